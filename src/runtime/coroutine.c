@@ -41,6 +41,8 @@ enum { STACK_FACTOR = 1, STACK_EXTRA = 0 };
 #define OPAQUE __attribute__((noinline))
 #endif
 
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+
 struct far_context {
     void *stack_pointer; /* while it does not run */
     void (*entry)(void *arg);
@@ -54,7 +56,7 @@ struct far_context {
     far_context *previous; /* from where the last switch came here */
 #endif
 #if FAR_TSAN
-    void *fiber;
+    void *fiber; /* NULL until it runs */
 #endif
 };
 
@@ -68,8 +70,8 @@ static size_t page_bytes(void);
 static void make_ready(far_context *context, void (*entry)(void *arg), void *arg);
 static void run_entry(far_context *self);
 static far_context *exchange_current(far_context *to);
-static void announce_switch(far_context *from, far_context *to, int for_good);
-static void announce_arrival(far_context *self);
+ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good);
+ALWAYS_INLINE static void announce_arrival(far_context *self);
 static void forget_frames(far_context *context);
 
 
@@ -170,9 +172,6 @@ static void make_ready(far_context *context, void (*entry)(void *arg), void *arg
     context->stack_pointer = frame;
     context->entry = entry;
     context->arg = arg;
-#if FAR_TSAN
-    context->fiber = __tsan_create_fiber(0);
-#endif
 }
 
 
@@ -193,8 +192,10 @@ OPAQUE static far_context *exchange_current(far_context *to) {
 }
 
 
-/* Right before the swap: the sanitizers learn which stack comes next. */
-static inline void announce_switch(far_context *from, far_context *to, int for_good) {
+/* Right before the swap: the sanitizers learn which stack comes next. It must be inlined, since the thread sanitizer counts calls
+ * and returns per fiber, and this call would return in another fiber than it was made in. A fiber is made no sooner than it runs:
+ * libtsan may crash on one that is destroyed without ever having run. */
+ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good) {
 #if FAR_ASAN
     to->previous = from;
     __sanitizer_start_switch_fiber(for_good ? NULL : &from->fake_stack, to->stack_bottom, to->stack_bytes);
@@ -202,6 +203,8 @@ static inline void announce_switch(far_context *from, far_context *to, int for_g
         from->fake_stack = NULL;
 #endif
 #if FAR_TSAN
+    if (to->fiber == NULL)
+        to->fiber = __tsan_create_fiber(0);
     __tsan_switch_to_fiber(to->fiber, 0);
 #endif
     (void)from;
@@ -212,7 +215,7 @@ static inline void announce_switch(far_context *from, far_context *to, int for_g
 
 /* Right after the swap, on the stack of self. The address sanitizer says where the stack lies that was left, which is how the
  * bounds of a thread's own stack become known. */
-static inline void announce_arrival(far_context *self) {
+ALWAYS_INLINE static void announce_arrival(far_context *self) {
 #if FAR_ASAN
     __sanitizer_finish_switch_fiber(self->fake_stack, &self->previous->stack_bottom, &self->previous->stack_bytes);
 #endif
@@ -245,7 +248,9 @@ static void forget_frames(far_context *context) {
     ASAN_UNPOISON_MEMORY_REGION(context->stack_bottom, context->stack_bytes);
 #endif
 #if FAR_TSAN
-    __tsan_destroy_fiber(context->fiber);
+    if (context->fiber != NULL)
+        __tsan_destroy_fiber(context->fiber);
+    context->fiber = NULL;
 #endif
     (void)context;
 }
