@@ -124,11 +124,11 @@ static void a_switch_to_oneself_returns_at_once(void **state) {
     (void)state;
     trace t = {.length = 0};
     walker a;
-    far_context_switch(far_context_current());
     make_walker(&a, &t, 'a', 3, NULL, far_context_current());
     a.next = a.self;
     far_context_switch(a.self);
     assert_string_equal(t.text, "aaaA");
+    far_context_switch(far_context_current());
     far_context_free(a.self);
 }
 
