@@ -17,8 +17,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* The frame that far_context_swap pops (coroutine_switch.S), in words: where the first two callee-saved registers and the return
- * address lie. AFTER keeps the stack 16-byte aligned when far_context_begin starts, with zeros above it. */
+/* The frame that far_context_swap pops (coroutine_switch.S), in words: where the first two callee-saved registers and
+ * the return address lie. AFTER keeps the stack 16-byte aligned when far_context_begin starts, with zeros above it. */
 #if defined(__x86_64__)
 enum { FRAME_FIRST = 4, FRAME_SECOND = 3, FRAME_RETURN = 6, FRAME_WORDS = 7, FRAME_AFTER = 2 };
 #elif defined(__aarch64__)
@@ -123,9 +123,9 @@ void far_context_free(far_context *context) {
 }
 
 
-/* A context may be resumed by another thread than the one that suspended it. So the address of a thread-local variable must not
- * survive a switch: the two functions that use one are opaque to the compiler, and their empty asm keeps it from concluding that
- * a second call gives what the first one gave. */
+/* A context may be resumed by another thread than the one that suspended it. So the address of a thread-local variable
+ * must not survive a switch: the two functions that use one are opaque to the compiler, and their empty asm keeps it
+ * from concluding that a second call gives what the first one gave. */
 OPAQUE far_context *far_context_current(void) {
     __asm__ volatile("" ::: "memory");
     if (current_context == NULL) {
@@ -192,9 +192,9 @@ OPAQUE static far_context *exchange_current(far_context *to) {
 }
 
 
-/* Right before the swap: the sanitizers learn which stack comes next. It must be inlined, since the thread sanitizer counts calls
- * and returns per fiber, and this call would return in another fiber than it was made in. A fiber is made no sooner than it runs:
- * libtsan may crash on one that is destroyed without ever having run. */
+/* Right before the swap: the sanitizers learn which stack comes next. It must be inlined, since the thread sanitizer
+ * counts calls and returns per fiber, and this call would return in another fiber than it was made in. A fiber is made
+ * no sooner than it runs: libtsan may crash on one that is destroyed without ever having run. */
 ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good) {
 #if FAR_ASAN
     to->previous = from;
@@ -213,8 +213,8 @@ ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, in
 }
 
 
-/* Right after the swap, on the stack of self. The address sanitizer says where the stack lies that was left, which is how the
- * bounds of a thread's own stack become known. */
+/* Right after the swap, on the stack of self. The address sanitizer says where the stack lies that was left, which is
+ * how the bounds of a thread's own stack become known. */
 ALWAYS_INLINE static void announce_arrival(far_context *self) {
 #if FAR_ASAN
     __sanitizer_finish_switch_fiber(self->fake_stack, &self->previous->stack_bottom, &self->previous->stack_bytes);
@@ -224,8 +224,8 @@ ALWAYS_INLINE static void announce_arrival(far_context *self) {
 
 
 #if FAR_ASAN
-/* A context that was dropped in the middle still owns a fake stack, which only a switch away from it for good releases: pretend
- * to go there and to come back. */
+/* A context that was dropped in the middle still owns a fake stack, which only a switch away from it for good releases:
+ * pretend to go there and to come back. */
 __attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(far_context *context) {
     void *own_fake_stack = NULL;
     const void *own_bottom = NULL;
@@ -239,8 +239,8 @@ __attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(fa
 #endif
 
 
-/* What the sanitizers still know of the frames that were on the stack. The thread sanitizer's fiber holds the calls that never
- * returned, so it is not used again. */
+/* What the sanitizers still know of the frames that were on the stack. The thread sanitizer's fiber holds the calls
+ * that never returned, so it is not used again. */
 static void forget_frames(far_context *context) {
 #if FAR_ASAN
     if (context->fake_stack != NULL)

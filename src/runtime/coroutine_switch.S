@@ -1,10 +1,10 @@
 /* void far_context_swap(void **save, void *load)
- *     Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` for the stack pointer, pops the registers
- *     there and returns on that stack.
+ *     Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` for the stack pointer, pops
+ *     the registers there and returns on that stack.
  *
  * far_context_begin
- *     Where the first swap to a new context returns to: calls the function in the second saved register with the first as its
- *     argument. It is the outermost frame, so unwinding ends here. coroutine.c lays out the frame that gets here. */
+ *     Where the first swap to a new context returns to: calls the function in the second saved register with the first
+ *     as its argument. It is the outermost frame, so unwinding ends here. coroutine.c lays out the frame. */
 
 #if defined(__x86_64__)
 
