@@ -1,8 +1,12 @@
 /* Stackful coroutines: a context is a stack with a saved stack pointer. Switching is symmetric: whoever runs hands the processor to
- * another context and comes back when somebody hands it back. The thread's own stack is a context too (far_context_of_thread).
+ * another context and comes back when somebody hands it back. The thread's own stack is a context too (far_context_current).
  *
  * A switch saves the callee-saved registers and nothing else: tens of nanoseconds. The address and thread sanitizers are told of
- * every switch, so that they follow the stacks. Stacks have a guard page below them. */
+ * every switch, so that they follow the stacks. Stacks have a guard page below them.
+ *
+ * A coroutine may be resumed by another thread than the one that suspended it (the two must synchronise, as for any memory they
+ * share); a thread's own stack goes on in its thread only. Compilers take the address of errno, and of thread-local variables, for
+ * constant within a function: a function that switches must not use them on both sides of the switch. */
 #ifndef FAR_RUNTIME_COROUTINE_H
 #define FAR_RUNTIME_COROUTINE_H
 
@@ -26,7 +30,8 @@ far_context *far_context_current(void);
 /* Hands the processor from the current context to `to`; returns when somebody switches back here. */
 void far_context_switch(far_context *to);
 
-/* Like far_context_switch, for the last time: the current context has finished and may be reset or freed. */
+/* Like far_context_switch, for the last time: the current context has finished and may be reset or freed
+ * by whoever runs next. Not for a thread's own stack. */
 _Noreturn void far_context_exit(far_context *to);
 
 #endif

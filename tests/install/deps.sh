@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves what scripts/deps does, with a make-believe package manager: it says nothing when all is there, installs exactly what is
-# missing as root or with sudo, and names what is missing when it cannot install.
+# Proves what scripts/deps does, with a make-believe package manager: it says nothing when all is there, installs
+# exactly what is missing as root or with sudo, and names what is missing when it cannot install.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
