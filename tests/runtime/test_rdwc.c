@@ -25,6 +25,7 @@ static struct {
     size_t length;
 
     bool hooks;    /* the operations call them */
+    bool no_done;  /* writes say nothing of their linearization point but by the seal */
     bool in_place; /* writes go by what they read before, as to whether the key is there */
     point stop_at; /* the next operation that gets there stops, once */
     bool stopped, go_on;
@@ -117,7 +118,7 @@ static int fake_write(far_task *t, far_op_kind kind, far_bytes value) {
     }
     far.writes++;
     reach(t, AFTER_WRITE);
-    if (far.hooks)
+    if (far.hooks && !far.no_done)
         far_rdwc_done(t, far.in_place ? read : written);
     return take_failure(false);
 }
@@ -452,6 +453,33 @@ static void puts_and_updates_are_not_merged_with_each_other(void **state) {
 }
 
 
+static void a_put_is_never_told_that_the_key_is_absent(void **state) {
+    (void)state;
+    far.hooks = false;
+    begin_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
+    operation *update = begin_and_settle(0, FAR_OP_UPDATE, "u"), *put = begin_and_settle(1, FAR_OP_PUT, "p");
+    operation *second = begin_and_settle(1, FAR_OP_UPDATE, "v");
+    go_on();
+    assert_int_equal(update->result, FAR_ERR_NOT_FOUND);
+    assert_int_equal(second->result, FAR_ERR_NOT_FOUND);
+    assert_int_equal(put->result, 0);
+    assert_far("p");
+}
+
+
+static void the_seal_alone_tells_that_the_write_comes_later(void **state) {
+    (void)state;
+    far.no_done = true;
+    begin_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
+    operation *get = begin_and_settle(1, FAR_OP_GET, NULL);
+    begin_and_settle(1, FAR_OP_PUT, "b");
+    go_on();
+    assert_got(get, "b");
+    assert_int_equal(far.gets, 0);
+    assert_int_equal(far.writes, 1);
+}
+
+
 static void insert_and_delete_pass_by(void **state) {
     (void)state;
     begin_and_stop(0, FAR_OP_PUT, "a", AFTER_READ);
@@ -697,6 +725,8 @@ int main(void) {
         TEST(a_get_joins_a_put_until_the_write_is_posted),
         TEST(an_absent_key_is_told_to_all_updates_and_gets_that_came_in_time),
         TEST(puts_and_updates_are_not_merged_with_each_other),
+        TEST(a_put_is_never_told_that_the_key_is_absent),
+        TEST(the_seal_alone_tells_that_the_write_comes_later),
         TEST(insert_and_delete_pass_by),
         TEST(a_leader_with_a_small_buffer_does_not_keep_the_value_from_others),
         TEST(another_key_in_the_entry_passes_by),
