@@ -114,7 +114,7 @@ static bool take_free(far_budget_cache *cache, size_t bytes) {
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed,
                                                     memory_order_relaxed));
-    atomic_fetch_add_explicit(&cache->used, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&cache->used, bytes, memory_order_release);
     return true;
 }
 
@@ -153,7 +153,10 @@ static size_t evict_from(far_budget_cache *victim, const far_budget_cache *askin
         return victim->evict(victim->ctx, bytes);
     if (!visit(victim))
         return 0;
-    size_t freed = victim->evict(victim->ctx, bytes);
+    /* The place may have gone to another cache since it was chosen. One that has taken bytes knows what register gave it. */
+    size_t freed = 0;
+    if (atomic_load_explicit(&victim->used, memory_order_acquire))
+        freed = victim->evict(victim->ctx, bytes);
     end_visit(victim);
     return freed;
 }

@@ -84,7 +84,7 @@ static void run_task(far_task *t, void *arg) {
     for (unsigned i = 0; i < ROUNDS; i++) {
         unsigned char name = (unsigned char)far_random_below(&random, KEYS);
         unsigned dice = (unsigned)far_random_below(&random, 10);
-        far_op_kind kind = dice < 5 ? FAR_OP_GET : dice < 7 ? FAR_OP_PUT : dice < 9 ? FAR_OP_UPDATE : FAR_OP_INSERT;
+        far_op_kind kind = dice < 7 ? FAR_OP_GET : dice < 8 ? FAR_OP_PUT : dice < 9 ? FAR_OP_UPDATE : FAR_OP_INSERT;
         event *e = &events[atomic_fetch_add_explicit(&event_count, 1, memory_order_relaxed)];
         uint64_t word = 0;
         if (kind != FAR_OP_GET)
