@@ -175,7 +175,7 @@ static size_t put_name(char *to, uint32_t which) {
 }
 
 
-/* The forms A to D take 3, 2, 2 and 1 of eight users; each counts its own users from 0. */
+/* The forms A to D take 3, 3, 1 and 1 of eight users; each counts its own users from 0. */
 static size_t put_user(char *to, uint32_t y) {
     uint32_t form = y % 8, group = y / 8;
     size_t len;
@@ -184,17 +184,16 @@ static size_t put_user(char *to, uint32_t y) {
         len = put_name(to, y % 128);
         return len + put_number(to + len, y / 128, 10);
     }
-    if (form < 5) {
-        y = group * 2 + (form - 3);
+    if (form < 6) {
+        y = group * 3 + (form - 3);
         len = put_name(to, y % 128);
         to[len++] = '.';
         return len + put_syllables(to + len, y / 128);
     }
     if (form < 7) {
-        y = group * 2 + (form - 5);
-        to[0] = (char)('a' + y % 26);
+        to[0] = (char)('a' + group % 26);
         to[1] = '.';
-        return 2 + put_syllables(to + 2, y / 26);
+        return 2 + put_syllables(to + 2, group / 26);
     }
     return put_number(to, group + 1, 10);
 }
