@@ -91,7 +91,13 @@ static void decimals_are_read_exactly_as_the_compiler_reads_them(void **state) {
     static const struct {
         const char *text;
         double value;
-    } good[] = {{"0.99", 0.99}, {"0", 0}, {"1", 1}, {".5", .5}, {"2.", 2.}, {"0.1", 0.1}, {"123456.789012345", 123456.789012345}};
+    } good[] = {{"0.99", 0.99},
+                {"0", 0},
+                {"1", 1},
+                {".5", .5},
+                {"2.", 2.},
+                {"0.1", 0.1},
+                {"123456.789012345", 123456.789012345}};
     static const char *const bad[] = {"", ".", "1.2.3", "-1", "1e3", "nan", "0,99", "0.9999999999999999", NULL};
     double got = 7;
     char error[100];
@@ -126,7 +132,8 @@ static void switches_are_on_or_off(void **state) {
 
 static void ranges_have_two_ends_or_one(void **state) {
     (void)state;
-    static const char *const bad[] = {"", "..", "1..", "..2", "1.2", "1...2", "1..2..3", "a..b", "1-2", "5..4", "1..99999999999999999999", NULL};
+    static const char *const bad[] = {
+        "", "..", "1..", "..2", "1.2", "1...2", "1..2..3", "a..b", "1-2", "5..4", "1..99999999999999999999", NULL};
     uint64_t first = 0, last = 0;
     char error[100] = "";
     assert_int_equal(far_parse_range("1..100", &first, &last, NULL, 0), FAR_OK);
@@ -224,9 +231,21 @@ static void sizes_are_written_for_people(void **state) {
     static const struct {
         uint64_t bytes;
         const char *text;
-    } cases[] = {{0, "0"}, {1023, "1023"}, {1024, "1K"}, {1536, "1.5K"}, {65536, "64K"}, {(1 << 20) - 1, "1M"}, {1047552, "1023K"},
-                 {1048525, "1M"}, {1048000, "1023.4K"}, {3ull << 29, "1.5G"}, {4ull << 30, "4G"}, {5ull << 40, "5T"},
-                 {UINT64_MAX, "16E"}, {1ull << 60, "1E"}, {(1ull << 60) - 1, "1E"}};
+    } cases[] = {{0, "0"},
+                 {1023, "1023"},
+                 {1024, "1K"},
+                 {1536, "1.5K"},
+                 {65536, "64K"},
+                 {(1 << 20) - 1, "1M"},
+                 {1047552, "1023K"},
+                 {1048525, "1M"},
+                 {1048000, "1023.4K"},
+                 {3ull << 29, "1.5G"},
+                 {4ull << 30, "4G"},
+                 {5ull << 40, "5T"},
+                 {UINT64_MAX, "16E"},
+                 {1ull << 60, "1E"},
+                 {(1ull << 60) - 1, "1E"}};
     char text[FAR_SIZE_TEXT];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_string_equal(far_format_size(cases[i].bytes, text), cases[i].text);

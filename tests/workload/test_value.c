@@ -166,7 +166,7 @@ static void values_are_the_same_on_every_machine(void **state) {
         far_value_fill(buffer, size, &size, sizeof size, size * 0x100000003ull);
         checksum = XXH64(buffer, size, checksum);
     }
-    if (checksum != 0)
+    if (checksum != 0x271deccf409b7dd7ull)
         fail_msg("checksum 0x%llx", (unsigned long long)checksum);
 }
 
