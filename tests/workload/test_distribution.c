@@ -51,6 +51,21 @@ static void power_handles_its_edges(void **state) {
 }
 
 
+/* A compiler that fuses multiplications with additions is found out here. */
+static void powers_are_the_same_to_the_last_bit_on_every_machine(void **state) {
+    (void)state;
+    far_random random;
+    uint64_t checksum = 0;
+    far_random_seed(&random, 42);
+    for (int i = 0; i < 1000; i++) {
+        double x = (double)(far_random_next(&random) >> 11) * 0x1p-53, power = far_pow(x, 1 + (double)i / 10);
+        checksum = XXH64(&power, sizeof power, checksum);
+    }
+    if (checksum != 0x69c938b3e4a5a44full)
+        fail_msg("checksum 0x%llx", (unsigned long long)checksum);
+}
+
+
 static void zeta_agrees_with_direct_summation(void **state) {
     (void)state;
     static const double thetas[] = {0.0, 0.1, 0.5, 0.9, 0.99, 0.999};
@@ -300,6 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(power_agrees_with_libm),
         cmocka_unit_test(power_handles_its_edges),
+        cmocka_unit_test(powers_are_the_same_to_the_last_bit_on_every_machine),
         cmocka_unit_test(zeta_agrees_with_direct_summation),
         cmocka_unit_test(resizing_gives_the_same_generator_as_starting_at_that_size),
         cmocka_unit_test(top_ranks_have_the_frequencies_of_the_theory),
