@@ -170,6 +170,10 @@ static void option_lists_give_names_and_values_in_order(void **state) {
     assert_string_equal(list.value, "4G");
     assert_int_equal(far_options_next(&list, NULL, 0), 1);
     assert_int_equal(far_options_next(&list, NULL, 0), 0);
+    far_options_begin(&list, "ab=1,a=2", ','); /* a is not the ab that was given */
+    assert_int_equal(far_options_next(&list, NULL, 0), 1);
+    assert_int_equal(far_options_next(&list, NULL, 0), 1);
+    assert_string_equal(list.name, "a");
     far_options_begin(&list, NULL, ',');
     assert_int_equal(far_options_next(&list, NULL, 0), 0);
     far_options_begin(&list, "", ',');
