@@ -59,7 +59,7 @@ static void append_pair(far_history *history, far_history_op *op, far_bytes key,
         op->pair_capacity = capacity;
     }
     op->pairs[op->pair_count++] =
-        (far_history_pair){copy_bytes(history, key.data, key.len), copy_bytes(history, value.data, value.len)};
+        (far_history_pair){copy_bytes(history, key.data, key.length), copy_bytes(history, value.data, value.length)};
 }
 
 
@@ -69,9 +69,9 @@ static size_t begin(far_history *history, const far_history_op *what) {
     *op = *what;
     op->seed = history->seed;
     op->end = FAR_HISTORY_NEVER;
-    op->key = copy_bytes(history, what->key.data, what->key.len);
-    op->value = copy_bytes(history, what->value.data, what->value.len);
-    op->to = copy_bytes(history, what->to.data, what->to.len);
+    op->key = copy_bytes(history, what->key.data, what->key.length);
+    op->value = copy_bytes(history, what->value.data, what->value.length);
+    op->to = copy_bytes(history, what->to.data, what->to.length);
     size_t index = history->count - 1;
     pthread_mutex_unlock(&history->lock);
     return index;
@@ -153,22 +153,15 @@ void far_history_merge(far_history *into, const far_history *from) {
         const far_history_op *theirs = &from->ops[i];
         far_history_op *op = append(into);
         *op = *theirs;
-        op->key = copy_bytes(into, theirs->key.data, theirs->key.len);
-        op->value = copy_bytes(into, theirs->value.data, theirs->value.len);
-        op->to = copy_bytes(into, theirs->to.data, theirs->to.len);
+        op->key = copy_bytes(into, theirs->key.data, theirs->key.length);
+        op->value = copy_bytes(into, theirs->value.data, theirs->value.length);
+        op->to = copy_bytes(into, theirs->to.data, theirs->to.length);
         op->pairs = NULL;
         op->pair_count = op->pair_capacity = 0;
         for (size_t p = 0; p < theirs->pair_count; p++)
             append_pair(into, op, theirs->pairs[p].key, theirs->pairs[p].value);
     }
     pthread_mutex_unlock(&into->lock);
-}
-
-
-int far_bytes_compare(far_bytes a, far_bytes b) {
-    size_t shorter = a.len < b.len ? a.len : b.len;
-    int order = shorter ? memcmp(a.data, b.data, shorter) : 0;
-    return order ? order : (a.len > b.len) - (a.len < b.len);
 }
 
 

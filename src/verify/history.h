@@ -10,17 +10,13 @@
 #define FAR_VERIFY_HISTORY_H
 
 #include "farindex.h"
+#include "runtime/bytes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #define FAR_HISTORY_NEVER INT64_MAX /* the end of an operation that was cut: its client died */
-
-typedef struct far_bytes {
-    const uint8_t *data;
-    size_t len;
-} far_bytes;
 
 typedef struct far_history_pair {
     far_bytes key, value;
@@ -71,7 +67,6 @@ int far_history_write(const far_history *history, FILE *file);
 int far_history_read(far_history *history, FILE *file, size_t *bad_line);
 int far_history_write_op(const far_history_op *op, FILE *file); /* one line */
 
-int far_bytes_compare(far_bytes a, far_bytes b); /* key order: memcmp, then length */
 const char *far_op_name(far_op_kind op);
 
 #endif

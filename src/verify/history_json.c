@@ -9,8 +9,8 @@
 
 static void write_hex(far_bytes bytes, FILE *file) {
     putc('"', file);
-    for (size_t i = 0; i < bytes.len; i++)
-        fprintf(file, "%02x", bytes.data[i]);
+    for (size_t i = 0; i < bytes.length; i++)
+        fprintf(file, "%02x", ((const uint8_t *)bytes.data)[i]);
     putc('"', file);
 }
 
@@ -104,24 +104,25 @@ static far_bytes read_string(reader *r) {
     const char *start = r->at;
     while (*r->at && *r->at != '"')
         r->at++;
-    far_bytes string = {(const uint8_t *)start, (size_t)(r->at - start)};
+    far_bytes string = {start, (size_t)(r->at - start)};
     expect(r, '"');
     return string;
 }
 
 
-static int hex_digit(uint8_t c) {
+static int hex_digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 
 static far_bytes read_hex(reader *r) {
-    far_bytes text = read_string(r), bytes = {NULL, text.len / 2};
-    if (text.len % 2)
+    far_bytes text = read_string(r), bytes = {NULL, text.length / 2};
+    if (text.length % 2)
         r->bad = true;
-    uint8_t *data = far_verify_arena_alloc(&r->arena, bytes.len + 1);
-    for (size_t i = 0; i < bytes.len; i++) {
-        int high = hex_digit(text.data[2 * i]), low = hex_digit(text.data[2 * i + 1]);
+    const char *digits = text.data;
+    uint8_t *data = far_verify_arena_alloc(&r->arena, bytes.length + 1);
+    for (size_t i = 0; i < bytes.length; i++) {
+        int high = hex_digit(digits[2 * i]), low = hex_digit(digits[2 * i + 1]);
         if (high < 0 || low < 0)
             r->bad = true;
         data[i] = (uint8_t)((high & 15) << 4 | (low & 15));
@@ -177,7 +178,7 @@ static void read_pairs(reader *r, far_history_op *op) {
 static far_op_kind read_op(reader *r) {
     far_bytes name = read_string(r);
     for (far_op_kind op = FAR_OP_GET; op <= FAR_OP_SCAN; op++) {
-        if (strlen(far_op_name(op)) == name.len && memcmp(far_op_name(op), name.data, name.len) == 0)
+        if (strlen(far_op_name(op)) == name.length && memcmp(far_op_name(op), name.data, name.length) == 0)
             return op;
     }
     r->bad = true;
@@ -186,7 +187,7 @@ static far_op_kind read_op(reader *r) {
 
 
 static bool name_is(far_bytes name, const char *other) {
-    return strlen(other) == name.len && memcmp(name.data, other, name.len) == 0;
+    return strlen(other) == name.length && memcmp(name.data, other, name.length) == 0;
 }
 
 

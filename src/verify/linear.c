@@ -27,7 +27,7 @@ typedef struct meaning { /* what an operation says */
 
 
 static uint32_t intern(values *v, far_bytes bytes) {
-    size_t at = XXH3_64bits(bytes.data ? (const void *)bytes.data : "", bytes.len) & v->mask;
+    size_t at = XXH3_64bits(bytes.data ? bytes.data : "", bytes.length) & v->mask;
     for (; v->table[at]; at = (at + 1) & v->mask) {
         if (far_bytes_compare(v->all[v->table[at] - FAR_STATE_FIRST_VALUE].bytes, bytes) == 0)
             return v->table[at];

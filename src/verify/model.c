@@ -92,7 +92,7 @@ static void add(far_model *model, far_bytes key, node **links[MAX_HEIGHT], const
     while (height < MAX_HEIGHT && far_random_chance(&model->random, 1, 4))
         height++;
     node *n = far_verify_alloc(sizeof *n + (size_t)height * sizeof(node *));
-    n->key = copy_bytes(key.data, key.len);
+    n->key = copy_bytes(key.data, key.length);
     n->value = copy_bytes(value, value_len);
     n->height = height;
     for (int level = 0; level < height; level++) {
@@ -110,7 +110,7 @@ int far_model_get(const far_model *model, const void *key, size_t key_len, const
     if (value)
         *value = n->value.data;
     if (value_len)
-        *value_len = n->value.len;
+        *value_len = n->value.length;
     return FAR_OK;
 }
 
@@ -165,7 +165,7 @@ int64_t far_model_scan(const far_model *model, const void *from, size_t from_len
         if (to && far_bytes_compare(n->key, (far_bytes){to, to_len}) >= 0)
             break;
         given++;
-        if (each(ctx, n->key.data, n->key.len, n->value.data, n->value.len))
+        if (each(ctx, n->key.data, n->key.length, n->value.data, n->value.length))
             break;
     }
     return given;

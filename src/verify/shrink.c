@@ -147,12 +147,12 @@ void far_linear_shrink(far_linear_key *key, uint64_t budget) {
 static void format_bytes(char *text, size_t size, far_bytes bytes) {
     size_t used = 0;
     text[0] = '\0';
-    if (bytes.len == 0)
+    if (bytes.length == 0)
         snprintf(text, size, "\"\"");
-    for (size_t i = 0; i < bytes.len && i < VALUE_BYTES_SHOWN; i++)
-        used += (size_t)snprintf(text + used, size - used, "%02x", bytes.data[i]);
-    if (bytes.len > VALUE_BYTES_SHOWN)
-        snprintf(text + used, size - used, "..(%zu)", bytes.len);
+    for (size_t i = 0; i < bytes.length && i < VALUE_BYTES_SHOWN; i++)
+        used += (size_t)snprintf(text + used, size - used, "%02x", ((const uint8_t *)bytes.data)[i]);
+    if (bytes.length > VALUE_BYTES_SHOWN)
+        snprintf(text + used, size - used, "..(%zu)", bytes.length);
 }
 
 

@@ -101,7 +101,7 @@ static void check_key(judge *j, size_t first, size_t last) {
     far_linear_key key = {.name = j->mentions[first].key, .ops = j->ops};
     far_bytes initial;
     const void *value;
-    if (j->initial && far_model_get(j->initial, key.name.data, key.name.len, &value, &initial.len) == FAR_OK) {
+    if (j->initial && far_model_get(j->initial, key.name.data, key.name.length, &value, &initial.length) == FAR_OK) {
         initial.data = value;
         key.initial = &initial;
     }
