@@ -132,15 +132,12 @@ static void go_present(const far_sweep *sweep, far_config *c) {
 }
 
 
-/* An unripe write takes effect. Just before it others can be slipped in: puts if it is one itself or the key was present. */
+/* An unripe write takes effect. If the key was present, others can be slipped in just before it. */
 static void go_locked(const far_sweep *sweep, far_config *c, const far_step *step) {
-    if (c->state == PHASE_ABSENT) {
+    if (c->state == PHASE_ABSENT)
         c->better[FAR_BETTER_ABSENT] = sweep->now;
-        if (step->kind == FAR_STEP_PUT)
-            c->better[FAR_BETTER_PUT] = sweep->now;
-    } else {
+    else
         c->better[FAR_BETTER_PUT] = c->better[FAR_BETTER_UPDATE] = sweep->now;
-    }
     c->state = PHASE_LOCKED;
     c->lock = step->ripe;
 }

@@ -173,6 +173,16 @@ static void cut_write_happens_at_most_once(void **state) {
 }
 
 
+/* Both happen between two events: the only moment at which the key can have been absent. */
+static void cut_delete_and_cut_insert_may_both_happen_before_an_update(void **state) {
+    (void)state;
+    assert_legal_from("a", DELETE(1, CUT, 0), INSERT(1, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0), GET(4, 5, "b"),
+                      GET(9, 10, "b"));
+    assert_illegal_from("a", DELETE(1, CUT, 0), INSERT(6, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0), GET(4, 5, "b"),
+                        GET(9, 10, "b"));
+}
+
+
 static void cut_conditional_write_keeps_its_condition(void **state) {
     (void)state;
     assert_illegal(UPDATE(1, CUT, "a", 0), GET(2, 3, "a"));
@@ -288,6 +298,7 @@ int main(void) {
         cmocka_unit_test(deleted_key_does_not_come_back),
         cmocka_unit_test(cut_write_happens_late_or_never),
         cmocka_unit_test(cut_write_happens_at_most_once),
+        cmocka_unit_test(cut_delete_and_cut_insert_may_both_happen_before_an_update),
         cmocka_unit_test(cut_conditional_write_keeps_its_condition),
         cmocka_unit_test(unreachable_and_fenced_writes_may_still_happen_after_their_end),
         cmocka_unit_test(other_errors_mean_no_effect),
