@@ -78,8 +78,8 @@ static size_t begin(far_history *history, const far_history_op *what) {
 }
 
 
-size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, const void *key, size_t key_len, const void *value,
-                         size_t value_len, int64_t start) {
+size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, const void *key, size_t key_len,
+                         const void *value, size_t value_len, int64_t start) {
     far_history_op what = {.client = client, .op = op, .key = {key, key_len}, .start = start};
     if (value) {
         what.has_value = true;
@@ -89,8 +89,8 @@ size_t far_history_begin(far_history *history, uint32_t client, far_op_kind op, 
 }
 
 
-size_t far_history_begin_scan(far_history *history, uint32_t client, const void *from, size_t from_len, const void *to, size_t to_len,
-                              uint64_t limit, int64_t start) {
+size_t far_history_begin_scan(far_history *history, uint32_t client, const void *from, size_t from_len, const void *to,
+                              size_t to_len, uint64_t limit, int64_t start) {
     far_history_op what = {.client = client, .op = FAR_OP_SCAN, .limit = limit, .start = start};
     if (from)
         what.key = (far_bytes){from, from_len};
@@ -102,7 +102,8 @@ size_t far_history_begin_scan(far_history *history, uint32_t client, const void 
 }
 
 
-void far_history_pair_given(far_history *history, size_t index, const void *key, size_t key_len, const void *value, size_t value_len) {
+void far_history_pair_given(far_history *history, size_t index, const void *key, size_t key_len, const void *value,
+                            size_t value_len) {
     pthread_mutex_lock(&history->lock);
     append_pair(history, &history->ops[index], (far_bytes){key, key_len}, (far_bytes){value, value_len});
     pthread_mutex_unlock(&history->lock);
@@ -116,7 +117,8 @@ void far_history_stop(far_history *history, size_t index) {
 }
 
 
-void far_history_end(far_history *history, size_t index, int64_t result, const void *value, size_t value_len, int64_t end) {
+void far_history_end(far_history *history, size_t index, int64_t result, const void *value, size_t value_len,
+                     int64_t end) {
     pthread_mutex_lock(&history->lock);
     far_history_op *op = &history->ops[index];
     op->result = result;
@@ -166,15 +168,17 @@ void far_history_merge(far_history *into, const far_history *from) {
 
 
 bool far_history_op_equal(const far_history_op *a, const far_history_op *b) {
-    if (a->seed != b->seed || a->client != b->client || a->op != b->op || a->has_value != b->has_value || a->has_to != b->has_to ||
-        a->start != b->start || a->end != b->end || a->limit != b->limit || a->pair_count != b->pair_count)
+    if (a->seed != b->seed || a->client != b->client || a->op != b->op || a->has_value != b->has_value ||
+        a->has_to != b->has_to || a->start != b->start || a->end != b->end || a->limit != b->limit ||
+        a->pair_count != b->pair_count)
         return false;
     if (a->end != FAR_HISTORY_NEVER && a->result != b->result)
         return false;
     if (far_bytes_compare(a->key, b->key) || far_bytes_compare(a->value, b->value) || far_bytes_compare(a->to, b->to))
         return false;
     for (size_t p = 0; p < a->pair_count; p++) {
-        if (far_bytes_compare(a->pairs[p].key, b->pairs[p].key) || far_bytes_compare(a->pairs[p].value, b->pairs[p].value))
+        if (far_bytes_compare(a->pairs[p].key, b->pairs[p].key) ||
+            far_bytes_compare(a->pairs[p].value, b->pairs[p].value))
             return false;
     }
     return true;

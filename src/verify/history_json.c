@@ -1,4 +1,5 @@
-/* The JSON lines of a history: written as the manual of `farindex torture` describes them, read by a parser of just that. */
+/* The JSON lines of a history: written as the manual of `farindex torture` describes them, read by a parser of just
+ * that. */
 #include "verify/history.h"
 #include "verify/memory.h"
 
@@ -17,7 +18,8 @@ static void write_hex(far_bytes bytes, FILE *file) {
 
 int far_history_write_op(const far_history_op *op, FILE *file) {
     bool cut = op->end == FAR_HISTORY_NEVER;
-    fprintf(file, "{\"seed\":%" PRIu64 ",\"client\":%" PRIu32 ",\"op\":\"%s\",\"key\":", op->seed, op->client, far_op_name(op->op));
+    fprintf(file, "{\"seed\":%" PRIu64 ",\"client\":%" PRIu32 ",\"op\":\"%s\",\"key\":", op->seed, op->client,
+            far_op_name(op->op));
     write_hex(op->key, file);
     fputs(",\"value\":", file);
     if (op->has_value)
@@ -66,8 +68,21 @@ typedef struct reader {
     far_verify_arena arena;
 } reader;
 
-enum { HAS_SEED = 1, HAS_CLIENT = 2, HAS_OP = 4, HAS_KEY = 8, HAS_VALUE = 16, HAS_RESULT = 32, HAS_START = 64, HAS_END = 128,
-       HAS_TO = 256, HAS_LIMIT = 512, HAS_PAIRS = 1024, HAS_ALL = 255, HAS_ALL_SCAN = 2047 };
+enum {
+    HAS_SEED = 1,
+    HAS_CLIENT = 2,
+    HAS_OP = 4,
+    HAS_KEY = 8,
+    HAS_VALUE = 16,
+    HAS_RESULT = 32,
+    HAS_START = 64,
+    HAS_END = 128,
+    HAS_TO = 256,
+    HAS_LIMIT = 512,
+    HAS_PAIRS = 1024,
+    HAS_ALL = 255,
+    HAS_ALL_SCAN = 2047
+};
 
 
 static char peek(reader *r) {
@@ -111,7 +126,10 @@ static far_bytes read_string(reader *r) {
 
 
 static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 

@@ -108,7 +108,8 @@ static void collect(const far_linear_key *key, far_search *search, values *v) {
         meaning m = meaning_of(op);
         if (m.says_nothing)
             continue;
-        far_step step = {.kind = m.kind, .start = op->start, .end = m.optional ? FAR_HISTORY_NEVER : op->end, .ripe = op->start};
+        far_step step = {
+            .kind = m.kind, .start = op->start, .end = m.optional ? FAR_HISTORY_NEVER : op->end, .ripe = op->start};
         if (m.kind >= FAR_STEP_ABSENT && step.end == FAR_HISTORY_NEVER)
             step.end = last + 1; /* a scan that was cut: what it gave was so before the history's end */
         if (m.kind == FAR_STEP_VALUE || (m.kind < FAR_STEP_ABSENT && m.kind != FAR_STEP_DELETE))
@@ -120,7 +121,8 @@ static void collect(const far_linear_key *key, far_search *search, values *v) {
 }
 
 
-/* Counts the reads; with a single value ever written, having read it says no more than presence. False: a value nobody wrote. */
+/* Counts the reads; with a single value ever written, having read it says no more than presence. False: a value nobody
+ * wrote. */
 static bool count_reads(far_search *search, values *v) {
     size_t written = 0;
     for (size_t i = 0; i < v->count; i++)

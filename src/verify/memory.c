@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_BYTES ((size_t)1 << 16)
+#define CHUNK_BYTES  ((size_t)1 << 16)
 #define CHUNK_HEADER 16
 
 

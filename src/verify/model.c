@@ -61,7 +61,8 @@ static far_bytes copy_bytes(const void *data, size_t len) {
 }
 
 
-/* The first node whose key is at least `key`. links[level], if wanted, is the pointer that leads to it on each level. */
+/* The first node whose key is at least `key`. links[level], if wanted, is the pointer that leads to it on each level.
+ */
 static node *find_from(const far_model *model, far_bytes key, node **links[MAX_HEIGHT]) {
     node **next = (node **)model->first;
     for (int level = MAX_HEIGHT - 1; level >= 0; level--) {
@@ -157,8 +158,8 @@ int far_model_delete(far_model *model, const void *key, size_t key_len) {
 }
 
 
-int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len, size_t limit,
-                       far_pair_fn each, void *ctx) {
+int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
+                       size_t limit, far_pair_fn each, void *ctx) {
     node *n = from ? find_from(model, (far_bytes){from, from_len}, NULL) : model->first[0];
     int64_t given = 0;
     for (; n && (limit == 0 || given < (int64_t)limit); n = n->next[0]) {

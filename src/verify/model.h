@@ -1,5 +1,5 @@
-/* The reference: an ordered map of byte strings, obviously right and reasonably fast (a skip list), with the results of the API.
- * Deterministic: the same calls give the same structure. Not thread-safe. */
+/* The reference: an ordered map of byte strings, obviously right and reasonably fast (a skip list), with the results of
+ * the API. Deterministic: the same calls give the same structure. Not thread-safe. */
 #ifndef FAR_VERIFY_MODEL_H
 #define FAR_VERIFY_MODEL_H
 
@@ -17,7 +17,7 @@ int far_model_insert(far_model *model, const void *key, size_t key_len, const vo
 int far_model_update(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len);
 int far_model_put(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len);
 int far_model_delete(far_model *model, const void *key, size_t key_len);
-int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len, size_t limit,
-                       far_pair_fn each, void *ctx);
+int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
+                       size_t limit, far_pair_fn each, void *ctx);
 
 #endif

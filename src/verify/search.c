@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define FIRST_WIDTH 64
-#define WIDER 8
+#define WIDER       8
 
 typedef struct event {
     int64_t time;
@@ -82,7 +82,8 @@ bool far_sweep_keep(far_sweep *sweep, far_frontier *frontier, const far_config *
 }
 
 
-static void sweep_init(far_sweep *sweep, far_search *search, const far_engine *engine, const event *events, size_t count) {
+static void sweep_init(far_sweep *sweep, far_search *search, const far_engine *engine, const event *events,
+                       size_t count) {
     size_t slots = most_slots(search, engine, events, count), most_open = 0, open = 0;
     for (size_t e = 0; e < count; e++) {
         open = events[e].is_end ? open - 1 : open + 1;

@@ -1,15 +1,16 @@
 /* The search behind linear.h: private to it.
  *
- * One key's operations become steps: writes that had an effect, and reads that saw absence, presence or a value. The search sweeps
- * over the starts and ends of the steps in time and keeps the set of all situations (configs) the key can be in: its state, which
- * of the open steps have taken effect already, and how much of the optional was used. A step is made to take effect as late as
- * possible: when its end is reached and it has not yet. The history is linearizable if a situation is left at the end.
+ * One key's operations become steps: writes that had an effect, and reads that saw absence, presence or a value. The
+ * search sweeps over the starts and ends of the steps in time and keeps the set of all situations (configs) the key can
+ * be in: its state, which of the open steps have taken effect already, and how much of the optional was used. A step is
+ * made to take effect as late as possible: when its end is reached and it has not yet. The history is linearizable if a
+ * situation is left at the end.
  *
- * The frontier is cut to a width; when it dies after having been cut, the sweep is repeated with a greater width, until the budget
- * is spent. So "yes" and "no" are always exact; the third answer is "gave up".
+ * The frontier is cut to a width; when it dies after having been cut, the sweep is repeated with a greater width, until
+ * the budget is spent. So "yes" and "no" are always exact; the third answer is "gave up".
  *
- * search_unique.c: every value that was read has one writer (as it is when all written values differ). Polynomial in practice.
- * search_any.c: no such condition; tries all orders of concurrent writes. */
+ * search_unique.c: every value that was read has one writer (as it is when all written values differ). Polynomial in
+ * practice. search_any.c: no such condition; tries all orders of concurrent writes. */
 #ifndef FAR_VERIFY_SEARCH_H
 #define FAR_VERIFY_SEARCH_H
 
@@ -25,7 +26,11 @@ typedef enum {
     FAR_STEP_VALUE,
 } far_step_kind;
 
-enum { FAR_STATE_ABSENT = 0, FAR_STATE_UNREAD = 1, FAR_STATE_FIRST_VALUE = 2 }; /* values: UNREAD = some value that nobody reads */
+enum {
+    FAR_STATE_ABSENT = 0,
+    FAR_STATE_UNREAD = 1,
+    FAR_STATE_FIRST_VALUE = 2
+}; /* values: UNREAD = some value that nobody reads */
 
 #define FAR_TIME_BEFORE INT64_MIN
 
@@ -33,22 +38,33 @@ typedef struct far_step {
     far_step_kind kind;
     uint32_t value;
     int64_t start;
-    int64_t end;  /* FAR_HISTORY_NEVER: optional (never an end event) */
-    int64_t ripe; /* search_unique, writes: from then on all reads of its value have started, so it may be overwritten */
+    int64_t end; /* FAR_HISTORY_NEVER: optional (never an end event) */
+    int64_t
+        ripe; /* search_unique, writes: from then on all reads of its value have started, so it may be overwritten */
 } far_step;
 
 typedef struct far_search {
     far_step *steps;
     size_t count;
-    int64_t *ups, *downs; /* starts, rising, of cut writes nobody read: each may once make an absent key present, a present one absent */
+    int64_t *ups, *downs; /* starts, rising, of cut writes nobody read: each may once make an absent key present, a
+                             present one absent */
     size_t up_count, down_count;
     uint32_t initial;     /* a state */
     int64_t initial_ripe; /* search_unique: when the initial value may be overwritten */
     uint64_t budget, states;
 } far_search;
 
-/* A situation. Of two with equal state, lock and bits, one that is at least as good in every `better` makes the other needless. */
-enum { FAR_BETTER_ABSENT, FAR_BETTER_PRESENT, FAR_BETTER_PUT, FAR_BETTER_UPDATE, FAR_BETTER_UPS, FAR_BETTER_DOWNS, FAR_BETTER_COUNT };
+/* A situation. Of two with equal state, lock and bits, one that is at least as good in every `better` makes the other
+ * needless. */
+enum {
+    FAR_BETTER_ABSENT,
+    FAR_BETTER_PRESENT,
+    FAR_BETTER_PUT,
+    FAR_BETTER_UPDATE,
+    FAR_BETTER_UPS,
+    FAR_BETTER_DOWNS,
+    FAR_BETTER_COUNT
+};
 typedef struct far_config {
     uint64_t state;
     int64_t lock;
@@ -108,7 +124,8 @@ extern const far_engine far_engine_unique, far_engine_any;
 far_linear_verdict far_search_run(far_search *search, const far_engine *engine);
 
 /* For the engines. */
-bool far_sweep_keep(far_sweep *sweep, far_frontier *frontier, const far_config *config); /* counts it; false: needless */
+bool far_sweep_keep(far_sweep *sweep, far_frontier *frontier,
+                    const far_config *config); /* counts it; false: needless */
 void far_list_insert(far_sweep *sweep, far_list *list, size_t step);
 void far_list_remove(far_list *list, size_t step);
 

@@ -1,6 +1,6 @@
-/* The plain search: at the end of a step that has not taken effect, every sequence of open steps that ends with it is tried. Reads
- * take effect as soon as they can, for they change nothing. Two open writes of one kind and value are interchangeable: the one that
- * ends first goes first. */
+/* The plain search: at the end of a step that has not taken effect, every sequence of open steps that ends with it is
+ * tried. Reads take effect as soon as they can, for they change nothing. Two open writes of one kind and value are
+ * interchangeable: the one that ends first goes first. */
 #include "verify/search.h"
 
 #include <string.h>
@@ -86,14 +86,16 @@ static bool has_better_twin(const far_sweep *sweep, const far_config *config, si
     const far_step *steps = sweep->search->steps, *step = &steps[sweep->open[0].steps[position]];
     for (size_t i = 0; i < position; i++) {
         size_t other = sweep->open[0].steps[i];
-        if (steps[other].kind == step->kind && steps[other].value == step->value && !far_config_has(config, sweep->slot[other]))
+        if (steps[other].kind == step->kind && steps[other].value == step->value &&
+            !far_config_has(config, sweep->slot[other]))
             return true;
     }
     return false;
 }
 
 
-/* Takes in a config that followed another at this moment: to next if the ending step has taken effect, else to the closure. */
+/* Takes in a config that followed another at this moment: to next if the ending step has taken effect, else to the
+ * closure. */
 static void take_in(far_sweep *sweep, far_config *config, uint32_t ending) {
     read_all(sweep, config);
     if (far_config_has(config, ending)) {

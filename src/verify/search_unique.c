@@ -1,21 +1,26 @@
-/* The search when every value that was read has one writer. Then the reads of a value only say when it must be current: its writer
- * takes effect before the first of them (and itself) ends, and nothing overwrites it before the last of them starts, when it is
- * "ripe". So reads of values are no steps here, and a key is in one of three phases: absent; present with a ripe value, of which
- * nothing more needs to be known; or locked by an unripe value.
+/* The search when every value that was read has one writer. Then the reads of a value only say when it must be current:
+ * its writer takes effect before the first of them (and itself) ends, and nothing overwrites it before the last of them
+ * starts, when it is "ripe". So reads of values are no steps here, and a key is in one of three phases: absent; present
+ * with a ripe value, of which nothing more needs to be known; or locked by an unripe value.
  *
  * What makes it fast, each exact by an argument of exchange:
  * - Ripe writes of one kind are interchangeable: the one that must take effect first goes first.
- * - Reads of absence and presence only need some moment at which the key was so; a ripe put (or update) can be slipped in at any
- *   moment at which the key was present and ripe, with no trace. So all these only ask for the last such moment, which a config
- *   keeps (FAR_BETTER_*), and take effect without a choice if it is late enough.
- * - A delete and an insert (or put) that leave the phase as it was can wait for the next event, unless a lock comes between: so only
- *   what is needed for the ending step is tried, and before a lock what ends under it ("urgent"). */
+ * - Reads of absence and presence only need some moment at which the key was so; a ripe put (or update) can be slipped
+ * in at any moment at which the key was present and ripe, with no trace. So all these only ask for the last such
+ * moment, which a config keeps (FAR_BETTER_*), and take effect without a choice if it is late enough.
+ * - A delete and an insert (or put) that leave the phase as it was can wait for the next event, unless a lock comes
+ * between: so only what is needed for the ending step is tried, and before a lock what ends under it ("urgent"). */
 #include "verify/search.h"
 
 #include <string.h>
 
 enum { PHASE_ABSENT, PHASE_PRESENT, PHASE_LOCKED };
-enum { WAY_STEP, WAY_PUT, WAY_CUT, WAYS }; /* to change between absent and present: an insert or delete, a put, a cut write */
+enum {
+    WAY_STEP,
+    WAY_PUT,
+    WAY_CUT,
+    WAYS
+}; /* to change between absent and present: an insert or delete, a put, a cut write */
 
 
 static bool has_slot(const far_step *step) {
@@ -102,7 +107,8 @@ static void close_step(far_sweep *sweep, size_t index) {
 }
 
 
-/* Keeps a config for the next event. Its moments are lowered to what somebody still asks for, so that equals are seen as equal. */
+/* Keeps a config for the next event. Its moments are lowered to what somebody still asks for, so that equals are seen
+ * as equal. */
 static void emit(far_sweep *sweep, far_config *c) {
     for (int i = FAR_BETTER_ABSENT; i <= FAR_BETTER_UPDATE; i++) {
         bool is_now = i == FAR_BETTER_ABSENT    ? c->state == PHASE_ABSENT
@@ -214,7 +220,8 @@ static void emit_early_locks(far_sweep *sweep, const far_config *c) {
 
 
 /* How many steps of a kind can be taken now, and how many of them end before the lock does. */
-static size_t count_ripe(const far_sweep *sweep, const far_config *c, far_step_kind kind, int64_t lock, size_t *urgent) {
+static size_t count_ripe(const far_sweep *sweep, const far_config *c, far_step_kind kind, int64_t lock,
+                         size_t *urgent) {
     size_t count = 0;
     *urgent = 0;
     for (size_t i = 0; i < sweep->open[kind].count; i++) {
@@ -240,7 +247,8 @@ static void take_ripe(const far_sweep *sweep, far_config *c, far_step_kind kind,
 
 
 /* Emits c after the counted changes (in any order that alternates) and the locking step. */
-static void emit_locked(far_sweep *sweep, const far_config *c, const far_step *step, const counts *n, bool ends_absent) {
+static void emit_locked(far_sweep *sweep, const far_config *c, const far_step *step, const counts *n,
+                        bool ends_absent) {
     far_config *locked = copy_to(sweep, 1, c);
     locked->better[FAR_BETTER_UPS] -= (int64_t)n->cut_ups;
     locked->better[FAR_BETTER_DOWNS] -= (int64_t)n->cut_downs;
@@ -259,7 +267,8 @@ static void emit_locked(far_sweep *sweep, const far_config *c, const far_step *s
 }
 
 
-/* All that may come before a lock, for one phase to start it from. Changes that are not urgent and cancel each other can wait. */
+/* All that may come before a lock, for one phase to start it from. Changes that are not urgent and cancel each other
+ * can wait. */
 static void emit_before_lock(far_sweep *sweep, const far_config *c, const far_step *step, bool ends_absent) {
     size_t urgent_inserts, urgent_puts, urgent_deletes;
     size_t inserts = count_ripe(sweep, c, FAR_STEP_INSERT, step->ripe, &urgent_inserts);
@@ -321,7 +330,8 @@ static void finish_config(far_sweep *sweep, const far_config *c, const far_step 
     int need = need_of(step, &from);
     bool present = c->state == PHASE_PRESENT, absent = c->state == PHASE_ABSENT;
     bool slips_in = need >= 0 && c->better[need] >= from;
-    if ((need == FAR_BETTER_ABSENT && absent) || (need == FAR_BETTER_PRESENT && !absent) || (need >= FAR_BETTER_PUT && present))
+    if ((need == FAR_BETTER_ABSENT && absent) || (need == FAR_BETTER_PRESENT && !absent) ||
+        (need >= FAR_BETTER_PUT && present))
         slips_in = true;
     if (slips_in)
         emit(sweep, copy_to(sweep, 1, c));

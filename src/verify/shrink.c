@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BAR_COLUMNS 48
+#define BAR_COLUMNS       48
 #define VALUE_BYTES_SHOWN 12
-#define BUDGETS_SPENT 4 /* at most so many times the budget of one check */
+#define BUDGETS_SPENT     4 /* at most so many times the budget of one check */
 
 enum { KEPT, LEFT_OUT };
 
@@ -73,7 +73,8 @@ static void find_prefix(shrinking *s) {
 static bool is_observed(const shrinking *s, const far_linear_op *write) {
     for (size_t i = 0; i < s->key->count; i++) {
         const far_linear_op *op = &s->key->ops[i];
-        if (s->fate[i] == KEPT && op->op == FAR_OP_GET && op->has_value && far_bytes_compare(op->value, write->value) == 0)
+        if (s->fate[i] == KEPT && op->op == FAR_OP_GET && op->has_value &&
+            far_bytes_compare(op->value, write->value) == 0)
             return true;
     }
     return false;
@@ -85,7 +86,8 @@ static void leave_out(shrinking *s, bool writes) {
     size_t *candidates = far_verify_alloc(s->key->count * sizeof *candidates), count = 0;
     for (size_t i = 0; i < s->key->count; i++) {
         const far_linear_op *op = &s->key->ops[i];
-        if (s->fate[i] == KEPT && far_linear_is_write(op) == writes && !(writes && op->op != FAR_OP_DELETE && is_observed(s, op)))
+        if (s->fate[i] == KEPT && far_linear_is_write(op) == writes &&
+            !(writes && op->op != FAR_OP_DELETE && is_observed(s, op)))
             candidates[count++] = i;
     }
     for (size_t chunk = count; chunk > 0; chunk = chunk > 1 ? (chunk + 1) / 2 : 0) {
@@ -211,7 +213,8 @@ void far_linear_print(const far_linear_key *key, FILE *file) {
     fprintf(file, "key %s, ", name);
     if (key->initial)
         format_bytes(text, sizeof text, *key->initial);
-    fprintf(file, "at first %s\n%8s %14s %14s  %-44s\n", key->initial ? text : "absent", "client", "start", "end", "operation");
+    fprintf(file, "at first %s\n%8s %14s %14s  %-44s\n", key->initial ? text : "absent", "client", "start", "end",
+            "operation");
     for (size_t i = 0; i < key->count; i++) {
         const far_linear_op *op = &key->ops[i];
         bool cut = op->end == FAR_HISTORY_NEVER;
@@ -219,7 +222,8 @@ void far_linear_print(const far_linear_key *key, FILE *file) {
         if (!cut)
             snprintf(end, sizeof end, "%" PRId64, op->end);
         format_op(text, sizeof text, op);
-        int from = column_of(times, distinct, op->start), to = cut ? BAR_COLUMNS - 1 : column_of(times, distinct, op->end);
+        int from = column_of(times, distinct, op->start),
+            to = cut ? BAR_COLUMNS - 1 : column_of(times, distinct, op->end);
         memset(bar, ' ', BAR_COLUMNS);
         memset(bar + from, '=', (size_t)(to - from + 1));
         bar[from] = '[';

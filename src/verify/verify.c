@@ -5,7 +5,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-typedef struct mention { /* of a key, by an operation; the operation is NULL if it is by a scan or the initial content */
+typedef struct mention { /* of a key, by an operation; the operation is NULL if it is by a scan or the initial content
+                          */
     far_bytes key;
     size_t order;
     const far_history_op *op;
@@ -78,8 +79,8 @@ static void check_scans(judge *j) {
             continue;
         j->report->violations++;
         if (j->out) {
-            fprintf(j->out, "violation: a scan gave %s (seed %" PRIu64 ", client %" PRIu32 ")\n", wrong, j->scans[i]->seed,
-                    j->scans[i]->client);
+            fprintf(j->out, "violation: a scan gave %s (seed %" PRIu64 ", client %" PRIu32 ")\n", wrong,
+                    j->scans[i]->seed, j->scans[i]->client);
             far_history_write_op(j->scans[i], j->out);
         }
     }
@@ -127,7 +128,8 @@ static void check_key(judge *j, size_t first, size_t last) {
     j->report->states += states;
     j->report->gave_up += verdict == FAR_LINEAR_GAVE_UP;
     if (verdict == FAR_LINEAR_GAVE_UP && j->out) {
-        fprintf(j->out, "undecided: %zu operations on one key, after %" PRIu64 " states (seed %" PRIu64 ")\n", key.count, states, seed);
+        fprintf(j->out, "undecided: %zu operations on one key, after %" PRIu64 " states (seed %" PRIu64 ")\n",
+                key.count, states, seed);
     } else if (verdict == FAR_LINEAR_VIOLATION) {
         j->report->violations++;
         if (j->out) {
@@ -139,7 +141,8 @@ static void check_key(judge *j, size_t first, size_t last) {
 }
 
 
-bool far_verify_history(const far_history *history, const far_model *initial, uint64_t budget, FILE *out, far_verify_report *report) {
+bool far_verify_history(const far_history *history, const far_model *initial, uint64_t budget, FILE *out,
+                        far_verify_report *report) {
     far_verify_report own;
     report = report ? report : &own;
     *report = (far_verify_report){0};

@@ -85,13 +85,19 @@ static void lines_have_the_documented_form(void **state) {
     far_history *h = record_some(3);
     char *text = write_text(h);
     static const char *const lines[] = {
-        "{\"seed\":3,\"client\":1,\"op\":\"put\",\"key\":\"6b00ff\",\"value\":\"76616c7565\",\"result\":0,\"start\":10,\"end\":20}\n",
-        "{\"seed\":3,\"client\":2,\"op\":\"get\",\"key\":\"6d\",\"value\":null,\"result\":-1,\"start\":22,\"end\":23}\n",
-        "{\"seed\":3,\"client\":3,\"op\":\"insert\",\"key\":\"6b\",\"value\":\"\",\"result\":-2,\"start\":24,\"end\":30}\n",
-        "{\"seed\":3,\"client\":3,\"op\":\"update\",\"key\":\"6b\",\"value\":\"75\",\"result\":null,\"start\":31,\"end\":null}\n",
-        "\"op\":\"scan\",\"key\":\"61\",\"value\":null,\"result\":20,\"start\":40,\"end\":50,\"to\":\"7a\",\"limit\":20,"
-        "\"pairs\":[[\"6b00\",\"c8\"],[\"6b01\",\"c9\"],",
-        "\"op\":\"scan\",\"key\":\"\",\"value\":null,\"result\":-8,\"start\":51,\"end\":60,\"to\":null,\"limit\":7,\"pairs\":[]}\n",
+        "{\"seed\":3,\"client\":1,\"op\":\"put\",\"key\":\"6b00ff\",\"value\":\"76616c7565\",\"result\":0,\"start\":10,"
+        "\"end\":20}\n",
+        "{\"seed\":3,\"client\":2,\"op\":\"get\",\"key\":\"6d\",\"value\":null,\"result\":-1,\"start\":22,\"end\":23}"
+        "\n",
+        "{\"seed\":3,\"client\":3,\"op\":\"insert\",\"key\":\"6b\",\"value\":\"\",\"result\":-2,\"start\":24,\"end\":"
+        "30}\n",
+        "{\"seed\":3,\"client\":3,\"op\":\"update\",\"key\":\"6b\",\"value\":\"75\",\"result\":null,\"start\":31,"
+        "\"end\":null}\n",
+        ("\"op\":\"scan\",\"key\":\"61\",\"value\":null,\"result\":20,\"start\":40,\"end\":50,\"to\":\"7a\",\"limit\":"
+         "20,"
+         "\"pairs\":[[\"6b00\",\"c8\"],[\"6b01\",\"c9\"],"),
+        "\"op\":\"scan\",\"key\":\"\",\"value\":null,\"result\":-8,\"start\":51,\"end\":60,\"to\":null,\"limit\":7,"
+        "\"pairs\":[]}\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         if (strstr(text, lines[i]) == NULL)
@@ -125,7 +131,8 @@ static void written_and_read_again_is_equal(void **state) {
 static void bad_lines_are_refused_with_their_number(void **state) {
     (void)state;
     static const char good[] =
-        "{ \"client\" : 1, \"seed\":1,\"op\":\"get\",\"key\":\"6B\",\"value\":null,\"result\":-1,\"start\":-2,\"end\":3 }\n";
+        "{ \"client\" : 1, "
+        "\"seed\":1,\"op\":\"get\",\"key\":\"6B\",\"value\":null,\"result\":-1,\"start\":-2,\"end\":3 }\n";
     static const char *const bad[] = {
         "\n",
         "{}\n",
@@ -134,10 +141,12 @@ static void bad_lines_are_refused_with_their_number(void **state) {
         "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3}\n",
         "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6g\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3}\n",
         "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6b\",\"value\":null,\"result\":x,\"start\":2,\"end\":3}\n",
-        "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3} x\n",
+        "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3} "
+        "x\n",
         "{\"seed\":1,\"client\":1,\"op\":\"scan\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3}\n",
-        "{\"seed\":1,\"client\":1,\"op\":\"scan\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3,\"to\":null,"
-        "\"limit\":0,\"pairs\":[[\"61\"]]}\n",
+        ("{\"seed\":1,\"client\":1,\"op\":\"scan\",\"key\":\"6b\",\"value\":null,\"result\":-1,\"start\":2,\"end\":3,"
+         "\"to\":null,"
+         "\"limit\":0,\"pairs\":[[\"61\"]]}\n"),
         "{\"seed\":1,\"client\":1,\"op\":\"get\",\"key\":\"6b",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -174,7 +183,7 @@ static void merged_histories_keep_their_operations_and_seeds(void **state) {
 
 
 #define THREADS 4
-#define EACH 20000
+#define EACH    20000
 
 typedef struct recorder {
     far_history *history;
@@ -185,7 +194,8 @@ typedef struct recorder {
 static void *record_many(void *arg) {
     recorder *r = arg;
     for (uint32_t i = 0; i < EACH; i++) {
-        size_t index = far_history_begin(r->history, r->client, FAR_OP_PUT, &r->client, sizeof r->client, &i, sizeof i, i);
+        size_t index =
+            far_history_begin(r->history, r->client, FAR_OP_PUT, &r->client, sizeof r->client, &i, sizeof i, i);
         far_history_end(r->history, index, FAR_OK, NULL, 0, i + 1);
     }
     return NULL;

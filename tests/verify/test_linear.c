@@ -8,16 +8,21 @@
 
 #include <cmocka.h>
 
-#define CUT FAR_HISTORY_NEVER
+#define CUT       FAR_HISTORY_NEVER
 #define NOT_FOUND FAR_ERR_NOT_FOUND
-#define EXISTS FAR_ERR_EXISTS
+#define EXISTS    FAR_ERR_EXISTS
 
 /* One operation each: when, what value ("" is the empty one, NULL none), what came back. */
-#define GET(start, end, value) {FAR_OP_GET, start, end, value, (value) ? FAR_OK : NOT_FOUND}
-#define INSERT(start, end, value, result) {FAR_OP_INSERT, start, end, value, result}
-#define UPDATE(start, end, value, result) {FAR_OP_UPDATE, start, end, value, result}
-#define PUT(start, end, value) {FAR_OP_PUT, start, end, value, FAR_OK}
-#define DELETE(start, end, result) {FAR_OP_DELETE, start, end, NULL, result}
+#define GET(start, end, value)                                                                                         \
+    { FAR_OP_GET, start, end, value, (value) ? FAR_OK : NOT_FOUND }
+#define INSERT(start, end, value, result)                                                                              \
+    { FAR_OP_INSERT, start, end, value, result }
+#define UPDATE(start, end, value, result)                                                                              \
+    { FAR_OP_UPDATE, start, end, value, result }
+#define PUT(start, end, value)                                                                                         \
+    { FAR_OP_PUT, start, end, value, FAR_OK }
+#define DELETE(start, end, result)                                                                                     \
+    { FAR_OP_DELETE, start, end, NULL, result }
 
 typedef struct line {
     far_op_kind op;
@@ -26,17 +31,22 @@ typedef struct line {
     int64_t result;
 } line;
 
-#define assert_legal(...) judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), NULL, FAR_LINEAR_OK, __LINE__)
-#define assert_illegal(...) judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), NULL, FAR_LINEAR_VIOLATION, __LINE__)
-#define assert_legal_from(initial, ...)                                                                                                \
+#define assert_legal(...)                                                                                              \
+    judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), NULL, FAR_LINEAR_OK, __LINE__)
+#define assert_illegal(...)                                                                                            \
+    judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), NULL, FAR_LINEAR_VIOLATION, __LINE__)
+#define assert_legal_from(initial, ...)                                                                                \
     judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), initial, FAR_LINEAR_OK, __LINE__)
-#define assert_illegal_from(initial, ...)                                                                                              \
+#define assert_illegal_from(initial, ...)                                                                              \
     judge((line[]){__VA_ARGS__}, sizeof((line[]){__VA_ARGS__}) / sizeof(line), initial, FAR_LINEAR_VIOLATION, __LINE__)
 
 
 static void fill(far_linear_op *ops, const line *lines, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        ops[i] = (far_linear_op){.op = lines[i].op, .client = (uint32_t)i, .result = lines[i].result, .start = lines[i].start,
+        ops[i] = (far_linear_op){.op = lines[i].op,
+                                 .client = (uint32_t)i,
+                                 .result = lines[i].result,
+                                 .start = lines[i].start,
                                  .end = lines[i].end};
         if (lines[i].value) {
             ops[i].has_value = true;
@@ -95,7 +105,7 @@ static void touching_operations_count_as_concurrent(void **state) {
 static void values_do_not_go_back(void **state) {
     (void)state;
     assert_illegal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 5, "b"), GET(6, 7, "a")); /* new, then old, at two clients */
-    assert_legal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 6, "b"), GET(5, 7, "a"));   /* unless these two are concurrent */
+    assert_legal(PUT(1, 2, "a"), PUT(3, 20, "b"), GET(4, 6, "b"), GET(5, 7, "a")); /* unless these two are concurrent */
     assert_illegal(PUT(1, 9, "a"), PUT(1, 9, "b"), GET(10, 11, "a"), GET(12, 13, "b"));
     assert_illegal(PUT(1, 30, "a"), PUT(1, 30, "b"), GET(10, 11, "a"), GET(12, 13, "b"), GET(14, 15, "a"));
 }
@@ -176,10 +186,10 @@ static void cut_write_happens_at_most_once(void **state) {
 /* Both happen between two events: the only moment at which the key can have been absent. */
 static void cut_delete_and_cut_insert_may_both_happen_before_an_update(void **state) {
     (void)state;
-    assert_legal_from("a", DELETE(1, CUT, 0), INSERT(1, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0), GET(4, 5, "b"),
-                      GET(9, 10, "b"));
-    assert_illegal_from("a", DELETE(1, CUT, 0), INSERT(6, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0), GET(4, 5, "b"),
-                        GET(9, 10, "b"));
+    assert_legal_from("a", DELETE(1, CUT, 0), INSERT(1, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0),
+                      GET(4, 5, "b"), GET(9, 10, "b"));
+    assert_illegal_from("a", DELETE(1, CUT, 0), INSERT(6, CUT, "z", 0), GET(2, 8, NULL), UPDATE(3, 6, "b", 0),
+                        GET(4, 5, "b"), GET(9, 10, "b"));
 }
 
 
@@ -238,7 +248,8 @@ static void equal_values_of_several_writers_are_told_apart_by_time(void **state)
     assert_legal(PUT(1, 2, "a"), PUT(3, 4, "b"), PUT(5, 6, "a"), GET(7, 8, "a"));
     assert_illegal(PUT(1, 2, "a"), PUT(1, 2, "a"), PUT(3, 4, "b"), GET(5, 6, "a"));
     assert_legal(PUT(1, 9, "a"), PUT(1, 9, "a"), PUT(1, 9, "b"), GET(2, 3, "a"), GET(4, 5, "b"), GET(6, 7, "a"));
-    assert_illegal(PUT(1, 9, "a"), PUT(1, 9, "a"), PUT(1, 9, "b"), GET(2, 3, "a"), GET(4, 5, "b"), GET(6, 7, "a"), GET(8, 9, "b"));
+    assert_illegal(PUT(1, 9, "a"), PUT(1, 9, "a"), PUT(1, 9, "b"), GET(2, 3, "a"), GET(4, 5, "b"), GET(6, 7, "a"),
+                   GET(8, 9, "b"));
     assert_illegal(INSERT(1, 2, "a", 0), DELETE(3, 4, 0), GET(5, 6, "a")); /* one value only */
 }
 
@@ -263,9 +274,10 @@ static void spent_budget_is_reported_as_such(void **state) {
 
 static void shrinking_leaves_the_proof_and_prints_it(void **state) {
     (void)state;
-    line lines[] = {PUT(1, 2, "x"),    GET(3, 4, "x"),    PUT(5, 6, "a"),     GET(7, 8, "a"),   PUT(9, 10, "b"),
-                    GET(11, 12, "b"),  GET(13, 14, "a"),  DELETE(15, 16, 0),  PUT(17, 18, "c"), INSERT(13, 19, "y", EXISTS),
-                    GET(21, 22, "c")};
+    line lines[] = {
+        PUT(1, 2, "x"),   GET(3, 4, "x"),   PUT(5, 6, "a"),    GET(7, 8, "a"),   PUT(9, 10, "b"),
+        GET(11, 12, "b"), GET(13, 14, "a"), DELETE(15, 16, 0), PUT(17, 18, "c"), INSERT(13, 19, "y", EXISTS),
+        GET(21, 22, "c")};
     far_linear_op ops[11];
     fill(ops, lines, 11);
     far_linear_key key = {.name = {"k", 1}, .ops = ops, .count = 11};

@@ -60,7 +60,8 @@ static bool fits(const far_linear_op *op, int *state, bool optional) {
 
 
 static bool is_optional(const far_linear_op *op) {
-    return op->op != FAR_OP_GET && (op->end == FAR_HISTORY_NEVER || op->result == FAR_ERR_UNREACHABLE || op->result == FAR_ERR_FENCED);
+    return op->op != FAR_OP_GET &&
+           (op->end == FAR_HISTORY_NEVER || op->result == FAR_ERR_UNREACHABLE || op->result == FAR_ERR_FENCED);
 }
 
 
@@ -157,7 +158,8 @@ static void make_run(far_random *r, far_linear_key *key, far_linear_op *ops, siz
             op.value = value(values ? (int)far_random_below(r, (uint64_t)values) : (int)i);
         int before = state;
         execute(&op, &state);
-        if (op.op != FAR_OP_GET && far_random_chance(r, 1, 6)) { /* cut: if it comes to nothing, its effect is taken back */
+        if (op.op != FAR_OP_GET &&
+            far_random_chance(r, 1, 6)) { /* cut: if it comes to nothing, its effect is taken back */
             if (far_random_chance(r, 1, 2))
                 state = before;
             if (far_random_chance(r, 1, 2))
@@ -287,7 +289,8 @@ typedef struct hot_client {
 } hot_client;
 
 
-/* A real run of many clients on one key: each operation takes effect at a random moment of its time. Every value is another one. */
+/* A real run of many clients on one key: each operation takes effect at a random moment of its time. Every value is
+ * another one. */
 static hot make_hot(uint64_t seed, size_t count, size_t clients, unsigned cut_percent, unsigned get_percent) {
     hot h = {.ops = far_verify_alloc(count * sizeof *h.ops), .values = far_verify_alloc(count * sizeof *h.values)};
     far_random r;
@@ -357,8 +360,8 @@ static void judge_hot(size_t clients, unsigned cut_percent, unsigned get_percent
     uint64_t states;
     double start = seconds();
     far_linear_verdict verdict = far_linear_check(&h.key, 0, &states);
-    print_message("%zu clients, %u%% cut, %u%% gets: verdict %d, %llu states, %.2f s\n", clients, cut_percent, get_percent, verdict,
-                  (unsigned long long)states, seconds() - start);
+    print_message("%zu clients, %u%% cut, %u%% gets: verdict %d, %llu states, %.2f s\n", clients, cut_percent,
+                  get_percent, verdict, (unsigned long long)states, seconds() - start);
     assert_int_equal(verdict, FAR_LINEAR_OK);
     assert_true(states <= most_states);
     free_hot(&h);

@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 
-
 #define SPACE 60
 
 typedef struct flat { /* by number of the key; keys are the names */

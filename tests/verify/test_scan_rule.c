@@ -16,14 +16,15 @@ static void put(far_history *h, const char *key, const char *value, int64_t star
 }
 
 
-static void delete(far_history *h, const char *key, int64_t start, int64_t end) {
+static void delete (far_history *h, const char *key, int64_t start, int64_t end) {
     size_t op = far_history_begin(h, 1, FAR_OP_DELETE, key, strlen(key), NULL, 0, start);
     far_history_end(h, op, FAR_OK, NULL, 0, end);
 }
 
 
 /* pairs: "a1 b2" gives a -> 1, b -> 2. */
-static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start, int64_t end) {
+static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start,
+                   int64_t end) {
     size_t op = far_history_begin_scan(h, 2, from, from ? strlen(from) : 0, to, to ? strlen(to) : 0, limit, start);
     int64_t count = 0;
     for (; *pairs; pairs += pairs[2] ? 3 : 2, count++)
@@ -77,10 +78,10 @@ static void missing_key_is_found(void **state) {
     (void)state;
     expect_scan(NULL, NULL, 0, "a1 c3 d4 e5", 1);
     expect_scan(NULL, NULL, 0, "", 5);
-    expect_scan("b", "e", 0, "b2 c3", 1);      /* the last in its range */
-    expect_scan("a", NULL, 3, "a1 c3 d4", 1);  /* limit reached: before the last given */
-    expect_scan("a", NULL, 4, "a1 b2 c3", 2);  /* limit not reached: to the end */
-    expect_scan("a", NULL, 3, "a1 b2 c3", 0);  /* limit reached: nothing is said about d and e */
+    expect_scan("b", "e", 0, "b2 c3", 1);     /* the last in its range */
+    expect_scan("a", NULL, 3, "a1 c3 d4", 1); /* limit reached: before the last given */
+    expect_scan("a", NULL, 4, "a1 b2 c3", 2); /* limit not reached: to the end */
+    expect_scan("a", NULL, 3, "a1 b2 c3", 0); /* limit reached: nothing is said about d and e */
 }
 
 
@@ -105,7 +106,8 @@ static void phantom_key_and_stale_value_are_found(void **state) {
 
 static void changes_during_the_scan_may_be_seen_or_not(void **state) {
     (void)state;
-    static const char *const seen[] = {"a1 b2 c3 d4 e5", "a1 b6 c3 d4 e5", "a1 b2 d4 e5", "a1 b2 c3 d4 e5 f7", "a1 b6 d4 e5 f7"};
+    static const char *const seen[] = {"a1 b2 c3 d4 e5", "a1 b6 c3 d4 e5", "a1 b2 d4 e5", "a1 b2 c3 d4 e5 f7",
+                                       "a1 b6 d4 e5 f7"};
     for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
         far_history *h = five();
         put(h, "b", "6", 32, 33);
@@ -151,8 +153,11 @@ static void each_broken_rule_is_named(void **state) {
         const char *from, *to, *pairs, *what;
         uint64_t limit;
     } cases[] = {
-        {"b", NULL, "a1 b2", "before the start", 0}, {"a", "c", "b2 c3", "after the end", 0}, {"a", NULL, "b2 b2", "twice", 0},
-        {"a", NULL, "c3 b2", "out of order", 0},     {"a", NULL, "b2 c3", "limit", 1},
+        {"b", NULL, "a1 b2", "before the start", 0},
+        {"a", "c", "b2 c3", "after the end", 0},
+        {"a", NULL, "b2 b2", "twice", 0},
+        {"a", NULL, "c3 b2", "out of order", 0},
+        {"a", NULL, "b2 c3", "limit", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         far_history *h = far_history_new(1);
