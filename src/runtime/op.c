@@ -342,7 +342,7 @@ static void run_gets(far_task *t, void *arg) {
 static void run_scan_chunk(far_task *t, void *arg) {
     far_op_run *run = arg;
     struct far_op_runs *runs = run->session->ops;
-    int err = far_scan_chunk(t, run->scan);
+    int err = far_scan_run_chunk(t, run->scan);
     if (err < 0) {
         finish_used(run, err);
     } else if (far_scan_is_over(run->scan)) {
@@ -363,7 +363,7 @@ static void deliver(far_session *s, far_op_run *run) {
         far_session_leave(s);
         if (t)
             return;
-        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_chunk, run->scan); /* this one waits for room */
+        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run->scan); /* this one waits for room */
         if (err < 0) {
             far_session_enter(s);
             finish_used(run, err);

@@ -21,7 +21,7 @@ void far_index_unuse(far_index *index);
 /* Scans, chunk by chunk (scan.c). */
 typedef struct far_scan_run far_scan_run;
 int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **run); /* checks the arguments */
-int far_scan_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
+int far_scan_run_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
 bool far_scan_is_over(const far_scan_run *run); /* nothing to deliver, no further chunk */
 /* Gives the chunk to `each`, on the caller's stack. True: the scan is over. */
 bool far_scan_deliver(far_scan_run *run);
