@@ -4,6 +4,7 @@
 #include "pool/catalog_layout.h"
 #include "runtime/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +118,7 @@ far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char
     index->kind = kind;
     index->pool = pool;
     index->uid = uid;
-    strncpy(index->name, name, FAR_NAME_MAX);
+    snprintf(index->name, sizeof(index->name), "%s", name);
     return index;
 }
 

@@ -30,6 +30,5 @@ void far_scan_finish(far_scan_run *run);
 
 /* Operations in flight (op.c). */
 void far_ops_deliver(far_session *s); /* chunks of submitted scans that wait for their `each` */
-void far_ops_free(far_session *s);    /* no task is active */
 
 #endif

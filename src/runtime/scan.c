@@ -269,18 +269,18 @@ int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from
         return err;
 
     bool over = false;
-    far_index_use(index);
     while (!over && err >= 0) {
         if ((err = far_call_enter(s)) < 0) /* `each` may have closed the pool */
             break;
+        far_index_use(index);
         err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run);
+        far_index_unuse(index);
         far_ops_deliver(s);
         far_call_leave(s);
         if (err >= 0)
             over = far_scan_deliver(run);
     }
     int64_t result = err < 0 ? far_tell(err) : far_scan_given(run);
-    far_index_unuse(index);
     far_scan_finish(run);
     return result;
 }
