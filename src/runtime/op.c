@@ -346,12 +346,13 @@ static void run_gets(far_task *t, void *arg) {
 static void run_scan_chunk(far_task *t, void *arg) {
     far_op_run *run = arg;
     struct far_op_runs *runs = run->session->ops;
-    int err = far_scan_chunk(t, run->scan);
+    int err = far_scan_run_chunk(t, run->scan);
     if (err < 0) {
         finish_used(run, err);
     } else if (far_scan_is_over(run->scan)) {
         finish_used(run, far_scan_given(run->scan));
     } else {
+        far_index_unuse(run->op->index); /* until the next chunk */
         append(&runs->chunks, run);
         atomic_fetch_add_explicit(&runs->waiting, 1, memory_order_relaxed);
         runs->due = true;
@@ -359,25 +360,30 @@ static void run_scan_chunk(far_task *t, void *arg) {
 }
 
 
+static void finish_from_outside(far_session *s, far_op_run *run, int64_t result) {
+    far_session_enter(s);
+    finish(run, result);
+    far_session_leave(s);
+}
+
+
 /* Gives one chunk to the user, outside the session, then starts the next. */
 static void deliver(far_session *s, far_op_run *run) {
     while (!far_scan_deliver(run->scan)) {
+        far_index_use(run->op->index);
         far_session_enter(s);
         far_task *t = far_task_new(s, FAR_OP_SCAN, run_scan_chunk, run);
         far_session_leave(s);
         if (t)
             return;
-        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_chunk, run->scan); /* this one waits for room */
+        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run->scan); /* this one waits for room */
+        far_index_unuse(run->op->index);
         if (err < 0) {
-            far_session_enter(s);
-            finish_used(run, err);
-            far_session_leave(s);
+            finish_from_outside(s, run, err);
             return;
         }
     }
-    far_session_enter(s);
-    finish_used(run, far_scan_given(run->scan));
-    far_session_leave(s);
+    finish_from_outside(s, run, far_scan_given(run->scan));
 }
 
 
@@ -564,10 +570,8 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
 void far_ops_free(far_session *s) {
     if (!s->ops)
         return;
-    for (far_op_run *run = s->ops->chunks.first; run; run = run->next) {
+    for (far_op_run *run = s->ops->chunks.first; run; run = run->next)
         far_scan_finish(run->scan);
-        far_index_unuse(run->op->index);
-    }
     free(s->ops);
     s->ops = NULL;
 }
