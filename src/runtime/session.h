@@ -22,6 +22,7 @@ typedef struct far_batch_box {
 } far_batch_box;
 
 typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
+typedef enum { FAR_WAIT_WAITED, FAR_WAIT_ALL, FAR_WAIT_WAKE } far_wait_for; /* started batches; unwaited ones too; a wake-up */
 
 typedef struct far_scratch_chunk far_scratch_chunk;
 
@@ -36,9 +37,10 @@ struct far_task {
 
     far_batch_box *open;                      /* verbs put, not posted */
     unsigned waited, unwaited;                /* batches in flight */
-    unsigned started_fences;                  /* round trips of the batches started since the last wait, beyond the first */
-    bool started;                             /* something was started since the last wait */
+    unsigned trips;                           /* round trips of what was started since the last wait */
+    int refused;                              /* why the open batch must not be posted */
     int error;                                /* of a batch that completed since the last wait */
+    int lost;                                 /* what this task is told of the loss of its session */
 
     far_pin pin;
     bool background;
@@ -46,9 +48,11 @@ struct far_task {
     const char *label;
     uint32_t index_key;
 
-    uint64_t wake_at;                         /* while sleeping; FAR_TIME_NEVER otherwise */
-    atomic_bool wake_due;
-    _Atomic(far_task *) woken_next;
+    far_wait_for waits_for;                   /* while waiting */
+    uint64_t wake_at;                         /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
+    bool woken;                               /* a wake-up came while it did not wait for one */
+    atomic_bool wake_queued;                  /* it stands in the session's stack of woken tasks */
+    far_task *woken_next;
 
     far_scratch_chunk *chunk;
 };
@@ -68,15 +72,12 @@ struct far_session {
     far_task *free_tasks;
     far_task *ready_first, *ready_last;
     _Atomic(far_task *) woken;                /* stack of tasks woken from anywhere */
-    unsigned active, active_ops;              /* tasks that are not free */
-    unsigned sleeping;
-    atomic_uint busy;                         /* = active, for housekeeping to look at */
+    atomic_uint active;                       /* tasks that are not free; housekeeping looks at it too */
+    unsigned sleeping;                        /* tasks with a wake_at */
 
     far_batch_box *free_boxes;
     far_scratch_chunk *free_chunks;
-    far_op *done_first, *done_last;           /* finished, not reaped (linked through a private list node) */
-    unsigned done_count, in_flight;
-    struct far_op_run *op_runs;               /* one per operation in flight */
+    struct far_op_runs *ops;                  /* runtime/op.c: operations submitted and not reaped */
 
     far_session_pins pins;                    /* pool/epoch.h */
     struct far_memory *memory;                /* pool/alloc.h: what it holds of far memory */
@@ -97,14 +98,21 @@ bool far_session_try_enter(far_session *s);
 void far_session_leave(far_session *s);
 
 /* Inside: */
-far_task *far_task_new(far_session *s, far_op_kind kind, void (*run)(far_task *t, void *arg), void *arg); /* NULL: too many. Ready to run. */
+/* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory. */
+far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg);
 bool far_session_step(far_session *s);                 /* completions, wake-ups, ready tasks; false: nothing was to be done */
 void far_session_run_until(far_session *s, const bool *condition); /* steps and waits */
 void far_session_drain(far_session *s);                /* until no task is active */
 
 /* Enters, runs one function as a task to its end, leaves: how synchronous calls and housekeeping use tasks. */
-int far_session_call(far_session *s, far_op_kind kind, bool background, int (*run)(far_task *t, void *arg), void *arg);
+int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg);
 
-void far_session_lose(far_session *s); /* a verb failed: fences itself */
+void far_session_lose(far_session *s, int status); /* a verb failed: fences itself */
+
+/* Between batch.c, scratch.c and session.c. */
+void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
+void far_task_batch_done(far_task *t);
+void far_boxes_free(far_session *s);
+void far_scratch_free(far_session *s);
 
 #endif
