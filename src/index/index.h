@@ -87,8 +87,11 @@ typedef struct far_index_kind {
     int (*usage)(far_task *t, far_index *index, far_usage *usage);   /* keys, key_bytes, value_bytes; not pinned when called */
     size_t (*cache_bytes)(far_index *index);                         /* optional */
 
-    int (*epoch_hook)(far_task *t, far_index *index, uint64_t epoch); /* optional: ends before the first pin at that epoch */
-    int (*idle_hook)(far_task *t, far_index *index); /* optional: delayed work, run by housekeeping; 1 = there is more */
+    /* Optional: ends before the first operation is pinned at that epoch. The task is pinned: at the epoch before, or on waking at
+     * that epoch; it must not drop the pin. It may run in a task of any session of the handle. */
+    int (*epoch_hook)(far_task *t, far_index *index, uint64_t epoch);
+    /* Optional: delayed work, run by housekeeping, pinned (it may drop the pin and take another); 1 = there is more. */
+    int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
 
 struct far_index { /* one open index of one handle */
