@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 
-
 /* ---- Guards of the public calls ---- */
 
 /* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the other. */
