@@ -121,6 +121,9 @@ static void one_that_is_as_large_as_any_evicts_its_own(void **state) {
     assert_true(grow(&b, 10));
     assert_int_equal(a.evictions, 0);
     assert_int_equal(b.bytes, 500);
+    assert_true(grow(&a, 10));
+    assert_int_equal(a.evictions, 1);
+    assert_int_equal(a.bytes, 500);
     close_cache(&a);
     close_cache(&b);
     far_budget_free(budget);
