@@ -48,9 +48,10 @@ typedef struct far_verb {
     uint8_t kind, flags;
     uint32_t length; /* READ and WRITE: a multiple of 8, at most FAR_VERB_BYTES_MAX; atomics: 8 */
     far_addr addr;   /* a multiple of 8 */
-    void *local;     /* READ: where to; WRITE: what; atomic: uint64_t that gets the old word, or NULL */
+    void *local;     /* READ: where to; WRITE: what; atomic: uint64_t that gets the old word */
     uint64_t compare, swap;           /* CAS, masked CAS; FAA adds swap */
     uint64_t compare_mask, swap_mask; /* masked CAS: if ((old ^ compare) & compare_mask) == 0, word = (old & ~swap_mask) | (swap & swap_mask) */
+    uint64_t old;                     /* room for the poster to point local at */
 } far_verb;
 
 /* Verbs that are posted with one doorbell. Belongs to the fabric from post until done. */

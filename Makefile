@@ -1,0 +1,59 @@
+# A thin front over CMake: see `make help`.
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= 2
+SEEDS ?= 1..10000
+KIND ?= dart smart chime dolphin shard
+
+.PHONY: all build deps bench test test-quick test-aarch64 torture install format clean help
+
+all: build
+
+build:
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+deps:
+	@scripts/deps
+
+bench: deps
+	@$(MAKE) --no-print-directory build >&2
+	@build/release/farindex bench
+
+test: deps
+	@JOBS=$(JOBS) scripts/test
+
+test-quick: deps
+	@JOBS=$(JOBS) scripts/test release
+
+test-aarch64: deps
+	@scripts/test-aarch64
+
+torture: build
+	@failed=0; for kind in $(KIND); do \
+	    build/release/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
+	done; exit $$failed
+
+install: build
+	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
+
+format:
+	@command -v clang-format >/dev/null || { echo "format: please install clang-format" >&2; exit 1; }
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	@rm -rf build
+
+help:
+	@echo 'make              builds the library and the command into build/release/ (also: make build)'
+	@echo 'make bench        installs what is missing, builds, and runs the benchmark on an embedded pool'
+	@echo 'make test         installs what is missing, then builds and tests: plain, with sanitizers, with clang'
+	@echo 'make test-quick   the plain part of make test'
+	@echo 'make test-aarch64 the tests on 64-bit ARM'
+	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all five)'
+	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
+	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
+	@echo 'make format       lays out the sources with clang-format'
+	@echo 'make clean        removes build/'
+	@echo
+	@echo 'JOBS=N says how much to do at once (default 2).'

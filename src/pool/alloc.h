@@ -1,0 +1,56 @@
+/* Far memory for indexes. Objects come from slabs of one type and size inside blocks that the session owns, without any verb; freed
+ * and retired objects go to lists of the session, whatever block they lie in. See alloc.c for the rules, blocks.h for the tables.
+ *
+ * Sizes are rounded up: steps of 16 bytes to 4 KiB, then at most 3 % more. */
+#ifndef FAR_POOL_ALLOC_H
+#define FAR_POOL_ALLOC_H
+
+#include "fabric/fabric.h"
+#include "farindex.h"
+
+struct far_task;
+struct far_memory; /* what a session holds */
+
+/* A kind of object an index declares. Memory of a stable type is only ever reused for that type and size (until the index is
+ * dropped), is zero when fresh, is untouched between retire and reuse, and holds no allocator data while free. */
+typedef struct far_type {
+    const char *name;
+    bool stable;
+    uint8_t align;         /* 16, 32 or 64 */
+    uint16_t extra_epochs; /* wait this many epochs longer before reuse */
+    /* Runs when an object is about to become free; may post verbs. 0: free, and *cookie stays with it; 1: not yet, ask again after
+     * an epoch; negative: an error. NULL: nothing to do, cookie 0. */
+    int (*reclaim)(struct far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie);
+    /* The cookie of a free object that another client left to the pool. NULL: 0. */
+    int (*recover)(struct far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie);
+} far_type;
+
+typedef struct far_object {
+    far_addr addr;
+    uint64_t size;   /* as rounded */
+    bool used;       /* the memory was in use before (wiped or not) */
+    uint64_t cookie; /* left by the reclaim hook */
+    uint64_t epoch;  /* the caller's pin when it was allocated */
+} far_object;
+
+#define FAR_NODE_ANY (~0u)
+
+enum {
+    FAR_ALLOC_ZERO = 1,    /* all bytes zero (costs a WRITE and a wait only for used memory) */
+    FAR_ALLOC_ON_NODE = 2, /* the node is a must, not a wish */
+    FAR_ALLOC_RESERVE = 4, /* may take from the reserve that the index declared: to finish what cannot be left half done */
+    FAR_ALLOC_KEEP = 8,    /* stays this session's own (redo records): survives sweeps, is freed when the session ends */
+};
+
+uint64_t far_alloc_round(uint64_t size);
+
+/* index NULL: memory of the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */
+int far_alloc(struct far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags, far_object *object);
+
+/* An object that was never shown to others: reusable at once. All verbs to it have completed. */
+void far_free(struct far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size);
+
+/* An object that this operation unlinked, under the same pin: reusable when nobody can hold it any more. */
+void far_retire(struct far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size);
+
+#endif

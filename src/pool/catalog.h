@@ -1,0 +1,24 @@
+/* The catalog: named indexes. One immutable object that lists {uid, record address, state, name hash}; every change writes a new one and
+ * swings the catalog word on node 0 by CAS. A record holds name, kind, options, secret and the index's descriptor, written before it
+ * is listed.
+ *
+ * Open: the handle WRITEs the uid into its table of open indexes (one writer), waits, and looks at the catalog again. Drop: marks the
+ * entry as being dropped (with the dropper's id and generation; a dead dropper's mark is undone by whoever meets it), then looks at the
+ * tables of all live handles; open anywhere: takes the mark back, FAR_ERR_BUSY; else removes the entry and frees all its slabs. Two
+ * handles cannot miss each other. What a dead dropper left (slabs of a uid that is not listed) the sweep frees. */
+#ifndef FAR_POOL_CATALOG_H
+#define FAR_POOL_CATALOG_H
+
+#include "index/index.h"
+
+int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options, far_index **index);
+int far_catalog_open(far_task *t, const char *name, far_index **index);
+void far_catalog_close(far_task *t, far_index *index);
+int far_catalog_drop(far_task *t, const char *name);
+int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const char *kind), void *ctx);
+
+/* For sweeps and checks: reports the catalog's own objects, then opens every index and walks it. */
+int far_catalog_walk(far_task *t, far_walk *walk);
+int far_catalog_uids(far_task *t, uint32_t **uids, size_t *count); /* listed now; into scratch */
+
+#endif

@@ -1,0 +1,52 @@
+/* Epochs. An operation holds a pin from before its first look at anything shared until its last verb completed. Pins are local; a
+ * handle publishes the epoch of its oldest pin in its registry entry, off the operations' path, or nothing when it is idle.
+ *
+ * The epoch goes from e to e+1 by CAS when no published word is below e: so while a pin at e is held the epoch is e or e+1. What is
+ * retired under a pin at e is stamped e+1 and reused when the epoch is at least e+4 (stamp + 3): every pin is then at e+3 or later.
+ * It moves on demand only: far_epoch_request, far_wait_epochs, retired memory piling up. */
+#ifndef FAR_POOL_EPOCH_H
+#define FAR_POOL_EPOCH_H
+
+#include "fabric/fabric.h"
+#include "farindex.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct far_task;
+
+typedef struct far_pin {
+    uint64_t epoch; /* 0: none held */
+    uint64_t clock; /* of the fabric's watch */
+} far_pin;
+
+typedef struct far_session_pins {
+    atomic_uint held[2]; /* pins at even and at odd epochs: no others can be held at once */
+} far_session_pins;
+
+typedef struct far_epochs { /* of a handle; see epoch.c for the states */
+    _Atomic uint64_t current;   /* epoch of new pins; 0 = asleep: the next pin must wake the handle first */
+    _Atomic uint64_t known;     /* newest value of the global epoch seen */
+    _Atomic uint64_t published; /* what our registry word says; 0 = none */
+    atomic_uint requests;       /* wishes for an advance not yet served */
+    atomic_uint waking;         /* 1: a task is waking the handle or running epoch hooks; others wait */
+} far_epochs;
+
+/* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip. */
+int far_pin_take(struct far_task *t);
+void far_pin_drop(struct far_task *t); /* nothing when none is held */
+void far_pin_share(const struct far_task *from, struct far_task *to); /* a task started by a pinned one holds the same pin */
+
+uint64_t far_epoch(const struct far_task *t);          /* of the task's pin */
+uint64_t far_epoch_known(const struct far_task *t);    /* the global epoch, one behind at most while pinned */
+uint64_t far_epoch_safe(const struct far_task *t);     /* every pin of anybody is at this epoch or later */
+int far_epoch_read(struct far_task *t, uint64_t *epoch); /* by a READ */
+void far_epoch_request(far_pool *pool);                /* asks for the epoch to move by one, soon */
+
+/* Without a pin: until every pin of anybody was taken k epochs after this call began. */
+int far_wait_epochs(struct far_task *t, unsigned k);
+
+/* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin, advances on demand. `idle`: may publish "none". */
+int far_epoch_tick(struct far_task *t);
+
+#endif

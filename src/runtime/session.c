@@ -1,0 +1,485 @@
+/* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it delivers completions,
+ * wakes sleepers, and switches to one ready task after the other; a task that must wait switches back. */
+#include "runtime/session.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
+#include "runtime/sanitizer.h"
+
+#include <stdlib.h>
+
+#if FAR_ASAN || FAR_TSAN
+#define STACK_BYTES (4 * FAR_TASK_STACK) /* frames are larger there */
+#else
+#define STACK_BYTES FAR_TASK_STACK
+#endif
+
+#define ENTER_SPINS 100
+
+
+static far_host *host_of(const far_session *s) {
+    return s->conn->fabric->host;
+}
+
+
+/* The ready queue. */
+
+static void make_ready(far_task *t) {
+    far_session *s = t->session;
+    t->state = FAR_TASK_READY;
+    t->next = NULL;
+    if (s->ready_last)
+        s->ready_last->next = t;
+    else
+        s->ready_first = t;
+    s->ready_last = t;
+}
+
+
+static far_task *take_ready(far_session *s) {
+    far_task *t = s->ready_first;
+    if (t) {
+        s->ready_first = t->next;
+        if (!s->ready_first)
+            s->ready_last = NULL;
+    }
+    return t;
+}
+
+
+/* Waiting, seen from the task. */
+
+static bool is_there(const far_task *t, far_wait_for what) {
+    switch (what) {
+    case FAR_WAIT_WAITED:
+        return t->waited == 0;
+    case FAR_WAIT_ALL:
+        return t->waited == 0 && t->unwaited == 0;
+    default:
+        return t->woken;
+    }
+}
+
+
+static void wait_switch(far_task *t, far_wait_for what) {
+    t->waits_for = what;
+    t->state = FAR_TASK_WAITING;
+    far_context_switch(t->session->scheduler);
+    t->state = FAR_TASK_RUNNING;
+}
+
+
+void far_task_wait_for(far_task *t, far_wait_for what) {
+    while (!is_there(t, what))
+        wait_switch(t, what);
+}
+
+
+void far_task_batch_done(far_task *t) {
+    if (t->state == FAR_TASK_WAITING && t->waits_for != FAR_WAIT_WAKE && is_there(t, t->waits_for))
+        make_ready(t);
+}
+
+
+void far_task_block_until(far_task *t, uint64_t time) {
+    if (!t->woken) {
+        t->wake_at = time;
+        t->session->sleeping += time != FAR_TIME_NEVER;
+        wait_switch(t, FAR_WAIT_WAKE);
+        t->session->sleeping -= time != FAR_TIME_NEVER;
+        t->wake_at = FAR_TIME_NEVER;
+    }
+    t->woken = false;
+}
+
+
+void far_task_block(far_task *t) {
+    far_task_block_until(t, FAR_TIME_NEVER);
+}
+
+
+void far_task_wake(far_task *t) {
+    far_session *s = t->session;
+    if (atomic_exchange_explicit(&t->wake_queued, true, memory_order_acq_rel))
+        return;
+    far_task *top = atomic_load_explicit(&s->woken, memory_order_relaxed);
+    do {
+        t->woken_next = top;
+    } while (!atomic_compare_exchange_weak_explicit(&s->woken, &top, t, memory_order_release, memory_order_relaxed));
+    host_of(s)->ops->unpark(host_of(s), &s->parker);
+}
+
+
+void far_yield(far_task *t) {
+    make_ready(t);
+    far_context_switch(t->session->scheduler);
+    t->state = FAR_TASK_RUNNING;
+}
+
+
+void far_sleep(far_task *t, uint64_t ns) {
+    uint64_t until = far_now(t) + ns;
+    bool woken = false;
+    while (far_now(t) < until) {
+        far_task_block_until(t, until);
+        woken |= far_now(t) < until;
+    }
+    t->woken |= woken; /* meant for a wait that comes later */
+}
+
+
+void far_back_off(far_task *t, unsigned attempt) {
+    uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
+    far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
+}
+
+
+/* The life of a task. */
+
+static void task_end(far_task *t) {
+    far_session *s = t->session;
+    far_start(t); /* nothing must stay open; an error here has nobody to tell */
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    far_pin_drop(t);
+    far_scratch_back(t, (far_scratch_mark){NULL, 0});
+    t->state = FAR_TASK_FREE;
+    t->next = s->free_tasks;
+    s->free_tasks = t;
+    atomic_fetch_sub_explicit(&s->active, 1, memory_order_relaxed);
+}
+
+
+static void task_main(void *arg) {
+    far_task *t = arg;
+    for (;;) {
+        t->state = FAR_TASK_RUNNING;
+        t->run(t, t->arg);
+        task_end(t);
+        far_context_switch(t->session->scheduler);
+    }
+}
+
+
+static far_task *make_task(far_session *s) {
+    if (s->task_count == FAR_TASKS_MAX)
+        return NULL;
+    far_task *t = calloc(1, sizeof(*t));
+    if (!t)
+        return NULL;
+    t->session = s;
+    t->number = (uint8_t)s->task_count;
+    t->context = far_context_new(STACK_BYTES, task_main, t);
+    if (!t->context) {
+        free(t);
+        return NULL;
+    }
+    s->tasks[s->task_count++] = t;
+    return t;
+}
+
+
+far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg) {
+    far_task *t = s->free_tasks;
+    if (t)
+        s->free_tasks = t->next;
+    else if (!(t = make_task(s)))
+        return NULL;
+    t->run = run;
+    t->arg = arg;
+    t->background = false;
+    t->stats = &s->stats[kind];
+    t->label = NULL;
+    t->index_key = 0;
+    t->error = t->refused = t->lost = 0;
+    t->woken = false;
+    t->wake_at = FAR_TIME_NEVER;
+    atomic_fetch_add_explicit(&s->active, 1, memory_order_relaxed);
+    make_ready(t);
+    return t;
+}
+
+
+typedef struct spawned {
+    void (*run)(far_task *t, void *arg);
+    _Alignas(16) char arg[];
+} spawned;
+
+
+static void run_spawned(far_task *t, void *arg) {
+    spawned *work = arg;
+    if (work)
+        work->run(t, work->arg);
+}
+
+
+bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes) {
+    far_session *s = t->session;
+    far_task *made = far_task_new(s, (unsigned)(t->stats - s->stats), run_spawned, NULL);
+    if (!made)
+        return false;
+    spawned *work = far_scratch(made, sizeof(*work) + bytes);
+    made->background = true;
+    made->label = t->label;
+    made->index_key = t->index_key;
+    made->lost = t->lost;
+    made->arg = work;
+    if (!work) /* it runs all the same, with nothing to do, and ends in the usual way */
+        return false;
+    work->run = run;
+    if (bytes)
+        __builtin_memcpy(work->arg, arg, bytes);
+    far_pin_share(t, made);
+    return true;
+}
+
+
+/* The scheduler. */
+
+/* Tasks that others woke: the stack is turned over, so that they run in the order in which they were woken. */
+static bool take_woken(far_session *s) {
+    far_task *top = atomic_exchange_explicit(&s->woken, NULL, memory_order_acquire), *first = NULL;
+    while (top) {
+        far_task *below = top->woken_next;
+        top->woken_next = first;
+        first = top;
+        top = below;
+    }
+    bool any = first != NULL;
+    while (first) {
+        far_task *t = first;
+        first = t->woken_next;
+        atomic_store_explicit(&t->wake_queued, false, memory_order_release);
+        t->woken = true;
+        if (t->state == FAR_TASK_WAITING && t->waits_for == FAR_WAIT_WAKE)
+            make_ready(t);
+    }
+    return any;
+}
+
+
+static uint64_t next_wake(const far_session *s) {
+    uint64_t next = FAR_TIME_NEVER;
+    for (unsigned i = 0; s->sleeping && i < s->task_count; i++)
+        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at < next)
+            next = s->tasks[i]->wake_at;
+    return next;
+}
+
+
+static void wake_sleepers(far_session *s) {
+    if (!s->sleeping)
+        return;
+    uint64_t now = far_host_now(host_of(s));
+    for (unsigned i = 0; i < s->task_count; i++)
+        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at <= now)
+            make_ready(s->tasks[i]);
+}
+
+
+bool far_session_step(far_session *s) {
+    take_woken(s);
+    s->conn->fabric->ops->poll(s->conn);
+    wake_sleepers(s);
+    far_task *last = s->ready_last; /* those that become ready meanwhile wait for the next step */
+    if (!last)
+        return false;
+    far_task *t;
+    do {
+        t = take_ready(s);
+        far_context_switch(t->context);
+    } while (t != last && s->ready_first);
+    return true;
+}
+
+
+void far_session_run_until(far_session *s, const bool *condition) {
+    while (!*condition)
+        if (!far_session_step(s) && !*condition)
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
+void far_session_drain(far_session *s) {
+    while (atomic_load_explicit(&s->active, memory_order_relaxed))
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
+/* Entering. */
+
+bool far_session_try_enter(far_session *s) {
+    int out = 0;
+    if (!atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed))
+        return false;
+    s->scheduler = far_context_current();
+    return true;
+}
+
+
+void far_session_enter(far_session *s) {
+    for (unsigned spins = 0; !far_session_try_enter(s); spins++)
+        if (spins >= ENTER_SPINS) {
+            far_parker parker = {0};
+            host_of(s)->ops->park(host_of(s), &parker, far_host_now(host_of(s)) + 1000);
+        }
+}
+
+
+void far_session_leave(far_session *s) {
+    atomic_store_explicit(&s->entered, 0, memory_order_release);
+}
+
+
+typedef struct call {
+    int (*run)(far_task *t, void *arg);
+    void *arg;
+    bool background;
+    int result;
+    bool done;
+} call;
+
+
+static void run_call(far_task *t, void *arg) {
+    call *c = arg;
+    t->background = c->background;
+    c->result = c->run(t, c->arg);
+    c->done = true; /* the caller goes on; c is gone from here */
+}
+
+
+int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
+    call c = {run, arg, background, 0, false};
+    far_session_enter(s);
+    while (!far_task_new(s, kind, run_call, &c)) {
+        if (s->task_count < FAR_TASKS_MAX && !s->free_tasks && atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
+            far_session_leave(s);
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
+        }
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+    }
+    far_session_run_until(s, &c.done);
+    far_session_leave(s);
+    return c.result;
+}
+
+
+void far_session_lose(far_session *s, int status) {
+    if (s->lost)
+        return;
+    s->lost = FAR_ERR_FENCED;
+    for (unsigned i = 0; i < s->task_count; i++)
+        if (s->tasks[i]->state != FAR_TASK_FREE)
+            s->tasks[i]->lost = status;
+    s->conn->fabric->ops->fence_self(s->conn);
+}
+
+
+/* The session as a whole. */
+
+int far_session_new(far_pool *pool, far_session **session) {
+    far_session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a session");
+    s->pool = pool;
+    int err = pool->fabric->ops->connect(pool->fabric, &s->parker, &s->conn);
+    if (err) {
+        free(s);
+        return err;
+    }
+    uint64_t seed;
+    pool->fabric->host->ops->secret(pool->fabric->host, &seed, sizeof(seed));
+    far_random_seed(&s->random, seed);
+    *session = s;
+    return 0;
+}
+
+
+void far_session_free(far_session *s) {
+    s->conn->fabric->ops->disconnect(s->conn);
+    for (unsigned i = 0; i < s->task_count; i++) {
+        far_context_free(s->tasks[i]->context);
+        free(s->tasks[i]);
+    }
+    far_boxes_free(s);
+    far_scratch_free(s);
+    free(s);
+}
+
+
+/* What a task can ask. */
+
+uint64_t far_now(const far_task *t) {
+    return far_host_now(host_of(t->session));
+}
+
+
+uint64_t far_rtt(const far_task *t) {
+    return t->session->conn->fabric->rtt;
+}
+
+
+uint64_t far_task_random(far_task *t) {
+    return far_random_next(&t->session->random);
+}
+
+
+void far_task_reached(far_task *t, const char *name) {
+    t->session->conn->fabric->watch->point(t->session->conn, name, t->label);
+}
+
+
+void far_count_retry(far_task *t) {
+    t->stats->retries++;
+}
+
+
+void far_count_cache(far_task *t, bool hit) {
+    if (hit)
+        t->stats->cache_hits++;
+    else
+        t->stats->cache_misses++;
+}
+
+
+void far_count_combined(far_task *t, bool write) {
+    if (write)
+        t->stats->combined_writes++;
+    else
+        t->stats->delegated_reads++;
+}
+
+
+far_session *far_task_session(const far_task *t) {
+    return t->session;
+}
+
+
+far_pool *far_task_pool(const far_task *t) {
+    return t->session->pool;
+}
+
+
+far_fabric *far_task_fabric(const far_task *t) {
+    return t->session->conn->fabric;
+}
+
+
+unsigned far_task_number(const far_task *t) {
+    return t->number;
+}
+
+
+unsigned far_task_client(const far_task *t) {
+    return t->session->id;
+}
+
+
+unsigned far_task_generation(const far_task *t) {
+    return t->session->generation;
+}
+
+
+const far_capabilities *far_task_capabilities(const far_task *t) {
+    return &t->session->pool->geometry.capabilities;
+}

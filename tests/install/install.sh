@@ -1,0 +1,42 @@
+#!/bin/bash
+# Proves that an installed farindex can be moved, found with pkg-config, and linked both ways.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cat >"$work/user.c" <<'CODE'
+#include <farindex.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void) {
+    char header[32];
+    snprintf(header, sizeof header, "%d.%d.%d", FAR_VERSION_MAJOR, FAR_VERSION_MINOR, FAR_VERSION_PATCH);
+    puts(far_version());
+    return strcmp(header, far_version()) != 0 || strcmp(far_strerror(FAR_ERR_NOT_FOUND), "not found") != 0;
+}
+CODE
+
+"$CMAKE" --install "$BUILD" --prefix "$work/first" >"$work/log" || { cat "$work/log"; exit 1; }
+mv "$work/first" "$work/second" # nothing in it may name the place it was installed to
+pc=$(find "$work/second" -name farindex.pc)
+export PKG_CONFIG_PATH=${pc%/*}
+libdir=$(pkg-config --variable=libdir farindex)
+[ -f "$libdir/libfarindex.a" ] && [ -L "$libdir/libfarindex.so" ] && [ -f "$work/second/include/farindex.h" ]
+[ "$(find "$work/second/include" -type f | wc -l)" = 1 ] || { echo "more than one header is installed"; exit 1; }
+if [ -x "$BUILD/farindex" ]; then
+    "$work/second/bin/farindex" --version | grep -qF "$(pkg-config --modversion farindex)"
+fi
+
+needs_shared_library() {
+    readelf -d "$1" | grep -q 'NEEDED.*libfarindex\.so'
+}
+
+$CC -Wall -Wextra -Werror "$work/user.c" -o "$work/shared" $(pkg-config --cflags --libs farindex)
+needs_shared_library "$work/shared" || { echo "the shared library is not used"; exit 1; }
+[ "$(LD_LIBRARY_PATH=$libdir "$work/shared")" = "$(pkg-config --modversion farindex)" ]
+
+rm "$libdir"/libfarindex.so*
+$CC -Wall -Wextra -Werror "$work/user.c" -o "$work/static" $(pkg-config --static --cflags --libs farindex)
+! needs_shared_library "$work/static" || { echo "the static library is not used"; exit 1; }
+[ "$("$work/static")" = "$(pkg-config --modversion farindex)" ]
