@@ -7,7 +7,7 @@
 #include "runtime/coroutine.h"
 #include "runtime/random.h"
 
-#define SIM_PS 1000ull /* picoseconds in a nanosecond */
+#define SIM_PS ((uint64_t)1000) /* picoseconds in a nanosecond */
 #define SIM_NEVER UINT64_MAX
 #define SIM_STACK_BYTES (256u << 10)
 #define SIM_PARTS_MAX 16 /* instants over which one torn verb is spread */
@@ -18,7 +18,19 @@ typedef struct sim_conn sim_conn;
 typedef struct sim_node sim_node;
 typedef struct sim_verb sim_verb;
 typedef struct sim_rule sim_rule;
-typedef struct sim_chunk sim_chunk;
+
+/* What the watch knows of 16 bytes, or of 64 KiB of which it knows the same. */
+typedef struct sim_granule {
+    uint64_t retired; /* the clock when the previous life ended */
+    uint32_t index_key;
+    uint8_t state;
+    bool stable;
+} sim_granule;
+
+typedef struct sim_chunk {
+    sim_granule all;
+    sim_granule *each; /* NULL: `all` holds for each */
+} sim_chunk;
 
 /* ---- Configuration (uri.c) ---- */
 
@@ -119,7 +131,8 @@ struct sim_verb {
     bool owns_payload, failed, rmw;
     uint32_t units, landed, cut; /* landed: of a WRITE, from the front; cut: it ends after so many */
     uint32_t parts, part;        /* torn: how many instants, the next one */
-    uint64_t end, seed, checksum;
+    uint64_t span, end;          /* torn, or an atomic that takes a while: how long, until when */
+    uint64_t seed, checksum;
     uint64_t old;                /* an atomic between its read and its write */
     uint64_t pin_clock;
     uint32_t index_key;
@@ -162,6 +175,7 @@ struct sim_conn {
     sim_post *posts, *posts_last;
     far_batch *completed, *completed_last;
     uint32_t blocked; /* verbs held or blocked */
+    bool disturbed;   /* some were since it was idle last: order is not in the times alone */
     uint32_t queued;
     sim_conn *prev, *next; /* of the world */
     sim_qp qps[];
@@ -247,13 +261,13 @@ typedef struct sim_memory {
     uint8_t *bytes;
     sim_nic nic;
     bool down;
-    sim_chunk **chunks; /* of the watch */
+    sim_chunk *chunks; /* of the watch */
 } sim_memory;
 
 struct far_sim_world {
     sim_config config;
     sim_cost cost;
-    unsigned handles, fabrics;
+    unsigned fabrics, nodes_made;
     uint64_t now, sequence, events;
     sim_heap heap;
     sim_memory *memory;
@@ -273,9 +287,10 @@ struct far_sim_world {
     uint64_t bound; /* the loop under way must not pass it */
     bool deadlocked;
     uint64_t waits_after_deadlock;
+    uint64_t rmw;       /* atomics between their read and their write */
     uint64_t live;      /* clients of far_sim_start that have not ended */
-    bool hold_reached;  /* since the flag was cleared */
-    far_sim_client *hold_client;
+    bool summary_due;   /* a client may have ended, stopped or got stuck */
+    far_sim_client *hold_client; /* whose hold was reached last */
     far_sim_hold *holds;
 
     far_context **idle_contexts;
@@ -299,14 +314,12 @@ struct far_sim_world {
 
 /* world.c */
 void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation);
-bool sim_heap_push(sim_heap *heap, sim_event event);
-sim_event sim_heap_pop(sim_heap *heap);
+void sim_drop_stale(far_sim_world *world); /* afterwards the first event, if any, is a real one */
 /* Handles the next event if it is due by `bound`; otherwise moves the time there (bound not SIM_NEVER) and returns false. */
 bool sim_step(far_sim_world *world, uint64_t bound);
-/* Runs events from the outside until *token (NULL: none) is not 0 or the time is reached; false on deadlock or limit. */
+/* Runs events from the outside until *token (NULL: none) is not 0 or the time is reached. */
 void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until);
-void sim_give_up(far_sim_world *world, const char *why);
-void sim_world_release(far_sim_world *world);
+void sim_close(far_fabric *fabric);
 static inline far_sim_world *sim_world(far_fabric *fabric) {
     return ((sim_node *)fabric)->world;
 }
@@ -314,6 +327,7 @@ void *sim_allocate(size_t bytes); /* zeroed; ends the process with words when me
 
 /* client.c */
 extern const far_host_ops sim_host_ops;
+void sim_clients_free(far_sim_world *world);
 far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(void *arg), void *arg, bool background);
 void sim_client_resume(far_sim_client *client); /* on the loop's context */
 bool sim_client_may_run(const far_sim_client *client);
@@ -332,14 +346,12 @@ static inline bool sim_client_dead(const far_sim_client *client) {
 
 /* conn.c */
 extern const far_fabric_ops sim_fabric_ops;
-void sim_send_queued(sim_conn *conn);
+void sim_conns_free(far_sim_world *world);
 void sim_verb_arrive(far_sim_world *world, sim_verb *verb);
 void sim_verb_done(far_sim_world *world, sim_verb *verb);
 void sim_verb_free(far_sim_world *world, sim_verb *verb);   /* unlinks it too */
 void sim_post_complete(sim_post *post, int status);
 void sim_conn_release(sim_conn *conn); /* if closed and nothing of it is under way */
-sim_verb *sim_verb_new(far_sim_world *world);
-sim_post *sim_post_new(far_sim_world *world);
 
 /* nic.c */
 int sim_cost_make(const sim_config *config, sim_cost *cost);
@@ -358,6 +370,8 @@ void sim_apply_unit(far_sim_world *world, sim_verb *verb, uint32_t unit);
 void sim_apply_rest(far_sim_world *world, sim_verb *verb); /* what has not taken effect yet, now */
 void sim_effective(far_sim_world *world, sim_verb *verb);
 void sim_unblock(sim_conn *conn);
+void sim_unblock_all(far_sim_world *world);
+void sim_settle_word(far_sim_world *world, sim_verb *verb);
 void sim_fail_verb(far_sim_world *world, sim_verb *verb);
 uint32_t sim_units(const far_sim_world *world, const far_verb *verb);
 
@@ -382,6 +396,7 @@ void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, u
 void sim_steer_point(far_sim_client *client, const char *name, const char *label);
 void sim_hold_reach(sim_verb *verb, far_sim_hold *hold);
 void sim_rules_free(far_sim_client *client);
+void sim_holds_free(far_sim_world *world);
 bool sim_client_stuck(const far_sim_client *client); /* can only wait for held verbs */
 
 /* watch.c */
@@ -394,5 +409,6 @@ void sim_error(far_sim_world *world, const char *format, ...) __attribute__((for
 void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *client, const char *label, uint64_t a);
 void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b, uint64_t c);
 const char *sim_verb_name(unsigned kind);
+void sim_trace_print(const far_sim_world *world, FILE *file, uint64_t lines);
 
 #endif

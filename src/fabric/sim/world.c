@@ -9,6 +9,7 @@
 static far_sim_world *worlds; /* one OS thread, so no lock */
 
 static void world_free(far_sim_world *world);
+static void give_up(far_sim_world *world, const char *why);
 
 
 void *sim_allocate(size_t bytes) {
@@ -344,7 +345,7 @@ static int world_new(const sim_config *config, far_sim_world **made) {
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
-        short_of_memory = !(world->memory[i].bytes = aligned_alloc_zero(config->size));
+        short_of_memory = !(world->memory[i].bytes = calloc(1, config->size));
     if (short_of_memory) {
         world_free(world);
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for %llu nodes of %llu bytes",
@@ -359,11 +360,6 @@ static int world_new(const sim_config *config, far_sim_world **made) {
     worlds = world;
     *made = world;
     return 0;
-}
-
-
-static void node_free(sim_node *node) {
-    free(node);
 }
 
 
@@ -383,7 +379,7 @@ static void world_free(far_sim_world *world) {
     while (world->nodes) {
         sim_node *node = world->nodes;
         world->nodes = node->next;
-        node_free(node);
+        free(node);
     }
     for (unsigned i = 0; world->memory && i < world->config.memory_nodes; i++)
         free(world->memory[i].bytes);
@@ -394,4 +390,109 @@ static void world_free(far_sim_world *world) {
     free(world->heap.events);
     free(world->trace);
     free(world);
+}
+
+
+static void node_fill(sim_node *node, const char *rest) {
+    const sim_config *config = &node->world->config;
+    const sim_nic_config *nic = &config->nic;
+    far_fabric *fabric = &node->fabric;
+    uint64_t min_rtt = nic->rtt_read < nic->rtt_write ? nic->rtt_read : nic->rtt_write;
+    fabric->ops = &sim_fabric_ops;
+    fabric->watch = &sim_watch_ops;
+    fabric->host = &node->host;
+    fabric->capabilities = (far_capabilities){
+        .atomic_bytes = (uint32_t)config->atomic_bytes,
+        .masked_cas = config->masked_cas != 0,
+        .atomics_in_order = config->atomics_in_order != 0,
+        .min_rtt = min_rtt < nic->rtt_atomic ? min_rtt : nic->rtt_atomic,
+    };
+    fabric->rtt = nic->rtt_read;
+    fabric->nodes = (unsigned)config->memory_nodes;
+    for (unsigned i = 0; i < fabric->nodes; i++)
+        fabric->node_bytes[i] = config->size;
+    snprintf(fabric->uri, sizeof fabric->uri, "sim:%s", rest);
+    node->host.ops = &sim_host_ops;
+}
+
+
+int far_sim_open(const char *rest, far_fabric **fabric) {
+    sim_config config;
+    far_sim_world *world = NULL;
+    sim_config_defaults(&config);
+    int error = sim_parse(rest, &config);
+    if (error)
+        return error;
+    if (config.name[0] && (world = find_world(config.name))) {
+        sim_config wanted = world->config;
+        error = sim_parse(rest, &wanted);
+        if (error == 0 && memcmp(&wanted, &world->config, sizeof wanted) != 0)
+            error = far_fail(FAR_ERR_INVALID, "sim: '%s' exists with other options", config.name);
+    } else {
+        error = world_new(&config, &world);
+    }
+    if (error)
+        return error;
+    sim_node *node = sim_allocate(sizeof *node), **last = &world->nodes;
+    while (*last)
+        last = &(*last)->next;
+    *last = node;
+    node->world = world;
+    node->number = world->nodes_made++;
+    node_fill(node, rest);
+    world->fabrics++;
+    *fabric = &node->fabric;
+    return 0;
+}
+
+
+/* The structs stay until the world ends: its clients may still unwind. */
+void sim_close(far_fabric *fabric) {
+    far_sim_world *world = sim_world(fabric);
+    world->fabrics--;
+    if (world->fabrics == 0 && world->depth == 0)
+        world_free(world);
+}
+
+
+/* ---- Small questions ---- */
+
+far_sim_world *far_sim_world_of(far_fabric *fabric) {
+    return sim_world(fabric);
+}
+
+
+uint64_t far_sim_now(const far_sim_world *world) {
+    return world->now / SIM_PS;
+}
+
+
+uint64_t far_sim_seed(const far_sim_world *world) {
+    return world->config.seed;
+}
+
+
+void *far_sim_memory(far_sim_world *world, unsigned node) {
+    return world->memory[node].bytes;
+}
+
+
+void far_sim_set_faults(far_sim_world *world, unsigned faults) {
+    world->config.faults = faults;
+}
+
+
+void far_sim_limit(far_sim_world *world, uint64_t ns) {
+    world->config.limit = ns;
+}
+
+
+bool far_sim_deadlocked(const far_sim_world *world) {
+    return world->deadlocked;
+}
+
+
+const char *far_sim_result_name(far_sim_result result) {
+    static const char *const names[] = {"ended", "stopped", "held", "waiting", "deadlock", "limit"};
+    return (unsigned)result < sizeof names / sizeof names[0] ? names[result] : "?";
 }
