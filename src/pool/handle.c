@@ -144,6 +144,11 @@ static void unlink_session(far_pool *pool, far_session *s) {
 }
 
 
+static int declared_dead(void) {
+    return far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+}
+
+
 /* It is linked before it takes any pin: ticks must see all of them. */
 static int open_session(far_pool *pool, far_session **session) {
     far_session *s;
@@ -173,7 +178,7 @@ int far_session_open(far_pool *pool, far_session **session) {
     if (err < 0)
         return err;
     if (atomic_load_explicit(&pool->dead, memory_order_acquire))
-        err = far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+        err = declared_dead();
     else
         err = open_session(pool, session);
     far_pool_leave(pool);
@@ -298,6 +303,8 @@ int far_pool_poll(far_pool *pool) {
     if (err < 0)
         return err;
     err = far_housekeeping(pool);
+    if (atomic_load_explicit(&pool->dead, memory_order_acquire))
+        err = declared_dead();
     far_pool_leave(pool);
     return err < 0 ? err : 0;
 }
