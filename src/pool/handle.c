@@ -1,5 +1,6 @@
 /* Opening and closing pool handles and sessions. */
 #include "pool/handle.h"
+#include "pool/catalog.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
@@ -321,6 +322,12 @@ static void stop_housekeeping(far_pool *pool) {
 }
 
 
+static int leave_catalog(far_task *t, void *arg) {
+    (void)arg;
+    return far_catalog_leave(t);
+}
+
+
 void far_pool_close(far_pool *pool) {
     if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
         return;
@@ -329,6 +336,7 @@ void far_pool_close(far_pool *pool) {
     stop_housekeeping(pool);
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
         finish_session(s);
+    far_session_call(pool->own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */
     close_own_session(pool);
     atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
     while (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)

@@ -402,6 +402,7 @@ void far_session_free(far_session *s) {
         far_context_free(s->tasks[i]->context);
         free(s->tasks[i]);
     }
+    far_ops_free(s);
     far_boxes_free(s);
     far_scratch_free(s);
     free(s);

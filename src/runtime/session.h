@@ -117,5 +117,6 @@ void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the sched
 void far_task_batch_done(far_task *t);
 void far_boxes_free(far_session *s);
 void far_scratch_free(far_session *s);
+void far_ops_free(far_session *s); /* op.c */
 
 #endif
