@@ -1,11 +1,11 @@
 /* Opening and closing pool handles and sessions. */
 #include "pool/handle.h"
 #include "pool/catalog.h"
+#include "runtime/budget.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 
 #include <stdlib.h>
-
-#define CACHE_BYTES_DEFAULT (64u << 20)
 
 
 /* ---- Guards of the public calls ---- */
@@ -69,14 +69,21 @@ void far_pool_reference(far_pool *pool) {
 }
 
 
+static void free_pool(far_pool *pool) {
+    far_rdwc_free(pool->rdwc);
+    far_latches_free(pool->latches);
+    far_budget_free(pool->budget);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+
 void far_pool_release(far_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     bool last = --pool->references == 0;
     pthread_mutex_unlock(&pool->lock);
-    if (!last)
-        return;
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
+    if (last)
+        free_pool(pool);
 }
 
 
@@ -251,11 +258,17 @@ static far_pool *make_pool(const far_pool_options *options) {
         return NULL;
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
-        pool->options.cache_bytes = CACHE_BYTES_DEFAULT;
+        pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
     pool->references = 1;
     pthread_mutex_init(&pool->lock, NULL);
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
-    return pool;
+    pool->budget = far_budget_new(pool->options.cache_bytes);
+    pool->latches = far_latches_new();
+    pool->rdwc = options->rdwc ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
+    if (pool->budget && pool->latches && (pool->rdwc || !options->rdwc))
+        return pool;
+    free_pool(pool);
+    return NULL;
 }
 
 
