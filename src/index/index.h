@@ -8,15 +8,8 @@
 #include "farindex.h"
 #include "pool/alloc.h"
 #include "pool/sweep.h"
+#include "runtime/bytes.h"
 #include "runtime/task.h"
-
-typedef struct far_bytes {
-    const void *data;
-    size_t length;
-} far_bytes;
-
-/* Order of all ordered kinds: memcmp, then length. */
-int far_bytes_compare(far_bytes a, far_bytes b);
 
 /* Where the value of a get goes. */
 typedef struct far_out {
@@ -29,7 +22,7 @@ int far_out_give(far_out *out, const void *value, size_t length); /* 0 or FAR_ER
 /* One chunk of a scan: the kind gives pairs in rising order, beginning at the first key >= from (> from when after is set), until
  * far_scan_give says stop (1), `to` is reached, or there are no more keys: then it returns 0 and, if the end was reached, sets end.
  * The runtime asks again from the last key given, under a new pin. */
-typedef struct far_scan {
+typedef struct far_scan_chunk {
     far_bytes from;
     bool after;  /* from itself is excluded */
     bool bounded;
@@ -37,8 +30,8 @@ typedef struct far_scan {
     size_t wanted; /* pairs still wanted by the caller: a hint how far to look ahead */
     bool end;    /* out: no key beyond what was given */
     struct far_scan_buffer *buffer;
-} far_scan;
-int far_scan_give(far_scan *scan, far_bytes key, far_bytes value); /* 0: go on; 1: enough; negative: error */
+} far_scan_chunk;
+int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value); /* 0: go on; 1: enough; negative: error */
 
 typedef enum { FAR_OPTION_BOOL, FAR_OPTION_NUMBER, FAR_OPTION_CHOICE } far_option_type;
 
@@ -83,7 +76,7 @@ typedef struct far_index_kind {
     int (*get)(far_task *t, far_index *index, far_bytes key, far_out *out);
     int (*put)(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value); /* FAR_OP_INSERT, _UPDATE or _PUT */
     int (*remove)(far_task *t, far_index *index, far_bytes key);
-    int (*scan)(far_task *t, far_index *index, far_scan *scan); /* NULL: FAR_ERR_UNSUPPORTED */
+    int (*scan)(far_task *t, far_index *index, far_scan_chunk *scan); /* NULL: FAR_ERR_UNSUPPORTED */
     /* Optional: several gets at once; results[i] per get. */
     int (*get_many)(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
@@ -94,8 +87,11 @@ typedef struct far_index_kind {
     int (*usage)(far_task *t, far_index *index, far_usage *usage);   /* keys, key_bytes, value_bytes; not pinned when called */
     size_t (*cache_bytes)(far_index *index);                         /* optional */
 
-    int (*epoch_hook)(far_task *t, far_index *index, uint64_t epoch); /* optional: ends before the first pin at that epoch */
-    int (*idle_hook)(far_task *t, far_index *index); /* optional: delayed work, run by housekeeping; 1 = there is more */
+    /* Optional: ends before the first operation is pinned at that epoch. The task is pinned: at the epoch before, or on waking at
+     * that epoch; it must not drop the pin. It may run in a task of any session of the handle. */
+    int (*epoch_hook)(far_task *t, far_index *index, uint64_t epoch);
+    /* Optional: delayed work, run by housekeeping, pinned (it may drop the pin and take another); 1 = there is more. */
+    int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
 
 struct far_index { /* one open index of one handle */

@@ -42,6 +42,13 @@ enum {
     FAR_ALLOC_KEEP = 8,    /* stays this session's own (redo records): survives sweeps, is freed when the session ends */
 };
 
+/* A session's hold on far memory, from after its registration until before it is unregistered. Close gives everything back to the pool;
+ * it frees the memory of this process also when the session is lost. Tick: frees retired objects whose time has come, collects what
+ * others gave back; run by housekeeping in a task of that session. */
+int far_memory_open(far_session *s);
+int far_memory_close(struct far_task *t);
+int far_memory_tick(struct far_task *t);
+
 uint64_t far_alloc_round(uint64_t size);
 
 /* index NULL: memory of the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */

@@ -6,7 +6,10 @@
  *   word 5  address of the handle's table of open indexes (pool/catalog.h), 0 = none; only in the entry of the handle's own session
  * An id goes free -> live (generation + 1) -> free at close, or live -> dead -> free after the sweep of what it left. The fabric knows
  * the pair before it is written here, so that whoever reads it can ask. A pair is never given out twice: an id whose generations are
- * used up stays dead for ever. */
+ * used up stays free for ever.
+ *
+ * Words 1..5 of a free entry are zero: whoever frees it (its session at a clean close, or the one sweeper) zeroes them first. Word 1
+ * counts as long as any session of the handle lives, so the entry of the handle's own session is freed after all the others. */
 #ifndef FAR_POOL_CLIENTS_H
 #define FAR_POOL_CLIENTS_H
 
@@ -43,6 +46,18 @@ static inline far_addr far_client_entry(unsigned id) {
 }
 
 
+typedef struct far_client { /* an entry as it lies in far memory */
+    uint64_t word;
+    uint64_t pin;
+    far_addr kept;
+    uint64_t free_bytes, retired_bytes;
+    far_addr opened;
+    uint64_t spare[2];
+} far_client;
+
+_Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");
+
+
 /* Gives the task's session an id and a generation. handle = 0: it is the handle's own session. FAR_ERR_BUSY: no id is free. */
 int far_client_register(far_task *t, unsigned handle);
 int far_client_unregister(far_task *t); /* clean close: its memory was given back before */
@@ -54,5 +69,17 @@ int far_client_unregister(far_task *t); /* clean close: its memory was given bac
 int far_is_dead(far_task *t, unsigned id, unsigned generation);
 
 int far_clients_live(far_task *t, unsigned *count); /* how many sessions live */
+
+/* Shows every entry that was ever used, in order, as READs saw it (after this call began). A non-zero return of each ends it and is
+ * returned. each may use the task. */
+int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client), void *ctx);
+
+/* 1: no session of this handle (the id of its own session) lives. ask: those that seem to live are asked for. */
+int far_client_handle_gone(far_task *t, unsigned handle, bool ask);
+
+/* For the sweep, which must be the only one running: a dead session of which nothing is left becomes free. 1: done (or it was not
+ * dead); 0: not yet, it is the own session of a handle of which others live. */
+int far_client_may_free(far_task *t, unsigned id);
+int far_client_free(far_task *t, unsigned id);
 
 #endif

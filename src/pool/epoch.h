@@ -22,6 +22,7 @@ typedef struct far_pin {
 
 typedef struct far_session_pins {
     atomic_uint held[2]; /* pins at even and at odd epochs: no others can be held at once */
+    atomic_bool used;    /* a pin was taken since housekeeping looked */
 } far_session_pins;
 
 typedef struct far_epochs { /* of a handle; see epoch.c for the states */
@@ -29,7 +30,10 @@ typedef struct far_epochs { /* of a handle; see epoch.c for the states */
     _Atomic uint64_t known;     /* newest value of the global epoch seen */
     _Atomic uint64_t published; /* what our registry word says; 0 = none */
     atomic_uint requests;       /* wishes for an advance not yet served */
-    atomic_uint waking;         /* 1: a task is waking the handle or running epoch hooks; others wait */
+    atomic_uint waking;         /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
+    atomic_bool keep_awake;     /* delayed work is to be done: not to fall asleep yet */
+    uint64_t used_at;           /* time of the last tick that saw a pin taken or held */
+    unsigned blocked;           /* attempts to advance in a row that a published word forbade */
 } far_epochs;
 
 /* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip. */
@@ -46,7 +50,10 @@ void far_epoch_request(far_pool *pool);                /* asks for the epoch to 
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
 
-/* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin, advances on demand. `idle`: may publish "none". */
+/* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin or none, advances on demand. From an unpinned task of
+ * any session of the handle. 1: the epoch moved, more can be done at once. 0: nothing more to do now. No verb when the handle sleeps
+ * and nobody asks. */
 int far_epoch_tick(struct far_task *t);
+bool far_epoch_is_awake(const far_pool *pool); /* pins are, or were a short time ago, held: ticks are needed */
 
 #endif

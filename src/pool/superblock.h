@@ -59,6 +59,26 @@ typedef struct far_geometry { /* derived from the superblock, the same for every
     } node[FAR_NODES_MAX];
 } far_geometry;
 
+#define FAR_POOL_MAGIC_WORD (FAR_POOL_MAGIC << 16 | FAR_POOL_FORMAT)
+
+
+/* atomic_bytes 16 | masked_cas << 16 | atomics_in_order << 17; never 0. min_rtt is each client's own. */
+static inline uint64_t far_capabilities_pack(const far_capabilities *c) {
+    return (uint64_t)c->atomic_bytes | (uint64_t)c->masked_cas << 16 | (uint64_t)c->atomics_in_order << 17;
+}
+
+
+static inline far_capabilities far_capabilities_unpack(uint64_t word) {
+    return (far_capabilities){.atomic_bytes = (uint32_t)(word & 0xffff), .masked_cas = word >> 16 & 1, .atomics_in_order = word >> 17 & 1};
+}
+
+
+/* nodes 16 | log2 of the block size 8 << 16 | session slots 16 << 24 */
+static inline uint64_t far_shape_pack(unsigned nodes, uint64_t block_bytes, unsigned session_slots) {
+    return (uint64_t)nodes | (uint64_t)__builtin_ctzll(block_bytes) << 16 | (uint64_t)session_slots << 24;
+}
+
+
 /* Pure: lays out a pool. FAR_ERR_INVALID when the nodes are too small. */
 int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_capabilities *capabilities, uint64_t pool_id, far_geometry *g);
 

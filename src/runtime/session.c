@@ -396,7 +396,8 @@ int far_session_new(far_pool *pool, far_session **session) {
 
 
 void far_session_free(far_session *s) {
-    s->conn->fabric->ops->disconnect(s->conn);
+    if (s->conn) /* none when its pool was closed first */
+        s->conn->fabric->ops->disconnect(s->conn);
     for (unsigned i = 0; i < s->task_count; i++) {
         far_context_free(s->tasks[i]->context);
         free(s->tasks[i]);

@@ -85,6 +85,9 @@ struct far_session {
     far_random random;
     far_stats stats[FAR_STATS_KINDS];
     atomic_bool closing;
+    atomic_uint calls;                        /* API calls inside (pool/handle.h: far_call_enter) */
+    unsigned visitors;                        /* housekeeping looks at it: not to be freed; under the pool's lock */
+    uint64_t ticked_epoch;                    /* housekeeping: the epoch of its last memory tick */
     far_session *next;                        /* in the pool's list */
 };
 

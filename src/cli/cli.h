@@ -1,0 +1,48 @@
+/* The command `farindex`: one file per subcommand, and what they share. */
+#ifndef FAR_CLI_CLI_H
+#define FAR_CLI_CLI_H
+
+#include "farindex.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit status */
+
+typedef struct cli_command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv); /* argv[0] is the subcommand */
+} cli_command;
+
+int cli_bench(int argc, char **argv);
+int cli_kinds(int argc, char **argv);
+int cli_torture(int argc, char **argv);
+
+/* One long option of a subcommand, and where its value goes. */
+typedef enum { CLI_FLAG, CLI_TEXT, CLI_NUMBER, CLI_BYTES, CLI_SWITCH, CLI_RANGE, CLI_DECIMAL, CLI_RANGE_BYTES } cli_option_type;
+
+typedef struct cli_option {
+    const char *name;
+    cli_option_type type;
+    void *value;          /* bool, const char *, uint64_t, uint64_t, int, uint64_t[2], double, uint64_t[2] (sizes) */
+    const char *argument; /* its name in --help; NULL for a flag */
+    const char *help;
+} cli_option;
+
+/* Parses "--name value" and "--name=value"; the options end with a NULL name. Operands stay in argv (moved to its front), their
+ * count goes to *operands (NULL: none are allowed). --help prints `usage`, the options and `notes`, and sets *help: exit 0. Wrong
+ * usage: one line on stderr, returns CLI_USAGE. */
+int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands, bool *help);
+
+int cli_wrong_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A line that is rewritten on a terminal (stderr), nothing elsewhere. */
+void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_progress_end(void);
+
+/* JSON strings, escaped. */
+void cli_json_string(FILE *file, const char *text);
+
+#endif

@@ -1,0 +1,43 @@
+/* farindex: the subcommands. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+static const cli_command commands[] = {
+    {"bench", "YCSB-style benchmark of one or more index kinds", cli_bench},
+    {"kinds", "lists the index kinds and their options", cli_kinds},
+    {"torture", "explores seeds on the simulator and checks every history", cli_torture},
+};
+
+
+static void print_help(FILE *file) {
+    fputs("farindex: indexes on far memory\n\n"
+          "usage: farindex COMMAND [OPTIONS]\n\n",
+          file);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fputs("\n'farindex COMMAND --help' tells more; 'farindex --version' the version.\n"
+          "Exit status: 0 done, 1 failed or not found, 2 wrong usage.\n",
+          file);
+}
+
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        fputs("farindex: which command? 'farindex --help' lists them\n", stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return CLI_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("farindex %s\n", far_version());
+        return CLI_DONE;
+    }
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "farindex: unknown command '%s'; 'farindex --help' lists them\n", argv[1]);
+    return CLI_USAGE;
+}

@@ -1,0 +1,188 @@
+/* Options, messages and progress of all subcommands. */
+#include "cli/cli.h"
+#include "runtime/parse.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool progress_shown;
+
+
+int cli_wrong_usage(const char *command, const char *format, ...) {
+    va_list args;
+    cli_progress_end();
+    fprintf(stderr, "farindex %s: ", command);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return CLI_USAGE;
+}
+
+
+int cli_failed(const char *format, ...) {
+    va_list args;
+    cli_progress_end();
+    fputs("farindex: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return CLI_FAILED;
+}
+
+
+void cli_progress(const char *format, ...) {
+    static int is_terminal = -1;
+    if (is_terminal < 0)
+        is_terminal = isatty(STDERR_FILENO);
+    if (!is_terminal)
+        return;
+    va_list args;
+    fputs("\r\033[K", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fflush(stderr);
+    progress_shown = true;
+}
+
+
+void cli_progress_end(void) {
+    if (progress_shown)
+        fputs("\r\033[K", stderr);
+    progress_shown = false;
+}
+
+
+void cli_json_string(FILE *file, const char *text) {
+    fputc('"', file);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(file, "\\%c", *c);
+        else if (*c < 0x20 || *c >= 0x7f)
+            fprintf(file, "\\u%04x", *c);
+        else
+            fputc(*c, file);
+    }
+    fputc('"', file);
+}
+
+
+/* "A..B" of sizes, or one size. */
+static int parse_sizes(const char *text, uint64_t range[2], char *error, size_t error_size) {
+    char first[64];
+    const char *dots = strstr(text, "..");
+    if (!dots) {
+        int err = far_parse_size(text, &range[0], error, error_size);
+        if (!err)
+            range[1] = range[0];
+        return err;
+    }
+    if (dots - text >= (ptrdiff_t)sizeof(first))
+        return far_refuse(error, error_size, "'%s' is not a range of sizes", text);
+    memcpy(first, text, (size_t)(dots - text));
+    first[dots - text] = 0;
+    int err = far_parse_size(first, &range[0], error, error_size);
+    if (!err)
+        err = far_parse_size(dots + 2, &range[1], error, error_size);
+    if (!err && range[0] > range[1])
+        err = far_refuse(error, error_size, "'%s' ends before it begins", text);
+    return err;
+}
+
+
+static int set_value(const cli_option *option, const char *text, char *error, size_t error_size) {
+    uint64_t *numbers = option->value;
+    switch (option->type) {
+    case CLI_FLAG:
+        *(bool *)option->value = true;
+        return 0;
+    case CLI_TEXT:
+        *(const char **)option->value = text;
+        return 0;
+    case CLI_NUMBER:
+        return far_parse_number(text, numbers, error, error_size);
+    case CLI_BYTES:
+        return far_parse_size(text, numbers, error, error_size);
+    case CLI_SWITCH:
+        return far_parse_switch(text, option->value, error, error_size);
+    case CLI_RANGE:
+        return far_parse_range(text, &numbers[0], &numbers[1], error, error_size);
+    case CLI_RANGE_BYTES:
+        return parse_sizes(text, numbers, error, error_size);
+    case CLI_DECIMAL:
+        return far_parse_decimal(text, option->value, error, error_size);
+    }
+    return FAR_ERR_INVALID;
+}
+
+
+static void print_help(const char *usage, const cli_option *options, const char *notes) {
+    printf("usage: farindex %s\n\n", usage);
+    for (const cli_option *option = options; option->name; option++) {
+        char left[64];
+        snprintf(left, sizeof(left), "--%s%s%s", option->name, option->argument ? " " : "",
+                 option->argument ? option->argument : "");
+        printf("  %-28s %s\n", left, option->help);
+    }
+    printf("  %-28s %s\n", "--help", "this text");
+    if (notes)
+        printf("\n%s", notes);
+}
+
+
+static const cli_option *find_option(const cli_option *options, const char *name, size_t length) {
+    for (const cli_option *option = options; option->name; option++)
+        if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
+            return option;
+    return NULL;
+}
+
+
+int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands, bool *help) {
+    const char *command = argv[0];
+    int kept = 0;
+    bool only_operands = false;
+    *help = false;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (only_operands || strncmp(word, "--", 2) != 0) {
+            if (!only_operands && word[0] == '-' && word[1] != 0)
+                return cli_wrong_usage(command, "unknown option '%s'; see --help", word);
+            if (!operands)
+                return cli_wrong_usage(command, "unexpected '%s'; see --help", word);
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (word[2] == 0) {
+            only_operands = true;
+            continue;
+        }
+        if (strcmp(word, "--help") == 0) {
+            print_help(usage, options, notes);
+            *help = true;
+            return 0;
+        }
+        const char *equals = strchr(word, '=');
+        const cli_option *option = find_option(options, word + 2, equals ? (size_t)(equals - word - 2) : strlen(word + 2));
+        if (!option)
+            return cli_wrong_usage(command, "unknown option '%s'; see --help", word);
+        const char *text = equals ? equals + 1 : NULL;
+        if (option->type == CLI_FLAG && text)
+            return cli_wrong_usage(command, "--%s takes no value", option->name);
+        if (option->type != CLI_FLAG && !text) {
+            if (i + 1 == argc)
+                return cli_wrong_usage(command, "--%s needs a value (%s)", option->name, option->argument);
+            text = argv[++i];
+        }
+        char error[256];
+        if (set_value(option, text, error, sizeof(error)) < 0)
+            return cli_wrong_usage(command, "--%s: %s", option->name, error);
+    }
+    if (operands)
+        *operands = kept;
+    return 0;
+}

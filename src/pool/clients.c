@@ -1,0 +1,250 @@
+/* The client registry. */
+#include "pool/handle.h"
+#include "runtime/error.h"
+
+#define CHUNK 64 /* entries per READ */
+#define GENERATION_LAST 0xffffu
+
+
+
+static int read_high(far_task *t, unsigned *high) {
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), &word);
+    if (err < 0)
+        return err;
+    if (word > far_task_pool(t)->geometry.session_slots)
+        return far_fail(FAR_ERR_CORRUPT, "the client registry claims %llu entries", (unsigned long long)word);
+    *high = (unsigned)word;
+    return 0;
+}
+
+
+int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client), void *ctx) {
+    unsigned high = 0;
+    int err = read_high(t, &high);
+    if (err < 0)
+        return err;
+    far_scratch_mark mark = far_scratch_here(t);
+    far_client *chunk = far_scratch(t, CHUNK * sizeof(*chunk));
+    if (!chunk)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to read the client registry");
+    for (unsigned first = 1; first <= high && err == 0; first += CHUNK) {
+        unsigned count = high - first + 1 < CHUNK ? high - first + 1 : CHUNK;
+        far_read(t, far_client_entry(first), chunk, count * sizeof(*chunk));
+        err = far_wait(t);
+        for (unsigned i = 0; i < count && err == 0; i++)
+            err = each(t, ctx, first + i, &chunk[i]);
+    }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+/* Scans see the entry before it is live: the epoch must not pass a client that it does not know of. */
+static int raise_high(far_task *t, unsigned id, unsigned high) {
+    uint64_t seen = high, old;
+    while (seen < id) {
+        int err = far_cas_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), seen, id, &old);
+        if (err < 0)
+            return err;
+        if (old == seen)
+            break;
+        seen = old;
+    }
+    return 0;
+}
+
+
+/* 1: the id is ours; 0: somebody else has it now. The fabric knows the pair before others can read it. */
+static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsigned high) {
+    far_session *s = t->session;
+    unsigned generation = far_client_generation_of(word) + 1;
+    int err = s->conn->fabric->ops->claim(s->conn, id, generation);
+    if (err == FAR_ERR_BUSY)
+        return 0;
+    if (err == 0)
+        err = raise_high(t, id, high);
+    uint64_t old, live = far_client_pack(FAR_CLIENT_LIVE, generation, handle ? handle : id);
+    if (err == 0)
+        err = far_cas_word(t, far_client_entry(id), word, live, &old);
+    if (err < 0)
+        return err;
+    if (old != word)
+        return 0;
+    s->id = id;
+    s->generation = generation;
+    return 1;
+}
+
+
+typedef struct registration {
+    unsigned handle, high;
+} registration;
+
+
+static bool is_claimable(uint64_t word) {
+    return far_client_state_of(word) == FAR_CLIENT_FREE && far_client_generation_of(word) < GENERATION_LAST;
+}
+
+
+static int try_entry(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    registration *r = ctx;
+    r->high = id;
+    return is_claimable(client->word) ? claim(t, id, client->word, r->handle, id) : 0;
+}
+
+
+/* Entries that nobody used yet, from the first on. */
+static int try_new_entries(far_task *t, registration *r) {
+    unsigned slots = far_task_pool(t)->geometry.session_slots;
+    for (unsigned id = r->high + 1; id <= slots; id++) {
+        uint64_t word;
+        int err = far_read_word(t, far_client_entry(id), &word);
+        if (err == 0 && is_claimable(word))
+            err = claim(t, id, word, r->handle, id - 1);
+        if (err != 0)
+            return err;
+    }
+    return far_fail(FAR_ERR_BUSY, "all %u session ids of the pool are taken", slots);
+}
+
+
+/* A handle whose own session was declared dead may be swept already, its id given to another: then nothing protects our pins. Read
+ * after we are live: whoever declares it dead later finds us, and leaves the handle's word alone. */
+static int check_handle(far_task *t, unsigned handle) {
+    uint64_t word;
+    int err = far_read_word(t, far_client_entry(handle), &word);
+    if (err < 0)
+        return err;
+    const far_session *own = far_task_pool(t)->own;
+    if (word == far_client_pack(FAR_CLIENT_LIVE, own->generation, handle))
+        return 0;
+    far_client_unregister(t);
+    return far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+}
+
+
+int far_client_register(far_task *t, unsigned handle) {
+    registration r = {handle, 0};
+    int err = far_clients_each(t, try_entry, &r);
+    if (err == 0)
+        err = try_new_entries(t, &r);
+    if (err < 0)
+        return err;
+    return handle ? check_handle(t, handle) : 0;
+}
+
+
+/* Nobody else writes here: the session is alive and it is ours, or it is dead and fenced and we are the only sweeper. */
+static int free_entry(far_task *t, unsigned id, uint64_t word) {
+    static const uint64_t zeros[FAR_CLIENT_BYTES / 8 - 1];
+    uint64_t old;
+    far_write(t, far_client_entry(id) + 8, zeros, sizeof(zeros));
+    int err = far_wait(t);
+    if (err == 0)
+        err = far_cas_word(t, far_client_entry(id), word, far_client_pack(FAR_CLIENT_FREE, far_client_generation_of(word), 0), &old);
+    if (err == 0 && old != word)
+        err = far_fail(FAR_ERR_FENCED, "session %u was declared dead", id);
+    return err;
+}
+
+
+int far_client_unregister(far_task *t) {
+    far_session *s = t->session;
+    if (s->id == 0)
+        return 0;
+    uint64_t word;
+    int err = far_read_word(t, far_client_entry(s->id), &word);
+    if (err == 0 && (far_client_state_of(word) != FAR_CLIENT_LIVE || far_client_generation_of(word) != s->generation))
+        err = far_fail(FAR_ERR_FENCED, "session %u was declared dead", s->id);
+    if (err == 0)
+        err = free_entry(t, s->id, word);
+    if (err == 0)
+        s->id = s->generation = 0;
+    return err;
+}
+
+
+int far_is_dead(far_task *t, unsigned id, unsigned generation) {
+    far_session *s = t->session;
+    if (id == 0 || id > far_task_pool(t)->geometry.session_slots)
+        return 1;
+    if (id == s->id && (generation == s->generation || generation == FAR_ANY_GENERATION))
+        return s->lost;
+    uint64_t word, old;
+    int err = far_read_word(t, far_client_entry(id), &word);
+    if (err < 0)
+        return err;
+    unsigned living = far_client_generation_of(word);
+    if (far_client_state_of(word) != FAR_CLIENT_LIVE || (generation != FAR_ANY_GENERATION && generation != living))
+        return 1;
+    int dead = s->conn->fabric->ops->is_dead(s->conn, id, living);
+    if (dead <= 0)
+        return dead;
+    err = far_cas_word(t, far_client_entry(id), word, far_client_pack(FAR_CLIENT_DEAD, living, far_client_handle_of(word)), &old);
+    if (err < 0)
+        return err;
+    if (old == word) {
+        atomic_store_explicit(&far_task_pool(t)->dead_seen, true, memory_order_relaxed);
+        far_housekeeping_wake(far_task_pool(t));
+    }
+    return 1;
+}
+
+
+static int count_live(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)t, (void)id;
+    *(unsigned *)ctx += far_client_state_of(client->word) == FAR_CLIENT_LIVE;
+    return 0;
+}
+
+
+int far_clients_live(far_task *t, unsigned *count) {
+    *count = 0;
+    return far_clients_each(t, count_live, count);
+}
+
+
+typedef struct handle_question {
+    unsigned handle;
+    bool ask, lives;
+} handle_question;
+
+
+static int look_for_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    handle_question *q = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != q->handle)
+        return 0;
+    int dead = q->ask ? far_is_dead(t, id, far_client_generation_of(client->word)) : 0;
+    q->lives = dead == 0;
+    return dead < 0 ? dead : q->lives;
+}
+
+
+int far_client_handle_gone(far_task *t, unsigned handle, bool ask) {
+    handle_question q = {handle, ask, false};
+    int err = far_clients_each(t, look_for_life, &q);
+    return err < 0 ? err : !q.lives;
+}
+
+
+int far_client_may_free(far_task *t, unsigned id) {
+    uint64_t word;
+    int err = far_read_word(t, far_client_entry(id), &word);
+    if (err < 0)
+        return err;
+    return far_client_handle_of(word) == id ? far_client_handle_gone(t, id, true) : 1;
+}
+
+
+int far_client_free(far_task *t, unsigned id) {
+    uint64_t word;
+    int may = far_client_may_free(t, id);
+    if (may <= 0)
+        return may;
+    int err = far_read_word(t, far_client_entry(id), &word);
+    if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD)
+        return err < 0 ? err : 1;
+    err = free_entry(t, id, word);
+    return err < 0 ? err : 1;
+}

@@ -1,0 +1,440 @@
+/* Epochs: pins, waking and sleeping of a handle, publishing, advancing.
+ *
+ * Words: G the global epoch; for each handle C = epochs.current (the epoch of new pins, 0 = asleep) and P, its word in the registry
+ * (0 = none). Everything that changes C or P runs under the handle's flag `waking`, and its WRITEs of P are waited for before the flag
+ * is let go, so P has one writer at a time although tasks of several sessions write it.
+ *
+ * Advance: read G = e, then the registry up to SLOTS_HIGH; if no word P of a handle with a living session has 0 < P < e: CAS e -> e+1.
+ *
+ * Claim: while a pin at e is held, G is e or e+1.
+ *   Waking: P := something not above G, then READ of G = e (the WRITE takes effect first), C := e. A move e -> e+1 may have looked at
+ *   the registry before our WRITE. A move e+1 -> e+2 read G = e+1 after that CAS, which came after our READ, which came after our WRITE:
+ *   it sees 0 < P <= e < e+1 and stays. (A new entry lies below SLOTS_HIGH before it is live, so it is not missed either.)
+ *   Awake: P <= every pin held, and P <= C: a move C+1 -> C+2 is forbidden, so G <= C+1, and C only ever follows G.
+ *   P is raised to C only after no pin below C is left: the pins at C-1 are counted after C was set, and a pin that was counted later
+ *   finds C changed and is undone (all seq_cst: one of the two sees the other).
+ *   Sleeping: C := 0, then no pin at all is counted, then P := 0: the same argument.
+ * Two epochs at most are pinned at once: P <= oldest pin <= newest pin <= C, and C goes beyond `oldest pin` + 1 only when G does, which
+ * the first claim forbids. So two counters per session, by parity, do.
+ *
+ * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
+#include "pool/epoch.h"
+#include "index/index.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
+
+#define BLOCKED_BEFORE_ASKING 8 /* attempts to advance, before the one in the way is asked for */
+#define IDLE_TICKS 10           /* without a pin, until the handle sleeps */
+
+static const far_addr epoch_word = FAR_SUPER_EPOCH, sweep_word = FAR_SUPER_SWEEP;
+
+
+static uint64_t load(const _Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_seq_cst);
+}
+
+
+static void store(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_seq_cst);
+}
+
+
+static bool take_flag(far_epochs *epochs) {
+    unsigned off = 0;
+    return atomic_compare_exchange_strong_explicit(&epochs->waking, &off, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+
+static void drop_flag(far_epochs *epochs) {
+    atomic_store_explicit(&epochs->waking, 0, memory_order_release);
+}
+
+
+static void learn(far_epochs *epochs, uint64_t epoch) {
+    uint64_t known = load(&epochs->known);
+    while (known < epoch && !atomic_compare_exchange_weak_explicit(&epochs->known, &known, epoch, memory_order_seq_cst, memory_order_seq_cst))
+        ;
+}
+
+
+/* ---- Pins ---- */
+
+static void count_pin(far_task *t, uint64_t epoch) {
+    far_fabric *fabric = far_task_fabric(t);
+    t->pin.epoch = epoch;
+    t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;
+    atomic_fetch_add_explicit(&t->session->pins.held[epoch & 1], 1, memory_order_seq_cst);
+}
+
+
+static bool pin_at(far_task *t, uint64_t epoch) {
+    far_session_pins *pins = &t->session->pins;
+    count_pin(t, epoch);
+    if (load(&far_task_pool(t)->epochs.current) != epoch) {
+        far_pin_drop(t);
+        return false;
+    }
+    if (!atomic_load_explicit(&pins->used, memory_order_relaxed))
+        atomic_store_explicit(&pins->used, true, memory_order_relaxed);
+    return true;
+}
+
+
+void far_pin_drop(far_task *t) {
+    if (t->pin.epoch == 0)
+        return;
+    atomic_fetch_sub_explicit(&t->session->pins.held[t->pin.epoch & 1], 1, memory_order_seq_cst);
+    t->pin = (far_pin){0, 0};
+}
+
+
+void far_pin_share(const far_task *from, far_task *to) {
+    if (from->pin.epoch == 0 || to->pin.epoch != 0)
+        return;
+    to->pin = from->pin;
+    atomic_fetch_add_explicit(&to->session->pins.held[to->pin.epoch & 1], 1, memory_order_seq_cst);
+}
+
+
+/* Before the first pin at the epoch: what sweeps ask for, then the hooks of the open indexes. The task is pinned. */
+static int enter_epoch(far_task *t, uint64_t epoch, uint64_t sweep) {
+    far_pool *pool = far_task_pool(t);
+    int err = far_sweep_observe(t, sweep);
+    for (far_index *index = err < 0 ? NULL : far_pool_use_index(pool, 0); index;) {
+        uint32_t uid = index->uid;
+        if (index->kind->epoch_hook)
+            err = index->kind->epoch_hook(t, index, epoch);
+        far_pool_unuse_index(index);
+        index = err < 0 ? NULL : far_pool_use_index(pool, uid);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+/* The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees an epoch that
+ * was reached after a sweep began sees that sweep. */
+static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    uint64_t known = load(&epochs->known);
+    far_read(t, epoch_word, epoch, 8);
+    far_read(t, sweep_word, sweep, 8);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    *epoch += FAR_EPOCH_FIRST;
+    if (*epoch < known)
+        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known, (unsigned long long)*epoch);
+    learn(epochs, *epoch);
+    return 0;
+}
+
+
+/* Under the flag, asleep. The word goes out with the newest epoch that we know of: not above the real one, and so only too careful. The
+ * next tick brings it up to date. */
+static int wake_up(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_epochs *epochs = &pool->epochs;
+    uint64_t word = load(&epochs->known), epoch, sweep;
+    store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
+    far_write(t, far_client_entry(pool->own->id) + 8, &word, 8);
+    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    if (err < 0)
+        return err;
+    count_pin(t, epoch);
+    err = enter_epoch(t, epoch, sweep);
+    if (err < 0) {
+        far_pin_drop(t);
+        return err;
+    }
+    epochs->used_at = far_now(t);
+    store(&epochs->current, epoch);
+    far_housekeeping_wake(pool);
+    return 0;
+}
+
+
+/* 0: pinned; 1: somebody else is at it, or the handle is awake; an error. */
+static int try_wake(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    if (!take_flag(epochs))
+        return 1;
+    int result = 1;
+    if (load(&epochs->current) == 0) {
+        bool background = t->background;
+        t->background = true;
+        result = wake_up(t);
+        t->background = background;
+    }
+    drop_flag(epochs);
+    return result;
+}
+
+
+int far_pin_take(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (t->pin.epoch != 0)
+        return 0;
+    for (unsigned attempt = 0;;) {
+        uint64_t epoch = load(&pool->epochs.current);
+        if (epoch != 0) {
+            if (pin_at(t, epoch))
+                return 0;
+            continue;
+        }
+        if (t->session->lost)
+            return t->session->lost;
+        int result = try_wake(t);
+        if (result <= 0)
+            return result;
+        if (load(&pool->epochs.current) != 0)
+            continue;
+        if (pool->options.no_thread)
+            far_pool_drive(pool); /* the one who wakes the handle may be a session whose thread is this one */
+        far_back_off(t, attempt++);
+    }
+}
+
+
+/* ---- Asking ---- */
+
+uint64_t far_epoch(const far_task *t) {
+    return t->pin.epoch;
+}
+
+
+uint64_t far_epoch_known(const far_task *t) {
+    return load(&far_task_pool(t)->epochs.known);
+}
+
+
+uint64_t far_epoch_safe(const far_task *t) {
+    return far_epoch_known(t) - 1;
+}
+
+
+int far_epoch_read(far_task *t, uint64_t *epoch) {
+    uint64_t word;
+    int err = far_read_word(t, epoch_word, &word);
+    if (err < 0)
+        return err;
+    *epoch = word + FAR_EPOCH_FIRST;
+    learn(&far_task_pool(t)->epochs, *epoch);
+    return 0;
+}
+
+
+void far_epoch_request(far_pool *pool) {
+    if (atomic_fetch_add_explicit(&pool->epochs.requests, 1, memory_order_relaxed) == 0)
+        far_housekeeping_wake(pool);
+}
+
+
+bool far_epoch_is_awake(const far_pool *pool) {
+    return load(&pool->epochs.current) != 0 || load(&pool->epochs.published) != 0 ||
+           atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) != 0;
+}
+
+
+/* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at E-1 or later: so at
+ * E = e0 + k + 1 every pin is at e0 + k or later, that is k epochs later than any pin that existed. */
+int far_wait_epochs(far_task *t, unsigned k) {
+    far_pool *pool = far_task_pool(t);
+    if (t->pin.epoch != 0)
+        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
+    bool own = t->session == pool->own;
+    uint64_t epoch, target;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0)
+        return err;
+    target = epoch + k + 1;
+    for (unsigned attempt = 0; epoch < target; attempt++) {
+        if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed))
+            return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
+        if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
+            far_epoch_request(pool);
+        if (own || pool->options.no_thread) { /* nobody else may be there to tick and to drive */
+            err = far_epoch_tick(t);
+            far_pool_drive(pool);
+        }
+        if (err == 0)
+            far_back_off(t, attempt);
+        if (err >= 0)
+            err = far_epoch_read(t, &epoch);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+/* ---- Ticks ---- */
+
+typedef struct held_pins {
+    unsigned at[2]; /* by parity */
+    bool used;
+} held_pins;
+
+
+static void add_held(held_pins *sum, far_session *s) {
+    for (int i = 0; i < 2; i++)
+        sum->at[i] += atomic_load_explicit(&s->pins.held[i], memory_order_seq_cst);
+}
+
+
+/* Pins that housekeeping itself takes from time to time do not keep the handle awake. */
+static held_pins count_held(far_pool *pool) {
+    held_pins sum = {{0, 0}, false};
+    pthread_mutex_lock(&pool->lock);
+    add_held(&sum, pool->own);
+    for (far_session *s = pool->sessions; s; s = s->next) {
+        add_held(&sum, s);
+        if (atomic_load_explicit(&s->pins.used, memory_order_relaxed))
+            sum.used |= atomic_exchange_explicit(&s->pins.used, false, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    sum.used |= atomic_exchange_explicit(&pool->epochs.keep_awake, false, memory_order_relaxed);
+    sum.used |= sum.at[0] + sum.at[1] > 0;
+    return sum;
+}
+
+
+static int publish(far_task *t, uint64_t epoch) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    int err = far_write_word(t, far_client_entry(far_task_pool(t)->own->id) + 8, epoch);
+    if (err == 0)
+        store(&epochs->published, epoch);
+    return err;
+}
+
+
+/* The hooks run under the old word, then new pins are taken at the new epoch. */
+static int move_on(far_task *t, uint64_t epoch, uint64_t sweep) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    uint64_t current = load(&epochs->current);
+    if (epoch != current + 1) /* our word forbids it, unless it counts no more */
+        return far_fail(FAR_ERR_FENCED, "the epoch went on without this handle: it was declared dead");
+    count_pin(t, current);
+    int err = enter_epoch(t, epoch, sweep);
+    if (err == 0)
+        store(&epochs->current, epoch);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int fall_asleep(far_task *t, uint64_t current) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    store(&epochs->current, 0);
+    held_pins held = count_held(far_task_pool(t));
+    if (held.at[0] + held.at[1] > 0) { /* one slipped in before */
+        store(&epochs->current, current);
+        return 0;
+    }
+    return publish(t, 0);
+}
+
+
+static int publish_oldest(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_epochs *epochs = &pool->epochs;
+    uint64_t current = load(&epochs->current), published = load(&epochs->published);
+    if (current == 0)
+        return published == 0 ? 0 : fall_asleep(t, 0); /* an attempt to wake failed */
+    held_pins held = count_held(pool);
+    if (held.used)
+        epochs->used_at = far_now(t);
+    else if (far_now(t) - epochs->used_at >= IDLE_TICKS * far_housekeeping_tick(pool))
+        return fall_asleep(t, current);
+    uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
+    return oldest > published ? publish(t, oldest) : 0;
+}
+
+
+typedef struct blocker {
+    uint64_t epoch;
+    unsigned id;  /* the handle in the way; 0 = none */
+    bool lives;
+    unsigned void_ids[8]; /* handles of which nobody lives: their words do not count */
+    unsigned voids;
+} blocker;
+
+
+static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)t;
+    blocker *b = ctx;
+    if (client->pin == 0 || client->pin >= b->epoch)
+        return 0;
+    for (unsigned i = 0; i < b->voids; i++)
+        if (b->void_ids[i] == id)
+            return 0;
+    b->id = id;
+    b->lives = far_client_state_of(client->word) == FAR_CLIENT_LIVE;
+    return 1;
+}
+
+
+/* 1: no word forbids the move from this epoch. */
+static int is_clear(far_task *t, uint64_t epoch) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    blocker b = {.epoch = epoch};
+    for (;;) {
+        b.id = 0;
+        int err = far_clients_each(t, find_blocker, &b);
+        if (err < 0)
+            return err;
+        if (b.id == 0)
+            return 1;
+        bool ask = ++epochs->blocked % BLOCKED_BEFORE_ASKING == 0;
+        if (b.lives && !ask)
+            return 0;
+        int gone = far_client_handle_gone(t, b.id, ask);
+        if (gone <= 0 || b.voids == sizeof(b.void_ids) / sizeof(b.void_ids[0]))
+            return gone < 0 ? gone : 0;
+        b.void_ids[b.voids++] = b.id;
+    }
+}
+
+
+static int advance(far_task *t, uint64_t epoch) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    unsigned requests = atomic_load_explicit(&epochs->requests, memory_order_relaxed);
+    if (requests == 0)
+        return 0;
+    int clear = is_clear(t, epoch);
+    if (clear <= 0)
+        return clear;
+    uint64_t old;
+    int err = far_cas_word(t, epoch_word, epoch - FAR_EPOCH_FIRST, epoch + 1 - FAR_EPOCH_FIRST, &old);
+    if (err < 0)
+        return err;
+    learn(epochs, old + FAR_EPOCH_FIRST + (old + FAR_EPOCH_FIRST == epoch));
+    atomic_fetch_sub_explicit(&epochs->requests, requests, memory_order_relaxed);
+    epochs->blocked = 0;
+    return 1;
+}
+
+
+static int tick(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    uint64_t epoch, sweep;
+    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    uint64_t current = load(&epochs->current);
+    if (err == 0 && current != 0 && epoch > current)
+        err = move_on(t, epoch, sweep);
+    if (err == 0)
+        err = publish_oldest(t);
+    return err < 0 ? err : advance(t, epoch);
+}
+
+
+int far_epoch_tick(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    if (!far_epoch_is_awake(far_task_pool(t)) || !take_flag(epochs))
+        return 0;
+    bool background = t->background;
+    t->background = true;
+    int result = tick(t);
+    t->background = background;
+    drop_flag(epochs);
+    return result;
+}

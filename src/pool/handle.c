@@ -1,0 +1,329 @@
+/* Opening and closing pool handles and sessions. */
+#include "pool/handle.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+#define CACHE_BYTES_DEFAULT (64u << 20)
+
+
+/* ---- Guards of the public calls ---- */
+
+/* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the other. */
+int far_pool_enter(far_pool *pool) {
+    if (!pool)
+        return far_fail(FAR_ERR_INVALID, "pool is NULL");
+    atomic_fetch_add_explicit(&pool->calls, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&pool->closed, memory_order_seq_cst))
+        return 0;
+    far_pool_leave(pool);
+    return far_fail(FAR_ERR_INVALID, "the pool was closed");
+}
+
+
+void far_pool_leave(far_pool *pool) {
+    atomic_fetch_sub_explicit(&pool->calls, 1, memory_order_seq_cst);
+}
+
+
+int far_call_enter(far_session *s) {
+    if (!s)
+        return far_fail(FAR_ERR_INVALID, "session is NULL");
+    atomic_fetch_add_explicit(&s->calls, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&s->pool->closed, memory_order_seq_cst))
+        return 0;
+    far_call_leave(s);
+    return far_fail(FAR_ERR_INVALID, "the pool of this session was closed");
+}
+
+
+void far_call_leave(far_session *s) {
+    atomic_fetch_sub_explicit(&s->calls, 1, memory_order_seq_cst);
+}
+
+
+static void pause_briefly(far_pool *pool) {
+    far_parker parker = {0};
+    far_host *host = pool->fabric->host;
+    host->ops->park(host, &parker, far_host_now(host) + far_housekeeping_tick(pool) / 10);
+}
+
+
+static bool calls_are_over(far_pool *pool) {
+    if (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)
+        return false;
+    bool over = true;
+    pthread_mutex_lock(&pool->lock);
+    for (far_session *s = pool->sessions; s; s = s->next)
+        over &= atomic_load_explicit(&s->calls, memory_order_seq_cst) == 0;
+    pthread_mutex_unlock(&pool->lock);
+    return over;
+}
+
+
+void far_pool_reference(far_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->references++;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
+void far_pool_release(far_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool last = --pool->references == 0;
+    pthread_mutex_unlock(&pool->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+
+/* ---- Sessions ---- */
+
+/* Of a user's session, or (handle 0) of the handle's own. */
+static int start_session(far_task *t, void *arg) {
+    int err = far_client_register(t, *(unsigned *)arg);
+    if (err < 0)
+        return err;
+    err = far_memory_open(t->session);
+    if (err < 0)
+        far_client_unregister(t); /* the first error is the one to tell; a failure here leaves a dead client for the sweep */
+    return err;
+}
+
+
+static int end_session(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_memory_close(t);
+    if (err < 0)
+        return err; /* what it holds is not given back: it stays registered, and is swept as a dead one */
+    return far_client_unregister(t);
+}
+
+
+/* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any more. */
+static void finish_session(far_session *s) {
+    atomic_store_explicit(&s->closing, true, memory_order_relaxed);
+    far_session_enter(s);
+    far_session_drain(s);
+    far_session_leave(s);
+    if (s->memory)
+        far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
+    far_session_enter(s);
+    far_session_drain(s);
+    far_session_leave(s);
+    s->conn->fabric->ops->disconnect(s->conn);
+    s->conn = NULL;
+}
+
+
+static void link_session(far_pool *pool, far_session *s) {
+    pthread_mutex_lock(&pool->lock);
+    s->next = pool->sessions;
+    pool->sessions = s;
+    pool->session_count++;
+    pool->references++;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
+static void unlink_session(far_pool *pool, far_session *s) {
+    pthread_mutex_lock(&pool->lock);
+    while (s->visitors) { /* housekeeping stands on it */
+        pthread_mutex_unlock(&pool->lock);
+        pause_briefly(pool);
+        pthread_mutex_lock(&pool->lock);
+    }
+    far_session **link = &pool->sessions;
+    while (*link != s)
+        link = &(*link)->next;
+    *link = s->next;
+    pool->session_count--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
+/* It is linked before it takes any pin: ticks must see all of them. */
+static int open_session(far_pool *pool, far_session **session) {
+    far_session *s;
+    int err = far_session_new(pool, &s);
+    if (err < 0)
+        return err;
+    link_session(pool, s);
+    unsigned handle = pool->own->id;
+    err = far_session_call(s, FAR_STATS_OTHER, true, start_session, &handle);
+    if (err < 0) {
+        finish_session(s);
+        unlink_session(pool, s);
+        far_session_free(s);
+        far_pool_release(pool);
+        return err;
+    }
+    *session = s;
+    return 0;
+}
+
+
+int far_session_open(far_pool *pool, far_session **session) {
+    if (!session)
+        return far_fail(FAR_ERR_INVALID, "session is NULL: where would it go?");
+    *session = NULL;
+    int err = far_pool_enter(pool);
+    if (err < 0)
+        return err;
+    if (atomic_load_explicit(&pool->dead, memory_order_acquire))
+        err = far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+    else
+        err = open_session(pool, session);
+    far_pool_leave(pool);
+    return err;
+}
+
+
+void far_session_close(far_session *s) {
+    if (!s)
+        return;
+    far_pool *pool = s->pool;
+    if (far_pool_enter(pool) == 0) {
+        finish_session(s);
+        unlink_session(pool, s);
+        far_pool_leave(pool);
+    } else { /* far_pool_close has given back what it held, or is about to */
+        while (!atomic_load_explicit(&pool->finished, memory_order_acquire))
+            pause_briefly(pool);
+        unlink_session(pool, s);
+    }
+    far_session_free(s);
+    far_pool_release(pool);
+}
+
+
+/* ---- Pools ---- */
+
+static int open_superblock(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    return far_superblock_open(t, &pool->geometry);
+}
+
+
+static int open_own_session(far_pool *pool) {
+    int err = far_session_new(pool, &pool->own);
+    if (err < 0)
+        return err;
+    unsigned none = 0;
+    err = far_session_call(pool->own, FAR_STATS_OTHER, true, open_superblock, pool);
+    if (err == 0)
+        err = far_session_call(pool->own, FAR_STATS_OTHER, true, start_session, &none);
+    return err;
+}
+
+
+static void close_own_session(far_pool *pool) {
+    if (!pool->own)
+        return;
+    finish_session(pool->own);
+    far_session_free(pool->own);
+    pool->own = NULL;
+}
+
+
+static int check_options(const far_pool_options *options) {
+    if (options->rdwc != 0 && options->rdwc != 1)
+        return far_fail(FAR_ERR_INVALID, "options.rdwc is %d, not 0 or 1", options->rdwc);
+    if (options->no_thread != 0 && options->no_thread != 1)
+        return far_fail(FAR_ERR_INVALID, "options.no_thread is %d, not 0 or 1", options->no_thread);
+    return 0;
+}
+
+
+static far_pool *make_pool(const far_pool_options *options) {
+    far_pool *pool = calloc(1, sizeof(*pool));
+    if (!pool)
+        return NULL;
+    pool->options = *options;
+    if (pool->options.cache_bytes == 0)
+        pool->options.cache_bytes = CACHE_BYTES_DEFAULT;
+    pool->references = 1;
+    pthread_mutex_init(&pool->lock, NULL);
+    atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
+    return pool;
+}
+
+
+static int start_pool(far_pool *pool, const char *uri) {
+    int err = far_fabric_open(uri, &pool->fabric);
+    if (err == 0)
+        err = open_own_session(pool);
+    if (err < 0)
+        return err;
+    far_host *host = pool->fabric->host;
+    pool->next_look = pool->next_check = far_host_now(host) + 1000 * far_housekeeping_tick(pool);
+    if (!pool->options.no_thread && host->ops->start(host, far_housekeeper, pool, &pool->housekeeper) < 0)
+        return far_fail(FAR_ERR_NO_MEMORY, "no thread for housekeeping could be started");
+    return 0;
+}
+
+
+int far_pool_open(const char *uri, const far_pool_options *options, far_pool **pool) {
+    static const far_pool_options defaults = FAR_POOL_OPTIONS_INIT;
+    if (!pool)
+        return far_fail(FAR_ERR_INVALID, "pool is NULL: where would it go?");
+    *pool = NULL;
+    if (!uri)
+        return far_fail(FAR_ERR_INVALID, "uri is NULL");
+    int err = check_options(options ? options : &defaults);
+    if (err < 0)
+        return err;
+    far_pool *made = make_pool(options ? options : &defaults);
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pool handle");
+    err = start_pool(made, uri);
+    if (err < 0) {
+        close_own_session(made);
+        if (made->fabric)
+            made->fabric->ops->close(made->fabric);
+        far_pool_release(made);
+        return err;
+    }
+    *pool = made;
+    return 0;
+}
+
+
+int far_pool_poll(far_pool *pool) {
+    int err = far_pool_enter(pool);
+    if (err < 0)
+        return err;
+    err = far_housekeeping(pool);
+    far_pool_leave(pool);
+    return err < 0 ? err : 0;
+}
+
+
+static void stop_housekeeping(far_pool *pool) {
+    far_host *host = pool->fabric->host;
+    atomic_store_explicit(&pool->stopping, true, memory_order_release);
+    if (!pool->housekeeper)
+        return;
+    far_housekeeping_wake(pool);
+    host->ops->join(host, pool->housekeeper);
+    pool->housekeeper = NULL;
+}
+
+
+void far_pool_close(far_pool *pool) {
+    if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
+        return;
+    while (!calls_are_over(pool))
+        pause_briefly(pool);
+    stop_housekeeping(pool);
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
+        finish_session(s);
+    close_own_session(pool);
+    far_fabric *fabric = pool->fabric;
+    pool->fabric = NULL;
+    fabric->ops->close(fabric);
+    atomic_store_explicit(&pool->finished, true, memory_order_release);
+    far_pool_release(pool);
+}

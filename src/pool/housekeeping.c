@@ -1,0 +1,276 @@
+/* Housekeeping: what a handle does off the operations' path. A slice runs in the handle's own session, called by the housekeeping thread
+ * or by far_pool_poll; it also drives the user's sessions that nobody is inside of while they have work under way. */
+#include "index/index.h"
+#include "pool/handle.h"
+
+#define TICK_NS 1000000u           /* between slices while the handle is awake */
+#define TICK_RTTS 40u              /* the same in virtual time */
+#define SLOW_TICKS 100u            /* asleep: how often a look is taken at sweeps */
+#define CHECK_TICKS 1000u          /* how often registry entries are asked whether they live, and sweeps of the dead are tried */
+#define CHECK_ENTRIES 64u          /* so many at a time */
+#define DRIVE_STEPS 64u            /* of one session in one go: its thread may be waiting to come in */
+#define BRIEF_NS 50000u            /* until the next slice while something is under way */
+#define BRIEF_RTTS 4u
+
+
+static bool is_real(const far_pool *pool) {
+    return pool->fabric->host == &far_host_threads;
+}
+
+
+uint64_t far_housekeeping_tick(const far_pool *pool) {
+    uint64_t rtts = TICK_RTTS * pool->fabric->rtt;
+    return is_real(pool) || rtts > TICK_NS ? TICK_NS : rtts;
+}
+
+
+void far_housekeeping_wake(far_pool *pool) {
+    pool->fabric->host->ops->unpark(pool->fabric->host, &pool->parker);
+}
+
+
+/* ---- Walking over sessions and indexes ---- */
+
+far_session *far_pool_visit(far_pool *pool, far_session *previous) {
+    pthread_mutex_lock(&pool->lock);
+    far_session *s = previous ? previous->next : pool->sessions;
+    if (previous)
+        previous->visitors--;
+    if (s)
+        s->visitors++;
+    pthread_mutex_unlock(&pool->lock);
+    return s;
+}
+
+
+far_index *far_pool_use_index(far_pool *pool, uint32_t after) {
+    pthread_mutex_lock(&pool->lock);
+    far_index *next = NULL;
+    for (far_index *index = pool->indexes; index; index = index->next)
+        if (index->uid > after && (!next || index->uid < next->uid))
+            next = index;
+    if (next)
+        atomic_fetch_add_explicit(&next->uses, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&pool->lock);
+    return next;
+}
+
+
+void far_pool_unuse_index(far_index *index) {
+    atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
+}
+
+
+/* ---- Driving ---- */
+
+/* Inside. True: something is still under way. */
+static bool drive_inside(far_session *s) {
+    for (unsigned steps = 0; steps < DRIVE_STEPS && far_session_step(s); steps++)
+        ;
+    return atomic_load_explicit(&s->active, memory_order_relaxed) > 0;
+}
+
+
+static bool drive_session(far_session *s) {
+    if (atomic_load_explicit(&s->active, memory_order_relaxed) == 0 || !far_session_try_enter(s))
+        return false;
+    bool busy = drive_inside(s);
+    far_session_leave(s);
+    return busy;
+}
+
+
+bool far_pool_drive(far_pool *pool) {
+    bool busy = drive_session(pool->own);
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
+        busy |= drive_session(s);
+    return busy;
+}
+
+
+static void run_memory_tick(far_task *t, void *arg) {
+    (void)arg;
+    t->background = true;
+    far_memory_tick(t); /* an error has ended the session: its next call says so */
+}
+
+
+/* The user's sessions: their retired memory once per epoch, and whatever is under way. */
+static bool tend_sessions(far_pool *pool) {
+    bool busy = false;
+    uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s)) {
+        bool wanted = s->ticked_epoch != epoch || atomic_load_explicit(&s->active, memory_order_relaxed) > 0;
+        if (!wanted || !far_session_try_enter(s))
+            continue;
+        if (s->ticked_epoch != epoch && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+            s->ticked_epoch = epoch;
+        busy |= drive_inside(s);
+        far_session_leave(s);
+    }
+    return busy;
+}
+
+
+/* The handle's own session is dead: nobody publishes its pins any more, so its sessions must not go on. */
+static void lose_sessions(far_pool *pool) {
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
+        if (far_session_try_enter(s)) {
+            far_session_lose(s, FAR_ERR_FENCED);
+            far_session_leave(s);
+        }
+}
+
+
+/* ---- What runs in the own session ---- */
+
+static int run_idle_hooks(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    int more = 0, err = 0, first_err = 0;
+    for (far_index *index = far_pool_use_index(pool, 0); index;) {
+        uint32_t uid = index->uid;
+        if (index->kind->idle_hook && (err = far_pin_take(t)) == 0) {
+            err = index->kind->idle_hook(t, index);
+            far_pin_drop(t);
+            more |= err > 0;
+        }
+        far_pool_unuse_index(index);
+        if (err < 0 && first_err == 0)
+            first_err = err;
+        index = t->session->lost ? NULL : far_pool_use_index(pool, uid);
+    }
+    if (more)
+        atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
+    return first_err < 0 ? first_err : more;
+}
+
+
+typedef struct life_check {
+    unsigned from, last; /* ids: the first to be asked, the last that was ever used */
+} life_check;
+
+
+/* Asks for the next registry entries whether they live; those that do not are marked there, for a sweep. */
+static int check_lives(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    life_check *check = ctx;
+    far_pool *pool = far_task_pool(t);
+    check->last = id;
+    if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
+        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed);
+    if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == t->session->id)
+        return 0;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    return dead < 0 ? dead : 0;
+}
+
+
+static int check_next_lives(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t);
+    if (now < pool->next_check)
+        return 0;
+    pool->next_check = now + CHECK_TICKS * far_housekeeping_tick(pool);
+    life_check check = {pool->check_cursor + 1, 0};
+    int err = far_clients_each(t, check_lives, &check);
+    pool->check_cursor = check.last < check.from + CHECK_ENTRIES ? 0 : pool->check_cursor + CHECK_ENTRIES;
+    return err;
+}
+
+
+static void run_sweep(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    far_sweep_result result;
+    t->background = true;
+    if (far_sweep(t, false, true, &result) < 0)
+        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed); /* somebody else is at it, or next time */
+    pool->next_sweep = far_now(t) + CHECK_TICKS * far_housekeeping_tick(pool);
+    pool->sweeping = false;
+}
+
+
+/* A sweep takes long: it is a task of its own, beside which the slices go on. */
+static void start_sweep(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (pool->sweeping || far_now(t) < pool->next_sweep || !atomic_exchange_explicit(&pool->dead_seen, false, memory_order_relaxed))
+        return;
+    pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_sweep, pool) != NULL;
+    if (!pool->sweeping)
+        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed);
+}
+
+
+/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for. */
+static int look_at_sweeps(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t), word;
+    if (now < pool->next_look)
+        return 0;
+    pool->next_look = now + SLOW_TICKS * far_housekeeping_tick(pool);
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    if (err == 0 && far_sweep_phase_of(word) != FAR_SWEEP_NONE && word != pool->seen_sweep) {
+        pool->seen_sweep = word;
+        err = far_pin_take(t);
+        far_pin_drop(t);
+    }
+    return err;
+}
+
+
+static int slice(far_task *t, far_pool *pool) {
+    const far_fabric *fabric = pool->fabric;
+    int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
+    if (err < 0)
+        return err;
+    start_sweep(t);
+    if (!far_epoch_is_awake(pool))
+        return look_at_sweeps(t);
+    int moved = far_epoch_tick(t);
+    if (moved < 0)
+        return moved;
+    uint64_t epoch = far_epoch_known(t);
+    if (t->session->ticked_epoch != epoch) {
+        t->session->ticked_epoch = epoch;
+        err = far_memory_tick(t);
+    }
+    if (err >= 0)
+        err = check_next_lives(t);
+    int more = 0;
+    if (err >= 0 && atomic_load_explicit(&pool->epochs.current, memory_order_relaxed) != 0)
+        more = run_idle_hooks(t);
+    return err < 0 ? err : more < 0 ? more : moved | more;
+}
+
+
+static int run_slice(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    int result = slice(t, pool);
+    if (t->session->lost)
+        atomic_store_explicit(&pool->dead, true, memory_order_release);
+    return result;
+}
+
+
+int far_housekeeping(far_pool *pool) {
+    int off = 0;
+    if (!atomic_compare_exchange_strong_explicit(&pool->polling, &off, 1, memory_order_acquire, memory_order_relaxed))
+        return 0;
+    int more = far_session_call(pool->own, FAR_STATS_OTHER, true, run_slice, pool);
+    if (atomic_load_explicit(&pool->dead, memory_order_acquire))
+        lose_sessions(pool);
+    bool busy = tend_sessions(pool) || atomic_load_explicit(&pool->own->active, memory_order_relaxed) > 0;
+    atomic_store_explicit(&pool->polling, 0, memory_order_release);
+    return busy ? 1 : more;
+}
+
+
+void far_housekeeper(void *arg) {
+    far_pool *pool = arg;
+    far_host *host = pool->fabric->host;
+    uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_housekeeping_tick(pool);
+    while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
+        int more = far_housekeeping(pool);
+        bool awake = far_epoch_is_awake(pool) && !atomic_load_explicit(&pool->dead, memory_order_relaxed);
+        uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
+        host->ops->park(host, &pool->parker, far_host_now(host) + pause);
+    }
+}

@@ -1,0 +1,235 @@
+/* The local fabric keeps the contract between threads. */
+#include "fabric/fabric.h"
+#include "farindex.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROUNDS 30000
+#define AREA 2048
+
+static _Atomic uint64_t arrived;
+static bool saw_first[ROUNDS], saw_second[ROUNDS];
+
+typedef struct worker {
+    far_fabric *fabric;
+    far_conn *conn;
+    far_parker parker;
+    pthread_t thread;
+    unsigned number;
+    uint64_t seen, wrong;
+} worker;
+
+
+static uint64_t run(far_conn *conn, far_verb verb) {
+    uint64_t word = 0;
+    if (!verb.local)
+        verb.local = &word;
+    if (!verb.length)
+        verb.length = 8;
+    far_batch batch = {.verbs = &verb, .count = 1};
+    conn->fabric->ops->post(conn, &batch);
+    assert_int_equal(batch.status, 0);
+    assert_false(batch.pending);
+    return word;
+}
+
+
+static uint64_t load(far_conn *conn, far_addr addr) {
+    return run(conn, (far_verb){.kind = FAR_READ, .addr = addr});
+}
+
+
+static void store(far_conn *conn, far_addr addr, uint64_t word) {
+    run(conn, (far_verb){.kind = FAR_WRITE, .addr = addr, .local = &word});
+}
+
+
+static void with_threads(unsigned count, void *(*body)(void *), worker *workers) {
+    far_fabric *fabric;
+    assert_int_equal(far_local_open("2x1M", &fabric), 0);
+    for (unsigned i = 0; i < count; i++) {
+        workers[i] = (worker){.fabric = fabric, .number = i};
+        assert_int_equal(fabric->ops->connect(fabric, &workers[i].parker, &workers[i].conn), 0);
+    }
+    for (unsigned i = 0; i < count; i++)
+        pthread_create(&workers[i].thread, NULL, body, &workers[i]);
+    for (unsigned i = 0; i < count; i++)
+        pthread_join(workers[i].thread, NULL);
+    workers[0].seen = load(workers[0].conn, 4096);
+    for (unsigned i = 0; i < count; i++)
+        fabric->ops->disconnect(workers[i].conn);
+    fabric->ops->close(fabric);
+}
+
+
+/* Both leave at the same moment, as closely as two threads can: the store buffers must have their chance. */
+static void meet(uint64_t round) {
+    atomic_fetch_add_explicit(&arrived, 1, memory_order_acq_rel);
+    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * round; spins++)
+        if (spins % 1024 == 1023)
+            sched_yield();
+}
+
+
+static void *write_mine_read_yours(void *arg) {
+    worker *w = arg;
+    bool *saw = w->number ? saw_second : saw_first;
+    far_addr mine = 8192 + AREA * w->number, yours = 8192 + AREA * !w->number;
+    uint64_t image[AREA / 8];
+    for (uint64_t i = 1; i <= ROUNDS; i++) {
+        /* All lines of the other's area are fetched, so that its WRITE finds none of its own at hand and must wait for them. */
+        run(w->conn, (far_verb){.kind = FAR_READ, .addr = yours, .local = image, .length = AREA});
+        for (unsigned k = 0; k < AREA / 8; k++)
+            image[k] = i;
+        meet(i);
+        run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = mine, .local = image, .length = AREA});
+        saw[i - 1] = load(w->conn, yours + AREA - 8) == i;
+    }
+    return NULL;
+}
+
+
+static void a_finished_write_is_seen_by_every_later_read(void **state) {
+    (void)state;
+    worker workers[2];
+    atomic_store_explicit(&arrived, 0, memory_order_relaxed);
+    with_threads(2, write_mine_read_yours, workers);
+    unsigned wrong = 0;
+    for (unsigned i = 0; i < ROUNDS; i++)
+        wrong += !saw_first[i] && !saw_second[i];
+    assert_int_equal(wrong, 0);
+}
+
+
+static void *count_up(void *arg) {
+    worker *w = arg;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        if (w->number % 3 == 0) {
+            run(w->conn, (far_verb){.kind = FAR_FAA, .addr = 4096, .swap = 1});
+            continue;
+        }
+        for (uint64_t old = load(w->conn, 4096), got;; old = got) {
+            far_verb cas = {.kind = FAR_CAS, .addr = 4096, .compare = old, .swap = old + 1};
+            far_verb masked = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = old, .compare_mask = UINT64_MAX, .swap = old + 1, .swap_mask = UINT64_MAX};
+            got = run(w->conn, w->number % 3 == 1 ? cas : masked);
+            if (got == old)
+                break;
+        }
+    }
+    return NULL;
+}
+
+
+static void faa_cas_and_masked_cas_are_mutually_atomic(void **state) {
+    (void)state;
+    worker workers[3];
+    with_threads(3, count_up, workers);
+    assert_int_equal(workers[0].seen, 3 * ROUNDS);
+}
+
+
+static void *write_rising_read_falling(void *arg) {
+    worker *w = arg;
+    for (uint64_t i = 1; i <= ROUNDS; i++) {
+        uint64_t image[8] = {i, i, i, i, i, i, i, i};
+        if (w->number == 0) {
+            run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = 8192, .local = image, .length = 64});
+        } else {
+            uint64_t last = load(w->conn, 8192 + 56), first = load(w->conn, 8192);
+            w->wrong += first < last;
+        }
+    }
+    return NULL;
+}
+
+
+static void a_write_becomes_visible_in_rising_order(void **state) {
+    (void)state;
+    worker workers[2];
+    with_threads(2, write_rising_read_falling, workers);
+    assert_int_equal(workers[1].wrong, 0);
+}
+
+
+static void masks_select_bits(void **state) {
+    (void)state;
+    worker w[1];
+    far_fabric *fabric;
+    assert_int_equal(far_local_open("1M", &fabric), 0);
+    memset(w, 0, sizeof(w));
+    assert_int_equal(fabric->ops->connect(fabric, &w->parker, &w->conn), 0);
+    store(w->conn, 4096, 0x1234);
+    far_verb fails = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = 0x35, .compare_mask = 0xff, .swap = 0, .swap_mask = ~0ull};
+    assert_int_equal(run(w->conn, fails), 0x1234);
+    assert_int_equal(load(w->conn, 4096), 0x1234);
+    far_verb always = {.kind = FAR_MASKED_CAS, .addr = 4096, .swap = ~0ull, .swap_mask = 0xff00};
+    assert_int_equal(run(w->conn, always), 0x1234);
+    assert_int_equal(load(w->conn, 4096), 0xff34);
+    fabric->ops->disconnect(w->conn);
+    fabric->ops->close(fabric);
+}
+
+
+static void the_same_name_is_the_same_memory_until_the_last_handle(void **state) {
+    (void)state;
+    far_fabric *a, *b;
+    worker w[2];
+    memset(w, 0, sizeof(w));
+    assert_int_equal(far_fabric_open("local:1M?name=shared", &a), 0);
+    assert_int_equal(far_fabric_open("local:1M?name=shared", &b), 0);
+    assert_int_equal(a->ops->connect(a, &w[0].parker, &w[0].conn), 0);
+    assert_int_equal(b->ops->connect(b, &w[1].parker, &w[1].conn), 0);
+    store(w[0].conn, 4096, 5);
+    assert_int_equal(load(w[1].conn, 4096), 5);
+    far_fabric *other;
+    assert_int_equal(far_fabric_open("local:2M?name=shared", &other), FAR_ERR_INVALID);
+    assert_int_equal(a->ops->claim(w[0].conn, 3, 1), 0);
+    assert_int_equal(b->ops->is_dead(w[1].conn, 3, 1), 0);
+    a->ops->fence_self(w[0].conn);
+    assert_int_equal(b->ops->is_dead(w[1].conn, 3, 1), 1);
+    a->ops->disconnect(w[0].conn);
+    a->ops->close(a);
+    assert_int_equal(load(w[1].conn, 4096), 5);
+    b->ops->disconnect(w[1].conn);
+    b->ops->close(b);
+    assert_int_equal(far_fabric_open("local:1M?name=shared", &a), 0);
+    assert_int_equal(a->ops->connect(a, &w[0].parker, &w[0].conn), 0);
+    assert_int_equal(load(w[0].conn, 4096), 0);
+    a->ops->disconnect(w[0].conn);
+    a->ops->close(a);
+}
+
+
+static void malformed_uris_are_refused_with_words(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",          "local",       "local:",        "local:0",          "local:x1M",   "local:0x1M",
+                                      "local:257x1M", "local:1M?rtt", "local:1M?rtt=abc", "local:1M?x=1", "local:1M?name=",
+                                      "local:-1M", "local:2T",    "local:1000",    "nosuch:1M",        "local:1M?name=a&name=b"};
+    far_fabric *fabric;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(far_fabric_open(bad[i], &fabric), FAR_ERR_INVALID);
+        assert_non_null(strstr(far_last_error(), "uri"));
+    }
+    assert_int_equal(far_fabric_open("rdma://host:1", &fabric), FAR_ERR_UNSUPPORTED);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_finished_write_is_seen_by_every_later_read),
+        cmocka_unit_test(faa_cas_and_masked_cas_are_mutually_atomic),
+        cmocka_unit_test(a_write_becomes_visible_in_rising_order),
+        cmocka_unit_test(masks_select_bits),
+        cmocka_unit_test(the_same_name_is_the_same_memory_until_the_last_handle),
+        cmocka_unit_test(malformed_uris_are_refused_with_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
