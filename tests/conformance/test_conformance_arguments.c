@@ -74,8 +74,8 @@ static void null_in_point_operations(const conform *c) {
     assert_refused("index", far_get(r.session, NULL, "k", 1, buffer, 8, &length));
     assert_refused("key", far_get(r.session, r.index, NULL, 1, buffer, 8, &length));
     assert_refused("value", far_get(r.session, r.index, "k", 1, NULL, 8, &length));
-    int (*const writes[])(far_session *, far_index *, const void *, size_t, const void *, size_t) = {far_put, far_insert,
-                                                                                                     far_update};
+    int (*const writes[])(far_session *, far_index *, const void *, size_t, const void *,
+                          size_t) = {far_put, far_insert, far_update};
     for (size_t i = 0; i < COUNT_OF(writes); i++) {
         assert_refused("session", writes[i](NULL, r.index, "k", 1, "w", 1));
         assert_refused("index", writes[i](r.session, NULL, "k", 1, "w", 1));

@@ -3,7 +3,8 @@
 #include "workload/value.h"
 
 
-static far_op make_op(const rig *r, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len) {
+static far_op make_op(const rig *r, far_op_kind kind, const void *key, size_t key_len, const void *value,
+                      size_t value_len) {
     return (far_op){.kind = kind,
                     .index = r->index,
                     .key = key,
@@ -161,7 +162,7 @@ static void bad_operations_finish_with_their_error(const conform *c) {
         make_op(&r, FAR_OP_GET, NULL, 1, NULL, 0),
         make_op(&r, FAR_OP_GET, "k", 1, NULL, 0), /* no buffer, but a capacity */
         make_op(&r, (far_op_kind)99, "k", 1, "v", 1),
-        make_op(&r, FAR_OP_PUT, "k", 1, "v", 1), /* no index */
+        make_op(&r, FAR_OP_PUT, "k", 1, "v", 1),     /* no index */
         make_op(&other, FAR_OP_PUT, "k", 1, "v", 1), /* an index of another handle */
         make_op(&r, FAR_OP_PUT, "good", 4, "v", 1),
     };
@@ -331,7 +332,7 @@ static void concurrent_operations_on_one_key_take_turns(const conform *c) {
     rig_up(&r, c);
     for (int round = 0; round < 5; round++) {
         far_op ops[OPS];
-        char values[OPS][16];
+        char values[OPS][32];
         int present = round > 0 ? get_code(&r, "k") == FAR_OK : 0;
         for (int i = 0; i < OPS; i++) {
             far_op_kind kind = i % 3 == 0 ? FAR_OP_INSERT : i % 3 == 1 ? FAR_OP_DELETE : FAR_OP_GET;

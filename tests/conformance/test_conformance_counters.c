@@ -26,7 +26,8 @@ static void operations_are_counted_by_kind(const conform *c) {
     if (c->ordered)
         assert_code(1, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
     pairs_free(&found);
-    far_op op = {.kind = FAR_OP_PUT, .index = r.index, .key = "k", .key_len = 1, .value = "x", .value_len = 1}, *ops = &op;
+    far_op op = {.kind = FAR_OP_PUT, .index = r.index, .key = "k", .key_len = 1, .value = "x", .value_len = 1},
+           *ops = &op;
     assert_code(1, far_submit(r.session, &ops, 1));
     assert_code(1, far_reap(r.session, &ops, 1, 1));
     far_stats after = stats_of(&r), diff = far_stats_diff(&after, &before);
@@ -248,14 +249,10 @@ static void repair_of_a_sound_pool_changes_nothing(const conform *c) {
 
 
 static const behaviour behaviours[] = {
-    BEHAVIOUR(operations_are_counted_by_kind),
-    BEHAVIOUR(operations_cost_round_trips_verbs_and_bytes),
-    BEHAVIOUR(a_diff_subtracts_every_counter),
-    BEHAVIOUR(the_parts_of_the_counters_make_up_the_whole),
-    BEHAVIOUR(counters_are_those_of_one_session),
-    BEHAVIOUR(usage_is_exact),
-    BEHAVIOUR(usage_of_a_fixed_layout_is_exact),
-    BEHAVIOUR(the_pools_memory_adds_up),
+    BEHAVIOUR(operations_are_counted_by_kind),         BEHAVIOUR(operations_cost_round_trips_verbs_and_bytes),
+    BEHAVIOUR(a_diff_subtracts_every_counter),         BEHAVIOUR(the_parts_of_the_counters_make_up_the_whole),
+    BEHAVIOUR(counters_are_those_of_one_session),      BEHAVIOUR(usage_is_exact),
+    BEHAVIOUR(usage_of_a_fixed_layout_is_exact),       BEHAVIOUR(the_pools_memory_adds_up),
     BEHAVIOUR(repair_of_a_sound_pool_changes_nothing),
 };
 

@@ -286,6 +286,8 @@ static void handles_of_one_pool_see_each_others_writes(const conform *c) {
     far_pool_usage usage = {0};
     assert_ok(far_pool_stat(a.session, &usage));
     assert_true(usage.sessions >= 2);
+    a.owner = false;
+    b.owner = true;
     rig_close(&a); /* the pool stays with the other handle */
     uint8_t key[8];
     number_key(0, key);

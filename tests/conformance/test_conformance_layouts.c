@@ -116,12 +116,40 @@ static void longer_keys_are_taken_where_max_key_is_granted(const conform *c) {
 
 static void bad_options_are_refused_and_create_nothing(const conform *c) {
     static const char *const bad[] = {
-        "key_size", "key_size=", "=8", "=", ",", "key_size=8,", ",key_size=8", "key_size=8,,value_size=8", "key_size==8",
-        "key_size=8,key_size=8", "key_size=x", "key_size=8x", "key_size=-1", "key_size=8.5", "key_size=0x8", "key_size=+8",
-        "key_size= 8", "key_size=8 ", " key_size=8", "key_size =8", "KEY_SIZE=8", "key_size:8", "key_size=8;value_size=8",
-        "keysize=8", "no_such_option=1", "value_size=8,no_such_option=1", "key_size=99999999", "value_size=65537",
-        "value_size=99999999999999999999999", "key_size=18446744073709551624", "max_key=99999999", "max_key=-1",
-        "\001=1", "key_size=\377",
+        "key_size",
+        "key_size=",
+        "=8",
+        "=",
+        ",",
+        "key_size=8,",
+        ",key_size=8",
+        "key_size=8,,value_size=8",
+        "key_size==8",
+        "key_size=8,key_size=8",
+        "key_size=x",
+        "key_size=8x",
+        "key_size=-1",
+        "key_size=8.5",
+        "key_size=0x8",
+        "key_size=+8",
+        "key_size= 8",
+        "key_size=8 ",
+        " key_size=8",
+        "key_size =8",
+        "KEY_SIZE=8",
+        "key_size:8",
+        "key_size=8;value_size=8",
+        "keysize=8",
+        "no_such_option=1",
+        "value_size=8,no_such_option=1",
+        "key_size=99999999",
+        "value_size=65537",
+        "value_size=99999999999999999999999",
+        "key_size=18446744073709551624",
+        "max_key=99999999",
+        "max_key=-1",
+        "\001=1",
+        "key_size=\377",
     };
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
@@ -167,7 +195,8 @@ static void empty_options_are_the_defaults(const conform *c) {
 
 
 static void unknown_kinds_are_refused(const conform *c) {
-    static const char *const bad[] = {"", "no_such_kind", "DART", "TOY", " toy", "toy ", "toy,shard", "to", "toys", "\001"};
+    static const char *const bad[] = {"",     "no_such_kind", "DART", "TOY",  " toy",
+                                      "toy ", "toy,shard",    "to",   "toys", "\001"};
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -200,7 +229,18 @@ static void options_are_stored_with_the_index(const conform *c) {
 
 static void bad_names_are_refused(const conform *c) {
     static const char *const bad[] = {
-        "", "a/b", "/", "a,b", ",", "a\nb", "\t", "\001", "a\177", "\200", "caf\303\251", "\377",
+        "",
+        "a/b",
+        "/",
+        "a,b",
+        ",",
+        "a\nb",
+        "\t",
+        "\001",
+        "a\177",
+        "\200",
+        "caf\303\251",
+        "\377",
         "0123456789012345678901234567890123456789012345678901234567890123", /* 64 bytes */
     };
     rig r;

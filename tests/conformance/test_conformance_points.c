@@ -205,8 +205,7 @@ static void all_key_shapes_are_kept_apart(const conform *c) {
     shape *shapes = calloc(SHAPES_MAX, sizeof(*shapes));
     size_t count = all_shapes(shapes);
     for (size_t i = 0; i < count; i++) {
-        assert_code(FAR_ERR_NOT_FOUND,
-                    far_get(r.session, r.index, shapes[i].bytes, shapes[i].length, NULL, 0, NULL));
+        assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, r.index, shapes[i].bytes, shapes[i].length, NULL, 0, NULL));
         assert_ok(far_insert(r.session, r.index, shapes[i].bytes, shapes[i].length, &i, sizeof(i)));
     }
     for (size_t i = 0; i < count; i++)

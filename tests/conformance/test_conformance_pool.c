@@ -75,8 +75,8 @@ static void a_handle_closes_with_operations_in_flight(const conform *c) {
     uint8_t keys[OPS][8];
     for (uint64_t i = 0; i < OPS; i++) {
         number_key(i, keys[i]);
-        ops[i] = (far_op){.kind = FAR_OP_PUT, .index = other.index, .key = keys[i], .key_len = 8, .value = keys[i],
-                          .value_len = 8};
+        ops[i] = (far_op){
+            .kind = FAR_OP_PUT, .index = other.index, .key = keys[i], .key_len = 8, .value = keys[i], .value_len = 8};
         pointers[i] = &ops[i];
     }
     assert_code(OPS, far_submit(other.session, pointers, OPS));
@@ -172,6 +172,24 @@ static void zeroed_options_are_options(const conform *c) {
 }
 
 
+static void bad_options_are_refused(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    const int bad[] = {-1, 2, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        far_pool *pool = NULL;
+        far_pool_options options = FAR_POOL_OPTIONS_INIT;
+        options.rdwc = bad[i];
+        assert_refused("rdwc", far_pool_open(r.uri, &options, &pool));
+        options.rdwc = 1;
+        options.no_thread = bad[i];
+        assert_refused("no_thread", far_pool_open(r.uri, &options, &pool));
+        assert_null(pool);
+    }
+    rig_down(&r);
+}
+
+
 static void many_sessions_share_a_handle(const conform *c) {
     enum { SESSIONS = 40 };
     rig r;
@@ -238,6 +256,7 @@ static const behaviour behaviours[] = {
     BEHAVIOUR(work_is_right_without_merging),
     BEHAVIOUR(a_tiny_cache_is_enough_and_is_kept_to),
     BEHAVIOUR(zeroed_options_are_options),
+    BEHAVIOUR(bad_options_are_refused),
     BEHAVIOUR(many_sessions_share_a_handle),
     BEHAVIOUR(sessions_come_and_go_without_end),
     BEHAVIOUR(an_unused_handle_and_session_close_cleanly),

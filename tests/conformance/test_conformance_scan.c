@@ -4,11 +4,21 @@
 
 /* In order. A bound is looked up between, before and behind them. */
 static const pair sorted[] = {
-#define KEY(text) {(uint8_t *)(text), NULL, sizeof(text) - 1, 0}
-    KEY("\0"),  KEY("\0\0"),   KEY("\0\0\1"), KEY("\0\1"),   KEY("\1"),         KEY("a"),    KEY("a\0"), KEY("a\0\0"),
-    KEY("a\1"), KEY("aa"),     KEY("aab"),    KEY("ab"),     KEY("ab\0cdefgh"), KEY("ab\1"), KEY("abc"), KEY("b"),
-    KEY("b\377"), KEY("b\377\377"), KEY("c"), KEY("\177"), KEY("\200"), KEY("\377"), KEY("\377\0"), KEY("\377\376"),
-    KEY("\377\377"), KEY("\377\377\377\377\377\377\377\377\377"),
+#define KEY(text)                                                                                                      \
+    { (uint8_t *)(text), NULL, sizeof(text) - 1, 0 }
+    KEY("\0"),         KEY("\0\0"),
+    KEY("\0\0\1"),     KEY("\0\1"),
+    KEY("\1"),         KEY("a"),
+    KEY("a\0"),        KEY("a\0\0"),
+    KEY("a\1"),        KEY("aa"),
+    KEY("aab"),        KEY("ab"),
+    KEY("ab\0cdefgh"), KEY("ab\1"),
+    KEY("abc"),        KEY("b"),
+    KEY("b\377"),      KEY("b\377\377"),
+    KEY("c"),          KEY("\177"),
+    KEY("\200"),       KEY("\377"),
+    KEY("\377\0"),     KEY("\377\376"),
+    KEY("\377\377"),   KEY("\377\377\377\377\377\377\377\377\377"),
 #undef KEY
 };
 
@@ -51,13 +61,15 @@ static size_t first_not_below(const void *key, size_t length) {
 }
 
 
-static void scan_and_compare(const rig *r, const void *from, size_t from_len, const void *to, size_t to_len, size_t limit) {
+static void scan_and_compare(const rig *r, const void *from, size_t from_len, const void *to, size_t to_len,
+                             size_t limit) {
     size_t first = from ? first_not_below(from, from_len) : 0, end = to ? first_not_below(to, to_len) : KEYS;
     size_t count = end > first ? end - first : 0;
     if (limit && limit < count)
         count = limit;
     pairs found = {0};
-    assert_code((int64_t)count, far_scan(r->session, r->index, from, from_len, to, to_len, limit, collect_pair, &found));
+    assert_code((int64_t)count,
+                far_scan(r->session, r->index, from, from_len, to, to_len, limit, collect_pair, &found));
     assert_pairs_are(&found, first, count);
     pairs_free(&found);
 }
@@ -302,7 +314,8 @@ static void a_kind_without_order_says_so(const conform *c) {
     assert_ok(put_text(&r, "k", "v"));
     assert_code(FAR_ERR_UNSUPPORTED, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
     assert_code(FAR_ERR_UNSUPPORTED, far_scan(r.session, r.index, "a", 1, "z", 1, 1, collect_pair, &found));
-    far_op op = {.kind = FAR_OP_SCAN, .index = r.index, .each = collect_pair, .each_ctx = &found}, *ops[] = {&op}, *done;
+    far_op op = {.kind = FAR_OP_SCAN, .index = r.index, .each = collect_pair, .each_ctx = &found}, *ops[] = {&op},
+           *done;
     assert_code(1, far_submit(r.session, ops, 1));
     assert_code(1, far_reap(r.session, &done, 1, 1));
     assert_code(FAR_ERR_UNSUPPORTED, op.result);

@@ -1,5 +1,5 @@
-/* The conformance suite's frame: a behaviour is a function that proves one promise of farindex.h; conform_main runs each
- * of them for every index kind on every fabric. tests/conformance/README.md says how a kind or a fabric joins. */
+/* The conformance suite's frame: a behaviour is a function that proves one promise of farindex.h; conform_main runs
+ * each of them for every index kind on every fabric. tests/conformance/README.md says how a kind or a fabric joins. */
 #ifndef TESTS_CONFORM_H
 #define TESTS_CONFORM_H
 
@@ -74,13 +74,14 @@ typedef struct rig {
     far_pool *pool;
     far_session *session;
     far_index *index; /* named "index" */
+    bool owner;       /* with its close the pool is removed */
 } rig;
 
 void rig_up(rig *r, const conform *c);
 void rig_up_with(rig *r, const conform *c, const char *size, const far_pool_options *pool_options,
                  const char *index_options);
 void rig_up_bare(rig *r, const conform *c, const char *size, const far_pool_options *options); /* without the index */
-void rig_down(rig *r); /* verifies index and pool, then closes everything */
+void rig_down(rig *r);  /* verifies index and pool, then closes everything */
 void rig_close(rig *r); /* only closes */
 
 /* A second handle on the pool of `first`, with its own session and the index opened. */

@@ -6,8 +6,9 @@
 void check_code(int64_t got, int64_t expected, const char *call, const char *file, int line) {
     if (got == expected)
         return;
-    print_error("%s\n    gave %lld (%s: %s), not %lld (%s)\n", call, (long long)got, got < 0 ? far_strerror((int)got) : "",
-                got < 0 ? far_last_error() : "", (long long)expected, expected < 0 ? far_strerror((int)expected) : "");
+    print_error("%s\n    gave %lld (%s: %s), not %lld (%s)\n", call, (long long)got,
+                got < 0 ? far_strerror((int)got) : "", got < 0 ? far_last_error() : "", (long long)expected,
+                expected < 0 ? far_strerror((int)expected) : "");
     _fail(file, line);
 }
 
@@ -34,7 +35,7 @@ void check_refused(int64_t got, const char *word, const char *call, const char *
 
 void rig_up_bare(rig *r, const conform *c, const char *size, const far_pool_options *options) {
     static unsigned serial;
-    *r = (rig){.c = c};
+    *r = (rig){.c = c, .owner = true};
     c->fabric->make(c->fabric, size, ++serial, r->uri);
     assert_ok(far_pool_open(r->uri, options, &r->pool));
     assert_non_null(r->pool);
@@ -70,7 +71,7 @@ void rig_close(rig *r) {
     far_index_close(r->index);
     far_session_close(r->session);
     far_pool_close(r->pool);
-    if (r->c->fabric->remove)
+    if (r->owner && r->c->fabric->remove)
         r->c->fabric->remove(r->uri);
     *r = (rig){.c = r->c};
 }
