@@ -2,6 +2,7 @@
 #include "runtime/op.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -154,18 +155,21 @@ int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
 }
 
 
-/* What merges operations on one key goes in front of this. */
+static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out) {
+    switch (kind) {
+    case FAR_OP_GET:
+        return index->kind->get(t, index, key, out);
+    case FAR_OP_DELETE:
+        return index->kind->remove(t, index, key);
+    default:
+        return index->kind->put(t, index, kind, key, value);
+    }
+}
+
+
 static int run_on_index(far_task *t, void *arg) {
     const request *r = arg;
-    const far_index_kind *kind = r->index->kind;
-    switch (r->kind) {
-    case FAR_OP_GET:
-        return kind->get(t, r->index, r->key, r->out);
-    case FAR_OP_DELETE:
-        return kind->remove(t, r->index, r->key);
-    default:
-        return kind->put(t, r->index, r->kind, r->key, r->value);
-    }
+    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, run_by_itself);
 }
 
 

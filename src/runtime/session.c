@@ -139,6 +139,7 @@ static void task_end(far_task *t) {
     far_session *s = t->session;
     far_start(t); /* nothing must stay open; an error here has nobody to tell */
     far_task_wait_for(t, FAR_WAIT_ALL);
+    far_unlatch_all(t);
     far_pin_drop(t);
     far_scratch_back(t, (far_scratch_mark){NULL, 0});
     t->state = FAR_TASK_FREE;

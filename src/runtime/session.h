@@ -5,6 +5,7 @@
 #include "pool/alloc.h"
 #include "pool/epoch.h"
 #include "runtime/coroutine.h"
+#include "runtime/latch.h"
 #include "runtime/random.h"
 #include "runtime/task.h"
 
@@ -55,6 +56,9 @@ struct far_task {
     far_task *woken_next;
 
     far_scratch_chunk *chunk;
+
+    struct far_rdwc_member *rdwc;             /* runtime/rdwc.c: set while it leads a round */
+    far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
 struct far_session {
