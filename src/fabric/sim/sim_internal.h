@@ -315,7 +315,7 @@ struct far_sim_world {
 /* world.c */
 void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation);
 void sim_drop_stale(far_sim_world *world); /* afterwards the first event, if any, is a real one */
-/* Handles the next event if it is due by `bound`; otherwise moves the time there (bound not SIM_NEVER) and returns false. */
+/* Handles the next event if it is due by `bound`; false: there is none. */
 bool sim_step(far_sim_world *world, uint64_t bound);
 /* Runs events from the outside until *token (NULL: none) is not 0 or the time is reached. */
 void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until);

@@ -124,11 +124,8 @@ void sim_drop_stale(far_sim_world *world) {
 
 bool sim_step(far_sim_world *world, uint64_t bound) {
     sim_drop_stale(world);
-    if (!world->heap.count || world->heap.events[0].time > bound) {
-        if (bound != SIM_NEVER && bound > world->now)
-            world->now = bound;
+    if (!world->heap.count || world->heap.events[0].time > bound)
         return false;
-    }
     sim_event event = world->heap.events[0];
     heap_pop(&world->heap);
     world->now = event.time;
@@ -183,6 +180,12 @@ static void loop_leave(far_sim_world *world, loop_frame frame) {
 
 static uint64_t limit_of(const far_sim_world *world) {
     return world->config.limit ? world->now + world->config.limit * SIM_PS : SIM_NEVER - 1;
+}
+
+
+static void pass_time(far_sim_world *world, uint64_t until) {
+    if (world->now < until)
+        world->now = until;
 }
 
 
@@ -279,6 +282,7 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
     loop_frame frame = loop_enter(world, SIM_SCOPE_ALL, NULL, until);
     while (sim_step(world, until)) {
     }
+    pass_time(world, until);
     loop_leave(world, frame);
 }
 
@@ -314,7 +318,9 @@ void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
         }
         if (sim_step(world, world->bound))
             continue;
-        if (world->now < until)
+        if (until != SIM_NEVER && (until <= limit || !world->heap.count))
+            pass_time(world, until);
+        else
             give_up(world, world->heap.count ? "limit" : "deadlock");
         break;
     }
