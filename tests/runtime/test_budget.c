@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #define THREADS 6
-#define TURNS (FAR_TSAN || FAR_ASAN ? 20000 : 100000)
+#define TURNS   (FAR_TSAN || FAR_ASAN ? 20000 : 100000)
 
 /* A cache that is nothing but a number of bytes. */
 typedef struct cache {
@@ -31,7 +31,8 @@ static size_t evict(void *ctx, size_t bytes) {
     size_t held = atomic_load_explicit(&c->bytes, memory_order_relaxed), drop;
     do {
         drop = held < bytes ? held : bytes;
-    } while (!atomic_compare_exchange_weak_explicit(&c->bytes, &held, held - drop, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&c->bytes, &held, held - drop, memory_order_relaxed,
+                                                    memory_order_relaxed));
     far_budget_give(c->budget, drop);
     return drop;
 }

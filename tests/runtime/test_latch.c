@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#define THREADS 6
-#define TASKS 40
-#define TURNS (FAR_TSAN || FAR_ASAN ? 50 : 300)
+#define THREADS   6
+#define TASKS     40
+#define TURNS     (FAR_TSAN || FAR_ASAN ? 50 : 300)
 #define ADDRESSES 3
 
 static far_pool pool;
