@@ -3,10 +3,10 @@
  * buffer) lies in its own frame and stays there while it waits, so that nothing is copied or counted: the leader reads
  * a member's value and fills a member's buffer.
  *
- *     first come ---------------> leader: runs the index code ---> finish: serves members, hands the entry to the first
- * of the others later ---> member: waits ---+--> served
- *                                 +--> leads the next round (all those who were left are in it, with join mark 0)
- *                                 +--> runs alone (the leader failed)
+ *     first come ---> leader: runs the index code, serves members, hands the entry to the first of the others
+ *     later -------> member: waits ---+--> is served
+ *                                     +--> leads the next round; those who were left over are in it, with join mark 0
+ *                                     +--> runs alone: the leader failed
  *
  * Why this is linearizable. Let an operation of the index have its linearization point p, in the eyes of the whole
  * pool. Operations that are placed together at p, in some order, are a correct history if (a) each of them was invoked
@@ -19,8 +19,8 @@
  * the one that announced batch m, hence it was invoked before batch m was posted. `done(m)` says: p is at or after the
  * posting of batch m. Together: invoked before p. A member with join_mark >= m has no such proof: batch m may have read
  * its value, another machine may have overwritten that and answered, and only then the member was invoked, which must
- * not see the old value. The start of the run counts as mark 1, which is all
- * that is known of an index without hooks: its members must have joined before.
+ * not see the old value. The start of the run counts as mark 1, which is all that is known of an index without hooks:
+ * its members must have joined before.
  *
  * (b) GET round: all at p, any order, one result. PUT round: the leader, then the writers up to the sealed one in the
  * order in which they joined, then the GETs. The state after that is the value of the last writer, which is the one

@@ -8,10 +8,9 @@
  *
  * Index code helps by three hooks, which do nothing when its task leads no round:
  *
- *     m = far_rdwc_mark(t);           immediately before it posts a batch: numbers that batch
- *     far_rdwc_seal(t, &value);       immediately before it builds what it writes: takes the value of the one who
- * joined last far_rdwc_done(t, m);            before it returns: the linearization point is at or after the posting of
- * batch m
+ *     m = far_rdwc_mark(t);       immediately before it posts a batch: numbers that batch
+ *     far_rdwc_seal(t, &value);   immediately before it builds what it writes: takes the value of who joined last
+ *     far_rdwc_done(t, m);        before it returns: the linearization point is at or after the posting of batch m
  *
  * A kind that calls none of them still gets merges: whoever comes while a round is running waits, and all those who
  * wait become one round when it ends, whose members have joined before its leader starts. No leader waits for others to
@@ -26,8 +25,7 @@
 #include "index/index.h"
 
 #define FAR_RDWC_ENTRIES     4096
-#define FAR_RDWC_QUIET_BELOW 8 /* with fewer operations under way in this handle, delegating a get only adds latency   \
-                                */
+#define FAR_RDWC_QUIET_BELOW 8 /* with fewer operations under way in the handle, delegating only adds latency */
 
 typedef struct far_rdwc far_rdwc; /* of a handle; NULL there: switched off */
 
