@@ -74,6 +74,7 @@ void far_pool_release(far_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
     if (!last)
         return;
+    far_quarantine_free(pool);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }

@@ -123,6 +123,7 @@ far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char
 
 
 void far_opens_free(far_index *index) {
+    far_memory_index_closed(index->pool, index);
     free(index);
 }
 
