@@ -10,15 +10,6 @@
 #define LINE_BYTES 512
 
 
-int far_bytes_compare(far_bytes a, far_bytes b) {
-    size_t common = a.length < b.length ? a.length : b.length;
-    int order = common ? memcmp(a.data, b.data, common) : 0;
-    if (order)
-        return order;
-    return (a.length > b.length) - (a.length < b.length);
-}
-
-
 int far_out_give(far_out *out, const void *value, size_t length) {
     out->length = length;
     if (length > out->capacity)

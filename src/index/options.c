@@ -122,20 +122,36 @@ int far_index_options_parse(const far_index_kind *kind, const char *text, int64_
 }
 
 
+static int describe_value(const far_option_def *def, char *text, size_t size) {
+    if (def->type == FAR_OPTION_CHOICE)
+        return snprintf(text, size, "%s=%s", def->name, def->choices[def->initial]);
+    if (def->type == FAR_OPTION_BOOL)
+        return snprintf(text, size, "%s=%s", def->name, def->initial ? "on" : "off");
+    return snprintf(text, size, "%s=%" PRId64, def->name, def->initial);
+}
+
+
+static int describe_range(const far_option_def *def, char *text, size_t size) {
+    if (def->type == FAR_OPTION_NUMBER)
+        return snprintf(text, size, "%" PRId64 "..%" PRId64, def->min, def->max);
+    if (def->type == FAR_OPTION_BOOL)
+        return snprintf(text, size, "on, off");
+    size_t used = 0;
+    for (unsigned i = 0; def->choices[i] && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", def->choices[i]);
+    return (int)used;
+}
+
+
 const char *far_index_options_describe(const far_index_kind *kind, char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
-    for (unsigned i = 0; i < far_index_option_count(kind) && used + 1 < size; i++) {
+    for (unsigned i = 0; i < far_index_option_count(kind) && used < size; i++) {
         far_option_def def = far_index_option_at(kind, i);
-        const char *comma = i ? "," : "";
-        int more;
-        if (def.type == FAR_OPTION_CHOICE)
-            more = snprintf(text + used, size - used, "%s%s=%s", comma, def.name, def.choices[def.initial]);
-        else if (def.type == FAR_OPTION_BOOL)
-            more = snprintf(text + used, size - used, "%s%s=%s", comma, def.name, def.initial ? "on" : "off");
-        else
-            more = snprintf(text + used, size - used, "%s%s=%" PRId64, comma, def.name, def.initial);
-        used += (size_t)more;
+        char value[96], range[256];
+        describe_value(&def, value, sizeof(value));
+        describe_range(&def, range, sizeof(range));
+        used += (size_t)snprintf(text + used, size - used, "%-24s %s (%s)\n", value, def.help, range);
     }
     return text;
 }

@@ -67,6 +67,15 @@ int far_memory_stat(struct far_task *t, far_pool_usage *usage);
 struct far_report;
 int far_memory_check(struct far_task *t, struct far_report *report);
 
+bool far_memory_waits(far_session *s); /* retired memory will become free when the epoch moves */
+int far_memory_stat(struct far_task *t, far_pool_usage *usage); /* total, used, retired, free, leaked */
+struct far_report;
+int far_memory_check(struct far_task *t, struct far_report *report); /* the tables of all blocks */
+
+/* All slabs of an index that nobody has open: dropped, or never shown. */
+int far_blocks_drop_uid(struct far_task *t, uint32_t uid);
+void far_memory_index_closed(far_pool *pool, far_index *index); /* this handle has it no longer open */
+
 uint64_t far_alloc_round(uint64_t size);
 
 /* With a pin, which is held until the object is linked (or freed): a sweep takes what it does not find linked. index NULL: memory of

@@ -4,6 +4,7 @@
 #include "pool/catalog_layout.h"
 #include "runtime/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +118,7 @@ far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char
     index->kind = kind;
     index->pool = pool;
     index->uid = uid;
-    strncpy(index->name, name, FAR_NAME_MAX);
+    snprintf(index->name, sizeof(index->name), "%s", name);
     return index;
 }
 
@@ -136,8 +137,8 @@ void far_opens_link(far_index *index, unsigned slot, bool user) {
     index->walks = !user;
     index->next = pool->indexes;
     pool->indexes = index;
-    pool->references++;
     pthread_mutex_unlock(&pool->lock);
+    far_pool_reference(pool);
 }
 
 
@@ -337,6 +338,7 @@ static void close_one(far_task *t, far_index *index, bool user) {
     if (last) {
         for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
             far_back_off(t, attempt);
+        far_memory_index_closed(pool, index);
         index->kind->close(index);
         far_opens_latch(t);
         if (far_pin_take(t) >= 0)
@@ -368,6 +370,7 @@ void far_catalog_close_locally(far_index *index) {
         unlink_index(index);
     pthread_mutex_unlock(&pool->lock);
     if (last) {
+        far_memory_index_closed(pool, index);
         index->kind->close(index);
         far_opens_free(index);
         far_pool_release(pool);

@@ -2,6 +2,7 @@
 #include "runtime/op.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -154,18 +155,21 @@ int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
 }
 
 
-/* What merges operations on one key goes in front of this. */
+static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out) {
+    switch (kind) {
+    case FAR_OP_GET:
+        return index->kind->get(t, index, key, out);
+    case FAR_OP_DELETE:
+        return index->kind->remove(t, index, key);
+    default:
+        return index->kind->put(t, index, kind, key, value);
+    }
+}
+
+
 static int run_on_index(far_task *t, void *arg) {
     const request *r = arg;
-    const far_index_kind *kind = r->index->kind;
-    switch (r->kind) {
-    case FAR_OP_GET:
-        return kind->get(t, r->index, r->key, r->out);
-    case FAR_OP_DELETE:
-        return kind->remove(t, r->index, r->key);
-    default:
-        return kind->put(t, r->index, r->kind, r->key, r->value);
-    }
+    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, run_by_itself);
 }
 
 
@@ -342,12 +346,13 @@ static void run_gets(far_task *t, void *arg) {
 static void run_scan_chunk(far_task *t, void *arg) {
     far_op_run *run = arg;
     struct far_op_runs *runs = run->session->ops;
-    int err = far_scan_chunk(t, run->scan);
+    int err = far_scan_run_chunk(t, run->scan);
     if (err < 0) {
         finish_used(run, err);
     } else if (far_scan_is_over(run->scan)) {
         finish_used(run, far_scan_given(run->scan));
     } else {
+        far_index_unuse(run->op->index); /* until the next chunk */
         append(&runs->chunks, run);
         atomic_fetch_add_explicit(&runs->waiting, 1, memory_order_relaxed);
         runs->due = true;
@@ -355,25 +360,30 @@ static void run_scan_chunk(far_task *t, void *arg) {
 }
 
 
+static void finish_from_outside(far_session *s, far_op_run *run, int64_t result) {
+    far_session_enter(s);
+    finish(run, result);
+    far_session_leave(s);
+}
+
+
 /* Gives one chunk to the user, outside the session, then starts the next. */
 static void deliver(far_session *s, far_op_run *run) {
     while (!far_scan_deliver(run->scan)) {
+        far_index_use(run->op->index);
         far_session_enter(s);
         far_task *t = far_task_new(s, FAR_OP_SCAN, run_scan_chunk, run);
         far_session_leave(s);
         if (t)
             return;
-        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_chunk, run->scan); /* this one waits for room */
+        int err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run->scan); /* this one waits for room */
+        far_index_unuse(run->op->index);
         if (err < 0) {
-            far_session_enter(s);
-            finish_used(run, err);
-            far_session_leave(s);
+            finish_from_outside(s, run, err);
             return;
         }
     }
-    far_session_enter(s);
-    finish_used(run, far_scan_given(run->scan));
-    far_session_leave(s);
+    finish_from_outside(s, run, far_scan_given(run->scan));
 }
 
 
@@ -560,10 +570,8 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
 void far_ops_free(far_session *s) {
     if (!s->ops)
         return;
-    for (far_op_run *run = s->ops->chunks.first; run; run = run->next) {
+    for (far_op_run *run = s->ops->chunks.first; run; run = run->next)
         far_scan_finish(run->scan);
-        far_index_unuse(run->op->index);
-    }
     free(s->ops);
     s->ops = NULL;
 }

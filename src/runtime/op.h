@@ -21,7 +21,7 @@ void far_index_unuse(far_index *index);
 /* Scans, chunk by chunk (scan.c). */
 typedef struct far_scan_run far_scan_run;
 int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **run); /* checks the arguments */
-int far_scan_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
+int far_scan_run_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
 bool far_scan_is_over(const far_scan_run *run); /* nothing to deliver, no further chunk */
 /* Gives the chunk to `each`, on the caller's stack. True: the scan is over. */
 bool far_scan_deliver(far_scan_run *run);
@@ -30,6 +30,5 @@ void far_scan_finish(far_scan_run *run);
 
 /* Operations in flight (op.c). */
 void far_ops_deliver(far_session *s); /* chunks of submitted scans that wait for their `each` */
-void far_ops_free(far_session *s);    /* no task is active */
 
 #endif

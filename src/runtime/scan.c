@@ -26,7 +26,7 @@ struct far_scan_buffer {
 struct far_scan_run {
     far_session *session;
     far_index *index;
-    far_scan scan;
+    far_scan_chunk scan;
     struct far_scan_buffer buffer;
     size_t limit; /* still to give; SIZE_MAX: all */
     int64_t given;
@@ -65,7 +65,7 @@ static far_bytes last_key(const struct far_scan_buffer *buffer) {
 
 
 /* Keys before the range, and keys that are not beyond the last one, are passed over: a kind may give whole leaves, and a leaf twice. */
-int far_scan_give(far_scan *scan, far_bytes key, far_bytes value) {
+int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     struct far_scan_buffer *buffer = scan->buffer;
     if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
         buffer->past = true;
@@ -120,7 +120,7 @@ static bool increment(uint8_t *key, size_t size) {
 
 static void fit_bounds(far_scan_run *run) {
     size_t size = (size_t)run->index->options[FAR_OPTION_KEY_SIZE];
-    far_scan *scan = &run->scan;
+    far_scan_chunk *scan = &run->scan;
     if (size == 0)
         return;
     if (scan->from.length) {
@@ -194,7 +194,7 @@ static int fill(far_task *t, void *arg) {
 }
 
 
-int far_scan_chunk(far_task *t, void *arg) {
+int far_scan_run_chunk(far_task *t, void *arg) {
     far_scan_run *run = arg;
     t->label = "scan";
     t->index_key = run->index->uid;
@@ -269,18 +269,18 @@ int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from
         return err;
 
     bool over = false;
-    far_index_use(index);
     while (!over && err >= 0) {
         if ((err = far_call_enter(s)) < 0) /* `each` may have closed the pool */
             break;
-        err = far_session_call(s, FAR_OP_SCAN, false, far_scan_chunk, run);
+        far_index_use(index);
+        err = far_session_call(s, FAR_OP_SCAN, false, far_scan_run_chunk, run);
+        far_index_unuse(index);
         far_ops_deliver(s);
         far_call_leave(s);
         if (err >= 0)
             over = far_scan_deliver(run);
     }
     int64_t result = err < 0 ? far_tell(err) : far_scan_given(run);
-    far_index_unuse(index);
     far_scan_finish(run);
     return result;
 }
