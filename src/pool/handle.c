@@ -1,10 +1,11 @@
 /* Opening and closing pool handles and sessions. */
 #include "pool/handle.h"
+#include "pool/catalog.h"
+#include "runtime/budget.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 
 #include <stdlib.h>
-
-#define CACHE_BYTES_DEFAULT (64u << 20)
 
 
 /* ---- Guards of the public calls ---- */
@@ -68,14 +69,21 @@ void far_pool_reference(far_pool *pool) {
 }
 
 
+static void free_pool(far_pool *pool) {
+    far_rdwc_free(pool->rdwc);
+    far_latches_free(pool->latches);
+    far_budget_free(pool->budget);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+
 void far_pool_release(far_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     bool last = --pool->references == 0;
     pthread_mutex_unlock(&pool->lock);
-    if (!last)
-        return;
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
+    if (last)
+        free_pool(pool);
 }
 
 
@@ -250,11 +258,17 @@ static far_pool *make_pool(const far_pool_options *options) {
         return NULL;
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
-        pool->options.cache_bytes = CACHE_BYTES_DEFAULT;
+        pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
     pool->references = 1;
     pthread_mutex_init(&pool->lock, NULL);
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
-    return pool;
+    pool->budget = far_budget_new(pool->options.cache_bytes);
+    pool->latches = far_latches_new();
+    pool->rdwc = options->rdwc ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
+    if (pool->budget && pool->latches && (pool->rdwc || !options->rdwc))
+        return pool;
+    free_pool(pool);
+    return NULL;
 }
 
 
@@ -321,6 +335,12 @@ static void stop_housekeeping(far_pool *pool) {
 }
 
 
+static int leave_catalog(far_task *t, void *arg) {
+    (void)arg;
+    return far_catalog_leave(t);
+}
+
+
 void far_pool_close(far_pool *pool) {
     if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
         return;
@@ -329,6 +349,7 @@ void far_pool_close(far_pool *pool) {
     stop_housekeeping(pool);
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
         finish_session(s);
+    far_session_call(pool->own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */
     close_own_session(pool);
     atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
     while (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)

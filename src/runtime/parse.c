@@ -11,8 +11,9 @@ typedef struct unit {
     uint64_t factor;
 } unit;
 
-static const unit size_units[] = {{"", 1},           {"K", 1ull << 10}, {"M", 1ull << 20}, {"G", 1ull << 30}, {"T", 1ull << 40},
-                                  {"k", 1ull << 10}, {"m", 1ull << 20}, {"g", 1ull << 30}, {"t", 1ull << 40}, {NULL, 0}};
+static const unit size_units[] = {{"", 1},           {"K", 1ull << 10}, {"M", 1ull << 20}, {"G", 1ull << 30},
+                                  {"T", 1ull << 40}, {"k", 1ull << 10}, {"m", 1ull << 20}, {"g", 1ull << 30},
+                                  {"t", 1ull << 40}, {NULL, 0}};
 static const unit duration_units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}, {NULL, 0}};
 
 
@@ -47,7 +48,8 @@ static int take_digits(const char **text, uint64_t *value) {
 }
 
 
-static int parse_with_units(const char *text, const unit *units, const char *what, uint64_t *value, char *error, size_t error_size) {
+static int parse_with_units(const char *text, const unit *units, const char *what, uint64_t *value, char *error,
+                            size_t error_size) {
     const char *at = text;
     uint64_t number = 0;
     if (text == NULL)
@@ -85,11 +87,13 @@ int far_parse_duration(const char *text, uint64_t *ns, char *error, size_t error
         *ns = 0;
         return FAR_OK;
     }
-    return parse_with_units(text, duration_units, "duration (a whole number, then ns, us, ms or s)", ns, error, error_size);
+    return parse_with_units(text, duration_units, "duration (a whole number, then ns, us, ms or s)", ns, error,
+                            error_size);
 }
 
 
-/* Up to 15 digits are an exact double, and so is their power of ten: the one division rounds correctly, everywhere alike. */
+/* Up to 15 digits are an exact double, and so is their power of ten: the one division rounds correctly, everywhere
+ * alike. */
 int far_parse_decimal(const char *text, double *value, char *error, size_t error_size) {
     double digits = 0, scale = 1;
     int count = 0, point = 0;
@@ -178,7 +182,8 @@ int far_options_next(far_option_list *list, char *error, size_t error_size) {
     const char *end = end_of_option(list, at);
     const char *equals = memchr(at, '=', (size_t)(end - at));
     if (equals == NULL)
-        return far_refuse(error, error_size, "'%.*s' is not of the form name=value", (int)(end - at > 40 ? 40 : end - at), at);
+        return far_refuse(error, error_size, "'%.*s' is not of the form name=value",
+                          (int)(end - at > 40 ? 40 : end - at), at);
     size_t name_len = (size_t)(equals - at), value_len = (size_t)(end - equals - 1);
     if (name_len == 0)
         return far_refuse(error, error_size, "an option without a name at '%.40s'", at);
@@ -216,6 +221,7 @@ const char *far_format_size(uint64_t bytes, char text[FAR_SIZE_TEXT]) {
     if (tenths % 10 == 0)
         snprintf(text, FAR_SIZE_TEXT, "%u%c", (unsigned)(tenths / 10) % 10000, letters[step]);
     else
-        snprintf(text, FAR_SIZE_TEXT, "%u.%u%c", (unsigned)(tenths / 10) % 10000, (unsigned)(tenths % 10), letters[step]);
+        snprintf(text, FAR_SIZE_TEXT, "%u.%u%c", (unsigned)(tenths / 10) % 10000, (unsigned)(tenths % 10),
+                 letters[step]);
     return text;
 }

@@ -11,8 +11,9 @@
 static const char *const names[] = {"uniform", "zipfian", "latest"};
 
 
-/* The antiderivative of x^-theta at n and the correction terms of Euler and Maclaurin there; power is n^(1-theta). The zeta of n is
- * the difference of this at n and at a start, plus the sum up to the start. The first term left out is below 1e-13 at 64. */
+/* The antiderivative of x^-theta at n and the correction terms of Euler and Maclaurin there; power is n^(1-theta). The
+ * zeta of n is the difference of this at n and at a start, plus the sum up to the start. The first term left out is
+ * below 1e-13 at 64. */
 static double tail_at(double theta, double n, double power) {
     double value = power / n, inverse = 1.0 / n, square = inverse * inverse;
     double first = theta * value * inverse / 12.0;
@@ -100,7 +101,8 @@ int far_distribution_init(far_distribution *d, far_distribution_kind kind, doubl
 }
 
 
-/* Like YCSB: the ranks are scattered over all the records there will be, and one that does not exist yet is drawn again. */
+/* Like YCSB: the ranks are scattered over all the records there will be, and one that does not exist yet is drawn
+ * again. */
 static uint64_t next_scrambled(far_distribution *d, far_random *random, uint64_t count) {
     uint64_t hash = 0;
     if (count > d->space) { /* more were added than planned; doubled, so that the hot records move rarely */

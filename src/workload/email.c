@@ -1,16 +1,18 @@
 /* How an address is made, and why no two are alike.
  *
- * The low 24 bits of the record number go through a keyed permutation of 24 bits (a Feistel network; its keys depend on the seed
- * and on the high bits). The result x lies in the interval of one domain: the intervals divide 0..2^24-1 by a zipf law. The place y
- * of x inside the interval becomes the user part, which says y again without loss, in one of four forms:
+ * The low 24 bits of the record number go through a keyed permutation of 24 bits (a Feistel network; its keys depend on
+ * the seed and on the high bits). The result x lies in the interval of one domain: the intervals divide 0..2^24-1 by a
+ * zipf law. The place y of x inside the interval becomes the user part, which says y again without loss, in one of four
+ * forms:
  *
  *   A  name, number          maria, maria12          (number: decimal, 0 is left out)
  *   B  name, '.', syllables  maria.kato              (syllables: a bijective numeral whose digits are syllables)
  *   C  letter, '.', syllables  m.kato                (a name has more than one letter)
  *   D  number                1234                    (from 1 on)
  *
- * So domain and user part give back x, hence the low bits. If the high bits are not zero they follow as '_' and a number in base
- * 36; '_' occurs nowhere else. A popular domain has long user parts and a rare one short ones, as in real lists. */
+ * So domain and user part give back x, hence the low bits. If the high bits are not zero they follow as '_' and a
+ * number in base 36; '_' occurs nowhere else. A popular domain has long user parts and a rare one short ones, as in
+ * real lists. */
 #include "workload/email.h"
 
 #include "runtime/random.h"
@@ -18,13 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOW_BITS 24
-#define HALF_BITS 12
-#define HALF_MASK ((1u << HALF_BITS) - 1)
-#define DOMAINS 2000
+#define LOW_BITS   24
+#define HALF_BITS  12
+#define HALF_MASK  ((1u << HALF_BITS) - 1)
+#define DOMAINS    2000
 #define DOMAIN_MAX 15 /* with the '@' */
-#define USER_MAX 12
-#define HIGH_MAX 5 /* '_' and 20 bits in base 36 */
+#define USER_MAX   12
+#define HIGH_MAX   5 /* '_' and 20 bits in base 36 */
 #define GUIDE_BITS 12
 
 _Static_assert(DOMAIN_MAX + USER_MAX + HIGH_MAX == FAR_EMAIL_MAX, "the longest address");
@@ -37,38 +39,44 @@ typedef struct domain {
 
 struct far_email {
     uint64_t round_keys[4];
-    uint16_t guide[1 << GUIDE_BITS]; /* the domain at the start of each 2^-GUIDE_BITS of the range: where the search begins */
+    uint16_t guide[1 << GUIDE_BITS]; /* the domain at the start of each 2^-GUIDE_BITS of the range: where the search
+                                        begins */
     uint32_t starts[DOMAINS + 1];
     domain domains[DOMAINS];
 };
 
 /* None of these providers is a plain row of syllables, as the generated domains are. */
 static const char *const providers[] = {
-    "com.gmail",   "com.yahoo", "com.hotmail",   "com.outlook", "com.aol",     "com.qq",      "com.icloud",      "com.163",
-    "de.gmx",      "de.web",    "net.comcast",   "ru.mail",     "com.msn",     "ru.yandex",   "uk.co.yahoo",     "fr.orange",
-    "fr.wanadoo",  "fr.free",   "net.att",       "com.126",     "in.co.yahoo", "de.t-online", "net.verizon",     "com.ymail",
-    "jp.co.yahoo", "com.gmx",   "net.earthlink", "pl.wp",       "nl.ziggo",    "com.mac",     "com.me",          "it.alice"};
+    "com.gmail",   "com.yahoo",   "com.hotmail", "com.outlook", "com.aol", "com.qq",        "com.icloud",
+    "com.163",     "de.gmx",      "de.web",      "net.comcast", "ru.mail", "com.msn",       "ru.yandex",
+    "uk.co.yahoo", "fr.orange",   "fr.wanadoo",  "fr.free",     "net.att", "com.126",       "in.co.yahoo",
+    "de.t-online", "net.verizon", "com.ymail",   "jp.co.yahoo", "com.gmx", "net.earthlink", "pl.wp",
+    "nl.ziggo",    "com.mac",     "com.me",      "it.alice"};
 
 /* How often each occurs among the generated domains is the order of magnitude of real lists. */
-static const char *const tops[] = {"com.", "com.", "com.", "com.", "com.", "com.", "com.", "net.", "org.", "edu.", "de.", "uk.co.",
-                                   "fr.",  "it.",  "br.",  "ru.",  "org.", "net.", "nl.",  "pl.",  "es.",  "ca.",  "io.", "au."};
+static const char *const tops[] = {"com.", "com.", "com.", "com.",   "com.", "com.", "com.", "net.",
+                                   "org.", "edu.", "de.",  "uk.co.", "fr.",  "it.",  "br.",  "ru.",
+                                   "org.", "net.", "nl.",  "pl.",    "es.",  "ca.",  "io.",  "au."};
 
 /* 128 common given names, two to seven letters. */
 static const char names[128][8] = {
-    "james",   "mary",    "john",   "linda",   "robert",  "susan",   "michael", "karen",   "david",   "lisa",    "william", "nancy",
-    "richard", "betty",   "joseph", "helen",   "thomas",  "sandra",  "charles", "donna",   "daniel",  "carol",   "matthew", "ruth",
-    "anthony", "sharon",  "mark",   "laura",   "paul",    "sarah",   "steven",  "anna",    "andrew",  "emma",    "kenneth", "olivia",
-    "joshua",  "amy",     "kevin",  "angela",  "brian",   "ashley",  "george",  "brenda",  "edward",  "pamela",  "ronald",  "nicole",
-    "timothy", "kathy",   "jason",  "diana",   "jeffrey", "debra",   "ryan",    "rachel",  "jacob",   "cathy",   "gary",    "maria",
-    "nick",    "heather", "eric",   "diane",   "jon",     "julie",   "stephen", "joyce",   "larry",   "vicky",   "justin",  "kelly",
-    "scott",   "joan",    "brandon", "evelyn", "ben",     "lauren",  "samuel",  "judith",  "greg",    "megan",   "frank",   "cheryl",
-    "alex",    "andrea",  "raymond", "hannah", "patrick", "martha",  "jack",    "jackie",  "dennis",  "frances", "jerry",   "gloria",
-    "tyler",   "ann",     "aaron",  "teresa",  "jose",    "kathryn", "henry",   "sara",    "adam",    "janice",  "douglas", "jean",
-    "nathan",  "alice",   "peter",  "madison", "zachary", "doris",   "kyle",    "abigail", "walter",  "julia",   "harold",  "judy",
-    "carl",    "grace",   "jeremy", "denise",  "keith",   "amber",   "ed",      "li"};
+    "james",   "mary",    "john",    "linda",   "robert",  "susan",   "michael", "karen",  "david",   "lisa",
+    "william", "nancy",   "richard", "betty",   "joseph",  "helen",   "thomas",  "sandra", "charles", "donna",
+    "daniel",  "carol",   "matthew", "ruth",    "anthony", "sharon",  "mark",    "laura",  "paul",    "sarah",
+    "steven",  "anna",    "andrew",  "emma",    "kenneth", "olivia",  "joshua",  "amy",    "kevin",   "angela",
+    "brian",   "ashley",  "george",  "brenda",  "edward",  "pamela",  "ronald",  "nicole", "timothy", "kathy",
+    "jason",   "diana",   "jeffrey", "debra",   "ryan",    "rachel",  "jacob",   "cathy",  "gary",    "maria",
+    "nick",    "heather", "eric",    "diane",   "jon",     "julie",   "stephen", "joyce",  "larry",   "vicky",
+    "justin",  "kelly",   "scott",   "joan",    "brandon", "evelyn",  "ben",     "lauren", "samuel",  "judith",
+    "greg",    "megan",   "frank",   "cheryl",  "alex",    "andrea",  "raymond", "hannah", "patrick", "martha",
+    "jack",    "jackie",  "dennis",  "frances", "jerry",   "gloria",  "tyler",   "ann",    "aaron",   "teresa",
+    "jose",    "kathryn", "henry",   "sara",    "adam",    "janice",  "douglas", "jean",   "nathan",  "alice",
+    "peter",   "madison", "zachary", "doris",   "kyle",    "abigail", "walter",  "julia",  "harold",  "judy",
+    "carl",    "grace",   "jeremy",  "denise",  "keith",   "amber",   "ed",      "li"};
 
 
-/* Bijective base 80: 0 is the first syllable alone, 80 the first pair. Every row of syllables is the numeral of one number. */
+/* Bijective base 80: 0 is the first syllable alone, 80 the first pair. Every row of syllables is the numeral of one
+ * number. */
 static size_t put_syllables(char *to, uint32_t number) {
     static const char consonants[16] = "bdfghklmnprstvwz", vowels[5] = "aeiou";
     char reversed[16];
@@ -95,8 +103,8 @@ static size_t put_number(char *to, uint32_t number, uint32_t base) {
 }
 
 
-/* The number of domain d among those with two, three or four syllables. The factors have no divisor in common with the numbers of
- * such rows (80^2, 80^3, 80^4), so that two domains never get the same. */
+/* The number of domain d among those with two, three or four syllables. The factors have no divisor in common with the
+ * numbers of such rows (80^2, 80^3, 80^4), so that two domains never get the same. */
 static uint32_t syllables_of_domain(uint32_t d) {
     if (d % 4 == 0)
         return 80 + d * 31 % 6400;
@@ -175,7 +183,7 @@ static size_t put_name(char *to, uint32_t which) {
 }
 
 
-/* The forms A to D take 3, 2, 2 and 1 of eight users; each counts its own users from 0. */
+/* The forms A to D take 3, 3, 1 and 1 of eight users; each counts its own users from 0. */
 static size_t put_user(char *to, uint32_t y) {
     uint32_t form = y % 8, group = y / 8;
     size_t len;
@@ -184,17 +192,16 @@ static size_t put_user(char *to, uint32_t y) {
         len = put_name(to, y % 128);
         return len + put_number(to + len, y / 128, 10);
     }
-    if (form < 5) {
-        y = group * 2 + (form - 3);
+    if (form < 6) {
+        y = group * 3 + (form - 3);
         len = put_name(to, y % 128);
         to[len++] = '.';
         return len + put_syllables(to + len, y / 128);
     }
     if (form < 7) {
-        y = group * 2 + (form - 5);
-        to[0] = (char)('a' + y % 26);
+        to[0] = (char)('a' + group % 26);
         to[1] = '.';
-        return 2 + put_syllables(to + 2, y / 26);
+        return 2 + put_syllables(to + 2, group / 26);
     }
     return put_number(to, group + 1, 10);
 }

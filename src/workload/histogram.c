@@ -4,11 +4,13 @@
 
 #define SUB_BITS 7 /* 2^7 buckets to each power of two */
 
-_Static_assert(FAR_HISTOGRAM_BUCKETS == (40 - SUB_BITS + 1) << SUB_BITS, "one bucket for every value up to FAR_HISTOGRAM_MAX");
+_Static_assert(FAR_HISTOGRAM_BUCKETS == (40 - SUB_BITS + 1) << SUB_BITS,
+               "one bucket for every value up to FAR_HISTOGRAM_MAX");
 
 
-/* Values below 2^(SUB_BITS+1) have a bucket each. Above, the value is shifted until SUB_BITS+1 bits are left: the shift chooses the
- * row and the bits that are left (their top one is always set) the place in it; rows follow each other without a gap. */
+/* Values below 2^(SUB_BITS+1) have a bucket each. Above, the value is shifted until SUB_BITS+1 bits are left: the shift
+ * chooses the row and the bits that are left (their top one is always set) the place in it; rows follow each other
+ * without a gap. */
 static unsigned bucket_of(uint64_t value) {
     if (value > FAR_HISTOGRAM_MAX)
         value = FAR_HISTOGRAM_MAX;

@@ -17,8 +17,8 @@ struct far_keyset {
     keyset_kind kind;
     uint64_t offset; /* u64: where the seed's sequence begins; prefix: which byte stands for which digit */
     far_email *email;
-    char *text;       /* file: its bytes */
-    size_t *starts;   /* file: where each line begins, and one past the newline of the last */
+    char *text;     /* file: its bytes */
+    size_t *starts; /* file: where each line begins, and one past the newline of the last */
     uint64_t lines;
     char name[];
 };
@@ -30,9 +30,10 @@ static void put_big_endian(uint8_t *to, uint64_t number) {
 }
 
 
-/* A row of digits, then NULs. The last digit of the row is one of three bytes, none of them NUL, so the row can be told from what
- * follows; the digits before it are a bijective numeral in base 4, NUL among them. Eight records share a row and differ in the
- * number of NULs. A row of the number below 2^61 has at most 31 digits: 40 with the nine NULs. Short rows get more. */
+/* A row of digits, then NULs. The last digit of the row is one of three bytes, none of them NUL, so the row can be told
+ * from what follows; the digits before it are a bijective numeral in base 4, NUL among them. Eight records share a row
+ * and differ in the number of NULs. A row of the number below 2^61 has at most 31 digits: 40 with the nine NULs. Short
+ * rows get more. */
 static size_t prefix_key(uint64_t turn, uint64_t record, uint8_t *key) {
     static const uint8_t bytes[4] = {0x01, 'a', 0xff, 0x00};
     static const uint8_t few[8] = {0, 1, 2, 3, 4, 6, 8, 9}, many[8] = {0, 1, 2, 3, 7, 8, 16, 31};
@@ -127,8 +128,8 @@ static int cut_lines(far_keyset *set, size_t size, const char *path, char *error
         if (end == start)
             return far_refuse(error, error_size, "%s: line %llu is empty", path, (unsigned long long)i + 1);
         if (end - start > FAR_KEY_MAX)
-            return far_refuse(error, error_size, "%s: line %llu has %zu bytes, a key at most %d", path, (unsigned long long)i + 1,
-                              (size_t)(end - start), FAR_KEY_MAX);
+            return far_refuse(error, error_size, "%s: line %llu has %zu bytes, a key at most %d", path,
+                              (unsigned long long)i + 1, (size_t)(end - start), FAR_KEY_MAX);
         set->starts[i + 1] = set->starts[i] + (size_t)(end - start) + 1;
     }
     set->lines = lines;
@@ -151,9 +152,10 @@ static int refuse_duplicates(const far_keyset *set, const char *path, char *erro
         uint64_t place = XXH3_64bits(start, len) & (places - 1);
         for (; table[place] != 0 && result == FAR_OK; place = (place + 1) & (places - 1)) {
             uint64_t other = table[place];
-            if (set->starts[other] - set->starts[other - 1] == len && memcmp(set->text + set->starts[other - 1], start, len) == 0)
-                result = far_refuse(error, error_size, "%s: line %llu repeats line %llu", path, (unsigned long long)line,
-                                    (unsigned long long)other);
+            if (set->starts[other] - set->starts[other - 1] == len &&
+                memcmp(set->text + set->starts[other - 1], start, len) == 0)
+                result = far_refuse(error, error_size, "%s: line %llu repeats line %llu", path,
+                                    (unsigned long long)line, (unsigned long long)other);
         }
         if (result == FAR_OK)
             table[place] = line;
@@ -190,7 +192,8 @@ int far_keyset_open(const char *spec, uint64_t seed, far_keyset **set, char *err
     keyset_kind kind;
     int result = FAR_OK;
     if (spec == NULL || !kind_of(spec, &kind))
-        return far_refuse(error, error_size, "unknown key set '%.40s' (u64, seq, email, prefix or file:PATH)", spec ? spec : "");
+        return far_refuse(error, error_size, "unknown key set '%.40s' (u64, seq, email, prefix or file:PATH)",
+                          spec ? spec : "");
     if (kind == KEYS_FILE && spec[5] == '\0')
         return far_refuse(error, error_size, "file: needs a path");
     far_keyset *made = calloc(1, sizeof *made + strlen(spec) + 1);

@@ -5,7 +5,7 @@
 
 /* ln 2 in two parts: the first has 21 trailing zero bits, so its product with an exponent is exact. */
 #define LN2_HIGH 0x1.62e42feep-1
-#define LN2_LOW 0x1.a39ef35793c76p-33
+#define LN2_LOW  0x1.a39ef35793c76p-33
 
 
 static uint64_t bits_of(double x) {

@@ -12,27 +12,31 @@ void far_records_init(far_records *records, uint64_t present, uint64_t limit) {
 }
 
 
-/* A number is given out only when the one that had its place in the window before is acknowledged: no place is taken twice. */
+/* A number is given out only when the one that had its place in the window before is acknowledged: no place is taken
+ * twice. */
 int far_records_claim(far_records *records, uint64_t bound, uint64_t *record) {
     uint64_t next = atomic_load_explicit(&records->claimed, memory_order_relaxed);
     do {
         if (next >= bound || next >= records->limit)
             return FAR_ERR_NOT_FOUND;
         uint64_t low = atomic_load_explicit(&records->acknowledged, memory_order_acquire);
-        if (next >= low && next - low >= FAR_RECORDS_WINDOW) /* next < low: it was claimed meanwhile, the exchange fails */
+        if (next >= low &&
+            next - low >= FAR_RECORDS_WINDOW) /* next < low: it was claimed meanwhile, the exchange fails */
             return FAR_ERR_BUSY;
-    } while (!atomic_compare_exchange_weak_explicit(&records->claimed, &next, next + 1, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&records->claimed, &next, next + 1, memory_order_relaxed,
+                                                    memory_order_relaxed));
     *record = next;
     return FAR_OK;
 }
 
 
-/* Whoever moves the mark to a record then looks whether that one is finished too; whoever finishes a record then looks at the mark.
- * One of the two sees the other, because all four accesses are in one order (seq_cst). */
+/* Whoever moves the mark to a record then looks whether that one is finished too; whoever finishes a record then looks
+ * at the mark. One of the two sees the other, because all four accesses are in one order (seq_cst). */
 void far_records_acknowledge(far_records *records, uint64_t record) {
     atomic_store_explicit(&records->finished[record % FAR_RECORDS_WINDOW], record + 1, memory_order_seq_cst);
     uint64_t low = atomic_load_explicit(&records->acknowledged, memory_order_seq_cst);
     while (atomic_load_explicit(&records->finished[low % FAR_RECORDS_WINDOW], memory_order_seq_cst) == low + 1)
-        if (atomic_compare_exchange_strong_explicit(&records->acknowledged, &low, low + 1, memory_order_seq_cst, memory_order_seq_cst))
+        if (atomic_compare_exchange_strong_explicit(&records->acknowledged, &low, low + 1, memory_order_seq_cst,
+                                                    memory_order_seq_cst))
             low++;
 }

@@ -1,6 +1,6 @@
-/* The records of an index under load: how many numbers were given out to inserts, and up to which one all inserts are complete.
- * Shared by all threads, lock-free. Like YCSB's AcknowledgedCounterGenerator, but it never overflows: when the oldest insert under
- * way is FAR_RECORDS_WINDOW behind, no more numbers are given out until it completes. */
+/* The records of an index under load: how many numbers were given out to inserts, and up to which one all inserts are
+ * complete. Shared by all threads, lock-free. Like YCSB's AcknowledgedCounterGenerator, but it never overflows: when
+ * the oldest insert under way is FAR_RECORDS_WINDOW behind, no more numbers are given out until it completes. */
 #ifndef FAR_WORKLOAD_RECORDS_H
 #define FAR_WORKLOAD_RECORDS_H
 
@@ -19,11 +19,12 @@ typedef struct far_records {
 /* present: records 0..present-1 exist already. limit: how many there can be (far_keyset_count_limit). */
 void far_records_init(far_records *records, uint64_t present, uint64_t limit);
 
-/* Gives out the next record number below bound. FAR_ERR_NOT_FOUND: there is none; FAR_ERR_BUSY: too many inserts are under way. */
+/* Gives out the next record number below bound. FAR_ERR_NOT_FOUND: there is none; FAR_ERR_BUSY: too many inserts are
+ * under way. */
 int far_records_claim(far_records *records, uint64_t bound, uint64_t *record);
 
-/* The insert of a claimed record completed. An insert that failed is acknowledged too (else it holds back all later records); the
- * readers of that record then miss it, as they should. */
+/* The insert of a claimed record completed. An insert that failed is acknowledged too (else it holds back all later
+ * records); the readers of that record then miss it, as they should. */
 void far_records_acknowledge(far_records *records, uint64_t record);
 
 /* How many records, from 0 on, are known to be complete. */

@@ -3,8 +3,8 @@
  *   load  inserts of all records            a  50 get, 50 update     b  95 get, 5 update     c  100 get
  *   d     95 get of the latest, 5 insert    e  95 scan, 5 insert     f  50 get, 50 read-modify-write
  *
- * A far_ycsb is one run, shared by its threads; each has a stream. A stream is decided by seed, workload, thread number and by how
- * many inserts were complete at each step: with one thread it is the same every time. */
+ * A far_ycsb is one run, shared by its threads; each has a stream. A stream is decided by seed, workload, thread number
+ * and by how many inserts were complete at each step: with one thread it is the same every time. */
 #ifndef FAR_WORKLOAD_YCSB_H
 #define FAR_WORKLOAD_YCSB_H
 
@@ -17,10 +17,25 @@
 
 #define FAR_YCSB_SCAN_MAX 100
 
-typedef enum { FAR_YCSB_LOAD, FAR_YCSB_A, FAR_YCSB_B, FAR_YCSB_C, FAR_YCSB_D, FAR_YCSB_E, FAR_YCSB_F } far_ycsb_workload;
-typedef enum { FAR_YCSB_GET, FAR_YCSB_UPDATE, FAR_YCSB_INSERT, FAR_YCSB_SCAN, FAR_YCSB_READ_MODIFY_WRITE } far_ycsb_kind;
+typedef enum {
+    FAR_YCSB_LOAD,
+    FAR_YCSB_A,
+    FAR_YCSB_B,
+    FAR_YCSB_C,
+    FAR_YCSB_D,
+    FAR_YCSB_E,
+    FAR_YCSB_F
+} far_ycsb_workload;
+typedef enum {
+    FAR_YCSB_GET,
+    FAR_YCSB_UPDATE,
+    FAR_YCSB_INSERT,
+    FAR_YCSB_SCAN,
+    FAR_YCSB_READ_MODIFY_WRITE
+} far_ycsb_kind;
 
-int far_ycsb_parse(const char *name, far_ycsb_workload *workload); /* "load", "a".."f", capitals too; FAR_ERR_INVALID: no such name */
+int far_ycsb_parse(const char *name,
+                   far_ycsb_workload *workload); /* "load", "a".."f", capitals too; FAR_ERR_INVALID: no such name */
 const char *far_ycsb_name(far_ycsb_workload workload);
 far_distribution_kind far_ycsb_distribution(far_ycsb_workload workload); /* what it uses unless told otherwise */
 int far_ycsb_inserts(far_ycsb_workload workload);                        /* of a hundred operations: 100, 5 or 0 */
@@ -52,14 +67,15 @@ typedef struct far_ycsb_op {
     uint32_t scan_len; /* scan: how many pairs, else 0 */
 } far_ycsb_op;
 
-/* The records go on from one run to the next: what D inserted is there for E. FAR_ERR_INVALID: theta out of range, or a workload
- * that reads without a record present. */
+/* The records go on from one run to the next: what D inserted is there for E. FAR_ERR_INVALID: theta out of range, or a
+ * workload that reads without a record present. */
 int far_ycsb_init(far_ycsb *ycsb, const far_ycsb_config *config, far_records *records, char *error, size_t error_size);
 void far_ycsb_stream_init(far_ycsb_stream *stream, far_ycsb *ycsb, unsigned thread);
 
-/* The next operation. Every insert must be acknowledged when it is done: far_records_acknowledge(ycsb->records, op.record).
- * FAR_ERR_NOT_FOUND: an insert was due and there is no record number left (the end of a load, or of the key file).
- * FAR_ERR_BUSY: an insert was due but too many are under way; nothing was consumed, ask again when some are acknowledged. */
+/* The next operation. Every insert must be acknowledged when it is done: far_records_acknowledge(ycsb->records,
+ * op.record). FAR_ERR_NOT_FOUND: an insert was due and there is no record number left (the end of a load, or of the key
+ * file). FAR_ERR_BUSY: an insert was due but too many are under way; nothing was consumed, ask again when some are
+ * acknowledged. */
 int far_ycsb_next(far_ycsb_stream *stream, far_ycsb_op *op);
 
 #endif

@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#define ROUNDS 100000
+#define ROUNDS 30000
+#define AREA 2048
 
 static _Atomic uint64_t arrived;
 static bool saw_first[ROUNDS], saw_second[ROUNDS];
@@ -81,11 +82,16 @@ static void meet(uint64_t round) {
 static void *write_mine_read_yours(void *arg) {
     worker *w = arg;
     bool *saw = w->number ? saw_second : saw_first;
+    far_addr mine = 8192 + AREA * w->number, yours = 8192 + AREA * !w->number;
+    uint64_t image[AREA / 8];
     for (uint64_t i = 1; i <= ROUNDS; i++) {
-        far_addr base = 8192 + 128 * (i % 64);
+        /* All lines of the other's area are fetched, so that its WRITE finds none of its own at hand and must wait for them. */
+        run(w->conn, (far_verb){.kind = FAR_READ, .addr = yours, .local = image, .length = AREA});
+        for (unsigned k = 0; k < AREA / 8; k++)
+            image[k] = i;
         meet(i);
-        store(w->conn, base + 64 * w->number, i);
-        saw[i - 1] = load(w->conn, base + 64 * !w->number) == i;
+        run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = mine, .local = image, .length = AREA});
+        saw[i - 1] = load(w->conn, yours + AREA - 8) == i;
     }
     return NULL;
 }

@@ -1,0 +1,173 @@
+#include "verify/model.h"
+
+#include "runtime/random.h"
+#include "verify/history.h"
+#include "verify/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_HEIGHT 16 /* one node in four climbs a level: good for 4^16 keys */
+
+typedef struct node {
+    far_bytes key, value; /* both belong to the node */
+    int height;
+    struct node *next[];
+} node;
+
+struct far_model {
+    size_t count;
+    far_random random;
+    node *first[MAX_HEIGHT];
+};
+
+
+far_model *far_model_new(void) {
+    far_model *model = far_verify_alloc(sizeof *model);
+    far_random_seed(&model->random, 1);
+    return model;
+}
+
+
+static void free_node(node *n) {
+    free((void *)n->key.data);
+    free((void *)n->value.data);
+    free(n);
+}
+
+
+void far_model_free(far_model *model) {
+    if (model == NULL)
+        return;
+    for (node *n = model->first[0]; n;) {
+        node *next = n->next[0];
+        free_node(n);
+        n = next;
+    }
+    free(model);
+}
+
+
+size_t far_model_count(const far_model *model) {
+    return model->count;
+}
+
+
+static far_bytes copy_bytes(const void *data, size_t len) {
+    uint8_t *copy = far_verify_alloc(len);
+    if (len)
+        memcpy(copy, data, len);
+    return (far_bytes){copy, len};
+}
+
+
+/* The first node whose key is at least `key`. links[level], if wanted, is the pointer that leads to it on each level.
+ */
+static node *find_from(const far_model *model, far_bytes key, node **links[MAX_HEIGHT]) {
+    node **next = (node **)model->first;
+    for (int level = MAX_HEIGHT - 1; level >= 0; level--) {
+        while (next[level] && far_bytes_compare(next[level]->key, key) < 0)
+            next = next[level]->next;
+        if (links)
+            links[level] = &next[level];
+    }
+    return next[0];
+}
+
+
+static node *find(const far_model *model, far_bytes key, node **links[MAX_HEIGHT]) {
+    node *n = find_from(model, key, links);
+    return n && far_bytes_compare(n->key, key) == 0 ? n : NULL;
+}
+
+
+static void set_value(node *n, const void *value, size_t value_len) {
+    far_bytes copy = copy_bytes(value, value_len); /* first: value may lie in the old one */
+    free((void *)n->value.data);
+    n->value = copy;
+}
+
+
+static void add(far_model *model, far_bytes key, node **links[MAX_HEIGHT], const void *value, size_t value_len) {
+    int height = 1;
+    while (height < MAX_HEIGHT && far_random_chance(&model->random, 1, 4))
+        height++;
+    node *n = far_verify_alloc(sizeof *n + (size_t)height * sizeof(node *));
+    n->key = copy_bytes(key.data, key.length);
+    n->value = copy_bytes(value, value_len);
+    n->height = height;
+    for (int level = 0; level < height; level++) {
+        n->next[level] = *links[level];
+        *links[level] = n;
+    }
+    model->count++;
+}
+
+
+int far_model_get(const far_model *model, const void *key, size_t key_len, const void **value, size_t *value_len) {
+    node *n = find(model, (far_bytes){key, key_len}, NULL);
+    if (n == NULL)
+        return FAR_ERR_NOT_FOUND;
+    if (value)
+        *value = n->value.data;
+    if (value_len)
+        *value_len = n->value.length;
+    return FAR_OK;
+}
+
+
+int far_model_insert(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len) {
+    node **links[MAX_HEIGHT];
+    if (find(model, (far_bytes){key, key_len}, links))
+        return FAR_ERR_EXISTS;
+    add(model, (far_bytes){key, key_len}, links, value, value_len);
+    return FAR_OK;
+}
+
+
+int far_model_update(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len) {
+    node *n = find(model, (far_bytes){key, key_len}, NULL);
+    if (n == NULL)
+        return FAR_ERR_NOT_FOUND;
+    set_value(n, value, value_len);
+    return FAR_OK;
+}
+
+
+int far_model_put(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len) {
+    node **links[MAX_HEIGHT];
+    node *n = find(model, (far_bytes){key, key_len}, links);
+    if (n)
+        set_value(n, value, value_len);
+    else
+        add(model, (far_bytes){key, key_len}, links, value, value_len);
+    return FAR_OK;
+}
+
+
+int far_model_delete(far_model *model, const void *key, size_t key_len) {
+    node **links[MAX_HEIGHT];
+    node *n = find(model, (far_bytes){key, key_len}, links);
+    if (n == NULL)
+        return FAR_ERR_NOT_FOUND;
+    for (int level = 0; level < n->height; level++)
+        *links[level] = n->next[level];
+    free_node(n);
+    model->count--;
+    return FAR_OK;
+}
+
+
+int64_t far_model_scan(const far_model *model, const void *from, size_t from_len, const void *to, size_t to_len,
+                       size_t limit, far_pair_fn each, void *ctx) {
+    node *n = from ? find_from(model, (far_bytes){from, from_len}, NULL) : model->first[0];
+    int64_t given = 0;
+    for (; n && (limit == 0 || given < (int64_t)limit); n = n->next[0]) {
+        if (to && far_bytes_compare(n->key, (far_bytes){to, to_len}) >= 0)
+            break;
+        given++;
+        if (each(ctx, n->key.data, n->key.length, n->value.data, n->value.length))
+            break;
+    }
+    return given;
+}

@@ -1,0 +1,196 @@
+/* The reference map against a flat array that is searched from end to end. */
+#include "runtime/bytes.h"
+#include "runtime/random.h"
+#include "verify/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+
+#define SPACE 60
+
+typedef struct flat { /* by number of the key; keys are the names */
+    char keys[SPACE][8];
+    size_t key_lengths[SPACE];
+    int values[SPACE]; /* -1: absent */
+} flat;
+
+
+/* Keys of many shapes: prefixes of each other, with NULs and 0xff. */
+static void make_keys(flat *f) {
+    static const char letters[] = {0, 'a', (char)0xff};
+    size_t made = 0;
+    for (size_t length = 1; made < SPACE; length++) {
+        size_t all = 1;
+        for (size_t i = 0; i < length; i++)
+            all *= 3;
+        for (size_t n = 0; n < all && made < SPACE; n++, made++) {
+            size_t rest = n;
+            for (size_t i = 0; i < length; i++, rest /= 3)
+                f->keys[made][i] = letters[rest % 3];
+            f->key_lengths[made] = length;
+            f->values[made] = -1;
+        }
+    }
+}
+
+
+static void check_get(const far_model *model, const flat *f, size_t k) {
+    const void *value;
+    size_t length;
+    int result = far_model_get(model, f->keys[k], f->key_lengths[k], &value, &length);
+    assert_int_equal(result, f->values[k] < 0 ? FAR_ERR_NOT_FOUND : FAR_OK);
+    if (result == FAR_OK) {
+        assert_int_equal(length, sizeof(int));
+        assert_memory_equal(value, &f->values[k], sizeof(int));
+    }
+}
+
+
+typedef struct seen {
+    const flat *f;
+    far_bytes last;
+    size_t count, stop_after;
+} seen;
+
+
+static int see(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    seen *s = ctx;
+    assert_int_equal(value_len, sizeof(int));
+    far_bytes bytes = {key, key_len};
+    if (s->count)
+        assert_true(far_bytes_compare(s->last, bytes) < 0);
+    s->last = bytes;
+    size_t k = 0;
+    while (k < SPACE && far_bytes_compare((far_bytes){s->f->keys[k], s->f->key_lengths[k]}, bytes) != 0)
+        k++;
+    assert_true(k < SPACE);
+    assert_memory_equal(value, &s->f->values[k], sizeof(int));
+    return ++s->count == s->stop_after;
+}
+
+
+static void check_scan(const far_model *model, const flat *f, size_t from, size_t to, size_t limit, size_t stop_after) {
+    far_bytes low = {f->keys[from], f->key_lengths[from]}, high = {f->keys[to], f->key_lengths[to]};
+    size_t expected = 0;
+    for (size_t k = 0; k < SPACE; k++) {
+        far_bytes key = {f->keys[k], f->key_lengths[k]};
+        expected += f->values[k] >= 0 && far_bytes_compare(low, key) <= 0 && far_bytes_compare(key, high) < 0;
+    }
+    if (limit && expected > limit)
+        expected = limit;
+    if (stop_after && expected > stop_after)
+        expected = stop_after;
+    seen s = {.f = f, .stop_after = stop_after};
+    assert_int_equal(far_model_scan(model, low.data, low.length, high.data, high.length, limit, see, &s), expected);
+    assert_int_equal(s.count, expected);
+}
+
+
+static void agrees_with_a_flat_array_on_random_steps(void **state) {
+    (void)state;
+    flat f;
+    make_keys(&f);
+    far_model *model = far_model_new();
+    far_random r;
+    far_random_seed(&r, 3);
+    size_t present = 0;
+    for (int step = 0; step < 300000; step++) {
+        size_t k = far_random_below(&r, SPACE);
+        bool was = f.values[k] >= 0;
+        int result = 0, expected = 0;
+        switch (far_random_below(&r, 6)) {
+        case 0:
+            check_get(model, &f, k);
+            break;
+        case 1:
+            result = far_model_insert(model, f.keys[k], f.key_lengths[k], &step, sizeof step);
+            expected = was ? FAR_ERR_EXISTS : FAR_OK;
+            f.values[k] = was ? f.values[k] : step;
+            break;
+        case 2:
+            result = far_model_update(model, f.keys[k], f.key_lengths[k], &step, sizeof step);
+            expected = was ? FAR_OK : FAR_ERR_NOT_FOUND;
+            f.values[k] = was ? step : -1;
+            break;
+        case 3:
+            result = far_model_put(model, f.keys[k], f.key_lengths[k], &step, sizeof step);
+            f.values[k] = step;
+            break;
+        case 4:
+            result = far_model_delete(model, f.keys[k], f.key_lengths[k]);
+            expected = was ? FAR_OK : FAR_ERR_NOT_FOUND;
+            f.values[k] = -1;
+            break;
+        default:
+            check_scan(model, &f, k, far_random_below(&r, SPACE), far_random_below(&r, 6), far_random_below(&r, 4));
+        }
+        assert_int_equal(result, expected);
+        present += (size_t)(f.values[k] >= 0) - (size_t)was;
+        assert_int_equal(far_model_count(model), present);
+    }
+    far_model_free(model);
+}
+
+
+static int count_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(size_t *)ctx;
+    return 0;
+}
+
+
+static void long_keys_and_empty_values_work(void **state) {
+    (void)state;
+    far_model *model = far_model_new();
+    static char a[65536], b[65536];
+    b[65535] = 1;
+    assert_int_equal(far_model_insert(model, b, sizeof b, "", 0), FAR_OK);
+    assert_int_equal(far_model_insert(model, a, sizeof a, b, sizeof b), FAR_OK);
+    assert_int_equal(far_model_insert(model, a, sizeof a - 1, "x", 1), FAR_OK);
+    const void *value;
+    size_t length = 9, count = 0;
+    assert_int_equal(far_model_get(model, b, sizeof b, &value, &length), FAR_OK);
+    assert_int_equal(length, 0);
+    assert_int_equal(far_model_get(model, a, sizeof a, &value, &length), FAR_OK);
+    assert_int_equal(length, sizeof b);
+    assert_int_equal(far_model_put(model, a, sizeof a, value, 7), FAR_OK); /* a part of its own old value */
+    assert_int_equal(far_model_scan(model, NULL, 0, NULL, 0, 0, count_pair, &count), 3);
+    assert_int_equal(count, 3);
+    assert_int_equal(far_model_scan(model, NULL, 0, b, sizeof b, 0, count_pair, &count), 2);
+    far_model_free(model);
+}
+
+
+static void many_keys_are_put_and_found(void **state) {
+    (void)state;
+    far_model *model = far_model_new();
+    for (uint64_t i = 0; i < 300000; i++) {
+        uint64_t key = __builtin_bswap64(i * 0x9e3779b97f4a7c15ull);
+        assert_int_equal(far_model_insert(model, &key, sizeof key, &i, sizeof i), FAR_OK);
+    }
+    for (uint64_t i = 0; i < 300000; i++) {
+        uint64_t key = __builtin_bswap64(i * 0x9e3779b97f4a7c15ull);
+        const void *value;
+        size_t length;
+        assert_int_equal(far_model_get(model, &key, sizeof key, &value, &length), FAR_OK);
+        assert_memory_equal(value, &i, sizeof i);
+    }
+    assert_int_equal(far_model_count(model), 300000);
+    far_model_free(model);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_a_flat_array_on_random_steps),
+        cmocka_unit_test(long_keys_and_empty_values_work),
+        cmocka_unit_test(many_keys_are_put_and_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

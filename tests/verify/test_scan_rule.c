@@ -1,0 +1,272 @@
+/* The rules of scans, and the judgement of whole histories. Keys and values are single letters. */
+#include "verify/verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+
+static void put(far_history *h, const char *key, const char *value, int64_t start, int64_t end) {
+    size_t op = far_history_begin(h, 1, FAR_OP_PUT, key, strlen(key), value, strlen(value), start);
+    if (end != FAR_HISTORY_NEVER)
+        far_history_end(h, op, FAR_OK, NULL, 0, end);
+}
+
+
+static void delete (far_history *h, const char *key, int64_t start, int64_t end) {
+    size_t op = far_history_begin(h, 1, FAR_OP_DELETE, key, strlen(key), NULL, 0, start);
+    far_history_end(h, op, FAR_OK, NULL, 0, end);
+}
+
+
+/* pairs: "a1 b2" gives a -> 1, b -> 2. */
+static size_t scan(far_history *h, const char *from, const char *to, uint64_t limit, const char *pairs, int64_t start,
+                   int64_t end) {
+    size_t op = far_history_begin_scan(h, 2, from, from ? strlen(from) : 0, to, to ? strlen(to) : 0, limit, start);
+    int64_t count = 0;
+    for (; *pairs; pairs += pairs[2] ? 3 : 2, count++)
+        far_history_pair_given(h, op, pairs, 1, pairs + 1, 1);
+    far_history_end(h, op, count, NULL, 0, end);
+    return op;
+}
+
+
+/* a -> 1 to e -> 5, written before 20. */
+static far_history *five(void) {
+    far_history *h = far_history_new(1);
+    put(h, "a", "1", 1, 2);
+    put(h, "b", "2", 3, 4);
+    put(h, "c", "3", 5, 6);
+    put(h, "d", "4", 7, 8);
+    put(h, "e", "5", 9, 10);
+    return h;
+}
+
+
+static void expect_violations(far_history *h, uint64_t violations) {
+    far_verify_report report;
+    bool good = far_verify_history(h, NULL, 0, NULL, &report);
+    assert_int_equal(report.violations, violations);
+    assert_int_equal(report.gave_up, 0);
+    assert_int_equal(good, violations == 0);
+    far_history_free(h);
+}
+
+
+static void expect_scan(const char *from, const char *to, uint64_t limit, const char *pairs, uint64_t violations) {
+    far_history *h = five();
+    scan(h, from, to, limit, pairs, 30, 40);
+    expect_violations(h, violations);
+}
+
+
+static void complete_scans_are_right(void **state) {
+    (void)state;
+    expect_scan(NULL, NULL, 0, "a1 b2 c3 d4 e5", 0);
+    expect_scan("b", "d", 0, "b2 c3", 0);
+    expect_scan("b", NULL, 2, "b2 c3", 0);
+    expect_scan("b", "c", 2, "b2", 0);
+    expect_scan("f", NULL, 0, "", 0);
+    expect_scan("d", "b", 0, "", 0);
+}
+
+
+static void missing_key_is_found(void **state) {
+    (void)state;
+    expect_scan(NULL, NULL, 0, "a1 c3 d4 e5", 1);
+    expect_scan(NULL, NULL, 0, "", 5);
+    expect_scan("b", "e", 0, "b2 c3", 1);     /* the last in its range */
+    expect_scan("a", NULL, 3, "a1 c3 d4", 1); /* limit reached: before the last given */
+    expect_scan("a", NULL, 4, "a1 b2 c3", 2); /* limit not reached: to the end */
+    expect_scan("a", NULL, 3, "a1 b2 c3", 0); /* limit reached: nothing is said about d and e */
+}
+
+
+static void phantom_key_and_stale_value_are_found(void **state) {
+    (void)state;
+    expect_scan(NULL, NULL, 0, "a1 b2 c3 d4 e5 x9", 1);
+    expect_scan(NULL, NULL, 0, "a1 b9 c3 d4 e5", 1);
+    far_history *h = five();
+    put(h, "b", "6", 11, 12);
+    scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
+    expect_violations(h, 1);
+    h = five();
+    delete (h, "b", 11, 12);
+    scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
+    expect_violations(h, 1);
+    h = five();
+    scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5 f6", 30, 40);
+    put(h, "f", "6", 41, 42); /* from the future */
+    expect_violations(h, 1);
+}
+
+
+static void changes_during_the_scan_may_be_seen_or_not(void **state) {
+    (void)state;
+    static const char *const seen[] = {"a1 b2 c3 d4 e5", "a1 b6 c3 d4 e5", "a1 b2 d4 e5", "a1 b2 c3 d4 e5 f7",
+                                       "a1 b6 d4 e5 f7"};
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        far_history *h = five();
+        put(h, "b", "6", 32, 33);
+        delete (h, "c", 34, 35);
+        put(h, "f", "7", 36, 37);
+        scan(h, NULL, NULL, 0, seen[i], 30, 40);
+        expect_violations(h, 0);
+    }
+}
+
+
+static void key_absent_for_a_moment_may_be_left_out_but_one_updated_may_not(void **state) {
+    (void)state;
+    far_history *h = five();
+    delete (h, "b", 31, 32);
+    put(h, "b", "6", 33, 34);
+    scan(h, NULL, NULL, 0, "a1 c3 d4 e5", 30, 40);
+    expect_violations(h, 0);
+    h = five();
+    put(h, "b", "6", 33, 34);
+    scan(h, NULL, NULL, 0, "a1 c3 d4 e5", 30, 40);
+    expect_violations(h, 1);
+}
+
+
+static void rules_of_the_scan_itself(void **state) {
+    (void)state;
+    expect_scan(NULL, NULL, 0, "a1 c3 b2 d4 e5", 2); /* out of order; and c is not found where it belongs */
+    expect_scan(NULL, NULL, 0, "a1 b2 b2 c3 d4 e5", 1);
+    expect_scan("b", NULL, 0, "a1 b2 c3 d4 e5", 1);
+    expect_scan("b", "d", 0, "b2 c3 d4", 1);
+    expect_scan("b", NULL, 2, "b2 c3 d4", 1);
+    far_history *h = five();
+    size_t op = scan(h, NULL, NULL, 0, "a1 b2 c3 d4 e5", 30, 40);
+    far_history_end(h, op, 4, NULL, 0, 40);
+    expect_violations(h, 1);
+}
+
+
+static void each_broken_rule_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *pairs, *what;
+        uint64_t limit;
+    } cases[] = {
+        {"b", NULL, "a1 b2", "before the start", 0},
+        {"a", "c", "b2 c3", "after the end", 0},
+        {"a", NULL, "b2 b2", "twice", 0},
+        {"a", NULL, "c3 b2", "out of order", 0},
+        {"a", NULL, "b2 c3", "limit", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        far_history *h = far_history_new(1);
+        size_t op = scan(h, cases[i].from, cases[i].to, cases[i].limit, cases[i].pairs, 1, 2);
+        const char *what = far_verify_scan(far_history_at(h, op));
+        assert_non_null(what);
+        assert_non_null(strstr(what, cases[i].what));
+        far_history_free(h);
+    }
+}
+
+
+static void failed_and_cut_scans_say_only_what_they_gave(void **state) {
+    (void)state;
+    for (int cut = 0; cut < 2; cut++) {
+        for (int wrong = 0; wrong < 3; wrong++) {
+            far_history *h = five();
+            put(h, "b", "6", 11, 12);
+            size_t op = scan(h, NULL, NULL, 0, wrong == 0 ? "a1 b6" : wrong == 1 ? "a1 b2" : "a1 b9", 30, 40);
+            if (cut)
+                far_history_cut(h, op);
+            else
+                far_history_end(h, op, FAR_ERR_UNREACHABLE, NULL, 0, 40);
+            expect_violations(h, wrong > 0);
+        }
+    }
+}
+
+
+static void scan_stopped_by_its_caller_covers_what_it_gave(void **state) {
+    (void)state;
+    far_history *h = five();
+    size_t op = scan(h, NULL, NULL, 0, "a1 b2", 30, 40);
+    far_history_stop(h, op);
+    expect_violations(h, 0);
+    h = five();
+    op = scan(h, NULL, NULL, 0, "a1 c3", 30, 40);
+    far_history_stop(h, op);
+    expect_violations(h, 1);
+}
+
+
+static void scans_do_not_go_back_in_time_on_a_key(void **state) {
+    (void)state;
+    far_history *h = five();
+    put(h, "b", "6", 20, 90);
+    scan(h, "b", "c", 0, "b6", 30, 40);
+    scan(h, "b", "c", 0, "b2", 50, 60);
+    expect_violations(h, 1);
+}
+
+
+static void initial_content_counts(void **state) {
+    (void)state;
+    far_model *initial = far_model_new();
+    far_model_put(initial, "a", 1, "1", 1);
+    far_model_put(initial, "m", 1, "2", 1);
+    far_history *h = far_history_new(1);
+    scan(h, NULL, NULL, 0, "a1 m2", 10, 20);
+    assert_true(far_verify_history(h, initial, 0, NULL, NULL));
+    far_verify_report report;
+    assert_false(far_verify_history(h, NULL, 0, NULL, &report));
+    assert_int_equal(report.violations, 2);
+    scan(h, "b", NULL, 0, "", 30, 40); /* m is in nobody's operation, yet missing */
+    assert_false(far_verify_history(h, initial, 0, NULL, &report));
+    assert_int_equal(report.violations, 1);
+    assert_int_equal(report.keys, 2);
+    assert_int_equal(report.scans, 2);
+    far_history_free(h);
+    far_model_free(initial);
+}
+
+
+static void violations_are_printed_with_seed_and_timeline(void **state) {
+    (void)state;
+    far_history *h = far_history_new(4711);
+    put(h, "a", "1", 1, 2);
+    put(h, "b", "1", 1, 2);
+    put(h, "a", "2", 3, 4);
+    scan(h, NULL, NULL, 0, "a1", 10, 20);
+    char text[4096] = "";
+    FILE *file = fmemopen(text, sizeof text, "w");
+    far_verify_report report;
+    assert_false(far_verify_history(h, NULL, 0, file, &report));
+    fclose(file);
+    assert_int_equal(report.violations, 2);
+    assert_non_null(strstr(text, "seed 4711"));
+    assert_non_null(strstr(text, "key 61"));
+    assert_non_null(strstr(text, "scan -> 31"));
+    assert_non_null(strstr(text, "key 62"));
+    assert_non_null(strstr(text, "scan -> not given"));
+    far_history_free(h);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(complete_scans_are_right),
+        cmocka_unit_test(missing_key_is_found),
+        cmocka_unit_test(phantom_key_and_stale_value_are_found),
+        cmocka_unit_test(changes_during_the_scan_may_be_seen_or_not),
+        cmocka_unit_test(key_absent_for_a_moment_may_be_left_out_but_one_updated_may_not),
+        cmocka_unit_test(rules_of_the_scan_itself),
+        cmocka_unit_test(each_broken_rule_is_named),
+        cmocka_unit_test(failed_and_cut_scans_say_only_what_they_gave),
+        cmocka_unit_test(scan_stopped_by_its_caller_covers_what_it_gave),
+        cmocka_unit_test(scans_do_not_go_back_in_time_on_a_key),
+        cmocka_unit_test(initial_content_counts),
+        cmocka_unit_test(violations_are_printed_with_seed_and_timeline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
