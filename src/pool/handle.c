@@ -70,6 +70,7 @@ void far_pool_reference(far_pool *pool) {
 
 
 static void free_pool(far_pool *pool) {
+    far_quarantine_free(pool);
     far_rdwc_free(pool->rdwc);
     far_latches_free(pool->latches);
     far_budget_free(pool->budget);
@@ -82,16 +83,8 @@ void far_pool_release(far_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     bool last = --pool->references == 0;
     pthread_mutex_unlock(&pool->lock);
-<<<<<<< HEAD
-    if (!last)
-        return;
-    far_quarantine_free(pool);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
-=======
     if (last)
         free_pool(pool);
->>>>>>> main
 }
 
 
