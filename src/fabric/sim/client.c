@@ -73,6 +73,7 @@ static void keep_context(far_sim_world *world, far_context *context) {
 
 
 void sim_clients_free(far_sim_world *world) {
+    sim_rules_free(&world->outside);
     while (world->clients) {
         far_sim_client *client = world->clients;
         world->clients = client->next;

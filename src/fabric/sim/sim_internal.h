@@ -213,8 +213,7 @@ struct far_sim_client {
     uint64_t verbs;
     uint32_t held;
     const char *where; /* stopped: at which point, or before which label */
-    bool stopping;
-    sim_rule *rules;
+    sim_rule *rules, *fired; /* fired: being acted upon */
     far_sim_client *next;
 };
 
