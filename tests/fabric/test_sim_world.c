@@ -221,6 +221,27 @@ static void polling_alone_lets_time_pass(void **state) {
 }
 
 
+static void run_stubborn(void *arg) {
+    rig *r = arg;
+    uint64_t word = 0;
+    while (far_host_now(r->fabric->host) < 100000)
+        rig_run1(r, rig_read(X, &word, 8));
+}
+
+
+static void posting_for_ever_on_a_dead_connection_lets_time_pass(void **state) {
+    (void)state;
+    rig r;
+    rig_connect(&r, rig_open("seed=1"));
+    far_sim_start(r.fabric, "stubborn", run_stubborn, &r);
+    far_sim_run_for(far_sim_world_of(r.fabric), 1000);
+    far_sim_kill(r.fabric);
+    assert_int_equal(far_sim_run(far_sim_world_of(r.fabric)), FAR_SIM_ENDED);
+    rig_disconnect(&r);
+    r.fabric->ops->close(r.fabric);
+}
+
+
 static void note_time(void *arg) {
     uint64_t *times = arg;
     times[1 + times[0]++] = 1;
@@ -357,12 +378,14 @@ static void faults_can_be_switched_while_running(void **state) {
     (void)state;
     rig r;
     uint64_t words[64] = {0};
-    rig_connect(&r, rig_open("seed=1"));
+    rig_connect(&r, rig_open("name=switch"));
     far_sim_world *world = far_sim_world_of(r.fabric);
     for (int i = 0; i < 10; i++)
         rig_run1(&r, rig_write(X, words, 8));
     assert_int_equal(far_sim_now(world), 24000);
     far_sim_set_faults(world, FAR_SIM_ALL_FAULTS);
+    far_fabric *joins = rig_open("name=switch,faults=none"); /* the options are those it was made with */
+    joins->ops->close(joins);
     for (int i = 0; i < 10; i++)
         rig_run1(&r, rig_write(X, words, 512));
     uint64_t with = far_sim_now(world) - 24000;
@@ -449,6 +472,7 @@ int main(void) {
         cmocka_unit_test(secrets_come_from_the_seed),
         cmocka_unit_test(clients_may_wait_inside_their_own_coroutines),
         cmocka_unit_test(polling_alone_lets_time_pass),
+        cmocka_unit_test(posting_for_ever_on_a_dead_connection_lets_time_pass),
         cmocka_unit_test(calls_are_made_at_their_time),
         cmocka_unit_test(the_same_seed_gives_the_same_run_byte_for_byte),
         cmocka_unit_test(the_trace_is_readable),

@@ -9,6 +9,7 @@
 #define SLAB 64              /* objects that are allocated together */
 #define EMPTY_POLLS_MAX 64   /* then an empty poll takes time: a loop that only polls must not stop the world */
 #define EMPTY_POLL_NS 500
+#define REFUSALS_MAX 1000    /* likewise for a loop that posts on a dead connection for ever */
 
 
 /* ---- Pools of verbs and posts ---- */
@@ -300,7 +301,7 @@ static void take_batch(sim_conn *conn, far_batch *batch) {
         sim_verb *verb = take_verb(conn, post, &batch->verbs[i]);
         first = first ? first : verb;
         nodes[verb->node / 64] |= 1ull << (verb->node % 64);
-        if (world->config.faults)
+        if (world->faults)
             sim_fault_mark(world, verb);
         sim_trace_verb(world, SIM_TRACE_POST, verb, verb->verb.compare, verb->verb.swap, 0);
         send_or_queue(world, verb);
@@ -332,8 +333,12 @@ static void conn_post(far_conn *base, far_batch *batch) {
     client->empty_polls = 0;
     batch->posted_at = batch->completed_at = far_sim_now(world);
     batch->next = NULL;
-    if (batch_is_refused(conn, batch))
+    if (batch_is_refused(conn, batch)) {
+        if (++client->refusals > REFUSALS_MAX)
+            sim_sleep_until(world, world->now + EMPTY_POLL_NS * SIM_PS);
         return;
+    }
+    client->refusals = 0;
     sim_sleep_until(world, world->now + (nic->cpu_doorbell + nic->cpu_verb * batch->count) * SIM_PS);
     if (batch_is_refused(conn, batch))
         return;

@@ -25,7 +25,7 @@ void sim_verb_arrive(far_sim_world *world, sim_verb *verb) {
     sim_qp *qp = &verb->conn->qps[verb->node];
     uint64_t time = sim_nic_arrive(world, verb);
     verb->state = SIM_SCHEDULED;
-    if (world->config.faults || !verb->post) {
+    if (world->faults || !verb->post) {
         sim_fault_schedule(world, verb, qp, time);
         return;
     }
@@ -191,7 +191,7 @@ void sim_effective(far_sim_world *world, sim_verb *verb) {
         return;
     }
     uint64_t done = sim_nic_answer(world, verb);
-    if (world->config.faults)
+    if (world->faults)
         done += sim_fault_completion_delay(world);
     sim_push(world, done, SIM_DONE, verb, verb->generation);
 }

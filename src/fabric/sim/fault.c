@@ -62,7 +62,7 @@ static void tear(far_sim_world *world, sim_verb *verb) {
 
 /* Only what the order rules forbid keeps a verb from overtaking another. */
 void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64_t base) {
-    uint64_t faults = world->config.faults, start = base;
+    uint64_t faults = world->faults, start = base;
     if (faults & FAR_SIM_LATE)
         start += DRAW(world, late_effects);
     if (faults & FAR_SIM_REORDER)
@@ -118,13 +118,13 @@ uint32_t sim_fault_write_end(const sim_verb *verb) {
 
 
 uint64_t sim_fault_completion_delay(far_sim_world *world) {
-    return world->config.faults & FAR_SIM_LATE ? DRAW(world, late_completions) / SIM_PS * SIM_PS : 0;
+    return world->faults & FAR_SIM_LATE ? DRAW(world, late_completions) / SIM_PS * SIM_PS : 0;
 }
 
 
 /* In hardware a send queue runs in order; the contract promises less. */
 bool sim_fault_overtakes(far_sim_world *world, const sim_verb *verb, const sim_qp *qp) {
-    if (!(world->config.faults & FAR_SIM_REORDER))
+    if (!(world->faults & FAR_SIM_REORDER))
         return false;
     for (const sim_verb *waiting = qp->queue; waiting; waiting = waiting->queue_next)
         if (sim_ordered(world, waiting->class, verb->class))
@@ -158,7 +158,7 @@ bool sim_fault_payload_changed(const sim_verb *verb) {
 
 void sim_fault_stall(far_sim_client *client) {
     far_sim_world *world = client->world;
-    if (!(world->config.faults & FAR_SIM_STALL) || sim_is_outside(client) || sim_client_dead(client))
+    if (!(world->faults & FAR_SIM_STALL) || sim_is_outside(client) || sim_client_dead(client))
         return;
     uint64_t time = DRAW(world, stalls) / SIM_PS * SIM_PS;
     if (time == 0)

@@ -204,7 +204,7 @@ struct far_sim_client {
     bool ready; /* would run, but is left out for now */
     uint8_t state;
     uint32_t wakes; /* generation of its resume events */
-    uint32_t empty_polls;
+    uint32_t empty_polls, refusals; /* in a row */
     uint64_t until; /* of its park */
     far_context *context, *resume_at;
     void (*run)(void *arg);
@@ -266,6 +266,7 @@ typedef struct sim_memory {
 struct far_sim_world {
     sim_config config;
     sim_cost cost;
+    uint64_t faults, limit; /* begin as in config */
     unsigned fabrics, nodes_made;
     uint64_t now, sequence, events;
     sim_heap heap;
