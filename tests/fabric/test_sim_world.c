@@ -1,7 +1,7 @@
 /* The world: options, names, the virtual host, determinism, the trace, and that nothing can hang. */
-#include "sim_rig.h"
 #include "runtime/coroutine.h"
 #include "runtime/random.h"
+#include "sim_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #define X 0x1000
@@ -19,11 +20,36 @@
 static void bad_options_are_refused_with_words(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "seed",         "seed=",         "seed=x",          "seed=-1",         "seed=99999999999999999999", "sed=1",
-        "seed=1,",      ",seed=1",       "seed=1,,size=1M", "memory_nodes=0",  "memory_nodes=257",          "size=1T",
-        "size=100",     "size=5000",     "atomic_bytes=16", "atomic_bytes=65", "masked_cas=maybe",          "nic=cx7",
-        "faults=tears", "faults=tear+",  "faults=",         "read_mops=fast",  "read_mops=0",               "bandwidth=12.5x",
-        "rtt_read=1us", "rtt_read=2min", "outstanding=0",   "name=",           "watch=2",                   "wire=2us",
+        "seed",
+        "seed=",
+        "seed=x",
+        "seed=-1",
+        "seed=99999999999999999999",
+        "sed=1",
+        "seed=1,",
+        ",seed=1",
+        "seed=1,,size=1M",
+        "memory_nodes=0",
+        "memory_nodes=257",
+        "size=1T",
+        "size=100",
+        "size=5000",
+        "atomic_bytes=16",
+        "atomic_bytes=65",
+        "masked_cas=maybe",
+        "nic=cx7",
+        "faults=tears",
+        "faults=tear+",
+        "faults=",
+        "read_mops=fast",
+        "read_mops=0",
+        "bandwidth=12.5x",
+        "rtt_read=1us",
+        "rtt_read=2min",
+        "outstanding=0",
+        "name=",
+        "watch=2",
+        "wire=2us",
     };
     for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         far_fabric *fabric = NULL;
@@ -37,8 +63,9 @@ static void bad_options_are_refused_with_words(void **state) {
 
 static void options_take_effect(void **state) {
     (void)state;
-    far_fabric *fabric = rig_open("seed=9,memory_nodes=3,size=2M,atomic_bytes=8,masked_cas=off,atomics_in_order=on,rtt_read=3us,"
-                                  "rtt_write=3100ns,rtt_atomic=3.2us,wire=1.1us,bandwidth=25,read_mops=10");
+    far_fabric *fabric =
+        rig_open("seed=9,memory_nodes=3,size=2M,atomic_bytes=8,masked_cas=off,atomics_in_order=on,rtt_read=3us,"
+                 "rtt_write=3100ns,rtt_atomic=3.2us,wire=1.1us,bandwidth=25,read_mops=10");
     assert_int_equal(far_sim_seed(far_sim_world_of(fabric)), 9);
     assert_int_equal(fabric->nodes, 3);
     assert_int_equal(fabric->node_bytes[2], 2 << 20);

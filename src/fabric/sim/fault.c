@@ -1,11 +1,11 @@
-/* Faults: torn, late and reordered effects, atomics that take a while, late completions, stalls. They only ever use the freedom
- * that the contract leaves, and every choice comes from the world's seed. */
+/* Faults: torn, late and reordered effects, atomics that take a while, late completions, stalls. They only ever use the
+ * freedom that the contract leaves, and every choice comes from the world's seed. */
 #include "fabric/sim/sim_internal.h"
 
 #include <string.h>
 #include <xxhash.h>
 
-#define US (1000 * SIM_PS)
+#define US       (1000 * SIM_PS)
 #define SCRIBBLE 0xE7 /* what a READ's buffer holds until it is filled */
 
 typedef struct choice {
@@ -75,7 +75,7 @@ void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64
         verb->span = DRAW(world, swallows);
         verb->rmw = verb->span != 0;
     }
-    for (unsigned class = 0; class < 3; class++)
+    for (unsigned class = 0; class < 3; class ++)
         if (sim_ordered(world, class, verb->class) && start <= qp->last[class])
             start = qp->last[class] + 1;
     if (!(faults & FAR_SIM_REORDER) && start <= qp->last_any)

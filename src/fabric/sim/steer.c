@@ -64,7 +64,8 @@ static bool verb_fits(const far_sim_match *match, const far_verb *verb, const ch
     uint64_t length = verb->kind <= FAR_WRITE ? verb->length : 8;
     if (match->point)
         return false;
-    if (match->kind == FAR_SIM_ATOMIC ? verb->kind < FAR_CAS : match->kind && match->kind != (far_sim_kind)(verb->kind + 1))
+    if (match->kind == FAR_SIM_ATOMIC ? verb->kind < FAR_CAS
+                                      : match->kind && match->kind != (far_sim_kind)(verb->kind + 1))
         return false;
     if (match->to && (verb->addr >= match->to || verb->addr + length <= match->from))
         return false;
@@ -126,7 +127,8 @@ void sim_steer_before_post(far_sim_client *client, const far_batch *batch) {
 void sim_steer_point(far_sim_client *client, const char *name, const char *label) {
     for (sim_rule **at = &client->rules; *at;) {
         sim_rule *rule = *at;
-        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_fits(&rule->match, label) && rule_counts(rule))
+        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_fits(&rule->match, label) &&
+            rule_counts(rule))
             rule_fires(client, at);
         else
             at = &rule->next;
@@ -137,7 +139,8 @@ void sim_steer_point(far_sim_client *client, const char *name, const char *label
 
 /* ---- Rules for verbs that are posted ---- */
 
-static bool order_is_possible(const far_sim_world *world, sim_verb *const *verbs, const sim_rule *rule, uint32_t count) {
+static bool order_is_possible(const far_sim_world *world, sim_verb *const *verbs, const sim_rule *rule,
+                              uint32_t count) {
     uint8_t seen[256] = {0};
     if (rule->count != count || count > sizeof seen)
         return false;
@@ -181,7 +184,7 @@ static void attach_hold(sim_verb *verb, far_sim_hold *hold) {
 }
 
 
-void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, uint32_t count) {
+void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count) {
     far_sim_world *world = client->world;
     uint64_t kill_verbs = UINT64_MAX;
     uint32_t kill_units = 0;
@@ -210,7 +213,6 @@ void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, u
         }
         rule_free(rule);
     }
-    (void)conn;
     if (kill_verbs != UINT64_MAX)
         far_sim_kill_exact(client, kill_verbs, kill_units);
 }
@@ -333,7 +335,8 @@ int far_sim_release_units(far_sim_hold *hold, const uint32_t *units, size_t coun
         if (units[i] >= hold->units || hold->given[units[i]])
             return far_fail(FAR_ERR_INVALID, "sim: unit %u is not there or was given before", units[i]);
         if (verb->class == SIM_CLASS_WRITE && units[i] != hold->given_count)
-            return far_fail(FAR_ERR_INVALID, "sim: a WRITE lands in rising order, unit %u would be next", hold->given_count);
+            return far_fail(FAR_ERR_INVALID, "sim: a WRITE lands in rising order, unit %u would be next",
+                            hold->given_count);
         if (verb->class == SIM_CLASS_ATOMIC)
             sim_settle_word(hold->world, verb);
         give_unit(hold, verb, units[i]);

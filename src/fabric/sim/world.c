@@ -287,8 +287,8 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
 }
 
 
-/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still only waits
- * afterwards would hang for ever. */
+/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still
+ * only waits afterwards would hang for ever. */
 static void give_up(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
         fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
