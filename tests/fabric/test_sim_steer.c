@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #define X 0x1000
@@ -84,7 +85,8 @@ static void a_client_stops_before_a_verb_and_others_run(void **state) {
     (void)state;
     stage s;
     set_up(&s, "faults=none");
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_increment, &s.a), *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_increment, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
     far_sim_stop_before(a, (far_sim_match){.kind = FAR_SIM_CAS});
     assert_int_equal(far_sim_run_client(a), FAR_SIM_STOPPED);
     assert_int_equal(far_sim_run_client(a), FAR_SIM_STOPPED); /* still */
@@ -169,7 +171,8 @@ static void a_held_effect_is_seen_by_nobody_until_released(void **state) {
     stage s;
     set_up(&s, "faults=none");
     s.a.value = 7;
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_x, &s.a), *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_x, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
     far_sim_hold *hold = far_sim_hold_effect(a, (far_sim_match){.kind = FAR_SIM_WRITE});
     assert_false(far_sim_reached(hold));
     assert_int_equal(far_sim_run_client(a), FAR_SIM_HELD);
@@ -190,7 +193,8 @@ static void a_held_completion_leaves_the_effect(void **state) {
     stage s;
     set_up(&s, "faults=none");
     s.a.value = 7;
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_x, &s.a), *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_x, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
     far_sim_hold *hold = far_sim_hold_completion(a, (far_sim_match){.kind = FAR_SIM_WRITE});
     assert_int_equal(far_sim_run_client(a), FAR_SIM_HELD);
     assert_false(far_sim_ended(a));
@@ -221,7 +225,8 @@ static void a_write_is_released_unit_by_unit_in_rising_order(void **state) {
     stage s;
     set_up(&s, "faults=none");
     s.a.value = 7;
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_block, &s.a), *b = far_sim_start(s.fabric, "b", run_read_block, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_write_block, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_read_block, &s.b);
     far_sim_hold *hold = far_sim_hold_effect(a, (far_sim_match){.kind = FAR_SIM_WRITE});
     assert_int_equal(far_sim_run_client(a), FAR_SIM_HELD);
     assert_int_equal(far_sim_hold_units(hold), 8);
@@ -244,7 +249,8 @@ static void a_read_is_released_unit_by_unit_in_any_order(void **state) {
     stage s;
     set_up(&s, "faults=none");
     s.b.value = 9;
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_read_block, &s.a), *b = far_sim_start(s.fabric, "b", run_write_block, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_read_block, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_write_block, &s.b);
     far_sim_hold *hold = far_sim_hold_effect(a, (far_sim_match){.kind = FAR_SIM_READ});
     assert_int_equal(far_sim_run_client(a), FAR_SIM_HELD);
     assert_int_equal(far_sim_release_units(hold, (uint32_t[]){5, 2}, 2), 0);
@@ -455,7 +461,8 @@ static void the_outside_can_work_while_clients_are_stopped(void **state) {
     uint64_t word = 41;
     set_up(&s, "faults=none");
     rig_connect(&main, s.fabric);
-    far_sim_client *a = far_sim_start(s.fabric, "a", run_increment, &s.a), *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
+    far_sim_client *a = far_sim_start(s.fabric, "a", run_increment, &s.a),
+                   *b = far_sim_start(s.fabric, "b", run_increment, &s.b);
     far_sim_stop_before(a, (far_sim_match){.kind = FAR_SIM_READ});
     assert_int_equal(far_sim_run_client(a), FAR_SIM_STOPPED);
     assert_int_equal(rig_run1(&main, rig_write(X, &word, 8)), 0);

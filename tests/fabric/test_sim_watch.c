@@ -7,11 +7,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
-#define AT 0x10000
+#define AT   0x10000
 #define SIZE 256
-#define KEY 5
+#define KEY  5
 
 typedef struct setup {
     rig r;

@@ -1,7 +1,7 @@
 /* The world: options, names, the virtual host, determinism, the trace, and that nothing can hang. */
-#include "sim_rig.h"
 #include "runtime/coroutine.h"
 #include "runtime/random.h"
+#include "sim_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #define X 0x1000
@@ -19,11 +20,36 @@
 static void bad_options_are_refused_with_words(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "seed",         "seed=",         "seed=x",          "seed=-1",         "seed=99999999999999999999", "sed=1",
-        "seed=1,",      ",seed=1",       "seed=1,,size=1M", "memory_nodes=0",  "memory_nodes=257",          "size=1T",
-        "size=100",     "size=5000",     "atomic_bytes=16", "atomic_bytes=65", "masked_cas=maybe",          "nic=cx7",
-        "faults=tears", "faults=tear+",  "faults=",         "read_mops=fast",  "read_mops=0",               "bandwidth=12.5x",
-        "rtt_read=1us", "rtt_read=2min", "outstanding=0",   "name=",           "watch=2",                   "wire=2us",
+        "seed",
+        "seed=",
+        "seed=x",
+        "seed=-1",
+        "seed=99999999999999999999",
+        "sed=1",
+        "seed=1,",
+        ",seed=1",
+        "seed=1,,size=1M",
+        "memory_nodes=0",
+        "memory_nodes=257",
+        "size=1T",
+        "size=100",
+        "size=5000",
+        "atomic_bytes=16",
+        "atomic_bytes=65",
+        "masked_cas=maybe",
+        "nic=cx7",
+        "faults=tears",
+        "faults=tear+",
+        "faults=",
+        "read_mops=fast",
+        "read_mops=0",
+        "bandwidth=12.5x",
+        "rtt_read=1us",
+        "rtt_read=2min",
+        "outstanding=0",
+        "name=",
+        "watch=2",
+        "wire=2us",
     };
     for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         far_fabric *fabric = NULL;
@@ -37,8 +63,9 @@ static void bad_options_are_refused_with_words(void **state) {
 
 static void options_take_effect(void **state) {
     (void)state;
-    far_fabric *fabric = rig_open("seed=9,memory_nodes=3,size=2M,atomic_bytes=8,masked_cas=off,atomics_in_order=on,rtt_read=3us,"
-                                  "rtt_write=3100ns,rtt_atomic=3.2us,wire=1.1us,bandwidth=25,read_mops=10");
+    far_fabric *fabric =
+        rig_open("seed=9,memory_nodes=3,size=2M,atomic_bytes=8,masked_cas=off,atomics_in_order=on,rtt_read=3us,"
+                 "rtt_write=3100ns,rtt_atomic=3.2us,wire=1.1us,bandwidth=25,read_mops=10");
     assert_int_equal(far_sim_seed(far_sim_world_of(fabric)), 9);
     assert_int_equal(fabric->nodes, 3);
     assert_int_equal(fabric->node_bytes[2], 2 << 20);
@@ -221,6 +248,27 @@ static void polling_alone_lets_time_pass(void **state) {
 }
 
 
+static void run_stubborn(void *arg) {
+    rig *r = arg;
+    uint64_t word = 0;
+    while (far_host_now(r->fabric->host) < 100000)
+        rig_run1(r, rig_read(X, &word, 8));
+}
+
+
+static void posting_for_ever_on_a_dead_connection_lets_time_pass(void **state) {
+    (void)state;
+    rig r;
+    rig_connect(&r, rig_open("seed=1"));
+    far_sim_start(r.fabric, "stubborn", run_stubborn, &r);
+    far_sim_run_for(far_sim_world_of(r.fabric), 1000);
+    far_sim_kill(r.fabric);
+    assert_int_equal(far_sim_run(far_sim_world_of(r.fabric)), FAR_SIM_ENDED);
+    rig_disconnect(&r);
+    r.fabric->ops->close(r.fabric);
+}
+
+
 static void note_time(void *arg) {
     uint64_t *times = arg;
     times[1 + times[0]++] = 1;
@@ -357,12 +405,14 @@ static void faults_can_be_switched_while_running(void **state) {
     (void)state;
     rig r;
     uint64_t words[64] = {0};
-    rig_connect(&r, rig_open("seed=1"));
+    rig_connect(&r, rig_open("name=switch"));
     far_sim_world *world = far_sim_world_of(r.fabric);
     for (int i = 0; i < 10; i++)
         rig_run1(&r, rig_write(X, words, 8));
     assert_int_equal(far_sim_now(world), 24000);
     far_sim_set_faults(world, FAR_SIM_ALL_FAULTS);
+    far_fabric *joins = rig_open("name=switch,faults=none"); /* the options are those it was made with */
+    joins->ops->close(joins);
     for (int i = 0; i < 10; i++)
         rig_run1(&r, rig_write(X, words, 512));
     uint64_t with = far_sim_now(world) - 24000;
@@ -449,6 +499,7 @@ int main(void) {
         cmocka_unit_test(secrets_come_from_the_seed),
         cmocka_unit_test(clients_may_wait_inside_their_own_coroutines),
         cmocka_unit_test(polling_alone_lets_time_pass),
+        cmocka_unit_test(posting_for_ever_on_a_dead_connection_lets_time_pass),
         cmocka_unit_test(calls_are_made_at_their_time),
         cmocka_unit_test(the_same_seed_gives_the_same_run_byte_for_byte),
         cmocka_unit_test(the_trace_is_readable),

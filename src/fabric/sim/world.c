@@ -179,7 +179,7 @@ static void loop_leave(far_sim_world *world, loop_frame frame) {
 
 
 static uint64_t limit_of(const far_sim_world *world) {
-    return world->config.limit ? world->now + world->config.limit * SIM_PS : SIM_NEVER - 1;
+    return world->limit ? world->now + world->limit * SIM_PS : SIM_NEVER - 1;
 }
 
 
@@ -287,8 +287,8 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
 }
 
 
-/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still only waits
- * afterwards would hang for ever. */
+/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still
+ * only waits afterwards would hang for ever. */
 static void give_up(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
         fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
@@ -348,6 +348,8 @@ static int world_new(const sim_config *config, far_sim_world **made) {
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for a world");
     world->config = *config;
     world->cost = cost;
+    world->faults = config->faults;
+    world->limit = config->limit;
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
@@ -484,12 +486,12 @@ void *far_sim_memory(far_sim_world *world, unsigned node) {
 
 
 void far_sim_set_faults(far_sim_world *world, unsigned faults) {
-    world->config.faults = faults;
+    world->faults = faults;
 }
 
 
 void far_sim_limit(far_sim_world *world, uint64_t ns) {
-    world->config.limit = ns;
+    world->limit = ns;
 }
 
 
