@@ -105,14 +105,15 @@ struct far_index { /* one open index of one handle */
     int64_t options[FAR_OPTIONS_MAX]; /* common ones first, then the kind's, by position */
     char options_text[FAR_OPTIONS_TEXT_MAX + 1];
     void *state;               /* of the kind */
-    unsigned opens;            /* under the pool's lock */
-    atomic_uint uses;          /* operations under way */
-    bool internal;             /* opened by a walk or check, not by the user */
+    unsigned opens, walks;     /* by the user; by sweeps and checks. Under the pool's lock */
+    unsigned slot;             /* in the handle's table of open indexes */
+    atomic_uint uses;          /* operations and hooks under way: it is not closed before they end */
     far_index *next;           /* in the pool's list */
 };
 
 /* All kinds of this build, NULL-terminated: the toy map first, hidden once there is another. */
 extern const far_index_kind *const far_index_kinds[];
 const far_index_kind *far_index_kind_named(const char *name);
+bool far_index_kind_shown(const far_index_kind *kind); /* by far_kinds */
 
 #endif

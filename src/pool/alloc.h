@@ -49,6 +49,15 @@ int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
 
+bool far_memory_waits(far_session *s); /* retired memory will become free when the epoch moves */
+int far_memory_stat(struct far_task *t, far_pool_usage *usage); /* total, used, retired, free, leaked */
+struct far_report;
+int far_memory_check(struct far_task *t, struct far_report *report); /* the tables of all blocks */
+
+/* All slabs of an index that nobody has open: dropped, or never shown. */
+int far_blocks_drop_uid(struct far_task *t, uint32_t uid);
+void far_memory_index_closed(far_pool *pool, far_index *index); /* this handle has it no longer open */
+
 uint64_t far_alloc_round(uint64_t size);
 
 /* index NULL: memory of the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */

@@ -1,10 +1,11 @@
 /* Opening and closing pool handles and sessions. */
 #include "pool/handle.h"
+#include "pool/catalog.h"
+#include "runtime/budget.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 
 #include <stdlib.h>
-
-#define CACHE_BYTES_DEFAULT (64u << 20)
 
 
 /* ---- Guards of the public calls ---- */
@@ -68,14 +69,21 @@ void far_pool_reference(far_pool *pool) {
 }
 
 
+static void free_pool(far_pool *pool) {
+    far_rdwc_free(pool->rdwc);
+    far_latches_free(pool->latches);
+    far_budget_free(pool->budget);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+
 void far_pool_release(far_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     bool last = --pool->references == 0;
     pthread_mutex_unlock(&pool->lock);
-    if (!last)
-        return;
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
+    if (last)
+        free_pool(pool);
 }
 
 
@@ -95,7 +103,7 @@ static int start_session(far_task *t, void *arg) {
 
 static int end_session(far_task *t, void *arg) {
     (void)arg;
-    int err = far_memory_close(t);
+    int err = t->session->memory ? far_memory_close(t) : 0;
     if (err < 0)
         return err; /* what it holds is not given back: it stays registered, and is swept as a dead one */
     return far_client_unregister(t);
@@ -108,7 +116,7 @@ static void finish_session(far_session *s) {
     far_session_enter(s);
     far_session_drain(s);
     far_session_leave(s);
-    if (s->memory)
+    if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
     far_session_enter(s);
     far_session_drain(s);
@@ -144,6 +152,11 @@ static void unlink_session(far_pool *pool, far_session *s) {
 }
 
 
+static int declared_dead(void) {
+    return far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+}
+
+
 /* It is linked before it takes any pin: ticks must see all of them. */
 static int open_session(far_pool *pool, far_session **session) {
     far_session *s;
@@ -173,7 +186,7 @@ int far_session_open(far_pool *pool, far_session **session) {
     if (err < 0)
         return err;
     if (atomic_load_explicit(&pool->dead, memory_order_acquire))
-        err = far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+        err = declared_dead();
     else
         err = open_session(pool, session);
     far_pool_leave(pool);
@@ -190,8 +203,10 @@ void far_session_close(far_session *s) {
         unlink_session(pool, s);
         far_pool_leave(pool);
     } else { /* far_pool_close has given back what it held, or is about to */
-        while (!atomic_load_explicit(&pool->finished, memory_order_acquire))
+        atomic_fetch_add_explicit(&pool->calls, 1, memory_order_seq_cst);
+        while (!atomic_load_explicit(&pool->finished, memory_order_seq_cst))
             pause_briefly(pool);
+        far_pool_leave(pool);
         unlink_session(pool, s);
     }
     far_session_free(s);
@@ -243,11 +258,17 @@ static far_pool *make_pool(const far_pool_options *options) {
         return NULL;
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
-        pool->options.cache_bytes = CACHE_BYTES_DEFAULT;
+        pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
     pool->references = 1;
     pthread_mutex_init(&pool->lock, NULL);
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
-    return pool;
+    pool->budget = far_budget_new(pool->options.cache_bytes);
+    pool->latches = far_latches_new();
+    pool->rdwc = options->rdwc ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
+    if (pool->budget && pool->latches && (pool->rdwc || !options->rdwc))
+        return pool;
+    free_pool(pool);
+    return NULL;
 }
 
 
@@ -296,6 +317,8 @@ int far_pool_poll(far_pool *pool) {
     if (err < 0)
         return err;
     err = far_housekeeping(pool);
+    if (atomic_load_explicit(&pool->dead, memory_order_acquire))
+        err = declared_dead();
     far_pool_leave(pool);
     return err < 0 ? err : 0;
 }
@@ -312,6 +335,12 @@ static void stop_housekeeping(far_pool *pool) {
 }
 
 
+static int leave_catalog(far_task *t, void *arg) {
+    (void)arg;
+    return far_catalog_leave(t);
+}
+
+
 void far_pool_close(far_pool *pool) {
     if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
         return;
@@ -320,10 +349,12 @@ void far_pool_close(far_pool *pool) {
     stop_housekeeping(pool);
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
         finish_session(s);
+    far_session_call(pool->own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */
     close_own_session(pool);
-    far_fabric *fabric = pool->fabric;
+    atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
+    while (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)
+        pause_briefly(pool); /* closes of sessions that waited for us, on the fabric's host */
+    pool->fabric->ops->close(pool->fabric);
     pool->fabric = NULL;
-    fabric->ops->close(fabric);
-    atomic_store_explicit(&pool->finished, true, memory_order_release);
     far_pool_release(pool);
 }

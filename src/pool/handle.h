@@ -13,6 +13,15 @@ struct far_latches; /* runtime/latch.h */
 struct far_rdwc;    /* runtime/rdwc.h */
 struct far_quarantine; /* pool/sweep.c: what this handle knows of sweeps */
 
+#define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
+
+typedef struct far_opens { /* pool/opens.c: the handle's table of open indexes */
+    bool busy;             /* under the pool's lock: a task changes what is open */
+    far_addr table;        /* 0: none yet */
+    unsigned used;
+    uint64_t words[FAR_OPENS_MAX];
+} far_opens;
+
 struct far_pool {
     far_fabric *fabric;
     far_geometry geometry;
@@ -22,6 +31,7 @@ struct far_pool {
     far_session *sessions;     /* the user's */
     unsigned session_count;
     far_index *indexes;
+    far_opens opens;
     unsigned references;       /* open sessions, indexes and the handle itself: the last one frees */
     atomic_bool closed;        /* far_pool_close was called */
     atomic_bool finished;      /* ... and has given back everything but memory of this process */

@@ -70,6 +70,15 @@ static int fit_node(far_geometry *g, unsigned n) {
 }
 
 
+static int fit_nodes(far_geometry *g) {
+    int err = 0;
+    g->page_bytes = g->block_bytes / FAR_BLOCK_PAGES;
+    for (unsigned n = 0; n < g->nodes && err == 0; n++)
+        err = fit_node(g, n);
+    return err;
+}
+
+
 int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_capabilities *capabilities, uint64_t pool_id,
                       far_geometry *g) {
     if (nodes < 1 || nodes > FAR_NODES_MAX)
@@ -87,15 +96,12 @@ int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_cap
         total += node_bytes[n];
     }
     g->block_bytes = block_size_for(total);
-    g->page_bytes = g->block_bytes / FAR_BLOCK_PAGES;
     uint64_t slots = total / BYTES_PER_SLOT;
     g->session_slots = slots < SLOTS_MIN ? SLOTS_MIN : slots > SLOTS_MAX ? SLOTS_MAX : (unsigned)slots;
-    for (unsigned n = 0; n < nodes; n++) {
-        int err = fit_node(g, n);
-        if (err < 0)
-            return err;
-    }
-    return 0;
+    int err;
+    while ((err = fit_nodes(g)) < 0 && g->block_bytes > FAR_BLOCK_BYTES_MIN)
+        g->block_bytes /= 2; /* many small nodes, or one that is much smaller than the others */
+    return err;
 }
 
 

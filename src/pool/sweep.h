@@ -43,9 +43,17 @@ static inline uint32_t far_sweep_sequence(uint64_t word) {
 }
 
 
-/* What a walk reports to: every object linked throughout the walk. */
+/* What a walk reports to: every object linked throughout the walk. Whoever starts a walk puts this first into a struct of its own. */
 typedef struct far_walk far_walk;
-int far_walk_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size);
+struct far_walk {
+    int (*object)(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size); /* 0 or an error */
+};
+
+
+static inline int far_walk_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    return walk->object(walk, index, type, addr, size);
+}
+
 
 typedef struct far_sweep_result {
     uint64_t leaked_bytes;   /* not reachable, not free */

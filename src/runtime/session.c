@@ -139,6 +139,7 @@ static void task_end(far_task *t) {
     far_session *s = t->session;
     far_start(t); /* nothing must stay open; an error here has nobody to tell */
     far_task_wait_for(t, FAR_WAIT_ALL);
+    far_unlatch_all(t);
     far_pin_drop(t);
     far_scratch_back(t, (far_scratch_mark){NULL, 0});
     t->state = FAR_TASK_FREE;
@@ -402,6 +403,7 @@ void far_session_free(far_session *s) {
         far_context_free(s->tasks[i]->context);
         free(s->tasks[i]);
     }
+    far_ops_free(s);
     far_boxes_free(s);
     far_scratch_free(s);
     free(s);

@@ -5,6 +5,7 @@
 #include "pool/alloc.h"
 #include "pool/epoch.h"
 #include "runtime/coroutine.h"
+#include "runtime/latch.h"
 #include "runtime/random.h"
 #include "runtime/task.h"
 
@@ -55,6 +56,9 @@ struct far_task {
     far_task *woken_next;
 
     far_scratch_chunk *chunk;
+
+    struct far_rdwc_member *rdwc;             /* runtime/rdwc.c: set while it leads a round */
+    far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
 struct far_session {
@@ -117,5 +121,6 @@ void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the sched
 void far_task_batch_done(far_task *t);
 void far_boxes_free(far_session *s);
 void far_scratch_free(far_session *s);
+void far_ops_free(far_session *s); /* op.c */
 
 #endif

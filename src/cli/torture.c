@@ -1,0 +1,247 @@
+/* farindex torture: seeds on the simulator, one after the other or in parallel processes. */
+#include "verify/torture.h"
+#include "cli/cli.h"
+#include "index/index.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct torture_flags {
+    far_torture torture;
+    uint64_t seeds[2], clients, compute_nodes, memory_nodes, depth, atomic_bytes, jobs;
+    int masked_cas, in_order, rdwc, scans;
+    const char *faults, *history, *trace;
+} torture_flags;
+
+typedef struct job { /* a child process that runs every n-th seed, and tells the result of each */
+    pid_t pid;
+    int pipe;
+    uint64_t next; /* the seed it is at */
+} job;
+
+
+static int set_faults(far_torture *t, const char *text) {
+    t->tear = t->reorder = t->stall = t->crash = strcmp(text, "all") == 0;
+    if (t->tear || strcmp(text, "none") == 0)
+        return 0;
+    while (*text) {
+        size_t length = strcspn(text, ",+");
+        if (length == 4 && memcmp(text, "tear", 4) == 0)
+            t->tear = true;
+        else if (length == 7 && memcmp(text, "reorder", 7) == 0)
+            t->reorder = true;
+        else if (length == 5 && memcmp(text, "stall", 5) == 0)
+            t->stall = true;
+        else if (length == 5 && memcmp(text, "crash", 5) == 0)
+            t->crash = true;
+        else
+            return cli_wrong_usage("torture", "--faults: '%s' is not tear, reorder, stall, crash, none or all", text);
+        text += length + (text[length] != 0);
+    }
+    return 0;
+}
+
+
+static int check_flags(torture_flags *f) {
+    far_torture *t = &f->torture;
+    if (!t->kind)
+        return cli_wrong_usage("torture", "--index KIND is needed");
+    if (!far_index_kind_named(t->kind))
+        return cli_wrong_usage("torture", "--index: there is no kind '%s'; see 'farindex kinds'", t->kind);
+    if (f->clients < 1 || f->clients > 1000 || f->compute_nodes < 1 || f->compute_nodes > f->clients)
+        return cli_wrong_usage("torture", "--clients takes 1..1000, --compute-nodes 1 to as many as clients");
+    if (f->memory_nodes < 1 || f->memory_nodes > 16)
+        return cli_wrong_usage("torture", "--memory-nodes takes 1..16");
+    if (f->depth < 1 || f->depth > 200)
+        return cli_wrong_usage("torture", "--depth takes 1..200");
+    if (f->atomic_bytes != 8 && f->atomic_bytes != 64)
+        return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
+    if (t->value_bytes[1] > FAR_VALUE_MAX)
+        return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
+    if (t->key_space < 1 || t->ops < 1)
+        return cli_wrong_usage("torture", "--key-space and --ops take 1 or more");
+    if (f->jobs < 1 || f->jobs > 64)
+        return cli_wrong_usage("torture", "--jobs takes 1..64");
+    if (f->jobs > 1 && (f->history || f->trace))
+        return cli_wrong_usage("torture", "--history and --trace go with --jobs 1");
+    if (f->compute_nodes == 1)
+        t->crash = false; /* one always survives */
+    t->clients = (unsigned)f->clients;
+    t->compute_nodes = (unsigned)f->compute_nodes;
+    t->memory_nodes = (unsigned)f->memory_nodes;
+    t->depth = (unsigned)f->depth;
+    t->atomic_bytes = (unsigned)f->atomic_bytes;
+    t->masked_cas = f->masked_cas;
+    t->atomics_in_order = f->in_order;
+    t->rdwc = f->rdwc;
+    t->scans = f->scans && far_index_kind_named(t->kind)->scan;
+    return set_faults(t, f->faults);
+}
+
+
+static int open_file(const char *path, FILE **file) {
+    if (!path)
+        return 0;
+    *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    return *file ? 0 : cli_failed("%s: %s", path, strerror(errno));
+}
+
+
+static void close_file(FILE *file) {
+    if (file && file != stdout && fclose(file) != 0)
+        cli_failed("a file could not be written to its end: %s", strerror(errno));
+}
+
+
+static void add(far_torture_result *sum, const far_torture_result *one) {
+    sum->seeds += one->seeds;
+    sum->ops += one->ops;
+    sum->crashes += one->crashes;
+    sum->violations += one->violations;
+    sum->problems += one->problems;
+    sum->gave_up += one->gave_up;
+}
+
+
+static int run_inline(const torture_flags *f, far_torture_result *sum) {
+    for (uint64_t seed = f->seeds[0]; seed <= f->seeds[1]; seed++) {
+        far_torture_result one = {0};
+        cli_progress("seed %" PRIu64 " of %" PRIu64 "..%" PRIu64 ": %" PRIu64 " violations so far", seed, f->seeds[0], f->seeds[1], sum->violations);
+        if (far_torture_run(&f->torture, seed, &one, stdout) < 0)
+            return cli_failed("seed %" PRIu64 ": %s", seed, far_last_error());
+        if (f->torture.verbose)
+            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.trace_hash);
+        add(sum, &one);
+        if (seed == UINT64_MAX)
+            break;
+    }
+    return 0;
+}
+
+
+static void child_main(const torture_flags *f, uint64_t first, int out) {
+    for (uint64_t seed = first; seed <= f->seeds[1] && seed >= first; seed += f->jobs) {
+        far_torture_result one = {0};
+        if (far_torture_run(&f->torture, seed, &one, stdout) < 0) {
+            fprintf(stderr, "farindex: seed %" PRIu64 ": %s\n", seed, far_last_error());
+            _exit(CLI_FAILED);
+        }
+        fflush(stdout);
+        if (write(out, &one, sizeof(one)) != sizeof(one))
+            _exit(CLI_FAILED);
+    }
+    _exit(CLI_DONE);
+}
+
+
+static int start_job(const torture_flags *f, job *j, uint64_t first) {
+    int ends[2];
+    if (pipe(ends) != 0)
+        return cli_failed("pipe: %s", strerror(errno));
+    fflush(NULL);
+    j->pid = fork();
+    if (j->pid < 0)
+        return cli_failed("fork: %s", strerror(errno));
+    if (j->pid == 0) {
+        close(ends[0]);
+        child_main(f, first, ends[1]);
+    }
+    close(ends[1]);
+    j->pipe = ends[0];
+    j->next = first;
+    return 0;
+}
+
+
+/* Seeds are told in the order of each job; a job that dies took its seed with it. */
+static int run_jobs(const torture_flags *f, far_torture_result *sum) {
+    job jobs[64];
+    int status = 0;
+    for (uint64_t i = 0; i < f->jobs; i++)
+        if (start_job(f, &jobs[i], f->seeds[0] + i) != 0)
+            return CLI_FAILED;
+    for (bool any = true; any;) {
+        any = false;
+        for (uint64_t i = 0; i < f->jobs; i++) {
+            far_torture_result one;
+            if (jobs[i].pipe < 0 || read(jobs[i].pipe, &one, sizeof(one)) != sizeof(one)) {
+                if (jobs[i].pipe >= 0)
+                    close(jobs[i].pipe);
+                jobs[i].pipe = -1;
+                continue;
+            }
+            any = true;
+            add(sum, &one);
+            jobs[i].next += f->jobs;
+            cli_progress("%" PRIu64 " of %" PRIu64 " seeds: %" PRIu64 " violations so far", sum->seeds, f->seeds[1] - f->seeds[0] + 1, sum->violations);
+        }
+    }
+    for (uint64_t i = 0; i < f->jobs; i++) {
+        int how;
+        if (waitpid(jobs[i].pid, &how, 0) == jobs[i].pid && how != 0) {
+            cli_failed("seed %" PRIu64 " ended its process (%s %d)", jobs[i].next, WIFSIGNALED(how) ? "signal" : "status",
+                       WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+            status = CLI_FAILED;
+        }
+    }
+    return status;
+}
+
+
+int cli_torture(int argc, char **argv) {
+    torture_flags f = {.seeds = {1, 100}, .jobs = 1, .faults = "all", .atomic_bytes = 64, .masked_cas = 1, .rdwc = 1, .scans = 1};
+    far_torture *t = &f.torture;
+    far_torture_init(t);
+    f.clients = t->clients;
+    f.compute_nodes = t->compute_nodes;
+    f.memory_nodes = t->memory_nodes;
+    f.depth = t->depth;
+    const cli_option options[] = {
+        {"index", CLI_TEXT, &t->kind, "KIND", "what to torture"},
+        {"seeds", CLI_RANGE, f.seeds, "FIRST..LAST", "seeds to explore; one number replays that seed (1..100)"},
+        {"clients", CLI_NUMBER, &f.clients, "N", "clients (4)"},
+        {"compute-nodes", CLI_NUMBER, &f.compute_nodes, "N", "compute nodes they sit on; a crash takes one, one survives (2)"},
+        {"memory-nodes", CLI_NUMBER, &f.memory_nodes, "N", "memory nodes (2)"},
+        {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (200)"},
+        {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (1)"},
+        {"key-space", CLI_NUMBER, &t->key_space, "N", "how many keys they work on (8)"},
+        {"keys", CLI_TEXT, &t->keys, "u64|email|prefix", "their kind (u64)"},
+        {"value-size", CLI_RANGE_BYTES, t->value_bytes, "N|A..B", "bytes of a value (8..200)"},
+        {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},
+        {"atomic-bytes", CLI_NUMBER, &f.atomic_bytes, "8|64", "the unit at which READs and WRITEs tear (64)"},
+        {"masked-cas", CLI_SWITCH, &f.masked_cas, "on|off", "does the fabric have it (on)"},
+        {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
+        {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
+        {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
+        {"scans", CLI_SWITCH, &f.scans, "on|off", "scans among the operations (on, where the kind can)"},
+        {"cache", CLI_BYTES, &t->cache_bytes, "SIZE", "cache of a compute node (1M)"},
+        {"pool-size", CLI_BYTES, &t->pool_bytes, "SIZE", "far memory, over all memory nodes (16M)"},
+        {"history", CLI_TEXT, &f.history, "FILE", "writes one JSON object per operation"},
+        {"trace", CLI_TEXT, &f.trace, "FILE", "writes the verb trace"},
+        {"jobs", CLI_NUMBER, &f.jobs, "N", "seeds in parallel processes (1)"},
+        {"verbose", CLI_FLAG, &t->verbose, NULL, "one line per seed, with the hash of its trace"},
+        {NULL, CLI_FLAG, NULL, NULL, NULL},
+    };
+    static const char notes[] = "Every history is checked for linearizability per key and for the scan rule, the index for a sound structure, the\n"
+                                "pool for lost memory. The same flags and one seed replay a run byte for byte. Exit 0 only if nothing was found.\n";
+    bool help;
+    int err = cli_parse(argc, argv, "torture --index KIND [OPTIONS]", options, notes, NULL, &help);
+    if (err || help)
+        return err;
+    if ((err = check_flags(&f)) || (err = open_file(f.history, &t->history)) || (err = open_file(f.trace, &t->trace)))
+        return err;
+    far_torture_result sum = {0};
+    err = f.jobs > 1 ? run_jobs(&f, &sum) : run_inline(&f, &sum);
+    cli_progress_end();
+    close_file(t->history);
+    close_file(t->trace);
+    if (sum.gave_up)
+        printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
+    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64 " check problems\n", t->kind,
+           sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
+    return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_FAILED : CLI_DONE;
+}

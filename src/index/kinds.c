@@ -1,0 +1,28 @@
+/* The kinds of this build. A new kind is one line here. */
+#include "index/index.h"
+
+#include <string.h>
+
+extern const far_index_kind far_toy_kind;
+
+const far_index_kind *const far_index_kinds[] = {
+    &far_toy_kind,
+    NULL,
+};
+
+
+const far_index_kind *far_index_kind_named(const char *name) {
+    for (unsigned i = 0; far_index_kinds[i]; i++)
+        if (strcmp(far_index_kinds[i]->name, name) == 0)
+            return far_index_kinds[i];
+    return NULL;
+}
+
+
+/* The toy map is shown as long as there is nothing better. */
+bool far_index_kind_shown(const far_index_kind *kind) {
+    bool any = false;
+    for (unsigned i = 0; far_index_kinds[i]; i++)
+        any |= !far_index_kinds[i]->hidden;
+    return !kind->hidden || !any;
+}

@@ -1,0 +1,80 @@
+/* The toy map as bytes.
+ *
+ *   root (the descriptor)   {magic, slots, stripes, slot bytes} and the address of every stripe
+ *   stripe                  one per memory node: slot i of the map is slot i / stripes of stripe i % stripes
+ *   slot                    the word, and with locks its lock word behind it
+ *     word                  address / 16: 44 | bytes / 16: 20 << 44 of the slot's bucket, 0 = no keys
+ *     lock                  0, or client id 14 | generation 16 << 14 | task 8 << 30 | 1 << 63
+ *   bucket                  {count, bytes} and all pairs whose keys hash to the slot, sorted; immutable
+ *     pair                  {key length, value length}, key, zeros to a multiple of 8, value, zeros to a multiple of 8 */
+#ifndef FAR_INDEX_TOY_LAYOUT_H
+#define FAR_INDEX_TOY_LAYOUT_H
+
+#include "index/index.h"
+#include "pool/superblock.h"
+
+enum { TOY_TYPE_ROOT, TOY_TYPE_STRIPE, TOY_TYPE_BUCKET, TOY_TYPES };
+
+#define TOY_MAGIC 0x70616d796f74ull
+#define TOY_BUCKET_MAX ((1u << 24) - FAR_GRANULE) /* bytes: what 20 bits of granules can say */
+
+typedef struct toy_root {
+    uint64_t magic;
+    uint64_t slots;
+    uint32_t stripes, slot_bytes;
+    uint64_t unused;
+    uint64_t stripe[]; /* addresses */
+} toy_root;
+
+typedef struct toy_bucket {
+    uint32_t count; /* pairs */
+    uint32_t bytes; /* of the whole bucket, a multiple of 16 */
+} toy_bucket;
+
+typedef struct toy_pair {
+    uint32_t key_length, value_length;
+} toy_pair;
+
+_Static_assert(sizeof(toy_root) == 32 && sizeof(toy_bucket) == 8 && sizeof(toy_pair) == 8, "no padding");
+
+
+static inline uint64_t toy_word(far_addr bucket, uint64_t bytes) {
+    return bucket / FAR_GRANULE | bytes / FAR_GRANULE << 44;
+}
+
+
+static inline far_addr toy_word_addr(uint64_t word) {
+    return (word & ((1ull << 44) - 1)) * FAR_GRANULE;
+}
+
+
+static inline uint64_t toy_word_bytes(uint64_t word) {
+    return (word >> 44) * FAR_GRANULE;
+}
+
+
+static inline uint64_t toy_lock(unsigned client, unsigned generation, unsigned task) {
+    return (uint64_t)client | (uint64_t)generation << 14 | (uint64_t)task << 30 | 1ull << 63;
+}
+
+
+static inline unsigned toy_lock_client(uint64_t lock) {
+    return (unsigned)lock & 0x3fff;
+}
+
+
+static inline unsigned toy_lock_generation(uint64_t lock) {
+    return (unsigned)(lock >> 14) & 0xffff;
+}
+
+
+static inline uint64_t toy_round(uint64_t bytes, uint64_t step) {
+    return (bytes + step - 1) / step * step;
+}
+
+
+static inline uint64_t toy_pair_bytes(uint64_t key_length, uint64_t value_length) {
+    return sizeof(toy_pair) + toy_round(key_length, 8) + toy_round(value_length, 8);
+}
+
+#endif

@@ -1,0 +1,179 @@
+/* Writing: build the new bucket, then swing the slot to it. */
+#include "index/toy/toy.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+typedef struct change { /* what a write wants */
+    far_op_kind how;
+    far_bytes key;
+    const far_bytes *value; /* NULL: remove */
+} change;
+
+
+/* Whether the change applies to what is there. */
+static int decide(const change *c, bool present) {
+    if (c->how == FAR_OP_INSERT)
+        return present ? FAR_ERR_EXISTS : 0;
+    if (c->how == FAR_OP_UPDATE || c->how == FAR_OP_DELETE)
+        return present ? 0 : FAR_ERR_NOT_FOUND;
+    return 0;
+}
+
+
+static void put_bucket(far_task *t, far_addr addr, const toy_bucket *bucket) {
+    for (uint64_t at = 0; at < bucket->bytes; at += FAR_VERB_BYTES_MAX)
+        far_write(t, addr + at, (const char *)bucket + at,
+                  bucket->bytes - at < FAR_VERB_BYTES_MAX ? bucket->bytes - at : FAR_VERB_BYTES_MAX);
+}
+
+
+/* The node of the slot is a wish only: elsewhere the write costs one round trip more. */
+static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const toy_bucket *bucket, far_addr *addr) {
+    far_object object;
+    unsigned node = far_addr_node(slot), flags = 0;
+    if (toy_state_of(index)->fault == TOY_UNORDERED)
+        node = (node + 1) % far_task_fabric(t)->nodes;
+    int err = far_alloc(t, index, TOY_TYPE_BUCKET, bucket->bytes, node, flags, &object);
+    if (err >= 0)
+        *addr = object.addr;
+    return err;
+}
+
+
+/* TOY_TORN_READ: a reader may see the value half written. */
+static int write_in_place(far_task *t, const toy_image *image, far_bytes old, const far_bytes *value) {
+    uint64_t bytes = toy_round(value->length, 8), offset = (uint64_t)((const char *)old.data - (const char *)image->bucket);
+    char *padded = far_scratch(t, bytes);
+    if (!padded)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
+    memset(padded, 0, bytes);
+    memcpy(padded, value->data, value->length);
+    far_write(t, toy_word_addr(image->word) + offset, padded, bytes);
+    return far_wait(t);
+}
+
+
+static void retire_old(far_task *t, far_index *index, uint64_t word) {
+    if (word == 0)
+        return;
+    if (toy_state_of(index)->fault == TOY_EARLY_FREE)
+        far_free(t, index, TOY_TYPE_BUCKET, toy_word_addr(word), toy_word_bytes(word));
+    else
+        far_retire(t, index, TOY_TYPE_BUCKET, toy_word_addr(word), toy_word_bytes(word));
+}
+
+
+/* Writes the bucket (if any) and swings the slot. A WRITE takes effect before what is posted after it to the same node: there both go
+ * in one batch. 1: done; 0: somebody was faster, and nothing of ours is left. */
+static int publish(far_task *t, far_index *index, far_addr slot, uint64_t old, const toy_bucket *bucket) {
+    toy_fault fault = toy_state_of(index)->fault;
+    uint64_t word = 0, seen = old;
+    far_addr addr = 0;
+    int err;
+    if (bucket) {
+        if ((err = alloc_bucket(t, index, slot, bucket, &addr)) < 0)
+            return err;
+        put_bucket(t, addr, bucket);
+        word = toy_word(addr, bucket->bytes);
+        if (far_addr_node(addr) != far_addr_node(slot) && fault != TOY_UNORDERED && (err = far_wait(t)) < 0)
+            return err;
+    }
+    far_point(t, "toy:publish");
+    if (fault == TOY_LOST_UPDATE)
+        far_write(t, slot, &word, 8);
+    else
+        far_cas(t, slot, old, word, &seen);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    if (seen == old) {
+        far_point(t, "toy:published");
+        retire_old(t, index, old);
+        return 1;
+    }
+    if (bucket)
+        far_free(t, index, TOY_TYPE_BUCKET, addr, bucket->bytes);
+    return fault == TOY_DROPPED_WRITE ? 1 : 0;
+}
+
+
+static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const change *c) {
+    far_addr addr = toy_slot_addr(toy_state_of(index), slot);
+    for (unsigned attempt = 0;; attempt++) {
+        far_scratch_mark mark = far_scratch_here(t);
+        toy_image image;
+        toy_bucket *made;
+        far_bytes old;
+        int err = toy_read_slot(t, index, slot, &image);
+        if (err < 0)
+            return err;
+        bool present = toy_find(image.bucket, c->key, &old);
+        if ((err = decide(c, present)) < 0)
+            return err;
+        if (toy_state_of(index)->fault == TOY_TORN_READ && present && c->value && c->value->length && old.length == c->value->length)
+            return write_in_place(t, &image, old, c->value);
+        if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
+            return err;
+        if ((err = publish(t, index, addr, image.word, made)) != 0)
+            return err < 0 ? err : 0;
+
+        far_count_retry(t);
+        far_scratch_back(t, mark);
+        far_back_off(t, attempt);
+    }
+}
+
+
+/* Under the lock nobody else writes the slot: a WRITE does, and the unlock follows it in the same batch. */
+static int write_locked(far_task *t, far_index *index, uint64_t slot, const change *c) {
+    far_addr addr = toy_slot_addr(toy_state_of(index), slot), bucket = 0;
+    uint64_t word = 0, unlocked = 0;
+    toy_image image;
+    toy_bucket *made;
+    far_bytes old;
+    int err = toy_read_slot(t, index, slot, &image);
+    if (err < 0 || (err = decide(c, toy_find(image.bucket, c->key, &old))) < 0)
+        return err;
+    if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
+        return err;
+    if (made) {
+        if ((err = alloc_bucket(t, index, addr, made, &bucket)) < 0)
+            return err;
+        put_bucket(t, bucket, made);
+        word = toy_word(bucket, made->bytes);
+        if (far_addr_node(bucket) != far_addr_node(addr) && (err = far_wait(t)) < 0)
+            return err;
+    }
+    far_point(t, "toy:publish");
+    far_write(t, addr, &word, 8);
+    far_write(t, addr + 8, &unlocked, 8);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    far_point(t, "toy:published");
+    retire_old(t, index, image.word);
+    return 1;
+}
+
+
+static int write_slot(far_task *t, far_index *index, const change *c) {
+    uint64_t slot = toy_slot_of(index, c->key);
+    if (!toy_state_of(index)->locks)
+        return write_lock_free(t, index, slot, c);
+    int err = toy_lock_slot(t, index, slot);
+    if (err < 0)
+        return err;
+    if ((err = write_locked(t, index, slot, c)) > 0)
+        return 0;
+    int unlocked = toy_unlock_slot(t, index, slot); /* nothing was changed */
+    return unlocked < 0 ? unlocked : err;
+}
+
+
+int toy_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    return write_slot(t, index, &(change){how, key, &value});
+}
+
+
+int toy_remove(far_task *t, far_index *index, far_bytes key) {
+    return write_slot(t, index, &(change){FAR_OP_DELETE, key, NULL});
+}

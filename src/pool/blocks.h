@@ -1,0 +1,213 @@
+/* The allocator's tables in far memory: what they look like, and the verbs that change them. One writer or one CAS per word.
+ *
+ * Block entry, 16 bytes.
+ *   word 0  kind 3 | used 1 << 3 | quarantined 1 << 4 | owner or run 30 << 5 | length 17 << 35 | stable 1 << 52
+ *             free    nobody's, all bytes zero; used: it was somebody's before. All zero: free and never used.
+ *             owned   (id 14, generation 16) cuts it into slabs
+ *             orphan  holds slabs, owned by nobody: to be adopted
+ *             run     the first of `length` blocks that are one object (uid 24, type 6); head and bodies change hands with this word
+ *             body    part of a run, `length` blocks behind its head
+ *             wiping  the first of `length` blocks that (id, generation) makes free
+ *           changed by CAS only; quarantined: a sweep covers it (pool/sweep.h)
+ *   word 1  low half: sequence number of the last sweep that covered it; high half: of the last one that may have freed what it did
+ *           not meet there. Written by the sweeper only.
+ *
+ * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
+ *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | in use 1 << 63
+ * Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where objects begin.
+ *
+ * Free bitmap, 1 bit per 16 bytes: the object that begins there is free and belongs to the pool. Giving back adds the bits of a word
+ * by FAA (every object has one holder, so no bit is set twice), the owner of the block takes them by subtracting what it read. Free
+ * pages have no bits; a page is at least one word, so slabs share none. */
+#ifndef FAR_POOL_BLOCKS_H
+#define FAR_POOL_BLOCKS_H
+
+#include "pool/superblock.h"
+
+#define FAR_BLOCK_ENTRY_BYTES 16
+#define FAR_WORD_GRANULES 64 /* of one bitmap word */
+
+typedef enum {
+    FAR_BLOCK_FREE,
+    FAR_BLOCK_OWNED,
+    FAR_BLOCK_ORPHAN,
+    FAR_BLOCK_RUN,
+    FAR_BLOCK_BODY,
+    FAR_BLOCK_WIPING,
+    FAR_BLOCK_KINDS
+} far_block_kind;
+
+typedef struct far_block_state {
+    far_block_kind kind;
+    bool used, quarantined, stable;
+    unsigned id, generation; /* owned, wiping */
+    uint32_t uid;            /* run */
+    unsigned type;
+    uint32_t length; /* run, wiping; body: distance from the head */
+} far_block_state;
+
+typedef struct far_page_state {
+    bool in_use, stable;
+    uint32_t uid;
+    unsigned type, pages;
+    uint64_t size;
+} far_page_state;
+
+
+static inline uint64_t far_block_pack(const far_block_state *s) {
+    uint64_t who = 0;
+    if (s->kind == FAR_BLOCK_OWNED || s->kind == FAR_BLOCK_WIPING)
+        who = (uint64_t)s->id | (uint64_t)s->generation << 14;
+    else if (s->kind == FAR_BLOCK_RUN)
+        who = (uint64_t)s->uid | (uint64_t)s->type << 24;
+    return (uint64_t)s->kind | (uint64_t)s->used << 3 | (uint64_t)s->quarantined << 4 | who << 5 |
+           (uint64_t)s->length << 35 | (uint64_t)s->stable << 52;
+}
+
+
+static inline far_block_state far_block_unpack(uint64_t word) {
+    far_block_state s = {.kind = (far_block_kind)(word & 7),
+                         .used = word >> 3 & 1,
+                         .quarantined = word >> 4 & 1,
+                         .stable = word >> 52 & 1,
+                         .length = (uint32_t)(word >> 35) & 0x1ffff};
+    if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING) {
+        s.id = (unsigned)(word >> 5) & 0x3fff;
+        s.generation = (unsigned)(word >> 19) & 0xffff;
+    } else if (s.kind == FAR_BLOCK_RUN) {
+        s.uid = (uint32_t)(word >> 5) & 0xffffff;
+        s.type = (unsigned)(word >> 29) & 0x3f;
+    }
+    return s;
+}
+
+
+static inline uint64_t far_page_pack(const far_page_state *s) {
+    return (uint64_t)s->uid | (uint64_t)s->type << 24 | s->size / FAR_GRANULE << 30 | (uint64_t)s->pages << 50 |
+           (uint64_t)s->stable << 57 | (uint64_t)s->in_use << 63;
+}
+
+
+static inline far_page_state far_page_unpack(uint64_t word) {
+    return (far_page_state){.in_use = word >> 63 & 1,
+                            .stable = word >> 57 & 1,
+                            .uid = (uint32_t)word & 0xffffff,
+                            .type = (unsigned)(word >> 24) & 0x3f,
+                            .pages = (unsigned)(word >> 50) & 0x7f,
+                            .size = (word >> 30 & 0xfffff) * FAR_GRANULE};
+}
+
+_Static_assert(FAR_BLOCK_BYTES_MAX / 2 / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
+_Static_assert(FAR_NODE_BYTES_MAX / FAR_BLOCK_BYTES_MAX < 1u << 17, "a run of all blocks fits its field");
+_Static_assert(FAR_BLOCK_PAGES == 64, "the pages of a block are the bits of a word");
+_Static_assert(FAR_BLOCK_BYTES_MIN / FAR_BLOCK_PAGES >= FAR_GRANULE * FAR_WORD_GRANULES, "slabs share no bitmap word");
+
+
+static inline uint32_t far_stamp_covered(uint64_t stamp) {
+    return (uint32_t)stamp;
+}
+
+
+static inline uint32_t far_stamp_freed(uint64_t stamp) {
+    return (uint32_t)(stamp >> 32);
+}
+
+
+static inline uint64_t far_stamp_pack(uint32_t covered, uint32_t freed) {
+    return (uint64_t)covered | (uint64_t)freed << 32;
+}
+
+
+/* A block by its place, and all its places in far memory. */
+typedef struct far_block_id {
+    unsigned node;
+    uint32_t index;
+} far_block_id;
+
+
+static inline far_addr far_block_base(const far_geometry *g, far_block_id b) {
+    return far_addr_make(b.node, g->node[b.node].first_block + b.index * g->block_bytes);
+}
+
+
+static inline far_addr far_block_entry(const far_geometry *g, far_block_id b) {
+    return far_addr_make(b.node, g->node[b.node].entries + (uint64_t)b.index * FAR_BLOCK_ENTRY_BYTES);
+}
+
+
+static inline far_addr far_block_stamp(const far_geometry *g, far_block_id b) {
+    return far_block_entry(g, b) + 8;
+}
+
+
+static inline far_addr far_block_page(const far_geometry *g, far_block_id b, unsigned page) {
+    return far_addr_make(b.node, g->node[b.node].pages + ((uint64_t)b.index * FAR_BLOCK_PAGES + page) * 8);
+}
+
+
+static inline uint64_t far_bitmap_bytes(const far_geometry *g) { /* of one block */
+    return g->block_bytes / FAR_GRANULE / 8;
+}
+
+
+static inline far_addr far_block_bitmap(const far_geometry *g, far_block_id b) {
+    return far_addr_make(b.node, g->node[b.node].bitmaps + b.index * far_bitmap_bytes(g));
+}
+
+
+/* The block that holds an address; false: it lies in none. */
+static inline bool far_block_of(const far_geometry *g, far_addr addr, far_block_id *b) {
+    unsigned node = far_addr_node(addr);
+    uint64_t offset = far_addr_offset(addr);
+    if (addr >> 48 != 0 || node >= g->nodes || offset < g->node[node].first_block)
+        return false;
+    uint64_t index = (offset - g->node[node].first_block) / g->block_bytes;
+    b->node = node;
+    b->index = (uint32_t)index;
+    return index < g->node[node].blocks;
+}
+
+
+static inline uint64_t far_block_inner(const far_geometry *g, far_addr addr) { /* offset inside its block */
+    return (far_addr_offset(addr) - g->node[far_addr_node(addr)].first_block) % g->block_bytes;
+}
+
+
+/* Number of a block among those of all nodes. */
+uint64_t far_block_number(const far_geometry *g, far_block_id b);
+uint64_t far_block_total(const far_geometry *g);
+
+/* Pure: the size an object of this alignment gets, 0 = impossible; whether it is a run of blocks; the pages of its slabs. */
+uint64_t far_size_class(uint64_t size, unsigned align);
+bool far_size_is_run(const far_geometry *g, uint64_t size);
+unsigned far_slab_pages(uint64_t page_bytes, uint64_t size);
+
+
+static inline uint32_t far_slab_objects(uint64_t page_bytes, const far_page_state *page) {
+    return page->size == 0 ? 0 : (uint32_t)(page->pages * page_bytes / page->size);
+}
+
+
+static inline uint32_t far_run_blocks(const far_geometry *g, uint64_t size) {
+    return (uint32_t)((size + g->block_bytes - 1) / g->block_bytes);
+}
+
+
+/* True when the page words of a block describe slabs that lie inside it and do not overlap. */
+bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]);
+
+/* Verbs. Waited for. */
+int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, uint64_t *entries); /* 2 words each */
+int far_block_swap(far_task *t, far_block_id b, uint64_t *word, const far_block_state *to); /* 1: done, 0: *word is what was there */
+int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
+
+/* Takes `count` neighbouring free blocks as owned by the task's session, at least one of which was used before: *used. 1: done,
+ * 0: there are none. */
+int far_blocks_take(far_task *t, unsigned node, uint32_t count, far_block_id *first, bool *used);
+
+/* A run: made of blocks that were taken; freed by whoever holds the object (0: it is quarantined, or was freed by somebody else). */
+int far_run_make(far_task *t, far_block_id head, uint32_t length, uint32_t uid, unsigned type, bool stable);
+int far_run_free(far_task *t, far_block_id head, const far_block_state *expected);
+int far_run_finish(far_task *t, far_block_id head, uint64_t word); /* word: wiping, and its owner is this session or dead */
+
+#endif

@@ -1,0 +1,464 @@
+/* The catalog: finding, listing, creating and dropping indexes. Opening and closing are in opens.c.
+ *
+ * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it is held, so
+ * a CAS that finds the word unchanged finds the list unchanged. */
+#include "pool/catalog.h"
+#include "index/options.h"
+#include "pool/catalog_layout.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+
+static far_addr catalog_word(void) {
+    return far_addr_make(0, FAR_SUPER_CATALOG);
+}
+
+
+static uint64_t name_hash(const char *name) {
+    return XXH3_64bits(name, strlen(name));
+}
+
+
+static uint64_t record_check(const far_index_record *record) {
+    return XXH3_64bits(&record->uid, offsetof(far_index_record, check) - offsetof(far_index_record, uid));
+}
+
+
+void far_catalog_unpin(far_task *t) {
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    far_pin_drop(t);
+}
+
+
+static int broken_catalog(const char *what) {
+    return far_fail(FAR_ERR_CORRUPT, "the catalog is broken: %s", what);
+}
+
+
+int far_catalog_look(far_task *t, far_catalog_view *view) {
+    *view = (far_catalog_view){0};
+    int err = far_read_word(t, catalog_word(), &view->word);
+    if (err < 0 || view->word == 0)
+        return err;
+
+    uint64_t bytes = far_catalog_word_bytes(view->word);
+    if (bytes <= sizeof(far_catalog_head))
+        return broken_catalog("its word");
+    far_catalog_head *head = far_scratch(t, bytes);
+    if (!head)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    far_read(t, far_catalog_word_addr(view->word), head, bytes);
+    if ((err = far_wait(t)) < 0)
+        return err;
+
+    if (head->magic != FAR_CATALOG_MAGIC || head->count != (bytes - sizeof(*head)) / sizeof(far_catalog_entry) ||
+        head->check != XXH3_64bits(head + 1, bytes - sizeof(*head)))
+        return broken_catalog("its object");
+    view->count = head->count;
+    view->entries = (far_catalog_entry *)(head + 1);
+    return 0;
+}
+
+
+const far_catalog_entry *far_catalog_find_uid(const far_catalog_view *view, uint32_t uid) {
+    for (unsigned i = 0; i < view->count; i++)
+        if (view->entries[i].uid == uid)
+            return &view->entries[i];
+    return NULL;
+}
+
+
+int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record) {
+    far_read(t, entry->record, record, sizeof(*record));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (record->magic != FAR_RECORD_MAGIC || record->uid != entry->uid || record->check != record_check(record) ||
+        record->kind[sizeof(record->kind) - 1] || record->name[FAR_NAME_MAX] || record->options[FAR_OPTIONS_TEXT_MAX])
+        return broken_catalog("a record");
+    return 0;
+}
+
+
+int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry,
+                     far_index_record *record) {
+    uint64_t hash = name_hash(name);
+    for (unsigned i = 0; i < view->count; i++) {
+        if (view->entries[i].name_hash != hash)
+            continue;
+        int err = far_catalog_read_record(t, &view->entries[i], record);
+        if (err < 0)
+            return err;
+        if (strcmp(record->name, name) == 0) {
+            *entry = view->entries[i];
+            return 0;
+        }
+    }
+    return far_fail(FAR_ERR_NOT_FOUND, "there is no index '%s'", name);
+}
+
+
+int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark) {
+    int dead = far_is_dead(t, far_drop_mark_id(mark), far_drop_mark_generation(mark));
+    if (dead <= 0)
+        return dead;
+    far_point(t, "catalog:clear_mark");
+    uint64_t old;
+    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), mark, 0, &old);
+    return err < 0 ? err : 1;
+}
+
+
+/* Puts a catalog of `count` entries in the place of the one that `view` shows. 1: done; 0: somebody was faster. */
+static int swing(far_task *t, const far_catalog_view *view, const far_catalog_entry *entries, unsigned count) {
+    uint64_t bytes = sizeof(far_catalog_head) + count * sizeof(far_catalog_entry), word = 0, old;
+    far_object object = {0};
+    int err;
+    if (count) {
+        if ((err = far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object)) < 0)
+            return err;
+        far_catalog_head *head = far_scratch(t, bytes);
+        if (!head) {
+            far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+        }
+        *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .count = count};
+        memcpy(head + 1, entries, count * sizeof(far_catalog_entry));
+        head->check = XXH3_64bits(head + 1, count * sizeof(far_catalog_entry));
+        far_write(t, object.addr, head, bytes);
+        if ((err = far_wait(t)) < 0)
+            return err;
+        word = far_catalog_word(object.addr, bytes);
+    }
+
+    far_point(t, "catalog:swing");
+    if ((err = far_cas_word(t, catalog_word(), view->word, word, &old)) < 0)
+        return err;
+    if (old != view->word) {
+        far_count_retry(t);
+        if (count)
+            far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
+        return 0;
+    }
+    if (view->word)
+        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word), far_catalog_word_bytes(view->word));
+    return 1;
+}
+
+
+/* Lists an index; FAR_ERR_EXISTS when the name is taken. */
+static int list_index(far_task *t, const char *name, const far_catalog_entry *added) {
+    for (;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        far_catalog_entry found;
+        far_index_record record;
+        int err = far_catalog_look(t, &view);
+        if (err < 0)
+            return err;
+        if ((err = far_catalog_find(t, &view, name, &found, &record)) != FAR_ERR_NOT_FOUND)
+            return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
+        if (view.count == FAR_CATALOG_ENTRIES_MAX)
+            return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full");
+        far_catalog_entry *entries = far_scratch(t, (view.count + 1) * sizeof(*entries));
+        if (!entries)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+        if (view.count)
+            memcpy(entries, view.entries, view.count * sizeof(*entries));
+        entries[view.count] = *added;
+        if ((err = swing(t, &view, entries, view.count + 1)) != 0)
+            return err < 0 ? err : 0;
+        far_scratch_back(t, mark);
+    }
+}
+
+
+/* Takes an index off the list; FAR_ERR_NOT_FOUND when it is not there. */
+static int unlist_index(far_task *t, uint32_t uid) {
+    for (;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        int err = far_catalog_look(t, &view);
+        if (err < 0)
+            return err;
+        const far_catalog_entry *entry = far_catalog_find_uid(&view, uid);
+        if (!entry)
+            return FAR_ERR_NOT_FOUND;
+        view.entries[entry - view.entries] = view.entries[view.count - 1];
+        if ((err = swing(t, &view, view.entries, view.count - 1)) != 0)
+            return err < 0 ? err : 0;
+        far_scratch_back(t, mark);
+    }
+}
+
+
+/* Creation. */
+
+/* A new uid and a new secret. */
+static int name_index(far_task *t, far_index *index) {
+    uint64_t given;
+    far_faa(t, far_addr_make(0, FAR_SUPER_NEXT_UID), 1, &given);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (given >= FAR_UID_MAX)
+        return far_fail(FAR_ERR_NO_MEMORY, "the pool has given out all its index numbers");
+    index->uid = (uint32_t)given + 1;
+    far_host *host = far_task_fabric(t)->host;
+    host->ops->secret(host, index->secret, sizeof(index->secret));
+    return 0;
+}
+
+
+static int write_record(far_task *t, far_index *index) {
+    far_object object;
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_RECORD, sizeof(far_index_record), 0, 0, &object);
+    if (err < 0)
+        return err;
+    index->record = object.addr;
+    far_index_record record = {.magic = FAR_RECORD_MAGIC, .uid = index->uid, .descriptor = index->descriptor};
+    memcpy(record.secret, index->secret, sizeof(record.secret));
+    strncpy(record.kind, index->kind->name, sizeof(record.kind) - 1);
+    strcpy(record.name, index->name);
+    strcpy(record.options, index->options_text);
+    record.check = record_check(&record);
+    far_write(t, object.addr, &record, sizeof(record));
+    return far_wait(t);
+}
+
+
+/* Builds the structure, unseen, and the local state. */
+static int build(far_task *t, far_index *index) {
+    int err = name_index(t, index);
+    if (err < 0)
+        return err;
+    uint32_t key = t->index_key;
+    t->index_key = index->uid;
+    err = index->kind->create(t, index);
+    if (err >= 0)
+        err = index->kind->open(t, index);
+    t->index_key = key;
+    return err;
+}
+
+
+/* Shows what was built to everybody, already open here. */
+static int publish(far_task *t, far_index *index) {
+    unsigned slot;
+    far_opens_latch(t);
+    int err = far_opens_enter(t, index->uid, true, &slot);
+    if (err >= 0) {
+        far_catalog_entry entry = {.record = index->record, .name_hash = name_hash(index->name), .uid = index->uid};
+        far_point(t, "catalog:publish");
+        err = list_index(t, index->name, &entry);
+        if (err >= 0)
+            far_opens_link(index, slot, true);
+        else
+            far_opens_leave(t, slot);
+    }
+    far_opens_unlatch(t);
+    return err;
+}
+
+
+int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options, far_index **index) {
+    far_catalog_view view;
+    far_catalog_entry entry;
+    far_index_record record;
+    int err = far_pin_take(t); /* one pin for all: a sweep that begins meanwhile waits for it before it walks */
+    if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
+        return err;
+    if ((err = far_catalog_find(t, &view, name, &entry, &record)) != FAR_ERR_NOT_FOUND)
+        return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
+
+    far_index *made = far_opens_make(far_task_pool(t), kind, name, 0);
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
+    if (options)
+        strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
+    err = far_index_options_parse(kind, options, made->options);
+    bool opened = false;
+    if (err >= 0 && (err = build(t, made)) >= 0) {
+        opened = true;
+        if ((err = write_record(t, made)) >= 0)
+            err = publish(t, made);
+    }
+    if (err >= 0) {
+        *index = made;
+        return 0;
+    }
+
+    /* Nobody has seen it. A lost session cannot tidy up, and may even have published: the sweep finds out. */
+    if (opened)
+        kind->close(made);
+    if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+        if (made->record)
+            far_free(t, NULL, FAR_POOL_TYPE_RECORD, made->record, sizeof(far_index_record));
+        if (made->uid)
+            far_blocks_drop_uid(t, made->uid);
+    }
+    far_opens_free(made);
+    return err;
+}
+
+
+/* Dropping. */
+
+/* Marks the index as being dropped by us. 1: done; 0: look again. */
+static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark) {
+    uint64_t old;
+    far_point(t, "catalog:mark");
+    int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
+    if (err < 0 || old == 0)
+        return err < 0 ? err : 1;
+    return (err = far_catalog_clear_mark(t, entry, old)) < 0 ? err : 0;
+}
+
+
+/* Waits until walks have let go of the index. FAR_ERR_BUSY: a user has it open. */
+static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
+    for (unsigned attempt = 0;; attempt++) {
+        int open = far_opens_anywhere(t, uid);
+        if (open <= 0)
+            return open;
+        if (open == 2)
+            return far_fail(FAR_ERR_BUSY, "index '%s' is open", name);
+        far_catalog_unpin(t);
+        far_back_off(t, attempt);
+        int err = far_pin_take(t);
+        if (err < 0)
+            return err;
+    }
+}
+
+
+/* One try. 1: look again. */
+static int drop_once(far_task *t, const char *name) {
+    far_catalog_view view;
+    far_catalog_entry entry;
+    far_index_record record;
+    uint64_t mark = far_drop_mark(far_task_client(t), far_task_generation(t)), old;
+    int err = far_pin_take(t);
+    if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
+        return err;
+    if ((err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
+        return err;
+    if ((err = mark_for_drop(t, &entry, mark)) <= 0)
+        return err < 0 ? err : 1;
+
+    far_point(t, "catalog:marked");
+    if ((err = wait_until_closed(t, name, entry.uid)) >= 0) {
+        far_point(t, "catalog:unlist");
+        err = unlist_index(t, entry.uid);
+    }
+    if (err == FAR_ERR_NOT_FOUND) /* it was dropped before we marked its record */
+        return 1;
+    if (err < 0) {
+        far_cas_word(t, entry.record + offsetof(far_index_record, mark), mark, 0, &old);
+        return err;
+    }
+    far_point(t, "catalog:unlisted");
+    far_retire(t, NULL, FAR_POOL_TYPE_RECORD, entry.record, sizeof(far_index_record));
+    return far_blocks_drop_uid(t, entry.uid);
+}
+
+
+int far_catalog_drop(far_task *t, const char *name) {
+    for (unsigned attempt = 0;; attempt++) {
+        int err = drop_once(t, name);
+        far_catalog_unpin(t);
+        if (err <= 0)
+            return err;
+        far_back_off(t, attempt);
+    }
+}
+
+
+/* Listing and walking. */
+
+int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const char *kind), void *ctx) {
+    far_catalog_view view;
+    int count = 0, err = far_pin_take(t);
+    if (err >= 0)
+        err = far_catalog_look(t, &view);
+    for (unsigned i = 0; err >= 0 && i < view.count; i++) {
+        far_index_record record;
+        if ((err = far_catalog_read_record(t, &view.entries[i], &record)) < 0)
+            break;
+        count++;
+        if (each(ctx, record.name, record.kind))
+            break;
+    }
+    far_catalog_unpin(t);
+    return err < 0 ? err : count;
+}
+
+
+int far_catalog_uids(far_task *t, uint32_t **uids, size_t *count) {
+    far_catalog_view view;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = far_catalog_look(t, &view);
+    far_catalog_unpin(t);
+    if (err < 0)
+        return err;
+    *uids = far_scratch(t, view.count * sizeof(**uids) + 1);
+    if (!*uids)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of indexes");
+    for (unsigned i = 0; i < view.count; i++)
+        (*uids)[i] = view.entries[i].uid;
+    *count = view.count;
+    return 0;
+}
+
+
+/* The catalog object and the records. */
+static int walk_own_objects(far_task *t, far_walk *walk) {
+    far_catalog_view view;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = far_catalog_look(t, &view);
+    if (err >= 0 && view.word)
+        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
+                              far_catalog_word_bytes(view.word));
+    for (unsigned i = 0; err >= 0 && i < view.count; i++) {
+        far_index_record record;
+        err = far_catalog_read_record(t, &view.entries[i], &record);
+        if (err >= 0 && record.mark) /* a dead dropper's mark must not stay */
+            err = far_catalog_clear_mark(t, &view.entries[i], record.mark);
+        if (err >= 0)
+            err = far_walk_object(walk, NULL, FAR_POOL_TYPE_RECORD, view.entries[i].record, sizeof(far_index_record));
+    }
+    if (err >= 0)
+        err = far_opens_walk(t, walk);
+    far_catalog_unpin(t);
+    return err < 0 ? err : 0;
+}
+
+
+int far_catalog_walk(far_task *t, far_walk *walk) {
+    uint32_t *uids;
+    size_t count;
+    int err = walk_own_objects(t, walk);
+    if (err < 0 || (err = far_catalog_uids(t, &uids, &count)) < 0)
+        return err;
+    for (size_t i = 0; i < count; i++) {
+        far_index *index;
+        if ((err = far_catalog_open_uid(t, uids[i], &index)) == FAR_ERR_NOT_FOUND)
+            continue; /* dropped meanwhile */
+        if (err < 0)
+            return err;
+        uint32_t key = t->index_key;
+        t->index_key = index->uid;
+        err = index->kind->walk(t, index, walk);
+        far_catalog_unpin(t);
+        t->index_key = key;
+        far_catalog_close_uid(t, index);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}

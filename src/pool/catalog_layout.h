@@ -1,0 +1,133 @@
+/* The catalog as bytes, and what catalog.c and opens.c share.
+ *
+ * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
+ * catalog object          head {magic, count, check} and one entry {record, name hash, uid} per index; immutable
+ * record                  what an index is; immutable but for its drop mark
+ * drop mark               0, or client id 14 | generation 16 << 14 | 1 << 63: that session is dropping the index
+ * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open) */
+#ifndef FAR_POOL_CATALOG_LAYOUT_H
+#define FAR_POOL_CATALOG_LAYOUT_H
+
+#include "index/index.h"
+#include "pool/handle.h"
+
+#define FAR_CATALOG_MAGIC 0x676c6174616366ull
+#define FAR_RECORD_MAGIC 0x6365727869646e69ull
+#define FAR_UID_MAX ((1u << 24) - 1)
+
+/* Types of the pool's own objects (far_alloc with index NULL). */
+enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPENS };
+
+typedef struct far_catalog_entry {
+    uint64_t record;
+    uint64_t name_hash;
+    uint32_t uid, unused;
+    uint64_t unused2;
+} far_catalog_entry;
+
+typedef struct far_catalog_head {
+    uint64_t magic;
+    uint32_t count, unused;
+    uint64_t check; /* hash of the entries */
+    uint64_t unused2;
+} far_catalog_head;
+
+typedef struct far_index_record {
+    uint64_t magic;
+    uint64_t mark; /* the only word that changes, by CAS */
+    uint64_t uid;
+    uint64_t descriptor;
+    uint8_t secret[32];
+    char kind[16];
+    char name[FAR_NAME_MAX + 1];
+    char options[FAR_OPTIONS_TEXT_MAX + 1];
+    uint64_t check; /* hash of all before it but magic and mark */
+    uint64_t unused;
+} far_index_record;
+
+_Static_assert(sizeof(far_catalog_entry) == 32 && sizeof(far_catalog_head) == 32, "entries of 32 bytes");
+_Static_assert(sizeof(far_index_record) == 672 && sizeof(far_index_record) % FAR_GRANULE == 0, "no padding");
+_Static_assert(offsetof(far_index_record, mark) == 8, "the mark is a word");
+
+#define FAR_CATALOG_ENTRIES_MAX 32000 /* the size must fit into 16 bits of granules, and into one verb */
+_Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) < FAR_VERB_BYTES_MAX, "one verb");
+
+
+static inline uint64_t far_catalog_word(far_addr addr, uint64_t bytes) {
+    return addr | bytes / FAR_GRANULE << 48;
+}
+
+
+static inline far_addr far_catalog_word_addr(uint64_t word) {
+    return word & ((1ull << 48) - 1);
+}
+
+
+static inline uint64_t far_catalog_word_bytes(uint64_t word) {
+    return (word >> 48) * FAR_GRANULE;
+}
+
+
+static inline uint64_t far_drop_mark(unsigned id, unsigned generation) {
+    return (uint64_t)id | (uint64_t)generation << 14 | 1ull << 63;
+}
+
+
+static inline unsigned far_drop_mark_id(uint64_t mark) {
+    return (unsigned)mark & 0x3fff;
+}
+
+
+static inline unsigned far_drop_mark_generation(uint64_t mark) {
+    return (unsigned)(mark >> 14) & 0xffff;
+}
+
+
+#define FAR_OPENS_USER (1ull << 32)
+#define FAR_OPENS_BYTES (FAR_OPENS_MAX * 8ull)
+
+
+static inline uint32_t far_opens_uid(uint64_t word) {
+    return (uint32_t)word & FAR_UID_MAX;
+}
+
+
+static inline far_addr far_opens_word_of(unsigned client) {
+    return far_client_entry(client) + offsetof(far_client, opened);
+}
+
+
+/* What a task saw of the catalog, in its scratch memory. */
+typedef struct far_catalog_view {
+    uint64_t word;
+    unsigned count;
+    far_catalog_entry *entries;
+} far_catalog_view;
+
+/* All with a pin. */
+int far_catalog_look(far_task *t, far_catalog_view *view);
+const far_catalog_entry *far_catalog_find_uid(const far_catalog_view *view, uint32_t uid);
+int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry, far_index_record *record);
+int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record);
+
+/* A drop mark was met: 1 = its owner is dead and the mark is gone, 0 = it lives, wait for it. */
+int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark);
+
+/* The pin goes when nothing of the task is under way. */
+void far_catalog_unpin(far_task *t);
+
+/* opens.c: the indexes this handle has open. The latch lets one task of the handle at a time change them. */
+void far_opens_latch(far_task *t);
+void far_opens_unlatch(far_task *t);
+int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot); /* waited for; FAR_ERR_BUSY: too many */
+int far_opens_change(far_task *t, unsigned slot, uint64_t word);
+int far_opens_leave(far_task *t, unsigned slot);
+far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
+void far_opens_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
+void far_opens_free(far_index *index);
+
+/* Who has it open: 0 nobody, 1 only walks, 2 a user. */
+int far_opens_anywhere(far_task *t, uint32_t uid);
+int far_opens_walk(far_task *t, far_walk *walk); /* reports the tables; those of dead handles are taken down */
+
+#endif

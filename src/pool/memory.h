@@ -1,0 +1,220 @@
+/* What a session holds of far memory, in local memory: its blocks and slabs, the free objects it may hand out, the retired ones that
+ * wait for their epoch, and what it keeps for itself. Private to the allocator.
+ *
+ * Whoever runs the session changes this; the handle's observer of sweeps takes things away from any session (far_sweep_observe). So
+ * everything here is touched under `lock`, which is never held across a wait, and after a wait nothing is where it was: blocks and
+ * slabs are looked up again. Changes that take verbs are made by one task of the session at a time (far_memory_enter), under a pin:
+ * a sweep that waited for two epochs knows that none is under way that has not heard of it.
+ *
+ * Objects are named by their class (index uid, type, size). A class whose index was closed here has index == NULL. */
+#ifndef FAR_POOL_MEMORY_H
+#define FAR_POOL_MEMORY_H
+
+#include "index/index.h"
+#include "pool/blocks.h"
+#include "pool/handle.h"
+
+#include <pthread.h>
+
+#define FAR_ENTRY_RECOVER (1ull << 63) /* the cookie is to be asked for (type->recover) */
+#define FAR_RETIRE_EPOCHS 3            /* from the stamp to the reuse */
+#define FAR_KEPT_PER_TABLE 63
+
+typedef struct far_entry { /* a free object */
+    uint64_t word;         /* its address, and FAR_ENTRY_ flags */
+    uint64_t cookie;
+} far_entry;
+
+
+static inline far_addr far_entry_addr(far_entry e) {
+    return e.word & 0xffffffffffffull;
+}
+
+
+typedef struct far_entries {
+    far_entry *items;
+    size_t count, capacity;
+} far_entries;
+
+typedef struct far_class far_class;
+typedef struct far_held far_held;
+
+typedef struct far_slab {
+    far_held *block;
+    far_class *class;
+    uint8_t page, pages;
+    uint32_t objects;
+    uint32_t carved;  /* objects from here on were never handed out: zero bytes */
+    uint32_t free;    /* objects below that lie in the class's lists */
+    uint64_t looked;  /* epoch in which its bits were last read */
+    unsigned idle;    /* ticks since when it is wholly free */
+    struct far_slab *next; /* of the shelf */
+} far_slab;
+
+typedef struct far_shelf { /* of a class on one node */
+    far_entries free;
+    far_slab *slabs;
+    far_slab *carving; /* the one with objects not yet handed out, if any */
+} far_shelf;
+
+struct far_class {
+    uint32_t uid;
+    unsigned type;
+    uint64_t size;
+    bool stable;
+    const far_type *info; /* NULL until the index is met */
+    far_index *index;     /* NULL: not open here */
+    uint64_t unlisted;    /* epoch at which its index was found to be gone, 0 = it is not */
+    far_class *next;
+    far_shelf shelf[]; /* per node */
+};
+
+struct far_held { /* a block this session owns */
+    far_block_id id;
+    bool used;           /* was somebody's before, or pages of it were wiped */
+    bool away;           /* under quarantine: slabs unknown until it comes back */
+    uint64_t free_pages; /* bit per page */
+    far_slab *slab[FAR_BLOCK_PAGES]; /* by every page of it */
+    far_held *next;      /* all blocks */
+    far_held *chain;     /* of a hash bucket */
+};
+
+typedef struct far_retired {
+    far_addr addr;
+    far_class *class;
+    uint64_t ready; /* epoch at which it is free; 0 = not known yet (retired without a pin); 1 = at once */
+    bool clean;     /* the reclaim hook need not run: never shown to others */
+} far_retired;
+
+typedef struct far_queue {
+    far_retired *items;
+    size_t first, count, capacity; /* a ring */
+} far_queue;
+
+typedef struct far_kept { /* slot of the table of kept objects */
+    far_addr addr;        /* 0: the slot is free */
+    far_class *class;
+    bool reserve;  /* held for the index's reserve */
+    bool stale;    /* not ours any more; still listed in far memory */
+} far_kept;
+
+typedef struct far_give { /* an object on its way to the pool */
+    far_addr addr;
+    uint32_t uid;
+    bool closed; /* its index is not open here: it may have been dropped */
+} far_give;
+
+typedef struct far_gives {
+    far_give *items;
+    size_t count, capacity;
+} far_gives;
+
+#define FAR_HELD_BUCKETS 256
+#define FAR_CLASS_BUCKETS 64
+
+typedef struct far_memory {
+    far_session *session;
+    pthread_mutex_t lock;
+    far_task *inside; /* the task that changes blocks and slabs */
+    struct far_memory_waiter *waiting;
+
+    far_class *classes[FAR_CLASS_BUCKETS];
+    far_held *blocks, *buckets[FAR_HELD_BUCKETS];
+    far_queue retired, late; /* in the order of their epochs; the others */
+    far_gives pending;       /* to be given back before the pin of whoever put them here ends */
+
+    far_kept *kept;
+    size_t kept_count; /* slots, FAR_KEPT_PER_TABLE per table */
+    far_addr *tables;
+    size_t table_count;
+
+    unsigned turn;           /* node for the next object that may lie anywhere */
+    uint64_t free_bytes, retired_bytes, foreign_bytes;
+    uint64_t told[2];        /* what the registry says */
+    unsigned trim;           /* ticks in which to look for slabs that can go back */
+    unsigned shortage;       /* of the handle, when last heeded */
+    uint64_t uids_checked;   /* epoch in which the catalog was last compared */
+    struct far_memory *next; /* of the handle */
+} far_memory;
+
+/* What a handle knows of sweeps, and all its sessions' memory. */
+typedef struct far_quarantine {
+    pthread_mutex_t lock;
+    far_memory *memories;
+    uint64_t word;              /* the sweep word last observed */
+    uint32_t seen;              /* sweeps up to this one have been heeded */
+    atomic_uint phase;          /* of that sweep: in quarantine, retired objects go to the pool at once */
+    atomic_uint blocks;         /* how many are marked */
+    _Atomic uint64_t *marked;   /* bit per block of the pool */
+    atomic_uint shortage;       /* how often memory was found short */
+    uint64_t pool_bytes;
+} far_quarantine;
+
+extern const far_type far_pool_type; /* of objects without an index */
+
+/* memory.c: local bookkeeping; the lock is held unless said otherwise. */
+far_class *far_class_get(far_memory *m, uint32_t uid, unsigned type, uint64_t size, bool stable);
+far_class *far_class_for(far_memory *m, far_index *index, unsigned type, uint64_t size); /* NULL: no memory, or no such type */
+far_held *far_held_find(far_memory *m, far_block_id id);
+far_held *far_held_add(far_memory *m, far_block_id id, bool used);
+void far_held_remove(far_memory *m, far_held *block);
+bool far_held_load(far_memory *m, far_held *block, const uint64_t pages[FAR_BLOCK_PAGES]); /* slabs as the page words say */
+void far_held_unload(far_memory *m, far_held *block); /* forgets its slabs and what lies free there */
+void far_held_collect(far_memory *m, far_held *block, far_gives *gives); /* all that is free there; then unloads it */
+void far_foreign_collect(far_memory *m, bool marked_only, far_gives *gives); /* free objects in blocks of others */
+far_slab *far_slab_add(far_memory *m, far_held *block, unsigned page, unsigned pages, far_class *class);
+void far_slab_remove(far_memory *m, far_slab *slab); /* and its free objects */
+far_slab *far_slab_of(far_memory *m, far_addr addr);
+
+
+static inline bool far_slab_is_free(const far_slab *slab) {
+    return slab->free + (slab->objects - slab->carved) == slab->objects;
+}
+
+
+void far_put_free(far_memory *m, far_class *class, far_entry entry); /* to its list; quarantined: to the pool */
+bool far_take_free(far_memory *m, far_class *class, unsigned node, far_entry *entry);
+bool far_queue_put(far_queue *q, far_retired item);
+bool far_queue_take(far_queue *q, far_retired *item);
+bool far_gives_add(far_gives *gives, const far_class *class, far_addr addr);
+bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quarantine; no lock needed */
+
+/* Without the lock, by tasks: */
+far_memory *far_memory_of(const far_task *t);
+void far_memory_enter(far_task *t); /* one task of the session at a time */
+void far_memory_leave(far_task *t);
+int far_give_back(far_task *t, far_gives *gives); /* adds bits; empties the list */
+int far_give_pending(far_task *t);
+int far_pending_soon(far_task *t); /* from code that must not wait: a task of the same pin does it */
+
+typedef struct far_aside { /* verbs of the allocator's own, apart from those the operation has put and not posted */
+    struct far_batch_box *open;
+    int refused;
+    bool background;
+} far_aside;
+far_aside far_aside_begin(far_task *t);
+void far_aside_end(far_task *t, far_aside aside);
+
+/* slab.c: inside. 1: there is something now; 0: no. */
+int far_slab_carve(far_task *t, far_class *class, unsigned node);
+int far_slab_look(far_task *t, far_class *class, unsigned node);
+int far_block_get(far_task *t, far_class *class, unsigned node);
+int far_slabs_trim(far_task *t, bool all);
+int far_slab_release(far_task *t, far_addr base, bool dropped); /* dropped: whatever is in it */
+int far_memory_leave_blocks(far_task *t); /* all blocks to the pool */
+int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */
+int far_pages_read(far_task *t, far_block_id id, uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
+int far_reclaim(far_task *t);             /* retire.c: frees what is past its time */
+
+/* keep.c */
+int far_keep(far_task *t, far_class *class, far_addr addr, bool reserve);
+bool far_kept_forget(far_memory *m, far_addr addr); /* with the lock */
+int far_reserve_fill(far_task *t, far_index *index);
+bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, far_addr *addr);
+int far_keep_tick(far_task *t);
+int far_keep_close(far_task *t);
+
+/* alloc.c: an object of a class, without reserve, keeping and zeroing. */
+int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, far_object *object, bool *zero);
+
+#endif

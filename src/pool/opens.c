@@ -1,0 +1,443 @@
+/* The indexes that a handle has open: its table in far memory, through which a drop sees them, and the local objects. */
+#include "index/options.h"
+#include "pool/catalog.h"
+#include "pool/catalog_layout.h"
+#include "runtime/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+
+/* The latch. Whoever holds it may wait for verbs, never for epochs or operations. */
+
+void far_opens_latch(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    for (unsigned attempt = 0;; attempt++) {
+        pthread_mutex_lock(&pool->lock);
+        bool was_busy = pool->opens.busy;
+        pool->opens.busy = true;
+        pthread_mutex_unlock(&pool->lock);
+        if (!was_busy)
+            return;
+        far_back_off(t, attempt);
+    }
+}
+
+
+void far_opens_unlatch(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    pthread_mutex_lock(&pool->lock);
+    pool->opens.busy = false;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
+/* The table. All with the latch and a pin. */
+
+static int make_table(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    far_object object;
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPENS_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    if (err < 0)
+        return err;
+    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), object.addr)) < 0)
+        return err;
+    opens->table = object.addr;
+    return 0;
+}
+
+
+/* The last index was closed. */
+static int drop_table(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    int err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), 0);
+    if (err < 0)
+        return err;
+    far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPENS_BYTES);
+    opens->table = 0;
+    return 0;
+}
+
+
+int far_opens_change(far_task *t, unsigned slot, uint64_t word) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    opens->words[slot] = word;
+    return far_write_word(t, opens->table + 8 * slot, word);
+}
+
+
+int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    unsigned free_slot = 0;
+    while (free_slot < FAR_OPENS_MAX && opens->words[free_slot])
+        free_slot++;
+    if (free_slot == FAR_OPENS_MAX)
+        return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPENS_MAX);
+    int err = opens->table ? 0 : make_table(t);
+    if (err < 0)
+        return err;
+    opens->used++;
+    *slot = free_slot;
+    far_point(t, "catalog:enter");
+    return far_opens_change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0));
+}
+
+
+/* When this fails the slot stays taken: nobody knows what the table says. */
+int far_opens_leave(far_task *t, unsigned slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    uint64_t word = opens->words[slot];
+    int err = far_opens_change(t, slot, 0);
+    if (err < 0) {
+        opens->words[slot] = word;
+        return err;
+    }
+    return --opens->used == 0 ? drop_table(t) : 0;
+}
+
+
+int far_catalog_leave(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    far_opens_latch(t);
+    int err = 0;
+    if (opens->table && (err = far_pin_take(t)) >= 0)
+        err = drop_table(t);
+    far_opens_unlatch(t);
+    far_catalog_unpin(t);
+    return err;
+}
+
+
+/* The local objects. */
+
+far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid) {
+    far_index *index = calloc(1, sizeof(*index));
+    if (!index)
+        return NULL;
+    index->kind = kind;
+    index->pool = pool;
+    index->uid = uid;
+    snprintf(index->name, sizeof(index->name), "%s", name);
+    return index;
+}
+
+
+void far_opens_free(far_index *index) {
+    free(index);
+}
+
+
+void far_opens_link(far_index *index, unsigned slot, bool user) {
+    far_pool *pool = index->pool;
+    index->slot = slot;
+    pthread_mutex_lock(&pool->lock);
+    index->opens = user;
+    index->walks = !user;
+    index->next = pool->indexes;
+    pool->indexes = index;
+    pthread_mutex_unlock(&pool->lock);
+    far_pool_reference(pool);
+}
+
+
+static void unlink_index(far_index *index) {
+    far_index **at = &index->pool->indexes;
+    while (*at && *at != index)
+        at = &(*at)->next;
+    if (*at)
+        *at = index->next;
+}
+
+
+/* Opening. */
+
+typedef struct wish { /* a name, or a uid */
+    const char *name;
+    uint32_t uid;
+    bool user;
+} wish;
+
+
+static bool is_wished(const far_index *index, const wish *w) {
+    return w->name ? strcmp(index->name, w->name) == 0 : index->uid == w->uid;
+}
+
+
+/* What this handle has already. Sets *local if it must still be shown to droppers that the user has it now. */
+static far_index *take_local(far_pool *pool, const wish *w, far_index **local) {
+    far_index *taken = NULL;
+    *local = NULL;
+    pthread_mutex_lock(&pool->lock);
+    for (far_index *index = pool->indexes; index; index = index->next) {
+        if (!is_wished(index, w))
+            continue;
+        if (w->user && index->opens == 0) {
+            *local = index;
+        } else {
+            index->opens += w->user;
+            index->walks += !w->user;
+            taken = index;
+        }
+        break;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return taken;
+}
+
+
+static int find_wished(far_task *t, const wish *w, far_catalog_entry *entry, far_index_record *record) {
+    far_catalog_view view;
+    int err = far_catalog_look(t, &view);
+    if (err < 0)
+        return err;
+    if (w->name)
+        return far_catalog_find(t, &view, w->name, entry, record);
+    const far_catalog_entry *found = far_catalog_find_uid(&view, w->uid);
+    if (!found)
+        return far_fail(FAR_ERR_NOT_FOUND, "there is no index number %u", (unsigned)w->uid);
+    *entry = *found;
+    return far_catalog_read_record(t, found, record);
+}
+
+
+/* After our word stands in the table: is the index still there and is nobody dropping it? 1: look again. */
+static int confirm(far_task *t, const far_catalog_entry *entry) {
+    uint64_t mark;
+    far_catalog_view view;
+    far_point(t, "catalog:confirm");
+    int err = far_read_word(t, entry->record + offsetof(far_index_record, mark), &mark);
+    if (err < 0)
+        return err;
+    if (mark)
+        return (err = far_catalog_clear_mark(t, entry, mark)) < 0 ? err : 1;
+    if ((err = far_catalog_look(t, &view)) < 0)
+        return err;
+    return far_catalog_find_uid(&view, entry->uid) ? 0 : 1;
+}
+
+
+/* Only a walk of this handle had it open; now the user wants it. */
+static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index *local) {
+    if (local->uid != entry->uid)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s' changed its number while it was open", local->name);
+    int err = far_opens_change(t, local->slot, local->uid | FAR_OPENS_USER);
+    if (err < 0)
+        return err;
+    if ((err = confirm(t, entry)) != 0) {
+        int undone = far_opens_change(t, local->slot, local->uid);
+        return undone < 0 ? undone : err;
+    }
+    pthread_mutex_lock(&local->pool->lock);
+    local->opens++;
+    pthread_mutex_unlock(&local->pool->lock);
+    return 0;
+}
+
+
+static int open_kind(far_task *t, const far_catalog_entry *entry, const far_index_record *record, far_index **index) {
+    const far_index_kind *kind = far_index_kind_named(record->kind);
+    if (!kind)
+        return far_fail(FAR_ERR_UNSUPPORTED, "index '%s' is of kind '%s', which this build does not have", record->name,
+                        record->kind);
+    far_index *made = far_opens_make(far_task_pool(t), kind, record->name, entry->uid);
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
+    made->record = entry->record;
+    made->descriptor = record->descriptor;
+    memcpy(made->secret, record->secret, sizeof(made->secret));
+    strcpy(made->options_text, record->options);
+    int err = far_index_options_parse(kind, made->options_text, made->options);
+    if (err >= 0) {
+        uint32_t key = t->index_key;
+        t->index_key = made->uid;
+        err = kind->open(t, made);
+        t->index_key = key;
+    }
+    if (err < 0) {
+        far_opens_free(made);
+        return err;
+    }
+    *index = made;
+    return 0;
+}
+
+
+/* One try, with the latch. 1: look again. */
+static int open_once(far_task *t, const wish *w, far_index **index) {
+    far_index *local;
+    if ((*index = take_local(far_task_pool(t), w, &local)))
+        return 0;
+    far_catalog_entry entry;
+    far_index_record record;
+    int err = far_pin_take(t);
+    if (err < 0 || (err = find_wished(t, w, &entry, &record)) < 0)
+        return err;
+    if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark)) <= 0)
+        return err < 0 ? err : 1;
+    if (local) {
+        *index = local;
+        return open_for_user(t, &entry, local);
+    }
+
+    unsigned slot;
+    if ((err = far_opens_enter(t, entry.uid, w->user, &slot)) < 0)
+        return err;
+    if ((err = confirm(t, &entry)) == 0 && (err = open_kind(t, &entry, &record, index)) == 0) {
+        far_opens_link(*index, slot, w->user);
+        return 0;
+    }
+    int left = far_opens_leave(t, slot);
+    return left < 0 ? left : err;
+}
+
+
+static int open_wished(far_task *t, const wish *w, far_index **index) {
+    for (unsigned attempt = 0;; attempt++) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_opens_latch(t);
+        int err = open_once(t, w, index);
+        far_opens_unlatch(t);
+        far_catalog_unpin(t);
+        if (err <= 0)
+            return err;
+        far_scratch_back(t, mark);
+        far_back_off(t, attempt);
+    }
+}
+
+
+int far_catalog_open(far_task *t, const char *name, far_index **index) {
+    return open_wished(t, &(wish){.name = name, .user = true}, index);
+}
+
+
+int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index) {
+    return open_wished(t, &(wish){.uid = uid}, index);
+}
+
+
+/* Closing. */
+
+static void close_one(far_task *t, far_index *index, bool user) {
+    far_pool *pool = index->pool;
+    far_opens_latch(t);
+    pthread_mutex_lock(&pool->lock);
+    if (user)
+        index->opens--;
+    else
+        index->walks--;
+    bool last = index->opens == 0 && index->walks == 0, was_users = user && index->opens == 0;
+    if (last)
+        unlink_index(index);
+    pthread_mutex_unlock(&pool->lock);
+    if (was_users && !last && far_pin_take(t) >= 0)
+        far_opens_change(t, index->slot, index->uid);
+    far_opens_unlatch(t);
+    if (last) {
+        for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
+            far_back_off(t, attempt);
+        far_memory_index_closed(pool, index);
+        index->kind->close(index);
+        far_opens_latch(t);
+        if (far_pin_take(t) >= 0)
+            far_opens_leave(t, index->slot);
+        far_opens_unlatch(t);
+        far_opens_free(index);
+        far_pool_release(pool);
+    }
+    far_catalog_unpin(t);
+}
+
+
+void far_catalog_close(far_task *t, far_index *index) {
+    close_one(t, index, true);
+}
+
+
+void far_catalog_close_uid(far_task *t, far_index *index) {
+    close_one(t, index, false);
+}
+
+
+/* The handle is closed: nothing of it is left in far memory, and no verb can be sent. */
+void far_catalog_close_locally(far_index *index) {
+    far_pool *pool = index->pool;
+    pthread_mutex_lock(&pool->lock);
+    bool last = --index->opens == 0;
+    if (last)
+        unlink_index(index);
+    pthread_mutex_unlock(&pool->lock);
+    if (last) {
+        far_memory_index_closed(pool, index);
+        index->kind->close(index);
+        far_opens_free(index);
+        far_pool_release(pool);
+    }
+}
+
+
+/* Who has it open. */
+
+typedef struct question {
+    uint32_t uid;
+    uint64_t *table; /* where to read one */
+    int found;
+} question;
+
+
+static bool has_table(const far_client *client) {
+    return far_client_state_of(client->word) != FAR_CLIENT_FREE && client->opened != 0;
+}
+
+
+/* How a handle has it open: 0 not, 1 by walks, 2 by the user. */
+static int look_into_table(far_task *t, const question *q, far_addr addr) {
+    far_read(t, addr, q->table, FAR_OPENS_BYTES);
+    int found = far_wait(t);
+    for (unsigned i = 0; found >= 0 && i < FAR_OPENS_MAX; i++)
+        if (far_opens_uid(q->table[i]) == q->uid && found < 2)
+            found = q->table[i] & FAR_OPENS_USER ? 2 : 1;
+    return found;
+}
+
+
+static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    question *q = ctx;
+    if (!has_table(client))
+        return 0;
+    int here = look_into_table(t, q, client->opened);
+    if (here <= q->found)
+        return here < 0 ? here : 0;
+    int gone = far_client_handle_gone(t, id, true);
+    if (gone == 0)
+        q->found = here;
+    return gone < 0 ? gone : 0;
+}
+
+
+int far_opens_anywhere(far_task *t, uint32_t uid) {
+    far_scratch_mark mark = far_scratch_here(t);
+    question q = {uid, far_scratch(t, FAR_OPENS_BYTES), 0};
+    if (!q.table)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
+    int err = far_clients_each(t, ask_handle, &q);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : q.found;
+}
+
+
+static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    uint64_t old;
+    if (!has_table(client))
+        return 0;
+    int gone = far_client_handle_gone(t, id, true);
+    if (gone == 0)
+        return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPENS, client->opened, FAR_OPENS_BYTES);
+    return gone < 0 ? gone : far_cas_word(t, far_opens_word_of(id), client->opened, 0, &old);
+}
+
+
+int far_opens_walk(far_task *t, far_walk *walk) {
+    return far_clients_each(t, walk_table, walk);
+}

@@ -1,0 +1,36 @@
+/* The crash explorer: kills a client at every verb of an operation, and, if asked, after every unit of every WRITE, each time in a
+ * fresh simulated pool; then survivors work on, the structure is checked, and a full sweep must leave no memory lost. */
+#ifndef FAR_VERIFY_EXPLORE_H
+#define FAR_VERIFY_EXPLORE_H
+
+#include "farindex.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* A step of the story: 0, or a negative number when something is wrong (a problem is reported then). */
+typedef int (*far_explore_step)(far_session *s, far_index *index, void *ctx);
+
+typedef struct far_explore {
+    const char *kind, *options; /* of the index */
+    const char *sim;            /* more options of the simulator, e.g. "atomic_bytes=8"; NULL = none */
+    far_explore_step prepare;   /* before, on the survivor's compute node; may be NULL */
+    far_explore_step victim;    /* the operation that is cut; what it returns does not matter */
+    far_explore_step survive;   /* after the death: works on and says what is wrong */
+    bool every_unit;            /* cut every WRITE after every unit too */
+    bool sweep;                 /* then a full check with repair; afterwards nothing may be lost */
+    void *ctx;
+    FILE *out;                  /* where problems are told */
+} far_explore;
+
+typedef struct far_explore_result {
+    uint64_t cuts;     /* deaths explored */
+    uint64_t verbs;    /* of the whole operation */
+    uint64_t problems;
+} far_explore_result;
+
+/* Returns 0 or an error that kept it from exploring. ctx is the same for all cuts: prepare resets it. */
+int far_explore_run(const far_explore *explore, far_explore_result *result);
+
+#endif

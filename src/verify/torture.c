@@ -1,0 +1,547 @@
+#include "verify/torture.h"
+
+#include "fabric/sim/sim.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+#include "verify/history.h"
+#include "verify/verify.h"
+#include "workload/keyset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX_NAME "tortured"
+#define PROBLEMS_SHOWN 10
+#define SCAN_LIMIT_MAX 20
+
+typedef struct run run;
+
+typedef struct slot { /* an operation in flight */
+    far_op op;
+    size_t record; /* in the history */
+    bool busy;
+    uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX];
+    uint8_t *value;
+    run *owner;
+} slot;
+
+typedef struct client {
+    run *run;
+    unsigned number, node;
+    uint64_t left, written;
+    far_random random;
+    far_session *session;
+    far_sim_client *sim;
+    slot *slots;
+    uint64_t verbs_to_live; /* of its session; then it is declared dead while it works: a zombie */
+} client;
+
+typedef struct node {
+    far_pool *pool;
+    far_index *index;
+    uint64_t verbs_to_live; /* it is killed with this verb; 0 = survives */
+} node;
+
+struct run {
+    const far_torture *torture;
+    uint64_t seed;
+    far_random random;
+    far_keyset *keyset;
+    far_history *history;
+    far_sim_world *world;
+    int64_t stamp; /* of the last begin or end: a total order, because one thread runs everything */
+    unsigned node_count, client_count;
+    node *nodes;
+    client *clients;
+    uint64_t crashes, problems;
+    FILE *out;
+};
+
+
+void far_torture_init(far_torture *torture) {
+    memset(torture, 0, sizeof(*torture));
+    torture->clients = 4;
+    torture->compute_nodes = 2;
+    torture->memory_nodes = 2;
+    torture->depth = 1;
+    torture->ops = 200;
+    torture->key_space = 8;
+    torture->keys = "u64";
+    torture->value_bytes[0] = 8;
+    torture->value_bytes[1] = 200;
+    torture->tear = torture->reorder = torture->stall = torture->crash = true;
+    torture->atomic_bytes = 64;
+    torture->masked_cas = torture->rdwc = torture->scans = true;
+    torture->cache_bytes = 1 << 20;
+    torture->pool_bytes = 16 << 20;
+}
+
+
+static int64_t stamp(run *r) {
+    int64_t now = (int64_t)far_sim_now(r->world);
+    r->stamp = now > r->stamp ? now : r->stamp + 1;
+    return r->stamp;
+}
+
+
+static void problem(run *r, const char *what) {
+    if (r->problems++ < PROBLEMS_SHOWN)
+        fprintf(r->out, "seed %" PRIu64 ": %s\n", r->seed, what);
+}
+
+
+static int tell_problem(void *ctx, const char *what) {
+    problem(ctx, what);
+    return 0;
+}
+
+
+static bool is_dead(const client *c) {
+    return far_sim_killed(c->run->nodes[c->node].pool->fabric);
+}
+
+
+/* What a client does. */
+
+static far_op_kind choose_kind(client *c) {
+    uint64_t x = far_random_below(&c->random, 100);
+    if (x < 30)
+        return FAR_OP_GET;
+    if (x < 50)
+        return FAR_OP_PUT;
+    if (x < 63)
+        return FAR_OP_UPDATE;
+    if (x < 78)
+        return FAR_OP_INSERT;
+    if (x < 94 || !c->run->torture->scans)
+        return FAR_OP_DELETE;
+    return FAR_OP_SCAN;
+}
+
+
+static size_t choose_key(client *c, uint8_t *key) {
+    return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->torture->key_space), key);
+}
+
+
+/* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn value matches
+ * no write. */
+static size_t make_value(client *c, uint8_t *value) {
+    const uint64_t *bounds = c->run->torture->value_bytes;
+    size_t length = (size_t)(bounds[0] + far_random_below(&c->random, bounds[1] - bounds[0] + 1));
+    uint64_t number = ((uint64_t)c->number + 1) << 40 | ++c->written;
+    for (size_t i = 0; i < length; i++)
+        value[i] = (uint8_t)(number >> 8 * (i % 8)) ^ (uint8_t)(i / 8 * 31);
+    return length;
+}
+
+
+static int record_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    slot *s = ctx;
+    far_history_pair_given(s->owner->history, s->record, key, key_len, value, value_len);
+    return 0;
+}
+
+
+static void prepare(client *c, slot *s) {
+    run *r = c->run;
+    far_op *op = &s->op;
+    memset(op, 0, sizeof(*op));
+    op->kind = choose_kind(c);
+    op->index = r->nodes[c->node].index;
+    op->key = s->key;
+    op->key_len = choose_key(c, s->key);
+    op->value = s->value;
+    op->user = s;
+    switch (op->kind) {
+    case FAR_OP_GET:
+        op->capacity = FAR_VALUE_MAX;
+        break;
+    case FAR_OP_SCAN:
+        if (far_random_chance(&c->random, 1, 3))
+            op->key = NULL, op->key_len = 0;
+        if (far_random_chance(&c->random, 1, 3)) {
+            op->to = s->to;
+            op->to_len = choose_key(c, s->to);
+        }
+        op->limit = far_random_below(&c->random, SCAN_LIMIT_MAX);
+        op->each = record_pair;
+        op->each_ctx = s;
+        s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit, stamp(r));
+        return;
+    case FAR_OP_DELETE:
+        break;
+    default:
+        op->value_len = make_value(c, s->value);
+        break;
+    }
+    bool writes = op->kind == FAR_OP_INSERT || op->kind == FAR_OP_UPDATE || op->kind == FAR_OP_PUT;
+    s->record = far_history_begin(r->history, c->number, op->kind, op->key, op->key_len, writes ? op->value : NULL,
+                                  writes ? op->value_len : 0, stamp(r));
+}
+
+
+static void record_end(client *c, slot *s) {
+    if (is_dead(c))
+        return; /* whatever its code still says, nobody hears it: the operation was cut */
+    const far_op *op = &s->op;
+    bool has_value = op->kind == FAR_OP_GET && op->result == 0;
+    far_history_end(c->run->history, s->record, op->result, has_value ? op->value : NULL, has_value ? op->value_len : 0,
+                    stamp(c->run));
+}
+
+
+static void run_now(far_session *session, far_op *op) {
+    switch (op->kind) {
+    case FAR_OP_GET:
+        op->result = far_get(session, op->index, op->key, op->key_len, op->value, op->capacity, &op->value_len);
+        break;
+    case FAR_OP_INSERT:
+        op->result = far_insert(session, op->index, op->key, op->key_len, op->value, op->value_len);
+        break;
+    case FAR_OP_UPDATE:
+        op->result = far_update(session, op->index, op->key, op->key_len, op->value, op->value_len);
+        break;
+    case FAR_OP_PUT:
+        op->result = far_put(session, op->index, op->key, op->key_len, op->value, op->value_len);
+        break;
+    case FAR_OP_DELETE:
+        op->result = far_delete(session, op->index, op->key, op->key_len);
+        break;
+    case FAR_OP_SCAN:
+        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each, op->each_ctx);
+        break;
+    }
+}
+
+
+static bool is_lost(int result) {
+    return result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE;
+}
+
+
+static void unexpected(client *c, const far_op *op) {
+    char text[160];
+    switch (op->result) {
+    case FAR_ERR_NOT_FOUND:
+    case FAR_ERR_EXISTS:
+    case FAR_ERR_NO_MEMORY:
+        return;
+    default:
+        snprintf(text, sizeof(text), "client %u: %s returned %d (%s)", c->number, far_op_name(op->kind), op->result,
+                 far_strerror(op->result));
+        problem(c->run, text);
+    }
+}
+
+
+/* Operations one after the other; false: the session is lost. */
+static bool work_sync(client *c) {
+    while (c->left) {
+        slot *s = &c->slots[0];
+        c->left--;
+        prepare(c, s);
+        run_now(c->session, &s->op);
+        record_end(c, s);
+        if (is_lost(s->op.result))
+            return false;
+        if (s->op.result < 0)
+            unexpected(c, &s->op);
+    }
+    return true;
+}
+
+
+/* `depth` operations in flight; false: the session is lost. */
+static bool work_async(client *c) {
+    unsigned depth = c->run->torture->depth, flying = 0;
+    bool lost = false;
+    far_op **done = calloc(depth, sizeof(*done));
+    while (done && (flying || (c->left && !lost))) {
+        for (unsigned i = 0; i < depth && c->left && !lost; i++) {
+            slot *s = &c->slots[i];
+            if (s->busy)
+                continue;
+            prepare(c, s);
+            far_op *op = &s->op;
+            int taken = far_submit(c->session, &op, 1);
+            c->left--;
+            if (taken == 1) {
+                s->busy = true;
+                flying++;
+            } else {
+                op->result = taken < 0 ? taken : FAR_ERR_BUSY;
+                record_end(c, s);
+                lost = true;
+            }
+        }
+        int count = far_reap(c->session, done, depth, 1);
+        lost |= count < 0;
+        for (int i = 0; i < count; i++) {
+            slot *s = done[i]->user;
+            s->busy = false;
+            flying--;
+            record_end(c, s);
+            if (is_lost(done[i]->result))
+                lost = true;
+            else if (done[i]->result < 0)
+                unexpected(c, done[i]);
+        }
+        if (count < 0)
+            break;
+    }
+    for (unsigned i = 0; i < depth; i++)
+        c->slots[i].busy = false;
+    free(done);
+    return !lost;
+}
+
+
+static void client_main(void *arg) {
+    client *c = arg;
+    run *r = c->run;
+    while (c->left && !is_dead(c)) {
+        if (far_session_open(r->nodes[c->node].pool, &c->session) < 0) {
+            if (!is_dead(c))
+                problem(r, far_last_error());
+            return;
+        }
+        if (r->torture->depth > 1)
+            work_async(c);
+        else
+            work_sync(c);
+        far_session *session = c->session;
+        c->session = NULL;
+        far_session_close(session);
+    }
+}
+
+
+/* Crashes. */
+
+static void on_verb(void *ctx, const far_sim_posted *posted) {
+    run *r = ctx;
+    for (unsigned i = 0; i < r->client_count; i++) {
+        client *c = &r->clients[i];
+        if (c->sim != posted->client)
+            continue;
+        node *n = &r->nodes[c->node];
+        if (n->verbs_to_live && --n->verbs_to_live == 0 && !far_sim_killed(n->pool->fabric)) {
+            r->crashes++;
+            far_sim_kill(n->pool->fabric);
+        } else if (c->verbs_to_live && --c->verbs_to_live == 0 && c->session && c->session->id) {
+            r->crashes++;
+            far_sim_declare_dead(r->world, c->session->id, c->session->generation);
+        }
+        return;
+    }
+}
+
+
+static void plan_crashes(run *r) {
+    const far_torture *t = r->torture;
+    uint64_t span = 1 + t->ops * 8 / r->node_count; /* about the verbs that a node posts */
+    unsigned survivor = (unsigned)far_random_below(&r->random, r->node_count);
+    for (unsigned i = 0; t->crash && i < r->node_count; i++)
+        if (i != survivor && far_random_chance(&r->random, 3, 4))
+            r->nodes[i].verbs_to_live = 1 + far_random_below(&r->random, span);
+    for (unsigned i = 0; t->stall && i < r->client_count; i++)
+        if (far_random_chance(&r->random, 1, 8))
+            r->clients[i].verbs_to_live = 1 + far_random_below(&r->random, span);
+}
+
+
+/* Setting up and tidying up. */
+
+static int open_nodes(run *r) {
+    const far_torture *t = r->torture;
+    char uri[256];
+    snprintf(uri, sizeof(uri),
+             "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64 ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture", r->seed,
+             t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes, t->masked_cas ? "on" : "off",
+             t->atomics_in_order ? "on" : "off");
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.rdwc = t->rdwc;
+    options.cache_bytes = t->cache_bytes;
+    for (unsigned i = 0; i < r->node_count; i++) {
+        int err = far_pool_open(uri, &options, &r->nodes[i].pool);
+        if (err)
+            return err;
+    }
+    r->world = far_sim_world_of(r->nodes[0].pool->fabric);
+    if (t->trace)
+        far_sim_trace_to(r->world, t->trace);
+    return 0;
+}
+
+
+static int open_index(run *r) {
+    for (unsigned i = 0; i < r->node_count; i++) {
+        far_session *session;
+        int err = far_session_open(r->nodes[i].pool, &session);
+        if (err)
+            return err;
+        if (i == 0)
+            err = far_index_create(session, INDEX_NAME, r->torture->kind, r->torture->options, &r->nodes[i].index);
+        else
+            err = far_index_open(session, INDEX_NAME, &r->nodes[i].index);
+        far_session_close(session);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+
+static int make_clients(run *r) {
+    const far_torture *t = r->torture;
+    for (unsigned i = 0; i < r->client_count; i++) {
+        client *c = &r->clients[i];
+        c->run = r;
+        c->number = i;
+        c->node = i % r->node_count;
+        c->left = t->ops / r->client_count + (i < t->ops % r->client_count);
+        far_random_seed(&c->random, far_random_next(&r->random));
+        c->slots = calloc(t->depth, sizeof(*c->slots));
+        for (unsigned k = 0; c->slots && k < t->depth; k++) {
+            c->slots[k].owner = r;
+            c->slots[k].value = malloc(FAR_VALUE_MAX);
+            if (!c->slots[k].value)
+                return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
+        }
+        c->sim = c->slots ? far_sim_start(r->nodes[c->node].pool->fabric, "client", client_main, c) : NULL;
+        if (!c->sim)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
+    }
+    return 0;
+}
+
+
+static void tidy_up(run *r) {
+    for (unsigned i = 0; i < r->node_count; i++) {
+        far_index_close(r->nodes[i].index);
+        far_pool_close(r->nodes[i].pool);
+    }
+    for (unsigned i = 0; i < r->client_count; i++) {
+        for (unsigned k = 0; r->clients[i].slots && k < r->torture->depth; k++)
+            free(r->clients[i].slots[k].value);
+        free(r->clients[i].slots);
+    }
+    far_keyset_close(r->keyset);
+    far_history_free(r->history);
+    free(r->nodes);
+    free(r->clients);
+}
+
+
+/* After the clients: survivors find everything in order. */
+
+static void read_all_keys(run *r, far_session *session, const node *n) {
+    static uint8_t value[FAR_VALUE_MAX];
+    uint8_t key[FAR_KEY_MAX];
+    size_t length;
+    for (uint64_t i = 0; i < r->torture->key_space; i++) {
+        size_t key_len = far_keyset_key(r->keyset, i, key);
+        size_t record = far_history_begin(r->history, r->client_count, FAR_OP_GET, key, key_len, NULL, 0, stamp(r));
+        int result = far_get(session, n->index, key, key_len, value, sizeof(value), &length);
+        far_history_end(r->history, record, result, result == 0 ? value : NULL, result == 0 ? length : 0, stamp(r));
+        if (result < 0 && result != FAR_ERR_NOT_FOUND)
+            problem(r, "a survivor cannot read a key");
+    }
+}
+
+
+static void check_pool(run *r, far_session *session, const node *n) {
+    far_pool_usage usage;
+    if (far_index_check(session, n->index, tell_problem, r) < 0)
+        problem(r, "the check of the index failed");
+    if (far_pool_check(session, 1, tell_problem, r) < 0)
+        problem(r, "the check of the pool failed");
+    if (far_pool_check(session, 0, tell_problem, r) < 0 || far_pool_stat(session, &usage) < 0)
+        problem(r, "the second check of the pool failed");
+    else if (usage.leaked)
+        problem(r, "memory is lost after the sweep");
+}
+
+
+static void look_after(run *r) {
+    for (unsigned i = 0; i < r->node_count; i++) {
+        const node *n = &r->nodes[i];
+        if (far_sim_killed(n->pool->fabric))
+            continue;
+        far_session *session;
+        if (far_session_open(n->pool, &session) < 0) {
+            problem(r, far_last_error());
+            return;
+        }
+        read_all_keys(r, session, n);
+        check_pool(r, session, n);
+        far_session_close(session);
+        return;
+    }
+}
+
+
+static void judge(run *r, far_torture_result *result) {
+    far_verify_report verdict;
+    far_verify_history(r->history, NULL, 0, r->out, &verdict);
+    uint64_t violations = verdict.violations + far_sim_watch_errors(r->world);
+    for (unsigned i = 0; far_sim_watch_error(r->world, i); i++)
+        fprintf(r->out, "seed %" PRIu64 ": watch: %s\n", r->seed, far_sim_watch_error(r->world, i));
+    if (violations || r->problems) {
+        fprintf(r->out, "seed %" PRIu64 ": %" PRIu64 " violations, %" PRIu64 " problems; the last verbs:\n", r->seed, violations, r->problems);
+        far_sim_trace_dump(r->world, r->out);
+    }
+    result->violations += violations;
+    result->gave_up += verdict.gave_up;
+    result->problems += r->problems;
+    result->ops += far_history_count(r->history);
+    result->crashes += r->crashes;
+    result->seeds++;
+    result->trace_hash = far_sim_trace_hash(r->world);
+    if (r->torture->history)
+        far_history_write(r->history, r->torture->history);
+}
+
+
+static unsigned fault_bits(const far_torture *t) {
+    unsigned bits = t->tear ? FAR_SIM_TEAR : 0;
+    if (t->reorder)
+        bits |= FAR_SIM_REORDER | FAR_SIM_LATE | FAR_SIM_SWALLOW;
+    return bits | (t->stall ? FAR_SIM_STALL : 0);
+}
+
+
+int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_result *result, FILE *out) {
+    char error[256];
+    run r = {.torture = torture, .seed = seed, .out = out, .node_count = torture->compute_nodes, .client_count = torture->clients};
+    far_random_seed(&r.random, seed);
+    r.nodes = calloc(r.node_count, sizeof(*r.nodes));
+    r.clients = calloc(r.client_count, sizeof(*r.clients));
+    r.history = far_history_new(seed);
+    int err = r.nodes && r.clients && r.history ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a run");
+    if (!err && far_keyset_open(torture->keys, seed, &r.keyset, error, sizeof(error)) < 0)
+        err = far_fail(FAR_ERR_INVALID, "%s", error);
+    if (!err)
+        err = open_nodes(&r);
+    if (!err)
+        err = open_index(&r);
+    if (!err)
+        err = make_clients(&r);
+    if (!err) {
+        plan_crashes(&r);
+        far_sim_set_faults(r.world, fault_bits(torture));
+        far_sim_on_verb(r.world, on_verb, &r);
+        far_sim_result how = far_sim_run(r.world);
+        far_sim_on_verb(r.world, NULL, NULL);
+        if (how != FAR_SIM_ENDED)
+            problem(&r, how == FAR_SIM_DEADLOCK ? "the clients wait for each other for ever" : "the clients do not come to an end");
+        else
+            look_after(&r);
+        judge(&r, result);
+    }
+    tidy_up(&r);
+    return err;
+}

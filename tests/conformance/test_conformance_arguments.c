@@ -1,0 +1,168 @@
+/* NULL for every pointer of every function: refused with FAR_ERR_INVALID and words that name the argument. */
+#include "conform.h"
+
+
+static int name_nothing(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static void null_in_pool_and_session_calls(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    far_pool_usage usage = {0};
+    int told = 0;
+    assert_refused("uri", far_pool_open(NULL, NULL, &pool));
+    assert_null(pool);
+    assert_refused("pool", far_pool_open(r.uri, NULL, NULL));
+    assert_refused("pool", far_pool_poll(NULL));
+    assert_refused("pool", far_session_open(NULL, &session));
+    assert_null(session);
+    assert_refused("session", far_session_open(r.pool, NULL));
+    assert_refused("session", far_pool_stat(NULL, &usage));
+    assert_refused("usage", far_pool_stat(r.session, NULL));
+    assert_refused("session", far_pool_check(NULL, 0, count_problem, &told));
+    assert_refused("problem", far_pool_check(r.session, 0, NULL, NULL));
+    far_pool_close(NULL);
+    far_session_close(NULL);
+    far_index_close(NULL);
+    rig_down(&r);
+}
+
+
+static void null_in_index_calls(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_index *index = NULL;
+    far_usage usage = {0};
+    int told = 0;
+    assert_refused("session", far_index_create(NULL, "other", c->kind, NULL, &index));
+    assert_refused("name", far_index_create(r.session, NULL, c->kind, NULL, &index));
+    assert_refused("kind", far_index_create(r.session, "other", NULL, NULL, &index));
+    assert_refused("index", far_index_create(r.session, "other", c->kind, NULL, NULL));
+    assert_refused("session", far_index_open(NULL, "index", &index));
+    assert_refused("name", far_index_open(r.session, NULL, &index));
+    assert_refused("index", far_index_open(r.session, "index", NULL));
+    assert_null(index);
+    assert_refused("session", far_index_drop(NULL, "index"));
+    assert_refused("name", far_index_drop(r.session, NULL));
+    assert_refused("session", far_index_list(NULL, name_nothing, NULL));
+    assert_refused("each", far_index_list(r.session, NULL, NULL));
+    assert_refused("each", far_kinds(NULL, NULL));
+    assert_refused("session", far_index_usage(NULL, r.index, &usage));
+    assert_refused("index", far_index_usage(r.session, NULL, &usage));
+    assert_refused("usage", far_index_usage(r.session, r.index, NULL));
+    assert_refused("session", far_index_check(NULL, r.index, count_problem, &told));
+    assert_refused("index", far_index_check(r.session, NULL, count_problem, &told));
+    assert_refused("problem", far_index_check(r.session, r.index, NULL, NULL));
+    assert_code(FAR_ERR_NOT_FOUND, far_index_drop(r.session, "other"));
+    assert_code(1, far_index_list(r.session, name_nothing, NULL));
+    rig_down(&r);
+}
+
+
+static void null_in_point_operations(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    char buffer[8];
+    size_t length = 0;
+    assert_ok(put_text(&r, "k", "v"));
+    assert_refused("session", far_get(NULL, r.index, "k", 1, buffer, 8, &length));
+    assert_refused("index", far_get(r.session, NULL, "k", 1, buffer, 8, &length));
+    assert_refused("key", far_get(r.session, r.index, NULL, 1, buffer, 8, &length));
+    assert_refused("value", far_get(r.session, r.index, "k", 1, NULL, 8, &length));
+    int (*const writes[])(far_session *, far_index *, const void *, size_t, const void *,
+                          size_t) = {far_put, far_insert, far_update};
+    for (size_t i = 0; i < COUNT_OF(writes); i++) {
+        assert_refused("session", writes[i](NULL, r.index, "k", 1, "w", 1));
+        assert_refused("index", writes[i](r.session, NULL, "k", 1, "w", 1));
+        assert_refused("key", writes[i](r.session, r.index, NULL, 1, "w", 1));
+        assert_refused("key", writes[i](r.session, r.index, NULL, 0, "w", 1));
+        assert_refused("value", writes[i](r.session, r.index, "k", 1, NULL, 1));
+    }
+    assert_refused("session", far_delete(NULL, r.index, "k", 1));
+    assert_refused("index", far_delete(r.session, NULL, "k", 1));
+    assert_refused("key", far_delete(r.session, r.index, NULL, 1));
+    assert_text(&r, "k", "v");
+    rig_down(&r);
+}
+
+
+static void null_in_scans(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    pairs found = {0};
+    assert_ok(put_text(&r, "k", "v"));
+    assert_refused("session", far_scan(NULL, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_refused("index", far_scan(r.session, NULL, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_refused("each", far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, NULL, NULL));
+    assert_int_equal(found.count, 0);
+    pairs_free(&found);
+    rig_down(&r);
+}
+
+
+static void null_in_submit_and_reap(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_op op = {.kind = FAR_OP_PUT, .index = r.index, .key = "k", .key_len = 1, .value = "v", .value_len = 1};
+    far_op *ops[] = {&op}, *none[] = {NULL}, *done[1];
+    assert_refused("session", far_submit(NULL, ops, 1));
+    assert_refused("ops", far_submit(r.session, NULL, 1));
+    assert_refused("ops", far_submit(r.session, none, 1));
+    assert_refused("session", far_reap(NULL, done, 1, 0));
+    assert_refused("done", far_reap(r.session, NULL, 1, 0));
+    assert_code(0, far_submit(r.session, ops, 0));
+    assert_code(0, far_reap(r.session, done, 0, 0));
+    assert_code(0, far_reap(r.session, done, 1, 1));
+    assert_code(FAR_ERR_NOT_FOUND, get_code(&r, "k"));
+    rig_down(&r);
+}
+
+
+static void null_in_counters(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_stats stats = {0}, zero = {0};
+    assert_ok(put_text(&r, "k", "v"));
+    assert_refused("session", far_session_stats_of(NULL, FAR_OP_GET, &stats));
+    assert_refused("stats", far_session_stats_of(r.session, FAR_OP_GET, NULL));
+    assert_refused("kind", far_session_stats_of(r.session, (far_op_kind)17, &stats));
+    far_session_stats(NULL, &stats);
+    far_session_stats(r.session, NULL);
+    assert_memory_equal(&stats, &zero, sizeof(stats));
+    (void)far_stats_diff(NULL, &stats);
+    (void)far_stats_diff(&stats, NULL);
+    (void)far_stats_diff(NULL, NULL);
+    rig_down(&r);
+}
+
+
+static void the_last_error_is_text_even_without_a_failure(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    assert_non_null(far_last_error());
+    assert_refused("key", far_get(r.session, r.index, NULL, 3, NULL, 0, NULL));
+    assert_code(FAR_ERR_NOT_FOUND, get_code(&r, "absent"));
+    assert_non_null(far_last_error());
+    rig_down(&r);
+}
+
+
+static const behaviour behaviours[] = {
+    BEHAVIOUR(null_in_pool_and_session_calls),
+    BEHAVIOUR(null_in_index_calls),
+    BEHAVIOUR(null_in_point_operations),
+    BEHAVIOUR_FOR(null_in_scans, FOR_ORDERED),
+    BEHAVIOUR(null_in_submit_and_reap),
+    BEHAVIOUR(null_in_counters),
+    BEHAVIOUR(the_last_error_is_text_even_without_a_failure),
+};
+
+
+int main(int argc, char **argv) {
+    return conform_main(argc, argv, "arguments", behaviours, COUNT_OF(behaviours));
+}

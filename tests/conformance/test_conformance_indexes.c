@@ -1,0 +1,363 @@
+/* Indexes by name: create, open, close, drop, list; several handles on one pool. */
+#include "conform.h"
+
+#include <ctype.h>
+
+
+static void reopen(rig *r) {
+    far_index_close(r->index);
+    r->index = NULL;
+    assert_ok(far_index_open(r->session, "index", &r->index));
+}
+
+
+static void a_name_can_be_created_once(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_index *again = NULL;
+    assert_ok(put_text(&r, "k", "v"));
+    assert_code(FAR_ERR_EXISTS, far_index_create(r.session, "index", c->kind, c->options, &again));
+    assert_null(again);
+    assert_code(FAR_ERR_EXISTS, far_index_create(r.session, "index", "toy", "key_size=8", &again));
+    assert_text(&r, "k", "v");
+    far_index_close(r.index);
+    r.index = NULL;
+    assert_code(FAR_ERR_EXISTS, far_index_create(r.session, "index", c->kind, c->options, &again));
+    assert_ok(far_index_open(r.session, "index", &r.index));
+    assert_text(&r, "k", "v");
+    rig_down(&r);
+}
+
+
+static void an_absent_index_is_not_found(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    static const char *const absent[] = {"indexes", "inde", "Index", "index ", "no_such_index", "x"};
+    for (size_t i = 0; i < COUNT_OF(absent); i++) {
+        far_index *index = NULL;
+        assert_code(FAR_ERR_NOT_FOUND, far_index_open(r.session, absent[i], &index));
+        assert_null(index);
+        assert_code(FAR_ERR_NOT_FOUND, far_index_drop(r.session, absent[i]));
+    }
+    rig_down(&r);
+}
+
+
+static void data_stays_when_the_index_is_closed(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    uint8_t key[8];
+    for (uint64_t i = 0; i < 100; i++) {
+        number_key(i, key);
+        assert_ok(put_proof(r.session, r.index, key, 8, i, i));
+        if (i % 10 == 9)
+            reopen(&r);
+    }
+    for (uint64_t i = 0; i < 100; i++) {
+        number_key(i, key);
+        assert_proof(r.session, r.index, key, 8, i, i);
+    }
+    rig_down(&r);
+}
+
+
+static void an_index_can_be_opened_several_times(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_index *second = NULL;
+    assert_ok(far_index_open(r.session, "index", &second));
+    assert_ok(far_put(r.session, second, "k", 1, "v", 1));
+    assert_text(&r, "k", "v");
+    far_index_close(r.index);
+    r.index = NULL;
+    assert_code(FAR_ERR_BUSY, far_index_drop(r.session, "index"));
+    assert_value(r.session, second, "k", 1, "v", 1);
+    far_index_close(second);
+    assert_ok(far_index_drop(r.session, "index"));
+    rig_down(&r);
+}
+
+
+static void an_index_outlives_the_session_that_opened_it(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    far_session *first = NULL;
+    assert_ok(far_session_open(r.pool, &first));
+    assert_ok(far_index_create(first, "index", c->kind, c->options, &r.index));
+    assert_ok(far_put(first, r.index, "k", 1, "by the first", 12));
+    far_session_close(first);
+    assert_text(&r, "k", "by the first");
+    assert_ok(put_text(&r, "k", "by the second"));
+    assert_text(&r, "k", "by the second");
+    assert_code(FAR_ERR_BUSY, far_index_drop(r.session, "index"));
+    rig_down(&r);
+}
+
+
+static void an_open_index_is_not_dropped(const conform *c) {
+    rig r, other;
+    rig_up(&r, c);
+    assert_ok(put_text(&r, "k", "v"));
+    assert_code(FAR_ERR_BUSY, far_index_drop(r.session, "index"));
+    assert_text(&r, "k", "v");
+    rig_join(&other, &r);
+    assert_code(FAR_ERR_BUSY, far_index_drop(other.session, "index"));
+    far_index_close(other.index);
+    other.index = NULL;
+    assert_code(FAR_ERR_BUSY, far_index_drop(other.session, "index")); /* open at the first handle */
+    assert_text(&r, "k", "v");
+    assert_ok(put_text(&r, "k", "w"));
+    far_index_close(r.index);
+    r.index = NULL;
+    assert_ok(far_index_drop(other.session, "index"));
+    assert_code(FAR_ERR_NOT_FOUND, far_index_drop(r.session, "index"));
+    assert_code(FAR_ERR_NOT_FOUND, far_index_open(r.session, "index", &r.index));
+    rig_close(&other);
+    rig_down(&r);
+}
+
+
+static void the_opens_of_a_closed_handle_do_not_count(const conform *c) {
+    rig r, other;
+    rig_up(&r, c);
+    rig_join(&other, &r);
+    far_index_close(r.index);
+    r.index = NULL;
+    assert_code(FAR_ERR_BUSY, far_index_drop(r.session, "index"));
+    rig_close(&other);
+    assert_ok(far_index_drop(r.session, "index"));
+    rig_down(&r);
+}
+
+
+static void a_dropped_name_is_free_and_starts_empty(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    for (int round = 0; round < 4; round++) {
+        far_usage usage = {0};
+        assert_ok(far_index_usage(r.session, r.index, &usage));
+        assert_int_equal(usage.keys, 0);
+        assert_code(FAR_ERR_NOT_FOUND, get_code(&r, "k"));
+        for (uint64_t i = 0; i < 100; i++) {
+            uint8_t key[8];
+            number_key(i, key);
+            assert_ok(put_proof(r.session, r.index, key, 8, 100, i));
+        }
+        assert_ok(put_text(&r, "k", "v"));
+        far_index_close(r.index);
+        r.index = NULL;
+        assert_ok(far_index_drop(r.session, "index"));
+        assert_ok(far_index_create(r.session, "index", c->kind, round % 2 ? "key_size=0" : NULL, &r.index));
+    }
+    rig_down(&r);
+}
+
+
+static void indexes_do_not_disturb_each_other(const conform *c) {
+    enum { INDEXES = 6 };
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    far_index *indexes[INDEXES] = {0};
+    char name[INDEXES + 1] = {0};
+    uint8_t key[8];
+    for (unsigned i = 0; i < INDEXES; i++) {
+        name[i] = 'a'; /* names that are prefixes of each other */
+        rig_create(&r, name, &indexes[i]);
+    }
+    for (uint64_t k = 0; k < 50; k++)
+        for (unsigned i = 0; i < INDEXES; i++) {
+            number_key(k, key);
+            assert_ok(put_proof(r.session, indexes[i], key, 8, 16 + i, k * INDEXES + i));
+        }
+    for (uint64_t k = 0; k < 50; k += 2) {
+        number_key(k, key);
+        assert_ok(far_delete(r.session, indexes[k % INDEXES], key, 8));
+    }
+    far_index_close(indexes[1]);
+    assert_ok(far_index_drop(r.session, "aa"));
+    for (unsigned i = 0; i < INDEXES; i++) {
+        for (uint64_t k = 0; k < 50 && i != 1; k++) {
+            number_key(k, key);
+            if (k % 2 == 0 && k % INDEXES == i)
+                assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, indexes[i], key, 8, NULL, 0, NULL));
+            else
+                assert_proof(r.session, indexes[i], key, 8, 16 + i, k * INDEXES + i);
+        }
+        if (i != 1)
+            assert_index_is_sound(r.session, indexes[i]);
+    }
+    for (unsigned i = 0; i < INDEXES; i++)
+        if (i != 1)
+            far_index_close(indexes[i]);
+    rig_down(&r);
+}
+
+
+/* What far_index_list and far_kinds told. */
+typedef struct told {
+    int calls, stop_at;
+    unsigned seen[8];
+    const char *kind;
+    int wrong;
+} told;
+
+
+static int tell_index(void *ctx, const char *name, const char *kind) {
+    told *t = ctx;
+    t->calls++;
+    if (strlen(name) == 2 && name[0] == 'n' && name[1] >= '0' && name[1] < '8')
+        t->seen[name[1] - '0']++;
+    else
+        t->wrong++;
+    t->wrong += strcmp(kind, t->kind) != 0;
+    return t->calls == t->stop_at ? -5 : 0;
+}
+
+
+static void all_indexes_are_listed(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    told none = {.kind = c->kind};
+    assert_code(0, far_index_list(r.session, tell_index, &none));
+    assert_int_equal(none.calls, 0);
+    for (int i = 0; i < 8; i++) {
+        char name[] = {'n', (char)('0' + i), '\0'};
+        far_index *index = NULL;
+        rig_create(&r, name, &index);
+        far_index_close(index);
+    }
+    told all = {.kind = c->kind};
+    assert_code(8, far_index_list(r.session, tell_index, &all));
+    assert_int_equal(all.wrong, 0);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(all.seen[i], 1);
+    for (int stop = 1; stop <= 8; stop += 3) {
+        told some = {.kind = c->kind, .stop_at = stop};
+        assert_code(stop, far_index_list(r.session, tell_index, &some));
+        assert_int_equal(some.calls, stop);
+    }
+    assert_ok(far_index_drop(r.session, "n3"));
+    told rest = {.kind = c->kind};
+    assert_code(7, far_index_list(r.session, tell_index, &rest));
+    assert_int_equal(rest.seen[3], 0);
+    rig_down(&r);
+}
+
+
+static int tell_kind(void *ctx, const char *kind, const char *what_for, const char *options) {
+    told *t = ctx;
+    t->calls++;
+    t->wrong += strlen(kind) == 0 || strlen(what_for) == 0;
+    for (const char *at = kind; *at; at++)
+        t->wrong += !islower((unsigned char)*at);
+    t->wrong += !strstr(options, "key_size") || !strstr(options, "value_size") || !strstr(options, "max_key");
+    return t->calls == t->stop_at;
+}
+
+
+static void all_kinds_are_listed(const conform *c) {
+    (void)c;
+    told all = {0}, first = {.stop_at = 1};
+    int count = far_kinds(tell_kind, &all);
+    assert_true(count >= 1);
+    assert_int_equal(count, all.calls);
+    assert_int_equal(all.wrong, 0);
+    assert_code(1, far_kinds(tell_kind, &first));
+    assert_int_equal(first.calls, 1);
+}
+
+
+static void handles_of_one_pool_see_each_others_writes(const conform *c) {
+    rig a, b;
+    rig_up(&a, c);
+    rig_join(&b, &a);
+    for (uint64_t i = 0; i < 60; i++) {
+        const rig *writer = i % 2 ? &a : &b, *reader = i % 2 ? &b : &a;
+        uint8_t key[8];
+        number_key(i / 2, key);
+        assert_ok(put_proof(writer->session, writer->index, key, 8, 50 + i, i));
+        assert_proof(reader->session, reader->index, key, 8, 50 + i, i);
+        if (i % 10 == 9) {
+            assert_ok(far_delete(reader->session, reader->index, key, 8));
+            assert_code(FAR_ERR_NOT_FOUND, far_get(writer->session, writer->index, key, 8, NULL, 0, NULL));
+            assert_code(FAR_ERR_NOT_FOUND, far_update(writer->session, writer->index, key, 8, "v", 1));
+        }
+    }
+    far_pool_usage usage = {0};
+    assert_ok(far_pool_stat(a.session, &usage));
+    assert_true(usage.sessions >= 2);
+    a.owner = false;
+    b.owner = true;
+    rig_close(&a); /* the pool stays with the other handle */
+    uint8_t key[8];
+    number_key(0, key);
+    assert_proof(b.session, b.index, key, 8, 51, 1);
+    rig_down(&b);
+}
+
+
+static void a_pool_ends_with_its_last_handle(const conform *c) {
+    if (c->fabric->remove) /* a pool that outlives its handles */
+        return;
+    rig r;
+    rig_up(&r, c);
+    assert_ok(put_text(&r, "k", "v"));
+    char uri[CONFORM_URI];
+    memcpy(uri, r.uri, sizeof(uri));
+    rig_down(&r);
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    far_index *index = NULL;
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    assert_code(FAR_ERR_NOT_FOUND, far_index_open(session, "index", &index));
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void an_index_is_for_sessions_of_its_handle(const conform *c) {
+    rig a, b;
+    rig_up(&a, c);
+    rig_join(&b, &a);
+    char buffer[8];
+    pairs found = {0};
+    far_usage usage = {0};
+    int problems = 0;
+    assert_ok(put_text(&a, "k", "v"));
+    assert_refused("index", far_get(b.session, a.index, "k", 1, buffer, 8, NULL));
+    assert_refused("index", far_put(b.session, a.index, "k", 1, "w", 1));
+    assert_refused("index", far_insert(a.session, b.index, "l", 1, "w", 1));
+    assert_refused("index", far_update(a.session, b.index, "k", 1, "w", 1));
+    assert_refused("index", far_delete(a.session, b.index, "k", 1));
+    assert_refused("index", far_scan(a.session, b.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_refused("index", far_index_usage(a.session, b.index, &usage));
+    assert_refused("index", far_index_check(a.session, b.index, count_problem, &problems));
+    assert_text(&a, "k", "v");
+    assert_text(&b, "k", "v");
+    rig_close(&b);
+    rig_down(&a);
+}
+
+
+static const behaviour behaviours[] = {
+    BEHAVIOUR(a_name_can_be_created_once),
+    BEHAVIOUR(an_absent_index_is_not_found),
+    BEHAVIOUR(data_stays_when_the_index_is_closed),
+    BEHAVIOUR(an_index_can_be_opened_several_times),
+    BEHAVIOUR(an_index_outlives_the_session_that_opened_it),
+    BEHAVIOUR(an_open_index_is_not_dropped),
+    BEHAVIOUR(the_opens_of_a_closed_handle_do_not_count),
+    BEHAVIOUR(a_dropped_name_is_free_and_starts_empty),
+    BEHAVIOUR(indexes_do_not_disturb_each_other),
+    BEHAVIOUR(all_indexes_are_listed),
+    BEHAVIOUR(all_kinds_are_listed),
+    BEHAVIOUR(handles_of_one_pool_see_each_others_writes),
+    BEHAVIOUR(a_pool_ends_with_its_last_handle),
+    BEHAVIOUR(an_index_is_for_sessions_of_its_handle),
+};
+
+
+int main(int argc, char **argv) {
+    return conform_main(argc, argv, "indexes", behaviours, COUNT_OF(behaviours));
+}

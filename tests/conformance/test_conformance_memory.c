@@ -1,0 +1,237 @@
+/* Far memory: a full pool, what comes back, and that nothing is lost on the way. */
+#include "conform.h"
+#include "workload/value.h"
+
+#define SMALL_POOL "8M"
+#define MANY       100000
+
+
+/* Keys that were stored, by number, with values whose length follows from the number. */
+static size_t length_of(uint64_t n) {
+    return 2000 + n * 997 % 14000;
+}
+
+
+static int put_number(const rig *r, uint64_t n, uint64_t version) {
+    uint8_t key[8];
+    number_key(n, key);
+    return put_proof(r->session, r->index, key, 8, length_of(n), version);
+}
+
+
+static void assert_number(const rig *r, uint64_t n, uint64_t version) {
+    uint8_t key[8];
+    number_key(n, key);
+    assert_proof(r->session, r->index, key, 8, length_of(n), version);
+}
+
+
+static int delete_number(const rig *r, uint64_t n) {
+    uint8_t key[8];
+    number_key(n, key);
+    return far_delete(r->session, r->index, key, 8);
+}
+
+
+/* Puts numbers from first on until the pool is full; returns the first that found no room. */
+static uint64_t fill_up(const rig *r, uint64_t first, uint64_t version) {
+    for (uint64_t n = first; n < first + MANY; n++) {
+        int result = put_number(r, n, version);
+        if (result == FAR_ERR_NO_MEMORY)
+            return n;
+        assert_ok(result);
+    }
+    fail_msg("the pool is never full");
+    return 0;
+}
+
+
+static void a_full_pool_says_so_and_keeps_everything(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    uint64_t end = fill_up(&r, 0, 1);
+    uint8_t key[8], large[FAR_VALUE_MAX];
+    assert_true(end >= 100); /* about half of 8M at least */
+    assert_true(strlen(far_last_error()) > 0);
+    number_key(end, key);
+    assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, r.index, key, 8, NULL, 0, NULL)); /* it was not half stored */
+    memset(large, 0, sizeof(large));
+    int failed = 0;
+    for (uint64_t n = 0; n < 20; n++) { /* an update that finds no room leaves the old value */
+        number_key(n, key);
+        int result = far_update(r.session, r.index, key, 8, large, sizeof(large));
+        assert_true(result == FAR_OK || result == FAR_ERR_NO_MEMORY);
+        if (result == FAR_ERR_NO_MEMORY)
+            assert_number(&r, n, 1);
+        else
+            assert_value(r.session, r.index, key, 8, large, sizeof(large));
+        failed += result != FAR_OK;
+    }
+    assert_true(failed > 0);
+    for (uint64_t n = 20; n < end; n++)
+        assert_number(&r, n, 1);
+    assert_index_is_sound(r.session, r.index);
+    far_usage usage = {0};
+    assert_ok(far_index_usage(r.session, r.index, &usage));
+    assert_int_equal(usage.keys, end);
+    rig_down(&r);
+}
+
+
+static void deletes_make_room_in_a_full_pool(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    uint64_t first = 0, end = fill_up(&r, 0, 1);
+    for (int round = 0; round < 3; round++) {
+        uint64_t half = (end - first) / 2;
+        for (uint64_t n = 0; n < half; n++)
+            assert_ok(delete_number(&r, first + n));
+        first += half;
+        for (uint64_t n = 0; n < half / 2; n++) /* half of what was given back is found again at once */
+            assert_ok(put_number(&r, end++, 1));
+    }
+    for (uint64_t n = first; n < end; n++)
+        assert_number(&r, n, 1);
+    assert_code(FAR_ERR_NOT_FOUND, delete_number(&r, first - 1));
+    rig_down(&r);
+}
+
+
+static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    uint64_t end = fill_up(&r, 0, 1);
+    pairs found = {0};
+    if (c->ordered) {
+        assert_code((int64_t)end, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+        for (uint64_t n = 0; n < end; n++)
+            assert_true(far_value_check(found.items[n].value, found.items[n].value_len, found.items[n].key, 8, NULL));
+    }
+    pairs_free(&found);
+    far_session *second = NULL;
+    if (far_session_open(r.pool, &second) == FAR_OK) { /* it may find no room for itself */
+        uint8_t key[8];
+        number_key(end / 2, key);
+        assert_proof(second, r.index, key, 8, length_of(end / 2), 1);
+    }
+    for (uint64_t n = 0; n < end; n++)
+        assert_ok(delete_number(&r, n));
+    far_session_close(second);
+    rig_down(&r);
+}
+
+
+/* Filling and emptying again and again reaches the same size each time: nothing is lost. */
+static void what_is_deleted_comes_back(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    far_usage usage = {0};
+    uint64_t first_time = fill_up(&r, 0, 0);
+    for (uint64_t round = 1; round <= 3; round++) {
+        for (uint64_t n = 0; delete_number(&r, n) == FAR_OK; n++)
+            continue;
+        assert_ok(far_index_usage(r.session, r.index, &usage));
+        assert_int_equal(usage.keys, 0);
+        assert_int_equal(usage.key_bytes + usage.value_bytes, 0);
+        assert_true(usage.pool_bytes < (1u << 20)); /* of values of several MiB nothing is left */
+        assert_true(fill_up(&r, 0, round) >= first_time * 9 / 10);
+    }
+    rig_down(&r);
+}
+
+
+/* Writes several times the pool's size through it. */
+static void memory_is_reused_while_work_goes_on(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    enum { KEYS = 60, WRITES = 2500 };
+    for (uint64_t i = 0; i < WRITES; i++)
+        assert_ok(put_number(&r, i * 7 % KEYS, i));
+    for (uint64_t i = WRITES - KEYS; i < WRITES; i++)
+        assert_number(&r, i * 7 % KEYS, i);
+    assert_pool_is_sound(r.session);
+    far_usage usage = {0};
+    assert_ok(far_index_usage(r.session, r.index, &usage));
+    assert_int_equal(usage.keys, KEYS);
+    assert_true(usage.pool_bytes < 2 * (usage.key_bytes + usage.value_bytes) + (1u << 20));
+    rig_down(&r);
+}
+
+
+static void churn_of_all_sizes_leaks_nothing(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    uint8_t key[FAR_KEY_MAX];
+    memset(key, 'c', sizeof(key));
+    for (uint64_t i = 0; i < 1500; i++) {
+        size_t key_len = 1 + i * 31 % 97, value_len = i % 50 ? i * 53 % 700 : i * 53 % 50000;
+        if (i % 4 == 3) {
+            int result = far_delete(r.session, r.index, key, key_len);
+            assert_true(result == FAR_OK || result == FAR_ERR_NOT_FOUND);
+        } else {
+            assert_ok(put_proof(r.session, r.index, key, key_len, value_len, i));
+        }
+    }
+    assert_pool_is_sound(r.session);
+    for (size_t length = 1; length <= 97; length++)
+        far_delete(r.session, r.index, key, length);
+    far_usage usage = {0};
+    assert_ok(far_index_usage(r.session, r.index, &usage));
+    assert_int_equal(usage.keys, 0);
+    rig_down(&r);
+}
+
+
+/* Creating, filling and dropping goes on for many times the pool's size. */
+static void a_dropped_index_gives_its_memory_back(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, SMALL_POOL, NULL);
+    far_pool_usage before = {0}, after = {0};
+    assert_ok(far_pool_stat(r.session, &before));
+    for (int round = 0; round < 12; round++) {
+        rig_create(&r, "index", &r.index);
+        for (uint64_t n = 0; n < 150; n++)
+            assert_ok(put_number(&r, n, (uint64_t)round));
+        assert_number(&r, 149, (uint64_t)round);
+        far_index_close(r.index);
+        r.index = NULL;
+        assert_ok(far_index_drop(r.session, "index"));
+    }
+    assert_pool_is_sound(r.session);
+    assert_ok(far_pool_stat(r.session, &after));
+    assert_true(after.used <= before.used + (256u << 10));
+    rig_down(&r);
+}
+
+
+static void a_closed_session_leaves_its_memory_to_the_pool(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    for (uint64_t round = 0; round < 20; round++) {
+        rig worker = r;
+        worker.session = NULL;
+        assert_ok(far_session_open(r.pool, &worker.session));
+        for (uint64_t n = 0; n < 50; n++)
+            assert_ok(put_number(&worker, n, round));
+        far_session_close(worker.session);
+        assert_number(&r, 49, round);
+    }
+    rig_down(&r);
+}
+
+
+static const behaviour behaviours[] = {
+    BEHAVIOUR(a_full_pool_says_so_and_keeps_everything),
+    BEHAVIOUR(deletes_make_room_in_a_full_pool),
+    BEHAVIOUR(a_full_pool_still_serves_reads_scans_and_deletes),
+    BEHAVIOUR(what_is_deleted_comes_back),
+    BEHAVIOUR(memory_is_reused_while_work_goes_on),
+    BEHAVIOUR(churn_of_all_sizes_leaks_nothing),
+    BEHAVIOUR(a_dropped_index_gives_its_memory_back),
+    BEHAVIOUR(a_closed_session_leaves_its_memory_to_the_pool),
+};
+
+
+int main(int argc, char **argv) {
+    return conform_main(argc, argv, "memory", behaviours, COUNT_OF(behaviours));
+}

@@ -1,0 +1,268 @@
+/* Pool handles: their options, what is left after their close; and many sessions. */
+#include "conform.h"
+
+
+static int name_nothing(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static void what_is_left_of_a_closed_pool_is_refused(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_index *index = NULL;
+    far_usage usage = {0};
+    far_pool_usage pool_usage = {0};
+    char buffer[8];
+    pairs found = {0};
+    int told = 0;
+    far_op op = {.kind = FAR_OP_GET, .index = r.index, .key = "k", .key_len = 1}, *ops[] = {&op}, *done[1];
+    assert_ok(put_text(&r, "k", "v"));
+    far_pool_close(r.pool);
+    assert_code(FAR_ERR_INVALID, far_get(r.session, r.index, "k", 1, buffer, sizeof(buffer), NULL));
+    assert_true(strlen(far_last_error()) > 0);
+    assert_code(FAR_ERR_INVALID, put_text(&r, "k", "w"));
+    assert_code(FAR_ERR_INVALID, insert_text(&r, "l", "w"));
+    assert_code(FAR_ERR_INVALID, update_text(&r, "k", "w"));
+    assert_code(FAR_ERR_INVALID, delete_text(&r, "k"));
+    assert_code(FAR_ERR_INVALID, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_code(FAR_ERR_INVALID, far_submit(r.session, ops, 1));
+    assert_code(FAR_ERR_INVALID, far_reap(r.session, done, 1, 1));
+    assert_code(FAR_ERR_INVALID, far_index_create(r.session, "other", c->kind, NULL, &index));
+    assert_code(FAR_ERR_INVALID, far_index_open(r.session, "index", &index));
+    assert_code(FAR_ERR_INVALID, far_index_drop(r.session, "index"));
+    assert_code(FAR_ERR_INVALID, far_index_list(r.session, name_nothing, NULL));
+    assert_code(FAR_ERR_INVALID, far_index_usage(r.session, r.index, &usage));
+    assert_code(FAR_ERR_INVALID, far_index_check(r.session, r.index, count_problem, &told));
+    assert_code(FAR_ERR_INVALID, far_pool_stat(r.session, &pool_usage));
+    assert_code(FAR_ERR_INVALID, far_pool_check(r.session, 0, count_problem, &told));
+    assert_null(index);
+    assert_int_equal(found.count, 0);
+    r.pool = NULL;
+    rig_close(&r);
+}
+
+
+/* The closes of what is left may come in any order. */
+static void leftovers_of_a_closed_pool_are_closed_in_any_order(const conform *c) {
+    for (int order = 0; order < 2; order++) {
+        rig r;
+        rig_up(&r, c);
+        far_session *second = NULL;
+        far_index *again = NULL;
+        assert_ok(far_session_open(r.pool, &second));
+        assert_ok(far_index_open(second, "index", &again));
+        far_pool_close(r.pool);
+        r.pool = NULL;
+        if (order == 0)
+            far_session_close(second);
+        far_index_close(again);
+        if (order == 1)
+            far_session_close(second);
+        assert_code(FAR_ERR_INVALID, put_text(&r, "k", "v"));
+        rig_close(&r);
+    }
+}
+
+
+static void a_handle_closes_with_operations_in_flight(const conform *c) {
+    enum { OPS = 50 };
+    rig r, other;
+    rig_up(&r, c);
+    rig_join(&other, &r);
+    far_op ops[OPS] = {0}, *pointers[OPS], *done[OPS];
+    uint8_t keys[OPS][8];
+    for (uint64_t i = 0; i < OPS; i++) {
+        number_key(i, keys[i]);
+        ops[i] = (far_op){
+            .kind = FAR_OP_PUT, .index = other.index, .key = keys[i], .key_len = 8, .value = keys[i], .value_len = 8};
+        pointers[i] = &ops[i];
+    }
+    assert_code(OPS, far_submit(other.session, pointers, OPS));
+    far_pool_close(other.pool);
+    assert_code(FAR_ERR_INVALID, far_reap(other.session, done, OPS, OPS));
+    other.pool = NULL;
+    rig_close(&other);
+    for (uint64_t i = 0; i < OPS; i++) /* each was done wholly, or not at all */
+        if (far_get(r.session, r.index, keys[i], 8, NULL, 0, NULL) != FAR_ERR_NOT_FOUND)
+            assert_value(r.session, r.index, keys[i], 8, keys[i], 8);
+    rig_down(&r);
+}
+
+
+/* A mix of work that meets caches, merging and reclamation; polls between if the handle has no thread. */
+static void work(const rig *r, bool poll) {
+    enum { KEYS = 120 };
+    uint8_t key[8];
+    for (uint64_t round = 0; round < 4; round++)
+        for (uint64_t i = 0; i < KEYS; i++) {
+            number_key(i, key);
+            if ((i + round) % 4 == 0) {
+                int result = far_delete(r->session, r->index, key, 8);
+                assert_true(result == FAR_OK || (round == 0 && result == FAR_ERR_NOT_FOUND));
+                assert_code(FAR_ERR_NOT_FOUND, far_get(r->session, r->index, key, 8, NULL, 0, NULL));
+            }
+            assert_ok(put_proof(r->session, r->index, key, 8, i * (round + 1), round));
+            assert_proof(r->session, r->index, key, 8, i * (round + 1), round);
+            if (poll && i % 5 == 0)
+                assert_true(far_pool_poll(r->pool) >= 0);
+        }
+    for (uint64_t i = 0; i < KEYS; i++) {
+        number_key(i, key);
+        assert_proof(r->session, r->index, key, 8, i * 4, 3);
+    }
+}
+
+
+static void a_handle_without_thread_lives_by_polls(const conform *c) {
+    rig r;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    rig_up_with(&r, c, RIG_SIZE, &options, c->options);
+    work(&r, true);
+    rig_down(&r);
+}
+
+
+static void a_poll_is_harmless_beside_the_thread(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    work(&r, true);
+    rig_down(&r);
+}
+
+
+static void work_is_right_without_merging(const conform *c) {
+    rig r;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.rdwc = 0;
+    rig_up_with(&r, c, RIG_SIZE, &options, c->options);
+    work(&r, false);
+    far_stats stats = {0};
+    far_session_stats(r.session, &stats);
+    assert_int_equal(stats.delegated_reads, 0);
+    assert_int_equal(stats.combined_writes, 0);
+    rig_down(&r);
+}
+
+
+static void a_tiny_cache_is_enough_and_is_kept_to(const conform *c) {
+    const size_t budgets[] = {1, 4096, 100000};
+    for (size_t i = 0; i < COUNT_OF(budgets); i++) {
+        rig r;
+        far_pool_options options = FAR_POOL_OPTIONS_INIT;
+        options.cache_bytes = budgets[i];
+        rig_up_with(&r, c, RIG_SIZE, &options, c->options);
+        work(&r, false);
+        far_usage usage = {0};
+        assert_ok(far_index_usage(r.session, r.index, &usage));
+        assert_true(usage.cache_bytes <= budgets[i]);
+        rig_down(&r);
+    }
+}
+
+
+static void zeroed_options_are_options(const conform *c) {
+    rig r;
+    far_pool_options options = {0};
+    rig_up_with(&r, c, RIG_SIZE, &options, c->options);
+    work(&r, false);
+    rig_down(&r);
+}
+
+
+static void bad_options_are_refused(const conform *c) {
+    rig r;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    const int bad[] = {-1, 2, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        far_pool *pool = NULL;
+        far_pool_options options = FAR_POOL_OPTIONS_INIT;
+        options.rdwc = bad[i];
+        assert_refused("rdwc", far_pool_open(r.uri, &options, &pool));
+        options.rdwc = 1;
+        options.no_thread = bad[i];
+        assert_refused("no_thread", far_pool_open(r.uri, &options, &pool));
+        assert_null(pool);
+    }
+    rig_down(&r);
+}
+
+
+static void many_sessions_share_a_handle(const conform *c) {
+    enum { SESSIONS = 40 };
+    rig r;
+    rig_up(&r, c);
+    far_session *sessions[SESSIONS] = {0};
+    far_pool_usage before = {0}, during = {0}, after = {0};
+    uint8_t key[8];
+    assert_ok(far_pool_stat(r.session, &before));
+    for (uint64_t i = 0; i < SESSIONS; i++) {
+        assert_ok(far_session_open(r.pool, &sessions[i]));
+        number_key(i, key);
+        assert_ok(put_proof(sessions[i], r.index, key, 8, 30, i));
+    }
+    assert_ok(far_pool_stat(r.session, &during));
+    assert_int_equal(during.sessions, before.sessions + SESSIONS);
+    for (uint64_t i = 0; i < SESSIONS; i++) {
+        number_key(SESSIONS - 1 - i, key);
+        assert_proof(sessions[i], r.index, key, 8, 30, SESSIONS - 1 - i);
+        if (i % 2)
+            far_session_close(sessions[i]);
+    }
+    for (uint64_t i = 0; i < SESSIONS; i += 2) {
+        number_key(i, key);
+        assert_ok(far_delete(sessions[i], r.index, key, 8));
+        far_session_close(sessions[i]);
+    }
+    assert_ok(far_pool_stat(r.session, &after));
+    assert_int_equal(after.sessions, before.sessions);
+    rig_down(&r);
+}
+
+
+static void sessions_come_and_go_without_end(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    for (uint64_t i = 0; i < 100; i++) {
+        far_session *session = NULL;
+        assert_ok(far_session_open(r.pool, &session));
+        assert_ok(put_proof(session, r.index, "k", 1, 1000, i));
+        far_session_close(session);
+        assert_proof(r.session, r.index, "k", 1, 1000, i);
+    }
+    rig_down(&r);
+}
+
+
+static void an_unused_handle_and_session_close_cleanly(const conform *c) {
+    rig r;
+    far_pool *pool = NULL;
+    rig_up_bare(&r, c, RIG_SIZE, NULL);
+    assert_ok(far_pool_open(r.uri, NULL, &pool));
+    far_pool_close(pool);
+    assert_pool_is_sound(r.session);
+    rig_close(&r);
+}
+
+
+static const behaviour behaviours[] = {
+    BEHAVIOUR(what_is_left_of_a_closed_pool_is_refused),
+    BEHAVIOUR(leftovers_of_a_closed_pool_are_closed_in_any_order),
+    BEHAVIOUR(a_handle_closes_with_operations_in_flight),
+    BEHAVIOUR(a_handle_without_thread_lives_by_polls),
+    BEHAVIOUR(a_poll_is_harmless_beside_the_thread),
+    BEHAVIOUR(work_is_right_without_merging),
+    BEHAVIOUR(a_tiny_cache_is_enough_and_is_kept_to),
+    BEHAVIOUR(zeroed_options_are_options),
+    BEHAVIOUR(bad_options_are_refused),
+    BEHAVIOUR(many_sessions_share_a_handle),
+    BEHAVIOUR(sessions_come_and_go_without_end),
+    BEHAVIOUR(an_unused_handle_and_session_close_cleanly),
+};
+
+
+int main(int argc, char **argv) {
+    return conform_main(argc, argv, "pool", behaviours, COUNT_OF(behaviours));
+}

@@ -1,0 +1,345 @@
+/* Scans: order, bounds, limits, stopping, and callbacks that use the session. */
+#include "conform.h"
+#include "workload/value.h"
+
+/* In order. A bound is looked up between, before and behind them. */
+static const pair sorted[] = {
+#define KEY(text)                                                                                                      \
+    { (uint8_t *)(text), NULL, sizeof(text) - 1, 0 }
+    KEY("\0"),         KEY("\0\0"),
+    KEY("\0\0\1"),     KEY("\0\1"),
+    KEY("\1"),         KEY("a"),
+    KEY("a\0"),        KEY("a\0\0"),
+    KEY("a\1"),        KEY("aa"),
+    KEY("aab"),        KEY("ab"),
+    KEY("ab\0cdefgh"), KEY("ab\1"),
+    KEY("abc"),        KEY("b"),
+    KEY("b\377"),      KEY("b\377\377"),
+    KEY("c"),          KEY("\177"),
+    KEY("\200"),       KEY("\377"),
+    KEY("\377\0"),     KEY("\377\376"),
+    KEY("\377\377"),   KEY("\377\377\377\377\377\377\377\377\377"),
+#undef KEY
+};
+
+#define KEYS COUNT_OF(sorted)
+
+
+static size_t value_length(size_t i) {
+    return i * 37 % 200;
+}
+
+
+static void fill(const rig *r) {
+    for (size_t i = 0; i < KEYS; i++) { /* not in order */
+        size_t at = i * 11 % KEYS;
+        assert_ok(put_proof(r->session, r->index, sorted[at].key, sorted[at].key_len, value_length(at), at));
+    }
+}
+
+
+/* The pairs are those of sorted[first .. first + count). */
+static void assert_pairs_are(const pairs *found, size_t first, size_t count) {
+    assert_int_equal(found->count, count);
+    for (size_t i = 0; i < count; i++) {
+        const pair *got = &found->items[i], *want = &sorted[first + i];
+        uint8_t value[200];
+        far_value_fill(value, value_length(first + i), want->key, want->key_len, first + i);
+        assert_int_equal(got->key_len, want->key_len);
+        assert_memory_equal(got->key, want->key, want->key_len);
+        assert_int_equal(got->value_len, value_length(first + i));
+        assert_memory_equal(got->value, value, got->value_len);
+    }
+}
+
+
+static size_t first_not_below(const void *key, size_t length) {
+    size_t at = 0;
+    while (at < KEYS && compare_bytes(sorted[at].key, sorted[at].key_len, key, length) < 0)
+        at++;
+    return at;
+}
+
+
+static void scan_and_compare(const rig *r, const void *from, size_t from_len, const void *to, size_t to_len,
+                             size_t limit) {
+    size_t first = from ? first_not_below(from, from_len) : 0, end = to ? first_not_below(to, to_len) : KEYS;
+    size_t count = end > first ? end - first : 0;
+    if (limit && limit < count)
+        count = limit;
+    pairs found = {0};
+    assert_code((int64_t)count,
+                far_scan(r->session, r->index, from, from_len, to, to_len, limit, collect_pair, &found));
+    assert_pairs_are(&found, first, count);
+    pairs_free(&found);
+}
+
+
+static void a_full_scan_gives_all_in_order(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    for (size_t i = 1; i < KEYS; i++) /* the table itself */
+        assert_true(compare_bytes(sorted[i - 1].key, sorted[i - 1].key_len, sorted[i].key, sorted[i].key_len) < 0);
+    fill(&r);
+    scan_and_compare(&r, NULL, 0, NULL, 0, 0);
+    rig_down(&r);
+}
+
+
+/* Bounds that are present, that differ from a present one by little, and that lie outside. */
+static size_t make_bounds(pair *bounds, uint8_t bytes[][16]) {
+    size_t count = 0;
+    bounds[count++] = (pair){NULL, NULL, 0, 0};
+    for (size_t i = 0; i < KEYS; i += 2) {
+        bounds[count++] = sorted[i];
+        memcpy(bytes[i], sorted[i].key, sorted[i].key_len);
+        bytes[i][sorted[i].key_len] = i % 4 ? 0 : 0x80; /* right behind it, or further */
+        bounds[count++] = (pair){bytes[i], NULL, sorted[i].key_len + 1, 0};
+    }
+    static uint8_t beyond[16];
+    memset(beyond, 0xff, sizeof(beyond));
+    bounds[count++] = (pair){beyond, NULL, sizeof(beyond), 0};
+    return count;
+}
+
+
+static void all_bounds_are_kept(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    fill(&r);
+    pair bounds[2 * KEYS];
+    uint8_t bytes[KEYS][16];
+    size_t count = make_bounds(bounds, bytes);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < count; j++) /* also ends that are equal to, or before, the beginning */
+            scan_and_compare(&r, bounds[i].key, bounds[i].key_len, bounds[j].key, bounds[j].key_len, 0);
+    rig_down(&r);
+}
+
+
+static void limits_are_kept(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    fill(&r);
+    const size_t limits[] = {0, 1, 2, 5, KEYS - 1, KEYS, KEYS + 1, 1000000, SIZE_MAX};
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
+        scan_and_compare(&r, NULL, 0, NULL, 0, limits[i]);
+        scan_and_compare(&r, "a", 1, NULL, 0, limits[i]);
+        scan_and_compare(&r, "a\0", 2, "b", 1, limits[i]);
+        scan_and_compare(&r, NULL, 0, "b", 1, limits[i]);
+        scan_and_compare(&r, "x", 1, "b", 1, limits[i]);
+    }
+    rig_down(&r);
+}
+
+
+static void a_callback_stops_the_scan_and_is_counted(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    fill(&r);
+    for (size_t stop = 1; stop <= KEYS; stop += 4) {
+        pairs found = {.stop_at = stop};
+        assert_code((int64_t)stop, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+        assert_pairs_are(&found, 0, stop);
+        pairs_free(&found);
+        found.stop_at = stop;
+        size_t expected = stop < 3 ? stop : 3;
+        assert_code((int64_t)expected, far_scan(r.session, r.index, NULL, 0, NULL, 0, 3, collect_pair, &found));
+        pairs_free(&found);
+    }
+    rig_down(&r);
+}
+
+
+static int stop_with_minus_one(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(int *)ctx;
+    return -1;
+}
+
+
+static void a_negative_return_stops_like_any_other(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    fill(&r);
+    int calls = 0;
+    assert_code(1, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, stop_with_minus_one, &calls));
+    assert_int_equal(calls, 1);
+    rig_down(&r);
+}
+
+
+static void an_empty_index_has_nothing_to_scan(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    pairs found = {0};
+    for (int emptied = 0; emptied < 2; emptied++) {
+        assert_code(0, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+        assert_code(0, far_scan(r.session, r.index, "a", 1, "b", 1, 10, collect_pair, &found));
+        assert_int_equal(found.count, 0);
+        fill(&r);
+        for (size_t i = 0; i < KEYS; i++)
+            assert_ok(far_delete(r.session, r.index, sorted[i].key, sorted[i].key_len));
+    }
+    assert_code(0, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    pairs_free(&found);
+    rig_down(&r);
+}
+
+
+static void large_values_pass_through_a_scan(const conform *c) {
+    enum { LARGE = 24 };
+    rig r;
+    rig_up(&r, c);
+    uint8_t key[8];
+    for (uint64_t i = 0; i < LARGE; i++) {
+        number_key(i, key);
+        assert_ok(put_proof(r.session, r.index, key, 8, i % 3 == 1 ? i : FAR_VALUE_MAX - i, i));
+    }
+    pairs found = {0};
+    assert_code(LARGE, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    for (uint64_t i = 0; i < LARGE; i++) {
+        number_key(i, key);
+        assert_int_equal(found.items[i].key_len, 8);
+        assert_memory_equal(found.items[i].key, key, 8);
+        assert_int_equal(found.items[i].value_len, i % 3 == 1 ? i : FAR_VALUE_MAX - i);
+        assert_true(far_value_check(found.items[i].value, found.items[i].value_len, key, 8, NULL));
+    }
+    pairs_free(&found);
+    rig_down(&r);
+}
+
+
+static void a_long_scan_gives_every_key_once(const conform *c) {
+    enum { MANY = 700 };
+    rig r;
+    rig_up(&r, c);
+    uint8_t key[8];
+    for (uint64_t i = 0; i < MANY; i++) {
+        number_key(2 * (i * 397 % MANY), key);
+        assert_ok(put_proof(r.session, r.index, key, 8, 20, 0));
+    }
+    pairs found = {0};
+    assert_code(MANY, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    for (uint64_t i = 0; i < MANY; i++) {
+        number_key(2 * i, key);
+        assert_memory_equal(found.items[i].key, key, 8);
+    }
+    pairs_free(&found);
+    uint8_t to[8];
+    number_key(301, key); /* absent: 302 is the first */
+    number_key(901, to);
+    assert_code(300, far_scan(r.session, r.index, key, 8, to, 8, 0, collect_pair, &found));
+    number_key(302, key);
+    assert_memory_equal(found.items[0].key, key, 8);
+    pairs_free(&found);
+    rig_down(&r);
+}
+
+
+/* A callback that uses the session while the scan goes on. */
+typedef struct busy_scan {
+    const rig *r;
+    size_t calls, wrong;
+    bool nested;
+} busy_scan;
+
+
+static int count_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(size_t *)ctx;
+    return 0;
+}
+
+
+static int use_session(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    busy_scan *busy = ctx;
+    const rig *r = busy->r;
+    uint8_t buffer[200];
+    size_t length = 0, inner = 0;
+    int result = far_get(r->session, r->index, key, key_len, buffer, sizeof(buffer), &length);
+    busy->wrong += result != FAR_OK || length != value_len || memcmp(buffer, value, length) != 0;
+    busy->wrong += far_put(r->session, r->index, key, key_len, "changed", 7) != FAR_OK;
+    if (busy->nested)
+        busy->wrong += far_scan(r->session, r->index, key, key_len, NULL, 0, 2, count_pair, &inner) < 1 || inner < 1;
+    busy->calls++;
+    return 0;
+}
+
+
+static void a_callback_may_use_the_session(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    for (int nested = 0; nested < 2; nested++) {
+        fill(&r);
+        busy_scan busy = {&r, 0, 0, nested};
+        assert_code(KEYS, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, use_session, &busy));
+        assert_int_equal(busy.calls, KEYS);
+        assert_int_equal(busy.wrong, 0);
+        for (size_t i = 0; i < KEYS; i++)
+            assert_value(r.session, r.index, sorted[i].key, sorted[i].key_len, "changed", 7);
+    }
+    rig_down(&r);
+}
+
+
+static int delete_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    busy_scan *busy = ctx;
+    (void)value, (void)value_len;
+    busy->wrong += far_delete(busy->r->session, busy->r->index, key, key_len) != FAR_OK;
+    busy->calls++;
+    return 0;
+}
+
+
+static void a_callback_may_delete_what_it_is_given(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    fill(&r);
+    busy_scan busy = {&r, 0, 0, false};
+    assert_code(KEYS, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, delete_pair, &busy));
+    assert_int_equal(busy.calls, KEYS);
+    assert_int_equal(busy.wrong, 0);
+    size_t left = 0;
+    assert_code(0, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, count_pair, &left));
+    assert_int_equal(left, 0);
+    rig_down(&r);
+}
+
+
+static void a_kind_without_order_says_so(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    pairs found = {0};
+    assert_ok(put_text(&r, "k", "v"));
+    assert_code(FAR_ERR_UNSUPPORTED, far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, collect_pair, &found));
+    assert_code(FAR_ERR_UNSUPPORTED, far_scan(r.session, r.index, "a", 1, "z", 1, 1, collect_pair, &found));
+    far_op op = {.kind = FAR_OP_SCAN, .index = r.index, .each = collect_pair, .each_ctx = &found}, *ops[] = {&op},
+           *done;
+    assert_code(1, far_submit(r.session, ops, 1));
+    assert_code(1, far_reap(r.session, &done, 1, 1));
+    assert_code(FAR_ERR_UNSUPPORTED, op.result);
+    assert_int_equal(found.count, 0);
+    assert_text(&r, "k", "v");
+    rig_down(&r);
+}
+
+
+static const behaviour behaviours[] = {
+    BEHAVIOUR_FOR(a_full_scan_gives_all_in_order, FOR_ORDERED),
+    BEHAVIOUR_FOR(all_bounds_are_kept, FOR_ORDERED),
+    BEHAVIOUR_FOR(limits_are_kept, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_callback_stops_the_scan_and_is_counted, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_negative_return_stops_like_any_other, FOR_ORDERED),
+    BEHAVIOUR_FOR(an_empty_index_has_nothing_to_scan, FOR_ORDERED),
+    BEHAVIOUR_FOR(large_values_pass_through_a_scan, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_long_scan_gives_every_key_once, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_callback_may_use_the_session, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_callback_may_delete_what_it_is_given, FOR_ORDERED),
+    BEHAVIOUR_FOR(a_kind_without_order_says_so, FOR_UNORDERED),
+};
+
+
+int main(int argc, char **argv) {
+    return conform_main(argc, argv, "scan", behaviours, COUNT_OF(behaviours));
+}

@@ -1,0 +1,300 @@
+/* Pools by URI: what is malformed, too small or not in this build, and which handles share a pool. */
+#include "conform.h"
+
+
+static void assert_uri_is_refused(const char *uri, int expected) {
+    far_pool *pool = NULL;
+    int result = far_pool_open(uri, NULL, &pool);
+    if (result != expected || strlen(far_last_error()) == 0 || pool)
+        fail_msg("'%s' gave %d (%s), not %d", uri, result, far_last_error(), expected);
+}
+
+
+static void malformed_uris_are_refused(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        " ",
+        "local",
+        ":",
+        ":64M",
+        "lokal:64M",
+        "LOCAL:64M",
+        "Local:64M",
+        " local:64M",
+        "local :64M",
+        "64M",
+        "/tmp/pool",
+        "local:",
+        "local: ",
+        "local:abc",
+        "local:M",
+        "local:64X",
+        "local:64m",
+        "local:64MM",
+        "local:64MB",
+        "local:64 M",
+        "local: 64M",
+        "local:64M ",
+        "local:6 4M",
+        "local:+64M",
+        "local:-64M",
+        "local:64.5M",
+        "local:6.4e7",
+        "local:\377",
+        "local:2T",
+        "local:2048G",
+        "local:99999999999999999999",
+        "local:99999999999999999999G",
+        "local:17179869184G",
+        "local:18446744073709551616",
+        "local:100000001",
+        "local:x64M",
+        "local:2x",
+        "local:x",
+        "local:2xx64M",
+        "local:2x64Mx2",
+        "local:0x64M",
+        "local:-2x64M",
+        "local:+2x64M",
+        "local:2 x64M",
+        "local:2.5x64M",
+        "local:100000x64M",
+        "local:99999999999999999999x64M",
+        "local:2X64M",
+        "local:2*64M",
+        "local:64M,64M",
+        "local:64M?rtt",
+        "local:64M?rtt=",
+        "local:64M?rtt=us",
+        "local:64M?rtt=2",
+        "local:64M?rtt=2parsecs",
+        "local:64M?rtt=-2us",
+        "local:64M?rtt=2 us",
+        "local:64M?rtt=99999999999999999999s",
+        "local:64M?name",
+        "local:64M?name=",
+        "local:64M?name=0123456789012345678901234567890123456789012345678901234567890123456789",
+        "local:64M?=a",
+        "local:64M?=",
+        "local:64M?&",
+        "local:64M?colour=red",
+        "local:64M?Name=a",
+        "local:64M?size=64M",
+        "local:64M?rtt=1us&rtt=2us",
+        "local:64M?name=a&name=b",
+        "local:64M?rtt=1us&",
+        "local:64M?&rtt=1us",
+        "local:64M?rtt=1us&&name=a",
+        "local:64M?rtt=1us?name=a",
+        "local:64M&rtt=1us",
+        "local:64M,name=a",
+        "local://64M",
+        "local:64M#a",
+        "local:64M/a",
+        "sim",
+        "sim:seed",
+        "sim:seed=",
+        "sim:seed=x",
+        "sim:seed=-1",
+        "sim:seed=1.5",
+        "sim:seed=18446744073709551616",
+        "sim:seed=1,",
+        "sim:,seed=1",
+        "sim:seed=1,,size=64M",
+        "sim:=1",
+        "sim:seed==1",
+        "sim: seed=1",
+        "sim:seed=1 ",
+        "sim:seed=1;size=64M",
+        "sim:seed=1&size=64M",
+        "sim:bogus=1",
+        "sim:SEED=1",
+        "sim:memory_nodes=0",
+        "sim:memory_nodes=100000",
+        "sim:memory_nodes=x",
+        "sim:size=0",
+        "sim:size=x",
+        "sim:size=64X",
+        "sim:size=100000001",
+        "sim:size=2048G",
+        "sim:nic=",
+        "sim:nic=cx7",
+        "sim:atomic_bytes=0",
+        "sim:atomic_bytes=7",
+        "sim:atomic_bytes=16",
+        "sim:atomic_bytes=128",
+        "sim:masked_cas=maybe",
+        "sim:masked_cas=",
+        "sim:atomics_in_order=2",
+        "sim:name=",
+        "sim:faults=meteor",
+        "sim:faults=",
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        assert_uri_is_refused(bad[i], FAR_ERR_INVALID);
+}
+
+
+static void a_very_long_uri_is_refused(void **state) {
+    (void)state;
+    static const char *const beginnings[] = {"", "local:", "local:64M?name=", "sim:", "sim:name=", "nowhere:"};
+    char *uri = malloc(1000001);
+    for (size_t i = 0; i < COUNT_OF(beginnings); i++) {
+        memset(uri, '9', 1000000);
+        uri[1000000] = '\0';
+        memcpy(uri, beginnings[i], strlen(beginnings[i]));
+        assert_uri_is_refused(uri, FAR_ERR_INVALID);
+    }
+    free(uri);
+}
+
+
+static void a_pool_without_room_is_refused(void **state) {
+    (void)state;
+    static const char *const small[] = {"local:0",  "local:0K", "local:0G", "local:1",    "local:4095",
+                                        "local:1K", "local:4K", "local:8K", "local:2x4K", "sim:seed=1,size=4K"};
+    for (size_t i = 0; i < COUNT_OF(small); i++)
+        assert_uri_is_refused(small[i], FAR_ERR_INVALID);
+}
+
+
+static void the_message_quotes_what_is_wrong(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"local:64M?colour=red", "colour"},     {"local:64Q", "64Q"},
+        {"local:64M?rtt=2parsecs", "2parsecs"}, {"nowhere:64M", "nowhere"},
+        {"sim:seed=1,bogus=1", "bogus"},        {"sim:nic=cx7", "cx7"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        far_pool *pool = NULL;
+        assert_code(FAR_ERR_INVALID, far_pool_open(cases[i][0], NULL, &pool));
+        if (!strstr(far_last_error(), cases[i][1]))
+            fail_msg("'%s' was refused with \"%s\", without a word of %s", cases[i][0], far_last_error(), cases[i][1]);
+    }
+}
+
+
+static void fabrics_that_are_not_in_this_build_are_unsupported(void **state) {
+    (void)state;
+    static const char *const absent[] = {"shm:/dev/shm/pool?size=64M", "tcp://localhost:7000", "rdma://a:1,b:1"};
+    for (size_t i = 0; i < COUNT_OF(absent); i++)
+        assert_uri_is_refused(absent[i], FAR_ERR_UNSUPPORTED);
+}
+
+
+/* Opens, uses and closes it. */
+static void use_pool(const char *uri, unsigned memory_nodes) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    far_index *index = NULL;
+    far_pool_usage usage = {0};
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    assert_ok(far_index_create(session, "index", "toy", NULL, &index));
+    assert_ok(far_put(session, index, "k", 1, "v", 1));
+    assert_value(session, index, "k", 1, "v", 1);
+    assert_ok(far_pool_stat(session, &usage));
+    assert_int_equal(usage.memory_nodes, memory_nodes);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void all_forms_of_uris_work(void **state) {
+    (void)state;
+    use_pool("local:67108864", 1);
+    use_pool("local:65536K", 1);
+    use_pool("local:64M", 1);
+    use_pool("local:1G", 1);
+    use_pool("local:1x64M", 1);
+    use_pool("local:7x16M", 7);
+    use_pool("local:64M?rtt=2us", 1);
+    use_pool("local:64M?rtt=0.5us", 1);
+    use_pool("local:64M?name=a", 1);
+    use_pool("local:2x64M?rtt=1us&name=a", 2);
+    use_pool("local:64M?name=a&rtt=1us", 1);
+    use_pool("sim:", 1);
+    use_pool("sim:seed=0", 1);
+    use_pool("sim:seed=18446744073709551615,memory_nodes=3", 3);
+    use_pool("sim:seed=1,nic=cx5,size=32M", 1);
+    use_pool("sim:seed=1,atomic_bytes=8,masked_cas=off,atomics_in_order=on", 1);
+    use_pool("sim:seed=1,atomic_bytes=64,masked_cas=on,atomics_in_order=off,name=b", 1);
+}
+
+
+static int exists(far_pool *pool, const char *name) {
+    far_session *session = NULL;
+    far_index *index = NULL;
+    assert_ok(far_session_open(pool, &session));
+    int result = far_index_open(session, name, &index);
+    far_index_close(index);
+    far_session_close(session);
+    return result;
+}
+
+
+static void create(far_pool *pool, const char *name) {
+    far_session *session = NULL;
+    far_index *index = NULL;
+    assert_ok(far_session_open(pool, &session));
+    assert_ok(far_index_create(session, name, "toy", NULL, &index));
+    far_index_close(index);
+    far_session_close(session);
+}
+
+
+static void handles_share_a_pool_by_its_name_only(void **state) {
+    (void)state;
+    static const char *const uris[][3] = {
+        {"local:64M?name=a", "local:64M?name=b", "local:64M"},
+        {"sim:seed=1,name=a", "sim:seed=1,name=b", "sim:seed=1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(uris); i++) {
+        far_pool *a = NULL, *a_again = NULL, *b = NULL, *nameless = NULL, *nameless_again = NULL;
+        assert_ok(far_pool_open(uris[i][0], NULL, &a));
+        assert_ok(far_pool_open(uris[i][0], NULL, &a_again));
+        assert_ok(far_pool_open(uris[i][1], NULL, &b));
+        assert_ok(far_pool_open(uris[i][2], NULL, &nameless));
+        assert_ok(far_pool_open(uris[i][2], NULL, &nameless_again));
+        create(a, "of_a");
+        create(nameless, "of_nameless");
+        assert_ok(exists(a_again, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, exists(b, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, exists(nameless, "of_a"));
+        assert_code(FAR_ERR_NOT_FOUND, exists(nameless_again, "of_nameless"));
+        far_pool_close(a);
+        assert_ok(exists(a_again, "of_a"));
+        far_pool_close(a_again);
+        far_pool_close(b);
+        far_pool_close(nameless);
+        far_pool_close(nameless_again);
+    }
+}
+
+
+static void a_name_cannot_have_two_shapes(void **state) {
+    (void)state;
+    far_pool *pool = NULL;
+    assert_ok(far_pool_open("local:64M?name=shape", NULL, &pool));
+    assert_uri_is_refused("local:32M?name=shape", FAR_ERR_INVALID);
+    assert_uri_is_refused("local:2x64M?name=shape", FAR_ERR_INVALID);
+    far_pool_close(pool);
+    use_pool("local:2x32M?name=shape", 2);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(malformed_uris_are_refused),
+        cmocka_unit_test(a_very_long_uri_is_refused),
+        cmocka_unit_test(a_pool_without_room_is_refused),
+        cmocka_unit_test(the_message_quotes_what_is_wrong),
+        cmocka_unit_test(fabrics_that_are_not_in_this_build_are_unsupported),
+        cmocka_unit_test(all_forms_of_uris_work),
+        cmocka_unit_test(handles_share_a_pool_by_its_name_only),
+        cmocka_unit_test(a_name_cannot_have_two_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,476 @@
+/* What verbs do, in which order, and how they tear: what the contract promises always holds, what it leaves open does happen. */
+#include "sim_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define SEEDS 400
+#define X 0x1000 /* a word */
+
+
+/* ---- Atomics ---- */
+
+typedef struct setup {
+    rig r;
+    far_sim_world *world;
+    uint8_t *memory;
+} setup;
+
+
+static void set_up(setup *s, const char *options) {
+    rig_connect(&s->r, rig_open("size=1M,%s", options));
+    s->world = far_sim_world_of(s->r.fabric);
+    s->memory = far_sim_memory(s->world, 0);
+}
+
+
+static void tear_down(setup *s) {
+    if (far_sim_watch_errors(s->world))
+        fail_msg("%s", far_sim_watch_error(s->world, 0));
+    rig_disconnect(&s->r);
+    s->r.fabric->ops->close(s->r.fabric);
+}
+
+
+static uint64_t word_at(const setup *s, uint64_t offset) {
+    uint64_t word;
+    memcpy(&word, s->memory + offset, 8);
+    return word;
+}
+
+
+static void set_word(setup *s, uint64_t offset, uint64_t word) {
+    memcpy(s->memory + offset, &word, 8);
+}
+
+
+static void atomics_do_what_they_say(void **state) {
+    (void)state;
+    const char *const options[] = {"faults=none", "faults=all"};
+    for (int i = 0; i < 2; i++) {
+        setup s;
+        set_up(&s, options[i]);
+        uint64_t old = 0;
+        set_word(&s, X, 5);
+        assert_int_equal(rig_run1(&s.r, rig_cas(X, 5, 6, &old)), 0);
+        assert_int_equal(old, 5);
+        assert_int_equal(word_at(&s, X), 6);
+        assert_int_equal(rig_run1(&s.r, rig_cas(X, 5, 7, &old)), 0);
+        assert_int_equal(old, 6);
+        assert_int_equal(word_at(&s, X), 6);
+        assert_int_equal(rig_run1(&s.r, rig_faa(X, UINT64_MAX, &old)), 0);
+        assert_int_equal(old, 6);
+        assert_int_equal(word_at(&s, X), 5);
+        assert_int_equal(rig_run1(&s.r, rig_cas(X, 5, 8, NULL)), 0); /* nobody wants the old word */
+        assert_int_equal(word_at(&s, X), 8);
+        tear_down(&s);
+    }
+}
+
+
+static void masked_cas_compares_and_swaps_under_its_masks(void **state) {
+    (void)state;
+    setup s;
+    set_up(&s, "masked_cas=on");
+    uint64_t old = 0;
+    set_word(&s, X, 0x1122334455667788);
+    assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0xff88, 0xff, 0xaaaaaaaaaaaaaaaa, 0xff00, &old)), 0);
+    assert_int_equal(old, 0x1122334455667788);
+    assert_int_equal(word_at(&s, X), 0x112233445566aa88);
+    assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0x89, 0xff, 0, UINT64_MAX, &old)), 0);
+    assert_int_equal(old, 0x112233445566aa88);
+    assert_int_equal(word_at(&s, X), 0x112233445566aa88); /* it failed, and wrote nothing */
+    assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0, 0, 3, 0xff, &old)), 0); /* an empty mask matches always */
+    assert_int_equal(word_at(&s, X), 0x112233445566aa03);
+    tear_down(&s);
+    set_up(&s, "masked_cas=off");
+    assert_false(s.r.fabric->capabilities.masked_cas);
+    assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0, 0, 3, 0xff, &old)), FAR_ERR_UNSUPPORTED);
+    tear_down(&s);
+}
+
+
+static void a_verb_outside_the_nodes_is_refused(void **state) {
+    (void)state;
+    setup s;
+    set_up(&s, "memory_nodes=2");
+    uint64_t word = 1;
+    assert_int_equal(rig_run1(&s.r, rig_write((1 << 20) - 8, &word, 8)), 0);
+    assert_int_equal(rig_run1(&s.r, rig_write(1 << 20, &word, 8)), FAR_ERR_INVALID);
+    assert_int_equal(rig_run1(&s.r, rig_write(far_addr_make(2, 0), &word, 8)), FAR_ERR_INVALID);
+    assert_int_equal(rig_run1(&s.r, rig_write(4, &word, 8)), FAR_ERR_INVALID);
+    assert_int_equal(rig_run1(&s.r, rig_write(8, &word, 0)), FAR_ERR_INVALID);
+    tear_down(&s);
+}
+
+
+/* ---- Order ---- */
+
+typedef struct count_up {
+    rig r;
+    uint64_t until;
+} count_up;
+
+
+static void run_count_up(void *arg) {
+    count_up *c = arg;
+    for (uint64_t value = 1; far_host_now(c->r.fabric->host) < c->until; value++)
+        rig_run1(&c->r, rig_write(X, &value, 8));
+}
+
+
+typedef struct pair {
+    setup s;
+    far_verb_kind first, second;
+    unsigned flags; /* of the second */
+    bool reversed;
+} pair;
+
+
+static far_verb pair_verb(far_verb_kind kind, uint64_t *word) {
+    return kind == FAR_READ ? rig_read(X, word, 8) : kind == FAR_WRITE ? rig_write(X, word, 8) : rig_faa(X, 1000000, word);
+}
+
+
+/* Two verbs on one word; what they saw and left tells their order. The word starts at 5; a WRITE makes it 7 (second: 9). */
+static void run_pair(void *arg) {
+    pair *p = arg;
+    uint64_t a = 7, b = 9;
+    far_verb verbs[2] = {pair_verb(p->first, &a), pair_verb(p->second, &b)};
+    verbs[1].flags = (uint8_t)p->flags;
+    if (p->first != FAR_READ || p->second != FAR_READ)
+        set_word(&p->s, X, 5);
+    if (rig_run(&p->s.r, verbs, 2) != 0)
+        abort();
+    if (p->first == FAR_WRITE && p->second == FAR_WRITE)
+        p->reversed = word_at(&p->s, X) == 7;
+    else if (p->first == FAR_WRITE)
+        p->reversed = b == 5; /* did not see it */
+    else if (p->second == FAR_WRITE)
+        p->reversed = a == 9; /* saw what comes after it */
+    else if (p->first == FAR_FAA && p->second == FAR_READ)
+        p->reversed = b == 5;
+    else
+        p->reversed = p->first == p->second ? a > b : a != 5;
+}
+
+
+/* Of SEEDS runs, in how many was the pair reversed? For READ, READ another client counts the word up. */
+static unsigned reversals(far_verb_kind first, far_verb_kind second, unsigned flags, const char *options) {
+    unsigned reversed = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        char text[128];
+        snprintf(text, sizeof text, "seed=%u,%s", seed, options);
+        pair p = {.first = first, .second = second, .flags = flags};
+        set_up(&p.s, text);
+        count_up other = {.until = 20000};
+        far_sim_start(p.s.r.fabric, "pair", run_pair, &p);
+        rig_connect(&other.r, p.s.r.fabric);
+        if (first == FAR_READ && second == FAR_READ)
+            far_sim_start(p.s.r.fabric, "count", run_count_up, &other);
+        assert_int_equal(far_sim_run(p.s.world), FAR_SIM_ENDED);
+        reversed += p.reversed;
+        rig_disconnect(&other.r);
+        tear_down(&p.s);
+    }
+    return reversed;
+}
+
+
+static void ordered_pairs_are_never_reversed(void **state) {
+    (void)state;
+    static const far_verb_kind ordered[][2] = {
+        {FAR_WRITE, FAR_WRITE}, {FAR_WRITE, FAR_READ}, {FAR_WRITE, FAR_FAA}, {FAR_READ, FAR_READ}, {FAR_FAA, FAR_FAA}};
+    for (unsigned i = 0; i < sizeof ordered / sizeof ordered[0]; i++) {
+        assert_int_equal(reversals(ordered[i][0], ordered[i][1], 0, "faults=all"), 0);
+        assert_int_equal(reversals(ordered[i][0], ordered[i][1], 0, "faults=reorder,atomic_bytes=8"), 0);
+    }
+}
+
+
+static void unordered_pairs_are_reversed_under_faults_only(void **state) {
+    (void)state;
+    static const far_verb_kind unordered[][2] = {
+        {FAR_READ, FAR_WRITE}, {FAR_FAA, FAR_WRITE}, {FAR_READ, FAR_FAA}, {FAR_FAA, FAR_READ}};
+    for (unsigned i = 0; i < sizeof unordered / sizeof unordered[0]; i++) {
+        assert_in_range(reversals(unordered[i][0], unordered[i][1], 0, "faults=reorder"), SEEDS / 50, SEEDS * 9 / 10);
+        assert_int_equal(reversals(unordered[i][0], unordered[i][1], 0, "faults=none"), 0);
+        assert_int_equal(reversals(unordered[i][0], unordered[i][1], FAR_VERB_FENCE, "faults=all"), 0);
+    }
+}
+
+
+static void atomics_in_order_keep_later_verbs_behind_them(void **state) {
+    (void)state;
+    assert_int_equal(reversals(FAR_FAA, FAR_WRITE, 0, "faults=all,atomics_in_order=on"), 0);
+    assert_int_equal(reversals(FAR_FAA, FAR_READ, 0, "faults=all,atomics_in_order=on"), 0);
+    assert_true(reversals(FAR_READ, FAR_FAA, 0, "faults=all,atomics_in_order=on") > 0);
+}
+
+
+/* ---- Tearing ---- */
+
+enum { BYTES = 512 };
+
+typedef struct tearing {
+    setup s;
+    rig other;
+    uint64_t unit;
+    unsigned torn, split; /* READs that mixed versions; units that did */
+    unsigned rising, falling;
+    bool done;
+} tearing;
+
+
+static void run_versions(void *arg) {
+    tearing *t = arg;
+    for (uint64_t version = 1; !t->done; version++) {
+        uint64_t words[BYTES / 8];
+        for (unsigned i = 0; i < BYTES / 8; i++)
+            words[i] = version;
+        if (rig_run1(&t->other, rig_write(X, words, BYTES)) != 0)
+            abort();
+    }
+}
+
+
+static void run_reader(void *arg) {
+    tearing *t = arg;
+    for (unsigned round = 0; round < 60; round++) {
+        uint64_t words[BYTES / 8], first, last;
+        rig_run1(&t->s.r, rig_read(X, words, BYTES));
+        bool torn = false;
+        for (unsigned i = 1; i < BYTES / 8; i++) {
+            torn |= words[i] != words[0];
+            t->split += words[i] != words[i - 1] && i * 8 % t->unit != 0;
+        }
+        t->torn += torn;
+        far_verb up[2] = {rig_read(X, &first, 8), rig_read(X + BYTES - 8, &last, 8)};
+        rig_run(&t->s.r, up, 2);
+        t->rising += first > last;
+        far_verb down[2] = {rig_read(X + BYTES - 8, &last, 8), rig_read(X, &first, 8)};
+        rig_run(&t->s.r, down, 2);
+        t->falling += last > first; /* the end was new when the front, looked at later, was old */
+    }
+    t->done = true;
+}
+
+
+static tearing tear_all(const char *options, uint64_t unit) {
+    tearing sum = {.unit = unit};
+    for (unsigned seed = 1; seed <= 40; seed++) {
+        char text[128];
+        snprintf(text, sizeof text, "seed=%u,%s,atomic_bytes=%u", seed, options, (unsigned)unit);
+        tearing t = {.unit = unit};
+        set_up(&t.s, text);
+        assert_int_equal(t.s.r.fabric->capabilities.atomic_bytes, unit);
+        rig_connect(&t.other, t.s.r.fabric);
+        far_sim_start(t.s.r.fabric, "writer", run_versions, &t);
+        far_sim_start(t.s.r.fabric, "reader", run_reader, &t);
+        assert_int_equal(far_sim_run(t.s.world), FAR_SIM_ENDED);
+        sum.torn += t.torn;
+        sum.split += t.split;
+        sum.rising += t.rising;
+        sum.falling += t.falling;
+        rig_disconnect(&t.other);
+        tear_down(&t.s);
+    }
+    return sum;
+}
+
+
+static void reads_and_writes_tear_between_units_never_inside(void **state) {
+    (void)state;
+    static const uint64_t units[] = {64, 8};
+    for (unsigned i = 0; i < 2; i++) {
+        tearing t = tear_all("faults=tear", units[i]);
+        assert_true(t.torn > 200);
+        assert_int_equal(t.split, 0);
+        t = tear_all("faults=all", units[i]);
+        assert_true(t.torn > 200);
+        assert_int_equal(t.split, 0);
+    }
+}
+
+
+static void nothing_tears_without_faults(void **state) {
+    (void)state;
+    tearing t = tear_all("faults=none", 64);
+    assert_int_equal(t.torn, 0);
+    assert_int_equal(t.rising, 0);
+}
+
+
+static void a_write_becomes_visible_in_rising_order(void **state) {
+    (void)state;
+    static const uint64_t units[] = {64, 8};
+    for (unsigned i = 0; i < 2; i++) {
+        tearing t = tear_all("faults=all", units[i]);
+        assert_true(t.rising > 0);
+        assert_int_equal(t.falling, 0);
+    }
+}
+
+
+/* ---- Swallowing ---- */
+
+typedef struct swallow {
+    setup s;
+    rig other;
+    uint64_t compare; /* 5: the CAS may succeed */
+    bool apart;
+    uint64_t old;
+} swallow;
+
+
+static void run_cas(void *arg) {
+    swallow *w = arg;
+    rig_run1(&w->s.r, rig_cas(X, w->compare, 6, &w->old));
+}
+
+
+static void run_write(void *arg) {
+    swallow *w = arg;
+    uint64_t value = 7;
+    far_sim_sleep(w->s.world, w->apart ? 500000 : far_sim_seed(w->s.world) % 40 * 50);
+    rig_run1(&w->other, rig_write(X, &value, 8));
+}
+
+
+/* How often the WRITE of 7 was lost to the CAS 5 -> 6 although it did not come first: the word is 6 and the CAS saw 5. */
+static unsigned swallowed(const char *options, uint64_t compare, bool apart, unsigned *cas_first) {
+    unsigned lost = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        char text[128];
+        snprintf(text, sizeof text, "seed=%u,%s", seed, options);
+        swallow w = {.compare = compare, .apart = apart};
+        set_up(&w.s, text);
+        set_word(&w.s, X, 5);
+        rig_connect(&w.other, w.s.r.fabric);
+        far_sim_start(w.s.r.fabric, "cas", run_cas, &w);
+        far_sim_start(w.s.r.fabric, "write", run_write, &w);
+        assert_int_equal(far_sim_run(w.s.world), FAR_SIM_ENDED);
+        lost += word_at(&w.s, X) == 6;
+        *cas_first += word_at(&w.s, X) == 7 && w.old == 5;
+        assert_true(word_at(&w.s, X) == 6 || word_at(&w.s, X) == 7);
+        rig_disconnect(&w.other);
+        tear_down(&w.s);
+    }
+    return lost;
+}
+
+
+static void only_a_successful_atomic_swallows_and_only_a_concurrent_write(void **state) {
+    (void)state;
+    unsigned first = 0;
+    assert_in_range(swallowed("faults=swallow", 5, false, &first), SEEDS / 50, SEEDS * 9 / 10);
+    assert_true(first > 0);
+    assert_int_equal(swallowed("faults=swallow", 4, false, &first), 0); /* failing */
+    assert_int_equal(swallowed("faults=swallow", 5, true, &first), 0);  /* not concurrent */
+    assert_int_equal(swallowed("faults=tear+stall+late", 5, false, &first), 0);
+    assert_int_equal(swallowed("faults=none", 5, false, &first), 0);
+}
+
+
+typedef struct adder {
+    rig r;
+} adder;
+
+
+static void run_adder(void *arg) {
+    adder *a = arg;
+    uint64_t old = 0, seen = 0;
+    for (unsigned i = 0; i < 25; i++) {
+        rig_run1(&a->r, rig_faa(X, 1, &old));
+        do
+            seen = old, rig_run1(&a->r, rig_cas(X, seen, seen + 1, &old));
+        while (old != seen);
+        rig_run1(&a->r, rig_masked_cas(X, 0, 0, 0, 0, &old));
+    }
+}
+
+
+static void atomics_on_one_word_are_mutually_atomic(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= 50; seed++) {
+        char text[64];
+        snprintf(text, sizeof text, "seed=%u,faults=all", seed);
+        setup s;
+        set_up(&s, text);
+        adder adders[4];
+        for (unsigned i = 0; i < 4; i++) {
+            rig_connect(&adders[i].r, s.r.fabric);
+            far_sim_start(s.r.fabric, "adder", run_adder, &adders[i]);
+        }
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_int_equal(word_at(&s, X), 4 * 25 * 2);
+        for (unsigned i = 0; i < 4; i++)
+            rig_disconnect(&adders[i].r);
+        tear_down(&s);
+    }
+}
+
+
+/* ---- Payloads ---- */
+
+static void a_payload_changed_in_flight_is_an_error(void **state) {
+    (void)state;
+    setup s;
+    set_up(&s, "faults=late");
+    uint64_t word = 1;
+    far_verb verb = rig_write(X, &word, 8);
+    far_batch batch = rig_batch(&verb, 1);
+    rig_post(&s.r, &batch);
+    assert_true(batch.pending);
+    word = 2;
+    rig_wait(&s.r, &batch);
+    assert_int_equal(far_sim_watch_errors(s.world), 1);
+    assert_non_null(strstr(far_sim_watch_error(s.world, 0), "changed the payload"));
+    rig_disconnect(&s.r);
+    s.r.fabric->ops->close(s.r.fabric);
+}
+
+
+static void no_verb_is_faster_than_min_rtt(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        char text[64];
+        snprintf(text, sizeof text, "seed=%u,faults=all", seed);
+        setup s;
+        set_up(&s, text);
+        for (unsigned i = 0; i < 50; i++) {
+            uint64_t word = 0;
+            far_verb verb = i % 3 == 0 ? rig_read(X, &word, 8) : i % 3 == 1 ? rig_write(X, &word, 8) : rig_faa(X, 1, &word);
+            far_batch batch = rig_batch(&verb, 1);
+            rig_post(&s.r, &batch);
+            rig_wait(&s.r, &batch);
+            assert_true(batch.completed_at - batch.posted_at >= s.r.fabric->capabilities.min_rtt);
+        }
+        tear_down(&s);
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(atomics_do_what_they_say),
+        cmocka_unit_test(masked_cas_compares_and_swaps_under_its_masks),
+        cmocka_unit_test(a_verb_outside_the_nodes_is_refused),
+        cmocka_unit_test(ordered_pairs_are_never_reversed),
+        cmocka_unit_test(unordered_pairs_are_reversed_under_faults_only),
+        cmocka_unit_test(atomics_in_order_keep_later_verbs_behind_them),
+        cmocka_unit_test(reads_and_writes_tear_between_units_never_inside),
+        cmocka_unit_test(nothing_tears_without_faults),
+        cmocka_unit_test(a_write_becomes_visible_in_rising_order),
+        cmocka_unit_test(only_a_successful_atomic_swallows_and_only_a_concurrent_write),
+        cmocka_unit_test(atomics_on_one_word_are_mutually_atomic),
+        cmocka_unit_test(a_payload_changed_in_flight_is_an_error),
+        cmocka_unit_test(no_verb_is_faster_than_min_rtt),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+/* How a pool is laid out: pure arithmetic. */
+#include "pool/clients.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const far_capabilities plain = {.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
+
+
+static uint64_t end_of_bitmaps(const far_geometry *g, unsigned n) {
+    return g->node[n].bitmaps + g->node[n].blocks * (g->block_bytes / FAR_GRANULE / 8);
+}
+
+
+static void check_sound(const far_geometry *g) {
+    assert_int_equal(g->block_bytes & (g->block_bytes - 1), 0);
+    assert_true(g->block_bytes >= FAR_BLOCK_BYTES_MIN && g->block_bytes <= FAR_BLOCK_BYTES_MAX);
+    assert_int_equal(g->page_bytes * FAR_BLOCK_PAGES, g->block_bytes);
+    assert_true(g->session_slots >= 64 && g->session_slots <= FAR_CLIENT_ID_MAX);
+    for (unsigned n = 0; n < g->nodes; n++) {
+        uint64_t before = n == 0 ? FAR_SUPER_REGISTRY + (g->session_slots + 1ull) * FAR_CLIENT_BYTES : 64;
+        uint64_t blocks = g->node[n].blocks;
+        assert_true(blocks >= 4);
+        assert_int_equal((g->node[n].entries | g->node[n].pages | g->node[n].bitmaps) % 64, 0);
+        assert_int_equal(g->node[n].first_block % 4096, 0);
+        assert_true(before <= g->node[n].entries);
+        assert_true(g->node[n].entries + 16 * blocks <= g->node[n].pages);
+        assert_true(g->node[n].pages + 8ull * FAR_BLOCK_PAGES * blocks <= g->node[n].bitmaps);
+        assert_true(end_of_bitmaps(g, n) <= g->node[n].first_block);
+        uint64_t end = g->node[n].first_block + blocks * g->block_bytes;
+        assert_true(end <= g->node_bytes[n]);
+        /* less is left over than one block with its tables and the rounding */
+        assert_true(g->node_bytes[n] - end < g->block_bytes + 528 + g->block_bytes / 128 + 4096);
+    }
+}
+
+
+static void nothing_overlaps_and_nothing_is_wasted(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 7);
+    for (int round = 0; round < 3000; round++) {
+        uint64_t bytes[8];
+        unsigned nodes = 1 + (unsigned)far_random_below(&random, 8);
+        for (unsigned n = 0; n < nodes; n++)
+            bytes[n] = ((2ull << 20) + (far_random_next(&random) >> (24 + far_random_below(&random, 18)))) & ~7ull;
+        far_geometry g;
+        int err = far_geometry_make(nodes, bytes, &plain, 5, &g);
+        assert_int_equal(err, 0);
+        check_sound(&g);
+    }
+}
+
+
+static void equal_nodes_of_every_size_work(void **state) {
+    (void)state;
+    for (unsigned nodes = 1; nodes <= FAR_NODES_MAX; nodes = nodes * 2 + (nodes == 1))
+        for (uint64_t size = 2ull << 20; size <= FAR_NODE_BYTES_MAX; size *= 2) {
+            uint64_t bytes[FAR_NODES_MAX];
+            for (unsigned n = 0; n < nodes && n < FAR_NODES_MAX; n++)
+                bytes[n] = size;
+            far_geometry g;
+            int err = far_geometry_make(nodes, bytes, &plain, 5, &g);
+            assert_int_equal(err, 0);
+            check_sound(&g);
+        }
+}
+
+
+static void sizes_grow_with_the_pool_up_to_their_bounds(void **state) {
+    (void)state;
+    far_geometry g;
+    uint64_t small = 4ull << 20, middle = 1ull << 30, large = 1ull << 40;
+    assert_int_equal(far_geometry_make(1, &small, &plain, 1, &g), 0);
+    assert_int_equal(g.block_bytes, 64 << 10);
+    assert_int_equal(g.session_slots, 256);
+    assert_int_equal(far_geometry_make(1, &middle, &plain, 1, &g), 0);
+    assert_int_equal(g.block_bytes, 4 << 20);
+    assert_int_equal(g.session_slots, 16382);
+    assert_int_equal(far_geometry_make(1, &large, &plain, 1, &g), 0);
+    assert_int_equal(g.block_bytes, 16 << 20);
+    assert_int_equal(g.session_slots, 16382);
+}
+
+
+static void too_small_or_impossible_nodes_are_refused_in_words(void **state) {
+    (void)state;
+    far_geometry g;
+    uint64_t bytes[2] = {1 << 20, 128 << 10};
+    far_fail_clear();
+    assert_int_equal(far_geometry_make(2, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+    assert_non_null(strstr(far_last_error(), "node 1"));
+    bytes[0] = 0;
+    assert_int_equal(far_geometry_make(1, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+    bytes[0] = FAR_NODE_BYTES_MAX + 8;
+    assert_int_equal(far_geometry_make(1, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+    bytes[0] = (64 << 20) + 4;
+    assert_int_equal(far_geometry_make(1, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+    bytes[0] = 64 << 20;
+    assert_int_equal(far_geometry_make(0, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+    assert_int_equal(far_geometry_make(257, bytes, &plain, 1, &g), FAR_ERR_INVALID);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_overlaps_and_nothing_is_wasted),
+        cmocka_unit_test(equal_nodes_of_every_size_work),
+        cmocka_unit_test(sizes_grow_with_the_pool_up_to_their_bounds),
+        cmocka_unit_test(too_small_or_impossible_nodes_are_refused_in_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,303 @@
+/* Formatting and opening: crashes between any two verbs, several formatters at once, sleepers, and what is refused. */
+#include "pool/handle.h"
+#include "runtime/error.h"
+#include "staged.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct opener { /* a compute node that does nothing but open the superblock */
+    far_pool pool;
+    far_session *session;
+    int result;
+    bool done;
+} opener;
+
+
+static const char *uri_of(unsigned number) {
+    static char uri[64];
+    snprintf(uri, sizeof(uri), "local:3x2M?name=superblock%u", number);
+    return uri;
+}
+
+
+static void opener_begin(opener *o, unsigned number, bool staged) {
+    memset(o, 0, sizeof(*o));
+    assert_int_equal(far_fabric_open(uri_of(number), &o->pool.fabric), 0);
+    if (staged)
+        staged_install(o->pool.fabric);
+    assert_int_equal(far_session_new(&o->pool, &o->session), 0);
+    o->pool.own = o->session;
+    pthread_mutex_init(&o->pool.lock, NULL);
+}
+
+
+static void opener_end(opener *o) {
+    far_session_free(o->session);
+    o->pool.fabric->ops->close(o->pool.fabric);
+}
+
+
+static void run_open(far_task *t, void *arg) {
+    opener *o = arg;
+    o->result = far_superblock_open(t, &o->pool.geometry);
+    o->done = true;
+}
+
+
+static void opener_start(opener *o) {
+    assert_non_null(far_task_new(o->session, FAR_STATS_OTHER, run_open, o));
+    far_session_try_enter(o->session);
+}
+
+
+static int open_now(opener *o) {
+    opener_start(o);
+    far_session_run_until(o->session, &o->done);
+    far_session_leave(o->session);
+    return o->result;
+}
+
+
+/* Lets the opener go on until so many of its verbs took effect, or it is done. */
+static void go_to_verb(opener *o, unsigned verbs) {
+    for (;;) {
+        while (far_session_step(o->session))
+            ;
+        if (o->done || staged_count(o->session->conn) == verbs)
+            return;
+        assert_true(staged_effect(o->session->conn));
+    }
+}
+
+
+typedef struct word_write {
+    far_addr addr;
+    uint64_t word;
+} word_write;
+
+
+static int write_it(far_task *t, void *arg) {
+    const word_write *w = arg;
+    return far_write_word(t, w->addr, w->word);
+}
+
+
+static void poke(opener *o, far_addr addr, uint64_t word) {
+    word_write w = {addr, word};
+    assert_int_equal(far_session_call(o->session, FAR_STATS_OTHER, true, write_it, &w), 0);
+}
+
+
+static int read_it(far_task *t, void *arg) {
+    word_write *w = arg;
+    return far_read_word(t, w->addr, &w->word);
+}
+
+
+static uint64_t peek(opener *o, far_addr addr) {
+    word_write w = {addr, 0};
+    assert_int_equal(far_session_call(o->session, FAR_STATS_OTHER, true, read_it, &w), 0);
+    return w.word;
+}
+
+
+static void the_first_formats_and_the_second_finds_the_same_pool(void **state) {
+    (void)state;
+    opener a, b;
+    opener_begin(&a, 1, false);
+    opener_begin(&b, 1, false);
+    assert_int_equal(open_now(&a), 0);
+    assert_int_equal(open_now(&b), 0);
+    assert_memory_equal(&a.pool.geometry, &b.pool.geometry, sizeof(far_geometry));
+    assert_int_not_equal(a.pool.geometry.pool_id, 0);
+    assert_int_equal(a.pool.geometry.nodes, 3);
+    opener_end(&a);
+    opener_end(&b);
+}
+
+
+static void a_formatter_that_dies_at_any_verb_is_made_up_for(void **state) {
+    (void)state;
+    bool finished = false;
+    for (unsigned verbs = 0; !finished; verbs++) {
+        opener a, b, c;
+        opener_begin(&a, 2, true);
+        opener_begin(&b, 2, false);
+        opener_begin(&c, 2, false);
+        opener_start(&a);
+        go_to_verb(&a, verbs);
+        finished = a.done;
+        staged_kill(a.session->conn);
+        assert_int_equal(open_now(&b), 0);
+        go_to_verb(&a, UINT32_MAX);
+        assert_int_equal(a.result, finished ? 0 : FAR_ERR_FENCED);
+        assert_int_equal(open_now(&c), 0);
+        assert_memory_equal(&b.pool.geometry, &c.pool.geometry, sizeof(far_geometry));
+        opener_end(&a);
+        opener_end(&b);
+        opener_end(&c);
+        assert_true(verbs < 100);
+    }
+}
+
+
+/* Not dead, only asleep: it goes on after the pool is in use. */
+static void a_formatter_that_sleeps_at_any_verb_does_no_harm_later(void **state) {
+    (void)state;
+    bool finished = false;
+    for (unsigned verbs = 0; !finished; verbs++) {
+        opener a, b, c;
+        opener_begin(&a, 3, true);
+        opener_begin(&b, 3, false);
+        opener_begin(&c, 3, false);
+        opener_start(&a);
+        go_to_verb(&a, verbs);
+        finished = a.done;
+        assert_int_equal(open_now(&b), 0);
+        for (far_addr addr = FAR_SUPER_EPOCH; addr < 128; addr += 8)
+            poke(&b, addr, addr * 77);
+        poke(&b, FAR_SUPER_REGISTRY + 64, 99);
+        poke(&b, far_addr_make(1, b.pool.geometry.node[1].entries), 98);
+        go_to_verb(&a, UINT32_MAX);
+        assert_int_equal(a.result, 0);
+        assert_int_equal(a.pool.geometry.pool_id, b.pool.geometry.pool_id);
+        for (far_addr addr = FAR_SUPER_EPOCH; addr < 128; addr += 8)
+            assert_int_equal(peek(&b, addr), addr * 77);
+        assert_int_equal(peek(&b, FAR_SUPER_REGISTRY + 64), 99);
+        assert_int_equal(peek(&b, far_addr_make(1, b.pool.geometry.node[1].entries)), 98);
+        assert_int_equal(open_now(&c), 0);
+        assert_memory_equal(&b.pool.geometry, &c.pool.geometry, sizeof(far_geometry));
+        opener_end(&a);
+        opener_end(&b);
+        opener_end(&c);
+    }
+}
+
+
+static void formatters_at_once_agree_in_every_interleaving(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        far_random random;
+        far_random_seed(&random, seed);
+        opener o[3];
+        unsigned count = 2 + seed % 2, running = count;
+        for (unsigned i = 0; i < count; i++) {
+            opener_begin(&o[i], 4, true);
+            opener_start(&o[i]);
+        }
+        for (unsigned turns = 0; running > 0; turns++) {
+            opener *next = &o[far_random_below(&random, count)];
+            bool was_done = next->done;
+            if (far_random_chance(&random, 1, 2))
+                staged_effect(next->session->conn);
+            else
+                far_session_step(next->session);
+            running -= next->done && !was_done;
+            assert_true(turns < 10000);
+        }
+        for (unsigned i = 0; i < count; i++) {
+            if (o[i].result != 0)
+                print_error("seed %llu: %s\n", (unsigned long long)seed, far_last_error());
+            assert_int_equal(o[i].result, 0);
+            assert_memory_equal(&o[i].pool.geometry, &o[0].pool.geometry, sizeof(far_geometry));
+        }
+        for (unsigned i = 0; i < count; i++)
+            opener_end(&o[i]);
+    }
+}
+
+
+static void refuses(const far_addr addr, uint64_t word, bool after_format, const char *words) {
+    opener a, b;
+    opener_begin(&a, 5, false);
+    opener_begin(&b, 5, false);
+    if (after_format)
+        assert_int_equal(open_now(&a), 0);
+    poke(&a, addr, word);
+    far_fail_clear();
+    assert_int_equal(open_now(&b), FAR_ERR_CORRUPT);
+    if (!strstr(far_last_error(), words))
+        fail_msg("'%s' lacks '%s'", far_last_error(), words);
+    assert_int_equal(peek(&a, addr), word); /* left untouched */
+    opener_end(&a);
+    opener_end(&b);
+}
+
+
+static void anything_but_a_pool_of_this_version_is_refused_and_left_alone(void **state) {
+    (void)state;
+    refuses(FAR_SUPER_MAGIC, 0x1234567890, true, "not a farindex pool");
+    refuses(FAR_SUPER_MAGIC, 0x1234567890, false, "not a farindex pool");
+    refuses(FAR_SUPER_MAGIC, FAR_POOL_MAGIC << 16 | 7, true, "version 7, this library knows version 1");
+    refuses(FAR_SUPER_POOL_ID, 5, true, "damaged");
+    refuses(FAR_SUPER_CAPABILITIES, 8, true, "damaged");
+    refuses(FAR_SUPER_CAPABILITIES, 12, true, "capabilities are damaged");
+    refuses(FAR_SUPER_CAPABILITIES, 12, false, "neither");
+    refuses(FAR_SUPER_SHAPE, 3, true, "damaged");
+    refuses(FAR_SUPER_SHAPE, 2, true, "2 memory nodes, there are 3");
+    refuses(FAR_SUPER_SHAPE, 17, false, "neither");
+    refuses(FAR_SUPER_CHECK, 17, true, "damaged");
+    refuses(FAR_SUPER_NODE_TABLE + 8, 4096, true, "node 1 was formatted with 4096 bytes");
+    refuses(FAR_SUPER_NODE_TABLE + 8, 4096, false, "neither");
+    refuses(FAR_SUPER_EPOCH, 1, false, "neither");
+    refuses(far_addr_make(2, 8), 77, true, "node 2 is not node 2 of this pool");
+    refuses(far_addr_make(2, 8), 77, false, "node 2 belongs to another pool");
+}
+
+
+static int open_with(opener *o, far_capabilities capabilities) {
+    o->pool.fabric->capabilities = capabilities;
+    o->done = false;
+    return open_now(o);
+}
+
+
+static void clients_that_offer_less_than_the_pool_relies_on_are_refused(void **state) {
+    (void)state;
+    opener a, b;
+    opener_begin(&a, 6, false);
+    opener_begin(&b, 6, false);
+    assert_int_equal(open_with(&a, (far_capabilities){64, true, true, 0}), 0);
+    assert_int_equal(open_with(&b, (far_capabilities){8, true, true, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, false, true, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, false, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, 500}), 0);
+    assert_int_equal(b.pool.geometry.capabilities.min_rtt, 500);
+    opener_end(&a);
+    opener_end(&b);
+}
+
+
+static void clients_that_offer_more_go_by_what_the_pool_says(void **state) {
+    (void)state;
+    opener a, b;
+    opener_begin(&a, 7, false);
+    opener_begin(&b, 7, false);
+    assert_int_equal(open_with(&a, (far_capabilities){8, false, false, 0}), 0);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, 0}), 0);
+    assert_int_equal(b.pool.geometry.capabilities.atomic_bytes, 8);
+    assert_false(b.pool.geometry.capabilities.masked_cas);
+    assert_false(b.pool.geometry.capabilities.atomics_in_order);
+    opener_end(&a);
+    opener_end(&b);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_formats_and_the_second_finds_the_same_pool),
+        cmocka_unit_test(a_formatter_that_dies_at_any_verb_is_made_up_for),
+        cmocka_unit_test(a_formatter_that_sleeps_at_any_verb_does_no_harm_later),
+        cmocka_unit_test(formatters_at_once_agree_in_every_interleaving),
+        cmocka_unit_test(anything_but_a_pool_of_this_version_is_refused_and_left_alone),
+        cmocka_unit_test(clients_that_offer_less_than_the_pool_relies_on_are_refused),
+        cmocka_unit_test(clients_that_offer_more_go_by_what_the_pool_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
