@@ -81,7 +81,7 @@ static int ask_first(far_task *t, void *arg) {
 static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
     opener o;
     uint64_t seed = 10000 + 100 * n + units;
-    far_sim_client *client = opener_start(&o, "formatter", uri_of(seed, ""));
+    far_sim_client *client = opener_start(&o, "formatter", uri_of(seed, ",atomic_bytes=8"));
     far_sim_kill_at(client, (far_sim_match){.nth = n}, units);
     far_sim_result result = far_sim_run_client(client);
     assert_int_equal(result, FAR_SIM_ENDED);
@@ -90,14 +90,14 @@ static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.no_thread = 1;
     far_pool *pool;
-    if (far_pool_open(uri_of(seed, ""), &options, &pool) < 0)
+    if (far_pool_open(uri_of(seed, ",atomic_bytes=8"), &options, &pool) < 0)
         fail_msg("after a death at verb %u, unit %u: %s", n, units, far_last_error());
     unsigned live;
     if (died && pool->own->id != 1) /* it registered before it died: found out */
         assert_int_equal(far_session_call(pool->own, FAR_STATS_OTHER, true, ask_first, NULL), 1);
     assert_int_equal(far_session_call(pool->own, FAR_STATS_OTHER, true, live_count, &live), 0);
     assert_int_equal(live, died ? 1 : 2);
-    *more_units = units < 4; /* the largest WRITE has three units of 64 bytes at most */
+    *more_units = units < 3; /* the largest WRITEs, of the node headers, have three words */
     far_pool_close(pool);
     opener_end(&o);
     return died;
@@ -136,6 +136,103 @@ static void formatters_at_once_agree_under_all_faults(void **state) {
         for (int i = 0; i < 3; i++)
             opener_end(&o[i]);
     }
+}
+
+
+/* ---- Registration ---- */
+
+static far_client entry_of(far_sim_world *world, unsigned id) {
+    far_client client;
+    memcpy(&client, (char *)far_sim_memory(world, 0) + far_client_entry(id), sizeof(client));
+    return client;
+}
+
+
+typedef struct visitor {
+    far_pool *pool;
+    unsigned rounds;
+} visitor;
+
+
+static void run_visitor(void *arg) {
+    visitor *v = arg;
+    far_session *s[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        if (far_session_open(v->pool, &s[i]) == 0)
+            v->rounds++;
+    far_session_close(s[0]);
+    far_session_close(s[1]);
+    far_pool_close(v->pool);
+}
+
+
+static int bury_all(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)ctx;
+    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == far_task_client(t))
+        return 0;
+    assert_int_equal(far_is_dead(t, id, far_client_generation_of(client->word)), 1);
+    return 0;
+}
+
+
+static int free_all(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)ctx;
+    if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
+        assert_int_equal(far_client_free(t, id), 1);
+    return 0;
+}
+
+
+static int sweep_registry(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_clients_each(t, bury_all, NULL);
+    return err < 0 ? err : far_clients_each(t, free_all, NULL);
+}
+
+
+/* A compute node that opens sessions and closes them and itself, dead at its n-th verb. False: it never got there. */
+static bool visitor_dies_at(unsigned n, uint32_t units) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    far_pool *survivor, *pool;
+    uint64_t seed = 20000 + 10 * n + units;
+    assert_int_equal(far_pool_open(uri_of(seed, ",atomic_bytes=8"), &options, &survivor), 0);
+    assert_int_equal(far_pool_open(uri_of(seed, ",atomic_bytes=8"), &options, &pool), 0);
+    far_sim_world *world = far_sim_world_of(survivor->fabric);
+    visitor v = {pool, 0};
+    far_sim_client *client = far_sim_start(pool->fabric, "visitor", run_visitor, &v);
+    far_sim_kill_at(client, (far_sim_match){.nth = n}, units);
+    assert_int_equal(far_sim_run_client(client), FAR_SIM_ENDED);
+    bool died = far_sim_verbs(client) >= n;
+    assert_true(died || v.rounds == 2);
+    for (int again = 0; again < 2; again++) { /* the dead first; after that everything is free, and free is zero */
+        unsigned live;
+        for (unsigned id = 1; id <= 8; id++) {
+            far_client client = entry_of(world, id);
+            if (far_client_state_of(client.word) == FAR_CLIENT_FREE)
+                assert_true(client.pin == 0 && client.kept == 0 && client.opened == 0 && client.free_bytes == 0);
+        }
+        assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, sweep_registry, NULL), 0);
+        assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, live_count, &live), 0);
+        assert_int_equal(live, 1);
+    }
+    far_session *s;
+    assert_int_equal(far_session_open(survivor, &s), 0);
+    assert_int_equal(s->id, 2);
+    assert_true(s->generation >= 2);
+    far_session_close(s);
+    far_pool_close(survivor);
+    return died;
+}
+
+
+static void a_death_at_any_verb_of_opening_and_closing_leaves_only_the_dead(void **state) {
+    (void)state;
+    unsigned n = 1;
+    for (bool died = true; died; n++)
+        for (uint32_t units = 0; units < 8 && died; units++)
+            died = visitor_dies_at(n, units);
+    assert_true(n > 20);
 }
 
 
@@ -305,6 +402,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_formatter_that_dies_at_any_verb_or_unit_is_made_up_for),
         cmocka_unit_test(formatters_at_once_agree_under_all_faults),
+        cmocka_unit_test(a_death_at_any_verb_of_opening_and_closing_leaves_only_the_dead),
         cmocka_unit_test(pins_hold_the_epoch_under_all_faults),
         cmocka_unit_test(the_dead_hold_nobody_back_and_zombies_do_no_harm),
         cmocka_unit_test(the_same_seed_gives_the_same_run),
