@@ -109,8 +109,8 @@ typedef struct far_sim_posted {
     uint32_t units; /* into which a WRITE can be cut; 1 for atomics */
     const char *label;
 } far_sim_posted;
-/* fn is told of every verb when it is posted, in order, before any verb of its batch takes effect. It may kill (then
- * the rest of the batch is not posted), not wait. NULL ends it. */
+/* fn is told of every verb when it is posted, in order, before any verb of its batch takes effect. It may kill (the
+ * whole batch counts as posted then; far_sim_kill_exact says how much of it happens), not wait. NULL ends it. */
 void far_sim_on_verb(far_sim_world *world, void (*fn)(void *ctx, const far_sim_posted *posted), void *ctx);
 
 /* ---- Steering: what happens at a certain verb of a client. Every request works once. ---- */
