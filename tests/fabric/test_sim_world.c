@@ -299,6 +299,7 @@ typedef struct worker {
     rig r;
     unsigned number;
     far_random random;
+    void *noise;
 } worker;
 
 
@@ -312,6 +313,7 @@ static void run_worker(void *arg) {
         far_verb verbs[3] = {rig_read(addr, words, 320), rig_faa(addr, w->number, &old), rig_write(addr, payload, 200)};
         if (i % 5 == 0)
             verbs[2].flags = FAR_VERB_FENCE;
+        verbs[0].compare = verbs[0].swap = verbs[1].compare = verbs[2].swap = (uintptr_t)w->noise; /* nobody may look */
         if (rig_run(&w->r, verbs, 3) != 0)
             return;
     }
@@ -324,7 +326,7 @@ static void kill_node(void *arg) {
 
 
 /* Runs a little of everything; the trace goes to a text. */
-static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum) {
+static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum, void *noise) {
     size_t size;
     FILE *file = open_memstream(text, &size);
     far_fabric *fabrics[2] = {rig_open("name=mixed,seed=%u,size=1M,faults=all", seed), rig_open("name=mixed")};
@@ -335,6 +337,7 @@ static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum) {
         char name[16];
         snprintf(name, sizeof name, "w%u", i);
         workers[i].number = i + 1;
+        workers[i].noise = noise;
         far_random_seed(&workers[i].random, i);
         rig_connect(&workers[i].r, fabrics[i % 2]);
         far_sim_start(fabrics[i % 2], name, run_worker, &workers[i]);
@@ -363,10 +366,10 @@ static void the_same_seed_gives_the_same_run_byte_for_byte(void **state) {
     for (unsigned seed = 1; seed <= 5; seed++) {
         char *text[3], *noise = NULL;
         uint64_t hash[3], memory[3];
-        hash[0] = mixed_run(seed, &text[0], &memory[0]);
+        hash[0] = mixed_run(seed, &text[0], &memory[0], NULL);
         noise = malloc(12345 * seed); /* other addresses, same run */
-        hash[1] = mixed_run(seed, &text[1], &memory[1]);
-        hash[2] = mixed_run(seed + 100, &text[2], &memory[2]);
+        hash[1] = mixed_run(seed, &text[1], &memory[1], noise);
+        hash[2] = mixed_run(seed + 100, &text[2], &memory[2], NULL);
         assert_true(hash[0] == hash[1] && memory[0] == memory[1]);
         assert_string_equal(text[0], text[1]);
         assert_true(hash[0] != hash[2] && strcmp(text[0], text[2]) != 0);
