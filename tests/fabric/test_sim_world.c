@@ -493,6 +493,34 @@ static void a_wait_from_outside_ends_at_the_limit_when_others_tick(void **state)
 }
 
 
+typedef struct ping {
+    far_fabric *fabric;
+    far_parker *own, *other;
+} ping;
+
+
+static void run_ping(void *arg) {
+    ping *p = arg;
+    far_host *host = p->fabric->host;
+    for (;;) {
+        host->ops->unpark(host, p->other);
+        host->ops->park(host, p->own, FAR_TIME_NEVER);
+    }
+}
+
+
+static void clients_that_wake_each_other_for_ever_are_found(void **state) {
+    (void)state;
+    far_fabric *fabric = rig_open("seed=1");
+    far_parker parkers[2] = {{0}, {0}};
+    ping pings[2] = {{fabric, &parkers[0], &parkers[1]}, {fabric, &parkers[1], &parkers[0]}};
+    far_sim_start(fabric, "ping", run_ping, &pings[0]);
+    far_sim_start(fabric, "pong", run_ping, &pings[1]);
+    assert_int_equal(far_sim_run(far_sim_world_of(fabric)), FAR_SIM_LIMIT);
+    fabric->ops->close(fabric);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_are_refused_with_words),
@@ -510,6 +538,7 @@ int main(void) {
         cmocka_unit_test(a_deadlock_of_clients_is_found),
         cmocka_unit_test(a_wait_from_outside_that_cannot_end_fails),
         cmocka_unit_test(a_wait_from_outside_ends_at_the_limit_when_others_tick),
+        cmocka_unit_test(clients_that_wake_each_other_for_ever_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ typedef enum far_sim_result {
     FAR_SIM_HELD,     /* a verb of it was held back just now, or it can only wait for one that is */
     FAR_SIM_WAITING,  /* it waits for clients that do not run now: stopped ones, held ones, ones left out of this run */
     FAR_SIM_DEADLOCK, /* it waits, and nothing will ever happen (the state of all clients goes to stderr) */
-    FAR_SIM_LIMIT,    /* virtual time passed its limit: as a rule somebody spins (the state goes to stderr) */
+    FAR_SIM_LIMIT,    /* virtual time passed its limit, or stands still: somebody spins (the state goes to stderr) */
 } far_sim_result;
 const char *far_sim_result_name(far_sim_result result);
 

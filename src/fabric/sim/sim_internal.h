@@ -269,7 +269,8 @@ struct far_sim_world {
     sim_cost cost;
     uint64_t faults, limit; /* begin as in config */
     unsigned fabrics, nodes_made;
-    uint64_t now, sequence, events;
+    uint64_t now, sequence;
+    uint64_t still; /* events since the time moved */
     sim_heap heap;
     sim_memory *memory;
     sim_words words;
