@@ -323,13 +323,36 @@ static void close_handles(far_pool *pools[], user users[]) {
 }
 
 
+/* Whoever sees an epoch that was reached after a sweep began must see the sweep: its word is read after the epoch, in the same batch. */
+typedef struct epoch_reads {
+    const far_batch *batch; /* of the last READ of the epoch */
+    unsigned pairs;
+} epoch_reads;
+
+
+static void watch_epoch_reads(void *ctx, const far_sim_posted *posted) {
+    epoch_reads *reads = ctx;
+    if (posted->verb->kind == FAR_READ && posted->verb->addr == FAR_SUPER_EPOCH)
+        reads->batch = posted->batch;
+    if (posted->verb->kind != FAR_READ || posted->verb->addr != FAR_SUPER_SWEEP || posted->batch->count == 1)
+        return;
+    assert_ptr_equal(reads->batch, posted->batch);
+    reads->batch = NULL;
+    reads->pairs++;
+}
+
+
 static void pins_hold_the_epoch_under_all_faults(void **state) {
     (void)state;
     for (uint64_t seed = 201; seed <= 240; seed++) {
         far_pool *pools[HANDLES];
         user users[HANDLES * USERS];
+        epoch_reads reads = {0};
         open_handles(pools, users, seed, ",faults=all");
+        far_sim_on_verb(users[0].world, watch_epoch_reads, &reads);
         far_sim_result result = far_sim_run(users[0].world);
+        far_sim_on_verb(users[0].world, NULL, NULL);
+        assert_true(reads.pairs > 10);
         if (result != FAR_SIM_ENDED)
             fail_msg("seed %llu: %s", (unsigned long long)seed, far_sim_result_name(result));
         for (int i = 0; i < HANDLES * USERS; i++)
