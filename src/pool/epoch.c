@@ -17,6 +17,9 @@
  * Two epochs at most are pinned at once: P <= oldest pin <= newest pin <= C, and C goes beyond `oldest pin` + 1 only when G does, which
  * the first claim forbids. So two counters per session, by parity, do.
  *
+ * A WRITE of P that failed (its session was lost) may take effect late, until that session is fenced at the memory nodes: nothing else
+ * is done with P before far_is_dead said so (settle).
+ *
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
 #include "index/index.h"
@@ -24,6 +27,7 @@
 #include "runtime/error.h"
 
 #define BLOCKED_BEFORE_ASKING 8 /* attempts to advance, before the one in the way is asked for */
+#define PUBLISHED_UNKNOWN 1     /* not 0 and below every epoch: to be written anew */
 #define IDLE_TICKS 10           /* without a pin, until the handle sleeps */
 
 static const far_addr epoch_word = FAR_SUPER_EPOCH, sweep_word = FAR_SUPER_SWEEP;
@@ -129,15 +133,42 @@ static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
 }
 
 
+/* The session of this task may be lost with a WRITE of our word under way. */
+static void doubt(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    epochs->doubt_id = t->session->id;
+    epochs->doubt_generation = t->session->generation;
+}
+
+
+/* Under the flag, before anything is done with our word. */
+static int settle(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    if (epochs->doubt_id == 0)
+        return 0;
+    int dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+    if (dead <= 0)
+        return dead < 0 ? dead : far_fail(FAR_ERR_BUSY, "session %u lost its connection and is not yet dead", epochs->doubt_id);
+    epochs->doubt_id = 0;
+    store(&epochs->published, PUBLISHED_UNKNOWN);
+    return 0;
+}
+
+
 /* Under the flag, asleep. The word goes out with the newest epoch that we know of: not above the real one, and so only too careful. The
  * next tick brings it up to date. */
 static int wake_up(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
     uint64_t word = load(&epochs->known), epoch, sweep;
+    int err = settle(t);
+    if (err < 0)
+        return err;
     store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
     far_write(t, far_client_entry(pool->own->id) + 8, &word, 8);
-    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    err = read_epoch_and_sweep(t, &epoch, &sweep);
+    if (err < 0 && t->session->lost)
+        doubt(t);
     if (err < 0)
         return err;
     count_pin(t, epoch);
@@ -303,6 +334,8 @@ static int publish(far_task *t, uint64_t epoch) {
     int err = far_write_word(t, far_client_entry(far_task_pool(t)->own->id) + 8, epoch);
     if (err == 0)
         store(&epochs->published, epoch);
+    else
+        doubt(t);
     return err;
 }
 
@@ -393,7 +426,9 @@ static int advance(far_task *t, uint64_t epoch) {
 static int tick(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t epoch, sweep;
-    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    int err = settle(t);
+    if (err == 0)
+        err = read_epoch_and_sweep(t, &epoch, &sweep);
     uint64_t current = load(&epochs->current);
     if (err == 0 && current != 0 && epoch > current)
         err = move_on(t, epoch, sweep);
