@@ -1,4 +1,5 @@
-/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, and the rules under threads. */
+/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, and the rules under threads.
+ */
 #include "index/index.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -287,7 +288,7 @@ static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **stat
     uint64_t epoch = global(o);
     fence(dying->own);
     push(other, 20);
-    assert_int_equal(global(o), epoch + 1); /* the user's session lives and may hold pins */
+    assert_int_equal(global(o), epoch + 1);                 /* the user's session lives and may hold pins */
     assert_int_equal(far_pool_poll(dying), FAR_ERR_FENCED); /* this takes its sessions with it */
     assert_int_equal(s->lost, FAR_ERR_FENCED);
     push(other, 40);
@@ -339,7 +340,8 @@ static void a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew(void **sta
 }
 
 
-/* A pin is counted after the tick found none and before it says that the handle sleeps: the time is asked for just there. */
+/* A pin is counted after the tick found none and before it says that the handle sleeps: the time is asked for just
+ * there. */
 static uint64_t time_at_which_a_pin_slips_in(far_host *host);
 static far_host_ops slipping_ops;
 static far_host slipping = {&slipping_ops};
@@ -533,9 +535,9 @@ static void waiting_for_epochs_works_from_every_session(void **state) {
 /* ---- The rules under threads ---- */
 
 #define HANDLES 3
-#define USERS 2
+#define USERS   2
 #define THREADS (HANDLES * USERS)
-#define WAITS 60
+#define WAITS   60
 
 static struct user {
     far_pool *pool;

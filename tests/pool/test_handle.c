@@ -1,4 +1,5 @@
-/* Opening and closing handles and sessions: errors in words, use after close, what is given back, and housekeeping of the absent. */
+/* Opening and closing handles and sessions: errors in words, use after close, what is given back, and housekeeping of
+ * the absent. */
 #include "pool/handle.h"
 #include "runtime/error.h"
 

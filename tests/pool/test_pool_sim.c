@@ -1,5 +1,5 @@
-/* Formatting, registration, epochs and closing under the simulator: deaths at every verb and every unit of every WRITE, torn and late
- * effects, zombies. */
+/* Formatting, registration, epochs and closing under the simulator: deaths at every verb and every unit of every WRITE,
+ * torn and late effects, zombies. */
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -28,7 +28,8 @@ static uint64_t word_at(far_sim_world *world, uint64_t offset) {
 }
 
 
-/* A compute node that formats (or opens) and registers, and no more: by hand, so that its client can be steered from its first verb on. */
+/* A compute node that formats (or opens) and registers, and no more: by hand, so that its client can be steered from
+ * its first verb on. */
 typedef struct opener {
     far_pool pool;
     far_session *session;
@@ -77,7 +78,8 @@ static int ask_first(far_task *t, void *arg) {
 }
 
 
-/* Dies at verb n, so many units of it done; then a survivor opens the pool and finds nobody alive but itself. False: it never got there. */
+/* Dies at verb n, so many units of it done; then a survivor opens the pool and finds nobody alive but itself. False: it
+ * never got there. */
 static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
     opener o;
     uint64_t seed = 10000 + 100 * n + units;
@@ -239,8 +241,8 @@ static void a_death_at_any_verb_of_opening_and_closing_leaves_only_the_dead(void
 /* ---- Epochs ---- */
 
 #define HANDLES 3
-#define USERS 2
-#define ROUNDS 60
+#define USERS   2
+#define ROUNDS  60
 
 typedef struct user {
     far_pool *pool;
@@ -258,7 +260,8 @@ static uint64_t global(far_sim_world *world) {
 }
 
 
-/* Looks behind the verbs: at every moment of the pin the epoch is e or e+1. A dead one holds it only until it is known to be dead. */
+/* Looks behind the verbs: at every moment of the pin the epoch is e or e+1. A dead one holds it only until it is known
+ * to be dead. */
 static int use_pin(far_task *t, void *arg) {
     user *u = arg;
     int err = far_pin_take(t);
@@ -284,7 +287,8 @@ static int wait_for_epochs(far_task *t, void *arg) {
     uint64_t begin = global(u->world), k = far_random_below(&u->random, 3);
     int err = far_wait_epochs(t, (unsigned)k);
     if (err == 0 && global(u->world) < begin + k + 1)
-        fail_msg("seed %llu: a wait of %llu epochs came back too early", (unsigned long long)u->seed, (unsigned long long)k);
+        fail_msg("seed %llu: a wait of %llu epochs came back too early", (unsigned long long)u->seed,
+                 (unsigned long long)k);
     return err;
 }
 
@@ -323,7 +327,8 @@ static void close_handles(far_pool *pools[], user users[]) {
 }
 
 
-/* Whoever sees an epoch that was reached after a sweep began must see the sweep: its word is read after the epoch, in the same batch. */
+/* Whoever sees an epoch that was reached after a sweep began must see the sweep: its word is read after the epoch, in
+ * the same batch. */
 typedef struct epoch_reads {
     const far_batch *batch; /* of the last READ of the epoch */
     unsigned pairs;
@@ -365,7 +370,8 @@ static void pins_hold_the_epoch_under_all_faults(void **state) {
 }
 
 
-/* A connection is lost while the WRITE that wakes the handle is on its way. It must not land after the handle has gone on. */
+/* A connection is lost while the WRITE that wakes the handle is on its way. It must not land after the handle has gone
+ * on. */
 static void run_one_pin(void *arg) {
     user *u = arg;
     u->err = far_session_call(u->session, FAR_OP_GET, false, use_pin, u);
@@ -386,7 +392,8 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
         assert_int_equal(far_session_open(pool, &u.session), 0);
         far_sim_client *client = far_sim_start(pool->fabric, "lost", run_one_pin, &u);
         far_addr word = far_client_entry(pool->own->id) + 8;
-        far_sim_hold *hold = far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = word, .to = word + 8});
+        far_sim_hold *hold =
+            far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = word, .to = word + 8});
         assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
         far_sim_lose(u.session->conn);
         assert_int_equal(far_sim_run_client(client), FAR_SIM_ENDED);
@@ -408,7 +415,8 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
 }
 
 
-/* A compute node dies, a session is declared dead while it lives, a handle's own session is: the others go on, nobody hangs. */
+/* A compute node dies, a session is declared dead while it lives, a handle's own session is: the others go on, nobody
+ * hangs. */
 static void the_dead_hold_nobody_back_and_zombies_do_no_harm(void **state) {
     (void)state;
     for (uint64_t seed = 301; seed <= 400; seed++) {
@@ -438,7 +446,8 @@ static void the_dead_hold_nobody_back_and_zombies_do_no_harm(void **state) {
             fail_msg("seed %llu: %s", (unsigned long long)seed, far_sim_result_name(result));
         for (int i = 0; i < HANDLES * USERS; i++) {
             bool may_fail = seed % 4 >= 2 ? i == USERS : i / USERS == 1;
-            if (users[i].err != 0 && !(may_fail && (users[i].err == FAR_ERR_FENCED || users[i].err == FAR_ERR_UNREACHABLE)))
+            if (users[i].err != 0 &&
+                !(may_fail && (users[i].err == FAR_ERR_FENCED || users[i].err == FAR_ERR_UNREACHABLE)))
                 fail_msg("seed %llu: user %d failed with %d", (unsigned long long)seed, i, users[i].err);
             if (users[i].err == 0)
                 assert_int_equal(users[i].rounds, ROUNDS);
