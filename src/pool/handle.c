@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#define OPEN_TRIES 3
+
 
 /* ---- Guards of the public calls ---- */
 
@@ -119,9 +121,8 @@ static void finish_session(far_session *s) {
     far_session_leave(s);
     if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
-    far_session_enter(s);
+    far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
-    far_session_leave(s);
     s->conn->fabric->ops->disconnect(s->conn);
     s->conn = NULL;
 }
@@ -189,6 +190,9 @@ int far_session_open(far_pool *pool, far_session **session) {
     if (atomic_load_explicit(&pool->dead, memory_order_acquire))
         err = declared_dead();
     else
+        err = open_session(pool, session);
+    /* While two compete for an id, the loser's connection bears the winner's name for a moment, and dies with it. */
+    for (unsigned tries = 0; err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->dead, memory_order_acquire); tries++)
         err = open_session(pool, session);
     far_pool_leave(pool);
     return err;

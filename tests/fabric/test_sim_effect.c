@@ -1,4 +1,5 @@
-/* What verbs do, in which order, and how they tear: what the contract promises always holds, what it leaves open does happen. */
+/* What verbs do, in which order, and how they tear: what the contract promises always holds, what it leaves open does
+ * happen. */
 #include "sim_rig.h"
 
 #include <setjmp.h>
@@ -7,10 +8,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #define SEEDS 400
-#define X 0x1000 /* a word */
+#define X     0x1000 /* a word */
 
 
 /* ---- Atomics ---- */
@@ -84,7 +86,7 @@ static void masked_cas_compares_and_swaps_under_its_masks(void **state) {
     assert_int_equal(word_at(&s, X), 0x112233445566aa88);
     assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0x89, 0xff, 0, UINT64_MAX, &old)), 0);
     assert_int_equal(old, 0x112233445566aa88);
-    assert_int_equal(word_at(&s, X), 0x112233445566aa88); /* it failed, and wrote nothing */
+    assert_int_equal(word_at(&s, X), 0x112233445566aa88);                        /* it failed, and wrote nothing */
     assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0, 0, 3, 0xff, &old)), 0); /* an empty mask matches always */
     assert_int_equal(word_at(&s, X), 0x112233445566aa03);
     tear_down(&s);
@@ -133,11 +135,14 @@ typedef struct pair {
 
 
 static far_verb pair_verb(far_verb_kind kind, uint64_t *word) {
-    return kind == FAR_READ ? rig_read(X, word, 8) : kind == FAR_WRITE ? rig_write(X, word, 8) : rig_faa(X, 1000000, word);
+    return kind == FAR_READ    ? rig_read(X, word, 8)
+           : kind == FAR_WRITE ? rig_write(X, word, 8)
+                               : rig_faa(X, 1000000, word);
 }
 
 
-/* Two verbs on one word; what they saw and left tells their order. The word starts at 5; a WRITE makes it 7 (second: 9). */
+/* Two verbs on one word; what they saw and left tells their order. The word starts at 5; a WRITE makes it 7 (second:
+ * 9). */
 static void run_pair(void *arg) {
     pair *p = arg;
     uint64_t a = 7, b = 9;
@@ -210,6 +215,45 @@ static void atomics_in_order_keep_later_verbs_behind_them(void **state) {
     assert_int_equal(reversals(FAR_FAA, FAR_WRITE, 0, "faults=all,atomics_in_order=on"), 0);
     assert_int_equal(reversals(FAR_FAA, FAR_READ, 0, "faults=all,atomics_in_order=on"), 0);
     assert_true(reversals(FAR_READ, FAR_FAA, 0, "faults=all,atomics_in_order=on") > 0);
+}
+
+
+typedef struct behind_fence {
+    setup s;
+    far_verb_kind kind; /* of the fenced verb */
+    uint64_t seen;
+} behind_fence;
+
+
+/* READ elsewhere; a fenced verb on x; WRITE x. */
+static void run_behind_fence(void *arg) {
+    behind_fence *f = arg;
+    uint64_t seven = 7, nine = 9, elsewhere;
+    far_verb verbs[3] = {rig_read(X + 4096, &elsewhere, 8), rig_write(X, &seven, 8), rig_write(X, &nine, 8)};
+    if (f->kind == FAR_READ)
+        verbs[1] = rig_read(X, &f->seen, 8);
+    verbs[1].flags = FAR_VERB_FENCE;
+    if (rig_run(&f->s.r, verbs, 3) != 0)
+        abort();
+}
+
+
+/* A verb that waits for its fence is overtaken by what has no order to it, and by nothing else. */
+static void only_unordered_verbs_overtake_a_fenced_one(void **state) {
+    (void)state;
+    unsigned overtaken = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        char text[64];
+        snprintf(text, sizeof text, "seed=%u,faults=%s", seed, seed % 2 ? "reorder" : "all");
+        behind_fence f = {.kind = seed % 4 < 2 ? FAR_READ : FAR_WRITE};
+        set_up(&f.s, text);
+        far_sim_start(f.s.r.fabric, "fence", run_behind_fence, &f);
+        assert_int_equal(far_sim_run(f.s.world), FAR_SIM_ENDED);
+        assert_int_equal(word_at(&f.s, X), 9);
+        overtaken += f.kind == FAR_READ && f.seen == 9;
+        tear_down(&f.s);
+    }
+    assert_in_range(overtaken, SEEDS / 20, SEEDS / 2);
 }
 
 
@@ -298,6 +342,51 @@ static void reads_and_writes_tear_between_units_never_inside(void **state) {
 }
 
 
+/* Counts the first and the last unit of the block up in turn: at every moment the last is as large as the first, or one
+ * less. */
+static void run_turns(void *arg) {
+    tearing *t = arg;
+    for (uint64_t version = 1; !t->done; version++) {
+        rig_run1(&t->other, rig_write(X, &version, 8));
+        rig_run1(&t->other, rig_write(X + BYTES - 8, &version, 8));
+    }
+}
+
+
+static void run_turns_reader(void *arg) {
+    tearing *t = arg;
+    for (unsigned round = 0; round < 100; round++) {
+        uint64_t words[BYTES / 8];
+        rig_run1(&t->s.r, rig_read(X, words, BYTES));
+        t->rising += words[BYTES / 8 - 1] > words[0];      /* the last was looked at later */
+        t->falling += words[BYTES / 8 - 1] + 1 < words[0]; /* the last was looked at earlier */
+    }
+    t->done = true;
+}
+
+
+static void a_read_looks_at_its_units_in_any_order(void **state) {
+    (void)state;
+    unsigned rising[2] = {0}, falling[2] = {0};
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        char text[64];
+        tearing t = {0};
+        snprintf(text, sizeof text, "seed=%u,faults=tear,atomic_bytes=%u", seed, seed % 2 ? 64 : 8);
+        set_up(&t.s, text);
+        rig_connect(&t.other, t.s.r.fabric);
+        far_sim_start(t.s.r.fabric, "writer", run_turns, &t);
+        far_sim_start(t.s.r.fabric, "reader", run_turns_reader, &t);
+        assert_int_equal(far_sim_run(t.s.world), FAR_SIM_ENDED);
+        rising[seed % 2] += t.rising;
+        falling[seed % 2] += t.falling;
+        rig_disconnect(&t.other);
+        tear_down(&t.s);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(rising[i] > 10 && falling[i] > 10);
+}
+
+
 static void nothing_tears_without_faults(void **state) {
     (void)state;
     tearing t = tear_all("faults=none", 64);
@@ -342,7 +431,8 @@ static void run_write(void *arg) {
 }
 
 
-/* How often the WRITE of 7 was lost to the CAS 5 -> 6 although it did not come first: the word is 6 and the CAS saw 5. */
+/* How often the WRITE of 7 was lost to the CAS 5 -> 6 although it did not come first: the word is 6 and the CAS saw 5.
+ */
 static unsigned swallowed(const char *options, uint64_t compare, bool apart, unsigned *cas_first) {
     unsigned lost = 0;
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
@@ -445,7 +535,9 @@ static void no_verb_is_faster_than_min_rtt(void **state) {
         set_up(&s, text);
         for (unsigned i = 0; i < 50; i++) {
             uint64_t word = 0;
-            far_verb verb = i % 3 == 0 ? rig_read(X, &word, 8) : i % 3 == 1 ? rig_write(X, &word, 8) : rig_faa(X, 1, &word);
+            far_verb verb = i % 3 == 0   ? rig_read(X, &word, 8)
+                            : i % 3 == 1 ? rig_write(X, &word, 8)
+                                         : rig_faa(X, 1, &word);
             far_batch batch = rig_batch(&verb, 1);
             rig_post(&s.r, &batch);
             rig_wait(&s.r, &batch);
@@ -464,7 +556,9 @@ int main(void) {
         cmocka_unit_test(ordered_pairs_are_never_reversed),
         cmocka_unit_test(unordered_pairs_are_reversed_under_faults_only),
         cmocka_unit_test(atomics_in_order_keep_later_verbs_behind_them),
+        cmocka_unit_test(only_unordered_verbs_overtake_a_fenced_one),
         cmocka_unit_test(reads_and_writes_tear_between_units_never_inside),
+        cmocka_unit_test(a_read_looks_at_its_units_in_any_order),
         cmocka_unit_test(nothing_tears_without_faults),
         cmocka_unit_test(a_write_becomes_visible_in_rising_order),
         cmocka_unit_test(only_a_successful_atomic_swallows_and_only_a_concurrent_write),

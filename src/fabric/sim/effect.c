@@ -13,9 +13,11 @@ uint32_t sim_units(const far_sim_world *world, const far_verb *verb) {
 }
 
 
-/* The contract: must a verb of class `first` take effect before one of class `second` that is posted after it, at one node? */
+/* The contract: must a verb of class `first` take effect before one of class `second` that is posted after it, at one
+ * node? */
 bool sim_ordered(const far_sim_world *world, unsigned first, unsigned second) {
-    return first == SIM_CLASS_WRITE || (first == second) || (first == SIM_CLASS_ATOMIC && world->config.atomics_in_order);
+    return first == SIM_CLASS_WRITE || (first == second) ||
+           (first == SIM_CLASS_ATOMIC && world->config.atomics_in_order);
 }
 
 
@@ -25,7 +27,7 @@ void sim_verb_arrive(far_sim_world *world, sim_verb *verb) {
     sim_qp *qp = &verb->conn->qps[verb->node];
     uint64_t time = sim_nic_arrive(world, verb);
     verb->state = SIM_SCHEDULED;
-    if (world->config.faults || !verb->post) {
+    if (world->faults || !verb->post) {
         sim_fault_schedule(world, verb, qp, time);
         return;
     }
@@ -163,8 +165,11 @@ void sim_unblock_all(far_sim_world *world) {
 
 /* ---- The effect ---- */
 
+/* The first verb that fails takes its time; those behind it are told at once. */
 void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
-    verb->conn->qps[verb->node].failed = true;
+    sim_qp *qp = &verb->conn->qps[verb->node];
+    uint64_t delay = qp->failed ? 0 : world->config.unreachable * SIM_PS;
+    qp->failed = true;
     verb->failed = true;
     verb->state = SIM_EFFECTIVE;
     sim_trace_verb(world, SIM_TRACE_FAIL, verb, 0, 0, 0);
@@ -174,7 +179,7 @@ void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
         sim_conn_release(conn);
         return;
     }
-    sim_push(world, world->now + world->config.unreachable * SIM_PS, SIM_DONE, verb, verb->generation);
+    sim_push(world, world->now + delay, SIM_DONE, verb, verb->generation);
     if (verb->conn->blocked)
         sim_unblock(verb->conn);
 }
@@ -191,7 +196,7 @@ void sim_effective(far_sim_world *world, sim_verb *verb) {
         return;
     }
     uint64_t done = sim_nic_answer(world, verb);
-    if (world->config.faults)
+    if (world->faults)
         done += sim_fault_completion_delay(world);
     sim_push(world, done, SIM_DONE, verb, verb->generation);
 }
@@ -221,7 +226,8 @@ static bool put_off(far_sim_world *world, sim_verb *verb) {
 }
 
 
-/* An atomic that takes a while: it has read its word, and will write it later whatever happens to the word meanwhile. */
+/* An atomic that takes a while: it has read its word, and will write it later whatever happens to the word meanwhile.
+ */
 static void begin_rmw(far_sim_world *world, sim_verb *verb) {
     if (!atomic_begin(world, verb)) {
         atomic_end(world, verb, false);
@@ -280,8 +286,8 @@ void sim_effect(far_sim_world *world, sim_verb *verb) {
     if (!begun && put_off(world, verb))
         return;
     if (!begun && verb->checksum && sim_fault_payload_changed(verb))
-        sim_error(world, "client %u (%s) changed the payload of its WRITE %llu while it was in flight", verb->client->number,
-                  verb->client->name, (unsigned long long)verb->index);
+        sim_error(world, "client %u (%s) changed the payload of its WRITE %llu while it was in flight",
+                  verb->client->number, verb->client->name, (unsigned long long)verb->index);
     if (verb->rmw && begun) {
         end_rmw(world, verb);
     } else if (verb->rmw) {

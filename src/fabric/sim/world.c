@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STILL_MAX 2000000 /* events at one instant: somebody goes round in circles */
+
 static far_sim_world *worlds; /* one OS thread, so no lock */
 
 static void world_free(far_sim_world *world);
@@ -124,15 +126,15 @@ void sim_drop_stale(far_sim_world *world) {
 
 bool sim_step(far_sim_world *world, uint64_t bound) {
     sim_drop_stale(world);
-    if (!world->heap.count || world->heap.events[0].time > bound) {
-        if (bound != SIM_NEVER && bound > world->now)
-            world->now = bound;
+    if (!world->heap.count || world->heap.events[0].time > bound)
         return false;
-    }
     sim_event event = world->heap.events[0];
+    if (event.time > world->now)
+        world->still = 0;
+    else if (world->still++ > STILL_MAX)
+        return false;
     heap_pop(&world->heap);
     world->now = event.time;
-    world->events++;
     handle(world, &event);
     return true;
 }
@@ -182,7 +184,13 @@ static void loop_leave(far_sim_world *world, loop_frame frame) {
 
 
 static uint64_t limit_of(const far_sim_world *world) {
-    return world->config.limit ? world->now + world->config.limit * SIM_PS : SIM_NEVER - 1;
+    return world->limit ? world->now + world->limit * SIM_PS : SIM_NEVER - 1;
+}
+
+
+static void pass_time(far_sim_world *world, uint64_t until) {
+    if (world->now < until)
+        world->now = until;
 }
 
 
@@ -279,12 +287,13 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
     loop_frame frame = loop_enter(world, SIM_SCOPE_ALL, NULL, until);
     while (sim_step(world, until)) {
     }
+    pass_time(world, until);
     loop_leave(world, frame);
 }
 
 
-/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still only waits
- * afterwards would hang for ever. */
+/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still
+ * only waits afterwards would hang for ever. */
 static void give_up(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
         fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
@@ -314,7 +323,9 @@ void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
         }
         if (sim_step(world, world->bound))
             continue;
-        if (world->now < until)
+        if (until != SIM_NEVER && (until <= limit || !world->heap.count) && world->still <= STILL_MAX)
+            pass_time(world, until);
+        else
             give_up(world, world->heap.count ? "limit" : "deadlock");
         break;
     }
@@ -342,6 +353,8 @@ static int world_new(const sim_config *config, far_sim_world **made) {
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for a world");
     world->config = *config;
     world->cost = cost;
+    world->faults = config->faults;
+    world->limit = config->limit;
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
@@ -478,12 +491,12 @@ void *far_sim_memory(far_sim_world *world, unsigned node) {
 
 
 void far_sim_set_faults(far_sim_world *world, unsigned faults) {
-    world->config.faults = faults;
+    world->faults = faults;
 }
 
 
 void far_sim_limit(far_sim_world *world, uint64_t ns) {
-    world->config.limit = ns;
+    world->limit = ns;
 }
 
 
