@@ -119,9 +119,8 @@ static void finish_session(far_session *s) {
     far_session_leave(s);
     if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
-    far_session_enter(s);
+    far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
-    far_session_leave(s);
     s->conn->fabric->ops->disconnect(s->conn);
     s->conn = NULL;
 }
