@@ -427,9 +427,31 @@ static int sweep_dead(far_sweeper *s, far_sweep_result *result) {
 }
 
 
+/* Drops of this handle that are under way shall not look like leaks. */
+static int finish_drops(far_sweeper *s) {
+    far_quarantine *q = far_task_pool(s->t)->quarantine;
+    for (unsigned round = 0; round < 3; round++) {
+        bool any = false;
+        pthread_mutex_lock(&q->lock);
+        for (far_memory *m = q->memories; m != NULL; m = m->next) {
+            pthread_mutex_lock(&m->lock);
+            any |= m->drop_count > 0;
+            pthread_mutex_unlock(&m->lock);
+        }
+        pthread_mutex_unlock(&q->lock);
+        int err = any ? far_wait_epochs(s->t, 3) : 0;
+        if (err == 0 && any)
+            err = far_memory_tick(s->t);
+        if (err < 0 || !any)
+            return err;
+    }
+    return 0;
+}
+
+
 static int sweep_all(far_sweeper *s) {
     uint64_t total = far_block_total(s->geometry);
-    int err = 0;
+    int err = finish_drops(s);
     s->only_dead = s->must_walk = false;
     for (s->cursor = 0; s->cursor < total && err == 0; s->cursor = s->next_cursor)
         err = pass(s);
