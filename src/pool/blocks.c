@@ -42,7 +42,7 @@ uint64_t far_size_class(uint64_t size, unsigned align) {
 
 
 bool far_size_is_run(const far_geometry *g, uint64_t size) {
-    return size > g->block_bytes / 2;
+    return size >= g->block_bytes;
 }
 
 
@@ -71,7 +71,7 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
         if (pages[p] == 0)
             continue;
         far_page_state s = far_page_unpack(pages[p]);
-        if (!s.in_use || s.pages == 0 || s.pages > FAR_BLOCK_PAGES - p || s.size == 0 || s.size > g->block_bytes / 2 ||
+        if (!s.in_use || s.pages == 0 || s.pages > FAR_BLOCK_PAGES - p || s.size == 0 || s.size >= g->block_bytes ||
             far_page_pack(&s) != pages[p] || far_slab_objects(g->page_bytes, &s) == 0)
             return false;
         for (unsigned q = p + 1; q < p + s.pages; q++)

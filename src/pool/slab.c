@@ -16,14 +16,23 @@ static const far_geometry *geometry(far_task *t) {
 }
 
 
-static bool find_pages(uint64_t free_pages, unsigned pages, unsigned *page) {
-    uint64_t mask = pages == 64 ? UINT64_MAX : (1ull << pages) - 1;
-    for (unsigned p = 0; p + pages <= FAR_BLOCK_PAGES; p++)
-        if ((free_pages >> p & mask) == mask) {
-            *page = p;
-            return true;
+/* The smallest hole that is large enough; its length, or 0. */
+static unsigned find_pages(uint64_t free_pages, unsigned pages, unsigned *page) {
+    unsigned best = 0;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES;) {
+        uint64_t rest = free_pages >> p;
+        if ((rest & 1) == 0) {
+            p += rest == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(rest);
+            continue;
         }
-    return false;
+        unsigned length = ~rest == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(~rest);
+        if (length >= pages && (best == 0 || length < best)) {
+            best = length;
+            *page = p;
+        }
+        p += length;
+    }
+    return best;
 }
 
 
@@ -34,13 +43,19 @@ static uint64_t page_mask(unsigned page, unsigned pages) {
 
 /* With the lock: a place for a slab in a block of ours; its pages are no longer free. */
 static far_held *reserve_pages(far_memory *m, unsigned node, unsigned pages, unsigned *page) {
-    for (far_held *b = m->blocks; b != NULL; b = b->next) {
-        if (b->id.node != node || b->away || !find_pages(b->free_pages, pages, page))
+    far_held *best = NULL;
+    unsigned best_length = 0;
+    for (far_held *b = m->blocks; b != NULL && best_length != pages; b = b->next) {
+        unsigned at = 0, length = b->id.node != node || b->away ? 0 : find_pages(b->free_pages, pages, &at);
+        if (length == 0 || (best != NULL && length >= best_length))
             continue;
-        b->free_pages &= ~page_mask(*page, pages);
-        return b;
+        best = b;
+        best_length = length;
+        *page = at;
     }
-    return NULL;
+    if (best != NULL)
+        best->free_pages &= ~page_mask(*page, pages);
+    return best;
 }
 
 
@@ -264,7 +279,7 @@ static int orphan_fits(far_task *t, const far_class *class, far_block_id id) {
     }
     if (err < 0)
         return err;
-    return fits || find_pages(free_pages, far_slab_pages(g->page_bytes, class->size), &page);
+    return fits || find_pages(free_pages, far_slab_pages(g->page_bytes, class->size), &page) > 0;
 }
 
 
