@@ -520,6 +520,39 @@ static void a_client_that_dies_anywhere_in_the_allocator_loses_nothing(void **st
 }
 
 
+/* A worker dies somewhere, beside another worker and sweeps of both kinds; then another dies, perhaps the sweeper. */
+static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= 60; seed++) {
+        stage s;
+        set_up(&s, seed, "all");
+        far_random r;
+        far_random_seed(&r, seed);
+        actor *a = &s.actors[0], *b = &s.actors[1], *c = &s.actors[2];
+        a->steps = b->steps = 120;
+        c->all = c->repair = true;
+        work(b); /* something to sweep */
+        start(a, "a", work);
+        start(b, "b", work);
+        start(c, "c", sweep_and_tell);
+        actor *dying = far_random_chance(&r, 1, 3) ? c : a;
+        far_sim_kill_at(dying->client, (far_sim_match){.nth = 1 + (unsigned)far_random_below(&r, dying == c ? 600 : 900)}, 1);
+        run_all(&s);
+        actor *alive = far_sim_killed(c->pool->fabric) ? a : c;
+        assert_int_equal(b->result, 0);
+        assert_keys(b, b);
+        work(b);
+        assert_int_equal(b->result, 0);
+        assert_nothing_lost(&s, alive);
+        work(b);
+        assert_int_equal(b->result, 0);
+        assert_keys(alive, b);
+        assert_nothing_lost(&s, b);
+        tear_down(&s);
+    }
+}
+
+
 static int keep_some(far_task *t, void *arg) {
     actor *a = arg;
     far_object object;
@@ -608,6 +641,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(what_a_session_keeps_survives_sweeps_and_ends_with_it),
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),
+        cmocka_unit_test(random_deaths_beside_work_and_sweeps_lose_nothing),
         cmocka_unit_test(a_sweep_cut_off_anywhere_is_done_by_the_next),
         cmocka_unit_test(a_sweep_of_the_dead_cut_off_anywhere_is_done_by_the_next),
         cmocka_unit_test(a_client_that_dies_anywhere_in_the_allocator_loses_nothing),
