@@ -303,7 +303,8 @@ static int start_pool(far_pool *pool, const char *uri) {
     if (err < 0)
         return err;
     far_host *host = pool->fabric->host;
-    pool->next_look = pool->next_check = far_host_now(host) + 1000 * far_housekeeping_tick(pool);
+    pool->next_look = far_host_now(host) + 100 * far_housekeeping_tick(pool);
+    pool->next_check = far_host_now(host) + 1000 * far_housekeeping_tick(pool);
     if (!pool->options.no_thread && host->ops->start(host, far_housekeeper, pool, &pool->housekeeper) < 0)
         return far_fail(FAR_ERR_NO_MEMORY, "no thread for housekeeping could be started");
     return 0;

@@ -102,11 +102,10 @@ static bool tend_sessions(far_pool *pool) {
     bool busy = false;
     uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s)) {
-        bool wanted = s->ticked_epoch != epoch || atomic_load_explicit(&s->active, memory_order_relaxed) > 0;
-        if (!wanted || !far_session_try_enter(s))
+        if (!far_session_try_enter(s))
             continue;
-        if (s->ticked_epoch != epoch && s->memory && !s->lost &&
-            far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+        bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
+        if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
             s->ticked_epoch = epoch;
         busy |= drive_inside(s);
         far_session_leave(s);
@@ -233,7 +232,7 @@ static int slice(far_task *t, far_pool *pool) {
     if (moved < 0)
         return moved;
     uint64_t epoch = far_epoch_known(t);
-    if (t->session->ticked_epoch != epoch) {
+    if (t->session->ticked_epoch != epoch || far_memory_wants_tick(t->session)) {
         t->session->ticked_epoch = epoch;
         err = far_memory_tick(t);
     }
