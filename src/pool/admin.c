@@ -299,10 +299,15 @@ int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
 }
 
 
+static int refuse_null_problem(far_session *s) {
+    return s ? far_fail(FAR_ERR_INVALID, "problem: is NULL") : far_fail(FAR_ERR_INVALID, "session: is NULL");
+}
+
+
 int far_index_check(far_session *s, far_index *index, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     measuring m = {.index = index, .report = &report};
-    int err = measure(s, &m, run_check);
+    int err = problem ? measure(s, &m, run_check) : refuse_null_problem(s);
     if (err >= 0)
         err = far_report_tell(&report, problem, ctx);
     far_report_free(&report);
@@ -411,15 +416,15 @@ static int run_pool_check(far_task *t, void *arg) {
         far_report_problem(check->report, "%s", far_last_error());
         return 0;
     }
-    if (err < 0 || check->report->count)
-        return err;
-    return far_write_word(t, far_addr_make(0, FAR_SUPER_LEAKED), swept.leaked_bytes - swept.repaired_bytes);
+    return err;
 }
 
 
 int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     pool_check check = {&report, repair != 0};
+    if (!problem)
+        return refuse_null_problem(s);
     int err = far_call_enter(s);
     if (err < 0)
         return err;
