@@ -48,6 +48,7 @@ enum {
 int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
+bool far_memory_wants_tick(far_session *s); /* it is quiet, and others do not know yet what it holds */
 void far_quarantine_free(far_pool *pool); /* the last of the handle */
 
 /* Retired memory, or that of a dropped index, waits in this handle for its epoch: an operation that found the pool full may try again after some. */

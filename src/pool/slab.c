@@ -213,13 +213,23 @@ int far_pages_read(far_task *t, far_block_id id, uint64_t pages[FAR_BLOCK_PAGES]
 }
 
 
-/* A block that is now ours joins the list; one that a sweep covers already comes when that is over. */
-static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FAR_BLOCK_PAGES]) {
+static unsigned heeded(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return atomic_load_explicit(&q->heeded, memory_order_acquire);
+}
+
+
+/* A block that is now ours joins the list. It was not in quarantine when we got it; `before` says what this handle had heard by then:
+ * of a sweep that was heard of later it is not known, and the block waits until that is over. */
+static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FAR_BLOCK_PAGES], unsigned before) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    far_held *b = far_held_add(m, id, used);
+    far_held *b = far_held_find(m, id);
+    if (b != NULL) /* a sweep freed it under us, which we have not heard of yet */
+        far_held_remove(m, b);
+    b = far_held_add(m, id, used);
     if (b != NULL) {
-        b->away = far_is_marked(m, far_block_base(geometry(t), id));
+        b->away = before != heeded(t) && far_is_marked(m, far_block_base(geometry(t), id));
         if (b->away)
             b->free_pages = 0;
         else if (pages != NULL && !far_held_load(m, b, pages)) {
@@ -238,12 +248,13 @@ int far_block_adopt(far_task *t, far_block_id id, uint64_t word) {
     s.kind = FAR_BLOCK_OWNED;
     s.id = far_task_client(t);
     s.generation = far_task_generation(t);
+    unsigned before = heeded(t);
     int err = far_block_swap(t, id, &word, &s);
     if (err <= 0)
         return err;
     uint64_t pages[FAR_BLOCK_PAGES]; /* read now: until the swap somebody else may have had it */
     err = far_pages_read(t, id, pages);
-    return err < 0 ? err : hold(t, id, true, pages);
+    return err < 0 ? err : hold(t, id, true, pages, before);
 }
 
 
@@ -313,9 +324,10 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
         return result;
     far_block_id id;
     bool used;
+    unsigned before = heeded(t);
     result = far_blocks_take(t, node, 1, &id, &used);
     if (result == 1)
-        return hold(t, id, used, NULL);
+        return hold(t, id, used, NULL, before);
     return result < 0 ? result : adopt_some(t, class, node, UINT32_MAX);
 }
 
@@ -405,7 +417,7 @@ static int free_empty_blocks(far_task *t) {
             return 0;
         int done = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_FREE, .used = used}, false);
         if (done == 0) { /* a sweep was faster */
-            done = hold(t, id, used, NULL);
+            done = hold(t, id, used, NULL, heeded(t) - 1);
             return done < 0 ? done : 0;
         }
         if (done < 0)

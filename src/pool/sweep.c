@@ -131,7 +131,8 @@ static int is_chosen(far_sweeper *s, uint64_t number, const far_block_state *sta
 }
 
 
-/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now. */
+/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now, and is stamped as before: what is retired in
+ * a block with our stamp counts on us to wait until it can be reused. */
 static int cover(far_sweeper *s, far_block_id id, uint64_t word, uint64_t stamp) {
     far_block_state state = far_block_unpack(word);
     uint64_t old, stamped = far_stamp_pack(s->sequence, far_stamp_freed(stamp));
@@ -139,7 +140,9 @@ static int cover(far_sweeper *s, far_block_id id, uint64_t word, uint64_t stamp)
     far_write(s->t, far_block_stamp(s->geometry, id), &stamped, 8);
     far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&state), &old);
     int err = far_wait(s->t);
-    if (err < 0 || old != word)
+    if (err == 0 && old != word)
+        return far_write_word(s->t, far_block_stamp(s->geometry, id), stamp);
+    if (err < 0)
         return err;
     far_swept *b = &s->blocks[s->count++];
     *b = (far_swept){.id = id, .stamp = stamped};
@@ -319,6 +322,9 @@ static unsigned extra_epochs(void) {
 
 static int examine(far_sweeper *s) {
     int err = set_word(s, own_word(s, FAR_SWEEP_QUARANTINE));
+    if (err == 0)
+        err = far_pin_take(s->t); /* our own handle is not to sleep through it */
+    far_pin_drop(s->t);
     if (err == 0)
         err = far_wait_epochs(s->t, 2);
     if (err == 0)
