@@ -104,7 +104,7 @@ int far_slab_carve(far_task *t, far_class *class, unsigned node) {
 typedef struct look {
     far_block_id id;
     unsigned page, pages;
-    uint64_t *words;
+    uint64_t *words; /* of the bitmap; then the block's state */
 } look;
 
 
@@ -149,18 +149,29 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
 }
 
 
+/* A sweep covers the block, and others may have heard of it before this handle: what they retire there they give back at once, long
+ * before it can be reused. READs keep their order, so who sees such a bit sees the flag. */
+static bool must_not_take(const look *l, uint64_t words) {
+    return far_block_unpack(l->words[words]).quarantined;
+}
+
+
 static int look_at(far_task *t, far_class *class, look *looks, unsigned count, bool *any) {
     const far_geometry *g = geometry(t);
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / FAR_WORD_GRANULES;
     for (unsigned i = 0; i < count; i++) {
         uint64_t words = looks[i].pages * page_words;
-        if ((looks[i].words = far_scratch(t, words * 8)) == NULL)
+        if ((looks[i].words = far_scratch(t, words * 8 + 8)) == NULL)
             return FAR_ERR_NO_MEMORY;
         far_read(t, far_block_bitmap(g, looks[i].id) + looks[i].page * page_words * 8, looks[i].words, words * 8);
+        far_read(t, far_block_entry(g, looks[i].id), looks[i].words + words, 8);
     }
     int err = far_wait(t);
     if (err < 0)
         return err;
+    for (unsigned i = 0; i < count; i++)
+        if (must_not_take(&looks[i], looks[i].pages * page_words))
+            memset(looks[i].words, 0, looks[i].pages * page_words * 8);
     for (unsigned i = 0; i < count; i++)
         for (uint64_t w = 0; w < looks[i].pages * page_words; w++)
             if (looks[i].words[w] != 0)
