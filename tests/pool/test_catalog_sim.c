@@ -154,7 +154,7 @@ static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent
             assert_true(nth < VERBS_MAX);
             stage s;
             far_pool_usage empty;
-            set_up(&s, nth, "none");
+            set_up(&s, 1 + u, "none"); /* the same run up to the death */
             make_x(&s); /* what the session keeps for itself it has now */
             assert_int_equal(far_index_drop(s.actors[1].session, "x"), 0);
             assert_int_equal(far_pool_check(s.actors[1].session, 1, fail_at_problem, NULL), 0);
