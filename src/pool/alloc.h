@@ -48,6 +48,24 @@ enum {
 int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
+void far_quarantine_free(far_pool *pool); /* the last of the handle */
+
+/* Retired memory waits in this handle for its epoch: an operation that found the pool full may try again after some. */
+bool far_memory_waits(far_session *s);
+
+/* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
+void far_memory_index_closed(far_pool *pool, far_index *index);
+
+/* The index with this uid is not listed any more, or never was: all its memory goes back, after some epochs, in ticks. Every session
+ * frees its own slabs of it, this one the runs and what lies in orphaned blocks. With a pin. */
+int far_blocks_drop_uid(struct far_task *t, uint32_t uid);
+
+/* Where the bytes of the pool are: total = used + retired + free + leaked. Sets these five. Exact when nothing is under way. */
+int far_memory_stat(struct far_task *t, far_pool_usage *usage);
+
+/* The tables of the allocator are sound. Without a pin. */
+struct far_report;
+int far_memory_check(struct far_task *t, struct far_report *report);
 
 bool far_memory_waits(far_session *s); /* retired memory will become free when the epoch moves */
 int far_memory_stat(struct far_task *t, far_pool_usage *usage); /* total, used, retired, free, leaked */
@@ -60,10 +78,12 @@ void far_memory_index_closed(far_pool *pool, far_index *index); /* this handle h
 
 uint64_t far_alloc_round(uint64_t size);
 
-/* index NULL: memory of the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */
+/* With a pin, which is held until the object is linked (or freed): a sweep takes what it does not find linked. index NULL: memory of
+ * the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */
 int far_alloc(struct far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags, far_object *object);
 
-/* An object that was never shown to others: reusable at once. All verbs to it have completed. */
+/* An object that was never shown to others: reusable at once (its cookie comes from the recover hook then). All verbs to it have
+ * completed. */
 void far_free(struct far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size);
 
 /* An object that this operation unlinked, under the same pin: reusable when nobody can hold it any more. */

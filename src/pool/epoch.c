@@ -350,48 +350,21 @@ static int publish_oldest(far_task *t) {
 }
 
 
-typedef struct blocker {
+typedef struct move {
     uint64_t epoch;
-    unsigned id;  /* the handle in the way; 0 = none */
-    bool lives;
-    unsigned void_ids[8]; /* handles of which nobody lives: their words do not count */
-    unsigned voids;
-} blocker;
+    bool ask; /* for those that are in the way whether they live */
+} move;
 
 
-static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    (void)t;
-    blocker *b = ctx;
-    if (client->pin == 0 || client->pin >= b->epoch)
+/* 1: the word of this entry forbids the move. A handle of which nobody lives has no say. */
+static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    const move *m = ctx;
+    if (client->pin == 0 || client->pin >= m->epoch)
         return 0;
-    for (unsigned i = 0; i < b->voids; i++)
-        if (b->void_ids[i] == id)
-            return 0;
-    b->id = id;
-    b->lives = far_client_state_of(client->word) == FAR_CLIENT_LIVE;
-    return 1;
-}
-
-
-/* 1: no word forbids the move from this epoch. */
-static int is_clear(far_task *t, uint64_t epoch) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    blocker b = {.epoch = epoch};
-    for (;;) {
-        b.id = 0;
-        int err = far_clients_each(t, find_blocker, &b);
-        if (err < 0)
-            return err;
-        if (b.id == 0)
-            return 1;
-        bool ask = ++epochs->blocked % BLOCKED_BEFORE_ASKING == 0;
-        if (b.lives && !ask)
-            return 0;
-        int gone = far_client_handle_gone(t, b.id, ask);
-        if (gone <= 0 || b.voids == sizeof(b.void_ids) / sizeof(b.void_ids[0]))
-            return gone < 0 ? gone : 0;
-        b.void_ids[b.voids++] = b.id;
-    }
+    if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !m->ask)
+        return 1;
+    int gone = far_client_handle_gone(t, id, m->ask);
+    return gone < 0 ? gone : !gone;
 }
 
 
@@ -400,11 +373,14 @@ static int advance(far_task *t, uint64_t epoch) {
     unsigned requests = atomic_load_explicit(&epochs->requests, memory_order_relaxed);
     if (requests == 0)
         return 0;
-    int clear = is_clear(t, epoch);
-    if (clear <= 0)
-        return clear;
+    move m = {epoch, (epochs->blocked + 1) % BLOCKED_BEFORE_ASKING == 0};
+    int err = far_clients_each(t, is_in_the_way, &m);
+    if (err != 0) {
+        epochs->blocked++;
+        return err < 0 ? err : 0;
+    }
     uint64_t old;
-    int err = far_cas_word(t, epoch_word, epoch - FAR_EPOCH_FIRST, epoch + 1 - FAR_EPOCH_FIRST, &old);
+    err = far_cas_word(t, epoch_word, epoch - FAR_EPOCH_FIRST, epoch + 1 - FAR_EPOCH_FIRST, &old);
     if (err < 0)
         return err;
     learn(epochs, old + FAR_EPOCH_FIRST + (old + FAR_EPOCH_FIRST == epoch));

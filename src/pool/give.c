@@ -1,5 +1,5 @@
 /* Giving free objects back to the pool: bits of the bitmaps, added by FAA. */
-#include "pool/catalog.h"
+#include "pool/catalog_layout.h"
 #include "pool/memory.h"
 
 #include <stdlib.h>
@@ -29,14 +29,6 @@ static int by_address(const void *a, const void *b) {
 }
 
 
-static bool is_listed(uint32_t uid, const uint32_t *uids, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (uids[i] == uid)
-            return true;
-    return false;
-}
-
-
 /* What belonged to an index that was dropped is nobody's any more: its slabs are freed as a whole. */
 static int forget_dropped(far_task *t, far_gives *gives) {
     bool any = false;
@@ -44,13 +36,13 @@ static int forget_dropped(far_task *t, far_gives *gives) {
         any |= gives->items[i].closed;
     if (!any)
         return 0;
-    uint32_t *uids;
-    size_t count, kept = 0;
-    int err = far_catalog_uids(t, &uids, &count);
+    far_catalog_view view;
+    int err = far_catalog_look(t, &view);
     if (err < 0)
         return err;
+    size_t kept = 0;
     for (size_t i = 0; i < gives->count; i++)
-        if (!gives->items[i].closed || is_listed(gives->items[i].uid, uids, count))
+        if (!gives->items[i].closed || far_catalog_find_uid(&view, gives->items[i].uid) != NULL)
             gives->items[kept++] = gives->items[i];
     gives->count = kept;
     return 0;

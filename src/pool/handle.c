@@ -70,6 +70,7 @@ void far_pool_reference(far_pool *pool) {
 
 
 static void free_pool(far_pool *pool) {
+    far_quarantine_free(pool);
     far_rdwc_free(pool->rdwc);
     far_latches_free(pool->latches);
     far_budget_free(pool->budget);

@@ -108,7 +108,7 @@ bool far_is_marked(far_memory *m, far_addr addr) {
 }
 
 
-static uint64_t footprint(far_memory *m, const far_class *class) {
+uint64_t far_class_footprint(const far_memory *m, const far_class *class) {
     const far_geometry *g = geometry(m);
     return far_size_is_run(g, class->size) ? far_run_blocks(g, class->size) * g->block_bytes : class->size;
 }
@@ -125,7 +125,7 @@ void far_put_free(far_memory *m, far_class *class, far_entry entry) {
     }
     if (marked || far_size_is_run(geometry(m), class->size)) { /* runs are freed where verbs can be waited for */
         if (far_queue_put(&m->late, (far_retired){.addr = addr, .class = class, .ready = 1, .clean = true}))
-            m->retired_bytes += footprint(m, class);
+            m->retired_bytes += far_class_footprint(m, class);
         return;
     }
     far_entries *list = &class->shelf[far_addr_node(addr)].free;
@@ -361,7 +361,9 @@ int far_memory_open(far_session *session) {
         pool->quarantine = quarantine_new(pool);
     far_quarantine *q = pool->quarantine;
     pthread_mutex_unlock(&pool->lock);
-    if (q == NULL) {
+    m->full = calloc(pool->geometry.nodes, sizeof(*m->full));
+    if (q == NULL || m->full == NULL) {
+        free(m->full);
         free(m);
         return FAR_ERR_NO_MEMORY;
     }
@@ -406,6 +408,9 @@ void far_memory_free(far_session *session) {
     free(m->pending.items);
     free(m->kept);
     free(m->tables);
+    free(m->reserves);
+    free(m->drops);
+    free(m->full);
     pthread_mutex_destroy(&m->lock);
     free(m);
     session->memory = NULL;

@@ -94,8 +94,10 @@ typedef struct far_queue {
 typedef struct far_kept { /* slot of the table of kept objects */
     far_addr addr;        /* 0: the slot is free */
     far_class *class;
-    bool reserve;  /* held for the index's reserve */
-    bool stale;    /* not ours any more; still listed in far memory */
+    uint64_t cookie;
+    bool used;
+    bool reserve; /* held for the index's reserve */
+    bool stale;   /* not ours any more; still listed in far memory */
 } far_kept;
 
 typedef struct far_give { /* an object on its way to the pool */
@@ -128,7 +130,23 @@ typedef struct far_memory {
     far_addr *tables;
     size_t table_count;
 
-    unsigned turn;           /* node for the next object that may lie anywhere */
+    far_task *keeper; /* the task that changes what is kept */
+    size_t keeps;     /* slots in use that are no reserve */
+    struct far_reserves {
+        uint32_t uid;
+        bool complete;
+    } *reserves; /* of the indexes that were written to */
+    size_t reserve_count;
+    struct far_drop {
+        uint32_t uid;
+        uint64_t epoch; /* when it was dropped */
+    } *drops;
+    size_t drop_count;
+
+    unsigned turn, pick;     /* nodes for the next slab, the next object that may lie anywhere */
+    uint64_t *full;          /* per node: the epoch in which no block was found there */
+    bool reclaiming;
+    uint64_t asked;          /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
@@ -144,6 +162,7 @@ typedef struct far_quarantine {
     uint64_t word;              /* the sweep word last observed */
     uint32_t seen;              /* sweeps up to this one have been heeded */
     atomic_uint phase;          /* of that sweep: in quarantine, retired objects go to the pool at once */
+    _Atomic uint64_t normal_from; /* in the phase after it they do so if the pin is older than this epoch */
     atomic_uint blocks;         /* how many are marked */
     _Atomic uint64_t *marked;   /* bit per block of the pool */
     atomic_uint shortage;       /* how often memory was found short */
@@ -180,6 +199,7 @@ bool far_gives_add(far_gives *gives, const far_class *class, far_addr addr);
 bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quarantine; no lock needed */
 
 /* Without the lock, by tasks: */
+void far_memory_free(far_session *session); /* local memory only */
 far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);
@@ -204,13 +224,20 @@ int far_slab_release(far_task *t, far_addr base, bool dropped); /* dropped: what
 int far_memory_leave_blocks(far_task *t); /* all blocks to the pool */
 int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */
 int far_pages_read(far_task *t, far_block_id id, uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
-int far_reclaim(far_task *t);             /* retire.c: frees what is past its time */
+
+/* retire.c */
+int far_reclaim(far_task *t);                           /* frees what is past its time */
+bool far_put_retired(far_memory *m, far_retired item); /* with the lock; false: to be given back at once */
+uint64_t far_class_footprint(const far_memory *m, const far_class *class); /* bytes of far memory per object */
+void far_class_purge(far_memory *m, far_class *class);  /* with the lock: forgets all objects of it */
+int far_drops_tick(far_task *t);                        /* drop.c; inside */
+bool far_drops_wait(far_memory *m);
 
 /* keep.c */
-int far_keep(far_task *t, far_class *class, far_addr addr, bool reserve);
+int far_keep(far_task *t, far_class *class, const far_object *object, bool reserve);
 bool far_kept_forget(far_memory *m, far_addr addr); /* with the lock */
 int far_reserve_fill(far_task *t, far_index *index);
-bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, far_addr *addr);
+bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, far_object *object);
 int far_keep_tick(far_task *t);
 int far_keep_close(far_task *t);
 

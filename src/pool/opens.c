@@ -124,6 +124,7 @@ far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char
 
 
 void far_opens_free(far_index *index) {
+    far_memory_index_closed(index->pool, index);
     free(index);
 }
 
@@ -335,9 +336,9 @@ static void close_one(far_task *t, far_index *index, bool user) {
         far_opens_change(t, index->slot, index->uid);
     far_opens_unlatch(t);
     if (last) {
+        far_memory_index_closed(pool, index); /* no further reclaim hooks; those under way count as uses */
         for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
             far_back_off(t, attempt);
-        far_memory_index_closed(pool, index);
         index->kind->close(index);
         far_opens_latch(t);
         if (far_pin_take(t) >= 0)
@@ -369,7 +370,6 @@ void far_catalog_close_locally(far_index *index) {
         unlink_index(index);
     pthread_mutex_unlock(&pool->lock);
     if (last) {
-        far_memory_index_closed(pool, index);
         index->kind->close(index);
         far_opens_free(index);
         far_pool_release(pool);

@@ -1,15 +1,16 @@
 /* The leak sweep: finds what no index reaches in a set of blocks, beside live clients.
  *
  * The sweep word on node 0: owner id 14 | owner generation 16 << 14 | phase 2 << 30 | sequence 32 << 32.
- *   phase 0  none runs
+ *   phase 0  none runs; or, with an owner, one is choosing and stamping its blocks
  *   phase 1  quarantine: the blocks of sequence number s carry it in their stamp. Every handle, before its next epoch or on waking,
  *            gives back through the bitmaps what it holds free or retired there, stops allocating there, and gives back in the same
  *            way, at once, what it retires there from then on.
  *   phase 2  the walk is over: handles retire normally again. After more epochs, so that everything given back is past its time,
  *            the blocks are released.
- * A handle that slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks swept since.
+ * A handle that slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks where a sweep
+ * since then may have freed what it did not meet (the high half of the stamp, written before phase 2).
  * Whatever a walk did not meet and whose bit is clear at the end is leaked: freed (repair), or counted.
- * The owner died: the next sweeper starts over with a new sequence number. */
+ * The owner died: the next sweeper starts over with a new sequence number, and covers all blocks still in quarantine. */
 #ifndef FAR_POOL_SWEEP_H
 #define FAR_POOL_SWEEP_H
 

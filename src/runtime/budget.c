@@ -153,7 +153,8 @@ static size_t evict_from(far_budget_cache *victim, const far_budget_cache *askin
         return victim->evict(victim->ctx, bytes);
     if (!visit(victim))
         return 0;
-    /* The place may have gone to another cache since it was chosen. One that has taken bytes knows what register gave it. */
+    /* The place may have gone to another cache since it was chosen. One that has taken bytes knows what register gave
+     * it. */
     size_t freed = 0;
     if (atomic_load_explicit(&victim->used, memory_order_acquire))
         freed = victim->evict(victim->ctx, bytes);

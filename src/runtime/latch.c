@@ -121,7 +121,8 @@ void far_unlatch(far_task *t, far_addr addr) {
         heir->first_waiting = heir->next;
         heir->last_waiting = heir->next ? hold->last_waiting : NULL;
         become_holder(b, heir);
-        /* Under the lock: the heir cannot leave far_latch, and its session cannot end, before the wake-up is through. */
+        /* Under the lock: the heir cannot leave far_latch, and its session cannot end, before the wake-up is through.
+         */
         far_task_wake(heir->task);
     }
     far_spin_unlock(&b->lock);

@@ -1,8 +1,9 @@
-/* Latches: the tasks of all sessions of a handle queue for a far address, so that only one of them at a time competes for the lock
- * there with the other compute nodes. First come, first served; a task that waits lets the others of its session run.
+/* Latches: the tasks of all sessions of a handle queue for a far address, so that only one of them at a time competes
+ * for the lock there with the other compute nodes. First come, first served; a task that waits lets the others of its
+ * session run.
  *
- * A latch is local and says nothing about other handles. Whoever waits for one keeps its pin: an index whose holders may wait long
- * for others drops it first. Several latches are taken in rising order of address. */
+ * A latch is local and says nothing about other handles. Whoever waits for one keeps its pin: an index whose holders
+ * may wait long for others drops it first. Several latches are taken in rising order of address. */
 #ifndef FAR_RUNTIME_LATCH_H
 #define FAR_RUNTIME_LATCH_H
 
@@ -17,11 +18,11 @@ typedef struct far_latch_hold {
     far_addr addr; /* 0: not in use */
     far_task *task;
     bool granted;
-    struct far_latch_hold *next;                        /* the holder: in the bucket; one that waits: in the queue */
+    struct far_latch_hold *next;                         /* the holder: in the bucket; one that waits: in the queue */
     struct far_latch_hold *first_waiting, *last_waiting; /* the holder's: the queue */
 } far_latch_hold;
 
-far_latches *far_latches_new(void);      /* NULL: no memory */
+far_latches *far_latches_new(void);          /* NULL: no memory */
 void far_latches_free(far_latches *latches); /* none is held */
 
 void far_latch(far_task *t, far_addr addr);     /* waits; the task must not hold it already */

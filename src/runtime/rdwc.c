@@ -1,40 +1,45 @@
-/* The table has 4096 entries. An entry is free, or has a leader and a list of members, all on one key; an operation on another key that
- * falls on a taken entry runs by itself. A member waits in its task; everything it brings (key, value, buffer) lies in its own frame
- * and stays there while it waits, so that nothing is copied or counted: the leader reads a member's value and fills a member's buffer.
+/* The table has 4096 entries. An entry is free, or has a leader and a list of members, all on one key; an operation on
+ * another key that falls on a taken entry runs by itself. A member waits in its task; everything it brings (key, value,
+ * buffer) lies in its own frame and stays there while it waits, so that nothing is copied or counted: the leader reads
+ * a member's value and fills a member's buffer.
  *
- *     first come ---------------> leader: runs the index code ---> finish: serves members, hands the entry to the first of the others
- *     later ---> member: waits ---+--> served
- *                                 +--> leads the next round (all those who were left are in it, with join mark 0)
- *                                 +--> runs alone (the leader failed)
+ *     first come ---> leader: runs the index code, serves members, hands the entry to the first of the others
+ *     later -------> member: waits ---+--> is served
+ *                                     +--> leads the next round; those who were left over are in it, with join mark 0
+ *                                     +--> runs alone: the leader failed
  *
- * Why this is linearizable. Let an operation of the index have its linearization point p, in the eyes of the whole pool. Operations that
- * are placed together at p, in some order, are a correct history if (a) each of them was invoked before p and returns after p, and (b)
- * each gets what it would get in that order, and the state after them is the one that the index has after p.
+ * Why this is linearizable. Let an operation of the index have its linearization point p, in the eyes of the whole
+ * pool. Operations that are placed together at p, in some order, are a correct history if (a) each of them was invoked
+ * before p and returns after p, and (b) each gets what it would get in that order, and the state after them is the one
+ * that the index has after p.
  *
- * (a) All members return after the leader's index code did, so after p. Joining comes after the invocation. A mark is the number of the
- * last batch that the leader has announced; it is raised under the entry's lock before that batch is posted, and a member notes it under
- * the same lock. So join_mark < m says: this member's critical section came before the one that announced batch m, hence it was invoked
- * before batch m was posted. `done(m)` says: p is at or after the posting of batch m. Together: invoked before p. A member with
- * join_mark >= m has no such proof: batch m may have read its value, another machine may have overwritten that and answered, and only
- * then the member was invoked, which must not see the old value (H17; and H31, A29 of the other designs). The start of the run counts as
- * mark 1, which is all that is known of an index without hooks: its members must have joined before.
+ * (a) All members return after the leader's index code did, so after p. Joining comes after the invocation. A mark is
+ * the number of the last batch that the leader has announced; it is raised under the entry's lock before that batch is
+ * posted, and a member notes it under the same lock. So join_mark < m says: this member's critical section came before
+ * the one that announced batch m, hence it was invoked before batch m was posted. `done(m)` says: p is at or after the
+ * posting of batch m. Together: invoked before p. A member with join_mark >= m has no such proof: batch m may have read
+ * its value, another machine may have overwritten that and answered, and only then the member was invoked, which must
+ * not see the old value. The start of the run counts as mark 1, which is all that is known of an index without hooks:
+ * its members must have joined before.
  *
- * (b) GET round: all at p, any order, one result. PUT round: the leader, then the writers up to the sealed one in the order in which they
- * joined, then the GETs. The state after that is the value of the last writer, which is the one that was written; nobody else can see the
- * values before it, as nothing comes between. GETs return it. A writer is in that order only if it joined before the seal: a later one's
- * value is not written. (That those who joined before the seal satisfy (a) is the promise of far_rdwc_seal.) UPDATE round: the same if
- * the key was present at p; all of them succeed. If it was absent, all updates and GETs with join_mark < m get FAR_ERR_NOT_FOUND; nothing
- * was written for anyone, so the seal plays no part. A PUT in an UPDATE round would have to create the key, which the leader does not; an
- * UPDATE in a PUT round is left out for plainness.
+ * (b) GET round: all at p, any order, one result. PUT round: the leader, then the writers up to the sealed one in the
+ * order in which they joined, then the GETs. The state after that is the value of the last writer, which is the one
+ * that was written; nobody else can see the values before it, as nothing comes between. GETs return it. A writer is in
+ * that order only if it joined before the seal: a later one's value is not written. (That those who joined before the
+ * seal satisfy (a) is the promise of far_rdwc_seal.) UPDATE round: the same if the key was present at p; all of them
+ * succeed. If it was absent, all updates and GETs with join_mark < m get FAR_ERR_NOT_FOUND; nothing was written for
+ * anyone, so the seal plays no part. A PUT in an UPDATE round would have to create the key, which the leader does not;
+ * an UPDATE in a PUT round is left out for plainness.
  *
- * Each operation happens once: a value is written only for a member that is served by this round. One that was not taken in runs later,
- * by itself or in another round, and none of its bytes left this process before. That is why the seal, not the end of the round, decides
- * whose value is written, and why it stays as it is when the leader retries: what was posted may still take effect.
+ * Each operation happens once: a value is written only for a member that is served by this round. One that was not
+ * taken in runs later, by itself or in another round, and none of its bytes left this process before. That is why the
+ * seal, not the end of the round, decides whose value is written, and why it stays as it is when the leader retries:
+ * what was posted may still take effect.
  *
- * Failures. A definite one (nothing was changed) is the leader's alone: members run by themselves, and so does the leader if it was
- * another's value that failed. After FAR_ERR_UNREACHABLE or _FENCED the sealed value may have been written, or may yet be until the session
- * is fenced: the one it belongs to must not write it again (it could then show up twice), and is told FAR_ERR_UNREACHABLE. All others
- * have no trace in far memory and run by themselves. */
+ * Failures. A definite one (nothing was changed) is the leader's alone: members run by themselves, and so does the
+ * leader if it was another's value that failed. After FAR_ERR_UNREACHABLE or _FENCED the sealed value may have been
+ * written, or may yet be until the session is fenced: the one it belongs to must not write it again (it could then show
+ * up twice), and is told FAR_ERR_UNREACHABLE. All others have no trace in far memory and run by themselves. */
 #include "runtime/rdwc.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -77,7 +82,7 @@ struct entry {
     bool sealed;                /* by the index; before that, the value taken at the start counts */
     far_rdwc_member *leader;    /* NULL: the entry is free */
     far_rdwc_member *first, *last;
-    far_rdwc_member *writer;    /* whose value is written; it and the writers before it are in the round */
+    far_rdwc_member *writer; /* whose value is written; it and the writers before it are in the round */
 };
 
 _Static_assert(sizeof(entry) == 64, "an entry is a cache line");
@@ -135,7 +140,8 @@ static int run_alone(const far_rdwc_member *me) {
 
 /* Under the entry's lock, the next four. */
 
-/* The last writer of the leader's kind that joined before batch `mark` was posted; the leader itself if there is none. */
+/* The last writer of the leader's kind that joined before batch `mark` was posted; the leader itself if there is none.
+ */
 static far_rdwc_member *last_writer_before(const entry *e, uint32_t mark) {
     far_rdwc_member *writer = e->leader;
     for (far_rdwc_member *m = e->first; m && m->join_mark < mark; m = m->next)
@@ -163,7 +169,8 @@ static void append(entry *e, far_rdwc_member *m) {
 }
 
 
-/* The waker holds the lock, and the woken one takes it before it leaves: so its task and session live until the wake-up is through. */
+/* The waker holds the lock, and the woken one takes it before it leaves: so its task and session live until the wake-up
+ * is through. */
 static void release(far_rdwc_member *m, member_state state) {
     far_task *task = m->task;
     m->state = state;
@@ -171,7 +178,8 @@ static void release(far_rdwc_member *m, member_state state) {
 }
 
 
-/* The leader leaves: the first of those in the list leads the next round, which all of them have joined before it starts. */
+/* The leader leaves: the first of those in the list leads the next round, which all of them have joined before it
+ * starts. */
 static void pass_on(entry *e) {
     far_rdwc_member *next = e->first;
     e->mark = 0;
@@ -189,10 +197,10 @@ static void pass_on(entry *e) {
 
 /* What a round came to. */
 typedef struct outcome {
-    int result;                    /* of the index code */
-    bool definite;                 /* result can be shared; otherwise it failed */
-    bool unknown;                  /* failed, and the sealed value may have been written */
-    uint32_t mark;                 /* the linearization point is at or after the posting of this batch */
+    int result;    /* of the index code */
+    bool definite; /* result can be shared; otherwise it failed */
+    bool unknown;  /* failed, and the sealed value may have been written */
+    uint32_t mark; /* the linearization point is at or after the posting of this batch */
     const far_rdwc_member *leader;
     const far_rdwc_member *writer; /* whose value was written */
     far_bytes value;               /* what GETs see */
@@ -219,7 +227,8 @@ static outcome outcome_of(const entry *e, int result) {
 /* Does the round serve this member? in_order: the writers up to the sealed one have not all been met yet. */
 static bool is_served(const outcome *o, const far_rdwc_member *m, bool in_order) {
     if (m->kind == FAR_OP_GET) {
-        /* The leader's buffer was too small for the value: others know its length, but only from one of theirs its bytes. */
+        /* The leader's buffer was too small for the value: others know its length, but only from one of theirs its
+         * bytes. */
         if (o->result == FAR_ERR_TOO_SMALL && m->out->capacity >= o->value.length)
             return false;
         return m->join_mark < o->mark;
@@ -263,7 +272,8 @@ static void set_result(const outcome *o, far_rdwc_member *m) {
 }
 
 
-/* The leader's index code has returned. True: what it returned holds for the leader; false: another's value failed, not its own. */
+/* The leader's index code has returned. True: what it returned holds for the leader; false: another's value failed, not
+ * its own. */
 static bool finish(far_rdwc_member *me, int result) {
     entry *e = me->entry;
     far_spin_lock(&e->lock);
@@ -314,7 +324,8 @@ static void wait_for_release(far_rdwc_member *me) {
 
 static int served(far_rdwc_member *me) {
     if (me->result == FAR_ERR_UNREACHABLE)
-        return far_fail(FAR_ERR_UNREACHABLE, "the session that wrote this value together with others lost its connection");
+        return far_fail(FAR_ERR_UNREACHABLE,
+                        "the session that wrote this value together with others lost its connection");
     far_count_combined(me->task, me->kind != FAR_OP_GET);
     return me->result;
 }
@@ -369,7 +380,8 @@ static role enter(far_rdwc *rdwc, far_rdwc_member *me) {
 }
 
 
-int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out, far_rdwc_fn *run) {
+int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
+                 far_rdwc_fn *run) {
     far_rdwc *rdwc = t->session->pool->rdwc;
     bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
     if (!rdwc || !merges || t->rdwc || t->session->lost)

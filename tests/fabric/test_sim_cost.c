@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
 #include <cmocka.h>
 
 #define CLIENTS_MAX 64
@@ -85,7 +86,8 @@ typedef struct load {
 
 
 static far_verb load_verb(load *l, unsigned i) {
-    far_addr addr = l->one_word ? 0x100 : 0x100000 + (uint64_t)l->number * 0x20000 + i * (l->length < 64 ? 64 : l->length);
+    far_addr addr =
+        l->one_word ? 0x100 : 0x100000 + (uint64_t)l->number * 0x20000 + i * (l->length < 64 ? 64 : l->length);
     if (l->kind == FAR_READ)
         return rig_read(addr, l->buffer, l->length);
     if (l->kind == FAR_WRITE)

@@ -1,4 +1,5 @@
-/* Death: which posted verbs still happen, that none does after the fence, zombies, lost connections, memory nodes that are down. */
+/* Death: which posted verbs still happen, that none does after the fence, zombies, lost connections, memory nodes that
+ * are down. */
 #include "sim_rig.h"
 
 #include <setjmp.h>
@@ -7,14 +8,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
-#define SEEDS 600
-#define A 0x1000
-#define B 0x2000
-#define C 0x3000
-#define D 0x4000
-#define BLOCK 0x5000
+#define SEEDS       600
+#define A           0x1000
+#define B           0x2000
+#define C           0x3000
+#define D           0x4000
+#define BLOCK       0x5000
 #define BLOCK_BYTES 1024
 
 static uint64_t one = 1;
@@ -60,8 +62,8 @@ static uint64_t word_at(const uint8_t *memory, uint64_t offset) {
 }
 
 
-/* Posts WRITE a, WRITE b, FAA c, WRITE d, and on the other node WRITE a; waits; then tries once more. The payload lies on its stack,
- * which is gone when it has unwound. */
+/* Posts WRITE a, WRITE b, FAA c, WRITE d, and on the other node WRITE a; waits; then tries once more. The payload lies
+ * on its stack, which is gone when it has unwound. */
 static void run_victim(void *arg) {
     setup *s = arg;
     uint64_t ones[2] = {1, 1}, old;
@@ -354,6 +356,21 @@ static void an_observer_can_kill_at_every_verb(void **state) {
 }
 
 
+static void an_observer_sees_the_verb_at_which_a_rule_kills(void **state) {
+    (void)state;
+    setup s;
+    explorer e = {.nth = UINT64_MAX};
+    set_up(&s, 1, "faults=none");
+    far_sim_client *victim = far_sim_start(s.fabric, "victim", run_block, &s);
+    far_sim_on_verb(s.world, explore, &e);
+    far_sim_kill_at(victim, (far_sim_match){.nth = 1}, 3);
+    assert_int_equal(far_sim_run_client(victim), FAR_SIM_ENDED);
+    assert_int_equal(e.seen, 1);
+    assert_int_equal(e.units_seen, BLOCK_BYTES / 64);
+    tear_down(&s);
+}
+
+
 static void a_memory_node_that_is_down_fails_batches_in_bounded_time(void **state) {
     (void)state;
     setup s;
@@ -387,6 +404,7 @@ int main(void) {
         cmocka_unit_test(a_chosen_cut_is_exact),
         cmocka_unit_test(a_chosen_cut_between_units_is_exact),
         cmocka_unit_test(an_observer_can_kill_at_every_verb),
+        cmocka_unit_test(an_observer_sees_the_verb_at_which_a_rule_kills),
         cmocka_unit_test(a_memory_node_that_is_down_fails_batches_in_bounded_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

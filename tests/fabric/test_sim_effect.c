@@ -1,4 +1,5 @@
-/* What verbs do, in which order, and how they tear: what the contract promises always holds, what it leaves open does happen. */
+/* What verbs do, in which order, and how they tear: what the contract promises always holds, what it leaves open does
+ * happen. */
 #include "sim_rig.h"
 
 #include <setjmp.h>
@@ -7,10 +8,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include <cmocka.h>
 
 #define SEEDS 400
-#define X 0x1000 /* a word */
+#define X     0x1000 /* a word */
 
 
 /* ---- Atomics ---- */
@@ -84,7 +86,7 @@ static void masked_cas_compares_and_swaps_under_its_masks(void **state) {
     assert_int_equal(word_at(&s, X), 0x112233445566aa88);
     assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0x89, 0xff, 0, UINT64_MAX, &old)), 0);
     assert_int_equal(old, 0x112233445566aa88);
-    assert_int_equal(word_at(&s, X), 0x112233445566aa88); /* it failed, and wrote nothing */
+    assert_int_equal(word_at(&s, X), 0x112233445566aa88);                        /* it failed, and wrote nothing */
     assert_int_equal(rig_run1(&s.r, rig_masked_cas(X, 0, 0, 3, 0xff, &old)), 0); /* an empty mask matches always */
     assert_int_equal(word_at(&s, X), 0x112233445566aa03);
     tear_down(&s);
@@ -133,11 +135,14 @@ typedef struct pair {
 
 
 static far_verb pair_verb(far_verb_kind kind, uint64_t *word) {
-    return kind == FAR_READ ? rig_read(X, word, 8) : kind == FAR_WRITE ? rig_write(X, word, 8) : rig_faa(X, 1000000, word);
+    return kind == FAR_READ    ? rig_read(X, word, 8)
+           : kind == FAR_WRITE ? rig_write(X, word, 8)
+                               : rig_faa(X, 1000000, word);
 }
 
 
-/* Two verbs on one word; what they saw and left tells their order. The word starts at 5; a WRITE makes it 7 (second: 9). */
+/* Two verbs on one word; what they saw and left tells their order. The word starts at 5; a WRITE makes it 7 (second:
+ * 9). */
 static void run_pair(void *arg) {
     pair *p = arg;
     uint64_t a = 7, b = 9;
@@ -342,7 +347,8 @@ static void run_write(void *arg) {
 }
 
 
-/* How often the WRITE of 7 was lost to the CAS 5 -> 6 although it did not come first: the word is 6 and the CAS saw 5. */
+/* How often the WRITE of 7 was lost to the CAS 5 -> 6 although it did not come first: the word is 6 and the CAS saw 5.
+ */
 static unsigned swallowed(const char *options, uint64_t compare, bool apart, unsigned *cas_first) {
     unsigned lost = 0;
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
@@ -445,7 +451,9 @@ static void no_verb_is_faster_than_min_rtt(void **state) {
         set_up(&s, text);
         for (unsigned i = 0; i < 50; i++) {
             uint64_t word = 0;
-            far_verb verb = i % 3 == 0 ? rig_read(X, &word, 8) : i % 3 == 1 ? rig_write(X, &word, 8) : rig_faa(X, 1, &word);
+            far_verb verb = i % 3 == 0   ? rig_read(X, &word, 8)
+                            : i % 3 == 1 ? rig_write(X, &word, 8)
+                                         : rig_faa(X, 1, &word);
             far_batch batch = rig_batch(&verb, 1);
             rig_post(&s.r, &batch);
             rig_wait(&s.r, &batch);

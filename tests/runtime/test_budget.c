@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #define THREADS 6
-#define TURNS (FAR_TSAN || FAR_ASAN ? 20000 : 100000)
+#define TURNS   (FAR_TSAN || FAR_ASAN ? 20000 : 100000)
 
 /* A cache that is nothing but a number of bytes. */
 typedef struct cache {
@@ -31,7 +31,8 @@ static size_t evict(void *ctx, size_t bytes) {
     size_t held = atomic_load_explicit(&c->bytes, memory_order_relaxed), drop;
     do {
         drop = held < bytes ? held : bytes;
-    } while (!atomic_compare_exchange_weak_explicit(&c->bytes, &held, held - drop, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&c->bytes, &held, held - drop, memory_order_relaxed,
+                                                    memory_order_relaxed));
     far_budget_give(c->budget, drop);
     return drop;
 }
@@ -121,6 +122,9 @@ static void one_that_is_as_large_as_any_evicts_its_own(void **state) {
     assert_true(grow(&b, 10));
     assert_int_equal(a.evictions, 0);
     assert_int_equal(b.bytes, 500);
+    assert_true(grow(&a, 10));
+    assert_int_equal(a.evictions, 1);
+    assert_int_equal(a.bytes, 500);
     close_cache(&a);
     close_cache(&b);
     far_budget_free(budget);

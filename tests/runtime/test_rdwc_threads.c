@@ -1,6 +1,6 @@
-/* RDWC with threads: many tasks of many sessions of two compute nodes on few keys. The index is a word per key, read and written by
- * verbs. Every history is checked exactly: all values are different, so a register is linearizable if and only if no two values'
- * times overlap in the way that Gibbons and Korach describe. */
+/* RDWC with threads: many tasks of many sessions of two compute nodes on few keys. The index is a word per key, read
+ * and written by verbs. Every history is checked exactly: all values are different, so a register is linearizable if
+ * and only if no two values' times overlap in the way that Gibbons and Korach describe. */
 #include "pool/handle.h"
 #include "runtime/rdwc.h"
 #include "runtime/sanitizer.h"
@@ -13,10 +13,10 @@
 #include <cmocka.h>
 
 #define THREADS 8
-#define TASKS 24 /* of a thread */
-#define KEYS 2
-#define NODES 2
-#define ROUNDS (FAR_TSAN || FAR_ASAN ? 60 : 250) /* operations of a task */
+#define TASKS   24 /* of a thread */
+#define KEYS    2
+#define NODES   2
+#define ROUNDS  (FAR_TSAN || FAR_ASAN ? 60 : 250) /* operations of a task */
 #define OPS_MAX (THREADS * TASKS * 250)
 
 typedef struct event {
@@ -93,7 +93,8 @@ static void run_task(far_task *t, void *arg) {
         e->key = name;
         e->is_read = kind == FAR_OP_GET;
         e->begin = atomic_fetch_add_explicit(&ticks, 1, memory_order_seq_cst);
-        int err = far_rdwc_run(t, &indexes[node], kind, (far_bytes){&name, 1}, (far_bytes){&word, 8}, e->is_read ? &out : NULL, word_run);
+        int err = far_rdwc_run(t, &indexes[node], kind, (far_bytes){&name, 1}, (far_bytes){&word, 8},
+                               e->is_read ? &out : NULL, word_run);
         e->end = atomic_fetch_add_explicit(&ticks, 1, memory_order_seq_cst);
         e->value = word;
         if (err < 0 || (e->is_read && out.length != 8))
@@ -129,7 +130,8 @@ static void run_worker(void *arg) {
 }
 
 
-/* The checker. A zone of a value: from the first end to the last begin of the operations on it (forward), or the other way round. */
+/* The checker. A zone of a value: from the first end to the last begin of the operations on it (forward), or the other
+ * way round. */
 typedef struct zone {
     uint64_t value, first_end, last_begin, writes, write_begin;
 } zone;
@@ -169,7 +171,7 @@ static void check_key_history(unsigned key) {
     make_zones(key, zones, values);
     for (uint64_t v = 0; v < values; v++)
         if (zones[v].first_end != UINT64_MAX) {
-            assert_int_equal(zones[v].writes, 1);                       /* what was read was written */
+            assert_int_equal(zones[v].writes, 1);                    /* what was read was written */
             assert_true(zones[v].write_begin <= zones[v].first_end); /* and not from the future */
             zones[used++] = zones[v];
         }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+
 #include <cmocka.h>
 
 
@@ -53,7 +54,8 @@ far_verb rig_faa(far_addr addr, uint64_t add, uint64_t *old) {
 }
 
 
-far_verb rig_masked_cas(far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask, uint64_t *old) {
+far_verb rig_masked_cas(far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask,
+                        uint64_t *old) {
     far_verb verb = rig_cas(addr, compare, swap, old);
     verb.kind = FAR_MASKED_CAS;
     verb.compare_mask = compare_mask;

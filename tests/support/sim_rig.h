@@ -1,4 +1,5 @@
-/* For tests that talk to a fabric directly: connections that own their parker, verbs as values, batches that are waited for. */
+/* For tests that talk to a fabric directly: connections that own their parker, verbs as values, batches that are waited
+ * for. */
 #ifndef TESTS_SUPPORT_SIM_RIG_H
 #define TESTS_SUPPORT_SIM_RIG_H
 
@@ -20,7 +21,8 @@ far_verb rig_read(far_addr addr, void *to, uint32_t length);
 far_verb rig_write(far_addr addr, const void *from, uint32_t length);
 far_verb rig_cas(far_addr addr, uint64_t compare, uint64_t swap, uint64_t *old);
 far_verb rig_faa(far_addr addr, uint64_t add, uint64_t *old);
-far_verb rig_masked_cas(far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask, uint64_t *old);
+far_verb rig_masked_cas(far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask,
+                        uint64_t *old);
 
 /* A batch of these verbs; post hands it over, wait polls until it is done and returns its status. */
 far_batch rig_batch(far_verb *verbs, uint32_t count);

@@ -2,9 +2,16 @@
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 #include "runtime/error.h"
+#include "runtime/sanitizer.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#if FAR_ASAN || FAR_TSAN
+#define STACK_BYTES (4 * SIM_STACK_BYTES) /* frames are larger there */
+#else
+#define STACK_BYTES SIM_STACK_BYTES
+#endif
 
 
 static void client_main(void *arg) {
@@ -30,7 +37,7 @@ far_sim_client *sim_client_new(sim_node *node, const char *name, void (*run)(voi
         client->context = world->idle_contexts[--world->idle_count];
         far_context_reset(client->context, client_main, client);
     } else {
-        client->context = far_context_new(SIM_STACK_BYTES, client_main, client);
+        client->context = far_context_new(STACK_BYTES, client_main, client);
     }
     if (!client->context) {
         free(client);
@@ -73,6 +80,7 @@ static void keep_context(far_sim_world *world, far_context *context) {
 
 
 void sim_clients_free(far_sim_world *world) {
+    sim_rules_free(&world->outside);
     while (world->clients) {
         far_sim_client *client = world->clients;
         world->clients = client->next;

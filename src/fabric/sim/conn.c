@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLAB 64              /* objects that are allocated together */
-#define EMPTY_POLLS_MAX 64   /* then an empty poll takes time: a loop that only polls must not stop the world */
-#define EMPTY_POLL_NS 500
+#define SLAB            64 /* objects that are allocated together */
+#define EMPTY_POLLS_MAX 64 /* then an empty poll takes time: a loop that only polls must not stop the world */
+#define EMPTY_POLL_NS   500
+#define REFUSALS_MAX    1000 /* likewise for a loop that posts on a dead connection for ever */
 
 
 /* ---- Pools of verbs and posts ---- */
@@ -228,8 +229,8 @@ static int verb_refused(const far_fabric *fabric, const far_verb *verb) {
     uint64_t length = verb->kind <= FAR_WRITE ? verb->length : 8;
     if (verb->kind >= FAR_VERB_KINDS || length == 0 || length > FAR_VERB_BYTES_MAX ||
         !far_fabric_in_range(fabric, verb->addr, length))
-        return far_fail(FAR_ERR_INVALID, "sim: a verb of %llu bytes at %#llx cannot be posted", (unsigned long long)length,
-                        (unsigned long long)verb->addr);
+        return far_fail(FAR_ERR_INVALID, "sim: a verb of %llu bytes at %#llx cannot be posted",
+                        (unsigned long long)length, (unsigned long long)verb->addr);
     if (verb->kind == FAR_MASKED_CAS && !fabric->capabilities.masked_cas)
         return far_fail(FAR_ERR_UNSUPPORTED, "sim: masked CAS is off");
     return 0;
@@ -252,7 +253,9 @@ static sim_verb *take_verb(sim_conn *conn, sim_post *post, const far_verb *poste
     *verb = (sim_verb){.verb = *posted, .conn = conn, .post = post, .client = world->running, .generation = generation};
     verb->index = ++verb->client->verbs;
     verb->node = (uint8_t)far_addr_node(posted->addr);
-    verb->class = posted->kind == FAR_READ ? SIM_CLASS_READ : posted->kind == FAR_WRITE ? SIM_CLASS_WRITE : SIM_CLASS_ATOMIC;
+    verb->class = posted->kind == FAR_READ    ? SIM_CLASS_READ
+                  : posted->kind == FAR_WRITE ? SIM_CLASS_WRITE
+                                              : SIM_CLASS_ATOMIC;
     if (verb->class == SIM_CLASS_ATOMIC)
         verb->verb.length = 8;
     verb->units = verb->cut = sim_units(world, &verb->verb);
@@ -270,19 +273,27 @@ static sim_verb *take_verb(sim_conn *conn, sim_post *post, const far_verb *poste
 }
 
 
-static void observe(far_sim_world *world, const sim_verb *verb) {
-    far_sim_posted posted = {.client = verb->client,
-                             .conn = &verb->conn->conn,
-                             .batch = verb->post->batch,
-                             .verb = &verb->verb,
-                             .index = verb->index,
-                             .units = verb->units,
-                             .label = verb->label};
-    world->on_verb(world->on_verb_ctx, &posted);
+/* Whoever watches may kill the poster: then the rest is not shown. */
+static void observe(sim_conn *conn, uint32_t count) {
+    far_sim_world *world = conn->world;
+    uint64_t last = world->running->verbs;
+    for (uint64_t index = last - count + 1; world->on_verb && !conn->fenced && index <= last; index++) {
+        const sim_verb *verb = conn->last;
+        while (verb->index != index)
+            verb = verb->prev;
+        far_sim_posted posted = {.client = verb->client,
+                                 .conn = &conn->conn,
+                                 .batch = verb->post->batch,
+                                 .verb = &verb->verb,
+                                 .index = verb->index,
+                                 .units = verb->units,
+                                 .label = verb->label};
+        world->on_verb(world->on_verb_ctx, &posted);
+    }
 }
 
 
-/* Hands the verbs over. Whoever watches may kill the poster meanwhile: then the rest is not posted. */
+/* Hands the verbs over. */
 static void take_batch(sim_conn *conn, far_batch *batch) {
     far_sim_world *world = conn->world;
     far_sim_client *client = world->running;
@@ -300,7 +311,7 @@ static void take_batch(sim_conn *conn, far_batch *batch) {
         sim_verb *verb = take_verb(conn, post, &batch->verbs[i]);
         first = first ? first : verb;
         nodes[verb->node / 64] |= 1ull << (verb->node % 64);
-        if (world->config.faults)
+        if (world->faults)
             sim_fault_mark(world, verb);
         sim_trace_verb(world, SIM_TRACE_POST, verb, verb->verb.compare, verb->verb.swap, 0);
         send_or_queue(world, verb);
@@ -308,15 +319,9 @@ static void take_batch(sim_conn *conn, far_batch *batch) {
     for (unsigned i = 0; i < FAR_NODES_MAX / 64; i++)
         post->completions += (uint32_t)__builtin_popcountll(nodes[i]);
     batch->fabric_data = (void *)(uintptr_t)post->completions;
-    uint64_t last_index = client->verbs;
-    if (client->rules)
-        sim_steer_posted(client, conn, first, batch->count);
-    for (uint64_t index = last_index - batch->count + 1; world->on_verb && !conn->fenced && index <= last_index; index++) {
-        sim_verb *verb = conn->last;
-        while (verb->index != index)
-            verb = verb->prev;
-        observe(world, verb);
-    }
+    observe(conn, batch->count);
+    if (client->rules && !conn->fenced)
+        sim_steer_posted(client, first, batch->count);
 }
 
 
@@ -332,8 +337,12 @@ static void conn_post(far_conn *base, far_batch *batch) {
     client->empty_polls = 0;
     batch->posted_at = batch->completed_at = far_sim_now(world);
     batch->next = NULL;
-    if (batch_is_refused(conn, batch))
+    if (batch_is_refused(conn, batch)) {
+        if (++client->refusals > REFUSALS_MAX)
+            sim_sleep_until(world, world->now + EMPTY_POLL_NS * SIM_PS);
         return;
+    }
+    client->refusals = 0;
     sim_sleep_until(world, world->now + (nic->cpu_doorbell + nic->cpu_verb * batch->count) * SIM_PS);
     if (batch_is_refused(conn, batch))
         return;
@@ -397,7 +406,8 @@ static int conn_poll(far_conn *base) {
     for (far_batch *batch = conn->completed; batch; batch = conn->completed) {
         conn->completed = batch->next;
         if (!conn->fenced)
-            sim_sleep_until(world, world->now + world->config.nic.cpu_completion * (uintptr_t)batch->fabric_data * SIM_PS);
+            sim_sleep_until(world,
+                            world->now + world->config.nic.cpu_completion * (uintptr_t)batch->fabric_data * SIM_PS);
         batch->completed_at = far_sim_now(world);
         batch->pending = false;
         batch->next = NULL;

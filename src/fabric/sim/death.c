@@ -1,5 +1,5 @@
-/* Death: of compute nodes, connections and memory nodes; what of the posted verbs still happens, and the fence after which nothing
- * does. */
+/* Death: of compute nodes, connections and memory nodes; what of the posted verbs still happens, and the fence after
+ * which nothing does. */
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 #include "runtime/error.h"

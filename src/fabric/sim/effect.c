@@ -13,9 +13,11 @@ uint32_t sim_units(const far_sim_world *world, const far_verb *verb) {
 }
 
 
-/* The contract: must a verb of class `first` take effect before one of class `second` that is posted after it, at one node? */
+/* The contract: must a verb of class `first` take effect before one of class `second` that is posted after it, at one
+ * node? */
 bool sim_ordered(const far_sim_world *world, unsigned first, unsigned second) {
-    return first == SIM_CLASS_WRITE || (first == second) || (first == SIM_CLASS_ATOMIC && world->config.atomics_in_order);
+    return first == SIM_CLASS_WRITE || (first == second) ||
+           (first == SIM_CLASS_ATOMIC && world->config.atomics_in_order);
 }
 
 
@@ -25,7 +27,7 @@ void sim_verb_arrive(far_sim_world *world, sim_verb *verb) {
     sim_qp *qp = &verb->conn->qps[verb->node];
     uint64_t time = sim_nic_arrive(world, verb);
     verb->state = SIM_SCHEDULED;
-    if (world->config.faults || !verb->post) {
+    if (world->faults || !verb->post) {
         sim_fault_schedule(world, verb, qp, time);
         return;
     }
@@ -191,7 +193,7 @@ void sim_effective(far_sim_world *world, sim_verb *verb) {
         return;
     }
     uint64_t done = sim_nic_answer(world, verb);
-    if (world->config.faults)
+    if (world->faults)
         done += sim_fault_completion_delay(world);
     sim_push(world, done, SIM_DONE, verb, verb->generation);
 }
@@ -221,7 +223,8 @@ static bool put_off(far_sim_world *world, sim_verb *verb) {
 }
 
 
-/* An atomic that takes a while: it has read its word, and will write it later whatever happens to the word meanwhile. */
+/* An atomic that takes a while: it has read its word, and will write it later whatever happens to the word meanwhile.
+ */
 static void begin_rmw(far_sim_world *world, sim_verb *verb) {
     if (!atomic_begin(world, verb)) {
         atomic_end(world, verb, false);
@@ -280,8 +283,8 @@ void sim_effect(far_sim_world *world, sim_verb *verb) {
     if (!begun && put_off(world, verb))
         return;
     if (!begun && verb->checksum && sim_fault_payload_changed(verb))
-        sim_error(world, "client %u (%s) changed the payload of its WRITE %llu while it was in flight", verb->client->number,
-                  verb->client->name, (unsigned long long)verb->index);
+        sim_error(world, "client %u (%s) changed the payload of its WRITE %llu while it was in flight",
+                  verb->client->number, verb->client->name, (unsigned long long)verb->index);
     if (verb->rmw && begun) {
         end_rmw(world, verb);
     } else if (verb->rmw) {

@@ -1,11 +1,11 @@
-/* Faults: torn, late and reordered effects, atomics that take a while, late completions, stalls. They only ever use the freedom
- * that the contract leaves, and every choice comes from the world's seed. */
+/* Faults: torn, late and reordered effects, atomics that take a while, late completions, stalls. They only ever use the
+ * freedom that the contract leaves, and every choice comes from the world's seed. */
 #include "fabric/sim/sim_internal.h"
 
 #include <string.h>
 #include <xxhash.h>
 
-#define US (1000 * SIM_PS)
+#define US       (1000 * SIM_PS)
 #define SCRIBBLE 0xE7 /* what a READ's buffer holds until it is filled */
 
 typedef struct choice {
@@ -62,7 +62,7 @@ static void tear(far_sim_world *world, sim_verb *verb) {
 
 /* Only what the order rules forbid keeps a verb from overtaking another. */
 void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64_t base) {
-    uint64_t faults = world->config.faults, start = base;
+    uint64_t faults = world->faults, start = base;
     if (faults & FAR_SIM_LATE)
         start += DRAW(world, late_effects);
     if (faults & FAR_SIM_REORDER)
@@ -75,7 +75,7 @@ void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64
         verb->span = DRAW(world, swallows);
         verb->rmw = verb->span != 0;
     }
-    for (unsigned class = 0; class < 3; class++)
+    for (unsigned class = 0; class < 3; class ++)
         if (sim_ordered(world, class, verb->class) && start <= qp->last[class])
             start = qp->last[class] + 1;
     if (!(faults & FAR_SIM_REORDER) && start <= qp->last_any)
@@ -118,13 +118,13 @@ uint32_t sim_fault_write_end(const sim_verb *verb) {
 
 
 uint64_t sim_fault_completion_delay(far_sim_world *world) {
-    return world->config.faults & FAR_SIM_LATE ? DRAW(world, late_completions) / SIM_PS * SIM_PS : 0;
+    return world->faults & FAR_SIM_LATE ? DRAW(world, late_completions) / SIM_PS * SIM_PS : 0;
 }
 
 
 /* In hardware a send queue runs in order; the contract promises less. */
 bool sim_fault_overtakes(far_sim_world *world, const sim_verb *verb, const sim_qp *qp) {
-    if (!(world->config.faults & FAR_SIM_REORDER))
+    if (!(world->faults & FAR_SIM_REORDER))
         return false;
     for (const sim_verb *waiting = qp->queue; waiting; waiting = waiting->queue_next)
         if (sim_ordered(world, waiting->class, verb->class))
@@ -158,7 +158,7 @@ bool sim_fault_payload_changed(const sim_verb *verb) {
 
 void sim_fault_stall(far_sim_client *client) {
     far_sim_world *world = client->world;
-    if (!(world->config.faults & FAR_SIM_STALL) || sim_is_outside(client) || sim_client_dead(client))
+    if (!(world->faults & FAR_SIM_STALL) || sim_is_outside(client) || sim_client_dead(client))
         return;
     uint64_t time = DRAW(world, stalls) / SIM_PS * SIM_PS;
     if (time == 0)

@@ -1,6 +1,7 @@
-/* What verbs cost. A NIC has an engine that handles one message after the other, and a link with a bandwidth each way; a message
- * keeps the longer of the two busy, so that both limits of a NIC come out exactly. Data cuts through: what flows in at the far end
- * is not counted a second time. The way back takes what is missing to the preset's round trip. */
+/* What verbs cost. A NIC has an engine that handles one message after the other, and a link with a bandwidth each way;
+ * a message keeps the longer of the two busy, so that both limits of a NIC come out exactly. Data cuts through: what
+ * flows in at the far end is not counted a second time. The way back takes what is missing to the preset's round trip.
+ */
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 #include "runtime/error.h"
@@ -38,13 +39,15 @@ int sim_cost_make(const sim_config *config, sim_cost *cost) {
         error = way_back("rtt_write", nic->rtt_write, cpu, cost->wire + 2 * cost->message[SIM_CLASS_WRITE],
                          &cost->response[SIM_CLASS_WRITE]);
     if (error == 0)
-        error = way_back("rtt_atomic", nic->rtt_atomic, cpu,
-                         cost->wire + 2 * cost->message[SIM_CLASS_ATOMIC] + cost->word, &cost->response[SIM_CLASS_ATOMIC]);
+        error =
+            way_back("rtt_atomic", nic->rtt_atomic, cpu, cost->wire + 2 * cost->message[SIM_CLASS_ATOMIC] + cost->word,
+                     &cost->response[SIM_CLASS_ATOMIC]);
     return error;
 }
 
 
-/* One message through the engine, its data through the link of the given direction; returns when the last byte is through. */
+/* One message through the engine, its data through the link of the given direction; returns when the last byte is
+ * through. */
 static uint64_t pass(sim_nic *nic, uint64_t *link, uint64_t now, uint64_t message, uint64_t transfer) {
     uint64_t start = later(now, nic->engine_free);
     nic->engine_free = start + message;

@@ -1,5 +1,6 @@
-/* Inside the simulator. Times are picoseconds here, nanoseconds in every interface. Objects refer to each other by pointers, but
- * nothing that decides a run looks at a pointer's value: lists keep the order of creation, ties in time go by sequence number. */
+/* Inside the simulator. Times are picoseconds here, nanoseconds in every interface. Objects refer to each other by
+ * pointers, but nothing that decides a run looks at a pointer's value: lists keep the order of creation, ties in time
+ * go by sequence number. */
 #ifndef FAR_FABRIC_SIM_SIM_INTERNAL_H
 #define FAR_FABRIC_SIM_SIM_INTERNAL_H
 
@@ -7,12 +8,12 @@
 #include "runtime/coroutine.h"
 #include "runtime/random.h"
 
-#define SIM_PS ((uint64_t)1000) /* picoseconds in a nanosecond */
-#define SIM_NEVER UINT64_MAX
+#define SIM_PS          ((uint64_t)1000) /* picoseconds in a nanosecond */
+#define SIM_NEVER       UINT64_MAX
 #define SIM_STACK_BYTES (256u << 10)
-#define SIM_PARTS_MAX 16 /* instants over which one torn verb is spread */
+#define SIM_PARTS_MAX   16 /* instants over which one torn verb is spread */
 #define SIM_ERRORS_KEPT 16
-#define SIM_TRACE_KEPT 4096 /* a power of two */
+#define SIM_TRACE_KEPT  4096 /* a power of two */
 
 typedef struct sim_conn sim_conn;
 typedef struct sim_node sim_node;
@@ -37,7 +38,7 @@ typedef struct sim_chunk {
 typedef struct sim_nic_config {
     uint64_t preset; /* index into the presets */
     uint64_t read_kops, write_kops, atomic_kops, word_kops;
-    uint64_t milli_gbps; /* 12.5 GB/s = 12500 */
+    uint64_t milli_gbps;                            /* 12.5 GB/s = 12500 */
     uint64_t rtt_read, rtt_write, rtt_atomic, wire; /* ns */
     uint64_t outstanding;
     uint64_t cpu_doorbell, cpu_verb, cpu_completion; /* ns */
@@ -60,7 +61,7 @@ typedef enum sim_event_kind { SIM_RESUME, SIM_ARRIVE, SIM_EFFECT, SIM_DONE, SIM_
 
 typedef struct sim_event {
     uint64_t time, sequence;
-    void *object; /* client, verb or call */
+    void *object;        /* client, verb or call */
     uint32_t generation; /* of the object: if it moved on, the event is stale */
     uint32_t kind;
 } sim_event;
@@ -81,7 +82,7 @@ typedef struct sim_cost {
     uint64_t response[3]; /* ps of the way back: what is missing to the round trip */
     uint64_t word;        /* an atomic occupies its word */
     uint64_t wire;
-    uint64_t byte_1024;   /* ps for 1024 bytes */
+    uint64_t byte_1024; /* ps for 1024 bytes */
 } sim_cost;
 
 /* When each word that saw an atomic lately is free again. */
@@ -133,14 +134,14 @@ struct sim_verb {
     uint32_t parts, part;        /* torn: how many instants, the next one */
     uint64_t span, end;          /* torn, or an atomic that takes a while: how long, until when */
     uint64_t seed, checksum;
-    uint64_t old;                /* an atomic between its read and its write */
+    uint64_t old; /* an atomic between its read and its write */
     uint64_t pin_clock;
     uint32_t index_key;
     const char *label;
-    sim_verb *after;             /* ordered by hand */
+    sim_verb *after; /* ordered by hand */
     uint32_t after_generation;
     far_sim_hold *hold_effect, *hold_done;
-    sim_verb *prev, *next;       /* of the connection, in posting order; free list through next */
+    sim_verb *prev, *next; /* of the connection, in posting order; free list through next */
     sim_verb *queue_next;
 };
 
@@ -156,7 +157,7 @@ struct far_sim_hold {
 
 /* One connection to one memory node. */
 typedef struct sim_qp {
-    uint64_t last[3];   /* end of the latest effect, by class */
+    uint64_t last[3]; /* end of the latest effect, by class */
     uint64_t last_any;
     uint32_t outstanding;
     bool failed;
@@ -203,18 +204,17 @@ struct far_sim_client {
     bool background, woken;
     bool ready; /* would run, but is left out for now */
     uint8_t state;
-    uint32_t wakes; /* generation of its resume events */
-    uint32_t empty_polls;
-    uint64_t until; /* of its park */
+    uint32_t wakes;                 /* generation of its resume events */
+    uint32_t empty_polls, refusals; /* in a row */
+    uint64_t until;                 /* of its park */
     far_context *context, *resume_at;
     void (*run)(void *arg);
     void *arg;
     far_parker ended_parker; /* a joiner waits here */
     uint64_t verbs;
     uint32_t held;
-    const char *where; /* stopped: at which point, or before which label */
-    bool stopping;
-    sim_rule *rules;
+    const char *where;       /* stopped: at which point, or before which label */
+    sim_rule *rules, *fired; /* fired: being acted upon */
     far_sim_client *next;
 };
 
@@ -267,6 +267,7 @@ typedef struct sim_memory {
 struct far_sim_world {
     sim_config config;
     sim_cost cost;
+    uint64_t faults, limit; /* begin as in config */
     unsigned fabrics, nodes_made;
     uint64_t now, sequence, events;
     sim_heap heap;
@@ -287,9 +288,9 @@ struct far_sim_world {
     uint64_t bound; /* the loop under way must not pass it */
     bool deadlocked;
     uint64_t waits_after_deadlock;
-    uint64_t rmw;       /* atomics between their read and their write */
-    uint64_t live;      /* clients of far_sim_start that have not ended */
-    bool summary_due;   /* a client may have ended, stopped or got stuck */
+    uint64_t rmw;                /* atomics between their read and their write */
+    uint64_t live;               /* clients of far_sim_start that have not ended */
+    bool summary_due;            /* a client may have ended, stopped or got stuck */
     far_sim_client *hold_client; /* whose hold was reached last */
     far_sim_hold *holds;
 
@@ -315,7 +316,7 @@ struct far_sim_world {
 /* world.c */
 void sim_push(far_sim_world *world, uint64_t time, sim_event_kind kind, void *object, uint32_t generation);
 void sim_drop_stale(far_sim_world *world); /* afterwards the first event, if any, is a real one */
-/* Handles the next event if it is due by `bound`; otherwise moves the time there (bound not SIM_NEVER) and returns false. */
+/* Handles the next event if it is due by `bound`; false: there is none. */
 bool sim_step(far_sim_world *world, uint64_t bound);
 /* Runs events from the outside until *token (NULL: none) is not 0 or the time is reached. */
 void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until);
@@ -349,7 +350,7 @@ extern const far_fabric_ops sim_fabric_ops;
 void sim_conns_free(far_sim_world *world);
 void sim_verb_arrive(far_sim_world *world, sim_verb *verb);
 void sim_verb_done(far_sim_world *world, sim_verb *verb);
-void sim_verb_free(far_sim_world *world, sim_verb *verb);   /* unlinks it too */
+void sim_verb_free(far_sim_world *world, sim_verb *verb); /* unlinks it too */
 void sim_post_complete(sim_post *post, int status);
 void sim_conn_release(sim_conn *conn); /* if closed and nothing of it is under way */
 
@@ -392,7 +393,7 @@ int sim_is_dead(far_conn *asker, unsigned id, unsigned generation);
 
 /* steer.c */
 void sim_steer_before_post(far_sim_client *client, const far_batch *batch);
-void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, uint32_t count);
+void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count);
 void sim_steer_point(far_sim_client *client, const char *name, const char *label);
 void sim_hold_reach(sim_verb *verb, far_sim_hold *hold);
 void sim_rules_free(far_sim_client *client);
@@ -407,7 +408,8 @@ void sim_error(far_sim_world *world, const char *format, ...) __attribute__((for
 
 /* trace.c */
 void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *client, const char *label, uint64_t a);
-void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b, uint64_t c);
+void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b,
+                    uint64_t c);
 const char *sim_verb_name(unsigned kind);
 void sim_trace_print(const far_sim_world *world, FILE *file, uint64_t lines);
 

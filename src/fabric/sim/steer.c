@@ -40,12 +40,18 @@ static void rule_free(sim_rule *rule) {
 }
 
 
-void sim_rules_free(far_sim_client *client) {
-    while (client->rules) {
-        sim_rule *rule = client->rules;
-        client->rules = rule->next;
+static void rules_free(sim_rule **rules) {
+    while (*rules) {
+        sim_rule *rule = *rules;
+        *rules = rule->next;
         rule_free(rule);
     }
+}
+
+
+void sim_rules_free(far_sim_client *client) {
+    rules_free(&client->rules);
+    rules_free(&client->fired);
 }
 
 
@@ -58,7 +64,8 @@ static bool verb_fits(const far_sim_match *match, const far_verb *verb, const ch
     uint64_t length = verb->kind <= FAR_WRITE ? verb->length : 8;
     if (match->point)
         return false;
-    if (match->kind == FAR_SIM_ATOMIC ? verb->kind < FAR_CAS : match->kind && match->kind != (far_sim_kind)(verb->kind + 1))
+    if (match->kind == FAR_SIM_ATOMIC ? verb->kind < FAR_CAS
+                                      : match->kind && match->kind != (far_sim_kind)(verb->kind + 1))
         return false;
     if (match->to && (verb->addr >= match->to || verb->addr + length <= match->from))
         return false;
@@ -72,67 +79,68 @@ static bool rule_counts(sim_rule *rule) {
 }
 
 
-static void rule_take(sim_rule **at, sim_rule ***fired_end) {
-    sim_rule *rule = *at;
+static void rule_fires(far_sim_client *client, sim_rule **at) {
+    sim_rule *rule = *at, **last = &client->fired;
     *at = rule->next;
     rule->next = NULL;
-    **fired_end = rule;
-    *fired_end = &rule->next;
+    while (*last)
+        last = &(*last)->next;
+    *last = rule;
 }
 
 
-/* Stops and stalls; others may add and take away rules meanwhile. */
-static void fire(far_sim_client *client, sim_rule *fired, const char *where) {
-    while (fired) {
-        sim_rule *rule = fired;
-        fired = rule->next;
-        if (sim_is_outside(client) || sim_client_dead(client)) {
-            /* the outside cannot be stopped, the dead are not */
-        } else if (rule->action == RULE_STOP) {
+/* Stops, stalls, kills. Rules come and go meanwhile, and the client may never come back here. */
+static void fire(far_sim_client *client, const char *where) {
+    while (client->fired) {
+        sim_rule rule = *client->fired;
+        rule_free(client->fired);
+        client->fired = rule.next;
+        if (sim_is_outside(client) || sim_client_dead(client))
+            continue; /* the outside cannot be stopped, the dead are not */
+        if (rule.action == RULE_STOP) {
             sim_stop(client, where);
-        } else if (rule->action == RULE_STALL) {
-            sim_trace(client->world, SIM_TRACE_STALL, client, where, rule->ns);
-            sim_sleep_until(client->world, client->world->now + rule->ns * SIM_PS);
-        } else if (rule->action == RULE_KILL) {
+        } else if (rule.action == RULE_STALL) {
+            sim_trace(client->world, SIM_TRACE_STALL, client, where, rule.ns);
+            sim_sleep_until(client->world, client->world->now + rule.ns * SIM_PS);
+        } else if (rule.action == RULE_KILL) {
             far_sim_kill(&client->node->fabric);
         }
-        rule_free(rule);
     }
 }
 
 
 void sim_steer_before_post(far_sim_client *client, const far_batch *batch) {
-    sim_rule *fired = NULL, **fired_end = &fired;
     for (sim_rule **at = &client->rules; *at;) {
         sim_rule *rule = *at;
         bool now = false;
         for (uint32_t i = 0; rule->action <= RULE_STALL && !now && i < batch->count; i++)
             now = verb_fits(&rule->match, &batch->verbs[i], batch->label) && rule_counts(rule);
         if (now)
-            rule_take(at, &fired_end);
+            rule_fires(client, at);
         else
             at = &rule->next;
     }
-    fire(client, fired, batch->label ? batch->label : "a verb");
+    fire(client, batch->label ? batch->label : "a verb");
 }
 
 
 void sim_steer_point(far_sim_client *client, const char *name, const char *label) {
-    sim_rule *fired = NULL, **fired_end = &fired;
     for (sim_rule **at = &client->rules; *at;) {
         sim_rule *rule = *at;
-        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_fits(&rule->match, label) && rule_counts(rule))
-            rule_take(at, &fired_end);
+        if (rule->match.point && strcmp(rule->match.point, name) == 0 && label_fits(&rule->match, label) &&
+            rule_counts(rule))
+            rule_fires(client, at);
         else
             at = &rule->next;
     }
-    fire(client, fired, name);
+    fire(client, name);
 }
 
 
 /* ---- Rules for verbs that are posted ---- */
 
-static bool order_is_possible(const far_sim_world *world, sim_verb *const *verbs, const sim_rule *rule, uint32_t count) {
+static bool order_is_possible(const far_sim_world *world, sim_verb *const *verbs, const sim_rule *rule,
+                              uint32_t count) {
     uint8_t seen[256] = {0};
     if (rule->count != count || count > sizeof seen)
         return false;
@@ -176,7 +184,7 @@ static void attach_hold(sim_verb *verb, far_sim_hold *hold) {
 }
 
 
-void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, uint32_t count) {
+void sim_steer_posted(far_sim_client *client, sim_verb *first, uint32_t count) {
     far_sim_world *world = client->world;
     uint64_t kill_verbs = UINT64_MAX;
     uint32_t kill_units = 0;
@@ -205,7 +213,6 @@ void sim_steer_posted(far_sim_client *client, sim_conn *conn, sim_verb *first, u
         }
         rule_free(rule);
     }
-    (void)conn;
     if (kill_verbs != UINT64_MAX)
         far_sim_kill_exact(client, kill_verbs, kill_units);
 }
@@ -328,7 +335,8 @@ int far_sim_release_units(far_sim_hold *hold, const uint32_t *units, size_t coun
         if (units[i] >= hold->units || hold->given[units[i]])
             return far_fail(FAR_ERR_INVALID, "sim: unit %u is not there or was given before", units[i]);
         if (verb->class == SIM_CLASS_WRITE && units[i] != hold->given_count)
-            return far_fail(FAR_ERR_INVALID, "sim: a WRITE lands in rising order, unit %u would be next", hold->given_count);
+            return far_fail(FAR_ERR_INVALID, "sim: a WRITE lands in rising order, unit %u would be next",
+                            hold->given_count);
         if (verb->class == SIM_CLASS_ATOMIC)
             sim_settle_word(hold->world, verb);
         give_unit(hold, verb, units[i]);

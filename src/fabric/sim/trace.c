@@ -115,7 +115,8 @@ void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *
 }
 
 
-void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b, uint64_t c) {
+void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b,
+                    uint64_t c) {
     sim_trace_entry entry = {.time = world->now,
                              .index = verb->index,
                              .addr = verb->verb.addr,

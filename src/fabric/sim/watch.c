@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRANULE 16u
-#define CHUNK (64u << 10)
-#define GRANULES (CHUNK / GRANULE)
+#define GRANULE       16u
+#define CHUNK         (64u << 10)
+#define GRANULES      (CHUNK / GRANULE)
 #define CONTEXT_LINES 12
 
 enum { UNMANAGED, FREE, LIVE, RETIRED };
@@ -168,8 +168,8 @@ static const char *fault_of(const sim_verb *verb, const sim_granule *granule) {
 static void report(far_sim_world *world, const sim_verb *verb, far_addr at, const char *what) {
     sim_error(world, "client %u (%s) %s: verb %llu, %s%s of %u bytes at %u:%#llx, %s at %u:%#llx", verb->client->number,
               verb->client->name, verb->label ? verb->label : "-", (unsigned long long)verb->index,
-              verb->verb.flags & FAR_VERB_UNPROVEN ? "unproven " : "", sim_verb_name(verb->verb.kind), verb->verb.length,
-              verb->node, (unsigned long long)far_addr_offset(verb->verb.addr), what, verb->node,
+              verb->verb.flags & FAR_VERB_UNPROVEN ? "unproven " : "", sim_verb_name(verb->verb.kind),
+              verb->verb.length, verb->node, (unsigned long long)far_addr_offset(verb->verb.addr), what, verb->node,
               (unsigned long long)far_addr_offset(at));
 }
 
@@ -203,7 +203,8 @@ void sim_error(far_sim_world *world, const char *format, ...) {
     FILE *file = open_memstream(&text, &size);
     if (!file)
         return;
-    fprintf(file, "seed %llu at %llu ns: ", (unsigned long long)world->config.seed, (unsigned long long)far_sim_now(world));
+    fprintf(file, "seed %llu at %llu ns: ", (unsigned long long)world->config.seed,
+            (unsigned long long)far_sim_now(world));
     va_list args;
     va_start(args, format);
     vfprintf(file, format, args);

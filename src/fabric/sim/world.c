@@ -124,11 +124,8 @@ void sim_drop_stale(far_sim_world *world) {
 
 bool sim_step(far_sim_world *world, uint64_t bound) {
     sim_drop_stale(world);
-    if (!world->heap.count || world->heap.events[0].time > bound) {
-        if (bound != SIM_NEVER && bound > world->now)
-            world->now = bound;
+    if (!world->heap.count || world->heap.events[0].time > bound)
         return false;
-    }
     sim_event event = world->heap.events[0];
     heap_pop(&world->heap);
     world->now = event.time;
@@ -182,7 +179,13 @@ static void loop_leave(far_sim_world *world, loop_frame frame) {
 
 
 static uint64_t limit_of(const far_sim_world *world) {
-    return world->config.limit ? world->now + world->config.limit * SIM_PS : SIM_NEVER - 1;
+    return world->limit ? world->now + world->limit * SIM_PS : SIM_NEVER - 1;
+}
+
+
+static void pass_time(far_sim_world *world, uint64_t until) {
+    if (world->now < until)
+        world->now = until;
 }
 
 
@@ -279,12 +282,13 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
     loop_frame frame = loop_enter(world, SIM_SCOPE_ALL, NULL, until);
     while (sim_step(world, until)) {
     }
+    pass_time(world, until);
     loop_leave(world, frame);
 }
 
 
-/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still only waits
- * afterwards would hang for ever. */
+/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still
+ * only waits afterwards would hang for ever. */
 static void give_up(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
         fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
@@ -314,7 +318,9 @@ void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
         }
         if (sim_step(world, world->bound))
             continue;
-        if (world->now < until)
+        if (until != SIM_NEVER && (until <= limit || !world->heap.count))
+            pass_time(world, until);
+        else
             give_up(world, world->heap.count ? "limit" : "deadlock");
         break;
     }
@@ -342,6 +348,8 @@ static int world_new(const sim_config *config, far_sim_world **made) {
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for a world");
     world->config = *config;
     world->cost = cost;
+    world->faults = config->faults;
+    world->limit = config->limit;
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
@@ -478,12 +486,12 @@ void *far_sim_memory(far_sim_world *world, unsigned node) {
 
 
 void far_sim_set_faults(far_sim_world *world, unsigned faults) {
-    world->config.faults = faults;
+    world->faults = faults;
 }
 
 
 void far_sim_limit(far_sim_world *world, uint64_t ns) {
-    world->config.limit = ns;
+    world->limit = ns;
 }
 
 

@@ -1,0 +1,330 @@
+/* What a client does: draws operations, runs them one by one or many in flight, checks every answer, takes the times. */
+#include "cli/bench_client.h"
+#include "fabric/sim/sim.h"
+#include "pool/handle.h"
+#include "workload/value.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLOCK_EVERY 32 /* operations between two looks at the time limit */
+
+struct bench_slot {
+    far_op op;
+    far_ycsb_op what;
+    uint64_t begun, started; /* the whole operation; its part under way */
+    bench_scan scan;
+    uint8_t key[FAR_KEY_MAX];
+    uint8_t *value;
+};
+
+static const char *const op_names[BENCH_OPS] = {"get", "insert", "update", "put", "delete", "scan"};
+
+
+bool bench_client_prepare(bench_client *client) {
+    const bench_config *config = client->run->config;
+    client->slots = calloc(config->depth, sizeof(*client->slots));
+    client->ops = calloc(2 * config->depth, sizeof(*client->ops));
+    client->values = malloc(config->depth * (config->value_size + 8));
+    if (!client->slots || !client->ops || !client->values)
+        return false;
+    for (uint64_t i = 0; i < config->depth; i++)
+        client->slots[i].value = client->values + i * (config->value_size + 8);
+    return true;
+}
+
+
+void bench_client_release(bench_client *client) {
+    free(client->slots);
+    free(client->ops);
+    free(client->values);
+}
+
+
+void bench_client_clear(bench_client *client) {
+    client->done = client->errors = 0;
+    client->begin = client->end = 0;
+    far_histogram_clear(&client->latency);
+    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        far_histogram_clear(&client->latency_of[kind]);
+}
+
+
+static uint64_t now(const bench_client *client) {
+    return far_host_now(client->node->pool->fabric->host);
+}
+
+
+static void wrong(bench_client *client, const bench_slot *slot, const char *what) {
+    if (client->errors++ == 0)
+        snprintf(client->first_error, sizeof(client->first_error), "%s of record %" PRIu64 ": %s", op_names[slot->op.kind],
+                 slot->what.record, what);
+}
+
+
+/* Operations. */
+
+static void fill_value(bench_client *client, bench_slot *slot) {
+    uint64_t version = (uint64_t)client->number << 40 | client->written++;
+    size_t size = client->run->config->value_size;
+    far_value_fill(slot->value, size, slot->key, slot->op.key_len, version);
+    slot->op.value = slot->value;
+    slot->op.value_len = size;
+}
+
+
+/* Draws the next operation. FAR_ERR_BUSY: an insert must wait for others; FAR_ERR_NOT_FOUND: no record is left to insert. */
+static int draw(bench_client *client, bench_slot *slot) {
+    static const far_op_kind kinds[] = {[FAR_YCSB_GET] = FAR_OP_GET,
+                                        [FAR_YCSB_UPDATE] = FAR_OP_UPDATE,
+                                        [FAR_YCSB_INSERT] = FAR_OP_INSERT,
+                                        [FAR_YCSB_SCAN] = FAR_OP_SCAN,
+                                        [FAR_YCSB_READ_MODIFY_WRITE] = FAR_OP_GET};
+    const bench_config *config = client->run->config;
+    int err = far_ycsb_next(&client->stream, &slot->what);
+    if (err < 0)
+        return err;
+    far_op *op = &slot->op;
+    memset(op, 0, sizeof(*op));
+    op->kind = kinds[slot->what.kind];
+    op->index = client->node->index;
+    op->key = slot->key;
+    op->key_len = far_keyset_key(config->keys, slot->what.record, slot->key);
+    op->user = slot;
+    if (op->kind == FAR_OP_GET) {
+        op->value = slot->value;
+        op->capacity = config->value_size;
+    } else if (op->kind == FAR_OP_SCAN) {
+        slot->scan = (bench_scan){.from = {slot->key, op->key_len}, .value_size = config->value_size};
+        op->limit = slot->what.scan_len;
+        op->each = bench_scan_pair;
+        op->each_ctx = &slot->scan;
+    } else {
+        fill_value(client, slot);
+    }
+    return 0;
+}
+
+
+static void call(far_session *s, far_op *op) {
+    switch (op->kind) {
+    case FAR_OP_GET:
+        op->result = far_get(s, op->index, op->key, op->key_len, op->value, op->capacity, &op->value_len);
+        break;
+    case FAR_OP_INSERT:
+        op->result = far_insert(s, op->index, op->key, op->key_len, op->value, op->value_len);
+        break;
+    case FAR_OP_SCAN:
+        op->result = (int)far_scan(s, op->index, op->key, op->key_len, NULL, 0, op->limit, op->each, op->each_ctx);
+        break;
+    default:
+        op->result = far_update(s, op->index, op->key, op->key_len, op->value, op->value_len);
+        break;
+    }
+}
+
+
+static void check(bench_client *client, bench_slot *slot) {
+    const far_op *op = &slot->op;
+    if (op->result < 0) {
+        wrong(client, slot, far_strerror(op->result));
+        client->broken |= op->result != FAR_ERR_NOT_FOUND && op->result != FAR_ERR_EXISTS && op->result != FAR_ERR_TOO_SMALL;
+        return;
+    }
+    const char *problem = NULL;
+    if (op->kind == FAR_OP_GET)
+        problem = bench_check_value((far_bytes){op->key, op->key_len}, op->value, op->value_len, client->run->config->value_size);
+    else if (op->kind == FAR_OP_SCAN)
+        problem = slot->scan.wrong ? slot->scan.wrong : slot->scan.pairs == 0 ? "a scan that misses its first key" : NULL;
+    if (problem)
+        wrong(client, slot, problem);
+}
+
+
+/* A part of the operation is over. True: another part follows (the update of a read-modify-write). */
+static bool finish(bench_client *client, bench_slot *slot, uint64_t time) {
+    far_op *op = &slot->op;
+    check(client, slot);
+    if (client->measured)
+        far_histogram_add(&client->latency_of[op->kind], time - slot->started);
+    if (slot->what.kind == FAR_YCSB_READ_MODIFY_WRITE && op->kind == FAR_OP_GET && op->result == 0) {
+        op->kind = FAR_OP_UPDATE;
+        fill_value(client, slot);
+        return true;
+    }
+    if (op->kind == FAR_OP_INSERT)
+        far_records_acknowledge(client->run->records, slot->what.record);
+    if (client->measured) {
+        far_histogram_add(&client->latency, time - slot->begun);
+        client->done++;
+    }
+    return false;
+}
+
+
+/* The loops. */
+
+static bool is_over(const bench_client *client, uint64_t taken, uint64_t begin) {
+    if (client->broken || taken >= client->budget)
+        return true;
+    return client->time_limit && taken % CLOCK_EVERY == 0 && now(client) - begin > client->time_limit;
+}
+
+
+static void show_progress(const bench_client *client, uint64_t taken) {
+    uint64_t step = client->budget / 100 + 1;
+    if (client->number == 0 && taken % step == 0)
+        cli_progress("%s: workload %s: %s%" PRIu64 " %%", client->run->kind->kind->name, client->run->phase,
+                     client->measured ? "" : "warming up, ", taken * 100 / client->budget);
+}
+
+
+static void pause_for_others(const bench_client *client) {
+    if (client->run->config->sim)
+        far_sim_sleep(far_sim_world_of(client->node->pool->fabric), 1000);
+    else
+        sched_yield();
+}
+
+
+/* Draws until there is an operation. False: the load is complete. Where no key is left for inserts the others go on without them. */
+static int draw_some(bench_client *client, bench_slot *slot) {
+    bool load = client->run->ycsb.config.workload == FAR_YCSB_LOAD;
+    int err;
+    do {
+        err = draw(client, slot);
+    } while (err == FAR_ERR_NOT_FOUND && !load);
+    return err;
+}
+
+
+static void work_one_by_one(bench_client *client) {
+    bench_slot *slot = &client->slots[0];
+    uint64_t taken = 0;
+    while (!is_over(client, taken, client->begin)) {
+        int err = draw_some(client, slot);
+        if (err == FAR_ERR_NOT_FOUND)
+            break;
+        if (err == FAR_ERR_BUSY) {
+            pause_for_others(client);
+            continue;
+        }
+        uint64_t time = now(client);
+        slot->begun = time;
+        do {
+            slot->started = time;
+            call(client->session, &slot->op);
+            time = now(client);
+        } while (finish(client, slot, time));
+        show_progress(client, ++taken);
+    }
+}
+
+
+/* Many in flight: every slot is idle, ready to be submitted, or in flight. */
+typedef struct flight {
+    bench_client *client;
+    bench_slot *idle[FAR_OPS_MAX];
+    far_op **ready, **reaped;
+    size_t idle_count, ready_count, in_flight;
+    uint64_t taken;
+    bool load_complete;
+    bool busy; /* an insert was due, but must wait for others */
+} flight;
+
+
+static void draw_ready(flight *f) {
+    bench_client *client = f->client;
+    f->busy = false;
+    while (f->idle_count && !f->busy && !f->load_complete && !is_over(client, f->taken, client->begin)) {
+        bench_slot *slot = f->idle[f->idle_count - 1];
+        int err = draw_some(client, slot);
+        f->load_complete = err == FAR_ERR_NOT_FOUND;
+        f->busy = err == FAR_ERR_BUSY;
+        if (err < 0)
+            continue;
+        slot->begun = slot->started = now(client);
+        f->ready[f->ready_count++] = &slot->op;
+        f->idle_count--;
+        show_progress(client, ++f->taken);
+    }
+}
+
+
+static void land(flight *f, far_op *op, uint64_t time) {
+    bench_slot *slot = op->user;
+    if (finish(f->client, slot, time)) {
+        slot->started = time;
+        f->ready[f->ready_count++] = op;
+    } else {
+        f->idle[f->idle_count++] = slot;
+    }
+}
+
+
+/* What far_submit does not take (the session is full) is offered again; when it takes nothing any more all of it has failed. */
+static void submit_ready(flight *f) {
+    bench_client *client = f->client;
+    int taken = f->ready_count ? far_submit(client->session, f->ready, f->ready_count) : 0;
+    if (taken >= 0) {
+        f->in_flight += (size_t)taken;
+        f->ready_count -= (size_t)taken;
+        memmove(f->ready, f->ready + taken, f->ready_count * sizeof(*f->ready));
+        return;
+    }
+    client->broken = true;
+    size_t failed = f->ready_count;
+    f->ready_count = 0;
+    for (size_t i = 0; i < failed; i++) {
+        f->ready[i]->result = taken;
+        land(f, f->ready[i], now(client));
+    }
+}
+
+
+static void reap_some(flight *f) {
+    bench_client *client = f->client;
+    int count = f->in_flight ? far_reap(client->session, f->reaped, f->in_flight, 1) : 0;
+    if (count < 0) {
+        wrong(client, &client->slots[0], far_strerror(count));
+        client->broken = true;
+        f->in_flight = 0;
+        return;
+    }
+    uint64_t time = now(client);
+    f->in_flight -= (size_t)count;
+    for (int i = 0; i < count; i++)
+        land(f, f->reaped[i], time);
+}
+
+
+static void work_in_flight(bench_client *client) {
+    uint64_t depth = client->run->config->depth;
+    flight f = {.client = client, .ready = client->ops, .reaped = client->ops + depth, .idle_count = depth};
+    for (uint64_t i = 0; i < depth; i++)
+        f.idle[i] = &client->slots[depth - 1 - i];
+    for (;;) {
+        draw_ready(&f);
+        if (f.ready_count + f.in_flight > 0) {
+            submit_ready(&f);
+            reap_some(&f);
+        } else if (f.busy) {
+            pause_for_others(client);
+        } else {
+            return;
+        }
+    }
+}
+
+
+void bench_client_work(void *arg) {
+    bench_client *client = arg;
+    client->begin = now(client);
+    if (client->run->config->depth > 1)
+        work_in_flight(client);
+    else
+        work_one_by_one(client);
+    client->end = now(client);
+}

@@ -1,0 +1,62 @@
+/* One client of a benchmark: a thread, or a simulated one, with its session. */
+#ifndef FAR_CLI_BENCH_CLIENT_H
+#define FAR_CLI_BENCH_CLIENT_H
+
+#include "cli/bench.h"
+
+#include <pthread.h>
+
+typedef struct bench_node { /* a compute node */
+    far_pool *pool;
+    far_session *session; /* for create, open and usage; the clients have their own */
+    far_index *index;
+} bench_node;
+
+typedef struct bench_slot bench_slot; /* one operation in flight */
+typedef struct bench_run bench_run;
+
+typedef struct bench_client {
+    bench_run *run;
+    unsigned number;
+    bench_node *node;
+    far_session *session;
+    pthread_t thread;
+    far_ycsb_stream stream;
+    bench_slot *slots; /* as many as operations in flight */
+    far_op **ops;      /* room for far_submit and far_reap */
+    uint8_t *values;
+    uint64_t written;  /* values so far: their versions */
+
+    uint64_t budget, time_limit; /* of this phase */
+    bool measured;
+    bool broken; /* its session, or the pool, cannot go on */
+
+    uint64_t begin, end, done; /* of the measured phase */
+    uint64_t errors;           /* of all phases */
+    char first_error[240];
+    far_histogram latency, latency_of[BENCH_OPS];
+} bench_client;
+
+struct bench_run { /* one kind */
+    const bench_config *config;
+    const bench_kind *kind;
+    char name[FAR_NAME_MAX + 1];
+    bool created;
+    bench_node *nodes;
+    bench_client *clients;
+    unsigned client_count;
+    far_records *records;
+    far_ycsb ycsb;
+    const char *phase;
+    uint64_t errors;
+    bool error_told, broken;
+    void (*each)(void *ctx, const bench_result *result);
+    void *each_ctx;
+};
+
+bool bench_client_prepare(bench_client *client); /* false: no memory */
+void bench_client_release(bench_client *client);
+void bench_client_clear(bench_client *client); /* its results, before a workload */
+void bench_client_work(void *client);          /* does the phase's budget */
+
+#endif

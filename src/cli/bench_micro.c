@@ -1,0 +1,327 @@
+/* farindex bench --micro: what the software between an index and its memory costs. Verbs on the fabric `local` and switches of
+ * coroutines, each beside its floor: the same accesses without farindex, at the same random places of as much memory. Measured and
+ * floor alternate, and the best of several repetitions counts, so that a busy machine disturbs both alike. */
+#include "cli/bench.h"
+#include "pool/handle.h"
+#include "runtime/coroutine.h"
+#include "runtime/random.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define MEMORY_BYTES (64ull << 20)
+#define POOL_URI "local:192M"
+#define POOL_FROM (96ull << 20) /* beyond what the pool itself uses */
+#define PLACES (1u << 14)       /* random offsets, drawn before measuring */
+#define REPETITIONS 9
+#define ROUNDS 200000
+#define SIM_URI "sim:size=64M,memory_nodes=2,watch=off"
+#define SIM_FROM (32ull << 20)
+#define SIM_TASKS 16
+#define SIM_VERBS 100000
+
+typedef struct micro {
+    far_pool *pool;
+    far_session *session;
+    char *plain; /* the floor's memory */
+    uint32_t places[PLACES];
+    char buffer[4 * 64] __attribute__((aligned(64)));
+    far_context *outer, *inner;
+} micro;
+
+typedef struct measurement {
+    const char *name, *what, *floor_what;
+    void (*run)(micro *m);
+    void (*floor)(micro *m); /* NULL: there is none */
+    double best, best_floor; /* ns for one */
+} measurement;
+
+
+static double seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+
+static uint64_t place(const micro *m, unsigned i) {
+    return m->places[i % PLACES];
+}
+
+
+/* Keeps the compiler from leaving out what nobody looks at. */
+static void look_at(void *memory) {
+    __asm__ volatile("" : : "r"(memory) : "memory");
+}
+
+
+/* The verbs, inside one task. */
+
+static int read_task(far_task *t, void *arg) {
+    micro *m = arg;
+    int err = 0;
+    for (unsigned i = 0; i < ROUNDS && !err; i++) {
+        far_read(t, POOL_FROM + place(m, i), m->buffer, 64);
+        err = far_wait(t);
+        look_at(m->buffer);
+    }
+    return err;
+}
+
+
+static int cas_task(far_task *t, void *arg) {
+    micro *m = arg;
+    int err = 0;
+    for (unsigned i = 0; i < ROUNDS && !err; i++) {
+        uint64_t old;
+        far_cas(t, POOL_FROM + place(m, i), i, i + 1, &old);
+        err = far_wait(t);
+        look_at(&old);
+    }
+    return err;
+}
+
+
+static int batch_task(far_task *t, void *arg) {
+    micro *m = arg;
+    int err = 0;
+    for (unsigned i = 0; i < ROUNDS && !err; i += 4) {
+        for (unsigned k = 0; k < 4; k++)
+            far_read(t, POOL_FROM + place(m, i + k), m->buffer + 64 * k, 64);
+        err = far_wait(t);
+        look_at(m->buffer);
+    }
+    return err;
+}
+
+
+static void run_read(micro *m) {
+    far_session_call(m->session, FAR_STATS_OTHER, false, read_task, m);
+}
+
+
+static void run_cas(micro *m) {
+    far_session_call(m->session, FAR_STATS_OTHER, false, cas_task, m);
+}
+
+
+static void run_batch(micro *m) {
+    far_session_call(m->session, FAR_STATS_OTHER, false, batch_task, m);
+}
+
+
+/* The floors. */
+
+static void copy_plain(micro *m) {
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        memcpy(m->buffer, m->plain + place(m, i), 64);
+        look_at(m->buffer);
+    }
+}
+
+
+static void copy_plain_by_four(micro *m) {
+    for (unsigned i = 0; i < ROUNDS; i += 4) {
+        for (unsigned k = 0; k < 4; k++)
+            memcpy(m->buffer + 64 * k, m->plain + place(m, i + k), 64);
+        look_at(m->buffer);
+    }
+}
+
+
+static void cas_plain(micro *m) {
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        uint64_t old = i;
+        atomic_compare_exchange_strong_explicit((_Atomic uint64_t *)(m->plain + place(m, i)), &old, i + 1, memory_order_seq_cst,
+                                                memory_order_seq_cst);
+        look_at(&old);
+    }
+}
+
+
+/* Switches: there and back are two. */
+
+static void switch_back(void *arg) {
+    micro *m = arg;
+    for (;;)
+        far_context_switch(m->outer);
+}
+
+
+static void run_switch(micro *m) {
+    m->outer = far_context_current();
+    for (unsigned i = 0; i < ROUNDS; i += 2)
+        far_context_switch(m->inner);
+}
+
+
+static __attribute__((noinline)) void called(void *arg) {
+    look_at(arg);
+}
+
+
+static void call_plain(micro *m) {
+    void (*volatile function)(void *) = called;
+    for (unsigned i = 0; i < ROUNDS; i++)
+        function(m);
+}
+
+
+/* The simulator. */
+
+typedef struct sim_work {
+    uint64_t left;
+    far_random random;
+    int error;
+} sim_work;
+
+
+static void sim_task(far_task *t, void *arg) {
+    sim_work *work = arg;
+    char buffer[64];
+    while (work->left && !work->error) {
+        work->left--;
+        far_read(t, far_addr_make(work->left % 2, SIM_FROM + far_random_below(&work->random, SIM_FROM / 64 - 1) * 64), buffer, 64);
+        work->error = far_wait(t);
+    }
+}
+
+
+static double sim_verbs_per_second(uint64_t seed) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    double best = 0;
+    if (far_pool_open(SIM_URI, NULL, &pool) < 0 || far_session_open(pool, &session) < 0)
+        cli_failed("%s: %s", SIM_URI, far_last_error());
+    for (unsigned repetition = 0; session && repetition < REPETITIONS; repetition++) {
+        sim_work work = {.left = SIM_VERBS};
+        far_random_seed(&work.random, seed);
+        double begin = seconds();
+        far_session_enter(session);
+        for (unsigned i = 0; i < SIM_TASKS; i++)
+            far_task_new(session, FAR_STATS_OTHER, sim_task, &work);
+        far_session_drain(session);
+        far_session_leave(session);
+        double rate = SIM_VERBS / (seconds() - begin);
+        if (work.error || work.left) {
+            cli_failed("the simulated verbs failed: %s", far_strerror(work.error));
+            best = 0;
+            break;
+        }
+        best = rate > best ? rate : best;
+    }
+    far_session_close(session);
+    far_pool_close(pool);
+    return best;
+}
+
+
+/* All of it. */
+
+static int prepare(micro *m, uint64_t seed) {
+    far_random random;
+    far_random_seed(&random, seed);
+    if (far_pool_open(POOL_URI, NULL, &m->pool) < 0 || far_session_open(m->pool, &m->session) < 0)
+        return cli_failed("%s: %s", POOL_URI, far_last_error());
+    m->plain = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->inner = far_context_new(FAR_TASK_STACK, switch_back, m);
+    if (m->plain == MAP_FAILED || !m->inner)
+        return cli_failed("no memory to measure with");
+    madvise(m->plain, MEMORY_BYTES, MADV_HUGEPAGE); /* as the fabric does */
+    memset(m->plain, 1, MEMORY_BYTES);
+    for (unsigned i = 0; i < PLACES; i++)
+        m->places[i] = (uint32_t)far_random_below(&random, MEMORY_BYTES / 64) * 64;
+    return 0;
+}
+
+
+static int touch_task(far_task *t, void *arg) {
+    char *page = far_scratch(t, 1 << 20);
+    (void)arg;
+    if (!page)
+        return FAR_ERR_NO_MEMORY;
+    memset(page, 1, 1 << 20);
+    for (uint64_t at = 0; at < MEMORY_BYTES; at += 1 << 20) {
+        far_write(t, POOL_FROM + at, page, 1 << 20);
+        int err = far_wait(t);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+
+static void measure(micro *m, measurement *measurements, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        measurements[i].best = measurements[i].best_floor = INFINITY;
+    for (unsigned repetition = 0; repetition < REPETITIONS; repetition++)
+        for (unsigned i = 0; i < count; i++) {
+            double begin = seconds();
+            measurements[i].run(m);
+            double middle = seconds();
+            measurements[i].floor(m);
+            double end = seconds();
+            measurements[i].best = fmin(measurements[i].best, (middle - begin) * 1e9 / ROUNDS);
+            measurements[i].best_floor = fmin(measurements[i].best_floor, (end - middle) * 1e9 / ROUNDS);
+            cli_progress("measuring: %u of %u", repetition + 1, REPETITIONS);
+        }
+    cli_progress_end();
+}
+
+
+static void show(const measurement *measurements, unsigned count, double sim_rate, FILE *table, FILE *json) {
+    if (table)
+        fprintf(table, "%-46s %10s %10s %7s   %s\n", "what", "ns", "floor ns", "ratio", "floor");
+    if (json)
+        fputs("[", json);
+    for (unsigned i = 0; i < count; i++) {
+        const measurement *m = &measurements[i];
+        if (table)
+            fprintf(table, "%-46s %10.1f %10.1f %7.2f   %s\n", m->what, m->best, m->best_floor, m->best / m->best_floor, m->floor_what);
+        if (json)
+            fprintf(json, "\n {\"name\":\"%s\",\"ns\":%.6g,\"floor_ns\":%.6g,\"ratio\":%.6g},", m->name, m->best, m->best_floor,
+                    m->best / m->best_floor);
+    }
+    if (table)
+        fprintf(table, "%-46s %10.1f %10s %7s   %.2f million verbs per second of real time\n", "simulated READ of 64 bytes",
+                1e9 / sim_rate, "-", "-", sim_rate / 1e6);
+    if (json)
+        fprintf(json, "\n {\"name\":\"sim_read\",\"ns\":%.6g,\"floor_ns\":null,\"ratio\":null,\"verbs_per_second\":%.6g}\n]\n",
+                1e9 / sim_rate, sim_rate);
+}
+
+
+int bench_micro(uint64_t seed, FILE *table, FILE *json) {
+    measurement measurements[] = {
+        {"read", "READ of 64 bytes", "copy of 64 bytes", run_read, copy_plain, 0, 0},
+        {"read_batch_4", "READ of 64 bytes, in batches of four (each)", "copy of 64 bytes, by four", run_batch, copy_plain_by_four, 0, 0},
+        {"cas", "CAS", "atomic compare-exchange", run_cas, cas_plain, 0, 0},
+        {"switch", "switch of coroutines", "indirect call and return", run_switch, call_plain, 0, 0},
+    };
+    const unsigned count = sizeof(measurements) / sizeof(measurements[0]);
+    micro *m = calloc(1, sizeof(*m));
+    if (!m)
+        return cli_failed("no memory to measure with");
+    int err = prepare(m, seed);
+    if (!err && far_session_call(m->session, FAR_STATS_OTHER, false, touch_task, NULL) < 0)
+        err = cli_failed("the pool's memory cannot be written");
+    if (!err) {
+        measure(m, measurements, count);
+        double sim_rate = sim_verbs_per_second(seed);
+        if (sim_rate > 0)
+            show(measurements, count, sim_rate, table, json);
+        else
+            err = CLI_FAILED;
+    }
+    far_context_free(m->inner);
+    if (m->plain && m->plain != MAP_FAILED)
+        munmap(m->plain, MEMORY_BYTES);
+    far_session_close(m->session);
+    far_pool_close(m->pool);
+    free(m);
+    return err;
+}

@@ -1,0 +1,196 @@
+/* The memory of dropped indexes. Objects of an index are handed out only where it is open, and a drop needs it to be closed
+ * everywhere: so whoever finds slabs of an index that is neither open here nor listed may free them, once every pin is newer than
+ * that find. (A pinned task may have looked at the list before, and be giving such objects back.) */
+#include "pool/catalog_layout.h"
+#include "pool/memory.h"
+
+#include <stdlib.h>
+
+#define DROP_EPOCHS 3 /* after the find: then all pins are newer */
+#define SCAN_ENTRIES 512u
+
+
+/* Something is held of an index that is not open here. */
+static bool may_be_gone(const far_memory *m, const far_class *c) {
+    if (c->uid == 0 || c->index != NULL)
+        return false;
+    for (unsigned n = 0; n < m->session->pool->geometry.nodes; n++)
+        if (c->shelf[n].slabs != NULL || c->shelf[n].free.count > 0)
+            return true;
+    return false;
+}
+
+
+bool far_drops_wait(far_memory *m) {
+    bool any = m->drop_count > 0;
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS && !any; i++)
+        for (far_class *c = m->classes[i]; c != NULL && !any; c = c->next)
+            any = may_be_gone(m, c);
+    return any;
+}
+
+
+int far_blocks_drop_uid(far_task *t, uint32_t uid) {
+    far_memory *m = far_memory_of(t);
+    uint64_t epoch;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0)
+        return err;
+    pthread_mutex_lock(&m->lock);
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = m->classes[i]; c != NULL; c = c->next)
+            if (c->uid == uid)
+                c->index = NULL;
+    struct far_drop *more = realloc(m->drops, (m->drop_count + 1) * sizeof(*more));
+    if (more != NULL) { /* else the sweep frees it */
+        m->drops = more;
+        m->drops[m->drop_count++] = (struct far_drop){uid, epoch};
+    }
+    pthread_mutex_unlock(&m->lock);
+    far_epoch_request(far_task_pool(t));
+    return 0;
+}
+
+
+/* Marks the classes of indexes that are gone; true: some are waiting for their epoch. */
+static int find_unlisted(far_task *t, bool *waiting) {
+    far_memory *m = far_memory_of(t);
+    far_scratch_mark mark = far_scratch_here(t);
+    far_catalog_view view;
+    uint64_t epoch = 0;
+    int err = far_catalog_look(t, &view);
+    if (err == 0)
+        err = far_epoch_read(t, &epoch);
+    pthread_mutex_lock(&m->lock);
+    for (unsigned i = 0; err == 0 && i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = m->classes[i]; c != NULL; c = c->next) {
+            if (!may_be_gone(m, c) || far_catalog_find_uid(&view, c->uid) != NULL)
+                c->unlisted = 0;
+            else if (c->unlisted == 0)
+                c->unlisted = epoch;
+            *waiting |= c->unlisted != 0;
+        }
+    pthread_mutex_unlock(&m->lock);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+/* With the lock: a slab of a class that can go, 0 = none; objects of it in lists are forgotten. */
+static far_addr next_unlisted(far_memory *m, uint64_t epoch) {
+    const far_geometry *g = &m->session->pool->geometry;
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = m->classes[i]; c != NULL; c = c->next) {
+            if (c->unlisted == 0 || c->unlisted + DROP_EPOCHS > epoch)
+                continue;
+            far_class_purge(m, c);
+            for (unsigned n = 0; n < g->nodes; n++)
+                if (c->shelf[n].slabs != NULL)
+                    return far_block_base(g, c->shelf[n].slabs->block->id) + c->shelf[n].slabs->page * g->page_bytes;
+            c->unlisted = 0;
+        }
+    return 0;
+}
+
+
+static int free_unlisted(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    for (;;) {
+        pthread_mutex_lock(&m->lock);
+        far_addr base = next_unlisted(m, far_epoch_known(t));
+        pthread_mutex_unlock(&m->lock);
+        if (base == 0)
+            return 0;
+        int err = far_slab_release(t, base, true);
+        if (err < 0)
+            return err;
+        m->trim = 4;
+    }
+}
+
+
+/* An orphan with slabs of the index becomes ours, and they go. */
+static int clean_orphan(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
+    uint64_t pages[FAR_BLOCK_PAGES];
+    int err = far_pages_read(t, id, pages);
+    bool any = false;
+    for (unsigned p = 0; err == 0 && p < FAR_BLOCK_PAGES; p++) {
+        far_page_state s = far_page_unpack(pages[p]);
+        any |= s.in_use && s.uid == uid;
+    }
+    if (!any || (err = far_block_adopt(t, id, word)) <= 0)
+        return err;
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    far_memory *m = far_memory_of(t);
+    for (unsigned p = 0; err >= 0 && p < FAR_BLOCK_PAGES; p++) {
+        far_addr base = far_block_base(g, id) + p * g->page_bytes;
+        pthread_mutex_lock(&m->lock);
+        far_slab *slab = far_slab_of(m, base);
+        bool gone = slab != NULL && slab->page == p && slab->class->uid == uid;
+        pthread_mutex_unlock(&m->lock);
+        if (gone)
+            err = far_slab_release(t, base, true);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+static int clean_block(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
+    far_block_state s = far_block_unpack(word);
+    if (s.quarantined) /* the sweep does it */
+        return 0;
+    int err = 0;
+    if (s.kind == FAR_BLOCK_RUN && s.uid == uid)
+        err = far_run_free(t, id, &s);
+    else if (s.kind == FAR_BLOCK_ORPHAN)
+        err = clean_orphan(t, id, word, uid);
+    return err < 0 ? err : 0;
+}
+
+
+static int clean_all_blocks(far_task *t, uint32_t uid) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
+    int err = entries == NULL ? FAR_ERR_NO_MEMORY : 0;
+    for (unsigned node = 0; node < g->nodes; node++) {
+        uint32_t blocks = (uint32_t)g->node[node].blocks;
+        for (uint32_t at = 0; at < blocks && err == 0; at += SCAN_ENTRIES) {
+            uint32_t n = blocks - at < SCAN_ENTRIES ? blocks - at : SCAN_ENTRIES;
+            err = far_blocks_read(t, node, at, n, entries);
+            for (uint32_t i = 0; i < n && err == 0; i++)
+                err = clean_block(t, (far_block_id){node, at + i}, entries[2 * (size_t)i], uid);
+        }
+    }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int far_drops_tick(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    pthread_mutex_lock(&m->lock);
+    bool waiting = far_drops_wait(m);
+    pthread_mutex_unlock(&m->lock);
+    if (!waiting)
+        return 0;
+    waiting = false;
+    int err = find_unlisted(t, &waiting);
+    if (err == 0)
+        err = free_unlisted(t);
+    for (size_t i = 0; err == 0 && i < m->drop_count;) {
+        struct far_drop drop = m->drops[i];
+        if (drop.epoch + DROP_EPOCHS > far_epoch_known(t)) {
+            waiting = true;
+            i++;
+            continue;
+        }
+        pthread_mutex_lock(&m->lock);
+        m->drops[i] = m->drops[--m->drop_count];
+        pthread_mutex_unlock(&m->lock);
+        err = clean_all_blocks(t, drop.uid);
+    }
+    if (waiting)
+        far_epoch_request(far_task_pool(t));
+    return err;
+}

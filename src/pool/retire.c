@@ -1,0 +1,428 @@
+/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it holds. */
+#include "pool/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PILE_BYTES (1u << 20)  /* retired memory for which the epoch is asked to move ... */
+#define PILE_SHARE 64          /* ... or this part of the pool */
+#define FOREIGN_SHARE 1024     /* part of the pool that a session holds free in the blocks of others */
+#define FOREIGN_BYTES (16u << 10)
+#define CLOSE_ROUNDS 64        /* how long the last session of a handle waits for its retired memory */
+
+
+static uint64_t epochs_of(const far_class *class) {
+    return FAR_RETIRE_EPOCHS + (class->info != NULL ? class->info->extra_epochs : 0);
+}
+
+
+bool far_put_retired(far_memory *m, far_retired item) {
+    far_quarantine *q = m->session->pool->quarantine;
+    if (far_is_marked(m, item.addr) && atomic_load_explicit(&q->phase, memory_order_acquire) == FAR_SWEEP_QUARANTINE)
+        return false;
+    bool in_order = item.ready > 1 && epochs_of(item.class) == FAR_RETIRE_EPOCHS;
+    if (in_order && m->retired.count > 0) { /* a task with an old pin, or one that was put off */
+        const far_queue *r = &m->retired;
+        in_order = r->items[(r->first + r->count - 1) % r->capacity].ready <= item.ready;
+    }
+    if (far_queue_put(in_order ? &m->retired : &m->late, item))
+        m->retired_bytes += far_class_footprint(m, item.class);
+    return true;
+}
+
+
+static void ask_when_piled_up(far_task *t, far_memory *m) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t epoch = far_epoch_known(t);
+    if (m->asked == epoch || (m->retired_bytes < PILE_BYTES && m->retired_bytes < q->pool_bytes / PILE_SHARE))
+        return;
+    m->asked = epoch;
+    far_epoch_request(far_task_pool(t));
+}
+
+
+/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the object. */
+static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return t->pin.epoch != 0 && far_is_marked(m, addr) &&
+           atomic_load_explicit(&q->phase, memory_order_acquire) == FAR_SWEEP_RELEASING &&
+           t->pin.epoch < atomic_load_explicit(&q->normal_from, memory_order_acquire);
+}
+
+
+void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    far_memory *m = far_memory_of(t);
+    far_fabric *fabric = far_task_fabric(t);
+    pthread_mutex_lock(&m->lock);
+    far_class *class = far_class_for(m, index, type, size);
+    bool pending = false;
+    if (class != NULL) {
+        far_kept_forget(m, addr);
+        far_retired item = {.addr = addr, .class = class};
+        if (t->pin.epoch != 0)
+            item.ready = t->pin.epoch + 1 + epochs_of(class);
+        if (is_before_release(t, m, addr) || !far_put_retired(m, item))
+            far_gives_add(&m->pending, class, addr);
+        pending = m->pending.count > 0;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (class == NULL)
+        return;
+    if (fabric->watch != NULL)
+        fabric->watch->retired(fabric, addr, class->size);
+    if (pending)
+        far_pending_soon(t);
+    ask_when_piled_up(t, m);
+}
+
+
+/* A run goes back as a whole. 1: gone; 0: a sweep covers it, later. */
+static int reclaim_run(far_task *t, const far_class *class, far_addr addr) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    far_block_id head;
+    uint64_t word;
+    if (!far_block_of(g, addr, &head))
+        return FAR_ERR_CORRUPT;
+    int err = far_read_word(t, far_block_entry(g, head), &word);
+    if (err < 0)
+        return err;
+    far_block_state s = far_block_unpack(word);
+    if (s.kind != FAR_BLOCK_RUN || s.uid != class->uid || s.type != class->type)
+        return 1; /* its index was dropped, and all its runs with it */
+    return s.quarantined ? 0 : far_run_free(t, head, &s);
+}
+
+
+/* Past its time: the hook, then the list. 1: done; 0: not yet. */
+static int reclaim_one(far_task *t, const far_retired *item) {
+    far_memory *m = far_memory_of(t);
+    far_class *class = item->class;
+    far_fabric *fabric = far_task_fabric(t);
+    pthread_mutex_lock(&m->lock);
+    far_index *index = class->index;
+    bool run_hook = !item->clean && index != NULL && class->info->reclaim != NULL;
+    if (run_hook)
+        atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&m->lock);
+
+    far_entry entry = {item->addr, 0};
+    int err = 0;
+    if (run_hook) {
+        err = class->info->reclaim(t, index, item->addr, class->size, &entry.cookie);
+        atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
+        if (err != 0)
+            return err < 0 ? err : 0;
+    } else if (class->info == NULL || class->info->recover != NULL) {
+        entry.word |= FAR_ENTRY_RECOVER;
+    }
+    if (far_size_is_run(&far_task_pool(t)->geometry, class->size))
+        return reclaim_run(t, class, item->addr);
+    if (fabric->watch != NULL)
+        fabric->watch->freed(fabric, item->addr, class->size, class->stable);
+    pthread_mutex_lock(&m->lock);
+    far_put_free(m, class, entry);
+    pthread_mutex_unlock(&m->lock);
+    return 1;
+}
+
+
+static int put_off(far_task *t, far_retired item, uint64_t epoch) {
+    far_memory *m = far_memory_of(t);
+    if (item.ready <= epoch && !item.clean)
+        item.ready = epoch + 1;
+    pthread_mutex_lock(&m->lock);
+    if (!far_put_retired(m, item))
+        far_gives_add(&m->pending, item.class, item.addr);
+    pthread_mutex_unlock(&m->lock);
+    return 0;
+}
+
+
+static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch) {
+    far_memory *m = far_memory_of(t);
+    if (item.ready == 0) { /* retired without a pin: its time begins now */
+        uint64_t now;
+        int err = far_epoch_read(t, &now);
+        if (err < 0)
+            return err;
+        item.ready = now + 1 + epochs_of(item.class);
+    }
+    if (item.ready > epoch || far_is_marked(m, item.addr))
+        return put_off(t, item, epoch);
+    int done = reclaim_one(t, &item);
+    if (done <= 0)
+        put_off(t, item, epoch);
+    return done < 0 ? done : 0;
+}
+
+
+int far_reclaim(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    if (m->reclaiming) /* by another task, or by the one whose hook allocates */
+        return 0;
+    m->reclaiming = true;
+    uint64_t epoch = far_epoch_known(t);
+    int err = 0;
+    pthread_mutex_lock(&m->lock);
+    size_t late = m->late.count;
+    pthread_mutex_unlock(&m->lock);
+    for (bool more = true; more && err == 0;) {
+        far_retired item;
+        pthread_mutex_lock(&m->lock);
+        if (m->retired.count > 0 && m->retired.items[m->retired.first].ready <= epoch)
+            more = far_queue_take(&m->retired, &item);
+        else if (late > 0 && far_queue_take(&m->late, &item))
+            late--;
+        else
+            more = false;
+        if (more)
+            m->retired_bytes -= far_class_footprint(m, item.class);
+        pthread_mutex_unlock(&m->lock);
+        if (more)
+            err = reclaim_or_put_off(t, item, epoch);
+    }
+    m->reclaiming = false;
+    int given = far_give_pending(t);
+    return err < 0 ? err : given;
+}
+
+
+static void filter_queue(far_memory *m, far_queue *q, const far_class *class) {
+    for (size_t n = q->count; n > 0; n--) {
+        far_retired item;
+        far_queue_take(q, &item);
+        if (item.class == class)
+            m->retired_bytes -= far_class_footprint(m, class);
+        else
+            far_queue_put(q, item);
+    }
+}
+
+
+void far_class_purge(far_memory *m, far_class *class) {
+    filter_queue(m, &m->retired, class);
+    filter_queue(m, &m->late, class);
+    for (size_t i = 0; i < m->kept_count; i++)
+        if (m->kept[i].addr != 0 && m->kept[i].class == class && !m->kept[i].stale) {
+            m->kept[i].stale = true;
+            m->keeps -= !m->kept[i].reserve;
+        }
+    far_entry entry;
+    for (unsigned n = 0; n < m->session->pool->geometry.nodes; n++)
+        while (far_take_free(m, class, n, &entry))
+            ;
+}
+
+
+/* Ticks. */
+
+static int give_foreign(far_task *t, bool all) {
+    far_memory *m = far_memory_of(t);
+    uint64_t bound = ((far_quarantine *)far_task_pool(t)->quarantine)->pool_bytes / FOREIGN_SHARE;
+    if (bound < FOREIGN_BYTES)
+        bound = FOREIGN_BYTES;
+    far_gives gives = {0};
+    pthread_mutex_lock(&m->lock);
+    if (m->foreign_bytes > (all ? 0 : bound))
+        far_foreign_collect(m, false, &gives);
+    pthread_mutex_unlock(&m->lock);
+    return gives.count == 0 ? 0 : far_give_back(t, &gives);
+}
+
+
+/* Inside: slabs that were wholly free for some ticks go back. */
+static int trim(far_task *t, bool all) {
+    far_memory *m = far_memory_of(t);
+    bool any = false;
+    pthread_mutex_lock(&m->lock);
+    m->trim -= m->trim > 0;
+    for (far_held *b = m->blocks; b != NULL; b = b->next)
+        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+            far_slab *s = b->slab[p];
+            if (s == NULL || s->page != p)
+                continue;
+            s->idle = far_slab_is_free(s) && !s->class->stable ? s->idle + 1 : 0;
+            any |= s->idle > 0;
+        }
+    if (any && m->trim == 0)
+        m->trim = 1;
+    pthread_mutex_unlock(&m->lock);
+    return far_slabs_trim(t, all);
+}
+
+
+/* What others are told of this session's lists (far_pool_stat). */
+static int tell(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    pthread_mutex_lock(&m->lock);
+    uint64_t now[2] = {m->free_bytes, m->retired_bytes};
+    pthread_mutex_unlock(&m->lock);
+    if (memcmp(now, m->told, sizeof(now)) == 0)
+        return 0;
+    memcpy(m->told, now, sizeof(now));
+    uint64_t *words = far_scratch(t, sizeof(now));
+    if (words == NULL)
+        return FAR_ERR_NO_MEMORY;
+    memcpy(words, now, sizeof(now));
+    far_write(t, far_client_entry(far_task_client(t)) + offsetof(far_client, free_bytes), words, sizeof(now));
+    return far_wait(t);
+}
+
+
+static bool has_work(far_memory *m) {
+    far_quarantine *q = m->session->pool->quarantine;
+    pthread_mutex_lock(&m->lock);
+    bool work = m->retired.count > 0 || m->late.count > 0 || m->foreign_bytes > 0 || m->trim > 0 || m->kept_count > 0 ||
+                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] || far_drops_wait(m);
+    pthread_mutex_unlock(&m->lock);
+    return work || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
+}
+
+
+static int tick_inside(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    unsigned shortage = atomic_load_explicit(&q->shortage, memory_order_relaxed);
+    bool is_short = shortage != m->shortage;
+    m->shortage = shortage;
+    int err = far_drops_tick(t);
+    if (err == 0)
+        err = give_foreign(t, is_short);
+    if (err == 0 && (m->trim > 0 || is_short))
+        err = trim(t, is_short);
+    return err;
+}
+
+
+int far_memory_tick(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    if (m == NULL || t->session->lost || !has_work(m))
+        return 0;
+    bool pinned = t->pin.epoch != 0;
+    int err = far_pin_take(t);
+    if (err < 0)
+        return err;
+    far_aside aside = far_aside_begin(t);
+    err = far_reclaim(t);
+    if (err == 0) {
+        far_memory_enter(t);
+        err = tick_inside(t);
+        far_memory_leave(t);
+    }
+    if (err == 0)
+        err = far_keep_tick(t);
+    if (err == 0)
+        err = far_give_pending(t);
+    if (err == 0)
+        err = tell(t);
+    ask_when_piled_up(t, m);
+    far_aside_end(t, aside);
+    if (!pinned)
+        far_pin_drop(t);
+    return err;
+}
+
+
+/* The end of a session. */
+
+/* What must still wait goes to the handle's own session. */
+static int hand_over(far_task *t, far_memory *heir) {
+    far_memory *m = far_memory_of(t);
+    for (;;) {
+        far_retired item;
+        pthread_mutex_lock(&m->lock);
+        bool any = far_queue_take(&m->retired, &item) || far_queue_take(&m->late, &item);
+        pthread_mutex_unlock(&m->lock);
+        if (!any)
+            break;
+        pthread_mutex_lock(&heir->lock);
+        far_class *from = item.class, *class = far_class_get(heir, from->uid, from->type, from->size, from->stable);
+        bool put = true;
+        if (class != NULL) {
+            if (class->info == NULL)
+                class->info = from->info;
+            if (class->index == NULL)
+                class->index = from->index;
+            item.class = class;
+            put = far_put_retired(heir, item);
+        }
+        pthread_mutex_unlock(&heir->lock);
+        pthread_mutex_lock(&m->lock);
+        if (!put)
+            far_gives_add(&m->pending, from, item.addr);
+        pthread_mutex_unlock(&m->lock);
+    }
+    for (size_t i = 0; i < m->drop_count; i++) {
+        pthread_mutex_lock(&heir->lock);
+        struct far_drop *more = realloc(heir->drops, (heir->drop_count + 1) * sizeof(*more));
+        if (more != NULL) {
+            heir->drops = more;
+            heir->drops[heir->drop_count++] = m->drops[i];
+        }
+        pthread_mutex_unlock(&heir->lock);
+    }
+    m->drop_count = 0;
+    m->retired_bytes = 0;
+    return far_give_pending(t);
+}
+
+
+/* The last one waits, but not for ever: what is left then, a sweep finds. */
+static int wait_for_retired(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    int err = 0;
+    for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
+        pthread_mutex_lock(&m->lock);
+        bool waits = m->retired.count > 0 || m->late.count > 0 || m->drop_count > 0;
+        pthread_mutex_unlock(&m->lock);
+        if (!waits)
+            break;
+        far_pin_drop(t);
+        far_epoch_request(far_task_pool(t));
+        err = far_epoch_tick(t);
+        if (err >= 0)
+            far_sleep(t, far_rtt(t));
+        if (err >= 0)
+            err = far_pin_take(t);
+        if (err >= 0)
+            err = far_reclaim(t);
+        if (err >= 0) {
+            far_memory_enter(t);
+            err = far_drops_tick(t);
+            far_memory_leave(t);
+        }
+    }
+    return err < 0 ? err : 0;
+}
+
+
+static int give_all_back(far_task *t) {
+    far_session *own = far_task_pool(t)->own;
+    int err = far_keep_close(t);
+    if (err == 0)
+        err = far_reclaim(t);
+    if (err == 0)
+        err = own != NULL && own != t->session && own->memory != NULL ? hand_over(t, own->memory) : wait_for_retired(t);
+    if (err == 0) {
+        far_memory_enter(t);
+        err = far_memory_leave_blocks(t);
+        if (err == 0)
+            err = give_foreign(t, true);
+        far_memory_leave(t);
+    }
+    return err < 0 ? err : far_give_pending(t);
+}
+
+
+int far_memory_close(far_task *t) {
+    if (t->session->memory == NULL)
+        return 0;
+    int err = t->session->lost;
+    if (err == 0)
+        err = far_pin_take(t);
+    if (err == 0)
+        err = give_all_back(t);
+    far_pin_drop(t);
+    far_memory_free(t->session);
+    return err;
+}

@@ -1,0 +1,248 @@
+/* Looking at the allocator's tables: where the bytes are, and whether the tables are sound. */
+#include "pool/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LOOK_AGAIN 5u /* beside live clients a table can look broken for a moment */
+
+
+/* Sums. */
+
+typedef struct sums {
+    far_pool *pool;
+    uint64_t free, retired;
+} sums;
+
+
+/* Sessions of this handle are asked directly, the others have told. */
+static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    sums *s = ctx;
+    (void)t, (void)id;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) == s->pool->own->id)
+        return 0;
+    s->free += client->free_bytes;
+    s->retired += client->retired_bytes;
+    return 0;
+}
+
+
+static void add_local(sums *s) {
+    far_quarantine *q = s->pool->quarantine;
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        s->free += m->free_bytes;
+        s->retired += m->retired_bytes;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+
+static int read_bitmap(far_task *t, far_block_id id, uint64_t **bits) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    *bits = far_scratch(t, far_bitmap_bytes(g));
+    if (*bits == NULL)
+        return FAR_ERR_NO_MEMORY;
+    far_read(t, far_block_bitmap(g, id), *bits, far_bitmap_bytes(g));
+    return far_wait(t);
+}
+
+
+static int add_slabs(far_task *t, sums *s, far_block_id id) {
+    const far_geometry *g = &s->pool->geometry;
+    uint64_t pages[FAR_BLOCK_PAGES], *bits;
+    int err = far_pages_read(t, id, pages);
+    if (err == 0)
+        err = read_bitmap(t, id, &bits);
+    const uint64_t page_words = g->page_bytes / FAR_GRANULE / 64;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0;) {
+        far_page_state page = far_page_unpack(pages[p]);
+        if (!page.in_use) {
+            s->free += g->page_bytes;
+            p++;
+            continue;
+        }
+        for (uint64_t w = p * page_words; w < (p + page.pages) * page_words; w++)
+            s->free += (uint64_t)__builtin_popcountll(bits[w]) * page.size;
+        p += page.pages;
+    }
+    return err;
+}
+
+
+static int add_node(far_task *t, sums *s, unsigned node) {
+    const far_geometry *g = &s->pool->geometry;
+    uint32_t blocks = (uint32_t)g->node[node].blocks;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, (size_t)blocks * FAR_BLOCK_ENTRY_BYTES + 16);
+    int err = entries == NULL ? FAR_ERR_NO_MEMORY : far_blocks_read(t, node, 0, blocks, entries);
+    for (uint32_t i = 0; i < blocks && err == 0; i++) {
+        far_block_kind kind = far_block_unpack(entries[2 * (size_t)i]).kind;
+        far_scratch_mark inner = far_scratch_here(t);
+        if (kind == FAR_BLOCK_FREE)
+            s->free += g->block_bytes;
+        else if (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN)
+            err = add_slabs(t, s, (far_block_id){node, i});
+        far_scratch_back(t, inner);
+    }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int far_memory_stat(far_task *t, far_pool_usage *usage) {
+    far_pool *pool = far_task_pool(t);
+    sums s = {.pool = pool};
+    uint64_t leaked = 0, total = 0;
+    int err = 0;
+    for (unsigned node = 0; node < pool->geometry.nodes && err == 0; node++) {
+        total += pool->geometry.node_bytes[node];
+        err = add_node(t, &s, node);
+    }
+    if (err == 0)
+        err = far_clients_each(t, add_told, &s);
+    if (err == 0)
+        err = far_read_word(t, far_addr_make(0, FAR_SUPER_LEAKED), &leaked);
+    if (err < 0)
+        return err;
+    add_local(&s);
+    usage->total = total;
+    usage->free = s.free < total ? s.free : total; /* beside live clients the sum is not exact */
+    usage->retired = s.retired < total - usage->free ? s.retired : total - usage->free;
+    uint64_t rest = total - usage->free - usage->retired;
+    usage->leaked = leaked < rest ? leaked : rest;
+    usage->used = rest - usage->leaked;
+    return 0;
+}
+
+
+/* Checks: what is wrong with a block, "" = nothing. */
+
+typedef struct checked {
+    far_task *t;
+    const far_geometry *g;
+    char problem[160];
+} checked;
+
+#define PROBLEM(c, ...) (snprintf((c)->problem, sizeof((c)->problem), __VA_ARGS__), 0)
+
+
+static int check_bits(checked *c, far_block_id id, const uint64_t pages[FAR_BLOCK_PAGES]) {
+    const far_geometry *g = c->g;
+    uint64_t *bits;
+    int err = read_bitmap(c->t, id, &bits);
+    unsigned first = 0;
+    far_page_state page = {0};
+    for (uint64_t w = 0; w < far_bitmap_bytes(g) / 8 && err == 0 && c->problem[0] == 0; w++)
+        for (uint64_t rest = bits[w]; rest != 0; rest &= rest - 1) {
+            uint64_t at = (w * 64 + (unsigned)__builtin_ctzll(rest)) * FAR_GRANULE;
+            unsigned p = (unsigned)(at / g->page_bytes);
+            for (unsigned q = first; q <= p; q++)
+                if (pages[q] != 0) {
+                    first = q;
+                    page = far_page_unpack(pages[q]);
+                }
+            uint64_t inner = at - first * g->page_bytes;
+            if (!page.in_use || p >= first + page.pages)
+                return PROBLEM(c, "a free bit in free page %u", p);
+            if (inner % page.size != 0 || inner / page.size >= far_slab_objects(g->page_bytes, &page))
+                return PROBLEM(c, "a free bit at %#llx, where no object begins", (unsigned long long)at);
+        }
+    return err;
+}
+
+
+static int check_owner(checked *c, const far_block_state *s) {
+    far_client client;
+    if (s->id == 0 || s->id > far_task_pool(c->t)->geometry.session_slots)
+        return PROBLEM(c, "owned by client %u, an impossible id", s->id);
+    far_read(c->t, far_client_entry(s->id), &client, sizeof(client));
+    int err = far_wait(c->t);
+    if (err == 0 && (far_client_state_of(client.word) == FAR_CLIENT_FREE || far_client_generation_of(client.word) != s->generation))
+        return PROBLEM(c, "owned by client %u of generation %u, who is gone", s->id, s->generation);
+    return err;
+}
+
+
+static int check_slabs(checked *c, far_block_id id, const far_block_state *s) {
+    uint64_t pages[FAR_BLOCK_PAGES];
+    int err = far_pages_read(c->t, id, pages);
+    if (err == FAR_ERR_CORRUPT)
+        return PROBLEM(c, "its page words are broken");
+    if (err < 0)
+        return err;
+    for (unsigned p = 0; s->kind == FAR_BLOCK_FREE && p < FAR_BLOCK_PAGES; p++)
+        if (pages[p] != 0)
+            return PROBLEM(c, "free, but page %u is in use", p);
+    return check_bits(c, id, pages);
+}
+
+
+/* A run's bodies follow it, and a body has a head. */
+static int check_run(checked *c, far_block_id id, const far_block_state *s) {
+    far_block_id other = id;
+    uint32_t count = 1;
+    if (s->kind == FAR_BLOCK_BODY) {
+        if (s->length == 0 || s->length > id.index)
+            return PROBLEM(c, "part of a run that begins before the node");
+        other.index -= s->length;
+    } else {
+        count = s->length;
+        if (count == 0 || count > c->g->node[id.node].blocks - id.index)
+            return PROBLEM(c, "a run of %u blocks does not fit the node", count);
+    }
+    for (uint32_t i = s->kind == FAR_BLOCK_BODY ? 0 : 1; i < count; i++) {
+        uint64_t word;
+        int err = far_read_word(c->t, far_block_entry(c->g, (far_block_id){id.node, other.index + i}), &word);
+        if (err < 0)
+            return err;
+        far_block_state o = far_block_unpack(word);
+        bool head = (o.kind == FAR_BLOCK_RUN || o.kind == FAR_BLOCK_WIPING) && o.length > s->length;
+        bool body = (o.kind == FAR_BLOCK_BODY && o.length == i) || o.kind == FAR_BLOCK_OWNED;
+        if (s->kind == FAR_BLOCK_BODY ? !head : s->kind == FAR_BLOCK_RUN && !body)
+            return PROBLEM(c, "a run whose block %u is something else", other.index + i);
+    }
+    return 0;
+}
+
+
+static int check_once(checked *c, far_block_id id) {
+    uint64_t word;
+    c->problem[0] = 0;
+    int err = far_read_word(c->t, far_block_entry(c->g, id), &word);
+    if (err < 0)
+        return err;
+    far_block_state s = far_block_unpack(word);
+    if (s.kind >= FAR_BLOCK_KINDS || far_block_pack(&s) != word)
+        return PROBLEM(c, "its state %#llx means nothing", (unsigned long long)word);
+    if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING)
+        err = check_owner(c, &s);
+    if (err == 0 && c->problem[0] == 0 && (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_ORPHAN || s.kind == FAR_BLOCK_FREE))
+        err = check_slabs(c, id, &s);
+    if (err == 0 && c->problem[0] == 0 && (s.kind == FAR_BLOCK_RUN || s.kind == FAR_BLOCK_BODY || s.kind == FAR_BLOCK_WIPING))
+        err = check_run(c, id, &s);
+    return err;
+}
+
+
+int far_memory_check(far_task *t, far_report *report) {
+    checked c = {.t = t, .g = &far_task_pool(t)->geometry};
+    far_scratch_mark mark = far_scratch_here(t);
+    for (unsigned node = 0; node < c.g->nodes; node++)
+        for (uint32_t i = 0; i < c.g->node[node].blocks; i++) {
+            far_block_id id = {node, i};
+            int err = check_once(&c, id);
+            for (unsigned tries = 1; err == 0 && c.problem[0] != 0 && tries < LOOK_AGAIN; tries++) {
+                far_back_off(t, tries);
+                err = check_once(&c, id);
+            }
+            far_scratch_back(t, mark);
+            if (err < 0)
+                return err;
+            if (c.problem[0] != 0)
+                far_report_problem(report, "block %u of node %u: %s", i, node, c.problem);
+        }
+    return 0;
+}

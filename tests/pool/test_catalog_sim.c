@@ -1,0 +1,327 @@
+/* Named indexes in the simulator: races of openers, creators and droppers over random schedules, and death at every verb. */
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "pool/handle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { NODES = 3, SEEDS = 60, VERBS_MAX = 400 };
+
+typedef struct actor { /* a client of one compute node */
+    far_pool *pool;
+    far_session *session;
+    far_sim_client *client;
+    far_index *index;
+    int result;
+    bool ended;
+} actor;
+
+typedef struct stage {
+    far_sim_world *world;
+    actor actors[NODES];
+} stage;
+
+
+static void set_up(stage *s, unsigned seed, const char *faults) {
+    char uri[128];
+    memset(s, 0, sizeof(*s));
+    snprintf(uri, sizeof(uri), "sim:name=catalog,seed=%u,size=32M,memory_nodes=2,faults=%s", seed, faults);
+    for (unsigned i = 0; i < NODES; i++) {
+        assert_int_equal(far_pool_open(uri, NULL, &s->actors[i].pool), 0);
+        assert_int_equal(far_session_open(s->actors[i].pool, &s->actors[i].session), 0);
+    }
+    s->world = far_sim_world_of(s->actors[0].pool->fabric);
+}
+
+
+static void tear_down(stage *s) {
+    for (unsigned i = 0; i < NODES; i++) {
+        far_index_close(s->actors[i].index);
+        far_session_close(s->actors[i].session);
+    }
+    if (far_sim_watch_errors(s->world))
+        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(s->world), far_sim_watch_error(s->world, 0));
+    for (unsigned i = 0; i < NODES; i++)
+        far_pool_close(s->actors[i].pool);
+}
+
+
+static void start(actor *a, const char *name, void (*run)(void *arg)) {
+    a->result = 77;
+    a->ended = false;
+    a->client = far_sim_start(a->pool->fabric, name, run, a);
+    assert_non_null(a->client);
+}
+
+
+/* What actors do. */
+
+static void create_x(void *arg) {
+    actor *a = arg;
+    a->result = far_index_create(a->session, "x", "toy", "slots=4", &a->index);
+    a->ended = true;
+}
+
+
+static void drop_x(void *arg) {
+    actor *a = arg;
+    a->result = far_index_drop(a->session, "x");
+    a->ended = true;
+}
+
+
+static void open_x(void *arg) {
+    actor *a = arg;
+    a->result = far_index_open(a->session, "x", &a->index);
+    a->ended = true;
+}
+
+
+static void open_use_close_x(void *arg) {
+    actor *a = arg;
+    far_index *index;
+    a->result = far_index_open(a->session, "x", &index);
+    if (a->result == 0) {
+        char value[4] = "";
+        for (int i = 0; i < 3 && a->result == 0; i++)
+            if ((a->result = far_put(a->session, index, "k", 1, "abc" + i, 1)) == 0)
+                a->result = far_get(a->session, index, "k", 1, value, 4, NULL);
+        far_index_close(index);
+    }
+    a->ended = true;
+}
+
+
+static void make_x(stage *s) {
+    far_index *index;
+    assert_int_equal(far_index_create(s->actors[2].session, "x", "toy", "slots=4", &index), 0);
+    assert_int_equal(far_put(s->actors[2].session, index, "k", 1, "v", 1), 0);
+    far_index_close(index);
+}
+
+
+/* From outside, by a survivor: whatever happened, the name works. Returns whether x was there. */
+static bool name_works(actor *a) {
+    far_index *index;
+    char value[8];
+    int found = far_index_open(a->session, "x", &index);
+    if (found == FAR_ERR_NOT_FOUND)
+        assert_int_equal(far_index_create(a->session, "x", "toy", "slots=4", &index), 0);
+    else
+        assert_int_equal(found, 0);
+    assert_int_equal(far_put(a->session, index, "q", 1, "w", 1), 0);
+    assert_int_equal(far_get(a->session, index, "q", 1, value, 8, NULL), 0);
+    assert_int_equal(far_index_drop(a->session, "x"), FAR_ERR_BUSY);
+    far_index_close(index);
+    assert_int_equal(far_index_drop(a->session, "x"), 0);
+    assert_int_equal(far_index_open(a->session, "x", &index), FAR_ERR_NOT_FOUND);
+    return found == 0;
+}
+
+
+/* Death at every verb of an action; before, in the middle of, or after its effect. */
+static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent_after, bool *present_after) {
+    static const uint32_t units[] = {0, 1, FAR_SIM_WHOLE};
+    unsigned deaths = 0;
+    for (unsigned u = 0; u < 3; u++)
+        for (unsigned nth = 1;; nth++) {
+            assert_true(nth < VERBS_MAX);
+            stage s;
+            set_up(&s, nth, "none");
+            if (exists)
+                make_x(&s);
+            actor *a = &s.actors[0];
+            start(a, "dying", action);
+            far_sim_kill_at(a->client, (far_sim_match){.nth = nth}, units[u]);
+            assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+            bool died = far_sim_killed(a->pool->fabric);
+            if (died) {
+                assert_true(a->result == 0 || a->result == FAR_ERR_FENCED || a->result == FAR_ERR_UNREACHABLE);
+                bool found = name_works(&s.actors[1]);
+                *present_after |= found;
+                *absent_after |= !found;
+                deaths++;
+            } else {
+                assert_int_equal(a->result, 0);
+            }
+            tear_down(&s);
+            if (!died)
+                break;
+        }
+    assert_true(deaths > 10);
+}
+
+
+static void a_creator_that_dies_leaves_all_or_nothing(void **state) {
+    (void)state;
+    bool absent = false, present = false;
+    dies_everywhere(create_x, false, &absent, &present);
+    assert_true(absent && present);
+}
+
+
+static void a_dropper_that_dies_leaves_all_or_nothing(void **state) {
+    (void)state;
+    bool absent = false, present = false;
+    dies_everywhere(drop_x, true, &absent, &present);
+    assert_true(absent && present);
+}
+
+
+static void an_opener_that_dies_holds_nothing_open(void **state) {
+    (void)state;
+    bool absent = false, present = false;
+    dies_everywhere(open_x, true, &absent, &present);
+    assert_true(!absent && present);
+}
+
+
+/* Races. */
+
+static void of_two_creators_one_wins(void **state) {
+    (void)state;
+    unsigned wins[2] = {0, 0};
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        stage s;
+        set_up(&s, seed, "all");
+        start(&s.actors[0], "a", create_x);
+        start(&s.actors[1], "b", create_x);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        int a = s.actors[0].result, b = s.actors[1].result;
+        if (!(a == 0 && b == FAR_ERR_EXISTS) && !(a == FAR_ERR_EXISTS && b == 0))
+            fail_msg("seed %u: %d and %d", seed, a, b);
+        wins[b == 0]++;
+        tear_down(&s);
+    }
+    assert_true(wins[0] > 0 && wins[1] > 0);
+}
+
+
+static void an_index_is_never_dropped_under_its_user(void **state) {
+    (void)state;
+    unsigned dropped = 0, busy = 0, missed = 0;
+    for (unsigned seed = 1; seed <= 3 * SEEDS; seed++) {
+        stage s;
+        set_up(&s, seed, "all");
+        make_x(&s);
+        start(&s.actors[0], "user", open_use_close_x);
+        start(&s.actors[1], "dropper", drop_x);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        int user = s.actors[0].result, drop = s.actors[1].result;
+        if ((user != 0 && user != FAR_ERR_NOT_FOUND) || (drop != 0 && drop != FAR_ERR_BUSY) || (user != 0 && drop != 0))
+            fail_msg("seed %u: the user got %d, the dropper %d", seed, user, drop);
+        dropped += drop == 0;
+        busy += drop == FAR_ERR_BUSY;
+        missed += user == FAR_ERR_NOT_FOUND;
+        tear_down(&s);
+    }
+    assert_true(dropped > 0 && busy > 0 && missed > 0);
+}
+
+
+static void of_two_droppers_one_wins(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        stage s;
+        set_up(&s, seed, "all");
+        make_x(&s);
+        start(&s.actors[0], "a", drop_x);
+        start(&s.actors[1], "b", drop_x);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        int a = s.actors[0].result, b = s.actors[1].result;
+        if (!(a == 0 && b == FAR_ERR_NOT_FOUND) && !(a == FAR_ERR_NOT_FOUND && b == 0))
+            fail_msg("seed %u: %d and %d", seed, a, b);
+        tear_down(&s);
+    }
+}
+
+
+/* Named interleavings. */
+
+static void an_opener_that_was_first_keeps_its_index(void **state) {
+    (void)state;
+    stage s;
+    set_up(&s, 1, "none");
+    make_x(&s);
+    actor *opener = &s.actors[0], *dropper = &s.actors[1];
+    start(opener, "opener", open_x);
+    start(dropper, "dropper", drop_x);
+    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:confirm"});
+    assert_int_equal(far_sim_run_client(opener->client), FAR_SIM_STOPPED);
+    assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_ENDED);
+    assert_int_equal(dropper->result, FAR_ERR_BUSY);
+    far_sim_resume(opener->client);
+    assert_int_equal(far_sim_run_client(opener->client), FAR_SIM_ENDED);
+    assert_int_equal(opener->result, 0);
+    tear_down(&s);
+}
+
+
+static void an_opener_that_meets_a_drop_waits_for_its_end(void **state) {
+    (void)state;
+    for (unsigned dies = 0; dies < 2; dies++) {
+        stage s;
+        set_up(&s, 1, "none");
+        make_x(&s);
+        actor *opener = &s.actors[0], *dropper = &s.actors[1];
+        start(opener, "opener", open_x);
+        start(dropper, "dropper", drop_x);
+        far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:marked"});
+        assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_STOPPED);
+        far_sim_run_for(s.world, 2000000);
+        assert_false(opener->ended);
+        if (dies)
+            far_sim_kill(dropper->pool->fabric);
+        far_sim_resume(dropper->client);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_int_equal(opener->result, dies ? 0 : FAR_ERR_NOT_FOUND);
+        assert_int_equal(dropper->result, dies ? FAR_ERR_FENCED : 0);
+        tear_down(&s);
+    }
+}
+
+
+/* The opener's word stands in its table while the mark is already there: it must give way. */
+static void an_opener_between_mark_and_look_gives_way(void **state) {
+    (void)state;
+    stage s;
+    set_up(&s, 1, "none");
+    make_x(&s);
+    actor *opener = &s.actors[0], *dropper = &s.actors[1];
+    start(opener, "opener", open_x);
+    start(dropper, "dropper", drop_x);
+    far_sim_stop_before(opener->client, (far_sim_match){.point = "catalog:enter"}); /* has seen no mark */
+    assert_int_equal(far_sim_run_client(opener->client), FAR_SIM_STOPPED);
+    far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:unlist"}); /* has seen no opener */
+    assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_STOPPED);
+    far_sim_resume(opener->client);
+    far_sim_run_for(s.world, 2000000);
+    assert_false(opener->ended);
+    far_sim_resume(dropper->client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(dropper->result, 0);
+    assert_int_equal(opener->result, FAR_ERR_NOT_FOUND);
+    tear_down(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_creator_that_dies_leaves_all_or_nothing),
+        cmocka_unit_test(a_dropper_that_dies_leaves_all_or_nothing),
+        cmocka_unit_test(an_opener_that_dies_holds_nothing_open),
+        cmocka_unit_test(of_two_creators_one_wins),
+        cmocka_unit_test(an_index_is_never_dropped_under_its_user),
+        cmocka_unit_test(of_two_droppers_one_wins),
+        cmocka_unit_test(an_opener_that_was_first_keeps_its_index),
+        cmocka_unit_test(an_opener_that_meets_a_drop_waits_for_its_end),
+        cmocka_unit_test(an_opener_between_mark_and_look_gives_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,274 @@
+/* The rules of epochs in random interleavings of single verbs, with sessions that die at any moment; every run is repeatable. */
+#include "pool/handle.h"
+#include "runtime/error.h"
+#include "staged.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define HANDLES 3
+#define USERS 2
+#define SESSIONS (HANDLES * (USERS + 1))
+#define TURNS 6000
+
+typedef struct actor {
+    far_session *session;
+    far_pool *pool;
+    uint64_t pin; /* held now; 0 = none */
+    uint64_t pins;
+    bool dead;
+    int err;
+} actor;
+
+typedef struct stage {
+    far_random random;
+    far_pool watcher;
+    far_session *watching;
+    far_pool pools[HANDLES];
+    actor actors[SESSIONS]; /* of each handle: its own session, then its users' */
+    bool stop, waiter_ended; /* users and waits stop first, ticks when nobody waits any more */
+    uint64_t waits, seed;
+} stage;
+
+static stage st;
+
+
+static bool chance(uint64_t n, uint64_t of) {
+    return far_random_chance(&st.random, n, of);
+}
+
+
+static int open_it(far_task *t, void *arg) {
+    return far_superblock_open(t, arg);
+}
+
+
+static int register_it(far_task *t, void *arg) {
+    return far_client_register(t, *(unsigned *)arg);
+}
+
+
+static int call(far_session *s, int (*run)(far_task *, void *), void *arg) {
+    return far_session_call(s, FAR_STATS_OTHER, true, run, arg);
+}
+
+
+static int peek_epoch(far_task *t, void *arg) {
+    return far_read_word(t, FAR_SUPER_EPOCH, arg);
+}
+
+
+static uint64_t global(void) {
+    uint64_t word;
+    assert_int_equal(call(st.watching, peek_epoch, &word), 0);
+    return word + FAR_EPOCH_FIRST;
+}
+
+
+/* ---- What runs ---- */
+
+static void run_user(far_task *t, void *arg) {
+    actor *a = arg;
+    while (!st.stop && (a->err = far_pin_take(t)) == 0) {
+        a->pin = far_epoch(t);
+        a->pins++;
+        for (uint64_t i = far_random_below(&st.random, 6); i > 0; i--) {
+            uint64_t word;
+            if (chance(1, 2))
+                far_read_word(t, FAR_SUPER_CATALOG, &word);
+            else
+                far_sleep(t, far_random_below(&st.random, 30000));
+        }
+        a->pin = 0;
+        far_pin_drop(t);
+        if (chance(1, 4))
+            far_sleep(t, far_random_below(&st.random, 1500000));
+        else
+            far_yield(t);
+    }
+}
+
+
+static void run_ticks(far_task *t, void *arg) {
+    actor *a = arg;
+    while (!st.waiter_ended && a->err >= 0) {
+        if (chance(1, 2))
+            far_epoch_request(a->pool);
+        a->err = far_epoch_tick(t);
+        far_sleep(t, far_random_below(&st.random, 40000));
+    }
+}
+
+
+/* While it waits for others, its handle's housekeeping ticks in another task. */
+static void run_waits(far_task *t, void *arg) {
+    actor *a = arg;
+    while (!st.stop && a->err >= 0) {
+        unsigned k = (unsigned)far_random_below(&st.random, 4);
+        uint64_t begin = global(), serial[SESSIONS];
+        for (int i = 0; i < SESSIONS; i++)
+            serial[i] = st.actors[i].pin ? st.actors[i].pins : 0;
+        if ((a->err = far_wait_epochs(t, k)) < 0)
+            break;
+        for (int i = 0; i < SESSIONS; i++) {
+            const actor *other = &st.actors[i];
+            if (other->pin == 0 || other->dead)
+                continue;
+            assert_true(other->pin >= begin + k);
+            if (k > 0)
+                assert_true(serial[i] != other->pins);
+        }
+        st.waits++;
+    }
+    st.waiter_ended = true;
+}
+
+
+static void check_pins(void) {
+    uint64_t epoch = global();
+    for (int i = 0; i < SESSIONS; i++) {
+        const actor *a = &st.actors[i];
+        if (a->pin != 0 && !a->dead && epoch != a->pin && epoch != a->pin + 1)
+            fail_msg("seed %llu: actor %d holds a pin at %llu, the epoch is %llu", (unsigned long long)st.seed, i,
+                     (unsigned long long)a->pin, (unsigned long long)epoch);
+    }
+}
+
+
+/* ---- The stage ---- */
+
+static void set_handle(unsigned h, const char *uri) {
+    far_pool *pool = &st.pools[h];
+    assert_int_equal(far_fabric_open(uri, &pool->fabric), 0);
+    staged_install(pool->fabric);
+    pthread_mutex_init(&pool->lock, NULL);
+    atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
+    for (unsigned i = 0; i <= USERS; i++) {
+        actor *a = &st.actors[h * (USERS + 1) + i];
+        unsigned handle = i ? pool->own->id : 0;
+        a->pool = pool;
+        assert_int_equal(far_session_new(pool, &a->session), 0);
+        if (i == 0) {
+            pool->own = a->session;
+            assert_int_equal(call(pool->own, open_it, &pool->geometry), 0);
+        } else {
+            a->session->next = pool->sessions;
+            pool->sessions = a->session;
+        }
+        assert_int_equal(call(a->session, register_it, &handle), 0);
+        far_session_try_enter(a->session);
+        assert_non_null(far_task_new(a->session, FAR_STATS_OTHER, i ? run_user : run_ticks, a));
+    }
+}
+
+
+static void set_stage(uint64_t seed) {
+    char uri[64];
+    memset(&st, 0, sizeof(st));
+    st.seed = seed;
+    far_random_seed(&st.random, seed);
+    staged_seed(seed);
+    snprintf(uri, sizeof(uri), "local:2M?name=races%llu", (unsigned long long)seed);
+    assert_int_equal(far_fabric_open(uri, &st.watcher.fabric), 0);
+    assert_int_equal(far_session_new(&st.watcher, &st.watching), 0);
+    for (unsigned h = 0; h < HANDLES; h++)
+        set_handle(h, uri);
+    actor *waiter = &st.actors[1]; /* a user's session of the first handle does nothing but wait */
+    assert_non_null(far_task_new(waiter->session, FAR_STATS_OTHER, run_waits, waiter));
+}
+
+
+static bool is_quiet(void) {
+    for (int i = 0; i < SESSIONS; i++)
+        if (atomic_load(&st.actors[i].session->active))
+            return false;
+    return true;
+}
+
+
+static void one_turn(void) {
+    actor *a = &st.actors[far_random_below(&st.random, SESSIONS)];
+    if (chance(1, 8))
+        staged_pass(far_random_below(&st.random, 20000));
+    if (chance(1, 2)) {
+        far_session_step(a->session);
+        check_pins();
+    } else if (staged_effect(a->session->conn)) {
+        check_pins();
+    }
+}
+
+
+static void clear_stage(void) {
+    st.stop = true;
+    for (unsigned turn = 0; !is_quiet(); turn++) {
+        one_turn();
+        if (turn > 300000)
+            fail_msg("seed %llu: somebody never ends", (unsigned long long)st.seed);
+    }
+    for (int i = 0; i < SESSIONS; i++)
+        far_session_free(st.actors[i].session);
+    for (int h = 0; h < HANDLES; h++)
+        st.pools[h].fabric->ops->close(st.pools[h].fabric);
+    far_session_free(st.watching);
+    st.watcher.fabric->ops->close(st.watcher.fabric);
+}
+
+
+static void kill_actor(actor *a) {
+    staged_kill(a->session->conn);
+    a->dead = true;
+}
+
+
+static void run_seed(uint64_t seed, bool deaths) {
+    set_stage(seed);
+    uint64_t epoch = global();
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        one_turn();
+        if (deaths && chance(1, 1500)) /* never of the first handle: it checks that life goes on */
+            kill_actor(&st.actors[USERS + 1 + far_random_below(&st.random, SESSIONS - USERS - 1)]);
+    }
+    for (int i = USERS + 1; deaths && i < SESSIONS; i++)
+        kill_actor(&st.actors[i]);
+    uint64_t waits = st.waits;
+    for (unsigned turn = 0; deaths && st.waits < waits + 3; turn++) {
+        one_turn();
+        if (turn > 300000)
+            fail_msg("seed %llu: the dead hold the epoch back at %llu", (unsigned long long)seed, (unsigned long long)global());
+    }
+    if (!deaths && (st.waits == 0 || global() < epoch + 2))
+        fail_msg("seed %llu: the epoch hardly moves", (unsigned long long)seed);
+    for (int i = 0; i < SESSIONS; i++)
+        if (!st.actors[i].dead && st.actors[i].err < 0)
+            fail_msg("seed %llu: actor %d failed with %d (%s)", (unsigned long long)seed, i, st.actors[i].err, far_last_error());
+    clear_stage();
+}
+
+
+static void pins_hold_the_epoch_in_every_interleaving(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++)
+        run_seed(seed, false);
+}
+
+
+static void pins_of_the_living_hold_and_the_dead_do_not(void **state) {
+    (void)state;
+    for (uint64_t seed = 1001; seed <= 1060; seed++)
+        run_seed(seed, true);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pins_hold_the_epoch_in_every_interleaving),
+        cmocka_unit_test(pins_of_the_living_hold_and_the_dead_do_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
