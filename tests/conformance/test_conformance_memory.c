@@ -2,6 +2,8 @@
 #include "conform.h"
 #include "workload/value.h"
 
+#include <unistd.h>
+
 #define SMALL_POOL "8M"
 #define MANY       100000
 
@@ -33,8 +35,8 @@ static int delete_number(const rig *r, uint64_t n) {
 }
 
 
-/* Deletes numbers from first to end. In a full pool a delete may find no room itself; what others give back must then be
- * enough for it, and until then the key is there. */
+/* Deletes numbers from first to end. In a full pool a delete may find no room itself; what others give back must then
+ * be enough for it, and until then the key is there. */
 static void delete_numbers(const rig *r, uint64_t first, uint64_t end) {
     bool *gone = calloc(end - first, sizeof(*gone));
     uint64_t left = end - first, before = 0;
@@ -201,11 +203,25 @@ static void churn_of_all_sizes_leaks_nothing(const conform *c) {
 }
 
 
+/* Housekeeping frees what was dropped when nobody can look at it any more. */
+static void wait_until_used_is_below(const rig *r, uint64_t bound) {
+    far_pool_usage usage = {.used = UINT64_MAX};
+    for (int i = 0; i < 2000 && usage.used > bound; i++) {
+        assert_true(far_pool_poll(r->pool) >= 0);
+        if (r->c->fabric->threads)
+            usleep(1000);
+        assert_ok(far_pool_stat(r->session, &usage));
+    }
+    if (usage.used > bound)
+        fail_msg("%llu bytes are still used, not %llu", (unsigned long long)usage.used, (unsigned long long)bound);
+}
+
+
 /* Creating, filling and dropping goes on for many times the pool's size. */
 static void a_dropped_index_gives_its_memory_back(const conform *c) {
     rig r;
     rig_up_bare(&r, c, SMALL_POOL, NULL);
-    far_pool_usage before = {0}, after = {0};
+    far_pool_usage before = {0};
     assert_ok(far_pool_stat(r.session, &before));
     for (int round = 0; round < 12; round++) {
         rig_create(&r, "index", &r.index);
@@ -216,9 +232,7 @@ static void a_dropped_index_gives_its_memory_back(const conform *c) {
         r.index = NULL;
         assert_ok(far_index_drop(r.session, "index"));
     }
-    assert_pool_is_sound(r.session);
-    assert_ok(far_pool_stat(r.session, &after));
-    assert_true(after.used <= before.used + (256u << 10));
+    wait_until_used_is_below(&r, before.used + (64u << 10));
     rig_down(&r);
 }
 
