@@ -69,6 +69,7 @@ static far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr, void *
     verb->addr = addr;
     verb->local = local;
     verb->length = (uint32_t)bytes;
+    verb->compare = verb->swap = 0; /* traces show them */
     if (bytes > FAR_VERB_BYTES_MAX || bytes == 0 || !far_fabric_in_range(t->session->conn->fabric, addr, bytes))
         t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes,
                               (unsigned long long)addr);
@@ -193,6 +194,8 @@ static void batch_done(far_batch *batch) {
 static int refusal(far_task *t) {
     int err = t->refused;
     t->refused = 0;
+    if (atomic_load_explicit(&t->session->pool->dead, memory_order_acquire)) /* nobody publishes our pins any more */
+        far_session_lose(t->session, FAR_ERR_FENCED);
     if (!err && t->session->lost)
         err = t->lost ? t->lost : t->session->lost;
     return err;

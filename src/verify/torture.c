@@ -303,16 +303,20 @@ static void client_main(void *arg) {
     client *c = arg;
     run *r = c->run;
     while (c->left && !is_dead(c)) {
-        if (far_session_open(r->nodes[c->node].pool, &c->session) < 0) {
+        far_session *session;
+        int err = far_session_open(r->nodes[c->node].pool, &session);
+        if (err < 0) {
+            char text[160];
+            snprintf(text, sizeof(text), "client %u cannot open a session: %d (%s)", c->number, err, far_strerror(err));
             if (!is_dead(c))
-                problem(r, far_last_error());
+                problem(r, text);
             return;
         }
+        c->session = session; /* from now on it can be declared dead */
         if (r->torture->depth > 1)
             work_async(c);
         else
             work_sync(c);
-        far_session *session = c->session;
         c->session = NULL;
         far_session_close(session);
     }
