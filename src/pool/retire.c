@@ -34,7 +34,10 @@ bool far_put_retired(far_memory *m, far_retired item) {
 static void ask_when_piled_up(far_task *t, far_memory *m) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t epoch = far_epoch_known(t);
-    if (m->asked == epoch || (m->retired_bytes < PILE_BYTES && m->retired_bytes < q->pool_bytes / PILE_SHARE))
+    pthread_mutex_lock(&m->lock); /* a session that closes hands its own over to this one */
+    uint64_t retired_bytes = m->retired_bytes;
+    pthread_mutex_unlock(&m->lock);
+    if (m->asked == epoch || (retired_bytes < PILE_BYTES && retired_bytes < q->pool_bytes / PILE_SHARE))
         return;
     m->asked = epoch;
     far_epoch_request(far_task_pool(t));
