@@ -1,5 +1,6 @@
 /* Far memory: a full pool, what comes back, and that nothing is lost on the way. */
 #include "conform.h"
+#include "runtime/random.h"
 #include "workload/value.h"
 
 #include <unistd.h>
@@ -253,6 +254,31 @@ static void a_closed_session_leaves_its_memory_to_the_pool(const conform *c) {
 }
 
 
+/* Each leaves blocks behind; those who come after it must find the room in them. */
+static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    far_random random;
+    far_random_seed(&random, 7);
+    for (int session = 0; session < 40; session++) {
+        rig worker = r;
+        worker.session = NULL;
+        assert_ok(far_session_open(r.pool, &worker.session));
+        for (int i = 0; i < 60; i++) {
+            uint8_t key[8];
+            number_key(far_random_below(&random, 60), key);
+            size_t length = far_random_below(&random, far_random_chance(&random, 1, 20) ? 20000 : 1000);
+            if (far_random_chance(&random, 1, 2))
+                assert_ok(put_proof(worker.session, r.index, key, 8, length, 0));
+            else
+                far_delete(worker.session, r.index, key, 8);
+        }
+        far_session_close(worker.session);
+    }
+    rig_down(&r);
+}
+
+
 static const behaviour behaviours[] = {
     BEHAVIOUR(a_full_pool_says_so_and_keeps_everything),
     BEHAVIOUR(deletes_make_room_in_a_full_pool),
@@ -262,6 +288,7 @@ static const behaviour behaviours[] = {
     BEHAVIOUR(churn_of_all_sizes_leaks_nothing),
     BEHAVIOUR(a_dropped_index_gives_its_memory_back),
     BEHAVIOUR(a_closed_session_leaves_its_memory_to_the_pool),
+    BEHAVIOUR(sessions_that_come_and_go_do_not_use_up_the_pool),
 };
 
 
