@@ -69,8 +69,10 @@ static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsig
         err = far_cas_word(t, far_client_entry(id), word, live, &old);
     if (err < 0)
         return err;
-    if (old != word)
+    if (old != word) { /* the pair is another's: who declares that one dead must not mean us */
+        s->conn->fabric->ops->claim(s->conn, 0, 0);
         return 0;
+    }
     s->id = id;
     s->generation = generation;
     return 1;

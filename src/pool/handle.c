@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#define OPEN_TRIES 3
+
 
 /* ---- Guards of the public calls ---- */
 
@@ -188,6 +190,9 @@ int far_session_open(far_pool *pool, far_session **session) {
     if (atomic_load_explicit(&pool->dead, memory_order_acquire))
         err = declared_dead();
     else
+        err = open_session(pool, session);
+    /* While two compete for an id, the loser's connection bears the winner's name for a moment, and dies with it. */
+    for (unsigned tries = 0; err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->dead, memory_order_acquire); tries++)
         err = open_session(pool, session);
     far_pool_leave(pool);
     return err;

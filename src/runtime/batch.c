@@ -76,6 +76,7 @@ static inline far_verb *fill_verb(far_batch_box *box, far_verb_kind kind, far_ad
     verb->addr = addr;
     verb->local = local;
     verb->length = (uint32_t)bytes;
+    verb->compare = verb->swap = 0; /* traces show them */
     return verb;
 }
 
@@ -251,10 +252,12 @@ static void batch_done(far_batch *batch) {
 
 
 /* Why the open batch cannot be posted, or 0. */
-static __attribute__((noinline, cold)) int refusal(far_task *t) {
+static __attribute__((noinline, cold)) int refusal(far_task *t, bool dead) {
     int err = t->refused;
     t->refused = 0;
-    if (!err)
+    if (dead) /* nobody publishes our pins any more */
+        far_session_lose(t->session, FAR_ERR_FENCED);
+    if (!err && t->session->lost)
         err = t->lost ? t->lost : t->session->lost;
     return err;
 }
@@ -265,7 +268,8 @@ static __attribute__((noinline, cold)) int refusal(far_task *t) {
  * whose batch completed at once stays the open one. */
 static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited, unsigned *trips) {
     far_batch_box *box = t->open;
-    int err = t->refused || t->session->lost ? refusal(t) : 0;
+    bool dead = atomic_load_explicit(&t->session->pool->dead, memory_order_acquire);
+    int err = t->refused || t->session->lost || dead ? refusal(t, dead) : 0;
     if (!box || box->batch.count == 0)
         return err;
     if (err) {

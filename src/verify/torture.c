@@ -15,6 +15,7 @@
 #define INDEX_NAME "tortured"
 #define PROBLEMS_SHOWN 10
 #define SCAN_LIMIT_MAX 20
+#define TIME_LIMIT 1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
 
 typedef struct run run;
 
@@ -127,10 +128,11 @@ static size_t choose_key(client *c, uint8_t *key) {
 
 
 /* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn value matches
- * no write. */
+ * no write. Half of them have the largest size: only values of one size are updated in place. */
 static size_t make_value(client *c, uint8_t *value) {
     const uint64_t *bounds = c->run->torture->value_bytes;
-    size_t length = (size_t)(bounds[0] + far_random_below(&c->random, bounds[1] - bounds[0] + 1));
+    bool largest = far_random_chance(&c->random, 1, 2);
+    size_t length = (size_t)(largest ? bounds[1] : bounds[0] + far_random_below(&c->random, bounds[1] - bounds[0] + 1));
     uint64_t number = ((uint64_t)c->number + 1) << 40 | ++c->written;
     for (size_t i = 0; i < length; i++)
         value[i] = (uint8_t)(number >> 8 * (i % 8)) ^ (uint8_t)(i / 8 * 31);
@@ -303,16 +305,20 @@ static void client_main(void *arg) {
     client *c = arg;
     run *r = c->run;
     while (c->left && !is_dead(c)) {
-        if (far_session_open(r->nodes[c->node].pool, &c->session) < 0) {
+        far_session *session;
+        int err = far_session_open(r->nodes[c->node].pool, &session);
+        if (err < 0) {
+            char text[160];
+            snprintf(text, sizeof(text), "client %u cannot open a session: %d (%s)", c->number, err, far_strerror(err));
             if (!is_dead(c))
-                problem(r, far_last_error());
+                problem(r, text);
             return;
         }
+        c->session = session; /* from now on it can be declared dead */
         if (r->torture->depth > 1)
             work_async(c);
         else
             work_sync(c);
-        far_session *session = c->session;
         c->session = NULL;
         far_session_close(session);
     }
@@ -534,6 +540,7 @@ int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_resul
         plan_crashes(&r);
         far_sim_set_faults(r.world, fault_bits(torture));
         far_sim_on_verb(r.world, on_verb, &r);
+        far_sim_limit(r.world, TIME_LIMIT);
         far_sim_result how = far_sim_run(r.world);
         far_sim_on_verb(r.world, NULL, NULL);
         if (how != FAR_SIM_ENDED)

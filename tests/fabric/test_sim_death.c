@@ -380,6 +380,16 @@ static void a_memory_node_that_is_down_fails_batches_in_bounded_time(void **stat
     assert_int_equal(rig_run1(&s.r, rig_write(far_addr_make(1, A), &one, 8)), FAR_ERR_UNREACHABLE);
     assert_true(far_sim_now(s.world) - before < 60000);
     assert_int_equal(rig_run1(&s.r, rig_write(A, &one, 8)), 0); /* the other node answers */
+    uint64_t words[40];
+    far_verb many[40];
+    rig fresh;
+    rig_connect(&fresh, s.witness);
+    for (unsigned i = 0; i < 40; i++) /* more than can be outstanding */
+        many[i] = rig_read(far_addr_make(1, A), &words[i], 8);
+    before = far_sim_now(s.world);
+    assert_int_equal(rig_run(&fresh, many, 40), FAR_ERR_UNREACHABLE);
+    assert_true(far_sim_now(s.world) - before < 70000);
+    rig_disconnect(&fresh);
     far_sim_node_down(s.world, 1, false);
     assert_int_equal(word_at(s.memory1, A), 0);
     /* What was posted after the verb that failed must not happen: the connection stays broken. */

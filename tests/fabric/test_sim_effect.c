@@ -218,6 +218,45 @@ static void atomics_in_order_keep_later_verbs_behind_them(void **state) {
 }
 
 
+typedef struct behind_fence {
+    setup s;
+    far_verb_kind kind; /* of the fenced verb */
+    uint64_t seen;
+} behind_fence;
+
+
+/* READ elsewhere; a fenced verb on x; WRITE x. */
+static void run_behind_fence(void *arg) {
+    behind_fence *f = arg;
+    uint64_t seven = 7, nine = 9, elsewhere;
+    far_verb verbs[3] = {rig_read(X + 4096, &elsewhere, 8), rig_write(X, &seven, 8), rig_write(X, &nine, 8)};
+    if (f->kind == FAR_READ)
+        verbs[1] = rig_read(X, &f->seen, 8);
+    verbs[1].flags = FAR_VERB_FENCE;
+    if (rig_run(&f->s.r, verbs, 3) != 0)
+        abort();
+}
+
+
+/* A verb that waits for its fence is overtaken by what has no order to it, and by nothing else. */
+static void only_unordered_verbs_overtake_a_fenced_one(void **state) {
+    (void)state;
+    unsigned overtaken = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        char text[64];
+        snprintf(text, sizeof text, "seed=%u,faults=%s", seed, seed % 2 ? "reorder" : "all");
+        behind_fence f = {.kind = seed % 4 < 2 ? FAR_READ : FAR_WRITE};
+        set_up(&f.s, text);
+        far_sim_start(f.s.r.fabric, "fence", run_behind_fence, &f);
+        assert_int_equal(far_sim_run(f.s.world), FAR_SIM_ENDED);
+        assert_int_equal(word_at(&f.s, X), 9);
+        overtaken += f.kind == FAR_READ && f.seen == 9;
+        tear_down(&f.s);
+    }
+    assert_in_range(overtaken, SEEDS / 20, SEEDS / 2);
+}
+
+
 /* ---- Tearing ---- */
 
 enum { BYTES = 512 };
@@ -300,6 +339,51 @@ static void reads_and_writes_tear_between_units_never_inside(void **state) {
         assert_true(t.torn > 200);
         assert_int_equal(t.split, 0);
     }
+}
+
+
+/* Counts the first and the last unit of the block up in turn: at every moment the last is as large as the first, or one
+ * less. */
+static void run_turns(void *arg) {
+    tearing *t = arg;
+    for (uint64_t version = 1; !t->done; version++) {
+        rig_run1(&t->other, rig_write(X, &version, 8));
+        rig_run1(&t->other, rig_write(X + BYTES - 8, &version, 8));
+    }
+}
+
+
+static void run_turns_reader(void *arg) {
+    tearing *t = arg;
+    for (unsigned round = 0; round < 100; round++) {
+        uint64_t words[BYTES / 8];
+        rig_run1(&t->s.r, rig_read(X, words, BYTES));
+        t->rising += words[BYTES / 8 - 1] > words[0];      /* the last was looked at later */
+        t->falling += words[BYTES / 8 - 1] + 1 < words[0]; /* the last was looked at earlier */
+    }
+    t->done = true;
+}
+
+
+static void a_read_looks_at_its_units_in_any_order(void **state) {
+    (void)state;
+    unsigned rising[2] = {0}, falling[2] = {0};
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        char text[64];
+        tearing t = {0};
+        snprintf(text, sizeof text, "seed=%u,faults=tear,atomic_bytes=%u", seed, seed % 2 ? 64 : 8);
+        set_up(&t.s, text);
+        rig_connect(&t.other, t.s.r.fabric);
+        far_sim_start(t.s.r.fabric, "writer", run_turns, &t);
+        far_sim_start(t.s.r.fabric, "reader", run_turns_reader, &t);
+        assert_int_equal(far_sim_run(t.s.world), FAR_SIM_ENDED);
+        rising[seed % 2] += t.rising;
+        falling[seed % 2] += t.falling;
+        rig_disconnect(&t.other);
+        tear_down(&t.s);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(rising[i] > 10 && falling[i] > 10);
 }
 
 
@@ -472,7 +556,9 @@ int main(void) {
         cmocka_unit_test(ordered_pairs_are_never_reversed),
         cmocka_unit_test(unordered_pairs_are_reversed_under_faults_only),
         cmocka_unit_test(atomics_in_order_keep_later_verbs_behind_them),
+        cmocka_unit_test(only_unordered_verbs_overtake_a_fenced_one),
         cmocka_unit_test(reads_and_writes_tear_between_units_never_inside),
+        cmocka_unit_test(a_read_looks_at_its_units_in_any_order),
         cmocka_unit_test(nothing_tears_without_faults),
         cmocka_unit_test(a_write_becomes_visible_in_rising_order),
         cmocka_unit_test(only_a_successful_atomic_swallows_and_only_a_concurrent_write),

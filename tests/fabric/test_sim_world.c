@@ -299,6 +299,7 @@ typedef struct worker {
     rig r;
     unsigned number;
     far_random random;
+    void *noise;
 } worker;
 
 
@@ -312,6 +313,7 @@ static void run_worker(void *arg) {
         far_verb verbs[3] = {rig_read(addr, words, 320), rig_faa(addr, w->number, &old), rig_write(addr, payload, 200)};
         if (i % 5 == 0)
             verbs[2].flags = FAR_VERB_FENCE;
+        verbs[0].compare = verbs[0].swap = verbs[1].compare = verbs[2].swap = (uintptr_t)w->noise; /* nobody may look */
         if (rig_run(&w->r, verbs, 3) != 0)
             return;
     }
@@ -324,7 +326,7 @@ static void kill_node(void *arg) {
 
 
 /* Runs a little of everything; the trace goes to a text. */
-static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum) {
+static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum, void *noise) {
     size_t size;
     FILE *file = open_memstream(text, &size);
     far_fabric *fabrics[2] = {rig_open("name=mixed,seed=%u,size=1M,faults=all", seed), rig_open("name=mixed")};
@@ -335,6 +337,7 @@ static uint64_t mixed_run(unsigned seed, char **text, uint64_t *memory_sum) {
         char name[16];
         snprintf(name, sizeof name, "w%u", i);
         workers[i].number = i + 1;
+        workers[i].noise = noise;
         far_random_seed(&workers[i].random, i);
         rig_connect(&workers[i].r, fabrics[i % 2]);
         far_sim_start(fabrics[i % 2], name, run_worker, &workers[i]);
@@ -363,10 +366,10 @@ static void the_same_seed_gives_the_same_run_byte_for_byte(void **state) {
     for (unsigned seed = 1; seed <= 5; seed++) {
         char *text[3], *noise = NULL;
         uint64_t hash[3], memory[3];
-        hash[0] = mixed_run(seed, &text[0], &memory[0]);
+        hash[0] = mixed_run(seed, &text[0], &memory[0], NULL);
         noise = malloc(12345 * seed); /* other addresses, same run */
-        hash[1] = mixed_run(seed, &text[1], &memory[1]);
-        hash[2] = mixed_run(seed + 100, &text[2], &memory[2]);
+        hash[1] = mixed_run(seed, &text[1], &memory[1], noise);
+        hash[2] = mixed_run(seed + 100, &text[2], &memory[2], NULL);
         assert_true(hash[0] == hash[1] && memory[0] == memory[1]);
         assert_string_equal(text[0], text[1]);
         assert_true(hash[0] != hash[2] && strcmp(text[0], text[2]) != 0);
@@ -490,6 +493,34 @@ static void a_wait_from_outside_ends_at_the_limit_when_others_tick(void **state)
 }
 
 
+typedef struct ping {
+    far_fabric *fabric;
+    far_parker *own, *other;
+} ping;
+
+
+static void run_ping(void *arg) {
+    ping *p = arg;
+    far_host *host = p->fabric->host;
+    for (;;) {
+        host->ops->unpark(host, p->other);
+        host->ops->park(host, p->own, FAR_TIME_NEVER);
+    }
+}
+
+
+static void clients_that_wake_each_other_for_ever_are_found(void **state) {
+    (void)state;
+    far_fabric *fabric = rig_open("seed=1");
+    far_parker parkers[2] = {{0}, {0}};
+    ping pings[2] = {{fabric, &parkers[0], &parkers[1]}, {fabric, &parkers[1], &parkers[0]}};
+    far_sim_start(fabric, "ping", run_ping, &pings[0]);
+    far_sim_start(fabric, "pong", run_ping, &pings[1]);
+    assert_int_equal(far_sim_run(far_sim_world_of(fabric)), FAR_SIM_LIMIT);
+    fabric->ops->close(fabric);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_are_refused_with_words),
@@ -507,6 +538,7 @@ int main(void) {
         cmocka_unit_test(a_deadlock_of_clients_is_found),
         cmocka_unit_test(a_wait_from_outside_that_cannot_end_fails),
         cmocka_unit_test(a_wait_from_outside_ends_at_the_limit_when_others_tick),
+        cmocka_unit_test(clients_that_wake_each_other_for_ever_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,6 +302,42 @@ static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **stat
 }
 
 
+/* The epoch moves between the look at it and the count: the watch's clock is read just there. */
+static uint64_t clock_that_moves_the_epoch(far_fabric *fabric);
+static const far_watch_ops moving_watch = {.clock = clock_that_moves_the_epoch};
+static far_pool *moving_pool;
+
+
+static uint64_t clock_that_moves_the_epoch(far_fabric *fabric) {
+    fabric->watch = NULL;
+    atomic_fetch_add(&moving_pool->epochs.current, 1);
+    return 0;
+}
+
+
+static int pin_and_tell(far_task *t, void *arg) {
+    int err = far_pin_take(t);
+    *(uint64_t *)arg = far_epoch(t);
+    return err;
+}
+
+
+static void a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew(void **state) {
+    (void)state;
+    far_pool *pool = moving_pool = open_pool(1);
+    far_session *s = open_session(pool);
+    uint64_t first, second;
+    assert_int_equal(call(s, pin_and_tell, &first), 0);
+    pool->fabric->watch = &moving_watch;
+    assert_int_equal(call(s, pin_and_tell, &second), 0);
+    assert_int_equal(second, first + 1);
+    assert_int_equal(atomic_load(&s->pins.held[0]) + atomic_load(&s->pins.held[1]), 0);
+    atomic_fetch_sub(&pool->epochs.current, 1);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
 /* ---- Hooks ---- */
 
 static struct {
@@ -543,6 +579,7 @@ int main(void) {
         cmocka_unit_test_setup(a_stalled_handle_without_a_pin_holds_up_one_move_until_it_ticks, new_world),
         cmocka_unit_test_setup(an_idle_handle_holds_nobody_back_and_wakes_at_the_epoch_of_that_time, new_world),
         cmocka_unit_test_setup(a_dead_handle_holds_back_until_all_its_sessions_are_dead, new_world),
+        cmocka_unit_test_setup(a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew, new_world),
         cmocka_unit_test_setup(hooks_run_once_per_epoch_before_its_first_pin_and_on_waking, new_world),
         cmocka_unit_test_setup(a_wake_that_fails_is_told_and_leaves_nothing_published, new_world),
         cmocka_unit_test_setup(waiting_for_epochs_works_from_every_session, new_world),

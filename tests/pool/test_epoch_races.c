@@ -14,7 +14,7 @@
 #define HANDLES 3
 #define USERS 2
 #define SESSIONS (HANDLES * (USERS + 1))
-#define TURNS 6000
+#define TURNS 12000
 
 typedef struct actor {
     far_session *session;
@@ -86,7 +86,7 @@ static void run_user(far_task *t, void *arg) {
         }
         a->pin = 0;
         far_pin_drop(t);
-        if (chance(1, 4))
+        if (chance(1, 3)) /* long enough for the handle to fall asleep */
             far_sleep(t, far_random_below(&st.random, 1500000));
         else
             far_yield(t);
@@ -253,14 +253,14 @@ static void run_seed(uint64_t seed, bool deaths) {
 
 static void pins_hold_the_epoch_in_every_interleaving(void **state) {
     (void)state;
-    for (uint64_t seed = 1; seed <= 60; seed++)
+    for (uint64_t seed = 1; seed <= 200; seed++)
         run_seed(seed, false);
 }
 
 
 static void pins_of_the_living_hold_and_the_dead_do_not(void **state) {
     (void)state;
-    for (uint64_t seed = 1001; seed <= 1060; seed++)
+    for (uint64_t seed = 1001; seed <= 1200; seed++)
         run_seed(seed, true);
 }
 

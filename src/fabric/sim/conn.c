@@ -313,7 +313,7 @@ static void take_batch(sim_conn *conn, far_batch *batch) {
         nodes[verb->node / 64] |= 1ull << (verb->node % 64);
         if (world->faults)
             sim_fault_mark(world, verb);
-        sim_trace_verb(world, SIM_TRACE_POST, verb, verb->verb.compare, verb->verb.swap, 0);
+        sim_trace_post(world, verb);
         send_or_queue(world, verb);
     }
     for (unsigned i = 0; i < FAR_NODES_MAX / 64; i++)

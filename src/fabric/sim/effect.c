@@ -165,8 +165,11 @@ void sim_unblock_all(far_sim_world *world) {
 
 /* ---- The effect ---- */
 
+/* The first verb that fails takes its time; those behind it are told at once. */
 void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
-    verb->conn->qps[verb->node].failed = true;
+    sim_qp *qp = &verb->conn->qps[verb->node];
+    uint64_t delay = qp->failed ? 0 : world->config.unreachable * SIM_PS;
+    qp->failed = true;
     verb->failed = true;
     verb->state = SIM_EFFECTIVE;
     sim_trace_verb(world, SIM_TRACE_FAIL, verb, 0, 0, 0);
@@ -176,7 +179,7 @@ void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
         sim_conn_release(conn);
         return;
     }
-    sim_push(world, world->now + world->config.unreachable * SIM_PS, SIM_DONE, verb, verb->generation);
+    sim_push(world, world->now + delay, SIM_DONE, verb, verb->generation);
     if (verb->conn->blocked)
         sim_unblock(verb->conn);
 }

@@ -77,7 +77,7 @@ typedef enum far_sim_result {
     FAR_SIM_HELD,     /* a verb of it was held back just now, or it can only wait for one that is */
     FAR_SIM_WAITING,  /* it waits for clients that do not run now: stopped ones, held ones, ones left out of this run */
     FAR_SIM_DEADLOCK, /* it waits, and nothing will ever happen (the state of all clients goes to stderr) */
-    FAR_SIM_LIMIT,    /* virtual time passed its limit: as a rule somebody spins (the state goes to stderr) */
+    FAR_SIM_LIMIT,    /* virtual time passed its limit, or stands still: somebody spins (the state goes to stderr) */
 } far_sim_result;
 const char *far_sim_result_name(far_sim_result result);
 
@@ -109,8 +109,8 @@ typedef struct far_sim_posted {
     uint32_t units; /* into which a WRITE can be cut; 1 for atomics */
     const char *label;
 } far_sim_posted;
-/* fn is told of every verb when it is posted, in order, before any verb of its batch takes effect. It may kill (then
- * the rest of the batch is not posted), not wait. NULL ends it. */
+/* fn is told of every verb when it is posted, in order, before any verb of its batch takes effect. It may kill (the
+ * whole batch counts as posted then; far_sim_kill_exact says how much of it happens), not wait. NULL ends it. */
 void far_sim_on_verb(far_sim_world *world, void (*fn)(void *ctx, const far_sim_posted *posted), void *ctx);
 
 /* ---- Steering: what happens at a certain verb of a client. Every request works once. ---- */

@@ -269,7 +269,8 @@ struct far_sim_world {
     sim_cost cost;
     uint64_t faults, limit; /* begin as in config */
     unsigned fabrics, nodes_made;
-    uint64_t now, sequence, events;
+    uint64_t now, sequence;
+    uint64_t still; /* events since the time moved */
     sim_heap heap;
     sim_memory *memory;
     sim_words words;
@@ -410,6 +411,7 @@ void sim_error(far_sim_world *world, const char *format, ...) __attribute__((for
 void sim_trace(far_sim_world *world, sim_trace_kind kind, const far_sim_client *client, const char *label, uint64_t a);
 void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *verb, uint64_t a, uint64_t b,
                     uint64_t c);
+void sim_trace_post(far_sim_world *world, const sim_verb *verb);
 const char *sim_verb_name(unsigned kind);
 void sim_trace_print(const far_sim_world *world, FILE *file, uint64_t lines);
 

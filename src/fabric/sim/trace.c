@@ -32,6 +32,8 @@ static void print_verb(const sim_trace_entry *e, FILE *file) {
             far_addr_node(e->addr), far_addr_offset(e->addr), e->length);
     if (e->kind == SIM_TRACE_EFFECT)
         print_effect(e, file);
+    else if (e->kind == SIM_TRACE_POST && e->verb == FAR_FAA)
+        fprintf(file, " add %#" PRIx64, e->b);
     else if (e->kind == SIM_TRACE_POST && e->verb >= FAR_CAS)
         fprintf(file, " compare %#" PRIx64 " swap %#" PRIx64, e->a, e->b);
     else if (e->kind == SIM_TRACE_DROP)
@@ -129,6 +131,15 @@ void sim_trace_verb(far_sim_world *world, sim_trace_kind kind, const sim_verb *v
                              .kind = (uint8_t)kind,
                              .verb = verb->verb.kind};
     record(world, &entry);
+}
+
+
+/* Only what the kind of verb uses: the rest may never have been set. */
+void sim_trace_post(far_sim_world *world, const sim_verb *verb) {
+    const far_verb *v = &verb->verb;
+    bool compares = v->kind == FAR_CAS || v->kind == FAR_MASKED_CAS, masked = v->kind == FAR_MASKED_CAS;
+    sim_trace_verb(world, SIM_TRACE_POST, verb, compares ? v->compare : 0,
+                   verb->class == SIM_CLASS_ATOMIC ? v->swap : 0, masked ? v->compare_mask * 3 + v->swap_mask : 0);
 }
 
 

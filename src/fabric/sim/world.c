@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STILL_MAX 2000000 /* events at one instant: somebody goes round in circles */
+
 static far_sim_world *worlds; /* one OS thread, so no lock */
 
 static void world_free(far_sim_world *world);
@@ -127,9 +129,12 @@ bool sim_step(far_sim_world *world, uint64_t bound) {
     if (!world->heap.count || world->heap.events[0].time > bound)
         return false;
     sim_event event = world->heap.events[0];
+    if (event.time > world->now)
+        world->still = 0;
+    else if (world->still++ > STILL_MAX)
+        return false;
     heap_pop(&world->heap);
     world->now = event.time;
-    world->events++;
     handle(world, &event);
     return true;
 }
@@ -318,7 +323,7 @@ void sim_run_outside(far_sim_world *world, atomic_uint *token, uint64_t until) {
         }
         if (sim_step(world, world->bound))
             continue;
-        if (until != SIM_NEVER && (until <= limit || !world->heap.count))
+        if (until != SIM_NEVER && (until <= limit || !world->heap.count) && world->still <= STILL_MAX)
             pass_time(world, until);
         else
             give_up(world, world->heap.count ? "limit" : "deadlock");
