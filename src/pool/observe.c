@@ -196,6 +196,8 @@ static int heed(far_task *t, far_quarantine *q, uint64_t word, view *v) {
     uint32_t sequence = far_sweep_sequence(word);
     far_sweep_phase phase = far_sweep_phase_of(word);
     bool choosing = phase == FAR_SWEEP_NONE && far_sweep_owner(word) != 0;
+    if (phase != FAR_SWEEP_NONE && far_sweep_owner(word) == 0) /* its sweeper could not finish: somebody must */
+        atomic_store_explicit(&far_task_pool(t)->dead_seen, true, memory_order_relaxed);
     int err = read_entries(t, v);
     if (err < 0)
         return err;

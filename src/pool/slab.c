@@ -465,10 +465,12 @@ int far_memory_leave_blocks(far_task *t) {
     while (err >= 0) {
         far_gives gives = {0};
         far_block_id id = {0, 0};
+        bool away = false;
         pthread_mutex_lock(&m->lock);
         far_held *b = m->blocks;
         if (b != NULL) {
             id = b->id;
+            away = b->away;
             far_held_collect(m, b, &gives);
             far_held_remove(m, b);
         }
@@ -478,6 +480,8 @@ int far_memory_leave_blocks(far_task *t) {
         err = far_give_back(t, &gives);
         if (err == 0)
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
+        if (err == FAR_ERR_CORRUPT && away)
+            err = 0; /* the sweep that covered it made it free, which we have not heard of yet */
     }
     return err < 0 ? err : 0;
 }
