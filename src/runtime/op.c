@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_TRIES 3   /* of an operation that finds no memory while retired memory waits */
+#define MEMORY_TRIES 6   /* of an operation that finds no memory while retired memory waits */
 #define MEMORY_EPOCHS 4  /* until what was retired under the oldest pin can be reused */
 #define GETS_TOGETHER 32 /* at most, in one task */
 
@@ -139,6 +139,8 @@ int far_wait_for_memory(far_task *t, unsigned tries) {
     far_count_retry(t);
     far_epoch_request(t->session->pool);
     int err = far_wait_epochs(t, MEMORY_EPOCHS);
+    if (err >= 0)
+        err = far_memory_tick(t);
     return err < 0 ? err : 1;
 }
 
