@@ -230,10 +230,8 @@ static int choose_pool(bench_config *config, const char *pool) {
     char size[24], seed[24];
     snprintf(size, sizeof(size), "%" PRIu64 "M", pool_bytes(config) >> 20);
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
-    if (!pool)
-        pool = getenv("FARINDEX_POOL");
-    int length = pool && *pool ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
-                               : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
+    int length = pool ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
+                      : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
     if (length >= (int)sizeof(config->uri))
         return cli_wrong_usage("bench", "--pool: the URI is too long");
     config->sim = strncmp(config->uri, "sim:", 4) == 0;

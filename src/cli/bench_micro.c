@@ -1,6 +1,8 @@
 /* farindex bench --micro: what the software between an index and its memory costs. Verbs on the fabric `local` and switches of
- * coroutines, each beside its floor: the same accesses without farindex, at the same random places of as much memory. Measured and
- * floor alternate, and the best of several repetitions counts, so that a busy machine disturbs both alike. */
+ * coroutines, each beside its floor: the same accesses without farindex, at the same random places of as much memory. Twice: with each
+ * place found in what was read before, as in a search (that is what waiting is for), and with places known in advance, where a
+ * processor overlaps the cache misses of plain copies. Measured and floor alternate in short turns, and the best turn counts, so that
+ * a busy machine disturbs both alike. */
 #include "cli/bench.h"
 #include "pool/handle.h"
 #include "runtime/coroutine.h"
@@ -13,12 +15,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define MEMORY_BYTES (64ull << 20)
-#define POOL_URI "local:192M"
+#define MEMORY_BYTES (128ull << 20)
+#define POOL_URI "local:256M"
 #define POOL_FROM (96ull << 20) /* beyond what the pool itself uses */
-#define PLACES (1u << 14)       /* random offsets, drawn before measuring */
-#define REPETITIONS 9
-#define ROUNDS 200000
+#define FILL 0x0101010101010101ull
+#define PLACES (1u << 20) /* random offsets, drawn before measuring: they touch far more than the caches hold */
+#define TURNS 150
+#define ROUNDS (1u << 14) /* of a turn */
+#define SIM_TURNS 9
 #define SIM_URI "sim:size=64M,memory_nodes=2,watch=off"
 #define SIM_FROM (32ull << 20)
 #define SIM_TASKS 16
@@ -27,16 +31,19 @@
 typedef struct micro {
     far_pool *pool;
     far_session *session;
-    char *plain; /* the floor's memory */
+    char *plain;    /* the floor's memory */
+    unsigned first; /* of the places */
     uint32_t places[PLACES];
-    char buffer[4 * 64] __attribute__((aligned(64)));
+    _Alignas(64) uint64_t words[4 * 8]; /* what was read */
+    int error;
     far_context *outer, *inner;
 } micro;
 
 typedef struct measurement {
     const char *name, *what, *floor_what;
+    int (*task)(far_task *t, void *m); /* NULL: run */
     void (*run)(micro *m);
-    void (*floor)(micro *m); /* NULL: there is none */
+    void (*floor)(micro *m);
     double best, best_floor; /* ns for one */
 } measurement;
 
@@ -49,7 +56,13 @@ static double seconds(void) {
 
 
 static uint64_t place(const micro *m, unsigned i) {
-    return m->places[i % PLACES];
+    return m->places[(m->first + i) % PLACES];
+}
+
+
+/* The same, but known only when the word is: all of them are FILL. */
+static uint64_t place_after(const micro *m, unsigned i, uint64_t word) {
+    return place(m, i) ^ (word ^ FILL);
 }
 
 
@@ -65,9 +78,22 @@ static int read_task(far_task *t, void *arg) {
     micro *m = arg;
     int err = 0;
     for (unsigned i = 0; i < ROUNDS && !err; i++) {
-        far_read(t, POOL_FROM + place(m, i), m->buffer, 64);
+        far_read(t, POOL_FROM + place(m, i), m->words, 64);
         err = far_wait(t);
-        look_at(m->buffer);
+        look_at(m->words);
+    }
+    return err;
+}
+
+
+static int chase_task(far_task *t, void *arg) {
+    micro *m = arg;
+    int err = 0;
+    m->words[0] = FILL;
+    for (unsigned i = 0; i < ROUNDS && !err; i++) {
+        far_read(t, POOL_FROM + place_after(m, i, m->words[0]), m->words, 64);
+        err = far_wait(t);
+        look_at(m->words);
     }
     return err;
 }
@@ -77,10 +103,22 @@ static int cas_task(far_task *t, void *arg) {
     micro *m = arg;
     int err = 0;
     for (unsigned i = 0; i < ROUNDS && !err; i++) {
-        uint64_t old;
-        far_cas(t, POOL_FROM + place(m, i), i, i + 1, &old);
+        far_cas(t, POOL_FROM + place(m, i), FILL, FILL, m->words);
         err = far_wait(t);
-        look_at(&old);
+        look_at(m->words);
+    }
+    return err;
+}
+
+
+static int chase_cas_task(far_task *t, void *arg) {
+    micro *m = arg;
+    int err = 0;
+    m->words[0] = FILL;
+    for (unsigned i = 0; i < ROUNDS && !err; i++) {
+        far_cas(t, POOL_FROM + place_after(m, i, m->words[0]), FILL, FILL, m->words);
+        err = far_wait(t);
+        look_at(m->words);
     }
     return err;
 }
@@ -91,26 +129,11 @@ static int batch_task(far_task *t, void *arg) {
     int err = 0;
     for (unsigned i = 0; i < ROUNDS && !err; i += 4) {
         for (unsigned k = 0; k < 4; k++)
-            far_read(t, POOL_FROM + place(m, i + k), m->buffer + 64 * k, 64);
+            far_read(t, POOL_FROM + place(m, i + k), m->words + 8 * k, 64);
         err = far_wait(t);
-        look_at(m->buffer);
+        look_at(m->words);
     }
     return err;
-}
-
-
-static void run_read(micro *m) {
-    far_session_call(m->session, FAR_STATS_OTHER, false, read_task, m);
-}
-
-
-static void run_cas(micro *m) {
-    far_session_call(m->session, FAR_STATS_OTHER, false, cas_task, m);
-}
-
-
-static void run_batch(micro *m) {
-    far_session_call(m->session, FAR_STATS_OTHER, false, batch_task, m);
 }
 
 
@@ -118,8 +141,17 @@ static void run_batch(micro *m) {
 
 static void copy_plain(micro *m) {
     for (unsigned i = 0; i < ROUNDS; i++) {
-        memcpy(m->buffer, m->plain + place(m, i), 64);
-        look_at(m->buffer);
+        memcpy(m->words, m->plain + place(m, i), 64);
+        look_at(m->words);
+    }
+}
+
+
+static void chase_plain(micro *m) {
+    m->words[0] = FILL;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        memcpy(m->words, m->plain + place_after(m, i, m->words[0]), 64);
+        look_at(m->words);
     }
 }
 
@@ -127,18 +159,32 @@ static void copy_plain(micro *m) {
 static void copy_plain_by_four(micro *m) {
     for (unsigned i = 0; i < ROUNDS; i += 4) {
         for (unsigned k = 0; k < 4; k++)
-            memcpy(m->buffer + 64 * k, m->plain + place(m, i + k), 64);
-        look_at(m->buffer);
+            memcpy(m->words + 8 * k, m->plain + place(m, i + k), 64);
+        look_at(m->words);
     }
+}
+
+
+static uint64_t cas_word(char *at) {
+    uint64_t old = FILL;
+    atomic_compare_exchange_strong_explicit((_Atomic uint64_t *)at, &old, FILL, memory_order_seq_cst, memory_order_seq_cst);
+    return old;
 }
 
 
 static void cas_plain(micro *m) {
     for (unsigned i = 0; i < ROUNDS; i++) {
-        uint64_t old = i;
-        atomic_compare_exchange_strong_explicit((_Atomic uint64_t *)(m->plain + place(m, i)), &old, i + 1, memory_order_seq_cst,
-                                                memory_order_seq_cst);
-        look_at(&old);
+        m->words[0] = cas_word(m->plain + place(m, i));
+        look_at(m->words);
+    }
+}
+
+
+static void chase_cas_plain(micro *m) {
+    m->words[0] = FILL;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        m->words[0] = cas_word(m->plain + place_after(m, i, m->words[0]));
+        look_at(m->words);
     }
 }
 
@@ -197,7 +243,7 @@ static double sim_verbs_per_second(uint64_t seed) {
     double best = 0;
     if (far_pool_open(SIM_URI, NULL, &pool) < 0 || far_session_open(pool, &session) < 0)
         cli_failed("%s: %s", SIM_URI, far_last_error());
-    for (unsigned repetition = 0; session && repetition < REPETITIONS; repetition++) {
+    for (unsigned turn = 0; session && turn < SIM_TURNS; turn++) {
         sim_work work = {.left = SIM_VERBS};
         far_random_seed(&work.random, seed);
         double begin = seconds();
@@ -255,21 +301,31 @@ static int touch_task(far_task *t, void *arg) {
 }
 
 
-static void measure(micro *m, measurement *measurements, unsigned count) {
+static void take_turn(micro *m, measurement *measured) {
+    m->first += ROUNDS; /* no turn finds the lines of the one before in the caches */
+    double begin = seconds();
+    if (measured->run)
+        measured->run(m);
+    else if (far_session_call(m->session, FAR_STATS_OTHER, false, measured->task, m) < 0)
+        m->error = 1;
+    double middle = seconds();
+    measured->floor(m);
+    double end = seconds();
+    measured->best = fmin(measured->best, (middle - begin) * 1e9 / ROUNDS);
+    measured->best_floor = fmin(measured->best_floor, (end - middle) * 1e9 / ROUNDS);
+}
+
+
+static int measure(micro *m, measurement *measurements, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         measurements[i].best = measurements[i].best_floor = INFINITY;
-    for (unsigned repetition = 0; repetition < REPETITIONS; repetition++)
-        for (unsigned i = 0; i < count; i++) {
-            double begin = seconds();
-            measurements[i].run(m);
-            double middle = seconds();
-            measurements[i].floor(m);
-            double end = seconds();
-            measurements[i].best = fmin(measurements[i].best, (middle - begin) * 1e9 / ROUNDS);
-            measurements[i].best_floor = fmin(measurements[i].best_floor, (end - middle) * 1e9 / ROUNDS);
-            cli_progress("measuring: %u of %u", repetition + 1, REPETITIONS);
-        }
+    for (unsigned turn = 0; turn < TURNS && !m->error; turn++) {
+        for (unsigned i = 0; i < count; i++)
+            take_turn(m, &measurements[i]);
+        cli_progress("measuring: %u of %u", turn + 1, TURNS);
+    }
     cli_progress_end();
+    return m->error ? cli_failed("a verb failed: %s", far_last_error()) : 0;
 }
 
 
@@ -297,10 +353,16 @@ static void show(const measurement *measurements, unsigned count, double sim_rat
 
 int bench_micro(uint64_t seed, FILE *table, FILE *json) {
     measurement measurements[] = {
-        {"read", "READ of 64 bytes", "copy of 64 bytes", run_read, copy_plain, 0, 0},
-        {"read_batch_4", "READ of 64 bytes, in batches of four (each)", "copy of 64 bytes, by four", run_batch, copy_plain_by_four, 0, 0},
-        {"cas", "CAS", "atomic compare-exchange", run_cas, cas_plain, 0, 0},
-        {"switch", "switch of coroutines", "indirect call and return", run_switch, call_plain, 0, 0},
+        {.name = "read", .what = "READ of 64 bytes", .floor_what = "copy of 64 bytes", .task = chase_task, .floor = chase_plain},
+        {.name = "cas", .what = "CAS", .floor_what = "compare-exchange", .task = chase_cas_task, .floor = chase_cas_plain},
+        {.name = "read_ahead", .what = "READ, places known in advance", .floor_what = "copy", .task = read_task, .floor = copy_plain},
+        {.name = "read_batch_4",
+         .what = "READ, places known, batches of four (each)",
+         .floor_what = "copy, four at a time",
+         .task = batch_task,
+         .floor = copy_plain_by_four},
+        {.name = "cas_ahead", .what = "CAS, places known in advance", .floor_what = "compare-exchange", .task = cas_task, .floor = cas_plain},
+        {.name = "switch", .what = "switch of coroutines", .floor_what = "indirect call", .run = run_switch, .floor = call_plain},
     };
     const unsigned count = sizeof(measurements) / sizeof(measurements[0]);
     micro *m = calloc(1, sizeof(*m));
@@ -309,8 +371,9 @@ int bench_micro(uint64_t seed, FILE *table, FILE *json) {
     int err = prepare(m, seed);
     if (!err && far_session_call(m->session, FAR_STATS_OTHER, false, touch_task, NULL) < 0)
         err = cli_failed("the pool's memory cannot be written");
+    if (!err)
+        err = measure(m, measurements, count);
     if (!err) {
-        measure(m, measurements, count);
         double sim_rate = sim_verbs_per_second(seed);
         if (sim_rate > 0)
             show(measurements, count, sim_rate, table, json);

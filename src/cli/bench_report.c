@@ -199,7 +199,7 @@ static void print_head(FILE *file) {
 static void print_row(FILE *file, const bench_result *result) {
     const far_stats *stats = &result->stats;
     fprintf(file, "%-8s %-8s", result->kind->kind->name, far_ycsb_name(result->workload));
-    cell(file, 9, 4, mops(result));
+    cell(file, 9, mops(result) < 0.01 ? 6 : 4, mops(result));
     cell(file, 9, 2, quantile_us(&result->latency, 1, 2));
     cell(file, 9, 2, quantile_us(&result->latency, 99, 100));
     cell(file, 9, 2, quantile_us(&result->latency, 999, 1000));

@@ -278,8 +278,7 @@ bool far_epoch_is_awake(const far_pool *pool) {
 
 
 /* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
- * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, that is k epochs later than any pin that existed.
- */
+ * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
 int far_wait_epochs(far_task *t, unsigned k) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)

@@ -17,6 +17,7 @@ far_aside far_aside_begin(far_task *t) {
 
 
 void far_aside_end(far_task *t, far_aside aside) {
+    far_box_back(t);
     t->open = aside.open;
     t->refused = aside.refused;
     t->background = aside.background;

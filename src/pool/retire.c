@@ -387,8 +387,7 @@ static int hand_over(far_task *t, far_memory *heir) {
 /* The last one waits, but not for ever: what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
-    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), pause = far_rtt(t) < tick / 4 ? tick / 4 : far_rtt(t);
-    int err = 0; /* others let the epoch move when their housekeeping comes round, not sooner */
+    int err = 0;
     for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
         pthread_mutex_lock(&m->lock);
         bool waits = m->retired.count > 0 || m->late.count > 0 || m->drop_count > 0;
@@ -399,7 +398,7 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, pause);
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / 8); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)

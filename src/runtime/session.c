@@ -138,6 +138,7 @@ void far_back_off(far_task *t, unsigned attempt) {
 static void task_end(far_task *t) {
     far_session *s = t->session;
     far_start(t); /* nothing must stay open; an error here has nobody to tell */
+    far_box_back(t);
     far_task_wait_for(t, FAR_WAIT_ALL);
     far_unlatch_all(t);
     far_pin_drop(t);

@@ -19,6 +19,7 @@ typedef struct far_batch_box {
     far_batch batch; /* first: the fabric gives this back */
     uint32_t capacity, fences;
     bool waited;
+    bool conditional; /* holds CASes, which can fail */
     struct far_batch_box *next;
 } far_batch_box;
 
@@ -119,6 +120,7 @@ void far_session_lose(far_session *s, int status); /* a verb failed: fences itse
 /* Between batch.c, scratch.c and session.c. */
 void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
 void far_task_batch_done(far_task *t);
+void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);
 void far_scratch_free(far_session *s);
 void far_ops_free(far_session *s); /* op.c */

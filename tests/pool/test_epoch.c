@@ -1,5 +1,4 @@
-/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, and the rules under threads.
- */
+/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, the rules under threads. */
 #include "index/index.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -135,10 +134,42 @@ static void push(far_pool *pool, unsigned times) {
 }
 
 
+/* Time that passes only when the test says so (but never stands quite still). */
+static uint64_t hand_time;
+
+
+static uint64_t hand_now(far_host *host) {
+    (void)host;
+    return hand_time += 10;
+}
+
+
+static far_host_ops hand_ops;
+static far_host hand_host = {&hand_ops};
+
+
+static void set_time_by_hand(far_pool *pool) {
+    hand_ops = *far_host_threads.ops;
+    hand_ops.now = hand_now;
+    hand_time = far_host_now(&far_host_threads);
+    pool->fabric->host = &hand_host;
+}
+
+
+static void let_it_fall_asleep(far_pool *pool) {
+    for (int i = 0; i < 2; i++) { /* the first takes note of the last pin */
+        poll_times(pool, 1);
+        hand_time += 20 * far_housekeeping_tick(pool);
+        poll_times(pool, 1);
+    }
+}
+
+
 static void a_pin_costs_a_background_round_trip_only_after_idleness(void **state) {
     (void)state;
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
+    set_time_by_hand(pool);
     hold h;
     far_stats before = s->stats[FAR_OP_GET];
     take(&h, s);
@@ -152,10 +183,7 @@ static void a_pin_costs_a_background_round_trip_only_after_idleness(void **state
         drop(&h);
     }
     assert_int_equal(s->stats[FAR_OP_GET].background_round_trips - before.background_round_trips, 0);
-    sleep_ms(15);
-    poll_times(pool, 2);
-    sleep_ms(15);
-    poll_times(pool, 2);
+    let_it_fall_asleep(pool);
     assert_int_equal(published(s), 0);
     take(&h, s);
     drop(&h);
@@ -437,6 +465,7 @@ static void hooks_run_once_per_epoch_before_its_first_pin_and_on_waking(void **s
     memset(&hooked, 0, sizeof(hooked));
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
+    set_time_by_hand(pool);
     pool->indexes = &index;
     hold h;
     uint64_t epoch = global(s);
@@ -452,8 +481,7 @@ static void hooks_run_once_per_epoch_before_its_first_pin_and_on_waking(void **s
     push(pool, 2);
     assert_int_equal(hooked.count, 4);
     assert_int_equal(hooked.seen[3], epoch + 3);
-    sleep_ms(15);
-    poll_times(pool, 2);
+    let_it_fall_asleep(pool);
     assert_int_equal(published(s), 0);
     push(pool, 5); /* asleep: no hook */
     assert_int_equal(hooked.count, 4);
