@@ -1,5 +1,5 @@
-/* The toy map in the simulator: death at every verb, and for each fault that it can be given the interleaving that shows it; the sound
- * map passes the same interleaving. */
+/* The toy map in the simulator: death at every verb, and for each fault that it can be given the interleaving that
+ * shows it; the sound map passes the same interleaving. */
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
@@ -156,7 +156,8 @@ static void a_writer_that_dies_leaves_all_or_nothing(void **state) {
 }
 
 
-/* b writes another key of the slot between a's READ and a's publishing. Returns whether both are there and were promised. */
+/* b writes another key of the slot between a's READ and a's publishing. Returns whether both are there and were
+ * promised. */
 static bool keeps_both_writes(const char *options) {
     stage s;
     set_up(&s, options);
@@ -241,7 +242,8 @@ static void a_slot_never_points_to_an_unwritten_bucket(void **state) {
 }
 
 
-/* b reads the slot, then a replaces the bucket twice. Returns whether b's read is good and nobody touched free memory. */
+/* b reads the slot, then a replaces the bucket twice. Returns whether b's read is good and nobody touched free memory.
+ */
 static bool keeps_what_others_read(const char *options) {
     stage s;
     set_up(&s, options);
