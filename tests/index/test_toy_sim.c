@@ -2,6 +2,7 @@
  * shows it; the sound map passes the same interleaving. */
 #include "fabric/sim/sim.h"
 #include "farindex.h"
+#include "index/toy/toy.h"
 #include "pool/handle.h"
 
 #include <setjmp.h>
@@ -299,6 +300,29 @@ static void the_lock_of_a_dead_client_is_taken_over(void **state) {
 }
 
 
+/* After a sweep no word names a dead client. */
+static void a_sweep_frees_the_locks_of_the_dead(void **state) {
+    (void)state;
+    stage s;
+    uint64_t lock;
+    set_up(&s, "slots=1,locks=on");
+    far_addr addr = toy_slot_addr(s.b.index->state, 0) + 8;
+    const char *word = (const char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr);
+    start(&s.a, "a", put, "k", "never");
+    far_sim_stop_before(s.a.client, (far_sim_match){.point = "toy:locked"});
+    assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_STOPPED);
+    far_sim_kill(s.a.pool->fabric);
+    far_sim_resume(s.a.client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    memcpy(&lock, word, 8);
+    assert_int_not_equal(lock, 0);
+    assert_int_equal(far_pool_check(s.b.session, 1, fail_at_problem, NULL), 0);
+    memcpy(&lock, word, 8);
+    assert_int_equal(lock, 0);
+    tear_down(&s);
+}
+
+
 /* A live holder is waited for. */
 static void the_lock_of_a_live_client_is_respected(void **state) {
     (void)state;
@@ -344,6 +368,7 @@ int main(void) {
         cmocka_unit_test(a_slot_never_points_to_an_unwritten_bucket),
         cmocka_unit_test(memory_that_others_read_is_not_reused),
         cmocka_unit_test(the_lock_of_a_dead_client_is_taken_over),
+        cmocka_unit_test(a_sweep_frees_the_locks_of_the_dead),
         cmocka_unit_test(the_lock_of_a_live_client_is_respected),
         cmocka_unit_test(a_get_after_a_put_sees_it),
     };
