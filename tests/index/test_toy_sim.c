@@ -1,5 +1,6 @@
 /* The toy map in the simulator: death at every verb, and for each fault that it can be given the interleaving that
  * shows it; the sound map passes the same interleaving. */
+#include "index/toy/toy.h"
 #include "stage.h"
 
 #include <string.h>
@@ -177,6 +178,28 @@ static void the_lock_of_a_dead_client_is_taken_over(void **state) {
 }
 
 
+/* After a sweep no word names a dead client. */
+static void a_sweep_frees_the_locks_of_the_dead(void **state) {
+    (void)state;
+    stage s;
+    uint64_t lock;
+    set_up(&s, "slots=1,locks=on");
+    far_addr addr = toy_slot_addr(s.b.index->state, 0) + 8;
+    const char *word = (const char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr);
+    stage_start(&s.a, FAR_OP_PUT, "k", "never");
+    stage_stop_at(&s.a, (far_sim_match){.point = "toy:locked"});
+    far_sim_kill(s.a.pool->fabric);
+    far_sim_resume(s.a.client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    memcpy(&lock, word, 8);
+    assert_int_not_equal(lock, 0);
+    assert_int_equal(far_pool_check(s.b.session, 1, NULL, NULL), 0);
+    memcpy(&lock, word, 8);
+    assert_int_equal(lock, 0);
+    stage_tear_down(&s);
+}
+
+
 /* A live holder is waited for. */
 static void the_lock_of_a_live_client_is_respected(void **state) {
     (void)state;
@@ -221,6 +244,7 @@ int main(void) {
         cmocka_unit_test(a_slot_never_points_to_an_unwritten_bucket),
         cmocka_unit_test(memory_that_others_read_is_not_reused),
         cmocka_unit_test(the_lock_of_a_dead_client_is_taken_over),
+        cmocka_unit_test(a_sweep_frees_the_locks_of_the_dead),
         cmocka_unit_test(the_lock_of_a_live_client_is_respected),
         cmocka_unit_test(a_get_after_a_put_sees_it),
     };
