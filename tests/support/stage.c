@@ -34,7 +34,7 @@ void stage_open(stage *s, const char *kind, const char *options, const char *sim
 }
 
 
-static int fail_at_problem(void *ctx, const char *what) {
+int stage_fail_at_problem(void *ctx, const char *what) {
     (void)ctx;
     fail_msg("%s", what);
     return 1;
@@ -47,9 +47,9 @@ void stage_check(stage *s) {
         i++;
     stage_actor *a = actor_at(s, i);
     far_pool_usage usage;
-    assert_int_equal(far_index_check(a->session, a->index, fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(a->session, 1, fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(a->session, a->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(a->session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(a->session, 0, stage_fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_stat(a->session, &usage), 0);
     assert_int_equal(usage.leaked, 0);
     for (unsigned e = 0; far_sim_watch_error(s->world, e); e++)

@@ -51,6 +51,7 @@ typedef struct stage {
 void stage_open(stage *s, const char *kind, const char *options, const char *sim);
 void stage_close(stage *s);      /* after stage_check */
 void stage_check(stage *s);      /* a living actor finds the index sound, nothing lost after a sweep, and the watch has no error */
+int stage_fail_at_problem(void *ctx, const char *what); /* for far_index_check and far_pool_check */
 void stage_tear_down(stage *s);  /* without a check: for stories that must go wrong */
 
 /* An operation as a client: it runs when it is run. Keys and values as C strings, or bytes. */
