@@ -26,6 +26,7 @@ typedef struct actor { /* a client of one compute node, with keys of its own */
     int result;
     far_sweep_result swept;
     bool all, repair;
+    far_addr object;
 } actor;
 
 typedef struct stage {
@@ -618,6 +619,76 @@ static void what_is_given_back_during_a_sweep_is_not_reused_before_its_time(void
 }
 
 
+static int alloc_object(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 512, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int retire_object(far_task *t, void *arg) {
+    actor *a = arg;
+    int err = far_pin_take(t);
+    far_retire(t, NULL, 5, a->object, 512);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* 1: it got the object that others may still hold. */
+static int alloc_many(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    far_point(t, "test:pinned");
+    for (unsigned i = 0; i < 300 && err == 0; i++) {
+        err = far_alloc(t, NULL, 5, 512, 0, FAR_ALLOC_ON_NODE, &object);
+        if (err == 0 && object.addr == a->object)
+            err = 1;
+    }
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void alloc_and_tell(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->session, FAR_STATS_OTHER, true, alloc_many, a);
+}
+
+
+/* The owner of the block has not heard of the sweep when others already give back there what they have just retired. */
+static void an_owner_that_has_not_heard_of_the_sweep_takes_nothing_early(void **state) {
+    (void)state;
+    stage s;
+    set_up_with(&s, 8, "none", 1); /* nobody ticks for the owner */
+    actor *owner = &s.actors[0], *other = &s.actors[1], *sweeper = &s.actors[2];
+    assert_int_equal(far_session_call(owner->session, FAR_STATS_OTHER, true, alloc_object, owner), 0);
+    start(owner, "owner", alloc_and_tell);
+    far_sim_stop_before(owner->client, (far_sim_match){.point = "test:pinned"});
+    assert_int_equal(far_sim_run_client(owner->client), FAR_SIM_STOPPED);
+    sweeper->all = sweeper->repair = true;
+    start(sweeper, "sweeper", sweep_and_tell);
+    far_sim_run_for(s.world, 20000000);
+    assert_false(far_sim_ended(sweeper->client));
+    other->object = owner->object;
+    assert_int_equal(far_session_call(other->session, FAR_STATS_OTHER, true, retire_object, other), 0);
+    assert_int_equal(((far_quarantine *)other->pool->quarantine)->phase, FAR_SWEEP_QUARANTINE);
+    assert_int_equal(((far_quarantine *)owner->pool->quarantine)->phase, FAR_SWEEP_NONE);
+    far_sim_resume(owner->client);
+    run_all(&s);
+    assert_int_equal(owner->result, 0);
+    assert_int_equal(sweeper->result, 0);
+    assert_nothing_lost(&s, other);
+    tear_down(&s);
+}
+
+
 /* A worker dies somewhere, beside another worker and sweeps of both kinds; then another dies, perhaps the sweeper. */
 static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
     (void)state;
@@ -746,6 +817,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),
         cmocka_unit_test(a_sweep_waits_for_what_is_about_to_be_linked),
         cmocka_unit_test(what_is_given_back_during_a_sweep_is_not_reused_before_its_time),
+        cmocka_unit_test(an_owner_that_has_not_heard_of_the_sweep_takes_nothing_early),
         cmocka_unit_test(random_deaths_beside_work_and_sweeps_lose_nothing),
         cmocka_unit_test(a_sweep_cut_off_anywhere_is_done_by_the_next),
         cmocka_unit_test(a_sweep_of_the_dead_cut_off_anywhere_is_done_by_the_next),
