@@ -678,6 +678,7 @@ static void an_owner_that_has_not_heard_of_the_sweep_takes_nothing_early(void **
     assert_false(far_sim_ended(sweeper->client));
     other->object = owner->object;
     assert_int_equal(far_session_call(other->session, FAR_STATS_OTHER, true, retire_object, other), 0);
+    far_sim_sleep(s.world, 5000000); /* it is given back in the background */
     assert_int_equal(((far_quarantine *)other->pool->quarantine)->phase, FAR_SWEEP_QUARANTINE);
     assert_int_equal(((far_quarantine *)owner->pool->quarantine)->phase, FAR_SWEEP_NONE);
     far_sim_resume(owner->client);
