@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define SWEEP_TRIES 1000 /* while somebody else sweeps */
+#define CLOSE_PAUSE_NS 10000
 
 
 /* Names and kinds. */
@@ -119,23 +120,51 @@ int far_index_open(far_session *s, const char *name, far_index **index) {
 }
 
 
-static int run_close(far_task *t, void *arg) {
+typedef struct closing {
+    far_index *index;
+    atomic_bool done;
+} closing;
+
+
+static void run_close(far_task *t, void *arg) {
+    closing *c = arg;
     t->label = "close";
-    far_catalog_close(t, arg);
-    return 0;
+    t->background = true;
+    far_catalog_close(t, c->index);
+    atomic_store_explicit(&c->done, true, memory_order_release); /* c is gone from here */
 }
 
 
+static bool start_close(far_pool *pool, closing *c) {
+    far_session_enter(pool->own);
+    bool started = far_task_new(pool->own, FAR_STATS_OTHER, run_close, c) != NULL;
+    far_session_leave(pool->own);
+    return started;
+}
+
+
+/* The close is a task of the handle's own session, and may have to wait for tasks of others (hooks, which use the index). Whoever is
+ * inside the own session keeps housekeeping, which drives those, out: so the caller waits outside, and lends a hand. */
 void far_index_close(far_index *index) {
     if (!index)
         return;
     far_pool *pool = index->pool;
+    closing c = {.index = index};
     if (far_pool_enter(pool) < 0) {
         far_catalog_close_locally(index);
         return;
     }
+    far_host *host = pool->fabric->host;
+    bool started = false;
     far_pool_reference(pool); /* the index may hold the last one */
-    far_session_call(pool->own, FAR_STATS_OTHER, true, run_close, index);
+    for (;;) {
+        started = started || start_close(pool, &c);
+        far_housekeeping(pool);
+        if (atomic_load_explicit(&c.done, memory_order_acquire))
+            break;
+        far_parker parker = {0};
+        host->ops->park(host, &parker, far_host_now(host) + CLOSE_PAUSE_NS);
+    }
     far_pool_leave(pool);
     far_pool_release(pool);
 }
@@ -299,10 +328,15 @@ int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
 }
 
 
+static int refuse_null_problem(far_session *s) {
+    return s ? far_fail(FAR_ERR_INVALID, "problem: is NULL") : far_fail(FAR_ERR_INVALID, "session: is NULL");
+}
+
+
 int far_index_check(far_session *s, far_index *index, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     measuring m = {.index = index, .report = &report};
-    int err = measure(s, &m, run_check);
+    int err = problem ? measure(s, &m, run_check) : refuse_null_problem(s);
     if (err >= 0)
         err = far_report_tell(&report, problem, ctx);
     far_report_free(&report);
@@ -411,15 +445,15 @@ static int run_pool_check(far_task *t, void *arg) {
         far_report_problem(check->report, "%s", far_last_error());
         return 0;
     }
-    if (err < 0 || check->report->count)
-        return err;
-    return far_write_word(t, far_addr_make(0, FAR_SUPER_LEAKED), swept.leaked_bytes - swept.repaired_bytes);
+    return err;
 }
 
 
 int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     pool_check check = {&report, repair != 0};
+    if (!problem)
+        return refuse_null_problem(s);
     int err = far_call_enter(s);
     if (err < 0)
         return err;

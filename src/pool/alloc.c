@@ -93,6 +93,8 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
         if (result == 0)
             result = stock_nodes(t, class, first, nodes, true, where);
     }
+    if (result == 0)
+        result = far_drops_tick(t);
     if (result == 0 && (result = far_slabs_trim(t, true)) == 0) /* what other classes left may do */
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
     if (result == 1 && node == FAR_NODE_ANY)
@@ -124,7 +126,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
             f->entry = (far_entry){far_block_base(&pool->geometry, head), 0};
             f->zero = true;
         }
-        if (result == 0 && round == 0)
+        if (result == 0 && round == 0 && (result = far_drops_tick(t)) == 0)
             result = far_slabs_trim(t, true);
     }
     return result;

@@ -48,9 +48,10 @@ enum {
 int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
+bool far_memory_wants_tick(far_session *s); /* it is quiet, and others do not know yet what it holds */
 void far_quarantine_free(far_pool *pool); /* the last of the handle */
 
-/* Retired memory waits in this handle for its epoch: an operation that found the pool full may try again after some. */
+/* Retired memory, or that of a dropped index, waits in this handle for its epoch: an operation that found the pool full may try again after some. */
 bool far_memory_waits(far_session *s);
 
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
@@ -66,15 +67,6 @@ int far_memory_stat(struct far_task *t, far_pool_usage *usage);
 /* The tables of the allocator are sound. Without a pin. */
 struct far_report;
 int far_memory_check(struct far_task *t, struct far_report *report);
-
-bool far_memory_waits(far_session *s); /* retired memory will become free when the epoch moves */
-int far_memory_stat(struct far_task *t, far_pool_usage *usage); /* total, used, retired, free, leaked */
-struct far_report;
-int far_memory_check(struct far_task *t, struct far_report *report); /* the tables of all blocks */
-
-/* All slabs of an index that nobody has open: dropped, or never shown. */
-int far_blocks_drop_uid(struct far_task *t, uint32_t uid);
-void far_memory_index_closed(far_pool *pool, far_index *index); /* this handle has it no longer open */
 
 uint64_t far_alloc_round(uint64_t size);
 

@@ -6,6 +6,7 @@
 
 #define SCAN_ENTRIES 1024u
 #define WIPE_BYTES (256u << 10)
+#define SMALL_SLAB_PAGES 8u /* slabs are not made larger than this only to hold several objects */
 
 
 uint64_t far_block_number(const far_geometry *g, far_block_id b) {
@@ -41,19 +42,20 @@ uint64_t far_size_class(uint64_t size, unsigned align) {
 
 
 bool far_size_is_run(const far_geometry *g, uint64_t size) {
-    return size > g->block_bytes / 2;
+    return size >= g->block_bytes;
 }
 
 
-/* The fewest pages that waste at most 3 % with at least 8 objects, or else those that waste least. */
+/* The fewest pages that waste at most 3 %, with at least 8 objects if these are small; else those that waste least. */
 unsigned far_slab_pages(uint64_t page_bytes, uint64_t size) {
+    const uint64_t enough = 8 * size <= SMALL_SLAB_PAGES * page_bytes ? 8 : 1;
     unsigned best = 0;
     uint64_t best_waste = 0;
     for (unsigned n = 1; n <= FAR_BLOCK_PAGES; n++) {
         uint64_t bytes = n * page_bytes, objects = bytes / size, waste = bytes - objects * size;
         if (objects == 0)
             continue;
-        if (objects >= 8 && waste * 100 <= bytes * 3)
+        if (objects >= enough && waste * 100 <= bytes * 3)
             return n;
         if (best == 0 || waste * best < best_waste * n) {
             best = n;
@@ -69,7 +71,7 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
         if (pages[p] == 0)
             continue;
         far_page_state s = far_page_unpack(pages[p]);
-        if (!s.in_use || s.pages == 0 || s.pages > FAR_BLOCK_PAGES - p || s.size == 0 || s.size > g->block_bytes / 2 ||
+        if (!s.in_use || s.pages == 0 || s.pages > FAR_BLOCK_PAGES - p || s.size == 0 || s.size >= g->block_bytes ||
             far_page_pack(&s) != pages[p] || far_slab_objects(g->page_bytes, &s) == 0)
             return false;
         for (unsigned q = p + 1; q < p + s.pages; q++)

@@ -97,7 +97,7 @@ static inline far_page_state far_page_unpack(uint64_t word) {
                             .size = (word >> 30 & 0xfffff) * FAR_GRANULE};
 }
 
-_Static_assert(FAR_BLOCK_BYTES_MAX / 2 / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
+_Static_assert((FAR_BLOCK_BYTES_MAX - 1) / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
 _Static_assert(FAR_NODE_BYTES_MAX / FAR_BLOCK_BYTES_MAX < 1u << 17, "a run of all blocks fits its field");
 _Static_assert(FAR_BLOCK_PAGES == 64, "the pages of a block are the bits of a word");
 _Static_assert(FAR_BLOCK_BYTES_MIN / FAR_BLOCK_PAGES >= FAR_GRANULE * FAR_WORD_GRANULES, "slabs share no bitmap word");

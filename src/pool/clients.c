@@ -2,9 +2,8 @@
 #include "pool/handle.h"
 #include "runtime/error.h"
 
-#define CHUNK 64 /* entries per READ */
+#define CHUNK           64 /* entries per READ */
 #define GENERATION_LAST 0xffffu
-
 
 
 static int read_high(far_task *t, unsigned *high) {
@@ -19,7 +18,8 @@ static int read_high(far_task *t, unsigned *high) {
 }
 
 
-int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client), void *ctx) {
+int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client),
+                     void *ctx) {
     unsigned high = 0;
     int err = read_high(t, &high);
     if (err < 0)
@@ -111,8 +111,8 @@ static int try_new_entries(far_task *t, registration *r) {
 }
 
 
-/* A handle whose own session was declared dead may be swept already, its id given to another: then nothing protects our pins. Read
- * after we are live: whoever declares it dead later finds us, and leaves the handle's word alone. */
+/* A handle whose own session was declared dead may be swept already, its id given to another: then nothing protects our
+ * pins. Read after we are live: whoever declares it dead later finds us, and leaves the handle's word alone. */
 static int check_handle(far_task *t, unsigned handle) {
     uint64_t word;
     int err = far_read_word(t, far_client_entry(handle), &word);
@@ -137,14 +137,15 @@ int far_client_register(far_task *t, unsigned handle) {
 }
 
 
-/* Nobody else writes here: the session is alive and it is ours, or it is dead and fenced and we are the only sweeper. */
+/* Nobody else writes here: the session is alive and ours, or it is dead and fenced and we are the only sweeper. */
 static int free_entry(far_task *t, unsigned id, uint64_t word) {
     static const uint64_t zeros[FAR_CLIENT_BYTES / 8 - 1];
     uint64_t old;
     far_write(t, far_client_entry(id) + 8, zeros, sizeof(zeros));
     int err = far_wait(t);
     if (err == 0)
-        err = far_cas_word(t, far_client_entry(id), word, far_client_pack(FAR_CLIENT_FREE, far_client_generation_of(word), 0), &old);
+        err = far_cas_word(t, far_client_entry(id), word,
+                           far_client_pack(FAR_CLIENT_FREE, far_client_generation_of(word), 0), &old);
     if (err == 0 && old != word)
         err = far_fail(FAR_ERR_FENCED, "session %u was declared dead", id);
     return err;
@@ -183,7 +184,8 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     int dead = s->conn->fabric->ops->is_dead(s->conn, id, living);
     if (dead <= 0)
         return dead;
-    err = far_cas_word(t, far_client_entry(id), word, far_client_pack(FAR_CLIENT_DEAD, living, far_client_handle_of(word)), &old);
+    err = far_cas_word(t, far_client_entry(id), word,
+                       far_client_pack(FAR_CLIENT_DEAD, living, far_client_handle_of(word)), &old);
     if (err < 0)
         return err;
     if (old == word) {

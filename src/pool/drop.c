@@ -39,8 +39,10 @@ int far_blocks_drop_uid(far_task *t, uint32_t uid) {
     pthread_mutex_lock(&m->lock);
     for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
         for (far_class *c = m->classes[i]; c != NULL; c = c->next)
-            if (c->uid == uid)
+            if (c->uid == uid) {
                 c->index = NULL;
+                c->unlisted = epoch;
+            }
     struct far_drop *more = realloc(m->drops, (m->drop_count + 1) * sizeof(*more));
     if (more != NULL) { /* else the sweep frees it */
         m->drops = more;
@@ -135,35 +137,38 @@ static int clean_orphan(far_task *t, far_block_id id, uint64_t word, uint32_t ui
 }
 
 
+/* 1: a sweep covers it, which may free it or not. */
 static int clean_block(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
     far_block_state s = far_block_unpack(word);
-    if (s.quarantined) /* the sweep does it */
-        return 0;
     int err = 0;
     if (s.kind == FAR_BLOCK_RUN && s.uid == uid)
-        err = far_run_free(t, id, &s);
+        err = s.quarantined ? 1 : far_run_free(t, id, &s);
     else if (s.kind == FAR_BLOCK_ORPHAN)
-        err = clean_orphan(t, id, word, uid);
-    return err < 0 ? err : 0;
+        err = s.quarantined ? 1 : clean_orphan(t, id, word, uid);
+    return err < 0 ? err : s.quarantined && err == 1;
 }
 
 
+/* 1: to be done again. */
 static int clean_all_blocks(far_task *t, uint32_t uid) {
     const far_geometry *g = &far_task_pool(t)->geometry;
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
-    int err = entries == NULL ? FAR_ERR_NO_MEMORY : 0;
+    int err = entries == NULL ? FAR_ERR_NO_MEMORY : 0, again = 0;
     for (unsigned node = 0; node < g->nodes; node++) {
         uint32_t blocks = (uint32_t)g->node[node].blocks;
         for (uint32_t at = 0; at < blocks && err == 0; at += SCAN_ENTRIES) {
             uint32_t n = blocks - at < SCAN_ENTRIES ? blocks - at : SCAN_ENTRIES;
             err = far_blocks_read(t, node, at, n, entries);
-            for (uint32_t i = 0; i < n && err == 0; i++)
-                err = clean_block(t, (far_block_id){node, at + i}, entries[2 * (size_t)i], uid);
+            for (uint32_t i = 0; i < n && err == 0; i++) {
+                int done = clean_block(t, (far_block_id){node, at + i}, entries[2 * (size_t)i], uid);
+                err = done < 0 ? done : 0;
+                again |= done > 0;
+            }
         }
     }
     far_scratch_back(t, mark);
-    return err;
+    return err < 0 ? err : again;
 }
 
 
@@ -185,10 +190,14 @@ int far_drops_tick(far_task *t) {
             i++;
             continue;
         }
+        int again = clean_all_blocks(t, drop.uid);
+        err = again < 0 ? again : 0;
         pthread_mutex_lock(&m->lock);
-        m->drops[i] = m->drops[--m->drop_count];
+        if (again > 0)
+            i++;
+        else
+            m->drops[i] = m->drops[--m->drop_count];
         pthread_mutex_unlock(&m->lock);
-        err = clean_all_blocks(t, drop.uid);
     }
     if (waiting)
         far_epoch_request(far_task_pool(t));

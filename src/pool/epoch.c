@@ -1,21 +1,30 @@
 /* Epochs: pins, waking and sleeping of a handle, publishing, advancing.
  *
- * Words: G the global epoch; for each handle C = epochs.current (the epoch of new pins, 0 = asleep) and P, its word in the registry
- * (0 = none). Everything that changes C or P runs under the handle's flag `waking`, and its WRITEs of P are waited for before the flag
- * is let go, so P has one writer at a time although tasks of several sessions write it.
+ * Words: G the global epoch; for each handle C = epochs.current (the epoch of new pins, 0 = asleep) and P, its word in
+ * the registry (0 = none). Everything that changes C or P runs under the handle's flag `waking`, and its WRITEs of P
+ * are waited for before the flag is let go, so P has one writer at a time although tasks of several sessions write it.
  *
- * Advance: read G = e, then the registry up to SLOTS_HIGH; if no word P of a handle with a living session has 0 < P < e: CAS e -> e+1.
+ * Advance: read G = e, then the registry up to SLOTS_HIGH; CAS e -> e+1 if no word P of a handle with a living session
+ * has 0 < P < e.
  *
  * Claim: while a pin at e is held, G is e or e+1.
- *   Waking: P := something not above G, then READ of G = e (the WRITE takes effect first), C := e. A move e -> e+1 may have looked at
- *   the registry before our WRITE. A move e+1 -> e+2 read G = e+1 after that CAS, which came after our READ, which came after our WRITE:
- *   it sees 0 < P <= e < e+1 and stays. (A new entry lies below SLOTS_HIGH before it is live, so it is not missed either.)
- *   Awake: P <= every pin held, and P <= C: a move C+1 -> C+2 is forbidden, so G <= C+1, and C only ever follows G.
- *   P is raised to C only after no pin below C is left: the pins at C-1 are counted after C was set, and a pin that was counted later
- *   finds C changed and is undone (all seq_cst: one of the two sees the other).
- *   Sleeping: C := 0, then no pin at all is counted, then P := 0: the same argument.
- * Two epochs at most are pinned at once: P <= oldest pin <= newest pin <= C, and C goes beyond `oldest pin` + 1 only when G does, which
- * the first claim forbids. So two counters per session, by parity, do.
+ *
+ * - Waking: P := something not above G, then READ of G = e (the WRITE takes effect first), C := e. A move e -> e+1 may
+ *   have looked at the registry before our WRITE. A move e+1 -> e+2 read G = e+1 after that CAS, which came after our
+ *   READ, which came after our WRITE: it sees 0 < P <= e < e+1 and stays. (A new entry lies below SLOTS_HIGH before it
+ *   is live, so it is not missed either.)
+ *
+ * - Awake: P <= every pin held, and P <= C: a move C+1 -> C+2 is forbidden, so G <= C+1, and C only ever follows G. P is
+ *   raised to C only after no pin below C is left: the pins at C-1 are counted after C was set, and a pin that was
+ *   counted later finds C changed and is undone (all seq_cst: one of the two sees the other).
+ *
+ * - Falling asleep: C := 0, then no pin at all is counted, then P := 0: the same argument.
+ *
+ * Two epochs at most are pinned at once: the oldest pin is at e, so G <= e+1, and C, which follows G, is e or e+1. So two
+ * counters per session, by parity, do.
+ *
+ * A WRITE of P that failed (its session was lost) may take effect late, until that session is fenced at the memory
+ * nodes: nothing else is done with P before far_is_dead said so (settle).
  *
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
@@ -23,8 +32,9 @@
 #include "pool/handle.h"
 #include "runtime/error.h"
 
-#define BLOCKED_BEFORE_ASKING 8 /* attempts to advance, before the one in the way is asked for */
-#define IDLE_TICKS 10           /* without a pin, until the handle sleeps */
+#define BLOCKED_BEFORE_ASKING 8  /* attempts to advance, before the one in the way is asked for */
+#define PUBLISHED_UNKNOWN     1  /* not 0 and below every epoch: to be written anew */
+#define IDLE_TICKS            10 /* without a pin, until the handle sleeps */
 
 static const far_addr epoch_word = FAR_SUPER_EPOCH, sweep_word = FAR_SUPER_SWEEP;
 
@@ -41,7 +51,8 @@ static void store(_Atomic uint64_t *word, uint64_t value) {
 
 static bool take_flag(far_epochs *epochs) {
     unsigned off = 0;
-    return atomic_compare_exchange_strong_explicit(&epochs->waking, &off, 1, memory_order_acquire, memory_order_relaxed);
+    return atomic_compare_exchange_strong_explicit(&epochs->waking, &off, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 
@@ -52,7 +63,8 @@ static void drop_flag(far_epochs *epochs) {
 
 static void learn(far_epochs *epochs, uint64_t epoch) {
     uint64_t known = load(&epochs->known);
-    while (known < epoch && !atomic_compare_exchange_weak_explicit(&epochs->known, &known, epoch, memory_order_seq_cst, memory_order_seq_cst))
+    while (known < epoch && !atomic_compare_exchange_weak_explicit(&epochs->known, &known, epoch, memory_order_seq_cst,
+                                                                   memory_order_seq_cst))
         ;
 }
 
@@ -111,8 +123,8 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t sweep) {
 }
 
 
-/* The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees an epoch that
- * was reached after a sweep began sees that sweep. */
+/* The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees
+ * an epoch that was reached after a sweep began sees that sweep. */
 static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t known = load(&epochs->known);
@@ -123,21 +135,51 @@ static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
         return err;
     *epoch += FAR_EPOCH_FIRST;
     if (*epoch < known)
-        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known, (unsigned long long)*epoch);
+        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
+                        (unsigned long long)*epoch);
     learn(epochs, *epoch);
     return 0;
 }
 
 
-/* Under the flag, asleep. The word goes out with the newest epoch that we know of: not above the real one, and so only too careful. The
- * next tick brings it up to date. */
+/* The session of this task may be lost with a WRITE of our word under way. */
+static void doubt(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    epochs->doubt_id = t->session->id;
+    epochs->doubt_generation = t->session->generation;
+}
+
+
+/* Under the flag, before anything is done with our word. */
+static int settle(far_task *t) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    if (epochs->doubt_id == 0)
+        return 0;
+    int dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+    if (dead <= 0)
+        return dead < 0
+                   ? dead
+                   : far_fail(FAR_ERR_BUSY, "session %u lost its connection and is not yet dead", epochs->doubt_id);
+    epochs->doubt_id = 0;
+    store(&epochs->published, PUBLISHED_UNKNOWN);
+    return 0;
+}
+
+
+/* Under the flag, asleep. The word goes out with the newest epoch that we know of: not above the real one, and so only
+ * too careful. The next tick brings it up to date. */
 static int wake_up(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
     uint64_t word = load(&epochs->known), epoch, sweep;
+    int err = settle(t);
+    if (err < 0)
+        return err;
     store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
     far_write(t, far_client_entry(pool->own->id) + 8, &word, 8);
-    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    err = read_epoch_and_sweep(t, &epoch, &sweep);
+    if (err < 0 && t->session->lost)
+        doubt(t);
     if (err < 0)
         return err;
     count_pin(t, epoch);
@@ -235,8 +277,8 @@ bool far_epoch_is_awake(const far_pool *pool) {
 }
 
 
-/* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at E-1 or later: so at
- * E = e0 + k + 1 every pin is at e0 + k or later, that is k epochs later than any pin that existed. */
+/* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
+ * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
 int far_wait_epochs(far_task *t, unsigned k) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
@@ -303,6 +345,8 @@ static int publish(far_task *t, uint64_t epoch) {
     int err = far_write_word(t, far_client_entry(far_task_pool(t)->own->id) + 8, epoch);
     if (err == 0)
         store(&epochs->published, epoch);
+    else
+        doubt(t);
     return err;
 }
 
@@ -393,7 +437,9 @@ static int advance(far_task *t, uint64_t epoch) {
 static int tick(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t epoch, sweep;
-    int err = read_epoch_and_sweep(t, &epoch, &sweep);
+    int err = settle(t);
+    if (err == 0)
+        err = read_epoch_and_sweep(t, &epoch, &sweep);
     uint64_t current = load(&epochs->current);
     if (err == 0 && current != 0 && epoch > current)
         err = move_on(t, epoch, sweep);

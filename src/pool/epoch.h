@@ -33,6 +33,7 @@ typedef struct far_epochs { /* of a handle; see epoch.c for the states */
     atomic_uint waking;         /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
     atomic_bool keep_awake;     /* delayed work is to be done: not to fall asleep yet */
     uint64_t used_at;           /* time of the last tick that saw a pin taken or held */
+    unsigned doubt_id, doubt_generation; /* a session whose WRITE of our word failed: it may still take effect */
     unsigned blocked;           /* attempts to advance in a row that a published word forbade */
 } far_epochs;
 

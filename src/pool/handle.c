@@ -12,7 +12,8 @@
 
 /* ---- Guards of the public calls ---- */
 
-/* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the other. */
+/* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the
+ * other. */
 int far_pool_enter(far_pool *pool) {
     if (!pool)
         return far_fail(FAR_ERR_INVALID, "pool is NULL");
@@ -99,7 +100,8 @@ static int start_session(far_task *t, void *arg) {
         return err;
     err = far_memory_open(t->session);
     if (err < 0)
-        far_client_unregister(t); /* the first error is the one to tell; a failure here leaves a dead client for the sweep */
+        far_client_unregister(
+            t); /* the first error is the one to tell; a failure here leaves a dead client for the sweep */
     return err;
 }
 
@@ -113,14 +115,29 @@ static int end_session(far_task *t, void *arg) {
 }
 
 
-/* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any more. */
+/* Until nothing is under way in it. What it waits for may be work of another session that nobody drives: without
+ * housekeeping we do. */
+static void quiesce(far_session *s) {
+    far_pool *pool = s->pool;
+    if (pool->housekeeper) {
+        far_session_enter(s);
+        far_session_drain(s);
+        far_session_leave(s);
+    }
+    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
+        if (far_pool_drive(pool))
+            pause_briefly(pool);
+}
+
+
+/* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any
+ * more. */
 static void finish_session(far_session *s) {
     atomic_store_explicit(&s->closing, true, memory_order_relaxed);
-    far_session_enter(s);
-    far_session_drain(s);
-    far_session_leave(s);
+    quiesce(s);
     if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
+    quiesce(s);
     far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
     s->conn->fabric->ops->disconnect(s->conn);
@@ -192,7 +209,9 @@ int far_session_open(far_pool *pool, far_session **session) {
     else
         err = open_session(pool, session);
     /* While two compete for an id, the loser's connection bears the winner's name for a moment, and dies with it. */
-    for (unsigned tries = 0; err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->dead, memory_order_acquire); tries++)
+    for (unsigned tries = 0;
+         err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->dead, memory_order_acquire);
+         tries++)
         err = open_session(pool, session);
     far_pool_leave(pool);
     return err;
@@ -284,7 +303,8 @@ static int start_pool(far_pool *pool, const char *uri) {
     if (err < 0)
         return err;
     far_host *host = pool->fabric->host;
-    pool->next_look = pool->next_check = far_host_now(host) + 1000 * far_housekeeping_tick(pool);
+    pool->next_look = far_host_now(host) + 100 * far_housekeeping_tick(pool);
+    pool->next_check = far_host_now(host) + 1000 * far_housekeeping_tick(pool);
     if (!pool->options.no_thread && host->ops->start(host, far_housekeeper, pool, &pool->housekeeper) < 0)
         return far_fail(FAR_ERR_NO_MEMORY, "no thread for housekeeping could be started");
     return 0;
@@ -352,6 +372,7 @@ void far_pool_close(far_pool *pool) {
     while (!calls_are_over(pool))
         pause_briefly(pool);
     stop_housekeeping(pool);
+    quiesce(pool->own); /* a sweep gives up; it may be in the way of the others */
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
         finish_session(s);
     far_session_call(pool->own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */

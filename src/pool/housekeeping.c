@@ -1,16 +1,18 @@
-/* Housekeeping: what a handle does off the operations' path. A slice runs in the handle's own session, called by the housekeeping thread
- * or by far_pool_poll; it also drives the user's sessions that nobody is inside of while they have work under way. */
+/* Housekeeping: what a handle does off the operations' path. A slice runs in the handle's own session, called by the
+ * housekeeping thread or by far_pool_poll; it also drives the user's sessions that nobody is inside of while they have
+ * work under way. */
 #include "index/index.h"
 #include "pool/handle.h"
 
-#define TICK_NS 1000000u           /* between slices while the handle is awake */
-#define TICK_RTTS 40u              /* the same in virtual time */
-#define SLOW_TICKS 100u            /* asleep: how often a look is taken at sweeps */
-#define CHECK_TICKS 1000u          /* how often registry entries are asked whether they live, and sweeps of the dead are tried */
-#define CHECK_ENTRIES 64u          /* so many at a time */
-#define DRIVE_STEPS 64u            /* of one session in one go: its thread may be waiting to come in */
-#define BRIEF_NS 50000u            /* until the next slice while something is under way */
-#define BRIEF_RTTS 4u
+#define TICK_NS     1000000u /* between slices while the handle is awake */
+#define TICK_RTTS   40u      /* the same in virtual time */
+#define SLOW_TICKS  100u     /* asleep: how often a look is taken at sweeps */
+#define CHECK_TICKS 1000u /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
+                           */
+#define CHECK_ENTRIES 64u /* so many at a time */
+#define DRIVE_STEPS   64u /* of one session in one go: its thread may be waiting to come in */
+#define BRIEF_NS      50000u /* until the next slice while something is under way */
+#define BRIEF_RTTS    4u
 
 
 static bool is_real(const far_pool *pool) {
@@ -100,10 +102,10 @@ static bool tend_sessions(far_pool *pool) {
     bool busy = false;
     uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s)) {
-        bool wanted = s->ticked_epoch != epoch || atomic_load_explicit(&s->active, memory_order_relaxed) > 0;
-        if (!wanted || !far_session_try_enter(s))
+        if (!far_session_try_enter(s))
             continue;
-        if (s->ticked_epoch != epoch && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+        bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
+        if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
             s->ticked_epoch = epoch;
         busy |= drive_inside(s);
         far_session_leave(s);
@@ -157,7 +159,8 @@ static int check_lives(far_task *t, void *ctx, unsigned id, const far_client *cl
     check->last = id;
     if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
         atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed);
-    if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == t->session->id)
+    if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
+        id == t->session->id)
         return 0;
     int dead = far_is_dead(t, id, far_client_generation_of(client->word));
     return dead < 0 ? dead : 0;
@@ -191,7 +194,8 @@ static void run_sweep(far_task *t, void *arg) {
 /* A sweep takes long: it is a task of its own, beside which the slices go on. */
 static void start_sweep(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (pool->sweeping || far_now(t) < pool->next_sweep || !atomic_exchange_explicit(&pool->dead_seen, false, memory_order_relaxed))
+    if (pool->sweeping || far_now(t) < pool->next_sweep ||
+        !atomic_exchange_explicit(&pool->dead_seen, false, memory_order_relaxed))
         return;
     pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_sweep, pool) != NULL;
     if (!pool->sweeping)
@@ -228,7 +232,7 @@ static int slice(far_task *t, far_pool *pool) {
     if (moved < 0)
         return moved;
     uint64_t epoch = far_epoch_known(t);
-    if (t->session->ticked_epoch != epoch) {
+    if (t->session->ticked_epoch != epoch || far_memory_wants_tick(t->session)) {
         t->session->ticked_epoch = epoch;
         err = far_memory_tick(t);
     }

@@ -491,7 +491,7 @@ bool far_memory_waits(far_session *session) {
     pthread_mutex_lock(&q->lock);
     for (far_memory *m = q->memories; m != NULL && !waits; m = m->next) {
         pthread_mutex_lock(&m->lock);
-        waits = m->retired_bytes > 0;
+        waits = m->retired_bytes > 0 || far_drops_wait(m);
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&q->lock);

@@ -149,6 +149,7 @@ typedef struct far_memory {
     uint64_t asked;          /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
+    uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
@@ -163,6 +164,7 @@ typedef struct far_quarantine {
     uint32_t seen;              /* sweeps up to this one have been heeded */
     atomic_uint phase;          /* of that sweep: in quarantine, retired objects go to the pool at once */
     _Atomic uint64_t normal_from; /* in the phase after it they do so if the pin is older than this epoch */
+    atomic_uint heeded;         /* counts changes of the marks */
     atomic_uint blocks;         /* how many are marked */
     _Atomic uint64_t *marked;   /* bit per block of the pool */
     atomic_uint shortage;       /* how often memory was found short */

@@ -181,6 +181,7 @@ static void set_marks(far_quarantine *q, const view *v) {
         atomic_store_explicit(&q->marked[w], bits, memory_order_release);
     }
     atomic_store_explicit(&q->blocks, count, memory_order_release);
+    atomic_fetch_add_explicit(&q->heeded, 1, memory_order_acq_rel);
 }
 
 

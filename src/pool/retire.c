@@ -34,10 +34,13 @@ bool far_put_retired(far_memory *m, far_retired item) {
 static void ask_when_piled_up(far_task *t, far_memory *m) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t epoch = far_epoch_known(t);
-    if (m->asked == epoch || (m->retired_bytes < PILE_BYTES && m->retired_bytes < q->pool_bytes / PILE_SHARE))
-        return;
-    m->asked = epoch;
-    far_epoch_request(far_task_pool(t));
+    pthread_mutex_lock(&m->lock);
+    bool ask = m->asked != epoch && (m->retired_bytes >= PILE_BYTES || m->retired_bytes >= q->pool_bytes / PILE_SHARE);
+    if (ask)
+        m->asked = epoch;
+    pthread_mutex_unlock(&m->lock);
+    if (ask)
+        far_epoch_request(far_task_pool(t));
 }
 
 
@@ -256,16 +259,30 @@ static int tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
     uint64_t now[2] = {m->free_bytes, m->retired_bytes};
-    pthread_mutex_unlock(&m->lock);
-    if (memcmp(now, m->told, sizeof(now)) == 0)
-        return 0;
+    bool known = memcmp(now, m->told, sizeof(now)) == 0;
     memcpy(m->told, now, sizeof(now));
+    pthread_mutex_unlock(&m->lock);
+    if (known)
+        return 0;
     uint64_t *words = far_scratch(t, sizeof(now));
     if (words == NULL)
         return FAR_ERR_NO_MEMORY;
     memcpy(words, now, sizeof(now));
     far_write(t, far_client_entry(far_task_client(t)) + offsetof(far_client, free_bytes), words, sizeof(now));
     return far_wait(t);
+}
+
+
+bool far_memory_wants_tick(far_session *s) {
+    far_memory *m = s->memory;
+    if (m == NULL)
+        return false;
+    pthread_mutex_lock(&m->lock);
+    uint64_t now[2] = {m->free_bytes, m->retired_bytes};
+    bool wants = memcmp(now, m->told, sizeof(now)) != 0 && memcmp(now, m->noticed, sizeof(now)) == 0;
+    memcpy(m->noticed, now, sizeof(now));
+    pthread_mutex_unlock(&m->lock);
+    return wants;
 }
 
 
@@ -381,7 +398,7 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, far_rtt(t));
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / 8); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)

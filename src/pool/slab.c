@@ -16,14 +16,23 @@ static const far_geometry *geometry(far_task *t) {
 }
 
 
-static bool find_pages(uint64_t free_pages, unsigned pages, unsigned *page) {
-    uint64_t mask = pages == 64 ? UINT64_MAX : (1ull << pages) - 1;
-    for (unsigned p = 0; p + pages <= FAR_BLOCK_PAGES; p++)
-        if ((free_pages >> p & mask) == mask) {
-            *page = p;
-            return true;
+/* The smallest hole that is large enough; its length, or 0. */
+static unsigned find_pages(uint64_t free_pages, unsigned pages, unsigned *page) {
+    unsigned best = 0;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES;) {
+        uint64_t rest = free_pages >> p;
+        if ((rest & 1) == 0) {
+            p += rest == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(rest);
+            continue;
         }
-    return false;
+        unsigned length = ~rest == 0 ? FAR_BLOCK_PAGES : (unsigned)__builtin_ctzll(~rest);
+        if (length >= pages && (best == 0 || length < best)) {
+            best = length;
+            *page = p;
+        }
+        p += length;
+    }
+    return best;
 }
 
 
@@ -34,13 +43,19 @@ static uint64_t page_mask(unsigned page, unsigned pages) {
 
 /* With the lock: a place for a slab in a block of ours; its pages are no longer free. */
 static far_held *reserve_pages(far_memory *m, unsigned node, unsigned pages, unsigned *page) {
-    for (far_held *b = m->blocks; b != NULL; b = b->next) {
-        if (b->id.node != node || b->away || !find_pages(b->free_pages, pages, page))
+    far_held *best = NULL;
+    unsigned best_length = 0;
+    for (far_held *b = m->blocks; b != NULL && best_length != pages; b = b->next) {
+        unsigned at = 0, length = b->id.node != node || b->away ? 0 : find_pages(b->free_pages, pages, &at);
+        if (length == 0 || (best != NULL && length >= best_length))
             continue;
-        b->free_pages &= ~page_mask(*page, pages);
-        return b;
+        best = b;
+        best_length = length;
+        *page = at;
     }
-    return NULL;
+    if (best != NULL)
+        best->free_pages &= ~page_mask(*page, pages);
+    return best;
 }
 
 
@@ -89,7 +104,7 @@ int far_slab_carve(far_task *t, far_class *class, unsigned node) {
 typedef struct look {
     far_block_id id;
     unsigned page, pages;
-    uint64_t *words;
+    uint64_t *words; /* of the bitmap; then the block's state */
 } look;
 
 
@@ -134,18 +149,29 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
 }
 
 
+/* A sweep covers the block, and others may have heard of it before this handle: what they retire there they give back at once, long
+ * before it can be reused. READs keep their order, so who sees such a bit sees the flag. */
+static bool must_not_take(const look *l, uint64_t words) {
+    return far_block_unpack(l->words[words]).quarantined;
+}
+
+
 static int look_at(far_task *t, far_class *class, look *looks, unsigned count, bool *any) {
     const far_geometry *g = geometry(t);
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / FAR_WORD_GRANULES;
     for (unsigned i = 0; i < count; i++) {
         uint64_t words = looks[i].pages * page_words;
-        if ((looks[i].words = far_scratch(t, words * 8)) == NULL)
+        if ((looks[i].words = far_scratch(t, words * 8 + 8)) == NULL)
             return FAR_ERR_NO_MEMORY;
         far_read(t, far_block_bitmap(g, looks[i].id) + looks[i].page * page_words * 8, looks[i].words, words * 8);
+        far_read(t, far_block_entry(g, looks[i].id), looks[i].words + words, 8);
     }
     int err = far_wait(t);
     if (err < 0)
         return err;
+    for (unsigned i = 0; i < count; i++)
+        if (must_not_take(&looks[i], looks[i].pages * page_words))
+            memset(looks[i].words, 0, looks[i].pages * page_words * 8);
     for (unsigned i = 0; i < count; i++)
         for (uint64_t w = 0; w < looks[i].pages * page_words; w++)
             if (looks[i].words[w] != 0)
@@ -198,13 +224,23 @@ int far_pages_read(far_task *t, far_block_id id, uint64_t pages[FAR_BLOCK_PAGES]
 }
 
 
-/* A block that is now ours joins the list; one that a sweep covers already comes when that is over. */
-static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FAR_BLOCK_PAGES]) {
+static unsigned heeded(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return atomic_load_explicit(&q->heeded, memory_order_acquire);
+}
+
+
+/* A block that is now ours joins the list. It was not in quarantine when we got it; `before` says what this handle had heard by then:
+ * of a sweep that was heard of later it is not known, and the block waits until that is over. */
+static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FAR_BLOCK_PAGES], unsigned before) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    far_held *b = far_held_add(m, id, used);
+    far_held *b = far_held_find(m, id);
+    if (b != NULL) /* a sweep freed it under us, which we have not heard of yet */
+        far_held_remove(m, b);
+    b = far_held_add(m, id, used);
     if (b != NULL) {
-        b->away = far_is_marked(m, far_block_base(geometry(t), id));
+        b->away = before != heeded(t) && far_is_marked(m, far_block_base(geometry(t), id));
         if (b->away)
             b->free_pages = 0;
         else if (pages != NULL && !far_held_load(m, b, pages)) {
@@ -223,12 +259,13 @@ int far_block_adopt(far_task *t, far_block_id id, uint64_t word) {
     s.kind = FAR_BLOCK_OWNED;
     s.id = far_task_client(t);
     s.generation = far_task_generation(t);
+    unsigned before = heeded(t);
     int err = far_block_swap(t, id, &word, &s);
     if (err <= 0)
         return err;
     uint64_t pages[FAR_BLOCK_PAGES]; /* read now: until the swap somebody else may have had it */
     err = far_pages_read(t, id, pages);
-    return err < 0 ? err : hold(t, id, true, pages);
+    return err < 0 ? err : hold(t, id, true, pages, before);
 }
 
 
@@ -264,7 +301,7 @@ static int orphan_fits(far_task *t, const far_class *class, far_block_id id) {
     }
     if (err < 0)
         return err;
-    return fits || find_pages(free_pages, far_slab_pages(g->page_bytes, class->size), &page);
+    return fits || find_pages(free_pages, far_slab_pages(g->page_bytes, class->size), &page) > 0;
 }
 
 
@@ -298,9 +335,10 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
         return result;
     far_block_id id;
     bool used;
+    unsigned before = heeded(t);
     result = far_blocks_take(t, node, 1, &id, &used);
     if (result == 1)
-        return hold(t, id, used, NULL);
+        return hold(t, id, used, NULL, before);
     return result < 0 ? result : adopt_some(t, class, node, UINT32_MAX);
 }
 
@@ -390,7 +428,7 @@ static int free_empty_blocks(far_task *t) {
             return 0;
         int done = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_FREE, .used = used}, false);
         if (done == 0) { /* a sweep was faster */
-            done = hold(t, id, used, NULL);
+            done = hold(t, id, used, NULL, heeded(t) - 1);
             return done < 0 ? done : 0;
         }
         if (done < 0)

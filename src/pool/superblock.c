@@ -5,15 +5,16 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define BLOCKS_MIN 4 /* of a node */
-#define SLOTS_MIN 64
-#define SLOTS_MAX 16382
-#define BYTES_PER_SLOT 16384
-#define BLOCKS_AIM 256 /* of a pool, before blocks grow beyond the smallest */
+#define BLOCKS_MIN        4 /* of a node */
+#define SLOTS_MIN         64
+#define SLOTS_MAX         16382
+#define BYTES_PER_SLOT    16384
+#define BLOCKS_AIM        256 /* of a pool, before blocks grow beyond the smallest */
 #define BLOCK_ENTRY_BYTES 16
 #define BLOCK_PAGES_BYTES (FAR_BLOCK_PAGES * 8)
 
-_Static_assert(FAR_SUPER_NODE_TABLE + 8 * FAR_NODES_MAX <= FAR_SUPER_REGISTRY, "the node table ends before the registry");
+_Static_assert(FAR_SUPER_NODE_TABLE + 8 * FAR_NODES_MAX <= FAR_SUPER_REGISTRY,
+               "the node table ends before the registry");
 _Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_LEAKED < 128, "the words that change share one line");
 
 typedef struct super_image { /* as read: the magic word first, the rest later */
@@ -79,8 +80,8 @@ static int fit_nodes(far_geometry *g) {
 }
 
 
-int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_capabilities *capabilities, uint64_t pool_id,
-                      far_geometry *g) {
+int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_capabilities *capabilities,
+                      uint64_t pool_id, far_geometry *g) {
     if (nodes < 1 || nodes > FAR_NODES_MAX)
         return far_fail(FAR_ERR_INVALID, "a pool has 1 to %d memory nodes, not %u", FAR_NODES_MAX, nodes);
     memset(g, 0, sizeof(*g));
@@ -125,12 +126,13 @@ static int check_capabilities(const far_fabric *fabric, uint64_t word) {
     far_capabilities pool = far_capabilities_unpack(word);
     const far_capabilities *ours = &fabric->capabilities;
     if (pool.atomic_bytes > ours->atomic_bytes)
-        return far_fail(FAR_ERR_UNSUPPORTED, "%s: the pool relies on units of %u bytes, this fabric tears at %u", fabric->uri,
-                        pool.atomic_bytes, ours->atomic_bytes);
+        return far_fail(FAR_ERR_UNSUPPORTED, "%s: the pool relies on units of %u bytes, this fabric tears at %u",
+                        fabric->uri, pool.atomic_bytes, ours->atomic_bytes);
     if (pool.masked_cas && !ours->masked_cas)
         return far_fail(FAR_ERR_UNSUPPORTED, "%s: the pool relies on masked CAS, this fabric has none", fabric->uri);
     if (pool.atomics_in_order && !ours->atomics_in_order)
-        return far_fail(FAR_ERR_UNSUPPORTED, "%s: the pool relies on atomics in order, this fabric has none", fabric->uri);
+        return far_fail(FAR_ERR_UNSUPPORTED, "%s: the pool relies on atomics in order, this fabric has none",
+                        fabric->uri);
     return 0;
 }
 
@@ -157,16 +159,17 @@ static int check_pool(far_task *t, const super_image *image, far_geometry *g) {
     if (image->magic >> 16 != FAR_POOL_MAGIC)
         return far_fail(FAR_ERR_CORRUPT, "%s: not a farindex pool", fabric->uri);
     if (image->magic != FAR_POOL_MAGIC_WORD)
-        return far_fail(FAR_ERR_CORRUPT, "%s: the pool has format version %u, this library knows version %u", fabric->uri,
-                        (unsigned)(image->magic & 0xffff), FAR_POOL_FORMAT);
+        return far_fail(FAR_ERR_CORRUPT, "%s: the pool has format version %u, this library knows version %u",
+                        fabric->uri, (unsigned)(image->magic & 0xffff), FAR_POOL_FORMAT);
     unsigned nodes = (unsigned)(image->words[FAR_SUPER_SHAPE / 8] & 0xffff);
     if (nodes != fabric->nodes)
-        return far_fail(FAR_ERR_CORRUPT, "%s: the pool was formatted with %u memory nodes, there are %u", fabric->uri, nodes,
-                        fabric->nodes);
+        return far_fail(FAR_ERR_CORRUPT, "%s: the pool was formatted with %u memory nodes, there are %u", fabric->uri,
+                        nodes, fabric->nodes);
     for (unsigned n = 0; n < nodes; n++)
         if (image->node_bytes[n] != fabric->node_bytes[n])
-            return far_fail(FAR_ERR_CORRUPT, "%s: memory node %u was formatted with %llu bytes and has %llu", fabric->uri, n,
-                            (unsigned long long)image->node_bytes[n], (unsigned long long)fabric->node_bytes[n]);
+            return far_fail(FAR_ERR_CORRUPT, "%s: memory node %u was formatted with %llu bytes and has %llu",
+                            fabric->uri, n, (unsigned long long)image->node_bytes[n],
+                            (unsigned long long)fabric->node_bytes[n]);
     uint64_t capabilities = image->words[FAR_SUPER_CAPABILITIES / 8];
     int err = check_capabilities(fabric, capabilities);
     if (err < 0)
@@ -228,12 +231,13 @@ static int agree(far_task *t, far_geometry *g) {
 
 
 static bool header_is_ours(const node_header *header, const far_geometry *g, unsigned n) {
-    return (header->magic == 0 || header->magic == FAR_POOL_MAGIC_WORD) && (header->pool_id == 0 || header->pool_id == g->pool_id) &&
-           (header->node == 0 || header->node == n);
+    return (header->magic == 0 || header->magic == FAR_POOL_MAGIC_WORD) &&
+           (header->pool_id == 0 || header->pool_id == g->pool_id) && (header->node == 0 || header->node == n);
 }
 
 
-/* Writes nothing but constants that every formatter derives alike: one that slept until the pool is in use does no harm. */
+/* Writes nothing but constants that every formatter derives alike: one that slept until the pool is in use does no
+ * harm. */
 static int write_constants(far_task *t, const far_geometry *g) {
     node_header headers[FAR_NODES_MAX];
     int err = read_headers(t, g->nodes, headers);

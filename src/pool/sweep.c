@@ -27,8 +27,8 @@ static bool meet(far_sweeper *s, far_addr addr) {
     if (!far_block_of(s->geometry, addr, &id))
         return false;
     far_swept *b = find_swept(s, id);
-    if (b == NULL || b->met == NULL)
-        return b == NULL;
+    if (b == NULL || b->met == NULL) /* not swept, or it went out of our hands: parts of a run did while it was made */
+        return true;
     uint64_t inner = far_block_inner(s->geometry, addr);
     if (b->run) {
         b->met[0] |= 1;
@@ -131,15 +131,20 @@ static int is_chosen(far_sweeper *s, uint64_t number, const far_block_state *sta
 }
 
 
-/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now. */
-static int cover(far_sweeper *s, far_block_id id, uint64_t word, uint64_t stamp) {
-    far_block_state state = far_block_unpack(word);
-    uint64_t old, stamped = far_stamp_pack(s->sequence, far_stamp_freed(stamp));
+/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now, and is stamped as before: what is retired in
+ * a block with our stamp counts on us to wait until it can be reused. *entry: what is there now. */
+static int cover(far_sweeper *s, far_block_id id, uint64_t entry[2]) {
+    far_block_state state = far_block_unpack(entry[0]);
+    uint64_t old, stamped = far_stamp_pack(s->sequence, far_stamp_freed(entry[1]));
     state.quarantined = true;
     far_write(s->t, far_block_stamp(s->geometry, id), &stamped, 8);
-    far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&state), &old);
+    far_cas(s->t, far_block_entry(s->geometry, id), entry[0], far_block_pack(&state), &old);
     int err = far_wait(s->t);
-    if (err < 0 || old != word)
+    if (err == 0 && old != entry[0]) {
+        entry[0] = old;
+        return far_write_word(s->t, far_block_stamp(s->geometry, id), entry[1]);
+    }
+    if (err < 0)
         return err;
     far_swept *b = &s->blocks[s->count++];
     *b = (far_swept){.id = id, .stamp = stamped};
@@ -154,26 +159,26 @@ static int choose_on_node(far_sweeper *s, unsigned node, uint64_t number, unsign
     uint64_t *entries = far_scratch(s->t, (size_t)blocks * FAR_BLOCK_ENTRY_BYTES + 16);
     int err = entries == NULL ? FAR_ERR_NO_MEMORY : far_blocks_read(s->t, node, 0, blocks, entries);
     uint32_t run_end = 0, run_head = 0;
-    for (uint32_t i = 0; i < blocks && err >= 0; i++, number++) {
-        far_block_state state = far_block_unpack(entries[2 * (size_t)i]);
+    for (uint32_t i = 0; i < blocks && err >= 0; number += err == 1, i += err == 1) {
+        uint64_t *entry = entries + 2 * (size_t)i;
+        far_block_state state = far_block_unpack(entry[0]);
         if (state.kind == FAR_BLOCK_RUN) {
             run_head = i;
             run_end = i + state.length;
         }
-        int chosen = is_chosen(s, number, &state);
         bool large = state.kind != FAR_BLOCK_RUN;
-        if (chosen <= 0 || (large && *room == 0)) {
-            err = chosen < 0 ? chosen : 0;
-            s->more |= chosen > 0;
-            if (chosen > 0 && number < s->next_cursor)
+        err = is_chosen(s, number, &state);
+        if (err == 1 && large && *room == 0) {
+            s->more = true;
+            if (number < s->next_cursor)
                 s->next_cursor = number;
-            continue;
-        }
-        err = cover(s, (far_block_id){node, i}, entries[2 * (size_t)i], entries[2 * (size_t)i + 1]);
-        if (err == 1) {
-            *room -= large;
-            if (state.kind == FAR_BLOCK_OWNED && i < run_end)
+        } else if (err == 1) {
+            err = cover(s, (far_block_id){node, i}, entry); /* 0: once more with what is there now */
+            *room -= err == 1 && large;
+            if (err == 1 && state.kind == FAR_BLOCK_OWNED && i < run_end)
                 s->blocks[s->count - 1].body_of = i - run_head;
+        } else if (err == 0) {
+            err = 1; /* not to be swept */
         }
     }
     far_scratch_back(s->t, mark);
@@ -202,8 +207,12 @@ static int choose(far_sweeper *s) {
 
 /* A run that its maker did not finish before it died: all the blocks that its head claims are the run. */
 static int finish_body(far_sweeper *s, far_swept *b, uint64_t word) {
-    far_block_state body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(word).used, .length = b->body_of};
-    int done = far_block_swap(s->t, b->id, &word, &body);
+    uint64_t head_word;
+    far_block_id head = {b->id.node, b->id.index - b->body_of};
+    int done = far_read_word(s->t, far_block_entry(s->geometry, head), &head_word);
+    far_block_state run = far_block_unpack(head_word), body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(word).used, .length = b->body_of};
+    if (done == 0 && run.kind == FAR_BLOCK_RUN && run.length > b->body_of)
+        done = far_block_swap(s->t, b->id, &word, &body);
     return done < 0 ? done : 0;
 }
 
@@ -215,6 +224,8 @@ static int look_at_block(far_sweeper *s, far_swept *b) {
         return err;
     far_block_state state = far_block_unpack(word);
     size_t words = 1;
+    if (!state.quarantined)
+        return 0;
     if (state.kind == FAR_BLOCK_OWNED && b->body_of > 0)
         return finish_body(s, b, word);
     if (state.kind == FAR_BLOCK_RUN) {
@@ -319,6 +330,9 @@ static unsigned extra_epochs(void) {
 
 static int examine(far_sweeper *s) {
     int err = set_word(s, own_word(s, FAR_SWEEP_QUARANTINE));
+    if (err == 0)
+        err = far_pin_take(s->t); /* our own handle is not to sleep through it */
+    far_pin_drop(s->t);
     if (err == 0)
         err = far_wait_epochs(s->t, 2);
     if (err == 0)
@@ -427,9 +441,31 @@ static int sweep_dead(far_sweeper *s, far_sweep_result *result) {
 }
 
 
+/* Drops of this handle that are under way shall not look like leaks. */
+static int finish_drops(far_sweeper *s) {
+    far_quarantine *q = far_task_pool(s->t)->quarantine;
+    for (unsigned round = 0; round < 3; round++) {
+        bool any = false;
+        pthread_mutex_lock(&q->lock);
+        for (far_memory *m = q->memories; m != NULL; m = m->next) {
+            pthread_mutex_lock(&m->lock);
+            any |= m->drop_count > 0;
+            pthread_mutex_unlock(&m->lock);
+        }
+        pthread_mutex_unlock(&q->lock);
+        int err = any ? far_wait_epochs(s->t, 3) : 0;
+        if (err == 0 && any)
+            err = far_memory_tick(s->t);
+        if (err < 0 || !any)
+            return err;
+    }
+    return 0;
+}
+
+
 static int sweep_all(far_sweeper *s) {
     uint64_t total = far_block_total(s->geometry);
-    int err = 0;
+    int err = finish_drops(s);
     s->only_dead = s->must_walk = false;
     for (s->cursor = 0; s->cursor < total && err == 0; s->cursor = s->next_cursor)
         err = pass(s);

@@ -139,6 +139,8 @@ int far_wait_for_memory(far_task *t, unsigned tries) {
     far_count_retry(t);
     far_epoch_request(t->session->pool);
     int err = far_wait_epochs(t, MEMORY_EPOCHS);
+    if (err >= 0)
+        err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
     return err < 0 ? err : 1;
 }
 

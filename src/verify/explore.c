@@ -20,6 +20,7 @@ typedef struct story {
     far_index *survivor_index, *doomed_index;
     far_session *survivor_session, *doomed_session;
     far_sim_world *world;
+    int survived;         /* what the survivor says */
     uint64_t verbs;       /* of the victim so far */
     uint32_t units_of_verb; /* how often the verb of this cut can be cut */
 } story;
@@ -51,6 +52,12 @@ static void count_verb(void *ctx, const far_sim_posted *posted) {
 static void victim_main(void *arg) {
     story *s = arg;
     s->explore->victim(s->doomed_session, s->doomed_index, s->explore->ctx);
+}
+
+
+static void survivor_main(void *arg) {
+    story *s = arg;
+    s->survived = s->explore->survive(s->survivor_session, s->survivor_index, s->explore->ctx);
 }
 
 
@@ -91,10 +98,26 @@ static void run_victim(story *s) {
 }
 
 
+/* The survivor is a client too, so that one that waits for ever is noticed: then it dies as well, and its code ends. */
+static bool run_survivor(story *s) {
+    s->survived = 0;
+    far_sim_client *survivor = far_sim_start(s->survivor->fabric, "survivor", survivor_main, s);
+    far_sim_result how = survivor ? far_sim_run_client(survivor) : FAR_SIM_ENDED;
+    if (!survivor || s->survived < 0)
+        problem(s, survivor ? "the survivor found something wrong" : "no memory for the survivor");
+    if (how == FAR_SIM_ENDED)
+        return true;
+    problem(s, "the survivor waits for ever");
+    far_sim_kill(s->survivor->fabric);
+    far_sim_run_client(survivor);
+    return false;
+}
+
+
 static void survive(story *s) {
     far_pool_usage usage;
-    if (s->explore->survive(s->survivor_session, s->survivor_index, s->explore->ctx) < 0)
-        problem(s, "the survivor found something wrong");
+    if (!run_survivor(s))
+        return;
     if (far_index_check(s->survivor_session, s->survivor_index, tell_problem, s) < 0)
         problem(s, "the check failed");
     if (s->explore->sweep) {

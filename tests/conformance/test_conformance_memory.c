@@ -1,6 +1,9 @@
 /* Far memory: a full pool, what comes back, and that nothing is lost on the way. */
 #include "conform.h"
+#include "runtime/random.h"
 #include "workload/value.h"
+
+#include <unistd.h>
 
 #define SMALL_POOL "8M"
 #define MANY       100000
@@ -30,6 +33,27 @@ static int delete_number(const rig *r, uint64_t n) {
     uint8_t key[8];
     number_key(n, key);
     return far_delete(r->session, r->index, key, 8);
+}
+
+
+/* Deletes numbers from first to end. In a full pool a delete may find no room itself; what others give back must then
+ * be enough for it, and until then the key is there. */
+static void delete_numbers(const rig *r, uint64_t first, uint64_t end) {
+    bool *gone = calloc(end - first, sizeof(*gone));
+    uint64_t left = end - first, before = 0;
+    while (left > 0 && left != before) {
+        before = left;
+        for (uint64_t n = first; n < end; n++) {
+            int result = gone[n - first] ? FAR_ERR_NOT_FOUND : delete_number(r, n);
+            assert_true(result == FAR_OK || result == (gone[n - first] ? FAR_ERR_NOT_FOUND : FAR_ERR_NO_MEMORY));
+            gone[n - first] |= result == FAR_OK;
+            left -= result == FAR_OK;
+        }
+    }
+    free(gone);
+    if (left > 0)
+        fail_msg("of %llu keys %llu cannot be deleted: %s", (unsigned long long)(end - first), (unsigned long long)left,
+                 far_last_error());
 }
 
 
@@ -84,8 +108,7 @@ static void deletes_make_room_in_a_full_pool(const conform *c) {
     uint64_t first = 0, end = fill_up(&r, 0, 1);
     for (int round = 0; round < 3; round++) {
         uint64_t half = (end - first) / 2;
-        for (uint64_t n = 0; n < half; n++)
-            assert_ok(delete_number(&r, first + n));
+        delete_numbers(&r, first, first + half);
         first += half;
         for (uint64_t n = 0; n < half / 2; n++) /* half of what was given back is found again at once */
             assert_ok(put_number(&r, end++, 1));
@@ -114,8 +137,7 @@ static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
         number_key(end / 2, key);
         assert_proof(second, r.index, key, 8, length_of(end / 2), 1);
     }
-    for (uint64_t n = 0; n < end; n++)
-        assert_ok(delete_number(&r, n));
+    delete_numbers(&r, 0, end);
     far_session_close(second);
     rig_down(&r);
 }
@@ -126,15 +148,15 @@ static void what_is_deleted_comes_back(const conform *c) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     far_usage usage = {0};
-    uint64_t first_time = fill_up(&r, 0, 0);
+    uint64_t first_time = fill_up(&r, 0, 0), end = first_time;
     for (uint64_t round = 1; round <= 3; round++) {
-        for (uint64_t n = 0; delete_number(&r, n) == FAR_OK; n++)
-            continue;
+        delete_numbers(&r, 0, end);
         assert_ok(far_index_usage(r.session, r.index, &usage));
         assert_int_equal(usage.keys, 0);
         assert_int_equal(usage.key_bytes + usage.value_bytes, 0);
         assert_true(usage.pool_bytes < (1u << 20)); /* of values of several MiB nothing is left */
-        assert_true(fill_up(&r, 0, round) >= first_time * 9 / 10);
+        end = fill_up(&r, 0, round);
+        assert_true(end >= first_time * 9 / 10);
     }
     rig_down(&r);
 }
@@ -182,11 +204,25 @@ static void churn_of_all_sizes_leaks_nothing(const conform *c) {
 }
 
 
+/* Housekeeping frees what was dropped when nobody can look at it any more. */
+static void wait_until_used_is_below(const rig *r, uint64_t bound) {
+    far_pool_usage usage = {.used = UINT64_MAX};
+    for (int i = 0; i < 2000 && usage.used > bound; i++) {
+        assert_true(far_pool_poll(r->pool) >= 0);
+        if (r->c->fabric->threads)
+            usleep(1000);
+        assert_ok(far_pool_stat(r->session, &usage));
+    }
+    if (usage.used > bound)
+        fail_msg("%llu bytes are still used, not %llu", (unsigned long long)usage.used, (unsigned long long)bound);
+}
+
+
 /* Creating, filling and dropping goes on for many times the pool's size. */
 static void a_dropped_index_gives_its_memory_back(const conform *c) {
     rig r;
     rig_up_bare(&r, c, SMALL_POOL, NULL);
-    far_pool_usage before = {0}, after = {0};
+    far_pool_usage before = {0};
     assert_ok(far_pool_stat(r.session, &before));
     for (int round = 0; round < 12; round++) {
         rig_create(&r, "index", &r.index);
@@ -197,9 +233,7 @@ static void a_dropped_index_gives_its_memory_back(const conform *c) {
         r.index = NULL;
         assert_ok(far_index_drop(r.session, "index"));
     }
-    assert_pool_is_sound(r.session);
-    assert_ok(far_pool_stat(r.session, &after));
-    assert_true(after.used <= before.used + (256u << 10));
+    wait_until_used_is_below(&r, before.used + (64u << 10));
     rig_down(&r);
 }
 
@@ -220,6 +254,31 @@ static void a_closed_session_leaves_its_memory_to_the_pool(const conform *c) {
 }
 
 
+/* Each leaves blocks behind; those who come after it must find the room in them. */
+static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
+    rig r;
+    rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
+    far_random random;
+    far_random_seed(&random, 7);
+    for (int session = 0; session < 40; session++) {
+        rig worker = r;
+        worker.session = NULL;
+        assert_ok(far_session_open(r.pool, &worker.session));
+        for (int i = 0; i < 60; i++) {
+            uint8_t key[8];
+            number_key(far_random_below(&random, 60), key);
+            size_t length = far_random_below(&random, far_random_chance(&random, 1, 20) ? 20000 : 1000);
+            if (far_random_chance(&random, 1, 2))
+                assert_ok(put_proof(worker.session, r.index, key, 8, length, 0));
+            else
+                far_delete(worker.session, r.index, key, 8);
+        }
+        far_session_close(worker.session);
+    }
+    rig_down(&r);
+}
+
+
 static const behaviour behaviours[] = {
     BEHAVIOUR(a_full_pool_says_so_and_keeps_everything),
     BEHAVIOUR(deletes_make_room_in_a_full_pool),
@@ -229,6 +288,7 @@ static const behaviour behaviours[] = {
     BEHAVIOUR(churn_of_all_sizes_leaks_nothing),
     BEHAVIOUR(a_dropped_index_gives_its_memory_back),
     BEHAVIOUR(a_closed_session_leaves_its_memory_to_the_pool),
+    BEHAVIOUR(sessions_that_come_and_go_do_not_use_up_the_pool),
 };
 
 

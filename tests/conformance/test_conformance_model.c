@@ -3,12 +3,13 @@
  *
  * FARINDEX_STEPS  steps per run (default: few, so that all runs together take seconds)
  * FARINDEX_SEED   the seed that a failure prints
- * --kind, --fabric, --filter as for the conformance tests */
+ * --kind, --fabric, --filter, --all as for the conformance tests */
 #include "conform.h"
 #include "runtime/random.h"
+#include "runtime/sanitizer.h"
 #include "verify/model.h"
 
-#define STEPS_DEFAULT 2500
+#define STEPS_DEFAULT (FAR_TSAN ? 1200 : 4000)
 #define DEEP          FAR_KEY_MAX
 
 /* One run. */
@@ -307,14 +308,14 @@ static void model_with_fixed_keys_and_free_values(const conform *c) {
 
 
 static const behaviour behaviours[] = {
-    BEHAVIOUR(model_with_prefixes),
-    BEHAVIOUR(model_with_nuls),
-    BEHAVIOUR(model_with_long_keys),
-    BEHAVIOUR(model_with_any_keys),
-    BEHAVIOUR(model_with_u64_keys),
-    BEHAVIOUR(model_with_fixed_u64_keys_and_values),
-    BEHAVIOUR(model_with_fixed_sequential_keys),
-    BEHAVIOUR(model_with_fixed_keys_and_free_values),
+    BEHAVIOUR_FOR(model_with_prefixes, IN_TURN),
+    BEHAVIOUR_FOR(model_with_nuls, IN_TURN),
+    BEHAVIOUR_FOR(model_with_long_keys, IN_TURN),
+    BEHAVIOUR_FOR(model_with_any_keys, IN_TURN),
+    BEHAVIOUR_FOR(model_with_u64_keys, IN_TURN),
+    BEHAVIOUR_FOR(model_with_fixed_u64_keys_and_values, IN_TURN),
+    BEHAVIOUR_FOR(model_with_fixed_sequential_keys, IN_TURN),
+    BEHAVIOUR_FOR(model_with_fixed_keys_and_free_values, IN_TURN),
 };
 
 

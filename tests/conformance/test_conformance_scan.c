@@ -90,10 +90,10 @@ static void a_full_scan_gives_all_in_order(const conform *c) {
 static size_t make_bounds(pair *bounds, uint8_t bytes[][16]) {
     size_t count = 0;
     bounds[count++] = (pair){NULL, NULL, 0, 0};
-    for (size_t i = 0; i < KEYS; i += 2) {
+    for (size_t i = 0; i < KEYS; i += 3) {
         bounds[count++] = sorted[i];
         memcpy(bytes[i], sorted[i].key, sorted[i].key_len);
-        bytes[i][sorted[i].key_len] = i % 4 ? 0 : 0x80; /* right behind it, or further */
+        bytes[i][sorted[i].key_len] = i % 2 ? 0 : 0x80; /* right behind it, or further */
         bounds[count++] = (pair){bytes[i], NULL, sorted[i].key_len + 1, 0};
     }
     static uint8_t beyond[16];

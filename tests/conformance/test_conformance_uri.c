@@ -30,7 +30,7 @@ static void malformed_uris_are_refused(void **state) {
         "local:abc",
         "local:M",
         "local:64X",
-       
+
         "local:64MM",
         "local:64MB",
         "local:64 M",

@@ -313,14 +313,14 @@ static void check_finds_keys_that_are_where_they_do_not_belong(void **state) {
 static void a_broken_bucket_is_an_error_not_a_crash(void **state) {
     (void)state;
     ground g;
-    char value[8];
+    char value[8], problem[256] = "";
     open_ground(&g, "local:64M", "slots=1");
     put(&g, "a", "1");
     damage d = {g.index, sizeof(toy_bucket), ~0ull}; /* the lengths of the first pair */
     assert_int_equal(far_session_call(g.session, FAR_STATS_OTHER, false, spoil_bucket, &d), 0);
     assert_int_equal(far_get(g.session, g.index, "a", 1, value, 8, NULL), FAR_ERR_CORRUPT);
     assert_int_equal(far_put(g.session, g.index, "a", 1, "2", 1), FAR_ERR_CORRUPT);
-    assert_int_equal(far_index_check(g.session, g.index, NULL, NULL), 1);
+    assert_int_equal(far_index_check(g.session, g.index, remember_problem, problem), 1);
     close_ground(&g);
 }
 

@@ -3,6 +3,7 @@
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
+#include "runtime/op.h"
 #include "runtime/session.h"
 
 #include <pthread.h>
@@ -416,12 +417,49 @@ static void a_drop_waits_for_a_walk_and_a_user_may_join_it(void **state) {
 }
 
 
+/* Background work of a session that nobody is inside of. */
+static void use_for_a_while(far_task *t, void *arg) {
+    far_index_use(arg);
+    far_sleep(t, 5000000);
+    far_index_unuse(arg);
+}
+
+
+static void a_close_waits_for_what_housekeeping_drives(void **state) {
+    (void)state;
+    for (int no_thread = 0; no_thread < 2; no_thread++) {
+        node a;
+        far_index *index;
+        far_pool_options options = {0, 1, no_thread};
+        assert_int_equal(far_pool_open("local:64M", &options, &a.pool), 0);
+        assert_int_equal(far_session_open(a.pool, &a.session), 0);
+        assert_int_equal(far_index_create(a.session, "x", "toy", NULL, &index), 0);
+        far_session_enter(a.session);
+        assert_non_null(far_task_new(a.session, FAR_STATS_OTHER, use_for_a_while, index));
+        far_session_step(a.session);
+        far_session_leave(a.session);
+        uint64_t begun = far_host_now(a.pool->fabric->host);
+        far_index_close(index);
+        assert_true(far_host_now(a.pool->fabric->host) - begun >= 5000000);
+        assert_int_equal(far_index_drop(a.session, "x"), 0);
+        close_node(&a);
+    }
+}
+
+
 /* Damage. */
 
 static int spoil_catalog(far_task *t, void *arg) {
     uint64_t word;
     int err = far_read_word(t, far_addr_make(0, FAR_SUPER_CATALOG), &word);
     return err < 0 ? err : far_write_word(t, far_catalog_word_addr(word) + *(uint64_t *)arg, 0x1234567812345678ull);
+}
+
+
+static int count_problem(void *ctx, const char *what) {
+    assert_non_null(strstr(what, "catalog"));
+    ++*(int *)ctx;
+    return 0;
 }
 
 
@@ -439,7 +477,9 @@ static void a_broken_catalog_is_an_error_not_a_crash(void **state) {
         assert_int_equal(far_index_open(a.session, "x", &index), FAR_ERR_CORRUPT);
         assert_int_equal(far_index_drop(a.session, "x"), FAR_ERR_CORRUPT);
         assert_int_equal(far_index_list(a.session, add_name, NULL), FAR_ERR_CORRUPT);
-        assert_true(far_pool_check(a.session, 0, NULL, NULL) > 0);
+        int problems = 0;
+        assert_true(far_pool_check(a.session, 0, count_problem, &problems) > 0);
+        assert_true(problems > 0);
         close_node(&a);
     }
 }
@@ -476,6 +516,7 @@ int main(void) {
         cmocka_unit_test(too_many_open_at_once_are_refused),
         cmocka_unit_test(creators_openers_and_droppers_do_not_miss_each_other),
         cmocka_unit_test(a_drop_waits_for_a_walk_and_a_user_may_join_it),
+        cmocka_unit_test(a_close_waits_for_what_housekeeping_drives),
         cmocka_unit_test(a_broken_catalog_is_an_error_not_a_crash),
         cmocka_unit_test(kinds_are_listed_with_their_options),
     };

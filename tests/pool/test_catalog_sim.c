@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { NODES = 3, SEEDS = 60, VERBS_MAX = 400 };
+enum { NODES = 2, SEEDS = 60, VERBS_MAX = 400 };
 
 typedef struct actor { /* a client of one compute node */
     far_pool *pool;
@@ -29,9 +29,10 @@ typedef struct stage {
 
 
 static void set_up(stage *s, unsigned seed, const char *faults) {
+    static unsigned serial; /* a test that failed leaves its world behind */
     char uri[128];
     memset(s, 0, sizeof(*s));
-    snprintf(uri, sizeof(uri), "sim:name=catalog,seed=%u,size=32M,memory_nodes=2,faults=%s", seed, faults);
+    snprintf(uri, sizeof(uri), "sim:name=catalog%u,seed=%u,size=32M,memory_nodes=2,faults=%s", ++serial, seed, faults);
     for (unsigned i = 0; i < NODES; i++) {
         assert_int_equal(far_pool_open(uri, NULL, &s->actors[i].pool), 0);
         assert_int_equal(far_session_open(s->actors[i].pool, &s->actors[i].session), 0);
@@ -100,8 +101,8 @@ static void open_use_close_x(void *arg) {
 
 static void make_x(stage *s) {
     far_index *index;
-    assert_int_equal(far_index_create(s->actors[2].session, "x", "toy", "slots=4", &index), 0);
-    assert_int_equal(far_put(s->actors[2].session, index, "k", 1, "v", 1), 0);
+    assert_int_equal(far_index_create(s->actors[1].session, "x", "toy", "slots=4", &index), 0);
+    assert_int_equal(far_put(s->actors[1].session, index, "k", 1, "v", 1), 0);
     far_index_close(index);
 }
 
@@ -125,6 +126,25 @@ static bool name_works(actor *a) {
 }
 
 
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+/* What the dead left is found and freed: nothing stays in use but what is there without any index. */
+static void nothing_is_lost(actor *a, uint64_t used) {
+    far_pool_usage usage;
+    assert_int_equal(far_pool_check(a->session, 1, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(a->session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    assert_int_equal(usage.used, used);
+    assert_int_equal(usage.total, usage.used + usage.retired + usage.free + usage.leaked);
+}
+
+
 /* Death at every verb of an action; before, in the middle of, or after its effect. */
 static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent_after, bool *present_after) {
     static const uint32_t units[] = {0, 1, FAR_SIM_WHOLE};
@@ -133,7 +153,12 @@ static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent
         for (unsigned nth = 1;; nth++) {
             assert_true(nth < VERBS_MAX);
             stage s;
-            set_up(&s, nth, "none");
+            far_pool_usage empty;
+            set_up(&s, 1 + u, "none"); /* the same run up to the death */
+            make_x(&s); /* what the session keeps for itself it has now */
+            assert_int_equal(far_index_drop(s.actors[1].session, "x"), 0);
+            assert_int_equal(far_pool_check(s.actors[1].session, 1, fail_at_problem, NULL), 0);
+            assert_int_equal(far_pool_stat(s.actors[1].session, &empty), 0);
             if (exists)
                 make_x(&s);
             actor *a = &s.actors[0];
@@ -144,6 +169,7 @@ static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent
             if (died) {
                 assert_true(a->result == 0 || a->result == FAR_ERR_FENCED || a->result == FAR_ERR_UNREACHABLE);
                 bool found = name_works(&s.actors[1]);
+                nothing_is_lost(&s.actors[1], empty.used);
                 *present_after |= found;
                 *absent_after |= !found;
                 deaths++;

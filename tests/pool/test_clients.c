@@ -326,7 +326,8 @@ static void a_handle_that_was_declared_dead_gets_no_new_sessions(void **state) {
     set_entry(&n, 1, (far_client){.word = far_client_pack(FAR_CLIENT_DEAD, 1, 1)});
     assert_int_equal(user_open(&n, 0), FAR_ERR_FENCED);
     assert_int_equal(far_client_state_of(entry(&n, 2).word), FAR_CLIENT_FREE);
-    set_entry(&n, 1, (far_client){.word = far_client_pack(FAR_CLIENT_LIVE, 2, 1)}); /* swept, and given to another handle */
+    set_entry(&n, 1,
+              (far_client){.word = far_client_pack(FAR_CLIENT_LIVE, 2, 1)}); /* swept, and given to another handle */
     assert_int_equal(user_open(&n, 1), FAR_ERR_FENCED);
     node_end(&n);
 }

@@ -1,4 +1,4 @@
-/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, and the rules under threads. */
+/* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, the rules under threads. */
 #include "index/index.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -134,10 +134,42 @@ static void push(far_pool *pool, unsigned times) {
 }
 
 
+/* Time that passes only when the test says so (but never stands quite still). */
+static uint64_t hand_time;
+
+
+static uint64_t hand_now(far_host *host) {
+    (void)host;
+    return hand_time += 10;
+}
+
+
+static far_host_ops hand_ops;
+static far_host hand_host = {&hand_ops};
+
+
+static void set_time_by_hand(far_pool *pool) {
+    hand_ops = *far_host_threads.ops;
+    hand_ops.now = hand_now;
+    hand_time = far_host_now(&far_host_threads);
+    pool->fabric->host = &hand_host;
+}
+
+
+static void let_it_fall_asleep(far_pool *pool) {
+    for (int i = 0; i < 2; i++) { /* the first takes note of the last pin */
+        poll_times(pool, 1);
+        hand_time += 20 * far_housekeeping_tick(pool);
+        poll_times(pool, 1);
+    }
+}
+
+
 static void a_pin_costs_a_background_round_trip_only_after_idleness(void **state) {
     (void)state;
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
+    set_time_by_hand(pool);
     hold h;
     far_stats before = s->stats[FAR_OP_GET];
     take(&h, s);
@@ -151,10 +183,7 @@ static void a_pin_costs_a_background_round_trip_only_after_idleness(void **state
         drop(&h);
     }
     assert_int_equal(s->stats[FAR_OP_GET].background_round_trips - before.background_round_trips, 0);
-    sleep_ms(15);
-    poll_times(pool, 2);
-    sleep_ms(15);
-    poll_times(pool, 2);
+    let_it_fall_asleep(pool);
     assert_int_equal(published(s), 0);
     take(&h, s);
     drop(&h);
@@ -283,10 +312,11 @@ static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **stat
     far_session *s = open_session(dying), *o = open_session(other);
     hold h;
     take(&h, s);
+    poll_times(dying, 1); /* nothing is under way in the user's session from now on */
     uint64_t epoch = global(o);
     fence(dying->own);
     push(other, 20);
-    assert_int_equal(global(o), epoch + 1); /* the user's session lives and may hold pins */
+    assert_int_equal(global(o), epoch + 1);                 /* the user's session lives and may hold pins */
     assert_int_equal(far_pool_poll(dying), FAR_ERR_FENCED); /* this takes its sessions with it */
     assert_int_equal(s->lost, FAR_ERR_FENCED);
     push(other, 40);
@@ -338,6 +368,77 @@ static void a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew(void **sta
 }
 
 
+/* A pin is counted after the tick found none and before it says that the handle sleeps: the time is asked for just
+ * there. */
+static uint64_t time_at_which_a_pin_slips_in(far_host *host);
+static far_host_ops slipping_ops;
+static far_host slipping = {&slipping_ops};
+static far_session *slipping_session;
+static uint64_t slipping_epoch;
+
+
+static uint64_t time_at_which_a_pin_slips_in(far_host *host) {
+    (void)host;
+    if (slipping_session)
+        atomic_fetch_add(&slipping_session->pins.held[slipping_epoch & 1], 1);
+    slipping_session = NULL;
+    return far_host_now(&far_host_threads) + 1000000000;
+}
+
+
+static int tick(far_task *t, void *arg) {
+    (void)arg;
+    return far_epoch_tick(t);
+}
+
+
+static void a_handle_does_not_fall_asleep_under_a_pin_that_slipped_in(void **state) {
+    (void)state;
+    far_pool *pool = open_pool(1);
+    far_session *s = open_session(pool);
+    assert_int_equal(call(s, pin_and_tell, &slipping_epoch), 0);
+    assert_int_equal(call(pool->own, tick, NULL), 0); /* takes note of that pin */
+    slipping_ops = *far_host_threads.ops;
+    slipping_ops.now = time_at_which_a_pin_slips_in;
+    slipping_session = s;
+    pool->fabric->host = &slipping;
+    assert_int_equal(call(pool->own, tick, NULL), 0);
+    assert_null(slipping_session);
+    assert_int_equal(atomic_load(&pool->epochs.current), slipping_epoch);
+    assert_int_equal(published(s), slipping_epoch);
+    atomic_fetch_sub(&s->pins.held[slipping_epoch & 1], 1);
+    assert_int_equal(call(pool->own, tick, NULL), 0);
+    assert_int_equal(atomic_load(&pool->epochs.current), 0);
+    assert_int_equal(published(s), 0);
+    pool->fabric->host = &far_host_threads;
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
+static int jump(far_task *t, void *arg) {
+    return far_write_word(t, FAR_SUPER_EPOCH, *(uint64_t *)arg - FAR_EPOCH_FIRST);
+}
+
+
+static void an_epoch_that_went_on_without_us_means_that_we_are_dead(void **state) {
+    (void)state;
+    far_pool *pool = open_pool(1);
+    far_session *s = open_session(pool);
+    hold h;
+    take(&h, s);
+    uint64_t far_ahead = h.epoch + 2;
+    assert_int_equal(call(s, jump, &far_ahead), 0);
+    assert_int_equal(call(pool->own, tick, NULL), FAR_ERR_FENCED);
+    uint64_t back = h.epoch - 1;
+    assert_int_equal(call(s, jump, &back), 0);
+    assert_int_equal(call(pool->own, tick, NULL), FAR_ERR_CORRUPT);
+    drop(&h);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
 /* ---- Hooks ---- */
 
 static struct {
@@ -364,6 +465,7 @@ static void hooks_run_once_per_epoch_before_its_first_pin_and_on_waking(void **s
     memset(&hooked, 0, sizeof(hooked));
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
+    set_time_by_hand(pool);
     pool->indexes = &index;
     hold h;
     uint64_t epoch = global(s);
@@ -379,8 +481,7 @@ static void hooks_run_once_per_epoch_before_its_first_pin_and_on_waking(void **s
     push(pool, 2);
     assert_int_equal(hooked.count, 4);
     assert_int_equal(hooked.seen[3], epoch + 3);
-    sleep_ms(15);
-    poll_times(pool, 2);
+    let_it_fall_asleep(pool);
     assert_int_equal(published(s), 0);
     push(pool, 5); /* asleep: no hook */
     assert_int_equal(hooked.count, 4);
@@ -462,9 +563,9 @@ static void waiting_for_epochs_works_from_every_session(void **state) {
 /* ---- The rules under threads ---- */
 
 #define HANDLES 3
-#define USERS 2
+#define USERS   2
 #define THREADS (HANDLES * USERS)
-#define WAITS 60
+#define WAITS   60
 
 static struct user {
     far_pool *pool;
@@ -580,6 +681,8 @@ int main(void) {
         cmocka_unit_test_setup(an_idle_handle_holds_nobody_back_and_wakes_at_the_epoch_of_that_time, new_world),
         cmocka_unit_test_setup(a_dead_handle_holds_back_until_all_its_sessions_are_dead, new_world),
         cmocka_unit_test_setup(a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew, new_world),
+        cmocka_unit_test_setup(a_handle_does_not_fall_asleep_under_a_pin_that_slipped_in, new_world),
+        cmocka_unit_test_setup(an_epoch_that_went_on_without_us_means_that_we_are_dead, new_world),
         cmocka_unit_test_setup(hooks_run_once_per_epoch_before_its_first_pin_and_on_waking, new_world),
         cmocka_unit_test_setup(a_wake_that_fails_is_told_and_leaves_nothing_published, new_world),
         cmocka_unit_test_setup(waiting_for_epochs_works_from_every_session, new_world),

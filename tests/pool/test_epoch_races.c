@@ -1,4 +1,5 @@
-/* The rules of epochs in random interleavings of single verbs, with sessions that die at any moment; every run is repeatable. */
+/* The rules of epochs in random interleavings of single verbs, with sessions that die at any moment; every run is
+ * repeatable. */
 #include "pool/handle.h"
 #include "runtime/error.h"
 #include "staged.h"
@@ -11,10 +12,10 @@
 
 #include <cmocka.h>
 
-#define HANDLES 3
-#define USERS 2
+#define HANDLES  3
+#define USERS    2
 #define SESSIONS (HANDLES * (USERS + 1))
-#define TURNS 12000
+#define TURNS    12000
 
 typedef struct actor {
     far_session *session;
@@ -30,7 +31,7 @@ typedef struct stage {
     far_pool watcher;
     far_session *watching;
     far_pool pools[HANDLES];
-    actor actors[SESSIONS]; /* of each handle: its own session, then its users' */
+    actor actors[SESSIONS];  /* of each handle: its own session, then its users' */
     bool stop, waiter_ended; /* users and waits stop first, ticks when nobody waits any more */
     uint64_t waits, seed;
 } stage;
@@ -240,13 +241,15 @@ static void run_seed(uint64_t seed, bool deaths) {
     for (unsigned turn = 0; deaths && st.waits < waits + 3; turn++) {
         one_turn();
         if (turn > 300000)
-            fail_msg("seed %llu: the dead hold the epoch back at %llu", (unsigned long long)seed, (unsigned long long)global());
+            fail_msg("seed %llu: the dead hold the epoch back at %llu", (unsigned long long)seed,
+                     (unsigned long long)global());
     }
     if (!deaths && (st.waits == 0 || global() < epoch + 2))
         fail_msg("seed %llu: the epoch hardly moves", (unsigned long long)seed);
     for (int i = 0; i < SESSIONS; i++)
         if (!st.actors[i].dead && st.actors[i].err < 0)
-            fail_msg("seed %llu: actor %d failed with %d (%s)", (unsigned long long)seed, i, st.actors[i].err, far_last_error());
+            fail_msg("seed %llu: actor %d failed with %d (%s)", (unsigned long long)seed, i, st.actors[i].err,
+                     far_last_error());
     clear_stage();
 }
 

@@ -1,4 +1,5 @@
-/* Opening and closing handles and sessions: errors in words, use after close, what is given back, and housekeeping of the absent. */
+/* Opening and closing handles and sessions: errors in words, use after close, what is given back, and housekeeping of
+ * the absent. */
 #include "pool/handle.h"
 #include "runtime/error.h"
 
@@ -280,6 +281,44 @@ static void a_close_finishes_it_too(void **state) {
 }
 
 
+/* A handle's own session is in the middle of waking the handle; nobody is there to drive it but the close. */
+static void run_pinned(far_task *t, void *arg) {
+    atomic_bool *done = arg;
+    assert_int_equal(far_pin_take(t), 0);
+    atomic_store(done, true);
+}
+
+
+static void sessions_that_wait_for_each_other_are_closed_together(void **state) {
+    (void)state;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    for (int pool_first = 0; pool_first < 2; pool_first++) {
+        far_pool *pool;
+        far_session *s;
+        assert_int_equal(far_pool_open("local:2M?rtt=200us", &options, &pool), 0);
+        assert_int_equal(far_session_open(pool, &s), 0);
+        pool->options.no_thread = 0; /* as when housekeeping has stopped: tasks count on others to be driven */
+        atomic_bool waker = false, waiter = false;
+        far_session_enter(pool->own);
+        assert_non_null(far_task_new(pool->own, FAR_STATS_OTHER, run_pinned, &waker));
+        far_session_step(pool->own); /* its verbs are on their way; it holds the flag */
+        far_session_leave(pool->own);
+        far_session_enter(s);
+        assert_non_null(far_task_new(s, FAR_STATS_OTHER, run_pinned, &waiter));
+        far_session_step(s);
+        far_session_leave(s);
+        assert_false(atomic_load(&waker) || atomic_load(&waiter));
+        if (pool_first)
+            far_pool_close(pool);
+        far_session_close(s);
+        assert_true(atomic_load(&waker) && atomic_load(&waiter));
+        if (!pool_first)
+            far_pool_close(pool);
+    }
+}
+
+
 /* ---- Many at once ---- */
 
 static void *open_and_close(void *arg) {
@@ -325,6 +364,7 @@ int main(void) {
         cmocka_unit_test(housekeeping_finishes_what_a_thread_left_under_way),
         cmocka_unit_test(without_a_thread_polling_finishes_it),
         cmocka_unit_test(a_close_finishes_it_too),
+        cmocka_unit_test(sessions_that_wait_for_each_other_are_closed_together),
         cmocka_unit_test(sessions_come_and_go_on_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,6 +52,12 @@ static int ignore(void *ctx, const void *key, size_t key_len, const void *value,
 }
 
 
+static int no_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
+
 /* Arguments. */
 
 static void bad_arguments_are_refused_by_name(void **state) {
@@ -87,9 +93,11 @@ static void bad_arguments_are_refused_by_name(void **state) {
     REFUSED(far_session_stats_of(NULL, FAR_OP_GET, &(far_stats){.reads = 0}), "session");
     REFUSED(far_index_usage(s, g.index, NULL), "usage");
     REFUSED(far_index_usage(s, other.index, &(far_usage){0}), "another");
-    REFUSED(far_index_check(s, NULL, NULL, NULL), "index");
+    REFUSED(far_index_check(s, NULL, no_problem, NULL), "index");
+    REFUSED(far_index_check(s, g.index, NULL, NULL), "problem");
+    REFUSED(far_pool_check(s, 0, NULL, NULL), "problem");
     REFUSED(far_pool_stat(s, NULL), "usage");
-    REFUSED(far_pool_check(s, 2, NULL, NULL), "repair");
+    REFUSED(far_pool_check(s, 2, no_problem, NULL), "repair");
     assert_int_equal(far_put(s, g.index, big, FAR_KEY_MAX, big, FAR_VALUE_MAX), 0);
     assert_int_equal(far_put(s, g.index, "k", 1, NULL, 0), 0);
     close_ground(&other);

@@ -1,5 +1,6 @@
 /* Every behaviour, for every kind, on every fabric, as one cmocka test each. */
 #include "conform.h"
+#include "runtime/sanitizer.h"
 
 typedef struct test_case {
     conform c;
@@ -9,7 +10,7 @@ typedef struct test_case {
 
 typedef struct request {
     const char *kind, *fabric, *options;
-    bool list;
+    bool list, all;
 } request;
 
 static const char *const unordered_kinds[] = {"shard"};
@@ -61,6 +62,17 @@ static bool applies(const behaviour *b, const conform *c) {
 }
 
 
+/* Of the fabrics that a behaviour applies to, those whose turn it is. */
+static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t number, size_t fabric) {
+    size_t turns = b->only & IN_TURN ? 1 : FAR_TSAN ? 2 : conform_fabric_count;
+    if (request->fabric || request->all)
+        return true;
+    if ((b->only & FOR_THREADS) && !(b->only & IN_TURN))
+        return true;
+    return (kind + number + fabric) % conform_fabric_count < turns;
+}
+
+
 static size_t make_cases(const request *request, const behaviour *behaviours, size_t count, test_case **cases) {
     const char *kinds[CONFORM_KINDS];
     size_t kind_count = conform_kinds(kinds), made = 0;
@@ -75,7 +87,7 @@ static size_t make_cases(const request *request, const behaviour *behaviours, si
                 test->behaviour = &behaviours[b];
                 if ((request->kind && strcmp(request->kind, kinds[k]) != 0) ||
                     (request->fabric && strcmp(request->fabric, conform_fabrics[f].name) != 0) ||
-                    !applies(test->behaviour, &test->c))
+                    !applies(test->behaviour, &test->c) || !has_turn(request, test->behaviour, k, b, f))
                     continue;
                 snprintf(test->name, sizeof(test->name), "%s/%s/%s", kinds[k], conform_fabrics[f].name,
                          behaviours[b].name);
@@ -90,6 +102,10 @@ static bool parse_arguments(int argc, char **argv, request *request) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--list") == 0) {
             request->list = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--all") == 0) {
+            request->all = true;
             continue;
         }
         if (!value)
@@ -125,7 +141,8 @@ static int run_cases(const char *group, test_case *cases, size_t count) {
 int conform_main(int argc, char **argv, const char *group, const behaviour *behaviours, size_t count) {
     request request = {0};
     if (!parse_arguments(argc, argv, &request)) {
-        fprintf(stderr, "usage: %s [--kind K] [--fabric F] [--options O] [--filter PATTERN] [--list]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--kind K] [--fabric F] [--options O] [--filter PATTERN] [--all] [--list]\n",
+                argv[0]);
         return 2;
     }
     test_case *cases;

@@ -43,12 +43,18 @@ typedef struct conform {
     bool ordered;        /* the kind has scans */
 } conform;
 
-enum { FOR_ALL = 0, FOR_ORDERED = 1, FOR_UNORDERED = 2, FOR_THREADS = 4 };
+enum {
+    FOR_ALL = 0,
+    FOR_ORDERED = 1,
+    FOR_UNORDERED = 2,
+    FOR_THREADS = 4,
+    IN_TURN = 8, /* long: on one fabric for each kind, not the same for all kinds */
+};
 
 typedef struct behaviour {
     const char *name;
     void (*run)(const conform *c);
-    unsigned only; /* FOR_... */
+    unsigned only; /* FOR_..., IN_TURN */
 } behaviour;
 
 /* clang-format off */
@@ -57,7 +63,8 @@ typedef struct behaviour {
 /* clang-format on */
 
 /* Runs all behaviours for all kinds and fabrics, as tests named kind/fabric/behaviour, or for those that the arguments
- * ask for: --kind K, --fabric F, --options O, --filter PATTERN (of test names, with * and ?), --list. */
+ * ask for: --kind K, --fabric F, --options O, --filter PATTERN (of test names, with * and ?), --list. The thread
+ * sanitizer is slow: under it each behaviour is run on two fabrics in turn, unless --fabric or --all asks for more. */
 int conform_main(int argc, char **argv, const char *group, const behaviour *behaviours, size_t count);
 
 /* The kinds that far_kinds lists, and the toy map; returns how many. */

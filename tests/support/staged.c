@@ -11,7 +11,7 @@
 typedef struct lane {
     far_conn *conn; /* NULL: not in use */
     far_batch *first;
-    uint32_t done;  /* verbs of the first batch that took effect */
+    uint32_t done; /* verbs of the first batch that took effect */
     unsigned count;
     bool dead;
 } lane;
@@ -129,7 +129,8 @@ static void staged_secret(far_host *host, void *bytes, size_t count) {
 }
 
 
-static const far_host_ops host_ops = {.now = staged_now, .park = staged_park, .unpark = staged_unpark, .secret = staged_secret};
+static const far_host_ops host_ops = {
+    .now = staged_now, .park = staged_park, .unpark = staged_unpark, .secret = staged_secret};
 static far_host host = {&host_ops};
 
 

@@ -5,13 +5,14 @@
 #include <string.h>
 
 
-bool toy_bucket_is_sound(const toy_bucket *bucket, uint64_t bytes) {
-    uint64_t at = sizeof(*bucket);
-    if (bytes < sizeof(*bucket) || bucket->bytes != bytes || bucket->count == 0)
+bool toy_bucket_is_sound(const toy_bucket *bucket, uint64_t room) {
+    uint64_t at = sizeof(*bucket), bytes;
+    if (room < sizeof(*bucket) || bucket->bytes > room || bucket->count == 0)
         return false;
+    bytes = bucket->bytes;
     for (uint32_t i = 0; i < bucket->count; i++) {
         toy_pair pair;
-        if (bytes - at < sizeof(pair))
+        if (bytes < at + sizeof(pair))
             return false;
         memcpy(&pair, (const char *)bucket + at, sizeof(pair));
         if (pair.key_length == 0 || pair.value_length > FAR_VALUE_MAX ||

@@ -3,7 +3,7 @@
  *   root (the descriptor)   {magic, slots, stripes, slot bytes} and the address of every stripe
  *   stripe                  one per memory node: slot i of the map is slot i / stripes of stripe i % stripes
  *   slot                    the word, and with locks its lock word behind it
- *     word                  address / 16: 44 | bytes / 16: 20 << 44 of the slot's bucket, 0 = no keys
+ *     word                  address / 16: 44 | bytes / 16: 20 << 44 of the slot's bucket object, 0 = no keys
  *     lock                  0, or client id 14 | generation 16 << 14 | task 8 << 30 | 1 << 63
  *   bucket                  {count, bytes} and all pairs whose keys hash to the slot, sorted; immutable
  *     pair                  {key length, value length}, key, zeros to a multiple of 8, value, zeros to a multiple of 8 */
@@ -17,6 +17,8 @@ enum { TOY_TYPE_ROOT, TOY_TYPE_STRIPE, TOY_TYPE_BUCKET, TOY_TYPES };
 
 #define TOY_MAGIC 0x70616d796f74ull
 #define TOY_BUCKET_MAX ((1u << 24) - FAR_GRANULE) /* bytes: what 20 bits of granules can say */
+#define TOY_CLASS_MIN 64u           /* objects of buckets up to TOY_CLASS_MAX have sizes that are powers of two: */
+#define TOY_CLASS_MAX (64u << 10)   /* what one bucket gives back another one can use */
 
 typedef struct toy_root {
     uint64_t magic;
@@ -28,7 +30,7 @@ typedef struct toy_root {
 
 typedef struct toy_bucket {
     uint32_t count; /* pairs */
-    uint32_t bytes; /* of the whole bucket, a multiple of 16 */
+    uint32_t bytes; /* of the whole bucket, a multiple of 16; its object may be larger */
 } toy_bucket;
 
 typedef struct toy_pair {
@@ -50,6 +52,17 @@ static inline far_addr toy_word_addr(uint64_t word) {
 
 static inline uint64_t toy_word_bytes(uint64_t word) {
     return (word >> 44) * FAR_GRANULE;
+}
+
+
+/* Bytes of the object that a bucket gets. */
+static inline uint64_t toy_object_bytes(uint64_t bytes) {
+    uint64_t size = TOY_CLASS_MIN;
+    if (bytes > TOY_CLASS_MAX)
+        return bytes;
+    while (size < bytes)
+        size *= 2;
+    return size;
 }
 
 

@@ -28,15 +28,22 @@ static void put_bucket(far_task *t, far_addr addr, const toy_bucket *bucket) {
 }
 
 
-/* The node of the slot is a wish only: elsewhere the write costs one round trip more. */
-static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const toy_bucket *bucket, far_addr *addr) {
+/* The node of the slot is a wish only: elsewhere the write costs one round trip more. A delete must work in a full pool, and it
+ * needs memory for what remains: then the reserve helps, or an object that is larger than it must be. What a delete gives back is
+ * never smaller than what it needs, so there is always something for the next one. *word: what the slot will say. */
+static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const change *c, const toy_bucket *bucket, uint64_t *word) {
     far_object object;
-    unsigned node = far_addr_node(slot), flags = 0;
+    uint64_t bytes = toy_object_bytes(bucket->bytes);
+    unsigned node = far_addr_node(slot), flags = c->how == FAR_OP_DELETE ? FAR_ALLOC_RESERVE : 0;
     if (toy_state_of(index)->fault == TOY_UNORDERED)
         node = (node + 1) % far_task_fabric(t)->nodes;
-    int err = far_alloc(t, index, TOY_TYPE_BUCKET, bucket->bytes, node, flags, &object);
+    int err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, flags, &object);
+    while (err == FAR_ERR_NO_MEMORY && c->how == FAR_OP_DELETE && bytes < TOY_CLASS_MAX) {
+        bytes *= 2;
+        err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, flags, &object);
+    }
     if (err >= 0)
-        *addr = object.addr;
+        *word = toy_word(object.addr, bytes);
     return err;
 }
 
@@ -66,17 +73,15 @@ static void retire_old(far_task *t, far_index *index, uint64_t word) {
 
 /* Writes the bucket (if any) and swings the slot. A WRITE takes effect before what is posted after it to the same node: there both go
  * in one batch. 1: done; 0: somebody was faster, and nothing of ours is left. */
-static int publish(far_task *t, far_index *index, far_addr slot, uint64_t old, const toy_bucket *bucket) {
+static int publish(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old, const toy_bucket *bucket) {
     toy_fault fault = toy_state_of(index)->fault;
     uint64_t word = 0, seen = old;
-    far_addr addr = 0;
     int err;
     if (bucket) {
-        if ((err = alloc_bucket(t, index, slot, bucket, &addr)) < 0)
+        if ((err = alloc_bucket(t, index, slot, c, bucket, &word)) < 0)
             return err;
-        put_bucket(t, addr, bucket);
-        word = toy_word(addr, bucket->bytes);
-        if (far_addr_node(addr) != far_addr_node(slot) && fault != TOY_UNORDERED && (err = far_wait(t)) < 0)
+        put_bucket(t, toy_word_addr(word), bucket);
+        if (far_addr_node(toy_word_addr(word)) != far_addr_node(slot) && fault != TOY_UNORDERED && (err = far_wait(t)) < 0)
             return err;
     }
     far_point(t, "toy:publish");
@@ -92,7 +97,7 @@ static int publish(far_task *t, far_index *index, far_addr slot, uint64_t old, c
         return 1;
     }
     if (bucket)
-        far_free(t, index, TOY_TYPE_BUCKET, addr, bucket->bytes);
+        far_free(t, index, TOY_TYPE_BUCKET, toy_word_addr(word), toy_word_bytes(word));
     return fault == TOY_DROPPED_WRITE ? 1 : 0;
 }
 
@@ -114,7 +119,7 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
             return write_in_place(t, &image, old, c->value);
         if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
             return err;
-        if ((err = publish(t, index, addr, image.word, made)) != 0)
+        if ((err = publish(t, index, addr, c, image.word, made)) != 0)
             return err < 0 ? err : 0;
 
         far_count_retry(t);
@@ -126,7 +131,7 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
 
 /* Under the lock nobody else writes the slot: a WRITE does, and the unlock follows it in the same batch. */
 static int write_locked(far_task *t, far_index *index, uint64_t slot, const change *c) {
-    far_addr addr = toy_slot_addr(toy_state_of(index), slot), bucket = 0;
+    far_addr addr = toy_slot_addr(toy_state_of(index), slot);
     uint64_t word = 0, unlocked = 0;
     toy_image image;
     toy_bucket *made;
@@ -137,11 +142,10 @@ static int write_locked(far_task *t, far_index *index, uint64_t slot, const chan
     if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
         return err;
     if (made) {
-        if ((err = alloc_bucket(t, index, addr, made, &bucket)) < 0)
+        if ((err = alloc_bucket(t, index, addr, c, made, &word)) < 0)
             return err;
-        put_bucket(t, bucket, made);
-        word = toy_word(bucket, made->bytes);
-        if (far_addr_node(bucket) != far_addr_node(addr) && (err = far_wait(t)) < 0)
+        put_bucket(t, toy_word_addr(word), made);
+        if (far_addr_node(toy_word_addr(word)) != far_addr_node(addr) && (err = far_wait(t)) < 0)
             return err;
     }
     far_point(t, "toy:publish");

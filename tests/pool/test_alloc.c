@@ -1,0 +1,784 @@
+/* Allocation on the local fabric: what objects are like, when they are reused, and that nothing is lost. */
+#include "fabric/fabric.h"
+#include "pool/memory.h"
+#include "runtime/random.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PLAIN, WIDE, LINE, STABLE, SLOW, HOOKED, TYPES };
+
+static unsigned put_offs;       /* how often the hook says "not yet" */
+static unsigned hook_calls, recover_calls;
+
+
+static int reclaim_hook(far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie) {
+    (void)t, (void)index, (void)size;
+    hook_calls++;
+    if (put_offs > 0) {
+        put_offs--;
+        return 1;
+    }
+    *cookie = addr ^ 0xc00c1e;
+    return 0;
+}
+
+
+static int recover_hook(far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie) {
+    (void)index, (void)size;
+    recover_calls++;
+    uint64_t word;
+    int err = far_read_word(t, addr, &word);
+    *cookie = word + 1;
+    return err;
+}
+
+
+static const far_type types[TYPES] = {
+    [PLAIN] = {.name = "plain", .align = 16},
+    [WIDE] = {.name = "wide", .align = 32},
+    [LINE] = {.name = "line", .align = 64},
+    [STABLE] = {.name = "stable", .align = 16, .stable = true},
+    [SLOW] = {.name = "slow", .align = 16, .extra_epochs = 3},
+    [HOOKED] = {.name = "hooked", .align = 16, .stable = true, .reclaim = reclaim_hook, .recover = recover_hook},
+};
+static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
+static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
+static const far_index_kind frugal_kind = {.name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
+
+
+typedef struct bench {
+    far_pool *pool;
+    far_session *session;
+    far_index index;
+    int (*run)(far_task *t, struct bench *b);
+    void *arg;
+} bench;
+
+
+static void set_up(bench *b, const char *uri, const far_index_kind *k) {
+    *b = (bench){0};
+    assert_int_equal(far_pool_open(uri, NULL, &b->pool), 0);
+    assert_int_equal(far_session_open(b->pool, &b->session), 0);
+    b->index.kind = k;
+    b->index.pool = b->pool;
+    b->index.uid = 1000;
+    put_offs = hook_calls = recover_calls = 0;
+}
+
+
+static void tear_down(bench *b) {
+    far_session_close(b->session);
+    far_pool_close(b->pool);
+}
+
+
+static int run_pinned(far_task *t, void *arg) {
+    bench *b = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = b->run(t, b);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int call(bench *b, far_session *s, int (*run)(far_task *t, bench *b), void *arg) {
+    b->run = run;
+    b->arg = arg;
+    return far_session_call(s, FAR_STATS_OTHER, false, run_pinned, b);
+}
+
+
+static int run_stat(far_task *t, void *arg) {
+    return far_memory_stat(t, arg);
+}
+
+
+static far_pool_usage stat_of(bench *b) {
+    far_pool_usage usage = {0};
+    assert_int_equal(far_session_call(b->session, FAR_STATS_OTHER, false, run_stat, &usage), 0);
+    assert_int_equal(usage.total, usage.used + usage.retired + usage.free + usage.leaked);
+    return usage;
+}
+
+
+/* Lets the epoch move and everybody tick. */
+static int pass_epochs(far_task *t, void *arg) {
+    for (unsigned i = 0; i < *(unsigned *)arg; i++) {
+        int err = far_wait_epochs(t, 1);
+        if (err == 0)
+            err = far_memory_tick(t);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+static void epochs(bench *b, unsigned count) {
+    assert_int_equal(far_session_call(b->session, FAR_STATS_OTHER, false, pass_epochs, &count), 0);
+}
+
+
+static int by_address(const void *a, const void *b) {
+    far_addr x = ((const far_object *)a)->addr, y = ((const far_object *)b)->addr;
+    return (x > y) - (x < y);
+}
+
+
+/* What objects are like. */
+
+static int many_sizes(far_task *t, bench *b) {
+    enum { COUNT = 3000 };
+    far_object *objects = calloc(COUNT, sizeof(*objects));
+    far_random r;
+    far_random_seed(&r, 3);
+    for (unsigned i = 0; i < COUNT; i++) {
+        static const unsigned aligns[] = {[PLAIN] = 16, [WIDE] = 32, [LINE] = 64, [STABLE] = 16};
+        unsigned type = (unsigned)far_random_below(&r, 4), node = (unsigned)far_random_below(&r, 3);
+        uint64_t size = 1 + far_random_below(&r, i % 100 == 0 ? 200000 : i % 10 == 0 ? 9000 : 600);
+        unsigned flags = node < 2 ? FAR_ALLOC_ON_NODE : 0;
+        int err = far_alloc(t, &b->index, type, size, node < 2 ? node : FAR_NODE_ANY, flags, &objects[i]);
+        assert_int_equal(err, 0);
+        assert_true(objects[i].size >= size);
+        assert_int_equal(objects[i].addr % aligns[type], 0);
+        assert_false(objects[i].used);
+        assert_int_equal(objects[i].epoch, far_epoch(t));
+        if (node < 2)
+            assert_int_equal(far_addr_node(objects[i].addr), node);
+        far_block_id id;
+        assert_true(far_block_of(&b->pool->geometry, objects[i].addr, &id));
+        uint64_t word = 1;
+        assert_int_equal(far_read_word(t, objects[i].addr + (objects[i].size - 8), &word), 0);
+        assert_int_equal(word, 0);
+        assert_int_equal(far_write_word(t, objects[i].addr + (objects[i].size - 8), UINT64_MAX), 0);
+    }
+    qsort(objects, COUNT, sizeof(*objects), by_address);
+    for (unsigned i = 1; i < COUNT; i++)
+        assert_true(objects[i - 1].addr + objects[i - 1].size <= objects[i].addr);
+    free(objects);
+    return 0;
+}
+
+
+static void objects_are_aligned_zero_where_asked_and_do_not_overlap(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:2x64M", &kind);
+    assert_int_equal(call(&b, b.session, many_sizes, NULL), 0);
+    tear_down(&b);
+}
+
+
+static int without_pin(far_task *t, void *arg) {
+    far_object object;
+    return far_alloc(t, arg, PLAIN, 64, FAR_NODE_ANY, 0, &object);
+}
+
+
+static int with_bad_arguments(far_task *t, bench *b) {
+    far_object object;
+    assert_int_equal(far_alloc(t, &b->index, TYPES, 64, FAR_NODE_ANY, 0, &object), FAR_ERR_INVALID);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 64, 7, 0, &object), FAR_ERR_INVALID);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 1ull << 50, FAR_NODE_ANY, 0, &object), FAR_ERR_NO_MEMORY);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 1ull << 32, FAR_NODE_ANY, 0, &object), FAR_ERR_NO_MEMORY);
+    return 0;
+}
+
+
+static void wrong_requests_are_refused(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    assert_int_equal(far_session_call(b.session, FAR_STATS_OTHER, false, without_pin, &b.index), FAR_ERR_INVALID);
+    assert_int_equal(call(&b, b.session, with_bad_arguments, NULL), 0);
+    tear_down(&b);
+}
+
+
+static int most_allocs_cost_nothing(far_task *t, bench *b) {
+    far_object object;
+    uint64_t trips = 0;
+    for (unsigned i = 0; i < 2000; i++) {
+        uint64_t before = t->stats->round_trips + t->stats->background_round_trips;
+        assert_int_equal(far_alloc(t, &b->index, PLAIN, 48, FAR_NODE_ANY, 0, &object), 0);
+        trips += t->stats->round_trips + t->stats->background_round_trips - before;
+    }
+    assert_int_equal(t->stats->round_trips, 0);
+    assert_true(trips < 2000 / 5);
+    return 0;
+}
+
+
+static void inside_its_blocks_a_session_allocates_without_any_verb(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    assert_int_equal(call(&b, b.session, most_allocs_cost_nothing, NULL), 0);
+    tear_down(&b);
+}
+
+
+/* Reuse. */
+
+static int freed_is_reused_at_once(far_task *t, bench *b) {
+    far_object a, again;
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 100, 0, 0, &a), 0);
+    assert_false(a.used);
+    assert_int_equal(far_write_word(t, a.addr, 4711), 0);
+    far_free(t, &b->index, PLAIN, a.addr, 100);
+    assert_int_equal(far_alloc(t, &b->index, PLAIN, 110, 0, FAR_ALLOC_ZERO, &again), 0); /* the same class */
+    assert_int_equal(again.addr, a.addr);
+    assert_true(again.used);
+    uint64_t word = 1;
+    assert_int_equal(far_read_word(t, again.addr, &word), 0);
+    assert_int_equal(word, 0);
+    far_free(t, &b->index, PLAIN, again.addr, 100);
+    return 0;
+}
+
+
+static void what_was_never_shown_is_reused_at_once_and_zeroed_on_request(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    assert_int_equal(call(&b, b.session, freed_is_reused_at_once, NULL), 0);
+    tear_down(&b);
+}
+
+
+typedef struct retiring {
+    unsigned type;
+    far_addr addr;
+    uint64_t epoch; /* of the pin under which it was retired, then of the one under which it came back */
+    uint64_t cookie;
+    bool back;
+} retiring;
+
+
+static int retire_one(far_task *t, bench *b) {
+    retiring *r = b->arg;
+    far_object object;
+    int err = far_alloc(t, &b->index, r->type, 256, 0, 0, &object);
+    far_retire(t, &b->index, r->type, object.addr, 256);
+    r->addr = object.addr;
+    r->epoch = far_epoch(t);
+    return err;
+}
+
+
+static int alloc_until_back(far_task *t, bench *b) {
+    retiring *r = b->arg;
+    far_object objects[3];
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(far_alloc(t, &b->index, r->type, 256, 0, 0, &objects[i]), 0);
+        if (objects[i].addr == r->addr) {
+            r->back = true;
+            r->epoch = far_epoch_known(t);
+            r->cookie = objects[i].cookie;
+        }
+    }
+    for (unsigned i = 0; i < 3; i++)
+        if (objects[i].addr != r->addr)
+            far_free(t, &b->index, r->type, objects[i].addr, 256);
+    return 0;
+}
+
+
+/* Returns the number of epochs from the pin of the retirement until the object came back. */
+static uint64_t epochs_until_back(bench *b, retiring *r) {
+    assert_int_equal(call(b, b->session, retire_one, r), 0);
+    uint64_t from = r->epoch;
+    for (unsigned i = 0; i < 40 && !r->back; i++) {
+        assert_int_equal(call(b, b->session, alloc_until_back, r), 0);
+        if (!r->back)
+            epochs(b, 1);
+    }
+    assert_true(r->back);
+    return r->epoch - from;
+}
+
+
+static void retired_memory_comes_back_after_its_epochs_and_not_before(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    retiring plain = {.type = PLAIN}, slow = {.type = SLOW};
+    uint64_t waited = epochs_until_back(&b, &plain);
+    assert_in_range(waited, 4, 7); /* stamp = pin + 1, and three more; a wait of one epoch moves by two */
+    waited = epochs_until_back(&b, &slow);
+    assert_in_range(waited, 7, 10);
+    tear_down(&b);
+}
+
+
+static void a_reclaim_hook_can_put_it_off_and_leaves_a_cookie(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    retiring r = {.type = HOOKED};
+    put_offs = 2;
+    uint64_t waited = epochs_until_back(&b, &r);
+    assert_true(waited >= 6);
+    assert_int_equal(hook_calls, 3);
+    assert_int_equal(r.cookie, r.addr ^ 0xc00c1e);
+    tear_down(&b);
+}
+
+
+static int leave_hooked(far_task *t, bench *b) {
+    far_object *object = b->arg;
+    int err = far_alloc(t, &b->index, HOOKED, 256, 0, 0, object);
+    if (err == 0)
+        err = far_write_word(t, object->addr, 76);
+    far_free(t, &b->index, HOOKED, object->addr, 256);
+    return err;
+}
+
+
+static int find_hooked(far_task *t, bench *b) {
+    far_object *wanted = b->arg, object;
+    for (unsigned i = 0; i < 4000; i++) {
+        assert_int_equal(far_alloc(t, &b->index, HOOKED, 256, 0, 0, &object), 0);
+        if (object.addr == wanted->addr) {
+            assert_int_equal(object.cookie, 77);
+            assert_true(object.used);
+            return 0;
+        }
+    }
+    return FAR_ERR_NOT_FOUND;
+}
+
+
+static void a_closed_session_leaves_its_memory_and_cookies_are_recovered(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:8M", &kind);
+    far_session *other;
+    far_object object;
+    uint64_t used = stat_of(&b).used;
+    assert_int_equal(far_session_open(b.pool, &other), 0);
+    assert_int_equal(call(&b, other, leave_hooked, &object), 0);
+    far_session_close(other);
+    assert_true(stat_of(&b).used <= used + 64); /* the rest of a slab */
+    assert_int_equal(call(&b, b.session, find_hooked, &object), 0);
+    assert_true(recover_calls >= 1);
+    tear_down(&b);
+}
+
+
+typedef struct fill {
+    unsigned type;
+    uint64_t size;
+    far_object *objects;
+    unsigned count, room;
+    unsigned flags;
+} fill;
+
+
+static int fill_pool(far_task *t, bench *b) {
+    fill *f = b->arg;
+    int err = 0;
+    while (f->count < f->room && (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
+        f->count++;
+    return err;
+}
+
+
+static int empty_pool(far_task *t, bench *b) {
+    fill *f = b->arg;
+    while (f->count > 0) {
+        f->count--;
+        far_free(t, &b->index, f->type, f->objects[f->count].addr, f->size);
+    }
+    return 0;
+}
+
+
+static fill new_fill(unsigned type, uint64_t size) {
+    return (fill){.type = type, .size = size, .objects = calloc(600000, sizeof(far_object)), .room = 600000};
+}
+
+
+static void a_full_pool_says_so_and_all_of_it_comes_back(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:2x4M", &kind);
+    uint64_t used = stat_of(&b).used;
+    static const uint64_t sizes[] = {100, 4000, 30000, 64, 50000, 200000, 16, 100};
+    unsigned first = 0;
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        fill f = new_fill(PLAIN, sizes[i]);
+        assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
+        far_pool_usage now = stat_of(&b);
+        if (sizes[i] == 100 && first == 0) {
+            first = f.count;
+            assert_true(f.count * 112ull * 100 >= now.total * 85); /* little is lost to tables and waste */
+        } else if (sizes[i] == 100) {
+            assert_true(f.count >= first - 2); /* the pool as it was */
+        }
+        assert_int_equal(call(&b, b.session, empty_pool, &f), 0);
+        epochs(&b, 6);
+        assert_int_equal(stat_of(&b).used, used);
+        free(f.objects);
+    }
+    tear_down(&b);
+}
+
+
+static void stable_memory_is_never_used_for_another_type(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:4M", &kind);
+    fill stable = new_fill(STABLE, 512), other = new_fill(PLAIN, 512), third = new_fill(STABLE, 1024);
+    stable.room = 2000;
+    assert_int_equal(call(&b, b.session, fill_pool, &stable), 0);
+    unsigned count = stable.count;
+    far_object *mine = malloc(count * sizeof(*mine));
+    memcpy(mine, stable.objects, count * sizeof(*mine));
+    qsort(mine, count, sizeof(*mine), by_address);
+    assert_int_equal(call(&b, b.session, empty_pool, &stable), 0);
+    epochs(&b, 6);
+    assert_int_equal(call(&b, b.session, fill_pool, &other), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(&b, b.session, fill_pool, &third), FAR_ERR_NO_MEMORY);
+    for (unsigned i = 0; i < other.count + third.count; i++) {
+        far_object *o = i < other.count ? &other.objects[i] : &third.objects[i - other.count];
+        far_object *below = NULL;
+        for (unsigned k = 0; k < count && mine[k].addr <= o->addr; k++)
+            below = &mine[k];
+        assert_true(below == NULL || below->addr + below->size <= o->addr);
+    }
+    stable.room = count;
+    assert_int_equal(call(&b, b.session, fill_pool, &stable), 0); /* they are all still there */
+    free(stable.objects);
+    free(other.objects);
+    free(third.objects);
+    free(mine);
+    tear_down(&b);
+}
+
+
+/* Blocks go back to the pool wiped, and are known as used. */
+
+static int dirty_all(far_task *t, bench *b) {
+    fill *f = b->arg;
+    int err = fill_pool(t, b);
+    char *dirt = far_scratch(t, f->size);
+    memset(dirt, 0xee, f->size);
+    for (unsigned i = 0; i < f->count && err == 0; i++) {
+        assert_false(f->objects[i].used);
+        far_write(t, f->objects[i].addr, dirt, f->size);
+        err = far_wait(t);
+    }
+    return err;
+}
+
+
+static int look_for_dirt(far_task *t, bench *b) {
+    const far_geometry *g = &b->pool->geometry;
+    unsigned *free_used = b->arg;
+    uint64_t *bytes = far_scratch(t, g->block_bytes), *entries = far_scratch(t, g->node[0].blocks * 16);
+    assert_int_equal(far_blocks_read(t, 0, 0, (uint32_t)g->node[0].blocks, entries), 0);
+    for (uint32_t i = 0; i < g->node[0].blocks; i++) {
+        far_block_state s = far_block_unpack(entries[2 * i]);
+        if (s.kind != FAR_BLOCK_FREE)
+            continue;
+        *free_used += s.used;
+        far_read(t, far_block_base(g, (far_block_id){0, i}), bytes, g->block_bytes);
+        assert_int_equal(far_wait(t), 0);
+        for (uint64_t w = 0; w < g->block_bytes / 8; w++)
+            assert_int_equal(bytes[w], 0);
+    }
+    return 0;
+}
+
+
+static void free_blocks_go_back_wiped_and_marked_as_used(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:4M", &kind);
+    fill f = new_fill(PLAIN, 1000), runs = new_fill(PLAIN, 150000);
+    f.room = 1000;
+    runs.room = 5;
+    assert_int_equal(call(&b, b.session, dirty_all, &f), 0);
+    assert_int_equal(call(&b, b.session, dirty_all, &runs), 0);
+    assert_int_equal(call(&b, b.session, empty_pool, &f), 0);
+    assert_int_equal(call(&b, b.session, empty_pool, &runs), 0);
+    epochs(&b, 8);
+    unsigned free_used = 0;
+    assert_int_equal(call(&b, b.session, look_for_dirt, &free_used), 0);
+    assert_true(free_used >= 15 + 5 * 3);
+    assert_int_equal(call(&b, b.session, fill_pool, &f), 0);
+    for (unsigned i = 0; i < f.count; i++)
+        assert_true(f.objects[i].used);
+    free(f.objects);
+    free(runs.objects);
+    tear_down(&b);
+}
+
+
+/* The reserve. */
+
+static int write_something(far_task *t, bench *b) {
+    far_object object;
+    return far_alloc(t, &b->index, PLAIN, 64, FAR_NODE_ANY, 0, &object);
+}
+
+
+static int from_reserve(far_task *t, bench *b) {
+    far_object object;
+    uint64_t size = *(uint64_t *)b->arg;
+    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO, &object);
+}
+
+
+static void the_reserve_is_there_when_the_pool_is_full_and_is_filled_again(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:4M", &frugal_kind);
+    fill f = new_fill(PLAIN, 3000), g = new_fill(PLAIN, 4000), h = new_fill(STABLE, 64);
+    assert_int_equal(call(&b, b.session, write_something, NULL), 0);
+    assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(&b, b.session, fill_pool, &g), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(&b, b.session, fill_pool, &h), FAR_ERR_NO_MEMORY);
+    uint64_t large = 4000, small = 64;
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(call(&b, b.session, from_reserve, &large), 0);
+    assert_int_equal(call(&b, b.session, from_reserve, &large), FAR_ERR_NO_MEMORY);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(call(&b, b.session, from_reserve, &small), 0);
+    assert_int_equal(call(&b, b.session, from_reserve, &small), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(&b, b.session, write_something, NULL), FAR_ERR_NO_MEMORY); /* first the reserve */
+    assert_int_equal(call(&b, b.session, empty_pool, &f), 0);
+    assert_int_equal(call(&b, b.session, write_something, NULL), 0);
+    assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(call(&b, b.session, from_reserve, &large), 0);
+    free(f.objects);
+    free(g.objects);
+    free(h.objects);
+    tear_down(&b);
+}
+
+
+static void without_its_reserve_an_index_is_not_written(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:4M", &kind);
+    fill f = new_fill(PLAIN, 4000), small = new_fill(PLAIN, 1000);
+    assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
+    assert_int_equal(call(&b, b.session, fill_pool, &small), FAR_ERR_NO_MEMORY);
+    b.index.kind = &frugal_kind;
+    b.index.uid = 1001;
+    uint64_t free_bytes = stat_of(&b).free;
+    assert_int_equal(call(&b, b.session, write_something, NULL), FAR_ERR_NO_MEMORY);
+    assert_true(stat_of(&b).free + 4096 >= free_bytes); /* at most the table of kept objects */
+    b.index.kind = &kind;
+    b.index.uid = 1000;
+    assert_int_equal(call(&b, b.session, empty_pool, &f), 0);
+    b.index.kind = &frugal_kind;
+    b.index.uid = 1001;
+    assert_int_equal(call(&b, b.session, write_something, NULL), 0);
+    free(f.objects);
+    free(small.objects);
+    tear_down(&b);
+}
+
+
+/* Several sessions. */
+
+typedef struct swap {
+    far_object objects[200];
+} swap;
+
+
+static int alloc_swap(far_task *t, bench *b) {
+    swap *s = b->arg;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(far_alloc(t, &b->index, PLAIN, 512, FAR_NODE_ANY, 0, &s->objects[i]), 0);
+    return 0;
+}
+
+
+static int retire_swap(far_task *t, bench *b) {
+    swap *s = b->arg;
+    for (unsigned i = 0; i < 200; i++)
+        far_retire(t, &b->index, PLAIN, s->objects[i].addr, 512);
+    return 0;
+}
+
+
+static void what_others_free_comes_back_through_the_pool(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:4M", &kind);
+    uint64_t used = stat_of(&b).used;
+    far_session *other;
+    swap s;
+    for (unsigned round = 0; round < 100; round++) { /* several times the pool */
+        assert_int_equal(call(&b, b.session, alloc_swap, &s), 0);
+        assert_int_equal(far_session_open(b.pool, &other), 0);
+        assert_int_equal(call(&b, other, retire_swap, &s), 0);
+        far_session_close(other);
+        if (round % 4 == 3)
+            epochs(&b, 6);
+    }
+    epochs(&b, 12);
+    far_pool_usage now = stat_of(&b);
+    assert_int_equal(now.retired, 0);
+    assert_int_equal(now.used, used);
+    tear_down(&b);
+}
+
+
+typedef struct worker {
+    bench *b;
+    unsigned number;
+    uint64_t problems;
+} worker;
+
+enum { HELD = 64, ROUNDS = 60, STEPS = 100 };
+
+typedef struct holding {
+    worker *w;
+    far_random random;
+    struct {
+        far_object object;
+        unsigned type;
+        uint64_t size;
+        bool there;
+    } held[HELD];
+} holding;
+
+
+/* Every object carries the mark of its holder: nobody else may ever write there. */
+static int churn(far_task *t, void *arg) {
+    holding *h = arg;
+    far_index *index = &h->w->b->index;
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < STEPS && err == 0; i++) {
+        unsigned k = (unsigned)far_random_below(&h->random, HELD);
+        if (h->held[k].there) {
+            uint64_t words[2];
+            far_object *o = &h->held[k].object;
+            far_read(t, o->addr, &words[0], 8);
+            far_read(t, o->addr + o->size - 8, &words[1], 8);
+            err = far_wait(t);
+            h->w->problems += words[0] != (o->addr ^ h->w->number) || words[1] != (o->addr ^ h->w->number);
+            h->held[k].there = false;
+            if (far_random_chance(&h->random, 1, 2))
+                far_retire(t, index, h->held[k].type, o->addr, h->held[k].size);
+            else
+                far_free(t, index, h->held[k].type, o->addr, h->held[k].size);
+            continue;
+        }
+        unsigned type = (unsigned)far_random_below(&h->random, 4);
+        uint64_t size = 16 + 16 * far_random_below(&h->random, far_random_chance(&h->random, 1, 20) ? 3000 : 40);
+        err = far_alloc(t, index, type, size, FAR_NODE_ANY, 0, &h->held[k].object);
+        if (err == FAR_ERR_NO_MEMORY) {
+            err = 0;
+            continue;
+        }
+        if (err < 0)
+            break;
+        h->held[k].there = true;
+        h->held[k].type = type;
+        h->held[k].size = size;
+        uint64_t mark = h->held[k].object.addr ^ h->w->number;
+        far_write(t, h->held[k].object.addr, &mark, 8);
+        far_write(t, h->held[k].object.addr + h->held[k].object.size - 8, &mark, 8);
+        err = far_wait(t);
+    }
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int let_all_go(far_task *t, void *arg) {
+    holding *h = arg;
+    int err = far_pin_take(t);
+    for (unsigned k = 0; k < HELD && err == 0; k++)
+        if (h->held[k].there)
+            far_retire(t, &h->w->b->index, h->held[k].type, h->held[k].object.addr, h->held[k].size);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void *work(void *arg) {
+    worker *w = arg;
+    holding *h = calloc(1, sizeof(*h));
+    h->w = w;
+    far_random_seed(&h->random, w->number);
+    far_session *s = NULL;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        if (s == NULL && far_session_open(w->b->pool, &s) < 0) {
+            w->problems++;
+            break;
+        }
+        w->problems += far_session_call(s, FAR_STATS_OTHER, false, churn, h) < 0;
+        if (round % 10 == 9) {
+            far_session_close(s);
+            s = NULL;
+        }
+    }
+    if (s == NULL && far_session_open(w->b->pool, &s) < 0)
+        w->problems++;
+    else
+        w->problems += far_session_call(s, FAR_STATS_OTHER, false, let_all_go, h) < 0;
+    far_session_close(s);
+    free(h);
+    return NULL;
+}
+
+
+static void threads_never_get_the_same_memory_and_nothing_is_lost(void **state) {
+    (void)state;
+    bench b;
+    set_up(&b, "local:2x8M", &kind);
+    uint64_t used = stat_of(&b).used;
+    enum { WORKERS = 4 };
+    pthread_t threads[WORKERS];
+    worker workers[WORKERS];
+    for (unsigned i = 0; i < WORKERS; i++) {
+        workers[i] = (worker){&b, i + 1, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < WORKERS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].problems, 0);
+    }
+    epochs(&b, 12);
+    far_pool_usage now = stat_of(&b);
+    assert_int_equal(now.retired, 0);
+    assert_true(now.used <= used + now.total / 20); /* ends of slabs of stable types */
+    tear_down(&b);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(objects_are_aligned_zero_where_asked_and_do_not_overlap),
+        cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(inside_its_blocks_a_session_allocates_without_any_verb),
+        cmocka_unit_test(what_was_never_shown_is_reused_at_once_and_zeroed_on_request),
+        cmocka_unit_test(retired_memory_comes_back_after_its_epochs_and_not_before),
+        cmocka_unit_test(a_reclaim_hook_can_put_it_off_and_leaves_a_cookie),
+        cmocka_unit_test(a_closed_session_leaves_its_memory_and_cookies_are_recovered),
+        cmocka_unit_test(a_full_pool_says_so_and_all_of_it_comes_back),
+        cmocka_unit_test(stable_memory_is_never_used_for_another_type),
+        cmocka_unit_test(free_blocks_go_back_wiped_and_marked_as_used),
+        cmocka_unit_test(the_reserve_is_there_when_the_pool_is_full_and_is_filled_again),
+        cmocka_unit_test(without_its_reserve_an_index_is_not_written),
+        cmocka_unit_test(what_others_free_comes_back_through_the_pool),
+        cmocka_unit_test(threads_never_get_the_same_memory_and_nothing_is_lost),
+    };
+    return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
+}
