@@ -242,6 +242,16 @@ static void warming_up_is_not_measured(void **state) {
 }
 
 
+static void warming_up_happens(void **state) {
+    (void)state;
+    outcome cold = run_well("--pool sim: --index toy --workload d --records 100 --ops 10 --warmup 0 --json -");
+    outcome warm = run_well("--pool sim: --index toy --workload d --records 100 --ops 10 --warmup 2000 --json -");
+    assert_true(number(json_item(warm.results, 0), "pool_bytes") > number(json_item(cold.results, 0), "pool_bytes"));
+    done(&cold);
+    done(&warm);
+}
+
+
 static void inserts_of_a_key_file_end_with_it(void **state) {
     char path[] = "/tmp/farindex-keys-XXXXXX", arguments[256];
     (void)state;
@@ -316,6 +326,7 @@ static void one_seed_is_one_run(void **state) {
     snprintf(with_seed, sizeof(with_seed), "%s 5", arguments);
     outcome first = run_well(with_seed), second = run_well(with_seed);
     assert_string_equal(first.out, second.out);
+    assert_non_null(strstr(text(json_item(first.results, 0), "pool"), "seed=5"));
     snprintf(with_seed, sizeof(with_seed), "%s 6", arguments);
     outcome other = run_well(with_seed);
     assert_true(number(json_item(first.results, 1), "seconds") != number(json_item(other.results, 1), "seconds"));
@@ -338,6 +349,7 @@ static void lost_inserts_are_found(void **state) {
     for (size_t i = 0; i < o.results->count; i++)
         errors += number(json_item(o.results, i), "errors");
     assert_true(errors > 0);
+    assert_true(number(json_item(o.results, 1), "errors") > 0); /* the gets miss them too */
     assert_non_null(strstr(o.err, "toy, workload"));
     assert_non_null(strstr(o.err, "wrong results"));
     done(&o);
@@ -485,6 +497,7 @@ int main(void) {
         cmocka_unit_test(what_is_said_is_what_is_done),
         cmocka_unit_test(counters_are_exact),
         cmocka_unit_test(warming_up_is_not_measured),
+        cmocka_unit_test(warming_up_happens),
         cmocka_unit_test(inserts_of_a_key_file_end_with_it),
         cmocka_unit_test(values_of_all_sizes_work),
         cmocka_unit_test(simulated_runs_are_virtual),
