@@ -1,5 +1,5 @@
-/* Allocation: from the session's lists and slabs without a verb; when they are empty, by looking for what others gave back, cutting
- * new slabs, adopting or taking blocks. */
+/* Allocation: from the session's lists and slabs without a verb; when they are empty, by looking for what others gave
+ * back, cutting new slabs, adopting or taking blocks. */
 #include "pool/memory.h"
 #include "runtime/error.h"
 
@@ -178,7 +178,11 @@ int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, fa
         return err;
 
     far_fabric *fabric = far_task_fabric(t);
-    *object = (far_object){.addr = far_entry_addr(f.entry), .size = class->size, .used = f.used, .cookie = f.entry.cookie, .epoch = t->pin.epoch};
+    *object = (far_object){.addr = far_entry_addr(f.entry),
+                           .size = class->size,
+                           .used = f.used,
+                           .cookie = f.entry.cookie,
+                           .epoch = t->pin.epoch};
     *zero = f.zero;
     if (f.entry.word & FAR_ENTRY_RECOVER && class->info->recover != NULL) {
         err = class->info->recover(t, class->index, object->addr, object->size, &object->cookie);
@@ -195,7 +199,8 @@ int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, fa
 }
 
 
-static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, unsigned node, unsigned flags, far_object *object) {
+static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, unsigned node, unsigned flags,
+                             far_object *object) {
     bool zero = false, must = (flags & FAR_ALLOC_ON_NODE) != 0;
     int err = index != NULL && index->kind->reserve_count > 0 ? far_reserve_fill(t, index) : 0;
     if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(flags & FAR_ALLOC_RESERVE)))
@@ -214,7 +219,8 @@ static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, un
 }
 
 
-int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags, far_object *object) {
+int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
+              far_object *object) {
     far_memory *m = far_memory_of(t);
     if (t->pin.epoch == 0)
         return far_fail(FAR_ERR_INVALID, "far memory is allocated with a pin");
