@@ -97,6 +97,8 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
         result = far_drops_tick(t);
     if (result == 0 && (result = far_slabs_trim(t, true)) == 0) /* what other classes left may do */
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
+    if (result == 0 && (result = far_scour(t)) == 1)
+        result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
     if (result == 1 && node == FAR_NODE_ANY)
         m->turn = (*where + 1) % nodes;
     return result;
@@ -115,7 +117,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
     unsigned nodes = pool->geometry.nodes, first = node == FAR_NODE_ANY ? far_memory_of(t)->turn++ % nodes : node;
     uint32_t length = far_run_blocks(&pool->geometry, class->size);
     int result = 0;
-    for (unsigned round = 0; round < 2 && result == 0; round++) {
+    for (unsigned round = 0; round < 3 && result == 0; round++) {
         for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
             far_block_id head;
             result = far_blocks_take(t, (first + i) % nodes, length, &head, &f->used);
@@ -128,6 +130,8 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
         }
         if (result == 0 && round == 0 && (result = far_drops_tick(t)) == 0)
             result = far_slabs_trim(t, true);
+        if (result == 0 && round == 1 && (result = far_scour(t)) == 1)
+            result = 0;
     }
     return result;
 }

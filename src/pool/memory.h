@@ -147,7 +147,8 @@ typedef struct far_memory {
     unsigned turn, pick; /* nodes for the next slab, the next object that may lie anywhere */
     uint64_t *full;      /* per node: the epoch in which no block was found there */
     bool reclaiming;
-    uint64_t asked; /* the epoch in which one more was last asked for */
+    uint64_t scoured; /* the epoch in which everything was last looked through */
+    uint64_t asked;   /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
     uint64_t noticed[2];     /* what housekeeping saw last */
@@ -225,6 +226,8 @@ int far_slab_carve(far_task *t, far_class *class, unsigned node);
 int far_slab_look(far_task *t, far_class *class, unsigned node);
 int far_block_get(far_task *t, far_class *class, unsigned node);
 int far_slabs_trim(far_task *t, bool all);
+int far_scour(far_task *t); /* memory is short: takes all orphans and all that others gave back, frees what is wholly
+                               free; once per epoch */
 int far_slab_release(far_task *t, far_addr base, bool dropped);   /* dropped: whatever is in it */
 int far_memory_leave_blocks(far_task *t);                         /* all blocks to the pool */
 int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */

@@ -41,16 +41,20 @@ static uint64_t page_mask(unsigned page, unsigned pages) {
 }
 
 
-/* With the lock: a place for a slab in a block of ours; its pages are no longer free. */
+/* With the lock: a place for a slab in a block of ours; its pages are no longer free. Holes are filled from the
+ * smallest on, in full blocks first, so that others become empty. */
 static far_held *reserve_pages(far_memory *m, unsigned node, unsigned pages, unsigned *page) {
     far_held *best = NULL;
-    unsigned best_length = 0;
-    for (far_held *b = m->blocks; b != NULL && best_length != pages; b = b->next) {
+    unsigned best_length = 0, best_free = 0;
+    for (far_held *b = m->blocks; b != NULL; b = b->next) {
         unsigned at = 0, length = b->id.node != node || b->away ? 0 : find_pages(b->free_pages, pages, &at);
-        if (length == 0 || (best != NULL && length >= best_length))
+        unsigned free_pages = (unsigned)__builtin_popcountll(b->free_pages);
+        if (length == 0 ||
+            (best != NULL && (length > best_length || (length == best_length && free_pages >= best_free))))
             continue;
         best = b;
         best_length = length;
+        best_free = free_pages;
         *page = at;
     }
     if (best != NULL)
@@ -313,6 +317,7 @@ static int orphan_fits(far_task *t, const far_class *class, far_block_id id) {
 }
 
 
+/* class NULL: all of them, whatever is in them. */
 static int adopt_some(far_task *t, far_class *class, unsigned node, unsigned most) {
     uint32_t blocks = (uint32_t)geometry(t)->node[node].blocks;
     far_scratch_mark mark = far_scratch_here(t);
@@ -327,9 +332,11 @@ static int adopt_some(far_task *t, far_class *class, unsigned node, unsigned mos
                 continue;
             most--;
             far_block_id id = {node, at + i};
-            result = orphan_fits(t, class, id);
+            result = class == NULL ? 1 : orphan_fits(t, class, id);
             if (result == 1)
                 result = far_block_adopt(t, id, entries[2 * (size_t)i]);
+            if (class == NULL && result > 0)
+                result = 0;
         }
     }
     far_scratch_back(t, mark);
@@ -490,4 +497,25 @@ int far_memory_leave_blocks(far_task *t) {
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
     }
     return err < 0 ? err : 0;
+}
+
+
+int far_scour(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    unsigned nodes = geometry(t)->nodes;
+    uint64_t epoch = far_epoch_known(t);
+    if (m->scoured == epoch)
+        return 0;
+    m->scoured = epoch;
+    int result = 0;
+    for (unsigned node = 0; node < nodes && result == 0; node++)
+        result = adopt_some(t, NULL, node, UINT32_MAX);
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = m->classes[i]; c != NULL; c = c->next)
+            for (unsigned node = 0; node < nodes && result == 0; node++)
+                while ((result = far_slab_look(t, c, node)) == 1)
+                    continue;
+    if (result == 0)
+        result = far_slabs_trim(t, true);
+    return result < 0 ? result : 1;
 }
