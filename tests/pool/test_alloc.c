@@ -14,7 +14,7 @@
 
 enum { PLAIN, WIDE, LINE, STABLE, SLOW, HOOKED, TYPES };
 
-static unsigned put_offs;       /* how often the hook says "not yet" */
+static unsigned put_offs; /* how often the hook says "not yet" */
 static unsigned hook_calls, recover_calls;
 
 
@@ -50,7 +50,8 @@ static const far_type types[TYPES] = {
 };
 static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
 static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
-static const far_index_kind frugal_kind = {.name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
+static const far_index_kind frugal_kind = {
+    .name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
 
 
 typedef struct bench {
@@ -393,7 +394,8 @@ typedef struct fill {
 static int fill_pool(far_task *t, bench *b) {
     fill *f = b->arg;
     int err = 0;
-    while (f->count < f->room && (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
+    while (f->count < f->room &&
+           (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
         f->count++;
     return err;
 }
@@ -542,7 +544,8 @@ static int write_something(far_task *t, bench *b) {
 static int from_reserve(far_task *t, bench *b) {
     far_object object;
     uint64_t size = *(uint64_t *)b->arg;
-    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO, &object);
+    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO,
+                     &object);
 }
 
 

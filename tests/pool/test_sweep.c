@@ -1,5 +1,5 @@
-/* The leak sweep in the simulator: beside live clients, after deaths, with sleepers, and cut off anywhere. After a repairing sweep a
- * second one finds nothing: allocated = reachable. */
+/* The leak sweep in the simulator: beside live clients, after deaths, with sleepers, and cut off anywhere. After a
+ * repairing sweep a second one finds nothing: allocated = reachable. */
 #include "fabric/sim/sim.h"
 #include "index/report.h"
 #include "pool/memory.h"
@@ -46,7 +46,8 @@ static void set_up_with(stage *s, unsigned seed, const char *faults, unsigned sl
     char uri[160];
     memset(s, 0, sizeof(*s));
     static unsigned serial;
-    snprintf(uri, sizeof(uri), "sim:name=sweep%u,seed=%u,size=4M,memory_nodes=2,faults=none,limit=200s", serial++, seed);
+    snprintf(uri, sizeof(uri), "sim:name=sweep%u,seed=%u,size=4M,memory_nodes=2,faults=none,limit=200s", serial++,
+             seed);
     for (unsigned i = 0; i < NODES; i++) {
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
         options.no_thread = sleepers >> i & 1;
@@ -352,7 +353,7 @@ static void a_sleeper_forgets_what_was_swept_meanwhile(void **state) {
         assert_false(far_epoch_is_awake(a->pool));
         for (unsigned i = 0; i < sweeps; i++)
             assert_int_equal(sweep(b, true, i != 1), 0); /* the second only counts */
-        b->steps = 300; /* takes what the sleeper thinks it holds */
+        b->steps = 300;                                  /* takes what the sleeper thinks it holds */
         work(b);
         assert_int_equal(b->result, 0);
         a->steps = 200;
@@ -498,7 +499,8 @@ static int alloc_and_free(far_task *t, void *arg) {
     far_object objects[40], run;
     int err = far_pin_take(t);
     for (unsigned i = 0; i < 40 && err == 0; i++)
-        err = far_alloc(t, a->index, 0, 700 + 300 * (i % 4), FAR_NODE_ANY, i % 8 == 7 ? FAR_ALLOC_KEEP : FAR_ALLOC_ZERO, &objects[i]);
+        err = far_alloc(t, a->index, 0, 700 + 300 * (i % 4), FAR_NODE_ANY, i % 8 == 7 ? FAR_ALLOC_KEEP : FAR_ALLOC_ZERO,
+                        &objects[i]);
     if (err == 0)
         err = far_alloc(t, a->index, 0, 150000, FAR_NODE_ANY, 0, &run);
     for (unsigned i = 0; i < 40 && err == 0; i++)
@@ -585,7 +587,8 @@ static void a_sweep_waits_for_what_is_about_to_be_linked(void **state) {
 }
 
 
-/* An object that is unlinked during the walk goes to the pool at once, but a reader holds it: the release waits for the reader. */
+/* An object that is unlinked during the walk goes to the pool at once, but a reader holds it: the release waits for the
+ * reader. */
 static void what_is_given_back_during_a_sweep_is_not_reused_before_its_time(void **state) {
     (void)state;
     stage s;
@@ -595,10 +598,13 @@ static void what_is_given_back_during_a_sweep_is_not_reused_before_its_time(void
     assert_int_equal(put_key(writer, 7, 1), 0);
     sweeper->all = sweeper->repair = true;
     start(sweeper, "sweeper", sweep_and_tell);
-    far_sim_stop_before(sweeper->client, (far_sim_match){.kind = FAR_SIM_READ, .from = FAR_SUPER_CATALOG, .to = FAR_SUPER_CATALOG + 8});
+    far_sim_stop_before(sweeper->client,
+                        (far_sim_match){.kind = FAR_SIM_READ, .from = FAR_SUPER_CATALOG, .to = FAR_SUPER_CATALOG + 8});
     assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_STOPPED); /* in the walk */
     start(reader, "reader", get_one);
-    far_sim_stop_before(reader->client, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .label = "get"}); /* it has the bucket's address */
+    far_sim_stop_before(
+        reader->client,
+        (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .label = "get"}); /* it has the bucket's address */
     assert_int_equal(far_sim_run_client(reader->client), FAR_SIM_STOPPED);
     start(writer, "writer", put_one);
     assert_int_equal(far_sim_run_client(writer->client), FAR_SIM_ENDED);
@@ -711,7 +717,8 @@ static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
         start(b, "b", work);
         start(c, "c", sweep_and_tell);
         actor *dying = far_random_chance(&r, 1, 3) ? c : a;
-        far_sim_kill_at(dying->client, (far_sim_match){.nth = 1 + (unsigned)far_random_below(&r, dying == c ? 600 : 900)}, 1);
+        far_sim_kill_at(dying->client,
+                        (far_sim_match){.nth = 1 + (unsigned)far_random_below(&r, dying == c ? 600 : 900)}, 1);
         run_all(&s);
         actor *alive = far_sim_killed(c->pool->fabric) ? a : c;
         assert_int_equal(b->result, 0);
@@ -756,7 +763,9 @@ static void what_a_session_keeps_survives_sweeps_and_ends_with_it(void **state) 
     for (size_t i = 0, k = 0; i < m->kept_count; i++)
         if (m->kept[i].addr != 0 && !m->kept[i].reserve) {
             uint64_t word;
-            memcpy(&word, (char *)far_sim_memory(s.world, far_addr_node(m->kept[i].addr)) + far_addr_offset(m->kept[i].addr), 8);
+            memcpy(&word,
+                   (char *)far_sim_memory(s.world, far_addr_node(m->kept[i].addr)) + far_addr_offset(m->kept[i].addr),
+                   8);
             assert_int_equal(word, 0x4b454550 + k++);
         }
     far_index_close(a->index);
