@@ -260,7 +260,7 @@ static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     far_random random;
     far_random_seed(&random, 7);
-    for (int session = 0; session < 40; session++) {
+    for (int session = 0; session < 120; session++) {
         rig worker = r;
         worker.session = NULL;
         assert_ok(far_session_open(r.pool, &worker.session));
