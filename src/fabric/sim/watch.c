@@ -26,6 +26,7 @@ static void change_granule(sim_granule *granule, const change *change) {
     switch (change->kind) {
     case SET_LIVE:
         granule->state = LIVE;
+        granule->reused = granule->retired;
         granule->index_key = change->index_key;
         granule->stable = change->stable;
         return;
@@ -38,7 +39,7 @@ static void change_granule(sim_granule *granule, const change *change) {
         granule->stable = change->stable;
         return;
     case SET_UNMANAGED:
-        *granule = (sim_granule){.retired = granule->retired}; /* who could hold it then must not touch it yet */
+        *granule = (sim_granule){.retired = granule->retired, .reused = granule->retired};
         return;
     }
 }
@@ -146,8 +147,7 @@ const far_watch_ops sim_watch_ops = {
 
 /* What is wrong with the verb at this granule, or NULL. */
 static const char *fault_of(const sim_verb *verb, const sim_granule *granule) {
-    bool is_free = granule->state == FREE,
-         reused = (granule->state == LIVE || granule->state == UNMANAGED) && verb->pin_clock < granule->retired;
+    bool is_free = granule->state == FREE, reused = !is_free && verb->pin_clock < granule->reused;
     if (!is_free && !reused)
         return NULL;
     if (verb->verb.flags & FAR_VERB_SYSTEM)
