@@ -247,12 +247,97 @@ static void what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_
 }
 
 
+static void put_first(void *arg) {
+    actor *a = arg;
+    a->result = put(a, 0, 2);
+}
+
+
+static void sweep_twice(void *arg) {
+    actor *a = arg;
+    a->result = sweep(a, true, false);
+    if (a->result == 0)
+        a->result = sweep(a, true, false);
+}
+
+
+/* A block that a finished sweep covered belongs to whoever adopts it. One who has not heard of the end, but sees the next sweep choose its
+ * blocks, must not give back there at once what it retires. */
+static void what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses(void **state) {
+    (void)state;
+    actor maker, writer, sweeper, reader, heir;
+    join(&writer, 5, false);
+    join(&sweeper, 5, false);
+    join(&reader, 5, false);
+    assert_int_equal(far_index_create(writer.session, "x", "toy", "slots=64", &writer.index), 0);
+    assert_int_equal(far_index_open(reader.session, "x", &reader.index), 0);
+    join(&maker, 5, false);
+    assert_int_equal(far_index_open(maker.session, "x", &maker.index), 0);
+    far_session *other;
+    assert_int_equal(put(&maker, 3, 1), 0);
+    assert_int_equal(far_session_open(maker.pool, &other), 0);
+    far_session *first = maker.session;
+    maker.session = other;
+    assert_int_equal(put(&maker, 0, 1), 0);
+    far_session_close(first);
+    leave(&maker); /* two orphaned blocks: one that the writer will adopt, and one with the bucket of the first key */
+    assert_int_equal(put(&writer, 1, 1), 0);
+
+    far_sim_world *world = world_of(&writer);
+    uint64_t entries = writer.pool->geometry.node[0].entries;
+    start(&sweeper, "sweeper", sweep_twice);
+    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 5});
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED); /* the first one is over; before the second one's first CAS */
+    assert_int_equal(far_sweep_phase_of(*word_at(&writer, FAR_SUPER_SWEEP)), FAR_SWEEP_NONE);
+    far_sim_resume(sweeper.client);
+    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = entries, .to = entries + 64 * FAR_BLOCK_ENTRY_BYTES});
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED); /* it is about to choose */
+    assert_int_equal(far_sweep_owner(*word_at(&writer, FAR_SUPER_SWEEP)), sweeper.session->id);
+    assert_int_equal(far_sweep_phase_of(*word_at(&writer, FAR_SUPER_SWEEP)), FAR_SWEEP_NONE);
+
+    uint64_t epoch = writer.pool->epochs.current;
+    assert_true(epoch != 0);
+    start(&writer, "writer", put_first);
+    far_sim_stop_before(writer.client, (far_sim_match){.point = "toy:publish"});
+    assert_int_equal(far_sim_run_client(writer.client), FAR_SIM_STOPPED);
+    far_epoch_request(writer.pool);
+    far_sim_sleep(world, 300000);
+    assert_int_equal(writer.pool->epochs.current, epoch + 1); /* now its handle has heard of that */
+
+    start(&reader, "reader", get_first);
+    far_sim_stop_before(reader.client, (far_sim_match){.point = "toy:slot_read"});
+    assert_int_equal(far_sim_run_client(reader.client), FAR_SIM_STOPPED);
+    far_sim_resume(writer.client);
+    assert_int_equal(far_sim_run_client(writer.client), FAR_SIM_ENDED);
+    assert_int_equal(writer.result, 0);
+    far_sim_sleep(world, 200000);
+    join(&heir, 5, false);
+    assert_int_equal(far_index_open(heir.session, "x", &heir.index), 0);
+    for (unsigned k = 100; k < 150; k++)
+        assert_int_equal(put(&heir, k, 3), 0);
+    far_sim_resume(reader.client);
+    assert_int_equal(far_sim_run_client(reader.client), FAR_SIM_ENDED);
+    if (far_sim_watch_errors(world))
+        fail_msg("%s", far_sim_watch_error(world, 0));
+    assert_int_equal(reader.result, 0);
+
+    far_sim_resume(sweeper.client);
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_ENDED);
+    assert_int_equal(sweeper.result, 0);
+    leave(&heir);
+    leave(&reader);
+    leave(&sweeper);
+    leave(&writer);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_session_that_opens_while_its_handle_is_declared_dead_counts),
         cmocka_unit_test(a_slow_sweeper_does_not_clear_the_entry_of_a_new_client),
         cmocka_unit_test(only_the_generation_that_was_swept_is_freed),
         cmocka_unit_test(what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_fails),
+        cmocka_unit_test(what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
