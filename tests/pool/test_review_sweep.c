@@ -331,6 +331,44 @@ static void what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_on
 }
 
 
+static int leak(far_task *t, void *arg) {
+    far_object object;
+    (void)arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 1000, FAR_NODE_ANY, 0, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Its only block held nothing but a leaked object: the sweep made it free, and the handle has not heard of that yet. */
+static void a_session_whose_block_was_swept_away_closes_well(void **state) {
+    (void)state;
+    actor a, sweeper;
+    join(&a, 6, false);
+    join(&sweeper, 6, false);
+    assert_int_equal(far_session_call(a.session, FAR_STATS_OTHER, true, leak, NULL), 0);
+    assert_non_null(a.session->memory->blocks);
+    far_addr entry = far_block_entry(&a.pool->geometry, a.session->memory->blocks->id);
+    sweeper.all = sweeper.repair = true;
+    start(&sweeper, "sweeper", sweep_main);
+    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 4});
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_block_unpack(*word_at(&a, entry)).kind, FAR_BLOCK_FREE);
+    assert_true(a.session->memory->blocks->away);
+    unsigned id = a.session->id;
+    far_session_close(a.session);
+    a.session = NULL;
+    assert_int_equal(far_client_state_of(*word_at(&a, far_client_entry(id))), FAR_CLIENT_FREE);
+    far_sim_resume(sweeper.client);
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_ENDED);
+    assert_int_equal(sweeper.result, 0);
+    leave(&a);
+    leave(&sweeper);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_session_that_opens_while_its_handle_is_declared_dead_counts),
@@ -338,6 +376,7 @@ int main(void) {
         cmocka_unit_test(only_the_generation_that_was_swept_is_freed),
         cmocka_unit_test(what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_fails),
         cmocka_unit_test(what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses),
+        cmocka_unit_test(a_session_whose_block_was_swept_away_closes_well),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
