@@ -10,7 +10,8 @@
 #define PILE_SHARE    64         /* ... or this part of the pool */
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
-#define CLOSE_ROUNDS  64 /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -428,7 +429,7 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / 8); /* others move on with their ticks */
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)
