@@ -331,6 +331,63 @@ static void what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_on
 }
 
 
+/* ---- Dropped indexes ---- */
+
+static void fall_asleep(actor *a) {
+    for (unsigned i = 0; i < 100 && far_epoch_is_awake(a->pool); i++) {
+        far_pool_poll(a->pool);
+        far_sim_sleep(world_of(a), 1000000);
+    }
+    assert_false(far_epoch_is_awake(a->pool));
+}
+
+
+/* A handle sleeps with retired objects of an index, in another's block. The index is dropped, and the block is used anew, before they
+ * are past their time in the sleeper's eyes. */
+static void what_was_retired_of_a_dropped_index_is_not_freed_when_its_place_is_used_anew(void **state) {
+    (void)state;
+    actor owner, sleeper;
+    join(&owner, 7, false);
+    join(&sleeper, 7, true);
+    assert_int_equal(far_index_create(owner.session, "old", "toy", "slots=64", &owner.index), 0);
+    assert_int_equal(far_index_open(sleeper.session, "old", &sleeper.index), 0);
+    for (unsigned k = 0; k < 40; k++)
+        assert_int_equal(put(&owner, k, 1), 0);
+    for (unsigned k = 0; k < 40; k++)
+        assert_int_equal(put(&sleeper, k, 2), 0);
+    assert_true(sleeper.session->memory->retired_bytes > 0);
+    far_index_close(owner.index);
+    far_index_close(sleeper.index);
+    sleeper.index = NULL;
+    fall_asleep(&sleeper);
+    assert_true(sleeper.session->memory->retired_bytes > 0);
+
+    assert_int_equal(far_index_drop(owner.session, "old"), 0);
+    far_sim_sleep(world_of(&owner), 20000000);
+    assert_int_equal(far_index_create(owner.session, "new", "toy", "slots=64", &owner.index), 0);
+    for (unsigned k = 0; k < 60; k++)
+        assert_int_equal(put(&owner, k, 7), 0);
+    assert_int_equal(far_index_open(sleeper.session, "new", &sleeper.index), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(put(&sleeper, 1000, 8), 0);
+        far_epoch_request(sleeper.pool);
+        far_pool_poll(sleeper.pool);
+        far_sim_sleep(world_of(&owner), 1000000);
+    }
+    assert_true(sleeper.session->memory->retired.count + sleeper.session->memory->late.count < 8); /* only its own new ones */
+    for (unsigned k = 0; k < 60; k++) {
+        uint8_t key[8] = {(uint8_t)k, (uint8_t)(k >> 8), 1}, value[400];
+        assert_int_equal(far_get(sleeper.session, sleeper.index, key, sizeof(key), value, sizeof(value), NULL), 0);
+        for (size_t i = 0; i < sizeof(value); i++)
+            assert_int_equal(value[i], 7);
+    }
+    if (far_sim_watch_errors(world_of(&owner)))
+        fail_msg("%s", far_sim_watch_error(world_of(&owner), 0));
+    leave(&sleeper);
+    leave(&owner);
+}
+
+
 static int leak(far_task *t, void *arg) {
     far_object object;
     (void)arg;
@@ -377,6 +434,7 @@ int main(void) {
         cmocka_unit_test(what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_fails),
         cmocka_unit_test(what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses),
         cmocka_unit_test(a_session_whose_block_was_swept_away_closes_well),
+        cmocka_unit_test(what_was_retired_of_a_dropped_index_is_not_freed_when_its_place_is_used_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
