@@ -380,6 +380,7 @@ void far_session_lose(far_session *s, int status) {
     if (s->lost)
         return;
     s->lost = FAR_ERR_FENCED;
+    atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state != FAR_TASK_FREE)
             s->tasks[i]->lost = status;
