@@ -303,7 +303,10 @@ static void on_verb(void *ctx, const far_sim_posted *posted) {
             far_sim_kill(n->pool->fabric);
         } else if (c->verbs_to_live && --c->verbs_to_live == 0 && c->session && c->session->id) {
             r->crashes++;
-            far_sim_declare_dead(r->world, c->session->id, c->session->generation);
+            if (c->loses)
+                far_sim_lose(c->session->conn);
+            else
+                far_sim_declare_dead(r->world, c->session->id, c->session->generation);
         }
         return;
     }
@@ -318,8 +321,10 @@ static void plan_crashes(run *r) {
         if (i != survivor && far_random_chance(&r->random, 3, 4))
             r->nodes[i].verbs_to_live = 1 + far_random_below(&r->random, span);
     for (unsigned i = 0; t->stall && i < r->client_count; i++)
-        if (far_random_chance(&r->random, 1, 8))
+        if (far_random_chance(&r->random, 1, 6)) {
             r->clients[i].verbs_to_live = 1 + far_random_below(&r->random, span);
+            r->clients[i].loses = far_random_chance(&r->random, 1, 2);
+        }
 }
 
 

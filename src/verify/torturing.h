@@ -37,6 +37,7 @@ typedef struct far_torture_client {
     far_sim_client *sim;
     far_torture_slot *slots;
     uint64_t verbs_to_live; /* of its session; then it is declared dead while it works: a zombie */
+    bool loses;             /* or else it loses its connection */
 } far_torture_client;
 
 struct far_tortured {
