@@ -38,8 +38,8 @@ int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *st
 }
 
 
-void dart_est_repair(far_task *t, far_index *index, const dart_find *f, const dart_start *used, const bool stale[DART_STARTS_MAX]) {
-    (void)t, (void)index, (void)f, (void)used, (void)stale;
+void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
+    (void)t, (void)index, (void)f;
 }
 
 
