@@ -28,34 +28,28 @@ static bool should_shrink(const dart_index *dart, const dart_view *view) {
 }
 
 
-typedef struct shrink { /* the prefix follows */
-    far_index *index;
-    dart_node node;
-} shrink;
-
-
 /* Looks at the node again; when it went away without a trace, at the one above, and so on. */
-static void run_shrink(far_task *t, void *arg) {
-    const shrink *job = arg;
-    dart_node node = job->node;
+static void run_shrink(far_task *t, far_index *index, void *arg) { /* arg: the node, and its prefix */
+    dart_node node = *(const dart_node *)arg;
+    const void *prefix = (const dart_node *)arg + 1;
     while (node.depth > 0) {
         far_scratch_mark mark = far_scratch_here(t);
         dart_view view;
-        dart_replace r = {.node = node, .prefix = {job + 1, node.depth}, .view = &view};
+        dart_replace r = {.node = node, .prefix = {prefix, node.depth}, .view = &view};
         far_point(t, "dart:shrink");
-        if (dart_read_node(t, job->index, &node, &view) < 0 || !should_shrink(dart_of(job->index), &view))
+        if (dart_read_node(t, index, &node, &view) < 0 || !should_shrink(dart_of(index), &view))
             return;
         r.begun = !dart_any_unfrozen(view.slots, view.count);
-        if (dart_find_parent(t, job->index, &node, r.prefix, &r.parent) <= 0)
+        if (dart_find_parent(t, index, &node, r.prefix, &r.parent) <= 0)
             return;
         r.has_parent = true;
         if (count_children(view.slots, view.count) == 1) { /* a link of a chain stays */
             for (unsigned i = 0; i < view.count; i++)
                 if (dart_is_inner(view.slots[i]) &&
-                    dart_word_len(view.slots[i]) + 1 + dart_word_len(r.parent.word) > dart_of(job->index)->max_skip)
+                    dart_word_len(view.slots[i]) + 1 + dart_word_len(r.parent.word) > dart_of(index)->max_skip)
                     return;
         }
-        if (dart_replace_node(t, job->index, &r) < 0 || !r.removed)
+        if (dart_replace_node(t, index, &r) < 0 || !r.removed)
             return;
         node = r.parent.node;
         far_scratch_back(t, mark);
@@ -64,14 +58,14 @@ static void run_shrink(far_task *t, void *arg) {
 
 
 void dart_shrink_later(far_task *t, far_index *index, const dart_node *node, far_bytes prefix) {
-    size_t bytes = sizeof(shrink) + node->depth;
-    shrink *job = far_scratch(t, bytes);
+    size_t bytes = sizeof(*node) + node->depth;
+    dart_node *job = far_scratch(t, bytes);
     if (!job)
         return;
-    *job = (shrink){index, *node};
+    *job = *node;
     memcpy(job + 1, prefix.data, node->depth);
-    if (!far_spawn(t, run_shrink, job, bytes))
-        run_shrink(t, job);
+    if (!far_index_spawn(t, index, run_shrink, job, bytes))
+        run_shrink(t, index, job);
 }
 
 

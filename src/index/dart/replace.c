@@ -297,26 +297,25 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
 /* ---- Afterwards ---- */
 
 typedef struct tidy { /* what the winner does in the background; the prefix follows */
-    far_index *index;
     dart_node old, new; /* new.addr 0: none */
     bool spare;
     unsigned parent_depth;
 } tidy;
 
 
-static void run_tidy(far_task *t, void *arg) {
+static void run_tidy(far_task *t, far_index *index, void *arg) {
     const tidy *job = arg;
-    const dart_index *dart = dart_of(job->index);
+    const dart_index *dart = dart_of(index);
     far_bytes prefix = {job + 1, job->old.depth};
-    if (dart->est && dart_est_remove(t, job->index, &job->old, prefix) < 0)
+    if (dart->est && dart_est_remove(t, index, &job->old, prefix) < 0)
         return; /* the session is lost, and the sweep finds it */
     far_point(t, "dart:retire");
     if (job->spare)
-        far_retire(t, job->index, DART_TYPE_SPARE, job->old.addr, spare_size());
+        far_retire(t, index, DART_TYPE_SPARE, job->old.addr, spare_size());
     else
-        far_retire(t, job->index, DART_TYPE_NODE, job->old.addr, dart_node_size(dart, &job->old));
+        far_retire(t, index, DART_TYPE_NODE, job->old.addr, dart_node_size(dart, &job->old));
     if (dart->est && job->new.addr)
-        dart_est_register(t, job->index, &job->new, job->parent_depth, prefix);
+        dart_est_register(t, index, &job->new, job->parent_depth, prefix);
 }
 
 
@@ -325,12 +324,12 @@ static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const 
     tidy *job = far_scratch(t, bytes);
     if (!job)
         return; /* the sweep finds it */
-    *job = (tidy){index, r->node, {0}, f->spare, r->parent.node.depth};
+    *job = (tidy){r->node, {0}, f->spare, r->parent.node.depth};
     if (m->object.addr)
         job->new = (dart_node){m->object.addr, dart_word_type(word), r->node.depth};
     memcpy(job + 1, r->prefix.data, r->node.depth);
-    if (!dart_of(index)->est || !far_spawn(t, run_tidy, job, bytes))
-        run_tidy(t, job);
+    if (!dart_of(index)->est || !far_index_spawn(t, index, run_tidy, job, bytes))
+        run_tidy(t, index, job);
 }
 
 
