@@ -128,7 +128,7 @@ static int take_sample(far_task *t, far_index *index, far_bytes key, dart_sample
     if (!f)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a sample");
     memset(f, 0, sizeof(*f));
-    dart_find_init(f, key, DART_SEEK_PRESENT);
+    dart_find_init(f, key, DART_SEEK_VALUE);
     f->to_root = true;
     int err = dart_find_run(t, index, f);
     *sample = (dart_sample){.key_length = (unsigned)key.length};

@@ -67,6 +67,7 @@ typedef struct dart_step { /* a node on the path, and the slot that was followed
     dart_node node;
     far_addr slot; /* 0: there is none (bucket full) */
     uint64_t word; /* as read */
+    uint32_t claim; /* RDWC: of the batch at or after whose posting the word stood in a linked node */
 } dart_step;
 
 typedef struct dart_path {
@@ -89,27 +90,37 @@ typedef enum {
     DART_DIVERGED, /* at depth `split` inside the child of the slot of step `at` */
 } dart_outcome;
 
-typedef enum { DART_SEEK_VALUE, DART_SEEK_PRESENT, DART_SEEK_PLACE } dart_seek; /* get; update and delete; insert and put */
+typedef enum { DART_SEEK_VALUE, DART_SEEK_UPDATE, DART_SEEK_DELETE, DART_SEEK_PLACE } dart_seek; /* PLACE: insert and put */
 
 typedef enum {
-    DART_STAGE_PROBE, DART_STAGE_CANDIDATES, DART_STAGE_BUCKET, DART_STAGE_HEADER, DART_STAGE_LEAF, DART_STAGE_LEAF_REST, DART_STAGE_DONE
+    DART_STAGE_PROBE,      /* ask the skip table */
+    DART_STAGE_ANSWER,     /* its answer is under way */
+    DART_STAGE_CANDIDATES, /* read the nodes it named */
+    DART_STAGE_FIRST,      /* lock_free=0: read the header of the current node first */
+    DART_STAGE_BUCKET,     /* read the bucket of the key's symbol in the current node */
+    DART_STAGE_HEADER,     /* read a header: evidence is wanted */
+    DART_STAGE_LEAF,
+    DART_STAGE_LEAF_REST,
+    DART_STAGE_DONE
 } dart_stage;
 
-/* LOCATE (find.c): the descent to a key, as a machine: put posts nothing, it adds the READs of the next step to the batch; take looks at
- * what came. */
+/* LOCATE (find.c): the descent to a key, as a machine, so that many can share their batches: put adds the READs of the next step to the
+ * batch; take looks at what came. The current node is always *fresh*: read in this operation from a slot of a live or fresh node, or
+ * proven live itself. Frozen words of a fresh node are good to read. */
 typedef struct dart_find {
     far_bytes key;
     dart_seek seek;
     dart_stage stage;
     dart_path path;
     dart_node node;      /* current */
-    bool fresh;          /* it was reached through a live or fresh node */
     unsigned known;      /* so many bytes of the key are proven to be the prefix of the path */
     unsigned start_depth;
     dart_view view;      /* of the current node */
     dart_node asked;     /* stage HEADER: whose */
     dart_header *evidence;
     bool to_root;        /* the skip table was no help */
+    int used;            /* the candidate from which it went on; -1: the root */
+    bool stale[DART_STARTS_MAX];
     dart_probe probe;
     dart_view candidates[DART_STARTS_MAX];
     uint64_t *leaf;      /* image of the leaf read last */
@@ -154,6 +165,40 @@ int dart_read_header(far_task *t, far_index *index, const dart_node *node, dart_
 /* One slot of it is not frozen (the node is linked at this moment); one round trip. 1, 0, or an error. */
 int dart_is_live(far_task *t, far_index *index, const dart_node *node);
 
+/* ---- replace.c ---- */
+
+typedef enum { DART_RIDE_NONE, DART_RIDE_INSERT, DART_RIDE_UPDATE, DART_RIDE_DELETE } dart_ride;
+
+typedef struct dart_rider { /* a change of one slot that goes with the replacement of its node */
+    dart_ride what;
+    unsigned symbol;
+    uint64_t expected; /* UPDATE, DELETE: the word that is changed */
+    uint64_t word;     /* INSERT, UPDATE: the new one */
+} dart_rider;
+
+typedef struct dart_replace {
+    dart_node node;
+    far_bytes prefix;       /* of the node */
+    bool has_parent;
+    dart_step parent;       /* the node above and its slot, if known */
+    const dart_view *view;  /* what was read of it lately; may be NULL */
+    dart_rider rider;
+    bool begun;             /* slots of it were seen frozen: it must be finished, from the reserve if need be */
+    bool carried;           /* out: the rider's change was made */
+    bool removed;           /* out: the node had no child, and its slot in the parent is a TOMB now */
+    uint32_t mark;          /* out: RDWC's, of the batch that did it */
+} dart_replace;
+
+/* REPLACE: freezes the node and puts another, its only child, or a TOMB in its place. When it returns 0 the node is not linked any more.
+ * FAR_ERR_NO_MEMORY: no change was made to what the tree holds. */
+int dart_replace_node(far_task *t, far_index *index, dart_replace *r);
+/* The slot above a node, by a descent along its prefix: 1, 0 (it is not linked any more), or an error. */
+int dart_find_parent(far_task *t, far_index *index, const dart_node *node, far_bytes prefix, dart_step *parent);
+/* All slots of a node and its header. */
+int dart_read_node(far_task *t, far_index *index, const dart_node *node, dart_view *view);
+/* Background: after a delete, nodes with few children are rebuilt, merged or removed. */
+void dart_shrink_later(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
+
 int dart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int dart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
@@ -181,9 +226,9 @@ int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe
 int dart_est_answer(far_task *t, far_index *index, far_bytes key, dart_probe *probe); /* 1: ask once more (wait, answer again); 0 */
 /* Both together, with the wait. Returns how many starts. */
 int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max);
-/* The descent that began with this probe has ended: used is the start from which it succeeded (NULL: the root), the path is what it met.
- * For tags, counters, the choice of the first length; stale[i] says that starts[i] named a dead or wrong node. May spawn repair. */
-void dart_est_repair(far_task *t, far_index *index, const dart_find *f, const dart_start *used, const bool stale[DART_STARTS_MAX]);
+/* The descent f has ended: f->used is the start of f->probe from which it succeeded (-1: the root), f->path what it met, f->stale[i] says
+ * that starts[i] named a dead or wrong node. For tags, counters, the choice of the first length. May spawn repair. */
+void dart_est_repair(far_task *t, far_index *index, const dart_find *f);
 
 /* A node was linked: by a split (lengths in (parent_depth, depth]; entries that named the lower node are overwritten) or by REPLACE.
  * Background upkeep, under the pin of t; the prefix is that of the node, node->depth bytes. */

@@ -265,7 +265,6 @@ int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, 
 /* ---- In the background ---- */
 
 typedef struct upkeep {
-    far_index *index;
     dart_node node;
     far_addr slot; /* of a stale entry: to be cleared */
     uint64_t word;
@@ -275,30 +274,21 @@ typedef struct upkeep {
 } upkeep;
 
 
-static void run_upkeep(far_task *t, void *arg) {
-    upkeep *work = arg;
+static void run_upkeep(far_task *t, far_index *index, void *arg) {
+    const upkeep *work = arg;
     far_point(t, "dart:est_upkeep");
     if (work->slot) {
         far_cas(t, work->slot, work->word, 0, NULL);
         far_wait(t);
     } else {
-        dart_est_register_now(t, work->index, &work->node, work->prefix, work->lengths, work->count);
+        dart_est_register_now(t, index, &work->node, work->prefix, work->lengths, work->count);
     }
-    atomic_fetch_sub_explicit(&work->index->uses, 1, memory_order_release);
-}
-
-
-/* Nothing is lost when there is no room for another task: the entry is missing, and the next who misses it makes it. */
-static void spawn(far_task *t, const upkeep *work) {
-    atomic_fetch_add_explicit(&work->index->uses, 1, memory_order_relaxed);
-    if (!far_spawn(t, run_upkeep, work, sizeof(*work)))
-        atomic_fetch_sub_explicit(&work->index->uses, 1, memory_order_release);
 }
 
 
 void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, const void *prefix, unsigned length) {
     const dart_list *list = dart_est_list(dart_est_of(index));
-    upkeep work = {.index = index, .node = *node};
+    upkeep work = {.node = *node};
     for (unsigned i = 0; i < list->lookup_count; i++) {
         unsigned l = list->lookup[i];
         bool wanted = length ? l == length : l > parent_depth;
@@ -308,7 +298,8 @@ void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *nod
     if (work.count == 0)
         return;
     memcpy(work.prefix, prefix, work.lengths[work.count - 1]);
-    spawn(t, &work);
+    /* Nothing is lost when there is no room for another task: the entry is missing, and the next who misses it makes it. */
+    far_index_spawn(t, index, run_upkeep, &work, sizeof(work));
 }
 
 
@@ -320,8 +311,8 @@ void dart_est_register(far_task *t, far_index *index, const dart_node *node, uns
 
 
 void dart_est_spawn_clear(far_task *t, far_index *index, far_addr slot, uint64_t word) {
-    upkeep work = {.index = index, .slot = slot, .word = word};
-    spawn(t, &work);
+    upkeep work = {.slot = slot, .word = word};
+    far_index_spawn(t, index, run_upkeep, &work, sizeof(work));
 }
 
 

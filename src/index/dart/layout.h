@@ -27,7 +27,7 @@ typedef enum { DART_END_LEAF, DART_N8, DART_N16, DART_N32, DART_N64, DART_N128, 
 #define DART_KEY_MAX 4095u
 #define DART_SKIP_MAX 255u
 #define DART_NODE_SLOTS_MAX 257u
-#define DART_CHUNK_READ 4096u      /* of a leaf with size code 255: the first READ */
+#define DART_CHUNK_READ 4104u      /* of a leaf with size code 255: the first READ, which holds any key */
 #define DART_SIZE_CODE_LONG 255u
 #define DART_LEAF_HEADER 8u
 
