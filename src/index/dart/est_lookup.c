@@ -123,9 +123,12 @@ static asking *begin(far_task *t, dart_est *est, far_bytes key) {
 }
 
 
-static bool add_start(dart_probe *probe, far_bytes key, unsigned length, uint64_t word, far_addr entry) {
+static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word, far_addr entry) {
     unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
     if (depth > key.length || type < DART_N8 || type > DART_N256 || probe->count == DART_STARTS_MAX)
+        return false;
+    /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory. */
+    if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word), dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
         return false;
     probe->starts[probe->count++] =
         (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word};
@@ -133,14 +136,15 @@ static bool add_start(dart_probe *probe, far_bytes key, unsigned length, uint64_
 }
 
 
-static bool ask_cache(far_task *t, dart_est *est, asking *a, far_bytes key, dart_probe *probe) {
+static bool ask_cache(far_task *t, far_index *index, asking *a, far_bytes key, dart_probe *probe) {
+    dart_est *est = dart_est_of(index);
     bool hit = false;
     if (est->express.count == 0)
         return false;
     for (unsigned i = a->count; i-- > 0 && !hit;) {
         unsigned length = a->list->lookup[a->first + i];
         uint64_t word, hash = dart_est_hash(est, key.data, length);
-        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) && add_start(probe, key, length, word, 0);
+        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) && add_start(t, index, probe, key, length, word, 0);
     }
     far_count_cache(t, hit);
     return hit;
@@ -158,7 +162,7 @@ int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe
         if (!(probe->private = a = begin(t, est, key)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a lookup");
         probe->below = a->count ? a->list->lookup[a->first] : 0;
-        if (ask_cache(t, est, a, key, probe)) {
+        if (ask_cache(t, index, a, key, probe)) {
             probe->below = probe->starts[0].length;
             return 0;
         }
@@ -183,13 +187,14 @@ int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe
 }
 
 
-static void collect(const dart_est *est, const asking *a, far_bytes key, dart_probe *probe) {
+static void collect(far_task *t, far_index *index, const asking *a, far_bytes key, dart_probe *probe) {
+    const dart_est *est = dart_est_of(index);
     for (unsigned i = a->count; i-- > 0;) {
         const dart_est_read *r = &a->reads[i];
         for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
             if (dart_est_is_committed(r->slots[s]) && !dart_is_frozen(r->slots[s]) &&
                 dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
-                add_start(probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s));
+                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s));
     }
 }
 
@@ -209,7 +214,7 @@ int dart_est_answer(far_task *t, far_index *index, far_bytes key, dart_probe *pr
     if (more)
         return 1;
     far_point(t, "dart:est_answer");
-    collect(est, a, key, probe);
+    collect(t, index, a, key, probe);
     return 0;
 }
 
