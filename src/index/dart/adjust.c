@@ -198,8 +198,10 @@ typedef struct filling {
 
 static int fill_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     const filling *fill = ctx;
-    unsigned parent = item->above ? dart_header_depth(item->above) : 0, count = 0;
     uint8_t lengths[DART_LIST_MAX];
+    if (!item) /* the root */
+        return 0;
+    unsigned parent = dart_header_depth(item->above), count = 0;
     for (unsigned i = 0; i < fill->count; i++)
         if (fill->lengths[i] > parent && fill->lengths[i] <= view->node.depth)
             lengths[count++] = fill->lengths[i];
