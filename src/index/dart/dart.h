@@ -215,7 +215,7 @@ int dart_usage(far_task *t, far_index *index, far_usage *usage);
 
 /* In create: allocates the directory (and what else), fills in super->directory, list, directory_bits. Super is written afterwards. */
 int dart_est_create(far_task *t, far_index *index, dart_super *super);
-/* In open: sets dart->est when the index has a skip table (super->directory != 0). */
+/* In open: sets dart->est when the index has a skip table (super->directory[0] != 0). */
 int dart_est_open(far_task *t, far_index *index);
 void dart_est_close(far_index *index);
 

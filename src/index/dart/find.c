@@ -78,14 +78,19 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
     if (!image)
         return no_memory();
     view->slots = (uint64_t *)(image + header);
+    /* A candidate of another length, with the same fingerprint, has another depth than it seems: the READ may go beyond the node. */
+    unsigned flags = f->stage == DART_STAGE_CANDIDATES && header > 8 ? FAR_VERB_UNPROVEN : 0;
     if (inlined) {
         far_read(t, node->addr, image, header + 8ull * view->count);
+        far_mark(t, flags);
         view->header = (const dart_header *)image;
         return 0;
     }
     far_read(t, dart_slot_addr(node, view->first), view->slots, 8ull * view->count);
+    far_mark(t, flags);
     if (with_header && dart->header_inline) {
         far_read(t, node->addr, image, header);
+        far_mark(t, flags);
         view->header = (const dart_header *)image;
     }
     return 0;
@@ -326,6 +331,7 @@ static int put_candidates(far_task *t, far_index *index, dart_find *f) {
         if ((err = put_view(t, index, node, f, true, view)) >= 0 && !view->header) {
             dart_header *header;
             err = put_header(t, node, &header);
+            far_mark(t, FAR_VERB_UNPROVEN);
             view->header = header;
         }
     }

@@ -249,6 +249,7 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 /* ---- The descriptor of an index ---- */
 
 #define DART_MAGIC 0x31747261647261ull
+#define DART_STRIPES_MAX 16u /* the directory lies on so many memory nodes at most */
 #define DART_LOCKS 4096u /* words, with lock_free=0 */
 
 typedef struct dart_super {
@@ -257,10 +258,10 @@ typedef struct dart_super {
     uint64_t hash_seed;
     uint64_t root;                   /* address: N256 of depth 0, for ever */
     uint64_t locks;                  /* address of the lock words of lock_free=0; else 0 */
-    uint64_t directory;              /* address; 0: no skip table */
-    uint64_t list;                   /* word: address of the current dart_list; changed by CAS */
+    uint64_t directory[DART_STRIPES_MAX]; /* addresses: word i lies in stripe i % their number; none: no skip table */
+    uint64_t list;                   /* word: the current dart_list; changed by CAS */
     uint64_t adjuster;               /* word: who adjusts the list, see dart_adjuster */
-    uint64_t unused[24];
+    uint64_t unused[9];
 } dart_super;
 
 _Static_assert(sizeof(dart_super) == 256, "the descriptor");
@@ -275,6 +276,7 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
  *                   tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
  *                   0 (but F): empty
  *   list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset)
+ *   list word       low bits of the list's generation 20 << 44 | g of the list
  *   adjuster word   client 14 | generation 16 << 14; 0 = free */
 
 #define DART_EST_BUCKET 8u
@@ -357,6 +359,31 @@ static inline dart_node_type dart_est_type(uint64_t word) {
 
 static inline bool dart_est_is_committed(uint64_t word) { /* frozen or not */
     return dart_is_child(word) && !(word & DART_EST_TENTATIVE);
+}
+
+
+static inline bool dart_est_is_tentative(uint64_t word) {
+    return word & DART_EST_TENTATIVE;
+}
+
+
+static inline unsigned dart_est_client(uint64_t word) { /* of a tentative word */
+    return (unsigned)(word >> 50);
+}
+
+
+static inline uint64_t dart_list_word(uint64_t generation, far_addr list) {
+    return generation << 44 | dart_granule(list);
+}
+
+
+static inline unsigned dart_adjuster_client(uint64_t word) {
+    return (unsigned)word & 0x3fff;
+}
+
+
+static inline unsigned dart_adjuster_generation(uint64_t word) {
+    return (unsigned)(word >> 14) & 0xffff;
 }
 
 
