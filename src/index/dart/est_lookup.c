@@ -298,7 +298,7 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     const asking *a = f->probe.private;
     if (!est || !a)
         return;
-    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->batches + a->wasted + f->path.count, a->probes);
+    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width, a->batches + a->wasted + f->path.count, a->probes);
     if (est->express.count)
         keep_deepest(t, est, a, f);
     clear_stale(t, index, f);
