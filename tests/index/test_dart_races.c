@@ -148,13 +148,13 @@ RACE(A7_nested_switch_the_other_way) {
 RACE(A9_delete_frees_lower_slot) {
     stage s;
     set_up(&s, sim, options);
-    LOAD(&s.a, "px", "py", "pz");
+    LOAD(&s.a, "px", "py", "pz", "pv", "pw");
     start_to(&s.a, "a", FAR_OP_INSERT, "pk", "a", "dart:publish", 1);
     assert_int_equal(does(&s.c, FAR_OP_DELETE, "px", ""), 0);
     assert_int_equal(does(&s.b, FAR_OP_INSERT, "pk", "b"), 0);
     finish(&s.a, FAR_ERR_EXISTS);
     reads(&s.c, "pk", "b");
-    holds(&s.c, "pk py pz ");
+    holds(&s.c, "pk pv pw py pz ");
     assert_int_equal(does(&s.b, FAR_OP_DELETE, "pk", ""), 0);
     reads(&s.c, "pk", NULL);
     is_sound(&s, &s.c);

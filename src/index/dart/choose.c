@@ -1,14 +1,13 @@
 /* Which prefix lengths are tried first. For each class of key lengths, each choice (a first position in the list and how many lengths, or
- * the root) has a moving average of the round trips that it cost; the cheapest is taken. Now and then another one is tried: all of them
- * in turn at first, later mostly neighbours of the best, rarely. No clock and no chance: the turn of the class decides. */
+ * the root) has a moving average of the round trips that it cost; the cheapest is taken. Now and then another one is tried, all of them in
+ * turn. No clock and no chance: the turn of the class decides. */
 #include "index/dart/est.h"
 
 #define ROOT_ARM (DART_ARMS - 1)
 #define TRIP 4096u
-#define PROBE_COST 256u /* what one more READ in a batch may cost, so that it is not put for nothing */
-#define WARM_UP 128u
-#define NEIGHBOUR_EVERY 128u
-#define ANY_EVERY 1024u
+#define PROBE_COST 512u /* of one more READ in the batch: it must save this much */
+#define WARM_UP 64u
+#define EXPLORE_EVERY 64u
 
 
 unsigned dart_class_of(size_t key_length) {
@@ -32,32 +31,20 @@ static bool is_legal(unsigned arm, unsigned usable, unsigned width) {
 }
 
 
-/* The n-th legal arm, in turn. */
+/* All legal arms in turn. */
 static unsigned nth_arm(unsigned n, unsigned usable, unsigned width) {
-    for (unsigned i = 0; i < DART_ARMS; i++) {
-        unsigned arm = (n + i) % DART_ARMS;
-        if (is_legal(arm, usable, width))
+    unsigned legal = 0;
+    for (unsigned arm = 0; arm < DART_ARMS; arm++)
+        legal += is_legal(arm, usable, width);
+    n %= legal;
+    for (unsigned arm = 0;; arm++)
+        if (is_legal(arm, usable, width) && n-- == 0)
             return arm;
-    }
-    return ROOT_ARM;
 }
 
 
-static unsigned neighbour(unsigned best, unsigned n, unsigned usable, unsigned width) {
-    static const int step[] = {-(int)DART_EST_WIDTH_MAX, DART_EST_WIDTH_MAX, 1, -1, -(int)DART_EST_WIDTH_MAX + 1, DART_EST_WIDTH_MAX - 1};
-    for (unsigned i = 0; best != ROOT_ARM && i < 6; i++) {
-        int arm = (int)best + step[(n + i) % 6];
-        if (arm >= 0 && arm < (int)ROOT_ARM && is_legal((unsigned)arm, usable, width))
-            return (unsigned)arm;
-    }
-    return best;
-}
-
-
-dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width) {
-    unsigned turn = atomic_fetch_add_explicit(&class->turns, 1, memory_order_relaxed), best = ROOT_ARM, least = UINT32_MAX;
-    if (usable == 0)
-        return choice_of(ROOT_ARM);
+static unsigned cheapest(dart_class *class, unsigned usable, unsigned width) {
+    unsigned best = DART_ARMS, least = UINT32_MAX;
     for (unsigned arm = 0; arm < DART_ARMS; arm++) {
         unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
         if (cost && cost < least && is_legal(arm, usable, width)) {
@@ -65,19 +52,26 @@ dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width) {
             least = cost;
         }
     }
-    if (turn < WARM_UP ? turn % 2 == 0 : turn % ANY_EVERY == 0)
-        return choice_of(nth_arm(turn < WARM_UP ? turn / 2 * 3 : turn / ANY_EVERY, usable, width));
-    if (turn % NEIGHBOUR_EVERY == 1)
-        return choice_of(neighbour(best, turn / NEIGHBOUR_EVERY, usable, width));
-    if (least == UINT32_MAX) /* nothing is known: the longest lengths */
-        return choice_of((usable > width ? usable - width : 0) * DART_EST_WIDTH_MAX + (usable < width ? usable : width) - 1);
-    return choice_of(best);
+    if (best == DART_ARMS) /* nothing is known: the longest lengths */
+        best = (usable > width ? usable - width : 0) * DART_EST_WIDTH_MAX + (usable < width ? usable : width) - 1;
+    return best;
 }
 
 
-void dart_chosen_cost(dart_class *class, unsigned arm, unsigned trips, unsigned probes) {
+dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width) {
+    unsigned turn = atomic_fetch_add_explicit(&class->turns, 1, memory_order_relaxed);
+    unsigned every = turn < WARM_UP ? 2 : EXPLORE_EVERY;
+    if (usable == 0)
+        return choice_of(ROOT_ARM);
+    return choice_of(turn % every == 0 ? nth_arm(turn / every, usable, width) : cheapest(class, usable, width));
+}
+
+
+/* What is tried rarely counts more each time: it was measured when the tree was another. */
+void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips, unsigned probes) {
     unsigned cost = trips * TRIP + probes * PROBE_COST, old = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
-    unsigned new = old == 0 ? cost : (uint32_t)(((uint64_t)old * 31 + cost + 16) / 32);
+    unsigned weight = usable && arm == cheapest(class, usable, width) ? 32 : 4;
+    unsigned new = old == 0 ? cost : (uint32_t)(((uint64_t)old * (weight - 1) + cost + weight / 2) / weight);
     atomic_store_explicit(&class->cost[arm], new, memory_order_relaxed);
 }
 

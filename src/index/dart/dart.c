@@ -128,7 +128,7 @@ static const far_option_def options[] = {
     SWITCH("est", 1, "the express skip table: descents start near the leaf"),
     SWITCH("est_update", 1, "off: the skip table is not kept up to date by writes"),
     SWITCH("adjust", 1, "choose the prefix lengths of the skip table at run time"),
-    {"express_cache", FAR_OPTION_NUMBER, 1 << 20, 0, 1ll << 40, NULL, "bytes of the cache of skip table entries"},
+    {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL, "bytes of the cache of skip table entries, at most"},
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
     {"directory_bits", FAR_OPTION_NUMBER, 16, 0, 16, NULL, "log2 of the size of the skip table's directory"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),

@@ -76,7 +76,7 @@ typedef struct dart_choice {
 unsigned dart_class_of(size_t key_length);
 /* usable: so many lengths of the list, from the shortest, are shorter than the key. */
 dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width);
-void dart_chosen_cost(dart_class *class, unsigned arm, unsigned trips, unsigned probes);
+void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips, unsigned probes);
 void dart_class_reset(dart_class *class);
 
 

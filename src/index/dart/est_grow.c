@@ -7,7 +7,7 @@
 
 #define VERBS_AT_ONCE 256u
 #define TARGETS_AT_ONCE 32u
-#define HEAD_BYTES 64u /* no node is smaller */
+#define HEAD_BYTES 32u /* no node is smaller */
 #define TIDY_AT_ONCE 64u
 
 
@@ -17,7 +17,7 @@ static bool take_head(far_index *index, dart_target *target, const void *head, u
     const dart_header *header = head;
     unsigned depth = dart_header_depth(header), slot = dart_header_bytes(depth);
     target->depth = depth;
-    target->sound = depth > 0 && depth <= dart_of(index)->max_key && dart_header_type(header) >= DART_N8 &&
+    target->sound = depth > 0 && depth <= dart_of(index)->max_key && dart_header_type(header) >= DART_N4 &&
                     dart_header_type(header) <= DART_N256;
     if (!target->sound || slot + 8 > bytes)
         return !target->sound;

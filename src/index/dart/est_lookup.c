@@ -125,7 +125,7 @@ static asking *begin(far_task *t, dart_est *est, far_bytes key) {
 
 static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word, far_addr entry) {
     unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
-    if (depth > key.length || type < DART_N8 || type > DART_N256 || probe->count == DART_STARTS_MAX)
+    if (depth > key.length || type < DART_N4 || type > DART_N256 || probe->count == DART_STARTS_MAX)
         return false;
     /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory. */
     if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word), dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
@@ -298,7 +298,7 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     const asking *a = f->probe.private;
     if (!est || !a)
         return;
-    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->batches + a->wasted + f->path.count, a->probes);
+    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width, a->batches + a->wasted + f->path.count, a->probes);
     if (est->express.count)
         keep_deepest(t, est, a, f);
     clear_stale(t, index, f);

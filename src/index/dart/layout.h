@@ -21,7 +21,7 @@
 enum { DART_TYPE_SUPER, DART_TYPE_NODE, DART_TYPE_SPARE, DART_TYPE_LEAF, DART_TYPE_LOCKS, DART_TYPE_EST_DIRECTORY,
        DART_TYPE_EST_SEGMENT, DART_TYPE_LIST, DART_TYPES };
 
-typedef enum { DART_END_LEAF, DART_N8, DART_N16, DART_N32, DART_N64, DART_N128, DART_N256, DART_LEAF } dart_node_type;
+typedef enum { DART_END_LEAF, DART_N4, DART_N8, DART_N16, DART_N32, DART_N64, DART_N256, DART_LEAF } dart_node_type;
 
 #define DART_SYMBOL_END 256u
 #define DART_KEY_MAX 4095u
@@ -167,7 +167,7 @@ static inline bool dart_header_spare(const dart_header *header) { /* it lies in 
 
 
 static inline unsigned dart_capacity(dart_node_type type) {
-    return 4u << type;
+    return type == DART_N256 ? 256 : 2u << type;
 }
 
 

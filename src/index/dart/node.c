@@ -65,7 +65,7 @@ bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children 
 
 /* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. */
 dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged) {
-    dart_node_type type = DART_N8;
+    dart_node_type type = DART_N4;
     while (type < DART_N256 && (!dart_fits(dart, type, children) ||
                                 (purged && 4 * children->count > 3 * dart_node_slots(type, dart->bucket))))
         type++;

@@ -152,15 +152,15 @@ typedef struct made_node {
 
 static void free_nodes(far_task *t, far_index *index, const made_node *nodes, unsigned count) {
     for (unsigned i = 0; i < count; i++)
-        far_free(t, index, DART_TYPE_NODE, nodes[i].addr, dart_node_bytes(DART_N8, nodes[i].depth, dart_of(index)->bucket));
+        far_free(t, index, DART_TYPE_NODE, nodes[i].addr, dart_node_bytes(DART_N4, nodes[i].depth, dart_of(index)->bucket));
 }
 
 
-/* Puts the WRITE of a new N8 at this depth of the key. */
+/* Puts the WRITE of a new N4 at this depth of the key. */
 static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned depth, unsigned near, const dart_children *children,
                     made_node *node) {
     const dart_index *dart = dart_of(index);
-    uint64_t bytes = dart_node_bytes(DART_N8, depth, dart->bucket);
+    uint64_t bytes = dart_node_bytes(DART_N4, depth, dart->bucket);
     void *image = far_scratch(t, bytes);
     far_object object;
     if (!image)
@@ -169,7 +169,7 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
     if (err < 0)
         return err;
     *node = (made_node){object.addr, depth};
-    dart_build(dart, DART_N8, (far_bytes){w->key.data, depth}, false, children, image);
+    dart_build(dart, DART_N4, (far_bytes){w->key.data, depth}, false, children, image);
     far_write(t, object.addr, image, bytes);
     return 0;
 }
@@ -192,7 +192,7 @@ static int put_split(far_task *t, far_index *index, const dart_write *w, const d
     for (made = 1; err >= 0 && made <= links; made++) {
         unsigned above = step->node.depth + (links - made + 1) * (dart->max_skip + 1);
         children->count = 1;
-        children->words[0] = dart_word(dart_symbol(w->key, above), depth - above - 1, DART_N8, nodes[links - made + 1].addr);
+        children->words[0] = dart_word(dart_symbol(w->key, above), depth - above - 1, DART_N4, nodes[links - made + 1].addr);
         depth = above;
         err = put_node(t, index, w, depth, near, children, &nodes[links - made]);
     }
@@ -223,14 +223,14 @@ static int split(far_task *t, far_index *index, dart_write *w) {
         ordered &= far_addr_node(nodes[i].addr) == far_addr_node(step->slot);
     if (!ordered && (err = far_wait(t)) < 0)
         return err;
-    uint64_t seen, word = dart_word(dart_word_symbol(step->word), nodes[0].depth - step->node.depth - 1, DART_N8, nodes[0].addr);
+    uint64_t seen, word = dart_word(dart_word_symbol(step->word), nodes[0].depth - step->node.depth - 1, DART_N4, nodes[0].addr);
     if ((err = dart_write_cas(t, w, step->slot, step->word, word, &seen)) < 0)
         return err;
     if (seen == step->word) {
         far_point(t, "dart:split");
         unsigned parent = step->node.depth;
         for (int i = 0; dart_of(index)->est && i < made; i++) {
-            dart_node node = {nodes[i].addr, DART_N8, nodes[i].depth};
+            dart_node node = {nodes[i].addr, DART_N4, nodes[i].depth};
             dart_est_register(t, index, &node, parent, (far_bytes){w->key.data, node.depth});
             parent = node.depth;
         }
