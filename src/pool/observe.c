@@ -213,11 +213,12 @@ static int heed(far_task *t, far_quarantine *q, uint64_t word, view *v) {
         bool left = far_block_unpack(v->entries[2 * n]).quarantined &&
                     atomic_load_explicit(&q->marked[n / 64], memory_order_relaxed) >> n % 64 & 1;
         if (choosing && left)
-            v->what[n] |= COVERED; /* by one whose sweeper died: the next one covers it too. (One that finished let go of it.) */
+            v->what[n] |=
+                COVERED; /* by one whose sweeper died: the next one covers it too. (One that finished let go of it.) */
     }
 
-    /* What tasks retire meanwhile goes by these three: only in blocks that are in quarantine may it be given back at once, so the marks
-     * change before the phase. */
+    /* What tasks retire meanwhile goes by these three: only in blocks that are in quarantine may it be given back at
+     * once, so the marks change before the phase. */
     uint64_t current = atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_acquire);
     if (phase == FAR_SWEEP_RELEASING)
         atomic_store_explicit(&q->normal_from, current == 0 ? t->pin.epoch : current + 1, memory_order_release);

@@ -107,8 +107,8 @@ typedef struct listed_uids {
 } listed_uids;
 
 
-/* 1: the index of this class is not open here and not listed any more: whoever owns the block frees the slab as a whole, or has done
- * so and cut it anew. While we are pinned, what is listed stays as it is. */
+/* 1: the index of this class is not open here and not listed any more: whoever owns the block frees the slab as a
+ * whole, or has done so and cut it anew. While we are pinned, what is listed stays as it is. */
 static int is_dropped(far_task *t, const far_class *class, listed_uids *listed) {
     pthread_mutex_lock(&far_memory_of(t)->lock);
     bool open = class->uid == 0 || class->index != NULL;
@@ -429,7 +429,8 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) /
+                             (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)

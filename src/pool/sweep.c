@@ -385,8 +385,8 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
 }
 
 
-/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. The sweep word is still ours: two who
- * freed one entry would clear that of a session which has it by then. */
+/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. The sweep word is still
+ * ours: two who freed one entry would clear that of a session which has it by then. */
 static int free_dead(far_sweeper *s) {
     for (unsigned round = 0; round < 2; round++)
         for (size_t i = 0; i < s->dead_count; i++) {
@@ -404,7 +404,8 @@ static int free_dead(far_sweeper *s) {
 }
 
 
-/* Nothing was decided. But what was given back in quarantine is not past its time: the blocks stay covered until it is. */
+/* Nothing was decided. But what was given back in quarantine is not past its time: the blocks stay covered until it is.
+ */
 static int give_up(far_sweeper *s) {
     int err = set_word(s, own_word(s, FAR_SWEEP_RELEASING));
     if (err == 0)

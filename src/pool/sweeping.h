@@ -33,7 +33,7 @@ typedef struct far_sweeper {
     unsigned late;   /* handles that have not heard of it */
     struct far_dead {
         unsigned id, generation; /* id 0 = freed */
-    } *dead;                     /* found while the sweep word was ours */
+    } * dead;                    /* found while the sweep word was ours */
     size_t dead_count;
     uint32_t *uids; /* listed at the end */
     size_t uid_count;

@@ -1,5 +1,5 @@
-/* Churn: what goes on in a pool beside the operations. Nothing it does may be seen in the tortured index; everything it leaves behind,
- * or is cut off in, must be found by a sweep. */
+/* Churn: what goes on in a pool beside the operations. Nothing it does may be seen in the tortured index; everything it
+ * leaves behind, or is cut off in, must be found by a sweep. */
 #include "verify/torturing.h"
 
 #include "pool/handle.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 
 #define SIDE_INDEXES 3
-#define SIDE_OPS 12
-#define SIDE_KEYS 6
-#define STALL_MAX 3000000u /* ns */
-#define LATE_OPS 8
+#define SIDE_OPS     12
+#define SIDE_KEYS    6
+#define STALL_MAX    3000000u /* ns */
+#define LATE_OPS     8
 
 typedef far_torture_client client;
 typedef far_torture_node node;
@@ -38,7 +38,8 @@ static int judge(client *c, const char *what, int err) {
     default:
         if (err >= 0)
             return 0;
-        snprintf(text, sizeof(text), "churning client %u: %s gave %d (%s: %s)", c->number, what, err, far_strerror(err), far_last_error());
+        snprintf(text, sizeof(text), "churning client %u: %s gave %d (%s: %s)", c->number, what, err, far_strerror(err),
+                 far_last_error());
         far_torture_problem(c->run, text);
         return err;
     }
@@ -112,7 +113,8 @@ static void come_and_go(client *c) {
     if (judge(c, "opening the pool", far_pool_open(c->run->uri, &c->run->options, &late.pool)) < 0 || late.pool == NULL)
         return;
     if (judge(c, "opening a session", far_session_open(late.pool, &guest.session)) == 0 && guest.session != NULL &&
-        judge(c, "opening the index", far_index_open(guest.session, FAR_TORTURED_INDEX, &late.index)) == 0 && late.index != NULL) {
+        judge(c, "opening the index", far_index_open(guest.session, FAR_TORTURED_INDEX, &late.index)) == 0 &&
+        late.index != NULL) {
         bool well = far_torture_work(&guest);
         if (well && below(c, 2) == 0)
             churn_side_index(&guest);

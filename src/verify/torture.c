@@ -10,8 +10,8 @@
 
 #define PROBLEMS_SHOWN 10
 #define SCAN_LIMIT_MAX 20
-#define TIME_LIMIT 1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
-#define CHURN_STEPS 6 /* of one who churns */
+#define TIME_LIMIT     1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
+#define CHURN_STEPS    6             /* of one who churns */
 
 typedef far_tortured run;
 typedef far_torture_slot slot;
@@ -85,8 +85,8 @@ static size_t choose_key(client *c, uint8_t *key) {
 }
 
 
-/* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn value matches
- * no write. Half of them have the largest size: only values of one size are updated in place. */
+/* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn
+ * value matches no write. Half of them have the largest size: only values of one size are updated in place. */
 static size_t make_value(client *c, uint8_t *value) {
     const uint64_t *bounds = c->run->torture->value_bytes;
     bool largest = far_random_chance(&c->random, 1, 2);
@@ -129,7 +129,8 @@ static void prepare(client *c, slot *s) {
         op->limit = far_random_below(&c->random, SCAN_LIMIT_MAX);
         op->each = record_pair;
         op->each_ctx = s;
-        s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit, stamp(r));
+        s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit,
+                                           stamp(r));
         return;
     case FAR_OP_DELETE:
         break;
@@ -171,7 +172,8 @@ static void run_now(far_session *session, far_op *op) {
         op->result = far_delete(session, op->index, op->key, op->key_len);
         break;
     case FAR_OP_SCAN:
-        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each, op->each_ctx);
+        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each,
+                                   op->each_ctx);
         break;
     }
 }
@@ -333,9 +335,10 @@ static void plan_crashes(run *r) {
 static int open_nodes(run *r) {
     const far_torture *t = r->torture;
     snprintf(r->uri, sizeof(r->uri),
-             "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64 ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture", r->seed,
-             t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes, t->masked_cas ? "on" : "off",
-             t->atomics_in_order ? "on" : "off");
+             "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64
+             ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture",
+             r->seed, t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes,
+             t->masked_cas ? "on" : "off", t->atomics_in_order ? "on" : "off");
     r->options = (far_pool_options)FAR_POOL_OPTIONS_INIT;
     r->options.rdwc = t->rdwc;
     r->options.cache_bytes = t->cache_bytes;
@@ -358,7 +361,8 @@ static int open_index(run *r) {
         if (err)
             return err;
         if (i == 0)
-            err = far_index_create(session, FAR_TORTURED_INDEX, r->torture->kind, r->torture->options, &r->nodes[i].index);
+            err = far_index_create(session, FAR_TORTURED_INDEX, r->torture->kind, r->torture->options,
+                                   &r->nodes[i].index);
         else
             err = far_index_open(session, FAR_TORTURED_INDEX, &r->nodes[i].index);
         far_session_close(session);
@@ -386,7 +390,9 @@ static int make_clients(run *r) {
             if (!c->slots[k].value)
                 return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
         }
-        c->sim = c->slots ? far_sim_start(c->node->pool->fabric, churns ? "churner" : "client", churns ? far_torture_churn : client_main, c) : NULL;
+        c->sim = c->slots ? far_sim_start(c->node->pool->fabric, churns ? "churner" : "client",
+                                          churns ? far_torture_churn : client_main, c)
+                          : NULL;
         if (!c->sim)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
     }
@@ -477,7 +483,8 @@ static void judge(run *r, far_torture_result *result) {
     for (unsigned i = 0; far_sim_watch_error(r->world, i); i++)
         fprintf(r->out, "seed %" PRIu64 ": watch: %s\n", r->seed, far_sim_watch_error(r->world, i));
     if (violations || r->problems) {
-        fprintf(r->out, "seed %" PRIu64 ": %" PRIu64 " violations, %" PRIu64 " problems; the last verbs:\n", r->seed, violations, r->problems);
+        fprintf(r->out, "seed %" PRIu64 ": %" PRIu64 " violations, %" PRIu64 " problems; the last verbs:\n", r->seed,
+                violations, r->problems);
         far_sim_trace_dump(r->world, r->out);
     }
     result->violations += violations;
@@ -502,7 +509,11 @@ static unsigned fault_bits(const far_torture *t) {
 
 int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_result *result, FILE *out) {
     char error[256];
-    run r = {.torture = torture, .seed = seed, .out = out, .node_count = torture->compute_nodes, .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
+    run r = {.torture = torture,
+             .seed = seed,
+             .out = out,
+             .node_count = torture->compute_nodes,
+             .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
     far_random_seed(&r.random, seed);
     r.nodes = calloc(r.node_count, sizeof(*r.nodes));
     r.clients = calloc(r.client_count, sizeof(*r.clients));

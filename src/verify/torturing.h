@@ -49,7 +49,7 @@ struct far_tortured {
     far_sim_world *world;
     char uri[256];
     far_pool_options options;
-    int64_t stamp; /* of the last begin or end: a total order, because one thread runs everything */
+    int64_t stamp;                     /* of the last begin or end: a total order, because one thread runs everything */
     unsigned node_count, client_count; /* of the clients the last node_count churn, if that is asked for */
     far_torture_node *nodes;
     far_torture_client *clients;
@@ -63,8 +63,8 @@ bool far_torture_is_dead(const far_torture_client *c); /* its compute node is */
 /* Runs c->left operations on the tortured index, one after the other; false: the session is lost. */
 bool far_torture_work(far_torture_client *c);
 
-/* The client that does all that operations do not: sessions, indexes and compute nodes come and go, the pool is checked and swept, long
- * stalls. Until c->left things are done. */
+/* The client that does all that operations do not: sessions, indexes and compute nodes come and go, the pool is checked
+ * and swept, long stalls. Until c->left things are done. */
 void far_torture_churn(void *client);
 
 #endif

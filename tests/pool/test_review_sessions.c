@@ -89,8 +89,9 @@ static int wait_for_epochs(far_task *t, void *arg) {
 }
 
 
-/* Its connection is lost with a WRITE under way, which may yet take effect. The operation ends, but the epoch must not move on as if its
- * pin were gone: what it wrote to may be another's by then. Half of the runs close the lost session. */
+/* Its connection is lost with a WRITE under way, which may yet take effect. The operation ends, but the epoch must not
+ * move on as if its pin were gone: what it wrote to may be another's by then. Half of the runs close the lost session.
+ */
 static void a_lost_session_holds_its_pin_until_it_is_fenced(void **state) {
     (void)state;
     unsigned reached = 0;
@@ -107,7 +108,8 @@ static void a_lost_session_holds_its_pin_until_it_is_fenced(void **state) {
         assert_int_equal(far_session_call(asker, FAR_STATS_OTHER, true, make_target, &w), 0);
 
         far_sim_client *client = far_sim_start(pool->fabric, "writer", write_main, &w);
-        far_sim_hold *hold = far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = w.target, .to = w.target + 8});
+        far_sim_hold *hold =
+            far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = w.target, .to = w.target + 8});
         assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
         reached += far_sim_reached(hold);
         far_sim_lose(w.session->conn);
@@ -121,7 +123,10 @@ static void a_lost_session_holds_its_pin_until_it_is_fenced(void **state) {
         far_sim_release(hold);
         far_sim_sleep(far_sim_world_of(pool->fabric), 1000000);
         uint64_t word;
-        memcpy(&word, (char *)far_sim_memory(far_sim_world_of(pool->fabric), far_addr_node(w.target)) + far_addr_offset(w.target), 8);
+        memcpy(&word,
+               (char *)far_sim_memory(far_sim_world_of(pool->fabric), far_addr_node(w.target)) +
+                   far_addr_offset(w.target),
+               8);
         if (word != 0)
             fail_msg("seed %u: the lost WRITE took effect after its pin had ended", seed);
         far_session_close(w.session);

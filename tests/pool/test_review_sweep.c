@@ -93,8 +93,8 @@ static void ask_main(void *arg) {
 }
 
 
-/* The asker has read all entries, of which none is a session of that handle that lives; then one opens, and finds its handle alive;
- * then the handle's own session is found dead. */
+/* The asker has read all entries, of which none is a session of that handle that lives; then one opens, and finds its
+ * handle alive; then the handle's own session is found dead. */
 static void a_session_that_opens_while_its_handle_is_declared_dead_counts(void **state) {
     (void)state;
     actor a, b;
@@ -105,7 +105,8 @@ static void a_session_that_opens_while_its_handle_is_declared_dead_counts(void *
 
     a.id = b.pool->own->id;
     start(&a, "asker", ask_main);
-    far_sim_stop_before(a.client, (far_sim_match){.from = far_client_entry(a.id), .to = far_client_entry(a.id) + 8, .nth = 2});
+    far_sim_stop_before(a.client,
+                        (far_sim_match){.from = far_client_entry(a.id), .to = far_client_entry(a.id) + 8, .nth = 2});
     assert_int_equal(far_sim_run_client(a.client), FAR_SIM_STOPPED);
     int opened = far_session_open(b.pool, &b.session);
     far_sim_resume(a.client);
@@ -117,8 +118,8 @@ static void a_session_that_opens_while_its_handle_is_declared_dead_counts(void *
 }
 
 
-/* A sweeper stands before it clears the registry entry of a dead client; another one must not have freed it meanwhile, or it would clear
- * the words of whoever has that id by then. */
+/* A sweeper stands before it clears the registry entry of a dead client; another one must not have freed it meanwhile,
+ * or it would clear the words of whoever has that id by then. */
 static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state) {
     (void)state;
     actor a, b, dead, fresh;
@@ -131,7 +132,9 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
 
     a.repair = true;
     start(&a, "slow", sweep_main);
-    far_sim_stop_before(a.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = far_client_entry(id) + 8, .to = far_client_entry(id + 1)});
+    far_sim_stop_before(
+        a.client,
+        (far_sim_match){.kind = FAR_SIM_WRITE, .from = far_client_entry(id) + 8, .to = far_client_entry(id + 1)});
     assert_int_equal(far_sim_run_client(a.client), FAR_SIM_STOPPED);
     int second = sweep(&b, false, true);
     join(&fresh, 2, true);
@@ -172,7 +175,8 @@ static void only_the_generation_that_was_swept_is_freed(void **state) {
     assert_int_equal(dead.session->id, a.id);
     assert_int_equal(dead.session->generation, 2);
     far_sim_kill(dead.pool->fabric);
-    assert_int_equal(far_session_call(a.session, FAR_STATS_OTHER, true, ask_handle, &(actor){.id = dead.pool->own->id}), 1);
+    assert_int_equal(far_session_call(a.session, FAR_STATS_OTHER, true, ask_handle, &(actor){.id = dead.pool->own->id}),
+                     1);
     assert_int_equal(far_client_state_of(*word_at(&a, far_client_entry(a.id))), FAR_CLIENT_DEAD);
     assert_int_equal(far_session_call(a.session, FAR_STATS_OTHER, true, free_old, &a), 1);
     assert_int_equal(far_client_state_of(*word_at(&a, far_client_entry(a.id))), FAR_CLIENT_DEAD);
@@ -200,8 +204,8 @@ static void get_first(void *arg) {
 }
 
 
-/* A reader has the address of a bucket. The bucket is replaced while a sweep covers its block, so it is given back at once. Then the
- * walk fails. The owner of the block must not hand it out before the reader is done. */
+/* A reader has the address of a bucket. The bucket is replaced while a sweep covers its block, so it is given back at
+ * once. Then the walk fails. The owner of the block must not hand it out before the reader is done. */
 static void what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_fails(void **state) {
     (void)state;
     actor owner, sweeper, reader;
@@ -261,8 +265,8 @@ static void sweep_twice(void *arg) {
 }
 
 
-/* A block that a finished sweep covered belongs to whoever adopts it. One who has not heard of the end, but sees the next sweep choose its
- * blocks, must not give back there at once what it retires. */
+/* A block that a finished sweep covered belongs to whoever adopts it. One who has not heard of the end, but sees the
+ * next sweep choose its blocks, must not give back there at once what it retires. */
 static void what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses(void **state) {
     (void)state;
     actor maker, writer, sweeper, reader, heir;
@@ -286,11 +290,16 @@ static void what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_on
     far_sim_world *world = world_of(&writer);
     uint64_t entries = writer.pool->geometry.node[0].entries;
     start(&sweeper, "sweeper", sweep_twice);
-    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 5});
-    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED); /* the first one is over; before the second one's first CAS */
+    far_sim_stop_before(
+        sweeper.client,
+        (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 5});
+    assert_int_equal(far_sim_run_client(sweeper.client),
+                     FAR_SIM_STOPPED); /* the first one is over; before the second one's first CAS */
     assert_int_equal(far_sweep_phase_of(*word_at(&writer, FAR_SUPER_SWEEP)), FAR_SWEEP_NONE);
     far_sim_resume(sweeper.client);
-    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = entries, .to = entries + 64 * FAR_BLOCK_ENTRY_BYTES});
+    far_sim_stop_before(
+        sweeper.client,
+        (far_sim_match){.kind = FAR_SIM_WRITE, .from = entries, .to = entries + 64 * FAR_BLOCK_ENTRY_BYTES});
     assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED); /* it is about to choose */
     assert_int_equal(far_sweep_owner(*word_at(&writer, FAR_SUPER_SWEEP)), sweeper.session->id);
     assert_int_equal(far_sweep_phase_of(*word_at(&writer, FAR_SUPER_SWEEP)), FAR_SWEEP_NONE);
@@ -342,8 +351,8 @@ static void fall_asleep(actor *a) {
 }
 
 
-/* A handle sleeps with retired objects of an index, in another's block. The index is dropped, and the block is used anew, before they
- * are past their time in the sleeper's eyes. */
+/* A handle sleeps with retired objects of an index, in another's block. The index is dropped, and the block is used
+ * anew, before they are past their time in the sleeper's eyes. */
 static void what_was_retired_of_a_dropped_index_is_not_freed_when_its_place_is_used_anew(void **state) {
     (void)state;
     actor owner, sleeper;
@@ -374,7 +383,8 @@ static void what_was_retired_of_a_dropped_index_is_not_freed_when_its_place_is_u
         far_pool_poll(sleeper.pool);
         far_sim_sleep(world_of(&owner), 1000000);
     }
-    assert_true(sleeper.session->memory->retired.count + sleeper.session->memory->late.count < 8); /* only its own new ones */
+    assert_true(sleeper.session->memory->retired.count + sleeper.session->memory->late.count <
+                8); /* only its own new ones */
     for (unsigned k = 0; k < 60; k++) {
         uint8_t key[8] = {(uint8_t)k, (uint8_t)(k >> 8), 1}, value[400];
         assert_int_equal(far_get(sleeper.session, sleeper.index, key, sizeof(key), value, sizeof(value), NULL), 0);
@@ -410,7 +420,9 @@ static void a_session_whose_block_was_swept_away_closes_well(void **state) {
     far_addr entry = far_block_entry(&a.pool->geometry, a.session->memory->blocks->id);
     sweeper.all = sweeper.repair = true;
     start(&sweeper, "sweeper", sweep_main);
-    far_sim_stop_before(sweeper.client, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 4});
+    far_sim_stop_before(
+        sweeper.client,
+        (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 4});
     assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED);
     assert_int_equal(far_block_unpack(*word_at(&a, entry)).kind, FAR_BLOCK_FREE);
     assert_true(a.session->memory->blocks->away);
