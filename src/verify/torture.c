@@ -434,14 +434,21 @@ static void read_all_keys(run *r, far_session *session, const node *n) {
 }
 
 
+static void failed(run *r, const char *what) {
+    char text[320];
+    snprintf(text, sizeof(text), "%s: %s", what, far_last_error());
+    far_torture_problem(r, text);
+}
+
+
 static void check_pool(run *r, far_session *session, const node *n) {
     far_pool_usage usage;
     if (far_index_check(session, n->index, tell_problem, r) < 0)
-        far_torture_problem(r, "the check of the index failed");
+        failed(r, "the check of the index failed");
     if (far_pool_check(session, 1, tell_problem, r) < 0)
-        far_torture_problem(r, "the check of the pool failed");
+        failed(r, "the check of the pool failed");
     if (far_pool_check(session, 0, tell_problem, r) < 0 || far_pool_stat(session, &usage) < 0)
-        far_torture_problem(r, "the second check of the pool failed");
+        failed(r, "the second check of the pool failed");
     else if (usage.leaked)
         far_torture_problem(r, "memory is lost after the sweep");
 }
