@@ -436,6 +436,18 @@ void far_quarantine_free(far_pool *pool) {
 }
 
 
+void far_memory_forget(far_task *t, far_block_id id) {
+    far_memory *m = t->session->memory;
+    if (m == NULL)
+        return;
+    pthread_mutex_lock(&m->lock);
+    far_held *b = far_held_find(m, id);
+    if (b != NULL)
+        far_held_remove(m, b);
+    pthread_mutex_unlock(&m->lock);
+}
+
+
 far_memory *far_memory_of(const far_task *t) {
     return t->session->memory;
 }
