@@ -6,7 +6,7 @@
  * say that a key below S is absent. (A candidate that is not above the key answers "absent".) */
 EST_RACE(A3_covering_entry_absent) {
     stage s;
-    set_up(&s, sim, "adjust=0");
+    set_up(&s, sim, "adjust=0,directory_bits=4");
     LOAD(&s.a, "abcdefghi1", "abcdefghi2");
     settle(&s);
     dart_node y = node_at(&s.a, "abcdefghi1", 9);
@@ -98,20 +98,20 @@ static void frozen_then(const char *sim, const char *options, const char *point)
 
 /* a has frozen the node; b comes through the table and never sees the slot above. (F ignored by writers; "absent" from frozen slots.) */
 EST_RACE(A8_frozen_via_est) {
-    frozen_then(sim, "adjust=0,express_cache=0", "dart:frozen");
-    frozen_then(sim, "adjust=0,express_cache=0", "dart:install");
-    frozen_then(sim, "adjust=0,express_cache=0", "dart:installed");
+    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:frozen");
+    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:install");
+    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:installed");
 }
 
 
 /* The same through an entry that b keeps. Then the node is retired and its memory free: the entry is too old. (The tag not looked at: a READ of
  * free memory.) */
 EST_RACE(A8b_frozen_via_express_cache) {
-    frozen_then(sim, "adjust=0", "dart:frozen");
-    frozen_then(sim, "adjust=0", "dart:install");
-    frozen_then(sim, "adjust=0", "dart:installed");
+    frozen_then(sim, "adjust=0,directory_bits=4", "dart:frozen");
+    frozen_then(sim, "adjust=0,directory_bits=4", "dart:install");
+    frozen_then(sim, "adjust=0,directory_bits=4", "dart:installed");
     stage s;
-    set_up(&s, sim, "adjust=0");
+    set_up(&s, sim, "adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"));
     settle(&s);
     far_stats before, after;
@@ -135,7 +135,7 @@ EST_RACE(A8b_frozen_via_express_cache) {
 /* a has made N1 and is slow to tell the table; b replaces N1 by N2 and retires it. a's entry must not come to be. (Commit without validation.) */
 static void slow_updater(const char *sim, const char *point) {
     stage s;
-    set_up(&s, sim, "adjust=0");
+    set_up(&s, sim, "adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"));
     settle(&s);
     busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", point, 1); /* 8 in an N16 */
@@ -203,7 +203,7 @@ EST_RACE(A12_tentative_aba) {
  * first. (A walk that leaves entries of frozen nodes.) */
 static void dies_before_upkeep(const char *sim, bool used_first) {
     stage s;
-    set_up(&s, sim, "adjust=0");
+    set_up(&s, sim, "adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"));
     settle(&s);
     dart_node o = node_at(&s.b, "aba", 2);
@@ -240,7 +240,7 @@ EST_RACE(A13_die_between_link_and_est) {
 /* The background work holds the pin of its operation: what it is about to read is not reused before. (The pin taken anew.) */
 EST_RACE(A31_detached_pin) {
     stage s;
-    set_up(&s, sim, "adjust=0");
+    set_up(&s, sim, "adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"));
     settle(&s);
     busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_tentative", 1);

@@ -255,7 +255,7 @@ int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* u
 
 typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx);
 /* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one again, as it is then. */
-#define DART_SEGMENTS_AT_ONCE 64u
+#define DART_SEGMENTS_AT_ONCE 512u
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
 
 /* ---- est.c ---- */
