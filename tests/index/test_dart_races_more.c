@@ -98,6 +98,24 @@ RACE(riders_change_a_frozen_node) {
 }
 
 
+/* The leaf that a updates was superseded before the node was frozen: the update must not ride on the newer one, whose leaf nobody would retire. */
+RACE(rider_of_a_superseded_update) {
+    for (unsigned kind = 0; kind < 2; kind++) {
+        stage s;
+        set_up(&s, sim, options);
+        LOAD(&s.a, SEVEN("p"));
+        start_to(&s.a, "a", kind ? FAR_OP_DELETE : FAR_OP_UPDATE, "pc", "a", "dart:publish", 1);
+        assert_int_equal(does(&s.b, FAR_OP_UPDATE, "pc", "b"), 0);
+        start_to(&s.c, "c", FAR_OP_INSERT, "ph", "1", "dart:frozen", 1);
+        finish(&s.a, 0);
+        finish(&s.c, 0);
+        reads(&s.b, "pc", kind ? NULL : "a");
+        is_sound(&s, &s.b);
+        tear_down(&s);
+    }
+}
+
+
 /* The leaf that a updates is deleted before its CAS: the update counts just before. It must not bring the key back. */
 RACE(absorb_after_delete) {
     stage s;
@@ -275,6 +293,7 @@ int main(void) {
         cmocka_unit_test(split_vs_freeze_of_parent),
         cmocka_unit_test(rider_lost_then_retry),
         cmocka_unit_test(riders_change_a_frozen_node),
+        cmocka_unit_test(rider_of_a_superseded_update),
         cmocka_unit_test(absorb_after_delete),
         cmocka_unit_test(absorb_vs_leaf_split),
         cmocka_unit_test(torn_bucket_read),

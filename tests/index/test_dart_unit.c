@@ -26,7 +26,7 @@ static void words_give_back_what_was_packed(void **state) {
             uint64_t frozen = leaf | DART_FROZEN;
             assert_true(dart_is_frozen(frozen) && dart_thawed(frozen) == leaf && dart_word_symbol(frozen) == symbol);
         }
-    for (dart_node_type type = DART_N8; type <= DART_N256; type++) {
+    for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
         uint64_t word = dart_word(77, 200, type, addr);
         assert_true(dart_is_inner(word) && dart_word_type(word) == type && dart_word_symbol(word) == 77 && dart_word_len(word) == 200);
     }
@@ -81,8 +81,8 @@ static void size_codes_cover_every_leaf(void **state) {
 
 static void nodes_have_the_sizes_of_the_design(void **state) {
     (void)state;
-    static const unsigned bytes[] = {0, 64, 128, 264, 520, 1032, 2064};
-    for (dart_node_type type = DART_N8; type <= DART_N256; type++)
+    static const unsigned bytes[] = {0, 32, 64, 128, 264, 520, 2064};
+    for (dart_node_type type = DART_N4; type <= DART_N256; type++)
         for (unsigned depth = 0; depth <= 6; depth++)
             assert_int_equal(dart_node_bytes(type, depth, 16), bytes[type]);
     assert_int_equal(dart_header_bytes(7), 16);
@@ -90,7 +90,7 @@ static void nodes_have_the_sizes_of_the_design(void **state) {
     dart_header header = {dart_header_word(4095, DART_N256, true)};
     assert_true(dart_header_depth(&header) == 4095 && dart_header_type(&header) == DART_N256 && dart_header_spare(&header));
     for (unsigned i = 0; i < 4; i++)
-        for (dart_node_type type = DART_N8; type < DART_N256; type++) {
+        for (dart_node_type type = DART_N4; type < DART_N256; type++) {
             unsigned slots = dart_node_slots(type, bucket_sizes[i]), capacity = dart_capacity(type);
             assert_int_equal(slots, capacity <= bucket_sizes[i] ? capacity - 1 : capacity);
         }
@@ -138,7 +138,7 @@ static void the_chosen_type_holds_all_children(void **state) {
         random_children(&random, (unsigned)far_random_below(&random, 258), &children);
         dart_node_type type = dart_choose_type(&dart, &children, false), purged = dart_choose_type(&dart, &children, true);
         assert_true(dart_fits(&dart, type, &children) && purged >= type && dart_fits(&dart, purged, &children));
-        assert_true(type == DART_N8 || !dart_fits(&dart, type - 1, &children));
+        assert_true(type == DART_N4 || !dart_fits(&dart, type - 1, &children));
         assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, dart.bucket));
         dart_build(&dart, type, (far_bytes){"abc", 3}, false, &children, image);
         dart_view view = {{16, type, 3}, 0, dart_node_slots(type, dart.bucket), image + 1, (dart_header *)image, true};

@@ -159,18 +159,12 @@ static int choose(far_task *t, far_index *index, dart_list *target) {
 }
 
 
-static int begin(far_task *t, far_index *index) {
+/* With the lock: towards these lookup lengths. */
+static int set_out(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     dart_adjust *a = &est->adjust;
-    unsigned seen = atomic_load_explicit(&a->seen, memory_order_relaxed);
-    a->next = a->next ? a->next : FIRST_ADJUSTMENT;
-    if (seen < a->next || a->sampled < DART_SAMPLES)
-        return 0;
-    a->next = seen * 2ull;
-    int err = take_lock(t, index);
-    if (err <= 0)
-        return err;
-    if ((err = choose(t, index, &a->target)) < 0 || (err = dart_est_read_list(t, index)) < 0)
+    int err = dart_est_read_list(t, index);
+    if (err < 0)
         return err;
     const dart_list *now = dart_est_list(est);
     bool same = a->target.lookup_count == now->lookup_count && memcmp(a->target.lookup, now->lookup, now->lookup_count) == 0;
@@ -185,6 +179,34 @@ static int begin(far_task *t, far_index *index) {
     a->phase = DART_ADJUST_PUBLISHED;
     a->cursor_length = 0;
     return 1;
+}
+
+
+int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count) {
+    dart_adjust *a = &dart_est_of(index)->adjust;
+    int err = take_lock(t, index);
+    if (err <= 0)
+        return err;
+    a->target.lookup_count = (uint8_t)count;
+    memcpy(a->target.lookup, lengths, count);
+    return set_out(t, index);
+}
+
+
+static int begin(far_task *t, far_index *index) {
+    dart_adjust *a = &dart_est_of(index)->adjust;
+    unsigned seen = atomic_load_explicit(&a->seen, memory_order_relaxed);
+    a->next = a->next ? a->next : FIRST_ADJUSTMENT;
+    if (seen < a->next || a->sampled < DART_SAMPLES)
+        return 0;
+    a->next = seen * 2ull;
+    int err = take_lock(t, index);
+    if (err <= 0)
+        return err;
+    far_scratch_mark mark = far_scratch_here(t);
+    err = choose(t, index, &a->target);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : set_out(t, index);
 }
 
 
@@ -331,7 +353,7 @@ int dart_est_adjust(far_task *t, far_index *index) {
     dart_adjust *a = &est->adjust;
     if (!est->update && !a->filled && atomic_load_explicit(&a->read_from, memory_order_relaxed))
         return build_once(t, index);
-    if (!est->adjusting)
+    if (!est->adjusting && a->phase == DART_ADJUST_IDLE)
         return 0;
     switch (a->phase) {
     case DART_ADJUST_IDLE:

@@ -255,7 +255,7 @@ int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* u
 
 typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx);
 /* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one again, as it is then. */
-#define DART_SEGMENTS_AT_ONCE 64u
+#define DART_SEGMENTS_AT_ONCE 512u
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
 
 /* ---- est.c ---- */
@@ -264,5 +264,7 @@ int dart_est_read_list(far_task *t, far_index *index); /* the newest list become
 /* ---- adjust.c ---- */
 void dart_est_sample(dart_est *est, far_bytes key);
 int dart_est_adjust(far_task *t, far_index *index); /* a step; 1: there is more */
+/* Sets out for these lookup lengths, whatever the keys are; steps follow. 0: somebody else is at it. */
+int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count);
 
 #endif

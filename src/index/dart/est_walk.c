@@ -33,14 +33,31 @@ static int one_segment(far_task *t, far_index *index, unsigned at, dart_segment_
 }
 
 
+/* A run of directory words: one READ for each stripe. */
+static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned count, uint64_t *words) {
+    uint64_t *lines = far_scratch(t, count * 8ull);
+    unsigned put = 0, starts[DART_STRIPES_MAX];
+    if (!lines)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for directory words");
+    for (unsigned i = 0; i < est->stripes && i < count; i++) {
+        unsigned n = (count - i + est->stripes - 1) / est->stripes;
+        far_read(t, dart_est_directory_addr(est, from + i), lines + put, n * 8ull);
+        starts[i] = put;
+        put += n;
+    }
+    int err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        words[i] = lines[starts[i % est->stripes] + i / est->stripes];
+    return err;
+}
+
+
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
     const dart_est *est = dart_est_of(index);
     unsigned all = 1u << est->bits, count = all - from < DART_SEGMENTS_AT_ONCE ? all - from : DART_SEGMENTS_AT_ONCE;
     uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
     far_scratch_mark mark = far_scratch_here(t);
-    for (unsigned i = 0; i < count; i++)
-        far_read(t, dart_est_directory_addr(est, from + i), &words[i], 8);
-    int err = far_wait(t);
+    int err = read_words(t, est, from, count, words);
     if (err >= 0)
         err = read_segments(t, words, slots, count);
     for (unsigned i = 0; err >= 0 && i < count; i++) {

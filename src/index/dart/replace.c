@@ -45,33 +45,56 @@ int dart_read_node(far_task *t, far_index *index, const dart_node *node, dart_vi
 
 /* ---- The parent ---- */
 
-int dart_find_parent(far_task *t, far_index *index, const dart_node *node, far_bytes prefix, dart_step *parent) {
-    const dart_index *dart = dart_of(index);
-    dart_node above = {dart->root, DART_N256, 0};
-    while (above.depth < node->depth) {
-        far_scratch_mark mark = far_scratch_here(t);
-        dart_view view = {.node = above};
-        unsigned symbol = dart_symbol(prefix, above.depth);
-        dart_slot_range(dart, above.type, symbol, &view.first, &view.count);
-        if (!(view.slots = far_scratch(t, 8ull * view.count)))
-            return no_memory();
-        far_read(t, dart_slot_addr(&above, view.first), view.slots, 8ull * view.count);
-        int err = far_wait(t), found;
-        if (err < 0)
-            return err;
-        found = dart_view_search(dart, &view, symbol);
-        uint64_t word = found < 0 ? 0 : view.slots[found];
-        far_addr slot = found < 0 ? 0 : dart_slot_addr(&above, view.first + (unsigned)found);
-        far_scratch_back(t, mark);
+typedef struct ascent { /* the search for the slot above a node: a descent along the node's own prefix */
+    const dart_node *node;
+    far_bytes prefix;
+    dart_node above;
+    dart_view view; /* the bucket of above that is being read */
+} ascent;
+
+
+static int put_parent(far_task *t, const far_index *index, ascent *a) {
+    a->view = (dart_view){.node = a->above};
+    dart_slot_range(dart_of(index), a->above.type, dart_symbol(a->prefix, a->above.depth), &a->view.first, &a->view.count);
+    if (!(a->view.slots = far_scratch(t, 8ull * a->view.count)))
+        return no_memory();
+    far_read(t, dart_slot_addr(&a->above, a->view.first), a->view.slots, 8ull * a->view.count);
+    return 0;
+}
+
+
+static int put_first_parent(far_task *t, const far_index *index, const dart_node *node, far_bytes prefix, ascent *a) {
+    *a = (ascent){.node = node, .prefix = prefix, .above = {dart_of(index)->root, DART_N256, 0}};
+    return put_parent(t, index, a);
+}
+
+
+/* The READ put first has come. */
+static int take_parent(far_task *t, far_index *index, ascent *a, dart_step *parent) {
+    for (;;) {
+        int found = dart_view_search(dart_of(index), &a->view, dart_symbol(a->prefix, a->above.depth)), err;
+        uint64_t word = found < 0 ? 0 : a->view.slots[found];
         if (!dart_is_inner(word))
             return 0;
-        if (dart_word_addr(word) == node->addr) {
-            *parent = (dart_step){above, slot, word, 0};
+        if (dart_word_addr(word) == a->node->addr) {
+            *parent = (dart_step){a->above, dart_slot_addr(&a->above, a->view.first + (unsigned)found), word, 0};
             return 1;
         }
-        above = (dart_node){dart_word_addr(word), dart_word_type(word), above.depth + 1 + dart_word_len(word)};
+        a->above = (dart_node){dart_word_addr(word), dart_word_type(word), a->above.depth + 1 + dart_word_len(word)};
+        if (a->above.depth >= a->node->depth)
+            return 0;
+        if ((err = put_parent(t, index, a)) < 0 || (err = far_wait(t)) < 0)
+            return err;
     }
-    return 0;
+}
+
+
+int dart_find_parent(far_task *t, far_index *index, const dart_node *node, far_bytes prefix, dart_step *parent) {
+    ascent a;
+    int err = put_first_parent(t, index, node, prefix, &a);
+    if (err >= 0)
+        err = far_wait(t);
+    return err < 0 ? err : take_parent(t, index, &a, parent);
 }
 
 
@@ -368,16 +391,21 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
 static int attempt(far_task *t, far_index *index, dart_replace *r, made *m, verdict *verdict) {
     dart_children *children = far_scratch(t, sizeof(*children));
     frozen f = {0};
+    ascent a;
     uint64_t word = 0;
     bool applies = false, full = false;
     int err;
     if (!children)
         return no_memory();
     children->count = 0;
-    if ((err = prepare(t, index, r, children, m)) < 0 || (err = freeze(t, index, r, &f)) < 0)
+    if ((err = prepare(t, index, r, children, m)) < 0)
+        return err;
+    if (!r->has_parent && (err = put_first_parent(t, index, &r->node, r->prefix, &a)) < 0) /* goes with the freeze */
+        return err;
+    if ((err = freeze(t, index, r, &f)) < 0)
         return err;
     if (!r->has_parent) {
-        if ((err = dart_find_parent(t, index, &r->node, r->prefix, &r->parent)) <= 0) {
+        if ((err = take_parent(t, index, &a, &r->parent)) <= 0) {
             *verdict = REPLACED;
             return err;
         }

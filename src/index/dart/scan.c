@@ -4,7 +4,7 @@
 
 
 int dart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
-    dart_tour tour = {.from = scan->from, .bounded = scan->bounded, .to = scan->to, .reads = DART_READ_LEAVES,
+    dart_tour tour = {.from = scan->from, .bounded = scan->bounded, .to = scan->to, .reads = DART_READ_LEAVES, .express = true,
                       .wanted = scan->wanted ? scan->wanted : 1};
     dart_item leaf;
     int result, enough = 0;

@@ -196,22 +196,83 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
 }
 
 
+/* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key begins with. All keys with that
+ * prefix are below it. */
+static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
+    dart_start starts[DART_STARTS_MAX];
+    dart_view views[DART_STARTS_MAX], *best = NULL;
+    int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
+    for (int i = 0; i < count; i++) {
+        const dart_node *node = &starts[i].node;
+        unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
+        char *image = far_scratch(t, header + 8ull * slots);
+        if (!image)
+            return no_memory();
+        far_read(t, node->addr, image, header + 8ull * slots);
+        far_mark(t, FAR_VERB_UNPROVEN); /* an entry of another length: it has another depth than it seems */
+        views[i] = (dart_view){*node, 0, slots, (uint64_t *)(image + header), (const dart_header *)image, true};
+    }
+    int err = count > 0 ? far_wait(t) : count;
+    for (int i = 0; err >= 0 && i < count; i++) {
+        far_bytes prefix = {views[i].header->prefix, views[i].node.depth};
+        if (dart_header_is(views[i].header, &views[i].node) && dart_lcp(prefix, tour->from) == prefix.length &&
+            dart_any_unfrozen(views[i].slots, views[i].count) && (!best || best->node.depth < views[i].node.depth))
+            best = &views[i];
+    }
+    if (err < 0 || !best)
+        return err;
+    dart_item **last = &tour->first;
+    tour->top = best->header;
+    return add_items(t, tour, best, &last);
+}
+
+
 /* The root is read like any node. */
 static int begin(far_task *t, far_index *index, dart_tour *tour) {
     dart_node root = {dart_of(index)->root, DART_N256, 0};
     dart_view view;
     dart_item **last = &tour->first;
-    int err = dart_read_node(t, index, &root, &view);
+    int err = 0;
     tour->begun = true;
+    tour->top = NULL;
+    if (tour->express && dart_of(index)->est && tour->from.length > 0)
+        err = begin_express(t, index, tour);
+    if (err < 0 || tour->top)
+        return err;
+    err = dart_read_node(t, index, &root, &view);
     if (err >= 0 && tour->node)
         err = tour->node(t, index, &view, NULL, tour->ctx);
     return err < 0 ? err : add_items(t, tour, &view, &last);
 }
 
 
+/* Behind all keys that begin with the prefix of the node at which it began: 1; or 0, when there is nothing behind. */
+static int go_behind(far_task *t, dart_tour *tour) {
+    size_t length = dart_header_depth(tour->top);
+    uint8_t *place = far_scratch(t, length + 1);
+    if (!place)
+        return no_memory();
+    memcpy(place, tour->top->prefix, length);
+    while (length > 0 && place[length - 1] == 0xff)
+        length--;
+    if (length == 0)
+        return 0;
+    place[length - 1]++;
+    tour->from = (far_bytes){place, length};
+    tour->begun = false;
+    return !tour->bounded || far_bytes_compare(tour->from, tour->to) < 0;
+}
+
+
 int dart_tour_next(far_task *t, far_index *index, dart_tour *tour, dart_item *leaf) {
     int err = tour->begun ? 0 : begin(t, index, tour);
-    while (err >= 0 && tour->first) {
+    while (err >= 0) {
+        if (!tour->first) {
+            if (!tour->top || (err = go_behind(t, tour)) <= 0)
+                break;
+            err = begin(t, index, tour);
+            continue;
+        }
         dart_item *item = tour->first;
         bool read = item->image || (tour->reads == DART_READ_SLOTS && dart_word_len(item->word) != DART_SIZE_CODE_LONG);
         if (dart_is_leaf(item->word) && read) {

@@ -22,8 +22,10 @@ typedef struct dart_tour {
     far_bytes to; /* excluded */
     dart_depth_of_view reads;
     size_t wanted; /* leaves: how far to look ahead */
+    bool express;  /* may begin at a node that the skip table names, instead of the root */
     dart_item *first;
     bool begun;
+    const dart_header *top; /* it began at this node: when that is exhausted, it goes on behind it; NULL: at the root */
     /* Called for every inner node that was read, in no certain order; may be NULL. */
     int (*node)(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx);
     void *ctx;
