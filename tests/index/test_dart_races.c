@@ -239,18 +239,21 @@ RACE(A23b_merge_vs_child_switch) {
 
 
 /* Whatever a WRITEs is late: nobody may see a pointer to it before. (The wait between WRITE and CAS on different nodes taken out.) */
-static void late_write(const char *sim, const char *options, unsigned writer, unsigned nth) {
+static void late_write(const char *sim, const char *options, unsigned writer, unsigned nth, bool turn) {
     stage s;
     set_up(&s, sim, options);
     LOAD(&s.a, SEVEN("p"), "longer_key");
-    actor *a = actor_at(&s, writer); /* each has its memory on another node */
+    actor *a = actor_at(&s, writer);
+    const char *held = turn ? "longer_key " SEVEN_HELD("p") "z " : "longer_key " SEVEN_HELD("p");
+    if (turn) /* an object of another size: what the writer allocates next lies on the other memory node */
+        assert_int_equal(does(a, FAR_OP_PUT, "z", "a value that is so long that its leaf takes another size of memory than all others"), 0);
     start(a, "a", FAR_OP_INSERT, nth < 3 ? "longer_day" : "ph", "1");
     far_sim_hold *hold = far_sim_hold_effect(a->client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = nth == 3 ? 2 : nth});
     while (!far_sim_reached(hold) && !far_sim_ended(a->client))
         far_sim_run_client(a->client);
     assert_true(far_sim_reached(hold));
     far_sim_run_client(a->client);
-    holds(actor_at(&s, (writer + 1) % ACTORS), "longer_key " SEVEN_HELD("p"));
+    holds(actor_at(&s, (writer + 1) % ACTORS), held);
     far_sim_release(hold);
     assert_int_equal(far_sim_run_client(a->client), FAR_SIM_ENDED);
     assert_int_equal(a->result, 0);
@@ -263,8 +266,9 @@ RACE(A27_cas_before_write) {
     (void)options;
     for (unsigned nth = 1; nth <= 3; nth++)
         for (unsigned writer = 0; writer < ACTORS; writer++) {
-            late_write(sim, "est=0", writer, nth);
-            late_write(sim, "est=0,colocate=0,spec_write=0", writer, nth);
+            late_write(sim, "est=0", writer, nth, false);
+            late_write(sim, "est=0,colocate=0,spec_write=0", writer, nth, false);
+            late_write(sim, "est=0,colocate=0,spec_write=0", writer, nth, true);
         }
 }
 
