@@ -4,9 +4,11 @@
 #include <string.h>
 
 extern const far_index_kind far_toy_kind;
+extern const far_index_kind far_shard_kind;
 
 const far_index_kind *const far_index_kinds[] = {
     &far_toy_kind,
+    &far_shard_kind,
     NULL,
 };
 
