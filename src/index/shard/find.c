@@ -136,7 +136,7 @@ typedef struct candidates {
 /* R4: the generations to look at, the older one first: a drain moves from there to the newer. */
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]) {
     unsigned v = shard_header_v(header), count = 0, bit = shard_bit(y->st, y->h);
-    bool stable = y->d == v && y->phase == SHARD_STABLE;
+    bool stable = y->d > v || (y->d == v && y->phase == SHARD_STABLE); /* all of the generation before was drained */
     if (shard_header_fold(header) & bit && !stable && v > 0)
         generation[count++] = v - 1;
     if (shard_header_fnew(header) & bit)
