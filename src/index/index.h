@@ -63,6 +63,7 @@ void far_report_problem(far_report *report, const char *format, ...) __attribute
 typedef struct far_load {
     uint64_t slots;   /* of all levels together */
     uint64_t keys[3]; /* by level, the first one first */
+    uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
 } far_load;
 
 typedef struct far_index_kind {

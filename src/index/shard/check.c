@@ -250,6 +250,7 @@ int shard_usage(far_task *t, far_index *index, far_usage *usage) {
 
 
 int shard_load_factor(far_task *t, far_index *index, far_load *load) {
+    load->local_bytes = shard_local_bytes(index);
     return tour_all(&(tour){.t = t, .index = index, .st = shard_state_of(index), .load = load, .each = count_entry});
 }
 

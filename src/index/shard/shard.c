@@ -191,7 +191,8 @@ static void shard_close(far_index *index) {
 }
 
 
-static size_t shard_cache_bytes(far_index *index) {
+/* What a handle keeps in its own memory. It cannot be evicted, so it is no cache. */
+size_t shard_local_bytes(const far_index *index) {
     const shard_state *st = index->state;
     size_t bytes = sizeof(*st) + (sizeof(st->part[0]) << st->p);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
@@ -268,7 +269,6 @@ const far_index_kind far_shard_kind = {
     .check = shard_check,
     .usage = shard_usage,
     .load_factor = shard_load_factor,
-    .cache_bytes = shard_cache_bytes,
     .epoch_hook = shard_epoch_hook,
     .idle_hook = shard_idle_hook,
 };

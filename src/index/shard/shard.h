@@ -138,6 +138,7 @@ static inline unsigned shard_start_line(const shard_try *y) {
 
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
+size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 
 /* table.c: where things are. */
