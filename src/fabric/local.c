@@ -80,7 +80,8 @@ static inline void read_pair(const _Atomic uint64_t *from, char *to) {
 }
 
 
-/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next READ. */
+/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next
+ * READ. */
 static inline void read_words(const _Atomic uint64_t *from, char *to, size_t words) {
     const _Atomic uint64_t *end = from + words;
     for (; end - from >= LINE_WORDS; from += LINE_WORDS, to += 8 * LINE_WORDS)

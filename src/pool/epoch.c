@@ -230,8 +230,8 @@ int far_pin_take(far_task *t) {
             return result;
         if (load(&pool->epochs.current) != 0)
             continue;
-        if (pool->options.no_thread)
-            far_pool_drive(pool); /* the one who wakes the handle may be a session whose thread is this one */
+        if (pool->options.no_thread || t->session == pool->own)
+            far_pool_drive(pool); /* the one who wakes the handle may be a session that only we can drive */
         far_back_off(t, attempt++);
     }
 }
