@@ -21,7 +21,7 @@ typedef struct split {
 } split;
 
 
-/* Freezes every word that others could change, until none is left. */
+/* Freezes every word: also a TOMB, which may have been used again, under the home lock, since the image was read. */
 static int freeze(split *s) {
     bool masked = far_task_capabilities(s->t)->masked_cas;
     uint64_t old[SHARD_P_SLOTS];
@@ -35,18 +35,18 @@ static int freeze(split *s) {
     }
     for (bool all = false; !all;) {
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
-            if (!shard_is_frozen(s->w[i]) && !shard_is_tomb(s->w[i]))
+            if (!shard_is_frozen(s->w[i]))
                 far_cas(s->t, s->parent + 8 * i, s->w[i], s->w[i] | SHARD_FROZEN, &old[i]);
         int err = far_wait(s->t);
         if (err < 0)
             return err;
         all = true;
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {
-            if (shard_is_frozen(s->w[i]) || shard_is_tomb(s->w[i]))
+            if (shard_is_frozen(s->w[i]))
                 continue;
             bool done = old[i] == s->w[i];
             s->w[i] = done ? old[i] | SHARD_FROZEN : old[i];
-            all &= done || shard_is_tomb(old[i]);
+            all &= done;
         }
     }
     return 0;
