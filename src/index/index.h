@@ -119,6 +119,9 @@ struct far_index { /* one open index of one handle */
     far_index *next;           /* in the pool's list */
 };
 
+/* FAR_ERR_UNSUPPORTED: the kind has no load_factor. */
+int far_index_load(far_session *s, far_index *index, far_load *load);
+
 /* All kinds of this build, NULL-terminated: the toy map first, hidden once there is another. */
 extern const far_index_kind *const far_index_kinds[];
 const far_index_kind *far_index_kind_named(const char *name);

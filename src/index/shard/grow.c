@@ -297,6 +297,9 @@ int shard_idle_hook(far_task *t, far_index *index) {
         shard_partition *part = &st->part[i];
         if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE)
             continue;
+        uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed);
+        if (atomic_exchange_explicit(&part->idle_seen, inserts, memory_order_relaxed) != inserts)
+            continue; /* not idle: the inserts do it */
         int err = 1;
         for (unsigned step = 0; err == 1 && step < IDLE_STEPS; step++)
             err = shard_work(t, index, part);

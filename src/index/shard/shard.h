@@ -42,6 +42,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic int64_t count;                     /* as last read, with what was told */
     _Atomic uint32_t writes;                   /* since the load was looked at last */
     _Atomic uint32_t inserts;                  /* for the share of the sweep */
+    _Atomic uint32_t idle_seen;                /* inserts, when housekeeping looked last */
     atomic_bool wants_growth;                  /* an insert reached level 3, or the load is high */
     atomic_flag working;                       /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase;         /* what chunk belongs to */
@@ -65,9 +66,7 @@ typedef struct shard_state { /* of an open index */
     uint64_t extent;
     uint64_t seed, level_seed[3];
     unsigned clients; /* sessions that live, as last counted */
-    uint64_t idle_next;
     shard_counters counters;
-    size_t cached_extents;
     shard_partition part[];
 } shard_state;
 
