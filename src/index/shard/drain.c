@@ -98,7 +98,7 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
         return err;
     err = move_up(y, at, entry);
     if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
-        far_unlatch(t, y->home->addr);
+        shard_unlatch(y);
         return err;
     }
     int unlocked = shard_p_unlock(y, true);

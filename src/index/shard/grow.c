@@ -47,7 +47,9 @@ static uint64_t slots_of(const shard_state *st, unsigned d) {
 
 
 static bool may_double(const shard_state *st, unsigned d) {
-    return d < SHARD_VERSIONS && st->p + st->b + d < 64 - 6 && shard_tag_low(st->p, st->b, d) + SHARD_TAG_BITS <= 64;
+    if (st->inlined)
+        return d < SHARD_VERSIONS && st->p + st->b + d < st->hash_bits;
+    return d < SHARD_VERSIONS && shard_tag_low(st->p, st->b, d) + SHARD_TAG_BITS <= 64;
 }
 
 
@@ -83,6 +85,23 @@ static uint64_t parents_of(const shard_state *st, unsigned d) {
 }
 
 
+/* The lock, then the split if nobody was faster. */
+static int sweep_inlined(far_task *t, far_index *index, shard_partition *part, shard_image *image) {
+    shard_state *st = shard_state_of(index);
+    shard_try y = {.t = t, .index = index, .st = st, .part = part};
+    unsigned v = shard_header_v(image->w[SHARD_I_H]);
+    uint64_t seen;
+    int err = shard_i_lock(&y, image, &seen);
+    if (err == 0)
+        err = shard_i_help(t, index, part, image, seen);
+    else if (err == 1 && shard_header_v(image->w[SHARD_I_H]) == v)
+        return shard_i_split(&y, image);
+    else if (err == 1)
+        err = shard_i_unlock(&y, image);
+    return err < 0 ? err : 0;
+}
+
+
 static int sweep_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, uint64_t bucket) {
     shard_state *st = shard_state_of(index);
     unsigned d = shard_root_d(root);
@@ -97,11 +116,13 @@ static int sweep_bucket(far_task *t, far_index *index, shard_partition *part, ui
     far_read(t, image->addr, image->w, SHARD_BUCKET_BYTES);
     if ((err = far_wait(t)) < 0)
         return err;
-    unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
+    unsigned v = shard_header_v(image->w[st->inlined ? SHARD_I_H : SHARD_P_HEADER]);
     if (v >= d)
         return 1;
     if (v + 1 != d)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a bucket is two versions behind", index->name);
+    if (st->inlined)
+        return sweep_inlined(t, index, part, image);
     if (shard_header_owner(image->w[SHARD_P_HEADER])) {
         err = shard_p_help(t, index, part, image);
         return err < 0 ? err : 0;
@@ -194,7 +215,7 @@ static int work_step(far_task *t, far_index *index, shard_partition *part) {
     if (shard_root_phase(root) == SHARD_GROW)
         err = sweep_bucket(t, index, part, root, bucket);
     else
-        err = shard_p_drain(t, index, part, shard_root_d(root), bucket);
+        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root), bucket);
     if (err <= 0)
         part->chunk_failed = true;
     bool progress = err == 1;

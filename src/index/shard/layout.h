@@ -22,6 +22,7 @@ enum {
     SHARD_L2_I_SLOTS = 4,
     SHARD_VERSIONS = 48,  /* a partition can double 47 times */
     SHARD_IMPLIED = 10,   /* I: hash bits that the place of a slot implies */
+    SHARD_REM_BITS = 54,
     SHARD_FILTER_BITS = 16,
 };
 
@@ -74,13 +75,13 @@ static inline uint64_t shard_unmix(uint64_t y, uint64_t key, unsigned bits) {
 
 
 /* The hash of another level: the low p bits stay (the partition), the others are mixed. */
-static inline uint64_t shard_rehash(uint64_t h, uint64_t key, unsigned p) {
-    return shard_mix(h >> p, key, 64 - p) << p | (h & shard_mask(p));
+static inline uint64_t shard_rehash(uint64_t h, uint64_t key, unsigned p, unsigned bits) {
+    return shard_mix(h >> p, key, bits - p) << p | (h & shard_mask(p));
 }
 
 
-static inline uint64_t shard_unrehash(uint64_t h, uint64_t key, unsigned p) {
-    return shard_unmix(h >> p, key, 64 - p) << p | (h & shard_mask(p));
+static inline uint64_t shard_unrehash(uint64_t h, uint64_t key, unsigned p, unsigned bits) {
+    return shard_unmix(h >> p, key, bits - p) << p | (h & shard_mask(p));
 }
 
 
@@ -364,15 +365,15 @@ static inline uint64_t shard_header_with(uint64_t header, unsigned fnew) {
 }
 
 
-static inline unsigned shard_filter_bit(uint64_t h) { /* of bits that no split of the table will ever use */
-    return 1u << (h >> 60);
+static inline unsigned shard_filter_bit(uint64_t h, unsigned bits) { /* by the top bits of the hash: no split uses them */
+    return 1u << (h >> (bits - 4));
 }
 
 
 /* ---- I: slots of 16 bytes (value, kw), H = word 62, K = word 63 ----
  * kw, V=1:  V[63] P[62] c[61] gen[60:54] rem[53:0]       rem = h >> 10; level 2: of the hash of choice c
  * kw EMPTY: P[62] gen[60:54] mark[53]=1 version[5:0]     gen: one more at every insert into the slot
- * kw BUSY (level 2): bit 52, owner[13:0]: claimed by a live insert
+ * kw of level 2: free: only gen; BUSY: gen[60:54], bit 52, owner[13:0]: claimed by an insert that is under way
  * H: MOVING[63] version[47:42] fnew[41:26] fold[25:10] init[9]=1
  * K: 0 UNINIT, 1 FREE, else owner[63:50] task[49:42] */
 
@@ -394,8 +395,19 @@ static inline uint64_t shard_kw_empty(unsigned v, unsigned gen) {
 }
 
 
-static inline uint64_t shard_kw_busy(unsigned owner) {
-    return SHARD_I_BUSY | owner;
+/* Level 2: a free word keeps the gen of the slot, and so does a BUSY one. */
+static inline uint64_t shard_kw_free(unsigned gen) {
+    return (uint64_t)(gen & 127) << 54;
+}
+
+
+static inline bool shard_kw_is_free(uint64_t kw) {
+    return (kw & ~(127ull << 54)) == 0;
+}
+
+
+static inline uint64_t shard_kw_busy(unsigned owner, unsigned gen) {
+    return SHARD_I_BUSY | shard_kw_free(gen) | owner;
 }
 
 
@@ -429,6 +441,11 @@ static inline bool shard_kw_choice(uint64_t kw) {
 }
 
 
+static inline bool shard_kw_holds(uint64_t kw, uint64_t rem, bool choice) {
+    return (kw & SHARD_V) && shard_kw_rem(kw) == rem && shard_kw_choice(kw) == choice;
+}
+
+
 static inline bool shard_kw_stamp_is(uint64_t kw, unsigned v) {
     if (kw == 0 || !!(kw & SHARD_I_PARITY) != (v & 1))
         return false;
@@ -436,9 +453,9 @@ static inline bool shard_kw_stamp_is(uint64_t kw, unsigned v) {
 }
 
 
-/* The hash of an I slot of level 1: the implied bits come from the place. */
-static inline uint64_t shard_unquotient(uint64_t rem, uint64_t bucket, uint64_t partition, unsigned p) {
-    return rem << SHARD_IMPLIED | ((bucket << p | partition) & shard_mask(SHARD_IMPLIED));
+/* The hash from the remainder in a slot: the implied bits come from the place. */
+static inline uint64_t shard_unquotient(uint64_t rem, uint64_t bucket, uint64_t partition, unsigned p, unsigned implied) {
+    return rem << implied | ((bucket << p | partition) & shard_mask(implied));
 }
 
 
@@ -460,8 +477,34 @@ typedef struct shard_p_node { /* level 3 of P */
 } shard_p_node;
 
 typedef struct shard_i_slot { /* a whole pair, at level 3 of I */
-    uint64_t value, key, state; /* state: 0 free, 1 live, else BUSY(owner) */
+    uint64_t value, key, state;
 } shard_i_slot;
+
+/* state: live[0] busy[1] owner[15:2] gen[63:16]: one more at every insert. */
+#define SHARD_STATE_LIVE 1ull
+#define SHARD_STATE_BUSY 2ull
+
+
+static inline uint64_t shard_state_word(uint64_t flag, unsigned owner, uint64_t gen) {
+    return flag | (uint64_t)owner << 2 | gen << 16;
+}
+
+
+static inline bool shard_state_is_free(uint64_t state) {
+    return !(state & (SHARD_STATE_LIVE | SHARD_STATE_BUSY));
+}
+
+
+static inline uint64_t shard_state_gen(uint64_t state) {
+    return state >> 16;
+}
+
+
+static inline unsigned shard_state_owner(uint64_t state) {
+    return (unsigned)shard_bits(state, 2, 14);
+}
+
+
 
 typedef struct shard_i_node {
     shard_i_slot slot[5];

@@ -18,6 +18,7 @@ int shard_p_lock(shard_try *y, unsigned fnew) {
     uint64_t expected = *header_of(y), old, seen;
     if (shard_header_owner(expected) || !far_latch_try(y->t, bucket))
         return 0;
+    y->latched = bucket;
     uint64_t mine = shard_header_with(shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER), fnew);
     bool in_order = far_task_capabilities(y->t)->atomics_in_order;
     seen = mine;
@@ -27,14 +28,14 @@ int shard_p_lock(shard_try *y, unsigned fnew) {
     far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
     int err = far_wait(y->t);
     if (err < 0 || old != expected) {
-        far_unlatch(y->t, bucket);
+        shard_unlatch(y);
         return err < 0 ? err : 0;
     }
     far_point(y->t, "shard:locked");
     if (seen != mine) {
         far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
         if ((err = far_wait(y->t)) < 0) {
-            far_unlatch(y->t, bucket);
+            shard_unlatch(y);
             return err;
         }
     }
@@ -51,7 +52,7 @@ int shard_p_unlock(shard_try *y, bool wait) {
     *word = shard_header_unlocked(*header_of(y));
     far_write(y->t, y->home->addr + 8 * SHARD_P_HEADER, word, 8);
     err = wait ? far_wait(y->t) : far_post(y->t);
-    far_unlatch(y->t, y->home->addr);
+    shard_unlatch(y);
     return err;
 }
 
@@ -226,7 +227,7 @@ int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
         return err;
     err = change(y, how);
     if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
-        far_unlatch(y->t, y->home->addr);
+        shard_unlatch(y);
         return err;
     }
     int unlocked = shard_p_unlock(y, err != 1);

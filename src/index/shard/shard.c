@@ -14,18 +14,26 @@ uint64_t shard_hash(const far_index *index, far_bytes key) {
     if (!st->inlined)
         return XXH3_64bits_withSeed(key.data, key.length, st->seed);
     memcpy(&word, key.data, sizeof(word));
-    return shard_mix(word, st->seed, 64);
+    if (st->hash_bits < 64)
+        word = __builtin_bswap64(word);
+    return shard_mix(word & shard_mask(st->hash_bits), st->seed, st->hash_bits);
+}
+
+
+uint64_t shard_i_key(const shard_state *st, uint64_t h) {
+    uint64_t word = shard_unmix(h, st->seed, st->hash_bits);
+    return st->hash_bits < 64 ? __builtin_bswap64(word) : word;
 }
 
 
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
     for (unsigned i = 0; i < 3; i++)
-        level[i] = shard_rehash(h, st->level_seed[i], st->p);
+        level[i] = shard_rehash(h, st->level_seed[i], st->p, st->hash_bits);
 }
 
 
 static bool is_inlined(const far_index *index) {
-    return false && index->options[SHARD_OPTION_LAYOUT] == 0 && index->options[FAR_OPTION_KEY_SIZE] == 8 && index->options[FAR_OPTION_VALUE_SIZE] == 8;
+    return index->options[SHARD_OPTION_LAYOUT] == 0 && index->options[FAR_OPTION_KEY_SIZE] == 8 && index->options[FAR_OPTION_VALUE_SIZE] == 8;
 }
 
 
@@ -44,7 +52,7 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
             partitions *= 2;
     *p = log2_of(partitions);
     *b = (unsigned)index->options[SHARD_OPTION_BITS];
-    if (is_inlined(index) && *p + *b < SHARD_IMPLIED)
+    if (is_inlined(index) && !index->options[SHARD_OPTION_NARROW] && *p + *b < SHARD_IMPLIED)
         return far_fail(FAR_ERR_INVALID, "bits: with keys and values of 8 bytes, partitions and bits together make 2^%d buckets or more", SHARD_IMPLIED);
     return 0;
 }
@@ -118,6 +126,8 @@ static void read_options(shard_state *st, const far_index *index) {
     int64_t slots = st->inlined ? SHARD_I_SLOTS : SHARD_P_SLOTS, l2_slots = st->inlined ? SHARD_L2_I_SLOTS : SHARD_L2_P_SLOTS;
     st->slots = (unsigned)(o[SHARD_OPTION_SLOTS] && o[SHARD_OPTION_SLOTS] < slots ? o[SHARD_OPTION_SLOTS] : slots);
     st->l2_slots = (unsigned)(o[SHARD_OPTION_L2_SLOTS] && o[SHARD_OPTION_L2_SLOTS] < l2_slots ? o[SHARD_OPTION_L2_SLOTS] : l2_slots);
+    st->hash_bits = st->inlined && o[SHARD_OPTION_NARROW] ? SHARD_REM_BITS : 64;
+    st->implied = st->hash_bits - SHARD_REM_BITS;
     st->load = (unsigned)(o[SHARD_OPTION_LOAD] ? o[SHARD_OPTION_LOAD] : st->inlined ? 75 : 80);
     st->extent = (uint64_t)o[SHARD_OPTION_EXTENT];
     st->afs = (unsigned)o[SHARD_OPTION_AFS];
@@ -204,17 +214,17 @@ size_t shard_local_bytes(const far_index *index) {
 
 
 static int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
-    return shard_p_get(t, index, key, out);
+    return (shard_state_of(index)->inlined ? shard_i_get : shard_p_get)(t, index, key, out);
 }
 
 
 static int shard_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
-    return shard_p_put(t, index, how, key, value);
+    return (shard_state_of(index)->inlined ? shard_i_put : shard_p_put)(t, index, how, key, value);
 }
 
 
 static int shard_remove(far_task *t, far_index *index, far_bytes key) {
-    return shard_p_remove(t, index, key);
+    return (shard_state_of(index)->inlined ? shard_i_remove : shard_p_remove)(t, index, key);
 }
 
 
@@ -239,6 +249,7 @@ static const far_option_def options[] = {
     {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "bits of a tag that are compared"},
     {"filter_bits", FAR_OPTION_NUMBER, 16, 1, 16, NULL, "of the overflow filter: 1 or 16"},
     {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts, "auto: pairs of 8 and 8 bytes lie in the buckets; pointer: in blocks"},
+    {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL, "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
     {0},
 };
 

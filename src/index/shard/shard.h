@@ -26,6 +26,7 @@ enum {
     SHARD_OPTION_TAG_BITS,
     SHARD_OPTION_FILTER_BITS,
     SHARD_OPTION_LAYOUT,
+    SHARD_OPTION_NARROW,
 };
 
 enum { SHARD_TYPE_ROOT, SHARD_TYPE_PCB, SHARD_TYPE_SEGMENT, SHARD_TYPE_OVERFLOW, SHARD_TYPE_PROGRESS, SHARD_TYPE_NODE, SHARD_TYPE_BLOCK, SHARD_TYPES };
@@ -57,6 +58,7 @@ typedef struct shard_counters { /* what happened, for tests of coverage */
 
 typedef struct shard_state { /* of an open index */
     bool inlined; /* layout I */
+    unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
     bool one_filter_bit;
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
@@ -94,6 +96,7 @@ typedef struct shard_try {
     far_addr block;       /* P: the new block, not shown yet; 0 = none */
     unsigned class;
     bool written, inserting;
+    far_addr latched;     /* 0: none */
 } shard_try;
 
 /* A live word that was found to hold the key. */
@@ -120,7 +123,7 @@ static inline shard_state *shard_state_of(const far_index *index) {
 
 
 static inline unsigned shard_bit(const shard_state *st, uint64_t h) { /* of the overflow filters */
-    return st->one_filter_bit ? 1 : shard_filter_bit(h);
+    return st->one_filter_bit ? 1 : shard_filter_bit(h, st->hash_bits);
 }
 
 
@@ -135,8 +138,27 @@ static inline unsigned shard_start_line(const shard_try *y) {
 }
 
 
+static inline uint64_t shard_header_word(const shard_try *y) {
+    return y->home->w[y->st->inlined ? SHARD_I_H : SHARD_P_HEADER];
+}
+
+
+/* I: what the slot of a key holds of its hash: at level 1, and for both choices of level 2. */
+static inline uint64_t shard_rem(const shard_try *y, int choice) {
+    return (choice < 0 ? y->h : y->level[choice]) >> y->st->implied;
+}
+
+
+static inline void shard_unlatch(shard_try *y) {
+    if (y->latched)
+        far_unlatch(y->t, y->latched);
+    y->latched = 0;
+}
+
+
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
+uint64_t shard_i_key(const shard_state *st, uint64_t h); /* the key of that hash, as it lies in memory */
 size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 
@@ -192,6 +214,41 @@ int shard_p_locked(shard_try *y, far_op_kind how, bool inserting);  /* the whole
 /* split.c: P */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced, const shard_image *parent);
 int shard_p_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image); /* the owner of the lock may be dead */
+
+/* ifind.c: I */
+typedef struct shard_i_overflow { /* of one generation: both buckets of a key and the head of its chain */
+    far_addr at[2], head;
+    uint64_t l2[2][8];
+    shard_i_node node;
+} shard_i_overflow;
+
+typedef struct shard_i_hit {
+    int slot, level;
+    far_addr addr; /* of the value; then kw, or key and state, follow */
+    uint64_t value, mark; /* mark: kw or state */
+    unsigned generation;
+} shard_i_hit;
+
+int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out);
+bool shard_i_uniform(const shard_image *image, unsigned v);
+bool shard_i_find_l1(const shard_try *y, shard_i_hit *hit);
+int shard_i_put_overflow(shard_try *y, unsigned generation, shard_i_overflow *o);
+int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_COPIES_MAX], unsigned *count);
+
+/* iwrite.c: I, all under the lock K */
+int shard_i_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
+int shard_i_remove(far_task *t, far_index *index, far_bytes key);
+int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen); /* 1: locked, image read; 0: K was *seen */
+int shard_i_unlock(shard_try *y, const shard_image *image);
+int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words); /* level 2 or 3: where and what to WRITE */
+int shard_i_free_slot(const shard_try *y, const shard_image *image);
+
+/* isplit.c: I */
+int shard_i_split(shard_try *y, const shard_image *parent); /* the lock is held; it is freed. 1: done */
+int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image, uint64_t k); /* its owner may be dead */
+
+/* idrain.c: I */
+int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
 /* grow.c */
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
