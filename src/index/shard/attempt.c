@@ -4,6 +4,8 @@
 #include "pool/epoch.h"
 #include "runtime/error.h"
 
+#include <string.h>
+
 #define RENEW_EVERY 8 /* attempts under one pin */
 
 
@@ -79,6 +81,25 @@ int shard_see_home(shard_try *y) {
         return 0;
     far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
     return far_wait(y->t);
+}
+
+
+/* window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says nothing. 1: put. */
+int shard_put_window(shard_try *y) {
+    const shard_state *st = y->st;
+    unsigned line = shard_start_line(y), header = st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+    if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
+        return 0;
+    int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
+    if (err)
+        return err < 0 ? err : 0;
+    memset(y->home->w, 0, sizeof(y->home->w));
+    far_read(y->t, y->home->addr + 64 * line, &y->home->w[SHARD_LINE * line], line < 7 ? 128 : 64);
+    if (line == 7)
+        far_read(y->t, y->home->addr, y->home->w, 64);
+    else if (line < 6)
+        far_read(y->t, y->home->addr + 8 * header, &y->home->w[header], 8);
+    return 1;
 }
 
 

@@ -277,6 +277,23 @@ int shard_p_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
 }
 
 
+/* 1: found in the part of the bucket where it should be; 0: look at all of it. */
+static int find_in_window(shard_try *y, shard_hit *hit) {
+    int err = shard_put_window(y);
+    if (err <= 0 || (err = far_wait(y->t)) < 0)
+        return err;
+    if (!shard_home_is_right(y) || (err = shard_p_find_l1(y, true, hit)) <= 0)
+        return err < 0 ? err : 0;
+    return shard_p_hit_counts(y, hit);
+}
+
+
+static int give(far_task *t, const shard_hit *hit, uint32_t mark, far_out *out) {
+    far_rdwc_done(t, mark);
+    return far_out_give(out, hit->block->bytes + hit->block->key_length, hit->block->value_length);
+}
+
+
 int shard_p_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
@@ -285,17 +302,18 @@ int shard_p_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         shard_hit hit;
         shard_attempt(&y);
         uint32_t mark = far_rdwc_mark(t);
-        if ((err = shard_put_home(&y)) < 0)
+        if ((err = find_in_window(&y, &hit)) == 1)
+            return give(t, &hit, mark, out);
+        mark = far_rdwc_mark(t);
+        if (err < 0 || (err = shard_put_home(&y)) < 0)
             return err;
         if (err == 0) {
             if ((err = far_wait(t)) < 0 || (err = shard_see_home(&y)) < 0)
                 return err;
             far_point(t, "shard:home_read");
             err = shard_p_find(&y, true, &hit, &mark);
-            if (err == 1) {
-                far_rdwc_done(t, mark);
-                return far_out_give(out, hit.block->bytes + hit.block->key_length, hit.block->value_length);
-            }
+            if (err == 1)
+                return give(t, &hit, mark, out);
             if (err <= 0)
                 return err < 0 ? err : FAR_ERR_NOT_FOUND;
         }

@@ -38,7 +38,7 @@ static int move_up(shard_try *y, const source *s) {
     }
     if ((err = shard_i_find_overflow(y, y->home->w[SHARD_I_H], hits, &count)) < 0)
         return err;
-    int empty = shard_i_free_slot(y, y->home);
+    int empty = shard_i_free_slot(y, y->home->w);
     if (shard_i_find_l1(y, &above) || is_linked(y, hits, count)) {
         words = 0; /* moved by a drain that died */
     } else if (empty >= 0) {

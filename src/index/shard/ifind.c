@@ -184,6 +184,17 @@ static int find(shard_try *y, shard_i_hit *hit, uint32_t *mark) {
 }
 
 
+/* 1: found in the part of the bucket where it should be; 0: look at all of it. */
+static int find_in_window(shard_try *y, shard_i_hit *hit) {
+    int err = shard_put_window(y);
+    if (err <= 0 || (err = far_wait(y->t)) < 0)
+        return err;
+    if (!shard_home_is_right(y) || !shard_i_find_l1(y, hit) || !hit_counts(y))
+        return 0;
+    return confirm(y, hit);
+}
+
+
 int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
@@ -191,7 +202,12 @@ int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         shard_i_hit hit;
         shard_attempt(&y);
         uint32_t mark = far_rdwc_mark(t);
-        if ((err = shard_put_home(&y)) < 0)
+        if ((err = find_in_window(&y, &hit)) == 1) {
+            far_rdwc_done(t, mark);
+            return far_out_give(out, &hit.value, 8);
+        }
+        mark = far_rdwc_mark(t);
+        if (err < 0 || (err = shard_put_home(&y)) < 0)
             return err;
         if (err == 0) {
             if ((err = far_wait(t)) < 0 || (err = shard_see_home(&y)) < 0)

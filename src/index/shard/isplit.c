@@ -14,29 +14,55 @@ static bool leaves(const shard_state *st, uint64_t kw, unsigned d) {
 }
 
 
-/* One half at version d. Words that are at d already (of a split that was taken over) stay. */
-static void build(const shard_state *st, const uint64_t *from, unsigned d, bool child, uint64_t *to) {
-    for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
-        uint64_t kw = from[2 * i + 1];
-        bool moved = shard_kw_stamp_is(kw, d), live = kw & SHARD_V;
-        bool here = live && (moved ? !child : leaves(st, kw, d) == child);
-        to[2 * i] = here ? from[2 * i] : 0;
-        to[2 * i + 1] = here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
-    }
+static void finish_image(const uint64_t *from, unsigned d, uint64_t *to) {
     to[SHARD_I_H] = shard_header(d, 0, shard_header_fnew(from[SHARD_I_H]));
     to[SHARD_I_K] = SHARD_K_FREE;
 }
 
 
+/* What stays, where it is: a reader may see some of it before and some after. Words that are at d already (of a split that was taken
+ * over) stay too. */
+static void build_parent(const shard_state *st, const uint64_t *from, unsigned d, uint64_t *to) {
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
+        uint64_t kw = from[2 * i + 1];
+        bool here = (kw & SHARD_V) && (shard_kw_stamp_is(kw, d) || !leaves(st, kw, d));
+        to[2 * i] = here ? from[2 * i] : 0;
+        to[2 * i + 1] = here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
+    }
+    finish_image(from, d, to);
+}
+
+
+/* What leaves. Nobody has seen the child: its pairs go where they are looked for first. */
+static void build_child(const shard_state *st, const shard_partition *part, const shard_image *parent, unsigned d, uint64_t *to) {
+    const uint64_t *from = parent->w;
+    shard_try y = {.st = (shard_state *)st};
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
+        to[2 * i] = 0;
+        to[2 * i + 1] = shard_kw_empty(d, 0);
+    }
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
+        uint64_t kw = from[2 * i + 1];
+        if (!(kw & SHARD_V) || shard_kw_stamp_is(kw, d) || !leaves(st, kw, d))
+            continue;
+        shard_levels(st, shard_unquotient(shard_kw_rem(kw), parent->bucket, part->number, st->p, st->implied), y.level);
+        unsigned slot = (unsigned)shard_i_free_slot(&y, to);
+        to[2 * slot] = from[2 * i];
+        to[2 * slot + 1] = shard_kw(d, false, 1, shard_kw_rem(kw));
+    }
+    finish_image(from, d, to);
+}
+
+
 /* The parent's lock is held. child 0: it is complete. Frees the lock. */
-static int write_halves(far_task *t, shard_state *st, const shard_image *parent, far_addr child) {
+static int write_halves(far_task *t, shard_state *st, const shard_partition *part, const shard_image *parent, far_addr child) {
     unsigned d = shard_header_v(parent->w[SHARD_I_H]) + 1;
     uint64_t *images = far_scratch(t, 2 * SHARD_BUCKET_BYTES), moving = parent->w[SHARD_I_H] | SHARD_MOVING;
     int err;
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    build(st, parent->w, d, true, images);
-    build(st, parent->w, d, false, images + SHARD_WORDS);
+    build_child(st, part, parent, d, images);
+    build_parent(st, parent->w, d, images + SHARD_WORDS);
     far_point(t, "shard:write_halves");
     far_write(t, parent->addr + 8 * SHARD_I_H, &moving, 8);
     if (!st->combining && (err = far_wait(t)) < 0)
@@ -63,7 +89,7 @@ int shard_i_split(shard_try *y, const shard_image *parent) {
     far_addr child;
     int err = child_of(y->t, y->st, y->part, parent, &child);
     if (err >= 0)
-        err = write_halves(y->t, y->st, parent, child);
+        err = write_halves(y->t, y->st, y->part, parent, child);
     shard_count(&y->st->counters.splits_graced);
     shard_unlatch(y);
     return err < 0 ? err : 1;
@@ -84,10 +110,10 @@ static int finish_split(far_task *t, far_index *index, shard_partition *part, sh
     if ((err = far_wait(t)) < 0)
         return err;
     if (shard_unwritten(st, w))
-        return write_halves(t, st, parent, child);
+        return write_halves(t, st, part, parent, child);
     if (w[SHARD_I_K] == 0 && (err = far_cas_word(t, child + 8 * SHARD_I_K, 0, SHARD_K_FREE, &old)) < 0)
         return err;
-    return write_halves(t, st, parent, 0);
+    return write_halves(t, st, part, parent, 0);
 }
 
 

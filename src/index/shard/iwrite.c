@@ -48,11 +48,11 @@ int shard_i_unlock(shard_try *y, const shard_image *image) {
 }
 
 
-int shard_i_free_slot(const shard_try *y, const shard_image *image) {
+int shard_i_free_slot(const shard_try *y, const uint64_t *w) {
     unsigned start = shard_start_line(y) * 4; /* four slots a line */
     for (unsigned i = 0; i < 32; i++) {
         unsigned slot = (start + i) % 32;
-        if (slot < y->st->slots && shard_kw_is_empty(image->w[2 * slot + 1]))
+        if (slot < y->st->slots && shard_kw_is_empty(w[2 * slot + 1]))
             return (int)slot;
     }
     return -1;
@@ -194,7 +194,7 @@ static void seal(shard_try *y, change *c, uint64_t *value) {
 
 
 static int insert(shard_try *y, change *c) {
-    int slot = shard_i_free_slot(y, y->home), err = 1;
+    int slot = shard_i_free_slot(y, y->home->w), err = 1;
     unsigned words = 2;
     uint64_t pair[3], value;
     far_addr at;

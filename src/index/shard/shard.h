@@ -179,6 +179,7 @@ uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key);
 void shard_attempt(shard_try *y);                /* takes the root that counts for this attempt */
 int shard_put_home(shard_try *y);                /* puts the READ(s) of the home bucket into the batch */
+int shard_put_window(shard_try *y);              /* 1: the READs of a part of the home bucket */
 int shard_see_home(shard_try *y);                /* after the wait: home is the one that counts */
 void shard_drop_block(shard_try *y);
 int shard_retry(shard_try *y, bool refresh);     /* backs off, renews the pin now and then */
@@ -241,7 +242,7 @@ int shard_i_remove(far_task *t, far_index *index, far_bytes key);
 int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen); /* 1: locked, image read; 0: K was *seen */
 int shard_i_unlock(shard_try *y, const shard_image *image);
 int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words); /* level 2 or 3: where and what to WRITE */
-int shard_i_free_slot(const shard_try *y, const shard_image *image);
+int shard_i_free_slot(const shard_try *y, const uint64_t *w);
 
 /* isplit.c: I */
 int shard_i_split(shard_try *y, const shard_image *parent); /* the lock is held; it is freed. 1: done */
