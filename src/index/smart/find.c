@@ -60,7 +60,7 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
         err = smart_wait(op);
         s->mark = op->mark;
         if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_F))
-            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->word);
+            smart_cache_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word);
         return err;
     }
     unsigned words = node->words;
@@ -168,6 +168,8 @@ static int from_root(smart_op *op, smart_spot *s) {
     far_read(op->t, s->slot, &s->word, 8);
     int err = smart_wait(op);
     s->mark = op->mark;
+    if (err >= 0 && op->st->cache && smart_word_is_sound(s->word) && smart_word_is(s->word) != SMART_NONE)
+        smart_cache_word(op->st->cache, op->key, 0, 0, SMART_DIR, s->word);
     return err < 0 ? err : descend(op, s);
 }
 
@@ -261,7 +263,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
         s->word = slot;
         s->mark = op->mark;
         if ((slot & SMART_BOUND) && !(slot & SMART_F))
-            smart_cache_word(op->st->cache, op->key, addr, depth, slot);
+            smart_cache_word(op->st->cache, op->key, addr, depth, SMART_DIR, slot);
         return 0;
     }
     return look_up(op, s, &node, type);
@@ -283,6 +285,7 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
         if ((word & SMART_F) || !smart_word_is_sound(word) || smart_word_is(word) == SMART_NONE ||
             smart_word_part(word) != smart_part(op->key, depth))
             return STALE;
+        smart_cache_word(op->st->cache, op->key, node, depth, SMART_DIR, word);
     }
     if (smart_word_is(word) == SMART_LEAF)
         return jump_to_leaf(op, s, word);
@@ -302,6 +305,10 @@ static int from_cache(smart_op *op, smart_spot *s) {
             far_count_cache(op->t, hint.word != 0);
         if (err != STALE)
             return err;
+        if (!hint.node) { /* a word of the root */
+            smart_cache_drop(op->st->cache, op->key, 0, 0);
+            break;
+        }
         unsigned type = smart_read_type_for(hint.words + 1, hint.layout, op->st->node_types);
         err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth);
         if (err == 0)

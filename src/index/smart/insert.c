@@ -10,8 +10,8 @@ static void linked(smart_op *op, const smart_spot *s, const smart_leaf *leaf, ui
     far_point(op->t, "smart:linked");
     if (smart_ctl_state(leaf->ctl) == SMART_PENDING)
         smart_flip(op, leaf->addr, leaf->ctl);
-    if (op->st->cache && s->node)
-        smart_cache_word(op->st->cache, op->key, s->node, s->depth, word);
+    if (op->st->cache)
+        smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
     if (!s->up || s->layout == SMART_DIR)
         return;
     unsigned type = smart_read_type_for(s->at + 2, s->layout, op->st->node_types);
@@ -124,8 +124,7 @@ static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned ch
         if (op->st->cache) {
             smart_node made = {.addr = object.addr, .ctl = image[0], .fp = image[1], .info = image[2], .depth = depth,
                                .layout = layout, .words = 3, .image = image};
-            if (s->node)
-                smart_cache_word(op->st->cache, op->key, s->node, s->depth, word);
+            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
             smart_cache_node(op->st->cache, op->key, &made);
         }
         far_rdwc_done(op->t, mark ? mark : op->mark);

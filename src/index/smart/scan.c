@@ -164,7 +164,8 @@ static int show_leaves(smart_pass *p, size_t most) {
     for (size_t i = 0; i < count && err == 0; i++) {
         smart_item item = p->items[p->first];
         smart_leaf *leaf = &leaves[i];
-        smart_spot s = {.outcome = SMART_HIT, .proven = true, .slot = item.slot, .word = item.word, .depth = item.depth};
+        smart_spot s = {.outcome = SMART_HIT, .proven = true, .slot = item.slot, .word = item.word, .depth = item.depth,
+                        .layout = SMART_LAYOUTS};
         bool plain = smart_take_leaf(leaf, smart_word_hint(item.word)) && smart_ctl_state(leaf->ctl) != SMART_REPLACED &&
                      smart_leaf_is_whole(&p->op, leaf);
         if (plain)

@@ -85,7 +85,7 @@ typedef struct smart_spot {
     smart_outcome outcome;
     bool proven;      /* false: a HIT that certified itself, found through the cache: nothing below but leaf is known */
     far_addr node;    /* the owner, 0: the root */
-    unsigned depth, layout;
+    unsigned depth, layout; /* SMART_LAYOUTS: the owner is not known, the slot came from a pass */
     far_addr slot;    /* its word for the key; a full list: 0 */
     unsigned at;      /* number of that slot */
     uint64_t word;
@@ -209,7 +209,7 @@ void smart_cache_free(smart_cache *cache);
 size_t smart_cache_bytes(far_index *index);
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_hint *hint); /* the deepest node with a depth < below */
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
-void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, uint64_t word);
+void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 
 #endif

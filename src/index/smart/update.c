@@ -100,7 +100,7 @@ int smart_fix_slot(smart_op *op, const smart_spot *s) {
         smart_retire_leaf(op, s->old[i].addr, s->old[i].class);
     if (gone)
         smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
-    if (op->st->cache && s->node)
-        smart_cache_word(op->st->cache, op->key, s->node, s->depth, word);
+    if (op->st->cache && s->layout < SMART_LAYOUTS)
+        smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
     return 1;
 }
