@@ -13,7 +13,7 @@
 unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length) {
     if (st->update == SMART_UPDATE_WORD && value_length == 8)
         return key_length == 8 ? SMART_C8 : SMART_VW;
-    if (1 || st->update == SMART_UPDATE_RCU || value_length > st->in_place)
+    if (st->update == SMART_UPDATE_RCU || value_length > st->in_place)
         return SMART_VR;
     return SMART_VI;
 }

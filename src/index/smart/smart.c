@@ -55,6 +55,7 @@ static void smart_close(far_index *index) {
     smart_state *st = index->state;
     smart_cache_free(st->cache);
     smart_merges_free(st->merges);
+    smart_records_free(st->records);
     free(st);
     index->state = NULL;
 }
@@ -62,7 +63,9 @@ static void smart_close(far_index *index) {
 
 static int smart_open(far_task *t, far_index *index) {
     smart_state *st = calloc(1, sizeof(*st));
-    if (!st || !(st->merges = smart_merges_new())) {
+    if (!st || !(st->merges = smart_merges_new()) || !(st->records = smart_records_new(index))) {
+        if (st)
+            smart_merges_free(st->merges);
         free(st);
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     }

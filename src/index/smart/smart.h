@@ -24,6 +24,7 @@ enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
 typedef struct smart_cache smart_cache;
 typedef struct smart_merges smart_merges;
+typedef struct smart_records smart_records;
 
 typedef struct smart_state { /* of an open index */
     unsigned stripes;
@@ -33,6 +34,7 @@ typedef struct smart_state { /* of an open index */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;   /* NULL: none */
     smart_merges *merges; /* nodes that may be merged later */
+    smart_records *records; /* redo records of the sessions */
     far_addr stripe[FAR_NODES_MAX];
 } smart_state;
 
@@ -185,7 +187,9 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, const far_bytes *
 
 /* lock.c: the update in place of VI leaves. 1: done; 0: find again. */
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
-int smart_redo_dead(smart_op *op, far_addr leaf, uint64_t lock); /* a torn leaf: finishes what a dead client began. 1: did */
+int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
+smart_records *smart_records_new(const far_index *index);
+void smart_records_free(smart_records *records);
 
 /* scan.c */
 int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
