@@ -329,11 +329,13 @@ static size_t most_bytes(unsigned depth, unsigned words) {
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node) {
     const uint64_t *slots = smart_slots(node);
     smart_shard *shard = &cache->shard[smart_part(key, 0)];
-    unsigned count = 0;
-    for (; count < node->words && slots[count]; count++)
+    unsigned count = 0, known = 0;
+    for (; count < node->words && (slots[count] || node->layout == SMART_DIR); count++) {
         if (slots[count] & SMART_F)
             return;
-    size_t taken = most_bytes(node->depth, count);
+        known += slots[count] != 0;
+    }
+    size_t taken = most_bytes(node->depth, known);
     if (smart_ctl_state(node->ctl) == SMART_FROZEN || !take_room(cache, taken, node->addr))
         return;
     far_spin_lock(&shard->lock);
@@ -346,8 +348,8 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
         if (smart_local_addr(c) != node->addr)
             forget_words(c);
         c->head = smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c);
-        for (unsigned i = 0; i < count && link; i++)
-            if (!set_word(shard, link, slots[i]))
+        for (unsigned i = 0; i < count; i++)
+            if (slots[i] && !set_word(shard, link, slots[i]))
                 break;
         if (fresh && cache->fifo)
             smart_fifo_push(shard, key, node->depth);

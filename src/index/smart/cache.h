@@ -12,7 +12,7 @@
 #define SMART_SKETCH      16384 /* counters */
 
 typedef struct smart_local {
-    uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 2 << 55 | clock: 2 << 57 */
+    uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58 */
     uint16_t count, room; /* entries */
     uint16_t skip; /* bytes of the path from the parent's partial key to the depth */
     uint16_t unused;
@@ -83,11 +83,11 @@ static inline unsigned smart_local_depth(const smart_local *c) {
 
 
 static inline unsigned smart_local_layout(const smart_local *c) {
-    return (unsigned)(c->head >> 55) & 3;
+    return (unsigned)(c->head >> 55) & 7;
 }
 
 
-#define SMART_CLOCK_ONE (1ull << 57)
+#define SMART_CLOCK_ONE (1ull << 58)
 
 
 static inline uint64_t smart_local_clock(const smart_local *c) {

@@ -81,9 +81,8 @@ static int run(far_task *t, far_index *index, slices *sl) {
 
 /* Walk. */
 
-static int walk_node(smart_pass *p, const smart_item *item, const smart_node *node) {
-    (void)item;
-    return far_walk_object(((slices *)p)->ctx, p->op.index, SMART_TYPE_NODE, node->addr, smart_layout_bytes(node->layout));
+static int walk_node(smart_pass *p, far_addr node, unsigned layout) {
+    return far_walk_object(((slices *)p)->ctx, p->op.index, SMART_TYPE_NODE, node, smart_layout_bytes(layout));
 }
 
 
@@ -109,6 +108,9 @@ static int walk_chain(smart_pass *p, uint64_t word, far_walk *walk) {
 /* What the dead left: a lock, an update half written, a slot that names replaced or dead leaves. */
 static int walk_leaf(smart_pass *p, const smart_item *item, const smart_spot *s, void *ctx) {
     int err = 0;
+    slices *sl = (slices *)p;
+    if (sl->length && far_bytes_compare(s->leaf.key, (far_bytes){sl->last, sl->length}) <= 0)
+        return 0; /* the slice before ended with it */
     if (s->leaf.kind == SMART_VI) {
         uint64_t lock;
         memcpy(&lock, s->leaf.image + smart_class_bytes(s->leaf.class) - 8, 8);
@@ -135,7 +137,7 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk) {
         return err;
     slices *sl = new_slices(walk, walk_leaf);
     if (sl)
-        sl->pass.node = walk_node;
+        sl->pass.found = walk_node;
     return run(t, index, sl);
 }
 

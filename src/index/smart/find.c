@@ -69,11 +69,13 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
             return err;
         s->mark = op->mark;
     }
-    if (node->words > words && s->up) { /* the hint was too small */
+    if (node->words > words && s->up && s->at + 1 < smart_layout_slots(node->layout)) { /* the hint was too small */
         unsigned better = smart_read_type_for(node->words, node->layout, op->st->node_types);
         if (better != type) {
-            far_cas(op->t, s->up, s->up_word, smart_word_with_read_type(s->up_word, better), NULL);
+            uint64_t word = smart_word_with_read_type(s->up_word, better);
+            far_cas(op->t, s->up, s->up_word, word, NULL);
             far_post(op->t);
+            s->up_word = word;
         }
     }
     s->slot = s->at < node->words ? smart_slot_addr(s->node, s->at) : 0;
@@ -87,6 +89,11 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
 /* The owner's word names a leaf. Its chain was followed; what is it to us? */
 static int at_leaf(smart_op *op, smart_spot *s) {
     uint32_t mark = s->mark;
+    if (s->word == op->other) { /* seen LIVE in this operation: it is still that leaf */
+        s->outcome = SMART_OTHER_LEAF;
+        s->leaf = (smart_leaf){.addr = smart_word_addr(s->word), .key = op->other_key};
+        return 0;
+    }
     int err = smart_read_leaf(op, smart_word_addr(s->word), smart_word_hint(s->word), &s->leaf, &s->chain, s->old);
     if (err != 0)
         return err < 0 ? err : AGAIN;
@@ -120,7 +127,8 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
     }
     uint32_t mark = s->mark;
     smart_node node;
-    int err = smart_read_node(op, word, false, &node);
+    bool all = op->below == s->depth + 1 && (word & SMART_GAP0);
+    int err = smart_read_node(op, all ? smart_word_for_all(word, op->below_layout) : word, false, &node);
     if (err < 0)
         return err;
     if (node.depth <= s->depth)
@@ -181,11 +189,25 @@ static int wait_unproven(smart_op *op) {
 }
 
 
-/* Memory that had an earlier life may be seen with words of both, when it is larger than what is READ at once. Seen LIVE it stays this
- * life while we are pinned: so a second READ is whole. */
+/* Memory that had an earlier life may be seen with words of both, when it is larger than what is READ at once. Seen LIVE it stays in
+ * this life while we are pinned; so what is READ after that is whole. READs keep their order: the READ of the ctl word goes first, in
+ * the same batch, where it is known that it is needed. */
 static bool may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes) {
     unsigned unit = far_task_capabilities(op->t)->atomic_bytes;
     return smart_ctl_rec(ctl) && addr / unit != (addr + bytes - 1) / unit;
+}
+
+
+static void put_read_ctl(smart_op *op, far_addr addr, uint64_t *ctl) {
+    far_read(op->t, addr, ctl, 8);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+}
+
+
+static bool certifies_itself(const smart_op *op, const smart_leaf *leaf) {
+    uint64_t chk;
+    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    return smart_ctl_state(leaf->ctl) == SMART_LIVE && chk == smart_leaf_chk(op->st, leaf);
 }
 
 
@@ -193,31 +215,39 @@ static bool may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsig
 static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     far_addr addr = smart_word_addr(word);
     unsigned class = smart_word_hint(word);
+    bool recycled = word & SMART_CACHED_REC;
+    uint64_t ctl = 0;
+    word &= ~SMART_CACHED_REC;
     for (unsigned reads = 0; reads < SMART_CHAIN_MAX; reads++) {
         smart_leaf *leaf = &s->leaf;
         if (class >= SMART_CLASSES || !far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class)))
             return STALE;
+        if (recycled)
+            put_read_ctl(op, addr, &ctl);
         int err = smart_put_read_leaf(op, addr, class, leaf);
         if (err < 0 || (err = wait_unproven(op)) < 0)
             return err;
-        if (!smart_take_leaf(leaf, class) || far_bytes_compare(leaf->key, op->key) != 0)
+        if (!smart_take_leaf(leaf, class))
             return STALE;
+        if (far_bytes_compare(leaf->key, op->key) != 0) {
+            if (certifies_itself(op, leaf)) {
+                op->other = word;
+                op->other_key = leaf->key;
+            }
+            return STALE;
+        }
         if (smart_ctl_state(leaf->ctl) == SMART_REPLACED) {
             addr = smart_ctl_forward(leaf->ctl);
             class = smart_ctl_forward_class(leaf->ctl);
+            ctl = 0;
             continue;
         }
-        uint64_t chk;
-        memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
-        if (smart_ctl_state(leaf->ctl) != SMART_LIVE || chk != smart_leaf_chk(op->st, leaf))
+        if (!certifies_itself(op, leaf))
             return STALE;
         bool value_is_checked = leaf->kind == SMART_VI || leaf->kind == SMART_VR; /* otherwise it lies in the first 32 bytes */
-        if (!value_is_checked && may_mix_lives(op, leaf->ctl, addr, 32)) {
-            uint64_t ctl = leaf->ctl;
-            if ((err = smart_put_read_leaf(op, addr, class, leaf)) < 0 || (err = wait_unproven(op)) < 0)
-                return err;
-            if (!smart_take_leaf(leaf, class) || leaf->ctl != ctl || far_bytes_compare(leaf->key, op->key) != 0)
-                return STALE;
+        if (!value_is_checked && may_mix_lives(op, leaf->ctl, addr, 32) && ctl != leaf->ctl) {
+            op->recycled = recycled = true; /* once more, and from now on in one batch */
+            continue;
         }
         s->outcome = SMART_HIT;
         s->proven = false;
@@ -232,28 +262,25 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
  * comes in the same batch as its header. */
 static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth) {
     smart_node node;
-    uint64_t slot = 0;
-    bool again = false;
+    uint64_t slot = 0, ctl;
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
     far_addr addr = smart_word_addr(word);
     unsigned most = type == SMART_READ_DIR ? smart_layout_bytes(SMART_DIR) : smart_read_bytes(type);
     if (!far_fabric_in_range(far_task_fabric(op->t), addr, most))
         return STALE;
-    do {
-        int err = smart_put_read_node(op, word, false, &node);
-        if (err < 0)
-            return err;
-        if (type == SMART_READ_DIR && depth) {
-            far_mark(op->t, FAR_VERB_UNPROVEN);
-            far_read(op->t, smart_slot_addr(addr, part), &slot, 8);
-        }
-        if ((err = wait_unproven(op)) < 0)
-            return err;
-        if (!smart_take_node(op, &node) || smart_ctl_state(node.ctl) != SMART_LIVE || !smart_has_prefix_of(op, &node) ||
-            (depth && node.depth != depth))
-            return STALE;
-        again = !again && may_mix_lives(op, node.ctl, addr, smart_layout_bytes(node.layout));
-    } while (again);
+    put_read_ctl(op, addr, &ctl);
+    int err = smart_put_read_node(op, word, false, &node);
+    if (err < 0)
+        return err;
+    if (type == SMART_READ_DIR && depth) {
+        far_mark(op->t, FAR_VERB_UNPROVEN);
+        far_read(op->t, smart_slot_addr(addr, part), &slot, 8);
+    }
+    if ((err = wait_unproven(op)) < 0)
+        return err;
+    if (smart_ctl_state(ctl) != SMART_LIVE || !smart_take_node(op, &node) || node.ctl != ctl || !smart_has_prefix_of(op, &node) ||
+        (depth && node.depth != depth))
+        return STALE;
     enter(s, &node, 0, 0);
     if (type == SMART_READ_DIR && depth) {
         if (node.layout != SMART_DIR || !smart_word_is_sound(slot))
@@ -297,22 +324,27 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
 /* From the deepest node that the cache knows, then from shallower ones. STALE: nothing there helps. */
 static int from_cache(smart_op *op, smart_spot *s) {
     smart_hint hint;
-    unsigned below = DEPTH_ANY;
+    unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
         *s = (smart_spot){0};
-        int err = hint.word && !op->owner ? jump(op, s, &hint) : STALE;
-        if (err == 0 && tries == 0)
-            far_count_cache(op->t, hint.word != 0);
-        if (err != STALE)
+        int err = hint.word && !op->owner && !op->below ? jump(op, s, &hint) : STALE;
+        if (err == 0 && op->recycled)
+            smart_cache_word(op->st->cache, op->key, hint.node, hint.depth, hint.layout, hint.word | SMART_CACHED_REC);
+        if (err != STALE) {
+            far_count_cache(op->t, !s->proven); /* a hit: straight to the leaf */
             return err;
+        }
         if (!hint.node) { /* a word of the root */
-            smart_cache_drop(op->st->cache, op->key, 0, 0);
+            if (!op->owner && !op->below)
+                smart_cache_drop(op->st->cache, op->key, 0, 0);
             break;
         }
         unsigned type = smart_read_type_for(hint.words + 1, hint.layout, op->st->node_types);
         err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth);
-        if (err == 0)
+        if (err == 0) {
+            far_count_cache(op->t, false);
             return descend(op, s);
+        }
         if (err != STALE)
             return err;
         smart_cache_drop(op->st->cache, op->key, hint.node, hint.depth);
@@ -325,6 +357,8 @@ static int from_cache(smart_op *op, smart_spot *s) {
 
 /* cached: the cache may be asked; otherwise the owner's own slot is known afterwards. */
 int smart_find(smart_op *op, bool cached, smart_spot *spot) {
+    op->other = 0;
+    op->recycled = false;
     for (unsigned attempt = 0;; attempt++) {
         int err = cached && !op->uncached && op->st->cache && attempt == 0 ? from_cache(op, spot) : STALE;
         if (err == STALE)
@@ -335,7 +369,7 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
         if (err == AGAIN || (err == FROZEN && !spot->up))
             continue; /* what came through the cache is frozen: again from the root */
         far_point(op->t, "smart:help");
-        if ((err = smart_replace(op, spot->up, spot->up_word, NULL)) < 0)
+        if ((err = smart_replace(op, spot->up, spot->up_word, spot->layout, NULL)) < 0)
             return err;
         if (err == 0)
             far_back_off(op->t, attempt);

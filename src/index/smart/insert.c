@@ -153,21 +153,23 @@ static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
     if (err == 1)
         return branch(op, s, d, part, s->child.depth, value);
     if (err == 0) /* nothing is left below it */
-        err = smart_replace(op, s->slot, s->word, NULL);
+        err = smart_replace(op, s->slot, s->word, s->child.layout, NULL);
     return err < 0 ? err : 0;
 }
 
 
 static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
     if (!s->up) {
-        op->uncached = true;
-        return 0;
+        op->uncached = op->below != 0;
+        op->below = s->depth;
+        op->below_layout = s->layout;
+        return 2;
     }
     uint32_t mark = op->mark; /* the leaf is written after this */
-    int err = smart_replace(op, s->up, s->up_word, &value);
+    int err = smart_replace(op, s->up, s->up_word, s->layout, &value);
     if (err == 2)
         far_rdwc_done(op->t, mark);
-    return err < 0 ? err : err == 2;
+    return err < 0 ? err : err == 2 ? 1 : 0;
 }
 
 
@@ -220,10 +222,12 @@ int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far
             sealed = true;
             err = smart_insert_at(&op, spot, value);
         }
-        if (err != 0)
+        if (err < 0 || err == 1)
             break;
-        far_count_retry(t);
         far_scratch_back(t, here);
+        if (err == 2) /* nobody was faster: the way down has to be found */
+            continue;
+        far_count_retry(t);
         far_back_off(t, attempt);
     }
     return err < 0 ? err : 0;

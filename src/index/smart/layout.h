@@ -36,7 +36,7 @@ enum { SMART_TYPE_ROOT, SMART_TYPE_STRIPE, SMART_TYPE_NODE, SMART_TYPE_LEAF, SMA
 typedef enum { SMART_NONE, SMART_LEAF, SMART_NODE } smart_word_kind;
 typedef enum { SMART_C8 = 1, SMART_VW, SMART_VI, SMART_VR, SMART_INNER = 10 } smart_kind;
 typedef enum { SMART_PENDING, SMART_LIVE, SMART_FROZEN, SMART_DEAD, SMART_REPLACED } smart_object_state;
-typedef enum { SMART_L128, SMART_L512, SMART_DIR, SMART_PAPER, SMART_LAYOUTS } smart_layout;
+typedef enum { SMART_L128, SMART_L256, SMART_L512, SMART_DIR, SMART_PAPER, SMART_LAYOUTS } smart_layout;
 
 /* Slot words. */
 
@@ -157,7 +157,7 @@ static inline uint64_t smart_ctl_tag(uint64_t ctl) {
 
 
 static inline unsigned smart_layout_slots(unsigned layout) {
-    static const uint16_t slots[SMART_LAYOUTS] = {13, 61, 257, 258};
+    static const uint16_t slots[SMART_LAYOUTS] = {13, 29, 61, 257, 258};
     return slots[layout];
 }
 

@@ -114,7 +114,10 @@ void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, 
 smart_layout smart_layout_for(const smart_state *st, unsigned children) {
     if (st->paper)
         return SMART_PAPER;
-    return children <= smart_layout_children(SMART_L128) ? SMART_L128 : children <= smart_layout_children(SMART_L512) ? SMART_L512 : SMART_DIR;
+    unsigned layout = SMART_L128;
+    while (layout < SMART_DIR && children > smart_layout_children(layout))
+        layout++;
+    return layout;
 }
 
 

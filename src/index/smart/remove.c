@@ -122,7 +122,7 @@ static int tidy(far_task *t, far_index *index, far_bytes key, bool merge, bool e
             break;
         if (s->up) {
             far_point(t, "smart:merge");
-            if ((err = smart_replace(&op, s->up, s->up_word, NULL)) < 0)
+            if ((err = smart_replace(&op, s->up, s->up_word, s->layout, NULL)) < 0)
                 break;
         }
         op.uncached = true; /* the way down to the owner is needed */

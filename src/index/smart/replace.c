@@ -126,6 +126,11 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
         return 0;
     far_point(op->t, "smart:replaced");
     far_retire(op->t, op->index, SMART_TYPE_NODE, node->addr, smart_layout_bytes(node->layout));
+    if (c->object.addr && op->st->cache && !op->passes) {
+        smart_node made = {.addr = c->object.addr, .ctl = c->image[0], .fp = c->image[1], .info = c->image[2], .depth = node->depth,
+                           .layout = c->layout, .words = smart_layout_slots(c->layout), .image = c->image};
+        smart_cache_node(op->st->cache, op->key, &made);
+    }
     if (c->object.addr && c->object.used)
         smart_flip(op, c->object.addr, c->image[0]);
     if (c->leaf.addr && smart_ctl_state(c->leaf.ctl) == SMART_PENDING)
@@ -165,10 +170,10 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
 }
 
 
-int smart_replace(smart_op *op, far_addr up, uint64_t up_word, const far_bytes *grow) {
+int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const far_bytes *grow) {
     smart_node node;
     copy c = {0};
-    int err = smart_read_node(op, up_word, true, &node);
+    int err = smart_read_node(op, smart_word_for_all(up_word, layout), true, &node);
     if (err < 0)
         return err;
     /* A full pool is found out before anything is frozen: afterwards the copy must be made. */

@@ -37,8 +37,32 @@ static int by_part(const void *a, const void *b) {
 }
 
 
-/* Puts the children of a node into the place of item `at` (SIZE_MAX: of nothing, at the end). 1: a word was frozen. */
-static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path) {
+static int tell_found(smart_pass *p, int found) {
+    int err = 0;
+    for (; found >= 0 && err >= 0; found = p->nodes[found].next)
+        err = p->found(p, p->nodes[found].addr, p->nodes[found].layout);
+    return err;
+}
+
+
+/* A node that the pass has not begun in: others were told of by the pass before. */
+static int note_found(smart_pass *p, const smart_node *node, int next, int *found) {
+    if (p->node_count == p->node_size) {
+        int size = p->node_size ? 2 * p->node_size : 256;
+        smart_found *nodes = realloc(p->nodes, (size_t)size * sizeof(*nodes));
+        if (!nodes)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+        p->nodes = nodes;
+        p->node_size = size;
+    }
+    p->nodes[p->node_count] = (smart_found){node->addr, node->layout, next};
+    *found = p->node_count++;
+    return 0;
+}
+
+
+/* Puts the children of a node into the place of item `at`. 1: a word was frozen. */
+static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path, int found) {
     const uint64_t *slots = smart_slots(node);
     smart_item made[SMART_PARTS + 1];
     size_t count = 0;
@@ -54,12 +78,13 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         unsigned rank = smart_part_rank(smart_word_part(slots[i]));
         if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
             continue;
-        made[count++] = (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from};
+        made[count++] = (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
     }
     qsort(made, count, sizeof(made[0]), by_part);
-    int err = room(p, count);
+    int err = count ? room(p, count) : tell_found(p, found);
     if (err < 0)
         return err;
+    made[0].found = found;
     smart_item *items = p->items + p->first;
     memmove(items + at + count, items + at + 1, (p->count - p->first - at - 1) * sizeof(*items));
     memcpy(items + at, made, count * sizeof(made[0]));
@@ -132,9 +157,11 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
             drop_item(p, at[i]);
             continue;
         }
-        if ((err = visit_node(p, &item, node)) < 0)
+        int found = item.found;
+        if ((err = visit_node(p, &item, node)) < 0 ||
+            (p->found && where > 0 && (err = note_found(p, node, item.found, &found)) < 0))
             return err;
-        if ((err = expand(p, at[i], node, where == 0)) != 0) {
+        if ((err = expand(p, at[i], node, where == 0, found)) != 0) {
             p->frozen = item;
             return err < 0 ? err : 2;
         }
@@ -177,7 +204,8 @@ static int show_leaves(smart_pass *p, size_t most) {
         if (smart_ctl_state(s.leaf.ctl) == SMART_DEAD)
             s.outcome = SMART_GONE;
         p->first++;
-        err = p->leaf(p, &item, &s);
+        if ((err = tell_found(p, item.found)) >= 0)
+            err = p->leaf(p, &item, &s);
     }
     return err;
 }
@@ -200,7 +228,7 @@ static int read_root_slots(smart_pass *p) {
         if (!smart_word_is_sound(word))
             return smart_broken(p->op.index, st->stripe[b % st->stripes], "root");
         if (smart_word_is(word) != SMART_NONE)
-            p->items[p->count++] = (smart_item){word, smart_root_slot(st, b), 0, 0, p->op.key.length && b == first};
+            p->items[p->count++] = (smart_item){word, smart_root_slot(st, b), 0, 0, p->op.key.length && b == first, -1};
     }
     return 0;
 }
@@ -209,6 +237,7 @@ static int read_root_slots(smart_pass *p) {
 /* From the key of p->op on. 0: to the end; 1: enough, or again (p->again) from a later key. */
 int smart_pass_run(smart_pass *p) {
     p->again = false;
+    p->op.passes = true;
     p->first = p->count = 0;
     int err = read_root_slots(p);
     while (err == 0 && p->first < p->count) {
@@ -218,7 +247,7 @@ int smart_pass_run(smart_pass *p) {
             err = show_leaves(p, ahead);
         else if (err == 2) {
             far_count_retry(p->op.t);
-            err = smart_replace(&p->op, p->frozen.slot, p->frozen.word, NULL);
+            err = smart_replace(&p->op, p->frozen.slot, p->frozen.word, SMART_LAYOUTS, NULL);
             p->again = err >= 0;
             err = err < 0 ? err : 1;
         } else if (err == 1)
@@ -226,8 +255,11 @@ int smart_pass_run(smart_pass *p) {
         far_scratch_back(p->op.t, here);
     }
     free(p->items);
+    free(p->nodes);
     p->items = NULL;
+    p->nodes = NULL;
     p->size = 0;
+    p->node_count = p->node_size = 0;
     return err;
 }
 

@@ -121,6 +121,7 @@ static const far_type types[SMART_TYPES] = {
 /* To finish the replacement of a node that was frozen. */
 static const far_reserve reserve[] = {
     {SMART_TYPE_NODE, 128, 1},
+    {SMART_TYPE_NODE, 256, 1},
     {SMART_TYPE_NODE, 512, 1},
     {SMART_TYPE_NODE, 2080, 1},
     {SMART_TYPE_NODE, 2088, 1},

@@ -46,8 +46,14 @@ typedef struct smart_op {
     far_bytes key;
     uint64_t *hash; /* of the first 0 .. key.length bytes */
     uint32_t mark;  /* of the last batch that was waited for */
+    uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
+    far_bytes other_key;
+    bool recycled;  /* the leaf that the cache named lies in memory that had an earlier life */
+    bool passes;    /* the key is only where a pass begins */
     bool owner;     /* a hit is not enough: its slot is wanted */
-    bool uncached;  /* the cache is not to be asked: the way down is needed */
+    unsigned below; /* the slot that names the owner, at this depth, is wanted too; 0: not */
+    unsigned below_layout; /* of that owner: it is READ as a whole */
+    bool uncached;  /* the cache is not to be asked */
 } smart_op;
 
 /* A node as it was READ. */
@@ -106,6 +112,12 @@ static inline smart_state *smart_state_of(const far_index *index) {
 }
 
 
+/* The word, to READ a node of this layout as a whole. */
+static inline uint64_t smart_word_for_all(uint64_t word, unsigned layout) {
+    return layout >= SMART_DIR ? word : smart_word_with_read_type(word, smart_read_type_for(smart_layout_slots(layout), layout, SMART_READ_TYPES));
+}
+
+
 static inline uint64_t *smart_slots(const smart_node *node) {
     return node->image + SMART_HEADER / 8;
 }
@@ -131,7 +143,6 @@ int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
 int smart_wait(smart_op *op);  /* far_wait, marked for RDWC */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
-int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
 /* node.c */
 int smart_broken(const far_index *index, far_addr addr, const char *what);
@@ -167,7 +178,7 @@ uint64_t smart_leaf_word(const smart_leaf *leaf, unsigned part);
 
 /* insert.c */
 int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
-int smart_insert_at(smart_op *op, const smart_spot *spot, far_bytes value); /* 1: done; 0: lost, find again */
+int smart_insert_at(smart_op *op, const smart_spot *spot, far_bytes value); /* 1: done; 0: lost, find again; 2: find the way down */
 
 /* update.c: the same results */
 int smart_update_at(smart_op *op, smart_spot *spot, far_bytes *value, bool *sealed);
@@ -182,8 +193,8 @@ smart_merges *smart_merges_new(void);
 void smart_merges_free(smart_merges *merges);
 
 /* replace.c: freezes the node that up_word in the slot `up` names, and puts in its place what is left of it. 1: the slot was moved;
- * 0: lost, find again. grow (or NULL): the value of the operation's key, for which the copy gets a leaf; 2: it did. */
-int smart_replace(smart_op *op, far_addr up, uint64_t up_word, const far_bytes *grow);
+ * 0: lost, find again. layout: of the node, or SMART_LAYOUTS. grow (or NULL): the value of the operation's key, for which the copy gets a leaf; 2: it did. */
+int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const far_bytes *grow);
 
 /* lock.c: the update in place of VI leaves. 1: done; 0: find again. */
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
@@ -199,7 +210,9 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk);
 int smart_check(far_task *t, far_index *index, far_report *report);
 int smart_usage(far_task *t, far_index *index, far_usage *usage);
 
-/* cache.c */
+/* cache.c. In a cached word the bit F says: the leaf lies in recycled memory, its ctl word is to be READ first. */
+#define SMART_CACHED_REC SMART_F
+
 typedef struct smart_hint { /* what the cache knows of a key */
     far_addr node;
     unsigned depth;
