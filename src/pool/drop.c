@@ -1,12 +1,12 @@
-/* The memory of dropped indexes. Objects of an index are handed out only where it is open, and a drop needs it to be closed
- * everywhere: so whoever finds slabs of an index that is neither open here nor listed may free them, once every pin is newer than
- * that find. (A pinned task may have looked at the list before, and be giving such objects back.) */
+/* The memory of dropped indexes. Objects of an index are handed out only where it is open, and a drop needs it to be
+ * closed everywhere: so whoever finds slabs of an index that is neither open here nor listed may free them, once every
+ * pin is newer than that find. (A pinned task may have looked at the list before, and be giving such objects back.) */
 #include "pool/catalog_layout.h"
 #include "pool/memory.h"
 
 #include <stdlib.h>
 
-#define DROP_EPOCHS 3 /* after the find: then all pins are newer */
+#define DROP_EPOCHS  3 /* after the find: then all pins are newer */
 #define SCAN_ENTRIES 512u
 
 

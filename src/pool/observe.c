@@ -1,5 +1,5 @@
-/* What a handle does when it sees that a sweep goes on, or went on while it slept. Runs pinned, before the first pin at the next epoch
- * is taken; takes things from all sessions of the handle under their locks. */
+/* What a handle does when it sees that a sweep goes on, or went on while it slept. Runs pinned, before the first pin at
+ * the next epoch is taken; takes things from all sessions of the handle under their locks. */
 #include "pool/memory.h"
 
 #include <stdlib.h>
@@ -115,7 +115,8 @@ static bool is_owned_by(uint64_t word, const far_session *s) {
 }
 
 
-/* Which blocks come back to their sessions: no sweep covers them any more. Their page words are read before they are used. */
+/* Which blocks come back to their sessions: no sweep covers them any more. Their page words are read before they are
+ * used. */
 static int read_returning(far_task *t, far_quarantine *q, view *v) {
     const far_geometry *g = &far_task_pool(t)->geometry;
     size_t count = 0;
@@ -134,7 +135,8 @@ static int read_returning(far_task *t, far_quarantine *q, view *v) {
         pthread_mutex_lock(&m->lock);
         for (far_held *b = m->blocks; b != NULL; b = b->next) {
             uint64_t n = far_block_number(g, b->id);
-            if (!b->away || v->return_count == count || v->what[n] & COVERED || far_block_unpack(v->entries[2 * n]).quarantined)
+            if (!b->away || v->return_count == count || v->what[n] & COVERED ||
+                far_block_unpack(v->entries[2 * n]).quarantined)
                 continue;
             ids[v->return_count] = b->id;
             v->returning[v->return_count++] = n;
@@ -159,7 +161,8 @@ static void take_returning(far_memory *m, const view *v) {
             if (v->returning[i] != n)
                 continue;
             if (!is_owned_by(v->entries[2 * n], m->session) || !far_held_load(m, b, v->pages[i]))
-                far_held_remove(m, b); /* the sweep freed it (or this process has no memory: then it is found as leaked) */
+                far_held_remove(m,
+                                b); /* the sweep freed it (or this process has no memory: then it is found as leaked) */
             else {
                 b->away = false;
                 b->used = true;
@@ -211,7 +214,8 @@ static int heed(far_task *t, far_quarantine *q, uint64_t word, view *v) {
 
     uint64_t current = atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_acquire);
     atomic_store_explicit(&q->normal_from, current == 0 ? t->pin.epoch : current + 1, memory_order_release);
-    atomic_store_explicit(&q->phase, choosing ? atomic_load_explicit(&q->phase, memory_order_relaxed) : phase, memory_order_release);
+    atomic_store_explicit(&q->phase, choosing ? atomic_load_explicit(&q->phase, memory_order_relaxed) : phase,
+                          memory_order_release);
     set_marks(q, v);
     if (phase == FAR_SWEEP_RELEASING) /* what is not forgotten was counted, not freed: it stays */
         for (uint64_t n = 0; n < v->total; n++)

@@ -1,14 +1,15 @@
-/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it holds. */
+/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it
+ * holds. */
 #include "pool/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_BYTES (1u << 20)  /* retired memory for which the epoch is asked to move ... */
-#define PILE_SHARE 64          /* ... or this part of the pool */
-#define FOREIGN_SHARE 1024     /* part of the pool that a session holds free in the blocks of others */
+#define PILE_BYTES    (1u << 20) /* retired memory for which the epoch is asked to move ... */
+#define PILE_SHARE    64         /* ... or this part of the pool */
+#define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
-#define CLOSE_ROUNDS 64        /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_ROUNDS  64 /* how long the last session of a handle waits for its retired memory */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -44,7 +45,8 @@ static void ask_when_piled_up(far_task *t, far_memory *m) {
 }
 
 
-/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the object. */
+/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the
+ * object. */
 static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     return t->pin.epoch != 0 && far_is_marked(m, addr) &&
@@ -290,7 +292,8 @@ static bool has_work(far_memory *m) {
     far_quarantine *q = m->session->pool->quarantine;
     pthread_mutex_lock(&m->lock);
     bool work = m->retired.count > 0 || m->late.count > 0 || m->foreign_bytes > 0 || m->trim > 0 || m->kept_count > 0 ||
-                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] || far_drops_wait(m);
+                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] ||
+                far_drops_wait(m);
     pthread_mutex_unlock(&m->lock);
     return work || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
 }

@@ -1,5 +1,5 @@
-/* The leak sweep, one pass over a set of blocks: choose and stamp, quarantine, walk, release (sweep.h). Every step can be done twice:
- * a sweeper that died leaves the flags of its blocks, and whoever comes next begins again with those. */
+/* The leak sweep, one pass over a set of blocks: choose and stamp, quarantine, walk, release (sweep.h). Every step can
+ * be done twice: a sweeper that died leaves the flags of its blocks, and whoever comes next begins again with those. */
 #include "pool/sweeping.h"
 
 #include "pool/catalog.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_BLOCKS 64u    /* in quarantine at once */
-#define RELEASE_EPOCHS 5u   /* after the walk: what was given back during it is then past its time */
-#define SLEEPER_TICKS 250u  /* how long a handle that sleeps is given to let go */
+#define SLICE_BLOCKS    64u  /* in quarantine at once */
+#define RELEASE_EPOCHS  5u   /* after the walk: what was given back during it is then past its time */
+#define SLEEPER_TICKS   250u /* how long a handle that sleeps is given to let go */
 #define KEPT_TABLES_MAX 65536u
 
 
@@ -49,8 +49,8 @@ static bool meet(far_sweeper *s, far_addr addr) {
 static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     (void)type, (void)size;
     if (!meet((far_sweeper *)walk, addr))
-        return far_fail(FAR_ERR_CORRUPT, "index '%s' reaches %#llx, where no object begins", index != NULL ? index->name : "(the pool)",
-                        (unsigned long long)addr);
+        return far_fail(FAR_ERR_CORRUPT, "index '%s' reaches %#llx, where no object begins",
+                        index != NULL ? index->name : "(the pool)", (unsigned long long)addr);
     return 0;
 }
 
@@ -131,8 +131,8 @@ static int is_chosen(far_sweeper *s, uint64_t number, const far_block_state *sta
 }
 
 
-/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now, and is stamped as before: what is retired in
- * a block with our stamp counts on us to wait until it can be reused. *entry: what is there now. */
+/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now, and is stamped as before:
+ * what is retired in a block with our stamp counts on us to wait until it can be reused. *entry: what is there now. */
 static int cover(far_sweeper *s, far_block_id id, uint64_t entry[2]) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t old, stamped = far_stamp_pack(s->sequence, far_stamp_freed(entry[1]));
@@ -186,7 +186,8 @@ static int choose_on_node(far_sweeper *s, unsigned node, uint64_t number, unsign
 }
 
 
-/* First what was left in quarantine and belongs to the dead, then, in a full sweep, the next blocks behind the cursor. */
+/* First what was left in quarantine and belongs to the dead, then, in a full sweep, the next blocks behind the cursor.
+ */
 static int choose(far_sweeper *s) {
     uint64_t total = far_block_total(s->geometry), number = 0;
     unsigned room = SLICE_BLOCKS;
@@ -210,7 +211,8 @@ static int finish_body(far_sweeper *s, far_swept *b, uint64_t word) {
     uint64_t head_word;
     far_block_id head = {b->id.node, b->id.index - b->body_of};
     int done = far_read_word(s->t, far_block_entry(s->geometry, head), &head_word);
-    far_block_state run = far_block_unpack(head_word), body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(word).used, .length = b->body_of};
+    far_block_state run = far_block_unpack(head_word),
+                    body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(word).used, .length = b->body_of};
     if (done == 0 && run.kind == FAR_BLOCK_RUN && run.length > b->body_of)
         done = far_block_swap(s->t, b->id, &word, &body);
     return done < 0 ? done : 0;
@@ -244,8 +246,8 @@ static int look_at_block(far_sweeper *s, far_swept *b) {
 }
 
 
-/* Handles that sleep let go when they look at the sweep word; one that does not look is dealt with when it wakes, and what it holds
- * counts as leaked. */
+/* Handles that sleep let go when they look at the sweep word; one that does not look is dealt with when it wakes, and
+ * what it holds counts as leaked. */
 static int count_late(far_task *t, void *ctx, unsigned id, const far_client *client) {
     far_sweeper *s = ctx;
     (void)t;
@@ -308,7 +310,8 @@ static int walk_all(far_sweeper *s) {
 }
 
 
-/* From here on objects that were not met may be freed: handles that have not heard of it must forget them when they wake. */
+/* From here on objects that were not met may be freed: handles that have not heard of it must forget them when they
+ * wake. */
 static int stamp_freed(far_sweeper *s) {
     for (size_t i = 0; i < s->count; i++) {
         s->blocks[i].stamp = far_stamp_pack(s->sequence, s->sequence);
@@ -470,7 +473,8 @@ static int sweep_all(far_sweeper *s) {
     for (s->cursor = 0; s->cursor < total && err == 0; s->cursor = s->next_cursor)
         err = pass(s);
     if (err == 0)
-        err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), s->result.leaked_bytes - s->result.repaired_bytes);
+        err =
+            far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), s->result.leaked_bytes - s->result.repaired_bytes);
     return err;
 }
 
