@@ -186,7 +186,9 @@ static bool goes_on(const worker *w) {
 
 /* Now and then, so that the book is not full too soon. */
 static void rest(worker *w) {
-    if (far_random_chance(&w->random, 1, 12))
+    if (w->crew->pace_ns)
+        nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns}, NULL);
+    else if (far_random_chance(&w->random, 1, 12))
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 

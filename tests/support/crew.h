@@ -43,6 +43,7 @@ typedef struct crew {
     unsigned places;
     bool own_keys;  /* each place works on keys of its own */
     uint64_t limit; /* records in the book */
+    long pace_ns;   /* rest after each operation; 0: a short one now and then */
     crew_book *book;
     pid_t pids[CREW_MAX];
     unsigned clients; /* numbers given out */
