@@ -310,7 +310,8 @@ static int map_world(shm_world *world, const shm_shape *shape, const struct stat
     uint64_t bytes = bytes_of(status);
     if (bytes < SHM_NODES_AT)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool: it has %llu bytes", shape->path, (unsigned long long)bytes);
-    char *base = map_file(world->holder, bytes, is_device(status) || has_own_pages(world->holder));
+    /* Not through the holder: a mapping keeps the description that it was made with, in a forked child too. */
+    char *base = map_file(world->asker, bytes, is_device(status) || has_own_pages(world->asker));
     if (base == MAP_FAILED)
         return refuse_path(shape->path, "cannot be mapped");
     world->base = base;
