@@ -89,7 +89,7 @@ static int note_pair(void *ctx, const void *key, size_t key_len, const void *val
 static far_op_kind choose_op(worker *w) {
     static const far_op_kind mix[] = {FAR_OP_GET,    FAR_OP_GET, FAR_OP_INSERT, FAR_OP_INSERT, FAR_OP_UPDATE,
                                       FAR_OP_UPDATE, FAR_OP_PUT, FAR_OP_PUT,    FAR_OP_DELETE, FAR_OP_DELETE};
-    if (w->ordered && far_random_chance(&w->random, 1, 40))
+    if (w->ordered && !w->crew->no_scans && far_random_chance(&w->random, 1, 40))
         return FAR_OP_SCAN;
     return mix[far_random_below(&w->random, COUNT_OF(mix))];
 }

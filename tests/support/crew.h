@@ -42,6 +42,7 @@ typedef struct crew {
     uint64_t seed;
     unsigned places;
     bool own_keys;  /* each place works on keys of its own */
+    bool no_scans;
     uint64_t limit; /* records in the book */
     long pace_ns;   /* rest after each operation; 0: a short one now and then */
     crew_book *book;
