@@ -57,6 +57,22 @@ static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
 }
 
 
+static void tick_soon(far_task *t, void *arg) {
+    (void)arg;
+    far_memory_tick(t); /* an error has ended the session: its next call says so */
+    far_memory_of(t)->helping = false;
+}
+
+
+/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it does so itself. */
+static void help_when_short(far_task *t, far_memory *m) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    if (m->helping || m->shortage == atomic_load_explicit(&q->shortage, memory_order_relaxed))
+        return;
+    m->helping = far_spawn(t, tick_soon, NULL, 0);
+}
+
+
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
     far_fabric *fabric = far_task_fabric(t);
@@ -80,6 +96,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     if (pending)
         far_pending_soon(t);
     ask_when_piled_up(t, m);
+    help_when_short(t, m);
 }
 
 
