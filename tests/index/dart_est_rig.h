@@ -95,14 +95,26 @@ static inline int wait_task(far_task *t, void *arg) {
 
 /* Whatever was retired becomes free (and poisoned); nobody may be pinned. */
 static inline void let_memory_go(stage *s, actor *a) {
-    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, wait_task, NULL), 0);
-    far_sim_sleep(s->world, 5000000);
+    char byte;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, wait_task, NULL), 0);
+        for (unsigned j = 0; j < ACTORS; j++) /* awake, they look at what they have retired */
+            far_get(actor_at(s, j)->session, actor_at(s, j)->index, "~", 1, &byte, 1, NULL);
+        far_sim_sleep(s->world, 1000000);
+    }
 }
 
 
 /* Background work comes to its end. */
 static inline void settle(stage *s) {
     far_sim_sleep(s->world, 5000000);
+}
+
+
+/* The memory was poisoned: whoever reads it now is noticed. */
+static inline void is_free(stage *s, far_addr addr) {
+    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
+    assert_int_equal(memory[far_addr_offset(addr)], FAR_SIM_POISON);
 }
 
 

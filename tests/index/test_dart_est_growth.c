@@ -56,9 +56,11 @@ static void remover_meets_growth(const char *sim, const char *point) {
     dart_node x = node_at(&s.c, "aba", 2);
     assert_int_equal(names_of(&s.c, x.addr), 1);
     grow_to(&s.a, point);
-    busy(&s.b, "b", FAR_OP_INSERT, "abx", "b");
+    busy_to(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire", 1); /* it has removed the entry, and not yet registered the new node */
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
     finish(&s.a, 0);
+    assert_int_equal(names_of(&s.c, x.addr), 0);
+    finish(&s.b, 0);
     settle(&s);
     assert_int_equal(names_of(&s.c, x.addr), 0);
     let_memory_go(&s, &s.c);
