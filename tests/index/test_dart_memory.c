@@ -1,7 +1,8 @@
 /* DART and far memory: deleting everything gives everything back; in a full pool nothing is left half done. */
 #include "dart_rig.h"
 #include "index/dart/layout.h"
-#include "runtime/random.h"
+#include "pool/epoch.h"
+#include "runtime/session.h"
 
 
 /* ---- Deleting ---- */
@@ -180,6 +181,30 @@ RACE(A34_full_pool_during_freeze) {
 }
 
 
+/* Takes all memory that a session can still have for nodes of a size, and gives it back. */
+typedef struct hog {
+    far_index *index;
+    uint64_t size;
+    unsigned count;
+    bool give;
+    far_addr addrs[1 << 15];
+} hog;
+
+
+static int run_hog(far_task *t, void *arg) {
+    hog *h = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    while (err >= 0 && h->give && h->count > 0)
+        far_free(t, h->index, DART_TYPE_NODE, h->addrs[--h->count], h->size);
+    while (err >= 0 && !h->give && h->count < sizeof(h->addrs) / sizeof(h->addrs[0]) &&
+           (err = far_alloc(t, h->index, DART_TYPE_NODE, h->size, FAR_NODE_ANY, 0, &object)) >= 0)
+        h->addrs[h->count++] = object.addr;
+    far_pin_drop(t);
+    return err == FAR_ERR_NO_MEMORY ? 0 : err;
+}
+
+
 /* Somebody has died with a node frozen when the pool becomes full: whoever needs the node finishes that from the reserve. (Without the
  * reserve.) */
 RACE(A34b_full_pool_helper) {
@@ -193,10 +218,15 @@ RACE(A34b_full_pool_helper) {
     far_sim_resume(s.b.client);
     assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
     assert_true(fill(&s.a) > 10);
+    static hog h;
+    h = (hog){.index = s.a.index, .size = dart_node_bytes(DART_N8, 1, 16)};
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_hog, &h), 0);
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "pc", ""), 0);
     only(&s.c, "pa pb pd pe pf pg ");
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "pd", ""), 0);
     only(&s.c, "pa pb pe pf pg ");
+    h.give = true;
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_hog, &h), 0);
     is_sound(&s, &s.c);
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "f000000", ""), 0);
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "f000001", ""), 0);

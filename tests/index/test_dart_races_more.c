@@ -41,18 +41,22 @@ RACE(two_splits_same_slot) {
 }
 
 
-/* a splits a slot of a node that c has frozen, and one that c has replaced. */
+/* a splits a slot of a node that c has frozen, one that c has replaced, and one that it reads frozen. (Frozen words taken as they are.) */
 RACE(split_vs_freeze_of_parent) {
-    for (unsigned done = 0; done < 2; done++) {
+    enum { FROZEN, REPLACED, READ_FROZEN, WAYS };
+    for (unsigned way = 0; way < WAYS; way++) {
         stage s;
         set_up(&s, sim, options);
         LOAD(&s.a, SEVEN("p"));
-        start_to(&s.a, "a", FAR_OP_INSERT, "pax", "1", "dart:publish", 1);
+        if (way != READ_FROZEN)
+            start_to(&s.a, "a", FAR_OP_INSERT, "pax", "1", "dart:publish", 1);
         start_to(&s.c, "c", FAR_OP_INSERT, "ph", "2", "dart:install", 1);
-        if (done)
+        if (way == READ_FROZEN)
+            start(&s.a, "a", FAR_OP_INSERT, "pax", "1");
+        if (way == REPLACED)
             finish(&s.c, 0);
         finish(&s.a, 0);
-        if (!done)
+        if (way != REPLACED)
             finish(&s.c, 0);
         holds(&s.b, "pa pax pb pc pd pe pf pg ph ");
         is_sound(&s, &s.b);
@@ -100,16 +104,17 @@ RACE(riders_change_a_frozen_node) {
 
 /* The leaf that a updates was superseded before the node was frozen: the update must not ride on the newer one, whose leaf nobody would retire. */
 RACE(rider_of_a_superseded_update) {
-    for (unsigned kind = 0; kind < 2; kind++) {
+    static const far_op_kind kinds[] = {FAR_OP_UPDATE, FAR_OP_DELETE, FAR_OP_PUT}; /* the put comes after a delete */
+    for (unsigned kind = 0; kind < 3; kind++) {
         stage s;
         set_up(&s, sim, options);
         LOAD(&s.a, SEVEN("p"));
-        start_to(&s.a, "a", kind ? FAR_OP_DELETE : FAR_OP_UPDATE, "pc", "a", "dart:publish", 1);
-        assert_int_equal(does(&s.b, FAR_OP_UPDATE, "pc", "b"), 0);
+        start_to(&s.a, "a", kinds[kind], "pc", "a", "dart:publish", 1);
+        assert_int_equal(does(&s.b, kind == 2 ? FAR_OP_DELETE : FAR_OP_UPDATE, "pc", "b"), 0);
         start_to(&s.c, "c", FAR_OP_INSERT, "ph", "1", "dart:frozen", 1);
         finish(&s.a, 0);
         finish(&s.c, 0);
-        reads(&s.b, "pc", kind ? NULL : "a");
+        reads(&s.b, "pc", kind == 1 ? NULL : "a");
         is_sound(&s, &s.b);
         tear_down(&s);
     }
