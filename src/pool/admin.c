@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_TRIES    1000 /* while somebody else sweeps */
+#define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
 #define CLOSE_PAUSE_NS 10000
 
 
@@ -327,6 +327,29 @@ int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
     if (err >= 0)
         *usage = measured;
     return err;
+}
+
+
+typedef struct loading {
+    measuring m; /* first */
+    far_load *load;
+} loading;
+
+
+static int run_load(far_task *t, void *arg) {
+    loading *l = arg;
+    t->label = "load";
+    t->index_key = l->m.index->uid;
+    memset(l->load, 0, sizeof(*l->load));
+    if (!l->m.index->kind->load_factor)
+        return far_fail(FAR_ERR_UNSUPPORTED, "an index of kind '%s' has no slots to fill", l->m.index->kind->name);
+    return l->m.index->kind->load_factor(t, l->m.index, l->load);
+}
+
+
+int far_index_load(far_session *s, far_index *index, far_load *load) {
+    loading l = {{.index = index}, load};
+    return measure(s, &l.m, run_load);
 }
 
 

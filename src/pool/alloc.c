@@ -212,13 +212,14 @@ static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, un
     err = far_alloc_object(t, class, node, must, object, &zero);
     if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE && far_reserve_take(t, class, node, must, object))
         err = 0;
-    if (err == 0 && flags & FAR_ALLOC_ZERO && !zero)
+    if (err < 0)
+        return err;
+    if (flags & FAR_ALLOC_ZERO && !zero)
         err = far_wipe(t, object->addr, object->size);
-    if (err == 0 && flags & FAR_ALLOC_KEEP) {
+    if (err == 0 && flags & FAR_ALLOC_KEEP)
         err = far_keep(t, class, object, false);
-        if (err < 0)
-            far_free(t, index, class->type, object->addr, class->size);
-    }
+    if (err < 0)
+        far_free(t, index, class->type, object->addr, class->size);
     return err;
 }
 

@@ -206,6 +206,7 @@ bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quaranti
 
 /* Without the lock, by tasks: */
 void far_memory_free(far_session *session); /* local memory only */
+void far_memory_forget(far_task *t, far_block_id id); /* what it knew of a block that it just took anew */
 far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);

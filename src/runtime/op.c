@@ -178,9 +178,10 @@ static int run_on_index(far_task *t, void *arg) {
 }
 
 
-static void name_task(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
+static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
     t->label = labels[kind];
     t->index_key = index->uid;
+    t->index = index;
     t->stats->ops[kind] += count;
 }
 
