@@ -126,7 +126,7 @@ static const far_option_def options[] = {
     SWITCH("spec_write", 1, "write the new node in the batch that freezes the old one"),
     SWITCH("absorb", 1, "an update that lost to another write is done"),
     SWITCH("shrink", 1, "rebuild, merge and remove nodes after deletes"),
-    SWITCH("colocate", 1, "new nodes on the memory node of their parent"),
+    SWITCH("colocate", 1, "new nodes on the memory node of their parent; off: on another"),
     {"leaf_min", FAR_OPTION_NUMBER, 0, 0, 4096, NULL, "smallest leaf in bytes"},
     {"max_skip", FAR_OPTION_NUMBER, DART_SKIP_MAX, 1, DART_SKIP_MAX, NULL, "longest path that one slot compresses"},
     SWITCH("est", 1, "the express skip table: descents start near the leaf"),

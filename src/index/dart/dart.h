@@ -254,6 +254,12 @@ int dart_est_idle_hook(far_task *t, far_index *index);
 size_t dart_est_cache_bytes(far_index *index);
 
 
+/* The memory node for a new tree node whose parent's slot lies on `near`: the same, or with colocate=0 another. */
+static inline unsigned dart_place(const far_task *t, const dart_index *dart, unsigned near) {
+    return dart->colocate ? near : (near + 1) % far_task_fabric(t)->nodes;
+}
+
+
 static inline dart_index *dart_of(const far_index *index) {
     return index->state;
 }

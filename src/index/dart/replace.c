@@ -224,7 +224,7 @@ static int make_room(far_task *t, far_index *index, const dart_replace *r, dart_
     drop_made(t, index, m);
     m->type = DART_TYPE_NODE;
     m->size = size;
-    err = far_alloc(t, index, m->type, m->size, dart_of(index)->colocate ? near : FAR_NODE_ANY, 0, &m->object);
+    err = far_alloc(t, index, m->type, m->size, dart_place(t, dart_of(index), near), 0, &m->object);
     if (err == FAR_ERR_NO_MEMORY && reserve) {
         m->type = DART_TYPE_SPARE;
         m->size = spare_size();

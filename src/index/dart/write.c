@@ -168,7 +168,7 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
     far_object object;
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, dart->colocate ? near : FAR_NODE_ANY, 0, &object);
+    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, dart_place(t, dart, near), 0, &object);
     if (err < 0)
         return err;
     *node = (made_node){object.addr, depth};
