@@ -78,6 +78,7 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
 static void deleting_u64_keys_returns_the_memory(void **state) {
     (void)state;
     deleting_everything_returns_the_memory("est=0", 0, 100000);
+    deleting_everything_returns_the_memory("est=1", 0, 100000);
     deleting_everything_returns_the_memory("est=0,bucket=8", 0, 30000);
     deleting_everything_returns_the_memory("est=0,bucket=64", 0, 30000);
 }
@@ -86,6 +87,8 @@ static void deleting_u64_keys_returns_the_memory(void **state) {
 static void deleting_long_keys_returns_the_memory(void **state) {
     (void)state;
     deleting_everything_returns_the_memory("est=0", 1, 60000);
+    deleting_everything_returns_the_memory("est=1", 1, 60000);
+    deleting_everything_returns_the_memory("est=1,directory_bits=4", 1, 60000);
     deleting_everything_returns_the_memory("est=0", 2, 20000);
     deleting_everything_returns_the_memory("est=0,max_skip=3", 2, 20000);
 }
