@@ -1,5 +1,5 @@
-/* For the named interleavings of DART: a few compute nodes with a session each on one simulated pool, whose operations are started, stopped at
- * named points and resumed by hand. */
+/* For the named interleavings of DART: a few compute nodes with a session each on one simulated pool, whose operations
+ * are started, stopped at named points and resumed by hand. */
 #ifndef TESTS_INDEX_DART_RIG_H
 #define TESTS_INDEX_DART_RIG_H
 
@@ -44,7 +44,8 @@ static inline actor *actor_at(stage *s, unsigned i) {
 static inline void set_up(stage *s, const char *sim, const char *options) {
     static unsigned serial; /* a test that failed leaves its world behind */
     char uri[256];
-    snprintf(uri, sizeof(uri), "sim:name=dart%u,seed=1,faults=none,%s%s", ++serial, strstr(sim, "size=") ? "" : "size=32M,memory_nodes=2,", sim);
+    snprintf(uri, sizeof(uri), "sim:name=dart%u,seed=1,faults=none,%s%s", ++serial,
+             strstr(sim, "size=") ? "" : "size=32M,memory_nodes=2,", sim);
     memset(s, 0, sizeof(*s));
     for (unsigned i = 0; i < ACTORS; i++) {
         actor *a = actor_at(s, i);
@@ -160,7 +161,8 @@ static inline void start(actor *a, const char *name, far_op_kind kind, const cha
 
 
 /* Starts it and lets it run up to the nth time at the point. */
-static inline void start_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value, const char *point, unsigned nth) {
+static inline void start_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value,
+                            const char *point, unsigned nth) {
     start(a, name, kind, key, value);
     far_sim_stop_before(a->client, (far_sim_match){.point = point, .nth = nth});
     assert_int_equal(far_sim_run_client(a->client), FAR_SIM_STOPPED);
@@ -193,7 +195,8 @@ static inline void load(actor *a, const char *const keys[], size_t count) {
         assert_int_equal(does(a, FAR_OP_INSERT, keys[i], keys[i]), 0);
 }
 
-#define LOAD(actor, ...) load(actor, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+#define LOAD(actor, ...)                                                                                               \
+    load(actor, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
 
 static inline void reads(actor *a, const char *key, const char *value) {
@@ -220,10 +223,11 @@ static inline void holds(actor *a, const char *keys) {
 
 
 /* Every test runs with and without masked CAS, with units of 64 and 8 bytes. */
-static const char *const fabrics[] = {"masked_cas=on", "masked_cas=off", "masked_cas=on,atomic_bytes=8", "masked_cas=off,atomic_bytes=8"};
+static const char *const fabrics[] = {"masked_cas=on", "masked_cas=off", "masked_cas=on,atomic_bytes=8",
+                                      "masked_cas=off,atomic_bytes=8"};
 
 #define RACE(name)                                                                                                     \
-    static void name##_on(const char *sim, const char *options);                                                      \
+    static void name##_on(const char *sim, const char *options);                                                       \
     static void name(void **state) {                                                                                   \
         (void)state;                                                                                                   \
         for (unsigned i_ = 0; i_ < 2 * sizeof(fabrics) / sizeof(fabrics[0]); i_++)                                     \

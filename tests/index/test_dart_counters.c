@@ -1,5 +1,5 @@
-/* What DART's tree costs, by counters: round trips of each way to write, exactly, on small trees; and averages over a million keys from the root,
- * which with whole nodes are those of a plain adaptive radix tree. */
+/* What DART's tree costs, by counters: round trips of each way to write, exactly, on small trees; and averages over a
+ * million keys from the root, which with whole nodes are those of a plain adaptive radix tree. */
 #include "farindex.h"
 #include "workload/keyset.h"
 
@@ -67,18 +67,18 @@ static void each_way_to_write_takes_its_round_trips(void **state) {
     (void)state;
     rig r;
     begin(&r, "sim:size=32M,memory_nodes=2,faults=none", "est=0");
-    assert_int_equal(trips(&r, FAR_OP_INSERT, "pa"), 2);    /* root slot, CAS */
-    assert_int_equal(trips(&r, FAR_OP_GET, "pa"), 2);       /* root slot, leaf */
-    assert_int_equal(trips(&r, FAR_OP_GET, "x"), 1);        /* root slot */
-    assert_int_equal(trips(&r, FAR_OP_INSERT, "pb"), 3);    /* root slot, leaf, {WRITE node, CAS} */
-    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3);    /* root slot, node, CAS */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pa"), 2); /* root slot, CAS */
+    assert_int_equal(trips(&r, FAR_OP_GET, "pa"), 2);    /* root slot, leaf */
+    assert_int_equal(trips(&r, FAR_OP_GET, "x"), 1);     /* root slot */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pb"), 3); /* root slot, leaf, {WRITE node, CAS} */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3); /* root slot, node, CAS */
     assert_int_equal(trips(&r, FAR_OP_GET, "pc"), 3);
-    assert_int_equal(trips(&r, FAR_OP_GET, "pz"), 2);       /* no leaf, and the header came with the bucket */
-    assert_int_equal(trips(&r, FAR_OP_UPDATE, "pc"), 4);    /* get, CAS */
+    assert_int_equal(trips(&r, FAR_OP_GET, "pz"), 2);    /* no leaf, and the header came with the bucket */
+    assert_int_equal(trips(&r, FAR_OP_UPDATE, "pc"), 4); /* get, CAS */
     assert_int_equal(trips(&r, FAR_OP_DELETE, "pc"), 4);
-    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3);    /* into its TOMB */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3); /* into its TOMB */
     far_stats full = cost(&r, FAR_OP_INSERT, "pd");
-    assert_int_equal(full.round_trips, 4);                  /* root slot, node, {freeze, WRITE node}, CAS */
+    assert_int_equal(full.round_trips, 4); /* root slot, node, {freeze, WRITE node}, CAS */
     assert_int_equal(full.masked_cas, 3);
     for (const char *key = "efg"; *key; key++)
         assert_int_equal(trips(&r, FAR_OP_INSERT, (char[]){'p', *key, 0}), 3);
@@ -88,7 +88,7 @@ static void each_way_to_write_takes_its_round_trips(void **state) {
     for (const char *key = "ijklmno"; *key; key++)
         assert_int_equal(trips(&r, FAR_OP_INSERT, (char[]){'p', *key, 0}), 3);
     assert_int_equal(cost(&r, FAR_OP_INSERT, "pp").round_trips, 4);
-    assert_int_equal(trips(&r, FAR_OP_INSERT, "pq"), 3);    /* N32: the node is known by its symbol alone */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pq"), 3); /* N32: the node is known by its symbol alone */
     assert_int_equal(trips(&r, FAR_OP_INSERT, "long_way_a"), 2);
     assert_int_equal(trips(&r, FAR_OP_INSERT, "long_way_b"), 3);
     assert_int_equal(trips(&r, FAR_OP_INSERT, "long_x"), 3); /* root slot, node with its header, {WRITE node, CAS} */
@@ -103,13 +103,13 @@ static void without_its_techniques_a_replacement_takes_longer(void **state) {
         uint64_t trips;
     } ways[] = {
         {"", "est=0", 4},
-        {"", "est=0,spec_write=0", 4},                       /* {WRITE, CAS} in one batch instead */
+        {"", "est=0,spec_write=0", 4}, /* {WRITE, CAS} in one batch instead */
         {"", "est=0,spec_write=0,colocate=0", 5},
-        {",masked_cas=off", "est=0", 4},                     /* the bucket was read: CAS instead of masked CAS */
+        {",masked_cas=off", "est=0", 4}, /* the bucket was read: CAS instead of masked CAS */
         {",masked_cas=off", "est=0,masked_freeze=0,spec_write=0", 4},
-        {"", "est=0,rider=0", 7},                            /* replaced without, then the insert: root slot, node, CAS */
-        {"", "est=0,header_inline=0", 5},                    /* that the path is right must be asked for */
-        {"", "est=0,lock_free=0", 8},                        /* two headers, lock, unlock */
+        {"", "est=0,rider=0", 7},         /* replaced without, then the insert: root slot, node, CAS */
+        {"", "est=0,header_inline=0", 5}, /* that the path is right must be asked for */
+        {"", "est=0,lock_free=0", 8},     /* two headers, lock, unlock */
     };
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         rig r;
@@ -170,7 +170,8 @@ static void a_million_u64_keys_from_the_root(void **state) {
     (void)state;
     rig r;
     begin(&r, "local:2x256M", "est=0,key_size=8");
-    average first = over(&r, "u64", FAR_OP_INSERT, 0, MILLION / 2), load = over(&r, "u64", FAR_OP_INSERT, MILLION / 2, MILLION);
+    average first = over(&r, "u64", FAR_OP_INSERT, 0, MILLION / 2),
+            load = over(&r, "u64", FAR_OP_INSERT, MILLION / 2, MILLION);
     average get = over(&r, "u64", FAR_OP_GET, 0, SOME), update = over(&r, "u64", FAR_OP_UPDATE, 0, SOME);
     BETWEEN(get.trips, 4.0, 4.1);
     BETWEEN(get.read_bytes, 150, 420);
@@ -251,7 +252,8 @@ static void gets_submitted_together_share_their_round_trips(void **state) {
     assert_int_equal(far_reap(r.session, done, TOGETHER, TOGETHER), TOGETHER);
     assert_int_equal(far_session_stats_of(r.session, FAR_OP_GET, &after), 0);
     for (unsigned i = 0; i < TOGETHER; i++)
-        assert_true(ops[i].result == 0 && ops[i].value_len == ops[i].key_len && memcmp(values[i], keys[i], ops[i].key_len) == 0);
+        assert_true(ops[i].result == 0 && ops[i].value_len == ops[i].key_len &&
+                    memcmp(values[i], keys[i], ops[i].key_len) == 0);
     assert_int_equal(after.round_trips - before.round_trips, 4); /* root, p, p0..p2, leaves */
     end(&r);
 }

@@ -1,5 +1,6 @@
-/* DART: a client dies at every verb, and after every unit of every WRITE, of every way to write and of the background work that follows. What it
- * had promised is there, nothing else has changed, survivors work on with every key, and a full sweep leaves no byte lost. */
+/* DART: a client dies at every verb, and after every unit of every WRITE, of every way to write and of the background
+ * work that follows. What it had promised is there, nothing else has changed, survivors work on with every key, and a
+ * full sweep leaves no byte lost. */
 #include "verify/explore.h"
 
 #include <setjmp.h>
@@ -15,9 +16,9 @@ enum { KEYS_MAX = 20 };
 typedef struct story {
     const char *name, *options;
     far_op_kind kind;
-    const char *key;              /* that of the victim's operation */
-    const char *keys[KEYS_MAX];   /* there before; NULL-terminated */
-    const char *deleted[4];       /* deleted again before */
+    const char *key;            /* that of the victim's operation */
+    const char *keys[KEYS_MAX]; /* there before; NULL-terminated */
+    const char *deleted[4];     /* deleted again before */
 } story;
 
 
@@ -63,17 +64,20 @@ static bool is(far_session *s, far_index *index, const char *key, const char *wa
     char value[16];
     size_t length;
     int result = far_get(s, index, key, strlen(key), value, sizeof(value), &length);
-    return want ? result == 0 && length == strlen(want) && memcmp(value, want, length) == 0 : result == FAR_ERR_NOT_FOUND;
+    return want ? result == 0 && length == strlen(want) && memcmp(value, want, length) == 0
+                : result == FAR_ERR_NOT_FOUND;
 }
 
 
 static int survive(far_session *s, far_index *index, void *ctx) {
     const story *st = ctx;
-    const char *before = st->kind == FAR_OP_INSERT ? NULL : "old", *after = st->kind == FAR_OP_DELETE ? NULL : "new value";
+    const char *before = st->kind == FAR_OP_INSERT ? NULL : "old",
+               *after = st->kind == FAR_OP_DELETE ? NULL : "new value";
     if (!is(s, index, st->key, before) && !is(s, index, st->key, after))
         return -1;
     for (unsigned i = 0; i < KEYS_MAX && st->keys[i]; i++)
-        if (strcmp(st->keys[i], st->key) != 0 && !is(s, index, st->keys[i], was_deleted(st, st->keys[i]) ? NULL : "old"))
+        if (strcmp(st->keys[i], st->key) != 0 &&
+            !is(s, index, st->keys[i], was_deleted(st, st->keys[i]) ? NULL : "old"))
             return -1;
     if (far_put(s, index, st->key, strlen(st->key), "then", 4) < 0 || !is(s, index, st->key, "then"))
         return -1;
@@ -95,11 +99,24 @@ static const story stories[] = {
     {"split that leaves a chain of nodes", "max_skip=2", FAR_OP_INSERT, "long_path_xyz", {"long_path_a"}, {0}},
     {"key that is the beginning of another", "", FAR_OP_INSERT, "pa", {"path", "q"}, {0}},
     {"insert into a full node", "", FAR_OP_INSERT, "ph", {"pa", "pb", "pc", "pd", "pe", "pf", "pg"}, {0}},
-    {"insert into a full node without rider and speculation", "rider=0,spec_write=0,colocate=0", FAR_OP_INSERT, "ph",
-     {"pa", "pb", "pc", "pd", "pe", "pf", "pg"}, {0}},
-    {"insert into a node full of deleted keys", "", FAR_OP_INSERT, "ph", {"pa", "pb", "pc", "pd", "pe", "pf", "pg"}, {"pb", "pc", "pd"}},
-    {"insert into a full bucket of many", "bucket=8", FAR_OP_INSERT, "pp",
-     {"p\x10", "p\x12", "p\x14", "p\x16", "p\x18", "p\x1a", "p\x1c", "p\x1e", "pq", "ps"}, {0}},
+    {"insert into a full node without rider and speculation",
+     "rider=0,spec_write=0,colocate=0",
+     FAR_OP_INSERT,
+     "ph",
+     {"pa", "pb", "pc", "pd", "pe", "pf", "pg"},
+     {0}},
+    {"insert into a node full of deleted keys",
+     "",
+     FAR_OP_INSERT,
+     "ph",
+     {"pa", "pb", "pc", "pd", "pe", "pf", "pg"},
+     {"pb", "pc", "pd"}},
+    {"insert into a full bucket of many",
+     "bucket=8",
+     FAR_OP_INSERT,
+     "pp",
+     {"p\x10", "p\x12", "p\x14", "p\x16", "p\x18", "p\x1a", "p\x1c", "p\x1e", "pq", "ps"},
+     {0}},
     {"update", "", FAR_OP_UPDATE, "pa", {"pa", "pb"}, {0}},
     {"delete", "", FAR_OP_DELETE, "pa", {"pa", "pb", "pc"}, {0}},
     {"delete that merges a node into its parent", "", FAR_OP_DELETE, "pa", {"pa", "pb", "q"}, {0}},
@@ -114,8 +131,16 @@ static void explore_all(const char *sim, const char *est) {
         story st = stories[i];
         char options[128];
         snprintf(options, sizeof(options), "%s%s%s", est, *st.options ? "," : "", st.options);
-        far_explore e = {.kind = "dart", .options = options, .sim = sim, .prepare = prepare, .victim = victim, .survive = survive,
-                         .every_unit = true, .sweep = true, .ctx = &st, .out = stderr};
+        far_explore e = {.kind = "dart",
+                         .options = options,
+                         .sim = sim,
+                         .prepare = prepare,
+                         .victim = victim,
+                         .survive = survive,
+                         .every_unit = true,
+                         .sweep = true,
+                         .ctx = &st,
+                         .out = stderr};
         far_explore_result result;
         assert_int_equal(far_explore_run(&e, &result), 0);
         if (result.problems)

@@ -192,7 +192,7 @@ static void load_two_levels(stage *s) {
 /* No entry of a new length comes to be before everybody removes under it. (Filling without waiting for two epochs.) */
 EST_RACE(adjust_active_before_fill) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=2");
+    set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
     dart_node x = node_at(&s.a, "abca", 3);
     assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
@@ -218,7 +218,7 @@ EST_RACE(adjust_active_before_fill) {
 /* b is in the middle of an operation, with the list as it was: the adjuster waits. (The same.) */
 EST_RACE(adjust_waits_for_the_pinned) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=2");
+    set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
     dart_node x = node_at(&s.a, "abca", 3);
     start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:install", 1);
@@ -238,7 +238,7 @@ EST_RACE(adjust_waits_for_the_pinned) {
 /* The adjuster dies; another takes over the lock and starts over. (The lock of a dead owner is respected.) */
 EST_RACE(adjuster_dies) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=2");
+    set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
     assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
     far_sim_kill(s.a.pool->fabric);

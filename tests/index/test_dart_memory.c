@@ -28,7 +28,8 @@ static size_t make_key(unsigned shape, uint64_t n, char *key) {
         return 8;
     }
     if (shape == 1)
-        return (size_t)sprintf(key, "com.host%u.www/user%llu", (unsigned)(mixed >> 60), (unsigned long long)(mixed >> 20 & 0xfffff));
+        return (size_t)sprintf(key, "com.host%u.www/user%llu", (unsigned)(mixed >> 60),
+                               (unsigned long long)(mixed >> 20 & 0xfffff));
     memset(key, 'a', 64); /* beginnings of each other */
     return (size_t)sprintf(key + n % 60, "%x", (unsigned)(n / 60)) + n % 60;
 }
@@ -65,8 +66,8 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
     assert_int_equal(usage.keys, 0);
     uint64_t left = used_now(s, pool);
     if (left > empty + empty / 100 + full / 1000)
-        fail_msg("%s, keys %u: %llu bytes when empty, %llu when full, %llu after deleting all", options, shape, (unsigned long long)empty,
-                 (unsigned long long)full, (unsigned long long)left);
+        fail_msg("%s, keys %u: %llu bytes when empty, %llu when full, %llu after deleting all", options, shape,
+                 (unsigned long long)empty, (unsigned long long)full, (unsigned long long)left);
     assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
     far_index_close(index);
     far_session_close(s);
@@ -77,6 +78,7 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
 static void deleting_u64_keys_returns_the_memory(void **state) {
     (void)state;
     deleting_everything_returns_the_memory("est=0", 0, 100000);
+    deleting_everything_returns_the_memory("est=1", 0, 100000);
     deleting_everything_returns_the_memory("est=0,bucket=8", 0, 30000);
     deleting_everything_returns_the_memory("est=0,bucket=64", 0, 30000);
 }
@@ -85,6 +87,8 @@ static void deleting_u64_keys_returns_the_memory(void **state) {
 static void deleting_long_keys_returns_the_memory(void **state) {
     (void)state;
     deleting_everything_returns_the_memory("est=0", 1, 60000);
+    deleting_everything_returns_the_memory("est=1", 1, 60000);
+    deleting_everything_returns_the_memory("est=1,directory_bits=4", 1, 60000);
     deleting_everything_returns_the_memory("est=0", 2, 20000);
     deleting_everything_returns_the_memory("est=0,max_skip=3", 2, 20000);
 }
@@ -92,7 +96,8 @@ static void deleting_long_keys_returns_the_memory(void **state) {
 
 /* ---- A full pool ---- */
 
-/* Fills the pool with values of falling sizes until none of 8 bytes fits. Keys f0, f1 ...: far from those of the test. */
+/* Fills the pool with values of falling sizes until none of 8 bytes fits. Keys f0, f1 ...: far from those of the test.
+ */
 static unsigned fill(actor *a) {
     static const size_t sizes[] = {60000, 8000, 1000, 200, 24, 8};
     static char value[60000];
@@ -108,8 +113,8 @@ static unsigned fill(actor *a) {
     return n;
 }
 
-#define SMALL "size=4M,memory_nodes=1,"
-#define SEVEN(p) p "a", p "b", p "c", p "d", p "e", p "f", p "g"
+#define SMALL         "size=4M,memory_nodes=1,"
+#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
 #define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
 
 
@@ -143,8 +148,8 @@ static uint64_t atomics_of(actor *a) {
 }
 
 
-/* Nodes are full, and there is memory for leaves but at last not for a larger node: nothing is frozen, and nothing changes. (Memory taken
- * after the freeze.) */
+/* Nodes are full, and there is memory for leaves but at last not for a larger node: nothing is frozen, and nothing
+ * changes. (Memory taken after the freeze.) */
 RACE(A34_full_pool_during_freeze) {
     stage s;
     char text[128];
@@ -205,8 +210,8 @@ static int run_hog(far_task *t, void *arg) {
 }
 
 
-/* Somebody has died with a node frozen when the pool becomes full: whoever needs the node finishes that from the reserve. (Without the
- * reserve.) */
+/* Somebody has died with a node frozen when the pool becomes full: whoever needs the node finishes that from the
+ * reserve. (Without the reserve.) */
 RACE(A34b_full_pool_helper) {
     stage s;
     char text[128];

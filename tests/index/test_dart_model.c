@@ -1,5 +1,5 @@
-/* DART against the ordered reference: small alphabets (deep prefixes, keys that begin others, NULs), all operations, values of all sizes, for every
- * switch, bucket size and skip; the tree is checked after every phase. */
+/* DART against the ordered reference: small alphabets (deep prefixes, keys that begin others, NULs), all operations,
+ * values of all sizes, for every switch, bucket size and skip; the tree is checked after every phase. */
 #include "farindex.h"
 #include "runtime/random.h"
 #include "verify/model.h"
@@ -63,7 +63,9 @@ static void end(run *r) {
 /* With two letters: NUL and 0xff; with more, bytes around them. Long keys are runs of one letter with a tail. */
 static size_t make_key(run *r, uint8_t *key) {
     static const uint8_t some[] = {0, 255, 'a', 1};
-    size_t length = 1 + far_random_below(&r->random, far_random_chance(&r->random, 1, 10) ? r->longest : r->longest < 7 ? r->longest : 7);
+    size_t length = 1 + far_random_below(&r->random, far_random_chance(&r->random, 1, 10) ? r->longest
+                                                     : r->longest < 7                     ? r->longest
+                                                                                          : 7);
     for (size_t i = 0; i < length; i++) {
         unsigned letter = (unsigned)far_random_below(&r->random, r->letters);
         key[i] = i > 7 && i + 4 < length ? 'm' : r->letters <= 4 ? some[letter] : (uint8_t)(letter * 257 / r->letters);
@@ -77,7 +79,8 @@ static size_t make_value(run *r) {
     size_t length = sizes[far_random_below(&r->random, far_random_chance(&r->random, 1, 50) ? 8 : 6)];
     for (size_t i = 0; i < length && i < 64; i++)
         r->value[i] = (uint8_t)far_random_next(&r->random);
-    memset(r->value + (length < 64 ? length : 64), (int)far_random_below(&r->random, 256), length < 64 ? 0 : length - 64);
+    memset(r->value + (length < 64 ? length : 64), (int)far_random_below(&r->random, 256),
+           length < 64 ? 0 : length - 64);
     return length;
 }
 
@@ -145,7 +148,8 @@ static void everything_is_the_same(run *r) {
     same_range(r, NULL, 0, NULL, 0, 0);
     for (unsigned i = 0; i < 30; i++) {
         size_t from_len = make_key(r, from), to_len = make_key(r, to);
-        same_range(r, from, from_len, i % 3 ? to : NULL, i % 3 ? to_len : 0, i % 2 ? 1 + far_random_below(&r->random, 40) : 0);
+        same_range(r, from, from_len, i % 3 ? to : NULL, i % 3 ? to_len : 0,
+                   i % 2 ? 1 + far_random_below(&r->random, 40) : 0);
     }
     assert_int_equal(far_index_check(r->session, r->index, fail_at_problem, NULL), 0);
     assert_int_equal(far_index_usage(r->session, r->index, &usage), 0);
@@ -170,10 +174,22 @@ static void same_as_the_model(const char *options, unsigned letters, size_t long
 
 static void every_switch_gives_the_same_results(void **state) {
     (void)state;
-    static const char *const switches[] = {"est=0", "est=1", "est=1,one_fingerprint=1", "est=0,hashed_nodes=0", "est=0,lock_free=0",
-                                           "est=0,header_inline=0", "est=0,masked_freeze=0", "est=0,rider=0", "est=0,spec_write=0",
-                                           "est=0,absorb=0", "est=0,shrink=0", "est=0,colocate=0", "est=0,leaf_min=128",
-                                           "est=1,express_cache=0", "est=1,adjust=0", "est=1,est_update=0"};
+    static const char *const switches[] = {"est=0",
+                                           "est=1",
+                                           "est=1,one_fingerprint=1",
+                                           "est=0,hashed_nodes=0",
+                                           "est=0,lock_free=0",
+                                           "est=0,header_inline=0",
+                                           "est=0,masked_freeze=0",
+                                           "est=0,rider=0",
+                                           "est=0,spec_write=0",
+                                           "est=0,absorb=0",
+                                           "est=0,shrink=0",
+                                           "est=0,colocate=0",
+                                           "est=0,leaf_min=128",
+                                           "est=1,express_cache=0",
+                                           "est=1,adjust=0",
+                                           "est=1,est_update=0"};
     for (unsigned i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
         same_as_the_model(switches[i], 2, 40, 700);
         same_as_the_model(switches[i], 90, 3, 1200);
@@ -183,8 +199,9 @@ static void every_switch_gives_the_same_results(void **state) {
 
 static void every_bucket_size_and_skip(void **state) {
     (void)state;
-    static const char *const shapes[] = {"est=0,bucket=8", "est=0,bucket=16", "est=0,bucket=32", "est=0,bucket=64", "est=1,bucket=8",
-                                         "est=1,bucket=64", "est=0,max_skip=1", "est=0,max_skip=15", "est=1,max_skip=1"};
+    static const char *const shapes[] = {"est=0,bucket=8",   "est=0,bucket=16",   "est=0,bucket=32",
+                                         "est=0,bucket=64",  "est=1,bucket=8",    "est=1,bucket=64",
+                                         "est=0,max_skip=1", "est=0,max_skip=15", "est=1,max_skip=1"};
     for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         same_as_the_model(shapes[i], 256, 3, 2500);
         same_as_the_model(shapes[i], 3, 200, 1000);

@@ -1,14 +1,16 @@
-/* DART in the simulator: splits, riders, absorption, torn reads, scans over changing nodes, and full pools. As test_dart_races.c. */
+/* DART in the simulator: splits, riders, absorption, torn reads, scans over changing nodes, and full pools. As
+ * test_dart_races.c. */
 #include "dart_rig.h"
 #include "index/dart/dart.h"
 #include "pool/epoch.h"
 #include "runtime/session.h"
 
-#define SEVEN(p) p "a", p "b", p "c", p "d", p "e", p "f", p "g"
+#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
 #define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
 
 
-/* a has read the leaf that it will split when it is deleted: the delete must not come back. (Split without comparing the word.) */
+/* a has read the leaf that it will split when it is deleted: the delete must not come back. (Split without comparing
+ * the word.) */
 RACE(leaf_split_vs_delete) {
     for (unsigned order = 0; order < 2; order++) {
         stage s;
@@ -41,7 +43,8 @@ RACE(two_splits_same_slot) {
 }
 
 
-/* a splits a slot of a node that c has frozen, one that c has replaced, and one that it reads frozen. (Frozen words taken as they are.) */
+/* a splits a slot of a node that c has frozen, one that c has replaced, and one that it reads frozen. (Frozen words
+ * taken as they are.) */
 RACE(split_vs_freeze_of_parent) {
     enum { FROZEN, REPLACED, READ_FROZEN, WAYS };
     for (unsigned way = 0; way < WAYS; way++) {
@@ -102,7 +105,8 @@ RACE(riders_change_a_frozen_node) {
 }
 
 
-/* The leaf that a updates was superseded before the node was frozen: the update must not ride on the newer one, whose leaf nobody would retire. */
+/* The leaf that a updates was superseded before the node was frozen: the update must not ride on the newer one, whose
+ * leaf nobody would retire. */
 RACE(rider_of_a_superseded_update) {
     static const far_op_kind kinds[] = {FAR_OP_UPDATE, FAR_OP_DELETE, FAR_OP_PUT}; /* the put comes after a delete */
     for (unsigned kind = 0; kind < 3; kind++) {
@@ -140,7 +144,8 @@ RACE(absorb_after_delete) {
 }
 
 
-/* The leaf moved below a split: it was not superseded, the update must be made. (Absorbing whatever took the leaf's place.) */
+/* The leaf moved below a split: it was not superseded, the update must be made. (Absorbing whatever took the leaf's
+ * place.) */
 RACE(absorb_vs_leaf_split) {
     stage s;
     set_up(&s, sim, options);
@@ -154,7 +159,8 @@ RACE(absorb_vs_leaf_split) {
 }
 
 
-/* The lines of a bucket are read in reverse while keys are added: a key that is there is found, one that comes twice is not added twice. */
+/* The lines of a bucket are read in reverse while keys are added: a key that is there is found, one that comes twice is
+ * not added twice. */
 RACE(torn_bucket_read) {
     stage s;
     (void)options; /* from the root, so that the READ is known: the second one */
@@ -180,7 +186,8 @@ RACE(torn_bucket_read) {
 }
 
 
-/* Half of a node is frozen: its other slots are still written, and what is written there is in the new node. (Contents taken from before.) */
+/* Half of a node is frozen: its other slots are still written, and what is written there is in the new node. (Contents
+ * taken from before.) */
 RACE(freeze_half_then_insert_other_slot) {
     stage s;
     set_up(&s, sim, options);
@@ -242,7 +249,8 @@ RACE(scan_over_merge) {
 }
 
 
-/* The parent of a node is not known, as after an express jump: it is found along the node's own prefix, wherever that hangs by now. */
+/* The parent of a node is not known, as after an express jump: it is found along the node's own prefix, wherever that
+ * hangs by now. */
 typedef struct switch_job {
     far_index *index;
     const char *key;

@@ -1,5 +1,6 @@
-/* DART on real threads: 8 of them with 64 operations in flight each, on a hot key, on keys of one node that come and go, and on all keys. What is
- * left is what the last operations on each key said; meant to run under the address and thread sanitizers. */
+/* DART on real threads: 8 of them with 64 operations in flight each, on a hot key, on keys of one node that come and
+ * go, and on all keys. What is left is what the last operations on each key said; meant to run under the address and
+ * thread sanitizers. */
 #include "farindex.h"
 #include "runtime/random.h"
 #include "runtime/sanitizer.h"
@@ -70,7 +71,8 @@ static bool is_right(worker *w, slot *s) {
     unsigned number, n;
     int result = s->op.result;
     if (s->op.kind == FAR_OP_GET && result == 0 &&
-        (s->op.value_len != sizeof(s->value) || s->value[1] != s->value[0] || s->value[2] != s->value[0] || s->value[3] != s->value[0]))
+        (s->op.value_len != sizeof(s->value) || s->value[1] != s->value[0] || s->value[2] != s->value[0] ||
+         s->value[3] != s->value[0]))
         return false;
     if (strcmp(s->key, "hot") == 0)
         return result == 0;

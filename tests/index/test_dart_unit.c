@@ -1,4 +1,5 @@
-/* DART's bits and pure functions: words, size codes, geometry, hashing into buckets, choice of types, order of symbols. */
+/* DART's bits and pure functions: words, size codes, geometry, hashing into buckets, choice of types, order of symbols.
+ */
 #include "index/dart/dart.h"
 #include "runtime/random.h"
 
@@ -19,7 +20,8 @@ static void words_give_back_what_was_packed(void **state) {
     for (unsigned symbol = 0; symbol <= 256; symbol++)
         for (unsigned len = 0; len <= 255; len += 51) {
             uint64_t leaf = dart_leaf_word(symbol, len, addr);
-            assert_true(dart_is_leaf(leaf) && !dart_is_inner(leaf) && !dart_is_tomb(leaf) && !dart_is_empty(leaf) && !dart_is_frozen(leaf));
+            assert_true(dart_is_leaf(leaf) && !dart_is_inner(leaf) && !dart_is_tomb(leaf) && !dart_is_empty(leaf) &&
+                        !dart_is_frozen(leaf));
             assert_int_equal(dart_word_symbol(leaf), symbol);
             assert_int_equal(dart_word_len(leaf), len);
             assert_int_equal(dart_word_addr(leaf), addr);
@@ -28,7 +30,8 @@ static void words_give_back_what_was_packed(void **state) {
         }
     for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
         uint64_t word = dart_word(77, 200, type, addr);
-        assert_true(dart_is_inner(word) && dart_word_type(word) == type && dart_word_symbol(word) == 77 && dart_word_len(word) == 200);
+        assert_true(dart_is_inner(word) && dart_word_type(word) == type && dart_word_symbol(word) == 77 &&
+                    dart_word_len(word) == 200);
     }
 }
 
@@ -38,7 +41,8 @@ static void tombs_keep_their_symbol_and_are_not_empty(void **state) {
     assert_true(dart_is_empty(0) && dart_is_empty(DART_FROZEN) && !dart_is_tomb(0) && !dart_is_tomb(DART_FROZEN));
     for (unsigned symbol = 0; symbol <= 256; symbol++) {
         uint64_t tomb = dart_tomb(symbol);
-        assert_true(dart_is_tomb(tomb) && !dart_is_empty(tomb) && !dart_is_child(tomb) && !dart_is_leaf(tomb) && !dart_is_inner(tomb));
+        assert_true(dart_is_tomb(tomb) && !dart_is_empty(tomb) && !dart_is_child(tomb) && !dart_is_leaf(tomb) &&
+                    !dart_is_inner(tomb));
         assert_int_equal(dart_word_symbol(tomb), symbol);
     }
 }
@@ -88,7 +92,8 @@ static void nodes_have_the_sizes_of_the_design(void **state) {
     assert_int_equal(dart_header_bytes(7), 16);
     assert_int_equal(dart_header_bytes(256), 264);
     dart_header header = {dart_header_word(4095, DART_N256, true)};
-    assert_true(dart_header_depth(&header) == 4095 && dart_header_type(&header) == DART_N256 && dart_header_spare(&header));
+    assert_true(dart_header_depth(&header) == 4095 && dart_header_type(&header) == DART_N256 &&
+                dart_header_spare(&header));
     for (unsigned i = 0; i < 4; i++)
         for (dart_node_type type = DART_N4; type < DART_N256; type++) {
             unsigned slots = dart_node_slots(type, bucket_sizes[i]), capacity = dart_capacity(type);
@@ -126,7 +131,8 @@ static void random_children(far_random *random, unsigned count, dart_children *c
 }
 
 
-/* Whatever the children: every bucket fits, nothing smaller would do, the image holds each child in its place without gaps. */
+/* Whatever the children: every bucket fits, nothing smaller would do, the image holds each child in its place without
+ * gaps. */
 static void the_chosen_type_holds_all_children(void **state) {
     (void)state;
     far_random random;
@@ -136,7 +142,8 @@ static void the_chosen_type_holds_all_children(void **state) {
         dart_index dart = {.bucket = bucket_sizes[round % 4]};
         dart_children children;
         random_children(&random, (unsigned)far_random_below(&random, 258), &children);
-        dart_node_type type = dart_choose_type(&dart, &children, false), purged = dart_choose_type(&dart, &children, true);
+        dart_node_type type = dart_choose_type(&dart, &children, false),
+                       purged = dart_choose_type(&dart, &children, true);
         assert_true(dart_fits(&dart, type, &children) && purged >= type && dart_fits(&dart, purged, &children));
         assert_true(type == DART_N4 || !dart_fits(&dart, type - 1, &children));
         assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, dart.bucket));
@@ -158,7 +165,8 @@ static void the_chosen_type_holds_all_children(void **state) {
 static void a_search_gives_the_symbol_or_the_lowest_empty_slot(void **state) {
     (void)state;
     dart_index dart = {.bucket = 16};
-    uint64_t slots[7] = {dart_leaf_word('a', 1, 16), dart_tomb('b'), dart_leaf_word(DART_SYMBOL_END, 1, 32), 0, 0, 0, 0};
+    uint64_t slots[7] = {
+        dart_leaf_word('a', 1, 16), dart_tomb('b'), dart_leaf_word(DART_SYMBOL_END, 1, 32), 0, 0, 0, 0};
     dart_view view = {{16, DART_N8, 0}, 0, 7, slots, NULL, true};
     assert_int_equal(dart_view_search(&dart, &view, 'a'), 0);
     assert_int_equal(dart_view_search(&dart, &view, 'b'), 1);
@@ -194,8 +202,8 @@ static void hash_bits_are_disjoint(void **state) {
     (void)state;
     for (unsigned bit = 0; bit < 64; bit++) {
         uint64_t hash = 1ull << bit;
-        unsigned parts = (dart_hash_directory(hash, 16) != 0) + (dart_hash_fingerprint(hash) != 0) + (dart_hash_main(hash) != 0) +
-                         (dart_hash_group(hash, 20) != 0);
+        unsigned parts = (dart_hash_directory(hash, 16) != 0) + (dart_hash_fingerprint(hash) != 0) +
+                         (dart_hash_main(hash) != 0) + (dart_hash_group(hash, 20) != 0);
         assert_int_equal(parts, bit >= 19 ? 1 : 0);
     }
     uint64_t word = dart_directory_word(7, 4096);

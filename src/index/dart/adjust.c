@@ -337,10 +337,12 @@ static int finish(far_task *t, far_index *index) {
 
 
 /* est_update=off: the table is built once, after the load, which is over when the first get comes. */
-static int build_once(far_task *t, far_index *index) {
+int dart_est_build_once(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     const dart_list *list = dart_est_list(est);
     filling fill = {.count = list->lookup_count};
+    if (est->update || est->adjust.filled || !atomic_load_explicit(&est->adjust.read_from, memory_order_relaxed))
+        return 0;
     memcpy(fill.lengths, list->lookup, sizeof(fill.lengths));
     int more = fill_some(t, index, &fill);
     est->adjust.filled = more == 0;
@@ -351,13 +353,9 @@ static int build_once(far_task *t, far_index *index) {
 int dart_est_adjust(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     dart_adjust *a = &est->adjust;
-    if (!est->update && !a->filled && atomic_load_explicit(&a->read_from, memory_order_relaxed))
-        return build_once(t, index);
-    if (!est->adjusting && a->phase == DART_ADJUST_IDLE)
-        return 0;
     switch (a->phase) {
     case DART_ADJUST_IDLE:
-        return begin(t, index);
+        return est->adjusting ? begin(t, index) : 0;
     case DART_ADJUST_PUBLISHED:
         if (has_waited(t, a))
             a->phase = DART_ADJUST_FILL;

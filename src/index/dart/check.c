@@ -1,5 +1,5 @@
-/* walk, check and usage: tours in slices, each under its own pin, so that they hold nobody back. A slice ends at a place, where the next one
- * begins. */
+/* walk, check and usage: tours in slices, each under its own pin, so that they hold nobody back. A slice ends at a
+ * place, where the next one begins. */
 #include "index/dart/lock.h"
 #include "index/dart/tour.h"
 #include "pool/epoch.h"
@@ -67,7 +67,8 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
 static int walk_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     (void)t, (void)item;
     if (dart_header_spare(view->header))
-        return far_walk_object(ctx, index, DART_TYPE_SPARE, view->node.addr, dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
+        return far_walk_object(ctx, index, DART_TYPE_SPARE, view->node.addr,
+                               dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
     return far_walk_object(ctx, index, DART_TYPE_NODE, view->node.addr, dart_node_size(dart_of(index), &view->node));
 }
 
@@ -96,14 +97,16 @@ static int tell_gap(far_task *t, const dart_view *view, unsigned slot, far_repor
     uint64_t word; /* a slot behind it was assigned when it was EMPTY: allowed only while they were read */
     int err = far_read_word(t, dart_slot_addr(&view->node, slot), &word);
     if (err >= 0 && dart_is_empty(word))
-        far_report_problem(report, "node %#llx: slot %u is empty before one that is not", (unsigned long long)view->node.addr, slot);
+        far_report_problem(report, "node %#llx: slot %u is empty before one that is not",
+                           (unsigned long long)view->node.addr, slot);
     return err;
 }
 
 
 static int check_bucket(far_task *t, far_index *index, const dart_view *view, unsigned bucket, far_report *report) {
     const dart_index *dart = dart_of(index);
-    unsigned count = dart_bucket_slots(view->node.type, dart->bucket), buckets = dart_buckets(view->node.type, dart->bucket);
+    unsigned count = dart_bucket_slots(view->node.type, dart->bucket),
+             buckets = dart_buckets(view->node.type, dart->bucket);
     uint8_t seen[DART_NODE_SLOTS_MAX] = {0};
     int empty = -1, err = 0;
     for (unsigned i = bucket * count; err >= 0 && i < (bucket + 1) * count; i++) {
@@ -114,12 +117,14 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
             continue;
         }
         if (view->node.type == DART_N256 ? symbol != i : dart_bucket_of(symbol, buckets) != bucket || seen[symbol])
-            far_report_problem(report, "node %#llx: symbol %u stands in slot %u", (unsigned long long)view->node.addr, symbol, i);
+            far_report_problem(report, "node %#llx: symbol %u stands in slot %u", (unsigned long long)view->node.addr,
+                               symbol, i);
         seen[symbol] = 1;
         if (view->node.type != DART_N256 && empty >= 0)
             err = tell_gap(t, view, (unsigned)empty, report);
         if (dart_is_child(word) && dart_is_leaf(word) && dart_word_len(word) == 0)
-            far_report_problem(report, "node %#llx: slot %u names a leaf of no size", (unsigned long long)view->node.addr, i);
+            far_report_problem(report, "node %#llx: slot %u names a leaf of no size",
+                               (unsigned long long)view->node.addr, i);
     }
     return err;
 }
@@ -129,8 +134,10 @@ static int check_node(far_task *t, far_index *index, const dart_view *view, cons
     far_report *report = ctx;
     const dart_header *above = item ? item->above : NULL;
     unsigned depth = above ? dart_header_depth(above) : 0;
-    if (above && (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != item->symbol))
-        far_report_problem(report, "node %#llx: its prefix does not go on that of the node above", (unsigned long long)view->node.addr);
+    if (above &&
+        (memcmp(above->prefix, view->header->prefix, depth) != 0 || view->header->prefix[depth] != item->symbol))
+        far_report_problem(report, "node %#llx: its prefix does not go on that of the node above",
+                           (unsigned long long)view->node.addr);
     if (!item) /* the root: nobody freezes it */
         for (unsigned i = 0; i < view->count; i++)
             if (dart_is_frozen(view->slots[i]))
@@ -147,13 +154,15 @@ static int check_leaf(far_task *t, far_index *index, const dart_item *leaf, void
     unsigned depth = dart_header_depth(leaf->above), klen = dart_leaf_klen(leaf->image[0]);
     far_bytes key = {leaf->image + 1, klen};
     if (klen < depth || memcmp(key.data, leaf->above->prefix, depth) != 0 || dart_symbol(key, depth) != leaf->symbol)
-        far_report_problem(ctx, "leaf %#llx: its key does not belong to its slot", (unsigned long long)dart_word_addr(leaf->word));
+        far_report_problem(ctx, "leaf %#llx: its key does not belong to its slot",
+                           (unsigned long long)dart_word_addr(leaf->word));
     return 0;
 }
 
 
 int dart_check(far_task *t, far_index *index, far_report *report) {
-    slices s = {.tour = {.reads = DART_READ_KEYS, .node = check_node, .ctx = report}, .leaf = check_leaf, .ctx = report};
+    slices s = {
+        .tour = {.reads = DART_READ_KEYS, .node = check_node, .ctx = report}, .leaf = check_leaf, .ctx = report};
     int err = each_slice(t, index, &s);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(report, "%s", far_last_error());

@@ -1,5 +1,6 @@
-/* DART: a lock-free two-layer hashed radix tree for far memory. After the paper "DART" (a lock-free two-layer hashed radix tree for disaggregated
- * memory); README.md tells the protocol on one page, and what differs and why. Here: options, create, open, close. */
+/* DART: a lock-free two-layer hashed radix tree for far memory. After the paper "DART" (a lock-free two-layer hashed
+ * radix tree for disaggregated memory); README.md tells the protocol on one page, and what differs and why. Here:
+ * options, create, open, close. */
 #include "index/dart/dart.h"
 #include "runtime/error.h"
 
@@ -34,7 +35,8 @@ static int dart_create(far_task *t, far_index *index) {
     memcpy(&super.hash_seed, index->secret, sizeof(super.hash_seed));
     if (err < 0 || (err = alloc_zeroed(t, index, DART_TYPE_NODE, bytes, &super.root)) < 0)
         return err;
-    if (!index->options[DART_OPTION_LOCK_FREE] && (err = alloc_zeroed(t, index, DART_TYPE_LOCKS, DART_LOCKS * 8, &super.locks)) < 0)
+    if (!index->options[DART_OPTION_LOCK_FREE] &&
+        (err = alloc_zeroed(t, index, DART_TYPE_LOCKS, DART_LOCKS * 8, &super.locks)) < 0)
         return err;
     if (index->options[DART_OPTION_EST] && (err = dart_est_create(t, index, &super)) < 0)
         return err;
@@ -70,7 +72,8 @@ static int dart_open(far_task *t, far_index *index) {
     far_read(t, index->descriptor, &dart->super, sizeof(dart->super));
     int err = far_wait(t);
     const dart_super *super = &dart->super;
-    if (err >= 0 && (super->magic != DART_MAGIC || super->bucket != (uint64_t)index->options[DART_OPTION_BUCKET] || super->root == 0))
+    if (err >= 0 && (super->magic != DART_MAGIC || super->bucket != (uint64_t)index->options[DART_OPTION_BUCKET] ||
+                     super->root == 0))
         err = far_fail(FAR_ERR_CORRUPT, "index '%s': its descriptor is broken", index->name);
     dart->root = super->root;
     dart->locks = super->locks;
@@ -110,7 +113,8 @@ static size_t dart_cache_bytes(far_index *index) {
 }
 
 
-#define SWITCH(option, initial, help) {option, FAR_OPTION_BOOL, initial, 0, 1, NULL, help}
+#define SWITCH(option, initial, help)                                                                                  \
+    { option, FAR_OPTION_BOOL, initial, 0, 1, NULL, help }
 
 static const far_option_def options[] = {
     {"bucket", FAR_OPTION_NUMBER, 16, 8, 64, NULL, "slots of a bucket, a power of two"},
@@ -122,13 +126,14 @@ static const far_option_def options[] = {
     SWITCH("spec_write", 1, "write the new node in the batch that freezes the old one"),
     SWITCH("absorb", 1, "an update that lost to another write is done"),
     SWITCH("shrink", 1, "rebuild, merge and remove nodes after deletes"),
-    SWITCH("colocate", 1, "new nodes on the memory node of their parent"),
+    SWITCH("colocate", 1, "new nodes on the memory node of their parent; off: on another"),
     {"leaf_min", FAR_OPTION_NUMBER, 0, 0, 4096, NULL, "smallest leaf in bytes"},
     {"max_skip", FAR_OPTION_NUMBER, DART_SKIP_MAX, 1, DART_SKIP_MAX, NULL, "longest path that one slot compresses"},
     SWITCH("est", 1, "the express skip table: descents start near the leaf"),
     SWITCH("est_update", 1, "off: the skip table is not kept up to date by writes"),
     SWITCH("adjust", 1, "choose the prefix lengths of the skip table at run time"),
-    {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL, "bytes of the cache of skip table entries, at most"},
+    {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
+     "bytes of the cache of skip table entries, at most"},
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
     {"directory_bits", FAR_OPTION_NUMBER, 16, 0, 16, NULL, "log2 of the size of the skip table's directory"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),

@@ -34,7 +34,7 @@ typedef struct dart_index { /* of an open index */
     size_t max_key;
     bool hashed_nodes, lock_free, header_inline, masked_freeze, rider, spec_write, absorb, shrink, colocate;
     unsigned leaf_min, max_skip;
-    dart_super super; /* as it was at open; its words of the skip table change */
+    dart_super super;     /* as it was at open; its words of the skip table change */
     struct dart_est *est; /* NULL: every descent starts at the root */
 } dart_index;
 
@@ -47,9 +47,9 @@ typedef struct dart_node { /* a reference to an inner node */
 /* Where a descent may start: a candidate of the skip table, to be verified by its header. */
 typedef struct dart_start {
     dart_node node;
-    unsigned length;    /* of the prefix under which it is registered */
-    far_addr entry;     /* address of the EST slot; 0: from the express cache */
-    uint64_t word;      /* of that slot */
+    unsigned length; /* of the prefix under which it is registered */
+    far_addr entry;  /* address of the EST slot; 0: from the express cache */
+    uint64_t word;   /* of that slot */
 } dart_start;
 
 #define DART_STARTS_MAX 8u
@@ -65,8 +65,8 @@ typedef struct dart_probe {
 
 typedef struct dart_step { /* a node on the path, and the slot that was followed, or at which it ended */
     dart_node node;
-    far_addr slot; /* 0: there is none (bucket full) */
-    uint64_t word; /* as read */
+    far_addr slot;  /* 0: there is none (bucket full) */
+    uint64_t word;  /* as read */
     uint32_t claim; /* RDWC: of the batch at or after whose posting the word stood in a linked node */
 } dart_step;
 
@@ -78,19 +78,24 @@ typedef struct dart_path {
 /* What was read of a node. */
 typedef struct dart_view {
     dart_node node;
-    unsigned first, count;      /* which slots */
-    uint64_t *slots;            /* their words */
-    const dart_header *header;  /* NULL: not read */
-    bool whole;                 /* all slots */
+    unsigned first, count;     /* which slots */
+    uint64_t *slots;           /* their words */
+    const dart_header *header; /* NULL: not read */
+    bool whole;                /* all slots */
 } dart_view;
 
 typedef enum {
-    DART_FOUND,    /* leaf; its slot is that of the last step */
-    DART_ABSENT,   /* no slot with its symbol in the last node of the path: slot of the last step is EMPTY, TOMB, or 0 */
+    DART_FOUND,  /* leaf; its slot is that of the last step */
+    DART_ABSENT, /* no slot with its symbol in the last node of the path: slot of the last step is EMPTY, TOMB, or 0 */
     DART_DIVERGED, /* at depth `split` inside the child of the slot of step `at` */
 } dart_outcome;
 
-typedef enum { DART_SEEK_VALUE, DART_SEEK_UPDATE, DART_SEEK_DELETE, DART_SEEK_PLACE } dart_seek; /* PLACE: insert and put */
+typedef enum {
+    DART_SEEK_VALUE,
+    DART_SEEK_UPDATE,
+    DART_SEEK_DELETE,
+    DART_SEEK_PLACE
+} dart_seek; /* PLACE: insert and put */
 
 typedef enum {
     DART_STAGE_PROBE,      /* ask the skip table */
@@ -104,30 +109,30 @@ typedef enum {
     DART_STAGE_DONE
 } dart_stage;
 
-/* LOCATE (find.c): the descent to a key, as a machine, so that many can share their batches: put adds the READs of the next step to the
- * batch; take looks at what came. The current node is always *fresh*: read in this operation from a slot of a live or fresh node, or
- * proven live itself. Frozen words of a fresh node are good to read. */
+/* LOCATE (find.c): the descent to a key, as a machine, so that many can share their batches: put adds the READs of the
+ * next step to the batch; take looks at what came. The current node is always *fresh*: read in this operation from a
+ * slot of a live or fresh node, or proven live itself. Frozen words of a fresh node are good to read. */
 typedef struct dart_find {
     far_bytes key;
     dart_seek seek;
     dart_stage stage;
     dart_path path;
-    dart_node node;      /* current */
-    unsigned known;      /* so many bytes of the key are proven to be the prefix of the path */
+    dart_node node; /* current */
+    unsigned known; /* so many bytes of the key are proven to be the prefix of the path */
     unsigned start_depth;
-    dart_view view;      /* of the current node */
-    dart_node asked;     /* stage HEADER: whose */
+    dart_view view;  /* of the current node */
+    dart_node asked; /* stage HEADER: whose */
     dart_header *evidence;
-    bool to_root;        /* the skip table was no help */
-    int used;            /* the candidate from which it went on; -1: the root */
+    bool to_root; /* the skip table was no help */
+    int used;     /* the candidate from which it went on; -1: the root */
     bool stale[DART_STARTS_MAX];
     dart_probe probe;
     dart_view candidates[DART_STARTS_MAX];
-    uint64_t *leaf;      /* image of the leaf read last */
+    uint64_t *leaf; /* image of the leaf read last */
     uint64_t leaf_word;
     dart_outcome outcome;
-    unsigned at, split;  /* DART_DIVERGED */
-    far_bytes other;     /* DART_DIVERGED: the evidence, a key or prefix below that slot */
+    unsigned at, split;   /* DART_DIVERGED */
+    far_bytes other;      /* DART_DIVERGED: the evidence, a key or prefix below that slot */
     uint32_t mark, claim; /* RDWC: of the last batch; of the one at or after whose posting the result was true */
 } dart_find;
 
@@ -148,7 +153,8 @@ typedef struct dart_children {
 dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged);
 bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children *children);
 /* Image of a node; buffer has room for dart_node_bytes. */
-void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare, const dart_children *children, void *image);
+void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
+                const dart_children *children, void *image);
 unsigned dart_lcp(far_bytes a, far_bytes b);
 bool dart_header_is(const dart_header *header, const dart_node *node);
 
@@ -178,19 +184,19 @@ typedef struct dart_rider { /* a change of one slot that goes with the replaceme
 
 typedef struct dart_replace {
     dart_node node;
-    far_bytes prefix;       /* of the node */
+    far_bytes prefix; /* of the node */
     bool has_parent;
-    dart_step parent;       /* the node above and its slot, if known */
-    const dart_view *view;  /* what was read of it lately; may be NULL */
+    dart_step parent;      /* the node above and its slot, if known */
+    const dart_view *view; /* what was read of it lately; may be NULL */
     dart_rider rider;
-    bool begun;             /* slots of it were seen frozen: it must be finished, from the reserve if need be */
-    bool carried;           /* out: the rider's change was made */
-    bool removed;           /* out: the node had no child, and its slot in the parent is a TOMB now */
-    uint32_t mark;          /* out: RDWC's, of the batch that did it */
+    bool begun;    /* slots of it were seen frozen: it must be finished, from the reserve if need be */
+    bool carried;  /* out: the rider's change was made */
+    bool removed;  /* out: the node had no child, and its slot in the parent is a TOMB now */
+    uint32_t mark; /* out: RDWC's, of the batch that did it */
 } dart_replace;
 
-/* REPLACE: freezes the node and puts another, its only child, or a TOMB in its place. When it returns 0 the node is not linked any more.
- * FAR_ERR_NO_MEMORY: no change was made to what the tree holds. */
+/* REPLACE: freezes the node and puts another, its only child, or a TOMB in its place. When it returns 0 the node is not
+ * linked any more. FAR_ERR_NO_MEMORY: no change was made to what the tree holds. */
 int dart_replace_node(far_task *t, far_index *index, dart_replace *r);
 /* The slot above a node, by a descent along its prefix: 1, 0 (it is not linked any more), or an error. */
 int dart_find_parent(far_task *t, far_index *index, const dart_node *node, far_bytes prefix, dart_step *parent);
@@ -210,38 +216,48 @@ int dart_usage(far_task *t, far_index *index, far_usage *usage);
 
 /* ---- The express skip table: est_*.c, express.c, adjust.c ----
  *
- * All of them are called with a pin. The EST is a hint, except that a committed entry never names a node that was given to far_retire (E1):
- * so the tree calls dart_est_remove before it retires an inner node. */
+ * All of them are called with a pin. The EST is a hint, except that a committed entry never names a node that was given
+ * to far_retire (E1): so the tree calls dart_est_remove before it retires an inner node. */
 
-/* In create: allocates the directory (and what else), fills in super->directory, list, directory_bits. Super is written afterwards. */
+/* In create: allocates the directory (and what else), fills in super->directory, list, directory_bits. Super is written
+ * afterwards. */
 int dart_est_create(far_task *t, far_index *index, dart_super *super);
 /* In open: sets dart->est when the index has a skip table (super->directory[0] != 0). */
 int dart_est_open(far_task *t, far_index *index);
 void dart_est_close(far_index *index);
 
-/* LOCATE step 1. The first question (probe zeroed): the chosen lengths below len(key); after an answer that did not help: all shorter ones
- * (below probe->below) at once. ask puts READs into the batch: 1: wait, then take the answer; 0: probe->starts is filled in already (from
- * the express cache; perhaps none); negative: error. Lengths l < len(key) and l + delta <= len(key) only. */
+/* LOCATE step 1. The first question (probe zeroed): the chosen lengths below len(key); after an answer that did not
+ * help: all shorter ones (below probe->below) at once. ask puts READs into the batch: 1: wait, then take the answer; 0:
+ * probe->starts is filled in already (from the express cache; perhaps none); negative: error. Lengths l < len(key) and
+ * l + delta <= len(key) only. */
 int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe);
-int dart_est_answer(far_task *t, far_index *index, far_bytes key, dart_probe *probe); /* 1: ask once more (wait, answer again); 0 */
+int dart_est_answer(far_task *t, far_index *index, far_bytes key,
+                    dart_probe *probe); /* 1: ask once more (wait, answer again); 0 */
 /* Both together, with the wait. Returns how many starts. */
 int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max);
-/* The descent f has ended: f->used is the start of f->probe from which it succeeded (-1: the root), f->path what it met, f->stale[i] says
- * that starts[i] named a dead or wrong node. For tags, counters, the choice of the first length. May spawn repair. */
+/* The descent f has ended: f->used is the start of f->probe from which it succeeded (-1: the root), f->path what it
+ * met, f->stale[i] says that starts[i] named a dead or wrong node. For tags, counters, the choice of the first length.
+ * May spawn repair. */
 void dart_est_repair(far_task *t, far_index *index, const dart_find *f);
 
-/* A node was linked: by a split (lengths in (parent_depth, depth]; entries that named the lower node are overwritten) or by REPLACE.
- * Background upkeep, under the pin of t; the prefix is that of the node, node->depth bytes. */
+/* A node was linked: by a split (lengths in (parent_depth, depth]; entries that named the lower node are overwritten)
+ * or by REPLACE. Background upkeep, under the pin of t; the prefix is that of the node, node->depth bytes. */
 void dart_est_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, far_bytes prefix);
 /* A node was unlinked and is about to be retired: no entry names it when this returns 0. */
 int dart_est_remove(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
 
-int dart_est_walk(far_task *t, far_index *index, far_walk *walk);        /* unpinned */
-int dart_est_check(far_task *t, far_index *index, far_report *report);   /* unpinned */
-int dart_est_usage(far_task *t, far_index *index, far_usage *usage);     /* unpinned */
+int dart_est_walk(far_task *t, far_index *index, far_walk *walk);      /* unpinned */
+int dart_est_check(far_task *t, far_index *index, far_report *report); /* unpinned */
+int dart_est_usage(far_task *t, far_index *index, far_usage *usage);   /* unpinned */
 int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int dart_est_idle_hook(far_task *t, far_index *index);
 size_t dart_est_cache_bytes(far_index *index);
+
+
+/* The memory node for a new tree node whose parent's slot lies on `near`: the same, or with colocate=0 another. */
+static inline unsigned dart_place(const far_task *t, const dart_index *dart, unsigned near) {
+    return dart->colocate ? near : (near + 1) % far_task_fabric(t)->nodes;
+}
 
 
 static inline dart_index *dart_of(const far_index *index) {

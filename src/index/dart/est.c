@@ -178,8 +178,13 @@ int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
 
 
 int dart_est_idle_hook(far_task *t, far_index *index) {
-    if (!dart_est_of(index))
+    const dart_est *est = dart_est_of(index);
+    if (!est)
         return 0;
-    int tidy = dart_est_tidy(t, index), adjust = tidy < 0 ? tidy : dart_est_adjust(t, index);
-    return adjust < 0 ? adjust : tidy | adjust;
+    int more = dart_est_tidy(t, index), next = 0;
+    if (more >= 0 && (next = dart_est_build_once(t, index)) >= 0 && est->adjusting) {
+        more |= next;
+        next = dart_est_adjust(t, index);
+    }
+    return more < 0 ? more : next < 0 ? next : more | next;
 }

@@ -263,7 +263,8 @@ int dart_est_read_list(far_task *t, far_index *index); /* the newest list become
 
 /* ---- adjust.c ---- */
 void dart_est_sample(dart_est *est, far_bytes key);
-int dart_est_adjust(far_task *t, far_index *index); /* a step; 1: there is more */
+int dart_est_build_once(far_task *t, far_index *index); /* est_update=off; 1: there is more */
+int dart_est_adjust(far_task *t, far_index *index); /* a step, by one task at a time; 1: there is more */
 /* Sets out for these lookup lengths, whatever the keys are; steps follow. 0: somebody else is at it. */
 int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count);
 

@@ -1,5 +1,5 @@
-/* LOCATE: the descent to a key. A step is a batch of READs; nothing negative is concluded before exact evidence (the header of a node, or the
- * key of a leaf) covers the path. */
+/* LOCATE: the descent to a key. A step is a batch of READs; nothing negative is concluded before exact evidence (the
+ * header of a node, or the key of a leaf) covers the path. */
 #include "index/dart/dart.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -10,7 +10,8 @@
 
 
 int dart_corrupt(const far_index *index, const char *what, far_addr addr) {
-    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what, (unsigned long long)addr);
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what,
+                    (unsigned long long)addr);
 }
 
 
@@ -57,17 +58,22 @@ static int restart(const far_index *index, dart_find *f) {
 
 /* ---- Reading nodes ---- */
 
-/* Puts the READs of the slots in which the symbol may stand. With the header when it comes for nothing, or when it is wanted. */
-static int put_view(far_task *t, const far_index *index, const dart_node *node, const dart_find *f, bool with_header, dart_view *view) {
+/* Puts the READs of the slots in which the symbol may stand. With the header when it comes for nothing, or when it is
+ * wanted. */
+static int put_view(far_task *t, const far_index *index, const dart_node *node, const dart_find *f, bool with_header,
+                    dart_view *view) {
     const dart_index *dart = dart_of(index);
     unsigned header = dart_header_bytes(node->depth);
     bool one_bucket = dart_buckets(node->type, dart->bucket) == 1 && node->type != DART_N256;
-    bool inlined = !dart->hashed_nodes || (dart->header_inline && one_bucket && (header <= HEADER_WITH_BUCKET || with_header));
+    bool inlined =
+        !dart->hashed_nodes || (dart->header_inline && one_bucket && (header <= HEADER_WITH_BUCKET || with_header));
     *view = (dart_view){.node = *node};
     dart_slot_range(dart, node->type, dart_symbol(f->key, node->depth), &view->first, &view->count);
-    if (node->type == DART_N256 && f->seek == DART_SEEK_DELETE) { /* some neighbours tell whether the node has become empty */
+    if (node->type == DART_N256 &&
+        f->seek == DART_SEEK_DELETE) { /* some neighbours tell whether the node has become empty */
         view->first -= view->first % dart->bucket;
-        view->count = view->first + dart->bucket <= DART_NODE_SLOTS_MAX ? dart->bucket : DART_NODE_SLOTS_MAX - view->first;
+        view->count =
+            view->first + dart->bucket <= DART_NODE_SLOTS_MAX ? dart->bucket : DART_NODE_SLOTS_MAX - view->first;
     }
     if (!dart->hashed_nodes) {
         view->first = 0;
@@ -78,7 +84,8 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
     if (!image)
         return no_memory();
     view->slots = (uint64_t *)(image + header);
-    /* A candidate of another length, with the same fingerprint, has another depth than it seems: the READ may go beyond the node. */
+    /* A candidate of another length, with the same fingerprint, has another depth than it seems: the READ may go beyond
+     * the node. */
     unsigned flags = f->stage == DART_STAGE_CANDIDATES && header > 8 ? FAR_VERB_UNPROVEN : 0;
     if (inlined) {
         far_read(t, node->addr, image, header + 8ull * view->count);
@@ -150,8 +157,8 @@ static int done(dart_find *f, dart_outcome outcome) {
 }
 
 
-/* `other` is a key or prefix below the slot that was followed last, and parts from the key at `split`. The deepest node above that is on the
- * key's path. */
+/* `other` is a key or prefix below the slot that was followed last, and parts from the key at `split`. The deepest node
+ * above that is on the key's path. */
 static int diverged(const far_index *index, dart_find *f, far_bytes other, unsigned split) {
     if (split < f->start_depth)
         return restart(index, f);
@@ -229,8 +236,8 @@ static int take_bucket(far_task *t, far_index *index, dart_find *f) {
 }
 
 
-/* The deepest candidate that is alive and on the key's path. Its contents count from now on: an unfrozen slot proves that it was linked while
- * this READ was under way. */
+/* The deepest candidate that is alive and on the key's path. Its contents count from now on: an unfrozen slot proves
+ * that it was linked while this READ was under way. */
 static int take_candidates(far_task *t, far_index *index, dart_find *f) {
     int best = -1;
     for (unsigned i = 0; i < f->probe.count; i++) {
@@ -267,7 +274,8 @@ static int take_header(far_task *t, far_index *index, dart_find *f) {
         f->stage = DART_STAGE_BUCKET;
         return 0;
     }
-    f->known = f->asked.depth; /* that of the node where the descent ended: a child beyond the end of the key cannot match */
+    f->known =
+        f->asked.depth; /* that of the node where the descent ended: a child beyond the end of the key cannot match */
     return done(f, DART_ABSENT);
 }
 
@@ -276,9 +284,11 @@ static int take_leaf(far_task *t, far_index *index, dart_find *f) {
     unsigned code = dart_word_len(f->leaf_word);
     uint64_t used = dart_leaf_used(f->leaf[0]);
     far_bytes key = {f->leaf + 1, dart_leaf_klen(f->leaf[0])};
-    if (key.length > dart_of(index)->max_key || used > dart_leaf_bytes(code, f->leaf[0]) || dart_leaf_vlen(f->leaf[0]) > FAR_VALUE_MAX)
+    if (key.length > dart_of(index)->max_key || used > dart_leaf_bytes(code, f->leaf[0]) ||
+        dart_leaf_vlen(f->leaf[0]) > FAR_VALUE_MAX)
         return dart_corrupt(index, "leaf", dart_word_addr(f->leaf_word));
-    if (code == DART_SIZE_CODE_LONG && f->stage == DART_STAGE_LEAF && f->seek == DART_SEEK_VALUE && used > DART_CHUNK_READ) {
+    if (code == DART_SIZE_CODE_LONG && f->stage == DART_STAGE_LEAF && f->seek == DART_SEEK_VALUE &&
+        used > DART_CHUNK_READ) {
         uint64_t *whole = far_scratch(t, (used + 7) / 8 * 8);
         if (!whole)
             return no_memory();

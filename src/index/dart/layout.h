@@ -6,32 +6,41 @@
  *                   inner child: len = skip, child depth = depth + 1 + skip; type 1..6
  *                   leaf child:  len = size code of the leaf; type 7, or 0 for the key that ends at this node (END)
  *                   EMPTY: all 0 but F. TOMB: a leaf word with g = 0 and len = 1
- *   inner node    header: u16 {depth 12 | type 3 << 12 | spare << 15}, full prefix, zeros to a multiple of 8; then slots
- *   leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
- *   descriptor    dart_super, one per index; EST words at the end of this file
+ *   inner node    header: u16 {depth 12 | type 3 << 12 | spare << 15}, full prefix, zeros to a multiple of 8; then
+ * slots leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value descriptor    dart_super, one per
+ * index; EST words at the end of this file
  *
- * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of c-1 slots, a larger
- * one c/B buckets of B slots; N256 has 257 slots by position (byte b -> b, END -> 256). */
+ * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of
+ * c-1 slots, a larger one c/B buckets of B slots; N256 has 257 slots by position (byte b -> b, END -> 256). */
 #ifndef FAR_INDEX_DART_LAYOUT_H
 #define FAR_INDEX_DART_LAYOUT_H
 
 #include "index/index.h"
 #include "pool/superblock.h"
 
-enum { DART_TYPE_SUPER, DART_TYPE_NODE, DART_TYPE_SPARE, DART_TYPE_LEAF, DART_TYPE_LOCKS, DART_TYPE_EST_DIRECTORY,
-       DART_TYPE_EST_SEGMENT, DART_TYPE_LIST, DART_TYPES };
+enum {
+    DART_TYPE_SUPER,
+    DART_TYPE_NODE,
+    DART_TYPE_SPARE,
+    DART_TYPE_LEAF,
+    DART_TYPE_LOCKS,
+    DART_TYPE_EST_DIRECTORY,
+    DART_TYPE_EST_SEGMENT,
+    DART_TYPE_LIST,
+    DART_TYPES
+};
 
 typedef enum { DART_END_LEAF, DART_N4, DART_N8, DART_N16, DART_N32, DART_N64, DART_N256, DART_LEAF } dart_node_type;
 
-#define DART_SYMBOL_END 256u
-#define DART_KEY_MAX 4095u
-#define DART_SKIP_MAX 255u
+#define DART_SYMBOL_END     256u
+#define DART_KEY_MAX        4095u
+#define DART_SKIP_MAX       255u
 #define DART_NODE_SLOTS_MAX 257u
-#define DART_CHUNK_READ 4104u      /* of a leaf with size code 255: the first READ, which holds any key */
+#define DART_CHUNK_READ     4104u /* of a leaf with size code 255: the first READ, which holds any key */
 #define DART_SIZE_CODE_LONG 255u
-#define DART_LEAF_HEADER 8u
+#define DART_LEAF_HEADER    8u
 
-#define DART_FROZEN (1ull << 44)
+#define DART_FROZEN       (1ull << 44)
 #define DART_GRANULE_MASK ((1ull << 44) - 1)
 
 
@@ -112,7 +121,8 @@ static inline uint64_t dart_tomb(unsigned symbol) {
 }
 
 
-/* The same child in a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child gets a new skip. */
+/* The same child in a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child
+ * gets a new skip. */
 static inline uint64_t dart_word_moved(uint64_t word, unsigned symbol, unsigned skip) {
     far_addr addr = dart_word_addr(word);
     return dart_is_leaf(word) ? dart_leaf_word(symbol, dart_word_len(word), addr)
@@ -161,7 +171,8 @@ static inline dart_node_type dart_header_type(const dart_header *header) {
 }
 
 
-static inline bool dart_header_spare(const dart_header *header) { /* it lies in an object of the reserve, DART_TYPE_SPARE */
+static inline bool
+dart_header_spare(const dart_header *header) { /* it lies in an object of the reserve, DART_TYPE_SPARE */
     return header->word >> 15;
 }
 
@@ -248,19 +259,19 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 
 /* ---- The descriptor of an index ---- */
 
-#define DART_MAGIC 0x31747261647261ull
-#define DART_STRIPES_MAX 16u /* the directory lies on so many memory nodes at most */
-#define DART_LOCKS 4096u /* words, with lock_free=0 */
+#define DART_MAGIC       0x31747261647261ull
+#define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
+#define DART_LOCKS       4096u /* words, with lock_free=0 */
 
 typedef struct dart_super {
     uint64_t magic;
     uint32_t bucket, directory_bits; /* D: 2^D directory words; 0: there is no skip table */
     uint64_t hash_seed;
-    uint64_t root;                   /* address: N256 of depth 0, for ever */
-    uint64_t locks;                  /* address of the lock words of lock_free=0; else 0 */
+    uint64_t root;                        /* address: N256 of depth 0, for ever */
+    uint64_t locks;                       /* address of the lock words of lock_free=0; else 0 */
     uint64_t directory[DART_STRIPES_MAX]; /* addresses: word i lies in stripe i % their number; none: no skip table */
-    uint64_t list;                   /* word: the current dart_list; changed by CAS */
-    uint64_t adjuster;               /* word: who adjusts the list, see dart_adjuster */
+    uint64_t list;                        /* word: the current dart_list; changed by CAS */
+    uint64_t adjuster;                    /* word: who adjusts the list, see dart_adjuster */
     uint64_t unused[9];
 } dart_super;
 
@@ -279,12 +290,12 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
  *   list word       low bits of the list's generation 20 << 44 | g of the list
  *   adjuster word   client 14 | generation 16 << 14; 0 = free */
 
-#define DART_EST_BUCKET 8u
+#define DART_EST_BUCKET      8u
 #define DART_EST_GROUP_BYTES 192u
-#define DART_EST_READ_BYTES 128u
-#define DART_EST_DELTA_MAX 127u
-#define DART_EST_TENTATIVE (1ull << 45)
-#define DART_LIST_MAX 16u
+#define DART_EST_READ_BYTES  128u
+#define DART_EST_DELTA_MAX   127u
+#define DART_EST_TENTATIVE   (1ull << 45)
+#define DART_LIST_MAX        16u
 
 typedef struct dart_list {
     uint64_t generation;

@@ -1,17 +1,19 @@
-/* lock_free=0 emulates a design with a lock per node, to measure what its absence saves: writers take a lock word that belongs to the node, and
- * give it back. What is written is still published by CAS, so nothing rests on the lock, and that of a dead client is simply taken over. */
+/* lock_free=0 emulates a design with a lock per node, to measure what its absence saves: writers take a lock word that
+ * belongs to the node, and give it back. What is written is still published by CAS, so nothing rests on the lock, and
+ * that of a dead client is simply taken over. */
 #include "index/dart/lock.h"
 #include "index/dart/write.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
 
-#define ASK_EVERY 4  /* attempts between two looks at the holder */
-#define AT_ONCE 512u /* lock words read together */
+#define ASK_EVERY 4    /* attempts between two looks at the holder */
+#define AT_ONCE   512u /* lock words read together */
 
 
 static uint64_t lock_word(far_task *t) {
-    return (uint64_t)far_task_client(t) | (uint64_t)far_task_generation(t) << 14 | (uint64_t)far_task_number(t) << 30 | 1ull << 63;
+    return (uint64_t)far_task_client(t) | (uint64_t)far_task_generation(t) << 14 | (uint64_t)far_task_number(t) << 30 |
+           1ull << 63;
 }
 
 
@@ -42,7 +44,8 @@ static int take_lock(far_task *t, far_addr addr, uint64_t mine) {
 }
 
 
-int dart_write_locked(far_task *t, far_index *index, dart_write *w, int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
+int dart_write_locked(far_task *t, far_index *index, dart_write *w,
+                      int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
     const dart_index *dart = dart_of(index);
     if (dart->lock_free || w->find.path.count == 0)
         return apply_one(t, index, w);

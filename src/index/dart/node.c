@@ -57,7 +57,8 @@ bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children 
     if (type == DART_N256)
         return true;
     for (unsigned i = 0; i < children->count; i++)
-        if (++filled[dart_bucket_of(dart_word_symbol(children->words[i]), buckets)] > dart_bucket_slots(type, dart->bucket))
+        if (++filled[dart_bucket_of(dart_word_symbol(children->words[i]), buckets)] >
+            dart_bucket_slots(type, dart->bucket))
             return false;
     return true;
 }
@@ -73,9 +74,11 @@ dart_node_type dart_choose_type(const dart_index *dart, const dart_children *chi
 }
 
 
-void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare, const dart_children *children, void *image) {
+void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
+                const dart_children *children, void *image) {
     dart_header *header = image;
-    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, slots = dart_node_slots(type, dart->bucket), depth = (unsigned)prefix.length;
+    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, slots = dart_node_slots(type, dart->bucket),
+             depth = (unsigned)prefix.length;
     uint64_t *words = (uint64_t *)((char *)image + dart_header_bytes(depth));
     memset(image, 0, dart_header_bytes(depth) + 8ull * slots);
     header->word = dart_header_word(depth, type, spare);

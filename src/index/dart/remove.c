@@ -1,5 +1,5 @@
-/* delete: one CAS turns the slot into a TOMB, which keeps its symbol (rule W). Nodes with few children left are rebuilt, merged into their
- * parent's slot or removed in the background. */
+/* delete: one CAS turns the slot into a TOMB, which keeps its symbol (rule W). Nodes with few children left are
+ * rebuilt, merged into their parent's slot or removed in the background. */
 #include "index/dart/write.h"
 
 #include <string.h>
@@ -24,7 +24,8 @@ static bool may_shrink(const dart_index *dart, const dart_view *view) {
 static bool should_shrink(const dart_index *dart, const dart_view *view) {
     unsigned left = count_children(view->slots, view->count);
     return left <= 1 || (dart_buckets(view->node.type, dart->bucket) > 1 || view->node.type == DART_N256
-                             ? 4 * left <= dart_capacity(view->node.type) : false);
+                             ? 4 * left <= dart_capacity(view->node.type)
+                             : false);
 }
 
 

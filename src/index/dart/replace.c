@@ -1,5 +1,6 @@
-/* REPLACE: grow, shrink, purge, merge, remove and help, all one procedure. A node is frozen slot by slot; from its final contents anybody can
- * build what comes in its place; one CAS of the parent's slot decides whose version counts. */
+/* REPLACE: grow, shrink, purge, merge, remove and help, all one procedure. A node is frozen slot by slot; from its
+ * final contents anybody can build what comes in its place; one CAS of the parent's slot decides whose version counts.
+ */
 #include "index/dart/dart.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -8,9 +9,9 @@
 
 typedef struct made { /* what takes the node's place */
     far_object object;
-    unsigned type;      /* of the object: DART_TYPE_NODE or _SPARE; addr 0: there is none */
+    unsigned type; /* of the object: DART_TYPE_NODE or _SPARE; addr 0: there is none */
     uint64_t size;
-    void *image;        /* as written, or to be */
+    void *image; /* as written, or to be */
     uint64_t bytes;
     bool written;
 } made;
@@ -18,10 +19,14 @@ typedef struct made { /* what takes the node's place */
 typedef struct frozen { /* the final contents */
     uint64_t *words;
     unsigned count;
-    bool spare;         /* the node lies in an object of the reserve */
+    bool spare; /* the node lies in an object of the reserve */
 } frozen;
 
-typedef enum { REPLACED, AGAIN, ABOVE } verdict; /* done, by us or others; look for the parent again; the parent is frozen: it first */
+typedef enum {
+    REPLACED,
+    AGAIN,
+    ABOVE
+} verdict; /* done, by us or others; look for the parent again; the parent is frozen: it first */
 
 
 static int no_memory(void) {
@@ -55,7 +60,8 @@ typedef struct ascent { /* the search for the slot above a node: a descent along
 
 static int put_parent(far_task *t, const far_index *index, ascent *a) {
     a->view = (dart_view){.node = a->above};
-    dart_slot_range(dart_of(index), a->above.type, dart_symbol(a->prefix, a->above.depth), &a->view.first, &a->view.count);
+    dart_slot_range(dart_of(index), a->above.type, dart_symbol(a->prefix, a->above.depth), &a->view.first,
+                    &a->view.count);
     if (!(a->view.slots = far_scratch(t, 8ull * a->view.count)))
         return no_memory();
     far_read(t, dart_slot_addr(&a->above, a->view.first), a->view.slots, 8ull * a->view.count);
@@ -169,8 +175,10 @@ static int freeze(far_task *t, far_index *index, const dart_replace *r, frozen *
 
 /* ---- Contents ---- */
 
-/* The children, with the rider's change if it still applies. *purged: there were TOMBs. Returns whether the rider applies. */
-static bool gather(const uint64_t *words, unsigned count, const dart_rider *rider, dart_children *children, bool *purged) {
+/* The children, with the rider's change if it still applies. *purged: there were TOMBs. Returns whether the rider
+ * applies. */
+static bool gather(const uint64_t *words, unsigned count, const dart_rider *rider, dart_children *children,
+                   bool *purged) {
     bool applies = rider->what == DART_RIDE_INSERT;
     children->count = 0;
     *purged = false;
@@ -216,7 +224,7 @@ static int make_room(far_task *t, far_index *index, const dart_replace *r, dart_
     drop_made(t, index, m);
     m->type = DART_TYPE_NODE;
     m->size = size;
-    err = far_alloc(t, index, m->type, m->size, dart_of(index)->colocate ? near : FAR_NODE_ANY, 0, &m->object);
+    err = far_alloc(t, index, m->type, m->size, dart_place(t, dart_of(index), near), 0, &m->object);
     if (err == FAR_ERR_NO_MEMORY && reserve) {
         m->type = DART_TYPE_SPARE;
         m->size = spare_size();
@@ -230,7 +238,8 @@ static int make_room(far_task *t, far_index *index, const dart_replace *r, dart_
 
 
 /* Builds the image; what was written before is good when it is the same. */
-static int build(far_task *t, far_index *index, const dart_replace *r, dart_node_type type, const dart_children *children, made *m) {
+static int build(far_task *t, far_index *index, const dart_replace *r, dart_node_type type,
+                 const dart_children *children, made *m) {
     uint64_t bytes = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);
     void *image = far_scratch(t, bytes);
     if (!image)
@@ -256,8 +265,8 @@ static dart_node_type guess_type(const dart_index *dart, const dart_replace *r, 
 }
 
 
-/* Memory before the first freeze: in a full pool nothing is begun, unless somebody has frozen the node already. Speculation: all slots were
- * seen lately, so the new node is written in the batch that freezes the old one. */
+/* Memory before the first freeze: in a full pool nothing is begun, unless somebody has frozen the node already.
+ * Speculation: all slots were seen lately, so the new node is written in the batch that freezes the old one. */
 static int prepare(far_task *t, far_index *index, const dart_replace *r, dart_children *children, made *m) {
     const dart_index *dart = dart_of(index);
     bool whole = r->view && r->view->whole;
@@ -280,8 +289,8 @@ static int prepare(far_task *t, far_index *index, const dart_replace *r, dart_ch
 /* ---- After it ---- */
 
 /* The parent's slot will say this. A node of several children is built in *m. */
-static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *f, dart_children *children, made *m, uint64_t *word,
-                  bool *applies, bool *full) {
+static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *f, dart_children *children, made *m,
+                  uint64_t *word, bool *applies, bool *full) {
     const dart_index *dart = dart_of(index);
     unsigned symbol = dart_word_symbol(r->parent.word), skip = dart_word_len(r->parent.word);
     bool purged;
@@ -319,7 +328,7 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
 
 /* ---- Afterwards ---- */
 
-typedef struct tidy { /* what the winner does in the background; the prefix follows */
+typedef struct tidy {   /* what the winner does in the background; the prefix follows */
     dart_node old, new; /* new.addr 0: none */
     bool spare;
     unsigned parent_depth;
@@ -342,7 +351,8 @@ static void run_tidy(far_task *t, far_index *index, void *arg) {
 }
 
 
-static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word, const made *m) {
+static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word,
+                    const made *m) {
     size_t bytes = sizeof(tidy) + r->node.depth;
     tidy *job = far_scratch(t, bytes);
     if (!job)
@@ -357,7 +367,8 @@ static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const 
 
 
 /* Puts what was decided into the parent's slot. */
-static int install(far_task *t, far_index *index, dart_replace *r, const frozen *f, uint64_t word, made *m, verdict *verdict) {
+static int install(far_task *t, far_index *index, dart_replace *r, const frozen *f, uint64_t word, made *m,
+                   verdict *verdict) {
     uint64_t seen, expected = r->parent.word;
     int err;
     bool uses = m->object.addr && dart_is_inner(word) && dart_word_addr(word) == m->object.addr;
@@ -365,7 +376,8 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
         drop_made(t, index, m);
     if (uses && !m->written) {
         far_write(t, m->object.addr, m->image, m->bytes);
-        if ((far_addr_node(m->object.addr) != far_addr_node(r->parent.slot) || !dart_of(index)->colocate) && (err = far_wait(t)) < 0)
+        if ((far_addr_node(m->object.addr) != far_addr_node(r->parent.slot) || !dart_of(index)->colocate) &&
+            (err = far_wait(t)) < 0)
             return err;
     }
     far_point(t, "dart:install");
@@ -438,14 +450,16 @@ int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
     for (unsigned tries = 0;; tries++) {
         dart_replace *now = upwards ? &up : r;
         far_scratch_mark mark = far_scratch_here(t);
-        if ((err = attempt(t, index, now, upwards ? &theirs : &mine, &verdict)) < 0 || (verdict == REPLACED && !upwards))
+        if ((err = attempt(t, index, now, upwards ? &theirs : &mine, &verdict)) < 0 ||
+            (verdict == REPLACED && !upwards))
             break;
         if (verdict == ABOVE) {
             if (now->parent.node.depth == 0) {
                 err = dart_corrupt(index, "root", now->parent.node.addr);
                 break;
             }
-            up = (dart_replace){.node = now->parent.node, .prefix = {r->prefix.data, now->parent.node.depth}, .begun = true};
+            up = (dart_replace){
+                .node = now->parent.node, .prefix = {r->prefix.data, now->parent.node.depth}, .begun = true};
             drop_made(t, index, &theirs);
             upwards = true;
         } else if (upwards && verdict == REPLACED) {

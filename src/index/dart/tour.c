@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#define NODES_AT_ONCE 32
+#define NODES_AT_ONCE  32
 #define LEAVES_AT_ONCE 128
-#define BYTES_AT_ONCE (256u << 10)
-#define AHEAD_MAX 256u
+#define BYTES_AT_ONCE  (256u << 10)
+#define AHEAD_MAX      256u
 
 /* Children that a node of a type usually has: how far to look ahead. */
 static const unsigned usual_children[] = {1, 2, 5, 11, 20, 40, 128, 1};
@@ -18,12 +18,14 @@ static int no_memory(void) {
 
 
 bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
-    return dart_word_len(word) != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key && dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
+    return dart_word_len(word) != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key &&
+           dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
            dart_leaf_used(header) <= dart_leaf_bytes(dart_word_len(word), header);
 }
 
 
-/* The place (prefix and symbol) against a bound: before, equal, after; *covers: it is a proper beginning of the bound. */
+/* The place (prefix and symbol) against a bound: before, equal, after; *covers: it is a proper beginning of the bound.
+ */
 static int compare_place(const dart_header *above, unsigned symbol, far_bytes bound, bool *covers) {
     unsigned depth = dart_header_depth(above);
     size_t common = depth < bound.length ? depth : bound.length;
@@ -81,7 +83,8 @@ static int add_items(far_task *t, dart_tour *tour, const dart_view *view, dart_i
 
 
 static uint64_t leaf_read_bytes(const far_index *index, const dart_tour *tour, uint64_t word) {
-    uint64_t code = dart_word_len(word), bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes((unsigned)code);
+    uint64_t code = dart_word_len(word),
+             bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes((unsigned)code);
     uint64_t keys = (DART_LEAF_HEADER + dart_of(index)->max_key + 7) / 8 * 8;
     if (tour->reads == DART_READ_SLOTS)
         return code == DART_SIZE_CODE_LONG ? 8 : 0;
@@ -171,8 +174,8 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
     unsigned nodes = 0, leaves = 0;
     uint64_t bytes = 0;
     far_point(t, "dart:tour");
-    for (dart_item *item = tour->first; item && children < ahead && nodes < NODES_AT_ONCE && leaves < LEAVES_AT_ONCE &&
-                                        bytes < BYTES_AT_ONCE;
+    for (dart_item *item = tour->first;
+         item && children < ahead && nodes < NODES_AT_ONCE && leaves < LEAVES_AT_ONCE && bytes < BYTES_AT_ONCE;
          item = item->next) {
         int64_t put = put_item(t, index, tour, item);
         if (put < 0) {
@@ -189,15 +192,16 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
     if (err >= 0 && tour->reads == DART_READ_LEAVES) {
         bool any = false;
         for (dart_item *item = tour->first; item && !any; item = item->next)
-            any = item->image && dart_is_leaf(item->word) && dart_word_len(item->word) == DART_SIZE_CODE_LONG && !dart_is_frozen(item->word);
+            any = item->image && dart_is_leaf(item->word) && dart_word_len(item->word) == DART_SIZE_CODE_LONG &&
+                  !dart_is_frozen(item->word);
         err = any ? read_rest(t, index, tour) : 0;
     }
     return err < 0 ? err : expand(t, index, tour);
 }
 
 
-/* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key begins with. All keys with that
- * prefix are below it. */
+/* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key
+ * begins with. All keys with that prefix are below it. */
 static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
     dart_start starts[DART_STARTS_MAX];
     dart_view views[DART_STARTS_MAX], *best = NULL;

@@ -1,5 +1,6 @@
-/* A tour: the tree in order from a place on. The front is a list of slots in key order; a round reads, in one batch, the inner nodes and leaves
- * near its beginning that will be wanted, and puts the children of each inner node in its place. */
+/* A tour: the tree in order from a place on. The front is a list of slots in key order; a round reads, in one batch,
+ * the inner nodes and leaves near its beginning that will be wanted, and puts the children of each inner node in its
+ * place. */
 #ifndef FAR_INDEX_DART_TOUR_H
 #define FAR_INDEX_DART_TOUR_H
 
@@ -10,8 +11,8 @@ typedef struct dart_item { /* a slot: all keys below it begin with the node's pr
     uint64_t word;
     const dart_header *above; /* of the node in which it stands */
     unsigned symbol;
-    bool covers;              /* the beginning of the tour lies somewhere below */
-    uint64_t *image;          /* of the leaf, or the node; NULL: not read */
+    bool covers;     /* the beginning of the tour lies somewhere below */
+    uint64_t *image; /* of the leaf, or the node; NULL: not read */
 } dart_item;
 
 typedef enum { DART_READ_SLOTS, DART_READ_KEYS, DART_READ_LEAVES } dart_depth_of_view; /* how much of a leaf is read */
@@ -31,8 +32,8 @@ typedef struct dart_tour {
     void *ctx;
 } dart_tour;
 
-/* The next leaf, with its image as asked for: 1; 0: there is none; or an error. Starts at the root, under the caller's pin, which is held until
- * the tour is over. */
+/* The next leaf, with its image as asked for: 1; 0: there is none; or an error. Starts at the root, under the caller's
+ * pin, which is held until the tour is over. */
 int dart_tour_next(far_task *t, far_index *index, dart_tour *tour, dart_item *leaf);
 /* The least key that may be below an item. Returns its length; room for max_key + 1 bytes. */
 size_t dart_item_place(const dart_item *item, uint8_t *place);

@@ -102,7 +102,8 @@ static int change_leaf(far_task *t, far_index *index, dart_write *w) {
         return dart_write_frozen(t, index, w, at, true, rider);
     }
     w->old = 0;
-    if (dart_of(index)->absorb && !dart_is_inner(seen)) { /* superseded after it was read: the write counts just before that */
+    if (dart_of(index)->absorb &&
+        !dart_is_inner(seen)) { /* superseded after it was read: the write counts just before that */
         f->mark = f->claim;
         return DART_WRITE_ABSORBED;
     }
@@ -112,7 +113,8 @@ static int change_leaf(far_task *t, far_index *index, dart_write *w) {
 
 /* ---- The key is not there ---- */
 
-/* In the last node of the path: into its TOMB, or the lowest EMPTY slot; every word that a lost CAS shows is looked at (rule W). */
+/* In the last node of the path: into its TOMB, or the lowest EMPTY slot; every word that a lost CAS shows is looked at
+ * (rule W). */
 static int add_leaf(far_task *t, far_index *index, dart_write *w) {
     dart_find *f = &w->find;
     unsigned at = f->path.count - 1;
@@ -152,20 +154,21 @@ typedef struct made_node {
 
 static void free_nodes(far_task *t, far_index *index, const made_node *nodes, unsigned count) {
     for (unsigned i = 0; i < count; i++)
-        far_free(t, index, DART_TYPE_NODE, nodes[i].addr, dart_node_bytes(DART_N4, nodes[i].depth, dart_of(index)->bucket));
+        far_free(t, index, DART_TYPE_NODE, nodes[i].addr,
+                 dart_node_bytes(DART_N4, nodes[i].depth, dart_of(index)->bucket));
 }
 
 
 /* Puts the WRITE of a new N4 at this depth of the key. */
-static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned depth, unsigned near, const dart_children *children,
-                    made_node *node) {
+static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned depth, unsigned near,
+                    const dart_children *children, made_node *node) {
     const dart_index *dart = dart_of(index);
     uint64_t bytes = dart_node_bytes(DART_N4, depth, dart->bucket);
     void *image = far_scratch(t, bytes);
     far_object object;
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, dart->colocate ? near : FAR_NODE_ANY, 0, &object);
+    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, dart_place(t, dart, near), 0, &object);
     if (err < 0)
         return err;
     *node = (made_node){object.addr, depth};
@@ -175,11 +178,13 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
 }
 
 
-/* The node of a split, and above it one-child nodes where a skip would be too long. Returns how many, nodes[0] the topmost. */
+/* The node of a split, and above it one-child nodes where a skip would be too long. Returns how many, nodes[0] the
+ * topmost. */
 static int put_split(far_task *t, far_index *index, const dart_write *w, const dart_step *step, made_node *nodes) {
     const dart_index *dart = dart_of(index);
     const dart_find *f = &w->find;
-    unsigned near = far_addr_node(step->slot), links = (f->split - step->node.depth - 1) / (dart->max_skip + 1), made = 0;
+    unsigned near = far_addr_node(step->slot), links = (f->split - step->node.depth - 1) / (dart->max_skip + 1),
+             made = 0;
     dart_children *children = far_scratch(t, sizeof(*children));
     if (!children)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
@@ -192,7 +197,8 @@ static int put_split(far_task *t, far_index *index, const dart_write *w, const d
     for (made = 1; err >= 0 && made <= links; made++) {
         unsigned above = step->node.depth + (links - made + 1) * (dart->max_skip + 1);
         children->count = 1;
-        children->words[0] = dart_word(dart_symbol(w->key, above), depth - above - 1, DART_N4, nodes[links - made + 1].addr);
+        children->words[0] =
+            dart_word(dart_symbol(w->key, above), depth - above - 1, DART_N4, nodes[links - made + 1].addr);
         depth = above;
         err = put_node(t, index, w, depth, near, children, &nodes[links - made]);
     }
@@ -212,7 +218,8 @@ static int split(far_task *t, far_index *index, dart_write *w) {
     const dart_step *step = &f->path.steps[at];
     if (dart_is_frozen(step->word))
         return dart_write_frozen(t, index, w, at, true, (dart_rider){0});
-    made_node *nodes = far_scratch(t, ((f->split - step->node.depth - 1) / (dart_of(index)->max_skip + 1) + 1) * sizeof(*nodes));
+    made_node *nodes =
+        far_scratch(t, ((f->split - step->node.depth - 1) / (dart_of(index)->max_skip + 1) + 1) * sizeof(*nodes));
     if (!nodes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int made = put_split(t, index, w, step, nodes), err;
@@ -223,7 +230,8 @@ static int split(far_task *t, far_index *index, dart_write *w) {
         ordered &= far_addr_node(nodes[i].addr) == far_addr_node(step->slot);
     if (!ordered && (err = far_wait(t)) < 0)
         return err;
-    uint64_t seen, word = dart_word(dart_word_symbol(step->word), nodes[0].depth - step->node.depth - 1, DART_N4, nodes[0].addr);
+    uint64_t seen,
+        word = dart_word(dart_word_symbol(step->word), nodes[0].depth - step->node.depth - 1, DART_N4, nodes[0].addr);
     if ((err = dart_write_cas(t, w, step->slot, step->word, word, &seen)) < 0)
         return err;
     if (seen == step->word) {
@@ -256,7 +264,8 @@ static int apply(far_task *t, far_index *index, dart_write *w) {
 }
 
 
-int dart_write_run(far_task *t, far_index *index, dart_write *w, int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
+int dart_write_run(far_task *t, far_index *index, dart_write *w,
+                   int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
     for (unsigned attempt = 0;;) {
         int result = dart_find_run(t, index, &w->find);
         w->old = 0;
