@@ -191,8 +191,20 @@ static int shard_open(far_task *t, far_index *index) {
 }
 
 
+shard_counters shard_totals;
+
+
+static void add_counters(const shard_counters *c) {
+    _Atomic uint64_t *to = (_Atomic uint64_t *)&shard_totals;
+    const _Atomic uint64_t *from = (const _Atomic uint64_t *)c;
+    for (unsigned i = 0; i < sizeof(*c) / sizeof(*to); i++)
+        atomic_fetch_add_explicit(&to[i], atomic_load_explicit(&from[i], memory_order_relaxed), memory_order_relaxed);
+}
+
+
 static void shard_close(far_index *index) {
     shard_state *st = index->state;
+    add_counters(&st->counters);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
         for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
             free((void *)atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed));

@@ -56,6 +56,9 @@ typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed, locked;
 } shard_counters;
 
+/* Of all indexes that were closed in this process: runs of a test open and close many. */
+extern shard_counters shard_totals;
+
 typedef struct shard_state { /* of an open index */
     bool inlined; /* layout I */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
