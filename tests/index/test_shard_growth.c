@@ -126,7 +126,7 @@ static void torture_meets_everything(void **state) {
         unsigned atomic_bytes;
     } runs[] = {
         {"partitions=1,bits=0,slots=2,l2_slots=1,load=15", "prefix", true, 64},
-        {"partitions=1,bits=0,slots=2,l2_slots=1,load=5,alpha=1", "u64", false, 8},
+        {"partitions=1,bits=0,slots=2,l2_slots=1,load=3,afs=1", "u64", false, 8},
         {"key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=15", "seq", true, 64},
         {"key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=95", "seq", true, 8},
     };

@@ -324,6 +324,48 @@ static void drain_crash_delete_on(const char *sim) {
 ON_EVERY_FABRIC(drain_crash_delete);
 
 
+/* A slot of level 3 is used for another key between a reader's look at its key and its look at the state. A reader that is stopped keeps
+ * the table from doubling again, so that level 3 fills. */
+static void l3_slot_reused_on(const char *sim) {
+    stage s;
+    if (!sim)
+        return;
+    stage_open(&s, "shard", INLINE "slots=1,l2_slots=1,load=95,afs=1000000", sim);
+    put(&s.c, number(1), 1);
+    start(&s.c, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s.c, at("shard:home_read"));
+    for (unsigned i = 2; i < 20; i++) {
+        put(&s.a, number(i), i);
+        far_sim_sleep(s.world, 2000000);
+    }
+    const shard_partition *part = &shard_state_of(s.a.index)->part[0];
+    assert_int_equal(shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed)), 1);
+    far_addr head = shard_table_addr(atomic_load_explicit(&part->table[3], memory_order_relaxed), 1);
+    assert_int_not_equal(head, 0);
+    const shard_i_node *node = (const shard_i_node *)((const char *)far_sim_memory(s.world, far_addr_node(head)) + far_addr_offset(head));
+    assert_true(node->slot[0].state & SHARD_STATE_LIVE);
+    key k;
+    memcpy(k.bytes, &node->slot[0].key, 8);
+    assert_int_not_equal(get(&s.b, k), 0);
+    start(&s.b, FAR_OP_GET, k, 0);
+    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = head, .to = head + sizeof(*node)});
+    assert_int_equal(far_sim_hold_units(hold), 16);
+    assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){1}, 1), 0); /* the key */
+    assert_int_equal(delete(&s.a, k), 0);
+    for (unsigned i = 100; memcmp(&node->slot[0].key, k.bytes, 8) == 0; i++) {
+        assert_true(i < 110);
+        put(&s.a, number(i), i);
+    }
+    assert_true(node->slot[0].state & SHARD_STATE_LIVE);
+    far_sim_release(hold);
+    stage_finish(&s.b);
+    assert_int_equal(given(&s.b), 0);
+    stage_finish(&s.c);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(l3_slot_reused);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_inserts),
@@ -335,6 +377,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(claim_of_the_dead),
         cmocka_unit_test(drain_vs_negative_get),
         cmocka_unit_test(drain_crash_delete),
+        cmocka_unit_test(l3_slot_reused),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
