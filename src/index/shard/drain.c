@@ -94,6 +94,7 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
     bool closed = shard_p_first_empty(y, y->home) < 0, tomb = shard_p_first_tomb(y, y->home) >= 0;
     if (closed && (err = shard_make_overflow(t, index, part, d)) < 0)
         return err;
+    far_point(t, "shard:drain_lock");
     if ((err = shard_p_lock(y, closed && !tomb ? shard_bit(st, h) : 0)) <= 0)
         return err;
     err = move_up(y, at, entry);

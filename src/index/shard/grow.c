@@ -314,7 +314,7 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
 int shard_idle_hook(far_task *t, far_index *index) {
     shard_state *st = shard_state_of(index);
     int more = 0;
-    for (uint64_t i = 0; i < 1ull << st->p; i++) {
+    for (uint64_t i = 0; st->idle_sweep && i < 1ull << st->p; i++) {
         shard_partition *part = &st->part[i];
         if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE)
             continue;

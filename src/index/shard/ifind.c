@@ -105,8 +105,33 @@ static int gather(shard_try *y, const shard_i_overflow *o, unsigned generation, 
 }
 
 
+/* A slot of level 3 crosses lines: its key may be that of the pair before, its state that of the next. Between two looks at one state the
+ * key is that of the state; what is not the key then was never a hit. 1: a state has changed, so it may have been one, and moved on: all
+ * must be looked at again. */
+static int drop_false_hits(shard_try *y, shard_i_hit *hits, unsigned *count) {
+    uint64_t again[SHARD_COPIES_MAX][2], key;
+    unsigned kept = 0, looks = 0;
+    memcpy(&key, y->key.data, sizeof(key));
+    for (unsigned i = 0; i < *count; i++)
+        if (hits[i].level == 3) {
+            far_read(y->t, hits[i].addr + 8, &again[i][0], 8);
+            far_read(y->t, hits[i].addr + 16, &again[i][1], 8);
+            looks++;
+        }
+    int err = looks ? far_wait(y->t) : 0;
+    for (unsigned i = 0; err >= 0 && i < *count; i++) {
+        if (hits[i].level == 3 && again[i][1] != hits[i].mark)
+            return 1;
+        if (hits[i].level < 3 || again[i][0] == key)
+            hits[kept++] = hits[i];
+    }
+    *count = kept;
+    return err < 0 ? err : 0;
+}
+
+
 /* The older generation first: a drain moves keys from there to the newer. */
-int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_COPIES_MAX], unsigned *count) {
+static int look_below(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_COPIES_MAX], unsigned *count) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
     shard_i_overflow o[2];
     int none[2] = {1, 1}, err;
@@ -126,7 +151,15 @@ int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_
         if ((err = gather(y, &o[i], generation[i], hits, count)) < 0)
             return err;
     }
-    return 0;
+    return drop_false_hits(y, hits, count);
+}
+
+
+int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_COPIES_MAX], unsigned *count) {
+    int err;
+    while ((err = look_below(y, header, hits, count)) == 1)
+        far_count_retry(y->t);
+    return err;
 }
 
 

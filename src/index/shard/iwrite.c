@@ -18,6 +18,7 @@ typedef struct change { /* of one operation */
 int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen) {
     far_addr k = image->addr + 8 * SHARD_I_K;
     uint64_t mine = shard_k(far_task_client(y->t), far_task_number(y->t)), shown = mine;
+    far_point(y->t, "shard:lock");
     far_latch(y->t, image->addr);
     y->latched = image->addr;
     far_cas(y->t, k, SHARD_K_FREE, mine, seen);

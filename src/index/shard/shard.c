@@ -134,6 +134,7 @@ static void read_options(shard_state *st, const far_index *index) {
     st->alpha = (unsigned)o[SHARD_OPTION_ALPHA];
     st->grace = o[SHARD_OPTION_GRACE];
     st->lazy = o[SHARD_OPTION_LAZY];
+    st->idle_sweep = o[SHARD_OPTION_IDLE_SWEEP];
     st->combining = o[SHARD_OPTION_COMBINING];
     st->absorb = o[SHARD_OPTION_ABSORB];
     st->pair_read = o[SHARD_OPTION_PAIR_READ];
@@ -191,8 +192,20 @@ static int shard_open(far_task *t, far_index *index) {
 }
 
 
+shard_counters shard_totals;
+
+
+static void add_counters(const shard_counters *c) {
+    _Atomic uint64_t *to = (_Atomic uint64_t *)&shard_totals;
+    const _Atomic uint64_t *from = (const _Atomic uint64_t *)c;
+    for (unsigned i = 0; i < sizeof(*c) / sizeof(*to); i++)
+        atomic_fetch_add_explicit(&to[i], atomic_load_explicit(&from[i], memory_order_relaxed), memory_order_relaxed);
+}
+
+
 static void shard_close(far_index *index) {
     shard_state *st = index->state;
+    add_counters(&st->counters);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
         for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
             free((void *)atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed));
@@ -250,6 +263,7 @@ static const far_option_def options[] = {
     {"filter_bits", FAR_OPTION_NUMBER, 16, 1, 16, NULL, "of the overflow filter: 1 or 16"},
     {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts, "auto: pairs of 8 and 8 bytes lie in the buckets; pointer: in blocks"},
     {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL, "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
+    {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL, "housekeeping finishes the doubling of a partition into which nobody inserts"},
     {0},
 };
 

@@ -27,6 +27,7 @@ enum {
     SHARD_OPTION_FILTER_BITS,
     SHARD_OPTION_LAYOUT,
     SHARD_OPTION_NARROW,
+    SHARD_OPTION_IDLE_SWEEP,
 };
 
 enum { SHARD_TYPE_ROOT, SHARD_TYPE_PCB, SHARD_TYPE_SEGMENT, SHARD_TYPE_OVERFLOW, SHARD_TYPE_PROGRESS, SHARD_TYPE_NODE, SHARD_TYPE_BLOCK, SHARD_TYPES };
@@ -56,6 +57,9 @@ typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed, locked;
 } shard_counters;
 
+/* Of all indexes that were closed in this process: runs of a test open and close many. */
+extern shard_counters shard_totals;
+
 typedef struct shard_state { /* of an open index */
     bool inlined; /* layout I */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
@@ -64,7 +68,7 @@ typedef struct shard_state { /* of an open index */
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
     unsigned afs; /* 0: adaptive, else a fixed period */
     unsigned alpha; /* thousandths */
-    bool lazy;
+    bool lazy, idle_sweep;
     uint64_t extent;
     uint64_t seed, level_seed[3];
     unsigned clients; /* sessions that live, as last counted */

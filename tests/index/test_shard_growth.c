@@ -1,0 +1,177 @@
+/* Growth in the simulator: with 64 clients of which one stops and one is killed during a doubling, no 10 ms pass without completed
+ * operations; and random torture of tiny tables goes through every part of the protocol. */
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "index/shard/shard.h"
+#include "pool/handle.h"
+#include "verify/torture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CLIENTS = 64, NODES = 8, KEYS = 400, GAP_NS = 10000000 };
+
+typedef struct node {
+    far_pool *pool;
+    far_index *index;
+} node;
+
+typedef struct client {
+    node *node;
+    far_session *session;
+    far_sim_client *sim;
+    far_sim_world *world;
+    unsigned number, done;
+    uint64_t last, longest; /* completions of this client */
+} client;
+
+static uint64_t last_completion, longest_gap;
+
+
+static void load_keys(void *arg) {
+    client *c = arg;
+    for (unsigned i = 0; i < KEYS; i++) {
+        uint64_t key = ((uint64_t)c->number << 32 | i) + 1;
+        if (far_insert(c->session, c->node->index, &key, 8, &key, 8) != 0)
+            return;
+        uint64_t now = far_sim_now(c->world);
+        if (now - last_completion > longest_gap)
+            longest_gap = now - last_completion;
+        last_completion = now;
+        c->done++;
+    }
+}
+
+
+static void service_goes_on(const char *options, const char *stop_at) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    node nodes[NODES];
+    client clients[CLIENTS];
+    static unsigned serial;
+    char uri[128];
+    snprintf(uri, sizeof(uri), "sim:name=growth%u,seed=3,size=128M,memory_nodes=2,faults=none,limit=1000s", ++serial);
+    for (unsigned i = 0; i < NODES; i++) {
+        assert_int_equal(far_pool_open(uri, &pool_options, &nodes[i].pool), 0);
+        if (i == 0)
+            assert_int_equal(far_session_open(nodes[0].pool, &clients[0].session), 0);
+        if (i == 0)
+            assert_int_equal(far_index_create(clients[0].session, "t", "shard", options, &nodes[0].index), 0);
+    }
+    far_sim_world *world = far_sim_world_of(nodes[0].pool->fabric);
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        node *n = &nodes[i % NODES];
+        far_session *session = i ? NULL : clients[0].session;
+        if (!session)
+            assert_int_equal(far_session_open(n->pool, &session), 0);
+        if (i && i < NODES)
+            assert_int_equal(far_index_open(session, "t", &n->index), 0);
+        clients[i] = (client){.node = n, .session = session, .world = world, .number = i};
+    }
+    for (unsigned i = 0; i < CLIENTS; i++)
+        clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_keys, &clients[i]);
+    last_completion = far_sim_now(world);
+    longest_gap = 0;
+    far_sim_stop_before(clients[9].sim, (far_sim_match){.point = stop_at, .nth = 300}); /* stops for ever, without a lock, in node 1 */
+    far_sim_kill_at(clients[10].sim, (far_sim_match){.point = "shard:write_halves"}, 0); /* node 2 dies in a split */
+    assert_int_equal(far_sim_run(world), FAR_SIM_STOPPED);
+    assert_true(far_sim_killed(nodes[2].pool->fabric));
+    unsigned whole = 0;
+    for (unsigned i = 0; i < CLIENTS; i++)
+        whole += clients[i].done == KEYS;
+    print_message("    %u of %u clients ended, the longest gap was %llu us\n", whole, CLIENTS, (unsigned long long)(longest_gap / 1000));
+    assert_true(longest_gap < GAP_NS);
+    assert_int_equal(whole, CLIENTS - CLIENTS / NODES - 1);
+    far_sim_resume(clients[9].sim);
+    assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        for (unsigned k = 0; k < clients[i].done; k++) {
+            uint64_t key = ((uint64_t)i << 32 | k) + 1, value;
+            size_t length;
+            assert_int_equal(far_get(clients[0].session, nodes[0].index, &key, 8, &value, 8, &length), 0);
+            assert_int_equal(value, key);
+        }
+    assert_int_equal(far_sim_watch_errors(world), 0);
+    for (unsigned i = 0; i < NODES; i++)
+        far_index_close(nodes[i].index);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        far_session_close(clients[i].session);
+    for (unsigned i = 0; i < NODES; i++)
+        far_pool_close(nodes[i].pool);
+}
+
+
+static void pointer_table_never_pauses(void **state) {
+    (void)state;
+    service_goes_on("partitions=4,bits=1,layout=pointer", "shard:home_read");
+}
+
+
+static void inline_table_never_pauses(void **state) {
+    (void)state;
+    service_goes_on("key_size=8,value_size=8,partitions=64,bits=4,slots=4,l2_slots=2", "shard:lock");
+}
+
+
+/* One seed goes through so much; the sum of some must have met everything. */
+static void torture_meets_everything(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *keys;
+        bool masked_cas;
+        unsigned atomic_bytes;
+    } runs[] = {
+        {"partitions=1,bits=0,slots=2,l2_slots=1,load=15", "prefix", true, 64},
+        {"partitions=1,bits=0,slots=2,l2_slots=1,load=3,afs=1", "u64", false, 8},
+        {"key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=15", "seq", true, 64},
+        {"key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=95", "seq", true, 8},
+    };
+    for (unsigned i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        bool inlined = strstr(runs[i].options, "narrow") != NULL;
+        far_torture torture;
+        far_torture_result result = {0};
+        if (i % 2 == 0)
+            memset(&shard_totals, 0, sizeof(shard_totals)); /* both runs of a layout together */
+        for (uint64_t seed = 1; seed <= 40; seed++) {
+            far_torture_init(&torture);
+            torture.kind = "shard";
+            torture.options = runs[i].options;
+            torture.keys = runs[i].keys;
+            torture.key_space = 40;
+            torture.ops = 800;
+            torture.scans = false;
+            torture.depth = seed % 2 ? 1 : 8;
+            torture.masked_cas = runs[i].masked_cas;
+            torture.atomic_bytes = runs[i].atomic_bytes;
+            if (inlined)
+                torture.value_bytes[0] = torture.value_bytes[1] = 8;
+            assert_int_equal(far_torture_run(&torture, seed, &result, stdout), 0);
+        }
+        assert_int_equal(result.violations + result.problems, 0);
+        const shard_counters *c = &shard_totals;
+        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu retagged, %llu overflows, %llu chained, %llu drained, %llu taken over\n",
+                      (unsigned long long)result.crashes, (unsigned long long)c->grows, (unsigned long long)c->splits_frozen,
+                      (unsigned long long)c->splits_graced, (unsigned long long)c->retags, (unsigned long long)c->overflows,
+                      (unsigned long long)c->chained, (unsigned long long)c->drained, (unsigned long long)c->takeovers);
+        if (i % 2 == 0)
+            continue;
+        assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained);
+        assert_true(inlined || (c->retags && c->splits_frozen && c->splits_graced && c->absorbed));
+    }
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pointer_table_never_pauses),
+        cmocka_unit_test(inline_table_never_pauses),
+        cmocka_unit_test(torture_meets_everything),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
