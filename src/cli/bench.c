@@ -8,11 +8,11 @@
 #include <string.h>
 
 #define DEFAULT_RECORDS 100000
-#define DEFAULT_OPS 1000000      /* cut short by the time limit */
+#define DEFAULT_OPS     1000000 /* cut short by the time limit */
 #define DEFAULT_SIM_OPS 50000
-#define DEFAULT_NS 45000000000ull /* for all workloads of all kinds together, when nothing is said */
+#define DEFAULT_NS      45000000000ull /* for all workloads of all kinds together, when nothing is said */
 #define WORKLOAD_NS_MAX 3000000000ull
-#define CLIENTS_MAX 8192
+#define CLIENTS_MAX     8192
 
 static const char usage[] = "bench [OPTIONS]";
 static const char notes[] =
@@ -170,7 +170,8 @@ static int parse_options(bench_config *config, const char *text) {
         sizes_given |= strcmp(list.name, "key_size") == 0 || strcmp(list.name, "value_size") == 0;
         slots_given |= strcmp(list.name, "slots") == 0;
         if (give_option(config, list.name, list.value) == 0)
-            return cli_wrong_usage("bench", "--options: none of the kinds knows '%s'; 'farindex kinds' lists options", list.name);
+            return cli_wrong_usage("bench", "--options: none of the kinds knows '%s'; 'farindex kinds' lists options",
+                                   list.name);
     }
     if (found < 0)
         return cli_wrong_usage("bench", "--options: %s", error);
@@ -192,13 +193,14 @@ static int parse_options(bench_config *config, const char *text) {
 
 /* The pool. */
 
-/* Generous, since memory that is not touched costs nothing: pairs with what indexes need around them, retired pairs, and what every
- * session holds. */
+/* Generous, since memory that is not touched costs nothing: pairs with what indexes need around them, retired pairs,
+ * and what every session holds. */
 static uint64_t pool_bytes(const bench_config *config) {
     uint64_t inserts = 0, unit = 64ull << 20;
     for (unsigned i = 0; i < config->workload_count; i++)
         if (config->workloads[i] != FAR_YCSB_LOAD)
-            inserts += (config->ops ? config->ops : DEFAULT_OPS) / 100 * (uint64_t)far_ycsb_inserts(config->workloads[i]);
+            inserts +=
+                (config->ops ? config->ops : DEFAULT_OPS) / 100 * (uint64_t)far_ycsb_inserts(config->workloads[i]);
     uint64_t bytes = (config->records + inserts) * (config->value_size + 128) * 6;
     bytes += (bench_clients(config) + config->compute_nodes + 4) * unit;
     return (bytes + unit - 1) / unit * unit;
@@ -270,8 +272,8 @@ static int check_numbers(const bench_config *config) {
         if (check_number(ranges[i].flag, ranges[i].value, ranges[i].min, ranges[i].max))
             return CLI_USAGE;
     if (config->threads * config->compute_nodes > CLIENTS_MAX)
-        return cli_wrong_usage("bench", "--threads: %" PRIu64 " on %" PRIu64 " compute nodes are more than %d clients", config->threads,
-                               config->compute_nodes, CLIENTS_MAX);
+        return cli_wrong_usage("bench", "--threads: %" PRIu64 " on %" PRIu64 " compute nodes are more than %d clients",
+                               config->threads, config->compute_nodes, CLIENTS_MAX);
     if (!(config->theta >= 0 && config->theta <= FAR_ZIPF_THETA_MAX))
         return cli_wrong_usage("bench", "--theta: must be within 0..%.3f", FAR_ZIPF_THETA_MAX);
     return 0;
@@ -288,8 +290,8 @@ static int choose_keys(request *r) {
     if (r->records == UINT64_MAX) /* of a file some keys are left for the inserts */
         config->records = limit <= DEFAULT_RECORDS ? limit - limit / 4 : DEFAULT_RECORDS;
     if (config->records > limit)
-        return cli_wrong_usage("bench", "--records: %" PRIu64 " are more than the %" PRIu64 " keys of %s", config->records, limit,
-                               r->keys);
+        return cli_wrong_usage("bench", "--records: %" PRIu64 " are more than the %" PRIu64 " keys of %s",
+                               config->records, limit, r->keys);
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* farindex bench, inside: what is asked for (bench.c), one kind under load (bench_run.c), the floor that a NIC sets (bench_ideal.c), the
- * cost of the ground (bench_micro.c), and how results are shown (bench_report.c). */
+/* farindex bench, inside: what is asked for (bench.c), one kind under load (bench_run.c), the floor that a NIC sets
+ * (bench_ideal.c), the cost of the ground (bench_micro.c), and how results are shown (bench_report.c). */
 #ifndef FAR_CLI_BENCH_H
 #define FAR_CLI_BENCH_H
 
@@ -11,11 +11,11 @@
 #include "workload/keyset.h"
 #include "workload/ycsb.h"
 
-#define BENCH_KINDS_MAX 16
-#define BENCH_WORKLOADS_MAX 32
+#define BENCH_KINDS_MAX      16
+#define BENCH_WORKLOADS_MAX  32
 #define BENCH_WORKLOAD_NAMES 7 /* far_ycsb_workload */
-#define BENCH_OPS (FAR_OP_SCAN + 1)
-#define BENCH_URI_MAX 256
+#define BENCH_OPS            (FAR_OP_SCAN + 1)
+#define BENCH_URI_MAX        256
 
 typedef struct bench_kind {
     const far_index_kind *kind;
@@ -32,8 +32,8 @@ typedef struct bench_config {
 
     far_keyset *keys;
     uint64_t records;
-    uint64_t ops;     /* 0: not said; then bench_ops decides, and time_limit ends a workload */
-    uint64_t warmup;  /* UINT64_MAX: not said */
+    uint64_t ops;        /* 0: not said; then bench_ops decides, and time_limit ends a workload */
+    uint64_t warmup;     /* UINT64_MAX: not said */
     uint64_t time_limit; /* ns of real time for a workload; 0: none */
     uint64_t value_size, threads, depth, compute_nodes, cache, seed;
     bool dist_given;
@@ -62,14 +62,14 @@ typedef struct bench_result {
     far_usage usage; /* at the end; cache_bytes: mean per compute node */
     bool has_cache;
     far_capabilities capabilities;
-    double ideal_mops;  /* this and nic: sim only */
+    double ideal_mops; /* this and nic: sim only */
     far_sim_model nic;
 } bench_result;
 
-/* Loads one kind and runs all workloads on it; gives each result to `each`. 0, or CLI_FAILED (told): it could not go on. *errors counts
- * wrong and missing values, and operations that failed. */
-int bench_run_kind(const bench_config *config, const bench_kind *kind, void (*each)(void *ctx, const bench_result *result), void *ctx,
-                   uint64_t *errors);
+/* Loads one kind and runs all workloads on it; gives each result to `each`. 0, or CLI_FAILED (told): it could not go
+ * on. *errors counts wrong and missing values, and operations that failed. */
+int bench_run_kind(const bench_config *config, const bench_kind *kind,
+                   void (*each)(void *ctx, const bench_result *result), void *ctx, uint64_t *errors);
 
 /* bench_check.c: what makes an answer right. NULL, or what is wrong with it. */
 const char *bench_check_value(far_bytes key, const void *value, size_t length, size_t expected_size);
@@ -83,9 +83,11 @@ typedef struct bench_scan { /* over the pairs of one scan */
     size_t last_len;
 } bench_scan;
 
-int bench_scan_pair(void *scan, const void *key, size_t key_len, const void *value, size_t value_len); /* a far_pair_fn */
+int bench_scan_pair(void *scan, const void *key, size_t key_len, const void *value,
+                    size_t value_len); /* a far_pair_fn */
 
-/* bench_ideal.c: Mops of an index that needs one READ or WRITE of the pair per operation, on the same simulated NICs. Negative: told. */
+/* bench_ideal.c: Mops of an index that needs one READ or WRITE of the pair per operation, on the same simulated NICs.
+ * Negative: told. */
 double bench_ideal_mops(const bench_config *config, far_ycsb_workload workload);
 
 /* bench_report.c */

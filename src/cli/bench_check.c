@@ -8,7 +8,8 @@
 const char *bench_check_value(far_bytes key, const void *value, size_t length, size_t expected_size) {
     if (length != expected_size)
         return "a value of another size";
-    return far_value_check(value, length, key.data, key.length, NULL) ? NULL : "a value that does not belong to the key";
+    return far_value_check(value, length, key.data, key.length, NULL) ? NULL
+                                                                      : "a value that does not belong to the key";
 }
 
 

@@ -1,4 +1,5 @@
-/* What a client does: draws operations, runs them one by one or many in flight, checks every answer, takes the times. */
+/* What a client does: draws operations, runs them one by one or many in flight, checks every answer, takes the times.
+ */
 #include "cli/bench_client.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
@@ -59,8 +60,8 @@ static uint64_t now(const bench_client *client) {
 
 static void wrong(bench_client *client, const bench_slot *slot, const char *what) {
     if (client->errors++ == 0)
-        snprintf(client->first_error, sizeof(client->first_error), "%s of record %" PRIu64 ": %s", op_names[slot->op.kind],
-                 slot->what.record, what);
+        snprintf(client->first_error, sizeof(client->first_error), "%s of record %" PRIu64 ": %s",
+                 op_names[slot->op.kind], slot->what.record, what);
 }
 
 
@@ -75,7 +76,8 @@ static void fill_value(bench_client *client, bench_slot *slot) {
 }
 
 
-/* Draws the next operation. FAR_ERR_BUSY: an insert must wait for others; FAR_ERR_NOT_FOUND: no record is left to insert. */
+/* Draws the next operation. FAR_ERR_BUSY: an insert must wait for others; FAR_ERR_NOT_FOUND: no record is left to
+ * insert. */
 static int draw(bench_client *client, bench_slot *slot) {
     static const far_op_kind kinds[] = {[FAR_YCSB_GET] = FAR_OP_GET,
                                         [FAR_YCSB_UPDATE] = FAR_OP_UPDATE,
@@ -130,14 +132,18 @@ static void check(bench_client *client, bench_slot *slot) {
     const far_op *op = &slot->op;
     if (op->result < 0) {
         wrong(client, slot, far_strerror(op->result));
-        client->broken |= op->result != FAR_ERR_NOT_FOUND && op->result != FAR_ERR_EXISTS && op->result != FAR_ERR_TOO_SMALL;
+        client->broken |=
+            op->result != FAR_ERR_NOT_FOUND && op->result != FAR_ERR_EXISTS && op->result != FAR_ERR_TOO_SMALL;
         return;
     }
     const char *problem = NULL;
     if (op->kind == FAR_OP_GET)
-        problem = bench_check_value((far_bytes){op->key, op->key_len}, op->value, op->value_len, client->run->config->value_size);
+        problem = bench_check_value((far_bytes){op->key, op->key_len}, op->value, op->value_len,
+                                    client->run->config->value_size);
     else if (op->kind == FAR_OP_SCAN)
-        problem = slot->scan.wrong ? slot->scan.wrong : slot->scan.pairs == 0 ? "a scan that misses its first key" : NULL;
+        problem = slot->scan.wrong        ? slot->scan.wrong
+                  : slot->scan.pairs == 0 ? "a scan that misses its first key"
+                                          : NULL;
     if (problem)
         wrong(client, slot, problem);
 }
@@ -189,7 +195,8 @@ static void pause_for_others(const bench_client *client) {
 }
 
 
-/* Draws until there is an operation. False: the load is complete. Where no key is left for inserts the others go on without them. */
+/* Draws until there is an operation. False: the load is complete. Where no key is left for inserts the others go on
+ * without them. */
 static int draw_some(bench_client *client, bench_slot *slot) {
     bool load = client->run->ycsb.config.workload == FAR_YCSB_LOAD;
     int err;
@@ -264,7 +271,8 @@ static void land(flight *f, far_op *op, uint64_t time) {
 }
 
 
-/* What far_submit does not take (the session is full) is offered again; when it takes nothing any more all of it has failed. */
+/* What far_submit does not take (the session is full) is offered again; when it takes nothing any more all of it has
+ * failed. */
 static void submit_ready(flight *f) {
     bench_client *client = f->client;
     int taken = f->ready_count ? far_submit(client->session, f->ready, f->ready_count) : 0;

@@ -25,7 +25,7 @@ typedef struct bench_client {
     bench_slot *slots; /* as many as operations in flight */
     far_op **ops;      /* room for far_submit and far_reap */
     uint8_t *values;
-    uint64_t written;  /* values so far: their versions */
+    uint64_t written; /* values so far: their versions */
 
     uint64_t budget, time_limit; /* of this phase */
     bool measured;

@@ -1,6 +1,6 @@
-/* The floor that the NICs set: the same mix of operations, from as many clients with as many in flight, where each costs exactly one
- * READ or one WRITE of its pair (a scan: one READ of all its pairs; a read-modify-write: a READ, then a WRITE). It is measured on a
- * world of its own with the same options. */
+/* The floor that the NICs set: the same mix of operations, from as many clients with as many in flight, where each
+ * costs exactly one READ or one WRITE of its pair (a scan: one READ of all its pairs; a read-modify-write: a READ, then
+ * a WRITE). It is measured on a world of its own with the same options. */
 #include "cli/bench.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPS_LEAST 200 /* per client */
-#define OPS_MOST 2000
+#define OPS_LEAST     200 /* per client */
+#define OPS_MOST      2000
 #define SCRATCH_BYTES (FAR_VALUE_MAX + FAR_KEY_MAX + 8) /* more than that is not moved in one piece */
 
 typedef struct ideal_run ideal_run;

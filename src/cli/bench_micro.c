@@ -1,8 +1,8 @@
-/* farindex bench --micro: what the software between an index and its memory costs. Verbs on the fabric `local` and switches of
- * coroutines, each beside its floor: the same accesses without farindex, at the same random places of as much memory. Twice: with each
- * place found in what was read before, as in a search (that is what waiting is for), and with places known in advance, where a
- * processor overlaps the cache misses of plain copies. Measured and floor alternate in short turns, and the best turn counts, so that
- * a busy machine disturbs both alike. */
+/* farindex bench --micro: what the software between an index and its memory costs. Verbs on the fabric `local` and
+ * switches of coroutines, each beside its floor: the same accesses without farindex, at the same random places of as
+ * much memory. Twice: with each place found in what was read before, as in a search (that is what waiting is for), and
+ * with places known in advance, where a processor overlaps the cache misses of plain copies. Measured and floor
+ * alternate in short turns, and the best turn counts, so that a busy machine disturbs both alike. */
 #include "cli/bench.h"
 #include "pool/handle.h"
 #include "runtime/coroutine.h"
@@ -16,17 +16,17 @@
 #include <time.h>
 
 #define MEMORY_BYTES (128ull << 20)
-#define POOL_URI "local:256M"
-#define POOL_FROM (96ull << 20) /* beyond what the pool itself uses */
-#define FILL 0x0101010101010101ull
-#define PLACES (1u << 20) /* random offsets, drawn before measuring: they touch far more than the caches hold */
-#define TURNS 150
-#define ROUNDS (1u << 14) /* of a turn */
-#define SIM_TURNS 9
-#define SIM_URI "sim:size=64M,memory_nodes=2,watch=off"
-#define SIM_FROM (32ull << 20)
-#define SIM_TASKS 16
-#define SIM_VERBS 100000
+#define POOL_URI     "local:256M"
+#define POOL_FROM    (96ull << 20) /* beyond what the pool itself uses */
+#define FILL         0x0101010101010101ull
+#define PLACES       (1u << 20) /* random offsets, drawn before measuring: they touch far more than the caches hold */
+#define TURNS        150
+#define ROUNDS       (1u << 14) /* of a turn */
+#define SIM_TURNS    9
+#define SIM_URI      "sim:size=64M,memory_nodes=2,watch=off"
+#define SIM_FROM     (32ull << 20)
+#define SIM_TASKS    16
+#define SIM_VERBS    100000
 
 typedef struct micro {
     far_pool *pool;
@@ -167,7 +167,8 @@ static void copy_plain_by_four(micro *m) {
 
 static uint64_t cas_word(char *at) {
     uint64_t old = FILL;
-    atomic_compare_exchange_strong_explicit((_Atomic uint64_t *)at, &old, FILL, memory_order_seq_cst, memory_order_seq_cst);
+    atomic_compare_exchange_strong_explicit((_Atomic uint64_t *)at, &old, FILL, memory_order_seq_cst,
+                                            memory_order_seq_cst);
     return old;
 }
 
@@ -231,7 +232,8 @@ static void sim_task(far_task *t, void *arg) {
     char buffer[64];
     while (work->left && !work->error) {
         work->left--;
-        far_read(t, far_addr_make(work->left % 2, SIM_FROM + far_random_below(&work->random, SIM_FROM / 64 - 1) * 64), buffer, 64);
+        far_read(t, far_addr_make(work->left % 2, SIM_FROM + far_random_below(&work->random, SIM_FROM / 64 - 1) * 64),
+                 buffer, 64);
         work->error = far_wait(t);
     }
 }
@@ -337,32 +339,55 @@ static void show(const measurement *measurements, unsigned count, double sim_rat
     for (unsigned i = 0; i < count; i++) {
         const measurement *m = &measurements[i];
         if (table)
-            fprintf(table, "%-46s %10.1f %10.1f %7.2f   %s\n", m->what, m->best, m->best_floor, m->best / m->best_floor, m->floor_what);
+            fprintf(table, "%-46s %10.1f %10.1f %7.2f   %s\n", m->what, m->best, m->best_floor, m->best / m->best_floor,
+                    m->floor_what);
         if (json)
-            fprintf(json, "\n {\"name\":\"%s\",\"ns\":%.6g,\"floor_ns\":%.6g,\"ratio\":%.6g},", m->name, m->best, m->best_floor,
-                    m->best / m->best_floor);
+            fprintf(json, "\n {\"name\":\"%s\",\"ns\":%.6g,\"floor_ns\":%.6g,\"ratio\":%.6g},", m->name, m->best,
+                    m->best_floor, m->best / m->best_floor);
     }
     if (table)
-        fprintf(table, "%-46s %10.1f %10s %7s   %.2f million verbs per second of real time\n", "simulated READ of 64 bytes",
-                1e9 / sim_rate, "-", "-", sim_rate / 1e6);
+        fprintf(table, "%-46s %10.1f %10s %7s   %.2f million verbs per second of real time\n",
+                "simulated READ of 64 bytes", 1e9 / sim_rate, "-", "-", sim_rate / 1e6);
     if (json)
-        fprintf(json, "\n {\"name\":\"sim_read\",\"ns\":%.6g,\"floor_ns\":null,\"ratio\":null,\"verbs_per_second\":%.6g}\n]\n",
-                1e9 / sim_rate, sim_rate);
+        fprintf(
+            json,
+            "\n {\"name\":\"sim_read\",\"ns\":%.6g,\"floor_ns\":null,\"ratio\":null,\"verbs_per_second\":%.6g}\n]\n",
+            1e9 / sim_rate, sim_rate);
 }
 
 
 int bench_micro(uint64_t seed, FILE *table, FILE *json) {
     measurement measurements[] = {
-        {.name = "read", .what = "READ of 64 bytes", .floor_what = "copy of 64 bytes", .task = chase_task, .floor = chase_plain},
-        {.name = "cas", .what = "CAS", .floor_what = "compare-exchange", .task = chase_cas_task, .floor = chase_cas_plain},
-        {.name = "read_ahead", .what = "READ, places known in advance", .floor_what = "copy", .task = read_task, .floor = copy_plain},
+        {.name = "read",
+         .what = "READ of 64 bytes",
+         .floor_what = "copy of 64 bytes",
+         .task = chase_task,
+         .floor = chase_plain},
+        {.name = "cas",
+         .what = "CAS",
+         .floor_what = "compare-exchange",
+         .task = chase_cas_task,
+         .floor = chase_cas_plain},
+        {.name = "read_ahead",
+         .what = "READ, places known in advance",
+         .floor_what = "copy",
+         .task = read_task,
+         .floor = copy_plain},
         {.name = "read_batch_4",
          .what = "READ, places known, batches of four (each)",
          .floor_what = "copy, four at a time",
          .task = batch_task,
          .floor = copy_plain_by_four},
-        {.name = "cas_ahead", .what = "CAS, places known in advance", .floor_what = "compare-exchange", .task = cas_task, .floor = cas_plain},
-        {.name = "switch", .what = "switch of coroutines", .floor_what = "indirect call", .run = run_switch, .floor = call_plain},
+        {.name = "cas_ahead",
+         .what = "CAS, places known in advance",
+         .floor_what = "compare-exchange",
+         .task = cas_task,
+         .floor = cas_plain},
+        {.name = "switch",
+         .what = "switch of coroutines",
+         .floor_what = "indirect call",
+         .run = run_switch,
+         .floor = call_plain},
     };
     const unsigned count = sizeof(measurements) / sizeof(measurements[0]);
     micro *m = calloc(1, sizeof(*m));

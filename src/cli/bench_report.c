@@ -191,8 +191,8 @@ static void cell(FILE *file, int width, int decimals, double value) {
 
 
 static void print_head(FILE *file) {
-    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s\n", "kind", "workload", "Mops", "p50 us", "p99 us", "p999 us",
-            "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors");
+    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s\n", "kind", "workload", "Mops", "p50 us",
+            "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors");
 }
 
 
@@ -220,9 +220,12 @@ void bench_report_begin(bench_report *report) {
         fputs("[", report->json);
     if (!report->table)
         return;
-    fprintf(report->table, "%s: %" PRIu64 " records, keys %s, values of %" PRIu64 " bytes, %u clients (%" PRIu64 " compute node%s), depth %" PRIu64
-            "%s\n", config->uri, config->records, far_keyset_name(config->keys), config->value_size, bench_clients(config),
-            config->compute_nodes, config->compute_nodes == 1 ? "" : "s", config->depth, config->sim ? ", virtual time" : "");
+    fprintf(report->table,
+            "%s: %" PRIu64 " records, keys %s, values of %" PRIu64 " bytes, %u clients (%" PRIu64
+            " compute node%s), depth %" PRIu64 "%s\n",
+            config->uri, config->records, far_keyset_name(config->keys), config->value_size, bench_clients(config),
+            config->compute_nodes, config->compute_nodes == 1 ? "" : "s", config->depth,
+            config->sim ? ", virtual time" : "");
     print_head(report->table);
     fflush(report->table);
 }

@@ -30,8 +30,9 @@ static int open_node(bench_run *run, unsigned number) {
         return refused(config->uri);
     if (number == 0 && config->sim)
         far_sim_limit(far_sim_world_of(node->pool->fabric), 0);
-    int err = number == 0 ? far_index_create(node->session, run->name, run->kind->kind->name, run->kind->options, &node->index)
-                          : far_index_open(node->session, run->name, &node->index);
+    int err = number == 0
+                  ? far_index_create(node->session, run->name, run->kind->kind->name, run->kind->options, &node->index)
+                  : far_index_open(node->session, run->name, &node->index);
     if (err < 0)
         return refused(run->name);
     run->created |= number == 0;
@@ -61,7 +62,8 @@ static int open_run(bench_run *run) {
         if (far_session_open(client->node->pool, &client->session) < 0)
             return refused("session");
         if (!bench_client_prepare(client))
-            return cli_failed("no memory for %u clients with %" PRIu64 " operations in flight", run->client_count, config->depth);
+            return cli_failed("no memory for %u clients with %" PRIu64 " operations in flight", run->client_count,
+                              config->depth);
     }
     return 0;
 }
@@ -103,7 +105,9 @@ static int run_threads(bench_run *run) {
             break;
     for (unsigned i = 0; i < started; i++)
         pthread_join(run->clients[i].thread, NULL);
-    return started == run->client_count ? 0 : cli_failed("only %u of %u threads could be started", started, run->client_count);
+    return started == run->client_count
+               ? 0
+               : cli_failed("only %u of %u threads could be started", started, run->client_count);
 }
 
 
@@ -112,7 +116,8 @@ static int run_simulated(bench_run *run) {
         if (!far_sim_start(run->clients[i].node->pool->fabric, "bench", bench_client_work, &run->clients[i]))
             return cli_failed("no memory for %u simulated clients", run->client_count);
     far_sim_result result = far_sim_run(far_sim_world_of(run->nodes[0].pool->fabric));
-    return result == FAR_SIM_ENDED ? 0 : cli_failed("the simulated clients did not end: %s", far_sim_result_name(result));
+    return result == FAR_SIM_ENDED ? 0
+                                   : cli_failed("the simulated clients did not end: %s", far_sim_result_name(result));
 }
 
 
@@ -165,7 +170,8 @@ static void gather_clients(bench_run *run, bench_result *result) {
             far_histogram_merge(&result->latency_of[kind], &client->latency_of[kind]);
         if (client->errors && !run->error_told) {
             run->error_told = true;
-            cli_failed("%s, workload %s: %s", run->kind->kind->name, far_ycsb_name(result->workload), client->first_error);
+            cli_failed("%s, workload %s: %s", run->kind->kind->name, far_ycsb_name(result->workload),
+                       client->first_error);
         }
     }
     result->ns = end > begin ? end - begin : 0;
@@ -288,8 +294,8 @@ static int run_workloads(bench_run *run) {
 }
 
 
-int bench_run_kind(const bench_config *config, const bench_kind *kind, void (*each)(void *ctx, const bench_result *result), void *ctx,
-                   uint64_t *errors) {
+int bench_run_kind(const bench_config *config, const bench_kind *kind,
+                   void (*each)(void *ctx, const bench_result *result), void *ctx, uint64_t *errors) {
     bench_run run = {.config = config, .kind = kind, .each = each, .each_ctx = ctx};
     snprintf(run.name, sizeof(run.name), "bench-%s", kind->kind->name);
     int err = open_run(&run);

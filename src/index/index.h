@@ -59,6 +59,13 @@ typedef struct far_reserve { /* what each session keeps, to finish a half-done c
 typedef struct far_report far_report;
 void far_report_problem(far_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* How full a kind with fixed slots is. */
+typedef struct far_load {
+    uint64_t slots;   /* of all levels together */
+    uint64_t keys[3]; /* by level, the first one first */
+    uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
+} far_load;
+
 typedef struct far_index_kind {
     const char *name, *what_for;
     bool hidden;  /* known by name, not listed by far_kinds */
@@ -85,6 +92,7 @@ typedef struct far_index_kind {
     int (*walk)(far_task *t, far_index *index, far_walk *walk);
     int (*check)(far_task *t, far_index *index, far_report *report); /* structure; not pinned when called */
     int (*usage)(far_task *t, far_index *index, far_usage *usage);   /* keys, key_bytes, value_bytes; not pinned when called */
+    int (*load_factor)(far_task *t, far_index *index, far_load *load); /* optional; not pinned when called */
     size_t (*cache_bytes)(far_index *index);                         /* optional */
 
     /* Optional: ends before the first operation is pinned at that epoch. The task is pinned: at the epoch before, or on waking at
@@ -93,6 +101,9 @@ typedef struct far_index_kind {
     /* Optional: delayed work, run by housekeeping, pinned (it may drop the pin and take another); 1 = there is more. */
     int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
+
+/* far_spawn for work on an index: it is not closed before that ends. False: too many tasks; do without, or do it now. */
+bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg), const void *arg, size_t bytes);
 
 struct far_index { /* one open index of one handle */
     const far_index_kind *kind;
@@ -110,6 +121,9 @@ struct far_index { /* one open index of one handle */
     atomic_uint uses;          /* operations and hooks under way: it is not closed before they end */
     far_index *next;           /* in the pool's list */
 };
+
+/* FAR_ERR_UNSUPPORTED: the kind has no load_factor. */
+int far_index_load(far_session *s, far_index *index, far_load *load);
 
 /* All kinds of this build, NULL-terminated: the toy map first, hidden once there is another. */
 extern const far_index_kind *const far_index_kinds[];

@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const far_option_def common_options[FAR_OPTIONS_COMMON] = {
-    [FAR_OPTION_KEY_SIZE] = {"key_size", FAR_OPTION_NUMBER, 0, 0, FAR_KEY_MAX, NULL, "all keys have this size (0: any size)"},
+    [FAR_OPTION_KEY_SIZE] = {"key_size", FAR_OPTION_NUMBER, 0, 0, FAR_KEY_MAX, NULL,
+                             "all keys have this size (0: any size)"},
     [FAR_OPTION_VALUE_SIZE] = {"value_size", FAR_OPTION_NUMBER, 0, 0, FAR_VALUE_MAX, NULL,
                                "all values have this size (0: any size)"},
     [FAR_OPTION_MAX_KEY] = {"max_key", FAR_OPTION_NUMBER, FAR_KEY_MAX, FAR_KEY_MAX, FAR_KEY_MAX, NULL,
@@ -62,8 +63,8 @@ static int parse_number(const far_option_def *def, const char *text, int64_t *va
     if (far_parse_size(text, &number, error, sizeof(error)) < 0)
         return far_fail(FAR_ERR_INVALID, "option %s: %s", def->name, error);
     if (number > INT64_MAX || (int64_t)number < def->min || (int64_t)number > def->max)
-        return far_fail(FAR_ERR_INVALID, "option %s: '%.40s' is not within %" PRId64 "..%" PRId64, def->name, text, def->min,
-                        def->max);
+        return far_fail(FAR_ERR_INVALID, "option %s: '%.40s' is not within %" PRId64 "..%" PRId64, def->name, text,
+                        def->min, def->max);
     *value = (int64_t)number;
     return 0;
 }

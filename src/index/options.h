@@ -4,10 +4,12 @@
 
 #include "index/index.h"
 
-/* Fills in all values, the common ones first, then the kind's, by position. FAR_ERR_INVALID with words that name the option. */
+/* Fills in all values, the common ones first, then the kind's, by position. FAR_ERR_INVALID with words that name the
+ * option. */
 int far_index_options_parse(const far_index_kind *kind, const char *text, int64_t values[FAR_OPTIONS_MAX]);
 
-/* What the kind knows, a line per option: "name=initial value", spaces, what it does, its range. Cut to fit; returns text. */
+/* What the kind knows, a line per option: "name=initial value", spaces, what it does, its range. Cut to fit; returns
+ * text. */
 const char *far_index_options_describe(const far_index_kind *kind, char *text, size_t size);
 #define FAR_OPTIONS_DESCRIPTION (FAR_OPTIONS_MAX * 256)
 

@@ -12,7 +12,8 @@ struct far_report {
     char **lines;
 };
 
-/* Tells the lines that were kept, until `problem` (may be NULL) returns non-zero. Returns how many problems there were. */
+/* Tells the lines that were kept, until `problem` (may be NULL) returns non-zero. Returns how many problems there were.
+ */
 int far_report_tell(const far_report *report, int (*problem)(void *ctx, const char *what), void *ctx);
 void far_report_free(far_report *report);
 

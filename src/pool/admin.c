@@ -1,5 +1,5 @@
-/* Public calls on indexes as a whole and on the pool. What the user's callbacks are told is collected by a task first and told on the
- * caller's own stack, with nothing pinned. */
+/* Public calls on indexes as a whole and on the pool. What the user's callbacks are told is collected by a task first
+ * and told on the caller's own stack, with nothing pinned. */
 #include "index/options.h"
 #include "index/report.h"
 #include "pool/catalog.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_TRIES 1000 /* while somebody else sweeps */
+#define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
 #define CLOSE_PAUSE_NS 10000
 
 
@@ -26,7 +26,8 @@ static int check_name(const char *name) {
         return far_fail(FAR_ERR_INVALID, "name: '%.16s...' has more than %d characters", name, FAR_NAME_MAX);
     for (size_t i = 0; i < length; i++)
         if (name[i] < ' ' || name[i] > '~' || name[i] == '/' || name[i] == ',')
-            return far_fail(FAR_ERR_INVALID, "name: character %zu is none of printable ASCII without '/' and ','", i + 1);
+            return far_fail(FAR_ERR_INVALID, "name: character %zu is none of printable ASCII without '/' and ','",
+                            i + 1);
     return 0;
 }
 
@@ -143,8 +144,9 @@ static bool start_close(far_pool *pool, closing *c) {
 }
 
 
-/* The close is a task of the handle's own session, and may have to wait for tasks of others (hooks, which use the index). Whoever is
- * inside the own session keeps housekeeping, which drives those, out: so the caller waits outside, and lends a hand. */
+/* The close is a task of the handle's own session, and may have to wait for tasks of others (hooks, which use the
+ * index). Whoever is inside the own session keeps housekeeping, which drives those, out: so the caller waits outside,
+ * and lends a hand. */
 void far_index_close(far_index *index) {
     if (!index)
         return;
@@ -325,6 +327,29 @@ int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
     if (err >= 0)
         *usage = measured;
     return err;
+}
+
+
+typedef struct loading {
+    measuring m; /* first */
+    far_load *load;
+} loading;
+
+
+static int run_load(far_task *t, void *arg) {
+    loading *l = arg;
+    t->label = "load";
+    t->index_key = l->m.index->uid;
+    memset(l->load, 0, sizeof(*l->load));
+    if (!l->m.index->kind->load_factor)
+        return far_fail(FAR_ERR_UNSUPPORTED, "an index of kind '%s' has no slots to fill", l->m.index->kind->name);
+    return l->m.index->kind->load_factor(t, l->m.index, l->load);
+}
+
+
+int far_index_load(far_session *s, far_index *index, far_load *load) {
+    loading l = {{.index = index}, load};
+    return measure(s, &l.m, run_load);
 }
 
 

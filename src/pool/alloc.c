@@ -1,5 +1,5 @@
-/* Allocation: from the session's lists and slabs without a verb; when they are empty, by looking for what others gave back, cutting
- * new slabs, adopting or taking blocks. */
+/* Allocation: from the session's lists and slabs without a verb; when they are empty, by looking for what others gave
+ * back, cutting new slabs, adopting or taking blocks. */
 #include "pool/memory.h"
 #include "runtime/error.h"
 
@@ -97,6 +97,8 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
         result = far_drops_tick(t);
     if (result == 0 && (result = far_slabs_trim(t, true)) == 0) /* what other classes left may do */
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
+    if (result == 0 && (result = far_scour(t)) == 1)
+        result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
     if (result == 1 && node == FAR_NODE_ANY)
         m->turn = (*where + 1) % nodes;
     return result;
@@ -115,7 +117,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
     unsigned nodes = pool->geometry.nodes, first = node == FAR_NODE_ANY ? far_memory_of(t)->turn++ % nodes : node;
     uint32_t length = far_run_blocks(&pool->geometry, class->size);
     int result = 0;
-    for (unsigned round = 0; round < 2 && result == 0; round++) {
+    for (unsigned round = 0; round < 3 && result == 0; round++) {
         for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
             far_block_id head;
             result = far_blocks_take(t, (first + i) % nodes, length, &head, &f->used);
@@ -128,6 +130,8 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
         }
         if (result == 0 && round == 0 && (result = far_drops_tick(t)) == 0)
             result = far_slabs_trim(t, true);
+        if (result == 0 && round == 1 && (result = far_scour(t)) == 1)
+            result = 0;
     }
     return result;
 }
@@ -178,7 +182,11 @@ int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, fa
         return err;
 
     far_fabric *fabric = far_task_fabric(t);
-    *object = (far_object){.addr = far_entry_addr(f.entry), .size = class->size, .used = f.used, .cookie = f.entry.cookie, .epoch = t->pin.epoch};
+    *object = (far_object){.addr = far_entry_addr(f.entry),
+                           .size = class->size,
+                           .used = f.used,
+                           .cookie = f.entry.cookie,
+                           .epoch = t->pin.epoch};
     *zero = f.zero;
     if (f.entry.word & FAR_ENTRY_RECOVER && class->info->recover != NULL) {
         err = class->info->recover(t, class->index, object->addr, object->size, &object->cookie);
@@ -195,7 +203,8 @@ int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, fa
 }
 
 
-static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, unsigned node, unsigned flags, far_object *object) {
+static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, unsigned node, unsigned flags,
+                             far_object *object) {
     bool zero = false, must = (flags & FAR_ALLOC_ON_NODE) != 0;
     int err = index != NULL && index->kind->reserve_count > 0 ? far_reserve_fill(t, index) : 0;
     if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(flags & FAR_ALLOC_RESERVE)))
@@ -203,18 +212,20 @@ static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, un
     err = far_alloc_object(t, class, node, must, object, &zero);
     if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE && far_reserve_take(t, class, node, must, object))
         err = 0;
-    if (err == 0 && flags & FAR_ALLOC_ZERO && !zero)
+    if (err < 0)
+        return err;
+    if (flags & FAR_ALLOC_ZERO && !zero)
         err = far_wipe(t, object->addr, object->size);
-    if (err == 0 && flags & FAR_ALLOC_KEEP) {
+    if (err == 0 && flags & FAR_ALLOC_KEEP)
         err = far_keep(t, class, object, false);
-        if (err < 0)
-            far_free(t, index, class->type, object->addr, class->size);
-    }
+    if (err < 0)
+        far_free(t, index, class->type, object->addr, class->size);
     return err;
 }
 
 
-int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags, far_object *object) {
+int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
+              far_object *object) {
     far_memory *m = far_memory_of(t);
     if (t->pin.epoch == 0)
         return far_fail(FAR_ERR_INVALID, "far memory is allocated with a pin");

@@ -1,11 +1,11 @@
 #include "pool/blocks.h"
 
-#include "pool/handle.h"
+#include "pool/memory.h"
 
 #include <string.h>
 
-#define SCAN_ENTRIES 1024u
-#define WIPE_BYTES (256u << 10)
+#define SCAN_ENTRIES     1024u
+#define WIPE_BYTES       (256u << 10)
 #define SMALL_SLAB_PAGES 8u /* slabs are not made larger than this only to hold several objects */
 
 
@@ -22,7 +22,8 @@ uint64_t far_block_total(const far_geometry *g) {
 }
 
 
-/* Steps of 16 bytes to 4 KiB, then 64 steps per doubling: less than 1/64 too much, which leaves room for the waste of slabs. */
+/* Steps of 16 bytes to 4 KiB, then 64 steps per doubling: less than 1/64 too much, which leaves room for the waste of
+ * slabs. */
 uint64_t far_alloc_round(uint64_t size) {
     if (size == 0)
         size = 1;
@@ -93,7 +94,8 @@ int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, 
     const uint32_t most = FAR_VERB_BYTES_MAX / FAR_BLOCK_ENTRY_BYTES;
     for (uint32_t at = 0; at < count; at += most) {
         uint32_t n = count - at < most ? count - at : most;
-        far_read(t, far_block_entry(g, (far_block_id){node, first + at}), entries + 2 * (size_t)at, n * FAR_BLOCK_ENTRY_BYTES);
+        far_read(t, far_block_entry(g, (far_block_id){node, first + at}), entries + 2 * (size_t)at,
+                 n * FAR_BLOCK_ENTRY_BYTES);
     }
     return far_wait(t);
 }
@@ -162,13 +164,16 @@ static int untake(far_task *t, far_block_id first, uint32_t count) {
 
 
 /* 1: all are ours; 0: somebody was faster with one of them, which is what *lost says. */
-static int take_each(far_task *t, far_block_id first, uint32_t count, const uint64_t *words, bool *used, uint32_t *lost) {
+static int take_each(far_task *t, far_block_id first, uint32_t count, const uint64_t *words, bool *used,
+                     uint32_t *lost) {
     *used = false;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t word = words[2 * (size_t)i];
         far_block_state was = far_block_unpack(word), mine = owned_by(t, was.used, false);
         int done = far_block_swap(t, (far_block_id){first.node, first.index + i}, &word, &mine);
         if (done == 1) {
+            /* We may have had it before a sweep made it free, and not have heard of that yet. */
+            far_memory_forget(t, (far_block_id){first.node, first.index + i});
             *used |= was.used;
             continue;
         }
@@ -223,7 +228,9 @@ int far_run_make(far_task *t, far_block_id head, uint32_t length, uint32_t uid, 
         far_block_state mine = owned_by(t, false, false);
         uint64_t word = far_block_pack(&mine);
         for (int done = 0; done == 0;) {
-            far_block_state was = far_block_unpack(word), to = {.kind = FAR_BLOCK_BODY, .used = was.used, .quarantined = was.quarantined, .length = i};
+            far_block_state was = far_block_unpack(word),
+                            to = {
+                                .kind = FAR_BLOCK_BODY, .used = was.used, .quarantined = was.quarantined, .length = i};
             if (was.kind != FAR_BLOCK_OWNED || was.id != mine.id || was.generation != mine.generation)
                 return FAR_ERR_CORRUPT;
             if (i == 0) {

@@ -1,31 +1,32 @@
-/* The allocator's tables in far memory: what they look like, and the verbs that change them. One writer or one CAS per word.
+/* The allocator's tables in far memory: what they look like, and the verbs that change them. One writer or one CAS per
+ * word.
  *
  * Block entry, 16 bytes.
  *   word 0  kind 3 | used 1 << 3 | quarantined 1 << 4 | owner or run 30 << 5 | length 17 << 35 | stable 1 << 52
  *             free    nobody's, all bytes zero; used: it was somebody's before. All zero: free and never used.
  *             owned   (id 14, generation 16) cuts it into slabs
  *             orphan  holds slabs, owned by nobody: to be adopted
- *             run     the first of `length` blocks that are one object (uid 24, type 6); head and bodies change hands with this word
- *             body    part of a run, `length` blocks behind its head
- *             wiping  the first of `length` blocks that (id, generation) makes free
- *           changed by CAS only; quarantined: a sweep covers it (pool/sweep.h)
- *   word 1  low half: sequence number of the last sweep that covered it; high half: of the last one that may have freed what it did
- *           not meet there. Written by the sweeper only.
+ *             run     the first of `length` blocks that are one object (uid 24, type 6); head and bodies change hands
+ * with this word body    part of a run, `length` blocks behind its head wiping  the first of `length` blocks that (id,
+ * generation) makes free changed by CAS only; quarantined: a sweep covers it (pool/sweep.h) word 1  low half: sequence
+ * number of the last sweep that covered it; high half: of the last one that may have freed what it did not meet there.
+ * Written by the sweeper only.
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
  *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | in use 1 << 63
- * Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where objects begin.
+ * Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where
+ * objects begin.
  *
- * Free bitmap, 1 bit per 16 bytes: the object that begins there is free and belongs to the pool. Giving back adds the bits of a word
- * by FAA (every object has one holder, so no bit is set twice), the owner of the block takes them by subtracting what it read. Free
- * pages have no bits; a page is at least one word, so slabs share none. */
+ * Free bitmap, 1 bit per 16 bytes: the object that begins there is free and belongs to the pool. Giving back adds the
+ * bits of a word by FAA (every object has one holder, so no bit is set twice), the owner of the block takes them by
+ * subtracting what it read. Free pages have no bits; a page is at least one word, so slabs share none. */
 #ifndef FAR_POOL_BLOCKS_H
 #define FAR_POOL_BLOCKS_H
 
 #include "pool/superblock.h"
 
 #define FAR_BLOCK_ENTRY_BYTES 16
-#define FAR_WORD_GRANULES 64 /* of one bitmap word */
+#define FAR_WORD_GRANULES     64 /* of one bitmap word */
 
 typedef enum {
     FAR_BLOCK_FREE,
@@ -177,7 +178,8 @@ static inline uint64_t far_block_inner(const far_geometry *g, far_addr addr) { /
 uint64_t far_block_number(const far_geometry *g, far_block_id b);
 uint64_t far_block_total(const far_geometry *g);
 
-/* Pure: the size an object of this alignment gets, 0 = impossible; whether it is a run of blocks; the pages of its slabs. */
+/* Pure: the size an object of this alignment gets, 0 = impossible; whether it is a run of blocks; the pages of its
+ * slabs. */
 uint64_t far_size_class(uint64_t size, unsigned align);
 bool far_size_is_run(const far_geometry *g, uint64_t size);
 unsigned far_slab_pages(uint64_t page_bytes, uint64_t size);
@@ -198,16 +200,19 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
 
 /* Verbs. Waited for. */
 int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, uint64_t *entries); /* 2 words each */
-int far_block_swap(far_task *t, far_block_id b, uint64_t *word, const far_block_state *to); /* 1: done, 0: *word is what was there */
+int far_block_swap(far_task *t, far_block_id b, uint64_t *word,
+                   const far_block_state *to); /* 1: done, 0: *word is what was there */
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
 
-/* Takes `count` neighbouring free blocks as owned by the task's session, at least one of which was used before: *used. 1: done,
- * 0: there are none. */
+/* Takes `count` neighbouring free blocks as owned by the task's session, at least one of which was used before: *used.
+ * 1: done, 0: there are none. */
 int far_blocks_take(far_task *t, unsigned node, uint32_t count, far_block_id *first, bool *used);
 
-/* A run: made of blocks that were taken; freed by whoever holds the object (0: it is quarantined, or was freed by somebody else). */
+/* A run: made of blocks that were taken; freed by whoever holds the object (0: it is quarantined, or was freed by
+ * somebody else). */
 int far_run_make(far_task *t, far_block_id head, uint32_t length, uint32_t uid, unsigned type, bool stable);
 int far_run_free(far_task *t, far_block_id head, const far_block_state *expected);
-int far_run_finish(far_task *t, far_block_id head, uint64_t word); /* word: wiping, and its owner is this session or dead */
+int far_run_finish(far_task *t, far_block_id head,
+                   uint64_t word); /* word: wiping, and its owner is this session or dead */
 
 #endif

@@ -1,7 +1,7 @@
 /* The catalog: finding, listing, creating and dropping indexes. Opening and closing are in opens.c.
  *
- * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it is held, so
- * a CAS that finds the word unchanged finds the list unchanged. */
+ * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it
+ * is held, so a CAS that finds the word unchanged finds the list unchanged. */
 #include "pool/catalog.h"
 #include "index/options.h"
 #include "pool/catalog_layout.h"
@@ -144,7 +144,8 @@ static int swing(far_task *t, const far_catalog_view *view, const far_catalog_en
         return 0;
     }
     if (view->word)
-        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word), far_catalog_word_bytes(view->word));
+        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
+                   far_catalog_word_bytes(view->word));
     return 1;
 }
 
@@ -264,7 +265,8 @@ static int publish(far_task *t, far_index *index) {
 }
 
 
-int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options, far_index **index) {
+int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options,
+                       far_index **index) {
     far_catalog_view view;
     far_catalog_entry entry;
     far_index_record record;

@@ -4,7 +4,8 @@
  * catalog object          head {magic, count, check} and one entry {record, name hash, uid} per index; immutable
  * record                  what an index is; immutable but for its drop mark
  * drop mark               0, or client id 14 | generation 16 << 14 | 1 << 63: that session is dropping the index
- * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open) */
+ * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
+ * open) */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
@@ -12,8 +13,8 @@
 #include "pool/handle.h"
 
 #define FAR_CATALOG_MAGIC 0x676c6174616366ull
-#define FAR_RECORD_MAGIC 0x6365727869646e69ull
-#define FAR_UID_MAX ((1u << 24) - 1)
+#define FAR_RECORD_MAGIC  0x6365727869646e69ull
+#define FAR_UID_MAX       ((1u << 24) - 1)
 
 /* Types of the pool's own objects (far_alloc with index NULL). */
 enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPENS, FAR_POOL_TYPE_KEPT };
@@ -50,7 +51,8 @@ _Static_assert(sizeof(far_index_record) == 672 && sizeof(far_index_record) % FAR
 _Static_assert(offsetof(far_index_record, mark) == 8, "the mark is a word");
 
 #define FAR_CATALOG_ENTRIES_MAX 32000 /* the size must fit into 16 bits of granules, and into one verb */
-_Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) < FAR_VERB_BYTES_MAX, "one verb");
+_Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) < FAR_VERB_BYTES_MAX,
+               "one verb");
 
 
 static inline uint64_t far_catalog_word(far_addr addr, uint64_t bytes) {
@@ -83,7 +85,7 @@ static inline unsigned far_drop_mark_generation(uint64_t mark) {
 }
 
 
-#define FAR_OPENS_USER (1ull << 32)
+#define FAR_OPENS_USER  (1ull << 32)
 #define FAR_OPENS_BYTES (FAR_OPENS_MAX * 8ull)
 
 
@@ -107,7 +109,8 @@ typedef struct far_catalog_view {
 /* All with a pin. */
 int far_catalog_look(far_task *t, far_catalog_view *view);
 const far_catalog_entry *far_catalog_find_uid(const far_catalog_view *view, uint32_t uid);
-int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry, far_index_record *record);
+int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry,
+                     far_index_record *record);
 int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record);
 
 /* A drop mark was met: 1 = its owner is dead and the mark is gone, 0 = it lives, wait for it. */

@@ -1,10 +1,11 @@
-/* Objects that stay a session's own: those asked for with FAR_ALLOC_KEEP, and the reserves of its indexes. They are listed in tables in
- * far memory, so that a sweep takes them for reachable while the session lives:
+/* Objects that stay a session's own: those asked for with FAR_ALLOC_KEEP, and the reserves of its indexes. They are
+ * listed in tables in far memory, so that a sweep takes them for reachable while the session lives:
  *
  *   table, 1024 bytes:  next table or 0 | 0 | 63 x {address or 0, size}         the registry names the first
  *
- * One writer. A slot is written before the object counts as kept. An object that is handed out, or freed, leaves its slot stale: the
- * slot is cleared in a tick, and not while a sweep covers the object, which may then be linked where the walk has passed already. */
+ * One writer. A slot is written before the object counts as kept. An object that is handed out, or freed, leaves its
+ * slot stale: the slot is cleared in a tick, and not while a sweep covers the object, which may then be linked where
+ * the walk has passed already. */
 #include "pool/catalog_layout.h"
 #include "pool/memory.h"
 #include "runtime/error.h"
@@ -71,7 +72,8 @@ static int add_table(far_task *t) {
         err = far_wipe(t, object.addr, TABLE_BYTES);
     if (err < 0)
         return err;
-    far_addr link = m->table_count > 0 ? m->tables[m->table_count - 1] : far_client_entry(far_task_client(t)) + offsetof(far_client, kept);
+    far_addr link = m->table_count > 0 ? m->tables[m->table_count - 1]
+                                       : far_client_entry(far_task_client(t)) + offsetof(far_client, kept);
     if ((err = far_write_word(t, link, object.addr)) < 0)
         return err;
     pthread_mutex_lock(&m->lock);
@@ -125,7 +127,8 @@ static int keep(far_task *t, far_class *class, const far_object *object, bool re
     if ((err = far_wait(t)) < 0)
         return err;
     pthread_mutex_lock(&m->lock);
-    m->kept[slot] = (far_kept){.addr = object->addr, .class = class, .cookie = object->cookie, .used = object->used, .reserve = reserve};
+    m->kept[slot] = (far_kept){
+        .addr = object->addr, .class = class, .cookie = object->cookie, .used = object->used, .reserve = reserve};
     m->keeps += !reserve;
     pthread_mutex_unlock(&m->lock);
     return 0;
@@ -204,7 +207,8 @@ static void let_go(far_memory *m, uint32_t uid) {
         if (k->addr == 0 || k->stale || !k->reserve || k->class->uid != uid)
             continue;
         k->stale = true;
-        far_put_free(m, k->class, (far_entry){k->addr | (k->class->info->recover != NULL ? FAR_ENTRY_RECOVER : 0), k->cookie});
+        far_put_free(m, k->class,
+                     (far_entry){k->addr | (k->class->info->recover != NULL ? FAR_ENTRY_RECOVER : 0), k->cookie});
     }
 }
 
@@ -265,7 +269,8 @@ bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, f
             break;
     }
     if (best != NULL) {
-        *object = (far_object){.addr = best->addr, .size = class->size, .used = best->used, .cookie = best->cookie, .epoch = t->pin.epoch};
+        *object = (far_object){
+            .addr = best->addr, .size = class->size, .used = best->used, .cookie = best->cookie, .epoch = t->pin.epoch};
         best->stale = true;
         struct far_reserves *r = reserve_of(m, class->uid);
         if (r != NULL)

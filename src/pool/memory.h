@@ -1,10 +1,11 @@
-/* What a session holds of far memory, in local memory: its blocks and slabs, the free objects it may hand out, the retired ones that
- * wait for their epoch, and what it keeps for itself. Private to the allocator.
+/* What a session holds of far memory, in local memory: its blocks and slabs, the free objects it may hand out, the
+ * retired ones that wait for their epoch, and what it keeps for itself. Private to the allocator.
  *
- * Whoever runs the session changes this; the handle's observer of sweeps takes things away from any session (far_sweep_observe). So
- * everything here is touched under `lock`, which is never held across a wait, and after a wait nothing is where it was: blocks and
- * slabs are looked up again. Changes that take verbs are made by one task of the session at a time (far_memory_enter), under a pin:
- * a sweep that waited for two epochs knows that none is under way that has not heard of it.
+ * Whoever runs the session changes this; the handle's observer of sweeps takes things away from any session
+ * (far_sweep_observe). So everything here is touched under `lock`, which is never held across a wait, and after a wait
+ * nothing is where it was: blocks and slabs are looked up again. Changes that take verbs are made by one task of the
+ * session at a time (far_memory_enter), under a pin: a sweep that waited for two epochs knows that none is under way
+ * that has not heard of it.
  *
  * Objects are named by their class (index uid, type, size). A class whose index was closed here has index == NULL. */
 #ifndef FAR_POOL_MEMORY_H
@@ -16,8 +17,8 @@
 
 #include <pthread.h>
 
-#define FAR_ENTRY_RECOVER (1ull << 63) /* the cookie is to be asked for (type->recover) */
-#define FAR_RETIRE_EPOCHS 3            /* from the stamp to the reuse */
+#define FAR_ENTRY_RECOVER  (1ull << 63) /* the cookie is to be asked for (type->recover) */
+#define FAR_RETIRE_EPOCHS  3            /* from the stamp to the reuse */
 #define FAR_KEPT_PER_TABLE 63
 
 typedef struct far_entry { /* a free object */
@@ -44,10 +45,10 @@ typedef struct far_slab {
     far_class *class;
     uint8_t page, pages;
     uint32_t objects;
-    uint32_t carved;  /* objects from here on were never handed out: zero bytes */
-    uint32_t free;    /* objects below that lie in the class's lists */
-    uint64_t looked;  /* epoch in which its bits were last read */
-    unsigned idle;    /* ticks since when it is wholly free */
+    uint32_t carved;       /* objects from here on were never handed out: zero bytes */
+    uint32_t free;         /* objects below that lie in the class's lists */
+    uint64_t looked;       /* epoch in which its bits were last read */
+    unsigned idle;         /* ticks since when it is wholly free */
     struct far_slab *next; /* of the shelf */
 } far_slab;
 
@@ -71,12 +72,12 @@ struct far_class {
 
 struct far_held { /* a block this session owns */
     far_block_id id;
-    bool used;           /* was somebody's before, or pages of it were wiped */
-    bool away;           /* under quarantine: slabs unknown until it comes back */
-    uint64_t free_pages; /* bit per page */
+    bool used;                       /* was somebody's before, or pages of it were wiped */
+    bool away;                       /* under quarantine: slabs unknown until it comes back */
+    uint64_t free_pages;             /* bit per page */
     far_slab *slab[FAR_BLOCK_PAGES]; /* by every page of it */
-    far_held *next;      /* all blocks */
-    far_held *chain;     /* of a hash bucket */
+    far_held *next;                  /* all blocks */
+    far_held *chain;                 /* of a hash bucket */
 };
 
 typedef struct far_retired {
@@ -111,7 +112,7 @@ typedef struct far_gives {
     size_t count, capacity;
 } far_gives;
 
-#define FAR_HELD_BUCKETS 256
+#define FAR_HELD_BUCKETS  256
 #define FAR_CLASS_BUCKETS 64
 
 typedef struct far_memory {
@@ -135,18 +136,19 @@ typedef struct far_memory {
     struct far_reserves {
         uint32_t uid;
         bool complete;
-    } *reserves; /* of the indexes that were written to */
+    } * reserves; /* of the indexes that were written to */
     size_t reserve_count;
     struct far_drop {
         uint32_t uid;
         uint64_t epoch; /* when it was dropped */
-    } *drops;
+    } * drops;
     size_t drop_count;
 
-    unsigned turn, pick;     /* nodes for the next slab, the next object that may lie anywhere */
-    uint64_t *full;          /* per node: the epoch in which no block was found there */
+    unsigned turn, pick; /* nodes for the next slab, the next object that may lie anywhere */
+    uint64_t *full;      /* per node: the epoch in which no block was found there */
     bool reclaiming;
-    uint64_t asked;          /* the epoch in which one more was last asked for */
+    uint64_t scoured; /* the epoch in which everything was last looked through */
+    uint64_t asked;   /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
     uint64_t noticed[2];     /* what housekeeping saw last */
@@ -160,14 +162,14 @@ typedef struct far_memory {
 typedef struct far_quarantine {
     pthread_mutex_t lock;
     far_memory *memories;
-    uint64_t word;              /* the sweep word last observed */
-    uint32_t seen;              /* sweeps up to this one have been heeded */
-    atomic_uint phase;          /* of that sweep: in quarantine, retired objects go to the pool at once */
+    uint64_t word;                /* the sweep word last observed */
+    uint32_t seen;                /* sweeps up to this one have been heeded */
+    atomic_uint phase;            /* of that sweep: in quarantine, retired objects go to the pool at once */
     _Atomic uint64_t normal_from; /* in the phase after it they do so if the pin is older than this epoch */
-    atomic_uint heeded;         /* counts changes of the marks */
-    atomic_uint blocks;         /* how many are marked */
-    _Atomic uint64_t *marked;   /* bit per block of the pool */
-    atomic_uint shortage;       /* how often memory was found short */
+    atomic_uint heeded;           /* counts changes of the marks */
+    atomic_uint blocks;           /* how many are marked */
+    _Atomic uint64_t *marked;     /* bit per block of the pool */
+    atomic_uint shortage;         /* how often memory was found short */
     uint64_t pool_bytes;
 } far_quarantine;
 
@@ -175,12 +177,14 @@ extern const far_type far_pool_type; /* of objects without an index */
 
 /* memory.c: local bookkeeping; the lock is held unless said otherwise. */
 far_class *far_class_get(far_memory *m, uint32_t uid, unsigned type, uint64_t size, bool stable);
-far_class *far_class_for(far_memory *m, far_index *index, unsigned type, uint64_t size); /* NULL: no memory, or no such type */
+far_class *far_class_for(far_memory *m, far_index *index, unsigned type,
+                         uint64_t size); /* NULL: no memory, or no such type */
 far_held *far_held_find(far_memory *m, far_block_id id);
 far_held *far_held_add(far_memory *m, far_block_id id, bool used);
 void far_held_remove(far_memory *m, far_held *block);
-bool far_held_load(far_memory *m, far_held *block, const uint64_t pages[FAR_BLOCK_PAGES]); /* slabs as the page words say */
-void far_held_unload(far_memory *m, far_held *block); /* forgets its slabs and what lies free there */
+bool far_held_load(far_memory *m, far_held *block,
+                   const uint64_t pages[FAR_BLOCK_PAGES]); /* slabs as the page words say */
+void far_held_unload(far_memory *m, far_held *block);      /* forgets its slabs and what lies free there */
 void far_held_collect(far_memory *m, far_held *block, far_gives *gives); /* all that is free there; then unloads it */
 void far_foreign_collect(far_memory *m, bool marked_only, far_gives *gives); /* free objects in blocks of others */
 far_slab *far_slab_add(far_memory *m, far_held *block, unsigned page, unsigned pages, far_class *class);
@@ -202,6 +206,7 @@ bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quaranti
 
 /* Without the lock, by tasks: */
 void far_memory_free(far_session *session); /* local memory only */
+void far_memory_forget(far_task *t, far_block_id id); /* what it knew of a block that it just took anew */
 far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);
@@ -222,17 +227,20 @@ int far_slab_carve(far_task *t, far_class *class, unsigned node);
 int far_slab_look(far_task *t, far_class *class, unsigned node);
 int far_block_get(far_task *t, far_class *class, unsigned node);
 int far_slabs_trim(far_task *t, bool all);
-int far_slab_release(far_task *t, far_addr base, bool dropped); /* dropped: whatever is in it */
-int far_memory_leave_blocks(far_task *t); /* all blocks to the pool */
+int far_scour(far_task *t); /* memory is short: takes all orphans and all that others gave back, frees what is wholly
+                               free; once per epoch */
+int far_slab_release(far_task *t, far_addr base, bool dropped);   /* dropped: whatever is in it */
+int far_memory_leave_blocks(far_task *t);                         /* all blocks to the pool */
 int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */
-int far_pages_read(far_task *t, far_block_id id, uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
+int far_pages_read(far_task *t, far_block_id id,
+                   uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
 
 /* retire.c */
-int far_reclaim(far_task *t);                           /* frees what is past its time */
+int far_reclaim(far_task *t);                          /* frees what is past its time */
 bool far_put_retired(far_memory *m, far_retired item); /* with the lock; false: to be given back at once */
 uint64_t far_class_footprint(const far_memory *m, const far_class *class); /* bytes of far memory per object */
-void far_class_purge(far_memory *m, far_class *class);  /* with the lock: forgets all objects of it */
-int far_drops_tick(far_task *t);                        /* drop.c; inside */
+void far_class_purge(far_memory *m, far_class *class); /* with the lock: forgets all objects of it */
+int far_drops_tick(far_task *t);                       /* drop.c; inside */
 bool far_drops_wait(far_memory *m);
 
 /* keep.c */

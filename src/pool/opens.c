@@ -1,4 +1,5 @@
-/* The indexes that a handle has open: its table in far memory, through which a drop sees them, and the local objects. */
+/* The indexes that a handle has open: its table in far memory, through which a drop sees them, and the local objects.
+ */
 #include "index/options.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"

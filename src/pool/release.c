@@ -155,8 +155,10 @@ static int wipe_slab(far_sweeper *s, far_swept *b, far_addr base, far_addr bitma
 static int release_slab(far_sweeper *s, far_swept *b, unsigned page, bool owner_lives, uint64_t *bits) {
     const far_geometry *g = s->geometry;
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / 64;
-    slab_end e = {.page = page, .state = far_page_unpack(b->pages[page]), .bits = bits, .met = b->met + page * page_words};
-    far_addr base = far_block_base(g, b->id) + page * g->page_bytes, bitmap = far_block_bitmap(g, b->id) + page * page_words * 8;
+    slab_end e = {
+        .page = page, .state = far_page_unpack(b->pages[page]), .bits = bits, .met = b->met + page * page_words};
+    far_addr base = far_block_base(g, b->id) + page * g->page_bytes,
+             bitmap = far_block_bitmap(g, b->id) + page * page_words * 8;
     e.objects = far_slab_objects(g->page_bytes, &e.state);
     far_read(s->t, bitmap, bits, e.state.pages * page_words * 8);
     int err = far_wait(s->t);
@@ -191,7 +193,8 @@ static int hand_back(far_sweeper *s, far_swept *b, uint64_t word) {
         if (state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_ORPHAN)
             return far_sweep_unmark(s, b->id);
         int dead = 0;
-        if (state.kind == FAR_BLOCK_OWNED && (state.id != far_task_client(s->t) || state.generation != far_task_generation(s->t)))
+        if (state.kind == FAR_BLOCK_OWNED &&
+            (state.id != far_task_client(s->t) || state.generation != far_task_generation(s->t)))
             dead = far_is_dead(s->t, state.id, state.generation);
         if (dead < 0)
             return dead;

@@ -1,14 +1,17 @@
-/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it holds. */
+/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it
+ * holds. */
+#include "pool/catalog_layout.h"
 #include "pool/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_BYTES (1u << 20)  /* retired memory for which the epoch is asked to move ... */
-#define PILE_SHARE 64          /* ... or this part of the pool */
-#define FOREIGN_SHARE 1024     /* part of the pool that a session holds free in the blocks of others */
+#define PILE_BYTES    (1u << 20) /* retired memory for which the epoch is asked to move ... */
+#define PILE_SHARE    64         /* ... or this part of the pool */
+#define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
-#define CLOSE_ROUNDS 64        /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -44,7 +47,8 @@ static void ask_when_piled_up(far_task *t, far_memory *m) {
 }
 
 
-/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the object. */
+/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the
+ * object. */
 static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     return t->pin.epoch != 0 && far_is_marked(m, addr) &&
@@ -96,6 +100,27 @@ static int reclaim_run(far_task *t, const far_class *class, far_addr addr) {
 }
 
 
+/* What a task knows of the catalog; under one pin once is enough. */
+typedef struct listed_uids {
+    bool known;
+    far_catalog_view view;
+} listed_uids;
+
+
+/* 1: the index of this class is not open here and not listed any more: whoever owns the block frees the slab as a
+ * whole, or has done so and cut it anew. While we are pinned, what is listed stays as it is. */
+static int is_dropped(far_task *t, const far_class *class, listed_uids *listed) {
+    pthread_mutex_lock(&far_memory_of(t)->lock);
+    bool open = class->uid == 0 || class->index != NULL;
+    pthread_mutex_unlock(&far_memory_of(t)->lock);
+    if (open)
+        return 0;
+    int err = listed->known ? 0 : far_catalog_look(t, &listed->view);
+    listed->known = err == 0;
+    return err < 0 ? err : far_catalog_find_uid(&listed->view, class->uid) == NULL;
+}
+
+
 /* Past its time: the hook, then the list. 1: done; 0: not yet. */
 static int reclaim_one(far_task *t, const far_retired *item) {
     far_memory *m = far_memory_of(t);
@@ -141,7 +166,7 @@ static int put_off(far_task *t, far_retired item, uint64_t epoch) {
 }
 
 
-static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch) {
+static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, listed_uids *listed) {
     far_memory *m = far_memory_of(t);
     if (item.ready == 0) { /* retired without a pin: its time begins now */
         uint64_t now;
@@ -152,7 +177,9 @@ static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch) {
     }
     if (item.ready > epoch || far_is_marked(m, item.addr))
         return put_off(t, item, epoch);
-    int done = reclaim_one(t, &item);
+    int done = is_dropped(t, item.class, listed);
+    if (done == 0)
+        done = reclaim_one(t, &item);
     if (done <= 0)
         put_off(t, item, epoch);
     return done < 0 ? done : 0;
@@ -164,6 +191,8 @@ int far_reclaim(far_task *t) {
     if (m->reclaiming) /* by another task, or by the one whose hook allocates */
         return 0;
     m->reclaiming = true;
+    far_scratch_mark mark = far_scratch_here(t);
+    listed_uids listed = {0};
     uint64_t epoch = far_epoch_known(t);
     int err = 0;
     pthread_mutex_lock(&m->lock);
@@ -182,8 +211,9 @@ int far_reclaim(far_task *t) {
             m->retired_bytes -= far_class_footprint(m, item.class);
         pthread_mutex_unlock(&m->lock);
         if (more)
-            err = reclaim_or_put_off(t, item, epoch);
+            err = reclaim_or_put_off(t, item, epoch, &listed);
     }
+    far_scratch_back(t, mark);
     m->reclaiming = false;
     int given = far_give_pending(t);
     return err < 0 ? err : given;
@@ -290,7 +320,8 @@ static bool has_work(far_memory *m) {
     far_quarantine *q = m->session->pool->quarantine;
     pthread_mutex_lock(&m->lock);
     bool work = m->retired.count > 0 || m->late.count > 0 || m->foreign_bytes > 0 || m->trim > 0 || m->kept_count > 0 ||
-                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] || far_drops_wait(m);
+                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] ||
+                far_drops_wait(m);
     pthread_mutex_unlock(&m->lock);
     return work || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
 }
@@ -398,7 +429,8 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / 8); /* others move on with their ticks */
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) /
+                             (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)

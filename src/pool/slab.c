@@ -1,13 +1,13 @@
-/* Blocks and slabs of a session: getting, cutting, looking for what others gave back, and giving back. Tasks come in here one at a
- * time per session (far_memory_enter) and under a pin. */
+/* Blocks and slabs of a session: getting, cutting, looking for what others gave back, and giving back. Tasks come in
+ * here one at a time per session (far_memory_enter) and under a pin. */
 #include "pool/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_BYTES (64u << 10) /* of bitmaps read at once */
-#define LOOK_SLABS 64u
-#define SCAN_ENTRIES 512u
+#define LOOK_BYTES    (64u << 10) /* of bitmaps read at once */
+#define LOOK_SLABS    64u
+#define SCAN_ENTRIES  512u
 #define ORPHANS_FIRST 4u /* looked at before a fresh block is taken */
 
 
@@ -41,16 +41,20 @@ static uint64_t page_mask(unsigned page, unsigned pages) {
 }
 
 
-/* With the lock: a place for a slab in a block of ours; its pages are no longer free. */
+/* With the lock: a place for a slab in a block of ours; its pages are no longer free. Holes are filled from the
+ * smallest on, in full blocks first, so that others become empty. */
 static far_held *reserve_pages(far_memory *m, unsigned node, unsigned pages, unsigned *page) {
     far_held *best = NULL;
-    unsigned best_length = 0;
-    for (far_held *b = m->blocks; b != NULL && best_length != pages; b = b->next) {
+    unsigned best_length = 0, best_free = 0;
+    for (far_held *b = m->blocks; b != NULL; b = b->next) {
         unsigned at = 0, length = b->id.node != node || b->away ? 0 : find_pages(b->free_pages, pages, &at);
-        if (length == 0 || (best != NULL && length >= best_length))
+        unsigned free_pages = (unsigned)__builtin_popcountll(b->free_pages);
+        if (length == 0 ||
+            (best != NULL && (length > best_length || (length == best_length && free_pages >= best_free))))
             continue;
         best = b;
         best_length = length;
+        best_free = free_pages;
         *page = at;
     }
     if (best != NULL)
@@ -59,7 +63,8 @@ static far_held *reserve_pages(far_memory *m, unsigned node, unsigned pages, uns
 }
 
 
-/* The page word is in far memory: the slab can be used, or, when a sweep took the block meanwhile, belongs to the pool. */
+/* The page word is in far memory: the slab can be used, or, when a sweep took the block meanwhile, belongs to the pool.
+ */
 static int slab_is_cut(far_task *t, far_class *class, far_block_id id, unsigned page, unsigned pages) {
     far_memory *m = far_memory_of(t);
     const far_geometry *g = geometry(t);
@@ -94,7 +99,12 @@ int far_slab_carve(far_task *t, far_class *class, unsigned node) {
     pthread_mutex_unlock(&m->lock);
     if (b == NULL)
         return 0;
-    far_page_state s = {.in_use = true, .stable = class->stable, .uid = class->uid, .type = class->type, .pages = pages, .size = class->size};
+    far_page_state s = {.in_use = true,
+                        .stable = class->stable,
+                        .uid = class->uid,
+                        .type = class->type,
+                        .pages = pages,
+                        .size = class->size};
     uint64_t word = far_page_pack(&s);
     int err = far_write_word(t, far_block_page(g, id, page), word);
     return err < 0 ? err : slab_is_cut(t, class, id, page, pages);
@@ -125,7 +135,8 @@ static unsigned slabs_to_look_at(far_task *t, far_class *class, unsigned node, l
 }
 
 
-/* The bits were seen and subtracted: the objects are ours. Bits elsewhere than at the beginning of an object: FAR_ERR_CORRUPT. */
+/* The bits were seen and subtracted: the objects are ours. Bits elsewhere than at the beginning of an object:
+ * FAR_ERR_CORRUPT. */
 static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
     const far_geometry *g = geometry(t);
     far_memory *m = far_memory_of(t);
@@ -149,8 +160,8 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
 }
 
 
-/* A sweep covers the block, and others may have heard of it before this handle: what they retire there they give back at once, long
- * before it can be reused. READs keep their order, so who sees such a bit sees the flag. */
+/* A sweep covers the block, and others may have heard of it before this handle: what they retire there they give back
+ * at once, long before it can be reused. READs keep their order, so who sees such a bit sees the flag. */
 static bool must_not_take(const look *l, uint64_t words) {
     return far_block_unpack(l->words[words]).quarantined;
 }
@@ -175,7 +186,8 @@ static int look_at(far_task *t, far_class *class, look *looks, unsigned count, b
     for (unsigned i = 0; i < count; i++)
         for (uint64_t w = 0; w < looks[i].pages * page_words; w++)
             if (looks[i].words[w] != 0)
-                far_faa(t, far_block_bitmap(g, looks[i].id) + (looks[i].page * page_words + w) * 8, -looks[i].words[w], NULL);
+                far_faa(t, far_block_bitmap(g, looks[i].id) + (looks[i].page * page_words + w) * 8, -looks[i].words[w],
+                        NULL);
     if ((err = far_wait(t)) < 0)
         return err;
     for (unsigned i = 0; i < count; i++) {
@@ -230,8 +242,8 @@ static unsigned heeded(far_task *t) {
 }
 
 
-/* A block that is now ours joins the list. It was not in quarantine when we got it; `before` says what this handle had heard by then:
- * of a sweep that was heard of later it is not known, and the block waits until that is over. */
+/* A block that is now ours joins the list. It was not in quarantine when we got it; `before` says what this handle had
+ * heard by then: of a sweep that was heard of later it is not known, and the block waits until that is over. */
 static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FAR_BLOCK_PAGES], unsigned before) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
@@ -305,6 +317,7 @@ static int orphan_fits(far_task *t, const far_class *class, far_block_id id) {
 }
 
 
+/* class NULL: all of them, whatever is in them. */
 static int adopt_some(far_task *t, far_class *class, unsigned node, unsigned most) {
     uint32_t blocks = (uint32_t)geometry(t)->node[node].blocks;
     far_scratch_mark mark = far_scratch_here(t);
@@ -319,9 +332,11 @@ static int adopt_some(far_task *t, far_class *class, unsigned node, unsigned mos
                 continue;
             most--;
             far_block_id id = {node, at + i};
-            result = orphan_fits(t, class, id);
+            result = class == NULL ? 1 : orphan_fits(t, class, id);
             if (result == 1)
                 result = far_block_adopt(t, id, entries[2 * (size_t)i]);
+            if (class == NULL && result > 0)
+                result = 0;
         }
     }
     far_scratch_back(t, mark);
@@ -347,7 +362,8 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
 
 /* Changes the state of a block that is ours; keep_mark: also under quarantine. 1: done, 0: not now. */
 static int change_owned(far_task *t, far_block_id id, far_block_state to, bool keep_mark) {
-    far_block_state mine = {.kind = FAR_BLOCK_OWNED, .used = to.used, .id = far_task_client(t), .generation = far_task_generation(t)};
+    far_block_state mine = {
+        .kind = FAR_BLOCK_OWNED, .used = to.used, .id = far_task_client(t), .generation = far_task_generation(t)};
     uint64_t word = far_block_pack(&mine);
     for (;;) {
         far_block_state now = far_block_unpack(word);
@@ -365,7 +381,8 @@ static int change_owned(far_task *t, far_block_id id, far_block_state to, bool k
 
 
 static far_block_state owned_used(far_task *t) {
-    return (far_block_state){.kind = FAR_BLOCK_OWNED, .used = true, .id = far_task_client(t), .generation = far_task_generation(t)};
+    return (far_block_state){
+        .kind = FAR_BLOCK_OWNED, .used = true, .id = far_task_client(t), .generation = far_task_generation(t)};
 }
 
 
@@ -465,10 +482,12 @@ int far_memory_leave_blocks(far_task *t) {
     while (err >= 0) {
         far_gives gives = {0};
         far_block_id id = {0, 0};
+        bool away = false;
         pthread_mutex_lock(&m->lock);
         far_held *b = m->blocks;
         if (b != NULL) {
             id = b->id;
+            away = b->away;
             far_held_collect(m, b, &gives);
             far_held_remove(m, b);
         }
@@ -478,6 +497,38 @@ int far_memory_leave_blocks(far_task *t) {
         err = far_give_back(t, &gives);
         if (err == 0)
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
+        if (err == FAR_ERR_CORRUPT && away)
+            err = 0; /* the sweep that covered it made it free, which we have not heard of yet */
     }
     return err < 0 ? err : 0;
+}
+
+
+/* Classes stay; sessions that close add some to the handle's own. */
+static far_class *next_class(far_memory *m, unsigned bucket, const far_class *after) {
+    pthread_mutex_lock(&m->lock);
+    far_class *next = after == NULL ? m->classes[bucket] : after->next;
+    pthread_mutex_unlock(&m->lock);
+    return next;
+}
+
+
+int far_scour(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    unsigned nodes = geometry(t)->nodes;
+    uint64_t epoch = far_epoch_known(t);
+    if (m->scoured == epoch)
+        return 0;
+    m->scoured = epoch;
+    int result = 0;
+    for (unsigned node = 0; node < nodes && result == 0; node++)
+        result = adopt_some(t, NULL, node, UINT32_MAX);
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = next_class(m, i, NULL); c != NULL; c = next_class(m, i, c))
+            for (unsigned node = 0; node < nodes && result == 0; node++)
+                while ((result = far_slab_look(t, c, node)) == 1)
+                    continue;
+    if (result == 0)
+        result = far_slabs_trim(t, true);
+    return result < 0 ? result : 1;
 }

@@ -160,7 +160,8 @@ static int check_owner(checked *c, const far_block_state *s) {
         return PROBLEM(c, "owned by client %u, an impossible id", s->id);
     far_read(c->t, far_client_entry(s->id), &client, sizeof(client));
     int err = far_wait(c->t);
-    if (err == 0 && (far_client_state_of(client.word) == FAR_CLIENT_FREE || far_client_generation_of(client.word) != s->generation))
+    if (err == 0 &&
+        (far_client_state_of(client.word) == FAR_CLIENT_FREE || far_client_generation_of(client.word) != s->generation))
         return PROBLEM(c, "owned by client %u of generation %u, who is gone", s->id, s->generation);
     return err;
 }
@@ -219,9 +220,11 @@ static int check_once(checked *c, far_block_id id) {
         return PROBLEM(c, "its state %#llx means nothing", (unsigned long long)word);
     if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING)
         err = check_owner(c, &s);
-    if (err == 0 && c->problem[0] == 0 && (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_ORPHAN || s.kind == FAR_BLOCK_FREE))
+    if (err == 0 && c->problem[0] == 0 &&
+        (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_ORPHAN || s.kind == FAR_BLOCK_FREE))
         err = check_slabs(c, id, &s);
-    if (err == 0 && c->problem[0] == 0 && (s.kind == FAR_BLOCK_RUN || s.kind == FAR_BLOCK_BODY || s.kind == FAR_BLOCK_WIPING))
+    if (err == 0 && c->problem[0] == 0 &&
+        (s.kind == FAR_BLOCK_RUN || s.kind == FAR_BLOCK_BODY || s.kind == FAR_BLOCK_WIPING))
         err = check_run(c, id, &s);
     return err;
 }

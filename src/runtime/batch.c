@@ -87,7 +87,8 @@ static inline bool is_sound(const far_task *t, far_addr addr, size_t bytes) {
 
 
 /* A verb for which there is no room yet, or that is refused. */
-static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
+static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
+                                                           size_t bytes) {
     far_batch_box *box = t->open;
     if (!box)
         box = t->open = get_box(t->session);
@@ -103,7 +104,8 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
         return &overflow_verb;
     }
     if (!is_sound(t, addr, bytes))
-        t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes, (unsigned long long)addr);
+        t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes,
+                              (unsigned long long)addr);
     return fill_verb(box, kind, addr, local, bytes);
 }
 
@@ -160,7 +162,7 @@ void far_mark(far_task *t, unsigned flags) {
 }
 
 
-/* Completes the verbs and counts them: one pass over a batch that is about to be posted. True: it has CASes, which may fail. */
+/* Completes the verbs of a batch that is about to be posted, and counts them. True: it has CASes, which may fail. */
 static inline bool prepare_verbs(far_task *t, far_batch_box *box, bool waited) {
     far_stats *stats = t->stats;
     uint32_t count = box->batch.count;
@@ -263,9 +265,9 @@ static __attribute__((noinline, cold)) int refusal(far_task *t, bool dead) {
 }
 
 
-/* Posts the open batch; *trips is how many round trips the next wait will have cost. This and put_verb are the way of every verb: they
- * avoid stores, because those of a READ that misses the cache block all later ones, and so the overlap with the next READ. So a box
- * whose batch completed at once stays the open one. */
+/* Posts the open batch; *trips is how many round trips the next wait will have cost. This and put_verb are the way of
+ * every verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the overlap
+ * with the next READ. So a box whose batch completed at once stays the open one. */
 static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited, unsigned *trips) {
     far_batch_box *box = t->open;
     bool dead = atomic_load_explicit(&t->session->pool->dead, memory_order_acquire);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_TRIES 3   /* of an operation that finds no memory while retired memory waits */
+#define MEMORY_TRIES  6  /* of an operation that finds no memory while retired memory waits */
 #define MEMORY_EPOCHS 4  /* until what was retired under the oldest pin can be reused */
 #define GETS_TOGETHER 32 /* at most, in one task */
 
@@ -36,13 +36,13 @@ typedef struct run_list {
 
 struct far_op_runs {
     far_op_run *free;
-    run_list done;         /* finished, not reaped */
-    run_list chunks;       /* scans whose pairs wait for the user's thread */
-    atomic_uint waiting;   /* how many are in chunks: looked at from outside the session */
-    unsigned in_flight;    /* taken, not reaped */
+    run_list done;       /* finished, not reaped */
+    run_list chunks;     /* scans whose pairs wait for the user's thread */
+    atomic_uint waiting; /* how many are in chunks: looked at from outside the session */
+    unsigned in_flight;  /* taken, not reaped */
     unsigned done_count;
-    unsigned target;       /* far_reap waits for this many */
-    bool due;              /* there is something for it to do */
+    unsigned target; /* far_reap waits for this many */
+    bool due;        /* there is something for it to do */
     far_op_run runs[FAR_OPS_MAX];
 };
 
@@ -100,7 +100,8 @@ static int check_key(const far_index *index, const void *key, size_t length) {
         return far_fail(FAR_ERR_INVALID, "key: %zu bytes are more than the longest that index '%s' takes, %zu", length,
                         index->name, max);
     if (fixed && length != fixed)
-        return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, all keys of index '%s' have %zu", length, index->name, fixed);
+        return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, all keys of index '%s' have %zu", length, index->name,
+                        fixed);
     return 0;
 }
 
@@ -112,7 +113,8 @@ static int check_value(const far_index *index, const void *value, size_t length)
     if (length > FAR_VALUE_MAX)
         return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than %d", length, FAR_VALUE_MAX);
     if (fixed && length != fixed)
-        return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name, fixed);
+        return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name,
+                        fixed);
     return 0;
 }
 
@@ -157,7 +159,8 @@ int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
 }
 
 
-static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out) {
+static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value,
+                         far_out *out) {
     switch (kind) {
     case FAR_OP_GET:
         return index->kind->get(t, index, key, out);
@@ -175,9 +178,10 @@ static int run_on_index(far_task *t, void *arg) {
 }
 
 
-static void name_task(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
+static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
     t->label = labels[kind];
     t->index_key = index->uid;
+    t->index = index;
     t->stats->ops[kind] += count;
 }
 
@@ -208,7 +212,8 @@ static int call(far_session *s, request *r) {
 }
 
 
-int far_get(far_session *s, far_index *index, const void *key, size_t key_len, void *value, size_t capacity, size_t *value_len) {
+int far_get(far_session *s, far_index *index, const void *key, size_t key_len, void *value, size_t capacity,
+            size_t *value_len) {
     far_out out = {value, capacity, 0};
     int err = call(s, &(request){FAR_OP_GET, index, {key, key_len}, {NULL, 0}, &out});
     if (value_len && (err == FAR_OK || err == FAR_ERR_TOO_SMALL))

@@ -1,5 +1,5 @@
-/* Scans: the kind fills a buffer with one chunk of pairs under a pin; then, with nothing pinned and outside the session, the pairs are
- * given to the user; the next chunk begins after the last key. */
+/* Scans: the kind fills a buffer with one chunk of pairs under a pin; then, with nothing pinned and outside the
+ * session, the pairs are given to the user; the next chunk begins after the last key. */
 #include "pool/handle.h"
 #include "runtime/error.h"
 #include "runtime/op.h"
@@ -19,8 +19,8 @@ struct far_scan_buffer {
     char *data;
     size_t size, used, last; /* last: where the last pair begins */
     unsigned pairs;
-    bool full;  /* a pair was refused: there is more */
-    bool past;  /* a pair at or beyond `to` was given: there is no more */
+    bool full; /* a pair was refused: there is more */
+    bool past; /* a pair at or beyond `to` was given: there is no more */
 };
 
 struct far_scan_run {
@@ -64,7 +64,8 @@ static far_bytes last_key(const struct far_scan_buffer *buffer) {
 }
 
 
-/* Keys before the range, and keys that are not beyond the last one, are passed over: a kind may give whole leaves, and a leaf twice. */
+/* Keys before the range, and keys that are not beyond the last one, are passed over: a kind may give whole leaves, and
+ * a leaf twice. */
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     struct far_scan_buffer *buffer = scan->buffer;
     if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
@@ -100,8 +101,9 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
 }
 
 
-/* The bound as a key of exactly `size` bytes, where keys have no other size: keys >= bound stay the same. Filled up with zeros, it is
- * the first key that begins with it. Cut off, it is less than the bound: the key itself must go. Returns whether it was cut. */
+/* The bound as a key of exactly `size` bytes, where keys have no other size: keys >= bound stay the same. Filled up
+ * with zeros, it is the first key that begins with it. Cut off, it is less than the bound: the key itself must go.
+ * Returns whether it was cut. */
 static bool fit_bound(uint8_t *bound, size_t length, size_t size) {
     if (length < size)
         memset(bound + length, 0, size - length);
@@ -198,6 +200,7 @@ int far_scan_run_chunk(far_task *t, void *arg) {
     far_scan_run *run = arg;
     t->label = "scan";
     t->index_key = run->index->uid;
+    t->index = run->index;
     if (!run->counted)
         t->stats->ops[FAR_OP_SCAN]++;
     run->counted = true;
@@ -254,10 +257,16 @@ void far_scan_finish(far_scan_run *run) {
 }
 
 
-int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from_len, const void *to, size_t to_len, size_t limit,
-                 far_pair_fn each, void *ctx) {
-    far_op op = {.kind = FAR_OP_SCAN, .key = from, .key_len = from_len, .to = to, .to_len = to_len, .limit = limit,
-                 .each = each, .each_ctx = ctx};
+int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from_len, const void *to, size_t to_len,
+                 size_t limit, far_pair_fn each, void *ctx) {
+    far_op op = {.kind = FAR_OP_SCAN,
+                 .key = from,
+                 .key_len = from_len,
+                 .to = to,
+                 .to_len = to_len,
+                 .limit = limit,
+                 .each = each,
+                 .each_ctx = ctx};
     far_scan_run *run = NULL;
     int err = far_call_enter(s);
     if (err < 0)

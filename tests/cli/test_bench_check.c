@@ -114,8 +114,17 @@ static void see(void *ctx, const bench_result *result) {
 
 static bench_config small_config(void) {
     char error[128];
-    bench_config config = {.uri = "local:64M?name=check", .records = 100, .ops = 50, .warmup = 0, .value_size = 8, .threads = 1,
-                           .depth = 1, .compute_nodes = 1, .cache = 1 << 20, .theta = FAR_ZIPF_THETA, .rdwc = 1};
+    bench_config config = {.uri = "local:64M?name=check",
+                           .records = 100,
+                           .ops = 50,
+                           .warmup = 0,
+                           .value_size = 8,
+                           .threads = 1,
+                           .depth = 1,
+                           .compute_nodes = 1,
+                           .cache = 1 << 20,
+                           .theta = FAR_ZIPF_THETA,
+                           .rdwc = 1};
     assert_int_equal(far_keyset_open("u64", 1, &config.keys, error, sizeof(error)), 0);
     return config;
 }

@@ -102,23 +102,51 @@ static void assert_type(const json *result, const char *name, json_type type) {
 
 /* What everybody relies on. */
 
-static const char *const fields[] = {"index",           "workload",          "keys",
-                                     "dist",            "records",           "ops",
-                                     "threads",         "depth",             "compute_nodes",
-                                     "pool",            "value_size",        "cache_bytes",
-                                     "seconds",         "mops",              "p50_us",
-                                     "p99_us",          "p999_us",           "rtt_per_op",
-                                     "verbs_per_op",    "read_bytes_per_op", "write_bytes_per_op",
-                                     "retries_per_op",  "cas_failed_per_op", "cache_bytes_used",
-                                     "cache_hit_ratio", "delegated_ratio",   "combined_ratio",
-                                     "pool_bytes",      "index_bytes_per_key", "load_factor",
-                                     "version",         "seed",              "theta",
-                                     "options",         "rdwc",              "clients",
-                                     "errors",          "unwaited_per_op",   "background_rtt_per_op",
-                                     "atomic_bytes",    "masked_cas",        "atomics_in_order",
+static const char *const fields[] = {"index",
+                                     "workload",
+                                     "keys",
+                                     "dist",
+                                     "records",
+                                     "ops",
+                                     "threads",
+                                     "depth",
+                                     "compute_nodes",
+                                     "pool",
+                                     "value_size",
+                                     "cache_bytes",
+                                     "seconds",
+                                     "mops",
+                                     "p50_us",
+                                     "p99_us",
+                                     "p999_us",
+                                     "rtt_per_op",
+                                     "verbs_per_op",
+                                     "read_bytes_per_op",
+                                     "write_bytes_per_op",
+                                     "retries_per_op",
+                                     "cas_failed_per_op",
+                                     "cache_bytes_used",
+                                     "cache_hit_ratio",
+                                     "delegated_ratio",
+                                     "combined_ratio",
+                                     "pool_bytes",
+                                     "index_bytes_per_key",
+                                     "load_factor",
+                                     "version",
+                                     "seed",
+                                     "theta",
+                                     "options",
+                                     "rdwc",
+                                     "clients",
+                                     "errors",
+                                     "unwaited_per_op",
+                                     "background_rtt_per_op",
+                                     "atomic_bytes",
+                                     "masked_cas",
+                                     "atomics_in_order",
                                      "by_op"};
-static const char *const op_fields[] = {"ops",    "rtt_per_op", "verbs_per_op", "read_bytes_per_op", "write_bytes_per_op",
-                                        "p50_us", "p99_us"};
+static const char *const op_fields[] = {
+    "ops", "rtt_per_op", "verbs_per_op", "read_bytes_per_op", "write_bytes_per_op", "p50_us", "p99_us"};
 
 
 static void assert_all_fields(const json *result) {
@@ -151,7 +179,8 @@ static void all_workloads_on_an_embedded_pool_have_every_field(void **state) {
         assert_true(number(result, "ops") == (i == 0 ? 300 : 400));
         assert_true(number(result, "errors") == 0);
         assert_true(number(result, "seconds") > 0 && number(result, "mops") > 0);
-        assert_true(number(result, "p50_us") <= number(result, "p99_us") && number(result, "p99_us") <= number(result, "p999_us"));
+        assert_true(number(result, "p50_us") <= number(result, "p99_us") &&
+                    number(result, "p99_us") <= number(result, "p999_us"));
         assert_null(json_field(result, "virtual"));
         assert_null(json_field(result, "ideal_mops"));
     }
@@ -161,8 +190,9 @@ static void all_workloads_on_an_embedded_pool_have_every_field(void **state) {
 
 static void what_is_said_is_what_is_done(void **state) {
     (void)state;
-    outcome o = run_well("--index toy --workload b --records 200 --ops 333 --threads 2 --compute-nodes 2 --depth 3 --value-size 24 "
-                         "--keys email --cache 1M --rdwc off --seed 9 --dist uniform --pool local:256M --json -");
+    outcome o = run_well(
+        "--index toy --workload b --records 200 --ops 333 --threads 2 --compute-nodes 2 --depth 3 --value-size 24 "
+        "--keys email --cache 1M --rdwc off --seed 9 --dist uniform --pool local:256M --json -");
     assert_int_equal(o.results->count, 1);
     const json *result = json_item(o.results, 0);
     assert_string_equal(text(result, "keys"), "email");
@@ -170,7 +200,8 @@ static void what_is_said_is_what_is_done(void **state) {
     assert_string_equal(text(result, "options"), "slots=256"); /* no inline layout with keys of any size */
     assert_true(number(result, "records") == 200 && number(result, "ops") == 333 && number(result, "threads") == 2);
     assert_true(number(result, "compute_nodes") == 2 && number(result, "clients") == 4 && number(result, "depth") == 3);
-    assert_true(number(result, "value_size") == 24 && number(result, "cache_bytes") == 1 << 20 && number(result, "seed") == 9);
+    assert_true(number(result, "value_size") == 24 && number(result, "cache_bytes") == 1 << 20 &&
+                number(result, "seed") == 9);
     assert_type(result, "rdwc", JSON_FALSE);
     assert_type(result, "theta", JSON_NULL);
     assert_type(result, "delegated_ratio", JSON_NULL);
@@ -185,12 +216,15 @@ static void counters_are_exact(void **state) {
     (void)state;
     outcome o = run_well("--index toy --workload c,f --records 500 --ops 1000 --threads 1 --rdwc off --json -");
     const json *gets = json_item(o.results, 0), *mixed = json_item(o.results, 1);
-    assert_true(number(gets, "rtt_per_op") == 2 && number(gets, "unwaited_per_op") == 0); /* the slot, then the bucket */
-    assert_true(number(gets, "verbs_per_op") >= 2 && number(gets, "verbs_per_op") < 2.05); /* and now and then one for the epoch */
+    assert_true(number(gets, "rtt_per_op") == 2 &&
+                number(gets, "unwaited_per_op") == 0); /* the slot, then the bucket */
+    assert_true(number(gets, "verbs_per_op") >= 2 &&
+                number(gets, "verbs_per_op") < 2.05); /* and now and then one for the epoch */
     assert_true(number(gets, "read_bytes_per_op") > 40 && number(gets, "write_bytes_per_op") < 0.5);
     assert_null(json_field(json_field(gets, "by_op"), "update"));
     const json *by_op = json_field(mixed, "by_op");
-    assert_true(number(json_field(by_op, "get"), "ops") == 1000); /* every operation of f reads, half of them write then */
+    assert_true(number(json_field(by_op, "get"), "ops") ==
+                1000); /* every operation of f reads, half of them write then */
     assert_true(fabs(number(json_field(by_op, "update"), "ops") - 500) < 100);
     assert_true(number(json_field(by_op, "get"), "rtt_per_op") == 2);
     done(&o);
@@ -208,6 +242,16 @@ static void warming_up_is_not_measured(void **state) {
 }
 
 
+static void warming_up_happens(void **state) {
+    (void)state;
+    outcome cold = run_well("--pool sim: --index toy --workload d --records 100 --ops 10 --warmup 0 --json -");
+    outcome warm = run_well("--pool sim: --index toy --workload d --records 100 --ops 10 --warmup 2000 --json -");
+    assert_true(number(json_item(warm.results, 0), "pool_bytes") > number(json_item(cold.results, 0), "pool_bytes"));
+    done(&cold);
+    done(&warm);
+}
+
+
 static void inserts_of_a_key_file_end_with_it(void **state) {
     char path[] = "/tmp/farindex-keys-XXXXXX", arguments[256];
     (void)state;
@@ -215,7 +259,8 @@ static void inserts_of_a_key_file_end_with_it(void **state) {
     for (int i = 0; i < 120; i++)
         dprintf(file, "key-%d\n", i * i);
     close(file);
-    snprintf(arguments, sizeof(arguments), "--index toy --keys file:%s --records 110 --workload d,c --ops 1000 --json -", path);
+    snprintf(arguments, sizeof(arguments),
+             "--index toy --keys file:%s --records 110 --workload d,c --ops 1000 --json -", path);
     outcome o = run_well(arguments);
     const json *by_op = json_field(json_item(o.results, 0), "by_op");
     assert_true(number(json_item(o.results, 0), "ops") == 1000);
@@ -233,7 +278,8 @@ static void values_of_all_sizes_work(void **state) {
     (void)state;
     outcome o = run_well("--index toy --workload load,a --records 50 --ops 100 --value-size 0 --json -");
     done(&o);
-    o = run_well("--index toy --workload load,a,e --records 50 --ops 100 --value-size 5000 --options key_size=0 --depth 4 --json -");
+    o = run_well("--index toy --workload load,a,e --records 50 --ops 100 --value-size 5000 --options key_size=0 "
+                 "--depth 4 --json -");
     assert_string_equal(text(json_item(o.results, 0), "options"), "key_size=0,slots=64");
     assert_true(number(json_item(o.results, 1), "read_bytes_per_op") > 5000);
     done(&o);
@@ -244,7 +290,8 @@ static void values_of_all_sizes_work(void **state) {
 
 static void simulated_runs_are_virtual(void **state) {
     (void)state;
-    outcome o = run_well("--pool sim:memory_nodes=2 --index toy --workload load,c --records 400 --ops 600 --threads 1 --json -");
+    outcome o = run_well(
+        "--pool sim:memory_nodes=2 --index toy --workload load,c --records 400 --ops 600 --threads 1 --json -");
     const json *result = json_item(o.results, 1);
     assert_all_fields(result);
     assert_type(result, "virtual", JSON_TRUE);
@@ -262,7 +309,8 @@ static void simulated_runs_are_virtual(void **state) {
 static void more_in_flight_is_faster(void **state) {
     (void)state;
     outcome one = run_well("--pool sim: --index toy --workload c --records 400 --ops 2000 --threads 1 --json -");
-    outcome many = run_well("--pool sim: --index toy --workload c --records 400 --ops 2000 --threads 1 --depth 8 --json -");
+    outcome many =
+        run_well("--pool sim: --index toy --workload c --records 400 --ops 2000 --threads 1 --depth 8 --json -");
     assert_true(number(json_item(many.results, 0), "mops") > 3 * number(json_item(one.results, 0), "mops"));
     assert_true(number(json_item(many.results, 0), "ideal_mops") > 3 * number(json_item(one.results, 0), "ideal_mops"));
     done(&one);
@@ -278,6 +326,7 @@ static void one_seed_is_one_run(void **state) {
     snprintf(with_seed, sizeof(with_seed), "%s 5", arguments);
     outcome first = run_well(with_seed), second = run_well(with_seed);
     assert_string_equal(first.out, second.out);
+    assert_non_null(strstr(text(json_item(first.results, 0), "pool"), "seed=5"));
     snprintf(with_seed, sizeof(with_seed), "%s 6", arguments);
     outcome other = run_well(with_seed);
     assert_true(number(json_item(first.results, 1), "seconds") != number(json_item(other.results, 1), "seconds"));
@@ -291,14 +340,16 @@ static void one_seed_is_one_run(void **state) {
 
 static void lost_inserts_are_found(void **state) {
     (void)state;
-    outcome o = run("--pool sim: --index toy --options slots=2,broken=dropped_write --workload load,c --records 60 --ops 300 "
-                    "--threads 4 --json -");
+    outcome o =
+        run("--pool sim: --index toy --options slots=2,broken=dropped_write --workload load,c --records 60 --ops 300 "
+            "--threads 4 --json -");
     assert_int_equal(o.status, 1);
     assert_non_null(o.results); /* all the same */
     double errors = 0;
     for (size_t i = 0; i < o.results->count; i++)
         errors += number(json_item(o.results, i), "errors");
     assert_true(errors > 0);
+    assert_true(number(json_item(o.results, 1), "errors") > 0); /* the gets miss them too */
     assert_non_null(strstr(o.err, "toy, workload"));
     assert_non_null(strstr(o.err, "wrong results"));
     done(&o);
@@ -409,9 +460,10 @@ static void the_table_has_a_row_for_each_workload(void **state) {
 
 
 static void help_lists_every_flag(void **state) {
-    static const char *const flags[] = {"--pool",  "--index",         "--workload", "--records", "--ops",    "--keys", "--value-size",
-                                        "--dist",  "--theta",         "--threads",  "--depth",   "--cache",  "--rdwc", "--compute-nodes",
-                                        "--seed",  "--options",       "--json",     "--warmup",  "--keep",   "--micro"};
+    static const char *const flags[] = {"--pool",    "--index",      "--workload", "--records",       "--ops",
+                                        "--keys",    "--value-size", "--dist",     "--theta",         "--threads",
+                                        "--depth",   "--cache",      "--rdwc",     "--compute-nodes", "--seed",
+                                        "--options", "--json",       "--warmup",   "--keep",          "--micro"};
     (void)state;
     outcome o = run_well("--help");
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
@@ -430,7 +482,8 @@ static void the_ground_is_measured_beside_its_floor(void **state) {
         const json *measured = json_item(o.results, i);
         assert_string_equal(text(measured, "name"), names[i]);
         assert_true(number(measured, "ns") > 0 && number(measured, "floor_ns") > 0);
-        assert_true(fabs(number(measured, "ratio") * number(measured, "floor_ns") / number(measured, "ns") - 1) < 0.001);
+        assert_true(fabs(number(measured, "ratio") * number(measured, "floor_ns") / number(measured, "ns") - 1) <
+                    0.001);
     }
     assert_string_equal(text(json_item(o.results, 6), "name"), "sim_read");
     assert_true(number(json_item(o.results, 6), "verbs_per_second") > 0);
@@ -444,6 +497,7 @@ int main(void) {
         cmocka_unit_test(what_is_said_is_what_is_done),
         cmocka_unit_test(counters_are_exact),
         cmocka_unit_test(warming_up_is_not_measured),
+        cmocka_unit_test(warming_up_happens),
         cmocka_unit_test(inserts_of_a_key_file_end_with_it),
         cmocka_unit_test(values_of_all_sizes_work),
         cmocka_unit_test(simulated_runs_are_virtual),

@@ -156,7 +156,7 @@ static void what_is_deleted_comes_back(const conform *c) {
         assert_int_equal(usage.key_bytes + usage.value_bytes, 0);
         assert_true(usage.pool_bytes < (1u << 20)); /* of values of several MiB nothing is left */
         end = fill_up(&r, 0, round);
-        assert_true(end >= first_time * 9 / 10);
+        assert_true(end >= first_time * 3 / 4); /* the holes lie elsewhere each time, and large values want whole blocks in a row */
     }
     rig_down(&r);
 }
@@ -260,7 +260,7 @@ static void sessions_that_come_and_go_do_not_use_up_the_pool(const conform *c) {
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     far_random random;
     far_random_seed(&random, 7);
-    for (int session = 0; session < 40; session++) {
+    for (int session = 0; session < 120; session++) {
         rig worker = r;
         worker.session = NULL;
         assert_ok(far_session_open(r.pool, &worker.session));

@@ -49,7 +49,9 @@ static void defaults_hold_when_nothing_is_said(void **state) {
 static void every_type_of_option_is_read(void **state) {
     (void)state;
     int64_t values[FAR_OPTIONS_MAX];
-    assert_int_equal(far_index_options_parse(&kind, "size=64K,fast=off,colour=red,key_size=8,value_size=65536,max_key=4096", values), 0);
+    assert_int_equal(
+        far_index_options_parse(&kind, "size=64K,fast=off,colour=red,key_size=8,value_size=65536,max_key=4096", values),
+        0);
     assert_int_equal(values[FAR_OPTION_KEY_SIZE], 8);
     assert_int_equal(values[FAR_OPTION_VALUE_SIZE], 65536);
     assert_int_equal(values[FAR_OPTION_MAX_KEY], 4096);

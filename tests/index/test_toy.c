@@ -228,7 +228,8 @@ typedef struct worker {
 enum { THREADS = 4, COUNTERS = 8, INCREMENTS = 300 };
 
 
-/* Adds 1 to counters by reading and updating only what nobody else changed: each thread owns one byte of every value. */
+/* Adds 1 to counters by reading and updating only what nobody else changed: each thread owns one byte of every value.
+ */
 static void *count_up(void *arg) {
     worker *w = arg;
     far_session *session;

@@ -9,8 +9,31 @@ cat >"$work/user.c" <<'CODE'
 #include <stdio.h>
 #include <string.h>
 
+/* Stores a pair in an embedded pool and reads it back. */
+static int use_it(void) {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    char value[8];
+    size_t length = 0;
+    if (far_pool_open("local:64M", NULL, &pool) || far_session_open(pool, &session) ||
+        far_index_create(session, "map", "toy", NULL, &index))
+        return -1;
+    int err = far_put(session, index, "key", 3, "value", 5);
+    if (!err)
+        err = far_get(session, index, "key", 3, value, sizeof value, &length);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    return err || length != 5 || memcmp(value, "value", 5);
+}
+
 int main(void) {
     char header[32];
+    if (use_it() != 0) {
+        puts(far_last_error());
+        return 1;
+    }
     snprintf(header, sizeof header, "%d.%d.%d", FAR_VERSION_MAJOR, FAR_VERSION_MINOR, FAR_VERSION_PATCH);
     puts(far_version());
     return strcmp(header, far_version()) != 0 || strcmp(far_strerror(FAR_ERR_NOT_FOUND), "not found") != 0;

@@ -14,7 +14,7 @@
 
 enum { PLAIN, WIDE, LINE, STABLE, SLOW, HOOKED, TYPES };
 
-static unsigned put_offs;       /* how often the hook says "not yet" */
+static unsigned put_offs; /* how often the hook says "not yet" */
 static unsigned hook_calls, recover_calls;
 
 
@@ -50,13 +50,15 @@ static const far_type types[TYPES] = {
 };
 static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
 static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
-static const far_index_kind frugal_kind = {.name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
+static const far_index_kind frugal_kind = {
+    .name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
 
 
 typedef struct bench {
     far_pool *pool;
-    far_session *session;
-    far_index index;
+    far_session *session, *maker;
+    far_index *listed[2]; /* what stands in the catalog: memory of an index that does not is freed */
+    far_index index;      /* the same to the allocator, with types of our own */
     int (*run)(far_task *t, struct bench *b);
     void *arg;
 } bench;
@@ -68,12 +70,18 @@ static void set_up(bench *b, const char *uri, const far_index_kind *k) {
     assert_int_equal(far_session_open(b->pool, &b->session), 0);
     b->index.kind = k;
     b->index.pool = b->pool;
-    b->index.uid = 1000;
+    assert_int_equal(far_session_open(b->pool, &b->maker), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_index_create(b->maker, i ? "b" : "a", "toy", "slots=2", &b->listed[i]), 0);
+    b->index.uid = b->listed[0]->uid;
     put_offs = hook_calls = recover_calls = 0;
 }
 
 
 static void tear_down(bench *b) {
+    for (unsigned i = 0; i < 2; i++)
+        far_index_close(b->listed[i]);
+    far_session_close(b->maker);
     far_session_close(b->session);
     far_pool_close(b->pool);
 }
@@ -386,7 +394,8 @@ typedef struct fill {
 static int fill_pool(far_task *t, bench *b) {
     fill *f = b->arg;
     int err = 0;
-    while (f->count < f->room && (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
+    while (f->count < f->room &&
+           (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
         f->count++;
     return err;
 }
@@ -535,7 +544,8 @@ static int write_something(far_task *t, bench *b) {
 static int from_reserve(far_task *t, bench *b) {
     far_object object;
     uint64_t size = *(uint64_t *)b->arg;
-    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO, &object);
+    return far_alloc(t, &b->index, size == 64 ? STABLE : PLAIN, size, FAR_NODE_ANY, FAR_ALLOC_RESERVE | FAR_ALLOC_ZERO,
+                     &object);
 }
 
 
@@ -576,15 +586,15 @@ static void without_its_reserve_an_index_is_not_written(void **state) {
     assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
     assert_int_equal(call(&b, b.session, fill_pool, &small), FAR_ERR_NO_MEMORY);
     b.index.kind = &frugal_kind;
-    b.index.uid = 1001;
+    b.index.uid = b.listed[1]->uid;
     uint64_t free_bytes = stat_of(&b).free;
     assert_int_equal(call(&b, b.session, write_something, NULL), FAR_ERR_NO_MEMORY);
     assert_true(stat_of(&b).free + 4096 >= free_bytes); /* at most the table of kept objects */
     b.index.kind = &kind;
-    b.index.uid = 1000;
+    b.index.uid = b.listed[0]->uid;
     assert_int_equal(call(&b, b.session, empty_pool, &f), 0);
     b.index.kind = &frugal_kind;
-    b.index.uid = 1001;
+    b.index.uid = b.listed[1]->uid;
     assert_int_equal(call(&b, b.session, write_something, NULL), 0);
     free(f.objects);
     free(small.objects);
@@ -763,7 +773,9 @@ static void threads_never_get_the_same_memory_and_nothing_is_lost(void **state) 
 }
 
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(objects_are_aligned_zero_where_asked_and_do_not_overlap),
         cmocka_unit_test(wrong_requests_are_refused),

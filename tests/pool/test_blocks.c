@@ -41,11 +41,15 @@ static void every_state_of_a_block_comes_back_from_its_word(void **state) {
         bool used = flags & 1, quarantined = flags & 2;
         assert_same_block((far_block_state){.kind = FAR_BLOCK_FREE, .used = used, .quarantined = quarantined});
         assert_same_block((far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = used, .quarantined = quarantined});
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_OWNED, .used = used, .quarantined = quarantined, .id = 16382, .generation = 0xffff});
+        assert_same_block((far_block_state){
+            .kind = FAR_BLOCK_OWNED, .used = used, .quarantined = quarantined, .id = 16382, .generation = 0xffff});
         assert_same_block((far_block_state){.kind = FAR_BLOCK_OWNED, .used = used, .id = 1, .generation = 0});
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_BODY, .used = used, .quarantined = quarantined, .length = 65535});
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_WIPING, .used = used, .id = 16382, .generation = 0xffff, .length = 65536});
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_RUN, .used = used, .stable = used, .uid = 0xffffff, .type = 63, .length = 65536});
+        assert_same_block(
+            (far_block_state){.kind = FAR_BLOCK_BODY, .used = used, .quarantined = quarantined, .length = 65535});
+        assert_same_block((far_block_state){
+            .kind = FAR_BLOCK_WIPING, .used = used, .id = 16382, .generation = 0xffff, .length = 65536});
+        assert_same_block((far_block_state){
+            .kind = FAR_BLOCK_RUN, .used = used, .stable = used, .uid = 0xffffff, .type = 63, .length = 65536});
     }
 }
 
@@ -127,7 +131,8 @@ static void a_slab_wastes_at_most_3_percent(void **state) {
 static void broken_page_words_are_recognized(void **state) {
     (void)state;
     far_geometry g = {.block_bytes = 64 << 10, .page_bytes = 1 << 10};
-    far_page_state two = {.in_use = true, .pages = 2, .size = 256}, all = {.in_use = true, .pages = 64, .size = 48 << 10};
+    far_page_state two = {.in_use = true, .pages = 2, .size = 256},
+                   all = {.in_use = true, .pages = 64, .size = 48 << 10};
     uint64_t good[FAR_BLOCK_PAGES] = {far_page_pack(&two), 0, far_page_pack(&two)}, bad[FAR_BLOCK_PAGES];
     assert_true(far_pages_sound(&g, good));
     uint64_t whole[FAR_BLOCK_PAGES] = {far_page_pack(&all)};

@@ -294,7 +294,8 @@ static void one_round(worker *w, far_session *s, unsigned round) {
     int err = round % 3 == 0 ? far_index_create(s, name, "toy", "slots=4", &index) : far_index_open(s, name, &index);
     w->created += round % 3 == 0 && err == 0;
     if (err == 0) {
-        if (far_put(s, index, "k", 1, name, 2) < 0 || far_get(s, index, "k", 1, value, 8, NULL) < 0 || memcmp(value, name, 2))
+        if (far_put(s, index, "k", 1, name, 2) < 0 || far_get(s, index, "k", 1, value, 8, NULL) < 0 ||
+            memcmp(value, name, 2))
             w->bad = "an open index does not work";
         if (far_index_drop(s, name) != FAR_ERR_BUSY)
             w->bad = "an open index was dropped";

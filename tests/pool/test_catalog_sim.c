@@ -1,4 +1,5 @@
-/* Named indexes in the simulator: races of openers, creators and droppers over random schedules, and death at every verb. */
+/* Named indexes in the simulator: races of openers, creators and droppers over random schedules, and death at every
+ * verb. */
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
@@ -91,7 +92,7 @@ static void open_use_close_x(void *arg) {
     if (a->result == 0) {
         char value[4] = "";
         for (int i = 0; i < 3 && a->result == 0; i++)
-            if ((a->result = far_put(a->session, index, "k", 1, "abc" + i, 1)) == 0)
+            if ((a->result = far_put(a->session, index, "k", 1, &"abc"[i], 1)) == 0)
                 a->result = far_get(a->session, index, "k", 1, value, 4, NULL);
         far_index_close(index);
     }
@@ -155,7 +156,7 @@ static void dies_everywhere(void (*action)(void *arg), bool exists, bool *absent
             stage s;
             far_pool_usage empty;
             set_up(&s, 1 + u, "none"); /* the same run up to the death */
-            make_x(&s); /* what the session keeps for itself it has now */
+            make_x(&s);                /* what the session keeps for itself it has now */
             assert_int_equal(far_index_drop(s.actors[1].session, "x"), 0);
             assert_int_equal(far_pool_check(s.actors[1].session, 1, fail_at_problem, NULL), 0);
             assert_int_equal(far_pool_stat(s.actors[1].session, &empty), 0);

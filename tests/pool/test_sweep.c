@@ -1,5 +1,5 @@
-/* The leak sweep in the simulator: beside live clients, after deaths, with sleepers, and cut off anywhere. After a repairing sweep a
- * second one finds nothing: allocated = reachable. */
+/* The leak sweep in the simulator: beside live clients, after deaths, with sleepers, and cut off anywhere. After a
+ * repairing sweep a second one finds nothing: allocated = reachable. */
 #include "fabric/sim/sim.h"
 #include "index/report.h"
 #include "pool/memory.h"
@@ -26,6 +26,7 @@ typedef struct actor { /* a client of one compute node, with keys of its own */
     int result;
     far_sweep_result swept;
     bool all, repair;
+    far_addr object;
 } actor;
 
 typedef struct stage {
@@ -45,7 +46,8 @@ static void set_up_with(stage *s, unsigned seed, const char *faults, unsigned sl
     char uri[160];
     memset(s, 0, sizeof(*s));
     static unsigned serial;
-    snprintf(uri, sizeof(uri), "sim:name=sweep%u,seed=%u,size=4M,memory_nodes=2,faults=none,limit=200s", serial++, seed);
+    snprintf(uri, sizeof(uri), "sim:name=sweep%u,seed=%u,size=4M,memory_nodes=2,faults=none,limit=200s", serial++,
+             seed);
     for (unsigned i = 0; i < NODES; i++) {
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
         options.no_thread = sleepers >> i & 1;
@@ -351,7 +353,7 @@ static void a_sleeper_forgets_what_was_swept_meanwhile(void **state) {
         assert_false(far_epoch_is_awake(a->pool));
         for (unsigned i = 0; i < sweeps; i++)
             assert_int_equal(sweep(b, true, i != 1), 0); /* the second only counts */
-        b->steps = 300; /* takes what the sleeper thinks it holds */
+        b->steps = 300;                                  /* takes what the sleeper thinks it holds */
         work(b);
         assert_int_equal(b->result, 0);
         a->steps = 200;
@@ -497,7 +499,8 @@ static int alloc_and_free(far_task *t, void *arg) {
     far_object objects[40], run;
     int err = far_pin_take(t);
     for (unsigned i = 0; i < 40 && err == 0; i++)
-        err = far_alloc(t, a->index, 0, 700 + 300 * (i % 4), FAR_NODE_ANY, i % 8 == 7 ? FAR_ALLOC_KEEP : FAR_ALLOC_ZERO, &objects[i]);
+        err = far_alloc(t, a->index, 0, 700 + 300 * (i % 4), FAR_NODE_ANY, i % 8 == 7 ? FAR_ALLOC_KEEP : FAR_ALLOC_ZERO,
+                        &objects[i]);
     if (err == 0)
         err = far_alloc(t, a->index, 0, 150000, FAR_NODE_ANY, 0, &run);
     for (unsigned i = 0; i < 40 && err == 0; i++)
@@ -539,6 +542,165 @@ static void a_client_that_dies_anywhere_in_the_allocator_loses_nothing(void **st
 }
 
 
+/* Named interleavings. */
+
+static void put_one(void *arg) {
+    actor *a = arg;
+    a->versions[7] = 42;
+    a->result = put_key(a, 7, 42);
+}
+
+
+static void get_one(void *arg) {
+    actor *a = arg;
+    char value[600];
+    a->result = far_get(a->session, a->index, "1.007", 5, value, sizeof(value), NULL);
+}
+
+
+/* An object that is allocated and not yet linked when the sweep begins: the walk waits for the operation. */
+static void a_sweep_waits_for_what_is_about_to_be_linked(void **state) {
+    (void)state;
+    stage s;
+    set_up(&s, 6, "none");
+    actor *a = &s.actors[0], *b = &s.actors[1];
+    a->steps = 30;
+    work(a);
+    start(a, "writer", put_one);
+    far_sim_stop_before(a->client, (far_sim_match){.point = "toy:publish"});
+    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_STOPPED);
+    b->all = b->repair = true;
+    start(b, "sweeper", sweep_and_tell);
+    far_sim_run_for(s.world, 100000000);
+    assert_false(far_sim_ended(b->client));
+    far_sim_resume(a->client);
+    run_all(&s);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(b->result, 0);
+    assert_int_equal(b->swept.leaked_bytes, 0);
+    assert_keys(b, a);
+    b->steps = 200;
+    work(b);
+    assert_keys(b, a);
+    assert_nothing_lost(&s, b);
+    tear_down(&s);
+}
+
+
+/* An object that is unlinked during the walk goes to the pool at once, but a reader holds it: the release waits for the
+ * reader. */
+static void what_is_given_back_during_a_sweep_is_not_reused_before_its_time(void **state) {
+    (void)state;
+    stage s;
+    set_up(&s, 7, "none");
+    actor *reader = &s.actors[0], *writer = &s.actors[1], *sweeper = &s.actors[2];
+    writer->versions[7] = 1;
+    assert_int_equal(put_key(writer, 7, 1), 0);
+    sweeper->all = sweeper->repair = true;
+    start(sweeper, "sweeper", sweep_and_tell);
+    far_sim_stop_before(sweeper->client,
+                        (far_sim_match){.kind = FAR_SIM_READ, .from = FAR_SUPER_CATALOG, .to = FAR_SUPER_CATALOG + 8});
+    assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_STOPPED); /* in the walk */
+    start(reader, "reader", get_one);
+    far_sim_stop_before(
+        reader->client,
+        (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .label = "get"}); /* it has the bucket's address */
+    assert_int_equal(far_sim_run_client(reader->client), FAR_SIM_STOPPED);
+    start(writer, "writer", put_one);
+    assert_int_equal(far_sim_run_client(writer->client), FAR_SIM_ENDED);
+    assert_int_equal(writer->result, 0);
+    far_sim_resume(sweeper->client);
+    far_sim_run_for(s.world, 100000000);
+    assert_false(far_sim_ended(sweeper->client));
+    writer->steps = 50; /* looks for memory everywhere */
+    work(writer);
+    assert_int_equal(writer->result, 0);
+    far_sim_resume(reader->client);
+    run_all(&s);
+    assert_int_equal(reader->result, 0);
+    assert_int_equal(sweeper->result, 0);
+    assert_keys(reader, writer);
+    assert_nothing_lost(&s, reader);
+    tear_down(&s);
+}
+
+
+static int alloc_object(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 512, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int retire_object(far_task *t, void *arg) {
+    actor *a = arg;
+    int err = far_pin_take(t);
+    far_retire(t, NULL, 5, a->object, 512);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* 1: it got the object that others may still hold. */
+static int alloc_many(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    far_point(t, "test:pinned");
+    for (unsigned i = 0; i < 300 && err == 0; i++) {
+        err = far_alloc(t, NULL, 5, 512, 0, FAR_ALLOC_ON_NODE, &object);
+        if (err == 0 && object.addr == a->object)
+            err = 1;
+    }
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void alloc_and_tell(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->session, FAR_STATS_OTHER, true, alloc_many, a);
+}
+
+
+/* The owner of the block has not heard of the sweep when others already give back there what they have just retired. */
+static void an_owner_that_has_not_heard_of_the_sweep_takes_nothing_early(void **state) {
+    (void)state;
+    stage s;
+    set_up_with(&s, 8, "none", 1); /* nobody ticks for the owner */
+    actor *owner = &s.actors[0], *other = &s.actors[1], *sweeper = &s.actors[2];
+    assert_int_equal(far_session_call(owner->session, FAR_STATS_OTHER, true, alloc_object, owner), 0);
+    start(owner, "owner", alloc_and_tell);
+    far_sim_stop_before(owner->client, (far_sim_match){.point = "test:pinned"});
+    assert_int_equal(far_sim_run_client(owner->client), FAR_SIM_STOPPED);
+    sweeper->all = sweeper->repair = true;
+    start(sweeper, "sweeper", sweep_and_tell);
+    far_sim_run_for(s.world, 20000000);
+    assert_false(far_sim_ended(sweeper->client));
+    other->object = owner->object;
+    assert_int_equal(far_session_call(other->session, FAR_STATS_OTHER, true, retire_object, other), 0);
+    far_sim_sleep(s.world, 5000000); /* it is given back in the background */
+    assert_int_equal(((far_quarantine *)other->pool->quarantine)->phase, FAR_SWEEP_QUARANTINE);
+    assert_int_equal(((far_quarantine *)owner->pool->quarantine)->phase, FAR_SWEEP_NONE);
+    far_sim_resume(owner->client);
+    assert_int_equal(far_sim_run_client(owner->client), FAR_SIM_ENDED);
+    assert_int_equal(owner->result, 0);
+    for (unsigned i = 0; i < 1000 && !far_sim_ended(sweeper->client); i++) {
+        far_pool_poll(owner->pool);
+        far_sim_run_for(s.world, 1000000);
+    }
+    assert_true(far_sim_ended(sweeper->client));
+    assert_int_equal(sweeper->result, 0);
+    assert_nothing_lost(&s, owner);
+    tear_down(&s);
+}
+
+
 /* A worker dies somewhere, beside another worker and sweeps of both kinds; then another dies, perhaps the sweeper. */
 static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
     (void)state;
@@ -555,7 +717,8 @@ static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
         start(b, "b", work);
         start(c, "c", sweep_and_tell);
         actor *dying = far_random_chance(&r, 1, 3) ? c : a;
-        far_sim_kill_at(dying->client, (far_sim_match){.nth = 1 + (unsigned)far_random_below(&r, dying == c ? 600 : 900)}, 1);
+        far_sim_kill_at(dying->client,
+                        (far_sim_match){.nth = 1 + (unsigned)far_random_below(&r, dying == c ? 600 : 900)}, 1);
         run_all(&s);
         actor *alive = far_sim_killed(c->pool->fabric) ? a : c;
         assert_int_equal(b->result, 0);
@@ -598,9 +761,11 @@ static void what_a_session_keeps_survives_sweeps_and_ends_with_it(void **state) 
     assert_true(used_bytes(b) >= used + 100 * 500);
     far_memory *m = a->session->memory;
     for (size_t i = 0, k = 0; i < m->kept_count; i++)
-        if (m->kept[i].addr != 0) {
+        if (m->kept[i].addr != 0 && !m->kept[i].reserve) {
             uint64_t word;
-            memcpy(&word, (char *)far_sim_memory(s.world, far_addr_node(m->kept[i].addr)) + far_addr_offset(m->kept[i].addr), 8);
+            memcpy(&word,
+                   (char *)far_sim_memory(s.world, far_addr_node(m->kept[i].addr)) + far_addr_offset(m->kept[i].addr),
+                   8);
             assert_int_equal(word, 0x4b454550 + k++);
         }
     far_index_close(a->index);
@@ -617,6 +782,11 @@ static void a_drop_gives_back_what_all_sessions_held_of_it(void **state) {
     (void)state;
     stage s;
     set_up(&s, 5, "none");
+    for (unsigned i = 0; i < NODES; i++) { /* each has its reserve for x */
+        s.actors[i].steps = 5;
+        work(&s.actors[i]);
+        memset(s.actors[i].versions, 0, KEYS);
+    }
     uint64_t used = used_bytes(&s.actors[0]);
     far_index *x[NODES];
     for (unsigned i = 0; i < NODES; i++) {
@@ -660,6 +830,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(what_a_session_keeps_survives_sweeps_and_ends_with_it),
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),
+        cmocka_unit_test(a_sweep_waits_for_what_is_about_to_be_linked),
+        cmocka_unit_test(what_is_given_back_during_a_sweep_is_not_reused_before_its_time),
+        cmocka_unit_test(an_owner_that_has_not_heard_of_the_sweep_takes_nothing_early),
         cmocka_unit_test(random_deaths_beside_work_and_sweeps_lose_nothing),
         cmocka_unit_test(a_sweep_cut_off_anywhere_is_done_by_the_next),
         cmocka_unit_test(a_sweep_of_the_dead_cut_off_anywhere_is_done_by_the_next),

@@ -1,4 +1,5 @@
-/* Operations through the public API: synchronous, submitted, mixed; scans in chunks; arguments; counters. On the toy map. */
+/* Operations through the public API: synchronous, submitted, mixed; scans in chunks; arguments; counters. On the toy
+ * map. */
 #include "farindex.h"
 #include "index/index.h"
 #include "runtime/session.h"
@@ -217,7 +218,8 @@ static void submitted_operations_all_finish_with_their_results(void **state) {
     for (unsigned u = 0; u < 2; u++) {
         ground g;
         open_ground(&g, uris[u], "slots=64");
-        far_op_kind kinds[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_INSERT, FAR_OP_GET, FAR_OP_PUT, FAR_OP_DELETE, FAR_OP_GET};
+        far_op_kind kinds[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_INSERT, FAR_OP_GET,
+                               FAR_OP_PUT,    FAR_OP_DELETE, FAR_OP_GET};
         int expected[] = {FAR_ERR_NOT_FOUND, 0, FAR_ERR_EXISTS, 0, 0, 0, FAR_ERR_NOT_FOUND};
         for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
             fill(&c, g.index, kinds[k]);
@@ -232,7 +234,9 @@ static void submitted_operations_all_finish_with_their_results(void **state) {
             }
             far_stats stats;
             assert_int_equal(far_session_stats_of(g.session, kinds[k], &stats), 0);
-            assert_int_equal(stats.ops[kinds[k]], kinds[k] == FAR_OP_INSERT && k == 2 ? 2 * MANY : k == 6 ? 2 * MANY : MANY);
+            assert_int_equal(stats.ops[kinds[k]], kinds[k] == FAR_OP_INSERT && k == 2 ? 2 * MANY
+                                                  : k == 6                            ? 2 * MANY
+                                                                                      : MANY);
         }
         close_ground(&g);
     }
@@ -266,7 +270,8 @@ static void reap_waits_for_as_many_as_asked_and_no_more(void **state) {
     open_ground(&g, "local:64M?rtt=2ms", NULL);
     far_op ops[3], *all[3] = {&ops[0], &ops[1], &ops[2]}, *done[3];
     for (int i = 0; i < 3; i++)
-        ops[i] = (far_op){.kind = FAR_OP_PUT, .index = g.index, .key = "abc" + i, .key_len = 1, .value = "v", .value_len = 1};
+        ops[i] = (far_op){
+            .kind = FAR_OP_PUT, .index = g.index, .key = &"abc"[i], .key_len = 1, .value = "v", .value_len = 1};
     assert_int_equal(far_reap(g.session, done, 3, 3), 0); /* nothing is in flight */
     assert_int_equal(far_submit(g.session, all, 3), 3);
     assert_int_equal(far_reap(g.session, done, 3, 0), 0); /* only looks: nothing can be ready */
@@ -283,7 +288,8 @@ static void a_synchronous_call_lets_the_others_go_on(void **state) {
     ground g;
     char value[8];
     open_ground(&g, "local:64M?rtt=1ms", NULL);
-    far_op op = {.kind = FAR_OP_PUT, .index = g.index, .key = "a", .key_len = 1, .value = "1", .value_len = 1}, *one = &op, *done;
+    far_op op = {.kind = FAR_OP_PUT, .index = g.index, .key = "a", .key_len = 1, .value = "1", .value_len = 1},
+           *one = &op, *done;
     assert_int_equal(far_put(g.session, g.index, "b", 1, "2", 1), 0);
     assert_int_equal(far_submit(g.session, &one, 1), 1);
     for (int i = 0; i < 3; i++) /* two round trips each, the put needs three */
@@ -302,7 +308,8 @@ static void operations_finish_while_their_thread_stays_away(void **state) {
     assert_int_equal(far_pool_open("local:64M?rtt=1ms&name=away", NULL, &h.pool), 0);
     assert_int_equal(far_session_open(h.pool, &h.session), 0);
     assert_int_equal(far_index_open(h.session, "map", &h.index), 0);
-    far_op op = {.kind = FAR_OP_PUT, .index = g.index, .key = "a", .key_len = 1, .value = "1", .value_len = 1}, *one = &op;
+    far_op op = {.kind = FAR_OP_PUT, .index = g.index, .key = "a", .key_len = 1, .value = "1", .value_len = 1},
+           *one = &op;
     assert_int_equal(far_submit(g.session, &one, 1), 1);
     int tries = 0;
     while (far_get(h.session, h.index, "a", 1, value, 8, NULL) != 0)

@@ -64,12 +64,15 @@ static bool applies(const behaviour *b, const conform *c) {
 
 /* Of the fabrics that a behaviour applies to, those whose turn it is. */
 static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t number, size_t fabric) {
-    size_t turns = b->only & IN_TURN ? 1 : FAR_TSAN ? 2 : conform_fabric_count;
-    if (request->fabric || request->all)
+    size_t of_all = 0, before = 0;
+    if (request->fabric || request->all || !((b->only & IN_TURN) || FAR_TSAN))
         return true;
-    if ((b->only & FOR_THREADS) && !(b->only & IN_TURN))
-        return true;
-    return (kind + number + fabric) % conform_fabric_count < turns;
+    for (size_t f = 0; f < conform_fabric_count; f++)
+        if (!(b->only & FOR_THREADS) || conform_fabrics[f].threads) {
+            before += f < fabric;
+            of_all++;
+        }
+    return (kind + number + before) % of_all == 0;
 }
 
 

@@ -64,7 +64,7 @@ typedef struct behaviour {
 
 /* Runs all behaviours for all kinds and fabrics, as tests named kind/fabric/behaviour, or for those that the arguments
  * ask for: --kind K, --fabric F, --options O, --filter PATTERN (of test names, with * and ?), --list. The thread
- * sanitizer is slow: under it each behaviour is run on two fabrics in turn, unless --fabric or --all asks for more. */
+ * sanitizer is slow: under it each behaviour is run on one fabric in turn, unless --fabric or --all asks for more. */
 int conform_main(int argc, char **argv, const char *group, const behaviour *behaviours, size_t count);
 
 /* The kinds that far_kinds lists, and the toy map; returns how many. */

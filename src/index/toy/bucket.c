@@ -65,7 +65,8 @@ static void append(toy_bucket *bucket, far_bytes key, far_bytes value) {
 
 
 int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_bytes *value, toy_bucket **made) {
-    uint64_t most = (old ? old->bytes : sizeof(*old)) + (value ? toy_pair_bytes(key.length, value->length) : 0) + FAR_GRANULE;
+    uint64_t most =
+        (old ? old->bytes : sizeof(*old)) + (value ? toy_pair_bytes(key.length, value->length) : 0) + FAR_GRANULE;
     if (most > TOY_BUCKET_MAX)
         return far_fail(FAR_ERR_NO_MEMORY, "a bucket is full: the index needs more slots");
     toy_bucket *bucket = far_scratch(t, most);

@@ -1,4 +1,5 @@
-/* Walk, check and usage: all three go over the table in slices, each under its own pin, so that they hold nobody back. */
+/* Walk, check and usage: all three go over the table in slices, each under its own pin, so that they hold nobody back.
+ */
 #include "index/toy/toy.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
@@ -48,7 +49,8 @@ static int walk_slot(far_task *t, far_index *index, uint64_t slot, const uint64_
 int toy_walk(far_task *t, far_index *index, far_walk *walk) {
     const toy_state *state = toy_state_of(index);
     uint64_t stripe_bytes = (state->slots + state->stripes - 1) / state->stripes * state->slot_bytes;
-    int err = far_walk_object(walk, index, TOY_TYPE_ROOT, index->descriptor, toy_round(sizeof(toy_root) + state->stripes * 8ull, 16));
+    int err = far_walk_object(walk, index, TOY_TYPE_ROOT, index->descriptor,
+                              toy_round(sizeof(toy_root) + state->stripes * 8ull, 16));
     for (unsigned i = 0; err >= 0 && i < state->stripes; i++)
         err = far_walk_object(walk, index, TOY_TYPE_STRIPE, state->stripe[i], stripe_bytes);
     return err < 0 ? err : each_slot(t, index, walk_slot, walk);

@@ -6,7 +6,8 @@
  *     word                  address / 16: 44 | bytes / 16: 20 << 44 of the slot's bucket object, 0 = no keys
  *     lock                  0, or client id 14 | generation 16 << 14 | task 8 << 30 | 1 << 63
  *   bucket                  {count, bytes} and all pairs whose keys hash to the slot, sorted; immutable
- *     pair                  {key length, value length}, key, zeros to a multiple of 8, value, zeros to a multiple of 8 */
+ *     pair                  {key length, value length}, key, zeros to a multiple of 8, value, zeros to a multiple of 8
+ */
 #ifndef FAR_INDEX_TOY_LAYOUT_H
 #define FAR_INDEX_TOY_LAYOUT_H
 
@@ -15,10 +16,10 @@
 
 enum { TOY_TYPE_ROOT, TOY_TYPE_STRIPE, TOY_TYPE_BUCKET, TOY_TYPES };
 
-#define TOY_MAGIC 0x70616d796f74ull
+#define TOY_MAGIC      0x70616d796f74ull
 #define TOY_BUCKET_MAX ((1u << 24) - FAR_GRANULE) /* bytes: what 20 bits of granules can say */
-#define TOY_CLASS_MIN 64u           /* objects of buckets up to TOY_CLASS_MAX have sizes that are powers of two: */
-#define TOY_CLASS_MAX (64u << 10)   /* what one bucket gives back another one can use */
+#define TOY_CLASS_MIN  64u         /* objects of buckets up to TOY_CLASS_MAX have sizes that are powers of two: */
+#define TOY_CLASS_MAX  (64u << 10) /* what one bucket gives back another one can use */
 
 typedef struct toy_root {
     uint64_t magic;

@@ -1,5 +1,6 @@
-/* locks=on: one writer at a time per slot. A lock names its holder, so that whoever waits can ask whether it lives: the lock of a dead
- * client is taken over. Nothing is half done under a lock (the slot changes by one WRITE), so there is nothing to repair. */
+/* locks=on: one writer at a time per slot. A lock names its holder, so that whoever waits can ask whether it lives: the
+ * lock of a dead client is taken over. Nothing is half done under a lock (the slot changes by one WRITE), so there is
+ * nothing to repair. */
 #include "index/toy/toy.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"

@@ -48,7 +48,8 @@ static int collect(const far_scan_chunk *scan, const toy_bucket *bucket, found *
 }
 
 
-static int collect_slots(far_task *t, far_index *index, const far_scan_chunk *scan, uint64_t first, unsigned count, found *f) {
+static int collect_slots(far_task *t, far_index *index, const far_scan_chunk *scan, uint64_t first, unsigned count,
+                         found *f) {
     uint64_t words[SLOTS_AT_ONCE];
     for (unsigned i = 0; i < count; i++)
         far_read(t, toy_slot_addr(toy_state_of(index), first + i), &words[i], 8);
@@ -69,7 +70,8 @@ int toy_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
     found f = {0};
     int err = 0;
     for (uint64_t first = 0; err >= 0 && first < slots; first += SLOTS_AT_ONCE)
-        err = collect_slots(t, index, scan, first, slots - first < SLOTS_AT_ONCE ? (unsigned)(slots - first) : SLOTS_AT_ONCE, &f);
+        err = collect_slots(t, index, scan, first,
+                            slots - first < SLOTS_AT_ONCE ? (unsigned)(slots - first) : SLOTS_AT_ONCE, &f);
     if (err >= 0 && f.count)
         qsort(f.pairs, f.count, sizeof(f.pairs[0]), compare_pairs);
     size_t given = 0;

@@ -1,9 +1,9 @@
-/* The toy map: the smallest index that is complete. A fixed table of slots; each slot points to an immutable bucket with all pairs whose
- * keys hash to it; every write builds a new bucket and swings the slot by CAS. Lock-free, and safe against crashes by construction:
- * what was not swung in is nobody's, and the sweep finds it.
+/* The toy map: the smallest index that is complete. A fixed table of slots; each slot points to an immutable bucket
+ * with all pairs whose keys hash to it; every write builds a new bucket and swings the slot by CAS. Lock-free, and safe
+ * against crashes by construction: what was not swung in is nobody's, and the sweep finds it.
  *
- * Round trips: get 2, write 3 (READ slot, READ bucket, {WRITE bucket, CAS slot}). With locks=on: the lock is one more, and the slot is
- * WRITTEN together with the unlock. README.md beside index.h walks through these files. */
+ * Round trips: get 2, write 3 (READ slot, READ bucket, {WRITE bucket, CAS slot}). With locks=on: the lock is one more,
+ * and the slot is WRITTEN together with the unlock. README.md beside index.h walks through these files. */
 #include "index/toy/toy.h"
 #include "runtime/error.h"
 
@@ -18,7 +18,8 @@ static unsigned slot_bytes(const far_index *index) {
 }
 
 
-/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has allocated. */
+/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
+ * allocated. */
 static int toy_create(far_task *t, far_index *index) {
     uint64_t slots = (uint64_t)index->options[TOY_OPTION_SLOTS];
     unsigned nodes = far_task_fabric(t)->nodes, stripes = slots < nodes ? (unsigned)slots : nodes;
@@ -126,7 +127,8 @@ static const far_type types[TOY_TYPES] = {
     [TOY_TYPE_BUCKET] = {.name = "bucket", .align = 16},
 };
 
-#define ONE_OF(bytes) {TOY_TYPE_BUCKET, bytes, 1}
+#define ONE_OF(bytes)                                                                                                  \
+    { TOY_TYPE_BUCKET, bytes, 1 }
 static const far_reserve reserve[] = {
     ONE_OF(64),   ONE_OF(128),  ONE_OF(256),   ONE_OF(512),   ONE_OF(1024),  ONE_OF(2048),
     ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768), ONE_OF(65536),

@@ -43,8 +43,8 @@ typedef struct toy_cursor {
 } toy_cursor;
 
 /* bucket.c: pure functions on images. */
-bool toy_bucket_is_sound(const toy_bucket *bucket, uint64_t room); /* room: of its object */
-bool toy_next(toy_cursor *cursor); /* false: no more pairs */
+bool toy_bucket_is_sound(const toy_bucket *bucket, uint64_t room);        /* room: of its object */
+bool toy_next(toy_cursor *cursor);                                        /* false: no more pairs */
 bool toy_find(const toy_bucket *bucket, far_bytes key, far_bytes *value); /* bucket may be NULL */
 /* The bucket with the pair put in (value NULL: left out), in scratch memory. *made NULL: it would be empty. */
 int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_bytes *value, toy_bucket **made);

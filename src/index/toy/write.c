@@ -28,10 +28,12 @@ static void put_bucket(far_task *t, far_addr addr, const toy_bucket *bucket) {
 }
 
 
-/* The node of the slot is a wish only: elsewhere the write costs one round trip more. A delete must work in a full pool, and it
- * needs memory for what remains: then the reserve helps, or an object that is larger than it must be. What a delete gives back is
- * never smaller than what it needs, so there is always something for the next one. *word: what the slot will say. */
-static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const change *c, const toy_bucket *bucket, uint64_t *word) {
+/* The node of the slot is a wish only: elsewhere the write costs one round trip more. A delete must work in a full
+ * pool, and it needs memory for what remains: then the reserve helps, or an object that is larger than it must be. What
+ * a delete gives back is never smaller than what it needs, so there is always something for the next one. *word: what
+ * the slot will say. */
+static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const change *c, const toy_bucket *bucket,
+                        uint64_t *word) {
     far_object object;
     uint64_t bytes = toy_object_bytes(bucket->bytes);
     unsigned node = far_addr_node(slot), flags = c->how == FAR_OP_DELETE ? FAR_ALLOC_RESERVE : 0;
@@ -50,7 +52,8 @@ static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const chan
 
 /* TOY_TORN_READ: a reader may see the value half written. */
 static int write_in_place(far_task *t, const toy_image *image, far_bytes old, const far_bytes *value) {
-    uint64_t bytes = toy_round(value->length, 8), offset = (uint64_t)((const char *)old.data - (const char *)image->bucket);
+    uint64_t bytes = toy_round(value->length, 8),
+             offset = (uint64_t)((const char *)old.data - (const char *)image->bucket);
     char *padded = far_scratch(t, bytes);
     if (!padded)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
@@ -71,9 +74,10 @@ static void retire_old(far_task *t, far_index *index, uint64_t word) {
 }
 
 
-/* Writes the bucket (if any) and swings the slot. A WRITE takes effect before what is posted after it to the same node: there both go
- * in one batch. 1: done; 0: somebody was faster, and nothing of ours is left. */
-static int publish(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old, const toy_bucket *bucket) {
+/* Writes the bucket (if any) and swings the slot. A WRITE takes effect before what is posted after it to the same node:
+ * there both go in one batch. 1: done; 0: somebody was faster, and nothing of ours is left. */
+static int publish(far_task *t, far_index *index, far_addr slot, const change *c, uint64_t old,
+                   const toy_bucket *bucket) {
     toy_fault fault = toy_state_of(index)->fault;
     uint64_t word = 0, seen = old;
     int err;
@@ -81,7 +85,8 @@ static int publish(far_task *t, far_index *index, far_addr slot, const change *c
         if ((err = alloc_bucket(t, index, slot, c, bucket, &word)) < 0)
             return err;
         put_bucket(t, toy_word_addr(word), bucket);
-        if (far_addr_node(toy_word_addr(word)) != far_addr_node(slot) && fault != TOY_UNORDERED && (err = far_wait(t)) < 0)
+        if (far_addr_node(toy_word_addr(word)) != far_addr_node(slot) && fault != TOY_UNORDERED &&
+            (err = far_wait(t)) < 0)
             return err;
     }
     far_point(t, "toy:publish");
@@ -115,7 +120,8 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
         bool present = toy_find(image.bucket, c->key, &old);
         if ((err = decide(c, present)) < 0)
             return err;
-        if (toy_state_of(index)->fault == TOY_TORN_READ && present && c->value && c->value->length && old.length == c->value->length)
+        if (toy_state_of(index)->fault == TOY_TORN_READ && present && c->value && c->value->length &&
+            old.length == c->value->length)
             return write_in_place(t, &image, old, c->value);
         if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
             return err;

@@ -1,0 +1,129 @@
+/* Attempts. Each goes by one root word, taken at its beginning; whatever it sees that does not fit that root makes it look at the root
+ * again and start over. */
+#include "index/shard/shard.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+#define RENEW_EVERY 8 /* attempts under one pin */
+
+
+int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
+    shard_state *st = shard_state_of(index);
+    *y = (shard_try){.t = t, .index = index, .st = st, .key = key, .h = shard_hash(index, key)};
+    y->part = &st->part[y->h & shard_mask(st->p)];
+    shard_levels(st, y->h, y->level);
+    shard_image *images = far_scratch(t, 2 * sizeof(*images));
+    if (!images)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    y->home = &images[0];
+    y->spare = &images[1];
+    return 0;
+}
+
+
+void shard_attempt(shard_try *y) {
+    y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
+    y->d = shard_root_d(y->root);
+    y->phase = shard_root_phase(y->root);
+    y->graced = shard_is_graced(y->t, y->st, y->root);
+    y->child_unwritten = false;
+    y->paired = false;
+}
+
+
+static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
+    image->bucket = bucket;
+    int err = shard_bucket_addr(y->t, y->st, y->part, bucket, &image->addr);
+    if (err < 0)
+        return err;
+    return image->addr == 0;
+}
+
+
+/* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for in the child,
+ * then in the parent: in this order. */
+int shard_put_home(shard_try *y) {
+    const shard_state *st = y->st;
+    uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
+    y->paired = y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d);
+    int err = put_bucket(y, bucket, y->home);
+    if (err == 0 && y->paired)
+        err = put_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
+    if (err)
+        return err;
+    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
+    if (y->paired && st->pair_read)
+        far_read(y->t, y->spare->addr, y->spare->w, SHARD_BUCKET_BYTES);
+    return 0;
+}
+
+
+bool shard_unwritten(const shard_state *st, const uint64_t *w) {
+    if (w[st->inlined ? SHARD_I_H : SHARD_P_HEADER] == 0)
+        return true;
+    for (unsigned i = st->inlined; i < (st->inlined ? 62 : 63); i += st->inlined ? 2 : 1)
+        if (w[i] == 0)
+            return true;
+    return false;
+}
+
+
+int shard_see_home(shard_try *y) {
+    if (!y->paired || !shard_unwritten(y->st, y->home->w))
+        return 0;
+    shard_image *child = y->home;
+    y->home = y->spare;
+    y->spare = child;
+    y->child_unwritten = true;
+    if (y->st->pair_read)
+        return 0;
+    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
+    return far_wait(y->t);
+}
+
+
+/* window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says nothing. 1: put. */
+int shard_put_window(shard_try *y) {
+    const shard_state *st = y->st;
+    unsigned line = shard_start_line(y), header = st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+    if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
+        return 0;
+    int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
+    if (err)
+        return err < 0 ? err : 0;
+    memset(y->home->w, 0, sizeof(y->home->w));
+    far_read(y->t, y->home->addr + 64 * line, &y->home->w[SHARD_LINE * line], line < 7 ? 128 : 64);
+    if (line == 7)
+        far_read(y->t, y->home->addr, y->home->w, 64);
+    else if (line < 6)
+        far_read(y->t, y->home->addr + 8 * header, &y->home->w[header], 8);
+    return 1;
+}
+
+
+/* Gives back what is private, so that the pin can go. */
+void shard_drop_block(shard_try *y) {
+    if (y->block)
+        far_free(y->t, y->index, SHARD_TYPE_BLOCK, y->block, shard_class_bytes(y->class));
+    y->block = 0;
+    y->written = false;
+}
+
+
+int shard_retry(shard_try *y, bool refresh) {
+    int err = 0;
+    far_count_retry(y->t);
+    y->attempt++;
+    if (y->attempt % RENEW_EVERY == 0) {
+        shard_drop_block(y);
+        far_pin_drop(y->t);
+        err = far_pin_take(y->t);
+    }
+    if (err >= 0 && refresh)
+        err = shard_refresh(y->t, y->part);
+    if (err >= 0 && (!refresh || y->attempt > 1))
+        far_back_off(y->t, y->attempt < 6 ? y->attempt : 6);
+    return err;
+}

@@ -1,0 +1,159 @@
+/* Layout P: empties levels 2 and 3 of the generation before, once every bucket is at the version. Each entry moves under the home lock of
+ * its key: first it is linked where it goes, then unlinked where it was. Who dies in between leaves two entries with one block. */
+#include "index/shard/shard.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+
+static bool names(const uint64_t *words, unsigned count, uint64_t entry) {
+    for (unsigned i = 0; i < count; i++)
+        if (shard_is_live(words[i]) && shard_entry_block(words[i]) == shard_entry_block(entry))
+            return true;
+    return false;
+}
+
+
+/* Whether a drain that died has linked the block at the new generation already. */
+static int is_linked(shard_try *y, uint64_t entry) {
+    if (names(y->home->w, SHARD_P_SLOTS, entry))
+        return 1;
+    if (!(shard_header_fnew(y->home->w[SHARD_P_HEADER]) & shard_bit(y->st, y->h)))
+        return 0;
+    shard_overflow o;
+    int err = shard_p_put_overflow(y, y->d, &o);
+    if (err)
+        return err < 0 ? err : 0;
+    if ((err = far_wait(y->t)) < 0)
+        return err;
+    if (names(o.l2[0], 8, entry) || names(o.l2[1], 8, entry) || names(o.node.entry, 7, entry))
+        return 1;
+    for (far_addr at = o.node.next; at; at = o.node.next) {
+        far_read(y->t, at, &o.node, sizeof(o.node));
+        if ((err = far_wait(y->t)) < 0)
+            return err;
+        if (names(o.node.entry, 7, entry))
+            return 1;
+    }
+    return 0;
+}
+
+
+/* Under the lock. 1: moved, or gone. */
+static int move_up(shard_try *y, far_addr at, uint64_t entry) {
+    uint64_t word, old;
+    int err = far_read_word(y->t, at, &word);
+    if (err < 0)
+        return err;
+    if (word != entry)
+        return word == 0;
+    for (;;) {
+        if ((err = is_linked(y, entry)) < 0)
+            return err;
+        if (err == 1 || (err = shard_p_place(y, shard_entry_class(entry), shard_entry_addr(entry))) < 0)
+            break;
+        if (err == 1)
+            break;
+        far_read(y->t, y->home->addr, y->home->w, 8 * SHARD_P_SLOTS); /* an insert took the word: look again */
+        if ((err = far_wait(y->t)) < 0)
+            return err;
+    }
+    if (err < 0)
+        return err;
+    far_point(y->t, "shard:drained_up");
+    shard_count(&y->st->counters.drained);
+    err = far_cas_word(y->t, at, entry, 0, &old);
+    return err < 0 ? err : old == entry;
+}
+
+
+/* 1: the entry is gone from there; 0: not now. */
+static int drain_entry(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, uint64_t entry, shard_try *y) {
+    shard_state *st = shard_state_of(index);
+    uint64_t h;
+    int err = far_read_word(t, shard_entry_addr(entry), &h);
+    if (err < 0)
+        return err;
+    if ((h & shard_mask(st->p)) != part->number)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a block lies in another partition than its key", index->name);
+    y->h = h;
+    shard_levels(st, h, y->level);
+    y->home->bucket = shard_bucket(h, st->p, st->b, d);
+    if ((err = shard_bucket_addr(t, st, part, y->home->bucket, &y->home->addr)) < 0)
+        return err;
+    far_read(t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    uint64_t header = y->home->w[SHARD_P_HEADER];
+    if (shard_header_v(header) != d)
+        return 0;
+    if (shard_header_owner(header)) {
+        err = shard_p_help(t, index, part, y->home);
+        return err < 0 ? err : 0;
+    }
+    bool closed = shard_p_first_empty(y, y->home) < 0, tomb = shard_p_first_tomb(y, y->home) >= 0;
+    if (closed && (err = shard_make_overflow(t, index, part, d)) < 0)
+        return err;
+    if ((err = shard_p_lock(y, closed && !tomb ? shard_bit(st, h) : 0)) <= 0)
+        return err;
+    err = move_up(y, at, entry);
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
+        shard_unlatch(y);
+        return err;
+    }
+    int unlocked = shard_p_unlock(y, true);
+    return unlocked < 0 ? unlocked : err;
+}
+
+
+static int drain_words(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, const uint64_t *words, unsigned count,
+                       shard_try *y) {
+    bool all = true;
+    for (unsigned i = 0; i < count; i++) {
+        if (!shard_is_live(words[i]))
+            continue;
+        int err = drain_entry(t, index, part, d, at + 8 * i, words[i], y);
+        if (err < 0)
+            return err;
+        all &= err == 1;
+    }
+    return all;
+}
+
+
+static int drain_chain(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr head, shard_try *y) {
+    bool all = true;
+    shard_p_node node;
+    for (far_addr at = head; at; at = node.next) {
+        far_read(t, at, &node, sizeof(node));
+        int err = far_wait(t);
+        if (err < 0 || (err = drain_words(t, index, part, d, at, node.entry, 7, y)) < 0)
+            return err;
+        all &= err == 1;
+    }
+    return all;
+}
+
+
+int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket) {
+    shard_state *st = shard_state_of(index);
+    far_addr l2, l3;
+    uint64_t words[8], head = bucket / 16;
+    bool chain = bucket % 16 == 0 && head < shard_heads(st->b, d - 1);
+    int err = shard_overflow_addrs(t, part, d - 1, &l2, &l3), all;
+    if (err < 0)
+        return err;
+    if (!l2 || !l3)
+        return 1;
+    shard_try y = {.t = t, .index = index, .st = st, .part = part, .d = d, .phase = SHARD_DRAIN};
+    if (!(y.home = far_scratch(t, sizeof(*y.home))))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a bucket");
+    far_addr at = l2 + SHARD_L2_BYTES * bucket;
+    far_read(t, at, words, sizeof(words));
+    if ((err = far_wait(t)) < 0 || (all = drain_words(t, index, part, d, at, words, 8, &y)) < 0)
+        return err < 0 ? err : all;
+    if (!chain)
+        return all;
+    err = drain_chain(t, index, part, d, l3 + sizeof(shard_p_node) * head, &y);
+    return err < 0 ? err : all && err;
+}

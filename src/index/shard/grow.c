@@ -1,0 +1,332 @@
+/* Growing. STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d): each arrow is one CAS on the root word, by anybody; nobody holds a lock.
+ * GROW: buckets are split, by whoever writes to one and by the sweep. DRAIN: what lies at levels 2 and 3 of the generation before goes up.
+ * Every insert pays a share of both, and housekeeping goes on where nobody inserts. */
+#include "index/shard/shard.h"
+#include "pool/clients.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+enum { SHARE = 16, GRACE = 2, IDLE_STEPS = 8, RETRY_GROWTH = 64 };
+
+
+bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root) {
+    return st->grace && shard_root_stamped(root) && far_epoch_safe(t) >= shard_root_stamp(root) + GRACE;
+}
+
+
+static far_addr root_addr(const shard_partition *part) {
+    return part->pcb + 8 * SHARD_PCB_ROOT;
+}
+
+
+static int move_root(far_task *t, shard_partition *part, uint64_t from, uint64_t to) {
+    uint64_t old;
+    int err = far_cas_word(t, root_addr(part), from, to, &old);
+    if (err >= 0)
+        shard_learn_root(part, old == from ? to : old);
+    return err < 0 ? err : old == from;
+}
+
+
+/* The epoch is read after the doubling is visible: whoever pins later than that, knows of it. */
+static int set_stamp(far_task *t, shard_partition *part, uint64_t root) {
+    uint64_t epoch;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0)
+        return err;
+    far_point(t, "shard:stamp");
+    err = move_root(t, part, root, shard_root(shard_root_d(root), SHARD_GROW, true, epoch));
+    far_epoch_request(far_task_pool(t));
+    return err;
+}
+
+
+static uint64_t slots_of(const shard_state *st, unsigned d) {
+    return (uint64_t)(st->slots + st->l2_slots) << (st->b + d);
+}
+
+
+static bool may_double(const shard_state *st, unsigned d) {
+    if (st->inlined)
+        return d < SHARD_VERSIONS && st->p + st->b + d < st->hash_bits;
+    return d < SHARD_VERSIONS && shard_tag_low(st->p, st->b, d) + SHARD_TAG_BITS <= 64;
+}
+
+
+int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
+    shard_state *st = shard_state_of(index);
+    uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    unsigned d = shard_root_d(root) + 1;
+    if (shard_root_phase(root) != SHARD_STABLE || !may_double(st, d))
+        return 0;
+    if (far_epoch_safe(t) < shard_root_stamp(root) + GRACE && d > 1) { /* an operation sees one doubling at most */
+        far_epoch_request(far_task_pool(t));
+        return 0;
+    }
+    int err = shard_make_segment(t, index, part, d);
+    if (err < 0)
+        return err;
+    far_point(t, "shard:grow");
+    root = atomic_load_explicit(&part->root, memory_order_acquire);
+    if (shard_root_d(root) + 1 != d || shard_root_phase(root) != SHARD_STABLE)
+        return 0;
+    if ((err = move_root(t, part, root, shard_root(d, SHARD_GROW, false, 0))) <= 0)
+        return err;
+    shard_count(&st->counters.grows);
+    atomic_store_explicit(&part->wants_growth, false, memory_order_relaxed);
+    return set_stamp(t, part, shard_root(d, SHARD_GROW, false, 0));
+}
+
+
+/* Sweep and drain, chunk by chunk. */
+
+static uint64_t parents_of(const shard_state *st, unsigned d) {
+    return 1ull << (st->b + d - 1);
+}
+
+
+/* The lock, then the split if nobody was faster. */
+static int sweep_inlined(far_task *t, far_index *index, shard_partition *part, shard_image *image) {
+    shard_state *st = shard_state_of(index);
+    shard_try y = {.t = t, .index = index, .st = st, .part = part};
+    unsigned v = shard_header_v(image->w[SHARD_I_H]);
+    uint64_t seen;
+    int err = shard_i_lock(&y, image, &seen);
+    if (err == 0)
+        err = shard_i_help(t, index, part, image, seen);
+    else if (err == 1 && shard_header_v(image->w[SHARD_I_H]) == v)
+        return shard_i_split(&y, image);
+    else if (err == 1)
+        err = shard_i_unlock(&y, image);
+    return err < 0 ? err : 0;
+}
+
+
+static int sweep_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, uint64_t bucket) {
+    shard_state *st = shard_state_of(index);
+    unsigned d = shard_root_d(root);
+    bool graced = shard_is_graced(t, st, root);
+    shard_image *image = far_scratch(t, sizeof(*image));
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a bucket");
+    image->bucket = bucket;
+    int err = shard_bucket_addr(t, st, part, bucket, &image->addr);
+    if (err < 0 || image->addr == 0)
+        return err;
+    far_read(t, image->addr, image->w, SHARD_BUCKET_BYTES);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    unsigned v = shard_header_v(image->w[st->inlined ? SHARD_I_H : SHARD_P_HEADER]);
+    if (v >= d)
+        return 1;
+    if (v + 1 != d)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a bucket is two versions behind", index->name);
+    if (st->inlined)
+        return sweep_inlined(t, index, part, image);
+    if (shard_header_owner(image->w[SHARD_P_HEADER])) {
+        err = shard_p_help(t, index, part, image);
+        return err < 0 ? err : 0;
+    }
+    return shard_p_split(t, index, part, d, graced, image);
+}
+
+
+/* All chunks of the phase are done. */
+static int next_phase(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
+    unsigned d = shard_root_d(root);
+    bool drain = shard_root_phase(root) == SHARD_DRAIN;
+    far_point(t, drain ? "shard:to_stable" : "shard:to_drain");
+    int err = move_root(t, part, root, shard_root(d, drain ? SHARD_STABLE : SHARD_DRAIN, true, shard_root_stamp(root)));
+    if (err == 1 && drain)
+        err = shard_drop_overflow(t, index, part, d - 1);
+    return err;
+}
+
+
+/* The next chunk by the cursor; when that is through, one that is not done yet. 0: none is left, and the phase went on. */
+static int take_chunk(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
+    const shard_state *st = shard_state_of(index);
+    unsigned d = shard_root_d(root);
+    bool drain = shard_root_phase(root) == SHARD_DRAIN;
+    uint64_t chunks = shard_chunks(parents_of(st, d)), chunk;
+    far_addr progress;
+    int err = shard_progress_addr(t, part, d, &progress);
+    if (err < 0 || progress == 0)
+        return err < 0 ? err : far_fail(FAR_ERR_CORRUPT, "index '%s': a progress table is missing", index->name);
+    far_faa(t, progress + 8 * (drain ? SHARD_PROGRESS_DRAIN : SHARD_PROGRESS_SWEEP), 1, &chunk);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    if (chunk >= chunks) {
+        uint64_t *done = far_scratch(t, 8 * chunks), first = far_task_client(t) % chunks, i = 0;
+        if (!done)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a progress table");
+        far_read(t, progress + 8 * (SHARD_PROGRESS_DONE + (drain ? chunks : 0)), done, 8 * chunks);
+        if ((err = far_wait(t)) < 0)
+            return err;
+        while (i < chunks && done[(first + i) % chunks] == d)
+            i++;
+        if (i == chunks) {
+            err = next_phase(t, index, part, root);
+            return err < 0 ? err : 0;
+        }
+        chunk = (first + i) % chunks;
+    }
+    part->chunk = chunk;
+    part->chunk_failed = false;
+    part->next = chunk * shard_chunk(parents_of(st, d));
+    part->end = part->next + shard_chunk(parents_of(st, d));
+    if (part->end > parents_of(st, d))
+        part->end = parents_of(st, d);
+    return 1;
+}
+
+
+static int finish_chunk(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
+    const shard_state *st = shard_state_of(index);
+    unsigned d = shard_root_d(root);
+    uint64_t chunks = shard_chunks(parents_of(st, d)), at = part->chunk + (shard_root_phase(root) == SHARD_DRAIN ? chunks : 0);
+    far_addr progress;
+    int err = shard_progress_addr(t, part, d, &progress);
+    if (err < 0 || progress == 0 || part->chunk_failed)
+        return err;
+    return far_write_word(t, progress + 8 * (SHARD_PROGRESS_DONE + at), d);
+}
+
+
+/* One bucket. 1: something was done; 0: nothing to do, or it must wait. */
+static int work_step(far_task *t, far_index *index, shard_partition *part) {
+    uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    int err;
+    if (shard_root_phase(root) == SHARD_STABLE)
+        return 0;
+    if (!shard_root_stamped(root))
+        return set_stamp(t, part, root);
+    if (!shard_is_graced(t, shard_state_of(index), root))
+        far_epoch_request(far_task_pool(t));
+    if (part->work_version != shard_root_d(root) || part->work_phase != shard_root_phase(root)) {
+        part->work_version = shard_root_d(root);
+        part->work_phase = shard_root_phase(root);
+        part->next = part->end = 0;
+    }
+    if (part->next == part->end && (err = take_chunk(t, index, part, root)) <= 0)
+        return err < 0 ? err : 1;
+    far_point(t, "shard:work");
+    uint64_t bucket = part->next++;
+    if (shard_root_phase(root) == SHARD_GROW)
+        err = sweep_bucket(t, index, part, root, bucket);
+    else
+        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root), bucket);
+    if (err <= 0)
+        part->chunk_failed = true;
+    bool progress = err == 1;
+    if (err >= 0 && part->next == part->end)
+        err = finish_chunk(t, index, part, root);
+    return err < 0 ? err : progress;
+}
+
+
+int shard_work(far_task *t, far_index *index, shard_partition *part) {
+    if (atomic_flag_test_and_set_explicit(&part->working, memory_order_acquire))
+        return 0;
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = work_step(t, index, part);
+    far_scratch_back(t, mark);
+    atomic_flag_clear_explicit(&part->working, memory_order_release);
+    return err;
+}
+
+
+/* Load: told and looked at every so many writes, the fewer the closer it is to the bound (AFS). */
+
+static uint32_t period(const shard_state *st, const shard_partition *part, unsigned d) {
+    uint64_t slots = slots_of(st, d), least = slots / 16 < 1 ? 1 : slots / 16 > 64 ? 64 : slots / 16;
+    int64_t count = atomic_load_explicit(&part->count, memory_order_relaxed);
+    if (st->afs)
+        return st->afs;
+    uint64_t bound = slots * st->load / 100, room = count < 0 ? bound : (uint64_t)count < bound ? bound - (uint64_t)count : 0;
+    uint64_t writes = room * st->alpha / 1000 / (st->clients ? st->clients : 1);
+    return writes < least ? (uint32_t)least : writes > 1u << 20 ? 1u << 20 : (uint32_t)writes;
+}
+
+
+static int look_at_load(far_task *t, shard_state *st, shard_partition *part) {
+    int64_t delta = atomic_exchange_explicit(&part->delta, 0, memory_order_relaxed);
+    uint64_t count, root;
+    far_faa(t, part->pcb + 8 * SHARD_PCB_COUNT, (uint64_t)delta, &count);
+    far_read(t, root_addr(part), &root, 8);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    shard_learn_root(part, root);
+    int64_t keys = (int64_t)count + delta;
+    atomic_store_explicit(&part->count, keys, memory_order_relaxed);
+    if (keys > 0 && (uint64_t)keys * 100 >= slots_of(st, shard_root_d(root)) * st->load)
+        atomic_store_explicit(&part->wants_growth, true, memory_order_relaxed);
+    return 0;
+}
+
+
+/* After an operation has taken effect: nothing here can make it fail. */
+void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta) {
+    shard_state *st = shard_state_of(index);
+    unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
+    if (delta)
+        atomic_fetch_add_explicit(&part->delta, delta, memory_order_relaxed);
+    uint32_t writes = delta ? atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1 : 0;
+    if (delta && writes >= period(st, part, d)) {
+        atomic_store_explicit(&part->writes, 0, memory_order_relaxed);
+        if (look_at_load(t, st, part) < 0)
+            return;
+    }
+    if (delta <= 0)
+        return;
+    uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    uint32_t inserts = atomic_fetch_add_explicit(&part->inserts, 1, memory_order_relaxed);
+    if (shard_root_phase(root) != SHARD_STABLE) {
+        if (inserts % (st->lazy ? SHARE : 1) == 0)
+            shard_work(t, index, part);
+    } else if (atomic_load_explicit(&part->wants_growth, memory_order_relaxed)) {
+        far_scratch_mark mark = far_scratch_here(t);
+        shard_try_grow(t, index, part);
+        far_scratch_back(t, mark);
+    }
+}
+
+
+int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
+    shard_state *st = shard_state_of(index);
+    uint64_t count = 1ull << st->p;
+    (void)epoch;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *roots = far_scratch(t, count * 8);
+    if (!roots)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the roots of a shard index");
+    for (uint64_t i = 0; i < count; i++)
+        far_read(t, root_addr(&st->part[i]), &roots[i], 8);
+    int err = far_wait(t);
+    for (uint64_t i = 0; err >= 0 && i < count; i++)
+        shard_learn_root(&st->part[i], roots[i]);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 0;
+}
+
+
+int shard_idle_hook(far_task *t, far_index *index) {
+    shard_state *st = shard_state_of(index);
+    int more = 0;
+    for (uint64_t i = 0; i < 1ull << st->p; i++) {
+        shard_partition *part = &st->part[i];
+        if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE)
+            continue;
+        uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed);
+        if (atomic_exchange_explicit(&part->idle_seen, inserts, memory_order_relaxed) != inserts)
+            continue; /* not idle: the inserts do it */
+        int err = 1;
+        for (unsigned step = 0; err == 1 && step < IDLE_STEPS; step++)
+            err = shard_work(t, index, part);
+        if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+            return err;
+        more |= err == 1;
+    }
+    return more;
+}

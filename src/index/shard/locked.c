@@ -1,0 +1,237 @@
+/* Layout P under the home lock: keys that overflow, closed buckets (no EMPTY word left: TOMBs are used again), and keys of which an old
+ * copy may hide below. The lock is the header; gets, and inserts, updates and deletes that one CAS does, never take it. */
+#include "index/shard/shard.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+
+static uint64_t *header_of(shard_try *y) {
+    return &y->home->w[SHARD_P_HEADER];
+}
+
+
+/* CAS and READs in one batch. An atomic and a READ have no order: that the 8-byte READ shows our lock proves that the READs after it
+ * ran under the lock. fnew: filter bits to be set with it. */
+int shard_p_lock(shard_try *y, unsigned fnew) {
+    far_addr bucket = y->home->addr, at = bucket + 8 * SHARD_P_HEADER;
+    uint64_t expected = *header_of(y), old, seen;
+    if (shard_header_owner(expected) || !far_latch_try(y->t, bucket))
+        return 0;
+    y->latched = bucket;
+    uint64_t mine = shard_header_with(shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER), fnew);
+    bool in_order = far_task_capabilities(y->t)->atomics_in_order;
+    seen = mine;
+    far_cas(y->t, at, expected, mine, &old);
+    if (!in_order)
+        far_read(y->t, at, &seen, 8);
+    far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
+    int err = far_wait(y->t);
+    if (err < 0 || old != expected) {
+        shard_unlatch(y);
+        return err < 0 ? err : 0;
+    }
+    far_point(y->t, "shard:locked");
+    if (seen != mine) {
+        far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
+        if ((err = far_wait(y->t)) < 0) {
+            shard_unlatch(y);
+            return err;
+        }
+    }
+    *header_of(y) = mine; /* the image may have been cut before it */
+    return 1;
+}
+
+
+int shard_p_unlock(shard_try *y, bool wait) {
+    uint64_t *word = far_scratch(y->t, sizeof(*word));
+    int err;
+    if (!word)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a word");
+    *word = shard_header_unlocked(*header_of(y));
+    far_write(y->t, y->home->addr + 8 * SHARD_P_HEADER, word, 8);
+    err = wait ? far_wait(y->t) : far_post(y->t);
+    shard_unlatch(y);
+    return err;
+}
+
+
+/* Appends a node with the entry to the chain that ends at `at`. 1: done; 0: the chain went on. */
+static int append_node(shard_try *y, far_addr at, uint64_t word) {
+    far_object object;
+    uint64_t old;
+    shard_p_node node = {.entry = {word}};
+    int err = far_alloc(y->t, y->index, SHARD_TYPE_NODE, sizeof(node), far_addr_node(at), FAR_ALLOC_ON_NODE, &object);
+    if (err < 0)
+        return err;
+    far_write(y->t, object.addr, &node, sizeof(node));
+    if ((err = far_wait(y->t)) < 0)
+        return err;
+    far_point(y->t, "shard:append");
+    if ((err = far_cas_word(y->t, at + offsetof(shard_p_node, next), 0, object.addr, &old)) < 0)
+        return err;
+    if (old != 0) {
+        far_free(y->t, y->index, SHARD_TYPE_NODE, object.addr, sizeof(node));
+        return 0;
+    }
+    shard_count(&y->st->counters.chained);
+    return 1;
+}
+
+
+/* Somewhere in the chain, from the head on. */
+static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
+    shard_p_node node;
+    atomic_store_explicit(&y->part->wants_growth, true, memory_order_relaxed);
+    for (far_addr at = head;; at = node.next) {
+        far_read(y->t, at, &node, sizeof(node));
+        int err = far_wait(y->t);
+        if (err < 0)
+            return err;
+        for (unsigned i = 0; i < 7; i++) {
+            uint64_t old = 1;
+            if (node.entry[i] == 0 && (err = far_cas_word(y->t, at + 8 * i, 0, word, &old)) < 0)
+                return err;
+            if (old == 0)
+                return 1;
+        }
+        if (node.next == 0 && (err = append_node(y, at, word)) != 0)
+            return err;
+        if (node.next == 0) {
+            far_read(y->t, at + offsetof(shard_p_node, next), &node.next, 8);
+            if ((err = far_wait(y->t)) < 0)
+                return err;
+        }
+    }
+}
+
+
+static int place_below(shard_try *y, uint64_t word) {
+    shard_overflow *o = far_scratch(y->t, sizeof(*o));
+    if (!o)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    int err = shard_p_put_overflow(y, y->d, o);
+    if (err == 1)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
+    if (err < 0 || (err = far_wait(y->t)) < 0)
+        return err;
+    shard_count(&y->st->counters.overflows);
+    for (unsigned choice = 0; choice < 2; choice++)
+        for (unsigned i = 0; i < y->st->l2_slots; i++) {
+            uint64_t old = 1;
+            if (o->l2[choice][i] == 0 && (err = far_cas_word(y->t, o->at[choice] + 8 * i, 0, word, &old)) < 0)
+                return err;
+            if (old == 0)
+                return 1;
+        }
+    return place_in_chain(y, o->head, word);
+}
+
+
+/* A new entry: EMPTY words are still taken in the key's order, because others insert without the lock; then any TOMB; then below. */
+int shard_p_place(shard_try *y, unsigned class, far_addr block) {
+    uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), class, block), old, expected;
+    int slot = shard_p_first_empty(y, y->home), err;
+    if (slot < 0)
+        slot = shard_p_first_tomb(y, y->home);
+    if (slot >= 0) {
+        expected = y->home->w[slot];
+        err = far_cas_word(y->t, y->home->addr + 8ull * (unsigned)slot, expected, word, &old);
+        return err < 0 ? err : old == expected;
+    }
+    unsigned bit = shard_bit(y->st, y->h);
+    if (!(shard_header_fnew(*header_of(y)) & bit)) { /* a TOMB vanished since the lock was asked for */
+        *header_of(y) = shard_header_with(*header_of(y), bit);
+        if ((err = far_write_word(y->t, y->home->addr + 8 * SHARD_P_HEADER, *header_of(y))) < 0)
+            return err;
+    }
+    far_point(y->t, "shard:place_below");
+    return place_below(y, shard_entry(0, shard_top_tag(y->h), class, block));
+}
+
+
+static int clear_copies(shard_try *y, const shard_hit *hits, unsigned count) {
+    uint64_t old[SHARD_COPIES_MAX];
+    if (count == 0)
+        return 0;
+    for (unsigned i = 0; i < count; i++)
+        far_cas(y->t, hits[i].addr, hits[i].word, 0, &old[i]);
+    int err = far_wait(y->t);
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        if (old[i] != hits[i].word)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s': a key of level 2 changed under its lock", y->index->name);
+    return err;
+}
+
+
+/* The key is at level 1, and nobody but us changes its copies below: those go first. 1: done; 0: start over. */
+static int change_above(shard_try *y, far_op_kind how, shard_hit hit, const shard_hit *hits, unsigned count) {
+    int err = clear_copies(y, hits, count);
+    if (err < 0)
+        return err;
+    far_point(y->t, "shard:copies_cleared");
+    uint64_t old, word = how == FAR_OP_DELETE ? shard_tomb(y->d) : shard_entry(y->d, shard_entry_tag(hit.word), y->class, y->block);
+    if ((err = far_cas_word(y->t, hit.addr, hit.word, word, &old)) < 0)
+        return err;
+    if (old != hit.word)
+        return 0;
+    shard_p_retire(y, hit.word);
+    return 1;
+}
+
+
+/* The key is below only; hits: the older generation first. */
+static int change_below(shard_try *y, far_op_kind how, const shard_hit *hits, unsigned count) {
+    const shard_hit *last = &hits[count - 1];
+    uint64_t old, word = how == FAR_OP_DELETE ? 0 : shard_entry(0, shard_top_tag(y->h), y->class, y->block);
+    int err = clear_copies(y, hits, count - 1);
+    if (err < 0 || (err = far_cas_word(y->t, last->addr, last->word, word, &old)) < 0)
+        return err;
+    if (old != last->word)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a key of level 2 changed under its lock", y->index->name);
+    shard_p_retire(y, last->word);
+    return 1;
+}
+
+
+static int change(shard_try *y, far_op_kind how) {
+    shard_hit above, hits[SHARD_COPIES_MAX];
+    unsigned count;
+    int found = shard_p_find_l1(y, false, &above), err;
+    if (found < 0 || (err = shard_p_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
+        return found < 0 ? found : err;
+    bool present = found || count;
+    if (present && how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    if (!present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE))
+        return FAR_ERR_NOT_FOUND;
+    if (present && y->inserting) /* counted as a new key: start over */
+        return 0;
+    if (!present && !y->inserting)
+        return 0;
+    if (found)
+        return change_above(y, how, above, hits, count);
+    return count ? change_below(y, how, hits, count) : shard_p_place(y, y->class, y->block);
+}
+
+
+int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
+    bool closed = shard_p_first_empty(y, y->home) < 0, tomb = shard_p_first_tomb(y, y->home) >= 0;
+    int err = 0;
+    if (inserting && closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
+        return err;
+    y->inserting = inserting;
+    unsigned bit = shard_bit(y->st, y->h);
+    if ((err = shard_p_lock(y, inserting && closed && !tomb ? bit : 0)) <= 0)
+        return err;
+    err = change(y, how);
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
+        shard_unlatch(y);
+        return err;
+    }
+    int unlocked = shard_p_unlock(y, err != 1);
+    if (err == 1)
+        y->block = 0;
+    return unlocked < 0 ? unlocked : err;
+}

@@ -1,0 +1,285 @@
+/* shard: options, types, create, open, close. The protocol: README.md. */
+#include "index/shard/shard.h"
+#include "pool/clients.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+
+uint64_t shard_hash(const far_index *index, far_bytes key) {
+    const shard_state *st = shard_state_of(index);
+    uint64_t word;
+    if (!st->inlined)
+        return XXH3_64bits_withSeed(key.data, key.length, st->seed);
+    memcpy(&word, key.data, sizeof(word));
+    if (st->hash_bits < 64)
+        word = __builtin_bswap64(word);
+    return shard_mix(word & shard_mask(st->hash_bits), st->seed, st->hash_bits);
+}
+
+
+uint64_t shard_i_key(const shard_state *st, uint64_t h) {
+    uint64_t word = shard_unmix(h, st->seed, st->hash_bits);
+    return st->hash_bits < 64 ? __builtin_bswap64(word) : word;
+}
+
+
+void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
+    for (unsigned i = 0; i < 3; i++)
+        level[i] = shard_rehash(h, st->level_seed[i], st->p, st->hash_bits);
+}
+
+
+static bool is_inlined(const far_index *index) {
+    return index->options[SHARD_OPTION_LAYOUT] == 0 && index->options[FAR_OPTION_KEY_SIZE] == 8 && index->options[FAR_OPTION_VALUE_SIZE] == 8;
+}
+
+
+static unsigned log2_of(uint64_t n) {
+    return 63 - (unsigned)__builtin_clzll(n);
+}
+
+
+/* partitions: 0 = enough for the memory nodes of the pool. */
+static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b) {
+    uint64_t partitions = (uint64_t)index->options[SHARD_OPTION_PARTITIONS], nodes = far_task_fabric(t)->nodes;
+    if (partitions & (partitions - 1))
+        return far_fail(FAR_ERR_INVALID, "partitions: %llu is not a power of two", (unsigned long long)partitions);
+    if (partitions == 0)
+        for (partitions = 64; partitions < 16 * nodes;)
+            partitions *= 2;
+    *p = log2_of(partitions);
+    *b = (unsigned)index->options[SHARD_OPTION_BITS];
+    if (is_inlined(index) && !index->options[SHARD_OPTION_NARROW] && *p + *b < SHARD_IMPLIED)
+        return far_fail(FAR_ERR_INVALID, "bits: with keys and values of 8 bytes, partitions and bits together make 2^%d buckets or more", SHARD_IMPLIED);
+    return 0;
+}
+
+
+/* Segment 0, all EMPTY at version 0. */
+static void fill_segment(bool inlined, uint64_t *w, uint64_t buckets) {
+    for (uint64_t i = 0; i < buckets; i++, w += SHARD_WORDS) {
+        for (unsigned j = 0; j < SHARD_P_SLOTS; j++)
+            w[j] = inlined ? (j % 2 ? shard_kw_empty(0, 0) : 0) : shard_empty(0);
+        w[inlined ? SHARD_I_H : SHARD_P_HEADER] = shard_header(0, 0, 0);
+        if (inlined)
+            w[SHARD_I_K] = SHARD_K_FREE;
+    }
+}
+
+
+static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, const uint64_t *segment, far_addr *pcb) {
+    far_object object;
+    uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b;
+    int err = far_alloc(t, index, SHARD_TYPE_SEGMENT, bytes, node, FAR_ALLOC_ON_NODE, &object);
+    if (err < 0)
+        return err;
+    for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
+        far_write(t, object.addr + at, (const char *)segment + at, bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+    uint64_t *words = far_scratch(t, SHARD_PCB_WORDS * 8);
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    memset(words, 0, SHARD_PCB_WORDS * 8);
+    words[SHARD_PCB_ROOT] = shard_root(0, SHARD_STABLE, true, 0);
+    words[SHARD_PCB_SEGMENT] = object.addr;
+    if ((err = far_alloc(t, index, SHARD_TYPE_PCB, SHARD_PCB_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0)
+        return err;
+    far_write(t, object.addr, words, SHARD_PCB_WORDS * 8);
+    *pcb = object.addr;
+    return far_wait(t);
+}
+
+
+static uint64_t descriptor_bytes(unsigned p) {
+    return (sizeof(shard_descriptor) + (8ull << p) + 15) & ~15ull;
+}
+
+
+static int shard_create(far_task *t, far_index *index) {
+    unsigned p = 0, b = 0;
+    int err = choose_shape(t, index, &p, &b);
+    if (err < 0)
+        return err;
+    shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(p));
+    uint64_t *segment = far_scratch(t, (uint64_t)SHARD_BUCKET_BYTES << b), *pcb = (uint64_t *)(descriptor + 1);
+    if (!descriptor || !segment)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    memset(descriptor, 0, descriptor_bytes(p));
+    *descriptor = (shard_descriptor){SHARD_MAGIC, p, b};
+    fill_segment(is_inlined(index), segment, 1ull << b);
+    for (uint64_t i = 0; i < 1ull << p; i++)
+        if ((err = create_partition(t, index, (unsigned)(i % far_task_fabric(t)->nodes), b, segment, &pcb[i])) < 0)
+            return err;
+    far_object object;
+    if ((err = far_alloc(t, index, SHARD_TYPE_ROOT, descriptor_bytes(p), 0, 0, &object)) < 0)
+        return err;
+    index->descriptor = object.addr;
+    far_write(t, object.addr, descriptor, descriptor_bytes(p));
+    return far_wait(t);
+}
+
+
+static void read_options(shard_state *st, const far_index *index) {
+    const int64_t *o = index->options;
+    int64_t slots = st->inlined ? SHARD_I_SLOTS : SHARD_P_SLOTS, l2_slots = st->inlined ? SHARD_L2_I_SLOTS : SHARD_L2_P_SLOTS;
+    st->slots = (unsigned)(o[SHARD_OPTION_SLOTS] && o[SHARD_OPTION_SLOTS] < slots ? o[SHARD_OPTION_SLOTS] : slots);
+    st->l2_slots = (unsigned)(o[SHARD_OPTION_L2_SLOTS] && o[SHARD_OPTION_L2_SLOTS] < l2_slots ? o[SHARD_OPTION_L2_SLOTS] : l2_slots);
+    st->hash_bits = st->inlined && o[SHARD_OPTION_NARROW] ? SHARD_REM_BITS : 64;
+    st->implied = st->hash_bits - SHARD_REM_BITS;
+    st->load = (unsigned)(o[SHARD_OPTION_LOAD] ? o[SHARD_OPTION_LOAD] : st->inlined ? 75 : 80);
+    st->extent = (uint64_t)o[SHARD_OPTION_EXTENT];
+    st->afs = (unsigned)o[SHARD_OPTION_AFS];
+    st->alpha = (unsigned)o[SHARD_OPTION_ALPHA];
+    st->grace = o[SHARD_OPTION_GRACE];
+    st->lazy = o[SHARD_OPTION_LAZY];
+    st->combining = o[SHARD_OPTION_COMBINING];
+    st->absorb = o[SHARD_OPTION_ABSORB];
+    st->pair_read = o[SHARD_OPTION_PAIR_READ];
+    st->window_read = o[SHARD_OPTION_WINDOW_READ];
+    st->ordered_cas = o[SHARD_OPTION_ORDERED_CAS];
+    st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
+    st->one_filter_bit = o[SHARD_OPTION_FILTER_BITS] == 1;
+    memcpy(&st->seed, index->secret, sizeof(st->seed));
+    memcpy(st->level_seed, index->secret + 8, sizeof(st->level_seed));
+}
+
+
+static int read_partitions(far_task *t, far_index *index, shard_state *st) {
+    uint64_t count = 1ull << st->p;
+    uint64_t *pcb = far_scratch(t, count * 8), *roots = far_scratch(t, count * 8);
+    if (!pcb || !roots)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    far_read(t, index->descriptor + sizeof(shard_descriptor), pcb, count * 8);
+    int err = far_wait(t);
+    for (uint64_t i = 0; err >= 0 && i < count; i++)
+        far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &roots[i], 8);
+    if (err >= 0)
+        err = far_wait(t);
+    for (uint64_t i = 0; err >= 0 && i < count; i++) {
+        st->part[i].pcb = pcb[i];
+        st->part[i].number = i;
+        atomic_store_explicit(&st->part[i].root, roots[i], memory_order_relaxed);
+        atomic_flag_clear_explicit(&st->part[i].working, memory_order_relaxed);
+    }
+    return err;
+}
+
+
+static int shard_open(far_task *t, far_index *index) {
+    shard_descriptor descriptor;
+    far_read(t, index->descriptor, &descriptor, sizeof(descriptor));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (descriptor.magic != SHARD_MAGIC || descriptor.p > 16 || descriptor.b > 16)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
+    shard_state *st = calloc(1, sizeof(*st) + (sizeof(st->part[0]) << descriptor.p));
+    if (!st)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    st->inlined = is_inlined(index);
+    st->p = descriptor.p;
+    st->b = descriptor.b;
+    read_options(st, index);
+    if ((err = far_clients_live(t, &st->clients)) < 0 || (err = read_partitions(t, index, st)) < 0) {
+        free(st);
+        return err;
+    }
+    index->state = st;
+    return 0;
+}
+
+
+static void shard_close(far_index *index) {
+    shard_state *st = index->state;
+    for (uint64_t i = 0; i < 1ull << st->p; i++)
+        for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
+            free((void *)atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed));
+    free(st);
+    index->state = NULL;
+}
+
+
+/* What a handle keeps in its own memory. It cannot be evicted, so it is no cache. */
+size_t shard_local_bytes(const far_index *index) {
+    const shard_state *st = index->state;
+    size_t bytes = sizeof(*st) + (sizeof(st->part[0]) << st->p);
+    for (uint64_t i = 0; i < 1ull << st->p; i++)
+        for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
+            if (atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed))
+                bytes += shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES / st->extent * 8;
+    return bytes;
+}
+
+
+static int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
+    return (shard_state_of(index)->inlined ? shard_i_get : shard_p_get)(t, index, key, out);
+}
+
+
+static int shard_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    return (shard_state_of(index)->inlined ? shard_i_put : shard_p_put)(t, index, how, key, value);
+}
+
+
+static int shard_remove(far_task *t, far_index *index, far_bytes key) {
+    return (shard_state_of(index)->inlined ? shard_i_remove : shard_p_remove)(t, index, key);
+}
+
+
+static const char *const layouts[] = {"auto", "pointer", NULL};
+
+static const far_option_def options[] = {
+    {"partitions", FAR_OPTION_NUMBER, 0, 0, 65536, NULL, "a power of two; 0: by the number of memory nodes"},
+    {"bits", FAR_OPTION_NUMBER, 4, 0, 16, NULL, "an empty partition has 2^bits buckets"},
+    {"load", FAR_OPTION_NUMBER, 0, 0, 95, NULL, "percent of the slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
+    {"slots", FAR_OPTION_NUMBER, 0, 0, 63, NULL, "slots used of a bucket (for tests); 0: all"},
+    {"l2_slots", FAR_OPTION_NUMBER, 0, 0, 8, NULL, "slots used of a bucket of level 2 (for tests); 0: all"},
+    {"extent", FAR_OPTION_NUMBER, 16 << 20, 512, 16 << 20, NULL, "largest piece of a segment, a power of two"},
+    {"afs", FAR_OPTION_NUMBER, 0, 0, 1000000, NULL, "the load is told every so many writes; 0: adaptive"},
+    {"alpha", FAR_OPTION_NUMBER, 100, 1, 10000, NULL, "adaptive: thousandths of the free room between two looks at the load"},
+    {"grace", FAR_OPTION_BOOL, 1, 0, 1, NULL, "splits need not freeze once everybody knows of the doubling"},
+    {"lazy_resize", FAR_OPTION_BOOL, 1, 0, 1, NULL, "off: every insert moves a bucket while its partition doubles"},
+    {"combining", FAR_OPTION_BOOL, 1, 0, 1, NULL, "both halves of a split are written in one round trip"},
+    {"absorb", FAR_OPTION_BOOL, 1, 0, 1, NULL, "an update that lost to another one counts as overwritten"},
+    {"pair_read", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while a partition doubles, child and parent are read together"},
+    {"window_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "gets read a part of the bucket first: fewer bytes"},
+    {"ordered_cas", FAR_OPTION_BOOL, 1, 0, 1, NULL, "off: every write takes the lock of its bucket"},
+    {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "bits of a tag that are compared"},
+    {"filter_bits", FAR_OPTION_NUMBER, 16, 1, 16, NULL, "of the overflow filter: 1 or 16"},
+    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts, "auto: pairs of 8 and 8 bytes lie in the buckets; pointer: in blocks"},
+    {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL, "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
+    {0},
+};
+
+static const far_type types[SHARD_TYPES] = {
+    [SHARD_TYPE_ROOT] = {.name = "root", .align = 16},
+    [SHARD_TYPE_PCB] = {.name = "partition", .align = 64},
+    [SHARD_TYPE_SEGMENT] = {.name = "segment", .align = 64},
+    [SHARD_TYPE_OVERFLOW] = {.name = "overflow", .align = 64},
+    [SHARD_TYPE_PROGRESS] = {.name = "progress", .align = 16},
+    [SHARD_TYPE_NODE] = {.name = "node", .align = 64},
+    [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64},
+};
+
+const far_index_kind far_shard_kind = {
+    .name = "shard",
+    .what_for = "point operations in one round trip; no scans",
+    .options = options,
+    .max_key = 65535,
+    .types = types,
+    .type_count = SHARD_TYPES,
+    .create = shard_create,
+    .open = shard_open,
+    .close = shard_close,
+    .get = shard_get,
+    .put = shard_put,
+    .remove = shard_remove,
+    .walk = shard_walk,
+    .check = shard_check,
+    .usage = shard_usage,
+    .load_factor = shard_load_factor,
+    .epoch_hook = shard_epoch_hook,
+    .idle_hook = shard_idle_hook,
+};

@@ -1,0 +1,251 @@
+/* Where the parts of a partition are. Addresses are remembered per handle; each word is valid by itself, and 0 means: look again. */
+#include "index/shard/shard.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+enum { TABLE_WORDS = 4 };
+
+
+void shard_learn_root(shard_partition *part, uint64_t root) {
+    uint64_t known = atomic_load_explicit(&part->root, memory_order_acquire);
+    while (shard_root_order(root) > shard_root_order(known))
+        if (atomic_compare_exchange_weak_explicit(&part->root, &known, root, memory_order_acq_rel, memory_order_acquire))
+            return;
+}
+
+
+int shard_refresh(far_task *t, shard_partition *part) {
+    uint64_t root;
+    int err = far_read_word(t, part->pcb + 8 * SHARD_PCB_ROOT, &root);
+    if (err >= 0)
+        shard_learn_root(part, root);
+    return err;
+}
+
+
+static far_addr pcb_word(const shard_partition *part, unsigned word) {
+    return part->pcb + 8ull * word;
+}
+
+
+static uint64_t segment_bytes(const shard_state *st, unsigned segment) {
+    return shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES;
+}
+
+
+/* The addresses of the extents of a large segment, as this handle knows them. */
+static _Atomic uint64_t *extents_of(shard_state *st, shard_partition *part, unsigned segment) {
+    _Atomic uint64_t *known = atomic_load_explicit(&part->extents[segment], memory_order_acquire), *none = NULL;
+    if (known)
+        return known;
+    known = calloc(segment_bytes(st, segment) / st->extent, sizeof(*known));
+    if (known && !atomic_compare_exchange_strong_explicit(&part->extents[segment], &none, known, memory_order_acq_rel,
+                                                          memory_order_acquire)) {
+        free((void *)known);
+        return none;
+    }
+    return known;
+}
+
+
+static int segment_word(far_task *t, shard_partition *part, unsigned segment, uint64_t *word) {
+    *word = atomic_load_explicit(&part->segment[segment], memory_order_acquire);
+    if (*word)
+        return 0;
+    int err = far_read_word(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), word);
+    if (err >= 0 && *word)
+        atomic_store_explicit(&part->segment[segment], *word, memory_order_release);
+    return err;
+}
+
+
+int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
+    unsigned segment = shard_segment(bucket, st->b);
+    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, word;
+    *addr = 0;
+    if (segment >= SHARD_VERSIONS)
+        return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
+    int err = segment_word(t, part, segment, &word);
+    if (err < 0 || word == 0)
+        return err;
+    if (segment_bytes(st, segment) <= st->extent) {
+        *addr = word + at;
+        return 0;
+    }
+    _Atomic uint64_t *extents = extents_of(st, part, segment);
+    if (!extents)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the addresses of a segment");
+    uint64_t extent = atomic_load_explicit(&extents[at / st->extent], memory_order_acquire);
+    if (extent == 0) {
+        if ((err = far_read_word(t, word + at / st->extent * 8, &extent)) < 0)
+            return err;
+        atomic_store_explicit(&extents[at / st->extent], extent, memory_order_release);
+    }
+    *addr = extent ? extent + at % st->extent : 0;
+    return 0;
+}
+
+
+/* Links a new zeroed object into a word; who comes second gives his own back and knows the word then. *word: what
+ * was expected there, then what is there. 1: ours was linked. */
+static int provide(far_task *t, far_index *index, unsigned type, uint64_t size, far_addr at, uint64_t add, uint64_t *word) {
+    uint64_t expected = *word;
+    far_object object;
+    int err = far_alloc(t, index, type, size, far_addr_node(at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
+    if (err < 0 || (err = far_cas_word(t, at, expected, object.addr | add, word)) < 0)
+        return err;
+    if (*word == expected) {
+        *word = object.addr | add;
+        return 1;
+    }
+    far_free(t, index, type, object.addr, size);
+    return 0;
+}
+
+
+uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
+    return SHARD_L2_BYTES << (st->b + generation);
+}
+
+
+uint64_t shard_l3_bytes(const shard_state *st, unsigned generation) {
+    return shard_heads(st->b, generation) * (st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node));
+}
+
+
+int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2, far_addr *l3) {
+    unsigned odd = generation & 1;
+    *l2 = shard_table_addr(atomic_load_explicit(&part->table[odd], memory_order_acquire), generation);
+    *l3 = shard_table_addr(atomic_load_explicit(&part->table[2 + odd], memory_order_acquire), generation);
+    if (*l2 && *l3)
+        return 0;
+    uint64_t words[TABLE_WORDS];
+    far_read(t, pcb_word(part, SHARD_PCB_L2), words, sizeof(words));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    for (unsigned i = 0; i < TABLE_WORDS; i++)
+        atomic_store_explicit(&part->table[i], words[i], memory_order_release);
+    *l2 = shard_table_addr(words[odd], generation);
+    *l3 = shard_table_addr(words[2 + odd], generation);
+    return 0;
+}
+
+
+typedef uint64_t (*bytes_fn)(const shard_state *st, unsigned generation);
+
+
+/* A word that still names an older generation was left by a client that died after the drain, or made by one that did not know of it:
+ * nothing lies in that table. */
+static int make_table(far_task *t, far_index *index, far_addr at, bytes_fn bytes, unsigned generation) {
+    const shard_state *st = shard_state_of(index);
+    uint64_t word;
+    int err = far_read_word(t, at, &word);
+    if (err < 0 || shard_table_addr(word, generation))
+        return err;
+    if (word && word >> 48 > generation)
+        return 0;
+    uint64_t stale = word;
+    err = provide(t, index, SHARD_TYPE_OVERFLOW, bytes(st, generation), at, shard_table(0, generation), &word);
+    if (err == 1 && stale)
+        far_retire(t, index, SHARD_TYPE_OVERFLOW, stale & shard_mask(48), bytes(st, (unsigned)(stale >> 48)));
+    return err < 0 ? err : 0;
+}
+
+
+int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
+    far_addr l2, l3;
+    int err = shard_overflow_addrs(t, part, generation, &l2, &l3);
+    if (err < 0 || (l2 && l3))
+        return err;
+    if ((err = make_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes, generation)) < 0)
+        return err;
+    return make_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes, generation);
+}
+
+
+/* The nodes behind the heads go with the table. */
+static int retire_chains(far_task *t, far_index *index, far_addr table, uint64_t bytes) {
+    uint64_t size = shard_state_of(index)->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
+    for (uint64_t at = size - 8; at < bytes; at += size)
+        for (far_addr node = table + at, next;; node = next + size - 8) {
+            int err = far_read_word(t, node, &next);
+            if (err < 0)
+                return err;
+            if (next == 0)
+                break;
+            far_retire(t, index, SHARD_TYPE_NODE, next, size);
+        }
+    return 0;
+}
+
+
+static int drop_table(far_task *t, far_index *index, far_addr at, uint64_t size, unsigned generation, bool chains) {
+    uint64_t word, old;
+    int err = far_read_word(t, at, &word);
+    if (err < 0 || !shard_table_addr(word, generation))
+        return err;
+    if ((err = far_cas_word(t, at, word, 0, &old)) < 0)
+        return err;
+    if (old != word)
+        return 0;
+    far_retire(t, index, SHARD_TYPE_OVERFLOW, shard_table_addr(word, generation), size);
+    return chains ? retire_chains(t, index, shard_table_addr(word, generation), size) : 0;
+}
+
+
+int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
+    const shard_state *st = shard_state_of(index);
+    int err = drop_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes(st, generation), generation, false);
+    if (err < 0)
+        return err;
+    return drop_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes(st, generation), generation, true);
+}
+
+
+uint64_t shard_progress_bytes(const shard_state *st, unsigned version) {
+    uint64_t chunks = shard_chunks(1ull << (st->b + version - 1));
+    return (8 * (SHARD_PROGRESS_DONE + 2 * chunks) + 15) & ~15ull;
+}
+
+
+int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, far_addr *addr) {
+    uint64_t known = atomic_load_explicit(&part->progress, memory_order_acquire);
+    *addr = shard_table_addr(known, version);
+    if (*addr)
+        return 0;
+    int err = far_read_word(t, pcb_word(part, SHARD_PCB_PROGRESS + version), addr);
+    if (err >= 0 && *addr)
+        atomic_store_explicit(&part->progress, shard_table(*addr, version), memory_order_release);
+    return err;
+}
+
+
+/* All that version needs, before anybody can know of it: then no split, and so no delete, ever waits for memory. */
+int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version) {
+    shard_state *st = shard_state_of(index);
+    uint64_t bytes = segment_bytes(st, version), word = 0;
+    far_addr at = pcb_word(part, SHARD_PCB_PROGRESS + version);
+    int err = far_read_word(t, at, &word);
+    if (err < 0 || (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, shard_progress_bytes(st, version), at, 0, &word)) < 0))
+        return err;
+    if ((err = segment_word(t, part, version, &word)) < 0)
+        return err;
+    at = pcb_word(part, SHARD_PCB_SEGMENT + version);
+    if (bytes <= st->extent)
+        err = word ? 0 : provide(t, index, SHARD_TYPE_SEGMENT, bytes, at, 0, &word);
+    if (bytes <= st->extent || err < 0)
+        return err < 0 ? err : 0;
+    uint64_t count = bytes / st->extent;
+    if (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, (count * 8 + 15) & ~15ull, at, 0, &word)) < 0)
+        return err;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t extent;
+        if ((err = far_read_word(t, word + i * 8, &extent)) < 0)
+            return err;
+        if (extent == 0 && (err = provide(t, index, SHARD_TYPE_SEGMENT, st->extent, word + i * 8, 0, &extent)) < 0)
+            return err;
+    }
+    return 0;
+}

@@ -1,0 +1,214 @@
+/* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and words never become
+ * EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma). What cannot be done by one CAS goes
+ * through the home lock (locked.c). */
+#include "index/shard/shard.h"
+#include "runtime/error.h"
+#include "runtime/rdwc.h"
+
+#include <string.h>
+
+
+/* The slots of a bucket in the order of a key: from a line that its hash chooses, cyclic. */
+static int first_slot(const shard_try *y, const shard_image *image, bool (*is)(uint64_t word)) {
+    unsigned start = shard_start_line(y) * SHARD_LINE;
+    for (unsigned i = 0; i < SHARD_WORDS; i++) {
+        unsigned slot = (start + i) % SHARD_WORDS;
+        if (slot < y->st->slots && is(image->w[slot]))
+            return (int)slot;
+    }
+    return -1;
+}
+
+
+int shard_p_first_empty(const shard_try *y, const shard_image *image) {
+    return first_slot(y, image, shard_is_empty);
+}
+
+
+int shard_p_first_tomb(const shard_try *y, const shard_image *image) {
+    return first_slot(y, image, shard_is_tomb);
+}
+
+
+void shard_p_retire(shard_try *y, uint64_t word) {
+    far_retire(y->t, y->index, SHARD_TYPE_BLOCK, shard_entry_addr(word), shard_class_bytes(shard_entry_class(word)));
+}
+
+
+/* Puts the WRITE of the new block into the batch. */
+static int put_block(shard_try *y, far_bytes value) {
+    far_rdwc_seal(y->t, &value);
+    uint64_t used = sizeof(shard_block) + y->key.length + value.length;
+    y->class = shard_class_of(used);
+    far_object object;
+    int err = far_alloc(y->t, y->index, SHARD_TYPE_BLOCK, shard_class_bytes(y->class), far_addr_node(y->part->pcb), 0, &object);
+    if (err < 0)
+        return err;
+    y->block = object.addr;
+    shard_block *block = far_scratch(y->t, (used + 7) & ~7ull);
+    if (!block)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    *block = (shard_block){y->h, (uint16_t)y->key.length, 0, (uint32_t)value.length};
+    memcpy(block->bytes, y->key.data, y->key.length);
+    if (value.length)
+        memcpy(block->bytes + y->key.length, value.data, value.length);
+    memset((char *)block + used, 0, ((used + 7) & ~7ull) - used);
+    far_write(y->t, y->block, block, (used + 7) & ~7ull);
+    y->written = true;
+    return 0;
+}
+
+
+/* The image can be written to by this attempt. 1: yes; 0: start over (it may have been split, or helped, meanwhile). */
+static int make_writable(shard_try *y) {
+    uint64_t header = y->home->w[SHARD_P_HEADER];
+    unsigned v = shard_header_v(header);
+    int err;
+    if (shard_home_is_right(y) && v == y->d && shard_header_op(header) != SHARD_OP_SPLIT)
+        return 1;
+    bool behind = shard_home_is_right(y) && v + 1 == y->d;
+    if (shard_header_op(header) == SHARD_OP_SPLIT || (behind && shard_header_owner(header))) {
+        if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
+            return err;
+        return shard_retry(y, !behind);
+    }
+    if (!behind)
+        return shard_retry(y, true);
+    if ((err = shard_p_split(y->t, y->index, y->part, y->d, y->graced, y->home)) < 0)
+        return err;
+    return err == 1 ? 0 : shard_retry(y, false);
+}
+
+
+static bool is_calm(const shard_try *y) { /* no split has begun */
+    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+        if (shard_is_frozen(y->home->w[i]))
+            return false;
+    return shard_p_uniform(y->home, y->d);
+}
+
+
+/* An old copy at level 2 may hide behind the one at level 1 (a drain that died). */
+static bool may_have_copy(const shard_try *y) {
+    unsigned generation[2], count = shard_generations(y, y->home->w[SHARD_P_HEADER], generation);
+    return count && generation[0] != y->d;
+}
+
+
+/* 1: done; 0: start over. */
+static int replace(shard_try *y, const shard_hit *hit, bool remove) {
+    uint64_t old, word = remove ? shard_tomb(y->d) : shard_entry(y->d, shard_entry_tag(hit->word), y->class, y->block);
+    far_point(y->t, "shard:replace");
+    int err = far_cas_word(y->t, hit->addr, hit->word, word, &old);
+    if (err < 0)
+        return err;
+    if (old == hit->word) {
+        shard_p_retire(y, old);
+        y->block = 0;
+        return 1;
+    }
+    if (remove || !y->st->absorb || shard_is_frozen(old) || !(shard_is_live(old) || shard_is_tomb(old)) || !shard_stamp_is(old, y->d))
+        return 0;
+    shard_count(&y->st->counters.absorbed); /* overwritten or deleted at once */
+    shard_drop_block(y);
+    return 1;
+}
+
+
+static int insert(shard_try *y, int slot) {
+    uint64_t old, empty = y->home->w[slot];
+    uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), y->class, y->block);
+    far_point(y->t, "shard:insert");
+    int err = far_cas_word(y->t, y->home->addr + 8ull * (unsigned)slot, empty, word, &old);
+    if (err < 0)
+        return err;
+    if (old != empty)
+        return 0;
+    y->block = 0;
+    return 1;
+}
+
+
+/* With a writable image, after it was searched. */
+static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
+    if (present && how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    if (!present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE))
+        return FAR_ERR_NOT_FOUND;
+    if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d || shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
+        return 0;
+    *delta = how == FAR_OP_DELETE ? -1 : !present;
+    bool locked = !y->st->ordered_cas;
+    if (present && hit->slot >= 0 && !may_have_copy(y) && !locked) {
+        if (shard_is_frozen(hit->word) || !shard_stamp_is(hit->word, y->d))
+            return 0;
+        return replace(y, hit, how == FAR_OP_DELETE);
+    }
+    if (!is_calm(y))
+        return 0;
+    int slot = present || locked ? -1 : shard_p_first_empty(y, y->home);
+    if (slot >= 0)
+        return insert(y, slot);
+    shard_count(&y->st->counters.locked);
+    return shard_p_locked(y, how, !present);
+}
+
+
+static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mark, int *delta) {
+    shard_hit hit;
+    int err;
+    shard_attempt(y);
+    if ((err = shard_put_home(y)) != 0)
+        return err < 0 ? err : shard_retry(y, true);
+    uint32_t read_mark = far_rdwc_mark(y->t);
+    if (how != FAR_OP_DELETE && !y->written) {
+        *mark = read_mark;
+        if ((err = put_block(y, value)) < 0)
+            return err;
+    }
+    if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
+        return err;
+    far_point(y->t, "shard:home_read");
+    if ((err = make_writable(y)) <= 0)
+        return err;
+    if ((err = shard_p_find(y, false, &hit, &read_mark)) < 0)
+        return err;
+    if (err == 2)
+        return shard_retry(y, true);
+    if ((err = apply(y, how, err == 1, &hit, delta)) != 0)
+        return err;
+    if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
+        return err;
+    return shard_retry(y, true);
+}
+
+
+static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    shard_try y;
+    uint32_t mark = 0;
+    int delta = 0, err = shard_begin(&y, t, index, key);
+    far_scratch_mark scratch = far_scratch_here(t);
+    while (err == 0) {
+        err = attempt(&y, how, value, &mark, &delta);
+        if (err == 0)
+            far_scratch_back(t, scratch);
+    }
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+        return err;
+    shard_drop_block(&y);
+    if (err < 0)
+        return err;
+    far_rdwc_done(t, mark);
+    shard_after_write(t, index, y.part, delta);
+    return 0;
+}
+
+
+int shard_p_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    return write_key(t, index, how, key, value);
+}
+
+
+int shard_p_remove(far_task *t, far_index *index, far_bytes key) {
+    return write_key(t, index, FAR_OP_DELETE, key, (far_bytes){NULL, 0});
+}

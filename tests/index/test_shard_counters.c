@@ -1,0 +1,228 @@
+/* What operations of the shard index cost, in round trips and bytes, over whole cycles of growth; how full it gets; what it keeps. The
+ * figures are counted, not timed. The sweep's share that housekeeping takes over is counted too. */
+#include "farindex.h"
+#include "index/index.h"
+#include "pool/handle.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct table {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    uint64_t keys;
+} table;
+
+typedef struct cost {
+    double trips, bytes;
+} cost;
+
+
+/* sim where the unit is a line, as on real NICs; local tears at words, where a get of layout I looks twice. */
+#define SIM "sim:seed=1,size=256M,faults=none,watch=off,limit=100000s"
+
+
+static void open_table(table *t, const char *uri, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    pool_options.no_thread = 1;
+    *t = (table){0};
+    assert_int_equal(far_pool_open(uri, &pool_options, &t->pool), 0);
+    assert_int_equal(far_session_open(t->pool, &t->session), 0);
+    assert_int_equal(far_index_create(t->session, "t", "shard", options, &t->index), 0);
+}
+
+
+static void close_table(table *t) {
+    far_index_close(t->index);
+    far_session_close(t->session);
+    far_pool_close(t->pool);
+}
+
+
+static uint64_t key_of(uint64_t n) {
+    return n * 0x9e3779b97f4a7c15ull + 1;
+}
+
+
+static int one(table *t, far_op_kind kind, uint64_t n) {
+    uint64_t key = key_of(n), value = n ^ (uint64_t)kind;
+    size_t length;
+    if (n % 64 == 0)
+        far_pool_poll(t->pool);
+    switch (kind) {
+    case FAR_OP_GET:
+        return far_get(t->session, t->index, &key, 8, &value, 8, &length);
+    case FAR_OP_INSERT:
+        return far_insert(t->session, t->index, &key, 8, &value, 8);
+    case FAR_OP_UPDATE:
+        return far_update(t->session, t->index, &key, 8, &value, 8);
+    default:
+        return far_delete(t->session, t->index, &key, 8);
+    }
+}
+
+
+/* Round trips of the operations of one kind, with the background work that they caused. */
+static cost cost_since(table *t, far_op_kind kind, far_stats *before) {
+    far_stats now, diff;
+    assert_int_equal(far_session_stats_of(t->session, kind, &now), 0);
+    diff = far_stats_diff(&now, before);
+    *before = now;
+    double ops = (double)diff.ops[kind];
+    return (cost){(double)(diff.round_trips + diff.background_round_trips) / ops, (double)diff.bytes_read / ops};
+}
+
+
+/* Loads `count` keys; in between, every so often, gets, updates and deletes (of keys that are put back) are sampled, so that their cost
+ * is that of a whole cycle of growth. */
+static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE + 1]) {
+    far_stats before[FAR_OP_DELETE + 1], own_before, own;
+    far_random random;
+    far_random_seed(&random, 7);
+    for (unsigned kind = 0; kind <= FAR_OP_DELETE; kind++)
+        assert_int_equal(far_session_stats_of(t->session, (far_op_kind)kind, &before[kind]), 0);
+    far_session_stats(t->pool->own, &own_before);
+    for (uint64_t n = 0; n < count; n++) {
+        assert_int_equal(one(t, FAR_OP_INSERT, n), 0);
+        if (n < count / 64 || n % 8)
+            continue;
+        uint64_t pick = far_random_below(&random, n);
+        assert_int_equal(one(t, FAR_OP_GET, pick), 0);
+        assert_int_equal(one(t, FAR_OP_UPDATE, pick), 0);
+        if (n % 32)
+            continue;
+        assert_int_equal(one(t, FAR_OP_DELETE, pick), 0);
+        assert_int_equal(one(t, FAR_OP_INSERT, pick), 0);
+    }
+    t->keys = count;
+    for (unsigned kind = 0; kind <= FAR_OP_DELETE; kind++)
+        if (kind != FAR_OP_PUT)
+            costs[kind] = cost_since(t, (far_op_kind)kind, &before[kind]);
+    far_session_stats(t->pool->own, &own);
+    far_stats diff = far_stats_diff(&own, &own_before);
+    print_message("    get %.3f update %.3f delete %.3f insert %.3f round trips; %.0f bytes a get; housekeeping %.3f an insert\n",
+                  costs[FAR_OP_GET].trips, costs[FAR_OP_UPDATE].trips, costs[FAR_OP_DELETE].trips, costs[FAR_OP_INSERT].trips,
+                  costs[FAR_OP_GET].bytes, (double)(diff.round_trips + diff.background_round_trips) / (double)count);
+}
+
+
+static void pointer_layout_keeps_its_round_trips(void **state) {
+    (void)state;
+    cost costs[FAR_OP_DELETE + 1];
+    table t;
+    open_table(&t, "local:1G", "layout=pointer");
+    load_and_measure(&t, 1000000, costs);
+    far_load load;
+    assert_int_equal(far_index_load(t.session, t.index, &load), 0);
+    print_message("    local bytes %llu, load %.3f\n", (unsigned long long)load.local_bytes, (double)t.keys / (double)load.slots);
+    assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], t.keys);
+    assert_true(costs[FAR_OP_GET].trips <= 2.06);
+    assert_true(costs[FAR_OP_UPDATE].trips <= 3.1);
+    assert_true(costs[FAR_OP_DELETE].trips <= 3.1);
+    assert_true(costs[FAR_OP_INSERT].trips <= 2.45);
+    assert_true(load.local_bytes < 64 * 1024);
+    close_table(&t);
+}
+
+
+/* Fills until just before the next doubling of most partitions. */
+static void pointer_layout_is_dense_when_full(void **state) {
+    (void)state;
+    table t;
+    far_load load;
+    far_usage usage;
+    open_table(&t, "local:1G", "layout=pointer");
+    uint64_t slots = 64ull * 71 * 16 << 4, count = slots * 79 / 100;
+    for (uint64_t n = 0; n < count; n++)
+        assert_int_equal(one(&t, FAR_OP_INSERT, n), 0);
+    assert_int_equal(far_index_load(t.session, t.index, &load), 0);
+    assert_int_equal(far_index_usage(t.session, t.index, &usage), 0);
+    double factor = (double)count / (double)load.slots, first = (double)load.keys[0] / (double)count;
+    print_message("    load %.3f, level 1 %.4f, level 3 %llu keys, %.2f bytes a key\n", factor, first, (unsigned long long)load.keys[2],
+                  (double)usage.pool_bytes / (double)count);
+    assert_int_equal(usage.keys, count);
+    assert_true(factor > 0.72);
+    assert_true(first >= 0.975);
+    assert_true((double)usage.pool_bytes / (double)count <= 76);
+    close_table(&t);
+}
+
+
+static void inline_layout_keeps_its_round_trips(void **state) {
+    (void)state;
+    cost costs[FAR_OP_DELETE + 1];
+    table t;
+    open_table(&t, SIM, "key_size=8,value_size=8");
+    load_and_measure(&t, 1600000, costs);
+    far_load load;
+    assert_int_equal(far_index_load(t.session, t.index, &load), 0);
+    assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], t.keys);
+    assert_true(costs[FAR_OP_GET].trips <= 1.03);
+    assert_true(costs[FAR_OP_UPDATE].trips <= 2.05);
+    assert_true(costs[FAR_OP_DELETE].trips <= 2.05);
+    assert_true(costs[FAR_OP_INSERT].trips <= 2.3);
+    close_table(&t);
+}
+
+
+static void inline_layout_is_dense_when_full(void **state) {
+    (void)state;
+    table t;
+    far_load load;
+    far_usage usage;
+    open_table(&t, SIM, "key_size=8,value_size=8");
+    uint64_t slots = 64ull * 35 * 16 << 3, count = slots * 74 / 100;
+    for (uint64_t n = 0; n < count; n++)
+        assert_int_equal(one(&t, FAR_OP_INSERT, n), 0);
+    assert_int_equal(far_index_load(t.session, t.index, &load), 0);
+    assert_int_equal(far_index_usage(t.session, t.index, &usage), 0);
+    double factor = (double)count / (double)load.slots, first = (double)load.keys[0] / (double)count;
+    far_stats before, after;
+    far_session_stats(t.session, &before);
+    for (uint64_t n = 0; n < count; n++)
+        assert_int_equal(one(&t, FAR_OP_GET, n), 0);
+    far_session_stats(t.session, &after);
+    double bytes = (double)(after.bytes_read - before.bytes_read) / (double)count;
+    print_message("    load %.3f, level 1 %.4f, level 3 %llu keys, %.2f bytes a key, %.0f bytes a get\n", factor, first,
+                  (unsigned long long)load.keys[2], (double)usage.pool_bytes / (double)count, bytes);
+    assert_true(factor > 0.68);
+    assert_true(first >= 0.975);
+    assert_true((double)usage.pool_bytes / (0.75 * (double)load.slots) <= 23); /* some partitions have doubled already */
+    assert_true(bytes <= 520);
+    close_table(&t);
+}
+
+
+/* Over whole cycles of growth: the fuller a bucket, the fewer of its keys lie where they are looked for first. */
+static void window_read_saves_bytes(void **state) {
+    (void)state;
+    cost costs[FAR_OP_DELETE + 1];
+    table t;
+    open_table(&t, SIM, "key_size=8,value_size=8,window_read=on");
+    load_and_measure(&t, 400000, costs);
+    assert_true(costs[FAR_OP_GET].bytes <= 200);
+    assert_true(costs[FAR_OP_GET].trips <= 1.03 + 0.06);
+    close_table(&t);
+}
+
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pointer_layout_keeps_its_round_trips),
+        cmocka_unit_test(pointer_layout_is_dense_when_full),
+        cmocka_unit_test(inline_layout_keeps_its_round_trips),
+        cmocka_unit_test(inline_layout_is_dense_when_full),
+        cmocka_unit_test(window_read_saves_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

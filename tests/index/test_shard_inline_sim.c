@@ -1,0 +1,343 @@
+/* Named interleavings of the shard index, layout I: pairs inside the buckets, all writes under the lock of the bucket, reads without. */
+#include "../support/stage.h"
+#include "index/shard/shard.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INLINE  "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,"
+#define STILL   INLINE "slots=2,l2_slots=1,afs=1000000"
+#define GROWING INLINE "slots=4,l2_slots=1,load=60,afs=1" /* the third key makes the table double */
+
+static const char *const fabrics[] = {NULL, "atomic_bytes=8", "atomic_bytes=8,atomics_in_order=on"};
+
+#define ON_EVERY_FABRIC(story)                                                                                         \
+    static void story(void **state) {                                                                                  \
+        (void)state;                                                                                                   \
+        for (unsigned i = 0; i < sizeof(fabrics) / sizeof(fabrics[0]); i++)                                            \
+            story##_on(fabrics[i]);                                                                                    \
+    }                                                                                                                  \
+    _Static_assert(1, "")
+
+
+typedef struct key {
+    uint8_t bytes[8];
+} key;
+
+
+static key number(uint64_t n) {
+    key k;
+    n = __builtin_bswap64(n);
+    memcpy(k.bytes, &n, 8);
+    return k;
+}
+
+
+/* The n-th key that stays in (bit 0), or leaves (bit 1), its bucket at the first doubling. */
+static key key_with(const stage_actor *a, bool bit, unsigned n) {
+    const shard_state *st = shard_state_of(a->index);
+    for (uint64_t i = 1;; i++) {
+        key k = number(i);
+        if (shard_changes(shard_hash(a->index, (far_bytes){k.bytes, 8}), st->p, st->b, 1) == bit && n-- == 0)
+            return k;
+    }
+}
+
+
+static far_sim_match at(const char *point) {
+    return (far_sim_match){.point = point};
+}
+
+
+static void start(stage_actor *a, far_op_kind kind, key k, uint64_t value) {
+    stage_start_bytes(a, kind, k.bytes, 8, &value, kind == FAR_OP_GET || kind == FAR_OP_DELETE ? 0 : 8);
+}
+
+
+static int insert(stage_actor *a, key k, uint64_t value) {
+    return far_insert(a->session, a->index, k.bytes, 8, &value, 8);
+}
+
+
+static void put(stage_actor *a, key k, uint64_t value) {
+    assert_int_equal(far_put(a->session, a->index, k.bytes, 8, &value, 8), 0);
+}
+
+
+static int delete(stage_actor *a, key k) {
+    return far_delete(a->session, a->index, k.bytes, 8);
+}
+
+
+/* 0: absent. */
+static uint64_t get(stage_actor *a, key k) {
+    uint64_t value;
+    size_t length;
+    int err = far_get(a->session, a->index, k.bytes, 8, &value, 8, &length);
+    assert_true(err == 0 || err == FAR_ERR_NOT_FOUND);
+    return err == 0 ? value : 0;
+}
+
+
+static uint64_t given(const stage_actor *a) { /* by the get that has ended */
+    uint64_t value;
+    assert_true(a->result == 0 || a->result == FAR_ERR_NOT_FOUND);
+    memcpy(&value, a->value, 8);
+    return a->result == 0 ? value : 0;
+}
+
+
+static far_addr parent_of(const stage_actor *a) {
+    return atomic_load_explicit(&shard_state_of(a->index)->part[0].segment[0], memory_order_relaxed);
+}
+
+
+/* A live holder is waited for, and the second insert sees the first. */
+static void two_inserts_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", STILL, sim);
+    start(&s.a, FAR_OP_INSERT, number(7), 1);
+    stage_stop_at(&s.a, at("shard:insert"));
+    start(&s.b, FAR_OP_INSERT, number(7), 2);
+    far_sim_run_for(s.world, 300000);
+    assert_false(s.b.ended);
+    assert_int_equal(get(&s.c, number(7)), 0); /* a reader waits for nobody */
+    stage_finish(&s.a);
+    stage_finish(&s.b);
+    assert_int_equal(s.a.result, 0);
+    assert_int_equal(s.b.result, FAR_ERR_EXISTS);
+    assert_int_equal(get(&s.c, number(7)), 1);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(two_inserts);
+
+
+/* H30: the READ of the bucket runs while another has the lock, the CAS of the lock after that one is through. */
+static void lock_batch_split_read_on(const char *sim) {
+    stage s;
+    if (sim && strstr(sim, "atomics_in_order"))
+        return;
+    stage_open(&s, "shard", STILL, sim);
+    start(&s.b, FAR_OP_INSERT, number(7), 2);
+    stage_stop_at(&s.b, at("shard:insert"));
+    start(&s.a, FAR_OP_INSERT, number(7), 1);
+    far_sim_hold *hold = far_sim_hold_effect(s.a.client, (far_sim_match){.kind = FAR_SIM_CAS});
+    far_sim_run_for(s.world, 20000);
+    stage_finish(&s.b);
+    far_sim_sleep(s.world, 20000);
+    far_sim_release(hold);
+    stage_finish(&s.a);
+    assert_int_equal(s.b.result, 0);
+    assert_int_equal(s.a.result, FAR_ERR_EXISTS);
+    assert_int_equal(delete(&s.c, number(7)), 0);
+    assert_int_equal(get(&s.c, number(7)), 0);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(lock_batch_split_read);
+
+
+/* H29: between a reader's look at the key and its look at the value the slot is freed and used for another key. */
+static void slot_reused_between_value_and_key_on(const char *sim) {
+    stage s;
+    if (!sim)
+        return; /* a slot does not tear where the unit is a line */
+    stage_open(&s, "shard", STILL, sim);
+    put(&s.a, number(7), 70);
+    assert_int_equal(get(&s.c, number(7)), 70);
+    start(&s.c, FAR_OP_GET, number(7), 0);
+    far_sim_hold *hold = stage_hold(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .from = parent_of(&s.a), .to = parent_of(&s.a) + 512});
+    assert_int_equal(far_sim_hold_units(hold), 64);
+    assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){1, 3}, 2), 0); /* the keys */
+    assert_int_equal(delete(&s.a, number(7)), 0);
+    put(&s.a, number(8), 80);
+    far_sim_release(hold);
+    stage_finish(&s.c);
+    assert_true(given(&s.c) == 70 || given(&s.c) == 0);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(slot_reused_between_value_and_key);
+
+
+/* The table as the third key makes it double; who = 1: of a key that leaves, 0: that stays. */
+static void grow(stage *s) {
+    put(&s->a, key_with(&s->a, 0, 0), 10);
+    put(&s->a, key_with(&s->a, 1, 0), 11);
+    put(&s->b, key_with(&s->a, 0, 1), 12);
+    assert_int_equal(shard_root_d(atomic_load_explicit(&shard_state_of(s->b.index)->part[0].root, memory_order_relaxed)), 1);
+}
+
+
+/* H8: child written and changed, parent not yet rewritten: the old root does not lead to the old value. */
+static void old_root_reader_after_child_update_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", GROWING, sim);
+    put(&s.a, key_with(&s.a, 0, 0), 10);
+    put(&s.a, key_with(&s.a, 1, 0), 11);
+    key k = key_with(&s.a, 1, 0);
+    assert_int_equal(get(&s.c, k), 11);
+    start(&s.c, FAR_OP_GET, k, 0);
+    stage_stop_at(&s.c, (far_sim_match){.kind = FAR_SIM_READ});
+    put(&s.b, key_with(&s.a, 0, 1), 12);
+    far_addr parent = parent_of(&s.a);
+    start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}); /* the whole parent */
+    put(&s.a, k, 21);
+    stage_finish(&s.c);
+    assert_int_equal(given(&s.c), 21);
+    assert_int_equal(get(&s.a, key_with(&s.a, 0, 0)), 10);
+    far_sim_release(hold);
+    stage_finish(&s.b);
+    assert_int_equal(get(&s.c, key_with(&s.a, 0, 0)), 20);
+    assert_int_equal(get(&s.c, k), 21);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(old_root_reader_after_child_update);
+
+
+/* H14: the child is there but for its lock word: nobody can lock it before the mover has written that. */
+static void lock_uninit_child_on(const char *sim) {
+    stage s;
+    if (!sim)
+        return; /* H and K come in one line */
+    stage_open(&s, "shard", GROWING, sim);
+    grow(&s);
+    key k = key_with(&s.a, 1, 0);
+    start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+    stage_stop_at(&s.b, at("shard:write_halves"));
+    uint64_t child;
+    assert_int_equal(get(&s.a, k), 11);
+    child = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[1], memory_order_relaxed);
+    if (!child)
+        child = atomic_load_explicit(&shard_state_of(s.b.index)->part[0].segment[1], memory_order_relaxed);
+    assert_int_not_equal(child, 0);
+    far_sim_resume(s.b.client);
+    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = child, .to = child + 512});
+    uint32_t units[63];
+    for (unsigned i = 0; i < 63; i++)
+        units[i] = i;
+    assert_int_equal(far_sim_release_units(hold, units, 63), 0);
+    start(&s.c, FAR_OP_PUT, k, 22);
+    far_sim_run_for(s.world, 300000);
+    assert_false(s.c.ended);
+    assert_int_equal(get(&s.a, k), 11);
+    far_sim_release(hold);
+    far_sim_run(s.world);
+    assert_true(s.b.ended && s.c.ended && s.b.result == 0 && s.c.result == 0);
+    assert_int_equal(get(&s.a, k), 22);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(lock_uninit_child);
+
+
+/* H10: the mover dies with the child complete; the child changes; who finishes the split leaves it alone. */
+static void takeover_child_updated_on(const char *sim) {
+    for (unsigned units = 0; units < 8; units++) {
+        stage s;
+        stage_open(&s, "shard", GROWING, sim);
+        grow(&s);
+        far_addr parent = parent_of(&s.a);
+        key k = key_with(&s.a, 1, 0);
+        start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+        far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}, units);
+        far_sim_run(s.world);
+        assert_true(far_sim_killed(s.b.pool->fabric));
+        put(&s.a, k, 21);
+        assert_int_equal(get(&s.c, k), 21);
+        put(&s.c, key_with(&s.a, 0, 0), 22);
+        assert_int_equal(get(&s.a, k), 21);
+        assert_int_equal(get(&s.a, key_with(&s.a, 0, 0)), 22);
+        assert_int_equal(get(&s.a, key_with(&s.a, 0, 1)), 12);
+        stage_close(&s);
+    }
+}
+ON_EVERY_FABRIC(takeover_child_updated);
+
+
+/* A claim of level 2 by somebody who died counts as free, and a live one does not. */
+static void claim_of_the_dead_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", STILL, sim);
+    put(&s.a, number(1), 1);
+    put(&s.a, number(2), 2);
+    start(&s.b, FAR_OP_INSERT, number(3), 3);
+    stage_stop_at(&s.b, at("shard:insert")); /* claimed, not yet written */
+    assert_int_equal(get(&s.a, number(3)), 0);
+    stage_kill(&s, &s.b);
+    assert_int_equal(insert(&s.a, number(3), 4), 0);
+    assert_int_equal(insert(&s.c, number(3), 5), FAR_ERR_EXISTS);
+    assert_int_equal(get(&s.c, number(3)), 4);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(claim_of_the_dead);
+
+
+/* H16: a key that a drain moves up between two looks of a reader is found. */
+static void drain_vs_negative_get_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1", sim);
+    put(&s.a, key_with(&s.a, 0, 0), 1);
+    put(&s.a, key_with(&s.a, 1, 0), 2);
+    key k = key_with(&s.a, 0, 1);
+    put(&s.a, k, 3);
+    assert_int_equal(shard_state_of(s.a.index)->counters.overflows, 1);
+    start(&s.c, FAR_OP_GET, k, 0);
+    stage_stop_at(&s.c, at("shard:l1_missed"));
+    put(&s.b, key_with(&s.a, 1, 1), 4);
+    far_sim_sleep(s.world, 50000000);
+    assert_true(shard_state_of(s.a.index)->counters.drained + shard_state_of(s.b.index)->counters.drained +
+                    shard_state_of(s.c.index)->counters.drained > 0);
+    stage_finish(&s.c);
+    assert_int_equal(given(&s.c), 3);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(drain_vs_negative_get);
+
+
+/* H17: the drain dies between the WRITE above and the WRITE below: a delete takes both. */
+static void drain_crash_delete_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1,lazy_resize=off", sim);
+    put(&s.a, key_with(&s.a, 0, 0), 1);
+    put(&s.a, key_with(&s.a, 1, 0), 2);
+    key k = key_with(&s.a, 0, 1);
+    put(&s.a, k, 3);
+    bool died = false;
+    for (unsigned i = 0; i < 200 && !died; i++) {
+        start(&s.b, i / 4 % 2 ? FAR_OP_DELETE : FAR_OP_PUT, number(1000 + i % 4), 5);
+        far_sim_stop_before(s.b.client, at("shard:drain_move"));
+        if (far_sim_run_client(s.b.client) == FAR_SIM_STOPPED) {
+            far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = 2}, 0); /* the first one only */
+            far_sim_resume(s.b.client);
+            far_sim_run(s.world);
+            died = true;
+        }
+    }
+    assert_true(died && far_sim_killed(s.b.pool->fabric));
+    assert_int_equal(get(&s.c, k), 3);
+    put(&s.a, k, 6);
+    assert_int_equal(get(&s.c, k), 6);
+    assert_int_equal(delete(&s.a, k), 0);
+    assert_int_equal(get(&s.c, k), 0);
+    far_sim_sleep(s.world, 50000000);
+    assert_int_equal(get(&s.c, k), 0);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(drain_crash_delete);
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_inserts),
+        cmocka_unit_test(lock_batch_split_read),
+        cmocka_unit_test(slot_reused_between_value_and_key),
+        cmocka_unit_test(old_root_reader_after_child_update),
+        cmocka_unit_test(lock_uninit_child),
+        cmocka_unit_test(takeover_child_updated),
+        cmocka_unit_test(claim_of_the_dead),
+        cmocka_unit_test(drain_vs_negative_get),
+        cmocka_unit_test(drain_crash_delete),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,256 @@
+/* The words and the arithmetic of the shard index: no pool is needed. */
+#include "index/shard/shard.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROUNDS = 20000 };
+
+
+static void entries_hold_what_is_put_in(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 1);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned v = (unsigned)far_random_below(&r, 48), tag = (unsigned)far_random_below(&r, 1 << 14), class = (unsigned)far_random_below(&r, 32);
+        far_addr addr = far_addr_make((unsigned)far_random_below(&r, 256), far_random_below(&r, 1ull << 34) << 6);
+        uint64_t word = shard_entry(v, tag, class, addr), frozen = word | SHARD_FROZEN;
+        assert_true(shard_is_live(word) && !shard_is_frozen(word) && shard_is_frozen(frozen));
+        assert_true(!shard_is_empty(word) && !shard_is_tomb(word));
+        assert_int_equal(shard_entry_tag(frozen), tag);
+        assert_int_equal(shard_entry_class(frozen), class);
+        assert_int_equal(shard_entry_addr(frozen), addr);
+        assert_true(shard_stamp_is(word, v) && !shard_stamp_is(word, v + 1) && shard_stamp_is(word, v + 2));
+        assert_int_equal(shard_entry_block(word), shard_entry_block(shard_entry(v + 1, tag ^ 1, class, addr)));
+    }
+}
+
+
+static void empty_tomb_and_unwritten_differ(void **state) {
+    (void)state;
+    for (unsigned v = 0; v < 48; v++) {
+        uint64_t words[] = {shard_empty(v), shard_tomb(v), shard_empty(v) | SHARD_FROZEN, shard_tomb(v) | SHARD_FROZEN};
+        for (unsigned i = 0; i < 4; i++) {
+            assert_int_not_equal(words[i], 0);
+            assert_false(shard_is_live(words[i]));
+            assert_int_equal(shard_is_empty(words[i]), i % 2 == 0);
+            assert_int_equal(shard_is_tomb(words[i]), i % 2 == 1);
+            assert_true(shard_stamp_is(words[i], v) && !shard_stamp_is(words[i], (v + 2) % 64));
+        }
+    }
+    assert_false(shard_stamp_is(0, 0)); /* an unwritten word is of no version, not even of 0 */
+    assert_false(shard_kw_stamp_is(0, 0));
+}
+
+
+static void headers_keep_filters_and_owner_apart(void **state) {
+    (void)state;
+    uint64_t header = shard_header(47, 0x8001, 0x1248), locked = shard_header_locked(header, 16382, SHARD_OP_SPLIT);
+    assert_int_equal(shard_header_v(locked), 47);
+    assert_int_equal(shard_header_fnew(locked), 0x8001);
+    assert_int_equal(shard_header_fold(locked), 0x1248);
+    assert_int_equal(shard_header_owner(locked), 16382);
+    assert_int_equal(shard_header_op(locked), SHARD_OP_SPLIT);
+    assert_int_equal(shard_header_unlocked(locked), header);
+    assert_int_equal(shard_header_owner(header), 0);
+    assert_int_equal(shard_header_fnew(shard_header_with(header, 0x10)), 0x8011);
+    assert_int_not_equal(shard_header(0, 0, 0), 0);
+    assert_int_equal(shard_header_v(header | SHARD_MOVING), 47);
+}
+
+
+static void roots_are_ordered_in_time(void **state) {
+    (void)state;
+    unsigned last = shard_root_order(shard_root(0, SHARD_STABLE, true, 0));
+    for (unsigned d = 1; d < 48; d++) {
+        uint64_t roots[] = {shard_root(d, SHARD_GROW, false, 0), shard_root(d, SHARD_GROW, true, 77), shard_root(d, SHARD_DRAIN, true, 77),
+                            shard_root(d, SHARD_STABLE, true, 77)};
+        for (unsigned i = 0; i < 4; i++) {
+            assert_true(shard_root_order(roots[i]) > last);
+            last = shard_root_order(roots[i]);
+            assert_int_equal(shard_root_d(roots[i]), d);
+        }
+        assert_int_equal(shard_root_stamp(roots[3]), 77);
+    }
+}
+
+
+static void buckets_segments_and_parents_fit(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 2);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned p = (unsigned)far_random_below(&r, 10), b = (unsigned)far_random_below(&r, 6), v = 1 + (unsigned)far_random_below(&r, 40);
+        uint64_t h = far_random_next(&r), now = shard_bucket(h, p, b, v), before = shard_bucket(h, p, b, v - 1);
+        assert_int_equal(shard_changes(h, p, b, v), now != before);
+        if (now != before) {
+            assert_int_equal(shard_parent(now, b, v), before);
+            assert_int_equal(shard_segment(now, b), v);
+        }
+        unsigned segment = shard_segment(now, b);
+        assert_true(segment <= v && shard_in_segment(now, b) < shard_segment_buckets(segment, b));
+        assert_int_equal(shard_in_segment(now, b) + (segment ? shard_segment_buckets(segment, b) : 0), now);
+    }
+}
+
+
+static void mixing_is_undone(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 3);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned bits = 2 + (unsigned)far_random_below(&r, 63), p = (unsigned)far_random_below(&r, 10);
+        uint64_t key = far_random_next(&r), y = far_random_next(&r) & shard_mask(bits), h = far_random_next(&r);
+        assert_int_equal(shard_unmix(shard_mix(y, key, bits), key, bits), y);
+        assert_true(shard_mix(y, key, bits) <= shard_mask(bits));
+        assert_int_equal(shard_unrehash(shard_rehash(h, key, p, 64), key, p, 64), h);
+        assert_int_equal(shard_rehash(h, key, p, 64) & shard_mask(p), h & shard_mask(p));
+    }
+    bool seen[1 << 10] = {0};
+    for (uint64_t y = 0; y < 1 << 10; y++)
+        seen[shard_mix(y, 12345, 10)] = true;
+    for (unsigned i = 0; i < 1 << 10; i++)
+        assert_true(seen[i]);
+}
+
+
+static void place_and_remainder_give_the_hash_back(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 4);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned p = 6, b = 4, v = (unsigned)far_random_below(&r, 30);
+        uint64_t h = far_random_next(&r), rem = h >> SHARD_IMPLIED;
+        assert_int_equal(shard_unquotient(rem, shard_bucket(h, p, b, v), h & shard_mask(p), p, SHARD_IMPLIED), h);
+        uint64_t kw = shard_kw(v, true, 200, rem);
+        assert_int_equal(shard_kw_rem(kw), rem);
+        assert_int_equal(shard_kw_gen(kw), 200 % 128);
+        assert_true(shard_kw_holds(kw, rem, true) && !shard_kw_holds(kw, rem, false) && !shard_kw_is_empty(kw) && !shard_kw_is_free(kw));
+        assert_true(shard_kw_stamp_is(kw, v) && !shard_kw_stamp_is(kw, v + 1));
+    }
+    assert_true(shard_kw_is_empty(shard_kw_empty(7, 9)) && !shard_kw_is_busy(shard_kw_empty(7, 9)) && !shard_kw_is_free(shard_kw_empty(7, 9)));
+    assert_true(shard_kw_is_busy(shard_kw_busy(16382, 9)) && !shard_kw_is_free(shard_kw_busy(16382, 9)));
+    assert_int_equal(shard_kw_owner(shard_kw_busy(16382, 9)), 16382);
+    assert_int_equal(shard_kw_gen(shard_kw_busy(16382, 9)), 9);
+    assert_true(shard_kw_is_free(0) && shard_kw_is_free(shard_kw_free(127)));
+}
+
+
+/* At least 8 bits that the place does not imply, and the next split bit among them, at every version. */
+static void tags_discriminate_at_every_version(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 5);
+    for (unsigned v = 0; v < 40; v++) {
+        unsigned p = 6, b = 4, low = shard_tag_low(p, b, v);
+        assert_true(low <= p + b + v && low + SHARD_TAG_BITS >= p + b + v + 8);
+        for (unsigned i = 0; i < 100; i++) {
+            uint64_t h = far_random_next(&r), word = shard_entry(v, shard_tag(h, p, b, v), 0, 64);
+            assert_int_equal(shard_tag_changes(word, v + 1), shard_changes(h, p, b, v + 1));
+        }
+    }
+    assert_int_equal(shard_tag_low(0, 0, 6), 0);
+    assert_int_equal(shard_tag_low(0, 0, 7), 7);
+    assert_int_equal(shard_tag_low(0, 0, 8), 7);
+    assert_int_equal(shard_tag_low(0, 0, 13), 7);
+    assert_int_equal(shard_tag_low(0, 0, 14), 14);
+}
+
+
+static void classes_waste_little(void **state) {
+    (void)state;
+    static const uint64_t first[] = {64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(shard_class_bytes(i), first[i]);
+    assert_true(shard_class_bytes(31) >= 2 << 20);
+    for (uint64_t bytes = 17; bytes < 200000; bytes += 13) {
+        unsigned class = shard_class_of(bytes);
+        assert_true(shard_class_bytes(class) >= bytes && (class == 0 || shard_class_bytes(class - 1) < bytes));
+        assert_true(bytes <= 256 || shard_class_bytes(class) <= bytes * 3 / 2);
+    }
+}
+
+
+static void images_tell_unwritten_and_uniform(void **state) {
+    (void)state;
+    shard_state st = {.inlined = false};
+    shard_image image;
+    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+        image.w[i] = i % 3 == 0 ? shard_empty(5) : i % 3 == 1 ? shard_tomb(5) : shard_entry(5, i, 1, 64);
+    image.w[SHARD_P_HEADER] = shard_header(5, 0, 0);
+    assert_true(shard_p_uniform(&image, 5) && !shard_p_uniform(&image, 4) && !shard_unwritten(&st, image.w));
+    for (unsigned i = 0; i < SHARD_WORDS; i++) {
+        uint64_t kept = image.w[i];
+        image.w[i] = 0;
+        assert_true(shard_unwritten(&st, image.w) && !shard_p_uniform(&image, 5));
+        image.w[i] = i == SHARD_P_HEADER ? shard_header(6, 0, 0) : i % 3 == 2 ? shard_entry(6, i, 1, 64) : shard_empty(6);
+        assert_true(!shard_p_uniform(&image, 5) && !shard_unwritten(&st, image.w));
+        image.w[i] = kept;
+    }
+    st.inlined = true;
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
+        image.w[2 * i] = 0; /* values may be anything */
+        image.w[2 * i + 1] = i % 2 ? shard_kw_empty(5, i) : shard_kw(5, false, i, i);
+    }
+    image.w[SHARD_I_H] = shard_header(5, 0, 0);
+    assert_true(shard_i_uniform(&image, 5) && !shard_unwritten(&st, image.w));
+    image.w[7] = 0;
+    assert_true(!shard_i_uniform(&image, 5) && shard_unwritten(&st, image.w));
+}
+
+
+static void slots_are_tried_once_each_from_a_line_of_the_key(void **state) {
+    (void)state;
+    shard_state st = {.slots = SHARD_P_SLOTS, .hash_bits = 64};
+    for (unsigned line = 0; line < 8; line++) {
+        shard_try y = {.st = &st, .level = {0, 0, (uint64_t)line << 56}};
+        shard_image image;
+        for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+            image.w[i] = shard_empty(0);
+        for (unsigned n = 0; n < SHARD_P_SLOTS; n++) {
+            int slot = shard_p_first_empty(&y, &image);
+            assert_true(slot >= 0 && shard_is_empty(image.w[slot]));
+            if (n == 0)
+                assert_int_equal(slot, line * SHARD_LINE);
+            image.w[slot] = shard_tomb(0);
+        }
+        assert_int_equal(shard_p_first_empty(&y, &image), -1);
+    }
+}
+
+
+static void chunks_cover_all_buckets(void **state) {
+    (void)state;
+    for (uint64_t buckets = 1; buckets < 1ull << 30; buckets *= 2) {
+        assert_true(shard_chunk(buckets) <= 512);
+        assert_true(shard_chunks(buckets) * shard_chunk(buckets) >= buckets);
+        assert_true((shard_chunks(buckets) - 1) * shard_chunk(buckets) < buckets);
+    }
+    assert_int_equal(shard_table_addr(shard_table(0x1234500, 7), 7), 0x1234500);
+    assert_int_equal(shard_table_addr(shard_table(0x1234500, 7), 9), 0);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_hold_what_is_put_in),
+        cmocka_unit_test(empty_tomb_and_unwritten_differ),
+        cmocka_unit_test(headers_keep_filters_and_owner_apart),
+        cmocka_unit_test(roots_are_ordered_in_time),
+        cmocka_unit_test(buckets_segments_and_parents_fit),
+        cmocka_unit_test(mixing_is_undone),
+        cmocka_unit_test(place_and_remainder_give_the_hash_back),
+        cmocka_unit_test(tags_discriminate_at_every_version),
+        cmocka_unit_test(classes_waste_little),
+        cmocka_unit_test(images_tell_unwritten_and_uniform),
+        cmocka_unit_test(slots_are_tried_once_each_from_a_line_of_the_key),
+        cmocka_unit_test(chunks_cover_all_buckets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+#include "stage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+
+static stage_actor *actor_at(stage *s, unsigned i) {
+    return i == 0 ? &s->a : i == 1 ? &s->b : &s->c;
+}
+
+
+static void open_actor(stage_actor *a, const char *uri) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.rdwc = 0;
+    assert_int_equal(far_pool_open(uri, &options, &a->pool), 0);
+    assert_int_equal(far_session_open(a->pool, &a->session), 0);
+    a->keys = calloc(STAGE_PAIRS_MAX, sizeof(*a->keys));
+    assert_non_null(a->keys);
+}
+
+
+void stage_open(stage *s, const char *kind, const char *options, const char *sim) {
+    static unsigned serial; /* a test that failed leaves its world behind */
+    char uri[256];
+    snprintf(uri, sizeof(uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial, sim ? "," : "", sim ? sim : "");
+    memset(s, 0, sizeof(*s));
+    for (unsigned i = 0; i < 3; i++)
+        open_actor(actor_at(s, i), uri);
+    s->world = far_sim_world_of(s->a.pool->fabric);
+    assert_int_equal(far_index_create(s->a.session, "map", kind, options, &s->a.index), 0);
+    assert_int_equal(far_index_open(s->b.session, "map", &s->b.index), 0);
+    assert_int_equal(far_index_open(s->c.session, "map", &s->c.index), 0);
+}
+
+
+int stage_fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+void stage_check(stage *s) {
+    unsigned i = 0;
+    while (i < 2 && far_sim_killed(actor_at(s, i)->pool->fabric))
+        i++;
+    stage_actor *a = actor_at(s, i);
+    far_pool_usage usage;
+    assert_int_equal(far_index_check(a->session, a->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(a->session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(a->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(a->session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    for (unsigned e = 0; far_sim_watch_error(s->world, e); e++)
+        print_error("watch: %s\n", far_sim_watch_error(s->world, e));
+    assert_int_equal(far_sim_watch_errors(s->world), 0);
+}
+
+
+void stage_tear_down(stage *s) {
+    for (unsigned i = 0; i < 3; i++) {
+        stage_actor *a = actor_at(s, i);
+        far_index_close(a->index);
+        far_session_close(a->session);
+        far_pool_close(a->pool);
+        free(a->keys);
+    }
+}
+
+
+void stage_close(stage *s) {
+    stage_check(s);
+    stage_tear_down(s);
+}
+
+
+static int keep_key(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)value, (void)value_len;
+    stage_actor *a = ctx;
+    memcpy(a->keys[a->pairs], key, key_len);
+    a->keys[a->pairs][key_len] = 0;
+    return ++a->pairs == STAGE_PAIRS_MAX;
+}
+
+
+static int run_op(stage_actor *a) {
+    switch (a->kind) {
+    case FAR_OP_GET:
+        return far_get(a->session, a->index, a->key, a->key_len, a->value, sizeof(a->value), &a->value_len);
+    case FAR_OP_INSERT:
+        return far_insert(a->session, a->index, a->key, a->key_len, a->value, a->value_len);
+    case FAR_OP_UPDATE:
+        return far_update(a->session, a->index, a->key, a->key_len, a->value, a->value_len);
+    case FAR_OP_PUT:
+        return far_put(a->session, a->index, a->key, a->key_len, a->value, a->value_len);
+    case FAR_OP_DELETE:
+        return far_delete(a->session, a->index, a->key, a->key_len);
+    default:
+        a->pairs = 0;
+        return (int)far_scan(a->session, a->index, a->key_len ? a->key : NULL, a->key_len, NULL, 0, 0, keep_key, a);
+    }
+}
+
+
+static void client_main(void *arg) {
+    stage_actor *a = arg;
+    a->result = run_op(a);
+    a->ended = true;
+}
+
+
+static void set_op(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len) {
+    assert_true(key_len <= sizeof(a->key) && value_len <= sizeof(a->value));
+    a->kind = kind;
+    a->key_len = key_len;
+    a->value_len = value_len;
+    if (key_len)
+        memcpy(a->key, key, key_len);
+    if (value_len)
+        memcpy(a->value, value, value_len);
+    a->ended = false;
+}
+
+
+void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len) {
+    set_op(a, kind, key, key_len, value, value_len);
+    a->client = far_sim_start(a->pool->fabric, "actor", client_main, a);
+    assert_non_null(a->client);
+}
+
+
+void stage_start(stage_actor *a, far_op_kind kind, const char *key, const char *value) {
+    stage_start_bytes(a, kind, key, key ? strlen(key) : 0, value, value ? strlen(value) : 0);
+}
+
+
+void stage_stop_at(stage_actor *a, far_sim_match match) {
+    far_sim_stop_before(a->client, match);
+    far_sim_resume(a->client);
+    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_STOPPED));
+}
+
+
+far_sim_hold *stage_hold(stage_actor *a, far_sim_match match) {
+    far_sim_hold *hold = far_sim_hold_effect(a->client, match);
+    while (!far_sim_reached(hold) && !a->ended)
+        far_sim_run_client(a->client);
+    assert_true(far_sim_reached(hold));
+    return hold;
+}
+
+
+void stage_finish(stage_actor *a) {
+    far_sim_resume(a->client);
+    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_ENDED));
+}
+
+
+void stage_kill(stage *s, stage_actor *a) {
+    far_sim_kill(a->pool->fabric);
+    if (a->client && !a->ended)
+        far_sim_resume(a->client);
+    far_sim_run(s->world);
+}
+
+
+int stage_do(stage_actor *a, far_op_kind kind, const char *key, const char *value) {
+    set_op(a, kind, key, key ? strlen(key) : 0, value, value ? strlen(value) : 0);
+    a->result = run_op(a);
+    a->ended = true;
+    return a->result;
+}
+
+
+/* The operation under way keeps its own buffers: these use none of the actor's. */
+void stage_write(stage_actor *a, const char *key, const char *value) {
+    assert_int_equal(far_put(a->session, a->index, key, strlen(key), value, strlen(value)), 0);
+}
+
+
+void stage_delete(stage_actor *a, const char *key) {
+    assert_int_equal(far_delete(a->session, a->index, key, strlen(key)), 0);
+}
+
+
+bool stage_reads(stage_actor *a, const char *key, const char *value) {
+    char back[STAGE_VALUE_MAX];
+    size_t length = 0;
+    int result = far_get(a->session, a->index, key, strlen(key), back, sizeof(back), &length);
+    if (!value)
+        return result == FAR_ERR_NOT_FOUND;
+    return result == 0 && length == strlen(value) && memcmp(back, value, length) == 0;
+}
