@@ -133,7 +133,7 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk) {
     int err = far_walk_object(walk, index, SMART_TYPE_ROOT, index->descriptor, root);
     for (unsigned i = 0; err >= 0 && i < st->stripes; i++)
         err = far_walk_object(walk, index, SMART_TYPE_STRIPE, st->stripe[i], smart_stripe_bytes(st->stripes));
-    if (err < 0)
+    if (err < 0 || (err = smart_free_dead_node_locks(t, index)) < 0)
         return err;
     slices *sl = new_slices(walk, walk_leaf);
     if (sl)

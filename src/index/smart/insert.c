@@ -173,7 +173,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
 }
 
 
-int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     switch (s->outcome) {
     case SMART_EMPTY:
         if (s->layout != SMART_DIR && s->at + 1 >= smart_layout_slots(s->layout))
@@ -193,6 +193,21 @@ int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
         break;
     }
     return 0;
+}
+
+
+int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+    if (!op->st->node_locks)
+        return insert_at(op, s, value);
+    far_addr lock = smart_node_lock(op, s);
+    int err = smart_lock_node(op, lock);
+    if (err <= 0)
+        return err;
+    err = insert_at(op, s, value);
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+        return err;
+    int unlocked = smart_unlock_node(op, lock);
+    return unlocked < 0 ? unlocked : err;
 }
 
 

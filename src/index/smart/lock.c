@@ -246,8 +246,11 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
             return err;
     }
     far_point(op->t, "smart:locked");
-    far_write(op->t, leaf->addr + 8, body, bytes - 8);
+    unsigned with_lock = op->st->rear_lock ? 8 : 0;
+    far_write(op->t, leaf->addr + 8, body, bytes - 16 + with_lock);
     int err = smart_wait(op);
+    if (err >= 0 && !with_lock)
+        err = far_write_word(op->t, lock_at, 0);
     if (err < 0)
         return err;
     far_rdwc_done(op->t, s->mark);

@@ -213,7 +213,7 @@ static int show_leaves(smart_pass *p, size_t most) {
 
 static int read_root_slots(smart_pass *p) {
     smart_state *st = p->op.st;
-    uint64_t bytes = smart_stripe_bytes(st->stripes), *image = far_scratch(p->op.t, bytes * st->stripes);
+    uint64_t bytes = smart_stripe_slots(st->stripes), *image = far_scratch(p->op.t, bytes * st->stripes);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     for (unsigned i = 0; i < st->stripes; i++)

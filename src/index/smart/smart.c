@@ -76,6 +76,8 @@ static int smart_open(far_task *t, far_index *index) {
     st->node_types = (unsigned)options[SMART_OPTION_NODE_TYPES];
     st->spread = options[SMART_OPTION_PLACE] == 0;
     st->eager = options[SMART_OPTION_MERGE] == SMART_MERGE_EAGER;
+    st->rear_lock = options[SMART_OPTION_REAR_LOCK] != 0;
+    st->node_locks = options[SMART_OPTION_LOCKFREE] == 0;
     uint64_t secret[4];
     memcpy(secret, index->secret, sizeof(secret));
     st->hash_base = secret[0] % (SMART_HASH_PRIME - 1024) + 512;
@@ -107,6 +109,8 @@ static const far_option_def options[] = {
     {"eviction", FAR_OPTION_CHOICE, SMART_EVICT_CLOCK, 0, 0, evictions, "what leaves a full cache"},
     {"place", FAR_OPTION_CHOICE, 0, 0, 0, places, "new inner nodes: spread over the memory nodes, or near their parent"},
     {"merge", FAR_OPTION_CHOICE, SMART_MERGE_DELAYED, 0, 0, merges, "nodes left with one child are merged after a while, or at once"},
+    {"rear_lock", FAR_OPTION_BOOL, 1, 0, 1, NULL, "the unlock of a leaf is part of the WRITE; off: a round trip of its own"},
+    {"lockfree_nodes", FAR_OPTION_BOOL, 1, 0, 1, NULL, "slots are changed by CAS alone; off: under a lock of the node too"},
     {0},
 };
 

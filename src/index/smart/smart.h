@@ -14,6 +14,8 @@ enum {
     SMART_OPTION_EVICTION,
     SMART_OPTION_PLACE,
     SMART_OPTION_MERGE,
+    SMART_OPTION_REAR_LOCK,
+    SMART_OPTION_LOCKFREE,
 };
 
 enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
@@ -30,7 +32,7 @@ typedef struct smart_state { /* of an open index */
     unsigned stripes;
     bool paper, spread; /* layout=paper; place=spread */
     unsigned update, in_place, node_types;
-    bool eager;
+    bool eager, rear_lock, node_locks;
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;   /* NULL: none */
     smart_merges *merges; /* nodes that may be merged later */
@@ -133,8 +135,16 @@ static inline far_addr smart_root_slot(const smart_state *st, unsigned byte) {
 }
 
 
-static inline uint64_t smart_stripe_bytes(unsigned stripes) {
+#define SMART_NODE_LOCKS 64u /* behind the slots of each stripe */
+
+
+static inline uint64_t smart_stripe_slots(unsigned stripes) {
     return (SMART_ROOT_SLOTS + stripes - 1) / stripes * 8ull;
+}
+
+
+static inline uint64_t smart_stripe_bytes(unsigned stripes) {
+    return smart_stripe_slots(stripes) + 8ull * SMART_NODE_LOCKS;
 }
 
 
@@ -201,6 +211,12 @@ int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
 int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
 smart_records *smart_records_new(const far_index *index);
 void smart_records_free(smart_records *records);
+
+/* baseline.c */
+far_addr smart_node_lock(const smart_op *op, const smart_spot *spot);
+int smart_lock_node(smart_op *op, far_addr lock);
+int smart_unlock_node(smart_op *op, far_addr lock);
+int smart_free_dead_node_locks(far_task *t, far_index *index);
 
 /* scan.c */
 int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
