@@ -1,4 +1,5 @@
-/* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that check finds. */
+/* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that
+ * check finds. */
 #include "farindex.h"
 #include "pool/handle.h"
 #include "runtime/budget.h"
@@ -41,7 +42,11 @@ static void launch(flight *f, far_index *index, far_random *random) {
     f->op.value = f->value;
     f->op.user = f;
     uint64_t what = far_random_below(random, 10);
-    f->op.kind = what < 4 ? FAR_OP_GET : what < 7 ? FAR_OP_PUT : what < 8 ? FAR_OP_UPDATE : what < 9 ? FAR_OP_INSERT : FAR_OP_DELETE;
+    f->op.kind = what < 4   ? FAR_OP_GET
+                 : what < 7 ? FAR_OP_PUT
+                 : what < 8 ? FAR_OP_UPDATE
+                 : what < 9 ? FAR_OP_INSERT
+                            : FAR_OP_DELETE;
     if (f->op.kind == FAR_OP_GET)
         f->op.capacity = sizeof(f->value);
     else if (f->op.kind != FAR_OP_DELETE) {
@@ -164,7 +169,8 @@ static void the_cache_keeps_to_its_budget(void **state) {
             char key[64], value[8];
             size_t length;
             uint64_t x = far_random_below(&random, 20000);
-            int bytes = snprintf(key, sizeof(key), "%s%llu", x % 2 ? "a long common prefix of many keys/" : "", (unsigned long long)x);
+            int bytes = snprintf(key, sizeof(key), "%s%llu", x % 2 ? "a long common prefix of many keys/" : "",
+                                 (unsigned long long)x);
             if (n % 3 == 0)
                 assert_int_equal(far_put(session, index, key, (size_t)bytes, "12345678", 8), 0);
             else

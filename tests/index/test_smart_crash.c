@@ -1,5 +1,5 @@
-/* SMART: death at every verb of every kind of change, and after every unit of every WRITE. Survivors work on, check is content, and a
- * full sweep finds nothing lost. */
+/* SMART: death at every verb of every kind of change, and after every unit of every WRITE. Survivors work on, check is
+ * content, and a full sweep finds nothing lost. */
 #include "verify/explore.h"
 
 #include <setjmp.h>
@@ -48,7 +48,8 @@ static int prepare(far_session *s, far_index *index, void *ctx) {
     snprintf(copy, sizeof(copy), "%s", st->present);
     fill(value, st->before, 'b');
     while ((key = strsep(&next, " "))) {
-        int result = *key == '-' ? far_delete(s, index, key + 1, strlen(key + 1)) : far_put(s, index, key, strlen(key), value, st->before);
+        int result = *key == '-' ? far_delete(s, index, key + 1, strlen(key + 1))
+                                 : far_put(s, index, key, strlen(key), value, st->before);
         if (result < 0)
             return -1;
     }
@@ -121,11 +122,20 @@ static void every_death_is_survived(void **state) {
     static const char *const sims[] = {"atomic_bytes=64", "atomic_bytes=8"};
     for (size_t i = 0; i < sizeof(stories) / sizeof(stories[0]); i++)
         for (size_t k = 0; k < 2; k++) {
-            far_explore e = {.kind = "smart", .options = stories[i].options, .sim = sims[k], .prepare = prepare, .victim = victim,
-                             .survive = survive, .every_unit = true, .sweep = true, .ctx = (void *)&stories[i], .out = stderr};
+            far_explore e = {.kind = "smart",
+                             .options = stories[i].options,
+                             .sim = sims[k],
+                             .prepare = prepare,
+                             .victim = victim,
+                             .survive = survive,
+                             .every_unit = true,
+                             .sweep = true,
+                             .ctx = (void *)&stories[i],
+                             .out = stderr};
             far_explore_result result;
             assert_int_equal(far_explore_run(&e, &result), 0);
-            print_message("%s, %s: %u verbs, %u deaths\n", stories[i].name, sims[k], (unsigned)result.verbs, (unsigned)result.cuts);
+            print_message("%s, %s: %u verbs, %u deaths\n", stories[i].name, sims[k], (unsigned)result.verbs,
+                          (unsigned)result.cuts);
             assert_int_equal(result.problems, 0);
             assert_true(result.verbs >= 2);
         }

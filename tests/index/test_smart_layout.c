@@ -16,7 +16,8 @@ static void slot_words_keep_all_their_fields(void **state) {
         for (unsigned hint = 0; hint < 128; hint += 9) {
             uint64_t word = smart_word(addr, part, SMART_LEAF, hint);
             assert_true(smart_word_is_sound(word) && word >> 63 == 0 && !(word & SMART_F) && (word & SMART_BOUND));
-            assert_true(smart_word_addr(word) == addr && smart_word_part(word) == part && smart_word_hint(word) == hint);
+            assert_true(smart_word_addr(word) == addr && smart_word_part(word) == part &&
+                        smart_word_hint(word) == hint);
             assert_int_equal(smart_word_is(word | SMART_F), SMART_LEAF);
         }
     uint64_t node = smart_word_with_gap0(smart_word(addr, 7, SMART_NODE, 3), true);
@@ -57,7 +58,8 @@ static void ctl_words_keep_all_their_fields(void **state) {
     assert_int_equal(smart_ctl_life(leaf), (1ull << 56) - 3);
     uint64_t replaced = smart_ctl_replaced(leaf, to, 85);
     assert_int_equal(smart_ctl_state(replaced), SMART_REPLACED);
-    assert_true(smart_ctl_kind(replaced) == SMART_VW && smart_ctl_forward(replaced) == to && smart_ctl_forward_class(replaced) == 85);
+    assert_true(smart_ctl_kind(replaced) == SMART_VW && smart_ctl_forward(replaced) == to &&
+                smart_ctl_forward_class(replaced) == 85);
 }
 
 
@@ -65,13 +67,14 @@ static void sizes_waste_an_eighth_at_most(void **state) {
     (void)state;
     assert_int_equal(smart_class_bytes(0), 32);
     assert_int_equal(smart_class_bytes(SMART_CLASSES - 1), 72 << 10);
-    for (unsigned class = 1; class < SMART_CLASSES; class++) {
+    for (unsigned class = 1; class < SMART_CLASSES; class ++) {
         assert_true(smart_class_bytes(class) > smart_class_bytes(class - 1) && smart_class_bytes(class) % 8 == 0);
         assert_int_equal(smart_class_for(smart_class_bytes(class)), class);
         assert_int_equal(smart_class_for(smart_class_bytes(class - 1) + 1), class);
     }
     for (uint64_t bytes = 64; bytes <= 72 << 10; bytes++)
-        assert_true(smart_class_bytes(smart_class_for(bytes)) >= bytes && smart_class_bytes(smart_class_for(bytes)) < bytes + bytes / 8 + 8);
+        assert_true(smart_class_bytes(smart_class_for(bytes)) >= bytes &&
+                    smart_class_bytes(smart_class_for(bytes)) < bytes + bytes / 8 + 8);
     uint64_t meta = smart_meta(4095, 85, 65536, 0x1fffff);
     assert_true(smart_meta_key(meta) == 4095 && smart_meta_class(meta) == 85 && smart_meta_value(meta) == 65536);
     assert_int_equal(smart_meta_version(meta), 0x1fffff);

@@ -1,6 +1,6 @@
-/* lockfree_nodes=off, for comparisons: a lock around every change of a node, as before the paper. The slots are still changed by CAS, so
- * nothing can be half done under a lock; the lock of a dead client is taken over as it is. The locks lie behind the root's slots on
- * each memory node, and a node has one of them by its address. */
+/* lockfree_nodes=off, for comparisons: a lock around every change of a node, as before the paper. The slots are still
+ * changed by CAS, so nothing can be half done under a lock; the lock of a dead client is taken over as it is. The locks
+ * lie behind the root's slots on each memory node, and a node has one of them by its address. */
 #include "index/smart/smart.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
@@ -18,7 +18,8 @@ far_addr smart_node_lock(const smart_op *op, const smart_spot *s) {
 
 /* 1: locked; 0: not, find again. */
 int smart_lock_node(smart_op *op, far_addr lock) {
-    uint64_t mine = smart_lock_owner(far_task_client(op->t), far_task_generation(op->t), far_task_number(op->t)), expected = 0, old;
+    uint64_t mine = smart_lock_owner(far_task_client(op->t), far_task_generation(op->t), far_task_number(op->t)),
+             expected = 0, old;
     for (unsigned attempt = 0; attempt < GIVE_UP_AT; attempt++) {
         int err = far_cas_word(op->t, lock, expected, mine, &old);
         if (err < 0 || old == expected)
