@@ -1,5 +1,5 @@
-/* SMART by its counters: round trips and bytes per operation, far memory and cache per key, at 1 M keys. They are exact: they do not
- * depend on the machine. */
+/* SMART by its counters: round trips and bytes per operation, far memory and cache per key, at 1 M keys. They are
+ * exact: they do not depend on the machine. */
 #include "farindex.h"
 #include "runtime/random.h"
 #include "workload/distribution.h"
@@ -81,8 +81,10 @@ static figures since(const tree *tr, const far_stats *before, uint64_t ops, cons
     far_stats d = far_stats_diff(&after, before);
     figures f = {(double)d.round_trips / (double)ops, (double)d.bytes_read / (double)ops, (double)d.reads / (double)ops,
                  (double)d.retries / (double)ops, (double)d.cache_hits / (double)(d.cache_hits + d.cache_misses + 1)};
-    print_message("%-44s %.3f round trips, %.1f bytes read, %.3f READs, %.4f retries, cache hits %.3f, %.3f CASes (%.3f failed)\n", what,
-                  f.trips, f.bytes, f.reads, f.retries, f.hits, (double)d.cas / (double)ops, (double)d.cas_failed / (double)ops);
+    print_message("%-44s %.3f round trips, %.1f bytes read, %.3f READs, %.4f retries, cache hits %.3f, %.3f CASes "
+                  "(%.3f failed)\n",
+                  what, f.trips, f.bytes, f.reads, f.retries, f.hits, (double)d.cas / (double)ops,
+                  (double)d.cas_failed / (double)ops);
     return f;
 }
 

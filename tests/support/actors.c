@@ -13,7 +13,8 @@
 void actors_up(actors *s, unsigned count, const char *kind, const char *options, const char *sim) {
     static unsigned serial; /* a test that failed leaves its world behind */
     char uri[256];
-    snprintf(uri, sizeof(uri), "sim:name=actors%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial, *sim ? "," : "", sim);
+    snprintf(uri, sizeof(uri), "sim:name=actors%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial,
+             *sim ? "," : "", sim);
     memset(s, 0, sizeof(*s));
     s->count = count;
     for (unsigned i = 0; i < count; i++) {

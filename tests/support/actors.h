@@ -1,5 +1,6 @@
-/* Named interleavings of an index in the simulator: a few clients, each on a compute node of its own, that are stopped and run by hand.
- * Their handles have no housekeeping: what an operation leaves to be done later it does itself, before it returns. */
+/* Named interleavings of an index in the simulator: a few clients, each on a compute node of its own, that are stopped
+ * and run by hand. Their handles have no housekeeping: what an operation leaves to be done later it does itself, before
+ * it returns. */
 #ifndef TESTS_SUPPORT_ACTORS_H
 #define TESTS_SUPPORT_ACTORS_H
 
@@ -35,7 +36,7 @@ typedef struct actors {
 
 /* sim: more options of the simulator, "" for none. */
 void actors_up(actors *s, unsigned count, const char *kind, const char *options, const char *sim);
-void actors_down(actors *s);     /* the index is sound, nothing is lost, the watch saw nothing */
+void actors_down(actors *s);             /* the index is sound, nothing is lost, the watch saw nothing */
 void actors_sound(actors *s, actor *by); /* the same without the end */
 
 /* At once, from outside. */
@@ -48,6 +49,6 @@ void actor_stop_at(actor *a, const char *point);
 void actor_run_to_stop(actor *a);
 void actor_finish(actor *a);
 void actors_polled(actors *s, unsigned times); /* housekeeping of all handles, by hand */
-void actors_age(actors *s); /* the epoch moves on until all retired memory is free again */
+void actors_age(actors *s);                    /* the epoch moves on until all retired memory is free again */
 
 #endif

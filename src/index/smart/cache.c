@@ -1,9 +1,10 @@
 /* The ART cache: a local radix tree that mirrors the inner nodes of the remote one, as far as they are known.
  *
- * A local node mirrors one remote node (or none: a pure index node where the paths of two others part). Its entries are sorted by
- * partial key; an entry is a slot word of the remote node, or a pointer to the local node of the child, which knows its own address.
- * So a node costs 16 bytes, the bytes of its path, and 8 per child. A list node is filled by one READ of it; of a DIR node only those
- * words are known that were READ one by one. Whatever is here may be stale: find.c proves it.
+ * A local node mirrors one remote node (or none: a pure index node where the paths of two others part). Its entries are
+ * sorted by partial key; an entry is a slot word of the remote node, or a pointer to the local node of the child, which
+ * knows its own address. So a node costs 16 bytes, the bytes of its path, and 8 per child. A list node is filled by one
+ * READ of it; of a DIR node only those words are known that were READ one by one. Whatever is here may be stale: find.c
+ * proves it.
  *
  * One tree per first byte of the key, each behind a spin lock that is held for one walk down. */
 #include "index/smart/cache.h"
@@ -164,8 +165,8 @@ static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
 }
 
 
-/* The link to the local node for the first `depth` bytes of the key. make: it is made if it is not there. NULL: it is not, or there is
- * no memory. *parent: whose entry the link is; NULL: the shard's. */
+/* The link to the local node for the first `depth` bytes of the key. make: it is made if it is not there. NULL: it is
+ * not, or there is no memory. *parent: whose entry the link is; NULL: the shard's. */
 static uint64_t *locate(smart_shard *shard, far_bytes key, unsigned depth, bool make, smart_local **parent) {
     uint64_t *link = &shard->top;
     *parent = NULL;
@@ -290,7 +291,8 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
         bool known = find_entry(c, smart_part(key, depth), &at);
         entry = known ? entries_of(c)[at] : 0;
         if (smart_local_addr(c)) {
-            *hint = (smart_hint){smart_local_addr(c), depth, smart_entry_is_local(entry) ? 0 : entry, c->count, smart_local_layout(c)};
+            *hint = (smart_hint){smart_local_addr(c), depth, smart_entry_is_local(entry) ? 0 : entry, c->count,
+                                 smart_local_layout(c)};
             found = true;
             smart_local_touch(c);
         }
@@ -303,7 +305,8 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
 }
 
 
-/* Takes room for a change; false: it is not to be made. When the budget is spent, only what was asked for before gets in. */
+/* Takes room for a change; false: it is not to be made. When the budget is spent, only what was asked for before gets
+ * in. */
 static bool take_room(smart_cache *cache, size_t bytes, uint64_t what) {
     bool full = far_budget_used(cache->pool->budget) + bytes > far_budget_limit(cache->pool->budget);
     unsigned seen = smart_sketch_add(cache, what);
@@ -360,7 +363,8 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
 }
 
 
-void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word) {
+void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout,
+                      uint64_t word) {
     smart_shard *shard = &cache->shard[smart_part(key, 0)];
     size_t taken = most_bytes(depth, 2);
     if (!take_room(cache, taken, node ^ smart_word_part(word)))

@@ -60,7 +60,8 @@ static int in_slices(far_task *t, far_index *index, slices *sl) {
 }
 
 
-static slices *new_slices(void *ctx, int (*each)(smart_pass *p, const smart_item *item, const smart_spot *s, void *ctx)) {
+static slices *new_slices(void *ctx,
+                          int (*each)(smart_pass *p, const smart_item *item, const smart_spot *s, void *ctx)) {
     slices *sl = calloc(1, sizeof(*sl));
     if (!sl)
         far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
@@ -133,7 +134,7 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk) {
     int err = far_walk_object(walk, index, SMART_TYPE_ROOT, index->descriptor, root);
     for (unsigned i = 0; err >= 0 && i < st->stripes; i++)
         err = far_walk_object(walk, index, SMART_TYPE_STRIPE, st->stripe[i], smart_stripe_bytes(st->stripes));
-    if (err < 0)
+    if (err < 0 || (err = smart_free_dead_node_locks(t, index)) < 0)
         return err;
     slices *sl = new_slices(walk, walk_leaf);
     if (sl)
@@ -181,7 +182,8 @@ static int check_leaf(smart_pass *p, const smart_item *item, const smart_spot *s
         far_report_problem(ctx, "leaf at %#llx: a key of %zu bytes", addr, s->leaf.key.length);
     for (unsigned i = 0; i < item->depth && i < s->leaf.key.length; i++)
         hash = smart_hash_step(hash, ((const uint8_t *)s->leaf.key.data)[i], p->op.st->hash_base);
-    if (item->depth > s->leaf.key.length || hash != item->fp || smart_part(s->leaf.key, item->depth) != smart_word_part(item->word))
+    if (item->depth > s->leaf.key.length || hash != item->fp ||
+        smart_part(s->leaf.key, item->depth) != smart_word_part(item->word))
         far_report_problem(ctx, "leaf at %#llx: its key has no business in that slot", addr);
     return 0;
 }
@@ -206,7 +208,8 @@ static int count_leaf(smart_pass *p, const smart_item *item, const smart_spot *s
     slices *sl = (slices *)p;
     far_usage *usage = ctx;
     (void)item;
-    if (s->outcome != SMART_HIT || (sl->length && far_bytes_compare(s->leaf.key, (far_bytes){sl->last, sl->length}) <= 0))
+    if (s->outcome != SMART_HIT ||
+        (sl->length && far_bytes_compare(s->leaf.key, (far_bytes){sl->last, sl->length}) <= 0))
         return 0;
     usage->keys++;
     usage->key_bytes += s->leaf.key.length;

@@ -1,7 +1,8 @@
-/* What leaves the cache when its budget is spent. CLOCK: a hand goes round over each shard's tree; nodes without local children that
- * were not used since it came by last leave. The parent keeps the word. Admission: once the budget is spent, a node or word gets in
- * when a small sketch of frequencies has seen it before; so a pass over cold keys does not wash out the hot ones. FIFO, the paper's
- * policy, as an option: the order in which nodes came. No list of all nodes, and no lock of all shards, in either. */
+/* What leaves the cache when its budget is spent. CLOCK: a hand goes round over each shard's tree; nodes without local
+ * children that were not used since it came by last leave. The parent keeps the word. Admission: once the budget is
+ * spent, a node or word gets in when a small sketch of frequencies has seen it before; so a pass over cold keys does
+ * not wash out the hot ones. FIFO, the paper's policy, as an option: the order in which nodes came. No list of all
+ * nodes, and no lock of all shards, in either. */
 #include "index/smart/cache.h"
 
 #include <stdlib.h>
@@ -19,14 +20,16 @@ unsigned smart_sketch_add(smart_cache *cache, uint64_t what) {
     uint64_t hash = (what ^ what >> 29) * 0x9e3779b97f4a7c15ull;
     unsigned least = 255;
     for (unsigned row = 0; row < 2; row++) {
-        _Atomic uint8_t *counter = &cache->sketch[(hash >> (20 * row + 12)) % (SMART_SKETCH / 2) + row * (SMART_SKETCH / 2)];
+        _Atomic uint8_t *counter =
+            &cache->sketch[(hash >> (20 * row + 12)) % (SMART_SKETCH / 2) + row * (SMART_SKETCH / 2)];
         unsigned count = atomic_load_explicit(counter, memory_order_relaxed);
         if (count < 255)
             atomic_store_explicit(counter, (uint8_t)++count, memory_order_relaxed);
         least = count < least ? count : least;
     }
     /* All counters are halved now and then: the past fades. */
-    if (atomic_fetch_add_explicit(&cache->sketched, 1, memory_order_relaxed) % (SMART_SKETCH * 8u) == SMART_SKETCH * 8u - 1)
+    if (atomic_fetch_add_explicit(&cache->sketched, 1, memory_order_relaxed) % (SMART_SKETCH * 8u) ==
+        SMART_SKETCH * 8u - 1)
         for (unsigned i = 0; i < SMART_SKETCH; i++) {
             unsigned count = atomic_load_explicit(&cache->sketch[i], memory_order_relaxed);
             atomic_store_explicit(&cache->sketch[i], (uint8_t)(count / 2), memory_order_relaxed);
@@ -133,7 +136,8 @@ static void fifo_shard(sweep *s) {
 }
 
 
-/* Called by whoever asks the budget for bytes, with no shard locked by itself; one that another thread holds is passed over. */
+/* Called by whoever asks the budget for bytes, with no shard locked by itself; one that another thread holds is passed
+ * over. */
 size_t smart_cache_evict(void *ctx, size_t bytes) {
     smart_cache *cache = ctx;
     size_t goal = bytes > EVICT_AT_ONCE ? bytes : EVICT_AT_ONCE, freed = 0;

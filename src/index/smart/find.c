@@ -1,9 +1,9 @@
 /* Finding: from the root, or from the deepest node that the cache knows.
  *
- * An object is proven when its address came from a word with F clear that was READ in this operation from a proven (or accepted)
- * node. A node at an address from the cache is accepted when it is LIVE and has the right prefix hash, a leaf certifies itself when
- * it is LIVE, has the key and its checksum holds. Only a hit may rest on a leaf that certified itself; that the key is absent, and
- * every change, needs a proven or accepted owner. */
+ * An object is proven when its address came from a word with F clear that was READ in this operation from a proven (or
+ * accepted) node. A node at an address from the cache is accepted when it is LIVE and has the right prefix hash, a leaf
+ * certifies itself when it is LIVE, has the key and its checksum holds. Only a hit may rest on a leaf that certified
+ * itself; that the key is absent, and every change, needs a proven or accepted owner. */
 #include "index/smart/smart.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
@@ -64,7 +64,8 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
         return err;
     }
     unsigned words = node->words;
-    while (!smart_lookup(node, part, &s->at) && s->at == node->words && node->words < smart_layout_slots(node->layout)) {
+    while (!smart_lookup(node, part, &s->at) && s->at == node->words &&
+           node->words < smart_layout_slots(node->layout)) {
         if ((err = smart_read_more(op, node, 0)) < 0)
             return err;
         s->mark = op->mark;
@@ -113,8 +114,8 @@ static int at_leaf(smart_op *op, smart_spot *s) {
 }
 
 
-/* One step down from a proven word that names a node. 0: the owner is that node now; AGAIN is no result here; OTHER_NODE is told by
- * *other. */
+/* One step down from a proven word that names a node. 0: the owner is that node now; AGAIN is no result here;
+ * OTHER_NODE is told by *other. */
 static int step_down(smart_op *op, smart_spot *s, bool *other) {
     far_addr up = s->slot;
     uint64_t word = s->word;
@@ -189,9 +190,9 @@ static int wait_unproven(smart_op *op) {
 }
 
 
-/* Memory that had an earlier life may be seen with words of both, when it is larger than what is READ at once. Seen LIVE it stays in
- * this life while we are pinned; so what is READ after that is whole. READs keep their order: the READ of the ctl word goes first, in
- * the same batch, where it is known that it is needed. */
+/* Memory that had an earlier life may be seen with words of both, when it is larger than what is READ at once. Seen
+ * LIVE it stays in this life while we are pinned; so what is READ after that is whole. READs keep their order: the READ
+ * of the ctl word goes first, in the same batch, where it is known that it is needed. */
 static bool may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes) {
     unsigned unit = far_task_capabilities(op->t)->atomic_bytes;
     return smart_ctl_rec(ctl) && addr / unit != (addr + bytes - 1) / unit;
@@ -244,7 +245,8 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         }
         if (!certifies_itself(op, leaf))
             return STALE;
-        bool value_is_checked = leaf->kind == SMART_VI || leaf->kind == SMART_VR; /* otherwise it lies in the first 32 bytes */
+        bool value_is_checked =
+            leaf->kind == SMART_VI || leaf->kind == SMART_VR; /* otherwise it lies in the first 32 bytes */
         if (!value_is_checked && may_mix_lives(op, leaf->ctl, addr, 32) && ctl != leaf->ctl) {
             op->recycled = recycled = true; /* once more, and from now on in one batch */
             continue;
@@ -258,8 +260,8 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
 }
 
 
-/* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. With the depth known, the slot of a DIR node
- * comes in the same batch as its header. */
+/* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. With the depth known, the
+ * slot of a DIR node comes in the same batch as its header. */
 static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth) {
     smart_node node;
     uint64_t slot = 0, ctl;
@@ -278,8 +280,8 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     }
     if ((err = wait_unproven(op)) < 0)
         return err;
-    if (smart_ctl_state(ctl) != SMART_LIVE || !smart_take_node(op, &node) || node.ctl != ctl || !smart_has_prefix_of(op, &node) ||
-        (depth && node.depth != depth))
+    if (smart_ctl_state(ctl) != SMART_LIVE || !smart_take_node(op, &node) || node.ctl != ctl ||
+        !smart_has_prefix_of(op, &node) || (depth && node.depth != depth))
         return STALE;
     enter(s, &node, 0, 0);
     if (type == SMART_READ_DIR && depth) {

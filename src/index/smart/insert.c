@@ -1,4 +1,5 @@
-/* Inserting: into a free slot, over a tombstone or a dead leaf, or by a new node between the slot and what it names. Each is one CAS. */
+/* Inserting: into a free slot, over a tombstone or a dead leaf, or by a new node between the slot and what it names.
+ * Each is one CAS. */
 #include "index/smart/smart.h"
 #include "runtime/error.h"
 
@@ -34,8 +35,8 @@ static unsigned kind_for(const smart_op *op, far_bytes value) {
 }
 
 
-/* The leaf takes the slot: it was unbound, a tombstone, or named a dead leaf. In a list another partial key may have taken the
- * frontier: then it is the next one. */
+/* The leaf takes the slot: it was unbound, a tombstone, or named a dead leaf. In a list another partial key may have
+ * taken the frontier: then it is the next one. */
 static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
     smart_leaf leaf;
     uint64_t seen, word;
@@ -78,7 +79,8 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
 
 
 /* A new node with the child and the new leaf: the child itself is not touched. */
-static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned child_part, unsigned child_depth, far_bytes value) {
+static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned child_part, unsigned child_depth,
+                  far_bytes value) {
     far_object object;
     smart_leaf leaf;
     smart_layout layout = smart_layout_for(op->st, 2);
@@ -100,8 +102,9 @@ static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned ch
         child = smart_word_with_gap0(child, child_depth == depth + 1);
     image[SMART_HEADER / 8] = child;
     image[SMART_HEADER / 8 + 1] = smart_leaf_word(&leaf, smart_part(op->key, depth));
-    uint64_t word = smart_word_with_gap0(smart_word(object.addr, part, SMART_NODE, smart_read_type_for(3, layout, op->st->node_types)),
-                                         depth == s->depth + 1);
+    uint64_t word = smart_word_with_gap0(
+        smart_word(object.addr, part, SMART_NODE, smart_read_type_for(3, layout, op->st->node_types)),
+        depth == s->depth + 1);
 
     far_write(op->t, object.addr, image, bytes);
     far_write(op->t, leaf.addr, leaf.image, smart_class_bytes(leaf.class));
@@ -122,8 +125,14 @@ static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned ch
         if (smart_ctl_state(leaf.ctl) == SMART_PENDING)
             smart_flip(op, leaf.addr, leaf.ctl);
         if (op->st->cache) {
-            smart_node made = {.addr = object.addr, .ctl = image[0], .fp = image[1], .info = image[2], .depth = depth,
-                               .layout = layout, .words = 3, .image = image};
+            smart_node made = {.addr = object.addr,
+                               .ctl = image[0],
+                               .fp = image[1],
+                               .info = image[2],
+                               .depth = depth,
+                               .layout = layout,
+                               .words = 3,
+                               .image = image};
             smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
             smart_cache_node(op->st->cache, op->key, &made);
         }
@@ -173,7 +182,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
 }
 
 
-int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     switch (s->outcome) {
     case SMART_EMPTY:
         if (s->layout != SMART_DIR && s->at + 1 >= smart_layout_slots(s->layout))
@@ -193,6 +202,21 @@ int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
         break;
     }
     return 0;
+}
+
+
+int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+    if (!op->st->node_locks)
+        return insert_at(op, s, value);
+    far_addr lock = smart_node_lock(op, s);
+    int err = smart_lock_node(op, lock);
+    if (err <= 0)
+        return err;
+    err = insert_at(op, s, value);
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+        return err;
+    int unlocked = smart_unlock_node(op, lock);
+    return unlocked < 0 ? unlocked : err;
 }
 
 

@@ -4,20 +4,16 @@
  *                 all zero      never bound: the first such word of a list is its frontier
  *                 bound, none   a tombstone: the partial key keeps the slot for ever
  *                 F             frozen: no CAS succeeds on this word any more; F alone: a frozen frontier
- *                 hint          leaf: size class; node: read type 5 | gap0 1 << 5 (depth of the child = depth of the owner + 1)
- *   node        ctl, fp, info, slots
- *     ctl         kind 4 | state 3 << 4 | rec << 7 | layout 4 << 8 | life 13 << 12 | tag 39 << 25: the only word of the header that changes
- *     fp          hash of the full prefix, 61 bits
- *     info        depth 12 | tail length 4 << 12 | tail 48 << 16: the last bytes of the prefix, the last one in the low byte
- *   leaf        ctl first
- *     ctl         kind 4 | state 3 << 4 | rec << 7 | life 56 << 8; REPLACED: class 13 << 8 | forward address / 32: 43 << 21
- *     C8          ctl, chk, key 8, value 8
- *     VW          ctl, chk, value 8, meta, key
- *     VR          ctl, chk, meta, key, value
- *     VI          ctl, meta, chk, key, value, ..., lock in the last 8 bytes of the class
- *     meta        key length 12 | class 7 << 12 | value length 24 << 19 | version 21 << 43
- *   redo        {lock word, leaf, bytes, chk} and the bytes that go to leaf + 8, without the lock
- *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; never frozen */
+ *                 hint          leaf: size class; node: read type 5 | gap0 1 << 5 (depth of the child = depth of the
+ * owner + 1) node        ctl, fp, info, slots ctl         kind 4 | state 3 << 4 | rec << 7 | layout 4 << 8 | life 13 <<
+ * 12 | tag 39 << 25: the only word of the header that changes fp          hash of the full prefix, 61 bits info depth
+ * 12 | tail length 4 << 12 | tail 48 << 16: the last bytes of the prefix, the last one in the low byte leaf        ctl
+ * first ctl         kind 4 | state 3 << 4 | rec << 7 | life 56 << 8; REPLACED: class 13 << 8 | forward address / 32: 43
+ * << 21 C8          ctl, chk, key 8, value 8 VW          ctl, chk, value 8, meta, key VR          ctl, chk, meta, key,
+ * value VI          ctl, meta, chk, key, value, ..., lock in the last 8 bytes of the class meta        key length 12 |
+ * class 7 << 12 | value length 24 << 19 | version 21 << 43 redo        {lock word, leaf, bytes, chk} and the bytes that
+ * go to leaf + 8, without the lock root        256 slots by the first byte of the key; slot b is word b / n of the
+ * stripe on node b % n; never frozen */
 #ifndef FAR_INDEX_SMART_LAYOUT_H
 #define FAR_INDEX_SMART_LAYOUT_H
 
@@ -25,12 +21,12 @@
 
 enum { SMART_TYPE_ROOT, SMART_TYPE_STRIPE, SMART_TYPE_NODE, SMART_TYPE_LEAF, SMART_TYPE_REDO, SMART_TYPES };
 
-#define SMART_MAGIC     0x74726173ull
-#define SMART_KEY_MAX   4095u
-#define SMART_PART_EOK  256u /* a partial key: a byte, or "the key ends here" */
-#define SMART_PARTS     257u
-#define SMART_TAIL_MAX  6u
-#define SMART_HEADER    24u
+#define SMART_MAGIC      0x74726173ull
+#define SMART_KEY_MAX    4095u
+#define SMART_PART_EOK   256u /* a partial key: a byte, or "the key ends here" */
+#define SMART_PARTS      257u
+#define SMART_TAIL_MAX   6u
+#define SMART_HEADER     24u
 #define SMART_ROOT_SLOTS 256u
 
 typedef enum { SMART_NONE, SMART_LEAF, SMART_NODE } smart_word_kind;
@@ -120,7 +116,8 @@ static inline unsigned smart_part(far_bytes key, unsigned depth) {
 
 /* Nodes. */
 
-static inline uint64_t smart_node_ctl(smart_object_state state, bool rec, smart_layout layout, unsigned life, uint64_t tag) {
+static inline uint64_t smart_node_ctl(smart_object_state state, bool rec, smart_layout layout, unsigned life,
+                                      uint64_t tag) {
     return (uint64_t)SMART_INNER | (uint64_t)state << 4 | (uint64_t)rec << 7 | (uint64_t)layout << 8 |
            (uint64_t)(life & 0x1fff) << 12 | tag << 25;
 }
@@ -239,7 +236,7 @@ static inline uint64_t smart_ctl_life(uint64_t ctl) {
 
 
 static inline uint64_t smart_ctl_replaced(uint64_t ctl, far_addr by, unsigned class) {
-    return (ctl & 0x8f) | (uint64_t)SMART_REPLACED << 4 | (uint64_t)class << 8 | by / 32 << 21;
+    return (ctl & 0x8f) | (uint64_t)SMART_REPLACED << 4 | (uint64_t) class << 8 | by / 32 << 21;
 }
 
 
@@ -272,7 +269,7 @@ static inline unsigned smart_class_for(uint64_t bytes) {
 
 
 static inline uint64_t smart_meta(unsigned key_length, unsigned class, uint64_t value_length, unsigned version) {
-    return key_length | (uint64_t)class << 12 | value_length << 19 | (uint64_t)(version & 0x1fffff) << 43;
+    return key_length | (uint64_t) class << 12 | value_length << 19 | (uint64_t)(version & 0x1fffff) << 43;
 }
 
 
@@ -331,8 +328,8 @@ static inline uint64_t smart_leaf_bytes(unsigned kind, uint64_t key_length, uint
 }
 
 
-/* Locks of VI leaves. With a redo record: its address / 32 | a version so that no word comes twice; without one (everything that is
- * written lies in one atomic unit): the owner. */
+/* Locks of VI leaves. With a redo record: its address / 32 | a version so that no word comes twice; without one
+ * (everything that is written lies in one atomic unit): the owner. */
 #define SMART_LOCK_OWNER (1ull << 63)
 
 
@@ -362,8 +359,8 @@ static inline unsigned smart_lock_generation(uint64_t lock) {
 
 
 typedef struct smart_redo { /* before the bytes */
-    uint64_t owner; /* smart_lock_owner of who wrote it */
-    uint64_t lock;  /* the lock word it belongs to */
+    uint64_t owner;         /* smart_lock_owner of who wrote it */
+    uint64_t lock;          /* the lock word it belongs to */
     uint64_t leaf, bytes;
     uint64_t chk; /* of all this and the bytes */
     uint64_t unused;

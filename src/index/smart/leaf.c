@@ -1,4 +1,5 @@
-/* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the value too. */
+/* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
+ * value too. */
 #include "index/smart/smart.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define TORN_BEFORE_ASKING 4  /* READs of a torn leaf before its lock is looked at */
+#define TORN_BEFORE_ASKING    4  /* READs of a torn leaf before its lock is looked at */
 #define TORN_BEFORE_GIVING_UP 12 /* ... before the search begins anew, under a new pin */
 
 
@@ -21,7 +22,8 @@ unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_l
 
 /* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
-    uint64_t parts[5] = {leaf->addr, smart_ctl_life(leaf->ctl), XXH3_64bits_withSeed(leaf->key.data, leaf->key.length, st->chk_seed)};
+    uint64_t parts[5] = {leaf->addr, smart_ctl_life(leaf->ctl),
+                         XXH3_64bits_withSeed(leaf->key.data, leaf->key.length, st->chk_seed)};
     if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
         parts[3] = leaf->meta;
         parts[4] = XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, st->chk_seed);
@@ -54,14 +56,16 @@ static bool parse(smart_leaf *leaf) {
 
 int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, unsigned flags, smart_leaf *leaf) {
     far_object object;
-    unsigned class = smart_class_for(smart_leaf_bytes(kind, op->key.length, value.length)), bytes = smart_class_bytes(class);
+    unsigned class = smart_class_for(smart_leaf_bytes(kind, op->key.length, value.length)),
+             bytes = smart_class_bytes(class);
     uint8_t *image = far_scratch(op->t, bytes);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     int err = far_alloc(op->t, op->index, SMART_TYPE_LEAF, bytes, node, flags, &object);
     if (err < 0)
         return err;
-    uint64_t ctl = smart_leaf_ctl(kind, object.used ? SMART_PENDING : SMART_LIVE, object.used, far_task_random(op->t) >> 8);
+    uint64_t ctl =
+        smart_leaf_ctl(kind, object.used ? SMART_PENDING : SMART_LIVE, object.used, far_task_random(op->t) >> 8);
     uint64_t meta = smart_meta((unsigned)op->key.length, class, value.length, 0);
     *leaf = (smart_leaf){.addr = object.addr, .ctl = ctl, .kind = kind, .class = class, .image = image, .meta = meta};
     memset(image, 0, bytes);
@@ -110,7 +114,8 @@ bool smart_take_leaf(smart_leaf *leaf, unsigned class) {
     memcpy(&leaf->ctl, leaf->image, 8);
     leaf->kind = smart_ctl_kind(leaf->ctl);
     smart_object_state state = smart_ctl_state(leaf->ctl);
-    return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN && parse(leaf);
+    return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN &&
+           parse(leaf);
 }
 
 
@@ -143,7 +148,8 @@ static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
 }
 
 
-int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain, smart_old old[SMART_CHAIN_MAX]) {
+int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
+                    smart_old old[SMART_CHAIN_MAX]) {
     *chain = 0;
     for (unsigned attempt = 0;;) {
         int err = smart_put_read_leaf(op, addr, class, leaf);

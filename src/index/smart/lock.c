@@ -1,7 +1,7 @@
-/* Updates in place of VI leaves. The lock is the last word of the leaf, so the WRITE of the new content ends with the unlock: READ leaf;
- * {WRITE redo record, CAS lock}; {WRITE meta, chk, key, value, lock = 0}. The lock word names the redo record, which says who holds it
- * and what it writes: when the holder is dead, anybody completes the update. Where all that is written lies in one atomic unit nothing
- * can be half done: then the lock word names the holder itself. */
+/* Updates in place of VI leaves. The lock is the last word of the leaf, so the WRITE of the new content ends with the
+ * unlock: READ leaf; {WRITE redo record, CAS lock}; {WRITE meta, chk, key, value, lock = 0}. The lock word names the
+ * redo record, which says who holds it and what it writes: when the holder is dead, anybody completes the update. Where
+ * all that is written lies in one atomic unit nothing can be half done: then the lock word names the holder itself. */
 #include "index/smart/smart.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
@@ -73,7 +73,8 @@ static int take_record(smart_op *op, unsigned node, record **taken) {
     if (!(r = calloc(1, sizeof(*r))))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a redo record");
     far_object object;
-    int err = far_alloc(op->t, op->index, SMART_TYPE_REDO, all->bytes, node, FAR_ALLOC_KEEP | FAR_ALLOC_ON_NODE, &object);
+    int err =
+        far_alloc(op->t, op->index, SMART_TYPE_REDO, all->bytes, node, FAR_ALLOC_KEEP | FAR_ALLOC_ON_NODE, &object);
     if (err < 0) {
         free(r);
         return err;
@@ -104,8 +105,8 @@ static uint64_t redo_chk(const smart_state *st, const smart_redo *redo) {
 
 
 /* Puts {WRITE record, CAS lock} into the batch; a record lies on the node of its leaf. */
-static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, uint64_t expected, const void *bytes, uint64_t count,
-                    uint64_t *mine, uint64_t *seen) {
+static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, uint64_t expected, const void *bytes,
+                    uint64_t count, uint64_t *mine, uint64_t *seen) {
     smart_redo *redo = far_scratch(op->t, sizeof(*redo) + count);
     if (!redo)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a redo record");
@@ -246,8 +247,11 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
             return err;
     }
     far_point(op->t, "smart:locked");
-    far_write(op->t, leaf->addr + 8, body, bytes - 8);
+    unsigned with_lock = op->st->rear_lock ? 8 : 0;
+    far_write(op->t, leaf->addr + 8, body, bytes - 16 + with_lock);
     int err = smart_wait(op);
+    if (err >= 0 && !with_lock)
+        err = far_write_word(op->t, lock_at, 0);
     if (err < 0)
         return err;
     far_rdwc_done(op->t, s->mark);

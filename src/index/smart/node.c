@@ -6,13 +6,15 @@
 
 
 int smart_broken(const far_index *index, far_addr addr, const char *what) {
-    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what, (unsigned long long)addr);
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what,
+                    (unsigned long long)addr);
 }
 
 
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
     unsigned type = smart_word_read_type(word);
-    unsigned bytes = type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
+    unsigned bytes =
+        type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
     *node = (smart_node){.addr = smart_word_addr(word), .words = (bytes - SMART_HEADER) / 8};
     node->image = far_scratch(op->t, bytes);
     if (!node->image)
@@ -28,9 +30,11 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
     node->info = node->image[2];
     node->depth = smart_info_depth(node->info);
     node->layout = smart_ctl_layout(node->ctl);
-    if (smart_ctl_kind(node->ctl) != SMART_INNER || smart_ctl_tag(node->ctl) != op->st->tag || node->layout >= SMART_LAYOUTS)
+    if (smart_ctl_kind(node->ctl) != SMART_INNER || smart_ctl_tag(node->ctl) != op->st->tag ||
+        node->layout >= SMART_LAYOUTS)
         return false;
-    if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 || node->words > smart_layout_slots(node->layout) ||
+    if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 ||
+        node->words > smart_layout_slots(node->layout) ||
         smart_info_tail(node->info) != (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX))
         return false;
     for (unsigned i = 0; i < node->words; i++)
@@ -105,7 +109,8 @@ unsigned smart_live_children(const smart_node *node) {
 /* Without slots. The prefix is that of the operation's key. */
 void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec) {
     memset(image, 0, smart_layout_bytes(layout));
-    image[0] = smart_node_ctl(rec ? SMART_PENDING : SMART_LIVE, rec, layout, (unsigned)far_task_random(op->t), op->st->tag);
+    image[0] =
+        smart_node_ctl(rec ? SMART_PENDING : SMART_LIVE, rec, layout, (unsigned)far_task_random(op->t), op->st->tag);
     image[1] = op->hash[depth];
     image[2] = smart_info(op->key.data, depth);
 }
@@ -149,7 +154,8 @@ int smart_any_key(smart_op *op, uint64_t word, far_bytes *key) {
     if (smart_word_is(word) == SMART_NONE)
         return 0;
     smart_leaf leaf;
-    if ((err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf)) < 0 || (err = smart_wait(op)) < 0)
+    if ((err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf)) < 0 ||
+        (err = smart_wait(op)) < 0)
         return err;
     if (!smart_take_leaf(&leaf, smart_word_hint(word)))
         return smart_broken(op->index, leaf.addr, "leaf");
@@ -158,9 +164,10 @@ int smart_any_key(smart_op *op, uint64_t word, far_bytes *key) {
 }
 
 
-/* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first `from`), and the
- * child's partial key there. 0: there is no leaf below it that could tell; 1: done. */
-int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common, unsigned *part) {
+/* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first
+ * `from`), and the child's partial key there. 0: there is no leaf below it that could tell; 1: done. */
+int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common,
+                        unsigned *part) {
     const uint8_t *key = op->key.data;
     unsigned d = from, depth = child->depth;
     if (depth - smart_info_tail(child->info) <= from) {

@@ -1,5 +1,5 @@
-/* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none, are tidied up
- * afterwards, by a task of its own or whoever comes by. */
+/* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
+ * are tidied up afterwards, by a task of its own or whoever comes by. */
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MERGES_MAX  1024  /* nodes that wait for a merge; more are merged at once */
-#define MERGE_AFTER 1000  /* round trips: one that fills up again until then is not merged */
-#define NEIGHBOURS  8     /* slots of a DIR node that must be empty before all of them are looked at */
+#define MERGES_MAX  1024 /* nodes that wait for a merge; more are merged at once */
+#define MERGE_AFTER 1000 /* round trips: one that fills up again until then is not merged */
+#define NEIGHBOURS  8    /* slots of a DIR node that must be empty before all of them are looked at */
 
 typedef struct merge {
     uint8_t *key;

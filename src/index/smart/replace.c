@@ -1,6 +1,6 @@
-/* REPLACE: removing, merging, growing and compacting a node are one thing. All its words are frozen, so that nobody can change it any
- * more; then it is decided from the frozen words what takes its place, and the slot above is moved by one CAS. Whoever meets a frozen
- * word does the same: any number may help, one wins. */
+/* REPLACE: removing, merging, growing and compacting a node are one thing. All its words are frozen, so that nobody can
+ * change it any more; then it is decided from the frozen words what takes its place, and the slot above is moved by one
+ * CAS. Whoever meets a frozen word does the same: any number may help, one wins. */
 #include "index/smart/smart.h"
 #include "runtime/error.h"
 
@@ -57,7 +57,8 @@ static int freeze(smart_op *op, smart_node *node) {
 static int make_copy(smart_op *op, far_addr up, uint64_t fp, smart_layout layout, unsigned flags, copy *c) {
     c->layout = layout;
     c->leaf.addr = 0;
-    return far_alloc(op->t, op->index, SMART_TYPE_NODE, smart_layout_bytes(layout), smart_place(op, fp, up), flags, &c->object);
+    return far_alloc(op->t, op->index, SMART_TYPE_NODE, smart_layout_bytes(layout), smart_place(op, fp, up), flags,
+                     &c->object);
 }
 
 
@@ -116,8 +117,10 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
     uint64_t seen;
     int err;
     far_point(op->t, "smart:frozen");
-    if (c->object.addr && (far_addr_node(c->object.addr) != far_addr_node(up) ||
-                           (c->leaf.addr && far_addr_node(c->leaf.addr) != far_addr_node(up))) && (err = smart_wait(op)) < 0)
+    if (c->object.addr &&
+        (far_addr_node(c->object.addr) != far_addr_node(up) ||
+         (c->leaf.addr && far_addr_node(c->leaf.addr) != far_addr_node(up))) &&
+        (err = smart_wait(op)) < 0)
         return err;
     far_cas(op->t, up, up_word, word, &seen);
     if ((err = smart_wait(op)) < 0)
@@ -127,8 +130,14 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
     far_point(op->t, "smart:replaced");
     far_retire(op->t, op->index, SMART_TYPE_NODE, node->addr, smart_layout_bytes(node->layout));
     if (c->object.addr && op->st->cache && !op->passes) {
-        smart_node made = {.addr = c->object.addr, .ctl = c->image[0], .fp = c->image[1], .info = c->image[2], .depth = node->depth,
-                           .layout = c->layout, .words = smart_layout_slots(c->layout), .image = c->image};
+        smart_node made = {.addr = c->object.addr,
+                           .ctl = c->image[0],
+                           .fp = c->image[1],
+                           .info = c->image[2],
+                           .depth = node->depth,
+                           .layout = c->layout,
+                           .words = smart_layout_slots(c->layout),
+                           .image = c->image};
         smart_cache_node(op->st->cache, op->key, &made);
     }
     if (c->object.addr && c->object.used)
@@ -140,7 +149,8 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
 
 
 /* Frozen. 1, 0 as smart_replace. */
-static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint64_t up_word, const far_bytes *grow, copy *c) {
+static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint64_t up_word, const far_bytes *grow,
+                        copy *c) {
     unsigned live = smart_live_children(node), part = smart_word_part(up_word), count = 0;
     uint64_t word = smart_tombstone(part);
     copy none = {0};

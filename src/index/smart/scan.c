@@ -1,10 +1,11 @@
 /* Going over the tree in the order of keys: scans, and walk, check and usage (check.c).
  *
- * A list of items in key order, each a word that was READ in this pass from a linked node. As long as there is a node among the next
- * ones, these nodes are READ together and give way to their children; then the leaves in front are READ together. So a scan takes one
- * round trip per level and one for the leaves. A frozen word ends the pass: it is helped, and the next pass begins at the last key. */
-#include "index/smart/smart.h"
+ * A list of items in key order, each a word that was READ in this pass from a linked node. As long as there is a node
+ * among the next ones, these nodes are READ together and give way to their children; then the leaves in front are READ
+ * together. So a scan takes one round trip per level and one for the leaves. A frozen word ends the pass: it is helped,
+ * and the next pass begins at the last key. */
 #include "index/smart/pass.h"
+#include "index/smart/smart.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
@@ -78,7 +79,8 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         unsigned rank = smart_part_rank(smart_word_part(slots[i]));
         if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
             continue;
-        made[count++] = (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
+        made[count++] =
+            (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
     }
     qsort(made, count, sizeof(made[0]), by_part);
     int err = count ? room(p, count) : tell_found(p, found);
@@ -93,7 +95,8 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
 }
 
 
-/* Where a child of the path lies with regard to the key that the pass begins at: -1 before it, 0 on the path, 1 after. */
+/* Where a child of the path lies with regard to the key that the pass begins at: -1 before it, 0 on the path, 1 after.
+ */
 static int side(smart_pass *p, const smart_item *item, const smart_node *node, int *result) {
     unsigned common, part;
     *result = 0;
@@ -191,13 +194,18 @@ static int show_leaves(smart_pass *p, size_t most) {
     for (size_t i = 0; i < count && err == 0; i++) {
         smart_item item = p->items[p->first];
         smart_leaf *leaf = &leaves[i];
-        smart_spot s = {.outcome = SMART_HIT, .proven = true, .slot = item.slot, .word = item.word, .depth = item.depth,
+        smart_spot s = {.outcome = SMART_HIT,
+                        .proven = true,
+                        .slot = item.slot,
+                        .word = item.word,
+                        .depth = item.depth,
                         .layout = SMART_LAYOUTS};
-        bool plain = smart_take_leaf(leaf, smart_word_hint(item.word)) && smart_ctl_state(leaf->ctl) != SMART_REPLACED &&
-                     smart_leaf_is_whole(&p->op, leaf);
+        bool plain = smart_take_leaf(leaf, smart_word_hint(item.word)) &&
+                     smart_ctl_state(leaf->ctl) != SMART_REPLACED && smart_leaf_is_whole(&p->op, leaf);
         if (plain)
             s.leaf = *leaf;
-        else if ((err = smart_read_leaf(&p->op, leaf->addr, smart_word_hint(item.word), &s.leaf, &s.chain, s.old)) != 0) {
+        else if ((err = smart_read_leaf(&p->op, leaf->addr, smart_word_hint(item.word), &s.leaf, &s.chain, s.old)) !=
+                 0) {
             p->again = err == 1;
             return err;
         }
@@ -213,7 +221,7 @@ static int show_leaves(smart_pass *p, size_t most) {
 
 static int read_root_slots(smart_pass *p) {
     smart_state *st = p->op.st;
-    uint64_t bytes = smart_stripe_bytes(st->stripes), *image = far_scratch(p->op.t, bytes * st->stripes);
+    uint64_t bytes = smart_stripe_slots(st->stripes), *image = far_scratch(p->op.t, bytes * st->stripes);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     for (unsigned i = 0; i < st->stripes; i++)
@@ -286,7 +294,8 @@ static int give(smart_pass *p, const smart_item *item, const smart_spot *s) {
 
 
 int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
-    scan_pass sp = {.scan = scan, .last = far_scratch(t, SMART_KEY_MAX + 1), .pass = {.leaf = give, .wanted = scan->wanted}};
+    scan_pass sp = {
+        .scan = scan, .last = far_scratch(t, SMART_KEY_MAX + 1), .pass = {.leaf = give, .wanted = scan->wanted}};
     far_bytes from = scan->from;
     int err;
     if (!sp.last)

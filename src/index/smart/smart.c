@@ -1,5 +1,6 @@
-/* SMART, after "SMART: A High-Performance Adaptive Radix Tree for Disaggregated Memory" (OSDI 2023): a radix tree of lock-free inner
- * nodes over one leaf per key, with a cache of inner nodes on the compute side. README.md beside this file has the protocol on a page. */
+/* SMART, after "SMART: A High-Performance Adaptive Radix Tree for Disaggregated Memory" (OSDI 2023): a radix tree of
+ * lock-free inner nodes over one leaf per key, with a cache of inner nodes on the compute side. README.md beside this
+ * file has the protocol on a page. */
 #include "index/smart/smart.h"
 #include "runtime/error.h"
 
@@ -12,7 +13,8 @@ static uint64_t root_bytes(unsigned stripes) {
 }
 
 
-/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has allocated. */
+/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
+ * allocated. */
 static int smart_create(far_task *t, far_index *index) {
     unsigned stripes = far_task_fabric(t)->nodes;
     uint64_t bytes = root_bytes(stripes);
@@ -25,7 +27,8 @@ static int smart_create(far_task *t, far_index *index) {
     far_object object;
     int err;
     for (unsigned i = 0; i < stripes; i++) {
-        if ((err = far_alloc(t, index, SMART_TYPE_STRIPE, smart_stripe_bytes(stripes), i, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+        if ((err = far_alloc(t, index, SMART_TYPE_STRIPE, smart_stripe_bytes(stripes), i,
+                             FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
             return err;
         root->stripe[i] = object.addr;
     }
@@ -76,6 +79,8 @@ static int smart_open(far_task *t, far_index *index) {
     st->node_types = (unsigned)options[SMART_OPTION_NODE_TYPES];
     st->spread = options[SMART_OPTION_PLACE] == 0;
     st->eager = options[SMART_OPTION_MERGE] == SMART_MERGE_EAGER;
+    st->rear_lock = options[SMART_OPTION_REAR_LOCK] != 0;
+    st->node_locks = options[SMART_OPTION_LOCKFREE] == 0;
     uint64_t secret[4];
     memcpy(secret, index->secret, sizeof(secret));
     st->hash_base = secret[0] % (SMART_HASH_PRIME - 1024) + 512;
@@ -98,33 +103,35 @@ static const char *const places[] = {"spread", "near", NULL};
 static const char *const merges[] = {"delayed", "eager", NULL};
 
 static const far_option_def options[] = {
-    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts, "inner nodes: sized by their children, or the paper's NODE_256 preallocated"},
+    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts,
+     "inner nodes: sized by their children, or the paper's NODE_256 preallocated"},
     {"update", FAR_OPTION_CHOICE, SMART_UPDATE_WORD, 0, 0, updates,
      "values of 8 bytes by one WRITE and others in place; all in place under the leaf's lock; all out of place"},
     {"in_place", FAR_OPTION_NUMBER, 1024, 0, 4096, NULL, "longest value that is updated in place, bytes"},
     {"node_types", FAR_OPTION_NUMBER, 10, 1, 10, NULL, "sizes in which lists are read; 1: always whole"},
     {"cache", FAR_OPTION_BOOL, 1, 0, 1, NULL, "inner nodes are cached on the compute side"},
     {"eviction", FAR_OPTION_CHOICE, SMART_EVICT_CLOCK, 0, 0, evictions, "what leaves a full cache"},
-    {"place", FAR_OPTION_CHOICE, 0, 0, 0, places, "new inner nodes: spread over the memory nodes, or near their parent"},
-    {"merge", FAR_OPTION_CHOICE, SMART_MERGE_DELAYED, 0, 0, merges, "nodes left with one child are merged after a while, or at once"},
+    {"place", FAR_OPTION_CHOICE, 0, 0, 0, places,
+     "new inner nodes: spread over the memory nodes, or near their parent"},
+    {"merge", FAR_OPTION_CHOICE, SMART_MERGE_DELAYED, 0, 0, merges,
+     "nodes left with one child are merged after a while, or at once"},
+    {"rear_lock", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "the unlock of a leaf is part of the WRITE; off: a round trip of its own"},
+    {"lockfree_nodes", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "slots are changed by CAS alone; off: under a lock of the node too"},
     {0},
 };
 
 static const far_type types[SMART_TYPES] = {
-    [SMART_TYPE_ROOT] = {.name = "root", .align = 16},
-    [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
-    [SMART_TYPE_NODE] = {.name = "node", .align = 32},
-    [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
+    [SMART_TYPE_ROOT] = {.name = "root", .align = 16}, [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
+    [SMART_TYPE_NODE] = {.name = "node", .align = 32}, [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
     [SMART_TYPE_REDO] = {.name = "redo", .align = 32},
 };
 
 /* To finish the replacement of a node that was frozen. */
 static const far_reserve reserve[] = {
-    {SMART_TYPE_NODE, 128, 1},
-    {SMART_TYPE_NODE, 256, 1},
-    {SMART_TYPE_NODE, 512, 1},
-    {SMART_TYPE_NODE, 2080, 1},
-    {SMART_TYPE_NODE, 2088, 1},
+    {SMART_TYPE_NODE, 128, 1},  {SMART_TYPE_NODE, 256, 1},  {SMART_TYPE_NODE, 512, 1},
+    {SMART_TYPE_NODE, 2080, 1}, {SMART_TYPE_NODE, 2088, 1},
 };
 
 const far_index_kind far_smart_kind = {

@@ -1,5 +1,6 @@
-/* Updating. W: the 8-byte value is one WRITE, without a lock: a late one lands in a leaf that nobody reads as LIVE any more. I: in place
- * under the leaf's lock (lock.c). R: a new leaf, and one CAS that turns the old one into a pointer to it; the slot follows later. */
+/* Updating. W: the 8-byte value is one WRITE, without a lock: a late one lands in a leaf that nobody reads as LIVE any
+ * more. I: in place under the leaf's lock (lock.c). R: a new leaf, and one CAS that turns the old one into a pointer to
+ * it; the slot follows later. */
 #include "index/smart/smart.h"
 #include "runtime/error.h"
 
@@ -61,7 +62,8 @@ static int replace_leaf(smart_op *op, smart_spot *s, far_bytes value) {
 }
 
 
-/* Those who joined a round of RDWC after the leaf was seen alive may have come after a delete: an update in place leaves them out. */
+/* Those who joined a round of RDWC after the leaf was seen alive may have come after a delete: an update in place
+ * leaves them out. */
 int smart_update_at(smart_op *op, smart_spot *s, far_bytes *value, bool *sealed) {
     bool in_place = fits_in_place(op->st, &s->leaf, *value);
     if (!*sealed) {
