@@ -188,9 +188,10 @@ static bool do_one(worker *w, const phase *p, uint64_t i) {
 }
 
 
+/* After an error nothing is worth measuring any more: all hurry to the end. */
 static void run_phase(worker *w, const phase *p, uint64_t ops, tally *t) {
     t->begin = now();
-    for (uint64_t i = 0; i < ops; i++) {
+    for (uint64_t i = 0; i < ops && !atomic_load_explicit(&w->meeting->failed, memory_order_relaxed); i++) {
         uint64_t start = now();
         if (!do_one(w, p, i)) {
             t->errors++;
