@@ -11,8 +11,8 @@
 
 #define PROCESSES 4
 #define RECORDS 1500000
-#define PAUSE_MIN_NS 5000000
-#define PAUSE_NS 40000000 /* at most so much more */
+#define PAUSE_MIN_NS 2000000
+#define PAUSE_NS 16000000 /* at most so much more */
 #define WAIT_MAX_NS ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 1000000000ll)
 
 
@@ -49,6 +49,7 @@ static void work_survives_kills(const char *uri, const char *kind, const char *o
     for (unsigned i = 0; i < PROCESSES; i++)
         crew_start(&c, i);
     for (unsigned i = 0; i < kills; i++) {
+        atomic_store_explicit(&c.book->allowed, (uint64_t)RECORDS * (i + 5) / (kills + 10), memory_order_relaxed);
         pause_for(PAUSE_MIN_NS + (int64_t)far_random_below(&random, PAUSE_NS));
         assert_nobody_is_stuck(&c);
         unsigned place = (unsigned)far_random_below(&random, PROCESSES);

@@ -186,6 +186,10 @@ static bool goes_on(const worker *w) {
 
 /* Now and then, so that the book is not full too soon. */
 static void rest(worker *w) {
+    const crew_book *book = w->crew->book;
+    while (atomic_load_explicit(&book->used, memory_order_relaxed) > atomic_load_explicit(&book->allowed, memory_order_relaxed) &&
+           !atomic_load_explicit(&book->stop, memory_order_relaxed))
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     if (w->crew->pace_ns)
         nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns}, NULL);
     else if (far_random_chance(&w->random, 1, 12))
@@ -280,6 +284,7 @@ void crew_up(crew *c, const char *uri, const char *kind, const char *options, un
     *c = (crew){.uri = uri, .kind = kind, .options = options, .seed = 1, .places = places, .limit = limit};
     c->book = mmap(NULL, book_bytes(limit), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_true(c->book != MAP_FAILED);
+    atomic_store_explicit(&c->book->allowed, limit, memory_order_relaxed);
     assert_ok(far_pool_open(uri, NULL, &pool));
     assert_ok(far_session_open(pool, &session));
     assert_ok(far_index_create(session, CREW_INDEX, kind, options, &index));

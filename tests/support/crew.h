@@ -29,6 +29,7 @@ typedef struct crew_record {
 
 typedef struct crew_book {
     _Atomic uint64_t used; /* records */
+    _Atomic uint64_t allowed; /* so many may be used by now: who finds more rests */
     atomic_bool stop;
     atomic_int broken; /* the first unexpected result; what it was is in words */
     char words[400];
