@@ -1,5 +1,5 @@
-/* DART's skip table, named interleavings of growing segments and of adjusting the list; each fails when its fix is taken out; the mutation that
- * was tried stands in brackets. */
+/* DART's skip table, named interleavings of growing segments and of adjusting the list. The mutation that was tried, and made the test fail,
+ * stands in brackets; adjust_active_before_fill has none: it goes through all four steps without a competitor. */
 #include "dart_est_rig.h"
 
 #define OPTIONS "adjust=0,directory_bits=0"
@@ -189,7 +189,8 @@ static void load_two_levels(stage *s) {
 }
 
 
-/* No entry of a new length comes to be before everybody removes under it. (Filling without waiting for two epochs.) */
+/* All four steps: entries of the new length are there and are removed with their node by a handle that had the old list, those of the dropped
+ * length are gone. That filling waits for two epochs is shown by adjust_waits_for_the_pinned, not here. */
 EST_RACE(adjust_active_before_fill) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -215,7 +216,7 @@ EST_RACE(adjust_active_before_fill) {
 }
 
 
-/* b is in the middle of an operation, with the list as it was: the adjuster waits. (The same.) */
+/* b is in the middle of an operation, with the list as it was: the adjuster waits. (Filling without waiting for two epochs.) */
 EST_RACE(adjust_waits_for_the_pinned) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
