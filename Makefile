@@ -47,7 +47,7 @@ clean:
 help:
 	@echo 'make              builds the library and the command into build/release/ (also: make build)'
 	@echo 'make bench        installs what is missing, builds, and runs the benchmark on an embedded pool'
-	@echo 'make test         installs what is missing, then builds and tests: plain, with sanitizers, with clang'
+	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
 	@echo 'make test-quick   the plain part of make test'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all five)'

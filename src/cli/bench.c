@@ -1,5 +1,6 @@
 /* farindex bench: what is asked for. */
 #include "cli/bench.h"
+#include "cli/bench_processes.h"
 #include "index/options.h"
 #include "runtime/parse.h"
 
@@ -13,6 +14,7 @@
 #define DEFAULT_NS      45000000000ull /* for all workloads of all kinds together, when nothing is said */
 #define WORKLOAD_NS_MAX 3000000000ull
 #define CLIENTS_MAX     8192
+#define PROCESSES_MAX   64
 
 static const char usage[] = "bench [OPTIONS]";
 static const char notes[] =
@@ -23,8 +25,8 @@ static const char notes[] =
 
 /* The flags as they were given. */
 typedef struct request {
-    const char *pool, *index, *workload, *keys, *dist, *options, *json;
-    uint64_t records, ops;
+    const char *pool, *index, *workload, *keys, *dist, *options, *json, *against;
+    uint64_t records, ops, processes;
     bool micro;
     bench_config config;
 } request;
@@ -355,6 +357,33 @@ static int run_kinds(const bench_config *config, FILE *table, FILE *json) {
 }
 
 
+static int check_processes(request *r) {
+    if (r->against && strcmp(r->against, "lmdb") != 0)
+        return cli_wrong_usage("bench", "--against: '%s' is not lmdb", r->against);
+    if (r->against && !r->processes)
+        r->processes = 2;
+    if (!r->processes)
+        return 0;
+    if (r->processes > PROCESSES_MAX)
+        return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", r->processes, PROCESSES_MAX);
+    if (!r->pool || strncmp(r->pool, "shm:", 4) != 0)
+        return cli_wrong_usage("bench", "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
+    if (r->workload)
+        return cli_wrong_usage("bench", "--processes: has workloads of its own (c, writes, a); no --workload");
+    return 0;
+}
+
+
+static int run_request(const request *r, FILE *table, FILE *json) {
+    const bench_config *config = &r->config;
+    if (r->micro)
+        return bench_micro(config->seed, table, json);
+    if (r->processes)
+        return bench_processes(config, (unsigned)r->processes, r->against != NULL, table, json);
+    return run_kinds(config, table, json);
+}
+
+
 int cli_bench(int argc, char **argv) {
     request r = {.keys = "u64",
                  .records = UINT64_MAX,
@@ -389,6 +418,8 @@ int cli_bench(int argc, char **argv) {
         {"seed", CLI_NUMBER, &config->seed, "N", "what decides the operations (default: 1)"},
         {"json", CLI_TEXT, &r.json, "FILE|-", "writes the results as JSON; '-': instead of the table"},
         {"keep", CLI_FLAG, &config->keep, NULL, "leaves the indexes in the pool"},
+        {"processes", CLI_NUMBER, &r.processes, "N", "on a shm pool: gets, writes and a 50:50 mix by so many processes"},
+        {"against", CLI_TEXT, &r.against, "lmdb", "the same by LMDB, and ratios (with --processes; default: 2)"},
         {"micro", CLI_FLAG, &r.micro, NULL, "measures the cost of verbs instead of an index"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
@@ -398,11 +429,13 @@ int cli_bench(int argc, char **argv) {
         return err;
     FILE *table = NULL, *json = NULL;
     if (!r.micro)
+        err = check_processes(&r);
+    if (!r.micro && !err)
         err = complete(&r);
     if (!err)
         err = open_outputs(r.json, &table, &json);
     if (!err)
-        err = r.micro ? bench_micro(config->seed, table, json) : run_kinds(config, table, json);
+        err = run_request(&r, table, json);
     if (json && json != stdout)
         fclose(json);
     far_keyset_close(config->keys);

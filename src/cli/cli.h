@@ -16,7 +16,19 @@ typedef struct cli_command {
 } cli_command;
 
 int cli_bench(int argc, char **argv);
+int cli_check(int argc, char **argv);
+int cli_create(int argc, char **argv);
+int cli_del(int argc, char **argv);
+int cli_drop(int argc, char **argv);
+int cli_dump(int argc, char **argv);
+int cli_evict(int argc, char **argv);
+int cli_get(int argc, char **argv);
 int cli_kinds(int argc, char **argv);
+int cli_list(int argc, char **argv);
+int cli_load(int argc, char **argv);
+int cli_put(int argc, char **argv);
+int cli_scan(int argc, char **argv);
+int cli_stat(int argc, char **argv);
 int cli_torture(int argc, char **argv);
 
 /* One long option of a subcommand, and where its value goes. */

@@ -5,7 +5,19 @@
 
 static const cli_command commands[] = {
     {"bench", "YCSB-style benchmark of one or more index kinds", cli_bench},
+    {"check", "verifies the structure of an index or a pool, finds leaks", cli_check},
+    {"create", "makes an index", cli_create},
+    {"del", "removes a key", cli_del},
+    {"drop", "removes an index", cli_drop},
+    {"dump", "writes all pairs of an index", cli_dump},
+    {"evict", "ends a client of a pool for good", cli_evict},
+    {"get", "prints the value of a key", cli_get},
     {"kinds", "lists the index kinds and their options", cli_kinds},
+    {"list", "lists the indexes of a pool", cli_list},
+    {"load", "puts many pairs into an index", cli_load},
+    {"put", "gives a key a value", cli_put},
+    {"scan", "prints pairs in the order of their keys", cli_scan},
+    {"stat", "shows how much a pool and its indexes hold", cli_stat},
     {"torture", "explores seeds on the simulator and checks every history", cli_torture},
 };
 

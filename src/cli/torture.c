@@ -13,7 +13,7 @@
 typedef struct torture_flags {
     far_torture torture;
     uint64_t seeds[2], clients, compute_nodes, memory_nodes, depth, atomic_bytes, jobs;
-    int masked_cas, in_order, rdwc, scans;
+    int masked_cas, in_order, rdwc, scans, churn;
     const char *faults, *history, *trace;
 } torture_flags;
 
@@ -78,6 +78,7 @@ static int check_flags(torture_flags *f) {
     t->masked_cas = f->masked_cas;
     t->atomics_in_order = f->in_order;
     t->rdwc = f->rdwc;
+    t->churn = f->churn;
     t->scans = f->scans && far_index_kind_named(t->kind)->scan;
     return set_faults(t, f->faults);
 }
@@ -193,7 +194,7 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
 
 
 int cli_torture(int argc, char **argv) {
-    torture_flags f = {.seeds = {1, 100}, .jobs = 1, .faults = "all", .atomic_bytes = 64, .masked_cas = 1, .rdwc = 1, .scans = 1};
+    torture_flags f = {.seeds = {1, 100}, .jobs = 1, .faults = "all", .atomic_bytes = 64, .masked_cas = 1, .rdwc = 1, .scans = 1, .churn = 1};
     far_torture *t = &f.torture;
     far_torture_init(t);
     f.clients = t->clients;
@@ -217,6 +218,7 @@ int cli_torture(int argc, char **argv) {
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
         {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
         {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
+        {"churn", CLI_SWITCH, &f.churn, "on|off", "sessions, indexes and compute nodes come and go, the pool is swept (on)"},
         {"scans", CLI_SWITCH, &f.scans, "on|off", "scans among the operations (on, where the kind can)"},
         {"cache", CLI_BYTES, &t->cache_bytes, "SIZE", "cache of a compute node (1M)"},
         {"pool-size", CLI_BYTES, &t->pool_bytes, "SIZE", "far memory, over all memory nodes (16M)"},

@@ -19,6 +19,7 @@ typedef uint64_t far_addr;
 #define FAR_NODES_MAX 256
 #define FAR_NODE_BYTES_MAX (1ull << 40)
 #define FAR_VERB_BYTES_MAX (1u << 20)
+#define FAR_URI_MAX 256
 
 
 static inline far_addr far_addr_make(unsigned node, uint64_t offset) {
@@ -109,6 +110,10 @@ typedef struct far_fabric_ops {
     int (*is_dead)(far_conn *asker, unsigned id, unsigned generation);
     void (*fence_self)(far_conn *conn); /* this session is lost: all later verbs fail, is_dead says 1 */
     int (*renew)(far_conn *conn);       /* housekeeping: shows that the sessions of this handle live; NULL where none is needed */
+    /* Ends the process of a live session for good; true death follows (is_dead says 1 when this returned 0). It may block. NULL: nobody
+     * can do that here. process_of: which one it is (a pid of this host), 0 = not known. */
+    int (*evict)(far_conn *asker, unsigned id, unsigned generation);
+    int64_t (*process_of)(far_conn *asker, unsigned id, unsigned generation);
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 
@@ -120,12 +125,13 @@ struct far_fabric {
     uint64_t rtt;               /* ns, a usual round trip: the unit of back-off and waiting */
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX];
-    char uri[256];              /* for messages */
+    char uri[FAR_URI_MAX];      /* for messages */
 };
 
 /* Opens the fabric that the URI names: FAR_ERR_INVALID (with words in far_last_error) when it is malformed. */
 int far_fabric_open(const char *uri, far_fabric **fabric);
 int far_local_open(const char *rest, far_fabric **fabric); /* rest: what follows "local:" */
+int far_shm_open(const char *rest, far_fabric **fabric);   /* rest: what follows "shm:" */
 int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows "sim:" */
 
 

@@ -1,14 +1,12 @@
-/* The fabric `local`: memory nodes inside the process. A verb runs at the call, word by word with C11 atomics: loads and
- * read-modify-writes seq_cst, stores release in rising order, and a full fence after every WRITE, because a store buffer would let a
- * later READ overtake it and hide a finished WRITE. With rtt= the result is shown only after that time.
+/* The fabric `local`: memory nodes inside the process. A verb runs at the call (fabric/words.h). With rtt= the
+ * result is shown only after that time.
  *
  * local:4G   local:2x4G   local:1G?name=a&rtt=2us */
 #define _GNU_SOURCE
-#include "fabric/fabric.h"
+#include "fabric/words.h"
 #include "farindex.h"
 #include "runtime/error.h"
 #include "runtime/parse.h"
-#include "runtime/sanitizer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +16,6 @@
 #include <sys/mman.h>
 
 #define NAME_MAX_BYTES 63
-#define LINE_WORDS 8
 
 typedef struct local_conn local_conn;
 
@@ -52,97 +49,6 @@ static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
 static local_world *worlds; /* those with a name */
 
 
-static void full_fence(local_conn *conn) {
-#if FAR_TSAN
-    atomic_fetch_add_explicit(&conn->fence_word, 1, memory_order_seq_cst); /* the thread sanitizer knows no fences */
-#else
-    (void)conn;
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
-
-typedef uint64_t word_pair __attribute__((vector_size(16)));
-
-
-static inline void write_word(_Atomic uint64_t *to, const char *from) {
-    uint64_t word;
-    memcpy(&word, from, 8);
-    atomic_store_explicit(to, word, memory_order_release);
-}
-
-
-static inline void read_pair(const _Atomic uint64_t *from, char *to) {
-    uint64_t first = atomic_load_explicit(from, memory_order_seq_cst);
-    uint64_t second = atomic_load_explicit(from + 1, memory_order_seq_cst);
-    word_pair pair = {first, second};
-    memcpy(to, &pair, 16);
-}
-
-
-/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next
- * READ. */
-static inline void read_words(const _Atomic uint64_t *from, char *to, size_t words) {
-    const _Atomic uint64_t *end = from + words;
-    for (; end - from >= LINE_WORDS; from += LINE_WORDS, to += 8 * LINE_WORDS)
-#pragma GCC unroll 4
-        for (int i = 0; i < LINE_WORDS; i += 2)
-            read_pair(from + i, to + 8 * i);
-    for (; from < end; from++, to += 8) {
-        uint64_t word = atomic_load_explicit(from, memory_order_seq_cst);
-        memcpy(to, &word, 8);
-    }
-}
-
-
-static void write_words(_Atomic uint64_t *to, const char *from, size_t words) {
-    for (; words >= LINE_WORDS; words -= LINE_WORDS, to += LINE_WORDS, from += 8 * LINE_WORDS)
-#pragma GCC unroll 8
-        for (int i = 0; i < LINE_WORDS; i++)
-            write_word(to + i, from + 8 * i);
-    for (; words; words--, to++, from += 8)
-        write_word(to, from);
-}
-
-
-static uint64_t masked_cas(_Atomic uint64_t *word, const far_verb *verb) {
-    uint64_t old = atomic_load_explicit(word, memory_order_seq_cst);
-    while (((old ^ verb->compare) & verb->compare_mask) == 0) {
-        uint64_t new = (old & ~verb->swap_mask) | (verb->swap & verb->swap_mask);
-        if (atomic_compare_exchange_weak_explicit(word, &old, new, memory_order_seq_cst, memory_order_seq_cst))
-            break;
-    }
-    return old;
-}
-
-
-static void run_verb(local_conn *conn, const local_world *world, far_verb *verb) {
-    _Atomic uint64_t *word = (_Atomic uint64_t *)(world->memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr));
-    uint64_t old;
-    if (verb->kind == FAR_READ) {
-        read_words(word, verb->local, verb->length / 8);
-        return;
-    }
-    switch (verb->kind) {
-    case FAR_WRITE:
-        write_words(word, verb->local, verb->length / 8);
-        full_fence(conn);
-        return;
-    case FAR_CAS:
-        old = verb->compare;
-        atomic_compare_exchange_strong_explicit(word, &old, verb->swap, memory_order_seq_cst, memory_order_seq_cst);
-        break;
-    case FAR_FAA:
-        old = atomic_fetch_add_explicit(word, verb->swap, memory_order_seq_cst);
-        break;
-    default:
-        old = masked_cas(word, verb);
-        break;
-    }
-    memcpy(verb->local, &old, 8);
-}
-
-
 /* The verbs have taken effect; the result is shown only after the time of the round trips. */
 static __attribute__((noinline)) void delay(local_conn *conn, far_batch *batch, uint64_t rtt) {
     uint64_t trips = 1;
@@ -160,6 +66,11 @@ static __attribute__((noinline)) void delay(local_conn *conn, far_batch *batch, 
 }
 
 
+static inline _Atomic uint64_t *word_at(const local_world *world, far_addr addr) {
+    return (_Atomic uint64_t *)(world->memory[far_addr_node(addr)] + far_addr_offset(addr));
+}
+
+
 static void local_post(far_conn *base, far_batch *batch) {
     local_conn *conn = (local_conn *)base;
     const local_fabric *fabric = (const local_fabric *)base->fabric;
@@ -171,7 +82,7 @@ static void local_post(far_conn *base, far_batch *batch) {
     }
     const local_world *world = fabric->world;
     for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        run_verb(conn, world, verb);
+        far_words_run(word_at(world, verb->addr), verb, &conn->fence_word);
     if (fabric->rtt)
         delay(conn, batch, fabric->rtt);
 }

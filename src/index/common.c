@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,4 +69,36 @@ void far_report_free(far_report *report) {
         free(report->lines[i]);
     free(report->lines);
     *report = (far_report){0};
+}
+
+
+/* Background work on an index. */
+
+typedef struct index_work { /* the argument follows */
+    far_index *index;
+    void (*run)(far_task *t, far_index *index, void *arg);
+} index_work;
+
+
+static void run_index_work(far_task *t, void *arg) {
+    index_work *work = arg;
+    work->run(t, work->index, work + 1);
+    atomic_fetch_sub_explicit(&work->index->uses, 1, memory_order_release);
+}
+
+
+bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg), const void *arg, size_t bytes) {
+    far_scratch_mark mark = far_scratch_here(t);
+    index_work *work = far_scratch(t, sizeof(*work) + bytes);
+    if (!work)
+        return false;
+    *work = (index_work){index, run};
+    if (bytes)
+        memcpy(work + 1, arg, bytes);
+    atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
+    bool spawned = far_spawn(t, run_index_work, work, sizeof(*work) + bytes);
+    if (!spawned)
+        atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
+    far_scratch_back(t, mark);
+    return spawned;
 }

@@ -102,6 +102,9 @@ typedef struct far_index_kind {
     int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
 
+/* far_spawn for work on an index: it is not closed before that ends. False: too many tasks; do without, or do it now. */
+bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg), const void *arg, size_t bytes);
+
 struct far_index { /* one open index of one handle */
     const far_index_kind *kind;
     far_pool *pool;

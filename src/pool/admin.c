@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEEP_TRIES    1000 /* while somebody else sweeps */
+#define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
 #define CLOSE_PAUSE_NS 10000
 
 

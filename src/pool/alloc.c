@@ -46,6 +46,27 @@ static bool take_local(far_memory *m, far_class *class, unsigned node, found *f)
 }
 
 
+/* While others wait for memory, those who do not leave the blocks that come free to them: a busy session would take them all. */
+static bool may_take_blocks(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return far_memory_of(t)->hungry > 0 || atomic_load_explicit(&q->hungry, memory_order_relaxed) == 0;
+}
+
+
+void far_memory_hungry(far_session *session, bool hungry) {
+    far_quarantine *q = session->pool->quarantine;
+    if (session->memory == NULL)
+        return;
+    if (hungry) {
+        session->memory->hungry++;
+        atomic_fetch_add_explicit(&q->hungry, 1, memory_order_relaxed);
+    } else {
+        session->memory->hungry--;
+        atomic_fetch_sub_explicit(&q->hungry, 1, memory_order_relaxed);
+    }
+}
+
+
 /* Inside: makes objects of the class available on the node. */
 static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block) {
     far_memory *m = far_memory_of(t);
@@ -57,7 +78,7 @@ static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block
     int result = far_slab_look(t, class, node);
     if (result == 0)
         result = far_slab_carve(t, class, node);
-    if (result == 0 && new_block && (result = far_block_get(t, class, node)) == 1) {
+    if (result == 0 && new_block && may_take_blocks(t) && (result = far_block_get(t, class, node)) == 1) {
         result = far_slab_look(t, class, node);
         if (result == 0)
             result = far_slab_carve(t, class, node);
@@ -118,7 +139,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
     uint32_t length = far_run_blocks(&pool->geometry, class->size);
     int result = 0;
     for (unsigned round = 0; round < 3 && result == 0; round++) {
-        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
+        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0 && may_take_blocks(t); i++) {
             far_block_id head;
             result = far_blocks_take(t, (first + i) % nodes, length, &head, &f->used);
             if (result <= 0)
@@ -212,13 +233,14 @@ static int alloc_kept_or_not(far_task *t, far_index *index, far_class *class, un
     err = far_alloc_object(t, class, node, must, object, &zero);
     if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE && far_reserve_take(t, class, node, must, object))
         err = 0;
-    if (err == 0 && flags & FAR_ALLOC_ZERO && !zero)
+    if (err < 0)
+        return err;
+    if (flags & FAR_ALLOC_ZERO && !zero)
         err = far_wipe(t, object->addr, object->size);
-    if (err == 0 && flags & FAR_ALLOC_KEEP) {
+    if (err == 0 && flags & FAR_ALLOC_KEEP)
         err = far_keep(t, class, object, false);
-        if (err < 0)
-            far_free(t, index, class->type, object->addr, class->size);
-    }
+    if (err < 0)
+        far_free(t, index, class->type, object->addr, class->size);
     return err;
 }
 

@@ -53,6 +53,7 @@ void far_quarantine_free(far_pool *pool); /* the last of the handle */
 
 /* Retired memory, or that of a dropped index, waits in this handle for its epoch: an operation that found the pool full may try again after some. */
 bool far_memory_waits(far_session *s);
+void far_memory_hungry(far_session *session, bool hungry); /* an operation of it waits for memory; has got it, or gave up */
 
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
 void far_memory_index_closed(far_pool *pool, far_index *index);

@@ -1,6 +1,6 @@
 #include "pool/blocks.h"
 
-#include "pool/handle.h"
+#include "pool/memory.h"
 
 #include <string.h>
 
@@ -172,6 +172,8 @@ static int take_each(far_task *t, far_block_id first, uint32_t count, const uint
         far_block_state was = far_block_unpack(word), mine = owned_by(t, was.used, false);
         int done = far_block_swap(t, (far_block_id){first.node, first.index + i}, &word, &mine);
         if (done == 1) {
+            /* We may have had it before a sweep made it free, and not have heard of that yet. */
+            far_memory_forget(t, (far_block_id){first.node, first.index + i});
             *used |= was.used;
             continue;
         }

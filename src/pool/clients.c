@@ -225,9 +225,14 @@ static int look_for_life(far_task *t, void *ctx, unsigned id, const far_client *
 }
 
 
+/* First its own session: once that one is marked as dead no other can join (check_handle), so those that are to be found are there. A
+ * look at the others before that could miss one that is just opening. */
 int far_client_handle_gone(far_task *t, unsigned handle, bool ask) {
     handle_question q = {handle, ask, false};
-    int err = far_clients_each(t, look_for_life, &q);
+    int err = ask ? far_is_dead(t, handle, FAR_ANY_GENERATION) : 1;
+    if (err <= 0)
+        return err;
+    err = far_clients_each(t, look_for_life, &q);
     return err < 0 ? err : !q.lives;
 }
 
@@ -241,13 +246,14 @@ int far_client_may_free(far_task *t, unsigned id) {
 }
 
 
-int far_client_free(far_task *t, unsigned id) {
+int far_client_free(far_task *t, unsigned id, unsigned generation) {
     uint64_t word;
     int may = far_client_may_free(t, id);
     if (may <= 0)
         return may;
     int err = far_read_word(t, far_client_entry(id), &word);
-    if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD)
+    if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD ||
+        (generation != FAR_ANY_GENERATION && generation != far_client_generation_of(word)))
         return err < 0 ? err : 1;
     err = free_entry(t, id, word);
     return err < 0 ? err : 1;

@@ -183,8 +183,15 @@ int far_drops_tick(far_task *t) {
     int err = find_unlisted(t, &waiting);
     if (err == 0)
         err = free_unlisted(t);
-    for (size_t i = 0; err == 0 && i < m->drop_count;) {
-        struct far_drop drop = m->drops[i];
+    for (size_t i = 0; err == 0;) {
+        struct far_drop drop = {0, 0};
+        pthread_mutex_lock(&m->lock); /* a session that closes may be adding its own */
+        bool more = i < m->drop_count;
+        if (more)
+            drop = m->drops[i];
+        pthread_mutex_unlock(&m->lock);
+        if (!more)
+            break;
         if (drop.epoch + DROP_EPOCHS > far_epoch_known(t)) {
             waiting = true;
             i++;

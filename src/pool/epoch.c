@@ -26,6 +26,9 @@
  * A WRITE of P that failed (its session was lost) may take effect late, until that session is fenced at the memory
  * nodes: nothing else is done with P before far_is_dead said so (settle).
  *
+ * For the same reason the pins of a lost session stay counted, although its operations have ended, until it is fenced
+ * (far_pins_settle): what they posted may still take effect.
+ *
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
 #include "index/index.h"
@@ -79,11 +82,17 @@ static void count_pin(far_task *t, uint64_t epoch) {
 }
 
 
+static void uncount_pin(far_task *t) {
+    atomic_fetch_sub_explicit(&t->session->pins.held[t->pin.epoch & 1], 1, memory_order_seq_cst);
+    t->pin = (far_pin){0, 0};
+}
+
+
 static bool pin_at(far_task *t, uint64_t epoch) {
     far_session_pins *pins = &t->session->pins;
     count_pin(t, epoch);
     if (load(&far_task_pool(t)->epochs.current) != epoch) {
-        far_pin_drop(t);
+        uncount_pin(t);
         return false;
     }
     if (!atomic_load_explicit(&pins->used, memory_order_relaxed))
@@ -95,8 +104,10 @@ static bool pin_at(far_task *t, uint64_t epoch) {
 void far_pin_drop(far_task *t) {
     if (t->pin.epoch == 0)
         return;
-    atomic_fetch_sub_explicit(&t->session->pins.held[t->pin.epoch & 1], 1, memory_order_seq_cst);
-    t->pin = (far_pin){0, 0};
+    if (t->session->lost) /* its verbs may yet take effect: far_pins_settle */
+        t->pin = (far_pin){0, 0};
+    else
+        uncount_pin(t);
 }
 
 
@@ -104,6 +115,8 @@ void far_pin_share(const far_task *from, far_task *to) {
     if (from->pin.epoch == 0 || to->pin.epoch != 0)
         return;
     to->pin = from->pin;
+    if (to->session->lost)
+        return;
     atomic_fetch_add_explicit(&to->session->pins.held[to->pin.epoch & 1], 1, memory_order_seq_cst);
 }
 
@@ -216,6 +229,8 @@ int far_pin_take(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
         return 0;
+    if (t->session->lost)
+        return t->lost ? t->lost : t->session->lost;
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load(&pool->epochs.current);
         if (epoch != 0) {
@@ -233,6 +248,42 @@ int far_pin_take(far_task *t) {
         if (pool->options.no_thread || t->session == pool->own)
             far_pool_drive(pool); /* the one who wakes the handle may be a session that only we can drive */
         far_back_off(t, attempt++);
+    }
+}
+
+
+/* ---- Lost sessions ---- */
+
+static far_session *find_stuck(far_pool *pool, const far_session *asker, unsigned id) {
+    far_session *s = pool->sessions;
+    while (s && (s == asker || s->id == 0 || (id != 0 && s->id != id) ||
+                 !atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst)))
+        s = s->next;
+    return s;
+}
+
+
+int far_pins_settle(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    for (;;) {
+        unsigned id = 0, generation = 0;
+        pthread_mutex_lock(&pool->lock);
+        far_session *s = find_stuck(pool, t->session, 0);
+        if (s) {
+            id = s->id;
+            generation = s->generation;
+        }
+        pthread_mutex_unlock(&pool->lock);
+        int dead = id == 0 ? 0 : far_is_dead(t, id, generation);
+        if (dead <= 0)
+            return dead;
+        pthread_mutex_lock(&pool->lock);
+        s = find_stuck(pool, t->session, id); /* it may have been closed meanwhile */
+        for (int i = 0; s && i < 2; i++)
+            atomic_store_explicit(&s->pins.held[i], 0, memory_order_seq_cst);
+        if (s)
+            atomic_store_explicit(&s->pins.stuck, false, memory_order_seq_cst);
+        pthread_mutex_unlock(&pool->lock);
     }
 }
 
@@ -438,6 +489,8 @@ static int tick(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t epoch, sweep;
     int err = settle(t);
+    if (err == 0)
+        err = far_pins_settle(t);
     if (err == 0)
         err = read_epoch_and_sweep(t, &epoch, &sweep);
     uint64_t current = load(&epochs->current);

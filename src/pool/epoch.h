@@ -23,6 +23,7 @@ typedef struct far_pin {
 typedef struct far_session_pins {
     atomic_uint held[2]; /* pins at even and at odd epochs: no others can be held at once */
     atomic_bool used;    /* a pin was taken since housekeeping looked */
+    atomic_bool stuck;   /* the session is lost: what it held stays counted until it is known to be fenced */
 } far_session_pins;
 
 typedef struct far_epochs { /* of a handle; see epoch.c for the states */
@@ -41,6 +42,9 @@ typedef struct far_epochs { /* of a handle; see epoch.c for the states */
 int far_pin_take(struct far_task *t);
 void far_pin_drop(struct far_task *t); /* nothing when none is held */
 void far_pin_share(const struct far_task *from, struct far_task *to); /* a task started by a pinned one holds the same pin */
+
+/* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another session. */
+int far_pins_settle(struct far_task *t);
 
 uint64_t far_epoch(const struct far_task *t);          /* of the task's pin */
 uint64_t far_epoch_known(const struct far_task *t);    /* the global epoch, one behind at most while pinned */

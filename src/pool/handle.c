@@ -130,6 +130,12 @@ static void quiesce(far_session *s) {
 }
 
 
+static int settle_pins(far_task *t, void *arg) {
+    (void)arg;
+    return far_pins_settle(t);
+}
+
+
 /* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any
  * more. */
 static void finish_session(far_session *s) {
@@ -138,6 +144,8 @@ static void finish_session(far_session *s) {
     if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
     quiesce(s);
+    if (atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst) && s->pool->own && s != s->pool->own)
+        far_session_call(s->pool->own, FAR_STATS_OTHER, true, settle_pins, NULL); /* else the whole handle is dead */
     far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
     s->conn->fabric->ops->disconnect(s->conn);

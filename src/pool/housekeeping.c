@@ -132,7 +132,9 @@ static int run_idle_hooks(far_task *t) {
     for (far_index *index = far_pool_use_index(pool, 0); index;) {
         uint32_t uid = index->uid;
         if (index->kind->idle_hook && (err = far_pin_take(t)) == 0) {
+            t->index = index;
             err = index->kind->idle_hook(t, index);
+            t->index = NULL;
             far_pin_drop(t);
             more |= err > 0;
         }

@@ -114,6 +114,14 @@ uint64_t far_class_footprint(const far_memory *m, const far_class *class) {
 }
 
 
+/* The slab of ours that the object is counted in; NULL: it lies in the block of another, or belongs to an index that was dropped, and
+ * its pages are used anew. */
+static far_slab *counted_in(far_memory *m, const far_class *class, far_addr addr) {
+    far_slab *slab = far_slab_of(m, addr);
+    return slab != NULL && slab->class == class ? slab : NULL;
+}
+
+
 /* When this process has no memory for a list, the object is lost to it; a full sweep finds it again. */
 void far_put_free(far_memory *m, far_class *class, far_entry entry) {
     far_addr addr = far_entry_addr(entry);
@@ -134,7 +142,7 @@ void far_put_free(far_memory *m, far_class *class, far_entry entry) {
     list->items[list->count++] = entry;
     m->free_bytes += class->size;
     m->trim = 4;
-    far_slab *slab = far_slab_of(m, addr);
+    far_slab *slab = counted_in(m, class, addr);
     if (slab != NULL)
         slab->free++;
     else
@@ -143,7 +151,7 @@ void far_put_free(far_memory *m, far_class *class, far_entry entry) {
 
 
 static void forget_free(far_memory *m, far_class *class, far_entries *list, size_t at) {
-    far_slab *slab = far_slab_of(m, far_entry_addr(list->items[at]));
+    far_slab *slab = counted_in(m, class, far_entry_addr(list->items[at]));
     if (slab != NULL)
         slab->free--;
     else
@@ -297,7 +305,7 @@ void far_foreign_collect(far_memory *m, bool marked_only, far_gives *gives) {
                 far_entries *list = &c->shelf[n].free;
                 for (size_t i = list->count; i-- > 0;) {
                     far_addr addr = far_entry_addr(list->items[i]);
-                    if (far_slab_of(m, addr) != NULL || (marked_only && !far_is_marked(m, addr)))
+                    if (counted_in(m, c, addr) != NULL || (marked_only && !far_is_marked(m, addr)))
                         continue;
                     far_gives_add(gives, c, addr);
                     forget_free(m, c, list, i);
@@ -425,6 +433,18 @@ void far_quarantine_free(far_pool *pool) {
     free(q->marked);
     free(q);
     pool->quarantine = NULL;
+}
+
+
+void far_memory_forget(far_task *t, far_block_id id) {
+    far_memory *m = t->session->memory;
+    if (m == NULL)
+        return;
+    pthread_mutex_lock(&m->lock);
+    far_held *b = far_held_find(m, id);
+    if (b != NULL)
+        far_held_remove(m, b);
+    pthread_mutex_unlock(&m->lock);
 }
 
 

@@ -154,6 +154,8 @@ typedef struct far_memory {
     uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
+    bool helping;            /* a task is giving up what others are short of */
+    unsigned hungry;         /* operations of this session that wait for memory */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
 } far_memory;
@@ -170,6 +172,7 @@ typedef struct far_quarantine {
     atomic_uint blocks;           /* how many are marked */
     _Atomic uint64_t *marked;     /* bit per block of the pool */
     atomic_uint shortage;         /* how often memory was found short */
+    atomic_uint hungry;           /* operations of all sessions that wait for memory: new blocks are for them */
     uint64_t pool_bytes;
 } far_quarantine;
 
@@ -206,6 +209,7 @@ bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quaranti
 
 /* Without the lock, by tasks: */
 void far_memory_free(far_session *session); /* local memory only */
+void far_memory_forget(far_task *t, far_block_id id); /* what it knew of a block that it just took anew */
 far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);

@@ -199,6 +199,8 @@ static int heed(far_task *t, far_quarantine *q, uint64_t word, view *v) {
     uint32_t sequence = far_sweep_sequence(word);
     far_sweep_phase phase = far_sweep_phase_of(word);
     bool choosing = phase == FAR_SWEEP_NONE && far_sweep_owner(word) != 0;
+    if (phase != FAR_SWEEP_NONE && far_sweep_owner(word) == 0) /* its sweeper could not finish: somebody must */
+        atomic_store_explicit(&far_task_pool(t)->dead_seen, true, memory_order_relaxed);
     int err = read_entries(t, v);
     if (err < 0)
         return err;
@@ -208,15 +210,21 @@ static int heed(far_task *t, far_quarantine *q, uint64_t word, view *v) {
             v->what[n] |= FORGET;
         if (phase != FAR_SWEEP_NONE && far_stamp_covered(stamp) == sequence)
             v->what[n] |= COVERED;
-        if (choosing && atomic_load_explicit(&q->marked[n / 64], memory_order_relaxed) >> n % 64 & 1)
-            v->what[n] |= COVERED; /* of one whose sweeper died: the next one covers it too */
+        bool left = far_block_unpack(v->entries[2 * n]).quarantined &&
+                    atomic_load_explicit(&q->marked[n / 64], memory_order_relaxed) >> n % 64 & 1;
+        if (choosing && left)
+            v->what[n] |=
+                COVERED; /* by one whose sweeper died: the next one covers it too. (One that finished let go of it.) */
     }
 
+    /* What tasks retire meanwhile goes by these three: only in blocks that are in quarantine may it be given back at
+     * once, so the marks change before the phase. */
     uint64_t current = atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_acquire);
-    atomic_store_explicit(&q->normal_from, current == 0 ? t->pin.epoch : current + 1, memory_order_release);
-    atomic_store_explicit(&q->phase, choosing ? atomic_load_explicit(&q->phase, memory_order_relaxed) : phase,
-                          memory_order_release);
+    if (phase == FAR_SWEEP_RELEASING)
+        atomic_store_explicit(&q->normal_from, current == 0 ? t->pin.epoch : current + 1, memory_order_release);
     set_marks(q, v);
+    if (!choosing)
+        atomic_store_explicit(&q->phase, phase, memory_order_release);
     if (phase == FAR_SWEEP_RELEASING) /* what is not forgotten was counted, not freed: it stays */
         for (uint64_t n = 0; n < v->total; n++)
             v->what[n] &= (uint8_t)~COVERED;

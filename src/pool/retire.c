@@ -1,5 +1,6 @@
 /* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it
  * holds. */
+#include "pool/catalog_layout.h"
 #include "pool/memory.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 #define PILE_SHARE    64         /* ... or this part of the pool */
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
-#define CLOSE_ROUNDS  64 /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for its retired memory */
+#define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -55,6 +57,22 @@ static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
 }
 
 
+static void tick_soon(far_task *t, void *arg) {
+    (void)arg;
+    far_memory_tick(t); /* an error has ended the session: its next call says so */
+    far_memory_of(t)->helping = false;
+}
+
+
+/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it does so itself. */
+static void help_when_short(far_task *t, far_memory *m) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    if (m->helping || m->shortage == atomic_load_explicit(&q->shortage, memory_order_relaxed))
+        return;
+    m->helping = far_spawn(t, tick_soon, NULL, 0);
+}
+
+
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
     far_fabric *fabric = far_task_fabric(t);
@@ -78,6 +96,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     if (pending)
         far_pending_soon(t);
     ask_when_piled_up(t, m);
+    help_when_short(t, m);
 }
 
 
@@ -95,6 +114,27 @@ static int reclaim_run(far_task *t, const far_class *class, far_addr addr) {
     if (s.kind != FAR_BLOCK_RUN || s.uid != class->uid || s.type != class->type)
         return 1; /* its index was dropped, and all its runs with it */
     return s.quarantined ? 0 : far_run_free(t, head, &s);
+}
+
+
+/* What a task knows of the catalog; under one pin once is enough. */
+typedef struct listed_uids {
+    bool known;
+    far_catalog_view view;
+} listed_uids;
+
+
+/* 1: the index of this class is not open here and not listed any more: whoever owns the block frees the slab as a
+ * whole, or has done so and cut it anew. While we are pinned, what is listed stays as it is. */
+static int is_dropped(far_task *t, const far_class *class, listed_uids *listed) {
+    pthread_mutex_lock(&far_memory_of(t)->lock);
+    bool open = class->uid == 0 || class->index != NULL;
+    pthread_mutex_unlock(&far_memory_of(t)->lock);
+    if (open)
+        return 0;
+    int err = listed->known ? 0 : far_catalog_look(t, &listed->view);
+    listed->known = err == 0;
+    return err < 0 ? err : far_catalog_find_uid(&listed->view, class->uid) == NULL;
 }
 
 
@@ -143,7 +183,7 @@ static int put_off(far_task *t, far_retired item, uint64_t epoch) {
 }
 
 
-static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch) {
+static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, listed_uids *listed) {
     far_memory *m = far_memory_of(t);
     if (item.ready == 0) { /* retired without a pin: its time begins now */
         uint64_t now;
@@ -154,7 +194,9 @@ static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch) {
     }
     if (item.ready > epoch || far_is_marked(m, item.addr))
         return put_off(t, item, epoch);
-    int done = reclaim_one(t, &item);
+    int done = is_dropped(t, item.class, listed);
+    if (done == 0)
+        done = reclaim_one(t, &item);
     if (done <= 0)
         put_off(t, item, epoch);
     return done < 0 ? done : 0;
@@ -166,6 +208,8 @@ int far_reclaim(far_task *t) {
     if (m->reclaiming) /* by another task, or by the one whose hook allocates */
         return 0;
     m->reclaiming = true;
+    far_scratch_mark mark = far_scratch_here(t);
+    listed_uids listed = {0};
     uint64_t epoch = far_epoch_known(t);
     int err = 0;
     pthread_mutex_lock(&m->lock);
@@ -184,8 +228,9 @@ int far_reclaim(far_task *t) {
             m->retired_bytes -= far_class_footprint(m, item.class);
         pthread_mutex_unlock(&m->lock);
         if (more)
-            err = reclaim_or_put_off(t, item, epoch);
+            err = reclaim_or_put_off(t, item, epoch, &listed);
     }
+    far_scratch_back(t, mark);
     m->reclaiming = false;
     int given = far_give_pending(t);
     return err < 0 ? err : given;
@@ -401,7 +446,8 @@ static int wait_for_retired(far_task *t) {
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
         if (err >= 0)
-            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) / 8); /* others move on with their ticks */
+            far_sleep(t, far_housekeeping_tick(far_task_pool(t)) /
+                             (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
         if (err >= 0)

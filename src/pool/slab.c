@@ -482,10 +482,12 @@ int far_memory_leave_blocks(far_task *t) {
     while (err >= 0) {
         far_gives gives = {0};
         far_block_id id = {0, 0};
+        bool away = false;
         pthread_mutex_lock(&m->lock);
         far_held *b = m->blocks;
         if (b != NULL) {
             id = b->id;
+            away = b->away;
             far_held_collect(m, b, &gives);
             far_held_remove(m, b);
         }
@@ -495,8 +497,19 @@ int far_memory_leave_blocks(far_task *t) {
         err = far_give_back(t, &gives);
         if (err == 0)
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
+        if (err == FAR_ERR_CORRUPT && away)
+            err = 0; /* the sweep that covered it made it free, which we have not heard of yet */
     }
     return err < 0 ? err : 0;
+}
+
+
+/* Classes stay; sessions that close add some to the handle's own. */
+static far_class *next_class(far_memory *m, unsigned bucket, const far_class *after) {
+    pthread_mutex_lock(&m->lock);
+    far_class *next = after == NULL ? m->classes[bucket] : after->next;
+    pthread_mutex_unlock(&m->lock);
+    return next;
 }
 
 
@@ -511,7 +524,7 @@ int far_scour(far_task *t) {
     for (unsigned node = 0; node < nodes && result == 0; node++)
         result = adopt_some(t, NULL, node, UINT32_MAX);
     for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
-        for (far_class *c = m->classes[i]; c != NULL; c = c->next)
+        for (far_class *c = next_class(m, i, NULL); c != NULL; c = next_class(m, i, c))
             for (unsigned node = 0; node < nodes && result == 0; node++)
                 while ((result = far_slab_look(t, c, node)) == 1)
                     continue;

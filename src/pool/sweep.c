@@ -86,6 +86,8 @@ static int begin(far_sweeper *s) {
         if (dead <= 0)
             return dead < 0 ? dead : far_fail(FAR_ERR_BUSY, "client %u is sweeping", owner);
     }
+    if (far_sweep_sequence(word) == UINT32_MAX) /* stamps are compared */
+        return far_fail(FAR_ERR_UNSUPPORTED, "this pool was swept 2^32 times: its sweeps have no more numbers");
     s->sequence = far_sweep_sequence(word) + 1;
     s->word = own_word(s, FAR_SWEEP_NONE);
     err = far_cas_word(s->t, addr, word, s->word, &old);
@@ -364,29 +366,6 @@ static int release(far_sweeper *s) {
 }
 
 
-static int pass(far_sweeper *s) {
-    int err = begin(s);
-    if (err < 0)
-        return err;
-    err = choose(s);
-    bool work = s->count > 0 || s->must_walk;
-    if (err == 0 && work)
-        err = examine(s);
-    if (err == 0 && work)
-        err = release(s);
-    else if (!s->t->session->lost) /* nothing was decided: the blocks go back as they are */
-        for (size_t i = 0; i < s->count; i++)
-            far_sweep_unmark(s, s->blocks[i].id);
-    for (size_t i = 0; i < s->count; i++)
-        free(s->blocks[i].met);
-    if (s->t->session->lost)
-        return err < 0 ? err : s->t->session->lost;
-    int end = set_word(s, far_sweep_pack(0, 0, FAR_SWEEP_NONE, s->sequence));
-    far_epoch_request(far_task_pool(s->t)); /* so that all hear of it */
-    return err < 0 ? err : end;
-}
-
-
 /* The dead. */
 
 static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
@@ -397,39 +376,93 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
         dead = far_is_dead(t, id, far_client_generation_of(client->word));
     if (dead <= 0)
         return dead;
-    unsigned *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
+    struct far_dead *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
     if (more == NULL)
         return FAR_ERR_NO_MEMORY;
     s->dead = more;
-    s->dead[s->dead_count++] = id;
+    s->dead[s->dead_count++] = (struct far_dead){id, far_client_generation_of(client->word)};
     return 0;
 }
 
 
-/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. */
-static int free_dead(far_sweeper *s, far_sweep_result *result) {
+/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. The sweep word is still
+ * ours: two who freed one entry would clear that of a session which has it by then. */
+static int free_dead(far_sweeper *s) {
     for (unsigned round = 0; round < 2; round++)
         for (size_t i = 0; i < s->dead_count; i++) {
-            if (s->dead[i] == 0)
+            if (s->dead[i].id == 0)
                 continue;
-            int done = far_client_free(s->t, s->dead[i]);
+            int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
             if (done < 0)
                 return done;
             if (done == 1) {
-                result->dead_clients++;
-                s->dead[i] = 0;
+                s->result.dead_clients++;
+                s->dead[i].id = 0;
             }
         }
     return 0;
 }
 
 
-static bool is_abandoned(uint64_t word) {
-    return far_sweep_owner(word) != 0;
+/* Nothing was decided. But what was given back in quarantine is not past its time: the blocks stay covered until it is.
+ */
+static int give_up(far_sweeper *s) {
+    int err = set_word(s, own_word(s, FAR_SWEEP_RELEASING));
+    if (err == 0)
+        err = far_wait_epochs(s->t, RELEASE_EPOCHS + extra_epochs());
+    for (size_t i = 0; i < s->count && err == 0; i++)
+        err = far_sweep_unmark(s, s->blocks[i].id);
+    return err;
 }
 
 
-static int sweep_dead(far_sweeper *s, far_sweep_result *result) {
+/* The word is ours. */
+static int examine_and_release(far_sweeper *s) {
+    bool find = s->only_dead && s->dead_count == 0;
+    int err = find ? far_clients_each(s->t, find_dead, s) : 0; /* before blocks are chosen: theirs are among them */
+    if (err == 0)
+        err = choose(s);
+    bool work = s->count > 0 || s->must_walk;
+    if (err == 0 && work)
+        err = examine(s);
+    if (err < 0 && s->count > 0 && !s->t->session->lost) {
+        s->left = give_up(s) < 0;
+        return err;
+    }
+    if (err == 0 && work)
+        err = release(s);
+    s->left = err < 0 && s->count > 0;
+    if (err == 0 && s->only_dead && !s->more)
+        err = free_dead(s);
+    return err;
+}
+
+
+static int pass(far_sweeper *s) {
+    int err = begin(s);
+    if (err < 0)
+        return err;
+    s->left = false;
+    s->count = 0;
+    err = examine_and_release(s);
+    for (size_t i = 0; i < s->count; i++)
+        free(s->blocks[i].met);
+    if (s->t->session->lost)
+        return err < 0 ? err : s->t->session->lost;
+    int end = set_word(s, far_sweep_pack(0, 0, s->left ? FAR_SWEEP_RELEASING : FAR_SWEEP_NONE, s->sequence));
+    far_epoch_request(far_task_pool(s->t)); /* so that all hear of it */
+    return err < 0 ? err : end;
+}
+
+
+/* Sweeps. */
+
+static bool is_abandoned(uint64_t word) {
+    return far_sweep_owner(word) != 0 || far_sweep_phase_of(word) != FAR_SWEEP_NONE;
+}
+
+
+static int sweep_dead(far_sweeper *s) {
     uint64_t word;
     int err = far_clients_each(s->t, find_dead, s);
     if (err == 0)
@@ -437,10 +470,11 @@ static int sweep_dead(far_sweeper *s, far_sweep_result *result) {
     if (err < 0 || (s->dead_count == 0 && !is_abandoned(word)))
         return err;
     s->only_dead = s->must_walk = true;
+    s->dead_count = 0; /* others may have swept them before it is our turn: they are looked for again then */
     do
         err = pass(s);
     while (err == 0 && s->more);
-    return err < 0 ? err : free_dead(s, result);
+    return err;
 }
 
 
@@ -491,12 +525,11 @@ int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result) {
     far_aside aside = far_aside_begin(t);
     int err = s.place == NULL || s.blocks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : 0;
     if (err == 0 && repair)
-        err = sweep_dead(&s, result);
+        err = sweep_dead(&s);
     if (err == 0 && all)
         err = sweep_all(&s);
     far_aside_end(t, aside);
-    result->leaked_bytes = s.result.leaked_bytes;
-    result->repaired_bytes = s.result.repaired_bytes;
+    *result = s.result;
     free(s.place);
     free(s.blocks);
     free(s.dead);

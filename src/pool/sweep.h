@@ -10,7 +10,8 @@
  * A handle that slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks where a sweep
  * since then may have freed what it did not meet (the high half of the stamp, written before phase 2).
  * Whatever a walk did not meet and whose bit is clear at the end is leaked: freed (repair), or counted.
- * The owner died: the next sweeper starts over with a new sequence number, and covers all blocks still in quarantine. */
+ * The owner died, or could not go on and left the word without an owner in phase 2: the next sweeper starts over with a new sequence
+ * number, and covers all blocks still in quarantine. */
 #ifndef FAR_POOL_SWEEP_H
 #define FAR_POOL_SWEEP_H
 

@@ -26,11 +26,14 @@ typedef struct far_sweeper {
     uint32_t sequence;
     uint64_t cursor, next_cursor; /* a full sweep: the first block of this slice, of the next */
     bool more;                    /* there were more blocks than go into a slice */
+    bool left;                    /* blocks had to be left in quarantine, for the next sweeper */
     far_swept *blocks;
     size_t count;
     uint32_t *place; /* by block number: 1 + its place in blocks, 0 = not swept */
     unsigned late;   /* handles that have not heard of it */
-    unsigned *dead;  /* ids; 0 = freed */
+    struct far_dead {
+        unsigned id, generation; /* id 0 = freed */
+    } * dead;                    /* found while the sweep word was ours */
     size_t dead_count;
     uint32_t *uids; /* listed at the end */
     size_t uid_count;

@@ -147,15 +147,27 @@ int far_wait_for_memory(far_task *t, unsigned tries) {
 }
 
 
-int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    for (unsigned tries = 0;; tries++) {
-        int err = far_pin_take(t);
-        if (err < 0 || (err = run(t, arg)) != FAR_ERR_NO_MEMORY)
-            return err;
+static int run_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    int err = FAR_ERR_NO_MEMORY;
+    for (unsigned tries = 0; err == FAR_ERR_NO_MEMORY; tries++) {
         int again = far_wait_for_memory(t, tries);
         if (again <= 0)
             return again < 0 ? again : err;
+        if ((err = far_pin_take(t)) >= 0)
+            err = run(t, arg);
     }
+    return err;
+}
+
+
+int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    int err = far_pin_take(t);
+    if (err < 0 || (err = run(t, arg)) != FAR_ERR_NO_MEMORY)
+        return err;
+    far_memory_hungry(t->session, true);
+    err = run_again(t, run, arg);
+    far_memory_hungry(t->session, false);
+    return err;
 }
 
 
@@ -178,9 +190,10 @@ static int run_on_index(far_task *t, void *arg) {
 }
 
 
-static void name_task(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
+static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
     t->label = labels[kind];
     t->index_key = index->uid;
+    t->index = index;
     t->stats->ops[kind] += count;
 }
 

@@ -200,6 +200,7 @@ int far_scan_run_chunk(far_task *t, void *arg) {
     far_scan_run *run = arg;
     t->label = "scan";
     t->index_key = run->index->uid;
+    t->index = run->index;
     if (!run->counted)
         t->stats->ops[FAR_OP_SCAN]++;
     run->counted = true;

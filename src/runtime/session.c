@@ -1,6 +1,7 @@
 /* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it delivers completions,
  * wakes sleepers, and switches to one ready task after the other; a task that must wait switches back. */
 #include "runtime/session.h"
+#include "index/index.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
 #include "runtime/sanitizer.h"
@@ -143,6 +144,8 @@ static void task_end(far_task *t) {
     far_unlatch_all(t);
     far_pin_drop(t);
     far_scratch_back(t, (far_scratch_mark){NULL, 0});
+    if (t->uses_index)
+        atomic_fetch_sub_explicit(&t->index->uses, 1, memory_order_release);
     t->state = FAR_TASK_FREE;
     t->next = s->free_tasks;
     s->free_tasks = t;
@@ -191,6 +194,8 @@ far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, v
     t->stats = &s->stats[kind];
     t->label = NULL;
     t->index_key = 0;
+    t->index = NULL;
+    t->uses_index = false;
     t->error = t->refused = t->lost = 0;
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
@@ -229,6 +234,11 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
     work->run = run;
     if (bytes)
         __builtin_memcpy(work->arg, arg, bytes);
+    if (t->index) {
+        made->index = t->index;
+        made->uses_index = true;
+        atomic_fetch_add_explicit(&t->index->uses, 1, memory_order_relaxed);
+    }
     far_pin_share(t, made);
     return true;
 }
@@ -370,6 +380,7 @@ void far_session_lose(far_session *s, int status) {
     if (s->lost)
         return;
     s->lost = FAR_ERR_FENCED;
+    atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state != FAR_TASK_FREE)
             s->tasks[i]->lost = status;

@@ -49,6 +49,8 @@ struct far_task {
     far_stats *stats;
     const char *label;
     uint32_t index_key;
+    far_index *index;                         /* that its operation works on; NULL: none */
+    bool uses_index;                          /* background work: the index is not closed before this task ends */
 
     far_wait_for waits_for;                   /* while waiting */
     uint64_t wake_at;                         /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */

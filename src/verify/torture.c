@@ -1,64 +1,22 @@
-#include "verify/torture.h"
+#include "verify/torturing.h"
 
-#include "fabric/sim/sim.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
-#include "runtime/random.h"
-#include "verify/history.h"
 #include "verify/verify.h"
-#include "workload/keyset.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_NAME "tortured"
 #define PROBLEMS_SHOWN 10
 #define SCAN_LIMIT_MAX 20
-#define TIME_LIMIT 1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
+#define TIME_LIMIT     1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
+#define CHURN_STEPS    6             /* of one who churns */
 
-typedef struct run run;
-
-typedef struct slot { /* an operation in flight */
-    far_op op;
-    size_t record; /* in the history */
-    bool busy;
-    uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX];
-    uint8_t *value;
-    run *owner;
-} slot;
-
-typedef struct client {
-    run *run;
-    unsigned number, node;
-    uint64_t left, written;
-    far_random random;
-    far_session *session;
-    far_sim_client *sim;
-    slot *slots;
-    uint64_t verbs_to_live; /* of its session; then it is declared dead while it works: a zombie */
-} client;
-
-typedef struct node {
-    far_pool *pool;
-    far_index *index;
-    uint64_t verbs_to_live; /* it is killed with this verb; 0 = survives */
-} node;
-
-struct run {
-    const far_torture *torture;
-    uint64_t seed;
-    far_random random;
-    far_keyset *keyset;
-    far_history *history;
-    far_sim_world *world;
-    int64_t stamp; /* of the last begin or end: a total order, because one thread runs everything */
-    unsigned node_count, client_count;
-    node *nodes;
-    client *clients;
-    uint64_t crashes, problems;
-    FILE *out;
-};
+typedef far_tortured run;
+typedef far_torture_slot slot;
+typedef far_torture_client client;
+typedef far_torture_node node;
 
 
 void far_torture_init(far_torture *torture) {
@@ -74,7 +32,7 @@ void far_torture_init(far_torture *torture) {
     torture->value_bytes[1] = 200;
     torture->tear = torture->reorder = torture->stall = torture->crash = true;
     torture->atomic_bytes = 64;
-    torture->masked_cas = torture->rdwc = torture->scans = true;
+    torture->masked_cas = torture->rdwc = torture->scans = torture->churn = true;
     torture->cache_bytes = 1 << 20;
     torture->pool_bytes = 16 << 20;
 }
@@ -87,20 +45,20 @@ static int64_t stamp(run *r) {
 }
 
 
-static void problem(run *r, const char *what) {
+void far_torture_problem(run *r, const char *what) {
     if (r->problems++ < PROBLEMS_SHOWN)
         fprintf(r->out, "seed %" PRIu64 ": %s\n", r->seed, what);
 }
 
 
 static int tell_problem(void *ctx, const char *what) {
-    problem(ctx, what);
+    far_torture_problem(ctx, what);
     return 0;
 }
 
 
-static bool is_dead(const client *c) {
-    return far_sim_killed(c->run->nodes[c->node].pool->fabric);
+bool far_torture_is_dead(const client *c) {
+    return far_sim_killed(c->node->pool->fabric);
 }
 
 
@@ -127,8 +85,8 @@ static size_t choose_key(client *c, uint8_t *key) {
 }
 
 
-/* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn value matches
- * no write. Half of them have the largest size: only values of one size are updated in place. */
+/* Every value written is another one, so that a read tells which write it saw. The body repeats the number: a torn
+ * value matches no write. Half of them have the largest size: only values of one size are updated in place. */
 static size_t make_value(client *c, uint8_t *value) {
     const uint64_t *bounds = c->run->torture->value_bytes;
     bool largest = far_random_chance(&c->random, 1, 2);
@@ -152,7 +110,7 @@ static void prepare(client *c, slot *s) {
     far_op *op = &s->op;
     memset(op, 0, sizeof(*op));
     op->kind = choose_kind(c);
-    op->index = r->nodes[c->node].index;
+    op->index = c->node->index;
     op->key = s->key;
     op->key_len = choose_key(c, s->key);
     op->value = s->value;
@@ -171,7 +129,8 @@ static void prepare(client *c, slot *s) {
         op->limit = far_random_below(&c->random, SCAN_LIMIT_MAX);
         op->each = record_pair;
         op->each_ctx = s;
-        s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit, stamp(r));
+        s->record = far_history_begin_scan(r->history, c->number, op->key, op->key_len, op->to, op->to_len, op->limit,
+                                           stamp(r));
         return;
     case FAR_OP_DELETE:
         break;
@@ -186,7 +145,7 @@ static void prepare(client *c, slot *s) {
 
 
 static void record_end(client *c, slot *s) {
-    if (is_dead(c))
+    if (far_torture_is_dead(c))
         return; /* whatever its code still says, nobody hears it: the operation was cut */
     const far_op *op = &s->op;
     bool has_value = op->kind == FAR_OP_GET && op->result == 0;
@@ -213,7 +172,8 @@ static void run_now(far_session *session, far_op *op) {
         op->result = far_delete(session, op->index, op->key, op->key_len);
         break;
     case FAR_OP_SCAN:
-        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each, op->each_ctx);
+        op->result = (int)far_scan(session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each,
+                                   op->each_ctx);
         break;
     }
 }
@@ -234,14 +194,20 @@ static void unexpected(client *c, const far_op *op) {
     default:
         snprintf(text, sizeof(text), "client %u: %s returned %d (%s)", c->number, far_op_name(op->kind), op->result,
                  far_strerror(op->result));
-        problem(c->run, text);
+        far_torture_problem(c->run, text);
     }
 }
 
 
+/* It may be time for another session. */
+static bool has_enough(client *c) {
+    return c->run->torture->churn && far_random_chance(&c->random, 1, 32);
+}
+
+
 /* Operations one after the other; false: the session is lost. */
-static bool work_sync(client *c) {
-    while (c->left) {
+bool far_torture_work(client *c) {
+    while (c->left && !has_enough(c)) {
         slot *s = &c->slots[0];
         c->left--;
         prepare(c, s);
@@ -304,21 +270,21 @@ static bool work_async(client *c) {
 static void client_main(void *arg) {
     client *c = arg;
     run *r = c->run;
-    while (c->left && !is_dead(c)) {
+    while (c->left && !far_torture_is_dead(c)) {
         far_session *session;
-        int err = far_session_open(r->nodes[c->node].pool, &session);
+        int err = far_session_open(c->node->pool, &session);
         if (err < 0) {
             char text[160];
             snprintf(text, sizeof(text), "client %u cannot open a session: %d (%s)", c->number, err, far_strerror(err));
-            if (!is_dead(c))
-                problem(r, text);
+            if (!far_torture_is_dead(c))
+                far_torture_problem(r, text);
             return;
         }
         c->session = session; /* from now on it can be declared dead */
         if (r->torture->depth > 1)
             work_async(c);
         else
-            work_sync(c);
+            far_torture_work(c);
         c->session = NULL;
         far_session_close(session);
     }
@@ -333,13 +299,16 @@ static void on_verb(void *ctx, const far_sim_posted *posted) {
         client *c = &r->clients[i];
         if (c->sim != posted->client)
             continue;
-        node *n = &r->nodes[c->node];
+        node *n = c->node;
         if (n->verbs_to_live && --n->verbs_to_live == 0 && !far_sim_killed(n->pool->fabric)) {
             r->crashes++;
             far_sim_kill(n->pool->fabric);
         } else if (c->verbs_to_live && --c->verbs_to_live == 0 && c->session && c->session->id) {
             r->crashes++;
-            far_sim_declare_dead(r->world, c->session->id, c->session->generation);
+            if (c->loses)
+                far_sim_lose(c->session->conn);
+            else
+                far_sim_declare_dead(r->world, c->session->id, c->session->generation);
         }
         return;
     }
@@ -354,8 +323,10 @@ static void plan_crashes(run *r) {
         if (i != survivor && far_random_chance(&r->random, 3, 4))
             r->nodes[i].verbs_to_live = 1 + far_random_below(&r->random, span);
     for (unsigned i = 0; t->stall && i < r->client_count; i++)
-        if (far_random_chance(&r->random, 1, 8))
+        if (far_random_chance(&r->random, 1, 6)) {
             r->clients[i].verbs_to_live = 1 + far_random_below(&r->random, span);
+            r->clients[i].loses = far_random_chance(&r->random, 1, 2);
+        }
 }
 
 
@@ -363,16 +334,16 @@ static void plan_crashes(run *r) {
 
 static int open_nodes(run *r) {
     const far_torture *t = r->torture;
-    char uri[256];
-    snprintf(uri, sizeof(uri),
-             "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64 ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture", r->seed,
-             t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes, t->masked_cas ? "on" : "off",
-             t->atomics_in_order ? "on" : "off");
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    options.rdwc = t->rdwc;
-    options.cache_bytes = t->cache_bytes;
+    snprintf(r->uri, sizeof(r->uri),
+             "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64
+             ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture",
+             r->seed, t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes,
+             t->masked_cas ? "on" : "off", t->atomics_in_order ? "on" : "off");
+    r->options = (far_pool_options)FAR_POOL_OPTIONS_INIT;
+    r->options.rdwc = t->rdwc;
+    r->options.cache_bytes = t->cache_bytes;
     for (unsigned i = 0; i < r->node_count; i++) {
-        int err = far_pool_open(uri, &options, &r->nodes[i].pool);
+        int err = far_pool_open(r->uri, &r->options, &r->nodes[i].pool);
         if (err)
             return err;
     }
@@ -390,9 +361,10 @@ static int open_index(run *r) {
         if (err)
             return err;
         if (i == 0)
-            err = far_index_create(session, INDEX_NAME, r->torture->kind, r->torture->options, &r->nodes[i].index);
+            err = far_index_create(session, FAR_TORTURED_INDEX, r->torture->kind, r->torture->options,
+                                   &r->nodes[i].index);
         else
-            err = far_index_open(session, INDEX_NAME, &r->nodes[i].index);
+            err = far_index_open(session, FAR_TORTURED_INDEX, &r->nodes[i].index);
         far_session_close(session);
         if (err)
             return err;
@@ -407,8 +379,9 @@ static int make_clients(run *r) {
         client *c = &r->clients[i];
         c->run = r;
         c->number = i;
-        c->node = i % r->node_count;
-        c->left = t->ops / r->client_count + (i < t->ops % r->client_count);
+        c->node = &r->nodes[i % r->node_count];
+        bool churns = i >= t->clients;
+        c->left = churns ? CHURN_STEPS : t->ops / t->clients + (i < t->ops % t->clients);
         far_random_seed(&c->random, far_random_next(&r->random));
         c->slots = calloc(t->depth, sizeof(*c->slots));
         for (unsigned k = 0; c->slots && k < t->depth; k++) {
@@ -417,7 +390,9 @@ static int make_clients(run *r) {
             if (!c->slots[k].value)
                 return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
         }
-        c->sim = c->slots ? far_sim_start(r->nodes[c->node].pool->fabric, "client", client_main, c) : NULL;
+        c->sim = c->slots ? far_sim_start(c->node->pool->fabric, churns ? "churner" : "client",
+                                          churns ? far_torture_churn : client_main, c)
+                          : NULL;
         if (!c->sim)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for the clients");
     }
@@ -454,21 +429,28 @@ static void read_all_keys(run *r, far_session *session, const node *n) {
         int result = far_get(session, n->index, key, key_len, value, sizeof(value), &length);
         far_history_end(r->history, record, result, result == 0 ? value : NULL, result == 0 ? length : 0, stamp(r));
         if (result < 0 && result != FAR_ERR_NOT_FOUND)
-            problem(r, "a survivor cannot read a key");
+            far_torture_problem(r, "a survivor cannot read a key");
     }
+}
+
+
+static void failed(run *r, const char *what) {
+    char text[320];
+    snprintf(text, sizeof(text), "%s: %s", what, far_last_error());
+    far_torture_problem(r, text);
 }
 
 
 static void check_pool(run *r, far_session *session, const node *n) {
     far_pool_usage usage;
     if (far_index_check(session, n->index, tell_problem, r) < 0)
-        problem(r, "the check of the index failed");
+        failed(r, "the check of the index failed");
     if (far_pool_check(session, 1, tell_problem, r) < 0)
-        problem(r, "the check of the pool failed");
+        failed(r, "the check of the pool failed");
     if (far_pool_check(session, 0, tell_problem, r) < 0 || far_pool_stat(session, &usage) < 0)
-        problem(r, "the second check of the pool failed");
+        failed(r, "the second check of the pool failed");
     else if (usage.leaked)
-        problem(r, "memory is lost after the sweep");
+        far_torture_problem(r, "memory is lost after the sweep");
 }
 
 
@@ -479,7 +461,7 @@ static void look_after(run *r) {
             continue;
         far_session *session;
         if (far_session_open(n->pool, &session) < 0) {
-            problem(r, far_last_error());
+            far_torture_problem(r, far_last_error());
             return;
         }
         read_all_keys(r, session, n);
@@ -494,7 +476,7 @@ static void look_after(run *r) {
 static void give_up(run *r, far_sim_result how) {
     char text[80];
     snprintf(text, sizeof(text), "the clients do not come to an end: %s", far_sim_result_name(how));
-    problem(r, text);
+    far_torture_problem(r, text);
     for (unsigned i = 0; i < r->node_count; i++)
         far_sim_kill(r->nodes[i].pool->fabric);
     far_sim_run(r->world);
@@ -508,7 +490,8 @@ static void judge(run *r, far_torture_result *result) {
     for (unsigned i = 0; far_sim_watch_error(r->world, i); i++)
         fprintf(r->out, "seed %" PRIu64 ": watch: %s\n", r->seed, far_sim_watch_error(r->world, i));
     if (violations || r->problems) {
-        fprintf(r->out, "seed %" PRIu64 ": %" PRIu64 " violations, %" PRIu64 " problems; the last verbs:\n", r->seed, violations, r->problems);
+        fprintf(r->out, "seed %" PRIu64 ": %" PRIu64 " violations, %" PRIu64 " problems; the last verbs:\n", r->seed,
+                violations, r->problems);
         far_sim_trace_dump(r->world, r->out);
     }
     result->violations += violations;
@@ -533,7 +516,11 @@ static unsigned fault_bits(const far_torture *t) {
 
 int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_result *result, FILE *out) {
     char error[256];
-    run r = {.torture = torture, .seed = seed, .out = out, .node_count = torture->compute_nodes, .client_count = torture->clients};
+    run r = {.torture = torture,
+             .seed = seed,
+             .out = out,
+             .node_count = torture->compute_nodes,
+             .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
     far_random_seed(&r.random, seed);
     r.nodes = calloc(r.node_count, sizeof(*r.nodes));
     r.clients = calloc(r.client_count, sizeof(*r.clients));

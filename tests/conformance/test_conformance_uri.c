@@ -92,6 +92,26 @@ static void malformed_uris_are_refused(void **state) {
         "local://64M",
         "local:64M#a",
         "local:64M/a",
+        "shm",
+        "shm:",
+        "shm:?size=64M",
+        "shm:relative?size=64M",
+        "shm:/",
+        "shm:/dev/shm/?size=64M",
+        "shm:/dev/shm/p?",
+        "shm:/dev/shm/p?size",
+        "shm:/dev/shm/p?size=",
+        "shm:/dev/shm/p?size=x",
+        "shm:/dev/shm/p?size=64MB",
+        "shm:/dev/shm/p?size=100000001",
+        "shm:/dev/shm/p?size=2T",
+        "shm:/dev/shm/p?size=64M&size=64M",
+        "shm:/dev/shm/p?size=64M&nodes=0",
+        "shm:/dev/shm/p?size=64M&nodes=257",
+        "shm:/dev/shm/p?size=64M&nodes=x",
+        "shm:/dev/shm/p?size=1M&nodes=256",
+        "shm:/dev/shm/p?colour=red",
+        "shm:/dev/shm/p?size=64M,nodes=2",
         "sim",
         "sim:seed",
         "sim:seed=",
@@ -153,7 +173,8 @@ static void a_very_long_uri_is_refused(void **state) {
 static void a_pool_without_room_is_refused(void **state) {
     (void)state;
     static const char *const small[] = {"local:0",  "local:0K", "local:0G", "local:1",    "local:4095",
-                                        "local:1K", "local:4K", "local:8K", "local:2x4K", "sim:seed=1,size=4K"};
+                                        "local:1K", "local:4K", "local:8K", "local:2x4K", "sim:seed=1,size=4K",
+                                        "shm:/dev/shm/farindex-small?size=0", "shm:/dev/shm/farindex-small?size=4K"};
     for (size_t i = 0; i < COUNT_OF(small); i++)
         assert_uri_is_refused(small[i], FAR_ERR_INVALID);
 }
@@ -177,7 +198,7 @@ static void the_message_quotes_what_is_wrong(void **state) {
 
 static void fabrics_that_are_not_in_this_build_are_unsupported(void **state) {
     (void)state;
-    static const char *const absent[] = {"shm:/dev/shm/pool?size=64M", "tcp://localhost:7000", "rdma://a:1,b:1"};
+    static const char *const absent[] = {"tcp://localhost:7000", "rdma://a:1,b:1"};
     for (size_t i = 0; i < COUNT_OF(absent); i++)
         assert_uri_is_refused(absent[i], FAR_ERR_UNSUPPORTED);
 }

@@ -7,7 +7,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -227,22 +226,6 @@ static void a_fence_costs_a_round_trip(void **state) {
 }
 
 
-static void the_simulator_does_a_million_verbs_per_second(void **state) {
-    (void)state;
-    struct timespec from, to;
-    load shape = {.kind = FAR_READ, .length = 64, .depth = 2};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
-    uint64_t rate = throughput("nic=cx6,memory_nodes=2", 2, 16, shape, 100000000);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
-    double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
-    double verbs = (double)rate / 1000 * 100000;
-    print_message("simulator: %.2f million verbs per second of real time\n", verbs / seconds / 1e6);
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(verbs / seconds > 1e6);
-#endif
-}
-
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unloaded_round_trips_of_cx6_are_exact),
@@ -254,7 +237,6 @@ int main(void) {
         cmocka_unit_test(large_verbs_reach_the_bandwidth),
         cmocka_unit_test(a_session_has_16_reads_outstanding),
         cmocka_unit_test(a_fence_costs_a_round_trip),
-        cmocka_unit_test(the_simulator_does_a_million_verbs_per_second),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,6 +126,12 @@ static void memory_reused_after_the_pin_must_not_be_touched(void **state) {
     assert_int_equal(errors_of(&s, read_all(), FAR_VERB_UNPROVEN, old_pin, KEY), 0);
     assert_int_equal(errors_of(&s, cas_one(), FAR_VERB_UNPROVEN, old_pin, KEY), 1);
     assert_int_equal(errors_of(&s, write_one(), FAR_VERB_UNPROVEN, old_pin, KEY), 1);
+    s.watch->retired(s.r.fabric, AT, SIZE); /* at the end of its next life, and when its slab is gone, it is still another's */
+    assert_int_equal(errors_of(&s, read_all(), 0, old_pin, KEY), 1);
+    assert_int_equal(errors_of(&s, read_all(), 0, new_pin, KEY), 0);
+    s.watch->released(s.r.fabric, AT, SIZE);
+    assert_int_equal(errors_of(&s, read_all(), 0, new_pin, KEY), 1);
+    assert_int_equal(errors_of(&s, read_all(), 0, s.watch->clock(s.r.fabric), KEY), 0);
     /* Freed at once by whoever allocated it, and used again: never seen by others. */
     uint64_t pin = s.watch->clock(s.r.fabric);
     s.watch->allocated(s.r.fabric, AT + 0x1000, SIZE, KEY, false);

@@ -150,7 +150,7 @@ static int may_free(far_task *t, void *arg) {
 
 
 static int free_it(far_task *t, void *arg) {
-    return far_client_free(t, *(unsigned *)arg);
+    return far_client_free(t, *(unsigned *)arg, FAR_ANY_GENERATION);
 }
 
 

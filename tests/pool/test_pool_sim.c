@@ -180,7 +180,7 @@ static int bury_all(far_task *t, void *ctx, unsigned id, const far_client *clien
 static int free_all(far_task *t, void *ctx, unsigned id, const far_client *client) {
     (void)ctx;
     if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
-        assert_int_equal(far_client_free(t, id), 1);
+        assert_int_equal(far_client_free(t, id, FAR_ANY_GENERATION), 1);
     return 0;
 }
 

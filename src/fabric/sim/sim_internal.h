@@ -22,7 +22,8 @@ typedef struct sim_rule sim_rule;
 
 /* What the watch knows of 16 bytes, or of 64 KiB of which it knows the same. */
 typedef struct sim_granule {
-    uint64_t retired; /* the clock when the previous life ended */
+    uint64_t retired; /* the clock when its last life ended, by being retired */
+    uint64_t reused;  /* `retired` when the present life began: older pins must not touch it */
     uint32_t index_key;
     uint8_t state;
     bool stable;

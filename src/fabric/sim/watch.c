@@ -26,6 +26,7 @@ static void change_granule(sim_granule *granule, const change *change) {
     switch (change->kind) {
     case SET_LIVE:
         granule->state = LIVE;
+        granule->reused = granule->retired;
         granule->index_key = change->index_key;
         granule->stable = change->stable;
         return;
@@ -38,7 +39,7 @@ static void change_granule(sim_granule *granule, const change *change) {
         granule->stable = change->stable;
         return;
     case SET_UNMANAGED:
-        *granule = (sim_granule){0};
+        *granule = (sim_granule){.retired = granule->retired, .reused = granule->retired};
         return;
     }
 }
@@ -46,10 +47,6 @@ static void change_granule(sim_granule *granule, const change *change) {
 
 static void change_chunk(sim_chunk *chunk, uint32_t first, uint32_t end, const change *change) {
     bool whole = first == 0 && end == GRANULES;
-    if (whole && change->kind == SET_UNMANAGED) {
-        free(chunk->each);
-        chunk->each = NULL;
-    }
     if (whole && !chunk->each) {
         change_granule(&chunk->all, change);
         return;
@@ -150,7 +147,7 @@ const far_watch_ops sim_watch_ops = {
 
 /* What is wrong with the verb at this granule, or NULL. */
 static const char *fault_of(const sim_verb *verb, const sim_granule *granule) {
-    bool is_free = granule->state == FREE, reused = granule->state == LIVE && verb->pin_clock < granule->retired;
+    bool is_free = granule->state == FREE, reused = !is_free && verb->pin_clock < granule->reused;
     if (!is_free && !reused)
         return NULL;
     if (verb->verb.flags & FAR_VERB_SYSTEM)

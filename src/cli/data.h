@@ -1,0 +1,65 @@
+/* The commands on a pool that outlives the process, inside: opening it (pool.c), keys and values as text (format.c), pairs one by one
+ * (data.c), many of them (dump.c, load.c), indexes and clients (manage.c). */
+#ifndef FAR_CLI_DATA_H
+#define FAR_CLI_DATA_H
+
+#include "cli/cli.h"
+
+#include <stddef.h>
+
+/* ---- The pool ---- */
+
+typedef struct cli_pool {
+    const char *uri; /* --pool, or FARINDEX_POOL */
+    uint64_t cache;
+    bool json;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} cli_pool;
+
+/* clang-format off */
+#define CLI_POOL_OPTIONS(p)                                                                                    \
+    {"pool", CLI_TEXT, &(p)->uri, "URI", "the pool (default: the environment variable FARINDEX_POOL)"},        \
+    {"cache", CLI_BYTES, &(p)->cache, "SIZE", "cache of this process (default: 64M)"},                         \
+    {"json", CLI_FLAG, &(p)->json, NULL, "the result as JSON"}
+#define CLI_OPTIONS_END {NULL, CLI_FLAG, NULL, NULL, NULL}
+/* clang-format on */
+
+/* Opens the pool, a session, and the index if a name is given. 0, or what to exit with (told). */
+int cli_pool_open(const char *command, cli_pool *p, const char *index);
+int cli_pool_close(cli_pool *p, int status); /* flushes stdout; returns status, or CLI_FAILED if that failed */
+int cli_pool_failed(void);                   /* tells far_last_error; CLI_FAILED */
+
+/* Parses; the count of operands must be within min..max. 0; else exit with *status. */
+int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min, int max, int *count,
+                 int *status);
+
+/* ---- Bytes as text ---- */
+
+typedef struct cli_bytes { /* grows */
+    uint8_t *bytes;
+    size_t length, room;
+} cli_bytes;
+
+void cli_bytes_add(cli_bytes *to, const void *bytes, size_t count); /* ends the process when there is no memory */
+void cli_bytes_free(cli_bytes *bytes);
+
+const char *cli_parse_hex(const char *text, size_t length, cli_bytes *to); /* NULL, or what is wrong */
+void cli_print_hex(FILE *file, const void *bytes, size_t count);
+void cli_print_escaped(FILE *file, const void *bytes, size_t count); /* as in a line: \t, \n, \\ and \xHH */
+void cli_json_bytes(FILE *file, const void *bytes, size_t count);    /* each byte is the character of that number */
+
+/* A line (without its newline) is key TAB value, escaped. NULL, or what is wrong. */
+const char *cli_parse_line(const char *line, size_t length, cli_bytes *key, cli_bytes *value);
+void cli_print_line(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
+
+/* The binary format: u32 klen, u32 vlen (little-endian), key, value. 1: a pair; 0: the end; -1: *wrong says what is wrong. */
+#define CLI_PAIR_MAX (1u << 20) /* more in a key or value cannot be meant */
+int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **wrong);
+void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
+
+typedef enum { CLI_LINES, CLI_BINARY } cli_format;
+int cli_parse_format(const char *command, const char *text, cli_format *format); /* 0, or CLI_USAGE (told) */
+
+#endif

@@ -1,0 +1,87 @@
+/* farindex dump: all pairs of an index, to a file or to stdout. */
+#include "cli/data.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PROGRESS_EVERY 10000
+
+typedef struct dumping {
+    FILE *file;
+    cli_format format;
+    uint64_t pairs;
+} dumping;
+
+
+static int write_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    dumping *d = ctx;
+    if (d->format == CLI_BINARY)
+        cli_print_binary(d->file, key, key_len, value, value_len);
+    else
+        cli_print_line(d->file, key, key_len, value, value_len);
+    if (++d->pairs % PROGRESS_EVERY == 0)
+        cli_progress("dump: %" PRIu64 " pairs", d->pairs);
+    return ferror(d->file);
+}
+
+
+static int dump(cli_pool *p, dumping *d) {
+    int64_t pairs = far_scan(p->session, p->index, NULL, 0, NULL, 0, 0, write_pair, d);
+    cli_progress_end();
+    if (pairs < 0)
+        return cli_pool_failed();
+    return fflush(d->file) == 0 && !ferror(d->file) ? 0 : cli_failed("the dump could not be written: %s", strerror(errno));
+}
+
+
+/* A file gets its name when it is whole: a dump that fails never takes the place of an older one. */
+static int dump_to_file(cli_pool *p, dumping *d, const char *name) {
+    struct stat status;
+    char made[4096];
+    bool plain = stat(name, &status) < 0 || S_ISREG(status.st_mode);
+    int length = snprintf(made, sizeof(made), plain ? "%s.partial" : "%s", name);
+    if (length >= (int)sizeof(made))
+        return cli_failed("'%s': the name is too long", name);
+    d->file = fopen(made, "w");
+    if (!d->file)
+        return cli_failed("'%s' cannot be written: %s", made, strerror(errno));
+    int err = dump(p, d);
+    if (fclose(d->file) != 0 && !err)
+        err = cli_failed("'%s' cannot be written: %s", made, strerror(errno));
+    if (plain && !err && rename(made, name) < 0)
+        err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
+    if (plain && err)
+        unlink(made);
+    return err;
+}
+
+
+int cli_dump(int argc, char **argv) {
+    cli_pool p = {0};
+    dumping d = {.file = stdout};
+    const char *format = NULL;
+    const cli_option options[] = {
+        CLI_POOL_OPTIONS(&p),
+        {"format", CLI_TEXT, &format, "lines|binary", "how pairs are written (default: lines)"},
+        CLI_OPTIONS_END,
+    };
+    int count, status;
+    if (cli_operands(argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
+                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, value.\n"
+                     "Beside live clients: a key that is there throughout is written once, one that comes or goes at most once.\n",
+                     1, 2, &count, &status))
+        return status;
+    if ((status = cli_parse_format("dump", format, &d.format)) != 0 || (status = cli_pool_open("dump", &p, argv[0])) != 0)
+        return status;
+    bool to_file = count == 2 && strcmp(argv[1], "-") != 0;
+    status = to_file ? dump_to_file(&p, &d, argv[1]) : dump(&p, &d);
+    if (!status && to_file && p.json)
+        printf("{\"pairs\":%" PRIu64 "}\n", d.pairs);
+    else if (!status && to_file)
+        printf("dump: %" PRIu64 " pairs\n", d.pairs);
+    return cli_pool_close(&p, status);
+}

@@ -1,0 +1,356 @@
+/* farindex load: many pairs into an index. One thread reads; the pairs of a key all go to the same loader, in the order of the input, so
+ * that the last one wins. */
+#include "cli/data.h"
+#include "runtime/op.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define CHUNK_BYTES (256u << 10)
+#define QUEUE_MAX 4 /* chunks that wait for a loader */
+#define THREADS_MAX 256
+#define PROGRESS_EVERY 10000
+
+typedef struct entry { /* before each pair in a chunk */
+    uint64_t place;    /* line, or number of the pair */
+    uint64_t hash;
+    uint32_t key_len, value_len;
+} entry;
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, room;
+    uint8_t bytes[];
+} chunk;
+
+typedef struct loading loading;
+
+typedef struct loader {
+    loading *all;
+    pthread_t thread;
+    far_session *session;
+    chunk *filling;          /* the reader's */
+    chunk *first, *last;     /* ready; under the lock, as the rest */
+    unsigned waiting;
+    bool closed;             /* no more will come */
+} loader;
+
+struct loading {
+    cli_pool *pool;
+    cli_format format;
+    uint64_t threads, depth;
+    FILE *file;
+    loader *loaders;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t pairs;     /* loaded */
+    uint64_t bad_place; /* of the first pair that was refused; 0: none */
+    char wrong[256];
+};
+
+
+/* ---- The loaders ---- */
+
+static void refuse(loading *l, uint64_t place, const char *what) {
+    pthread_mutex_lock(&l->lock);
+    if (!l->bad_place || place < l->bad_place) {
+        l->bad_place = place;
+        snprintf(l->wrong, sizeof(l->wrong), "%s", what);
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+
+static chunk *next_chunk(loader *own) {
+    loading *l = own->all;
+    pthread_mutex_lock(&l->lock);
+    while (!own->first && !own->closed)
+        pthread_cond_wait(&l->changed, &l->lock);
+    chunk *got = own->first;
+    if (got) {
+        own->first = got->next;
+        own->waiting--;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return got;
+}
+
+
+typedef struct flight { /* operations of one loader */
+    far_op ops[FAR_OPS_MAX];
+    const entry *entries[FAR_OPS_MAX];
+    unsigned idle[FAR_OPS_MAX], idle_count;
+    uint64_t done;
+} flight;
+
+
+static void land(loader *own, flight *f, unsigned wait_for) {
+    far_op *done[FAR_OPS_MAX];
+    int count = far_reap(own->session, done, FAR_OPS_MAX, wait_for);
+    if (count < 0) {
+        refuse(own->all, UINT64_MAX, far_last_error());
+        f->idle_count = (unsigned)own->all->depth;
+    }
+    for (int i = 0; i < count; i++) {
+        unsigned number = (unsigned)(done[i] - f->ops);
+        const entry *e = f->entries[number];
+        if (done[i]->result == 0) {
+            f->done++;
+        } else {
+            char what[256];
+            const char *words = far_strerror(done[i]->result);
+            snprintf(what, sizeof(what), "%s (a key of %u bytes, a value of %u)", words, e->key_len, e->value_len);
+            refuse(own->all, e->place, what);
+        }
+        f->entries[number] = NULL;
+        f->idle[f->idle_count++] = number;
+    }
+}
+
+
+/* Operations in flight have no order: the next one of the same key waits. */
+static bool is_in_flight(const loader *own, const flight *f, uint64_t hash) {
+    for (unsigned i = 0; i < own->all->depth; i++)
+        if (f->entries[i] && f->entries[i]->hash == hash)
+            return true;
+    return false;
+}
+
+
+static void load_chunk(loader *own, flight *f, const chunk *c) {
+    unsigned depth = (unsigned)own->all->depth;
+    for (size_t at = 0; at < c->used;) {
+        const entry *e = (const entry *)(c->bytes + at);
+        const uint8_t *key = c->bytes + at + sizeof(*e);
+        while (f->idle_count == 0 || is_in_flight(own, f, e->hash))
+            land(own, f, 1);
+        unsigned number = f->idle[--f->idle_count];
+        far_op *op = &f->ops[number];
+        *op = (far_op){.kind = FAR_OP_PUT, .index = own->all->pool->index, .key = key, .key_len = e->key_len,
+                       .value = (void *)(key + e->key_len), .value_len = e->value_len};
+        f->entries[number] = e;
+        if (far_submit(own->session, &op, 1) != 1) {
+            refuse(own->all, e->place, far_last_error());
+            f->entries[number] = NULL;
+            f->idle[f->idle_count++] = number;
+            break;
+        }
+        at += sizeof(*e) + (e->key_len + e->value_len + 7) / 8 * 8;
+    }
+    while (f->idle_count < depth) /* the chunk goes */
+        land(own, f, depth - f->idle_count);
+}
+
+
+static void *be_loader(void *arg) {
+    loader *own = arg;
+    loading *l = own->all;
+    flight *f = calloc(1, sizeof(*f));
+    if (!f)
+        exit(cli_failed("no memory for a loader"));
+    for (unsigned i = 0; i < l->depth; i++)
+        f->idle[f->idle_count++] = i;
+    for (chunk *c; (c = next_chunk(own)) != NULL; free(c)) {
+        load_chunk(own, f, c);
+        pthread_mutex_lock(&l->lock);
+        l->pairs += f->done;
+        pthread_mutex_unlock(&l->lock);
+        f->done = 0;
+    }
+    free(f);
+    return NULL;
+}
+
+
+/* ---- The reader ---- */
+
+/* False: somebody was refused, it is no use to go on. */
+static bool hand_over(loader *to) {
+    loading *l = to->all;
+    chunk *c = to->filling;
+    to->filling = NULL;
+    pthread_mutex_lock(&l->lock);
+    while (to->waiting >= QUEUE_MAX)
+        pthread_cond_wait(&l->changed, &l->lock);
+    if (c) {
+        if (to->first)
+            to->last->next = c;
+        else
+            to->first = c;
+        to->last = c;
+        to->waiting++;
+    }
+    bool goes_on = !l->bad_place;
+    uint64_t pairs = l->pairs;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    cli_progress("load: %" PRIu64 " pairs", pairs);
+    return goes_on;
+}
+
+
+static chunk *new_chunk(size_t at_least) {
+    size_t room = at_least > CHUNK_BYTES ? at_least : CHUNK_BYTES;
+    chunk *c = malloc(sizeof(*c) + room);
+    if (!c)
+        exit(cli_failed("no memory for %zu bytes", room));
+    c->next = NULL;
+    c->used = 0;
+    c->room = room;
+    return c;
+}
+
+
+static bool add_pair(loading *l, uint64_t place, const cli_bytes *key, const cli_bytes *value) {
+    entry e = {place, XXH3_64bits(key->bytes, key->length), (uint32_t)key->length, (uint32_t)value->length};
+    size_t payload = (key->length + value->length + 7) / 8 * 8;
+    loader *to = &l->loaders[(e.hash >> 32) % l->threads];
+    if (to->filling && to->filling->room - to->filling->used < sizeof(e) + payload && !hand_over(to))
+        return false;
+    if (!to->filling)
+        to->filling = new_chunk(sizeof(e) + payload);
+    uint8_t *at = to->filling->bytes + to->filling->used;
+    memcpy(at, &e, sizeof(e));
+    memcpy(at + sizeof(e), key->bytes, key->length);
+    if (value->length)
+        memcpy(at + sizeof(e) + key->length, value->bytes, value->length);
+    to->filling->used += sizeof(e) + payload;
+    return true;
+}
+
+
+static void read_lines(loading *l) {
+    cli_bytes key = {0}, value = {0};
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    for (uint64_t number = 1; (length = getline(&line, &room, l->file)) >= 0; number++) {
+        if (length > 0 && line[length - 1] == '\n')
+            length--;
+        const char *wrong = cli_parse_line(line, (size_t)length, &key, &value);
+        if (wrong)
+            refuse(l, number, wrong);
+        if (wrong || !add_pair(l, number, &key, &value))
+            break;
+    }
+    free(line);
+    cli_bytes_free(&key);
+    cli_bytes_free(&value);
+}
+
+
+static void read_binary(loading *l) {
+    cli_bytes key = {0}, value = {0};
+    const char *wrong = NULL;
+    int got;
+    for (uint64_t number = 1; (got = cli_read_binary(l->file, &key, &value, &wrong)) != 0; number++) {
+        if (got < 0)
+            refuse(l, number, wrong);
+        if (got < 0 || !add_pair(l, number, &key, &value))
+            break;
+    }
+    cli_bytes_free(&key);
+    cli_bytes_free(&value);
+}
+
+
+/* ---- All together ---- */
+
+static int start_loaders(loading *l) {
+    l->loaders = calloc(l->threads, sizeof(*l->loaders));
+    if (!l->loaders)
+        return cli_failed("no memory for %" PRIu64 " threads", l->threads);
+    for (uint64_t i = 0; i < l->threads; i++) {
+        l->loaders[i].all = l;
+        if (far_session_open(l->pool->pool, &l->loaders[i].session) < 0)
+            return cli_pool_failed();
+    }
+    for (uint64_t i = 0; i < l->threads; i++)
+        if (pthread_create(&l->loaders[i].thread, NULL, be_loader, &l->loaders[i]) != 0)
+            exit(cli_failed("only %" PRIu64 " of %" PRIu64 " threads could be started", i, l->threads));
+    return 0;
+}
+
+
+/* What was read is loaded, also before a bad line. */
+static void end_loaders(loading *l) {
+    for (uint64_t i = 0; i < l->threads; i++)
+        hand_over(&l->loaders[i]);
+    pthread_mutex_lock(&l->lock);
+    for (uint64_t i = 0; i < l->threads; i++)
+        l->loaders[i].closed = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (uint64_t i = 0; i < l->threads; i++)
+        pthread_join(l->loaders[i].thread, NULL);
+    cli_progress_end();
+}
+
+
+static int load(loading *l) {
+    int status = start_loaders(l);
+    if (!status) {
+        if (l->format == CLI_BINARY)
+            read_binary(l);
+        else
+            read_lines(l);
+        bool unreadable = ferror(l->file);
+        end_loaders(l);
+        if (l->bad_place == UINT64_MAX)
+            status = cli_failed("%s", l->wrong);
+        else if (l->bad_place)
+            status = cli_failed("%s %" PRIu64 ": %s", l->format == CLI_BINARY ? "pair" : "line", l->bad_place, l->wrong);
+        else if (unreadable)
+            status = cli_failed("the input cannot be read");
+        if (l->pool->json)
+            printf("{\"pairs\":%" PRIu64 "}\n", l->pairs);
+        else
+            printf("load: %" PRIu64 " pairs\n", l->pairs);
+    }
+    for (uint64_t i = 0; l->loaders && i < l->threads; i++)
+        far_session_close(l->loaders[i].session);
+    free(l->loaders);
+    return status;
+}
+
+
+int cli_load(int argc, char **argv) {
+    cli_pool p = {0};
+    loading l = {.pool = &p, .threads = 1, .depth = 16, .file = stdin};
+    const char *format = NULL;
+    const cli_option options[] = {
+        CLI_POOL_OPTIONS(&p),
+        {"format", CLI_TEXT, &format, "lines|binary", "how pairs are written (default: lines)"},
+        {"threads", CLI_NUMBER, &l.threads, "N", "that load at once (default: 1)"},
+        {"depth", CLI_NUMBER, &l.depth, "N", "operations in flight per thread (default: 16)"},
+        CLI_OPTIONS_END,
+    };
+    int count, status;
+    if (cli_operands(argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N]", options,
+                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, value.\n"
+                     "Each pair is put; of several with one key the last wins. It stops at the first bad line; what came before is loaded.\n",
+                     1, 2, &count, &status))
+        return status;
+    if ((status = cli_parse_format("load", format, &l.format)) != 0)
+        return status;
+    if (l.threads < 1 || l.threads > THREADS_MAX)
+        return cli_wrong_usage("load", "--threads: must be within 1..%d", THREADS_MAX);
+    if (l.depth < 1 || l.depth > FAR_OPS_MAX)
+        return cli_wrong_usage("load", "--depth: must be within 1..%d", FAR_OPS_MAX);
+    if (count == 2 && strcmp(argv[1], "-") != 0 && !(l.file = fopen(argv[1], "re")))
+        return cli_failed("'%s' cannot be read: %s", argv[1], strerror(errno));
+    if ((status = cli_pool_open("load", &p, argv[0])) == 0) {
+        pthread_mutex_init(&l.lock, NULL);
+        pthread_cond_init(&l.changed, NULL);
+        status = cli_pool_close(&p, load(&l));
+    }
+    if (l.file != stdin)
+        fclose(l.file);
+    return status;
+}

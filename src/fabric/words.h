@@ -1,0 +1,106 @@
+/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, never memcpy. Loads
+ * and read-modify-writes are seq_cst, stores release in rising order, and a full fence stands after every WRITE, because a store buffer
+ * would let a later READ overtake it and hide a finished WRITE. Words are lock-free, so all this holds between processes too. */
+#ifndef FAR_FABRIC_WORDS_H
+#define FAR_FABRIC_WORDS_H
+
+#include "fabric/fabric.h"
+#include "runtime/sanitizer.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define FAR_LINE_WORDS 8
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(_Atomic uint64_t) == 8, "atomics of one word work between processes");
+
+typedef uint64_t far_word_pair __attribute__((vector_size(16)));
+
+
+static inline void far_words_fence(atomic_uint *fence_word) {
+#if FAR_TSAN
+    atomic_fetch_add_explicit(fence_word, 1, memory_order_seq_cst); /* the thread sanitizer knows no fences */
+#else
+    (void)fence_word;
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+
+static inline void far_words_store(_Atomic uint64_t *to, const char *from) {
+    uint64_t word;
+    memcpy(&word, from, 8);
+    atomic_store_explicit(to, word, memory_order_release);
+}
+
+
+static inline void far_words_load_pair(const _Atomic uint64_t *from, char *to) {
+    uint64_t first = atomic_load_explicit(from, memory_order_seq_cst);
+    uint64_t second = atomic_load_explicit(from + 1, memory_order_seq_cst);
+    far_word_pair pair = {first, second};
+    memcpy(to, &pair, 16);
+}
+
+
+/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next READ. */
+static inline void far_words_read(const _Atomic uint64_t *from, char *to, size_t words) {
+    const _Atomic uint64_t *end = from + words;
+    for (; end - from >= FAR_LINE_WORDS; from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS)
+#pragma GCC unroll 4
+        for (int i = 0; i < FAR_LINE_WORDS; i += 2)
+            far_words_load_pair(from + i, to + 8 * i);
+    for (; from < end; from++, to += 8) {
+        uint64_t word = atomic_load_explicit(from, memory_order_seq_cst);
+        memcpy(to, &word, 8);
+    }
+}
+
+
+static inline void far_words_write(_Atomic uint64_t *to, const char *from, size_t words) {
+    for (; words >= FAR_LINE_WORDS; words -= FAR_LINE_WORDS, to += FAR_LINE_WORDS, from += 8 * FAR_LINE_WORDS)
+#pragma GCC unroll 8
+        for (int i = 0; i < FAR_LINE_WORDS; i++)
+            far_words_store(to + i, from + 8 * i);
+    for (; words; words--, to++, from += 8)
+        far_words_store(to, from);
+}
+
+
+static inline uint64_t far_words_masked_cas(_Atomic uint64_t *word, const far_verb *verb) {
+    uint64_t old = atomic_load_explicit(word, memory_order_seq_cst);
+    while (((old ^ verb->compare) & verb->compare_mask) == 0) {
+        uint64_t new = (old & ~verb->swap_mask) | (verb->swap & verb->swap_mask);
+        if (atomic_compare_exchange_weak_explicit(word, &old, new, memory_order_seq_cst, memory_order_seq_cst))
+            break;
+    }
+    return old;
+}
+
+
+/* Runs a verb on the words of a memory node that begin at `word`. */
+static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_uint *fence_word) {
+    uint64_t old;
+    if (verb->kind == FAR_READ) {
+        far_words_read(word, verb->local, verb->length / 8);
+        return;
+    }
+    switch (verb->kind) {
+    case FAR_WRITE:
+        far_words_write(word, verb->local, verb->length / 8);
+        far_words_fence(fence_word);
+        return;
+    case FAR_CAS:
+        old = verb->compare;
+        atomic_compare_exchange_strong_explicit(word, &old, verb->swap, memory_order_seq_cst, memory_order_seq_cst);
+        break;
+    case FAR_FAA:
+        old = atomic_fetch_add_explicit(word, verb->swap, memory_order_seq_cst);
+        break;
+    default:
+        old = far_words_masked_cas(word, verb);
+        break;
+    }
+    memcpy(verb->local, &old, 8);
+}
+
+#endif

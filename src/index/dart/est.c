@@ -1,0 +1,190 @@
+/* The skip table as a whole: create, open, close, and what happens once per epoch. */
+#include "index/dart/est.h"
+#include "pool/epoch.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+/* Length 1 would save nothing: a slot of the root costs the same round trip as the table. */
+static const dart_list first_list = {
+    .generation = 1,
+    .lookup_count = 7,
+    .active_count = 7,
+    .lookup = {2, 4, 8, 16, 32, 64, 128},
+    .active = {2, 4, 8, 16, 32, 64, 128},
+};
+
+
+int dart_est_create(far_task *t, far_index *index, dart_super *super) {
+    unsigned nodes = far_task_fabric(t)->nodes, bits = (unsigned)index->options[DART_OPTION_DIRECTORY_BITS];
+    unsigned stripes = nodes < DART_STRIPES_MAX ? nodes : DART_STRIPES_MAX;
+    far_object object;
+    int err;
+    if (!index->options[DART_OPTION_EST])
+        return 0;
+    if (stripes > 1u << bits)
+        stripes = 1u << bits;
+    for (unsigned i = 0; i < stripes; i++) {
+        uint64_t bytes = ((1ull << bits) + stripes - 1) / stripes * 8;
+        if ((err = far_alloc(t, index, DART_TYPE_EST_DIRECTORY, bytes, i, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+            return err;
+        super->directory[i] = object.addr;
+    }
+    if ((err = far_alloc(t, index, DART_TYPE_LIST, sizeof(dart_list), 0, 0, &object)) < 0)
+        return err;
+    super->directory_bits = bits;
+    super->list = dart_list_word(first_list.generation, object.addr);
+    far_write(t, object.addr, &first_list, sizeof(first_list));
+    return far_wait(t);
+}
+
+
+/* ---- The list ---- */
+
+static bool is_rising(const uint8_t *lengths, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (lengths[i] == 0 || (i > 0 && lengths[i] <= lengths[i - 1]))
+            return false;
+    return true;
+}
+
+
+static bool list_is_sound(const dart_list *list) {
+    return list->lookup_count <= DART_LIST_MAX && list->active_count <= DART_LIST_MAX && is_rising(list->lookup, list->lookup_count) &&
+           is_rising(list->active, list->active_count);
+}
+
+
+/* Old lists stay until close: an operation may be using one, and there are few. */
+static int install(dart_est *est, const dart_list *list, uint64_t word) {
+    dart_local_list *local = calloc(1, sizeof(*local));
+    if (!local)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list");
+    far_spin_lock(&est->list_lock);
+    dart_local_list *old = atomic_load_explicit(&est->list, memory_order_relaxed);
+    bool newer = !old || list->generation > old->list.generation;
+    if (newer) {
+        local->list = *list;
+        local->word = word;
+        local->next = old;
+        atomic_store_explicit(&est->list, local, memory_order_release);
+    }
+    far_spin_unlock(&est->list_lock);
+    if (!newer)
+        free(local);
+    for (unsigned i = 0; newer && old && i < DART_CLASSES; i++)
+        dart_class_reset(&est->classes[i]);
+    return 0;
+}
+
+
+int dart_est_read_list(far_task *t, far_index *index) {
+    dart_est *est = dart_est_of(index);
+    dart_local_list *old = atomic_load_explicit(&est->list, memory_order_acquire);
+    uint64_t word;
+    dart_list list;
+    int err = far_read_word(t, est->super + offsetof(dart_super, list), &word);
+    if (err < 0 || (old && old->word == word))
+        return err;
+    far_read(t, dart_word_addr(word), &list, sizeof(list));
+    if ((err = far_wait(t)) < 0)
+        return err;
+    if (!list_is_sound(&list))
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': its list of prefix lengths is broken", index->name);
+    return install(est, &list, word);
+}
+
+
+/* ---- Open and close ---- */
+
+static int open_caches(far_task *t, far_index *index, dart_est *est) {
+    struct far_budget *budget = far_task_pool(t)->budget;
+    unsigned words = 1u << est->bits;
+    uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
+    int err = dart_cache_open(&est->directory, budget, "dart directory", (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS);
+    if (err >= 0)
+        err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express);
+    est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
+    est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
+    return err >= 0 && (!est->emptied || !est->adjust.cursor) ? far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index") : err;
+}
+
+
+int dart_est_open(far_task *t, far_index *index) {
+    dart_index *dart = dart_of(index);
+    const dart_super *super = &dart->super;
+    if (super->directory[0] == 0)
+        return 0;
+    dart_est *est = dart->est = calloc(1, sizeof(*est));
+    if (!est)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    while (est->stripes < DART_STRIPES_MAX && super->directory[est->stripes]) {
+        est->stripe[est->stripes] = super->directory[est->stripes];
+        est->stripes++;
+    }
+    est->bits = super->directory_bits;
+    est->seed = super->hash_seed;
+    est->super = index->descriptor;
+    est->width = (unsigned)index->options[DART_OPTION_PROBE_WIDTH];
+    est->update = index->options[DART_OPTION_EST_UPDATE];
+    est->adjusting = index->options[DART_OPTION_ADJUST];
+    est->one_fingerprint = index->options[DART_OPTION_ONE_FINGERPRINT];
+    int err = est->bits > 16 || est->width == 0 || est->width > DART_EST_WIDTH_MAX
+                  ? far_fail(FAR_ERR_CORRUPT, "index '%s': its skip table is broken", index->name)
+                  : open_caches(t, index, est);
+    if (err >= 0)
+        err = dart_est_read_list(t, index);
+    if (err < 0)
+        dart_est_close(index);
+    return err < 0 ? err : 0;
+}
+
+
+void dart_est_close(far_index *index) {
+    dart_est *est = dart_est_of(index);
+    if (!est)
+        return;
+    dart_cache_close(&est->directory);
+    dart_cache_close(&est->express);
+    for (dart_local_list *list = atomic_load_explicit(&est->list, memory_order_relaxed), *next; list; list = next) {
+        next = list->next;
+        free(list);
+    }
+    free((void *)est->emptied);
+    free(est->adjust.cursor);
+    free(est);
+    dart_of(index)->est = NULL;
+}
+
+
+size_t dart_est_cache_bytes(far_index *index) {
+    dart_est *est = dart_est_of(index);
+    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) : 0;
+}
+
+
+/* ---- Hooks ---- */
+
+/* Before anything is pinned at the new epoch this handle has the newest list: the adjuster counts on that. */
+int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
+    dart_est *est = dart_est_of(index);
+    if (!est)
+        return 0;
+    uint64_t before = atomic_exchange_explicit(&est->epoch, epoch, memory_order_relaxed);
+    dart_cache_age(&est->directory, &est->express, before, epoch);
+    return dart_est_read_list(t, index);
+}
+
+
+int dart_est_idle_hook(far_task *t, far_index *index) {
+    const dart_est *est = dart_est_of(index);
+    if (!est)
+        return 0;
+    int more = dart_est_tidy(t, index), next = 0;
+    if (more >= 0 && (next = dart_est_build_once(t, index)) >= 0 && est->adjusting) {
+        more |= next;
+        next = dart_est_adjust(t, index);
+    }
+    return more < 0 ? more : next < 0 ? next : more | next;
+}

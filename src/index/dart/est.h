@@ -1,0 +1,271 @@
+/* The express skip table (EST): what its files share. dart.h has the calls between it and the tree, layout.h the bits.
+ *
+ * A hash table in far memory from key prefixes to inner nodes, so that a descent starts near the leaf. Its content is a hint, except for
+ * invariant E1: a committed entry of a live segment never names a node that was handed to far_retire. So whatever a lookup gives may be
+ * read under the pin, but proves nothing: the tree checks depth, prefix and frozen slots.
+ *
+ * est.c         create, open, close, hooks            express.c   what a handle keeps: directory words, entries; their tags
+ * est_lookup.c  ask, answer, repair                   choose.c    which prefix lengths are tried first
+ * est_upkeep.c  register, remove                      adjust.c    the list of prefix lengths follows the keys
+ * est_grow.c    segments: making, growing             est_walk.c  walk, check, usage */
+#ifndef FAR_INDEX_DART_EST_H
+#define FAR_INDEX_DART_EST_H
+
+#include "index/dart/dart.h"
+#include "runtime/budget.h"
+#include "runtime/spin.h"
+
+#define DART_EST_READ_SLOTS 16u
+#define DART_EST_GROUP_SLOTS 24u
+#define DART_EST_PREFIX_MAX 255u /* no longer prefix is in a list */
+#define DART_EST_WIDTH_MAX 4u
+#define DART_LOG_GROUPS_MAX 16u
+
+_Static_assert(DART_EST_READ_SLOTS * 8 == DART_EST_READ_BYTES && DART_EST_GROUP_SLOTS * 8 == DART_EST_GROUP_BYTES, "a group");
+
+
+/* ---- express.c ---- */
+
+typedef struct dart_chunk {
+    far_spin lock;
+    uint64_t *words; /* NULL: none */
+} dart_chunk;
+
+typedef struct dart_cache { /* chunks of words, each under its lock; they come and go with the byte budget */
+    far_budget_cache *budget;
+    dart_chunk *chunks;
+    unsigned count;
+    atomic_uint hand; /* next chunk to be given up */
+} dart_cache;
+
+#define DART_CHUNK_WORDS 512u /* 4 KiB */
+
+int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks);
+void dart_cache_close(dart_cache *cache);
+size_t dart_cache_used(const dart_cache *cache);
+
+/* A directory word as it was seen, 0: not known. *fresh: its segment may be read in an operation pinned at this epoch (tag rule). */
+uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool *fresh);
+/* The word was in the directory, or a slot of its segment was not frozen, at this epoch. word 0: forget it. */
+void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch);
+
+/* Entries by the hash of their prefix; only those whose node may be read at this epoch. */
+bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word);
+void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch); /* a slot of the node was seen unfrozen at this epoch */
+void dart_express_drop(dart_cache *cache, uint64_t hash);
+
+/* Tags are epochs modulo 4096: before they could be mistaken, old ones are forgotten. Called for every new epoch. */
+#define DART_TAG_PERIOD 1024u
+void dart_cache_age(dart_cache *directory, dart_cache *express, uint64_t before, uint64_t epoch);
+
+
+/* ---- choose.c: the first choice of prefix lengths, by what it cost before ---- */
+
+#define DART_CLASSES 40u
+#define DART_ARMS (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* first position in the list and how many; the last: the root */
+
+typedef struct dart_class { /* of key lengths */
+    atomic_uint turns;
+    atomic_uint cost[DART_ARMS]; /* of round trips, a moving average; 0: never tried */
+} dart_class;
+
+typedef struct dart_choice {
+    unsigned arm, first, count; /* lengths [first, first + count) of the list; count 0: the root */
+} dart_choice;
+
+unsigned dart_class_of(size_t key_length);
+/* usable: so many lengths of the list, from the shortest, are shorter than the key. */
+dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width);
+void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips, unsigned probes);
+void dart_class_reset(dart_class *class);
+
+
+/* ---- adjust.c ---- */
+
+#define DART_SAMPLES 256u
+#define DART_SAMPLE_DEPTHS 48u
+
+typedef struct dart_sample { /* a key's way through the tree: its length, the depths of the inner nodes from the root on */
+    unsigned key_length, count;
+    uint16_t depths[DART_SAMPLE_DEPTHS];
+} dart_sample;
+
+/* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 1 %. Rising. */
+unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigned max, uint8_t lengths[DART_LIST_MAX]);
+
+typedef enum { DART_ADJUST_IDLE, DART_ADJUST_PUBLISHED, DART_ADJUST_FILL, DART_ADJUST_SHOWN, DART_ADJUST_SWEEP } dart_adjust_phase;
+
+typedef struct dart_adjust {
+    far_spin lock; /* of the sample */
+    unsigned sampled;
+    atomic_uint seen;
+    atomic_bool read_from; /* a get was here */
+    struct {
+        uint8_t length; /* longer ones are not kept */
+        uint8_t key[DART_EST_PREFIX_MAX];
+    } keys[DART_SAMPLES];
+
+    /* Of the adjuster: only housekeeping comes here. */
+    dart_adjust_phase phase;
+    uint64_t next;        /* adjust when so many operations were seen */
+    uint64_t lock_word;   /* ours, while we hold the far lock */
+    uint64_t epoch;       /* of the last publication */
+    dart_list target;     /* lookup: what is to be */
+    uint8_t *cursor;      /* where the tour goes on; room for max_key + 1 bytes */
+    size_t cursor_length;
+    unsigned at;          /* directory word, while sweeping */
+    bool filled;          /* est_update=off: the table was built */
+} dart_adjust;
+
+
+/* ---- The state ---- */
+
+typedef struct dart_local_list { /* kept until close: whoever uses one need not say so */
+    dart_list list;
+    uint64_t word;
+    struct dart_local_list *next;
+} dart_local_list;
+
+#define DART_OUTSTANDING 512u
+
+typedef struct dart_outstanding { /* tentative words under way of this handle: at most one task per (client, node) */
+    far_spin lock;
+    struct {
+        far_addr node;
+        unsigned client;
+    } entry[DART_OUTSTANDING];
+} dart_outstanding;
+
+typedef struct dart_est {
+    far_addr stripe[DART_STRIPES_MAX];
+    unsigned stripes, bits, width;
+    uint64_t seed;
+    far_addr super;
+    bool update, adjusting, one_fingerprint;
+    _Atomic(dart_local_list *) list;
+    far_spin list_lock;
+    _Atomic uint64_t epoch; /* of the last hook */
+    dart_cache directory, express;
+    dart_class classes[DART_CLASSES];
+    dart_outstanding outstanding;
+    _Atomic uint64_t *emptied; /* a bit per directory word */
+    atomic_uint emptied_count;
+    unsigned tidy_at;
+    dart_adjust adjust;
+} dart_est;
+
+
+static inline dart_est *dart_est_of(const far_index *index) {
+    return dart_of(index)->est;
+}
+
+
+static inline const dart_list *dart_est_list(dart_est *est) {
+    return &atomic_load_explicit(&est->list, memory_order_acquire)->list;
+}
+
+
+uint64_t dart_est_hash(const dart_est *est, const void *prefix, unsigned length);
+
+
+static inline unsigned dart_est_fingerprint_of(const dart_est *est, uint64_t hash) {
+    return est->one_fingerprint ? 1 : dart_hash_fingerprint(hash);
+}
+
+
+static inline far_addr dart_est_directory_addr(const dart_est *est, unsigned at) {
+    return est->stripe[at % est->stripes] + at / est->stripes * 8ull;
+}
+
+
+static inline far_addr dart_est_bucket_addr(uint64_t word, uint64_t hash) {
+    return dart_word_addr(word) + dart_hash_group(hash, dart_directory_log_groups(word)) * DART_EST_GROUP_BYTES +
+           dart_hash_main(hash) * (DART_EST_BUCKET * 8);
+}
+
+
+/* ---- est_lookup.c ---- */
+
+/* One bucket pair of the table, with the way to it: READ by rounds until it is sure. */
+typedef struct dart_est_read {
+    uint64_t hash;
+    unsigned length, at; /* of the prefix; directory position */
+    uint64_t word;       /* of the directory; 0: there is no segment */
+    uint64_t seen_word;  /* a READ of it */
+    bool asked_word, asked_slots; /* in the batch under way */
+    bool known, fresh;   /* the cache was asked; its word may be used */
+    bool sure_word;      /* it was read in this operation */
+    bool done;
+    uint64_t slots[DART_EST_READ_SLOTS];
+} dart_est_read;
+
+void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefix, unsigned length);
+bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r); /* true: READs were put */
+int dart_est_read_take(far_task *t, dart_est *est, dart_est_read *r);
+/* Several to their end. */
+int dart_est_read_all(far_task *t, dart_est *est, dart_est_read *reads, unsigned count);
+
+
+static inline far_addr dart_est_slot_addr(const dart_est_read *r, unsigned slot) {
+    return dart_est_bucket_addr(r->word, r->hash) + slot * 8ull;
+}
+
+
+static inline bool dart_est_any_frozen(const uint64_t *slots, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (dart_is_frozen(slots[i]))
+            return true;
+    return false;
+}
+
+
+/* ---- est_upkeep.c ---- */
+
+/* Registers the node under those of `count` lengths that are allowed, at once. 0, or an error of the fabric. */
+int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix, const uint8_t *lengths, unsigned count);
+/* In the background, under one length (0: all lookup lengths in (parent_depth, depth]). */
+void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, const void *prefix, unsigned length);
+void dart_est_spawn_clear(far_task *t, far_index *index, far_addr slot, uint64_t word); /* a stale entry */
+/* Header (depth bytes of prefix) and first slot of nodes that entries name: est_grow.c. */
+typedef struct dart_target {
+    far_addr addr;      /* in; 0: none */
+    unsigned depth;     /* out */
+    bool sound, frozen; /* out: the header makes sense; its first slot is frozen */
+    uint8_t prefix[DART_EST_PREFIX_MAX]; /* as far as depth goes */
+} dart_target;
+int dart_est_read_targets(far_task *t, far_index *index, dart_target *targets, unsigned count);
+
+
+/* ---- est_grow.c ---- */
+
+int dart_est_make_segment(far_task *t, far_index *index, unsigned at); /* the directory word is 0; afterwards it is not */
+/* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even without memory. 0: its
+ * word is another now. */
+int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, bool help);
+/* A bucket of this directory word's segment has become empty: housekeeping looks whether it can be smaller. */
+void dart_est_note_empty(dart_est *est, unsigned at);
+int dart_est_tidy(far_task *t, far_index *index); /* 1: there is more */
+
+
+/* ---- est_walk.c ---- */
+typedef struct dart_est_counts {
+    uint64_t entries, tentative, slots, segments, bytes; /* bytes: directory and segments */
+} dart_est_counts;
+int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* unpinned */
+
+typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx);
+/* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one again, as it is then. */
+#define DART_SEGMENTS_AT_ONCE 512u
+int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
+
+/* ---- est.c ---- */
+int dart_est_read_list(far_task *t, far_index *index); /* the newest list becomes ours */
+
+/* ---- adjust.c ---- */
+void dart_est_sample(dart_est *est, far_bytes key);
+int dart_est_build_once(far_task *t, far_index *index); /* est_update=off; 1: there is more */
+int dart_est_adjust(far_task *t, far_index *index); /* a step, by one task at a time; 1: there is more */
+/* Sets out for these lookup lengths, whatever the keys are; steps follow. 0: somebody else is at it. */
+int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count);
+
+#endif

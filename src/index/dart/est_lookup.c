@@ -1,0 +1,317 @@
+/* Reading the skip table: LOCATE's first step, and what is learnt from how it ended. */
+#include "index/dart/est.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+#include <xxhash.h>
+
+#define SAMPLE_EVERY 32u
+
+/* One LOCATE's dealings with the table, over all its questions. */
+typedef struct asking {
+    const dart_list *list;
+    unsigned usable;          /* so many lengths of the list are shorter than the key */
+    dart_choice choice;
+    unsigned class;
+    unsigned batches, probes; /* round trips; bucket READs beyond the first */
+    unsigned wasted;          /* questions whose candidates were of no use */
+    uint32_t tried;           /* positions in the list that were looked for in far memory */
+    unsigned first, count;    /* positions of this question */
+    dart_est_read *reads;     /* one each */
+} asking;
+
+
+uint64_t dart_est_hash(const dart_est *est, const void *prefix, unsigned length) {
+    return XXH3_64bits_withSeed(prefix, length, est->seed + length * 0x9e3779b97f4a7c15ull);
+}
+
+
+/* ---- One bucket ---- */
+
+void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefix, unsigned length) {
+    memset(r, 0, offsetof(dart_est_read, slots));
+    r->length = length;
+    r->hash = dart_est_hash(est, prefix, length);
+    r->at = dart_hash_directory(r->hash, est->bits);
+}
+
+
+/* With a word whose tag is too old, the word is read again in front of the bucket. On one memory node these READs keep their order: if the
+ * word is still the same, its segment was linked before the bucket was read, and is not reused while the pin is held. */
+bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r) {
+    r->asked_word = r->asked_slots = false;
+    if (r->done)
+        return false;
+    if (!r->known) {
+        r->known = true;
+        r->word = dart_directory_get(&est->directory, r->at, far_epoch(t), &r->fresh);
+    }
+    far_addr directory = dart_est_directory_addr(est, r->at);
+    if (!r->sure_word && !r->fresh) {
+        far_read(t, directory, &r->seen_word, 8);
+        r->asked_word = true;
+        if (r->word == 0 || far_addr_node(dart_word_addr(r->word)) != far_addr_node(directory))
+            return true;
+    }
+    far_read(t, dart_est_bucket_addr(r->word, r->hash), r->slots, DART_EST_READ_BYTES);
+    if (r->asked_word)
+        far_mark(t, FAR_VERB_UNPROVEN);
+    r->asked_slots = true;
+    return true;
+}
+
+
+/* A word of the directory that was read: 1: a bucket of it is still to be read. */
+static int take_word(far_task *t, dart_est *est, dart_est_read *r) {
+    bool same = r->seen_word == r->word;
+    if (r->seen_word && (dart_directory_log_groups(r->seen_word) > DART_LOG_GROUPS_MAX || !dart_word_addr(r->seen_word)))
+        return far_fail(FAR_ERR_CORRUPT, "dart: directory word %u is broken", r->at);
+    r->sure_word = true;
+    r->word = r->seen_word;
+    dart_directory_set(&est->directory, r->at, r->word, far_epoch(t));
+    r->done = r->word == 0;
+    return !r->done && !(same && r->asked_slots);
+}
+
+
+int dart_est_read_take(far_task *t, dart_est *est, dart_est_read *r) {
+    int again = r->asked_word ? take_word(t, est, r) : 0;
+    if (again || r->done)
+        return again;
+    if (dart_any_unfrozen(r->slots, DART_EST_READ_SLOTS))
+        dart_directory_set(&est->directory, r->at, r->word, far_epoch(t));
+    if (dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS) && !r->sure_word) { /* perhaps it was replaced long ago */
+        r->fresh = false;
+        return 1;
+    }
+    r->done = true;
+    return 0;
+}
+
+
+int dart_est_read_all(far_task *t, dart_est *est, dart_est_read *reads, unsigned count) {
+    for (bool more = true; more;) {
+        more = false;
+        for (unsigned i = 0; i < count; i++)
+            more |= dart_est_read_put(t, est, &reads[i]);
+        int err = more ? far_wait(t) : 0;
+        for (unsigned i = 0; err >= 0 && i < count; i++)
+            if (reads[i].asked_word || reads[i].asked_slots)
+                err = dart_est_read_take(t, est, &reads[i]);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+/* ---- LOCATE, step 1 ---- */
+
+static asking *begin(far_task *t, dart_est *est, far_bytes key) {
+    asking *a = far_scratch(t, sizeof(*a));
+    if (!a)
+        return NULL;
+    memset(a, 0, sizeof(*a));
+    a->list = dart_est_list(est);
+    while (a->usable < a->list->lookup_count && a->list->lookup[a->usable] < key.length)
+        a->usable++;
+    a->class = dart_class_of(key.length);
+    a->choice = dart_choose(&est->classes[a->class], a->usable, est->width);
+    a->first = a->choice.first;
+    a->count = a->choice.count;
+    return a;
+}
+
+
+static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word, far_addr entry) {
+    unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
+    if (depth > key.length || type < DART_N4 || type > DART_N256 || probe->count == DART_STARTS_MAX)
+        return false;
+    /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory. */
+    if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word), dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
+        return false;
+    probe->starts[probe->count++] =
+        (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word};
+    return true;
+}
+
+
+static bool ask_cache(far_task *t, far_index *index, asking *a, far_bytes key, dart_probe *probe) {
+    dart_est *est = dart_est_of(index);
+    bool hit = false;
+    if (est->express.count == 0)
+        return false;
+    for (unsigned i = a->count; i-- > 0 && !hit;) {
+        unsigned length = a->list->lookup[a->first + i];
+        uint64_t word, hash = dart_est_hash(est, key.data, length);
+        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) && add_start(t, index, probe, key, length, word, 0);
+    }
+    far_count_cache(t, hit);
+    return hit;
+}
+
+
+int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe) {
+    dart_est *est = dart_est_of(index);
+    asking *a = probe->private;
+    probe->count = 0;
+    if (!est)
+        return 0;
+    if (!probe->asked) {
+        probe->asked = true;
+        if (!(probe->private = a = begin(t, est, key)))
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a lookup");
+        probe->below = a->count ? a->list->lookup[a->first] : 0;
+        if (ask_cache(t, index, a, key, probe)) {
+            probe->below = probe->starts[0].length;
+            return 0;
+        }
+    } else {
+        a->wasted++;
+        a->first = a->count = 0;
+        while (a->count < a->usable && a->list->lookup[a->count] < probe->below)
+            a->count++;
+        probe->below = 0;
+    }
+    if (a->count == 0)
+        return 0;
+    if (!(a->reads = far_scratch(t, a->count * sizeof(*a->reads))))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a lookup");
+    a->probes += a->count - 1;
+    for (unsigned i = 0; i < a->count; i++) {
+        dart_est_read_init(est, &a->reads[i], key.data, a->list->lookup[a->first + i]);
+        dart_est_read_put(t, est, &a->reads[i]);
+        a->tried |= 1u << (a->first + i);
+    }
+    return 1;
+}
+
+
+static void collect(far_task *t, far_index *index, const asking *a, far_bytes key, dart_probe *probe) {
+    const dart_est *est = dart_est_of(index);
+    for (unsigned i = a->count; i-- > 0;) {
+        const dart_est_read *r = &a->reads[i];
+        for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
+            if (dart_est_is_committed(r->slots[s]) && !dart_is_frozen(r->slots[s]) &&
+                dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
+                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s));
+    }
+}
+
+
+int dart_est_answer(far_task *t, far_index *index, far_bytes key, dart_probe *probe) {
+    dart_est *est = dart_est_of(index);
+    asking *a = probe->private;
+    bool more = false;
+    a->batches++;
+    for (unsigned i = 0; i < a->count; i++) {
+        dart_est_read *r = &a->reads[i];
+        int again = r->asked_word || r->asked_slots ? dart_est_read_take(t, est, r) : 0;
+        if (again < 0)
+            return again;
+        more |= dart_est_read_put(t, est, r);
+    }
+    if (more)
+        return 1;
+    far_point(t, "dart:est_answer");
+    collect(t, index, a, key, probe);
+    return 0;
+}
+
+
+int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max) {
+    dart_probe probe = {0};
+    int err = dart_est_ask(t, index, key, &probe);
+    while (err > 0)
+        err = (err = far_wait(t)) < 0 ? err : dart_est_answer(t, index, key, &probe);
+    if (err < 0)
+        return err;
+    unsigned count = probe.count < max ? probe.count : max;
+    memcpy(starts, probe.starts, count * sizeof(*starts));
+    return (int)count;
+}
+
+
+/* ---- What is learnt ---- */
+
+/* Step i of the path is on the key's way, and a slot of it was seen unfrozen. */
+static bool is_proved(const dart_find *f, unsigned i) {
+    const dart_step *step = &f->path.steps[i];
+    size_t known = f->outcome == DART_FOUND ? f->key.length : f->outcome == DART_DIVERGED && f->split > f->known ? f->split : f->known;
+    return step->node.depth <= known && step->slot && !dart_is_frozen(step->word);
+}
+
+
+/* Position of the step that an entry of this length should name; -1: it is not on the path, or the path begins too far down to know. */
+static int step_of_length(const dart_find *f, unsigned length) {
+    for (unsigned i = 1; i < f->path.count; i++)
+        if (f->path.steps[i - 1].node.depth < length && length <= f->path.steps[i].node.depth)
+            return is_proved(f, i) && f->path.steps[i].node.depth - length <= DART_EST_DELTA_MAX ? (int)i : -1;
+    return -1;
+}
+
+
+/* The deepest node on the path that an entry could name goes into the express cache. */
+static void keep_deepest(far_task *t, dart_est *est, const asking *a, const dart_find *f) {
+    const dart_start *used = f->used >= 0 ? &f->probe.starts[f->used] : NULL;
+    for (unsigned i = a->usable; i-- > 0;) {
+        unsigned length = a->list->lookup[i];
+        int step = step_of_length(f, length);
+        if (step < 0 && used && used->length == length && f->path.count && is_proved(f, 0))
+            step = 0;
+        if (step < 0)
+            continue;
+        const dart_node *node = &f->path.steps[step].node;
+        uint64_t hash = dart_est_hash(est, f->key.data, length);
+        uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
+        dart_express_put(&est->express, hash, word, far_epoch(t));
+        return;
+    }
+}
+
+
+static void clear_stale(far_task *t, far_index *index, const dart_find *f) {
+    dart_est *est = dart_est_of(index);
+    for (unsigned i = 0; i < f->probe.count; i++) {
+        const dart_start *start = &f->probe.starts[i];
+        const dart_view *view = &f->candidates[i];
+        if (!f->stale[i] || (view->slots && dart_any_unfrozen(view->slots, view->count)))
+            continue; /* another prefix with the same fingerprint */
+        if (est->express.count)
+            dart_express_drop(&est->express, dart_est_hash(est, f->key.data, start->length));
+        if (start->entry && est->update)
+            dart_est_spawn_clear(t, index, start->entry, start->word);
+    }
+}
+
+
+static bool was_given(const dart_find *f, unsigned length) {
+    for (unsigned i = 0; i < f->probe.count; i++)
+        if (f->probe.starts[i].length == length && !f->stale[i])
+            return true;
+    return false;
+}
+
+
+void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
+    dart_est *est = dart_est_of(index);
+    const asking *a = f->probe.private;
+    if (!est || !a)
+        return;
+    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width, a->batches + a->wasted + f->path.count, a->probes);
+    if (est->express.count)
+        keep_deepest(t, est, a, f);
+    clear_stale(t, index, f);
+    for (unsigned i = a->usable; i-- > 0 && est->update;) {
+        unsigned length = a->list->lookup[i];
+        int step = a->tried >> i & 1 && !was_given(f, length) ? step_of_length(f, length) : -1;
+        if (step < 0)
+            continue;
+        dart_est_spawn_register(t, index, &f->path.steps[step].node, 0, f->key.data, length);
+        break;
+    }
+    if (f->seek == DART_SEEK_VALUE)
+        atomic_store_explicit(&est->adjust.read_from, true, memory_order_relaxed);
+    if (est->adjusting && atomic_fetch_add_explicit(&est->adjust.seen, 1, memory_order_relaxed) % SAMPLE_EVERY == 0)
+        dart_est_sample(est, f->key);
+}

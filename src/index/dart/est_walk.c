@@ -1,0 +1,233 @@
+/* Walk, check and counts of the skip table: in slices of the directory, each under its own pin. */
+#include "index/dart/est.h"
+#include "pool/clients.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+
+static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, unsigned count) {
+    bool any = false;
+    for (unsigned i = 0; i < count; i++) {
+        slots[i] = NULL;
+        if (words[i] == 0)
+            continue;
+        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX)
+            return far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)words[i]);
+        uint64_t bytes = dart_segment_bytes(dart_directory_log_groups(words[i]));
+        if (!(slots[i] = far_scratch(t, bytes)))
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for segments");
+        for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
+            far_read(t, dart_word_addr(words[i]) + at, (char *)slots[i] + at, bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+        any = true;
+    }
+    return any ? far_wait(t) : 0;
+}
+
+
+static int one_segment(far_task *t, far_index *index, unsigned at, dart_segment_fn *each, void *ctx) {
+    uint64_t word, *slots;
+    int err = far_read_word(t, dart_est_directory_addr(dart_est_of(index), at), &word);
+    if (err < 0 || (err = read_segments(t, &word, &slots, 1)) < 0 || word == 0)
+        return err;
+    return each(t, index, at, word, slots, DART_EST_GROUP_SLOTS << dart_directory_log_groups(word), ctx);
+}
+
+
+/* A run of directory words: one READ for each stripe. */
+static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned count, uint64_t *words) {
+    uint64_t *lines = far_scratch(t, count * 8ull);
+    unsigned put = 0, starts[DART_STRIPES_MAX];
+    if (!lines)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for directory words");
+    for (unsigned i = 0; i < est->stripes && i < count; i++) {
+        unsigned n = (count - i + est->stripes - 1) / est->stripes;
+        far_read(t, dart_est_directory_addr(est, from + i), lines + put, n * 8ull);
+        starts[i] = put;
+        put += n;
+    }
+    int err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        words[i] = lines[starts[i % est->stripes] + i / est->stripes];
+    return err;
+}
+
+
+int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
+    const dart_est *est = dart_est_of(index);
+    unsigned all = 1u << est->bits, count = all - from < DART_SEGMENTS_AT_ONCE ? all - from : DART_SEGMENTS_AT_ONCE;
+    uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = read_words(t, est, from, count, words);
+    if (err >= 0)
+        err = read_segments(t, words, slots, count);
+    for (unsigned i = 0; err >= 0 && i < count; i++) {
+        if (!slots[i])
+            continue;
+        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]), ctx);
+        while (err > 0)
+            err = one_segment(t, index, from + i, each, ctx);
+    }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+static int whole_table(far_task *t, far_index *index, dart_segment_fn *each, void *ctx) {
+    int err = 0;
+    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(index)->bits; from += DART_SEGMENTS_AT_ONCE) {
+        if ((err = far_pin_take(t)) >= 0)
+            err = dart_est_each_segment(t, index, from, each, ctx);
+        far_pin_drop(t);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+/* ---- Walk ---- */
+
+static bool is_named(const dart_target *targets, uint64_t word, unsigned i) {
+    return dart_est_is_committed(word) && targets[i].addr && (!targets[i].sound || targets[i].frozen);
+}
+
+
+/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep will free. So do the
+ * tentative words of the dead: afterwards no word names them. */
+static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
+    dart_target *targets = far_scratch(t, count * sizeof(*targets));
+    bool any = false;
+    if (!targets)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+    for (unsigned i = 0; i < count; i++) {
+        targets[i].addr = dart_est_is_committed(slots[i]) ? dart_word_addr(slots[i]) : 0;
+        any |= targets[i].addr != 0;
+    }
+    int err = any ? dart_est_read_targets(t, index, targets, count) : 0;
+    for (unsigned i = 0; err >= 0 && i < count; i++) {
+        bool go = is_named(targets, slots[i], i);
+        if (dart_est_is_tentative(slots[i])) {
+            int dead = far_is_dead(t, dart_est_client(slots[i]), FAR_ANY_GENERATION);
+            if (dead < 0)
+                return dead;
+            go = dead;
+        }
+        if (go)
+            far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, NULL);
+    }
+    return err < 0 ? err : far_wait(t);
+}
+
+
+static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+    if (dart_est_any_frozen(slots, count)) { /* by one who may be dead */
+        int err = dart_est_grow(t, index, at, word, true);
+        return err < 0 ? err : 1;
+    }
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = clear_slots(t, index, word, slots, count);
+    far_scratch_back(t, mark);
+    if (err < 0)
+        return err;
+    return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word), dart_segment_bytes(dart_directory_log_groups(word)));
+}
+
+
+static int free_dead_adjuster(far_task *t, far_index *index) {
+    far_addr addr = index->descriptor + offsetof(dart_super, adjuster);
+    uint64_t word, seen;
+    int err = far_read_word(t, addr, &word);
+    if (err < 0 || word == 0)
+        return err;
+    int dead = far_is_dead(t, dart_adjuster_client(word), dart_adjuster_generation(word));
+    return dead > 0 ? far_cas_word(t, addr, word, 0, &seen) : dead;
+}
+
+
+int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
+    const dart_est *est = dart_est_of(index);
+    if (!est)
+        return 0;
+    uint64_t bytes = ((1ull << est->bits) + est->stripes - 1) / est->stripes * 8, word = 0;
+    int err = 0;
+    for (unsigned i = 0; err >= 0 && i < est->stripes; i++)
+        err = far_walk_object(walk, index, DART_TYPE_EST_DIRECTORY, est->stripe[i], bytes);
+    if (err >= 0 && (err = far_pin_take(t)) >= 0) {
+        if ((err = free_dead_adjuster(t, index)) >= 0)
+            err = far_read_word(t, index->descriptor + offsetof(dart_super, list), &word);
+        far_pin_drop(t);
+    }
+    if (err >= 0)
+        err = far_walk_object(walk, index, DART_TYPE_LIST, dart_word_addr(word), sizeof(dart_list));
+    return err < 0 ? err : whole_table(t, index, walk_segment, walk);
+}
+
+
+/* ---- Check ---- */
+
+/* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks E1. */
+static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+    const dart_est *est = dart_est_of(index);
+    far_report *report = ctx;
+    far_scratch_mark mark = far_scratch_here(t);
+    dart_target *targets = far_scratch(t, count * sizeof(*targets));
+    bool any = false;
+    if (!targets)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a check");
+    for (unsigned i = 0; i < count; i++) {
+        targets[i].addr = dart_est_is_committed(slots[i]) ? dart_word_addr(slots[i]) : 0;
+        any |= targets[i].addr != 0;
+    }
+    int err = any ? dart_est_read_targets(t, index, targets, count) : 0;
+    for (unsigned i = 0; err >= 0 && any && i < count; i++) {
+        const dart_target *target = &targets[i];
+        unsigned delta = dart_est_delta(slots[i]), length = target->depth - delta;
+        if (!target->addr)
+            continue;
+        if (!target->sound || target->depth <= delta || length > DART_EST_PREFIX_MAX) {
+            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node", (unsigned long long)slots[i], at);
+            continue;
+        }
+        uint64_t hash = dart_est_hash(est, target->prefix, length);
+        unsigned group = i / DART_EST_GROUP_SLOTS, bucket = i % DART_EST_GROUP_SLOTS / DART_EST_BUCKET;
+        if (dart_hash_directory(hash, est->bits) != at || dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
+            (bucket != 1 && bucket / 2 != dart_hash_main(hash)) || dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
+            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place", (unsigned long long)slots[i], at);
+    }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int dart_est_check(far_task *t, far_index *index, far_report *report) {
+    return dart_est_of(index) ? whole_table(t, index, check_segment, report) : 0;
+}
+
+
+/* ---- Counts ---- */
+
+static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+    (void)t, (void)index, (void)at;
+    dart_est_counts *counts = ctx;
+    counts->segments++;
+    counts->slots += count;
+    counts->bytes += dart_segment_bytes(dart_directory_log_groups(word));
+    for (unsigned i = 0; i < count; i++) {
+        counts->entries += dart_est_is_committed(slots[i]);
+        counts->tentative += dart_est_is_tentative(slots[i]);
+    }
+    return 0;
+}
+
+
+int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts) {
+    *counts = (dart_est_counts){0};
+    if (!dart_est_of(index))
+        return 0;
+    counts->bytes = 8ull << dart_est_of(index)->bits;
+    return whole_table(t, index, count_segment, counts);
+}
+
+
+int dart_est_usage(far_task *t, far_index *index, far_usage *usage) {
+    (void)t, (void)index, (void)usage; /* its bytes are seen by the pool */
+    return 0;
+}

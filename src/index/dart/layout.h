@@ -1,0 +1,405 @@
+/* DART as bytes. All words are little-endian and 8-byte aligned, and once published changed by atomics only.
+ *
+ *   granule g     far address / 16: 44 bits; 0 = none
+ *   symbol        of key K at depth d: byte K[d], or END (256) when d = len(K). END sorts before every byte
+ *   tree slot     sym 8 << 56 | len 8 << 48 | type 3 << 45 | F << 44 | g 44
+ *                   inner child: len = skip, child depth = depth + 1 + skip; type 1..6
+ *                   leaf child:  len = size code of the leaf; type 7, or 0 for the key that ends at this node (END)
+ *                   EMPTY: all 0 but F. TOMB: a leaf word with g = 0 and len = 1
+ *   inner node    header: u16 {depth 12 | type 3 << 12 | spare << 15}, full prefix, zeros to a multiple of 8; then
+ * slots leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value descriptor    dart_super, one per
+ * index; EST words at the end of this file
+ *
+ * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of
+ * c-1 slots, a larger one c/B buckets of B slots; N256 has 257 slots by position (byte b -> b, END -> 256). */
+#ifndef FAR_INDEX_DART_LAYOUT_H
+#define FAR_INDEX_DART_LAYOUT_H
+
+#include "index/index.h"
+#include "pool/superblock.h"
+
+enum {
+    DART_TYPE_SUPER,
+    DART_TYPE_NODE,
+    DART_TYPE_SPARE,
+    DART_TYPE_LEAF,
+    DART_TYPE_LOCKS,
+    DART_TYPE_EST_DIRECTORY,
+    DART_TYPE_EST_SEGMENT,
+    DART_TYPE_LIST,
+    DART_TYPES
+};
+
+typedef enum { DART_END_LEAF, DART_N4, DART_N8, DART_N16, DART_N32, DART_N64, DART_N256, DART_LEAF } dart_node_type;
+
+#define DART_SYMBOL_END     256u
+#define DART_KEY_MAX        4095u
+#define DART_SKIP_MAX       255u
+#define DART_NODE_SLOTS_MAX 257u
+#define DART_CHUNK_READ     4104u /* of a leaf with size code 255: the first READ, which holds any key */
+#define DART_SIZE_CODE_LONG 255u
+#define DART_LEAF_HEADER    8u
+
+#define DART_FROZEN       (1ull << 44)
+#define DART_GRANULE_MASK ((1ull << 44) - 1)
+
+
+/* ---- Tree slots ---- */
+
+static inline uint64_t dart_granule(far_addr addr) {
+    return addr / FAR_GRANULE;
+}
+
+
+static inline far_addr dart_word_addr(uint64_t word) {
+    return (word & DART_GRANULE_MASK) * FAR_GRANULE;
+}
+
+
+static inline uint64_t dart_word(unsigned symbol, unsigned len, dart_node_type type, far_addr addr) {
+    return (uint64_t)(symbol & 0xff) << 56 | (uint64_t)len << 48 | (uint64_t)type << 45 | dart_granule(addr);
+}
+
+
+static inline unsigned dart_word_len(uint64_t word) {
+    return (unsigned)(word >> 48) & 0xff;
+}
+
+
+static inline dart_node_type dart_word_type(uint64_t word) {
+    return (dart_node_type)(word >> 45 & 7);
+}
+
+
+static inline unsigned dart_word_symbol(uint64_t word) {
+    return dart_word_type(word) == DART_END_LEAF ? DART_SYMBOL_END : (unsigned)(word >> 56);
+}
+
+
+static inline bool dart_is_frozen(uint64_t word) {
+    return word & DART_FROZEN;
+}
+
+
+static inline uint64_t dart_thawed(uint64_t word) {
+    return word & ~DART_FROZEN;
+}
+
+
+static inline bool dart_is_empty(uint64_t word) {
+    return dart_thawed(word) == 0;
+}
+
+
+static inline bool dart_is_tomb(uint64_t word) {
+    return !dart_is_empty(word) && (word & DART_GRANULE_MASK) == 0;
+}
+
+
+static inline bool dart_is_child(uint64_t word) {
+    return (word & DART_GRANULE_MASK) != 0;
+}
+
+
+static inline bool dart_is_leaf(uint64_t word) {
+    return dart_is_child(word) && (dart_word_type(word) == DART_LEAF || dart_word_type(word) == DART_END_LEAF);
+}
+
+
+static inline bool dart_is_inner(uint64_t word) {
+    return dart_is_child(word) && !dart_is_leaf(word);
+}
+
+
+static inline uint64_t dart_leaf_word(unsigned symbol, unsigned code, far_addr addr) {
+    return dart_word(symbol, code, symbol == DART_SYMBOL_END ? DART_END_LEAF : DART_LEAF, addr);
+}
+
+
+static inline uint64_t dart_tomb(unsigned symbol) {
+    return dart_leaf_word(symbol, 1, 0);
+}
+
+
+/* The same child in a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child
+ * gets a new skip. */
+static inline uint64_t dart_word_moved(uint64_t word, unsigned symbol, unsigned skip) {
+    far_addr addr = dart_word_addr(word);
+    return dart_is_leaf(word) ? dart_leaf_word(symbol, dart_word_len(word), addr)
+                              : dart_word(symbol, skip, dart_word_type(word), addr);
+}
+
+
+/* ---- Symbols ---- */
+
+static inline unsigned dart_symbol(far_bytes key, unsigned depth) {
+    return depth < key.length ? ((const uint8_t *)key.data)[depth] : DART_SYMBOL_END;
+}
+
+
+/* END first. */
+static inline unsigned dart_symbol_rank(unsigned symbol) {
+    return symbol == DART_SYMBOL_END ? 0 : symbol + 1;
+}
+
+
+/* ---- Nodes ---- */
+
+typedef struct dart_header {
+    uint16_t word;
+    uint8_t prefix[];
+} dart_header;
+
+
+static inline unsigned dart_header_bytes(unsigned depth) {
+    return (2 + depth + 7) / 8 * 8;
+}
+
+
+static inline uint16_t dart_header_word(unsigned depth, dart_node_type type, bool spare) {
+    return (uint16_t)(depth | (unsigned)type << 12 | (unsigned)spare << 15);
+}
+
+
+static inline unsigned dart_header_depth(const dart_header *header) {
+    return header->word & 0xfff;
+}
+
+
+static inline dart_node_type dart_header_type(const dart_header *header) {
+    return (dart_node_type)(header->word >> 12 & 7);
+}
+
+
+static inline bool
+dart_header_spare(const dart_header *header) { /* it lies in an object of the reserve, DART_TYPE_SPARE */
+    return header->word >> 15;
+}
+
+
+static inline unsigned dart_capacity(dart_node_type type) {
+    return type == DART_N256 ? 256 : 2u << type;
+}
+
+
+static inline unsigned dart_buckets(dart_node_type type, unsigned bucket) {
+    return type == DART_N256 || dart_capacity(type) <= bucket ? 1 : dart_capacity(type) / bucket;
+}
+
+
+/* Slots of a bucket; N256: all of them. */
+static inline unsigned dart_bucket_slots(dart_node_type type, unsigned bucket) {
+    if (type == DART_N256)
+        return DART_NODE_SLOTS_MAX;
+    return dart_capacity(type) <= bucket ? dart_capacity(type) - 1 : bucket;
+}
+
+
+static inline unsigned dart_node_slots(dart_node_type type, unsigned bucket) {
+    return dart_buckets(type, bucket) * dart_bucket_slots(type, bucket);
+}
+
+
+static inline unsigned dart_node_bytes(dart_node_type type, unsigned depth, unsigned bucket) {
+    return dart_header_bytes(depth) + 8 * dart_node_slots(type, bucket);
+}
+
+
+static inline unsigned dart_bucket_of(unsigned symbol, unsigned buckets) {
+    return symbol == DART_SYMBOL_END ? 0 : (symbol ^ symbol >> 4) & (buckets - 1);
+}
+
+
+/* ---- Leaves ---- */
+
+static inline uint64_t dart_code_bytes(unsigned code) {
+    return code < 32 ? 16ull * code : (32ull + (code - 32) % 32) * 16 << (code - 32) / 32;
+}
+
+
+/* The smallest code whose size is enough; DART_SIZE_CODE_LONG when none is. */
+static inline unsigned dart_size_code(uint64_t bytes) {
+    unsigned low = 1, high = DART_SIZE_CODE_LONG;
+    while (low < high) {
+        unsigned middle = (low + high) / 2;
+        if (dart_code_bytes(middle) >= bytes)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+
+static inline uint64_t dart_leaf_header(uint64_t klen, uint64_t vlen) {
+    return klen | vlen << 16;
+}
+
+
+static inline unsigned dart_leaf_klen(uint64_t header) {
+    return header & 0xffff;
+}
+
+
+static inline uint32_t dart_leaf_vlen(uint64_t header) {
+    return (uint32_t)(header >> 16);
+}
+
+
+static inline uint64_t dart_leaf_used(uint64_t header) {
+    return DART_LEAF_HEADER + (uint64_t)dart_leaf_klen(header) + dart_leaf_vlen(header);
+}
+
+
+/* Bytes of the object of a leaf: by its code, long ones by their header. */
+static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
+    return code < DART_SIZE_CODE_LONG ? dart_code_bytes(code) : (dart_leaf_used(header) + 15) / 16 * 16;
+}
+
+
+/* ---- The descriptor of an index ---- */
+
+#define DART_MAGIC       0x31747261647261ull
+#define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
+#define DART_LOCKS       4096u /* words, with lock_free=0 */
+
+typedef struct dart_super {
+    uint64_t magic;
+    uint32_t bucket, directory_bits; /* D: 2^D directory words; 0: there is no skip table */
+    uint64_t hash_seed;
+    uint64_t root;                        /* address: N256 of depth 0, for ever */
+    uint64_t locks;                       /* address of the lock words of lock_free=0; else 0 */
+    uint64_t directory[DART_STRIPES_MAX]; /* addresses: word i lies in stripe i % their number; none: no skip table */
+    uint64_t list;                        /* word: the current dart_list; changed by CAS */
+    uint64_t adjuster;                    /* word: who adjusts the list, see dart_adjuster */
+    uint64_t unused[9];
+} dart_super;
+
+_Static_assert(sizeof(dart_super) == 256, "the descriptor");
+
+
+/* ---- The express skip table ----
+ *
+ *   directory word  log2(groups) 8 << 56 | g of the segment; 0 = no segment yet
+ *   segment         2^q groups of 192 bytes: main 0, overflow, main 1, each 8 slots
+ *   hash            63..48 directory, 47..40 fingerprint, 39 which main, 38.. group
+ *   slot            committed: fp 8 << 56 | delta 7 << 49 | type 3 << 46 | F << 44 | g
+ *                   tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
+ *                   0 (but F): empty
+ *   list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset)
+ *   list word       low bits of the list's generation 20 << 44 | g of the list
+ *   adjuster word   client 14 | generation 16 << 14; 0 = free */
+
+#define DART_EST_BUCKET      8u
+#define DART_EST_GROUP_BYTES 192u
+#define DART_EST_READ_BYTES  128u
+#define DART_EST_DELTA_MAX   127u
+#define DART_EST_TENTATIVE   (1ull << 45)
+#define DART_LIST_MAX        16u
+
+typedef struct dart_list {
+    uint64_t generation;
+    uint8_t lookup_count, active_count, unused[6];
+    uint8_t lookup[DART_LIST_MAX]; /* rising */
+    uint8_t active[DART_LIST_MAX];
+    uint64_t spare[2];
+} dart_list;
+
+_Static_assert(sizeof(dart_list) == 64, "a list");
+
+
+static inline uint64_t dart_directory_word(unsigned log_groups, far_addr segment) {
+    return (uint64_t)log_groups << 56 | dart_granule(segment);
+}
+
+
+static inline unsigned dart_directory_log_groups(uint64_t word) {
+    return (unsigned)(word >> 56);
+}
+
+
+static inline uint64_t dart_segment_bytes(unsigned log_groups) {
+    return (uint64_t)DART_EST_GROUP_BYTES << log_groups;
+}
+
+
+static inline unsigned dart_hash_directory(uint64_t hash, unsigned bits) {
+    return bits ? (unsigned)(hash >> 48) & ((1u << bits) - 1) : 0;
+}
+
+
+static inline unsigned dart_hash_fingerprint(uint64_t hash) {
+    return (unsigned)(hash >> 40) & 0xff;
+}
+
+
+static inline unsigned dart_hash_main(uint64_t hash) { /* 0: main 0 and overflow; 1: overflow and main 1 */
+    return (unsigned)(hash >> 39) & 1;
+}
+
+
+static inline uint64_t dart_hash_group(uint64_t hash, unsigned log_groups) {
+    return (hash & ((1ull << 39) - 1)) >> (39 - log_groups);
+}
+
+
+static inline uint64_t dart_est_word(unsigned fingerprint, unsigned delta, dart_node_type type, far_addr addr) {
+    return (uint64_t)fingerprint << 56 | (uint64_t)delta << 49 | (uint64_t)type << 46 | dart_granule(addr);
+}
+
+
+static inline uint64_t dart_est_tentative(unsigned client, unsigned generation, far_addr addr) {
+    return (uint64_t)client << 50 | (uint64_t)(generation & 15) << 46 | DART_EST_TENTATIVE | dart_granule(addr);
+}
+
+
+static inline unsigned dart_est_fingerprint(uint64_t word) {
+    return (unsigned)(word >> 56);
+}
+
+
+static inline unsigned dart_est_delta(uint64_t word) {
+    return (unsigned)(word >> 49) & 127;
+}
+
+
+static inline dart_node_type dart_est_type(uint64_t word) {
+    return (dart_node_type)(word >> 46 & 7);
+}
+
+
+static inline bool dart_est_is_committed(uint64_t word) { /* frozen or not */
+    return dart_is_child(word) && !(word & DART_EST_TENTATIVE);
+}
+
+
+static inline bool dart_est_is_tentative(uint64_t word) {
+    return word & DART_EST_TENTATIVE;
+}
+
+
+static inline unsigned dart_est_client(uint64_t word) { /* of a tentative word */
+    return (unsigned)(word >> 50);
+}
+
+
+static inline uint64_t dart_list_word(uint64_t generation, far_addr list) {
+    return generation << 44 | dart_granule(list);
+}
+
+
+static inline unsigned dart_adjuster_client(uint64_t word) {
+    return (unsigned)word & 0x3fff;
+}
+
+
+static inline unsigned dart_adjuster_generation(uint64_t word) {
+    return (unsigned)(word >> 14) & 0xffff;
+}
+
+
+static inline uint64_t dart_adjuster(unsigned client, unsigned generation) {
+    return (uint64_t)client | (uint64_t)generation << 14;
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* Nodes in local memory: where a symbol stands, what type fits, how a node is built. Pure functions. */
+#include "index/dart/dart.h"
+
+#include <assert.h>
+#include <string.h>
+
+
+void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned symbol, unsigned *first, unsigned *count) {
+    if (type == DART_N256) { /* by position: END is 256 */
+        *first = symbol;
+        *count = 1;
+        return;
+    }
+    *count = dart_bucket_slots(type, dart->bucket);
+    *first = dart_bucket_of(symbol, dart_buckets(type, dart->bucket)) * *count;
+}
+
+
+far_addr dart_slot_addr(const dart_node *node, unsigned slot) {
+    return node->addr + dart_header_bytes(node->depth) + 8ull * slot;
+}
+
+
+uint64_t dart_node_size(const dart_index *dart, const dart_node *node) {
+    return dart_node_bytes(node->type, node->depth, dart->bucket);
+}
+
+
+int dart_view_search(const dart_index *dart, const dart_view *view, unsigned symbol) {
+    unsigned first, count;
+    int empty = -1;
+    dart_slot_range(dart, view->node.type, symbol, &first, &count);
+    assert(first >= view->first && first + count <= view->first + view->count);
+    for (unsigned i = first - view->first; count > 0; i++, count--) {
+        uint64_t word = view->slots[i];
+        if (dart_is_empty(word)) {
+            if (empty < 0)
+                empty = (int)i;
+        } else if (dart_word_symbol(word) == symbol) {
+            return (int)i;
+        }
+    }
+    return empty;
+}
+
+
+bool dart_any_unfrozen(const uint64_t *slots, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (!dart_is_frozen(slots[i]))
+            return true;
+    return false;
+}
+
+
+bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children *children) {
+    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, buckets = dart_buckets(type, dart->bucket);
+    if (type == DART_N256)
+        return true;
+    for (unsigned i = 0; i < children->count; i++)
+        if (++filled[dart_bucket_of(dart_word_symbol(children->words[i]), buckets)] >
+            dart_bucket_slots(type, dart->bucket))
+            return false;
+    return true;
+}
+
+
+/* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. */
+dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged) {
+    dart_node_type type = DART_N4;
+    while (type < DART_N256 && (!dart_fits(dart, type, children) ||
+                                (purged && 4 * children->count > 3 * dart_node_slots(type, dart->bucket))))
+        type++;
+    return type;
+}
+
+
+void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
+                const dart_children *children, void *image) {
+    dart_header *header = image;
+    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, slots = dart_node_slots(type, dart->bucket),
+             depth = (unsigned)prefix.length;
+    uint64_t *words = (uint64_t *)((char *)image + dart_header_bytes(depth));
+    memset(image, 0, dart_header_bytes(depth) + 8ull * slots);
+    header->word = dart_header_word(depth, type, spare);
+    if (depth)
+        memcpy(header->prefix, prefix.data, depth);
+    for (unsigned i = 0; i < children->count; i++) {
+        unsigned first, count, symbol = dart_word_symbol(children->words[i]);
+        dart_slot_range(dart, type, symbol, &first, &count);
+        assert(filled[first] < count && words[first + filled[first]] == 0);
+        words[first + filled[first]++] = dart_thawed(children->words[i]);
+    }
+}
+
+
+unsigned dart_lcp(far_bytes a, far_bytes b) {
+    const uint8_t *x = a.data, *y = b.data;
+    unsigned n = 0;
+    while (n < a.length && n < b.length && x[n] == y[n])
+        n++;
+    return n;
+}
+
+
+bool dart_header_is(const dart_header *header, const dart_node *node) {
+    return dart_header_depth(header) == node->depth && dart_header_type(header) == node->type;
+}

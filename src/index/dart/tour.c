@@ -1,0 +1,293 @@
+#include "index/dart/tour.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+#define NODES_AT_ONCE  32
+#define LEAVES_AT_ONCE 128
+#define BYTES_AT_ONCE  (256u << 10)
+#define AHEAD_MAX      256u
+
+/* Children that a node of a type usually has: how far to look ahead. */
+static const unsigned usual_children[] = {1, 2, 5, 11, 20, 40, 128, 1};
+
+
+static int no_memory(void) {
+    return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+}
+
+
+bool dart_leaf_is_sound(const far_index *index, uint64_t word, uint64_t header) {
+    return dart_word_len(word) != 0 && dart_leaf_klen(header) <= dart_of(index)->max_key &&
+           dart_leaf_vlen(header) <= FAR_VALUE_MAX &&
+           dart_leaf_used(header) <= dart_leaf_bytes(dart_word_len(word), header);
+}
+
+
+/* The place (prefix and symbol) against a bound: before, equal, after; *covers: it is a proper beginning of the bound.
+ */
+static int compare_place(const dart_header *above, unsigned symbol, far_bytes bound, bool *covers) {
+    unsigned depth = dart_header_depth(above);
+    size_t common = depth < bound.length ? depth : bound.length;
+    int order = common ? memcmp(above->prefix, bound.data, common) : 0;
+    *covers = false;
+    if (order)
+        return order < 0 ? -1 : 1;
+    if (symbol == DART_SYMBOL_END)
+        return (depth > bound.length) - (depth < bound.length);
+    if (depth >= bound.length)
+        return 1;
+    unsigned byte = ((const uint8_t *)bound.data)[depth];
+    if (symbol != byte)
+        return symbol < byte ? -1 : 1;
+    *covers = depth + 1 < bound.length;
+    return *covers ? -1 : 0;
+}
+
+
+size_t dart_item_place(const dart_item *item, uint8_t *place) {
+    unsigned depth = dart_header_depth(item->above);
+    memcpy(place, item->above->prefix, depth);
+    if (item->symbol == DART_SYMBOL_END)
+        return depth;
+    place[depth] = (uint8_t)item->symbol;
+    return depth + 1;
+}
+
+
+/* The children of a node as items in order, those outside the bounds left out. *last: where the next one is hung. */
+static int add_items(far_task *t, dart_tour *tour, const dart_view *view, dart_item ***last) {
+    uint16_t at[DART_NODE_SLOTS_MAX] = {0}; /* by rank of the symbol: slot + 1 */
+    for (unsigned i = 0; i < view->count; i++)
+        if (dart_is_child(view->slots[i]))
+            at[dart_symbol_rank(dart_word_symbol(view->slots[i]))] = (uint16_t)(i + 1);
+    for (unsigned rank = 0; rank < DART_NODE_SLOTS_MAX; rank++) {
+        if (!at[rank])
+            continue;
+        uint64_t word = view->slots[at[rank] - 1];
+        unsigned symbol = dart_word_symbol(word);
+        bool covers, ignored;
+        if (compare_place(view->header, symbol, tour->from, &covers) < 0 && !covers)
+            continue;
+        if (tour->bounded && compare_place(view->header, symbol, tour->to, &ignored) >= 0)
+            break;
+        dart_item *item = far_scratch(t, sizeof(*item));
+        if (!item)
+            return no_memory();
+        *item = (dart_item){NULL, word, view->header, symbol, covers, NULL};
+        **last = item;
+        *last = &item->next;
+    }
+    return 0;
+}
+
+
+static uint64_t leaf_read_bytes(const far_index *index, const dart_tour *tour, uint64_t word) {
+    uint64_t code = dart_word_len(word),
+             bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes((unsigned)code);
+    uint64_t keys = (DART_LEAF_HEADER + dart_of(index)->max_key + 7) / 8 * 8;
+    if (tour->reads == DART_READ_SLOTS)
+        return code == DART_SIZE_CODE_LONG ? 8 : 0;
+    return tour->reads == DART_READ_KEYS && keys < bytes ? keys : bytes;
+}
+
+
+static dart_node child_of(const dart_item *item) {
+    return (dart_node){dart_word_addr(item->word), dart_word_type(item->word),
+                       dart_header_depth(item->above) + 1 + dart_word_len(item->word)};
+}
+
+
+/* Puts the READ of an item. Returns its bytes, 0 when there is nothing to read. */
+static int64_t put_item(far_task *t, far_index *index, const dart_tour *tour, dart_item *item) {
+    uint64_t bytes;
+    if (item->image)
+        return 0;
+    if (dart_is_leaf(item->word)) {
+        bytes = leaf_read_bytes(index, tour, item->word);
+        if (dart_word_len(item->word) == 0)
+            return dart_corrupt(index, "node with a slot of no size", dart_word_addr(item->word));
+    } else {
+        dart_node node = child_of(item);
+        if (node.depth > DART_KEY_MAX)
+            return dart_corrupt(index, "node with a slot", node.addr);
+        bytes = dart_node_bytes(node.type, node.depth, dart_of(index)->bucket);
+    }
+    if (bytes == 0)
+        return 0;
+    if (!(item->image = far_scratch(t, bytes)))
+        return no_memory();
+    far_read(t, dart_word_addr(item->word), item->image, bytes);
+    return (int64_t)bytes;
+}
+
+
+/* The rest of leaves whose slots do not tell their size. */
+static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
+    bool any = false;
+    for (dart_item *item = tour->first; item; item = item->next) {
+        if (!item->image || !dart_is_leaf(item->word) || dart_word_len(item->word) != DART_SIZE_CODE_LONG)
+            continue;
+        uint64_t used = dart_leaf_used(item->image[0]);
+        if (!dart_leaf_is_sound(index, item->word, item->image[0]))
+            return dart_corrupt(index, "leaf", dart_word_addr(item->word));
+        uint64_t *whole = far_scratch(t, (used + 7) / 8 * 8);
+        if (!whole)
+            return no_memory();
+        far_read(t, dart_word_addr(item->word), whole, (used + 7) / 8 * 8);
+        item->image = whole;
+        item->word |= DART_FROZEN; /* a mark of our own: it was read */
+        any = true;
+    }
+    return any ? far_wait(t) : 0;
+}
+
+
+/* Puts the children of every inner node that was read in its place. */
+static int expand(far_task *t, far_index *index, dart_tour *tour) {
+    for (dart_item **at = &tour->first; *at;) {
+        dart_item *item = *at;
+        if (!item->image || dart_is_leaf(item->word)) {
+            at = &item->next;
+            continue;
+        }
+        dart_view view = {.node = child_of(item), .header = (const dart_header *)item->image, .whole = true};
+        view.count = dart_node_slots(view.node.type, dart_of(index)->bucket);
+        view.slots = (uint64_t *)((char *)item->image + dart_header_bytes(view.node.depth));
+        if (!dart_header_is(view.header, &view.node))
+            return dart_corrupt(index, "node", view.node.addr);
+        int err = tour->node ? tour->node(t, index, &view, item, tour->ctx) : 0;
+        dart_item **last = at, *rest = item->next;
+        *last = NULL;
+        if (err < 0 || (err = add_items(t, tour, &view, &last)) < 0)
+            return err;
+        *last = rest;
+        at = last;
+    }
+    return 0;
+}
+
+
+/* One batch: what stands near the beginning of the front. */
+static int one_round(far_task *t, far_index *index, dart_tour *tour) {
+    size_t ahead = tour->wanted < AHEAD_MAX ? tour->wanted : AHEAD_MAX, children = 0;
+    unsigned nodes = 0, leaves = 0;
+    uint64_t bytes = 0;
+    far_point(t, "dart:tour");
+    for (dart_item *item = tour->first;
+         item && children < ahead && nodes < NODES_AT_ONCE && leaves < LEAVES_AT_ONCE && bytes < BYTES_AT_ONCE;
+         item = item->next) {
+        int64_t put = put_item(t, index, tour, item);
+        if (put < 0) {
+            far_wait(t);
+            return (int)put;
+        }
+        bool inner = dart_is_inner(item->word);
+        nodes += inner;
+        leaves += !inner && put > 0;
+        bytes += (uint64_t)put;
+        children += item->covers ? 1 : usual_children[dart_word_type(item->word)];
+    }
+    int err = bytes ? far_wait(t) : 0;
+    if (err >= 0 && tour->reads == DART_READ_LEAVES) {
+        bool any = false;
+        for (dart_item *item = tour->first; item && !any; item = item->next)
+            any = item->image && dart_is_leaf(item->word) && dart_word_len(item->word) == DART_SIZE_CODE_LONG &&
+                  !dart_is_frozen(item->word);
+        err = any ? read_rest(t, index, tour) : 0;
+    }
+    return err < 0 ? err : expand(t, index, tour);
+}
+
+
+/* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key
+ * begins with. All keys with that prefix are below it. */
+static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
+    dart_start starts[DART_STARTS_MAX];
+    dart_view views[DART_STARTS_MAX], *best = NULL;
+    int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
+    for (int i = 0; i < count; i++) {
+        const dart_node *node = &starts[i].node;
+        unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
+        char *image = far_scratch(t, header + 8ull * slots);
+        if (!image)
+            return no_memory();
+        far_read(t, node->addr, image, header + 8ull * slots);
+        far_mark(t, FAR_VERB_UNPROVEN); /* an entry of another length: it has another depth than it seems */
+        views[i] = (dart_view){*node, 0, slots, (uint64_t *)(image + header), (const dart_header *)image, true};
+    }
+    int err = count > 0 ? far_wait(t) : count;
+    for (int i = 0; err >= 0 && i < count; i++) {
+        far_bytes prefix = {views[i].header->prefix, views[i].node.depth};
+        if (dart_header_is(views[i].header, &views[i].node) && dart_lcp(prefix, tour->from) == prefix.length &&
+            dart_any_unfrozen(views[i].slots, views[i].count) && (!best || best->node.depth < views[i].node.depth))
+            best = &views[i];
+    }
+    if (err < 0 || !best)
+        return err;
+    dart_item **last = &tour->first;
+    tour->top = best->header;
+    return add_items(t, tour, best, &last);
+}
+
+
+/* The root is read like any node. */
+static int begin(far_task *t, far_index *index, dart_tour *tour) {
+    dart_node root = {dart_of(index)->root, DART_N256, 0};
+    dart_view view;
+    dart_item **last = &tour->first;
+    int err = 0;
+    tour->begun = true;
+    tour->top = NULL;
+    if (tour->express && dart_of(index)->est && tour->from.length > 0)
+        err = begin_express(t, index, tour);
+    if (err < 0 || tour->top)
+        return err;
+    err = dart_read_node(t, index, &root, &view);
+    if (err >= 0 && tour->node)
+        err = tour->node(t, index, &view, NULL, tour->ctx);
+    return err < 0 ? err : add_items(t, tour, &view, &last);
+}
+
+
+/* Behind all keys that begin with the prefix of the node at which it began: 1; or 0, when there is nothing behind. */
+static int go_behind(far_task *t, dart_tour *tour) {
+    size_t length = dart_header_depth(tour->top);
+    uint8_t *place = far_scratch(t, length + 1);
+    if (!place)
+        return no_memory();
+    memcpy(place, tour->top->prefix, length);
+    while (length > 0 && place[length - 1] == 0xff)
+        length--;
+    if (length == 0)
+        return 0;
+    place[length - 1]++;
+    tour->from = (far_bytes){place, length};
+    tour->begun = false;
+    return !tour->bounded || far_bytes_compare(tour->from, tour->to) < 0;
+}
+
+
+int dart_tour_next(far_task *t, far_index *index, dart_tour *tour, dart_item *leaf) {
+    int err = tour->begun ? 0 : begin(t, index, tour);
+    while (err >= 0) {
+        if (!tour->first) {
+            if (!tour->top || (err = go_behind(t, tour)) <= 0)
+                break;
+            err = begin(t, index, tour);
+            continue;
+        }
+        dart_item *item = tour->first;
+        bool read = item->image || (tour->reads == DART_READ_SLOTS && dart_word_len(item->word) != DART_SIZE_CODE_LONG);
+        if (dart_is_leaf(item->word) && read) {
+            if (item->image && !dart_leaf_is_sound(index, item->word, item->image[0]))
+                return dart_corrupt(index, "leaf", dart_word_addr(item->word));
+            *leaf = *item;
+            tour->first = item->next;
+            tour->wanted -= tour->wanted > 1;
+            return 1;
+        }
+        err = one_round(t, index, tour);
+    }
+    return err < 0 ? err : 0;
+}

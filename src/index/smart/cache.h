@@ -1,0 +1,116 @@
+/* Inside the ART cache: its nodes and shards, shared by cache.c (the tree) and evict.c (what leaves it). */
+#ifndef FAR_INDEX_SMART_CACHE_H
+#define FAR_INDEX_SMART_CACHE_H
+
+#include "index/smart/smart.h"
+#include "runtime/budget.h"
+#include "runtime/spin.h"
+
+#include <stdatomic.h>
+
+#define SMART_HAND_LEVELS 8
+#define SMART_SKETCH      16384 /* counters */
+
+typedef struct smart_local {
+    uint64_t head;        /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58 */
+    uint16_t count, room; /* entries */
+    uint16_t skip;        /* bytes of the path from the parent's partial key to the depth */
+    uint16_t unused;
+} smart_local; /* then the path, zeros to a multiple of 8, the entries */
+
+_Static_assert(sizeof(smart_local) == 16, "small");
+
+typedef struct smart_born { /* eviction=fifo: nodes in the order in which they came */
+    struct smart_born *next;
+    uint16_t depth;
+    uint8_t key[];
+} smart_born;
+
+typedef struct smart_shard { /* the keys with one first byte */
+    far_spin lock;
+    uint64_t top; /* the word of the root, or the local node that it names */
+    size_t bytes;
+    uint16_t hand[SMART_HAND_LEVELS]; /* CLOCK: where the last sweep stopped, as ranks of partial keys */
+    smart_born *first, *last;
+} smart_shard;
+
+struct smart_cache {
+    far_pool *pool;
+    far_budget_cache *budget;
+    bool fifo;
+    atomic_uint next_shard; /* where the next eviction begins */
+    atomic_uint sketched;
+    _Atomic uint8_t sketch[SMART_SKETCH];
+    smart_shard shard[SMART_ROOT_SLOTS];
+};
+
+
+/* Entries: bit 63 clear, a slot word; set, a local node: pointer 48 | partial key 9 << 48. */
+
+static inline bool smart_entry_is_local(uint64_t entry) {
+    return entry >> 63;
+}
+
+
+static inline smart_local *smart_entry_local(uint64_t entry) {
+    return (smart_local *)(uintptr_t)(entry & ((1ull << 48) - 1));
+}
+
+
+static inline uint64_t smart_entry_make(const smart_local *c, unsigned part) {
+    return (uint64_t)(uintptr_t)c | (uint64_t)part << 48 | 1ull << 63;
+}
+
+
+static inline unsigned smart_entry_part(uint64_t entry) {
+    return smart_entry_is_local(entry) ? (unsigned)(entry >> 48) & 0x1ff : smart_word_part(entry);
+}
+
+
+static inline uint64_t smart_local_head(far_addr addr, unsigned depth, unsigned layout) {
+    return addr / 32 | (uint64_t)depth << 43 | (uint64_t)layout << 55;
+}
+
+
+static inline far_addr smart_local_addr(const smart_local *c) {
+    return (c->head & SMART_ADDR_MASK) * 32;
+}
+
+
+static inline unsigned smart_local_depth(const smart_local *c) {
+    return (unsigned)(c->head >> 43) & 0xfff;
+}
+
+
+static inline unsigned smart_local_layout(const smart_local *c) {
+    return (unsigned)(c->head >> 55) & 7;
+}
+
+
+#define SMART_CLOCK_ONE (1ull << 58)
+
+
+static inline uint64_t smart_local_clock(const smart_local *c) {
+    return c->head & 3 * SMART_CLOCK_ONE;
+}
+
+
+static inline void smart_local_touch(smart_local *c) {
+    if (smart_local_clock(c) < 3 * SMART_CLOCK_ONE)
+        c->head += SMART_CLOCK_ONE;
+}
+
+
+/* cache.c */
+void smart_local_evict(smart_shard *shard, uint64_t *link, unsigned parent_depth);
+void smart_local_forget(smart_shard *shard, far_bytes key, unsigned depth);
+void smart_local_remove(smart_local *c, unsigned at);
+uint64_t *smart_local_entries(smart_local *c);
+
+/* evict.c */
+size_t smart_cache_evict(void *ctx, size_t bytes);
+unsigned smart_sketch_add(smart_cache *cache, uint64_t what); /* how often it was seen of late, with this time */
+void smart_fifo_push(smart_shard *shard, far_bytes key, unsigned depth);
+bool smart_fifo_pop(smart_shard *shard, far_bytes *key, smart_born **born); /* NULL: it is only dropped */
+
+#endif

@@ -1,0 +1,258 @@
+/* Inserting: into a free slot, over a tombstone or a dead leaf, or by a new node between the slot and what it names.
+ * Each is one CAS. */
+#include "index/smart/smart.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+
+/* The CAS of a slot won: what others need to know at once, and what they could find out themselves. */
+static void linked(smart_op *op, const smart_spot *s, const smart_leaf *leaf, uint64_t word) {
+    far_point(op->t, "smart:linked");
+    if (smart_ctl_state(leaf->ctl) == SMART_PENDING)
+        smart_flip(op, leaf->addr, leaf->ctl);
+    if (op->st->cache)
+        smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
+    if (!s->up || s->layout == SMART_DIR)
+        return;
+    unsigned type = smart_read_type_for(s->at + 2, s->layout, op->st->node_types);
+    if (type > smart_word_read_type(s->up_word)) {
+        far_cas(op->t, s->up, s->up_word, smart_word_with_read_type(s->up_word, type), NULL);
+        far_post(op->t);
+    }
+}
+
+
+static void retire_old(smart_op *op, const smart_spot *s) {
+    for (unsigned i = 0; i < s->chain; i++)
+        smart_retire_leaf(op, s->old[i].addr, s->old[i].class);
+    smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
+}
+
+
+static unsigned kind_for(const smart_op *op, far_bytes value) {
+    return smart_kind_for(op->st, op->key.length, value.length);
+}
+
+
+/* The leaf takes the slot: it was unbound, a tombstone, or named a dead leaf. In a list another partial key may have
+ * taken the frontier: then it is the next one. */
+static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
+    smart_leaf leaf;
+    uint64_t seen, word;
+    unsigned part = smart_part(op->key, s.depth);
+    int err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(s.slot), 0, &leaf);
+    if (err < 0)
+        return err;
+    word = smart_leaf_word(&leaf, part);
+    far_write(op->t, leaf.addr, leaf.image, smart_class_bytes(leaf.class));
+    uint32_t mark = 0;
+    far_point(op->t, "smart:insert");
+    if (far_addr_node(leaf.addr) != far_addr_node(s.slot)) {
+        if ((err = smart_wait(op)) < 0)
+            return err;
+        mark = op->mark;
+    }
+    for (;;) {
+        far_cas(op->t, s.slot, s.word, word, &seen);
+        if ((err = smart_wait(op)) < 0)
+            return err;
+        if (mark == 0)
+            mark = op->mark;
+        if (seen == s.word) {
+            linked(op, &s, &leaf, word);
+            if (s.outcome == SMART_GONE)
+                retire_old(op, &s);
+            far_rdwc_done(op->t, mark);
+            return 1;
+        }
+        bool next = s.word == 0 && s.layout != SMART_DIR && !(seen & SMART_F) && smart_word_part(seen) != part &&
+                    s.at + 2 < smart_layout_slots(s.layout);
+        if (!next)
+            break;
+        s.slot += 8;
+        s.at++;
+    }
+    smart_free_leaf(op, &leaf);
+    return 0;
+}
+
+
+/* A new node with the child and the new leaf: the child itself is not touched. */
+static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned child_part, unsigned child_depth,
+                  far_bytes value) {
+    far_object object;
+    smart_leaf leaf;
+    smart_layout layout = smart_layout_for(op->st, 2);
+    unsigned bytes = smart_layout_bytes(layout), part = smart_part(op->key, s->depth);
+    uint64_t *image = far_scratch(op->t, bytes), seen;
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    unsigned place = smart_place(op, op->hash[depth], s->slot);
+    int err = far_alloc(op->t, op->index, SMART_TYPE_NODE, bytes, place, 0, &object);
+    if (err < 0)
+        return err;
+    if ((err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(object.addr), 0, &leaf)) < 0) {
+        far_free(op->t, op->index, SMART_TYPE_NODE, object.addr, bytes);
+        return err;
+    }
+    smart_build_node(op, image, layout, depth, object.used);
+    uint64_t child = smart_word_with_part(s->word, child_part);
+    if (child_depth)
+        child = smart_word_with_gap0(child, child_depth == depth + 1);
+    image[SMART_HEADER / 8] = child;
+    image[SMART_HEADER / 8 + 1] = smart_leaf_word(&leaf, smart_part(op->key, depth));
+    uint64_t word = smart_word_with_gap0(
+        smart_word(object.addr, part, SMART_NODE, smart_read_type_for(3, layout, op->st->node_types)),
+        depth == s->depth + 1);
+
+    far_write(op->t, object.addr, image, bytes);
+    far_write(op->t, leaf.addr, leaf.image, smart_class_bytes(leaf.class));
+    uint32_t mark = 0;
+    far_point(op->t, "smart:branch");
+    if (far_addr_node(object.addr) != far_addr_node(s->slot) || far_addr_node(leaf.addr) != far_addr_node(s->slot)) {
+        if ((err = smart_wait(op)) < 0)
+            return err;
+        mark = op->mark;
+    }
+    far_cas(op->t, s->slot, s->word, word, &seen);
+    if ((err = smart_wait(op)) < 0)
+        return err;
+    if (seen == s->word) {
+        far_point(op->t, "smart:branched");
+        if (object.used)
+            smart_flip(op, object.addr, image[0]);
+        if (smart_ctl_state(leaf.ctl) == SMART_PENDING)
+            smart_flip(op, leaf.addr, leaf.ctl);
+        if (op->st->cache) {
+            smart_node made = {.addr = object.addr,
+                               .ctl = image[0],
+                               .fp = image[1],
+                               .info = image[2],
+                               .depth = depth,
+                               .layout = layout,
+                               .words = 3,
+                               .image = image};
+            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
+            smart_cache_node(op->st->cache, op->key, &made);
+        }
+        far_rdwc_done(op->t, mark ? mark : op->mark);
+        return 1;
+    }
+    far_free(op->t, op->index, SMART_TYPE_NODE, object.addr, bytes);
+    smart_free_leaf(op, &leaf);
+    return 0;
+}
+
+
+static int branch_at_leaf(smart_op *op, const smart_spot *s, far_bytes value) {
+    const uint8_t *mine = op->key.data, *other = s->leaf.key.data;
+    unsigned d = 0;
+    while (d < op->key.length && d < s->leaf.key.length && mine[d] == other[d])
+        d++;
+    if (d <= s->depth)
+        return smart_broken(op->index, s->leaf.addr, "leaf");
+    return branch(op, s, d, smart_part(s->leaf.key, d), 0, value);
+}
+
+
+static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
+    unsigned d, part;
+    int err = smart_common_prefix(op, s->depth + 1, s->word, &s->child, &d, &part);
+    if (err == 1)
+        return branch(op, s, d, part, s->child.depth, value);
+    if (err == 0) /* nothing is left below it */
+        err = smart_replace(op, s->slot, s->word, s->child.layout, NULL);
+    return err < 0 ? err : 0;
+}
+
+
+static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
+    if (!s->up) {
+        op->uncached = op->below != 0;
+        op->below = s->depth;
+        op->below_layout = s->layout;
+        return 2;
+    }
+    uint32_t mark = op->mark; /* the leaf is written after this */
+    int err = smart_replace(op, s->up, s->up_word, s->layout, &value);
+    if (err == 2)
+        far_rdwc_done(op->t, mark);
+    return err < 0 ? err : err == 2 ? 1 : 0;
+}
+
+
+static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+    switch (s->outcome) {
+    case SMART_EMPTY:
+        if (s->layout != SMART_DIR && s->at + 1 >= smart_layout_slots(s->layout))
+            return grow(op, s, value);
+        return take_slot(op, *s, value);
+    case SMART_GONE:
+        if (s->chain > SMART_CHAIN_MAX) {
+            int err = smart_fix_slot(op, s);
+            return err < 0 ? err : 0;
+        }
+        return take_slot(op, *s, value);
+    case SMART_OTHER_LEAF:
+        return branch_at_leaf(op, s, value);
+    case SMART_OTHER_NODE:
+        return branch_at_node(op, s, value);
+    case SMART_HIT:
+        break;
+    }
+    return 0;
+}
+
+
+int smart_insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
+    if (!op->st->node_locks)
+        return insert_at(op, s, value);
+    far_addr lock = smart_node_lock(op, s);
+    int err = smart_lock_node(op, lock);
+    if (err <= 0)
+        return err;
+    err = insert_at(op, s, value);
+    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+        return err;
+    int unlocked = smart_unlock_node(op, lock);
+    return unlocked < 0 ? unlocked : err;
+}
+
+
+int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    smart_op op;
+    smart_spot *spot = far_scratch(t, sizeof(*spot));
+    bool sealed = false;
+    if (!spot)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    int err = smart_begin(&op, t, index, key);
+    for (unsigned attempt = 0; err >= 0; attempt++) {
+        far_scratch_mark here = far_scratch_here(t);
+        if ((err = smart_find(&op, true, spot)) < 0)
+            return err;
+        far_point(t, "smart:found");
+        if (spot->outcome == SMART_HIT) {
+            if (how == FAR_OP_INSERT)
+                return FAR_ERR_EXISTS;
+            err = smart_update_at(&op, spot, &value, &sealed);
+        } else {
+            if (how == FAR_OP_UPDATE) {
+                far_rdwc_done(t, spot->mark);
+                return FAR_ERR_NOT_FOUND;
+            }
+            if (!sealed)
+                far_rdwc_seal(t, &value);
+            sealed = true;
+            err = smart_insert_at(&op, spot, value);
+        }
+        if (err < 0 || err == 1)
+            break;
+        far_scratch_back(t, here);
+        if (err == 2) /* nobody was faster: the way down has to be found */
+            continue;
+        far_count_retry(t);
+        far_back_off(t, attempt);
+    }
+    return err < 0 ? err : 0;
+}

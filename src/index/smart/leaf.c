@@ -1,0 +1,179 @@
+/* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
+ * value too. */
+#include "index/smart/smart.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#define TORN_BEFORE_ASKING    4  /* READs of a torn leaf before its lock is looked at */
+#define TORN_BEFORE_GIVING_UP 12 /* ... before the search begins anew, under a new pin */
+
+
+unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length) {
+    if (st->update == SMART_UPDATE_WORD && value_length == 8)
+        return key_length == 8 ? SMART_C8 : SMART_VW;
+    if (st->update == SMART_UPDATE_RCU || value_length > st->in_place)
+        return SMART_VR;
+    return SMART_VI;
+}
+
+
+/* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
+uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
+    uint64_t parts[5] = {leaf->addr, smart_ctl_life(leaf->ctl),
+                         XXH3_64bits_withSeed(leaf->key.data, leaf->key.length, st->chk_seed)};
+    if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
+        parts[3] = leaf->meta;
+        parts[4] = XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, st->chk_seed);
+    } else
+        parts[3] = leaf->key.length;
+    return XXH3_64bits_withSeed(parts, sizeof(parts), st->chk_seed ^ leaf->kind);
+}
+
+
+/* Key, value and meta of the image; false: they do not fit into the class. */
+static bool parse(smart_leaf *leaf) {
+    unsigned kind = leaf->kind;
+    if (kind == SMART_C8) {
+        leaf->meta = smart_meta(8, 0, 8, 0);
+        leaf->key = (far_bytes){leaf->image + 16, 8};
+        leaf->value = (far_bytes){leaf->image + 24, 8};
+        return leaf->class == 0;
+    }
+    memcpy(&leaf->meta, leaf->image + smart_meta_at(kind), 8);
+    unsigned length = smart_meta_key(leaf->meta);
+    uint64_t value = smart_meta_value(leaf->meta);
+    if (length == 0 || smart_meta_class(leaf->meta) != leaf->class ||
+        smart_leaf_bytes(kind, length, value) > smart_class_bytes(leaf->class) || (kind == SMART_VW && value != 8))
+        return false;
+    leaf->key = (far_bytes){leaf->image + smart_key_at(kind), length};
+    leaf->value = (far_bytes){leaf->image + smart_value_at(kind, length), value};
+    return true;
+}
+
+
+int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, unsigned flags, smart_leaf *leaf) {
+    far_object object;
+    unsigned class = smart_class_for(smart_leaf_bytes(kind, op->key.length, value.length)),
+             bytes = smart_class_bytes(class);
+    uint8_t *image = far_scratch(op->t, bytes);
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+    int err = far_alloc(op->t, op->index, SMART_TYPE_LEAF, bytes, node, flags, &object);
+    if (err < 0)
+        return err;
+    uint64_t ctl =
+        smart_leaf_ctl(kind, object.used ? SMART_PENDING : SMART_LIVE, object.used, far_task_random(op->t) >> 8);
+    uint64_t meta = smart_meta((unsigned)op->key.length, class, value.length, 0);
+    *leaf = (smart_leaf){.addr = object.addr, .ctl = ctl, .kind = kind, .class = class, .image = image, .meta = meta};
+    memset(image, 0, bytes);
+    memcpy(image, &ctl, 8);
+    if (kind != SMART_C8)
+        memcpy(image + smart_meta_at(kind), &meta, 8);
+    memcpy(image + smart_key_at(kind), op->key.data, op->key.length);
+    if (value.length)
+        memcpy(image + smart_value_at(kind, (unsigned)op->key.length), value.data, value.length);
+    parse(leaf);
+    uint64_t chk = smart_leaf_chk(op->st, leaf);
+    memcpy(image + smart_chk_at(kind), &chk, 8);
+    return 0;
+}
+
+
+void smart_free_leaf(smart_op *op, const smart_leaf *leaf) {
+    far_free(op->t, op->index, SMART_TYPE_LEAF, leaf->addr, smart_class_bytes(leaf->class));
+}
+
+
+void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class) {
+    far_retire(op->t, op->index, SMART_TYPE_LEAF, addr, smart_class_bytes(class));
+}
+
+
+uint64_t smart_leaf_word(const smart_leaf *leaf, unsigned part) {
+    return smart_word(leaf->addr, part, SMART_LEAF, leaf->class);
+}
+
+
+int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+    if (class >= SMART_CLASSES)
+        return smart_broken(op->index, addr, "slot of the leaf");
+    unsigned bytes = smart_class_bytes(class);
+    *leaf = (smart_leaf){.addr = addr, .class = class, .image = far_scratch(op->t, bytes)};
+    if (!leaf->image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+    far_read(op->t, addr, leaf->image, bytes);
+    return 0;
+}
+
+
+bool smart_take_leaf(smart_leaf *leaf, unsigned class) {
+    leaf->class = class;
+    memcpy(&leaf->ctl, leaf->image, 8);
+    leaf->kind = smart_ctl_kind(leaf->ctl);
+    smart_object_state state = smart_ctl_state(leaf->ctl);
+    return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN &&
+           parse(leaf);
+}
+
+
+bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf) {
+    uint64_t chk;
+    if (leaf->kind != SMART_VI || smart_ctl_state(leaf->ctl) == SMART_DEAD)
+        return true;
+    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    return chk == smart_leaf_chk(op->st, leaf);
+}
+
+
+/* The lock of a leaf that stays torn: its owner may be dead. 1: find again. */
+static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
+    uint64_t lock;
+    memcpy(&lock, leaf->image + smart_class_bytes(leaf->class) - 8, 8);
+    far_count_retry(op->t);
+    if (attempt >= TORN_BEFORE_GIVING_UP) {
+        far_pin_drop(op->t);
+        int err = far_pin_take(op->t);
+        return err < 0 ? err : 1;
+    }
+    if (lock && attempt % TORN_BEFORE_ASKING == TORN_BEFORE_ASKING - 1) {
+        int err = smart_redo_dead(op, leaf->addr + smart_class_bytes(leaf->class) - 8, lock);
+        if (err != 0)
+            return err < 0 ? err : 0;
+    }
+    far_back_off(op->t, attempt);
+    return 0;
+}
+
+
+int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
+                    smart_old old[SMART_CHAIN_MAX]) {
+    *chain = 0;
+    for (unsigned attempt = 0;;) {
+        int err = smart_put_read_leaf(op, addr, class, leaf);
+        if (err < 0 || (err = smart_wait(op)) < 0)
+            return err;
+        if (!smart_take_leaf(leaf, class)) {
+            /* The meta of a VI leaf is the first thing that its writer changes. */
+            if (leaf->kind != SMART_VI || attempt >= TORN_BEFORE_GIVING_UP)
+                return smart_broken(op->index, addr, "leaf");
+            if ((err = torn(op, leaf, attempt++)) != 0)
+                return err;
+            continue;
+        }
+        if (smart_ctl_state(leaf->ctl) == SMART_REPLACED) {
+            if (*chain < SMART_CHAIN_MAX)
+                old[*chain] = (smart_old){addr, class};
+            (*chain)++;
+            addr = smart_ctl_forward(leaf->ctl);
+            class = smart_ctl_forward_class(leaf->ctl);
+            continue;
+        }
+        if (smart_leaf_is_whole(op, leaf))
+            return 0;
+        if ((err = torn(op, leaf, attempt++)) != 0)
+            return err;
+    }
+}

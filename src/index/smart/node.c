@@ -1,0 +1,193 @@
+/* Inner nodes: reading, looking up, building. */
+#include "index/smart/smart.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+
+int smart_broken(const far_index *index, far_addr addr, const char *what) {
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the %s at %#llx is broken", index->name, what,
+                    (unsigned long long)addr);
+}
+
+
+int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
+    unsigned type = smart_word_read_type(word);
+    unsigned bytes =
+        type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
+    *node = (smart_node){.addr = smart_word_addr(word), .words = (bytes - SMART_HEADER) / 8};
+    node->image = far_scratch(op->t, bytes);
+    if (!node->image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    far_read(op->t, node->addr, node->image, bytes);
+    return 0;
+}
+
+
+bool smart_take_node(const smart_op *op, smart_node *node) {
+    node->ctl = node->image[0];
+    node->fp = node->image[1];
+    node->info = node->image[2];
+    node->depth = smart_info_depth(node->info);
+    node->layout = smart_ctl_layout(node->ctl);
+    if (smart_ctl_kind(node->ctl) != SMART_INNER || smart_ctl_tag(node->ctl) != op->st->tag ||
+        node->layout >= SMART_LAYOUTS)
+        return false;
+    if (smart_ctl_state(node->ctl) > SMART_FROZEN || node->depth == 0 ||
+        node->words > smart_layout_slots(node->layout) ||
+        smart_info_tail(node->info) != (node->depth < SMART_TAIL_MAX ? node->depth : SMART_TAIL_MAX))
+        return false;
+    for (unsigned i = 0; i < node->words; i++)
+        if (!smart_word_is_sound(smart_slots(node)[i]))
+            return false;
+    return true;
+}
+
+
+/* Twice as much at least each time, so that a long list costs few round trips. */
+int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
+    unsigned have = node->words, slots = smart_layout_slots(node->layout);
+    unsigned want = words > 2 * have ? words : 2 * have;
+    if (want > slots)
+        want = slots;
+    if (want <= have)
+        return 0;
+    uint64_t *image = far_scratch(op->t, SMART_HEADER + 8ull * want);
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    memcpy(image, node->image, SMART_HEADER + 8ull * have);
+    node->image = image;
+    far_read(op->t, smart_slot_addr(node->addr, have), &smart_slots(node)[have], 8ull * (want - have));
+    int err = smart_wait(op);
+    if (err < 0)
+        return err;
+    for (unsigned i = have; i < want; i++)
+        if (!smart_word_is_sound(smart_slots(node)[i]))
+            return smart_broken(op->index, node->addr, "node");
+    node->words = want;
+    return 0;
+}
+
+
+int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
+    int err = smart_put_read_node(op, word, whole, node);
+    if (err < 0 || (err = smart_wait(op)) < 0)
+        return err;
+    if (!smart_take_node(op, node))
+        return smart_broken(op->index, node->addr, "node");
+    if (smart_ctl_state(node->ctl) == SMART_PENDING)
+        smart_flip(op, node->addr, node->ctl);
+    return whole ? smart_read_more(op, node, smart_layout_slots(node->layout)) : 0;
+}
+
+
+bool smart_has_prefix_of(const smart_op *op, const smart_node *node) {
+    return node->depth <= op->key.length && node->fp == op->hash[node->depth];
+}
+
+
+bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
+    const uint64_t *slots = smart_slots(node);
+    for (*at = 0; *at < node->words; (*at)++) {
+        if (!(slots[*at] & SMART_BOUND))
+            return false;
+        if (smart_word_part(slots[*at]) == part)
+            return true;
+    }
+    return false;
+}
+
+
+unsigned smart_live_children(const smart_node *node) {
+    unsigned live = 0;
+    for (unsigned i = 0; i < node->words; i++)
+        live += smart_word_is(smart_slots(node)[i]) != SMART_NONE;
+    return live;
+}
+
+
+/* Without slots. The prefix is that of the operation's key. */
+void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec) {
+    memset(image, 0, smart_layout_bytes(layout));
+    image[0] =
+        smart_node_ctl(rec ? SMART_PENDING : SMART_LIVE, rec, layout, (unsigned)far_task_random(op->t), op->st->tag);
+    image[1] = op->hash[depth];
+    image[2] = smart_info(op->key.data, depth);
+}
+
+
+smart_layout smart_layout_for(const smart_state *st, unsigned children) {
+    if (st->paper)
+        return SMART_PAPER;
+    unsigned layout = SMART_L128;
+    while (layout < SMART_DIR && children > smart_layout_children(layout))
+        layout++;
+    return layout;
+}
+
+
+/* Spread: the load of inner nodes on all memory nodes. Near: beside the slot that names it, one round trip less. */
+unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near) {
+    return op->st->spread ? (unsigned)(fp % far_task_fabric(op->t)->nodes) : far_addr_node(near);
+}
+
+
+void smart_flip(smart_op *op, far_addr addr, uint64_t ctl) {
+    far_cas(op->t, addr, ctl, smart_ctl_with_state(ctl, SMART_LIVE), NULL);
+    far_post(op->t);
+}
+
+
+/* The key of any leaf below tells the whole prefix of a node: keys never change, dead leaves will do. */
+int smart_any_key(smart_op *op, uint64_t word, far_bytes *key) {
+    smart_node node;
+    int err;
+    *key = (far_bytes){NULL, 0};
+    while (smart_word_is(word) == SMART_NODE) {
+        if ((err = smart_read_node(op, word, true, &node)) < 0)
+            return err;
+        word = 0;
+        for (unsigned i = 0; i < node.words && smart_word_is(word) != SMART_LEAF; i++)
+            if (smart_word_is(smart_slots(&node)[i]) != SMART_NONE)
+                word = smart_slots(&node)[i];
+    }
+    if (smart_word_is(word) == SMART_NONE)
+        return 0;
+    smart_leaf leaf;
+    if ((err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf)) < 0 ||
+        (err = smart_wait(op)) < 0)
+        return err;
+    if (!smart_take_leaf(&leaf, smart_word_hint(word)))
+        return smart_broken(op->index, leaf.addr, "leaf");
+    *key = leaf.key;
+    return 0;
+}
+
+
+/* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first
+ * `from`), and the child's partial key there. 0: there is no leaf below it that could tell; 1: done. */
+int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common,
+                        unsigned *part) {
+    const uint8_t *key = op->key.data;
+    unsigned d = from, depth = child->depth;
+    if (depth - smart_info_tail(child->info) <= from) {
+        while (d < depth && d < op->key.length && smart_info_byte(child->info, d) == key[d])
+            d++;
+        if (d == depth)
+            return smart_broken(op->index, child->addr, "node");
+        *part = smart_info_byte(child->info, d);
+    } else {
+        far_bytes below;
+        int err = smart_any_key(op, word, &below);
+        if (err < 0 || !below.data)
+            return err;
+        const uint8_t *other = below.data;
+        while (d < depth && d < op->key.length && d < below.length && other[d] == key[d])
+            d++;
+        if (d == depth || d >= below.length)
+            return smart_broken(op->index, child->addr, "node");
+        *part = other[d];
+    }
+    *common = d;
+    return 1;
+}

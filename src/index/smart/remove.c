@@ -1,0 +1,202 @@
+/* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
+ * are tidied up afterwards, by a task of its own or whoever comes by. */
+#include "index/smart/smart.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
+#include "runtime/op.h"
+#include "runtime/spin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MERGES_MAX  1024 /* nodes that wait for a merge; more are merged at once */
+#define MERGE_AFTER 1000 /* round trips: one that fills up again until then is not merged */
+#define NEIGHBOURS  8    /* slots of a DIR node that must be empty before all of them are looked at */
+
+typedef struct merge {
+    uint8_t *key;
+    size_t length;
+    uint64_t at;
+} merge;
+
+struct smart_merges {
+    far_spin lock;
+    unsigned first, count;
+    merge ring[MERGES_MAX];
+};
+
+typedef struct tidy_arg {
+    far_index *index;
+    bool merge;
+    size_t length;
+    uint8_t key[];
+} tidy_arg;
+
+
+smart_merges *smart_merges_new(void) {
+    return calloc(1, sizeof(smart_merges));
+}
+
+
+void smart_merges_free(smart_merges *merges) {
+    for (unsigned i = 0; merges && i < merges->count; i++)
+        free(merges->ring[(merges->first + i) % MERGES_MAX].key);
+    free(merges);
+}
+
+
+/* False: no room; merge it now. */
+static bool merge_later(smart_op *op) {
+    smart_merges *m = op->st->merges;
+    uint8_t *key = malloc(op->key.length);
+    if (!key)
+        return false;
+    memcpy(key, op->key.data, op->key.length);
+    far_spin_lock(&m->lock);
+    bool room = m->count < MERGES_MAX;
+    if (room)
+        m->ring[(m->first + m->count++) % MERGES_MAX] =
+            (merge){key, op->key.length, far_now(op->t) + MERGE_AFTER * far_rtt(op->t)};
+    far_spin_unlock(&m->lock);
+    if (!room)
+        free(key);
+    return room;
+}
+
+
+static bool next_merge(smart_merges *m, uint64_t now, merge *next) {
+    far_spin_lock(&m->lock);
+    bool due = m->count > 0 && m->ring[m->first].at <= now;
+    if (due) {
+        *next = m->ring[m->first];
+        m->first = (m->first + 1) % MERGES_MAX;
+        m->count--;
+    }
+    far_spin_unlock(&m->lock);
+    return due;
+}
+
+
+/* How many children the owner has left: 0, 1, or 2 for more. */
+static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
+    smart_node node;
+    int err;
+    *live = 2;
+    if (!s->node)
+        return 0;
+    if (s->layout == SMART_DIR) {
+        uint64_t near[NEIGHBOURS];
+        unsigned first = s->at < SMART_PARTS - NEIGHBOURS ? s->at : SMART_PARTS - NEIGHBOURS, there = 0;
+        far_read(op->t, smart_slot_addr(s->node, first), near, sizeof(near));
+        if ((err = smart_wait(op)) < 0)
+            return err;
+        for (unsigned i = 0; i < NEIGHBOURS; i++)
+            there += smart_word_is(near[i]) != SMART_NONE;
+        if (there > 1)
+            return 0;
+    }
+    unsigned type = smart_read_type_for(smart_layout_slots(s->layout), s->layout, op->st->node_types);
+    if ((err = smart_read_node(op, smart_word(s->node, 0, SMART_NODE, type), true, &node)) < 0)
+        return err;
+    unsigned count = smart_live_children(&node);
+    *live = count < 2 ? count : 2;
+    return 0;
+}
+
+
+static int tidy(far_task *t, far_index *index, far_bytes key, bool merge, bool eager) {
+    smart_op op;
+    smart_spot *s = far_scratch(t, sizeof(*s));
+    if (!s)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    int err = smart_begin(&op, t, index, key);
+    op.owner = true;
+    while (err >= 0) {
+        unsigned live;
+        far_scratch_mark here = far_scratch_here(t);
+        if ((err = smart_find(&op, true, s)) < 0 || (err = smart_fix_slot(&op, s)) < 0 || !merge)
+            break;
+        if ((err = count_children(&op, s, &live)) < 0 || live > 1)
+            break;
+        if (live == 1 && !eager && merge_later(&op))
+            break;
+        if (s->up) {
+            far_point(t, "smart:merge");
+            if ((err = smart_replace(&op, s->up, s->up_word, s->layout, NULL)) < 0)
+                break;
+        }
+        op.uncached = true; /* the way down to the owner is needed */
+        far_scratch_back(t, here);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+static void tidy_task(far_task *t, void *arg) {
+    const tidy_arg *a = arg;
+    tidy(t, a->index, (far_bytes){a->key, a->length}, a->merge, smart_state_of(a->index)->eager);
+    far_index_unuse(a->index);
+}
+
+
+/* What goes wrong here is found again by the next who comes by, and by a walk. */
+void smart_tidy_later(smart_op *op, bool merge) {
+    size_t bytes = sizeof(tidy_arg) + op->key.length;
+    if (far_task_pool(op->t)->options.no_thread) { /* nobody drives a task that is left behind */
+        tidy(op->t, op->index, op->key, merge, op->st->eager);
+        return;
+    }
+    tidy_arg *arg = far_scratch(op->t, bytes);
+    if (!arg)
+        return;
+    *arg = (tidy_arg){op->index, merge, op->key.length};
+    memcpy(arg->key, op->key.data, op->key.length);
+    if (far_spawn(op->t, tidy_task, arg, bytes))
+        far_index_use(op->index);
+}
+
+
+int smart_merge_some(far_task *t, far_index *index) {
+    smart_state *st = smart_state_of(index);
+    merge next;
+    if (!next_merge(st->merges, far_now(t), &next))
+        return 0;
+    int err = tidy(t, index, (far_bytes){next.key, next.length}, true, true);
+    free(next.key);
+    return err < 0 ? err : 1;
+}
+
+
+int smart_remove(far_task *t, far_index *index, far_bytes key) {
+    smart_op op;
+    smart_spot *s = far_scratch(t, sizeof(*s));
+    if (!s)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    int err = smart_begin(&op, t, index, key);
+    for (unsigned attempt = 0; err >= 0; attempt++) {
+        far_scratch_mark here = far_scratch_here(t);
+        if ((err = smart_find(&op, true, s)) < 0)
+            return err;
+        if (s->outcome != SMART_HIT) {
+            if (s->outcome == SMART_GONE)
+                smart_tidy_later(&op, true);
+            return FAR_ERR_NOT_FOUND;
+        }
+        far_point(t, "smart:remove");
+        uint64_t live = smart_ctl_with_state(s->leaf.ctl, SMART_LIVE), seen;
+        if (s->leaf.ctl != live)
+            far_cas(t, s->leaf.addr, s->leaf.ctl, live, NULL);
+        far_cas(t, s->leaf.addr, live, smart_ctl_with_state(live, SMART_DEAD), &seen);
+        if ((err = smart_wait(&op)) < 0)
+            return err;
+        if (seen == live) {
+            far_point(t, "smart:removed");
+            smart_tidy_later(&op, true);
+            return 0;
+        }
+        far_count_retry(t); /* replaced, or somebody else's delete: look again */
+        far_scratch_back(t, here);
+        far_back_off(t, attempt);
+    }
+    return err;
+}

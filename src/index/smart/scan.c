@@ -1,0 +1,322 @@
+/* Going over the tree in the order of keys: scans, and walk, check and usage (check.c).
+ *
+ * A list of items in key order, each a word that was READ in this pass from a linked node. As long as there is a node
+ * among the next ones, these nodes are READ together and give way to their children; then the leaves in front are READ
+ * together. So a scan takes one round trip per level and one for the leaves. A frozen word ends the pass: it is helped,
+ * and the next pass begins at the last key. */
+#include "index/smart/pass.h"
+#include "index/smart/smart.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH_NODES  64
+#define BATCH_LEAVES 128
+#define BATCH_BYTES  (512u << 10)
+
+
+static int room(smart_pass *p, size_t more) {
+    if (p->count + more <= p->size)
+        return 0;
+    size_t size = p->size ? 2 * p->size : 512;
+    while (size < p->count + more)
+        size *= 2;
+    smart_item *items = realloc(p->items, size * sizeof(*items));
+    if (!items)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    p->items = items;
+    p->size = size;
+    return 0;
+}
+
+
+static int by_part(const void *a, const void *b) {
+    unsigned x = smart_part_rank(smart_word_part(((const smart_item *)a)->word));
+    unsigned y = smart_part_rank(smart_word_part(((const smart_item *)b)->word));
+    return (x > y) - (x < y);
+}
+
+
+static int tell_found(smart_pass *p, int found) {
+    int err = 0;
+    for (; found >= 0 && err >= 0; found = p->nodes[found].next)
+        err = p->found(p, p->nodes[found].addr, p->nodes[found].layout);
+    return err;
+}
+
+
+/* A node that the pass has not begun in: others were told of by the pass before. */
+static int note_found(smart_pass *p, const smart_node *node, int next, int *found) {
+    if (p->node_count == p->node_size) {
+        int size = p->node_size ? 2 * p->node_size : 256;
+        smart_found *nodes = realloc(p->nodes, (size_t)size * sizeof(*nodes));
+        if (!nodes)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+        p->nodes = nodes;
+        p->node_size = size;
+    }
+    p->nodes[p->node_count] = (smart_found){node->addr, node->layout, next};
+    *found = p->node_count++;
+    return 0;
+}
+
+
+/* Puts the children of a node into the place of item `at`. 1: a word was frozen. */
+static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path, int found) {
+    const uint64_t *slots = smart_slots(node);
+    smart_item made[SMART_PARTS + 1];
+    size_t count = 0;
+    unsigned from = on_path ? smart_part_rank(smart_part(p->op.key, node->depth)) : 0;
+    for (unsigned i = 0; i < node->words; i++) {
+        if (slots[i] & SMART_F)
+            return 1;
+        if (!(slots[i] & SMART_BOUND)) {
+            if (node->layout != SMART_DIR)
+                break;
+            continue;
+        }
+        unsigned rank = smart_part_rank(smart_word_part(slots[i]));
+        if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
+            continue;
+        made[count++] =
+            (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
+    }
+    qsort(made, count, sizeof(made[0]), by_part);
+    int err = count ? room(p, count) : tell_found(p, found);
+    if (err < 0)
+        return err;
+    made[0].found = found;
+    smart_item *items = p->items + p->first;
+    memmove(items + at + count, items + at + 1, (p->count - p->first - at - 1) * sizeof(*items));
+    memcpy(items + at, made, count * sizeof(made[0]));
+    p->count = p->count - 1 + count;
+    return 0;
+}
+
+
+/* Where a child of the path lies with regard to the key that the pass begins at: -1 before it, 0 on the path, 1 after.
+ */
+static int side(smart_pass *p, const smart_item *item, const smart_node *node, int *result) {
+    unsigned common, part;
+    *result = 0;
+    if (smart_has_prefix_of(&p->op, node))
+        return 0;
+    int err = smart_common_prefix(&p->op, item->depth + 1, item->word, node, &common, &part);
+    if (err < 0)
+        return err;
+    if (err == 0) /* nothing is below it */
+        *result = -1;
+    else
+        *result = common == p->op.key.length || part > ((const uint8_t *)p->op.key.data)[common] ? 1 : -1;
+    return 0;
+}
+
+
+static void drop_item(smart_pass *p, size_t at) {
+    smart_item *items = p->items + p->first;
+    memmove(items + at, items + at + 1, (p->count - p->first - at - 1) * sizeof(*items));
+    p->count--;
+}
+
+
+static int visit_node(smart_pass *p, const smart_item *item, const smart_node *node) {
+    return p->node ? p->node(p, item, node) : 0;
+}
+
+
+/* READs the nodes among the first `ahead` items. 0: there was none; 1: there were; 2: something is frozen. */
+static int expand_nodes(smart_pass *p, size_t ahead) {
+    size_t at[BATCH_NODES], count = 0, items = p->count - p->first;
+    smart_node *nodes = far_scratch(p->op.t, BATCH_NODES * sizeof(*nodes));
+    int err, where;
+    if (!nodes)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    for (size_t i = 0; i < items && i < ahead && count < BATCH_NODES; i++)
+        if (smart_word_is(p->items[p->first + i].word) == SMART_NODE) {
+            if ((err = smart_put_read_node(&p->op, p->items[p->first + i].word, true, &nodes[count])) < 0)
+                return err;
+            at[count++] = i;
+        }
+    if (count == 0)
+        return 0;
+    if ((err = smart_wait(&p->op)) < 0)
+        return err;
+    for (size_t i = count; i-- > 0;) {
+        smart_item item = p->items[p->first + at[i]];
+        smart_node *node = &nodes[i];
+        if (!smart_take_node(&p->op, node) || node->depth <= item.depth)
+            return smart_broken(p->op.index, node->addr, "node");
+        if (smart_ctl_state(node->ctl) == SMART_PENDING)
+            smart_flip(&p->op, node->addr, node->ctl);
+        unsigned seen;
+        if (node->layout != SMART_DIR && !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words &&
+            (err = smart_read_more(&p->op, node, smart_layout_slots(node->layout))) < 0)
+            return err;
+        where = 1;
+        if (item.on_path && (err = side(p, &item, node, &where)) < 0)
+            return err;
+        if (where < 0) {
+            drop_item(p, at[i]);
+            continue;
+        }
+        int found = item.found;
+        if ((err = visit_node(p, &item, node)) < 0 ||
+            (p->found && where > 0 && (err = note_found(p, node, item.found, &found)) < 0))
+            return err;
+        if ((err = expand(p, at[i], node, where == 0, found)) != 0) {
+            p->frozen = item;
+            return err < 0 ? err : 2;
+        }
+    }
+    return 1;
+}
+
+
+/* READs the leaves in front, at most `most`, and shows them. 1: enough. */
+static int show_leaves(smart_pass *p, size_t most) {
+    size_t count = 0, items = p->count - p->first, bytes = 0;
+    smart_leaf *leaves = far_scratch(p->op.t, BATCH_LEAVES * sizeof(*leaves));
+    int err = 0;
+    if (!leaves)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    while (count < items && count < most && count < BATCH_LEAVES && (count == 0 || bytes < BATCH_BYTES)) {
+        uint64_t word = p->items[p->first + count].word;
+        if (smart_word_is(word) != SMART_LEAF)
+            break;
+        if ((err = smart_put_read_leaf(&p->op, smart_word_addr(word), smart_word_hint(word), &leaves[count])) < 0)
+            return err;
+        bytes += smart_class_bytes(smart_word_hint(word));
+        count++;
+    }
+    if ((err = smart_wait(&p->op)) < 0)
+        return err;
+    for (size_t i = 0; i < count && err == 0; i++) {
+        smart_item item = p->items[p->first];
+        smart_leaf *leaf = &leaves[i];
+        smart_spot s = {.outcome = SMART_HIT,
+                        .proven = true,
+                        .slot = item.slot,
+                        .word = item.word,
+                        .depth = item.depth,
+                        .layout = SMART_LAYOUTS};
+        bool plain = smart_take_leaf(leaf, smart_word_hint(item.word)) &&
+                     smart_ctl_state(leaf->ctl) != SMART_REPLACED && smart_leaf_is_whole(&p->op, leaf);
+        if (plain)
+            s.leaf = *leaf;
+        else if ((err = smart_read_leaf(&p->op, leaf->addr, smart_word_hint(item.word), &s.leaf, &s.chain, s.old)) !=
+                 0) {
+            p->again = err == 1;
+            return err;
+        }
+        if (smart_ctl_state(s.leaf.ctl) == SMART_DEAD)
+            s.outcome = SMART_GONE;
+        p->first++;
+        if ((err = tell_found(p, item.found)) >= 0)
+            err = p->leaf(p, &item, &s);
+    }
+    return err;
+}
+
+
+static int read_root_slots(smart_pass *p) {
+    smart_state *st = p->op.st;
+    uint64_t bytes = smart_stripe_slots(st->stripes), *image = far_scratch(p->op.t, bytes * st->stripes);
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    for (unsigned i = 0; i < st->stripes; i++)
+        far_read(p->op.t, st->stripe[i], image + bytes / 8 * i, bytes);
+    int err = smart_wait(&p->op);
+    if (err < 0 || (err = room(p, SMART_ROOT_SLOTS)) < 0)
+        return err;
+    unsigned first = p->op.key.length ? smart_part(p->op.key, 0) : 0;
+    p->first = p->count = 0;
+    for (unsigned b = first; b < SMART_ROOT_SLOTS; b++) {
+        uint64_t word = image[bytes / 8 * (b % st->stripes) + b / st->stripes];
+        if (!smart_word_is_sound(word))
+            return smart_broken(p->op.index, st->stripe[b % st->stripes], "root");
+        if (smart_word_is(word) != SMART_NONE)
+            p->items[p->count++] = (smart_item){word, smart_root_slot(st, b), 0, 0, p->op.key.length && b == first, -1};
+    }
+    return 0;
+}
+
+
+/* From the key of p->op on. 0: to the end; 1: enough, or again (p->again) from a later key. */
+int smart_pass_run(smart_pass *p) {
+    p->again = false;
+    p->op.passes = true;
+    p->first = p->count = 0;
+    int err = read_root_slots(p);
+    while (err == 0 && p->first < p->count) {
+        far_scratch_mark here = far_scratch_here(p->op.t);
+        size_t ahead = p->wanted ? p->wanted : BATCH_LEAVES;
+        if ((err = expand_nodes(p, ahead < BATCH_LEAVES ? ahead : BATCH_LEAVES)) == 0)
+            err = show_leaves(p, ahead);
+        else if (err == 2) {
+            far_count_retry(p->op.t);
+            err = smart_replace(&p->op, p->frozen.slot, p->frozen.word, SMART_LAYOUTS, NULL);
+            p->again = err >= 0;
+            err = err < 0 ? err : 1;
+        } else if (err == 1)
+            err = 0;
+        far_scratch_back(p->op.t, here);
+    }
+    free(p->items);
+    free(p->nodes);
+    p->items = NULL;
+    p->nodes = NULL;
+    p->size = 0;
+    p->node_count = p->node_size = 0;
+    return err;
+}
+
+
+/* Scans. */
+
+typedef struct scan_pass {
+    smart_pass pass;
+    far_scan_chunk *scan;
+    uint8_t *last; /* the key shown last */
+    size_t length;
+} scan_pass;
+
+
+static int give(smart_pass *p, const smart_item *item, const smart_spot *s) {
+    (void)item;
+    scan_pass *sp = (scan_pass *)p;
+    if (s->outcome != SMART_HIT)
+        return 0;
+    memcpy(sp->last, s->leaf.key.data, s->leaf.key.length);
+    sp->length = s->leaf.key.length;
+    return far_scan_give(sp->scan, s->leaf.key, s->leaf.value);
+}
+
+
+int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
+    scan_pass sp = {
+        .scan = scan, .last = far_scratch(t, SMART_KEY_MAX + 1), .pass = {.leaf = give, .wanted = scan->wanted}};
+    far_bytes from = scan->from;
+    int err;
+    if (!sp.last)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    if (sp.pass.wanted && scan->after)
+        sp.pass.wanted++;
+    for (unsigned attempt = 0;; attempt++) {
+        if ((err = smart_begin(&sp.pass.op, t, index, from)) < 0)
+            return err;
+        err = smart_pass_run(&sp.pass);
+        if (err < 0 || !sp.pass.again)
+            break;
+        far_back_off(t, attempt);
+        if (sp.length) {
+            uint8_t *copy = far_scratch(t, sp.length);
+            if (!copy)
+                return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+            memcpy(copy, sp.last, sp.length);
+            from = (far_bytes){copy, sp.length};
+        }
+    }
+    scan->end = err == 0;
+    return err < 0 ? err : 0;
+}

@@ -1,0 +1,158 @@
+/* SMART, after "SMART: A High-Performance Adaptive Radix Tree for Disaggregated Memory" (OSDI 2023): a radix tree of
+ * lock-free inner nodes over one leaf per key, with a cache of inner nodes on the compute side. README.md beside this
+ * file has the protocol on a page. */
+#include "index/smart/smart.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+
+static uint64_t root_bytes(unsigned stripes) {
+    return (sizeof(smart_root) + stripes * 8ull + 15) / 16 * 16;
+}
+
+
+/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
+ * allocated. */
+static int smart_create(far_task *t, far_index *index) {
+    unsigned stripes = far_task_fabric(t)->nodes;
+    uint64_t bytes = root_bytes(stripes);
+    smart_root *root = far_scratch(t, bytes);
+    if (!root)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    memset(root, 0, bytes);
+    root->magic = SMART_MAGIC;
+    root->stripes = stripes;
+    far_object object;
+    int err;
+    for (unsigned i = 0; i < stripes; i++) {
+        if ((err = far_alloc(t, index, SMART_TYPE_STRIPE, smart_stripe_bytes(stripes), i,
+                             FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+            return err;
+        root->stripe[i] = object.addr;
+    }
+    if ((err = far_alloc(t, index, SMART_TYPE_ROOT, bytes, 0, 0, &object)) < 0)
+        return err;
+    index->descriptor = object.addr;
+    far_write(t, object.addr, root, bytes);
+    return far_wait(t);
+}
+
+
+static int read_root(far_task *t, far_index *index, smart_state *st) {
+    smart_root root;
+    far_read(t, index->descriptor, &root, sizeof(root));
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    if (root.magic != SMART_MAGIC || root.stripes != far_task_fabric(t)->nodes)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
+    st->stripes = (unsigned)root.stripes;
+    far_read(t, index->descriptor + sizeof(root), st->stripe, st->stripes * 8ull);
+    return far_wait(t);
+}
+
+
+static void smart_close(far_index *index) {
+    smart_state *st = index->state;
+    smart_cache_free(st->cache);
+    smart_merges_free(st->merges);
+    smart_records_free(st->records);
+    free(st);
+    index->state = NULL;
+}
+
+
+static int smart_open(far_task *t, far_index *index) {
+    smart_state *st = calloc(1, sizeof(*st));
+    if (!st || !(st->merges = smart_merges_new()) || !(st->records = smart_records_new(index))) {
+        if (st)
+            smart_merges_free(st->merges);
+        free(st);
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    }
+    const int64_t *options = index->options;
+    st->paper = options[SMART_OPTION_LAYOUT] != 0;
+    st->update = (unsigned)options[SMART_OPTION_UPDATE];
+    st->in_place = (unsigned)options[SMART_OPTION_IN_PLACE];
+    st->node_types = (unsigned)options[SMART_OPTION_NODE_TYPES];
+    st->spread = options[SMART_OPTION_PLACE] == 0;
+    st->eager = options[SMART_OPTION_MERGE] == SMART_MERGE_EAGER;
+    st->rear_lock = options[SMART_OPTION_REAR_LOCK] != 0;
+    st->node_locks = options[SMART_OPTION_LOCKFREE] == 0;
+    uint64_t secret[4];
+    memcpy(secret, index->secret, sizeof(secret));
+    st->hash_base = secret[0] % (SMART_HASH_PRIME - 1024) + 512;
+    st->chk_seed = secret[1];
+    st->tag = secret[2] >> 25;
+    index->state = st;
+    int err = read_root(t, index, st);
+    if (err >= 0 && options[SMART_OPTION_CACHE])
+        err = smart_cache_new(index, options[SMART_OPTION_EVICTION] == SMART_EVICT_FIFO, &st->cache);
+    if (err < 0)
+        smart_close(index);
+    return err;
+}
+
+
+static const char *const layouts[] = {"adaptive", "paper", NULL};
+static const char *const updates[] = {"word", "lock", "rcu", NULL};
+static const char *const evictions[] = {"clock", "fifo", NULL};
+static const char *const places[] = {"spread", "near", NULL};
+static const char *const merges[] = {"delayed", "eager", NULL};
+
+static const far_option_def options[] = {
+    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts,
+     "inner nodes: sized by their children, or the paper's NODE_256 preallocated"},
+    {"update", FAR_OPTION_CHOICE, SMART_UPDATE_WORD, 0, 0, updates,
+     "values of 8 bytes by one WRITE and others in place; all in place under the leaf's lock; all out of place"},
+    {"in_place", FAR_OPTION_NUMBER, 1024, 0, 4096, NULL, "longest value that is updated in place, bytes"},
+    {"node_types", FAR_OPTION_NUMBER, 10, 1, 10, NULL, "sizes in which lists are read; 1: always whole"},
+    {"cache", FAR_OPTION_BOOL, 1, 0, 1, NULL, "inner nodes are cached on the compute side"},
+    {"eviction", FAR_OPTION_CHOICE, SMART_EVICT_CLOCK, 0, 0, evictions, "what leaves a full cache"},
+    {"place", FAR_OPTION_CHOICE, 0, 0, 0, places,
+     "new inner nodes: spread over the memory nodes, or near their parent"},
+    {"merge", FAR_OPTION_CHOICE, SMART_MERGE_DELAYED, 0, 0, merges,
+     "nodes left with one child are merged after a while, or at once"},
+    {"rear_lock", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "the unlock of a leaf is part of the WRITE; off: a round trip of its own"},
+    {"lockfree_nodes", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "slots are changed by CAS alone; off: under a lock of the node too"},
+    {0},
+};
+
+static const far_type types[SMART_TYPES] = {
+    [SMART_TYPE_ROOT] = {.name = "root", .align = 16}, [SMART_TYPE_STRIPE] = {.name = "stripe", .align = 64},
+    [SMART_TYPE_NODE] = {.name = "node", .align = 32}, [SMART_TYPE_LEAF] = {.name = "leaf", .align = 32},
+    [SMART_TYPE_REDO] = {.name = "redo", .align = 32},
+};
+
+/* To finish the replacement of a node that was frozen. */
+static const far_reserve reserve[] = {
+    {SMART_TYPE_NODE, 128, 1},  {SMART_TYPE_NODE, 256, 1},  {SMART_TYPE_NODE, 512, 1},
+    {SMART_TYPE_NODE, 2080, 1}, {SMART_TYPE_NODE, 2088, 1},
+};
+
+const far_index_kind far_smart_kind = {
+    .name = "smart",
+    .what_for = "skewed updates and point reads of ordered data, with ample cache",
+    .options = options,
+    .max_key = SMART_KEY_MAX,
+    .types = types,
+    .type_count = SMART_TYPES,
+    .reserve = reserve,
+    .reserve_count = sizeof(reserve) / sizeof(reserve[0]),
+    .create = smart_create,
+    .open = smart_open,
+    .close = smart_close,
+    .get = smart_get,
+    .put = smart_put,
+    .remove = smart_remove,
+    .scan = smart_scan,
+    .walk = smart_walk,
+    .check = smart_check,
+    .usage = smart_usage,
+    .cache_bytes = smart_cache_bytes,
+    .idle_hook = smart_merge_some,
+};

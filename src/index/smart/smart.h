@@ -1,0 +1,259 @@
+/* SMART: what its files share. */
+#ifndef FAR_INDEX_SMART_SMART_H
+#define FAR_INDEX_SMART_SMART_H
+
+#include "index/smart/layout.h"
+#include "runtime/rdwc.h"
+
+enum {
+    SMART_OPTION_LAYOUT = FAR_OPTIONS_COMMON,
+    SMART_OPTION_UPDATE,
+    SMART_OPTION_IN_PLACE,
+    SMART_OPTION_NODE_TYPES,
+    SMART_OPTION_CACHE,
+    SMART_OPTION_EVICTION,
+    SMART_OPTION_PLACE,
+    SMART_OPTION_MERGE,
+    SMART_OPTION_REAR_LOCK,
+    SMART_OPTION_LOCKFREE,
+};
+
+enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
+enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
+enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
+
+#define SMART_CHAIN_MAX 16 /* replaced leaves of one slot that are cut out at once */
+
+typedef struct smart_cache smart_cache;
+typedef struct smart_merges smart_merges;
+typedef struct smart_records smart_records;
+
+typedef struct smart_state { /* of an open index */
+    unsigned stripes;
+    bool paper, spread; /* layout=paper; place=spread */
+    unsigned update, in_place, node_types;
+    bool eager, rear_lock, node_locks;
+    uint64_t hash_base, chk_seed, tag;
+    smart_cache *cache;     /* NULL: none */
+    smart_merges *merges;   /* nodes that may be merged later */
+    smart_records *records; /* redo records of the sessions */
+    far_addr stripe[FAR_NODES_MAX];
+} smart_state;
+
+/* What an operation works with. */
+typedef struct smart_op {
+    far_task *t;
+    far_index *index;
+    smart_state *st;
+    far_bytes key;
+    uint64_t *hash; /* of the first 0 .. key.length bytes */
+    uint32_t mark;  /* of the last batch that was waited for */
+    uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
+    far_bytes other_key;
+    bool recycled;         /* the leaf that the cache named lies in memory that had an earlier life */
+    bool passes;           /* the key is only where a pass begins */
+    bool owner;            /* a hit is not enough: its slot is wanted */
+    unsigned below;        /* the slot that names the owner, at this depth, is wanted too; 0: not */
+    unsigned below_layout; /* of that owner: it is READ as a whole */
+    bool uncached;         /* the cache is not to be asked */
+} smart_op;
+
+/* A node as it was READ. */
+typedef struct smart_node {
+    far_addr addr;
+    uint64_t ctl, fp, info;
+    unsigned depth, layout;
+    unsigned words;  /* slots that were READ */
+    uint64_t *image; /* header and slots; room for the whole node once `whole` asked for it */
+} smart_node;
+
+/* A leaf as it was READ. key and value point into the image; checked. */
+typedef struct smart_leaf {
+    far_addr addr;
+    uint64_t ctl;
+    unsigned kind, class;
+    uint8_t *image;
+    far_bytes key, value;
+    uint64_t meta;
+} smart_leaf;
+
+typedef struct smart_old { /* a leaf that is to be retired */
+    far_addr addr;
+    unsigned class;
+} smart_old;
+
+typedef enum smart_outcome {
+    SMART_HIT,        /* leaf is there, LIVE or PENDING */
+    SMART_EMPTY,      /* the slot is unbound or a tombstone */
+    SMART_GONE,       /* the slot names a DEAD leaf */
+    SMART_OTHER_LEAF, /* ... a leaf of another key */
+    SMART_OTHER_NODE, /* ... a node with another prefix */
+} smart_outcome;
+
+/* Where the search for a key ended. */
+typedef struct smart_spot {
+    smart_outcome outcome;
+    bool proven;   /* false: a HIT that certified itself, found through the cache: nothing below but leaf is known */
+    far_addr node; /* the owner, 0: the root */
+    unsigned depth, layout; /* SMART_LAYOUTS: the owner is not known, the slot came from a pass */
+    far_addr slot;          /* its word for the key; a full list: 0 */
+    unsigned at;            /* number of that slot */
+    uint64_t word;
+    far_addr up; /* the slot that names the owner; 0: not known (it came from the cache), or the owner is the root */
+    uint64_t up_word;
+    smart_node child; /* SMART_OTHER_NODE */
+    smart_leaf leaf;  /* the last of its chain */
+    unsigned chain;   /* leaves before it, first in the slot */
+    smart_old old[SMART_CHAIN_MAX];
+    uint32_t mark; /* of the batch with the word or leaf that decides */
+} smart_spot;
+
+
+static inline smart_state *smart_state_of(const far_index *index) {
+    return index->state;
+}
+
+
+/* The word, to READ a node of this layout as a whole. */
+static inline uint64_t smart_word_for_all(uint64_t word, unsigned layout) {
+    return layout >= SMART_DIR ? word
+                               : smart_word_with_read_type(
+                                     word, smart_read_type_for(smart_layout_slots(layout), layout, SMART_READ_TYPES));
+}
+
+
+static inline uint64_t *smart_slots(const smart_node *node) {
+    return node->image + SMART_HEADER / 8;
+}
+
+
+static inline far_addr smart_slot_addr(far_addr node, unsigned at) {
+    return node + SMART_HEADER + 8ull * at;
+}
+
+
+static inline far_addr smart_root_slot(const smart_state *st, unsigned byte) {
+    return st->stripe[byte % st->stripes] + 8ull * (byte / st->stripes);
+}
+
+
+#define SMART_NODE_LOCKS 64u /* behind the slots of each stripe */
+
+
+static inline uint64_t smart_stripe_slots(unsigned stripes) {
+    return (SMART_ROOT_SLOTS + stripes - 1) / stripes * 8ull;
+}
+
+
+static inline uint64_t smart_stripe_bytes(unsigned stripes) {
+    return smart_stripe_slots(stripes) + 8ull * SMART_NODE_LOCKS;
+}
+
+
+/* find.c */
+int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
+int smart_wait(smart_op *op); /* far_wait, marked for RDWC */
+int smart_find(smart_op *op, bool cached, smart_spot *spot);
+int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
+
+/* node.c */
+int smart_broken(const far_index *index, far_addr addr, const char *what);
+/* Puts a READ of a node: of so many bytes as the word's hint says, or of all of it. */
+int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
+bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
+int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on until so many slots are there */
+int smart_read_node(smart_op *op, uint64_t word, bool whole,
+                    smart_node *node); /* a proven one; CORRUPT if it is none */
+bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
+/* The slot of a partial key in a list: found, or the first unbound one (*at == words: neither was READ). */
+bool smart_lookup(const smart_node *node, unsigned part, unsigned *at);
+unsigned smart_live_children(const smart_node *node); /* of a node that was READ as a whole */
+void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec);
+smart_layout smart_layout_for(const smart_state *st, unsigned children);
+unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */
+void smart_flip(smart_op *op, far_addr addr, uint64_t ctl);           /* PENDING -> LIVE, not waited for */
+int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common,
+                        unsigned *part);
+int smart_any_key(smart_op *op, uint64_t word, far_bytes *key); /* of a leaf below; {NULL, 0}: there is none */
+
+/* leaf.c */
+unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length);
+/* Room for a leaf on that memory node (a wish) and its image, in scratch memory. */
+int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, unsigned flags, smart_leaf *leaf);
+void smart_free_leaf(smart_op *op, const smart_leaf *leaf);
+void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class);
+uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
+int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf);
+bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf); /* no update in place was seen half done */
+bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after the wait; false: it is none */
+/* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
+int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
+                    smart_old old[SMART_CHAIN_MAX]);
+uint64_t smart_leaf_word(const smart_leaf *leaf, unsigned part);
+
+/* insert.c */
+int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
+int smart_insert_at(smart_op *op, const smart_spot *spot,
+                    far_bytes value); /* 1: done; 0: lost, find again; 2: find the way down */
+
+/* update.c: the same results */
+int smart_update_at(smart_op *op, smart_spot *spot, far_bytes *value, bool *sealed);
+int smart_fix_slot(smart_op *op,
+                   const smart_spot *spot); /* cuts replaced and dead leaves out of a proven slot; 1: it won */
+
+
+/* remove.c */
+int smart_remove(far_task *t, far_index *index, far_bytes key);
+void smart_tidy_later(smart_op *op,
+                      bool merge); /* a task of its own looks after the slot of the key, and the nodes above */
+int smart_merge_some(far_task *t, far_index *index); /* the idle hook */
+smart_merges *smart_merges_new(void);
+void smart_merges_free(smart_merges *merges);
+
+/* replace.c: freezes the node that up_word in the slot `up` names, and puts in its place what is left of it. 1: the
+ * slot was moved; 0: lost, find again. layout: of the node, or SMART_LAYOUTS. grow (or NULL): the value of the
+ * operation's key, for which the copy gets a leaf; 2: it did. */
+int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const far_bytes *grow);
+
+/* lock.c: the update in place of VI leaves. 1: done; 0: find again. */
+int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
+int smart_redo_dead(smart_op *op, far_addr lock_at,
+                    uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
+smart_records *smart_records_new(const far_index *index);
+void smart_records_free(smart_records *records);
+
+/* baseline.c */
+far_addr smart_node_lock(const smart_op *op, const smart_spot *spot);
+int smart_lock_node(smart_op *op, far_addr lock);
+int smart_unlock_node(smart_op *op, far_addr lock);
+int smart_free_dead_node_locks(far_task *t, far_index *index);
+
+/* scan.c */
+int smart_scan(far_task *t, far_index *index, far_scan_chunk *scan);
+
+/* check.c */
+int smart_walk(far_task *t, far_index *index, far_walk *walk);
+int smart_check(far_task *t, far_index *index, far_report *report);
+int smart_usage(far_task *t, far_index *index, far_usage *usage);
+
+/* cache.c. In a cached word the bit F says: the leaf lies in recycled memory, its ctl word is to be READ first. */
+#define SMART_CACHED_REC SMART_F
+
+typedef struct smart_hint { /* what the cache knows of a key */
+    far_addr node;
+    unsigned depth;
+    uint64_t word;  /* of the node for the key; 0: not known */
+    unsigned words; /* that the cache knows of the node */
+    unsigned layout;
+} smart_hint;
+
+int smart_cache_new(far_index *index, bool fifo, smart_cache **cache); /* *cache NULL: there is no budget */
+void smart_cache_free(smart_cache *cache);
+size_t smart_cache_bytes(far_index *index);
+bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
+                       smart_hint *hint); /* the deepest node with a depth < below */
+void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
+void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
+void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+
+#endif

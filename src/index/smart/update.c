@@ -1,0 +1,108 @@
+/* Updating. W: the 8-byte value is one WRITE, without a lock: a late one lands in a leaf that nobody reads as LIVE any
+ * more. I: in place under the leaf's lock (lock.c). R: a new leaf, and one CAS that turns the old one into a pointer to
+ * it; the slot follows later. */
+#include "index/smart/smart.h"
+#include "runtime/error.h"
+
+#include <string.h>
+
+
+static bool fits_in_place(const smart_state *st, const smart_leaf *leaf, far_bytes value) {
+    if (leaf->kind == SMART_C8 || leaf->kind == SMART_VW)
+        return value.length == 8;
+    return leaf->kind == SMART_VI && smart_kind_for(st, leaf->key.length, value.length) == SMART_VI &&
+           smart_leaf_bytes(SMART_VI, leaf->key.length, value.length) <= smart_class_bytes(leaf->class);
+}
+
+
+static int write_word(smart_op *op, const smart_spot *s, far_bytes value) {
+    uint64_t word;
+    memcpy(&word, value.data, 8);
+    far_point(op->t, "smart:write_word");
+    far_write(op->t, s->leaf.addr + smart_value_at(s->leaf.kind, (unsigned)s->leaf.key.length), &word, 8);
+    int err = smart_wait(op);
+    if (err < 0)
+        return err;
+    far_rdwc_done(op->t, s->mark);
+    return 1;
+}
+
+
+static int replace_leaf(smart_op *op, smart_spot *s, far_bytes value) {
+    smart_leaf made;
+    const smart_leaf *leaf = &s->leaf;
+    uint64_t live = smart_ctl_with_state(leaf->ctl, SMART_LIVE), seen;
+    unsigned kind = smart_kind_for(op->st, op->key.length, value.length);
+    int err = smart_make_leaf(op, kind, value, far_addr_node(leaf->addr), 0, &made);
+    if (err < 0)
+        return err;
+    far_write(op->t, made.addr, made.image, smart_class_bytes(made.class));
+    uint32_t mark = 0;
+    if (far_addr_node(made.addr) != far_addr_node(leaf->addr)) {
+        if ((err = smart_wait(op)) < 0)
+            return err;
+        mark = op->mark;
+    }
+    far_point(op->t, "smart:replace_leaf");
+    if (leaf->ctl != live)
+        far_cas(op->t, leaf->addr, leaf->ctl, live, NULL);
+    far_cas(op->t, leaf->addr, live, smart_ctl_replaced(live, made.addr, made.class), &seen);
+    if ((err = smart_wait(op)) < 0)
+        return err;
+    if (seen != live) {
+        smart_free_leaf(op, &made);
+        return 0;
+    }
+    far_point(op->t, "smart:leaf_replaced");
+    if (smart_ctl_state(made.ctl) == SMART_PENDING)
+        smart_flip(op, made.addr, made.ctl);
+    far_rdwc_done(op->t, mark ? mark : op->mark);
+    smart_tidy_later(op, false);
+    return 1;
+}
+
+
+/* Those who joined a round of RDWC after the leaf was seen alive may have come after a delete: an update in place
+ * leaves them out. */
+int smart_update_at(smart_op *op, smart_spot *s, far_bytes *value, bool *sealed) {
+    bool in_place = fits_in_place(op->st, &s->leaf, *value);
+    if (!*sealed) {
+        far_rdwc_seal_before(op->t, in_place ? s->mark : UINT32_MAX, value);
+        in_place = in_place && fits_in_place(op->st, &s->leaf, *value);
+        *sealed = true;
+    }
+    if (!in_place)
+        return replace_leaf(op, s, *value);
+    return s->leaf.kind == SMART_VI ? smart_update_locked(op, s, *value) : write_word(op, s, *value);
+}
+
+
+/* Whoever moves the slot from one leaf to a later one of its chain retires those before it. */
+int smart_fix_slot(smart_op *op, const smart_spot *s) {
+    unsigned part = smart_word_part(s->word), count = s->chain < SMART_CHAIN_MAX ? s->chain : SMART_CHAIN_MAX;
+    uint64_t word, seen;
+    bool whole = s->chain <= SMART_CHAIN_MAX, gone = s->outcome == SMART_GONE && whole;
+    if (!s->proven || (s->outcome != SMART_HIT && s->outcome != SMART_GONE) || (count == 0 && !gone))
+        return 0;
+    if (gone)
+        word = smart_tombstone(part);
+    else if (whole)
+        word = smart_leaf_word(&s->leaf, part);
+    else {
+        count = SMART_CHAIN_MAX - 1;
+        word = smart_word(s->old[count].addr, part, SMART_LEAF, s->old[count].class);
+    }
+    far_point(op->t, "smart:fix_slot");
+    far_cas(op->t, s->slot, s->word, word, &seen);
+    int err = smart_wait(op);
+    if (err < 0 || seen != s->word)
+        return err < 0 ? err : 0;
+    far_point(op->t, "smart:slot_fixed");
+    for (unsigned i = 0; i < count; i++)
+        smart_retire_leaf(op, s->old[i].addr, s->old[i].class);
+    if (gone)
+        smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
+    if (op->st->cache && s->layout < SMART_LAYOUTS)
+        smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
+    return 1;
+}

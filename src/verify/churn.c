@@ -1,0 +1,171 @@
+/* Churn: what goes on in a pool beside the operations. Nothing it does may be seen in the tortured index; everything it
+ * leaves behind, or is cut off in, must be found by a sweep. */
+#include "verify/torturing.h"
+
+#include "pool/handle.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIDE_INDEXES 3
+#define SIDE_OPS     12
+#define SIDE_KEYS    6
+#define STALL_MAX    3000000u /* ns */
+#define LATE_OPS     8
+
+typedef far_torture_client client;
+typedef far_torture_node node;
+
+
+static uint64_t below(client *c, uint64_t bound) {
+    return far_random_below(&c->random, bound);
+}
+
+
+/* 0: fine or to be expected here; else the session is lost. */
+static int judge(client *c, const char *what, int err) {
+    char text[320];
+    switch (err) {
+    case FAR_ERR_NOT_FOUND:
+    case FAR_ERR_EXISTS:
+    case FAR_ERR_BUSY:
+    case FAR_ERR_NO_MEMORY:
+        return 0;
+    case FAR_ERR_FENCED:
+    case FAR_ERR_UNREACHABLE:
+        return err;
+    default:
+        if (err >= 0)
+            return 0;
+        snprintf(text, sizeof(text), "churning client %u: %s gave %d (%s: %s)", c->number, what, err, far_strerror(err),
+                 far_last_error());
+        far_torture_problem(c->run, text);
+        return err;
+    }
+}
+
+
+static int tell(void *ctx, const char *what) {
+    far_torture_problem(ctx, what);
+    return 0;
+}
+
+
+static int check_pool(client *c) {
+    int repair = (int)below(c, 2);
+    return judge(c, "a check of the pool", far_pool_check(c->session, repair, tell, c->run));
+}
+
+
+/* Operations on an index that comes and goes. Values of one key have one size: what is read must be whole. */
+static int use_side_index(client *c, far_index *index) {
+    uint8_t value[2048], key[8];
+    int err = 0;
+    for (unsigned i = 0; i < SIDE_OPS && err == 0; i++) {
+        unsigned k = (unsigned)below(c, SIDE_KEYS);
+        size_t length = 40 + 300 * (size_t)k, got = 0;
+        memset(key, 'a' + (int)k, sizeof(key));
+        switch (below(c, 4)) {
+        case 0:
+            err = judge(c, "a delete", far_delete(c->session, index, key, sizeof(key)));
+            break;
+        case 1:
+            err = far_get(c->session, index, key, sizeof(key), value, sizeof(value), &got);
+            if (err == 0 && (got != length || memcmp(value, value + 1, length - 1) != 0))
+                far_torture_problem(c->run, "a value of a side index is broken");
+            err = judge(c, "a get", err);
+            break;
+        default:
+            memset(value, 1 + (int)below(c, 200), length);
+            err = judge(c, "a put", far_put(c->session, index, key, sizeof(key), value, length));
+        }
+    }
+    return err;
+}
+
+
+static int churn_side_index(client *c) {
+    char name[16];
+    snprintf(name, sizeof(name), "side.%u", (unsigned)below(c, SIDE_INDEXES));
+    far_index *index = NULL;
+    int err = far_index_create(c->session, name, c->run->torture->kind, c->run->torture->options, &index);
+    if (err == FAR_ERR_EXISTS)
+        err = far_index_open(c->session, name, &index);
+    err = judge(c, "opening a side index", err);
+    if (index != NULL) {
+        err = use_side_index(c, index);
+        far_index_close(index);
+    }
+    if (err == 0 && below(c, 2) == 0)
+        err = judge(c, "a drop", far_index_drop(c->session, name));
+    return err;
+}
+
+
+/* One more compute node: joins, works, and leaves or dies. */
+static void come_and_go(client *c) {
+    node late = {0};
+    client guest = *c;
+    guest.node = &late;
+    guest.session = NULL;
+    guest.left = LATE_OPS;
+    if (judge(c, "opening the pool", far_pool_open(c->run->uri, &c->run->options, &late.pool)) < 0 || late.pool == NULL)
+        return;
+    if (judge(c, "opening a session", far_session_open(late.pool, &guest.session)) == 0 && guest.session != NULL &&
+        judge(c, "opening the index", far_index_open(guest.session, FAR_TORTURED_INDEX, &late.index)) == 0 &&
+        late.index != NULL) {
+        bool well = far_torture_work(&guest);
+        if (well && below(c, 2) == 0)
+            churn_side_index(&guest);
+    }
+    c->written = guest.written;
+    if (below(c, 3) == 0) {
+        c->run->crashes++;
+        far_sim_kill(late.pool->fabric);
+    }
+    far_index_close(late.index);
+    if (below(c, 2) == 0)
+        far_session_close(guest.session);
+    else
+        late.pool = (far_pool_close(late.pool), far_session_close(guest.session), NULL);
+    far_pool_close(late.pool);
+}
+
+
+static int step(client *c) {
+    switch (below(c, 6)) {
+    case 0:
+        return check_pool(c);
+    case 1:
+    case 2:
+        return churn_side_index(c);
+    case 3:
+        far_sim_sleep(c->run->world, 1 + below(c, STALL_MAX));
+        return 0;
+    case 4:
+        come_and_go(c);
+        return 0;
+    default:
+        return 1; /* another session */
+    }
+}
+
+
+void far_torture_churn(void *arg) {
+    client *c = arg;
+    while (c->left > 0 && !far_torture_is_dead(c)) {
+        far_session *session;
+        int err = far_session_open(c->node->pool, &session);
+        if (err < 0) {
+            if (!far_torture_is_dead(c))
+                judge(c, "opening a session", err == FAR_ERR_FENCED ? FAR_ERR_INVALID : err);
+            return;
+        }
+        c->session = session;
+        for (err = 0; err == 0 && c->left > 0 && !far_torture_is_dead(c); c->left--)
+            err = step(c);
+        c->session = NULL;
+        far_session_close(session);
+    }
+}

@@ -1,0 +1,122 @@
+/* farindex bench --processes as users meet it. */
+#include "conform.h"
+#include "json.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char path[64];
+
+
+static int run(const char *arguments, char *out, size_t size) {
+    char command[1024];
+    snprintf(command, sizeof(command), "%s bench %s 2>&1", FARINDEX_COMMAND, arguments);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t used = fread(out, 1, size - 1, pipe);
+    out[used] = 0;
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+
+static int name_pool(void **state) {
+    (void)state;
+    snprintf(path, sizeof(path), "/dev/shm/farindex-bench-%d", (int)getpid());
+    return 0;
+}
+
+
+static int remove_pool(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+
+static void assert_row(const json *row, const char *index, const char *workload, double ops) {
+    assert_non_null(row);
+    assert_string_equal(json_field(row, "index")->text, index);
+    assert_string_equal(json_field(row, "workload")->text, workload);
+    assert_true(json_field(row, "ops")->number == ops);
+    assert_true(json_field(row, "processes")->number == 3);
+    assert_true(json_field(row, "errors")->number == 0);
+    assert_true(json_field(row, "mops")->number > 0);
+    assert_true(json_field(row, "p50_us")->number > 0 && json_field(row, "p50_us")->number <= json_field(row, "p99_us")->number);
+}
+
+
+static void every_process_does_its_share(void **state) {
+    (void)state;
+    static const char *const workloads[] = {"load", "c", "writes", "a"};
+    char arguments[512], out[8192];
+    snprintf(arguments, sizeof(arguments),
+             "--pool 'shm:%s?size=64M' --processes 3 --index toy --records 2000 --ops 4000 --value-size 64 --json -", path);
+    assert_int_equal(run(arguments, out, sizeof(out)), 0);
+    json *rows = json_read(out);
+    assert_non_null(rows);
+    assert_int_equal(rows->count, 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_row(json_item(rows, i), "toy", workloads[i], i == 0 ? 2000 : 4000);
+    json_free(rows);
+    char command[512];
+    snprintf(command, sizeof(command), "test -z \"$(%s list --pool shm:%s)\" && %s check --pool shm:%s >/dev/null", FARINDEX_COMMAND, path,
+             FARINDEX_COMMAND, path);
+    assert_int_equal(system(command), 0); /* the index is gone, and the pool is sound */
+}
+
+
+/* Where the build has LMDB, it does the same operations first, and ratios are told; else that is said. */
+static void lmdb_is_the_measure_where_it_is_there(void **state) {
+    (void)state;
+    char arguments[512], out[16384];
+    snprintf(arguments, sizeof(arguments),
+             "--pool 'shm:%s?size=64M' --processes 3 --against lmdb --index toy --records 2000 --ops 4000 --value-size 64 --json -", path);
+    int status = run(arguments, out, sizeof(out));
+    if (status != 0) {
+        assert_non_null(strstr(out, "no LMDB"));
+        return;
+    }
+    json *rows = json_read(out);
+    assert_non_null(rows);
+    assert_int_equal(rows->count, 8);
+    assert_row(json_item(rows, 1), "lmdb", "c", 4000);
+    for (size_t i = 0; i < 4; i++) {
+        double mine = json_field(json_item(rows, i + 4), "mops")->number, its = json_field(json_item(rows, i), "mops")->number;
+        double ratio = json_field(json_item(rows, i + 4), "lmdb_ratio")->number;
+        assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
+    }
+    json_free(rows);
+}
+
+
+static void what_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"--processes 2", "shm:"},
+        {"--processes 2 --pool local:64M", "shm:"},
+        {"--against sqlite --pool shm:/dev/shm/x?size=64M", "sqlite"},
+        {"--processes 1000 --pool shm:/dev/shm/x?size=64M", "1000"},
+        {"--processes 2 --workload e --pool shm:/dev/shm/x?size=64M", "--workload"},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        char out[4096];
+        assert_int_equal(run(wrong[i][0], out, sizeof(out)), 2);
+        assert_non_null(strstr(out, wrong[i][1]));
+    }
+    char out[4096], arguments[256];
+    snprintf(arguments, sizeof(arguments), "--processes 2 --index toy --records 200000 --value-size 1000 --pool 'shm:%s?size=8M'", path);
+    assert_int_equal(run(arguments, out, sizeof(out)), 1); /* the pool is too small: an error, and no process hangs */
+    assert_true(access("/dev/shm/x", F_OK) != 0);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_process_does_its_share, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(lmdb_is_the_measure_where_it_is_there, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, name_pool, remove_pool),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,485 @@
+/* The data and management commands as users meet them: the built command on a shm pool, its output and its exit status. */
+#include "conform.h"
+#include "crew.h"
+#include "json.h"
+#include "runtime/random.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char path[64], folder[] = "/tmp/farindex-data-XXXXXX";
+
+typedef struct outcome {
+    int status;
+    char *out, *err;
+    size_t out_size;
+} outcome;
+
+
+static char *read_file(const char *name, size_t *size) {
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    size_t room = 1 << 16, used = 0;
+    char *text = malloc(room);
+    for (size_t got; (got = fread(text + used, 1, room - used - 1, file)) > 0;) {
+        used += got;
+        if (used == room - 1)
+            text = realloc(text, room *= 2);
+        assert_non_null(text);
+    }
+    fclose(file);
+    text[used] = 0;
+    if (size)
+        *size = used;
+    return text;
+}
+
+
+static void write_file(const char *name, const void *bytes, size_t count) {
+    char full[128];
+    snprintf(full, sizeof(full), "%s/%s", folder, name);
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+
+/* Runs in the test's folder, with FARINDEX_POOL set; "farindex" stands for the command. */
+static outcome run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static outcome run(const char *format, ...) {
+    char words[2048], line[4096], name[128];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof(words), format, args);
+    va_end(args);
+    snprintf(line, sizeof(line), "cd %s; farindex() { %s \"$@\"; }; { %s ; } >out 2>err", folder, FARINDEX_COMMAND, words);
+    int status = system(line);
+    assert_true(WIFEXITED(status));
+    outcome o = {.status = WEXITSTATUS(status)};
+    snprintf(name, sizeof(name), "%s/out", folder);
+    o.out = read_file(name, &o.out_size);
+    snprintf(name, sizeof(name), "%s/err", folder);
+    o.err = read_file(name, NULL);
+    return o;
+}
+
+
+static void done(outcome *o) {
+    free(o->out);
+    free(o->err);
+}
+
+
+static void check_run(const char *words, int status, const char *out, const char *err, int line) {
+    outcome o = run("%s", words);
+    bool fine = o.status == status && (!out || strcmp(o.out, out) == 0) && (err ? strstr(o.err, err) != NULL : *o.err == 0);
+    if (status != 0 && (!*o.err || strchr(o.err, '\n') != o.err + strlen(o.err) - 1))
+        fine = fine && status == 1 && !err; /* a failure is one line on stderr */
+    if (!fine) {
+        print_error("%s\n  status %d, not %d\n  stdout: %s\n  stderr: %s\n", words, o.status, status, o.out, o.err);
+        _fail(__FILE__, line);
+    }
+    done(&o);
+}
+
+#define works(words, out)             check_run(words, 0, out, NULL, __LINE__)
+#define fails(words, status, word)    check_run(words, status, NULL, word, __LINE__)
+
+
+static int name_pool(void **state) {
+    static unsigned serial;
+    char uri[96];
+    (void)state;
+    snprintf(path, sizeof(path), "/dev/shm/farindex-data-%d-%u", (int)getpid(), ++serial);
+    snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
+    return setenv("FARINDEX_POOL", uri, 1);
+}
+
+
+static int remove_pool(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+
+static void indexes_are_made_listed_and_dropped(void **state) {
+    (void)state;
+    works("farindex list", "");
+    works("farindex create b toy", "");
+    works("farindex create a toy --options slots=64", "");
+    works("farindex list", "a\ttoy\nb\ttoy\n");
+    works("farindex list --json", "[\n {\"name\":\"a\",\"kind\":\"toy\"},\n {\"name\":\"b\",\"kind\":\"toy\"}\n]\n");
+    fails("farindex create a toy", 1, "already");
+    fails("farindex create c nosuchkind", 2, "nosuchkind");
+    fails("farindex create c toy --options slots=3", 2, "slots");
+    fails("farindex create c toy --options colour=red", 2, "colour");
+    fails("farindex create a/b toy", 2, "name");
+    works("farindex drop a", "");
+    fails("farindex drop a", 1, "no index 'a'");
+    works("farindex list", "b\ttoy\n");
+}
+
+
+static void pairs_are_put_got_deleted_and_scanned(void **state) {
+    (void)state;
+    works("farindex create i toy --options slots=64", "");
+    works("farindex put i apple red", "");
+    works("farindex get i apple", "red\n");
+    works("farindex put i apple green --update && farindex get i apple", "green\n");
+    works("farindex put i apple blue && farindex get i apple", "blue\n"); /* an upsert */
+    fails("farindex put i apple red --insert", 1, "already");
+    fails("farindex put i pear red --update", 1, "not there");
+    fails("farindex get i pear", 1, "not there");
+    fails("farindex del i pear", 1, "not there");
+    works("farindex put i pear yellow --insert", "");
+    works("farindex put i --hex 00ff09 0a00", "");
+    works("farindex get i --hex 00FF09", "0a00\n");
+    works("farindex put i -- -k -v && farindex get i -- -k", "-v\n");
+    works("printf 'a\\nb' | farindex put i stdin - && farindex get i stdin", "a\nb\n");
+    works("echo 0102 | farindex put i --hex aa - && farindex get i --hex aa", "0102\n");
+    works("farindex put i empty '' && farindex get i empty", "\n");
+    works("farindex scan i", "\\x00\xff\\t\t\\n\\x00\n-k\t-v\napple\tblue\nempty\t\npear\tyellow\nstdin\ta\\nb\n\xaa\t\\x01\\x02\n");
+    works("farindex scan i --from apple --to pear", "apple\tblue\nempty\t\n");
+    works("farindex scan i --from b --limit 1 --hex --from 62", "656d707479\t\n");
+    works("farindex scan i --from apple --limit 1 --json", "[\n {\"key\":\"apple\",\"value\":\"blue\"}\n]\n");
+    works("farindex get i --json apple", "{\"key\":\"apple\",\"value\":\"blue\"}\n");
+    works("farindex scan i --from zz --json --to zzz", "[\n]\n");
+    works("farindex del i apple", "");
+    fails("farindex get i apple", 1, "not there");
+}
+
+
+static void wrong_usage_is_told_in_one_line(void **state) {
+    (void)state;
+    works("farindex create i toy", "");
+    static const char *const wrong[][2] = {
+        {"farindex put i k", "missing"},         {"farindex put i k v w", "unexpected 'w'"},
+        {"farindex get i", "missing"},           {"farindex get i '' ", "empty"},
+        {"farindex put i --hex 0 00", "even"},   {"farindex put i --hex 0g 00", "digits"},
+        {"farindex put i a b --insert --update", "exclude"},
+        {"farindex scan", "missing"},            {"farindex scan i --limit x", "limit"},
+        {"farindex dump i --format xml", "xml"}, {"farindex load i --threads 0", "threads"},
+        {"farindex load i --depth 1000", "depth"},
+        {"farindex evict", "either"},            {"farindex evict x", "'x'"},
+        {"farindex list extra", "unexpected"},   {"farindex list --colour", "--colour"},
+        {"farindex list --pool local:64M", "would end"},
+        {"farindex list --pool nowhere:64M", "nowhere"},
+        {"farindex list --pool shm:relative", "absolute"},
+        {"FARINDEX_POOL= farindex list", "FARINDEX_POOL"},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++)
+        fails(wrong[i][0], 2, wrong[i][1]);
+    fails("farindex get nosuch k", 1, "no index 'nosuch'");
+    fails("farindex list --pool shm:/dev/shm/farindex-no-such-pool", 1, "no pool");
+    fails("farindex load i nosuchfile", 1, "nosuchfile");
+    static const char *const commands[] = {"create", "drop", "list", "put", "get",  "del",
+                                           "scan",   "load", "dump", "stat", "check", "evict"};
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        outcome o = run("farindex %s --help", commands[i]);
+        assert_int_equal(o.status, 0);
+        assert_non_null(strstr(o.out, "--pool"));
+        done(&o);
+    }
+}
+
+
+/* Pairs of arbitrary bytes, as the binary format has them. */
+static size_t make_pairs(uint8_t *to, unsigned count, uint64_t seed) {
+    far_random random;
+    size_t used = 0;
+    far_random_seed(&random, seed);
+    for (unsigned i = 0; i < count; i++) {
+        uint32_t lengths[2] = {4 + (uint32_t)far_random_below(&random, 30), (uint32_t)far_random_below(&random, 200)};
+        memcpy(to + used, lengths, 8);
+        used += 8;
+        uint32_t unique = __builtin_bswap32(i);
+        memcpy(to + used, &unique, 4);
+        for (uint32_t k = 4; k < lengths[0] + lengths[1]; k++)
+            to[used + k] = (uint8_t)(far_random_chance(&random, 1, 3) ? (uint8_t)"\t\n\\x\0\r"[far_random_below(&random, 6)]
+                                                                              : (uint8_t)far_random_next(&random));
+        used += lengths[0] + lengths[1];
+    }
+    return used;
+}
+
+
+static void assert_same_files(const char *a, const char *b) {
+    outcome o = run("cmp %s %s", a, b);
+    if (o.status != 0)
+        print_error("%s%s", o.out, o.err);
+    assert_int_equal(o.status, 0);
+    done(&o);
+}
+
+
+static void any_bytes_survive_load_and_dump(void **state) {
+    (void)state;
+    enum { PAIRS = 1000 };
+    uint8_t *bytes = malloc(PAIRS * 256);
+    size_t size = make_pairs(bytes, PAIRS, 1);
+    write_file("pairs", bytes, size);
+    free(bytes);
+    works("farindex create a toy --options slots=256 && farindex create b toy --options slots=64,locks=on", "");
+    works("farindex load a pairs --format binary", "load: 1000 pairs\n");
+    works("farindex dump a again --format binary", "dump: 1000 pairs\n");
+    assert_same_files("pairs", "again"); /* their keys are in order */
+    works("farindex dump a lines && test $(wc -l <lines) = 1000", "dump: 1000 pairs\n");
+    works("farindex load b lines --threads 3 --depth 50 --json", "{\"pairs\":1000}\n"); /* into an index of another make */
+    works("farindex dump b --format binary - >over && farindex dump a >lines2", "");
+    assert_same_files("pairs", "over");
+    assert_same_files("lines", "lines2");
+    works("farindex check", "check: 0 problems, 0 leaked bytes\n");
+    works("farindex load b <lines && farindex dump b --format binary over", "load: 1000 pairs\ndump: 1000 pairs\n"); /* again: the same */
+    assert_same_files("pairs", "over");
+}
+
+
+/* Between all kinds that have an order, in a ring. */
+static void an_index_changes_its_kind_by_dump_and_load(void **state) {
+    (void)state;
+    const char *kinds[CONFORM_KINDS];
+    size_t count = conform_kinds(kinds);
+    uint8_t *bytes = malloc(300 * 256);
+    size_t size = make_pairs(bytes, 300, 2);
+    write_file("pairs", bytes, size);
+    free(bytes);
+    const char *last = NULL;
+    for (size_t i = 0; i < count; i++) {
+        outcome o = last ? run("farindex create %s %s && farindex dump %s | farindex load %s", kinds[i], kinds[i], last, kinds[i])
+                         : run("farindex create %s %s && farindex load %s pairs --format binary", kinds[i], kinds[i], kinds[i]);
+        if (o.status != 0 || strcmp(o.out, "load: 300 pairs\n") != 0)
+            fail_msg("%s: %d: %s%s", kinds[i], o.status, o.out, o.err);
+        done(&o);
+        if (conform_kind_is_ordered(kinds[i]))
+            last = kinds[i];
+    }
+    outcome o = run("farindex dump %s --format binary over", last);
+    done(&o);
+    assert_same_files("pairs", "over");
+}
+
+
+static void of_pairs_with_one_key_the_last_wins(void **state) {
+    (void)state;
+    char *lines = malloc(3000 * 16);
+    size_t used = 0;
+    for (unsigned i = 0; i < 3000; i++)
+        used += (size_t)sprintf(lines + used, "k%u\t%u\n", i % 7, i);
+    write_file("lines", lines, used);
+    free(lines);
+    works("farindex create i toy --options slots=64", "");
+    works("farindex load i lines --threads 4 --depth 100", "load: 3000 pairs\n");
+    works("farindex scan i", "k0\t2996\nk1\t2997\nk2\t2998\nk3\t2999\nk4\t2993\nk5\t2994\nk6\t2995\n");
+}
+
+
+static void a_bad_line_stops_the_load_and_what_came_before_stays(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"no tab", "no TAB"}, {"", "no TAB"},           {"a\tb\tc", "second TAB"}, {"\tvalue", "empty"},
+        {"a\\q\tb", "escape"}, {"a\tb\\", "escape"},    {"a\tb\\x0", "escape"},    {"a\tb\\xg0", "escape"},
+    };
+    works("farindex create i toy --options slots=64", "");
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        char lines[256];
+        int length = snprintf(lines, sizeof(lines), "one%zu\t1\ntwo%zu\t2\n%s\nthree%zu\t3\n", i, i, bad[i][0], i);
+        write_file("lines", lines, (size_t)length);
+        outcome o = run("farindex load i lines --threads 2; status=$?; farindex get i one%zu; farindex get i two%zu; exit $status", i, i);
+        assert_int_equal(o.status, 1);
+        assert_string_equal(o.out, "load: 2 pairs\n1\n2\n");
+        if (!strstr(o.err, "line 3: ") || !strstr(o.err, bad[i][1]))
+            fail_msg("line '%s': %s", bad[i][0], o.err);
+        done(&o);
+        o = run("farindex get i three%zu", i);
+        assert_int_equal(o.status, 1);
+        done(&o);
+    }
+    write_file("binary", "\1\0\0\0\1\0\0\0kv\1\0\0\0\5\0\0\0kv", 20);
+    fails("farindex load i binary --format binary", 1, "pair 2: ");
+    works("farindex get i k", "v\n");
+    write_file("binary", "\0\0\0\0\1\0\0\0v", 9);
+    fails("farindex load i binary --format binary", 1, "pair 1: the key is empty");
+    write_file("binary", "\1\0\0\0\377\377\377\377v", 9);
+    fails("farindex load i binary --format binary", 1, "pair 1: a length");
+    works("farindex create fixed toy --options key_size=4,value_size=1", "");
+    write_file("lines", "aaaa\tx\nbb\ty\n", 12);
+    fails("farindex load fixed lines", 1, "line 2: ");
+    works("farindex get fixed aaaa", "x\n");
+    write_file("lines", "last\tline", 9); /* without a newline */
+    works("farindex load i lines && farindex get i last", "load: 1 pairs\nline\n");
+}
+
+
+static double field(const json *object, const char *name) {
+    const json *found = json_field(object, name);
+    assert_non_null(found);
+    assert_int_equal(found->type, JSON_NUMBER);
+    return found->number;
+}
+
+
+static void stat_adds_up(void **state) {
+    (void)state;
+    works("farindex create i toy --options slots=64 && farindex put i key value && farindex put i k2 v2 && farindex create j toy", "");
+    outcome o = run("farindex stat --json");
+    assert_int_equal(o.status, 0);
+    json *all = json_read(o.out);
+    assert_non_null(all);
+    const json *pool = json_field(all, "pool"), *first = json_item(json_field(all, "indexes"), 0);
+    assert_true(field(pool, "total") == 64 << 20);
+    assert_true(field(pool, "used") + field(pool, "retired") + field(pool, "free") + field(pool, "leaked") == field(pool, "total"));
+    assert_true(field(pool, "memory_nodes") == 1 && field(pool, "sessions") == 2 && field(pool, "epoch") > 0);
+    assert_int_equal(json_field(all, "indexes")->count, 2);
+    assert_string_equal(json_field(first, "name")->text, "i");
+    assert_string_equal(json_field(first, "kind")->text, "toy");
+    assert_string_equal(json_field(first, "options")->text, "slots=64");
+    assert_true(field(first, "keys") == 2 && field(first, "key_bytes") == 5 && field(first, "value_bytes") == 7);
+    assert_true(field(first, "pool_bytes") == field(first, "pool_index_bytes") + 12);
+    json_free(all);
+    done(&o);
+    o = run("farindex stat i --json");
+    all = json_read(o.out);
+    assert_non_null(all);
+    assert_true(field(all, "keys") == 2);
+    json_free(all);
+    done(&o);
+    o = run("farindex stat");
+    assert_non_null(strstr(o.out, "pool\n"));
+    assert_non_null(strstr(o.out, "i: toy, slots=64\n"));
+    done(&o);
+    fails("farindex stat nosuch", 1, "nosuch");
+}
+
+
+static void check_finds_leaks_of_the_dead_and_repairs_them(void **state) {
+    (void)state;
+    crew c;
+    char uri[96];
+    snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
+    crew_up(&c, uri, "toy", "slots=64,locks=on", 2, 1000000);
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < 2; i++)
+            crew_start(&c, i);
+        usleep(50000);
+        for (unsigned i = 0; i < 2; i++)
+            crew_kill(&c, i);
+    }
+    outcome o = run("farindex check --repair");
+    unsigned long long problems = 1, leaked = 0, repaired = 0;
+    assert_int_equal(sscanf(o.out, "check: %llu problems, %llu leaked bytes, %llu repaired\n", &problems, &leaked, &repaired), 3);
+    assert_int_equal(o.status, 0);
+    assert_int_equal(problems, 0);
+    assert_int_equal(leaked, repaired);
+    done(&o);
+    works("farindex check", "check: 0 problems, 0 leaked bytes\n");
+    works("farindex check hot", "check: 0 problems, 0 leaked bytes\n");
+    works("farindex check --json", "{\"problems\":[],\"leaked\":0}\n");
+    works("farindex check --json --repair", "{\"problems\":[],\"leaked\":0,\"repaired\":0}\n");
+    crew_down(&c);
+}
+
+
+static void a_stopped_client_is_evicted(void **state) {
+    (void)state;
+    crew c;
+    char uri[96], expected[64];
+    unsigned client = 0;
+    int pid = 0;
+    snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
+    crew_up(&c, uri, "toy", NULL, 2, 1000000);
+    c.pace_ns = 500000;
+    works("farindex evict --list", "");
+    crew_start(&c, 0);
+    while (atomic_load_explicit(&c.book->done_by[0], memory_order_relaxed) < 5)
+        usleep(1000);
+    assert_int_equal(kill(c.pids[0], SIGSTOP), 0);
+    outcome o = run("farindex evict --list");
+    assert_int_equal(sscanf(o.out, "%u\t%d\t", &client, &pid), 2);
+    assert_int_equal(pid, c.pids[0]);
+    assert_int_equal(o.status, 0);
+    done(&o);
+    o = run("farindex evict %u", client);
+    snprintf(expected, sizeof(expected), "evict: client %u, process %d\n", client, pid);
+    assert_string_equal(o.out, expected);
+    done(&o);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    works("farindex evict --list", "");
+    fails("farindex evict 16000", 1, "16000");
+    works("farindex drop hot", ""); /* the dead do not count as having it open */
+    crew_down(&c);
+}
+
+
+static void a_dump_beside_writers_is_a_sound_scan(void **state) {
+    (void)state;
+    crew c;
+    char uri[96];
+    snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
+    crew_up(&c, uri, "toy", "slots=64", 1, 1000000);
+    works("printf 'zz1\\ta\\nzz2\\tb\\nzz3\\tc\\n' | farindex load hot", "load: 3 pairs\n"); /* which nobody touches */
+    c.pace_ns = 100000;
+    c.no_scans = true; /* which know the crew's keys only */
+    crew_start(&c, 0);
+    for (unsigned i = 0; i < 20; i++) {
+        works("farindex dump hot >lines; cut -f1 lines >keys; sort -u keys | cmp - keys; grep ^zz lines", "zz1\ta\nzz2\tb\nzz3\tc\n");
+    }
+    crew_finish(&c);
+    crew_down(&c);
+}
+
+
+static void a_dump_that_cannot_be_written_fails_and_keeps_the_old_one(void **state) {
+    (void)state;
+    works("farindex create i toy && farindex put i k v && farindex dump i old", "dump: 1 pairs\n");
+    fails("farindex dump i /nosuchfolder/file", 1, "nosuchfolder");
+    fails("farindex dump i >/dev/full", 1, "written");
+    fails("farindex dump nosuch old", 1, "nosuch");
+    works("cat old; ls", "k\tv\nerr\nold\nout\n");
+}
+
+
+static int make_folder(void **state) {
+    (void)state;
+    return setenv("LC_ALL", "C", 1) || !mkdtemp(folder);
+}
+
+
+static int remove_folder(void **state) {
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    return system(command);
+}
+
+
+static int fresh(void **state) {
+    char command[128];
+    snprintf(command, sizeof(command), "rm -f %s/*", folder);
+    return system(command) || name_pool(state);
+}
+
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, fresh, remove_pool)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(indexes_are_made_listed_and_dropped),
+        TEST(pairs_are_put_got_deleted_and_scanned),
+        TEST(wrong_usage_is_told_in_one_line),
+        TEST(any_bytes_survive_load_and_dump),
+        TEST(an_index_changes_its_kind_by_dump_and_load),
+        TEST(of_pairs_with_one_key_the_last_wins),
+        TEST(a_bad_line_stops_the_load_and_what_came_before_stays),
+        TEST(stat_adds_up),
+        TEST(check_finds_leaks_of_the_dead_and_repairs_them),
+        TEST(a_stopped_client_is_evicted),
+        TEST(a_dump_beside_writers_is_a_sound_scan),
+        TEST(a_dump_that_cannot_be_written_fails_and_keeps_the_old_one),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,166 @@
+/* For the named interleavings of DART's skip table: looks into the table, and actors whose background work runs in them. */
+#ifndef TESTS_INDEX_DART_EST_RIG_H
+#define TESTS_INDEX_DART_EST_RIG_H
+
+#include "dart_rig.h"
+
+#include "index/dart/est.h"
+#include "pool/epoch.h"
+#include "runtime/session.h"
+
+#define SEVEN(p) p "a", p "b", p "c", p "d", p "e", p "f", p "g"
+#define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
+
+
+/* ---- Looks from outside ---- */
+
+typedef struct glance {
+    far_index *index;
+    const char *key;
+    unsigned depth, named, entries;
+    unsigned length; /* only entries of this length; 0: all */
+    far_addr node;
+    dart_node found;
+} glance;
+
+
+static inline int find_node_task(far_task *t, void *arg) {
+    glance *g = arg;
+    dart_find f = {0};
+    int err = far_pin_take(t);
+    if (err < 0)
+        return err;
+    dart_find_init(&f, (far_bytes){g->key, strlen(g->key)}, DART_SEEK_VALUE);
+    f.to_root = true;
+    err = dart_find_run(t, g->index, &f);
+    for (unsigned i = 0; err >= 0 && i < f.path.count; i++)
+        if (f.path.steps[i].node.depth == g->depth)
+            g->found = f.path.steps[i].node;
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* The inner node of this depth on the way to the key; addr 0: there is none. */
+static inline dart_node node_at(actor *a, const char *key, unsigned depth) {
+    glance g = {.index = a->index, .key = key, .depth = depth};
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, find_node_task, &g), 0);
+    return g.found;
+}
+
+
+static inline int count_names(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+    (void)t, (void)index, (void)at, (void)word;
+    glance *g = ctx;
+    for (unsigned i = 0; i < count; i++) {
+        if (!dart_est_is_committed(slots[i]))
+            continue;
+        g->entries++;
+        g->named += dart_word_addr(slots[i]) == g->node && (!g->length || dart_est_delta(slots[i]) == g->depth - g->length);
+    }
+    return 0;
+}
+
+
+static inline int count_names_task(far_task *t, void *arg) {
+    glance *g = arg;
+    int err = far_pin_take(t);
+    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(g->index)->bits; from += DART_SEGMENTS_AT_ONCE)
+        err = dart_est_each_segment(t, g->index, from, count_names, g);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* How many committed entries name the node. */
+static inline unsigned names_of(actor *a, far_addr node) {
+    glance g = {.index = a->index, .node = node};
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, count_names_task, &g), 0);
+    return g.named;
+}
+
+
+static inline unsigned names_of_length(actor *a, const dart_node *node, unsigned length) {
+    glance g = {.index = a->index, .node = node->addr, .depth = node->depth, .length = length};
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, count_names_task, &g), 0);
+    return g.named;
+}
+
+
+static inline int wait_task(far_task *t, void *arg) {
+    (void)arg;
+    return far_wait_epochs(t, 6);
+}
+
+
+/* Whatever was retired becomes free (and poisoned); nobody may be pinned. */
+static inline void let_memory_go(stage *s, actor *a) {
+    char byte;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, wait_task, NULL), 0);
+        for (unsigned j = 0; j < ACTORS; j++) /* awake, they look at what they have retired */
+            far_get(actor_at(s, j)->session, actor_at(s, j)->index, "~", 1, &byte, 1, NULL);
+        far_sim_sleep(s->world, 1000000);
+    }
+}
+
+
+/* Background work comes to its end. */
+static inline void settle(stage *s) {
+    far_sim_sleep(s->world, 5000000);
+}
+
+
+/* The memory was poisoned: whoever reads it now is noticed. */
+static inline void is_free(stage *s, far_addr addr) {
+    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
+    assert_int_equal(memory[far_addr_offset(addr)], FAR_SIM_POISON);
+}
+
+
+static inline void no_watch_error(stage *s) {
+    if (far_sim_watch_errors(s->world))
+        fail_msg("%s", far_sim_watch_error(s->world, 0));
+}
+
+
+/* ---- Actors that stay inside calls, so that their background work runs in them ---- */
+
+static inline void run_busy(void *arg) {
+    actor *a = arg;
+    char byte;
+    a->result = operate(a);
+    for (unsigned i = 0; i < 64; i++)
+        far_get(a->session, a->index, "~", 1, &byte, 1, NULL);
+    a->ended = true;
+}
+
+
+static inline void busy_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value, const char *point, unsigned nth) {
+    prepare(a, kind, key, value);
+    a->client = far_sim_start(a->pool->fabric, name, run_busy, a);
+    assert_non_null(a->client);
+    far_sim_stop_before(a->client, (far_sim_match){.point = point, .nth = nth});
+    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_STOPPED);
+}
+
+
+static inline void busy(actor *a, const char *name, far_op_kind kind, const char *key, const char *value) {
+    prepare(a, kind, key, value);
+    a->client = far_sim_start(a->pool->fabric, name, run_busy, a);
+    assert_non_null(a->client);
+    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_ENDED);
+}
+
+
+/* Every test with and without masked CAS, with units of 64 and 8 bytes. */
+#define EST_RACE(name)                                                                                                 \
+    static void name##_on(const char *sim);                                                                            \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        for (unsigned i_ = 0; i_ < sizeof(fabrics) / sizeof(fabrics[0]); i_++)                                         \
+            name##_on(fabrics[i_]);                                                                                    \
+    }                                                                                                                  \
+    static void name##_on(const char *sim)
+
+#endif

@@ -1,0 +1,272 @@
+/* What DART's tree costs, by counters: round trips of each way to write, exactly, on small trees; and averages over a
+ * million keys from the root, which with whole nodes are those of a plain adaptive radix tree. */
+#include "farindex.h"
+#include "workload/keyset.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct rig {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} rig;
+
+
+static void begin(rig *r, const char *uri, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    assert_int_equal(far_pool_open(uri, &pool_options, &r->pool), 0);
+    assert_int_equal(far_session_open(r->pool, &r->session), 0);
+    assert_int_equal(far_index_create(r->session, "map", "dart", options, &r->index), 0);
+}
+
+
+static void end(rig *r) {
+    far_index_close(r->index);
+    far_session_close(r->session);
+    far_pool_close(r->pool);
+}
+
+
+/* ---- One operation ---- */
+
+static far_stats cost(rig *r, far_op_kind kind, const char *key) {
+    far_stats before, after;
+    size_t length = strlen(key);
+    char value[64];
+    int result;
+    assert_int_equal(far_session_stats_of(r->session, kind, &before), 0);
+    if (kind == FAR_OP_GET)
+        result = far_get(r->session, r->index, key, length, value, sizeof(value), NULL);
+    else if (kind == FAR_OP_INSERT)
+        result = far_insert(r->session, r->index, key, length, "value", 5);
+    else if (kind == FAR_OP_UPDATE)
+        result = far_update(r->session, r->index, key, length, "other", 5);
+    else
+        result = far_delete(r->session, r->index, key, length);
+    assert_true(result == 0 || result == FAR_ERR_NOT_FOUND);
+    assert_int_equal(far_session_stats_of(r->session, kind, &after), 0);
+    return far_stats_diff(&after, &before);
+}
+
+
+static uint64_t trips(rig *r, far_op_kind kind, const char *key) {
+    return cost(r, kind, key).round_trips;
+}
+
+
+/* The node of p stands below the root: one level more than an express start at it. */
+static void each_way_to_write_takes_its_round_trips(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "sim:size=32M,memory_nodes=2,faults=none", "est=0");
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pa"), 2); /* root slot, CAS */
+    assert_int_equal(trips(&r, FAR_OP_GET, "pa"), 2);    /* root slot, leaf */
+    assert_int_equal(trips(&r, FAR_OP_GET, "x"), 1);     /* root slot */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pb"), 3); /* root slot, leaf, {WRITE node, CAS} */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3); /* root slot, node, CAS */
+    assert_int_equal(trips(&r, FAR_OP_GET, "pc"), 3);
+    assert_int_equal(trips(&r, FAR_OP_GET, "pz"), 2);    /* no leaf, and the header came with the bucket */
+    assert_int_equal(trips(&r, FAR_OP_UPDATE, "pc"), 4); /* get, CAS */
+    assert_int_equal(trips(&r, FAR_OP_DELETE, "pc"), 4);
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pc"), 3); /* into its TOMB */
+    far_stats full = cost(&r, FAR_OP_INSERT, "pd");
+    assert_int_equal(full.round_trips, 4); /* root slot, node, {freeze, WRITE node}, CAS */
+    assert_int_equal(full.masked_cas, 3);
+    for (const char *key = "efg"; *key; key++)
+        assert_int_equal(trips(&r, FAR_OP_INSERT, (char[]){'p', *key, 0}), 3);
+    full = cost(&r, FAR_OP_INSERT, "ph");
+    assert_int_equal(full.round_trips, 4);
+    assert_int_equal(full.masked_cas, 7);
+    for (const char *key = "ijklmno"; *key; key++)
+        assert_int_equal(trips(&r, FAR_OP_INSERT, (char[]){'p', *key, 0}), 3);
+    assert_int_equal(cost(&r, FAR_OP_INSERT, "pp").round_trips, 4);
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pq"), 3); /* N32: the node is known by its symbol alone */
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "long_way_a"), 2);
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "long_way_b"), 3);
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "long_x"), 3); /* root slot, node with its header, {WRITE node, CAS} */
+    end(&r);
+}
+
+
+static void without_its_techniques_a_replacement_takes_longer(void **state) {
+    (void)state;
+    static const struct {
+        const char *sim, *options;
+        uint64_t trips;
+    } ways[] = {
+        {"", "est=0", 4},
+        {"", "est=0,spec_write=0", 4}, /* {WRITE, CAS} in one batch instead */
+        {"", "est=0,spec_write=0,colocate=0", 5},
+        {",masked_cas=off", "est=0", 4}, /* the bucket was read: CAS instead of masked CAS */
+        {",masked_cas=off", "est=0,masked_freeze=0,spec_write=0", 4},
+        {"", "est=0,rider=0", 7},         /* replaced without, then the insert: root slot, node, CAS */
+        {"", "est=0,header_inline=0", 5}, /* that the path is right must be asked for */
+        {"", "est=0,lock_free=0", 8},     /* two headers, lock, unlock */
+    };
+    for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        rig r;
+        char uri[128];
+        snprintf(uri, sizeof(uri), "sim:size=32M,memory_nodes=2,faults=none%s", ways[i].sim);
+        begin(&r, uri, ways[i].options);
+        for (const char *key = "abcdefg"; *key; key++)
+            assert_true(trips(&r, FAR_OP_INSERT, (char[]){'p', 'q', *key, 0}) <= 9);
+        uint64_t got = trips(&r, FAR_OP_INSERT, "pqh");
+        if (got != ways[i].trips)
+            fail_msg("%s %s: %llu round trips, not %llu", ways[i].sim, ways[i].options, (unsigned long long)got,
+                     (unsigned long long)ways[i].trips);
+        end(&r);
+    }
+}
+
+
+/* ---- A million ---- */
+
+typedef struct average {
+    double trips, read_bytes, freezes;
+} average;
+
+
+static average over(rig *r, const char *keys, far_op_kind kind, uint64_t from, uint64_t to) {
+    far_keyset *set;
+    far_stats before, after;
+    char key[FAR_KEY_MAX], value[64] = {0};
+    assert_int_equal(far_keyset_open(keys, 1, &set, NULL, 0), 0);
+    assert_int_equal(far_session_stats_of(r->session, kind, &before), 0);
+    for (uint64_t i = from; i < to; i++) {
+        size_t length = far_keyset_key(set, i, key);
+        int result = kind == FAR_OP_INSERT   ? far_insert(r->session, r->index, key, length, value, sizeof(value))
+                     : kind == FAR_OP_UPDATE ? far_update(r->session, r->index, key, length, value, sizeof(value))
+                                             : far_get(r->session, r->index, key, length, value, sizeof(value), NULL);
+        assert_int_equal(result, 0);
+    }
+    assert_int_equal(far_session_stats_of(r->session, kind, &after), 0);
+    far_keyset_close(set);
+    far_stats d = far_stats_diff(&after, &before);
+    double n = (double)(to - from);
+    return (average){(double)d.round_trips / n, (double)d.bytes_read / n, (double)d.masked_cas / n};
+}
+
+
+#define BETWEEN(value, low, high)                                                                                      \
+    do {                                                                                                               \
+        double value_ = (value);                                                                                       \
+        if (value_ < (low) || value_ > (high))                                                                         \
+            fail_msg("%s is %.3f, not between %.3f and %.3f", #value, value_, (double)(low), (double)(high));          \
+    } while (0)
+
+enum { MILLION = 1000000, SOME = 100000 };
+
+
+/* A million random keys: two full levels, then nodes of about 15, 6 % of the leaves one deeper. */
+static void a_million_u64_keys_from_the_root(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "local:2x256M", "est=0,key_size=8");
+    average first = over(&r, "u64", FAR_OP_INSERT, 0, MILLION / 2),
+            load = over(&r, "u64", FAR_OP_INSERT, MILLION / 2, MILLION);
+    average get = over(&r, "u64", FAR_OP_GET, 0, SOME), update = over(&r, "u64", FAR_OP_UPDATE, 0, SOME);
+    BETWEEN(get.trips, 4.0, 4.1);
+    BETWEEN(get.read_bytes, 150, 420);
+    BETWEEN(update.trips - get.trips, 0.99, 1.01);
+    BETWEEN(load.trips, 4.0, 4.4);
+    BETWEEN((first.freezes + load.freezes) / 2, 0.1, 2.0);
+    end(&r);
+
+    rig plain;
+    begin(&plain, "local:2x256M", "est=0,key_size=8,hashed_nodes=0");
+    over(&plain, "u64", FAR_OP_INSERT, 0, MILLION);
+    average whole = over(&plain, "u64", FAR_OP_GET, 0, SOME);
+    BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001); /* the same tree */
+    BETWEEN(whole.read_bytes / get.read_bytes, 6, 40);
+    end(&plain);
+}
+
+
+static void email_keys_from_the_root(void **state) {
+    (void)state;
+    rig r, plain;
+    begin(&r, "local:2x256M", "est=0");
+    over(&r, "email", FAR_OP_INSERT, 0, 300000);
+    average get = over(&r, "email", FAR_OP_GET, 0, SOME);
+    end(&r);
+    begin(&plain, "local:2x256M", "est=0,hashed_nodes=0");
+    over(&plain, "email", FAR_OP_INSERT, 0, 300000);
+    average whole = over(&plain, "email", FAR_OP_GET, 0, SOME);
+    end(&plain);
+    BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001);
+    BETWEEN(whole.trips, 8, 16);
+    BETWEEN(whole.read_bytes / get.read_bytes, 2, 20);
+}
+
+
+/* ---- Scans and many gets at once ---- */
+
+static int ignore(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)ctx, (void)key, (void)key_len, (void)value, (void)value_len;
+    return 0;
+}
+
+
+static void a_scan_of_100_takes_few_round_trips(void **state) {
+    (void)state;
+    rig r;
+    far_stats before, after;
+    begin(&r, "local:2x256M", "est=0");
+    over(&r, "u64", FAR_OP_INSERT, 0, 300000);
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &before), 0);
+    for (unsigned i = 0; i < 200; i++) {
+        uint8_t from[8] = {(uint8_t)(i * 37 % 250), (uint8_t)(i * 101), (uint8_t)(i * 53)};
+        assert_int_equal(far_scan(r.session, r.index, from, 8, NULL, 0, 100, ignore, NULL), 100);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &after), 0);
+    BETWEEN((double)(after.round_trips - before.round_trips) / 200, 4, 3 + 4);
+    end(&r);
+}
+
+
+static void gets_submitted_together_share_their_round_trips(void **state) {
+    (void)state;
+    rig r;
+    enum { TOGETHER = 16 };
+    far_op ops[TOGETHER], *list[TOGETHER], *done[TOGETHER];
+    far_stats before, after;
+    char keys[TOGETHER][8], values[TOGETHER][64];
+    begin(&r, "local:64M", "est=0");
+    memset(ops, 0, sizeof(ops));
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        ops[i] = (far_op){.kind = FAR_OP_GET, .index = r.index, .key = keys[i], .value = values[i], .capacity = 64};
+        ops[i].key_len = (size_t)sprintf(keys[i], "p%u%c", i % 3, (char)('a' + i));
+        list[i] = &ops[i];
+        assert_int_equal(far_put(r.session, r.index, keys[i], ops[i].key_len, keys[i], ops[i].key_len), 0);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_GET, &before), 0);
+    assert_int_equal(far_submit(r.session, list, TOGETHER), TOGETHER);
+    assert_int_equal(far_reap(r.session, done, TOGETHER, TOGETHER), TOGETHER);
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_GET, &after), 0);
+    for (unsigned i = 0; i < TOGETHER; i++)
+        assert_true(ops[i].result == 0 && ops[i].value_len == ops[i].key_len &&
+                    memcmp(values[i], keys[i], ops[i].key_len) == 0);
+    assert_int_equal(after.round_trips - before.round_trips, 4); /* root, p, p0..p2, leaves */
+    end(&r);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_way_to_write_takes_its_round_trips),
+        cmocka_unit_test(without_its_techniques_a_replacement_takes_longer),
+        cmocka_unit_test(a_million_u64_keys_from_the_root),
+        cmocka_unit_test(email_keys_from_the_root),
+        cmocka_unit_test(a_scan_of_100_takes_few_round_trips),
+        cmocka_unit_test(gets_submitted_together_share_their_round_trips),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

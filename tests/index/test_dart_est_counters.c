@@ -1,0 +1,202 @@
+/* What DART costs with its skip table, by counters, over a million keys: the figures of the design (8, F3-F10), with 64-byte values. */
+#include "farindex.h"
+#include "index/dart/est.h"
+#include "runtime/session.h"
+#include "workload/keyset.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { KEYS = 1000000, SOME = 200000, MORE = 20000 };
+
+typedef struct rig {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_keyset *keys;
+} rig;
+
+
+static void begin(rig *r, const char *keys, size_t cache, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    pool_options.cache_bytes = cache;
+    assert_int_equal(far_pool_open("local:512M", &pool_options, &r->pool), 0);
+    assert_int_equal(far_session_open(r->pool, &r->session), 0);
+    assert_int_equal(far_index_create(r->session, "map", "dart", options, &r->index), 0);
+    assert_int_equal(far_keyset_open(keys, 1, &r->keys, NULL, 0), 0);
+}
+
+
+static void end(rig *r) {
+    far_keyset_close(r->keys);
+    far_index_close(r->index);
+    far_session_close(r->session);
+    far_pool_close(r->pool);
+}
+
+
+static void operate(rig *r, far_op_kind kind, uint64_t record) {
+    char key[FAR_KEY_MAX], value[64] = {0};
+    size_t length = far_keyset_key(r->keys, record, key);
+    int result = kind == FAR_OP_INSERT   ? far_insert(r->session, r->index, key, length, value, sizeof(value))
+                 : kind == FAR_OP_UPDATE ? far_update(r->session, r->index, key, length, value, sizeof(value))
+                                         : far_get(r->session, r->index, key, length, value, sizeof(value), NULL);
+    assert_int_equal(result, 0);
+}
+
+
+static far_stats stats_of(rig *r, far_op_kind kind) {
+    far_stats stats;
+    assert_int_equal(far_session_stats_of(r->session, kind, &stats), 0);
+    return stats;
+}
+
+
+/* Over `count` records, spread over all. */
+static far_stats over(rig *r, far_op_kind kind, uint64_t count) {
+    far_stats before = stats_of(r, kind);
+    for (uint64_t i = 0; i < count; i++)
+        operate(r, kind, i * (KEYS / count));
+    far_stats after = stats_of(r, kind);
+    return far_stats_diff(&after, &before);
+}
+
+
+static void at_most(const char *what, double got, double bar) {
+    print_message("%s: %.3f (at most %.2f)\n", what, got, bar);
+    if (got > bar)
+        fail_msg("%s: %.3f are more than %.2f", what, got, bar);
+}
+
+
+static double per_op(uint64_t counted, uint64_t count) {
+    return (double)counted / (double)count;
+}
+
+
+/* Inserts that needed nothing but a leaf and a CAS. */
+static double inserts_into_free_slots(rig *r) {
+    uint64_t trips = 0, count = 0;
+    for (uint64_t i = 0; i < MORE; i++) {
+        far_stats before = stats_of(r, FAR_OP_INSERT);
+        operate(r, FAR_OP_INSERT, KEYS + i);
+        far_stats after = stats_of(r, FAR_OP_INSERT), cost = far_stats_diff(&after, &before);
+        if (cost.writes == 1 && cost.cas == 1 && cost.masked_cas == 0 && cost.background_round_trips == 0) {
+            trips += cost.round_trips;
+            count++;
+        }
+    }
+    assert_true(count > MORE / 2);
+    return per_op(trips, count);
+}
+
+
+static int count_task(far_task *t, void *arg) {
+    rig *r = ((void **)arg)[0];
+    return dart_est_count(t, r->index, ((void **)arg)[1]);
+}
+
+
+static dart_est_counts table_of(rig *r) {
+    dart_est_counts counts;
+    void *args[] = {r, &counts};
+    assert_int_equal(far_session_call(r->session, FAR_STATS_OTHER, true, count_task, args), 0);
+    return counts;
+}
+
+
+static void u64_keys_with_a_megabyte_of_cache(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "u64", 1 << 20, "adjust=0");
+    far_stats load = over(&r, FAR_OP_INSERT, KEYS);
+    at_most("LOAD, round trips", per_op(load.round_trips, KEYS), 3.7);
+    over(&r, FAR_OP_GET, SOME);
+    far_stats gets = over(&r, FAR_OP_GET, SOME);
+    at_most("get, round trips", per_op(gets.round_trips, SOME), 3.1);
+    at_most("get, bytes read", per_op(gets.bytes_read, SOME), 420);
+    at_most("update, round trips", per_op(over(&r, FAR_OP_UPDATE, SOME).round_trips, SOME), 4.1);
+    at_most("insert into a free slot, round trips", inserts_into_free_slots(&r), 3.1);
+    dart_est_counts table = table_of(&r);
+    assert_true(table.entries > 65000);
+    end(&r);
+}
+
+
+static void u64_keys_with_all_express_entries_kept(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "u64", 64 << 20, "adjust=0");
+    over(&r, FAR_OP_INSERT, KEYS);
+    over(&r, FAR_OP_GET, KEYS);
+    at_most("get with all entries kept, round trips", per_op(over(&r, FAR_OP_GET, SOME).round_trips, SOME), 2.1);
+    end(&r);
+}
+
+
+static unsigned generation_of(rig *r) {
+    return (unsigned)dart_est_list(dart_est_of(r->index))->generation;
+}
+
+
+/* Until the list is another, and stays that for a while. */
+static void wait_for_adjustment(rig *r) {
+    unsigned last = generation_of(r), quiet = 0;
+    for (unsigned i = 0; i < 500 && (generation_of(r) < 3 || quiet < 5); i++) {
+        over(r, FAR_OP_GET, 2000);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        quiet = generation_of(r) == last ? quiet + 1 : 0;
+        last = generation_of(r);
+    }
+    assert_true(generation_of(r) >= 3);
+}
+
+
+static void email_keys_before_and_after_adjustment(void **state) {
+    (void)state;
+    double trips[2];
+    for (unsigned adjust = 0; adjust < 2; adjust++) {
+        rig r;
+        begin(&r, "email", 1 << 20, adjust ? "adjust=1" : "adjust=0");
+        over(&r, FAR_OP_INSERT, KEYS);
+        if (adjust)
+            wait_for_adjustment(&r);
+        over(&r, FAR_OP_GET, SOME);
+        trips[adjust] = per_op(over(&r, FAR_OP_GET, SOME).round_trips, SOME);
+        at_most(adjust ? "get after adjustment, round trips" : "get before adjustment, round trips", trips[adjust], 5.7);
+        end(&r);
+    }
+    assert_true(trips[1] < trips[0] - 0.5);
+}
+
+
+/* With 4096 directory words a million keys fill the table as 16 million do with the usual 65536. */
+static void segments_are_well_filled(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "u64", 1 << 20, "adjust=0,directory_bits=12");
+    over(&r, FAR_OP_INSERT, KEYS);
+    dart_est_counts table = table_of(&r);
+    print_message("%llu entries in %llu slots\n", (unsigned long long)table.entries, (unsigned long long)table.slots);
+    assert_true(table.entries > 65000);
+    assert_true(table.entries * 100 >= table.slots * 45);
+    end(&r);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(u64_keys_with_a_megabyte_of_cache),
+        cmocka_unit_test(u64_keys_with_all_express_entries_kept),
+        cmocka_unit_test(email_keys_before_and_after_adjustment),
+        cmocka_unit_test(segments_are_well_filled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

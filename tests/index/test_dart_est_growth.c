@@ -1,0 +1,264 @@
+/* DART's skip table, named interleavings of growing segments and of adjusting the list; each fails when its fix is taken out; the mutation that
+ * was tried stands in brackets. */
+#include "dart_est_rig.h"
+
+#define OPTIONS "adjust=0,directory_bits=0"
+enum { PREFIXES = 40 };
+
+
+/* Many nodes of depth 2: the only segment grows. */
+static void run_grow(void *arg) {
+    actor *a = arg;
+    char byte;
+    a->result = 0;
+    for (unsigned i = 0; i < PREFIXES && a->result >= 0; i++) {
+        char key[] = {(char)('A' + i), 'q', '1', 0};
+        a->result = far_insert(a->session, a->index, key, 3, key, 3);
+        key[2] = '2';
+        if (a->result >= 0)
+            a->result = far_insert(a->session, a->index, key, 3, key, 3);
+        for (unsigned j = 0; j < 12; j++)
+            far_get(a->session, a->index, "~", 1, &byte, 1, NULL);
+    }
+    a->ended = true;
+}
+
+
+static void grow_to(actor *a, const char *point) {
+    a->client = far_sim_start(a->pool->fabric, "grows", run_grow, a);
+    if (point)
+        far_sim_stop_before(a->client, (far_sim_match){.point = point});
+    assert_int_equal(far_sim_run_client(a->client), point ? FAR_SIM_STOPPED : FAR_SIM_ENDED);
+}
+
+
+static void has_grown(actor *a) {
+    for (unsigned i = 0; i < PREFIXES; i++) {
+        char key[] = {(char)('A' + i), 'q', '1', 0};
+        reads(a, key, key);
+    }
+}
+
+
+static uint64_t directory_word(stage *s, const actor *a) {
+    far_addr addr = dart_est_directory_addr(dart_est_of(a->index), 0);
+    uint64_t word;
+    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
+    return word;
+}
+
+
+static void remover_meets_growth(const char *sim, const char *point) {
+    stage s;
+    set_up(&s, sim, OPTIONS);
+    LOAD(&s.b, SEVEN("ab"));
+    settle(&s);
+    dart_node x = node_at(&s.c, "aba", 2);
+    assert_int_equal(names_of(&s.c, x.addr), 1);
+    grow_to(&s.a, point);
+    busy_to(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire", 1); /* it has removed the entry, and not yet registered the new node */
+    assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
+    finish(&s.a, 0);
+    assert_int_equal(names_of(&s.c, x.addr), 0);
+    finish(&s.b, 0);
+    settle(&s);
+    assert_int_equal(names_of(&s.c, x.addr), 0);
+    let_memory_go(&s, &s.c);
+    has_grown(&s.c);
+    reads(&s.c, "abx", "b");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* a has frozen the segment, or has copied it too, when b must remove the entry of X. (The remover passes over frozen slots.) */
+EST_RACE(A14_grow_vs_remove) {
+    remover_meets_growth(sim, "dart:est_frozen");
+    remover_meets_growth(sim, "dart:est_grow");
+}
+
+
+/* a's tentative word is validated, then the segment is replaced: a must not commit into the old one, where nobody would remove it. (Tentative
+ * words are not frozen.) */
+EST_RACE(A14b_grow_vs_commit) {
+    stage s;
+    set_up(&s, sim, OPTIONS);
+    LOAD(&s.b, SEVEN("ab"));
+    settle(&s);
+    busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_validated", 1);
+    uint64_t old = directory_word(&s, &s.b);
+    grow_to(&s.b, NULL);
+    assert_true(directory_word(&s, &s.b) != old);
+    dart_node n = node_at(&s.c, "aba", 2);
+    far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_committed"});
+    far_sim_resume(s.a.client);
+    assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_STOPPED);
+    const char *memory = (const char *)far_sim_memory(s.world, far_addr_node(dart_word_addr(old))) + far_addr_offset(dart_word_addr(old));
+    for (unsigned i = 0; i < DART_EST_GROUP_SLOTS << dart_directory_log_groups(old); i++) {
+        uint64_t word;
+        memcpy(&word, memory + 8 * i, 8);
+        assert_true(dart_is_frozen(word));
+        assert_false(dart_est_is_committed(word) && dart_word_addr(word) == n.addr);
+    }
+    finish(&s.a, 0);
+    for (char k = 'i'; k <= 'p'; k++) {
+        char key[] = {'a', 'b', k, 0};
+        busy(&s.b, "b", FAR_OP_INSERT, key, "b");
+    }
+    settle(&s);
+    assert_int_equal(names_of(&s.c, n.addr), 0);
+    let_memory_go(&s, &s.c);
+    has_grown(&s.c);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* c knows a directory word whose segment was replaced and is free by now. (The tag not looked at: a READ of free memory.) */
+EST_RACE(A15_stale_directory_word) {
+    stage s;
+    set_up(&s, sim, OPTIONS ",express_cache=0");
+    LOAD(&s.b, SEVEN("ab"));
+    settle(&s);
+    for (unsigned i = 0; i < 70; i++)
+        reads(&s.c, "aba", "aba");
+    bool fresh;
+    uint64_t old = directory_word(&s, &s.b);
+    assert_true(dart_directory_get(&dart_est_of(s.c.index)->directory, 0, 0, &fresh) == old);
+    grow_to(&s.a, NULL);
+    let_memory_go(&s, &s.a);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "aba", "aba");
+    no_watch_error(&s);
+    has_grown(&s.c);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* A dead client's half-done growth: others read on, and the next who needs the segment finishes it. (Nobody helps.) */
+EST_RACE(dead_grower_is_helped) {
+    static const char *const points[] = {"dart:est_frozen", "dart:est_grow"};
+    for (unsigned i = 0; i < 2; i++) {
+        stage s;
+        set_up(&s, sim, OPTIONS);
+        LOAD(&s.b, SEVEN("ab"));
+        settle(&s);
+        uint64_t old = directory_word(&s, &s.b);
+        grow_to(&s.a, points[i]);
+        far_sim_kill(s.a.pool->fabric);
+        far_sim_resume(s.a.client);
+        assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_ENDED);
+        reads(&s.b, "abc", "abc");
+        busy(&s.b, "b", FAR_OP_INSERT, "abx", "b");
+        settle(&s);
+        assert_true(directory_word(&s, &s.b) != old);
+        assert_int_equal(names_of(&s.b, node_at(&s.b, "aba", 2).addr), 1);
+        is_sound(&s, &s.b);
+        tear_down(&s);
+    }
+}
+
+
+/* ---- The list ---- */
+
+static int set_out_task(far_task *t, void *arg) {
+    static const uint8_t lengths[] = {3};
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = dart_est_adjust_to(t, arg, lengths, 1);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Housekeeping goes on with what was begun. */
+static void adjust_for(stage *s, actor *a, unsigned turns) {
+    for (unsigned i = 0; i < turns && dart_est_of(a->index)->adjust.phase != DART_ADJUST_IDLE; i++) {
+        reads(a, "abX", "abX");
+        far_sim_sleep(s->world, 1000000);
+    }
+}
+
+
+static void load_two_levels(stage *s) {
+    LOAD(&s->a, "abX", SEVEN("abc"));
+    settle(s);
+    reads(&s->b, "abca", "abca");
+    reads(&s->c, "abca", "abca");
+}
+
+
+/* No entry of a new length comes to be before everybody removes under it. (Filling without waiting for two epochs.) */
+EST_RACE(adjust_active_before_fill) {
+    stage s;
+    set_up(&s, sim, "adjust=1,directory_bits=2");
+    load_two_levels(&s);
+    dart_node x = node_at(&s.a, "abca", 3);
+    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    adjust_for(&s, &s.a, 200);
+    assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
+    const dart_list *list = dart_est_list(dart_est_of(s.a.index));
+    assert_int_equal(list->lookup_count, 1);
+    assert_int_equal(list->active_count, 1);
+    assert_int_equal(list->lookup[0], 3);
+    assert_int_equal(names_of_length(&s.a, &x, 3), 1);
+    assert_int_equal(names_of(&s.a, node_at(&s.a, "abX", 2).addr), 0); /* of the dropped length */
+    busy(&s.b, "b", FAR_OP_INSERT, "abch", "b");
+    settle(&s);
+    assert_int_equal(names_of(&s.a, x.addr), 0);
+    let_memory_go(&s, &s.c);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "abch", "b");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* b is in the middle of an operation, with the list as it was: the adjuster waits. (The same.) */
+EST_RACE(adjust_waits_for_the_pinned) {
+    stage s;
+    set_up(&s, sim, "adjust=1,directory_bits=2");
+    load_two_levels(&s);
+    dart_node x = node_at(&s.a, "abca", 3);
+    start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:install", 1);
+    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    adjust_for(&s, &s.a, 20);
+    assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_PUBLISHED);
+    assert_int_equal(names_of_length(&s.a, &x, 3), 0);
+    finish(&s.b, 0);
+    adjust_for(&s, &s.a, 200);
+    assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
+    assert_int_equal(names_of(&s.a, x.addr), 0);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* The adjuster dies; another takes over the lock and starts over. (The lock of a dead owner is respected.) */
+EST_RACE(adjuster_dies) {
+    stage s;
+    set_up(&s, sim, "adjust=1,directory_bits=2");
+    load_two_levels(&s);
+    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    far_sim_kill(s.a.pool->fabric);
+    settle(&s);
+    assert_int_equal(far_session_call(s.b.pool->own, FAR_STATS_OTHER, true, set_out_task, s.b.index), 1);
+    adjust_for(&s, &s.b, 200);
+    assert_int_equal(dart_est_of(s.b.index)->adjust.phase, DART_ADJUST_IDLE);
+    dart_node x = node_at(&s.b, "abca", 3);
+    assert_int_equal(names_of_length(&s.b, &x, 3), 1);
+    is_sound(&s, &s.b);
+    tear_down(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(A14_grow_vs_remove),        cmocka_unit_test(A14b_grow_vs_commit),
+        cmocka_unit_test(A15_stale_directory_word),  cmocka_unit_test(dead_grower_is_helped),
+        cmocka_unit_test(adjust_active_before_fill), cmocka_unit_test(adjust_waits_for_the_pinned),
+        cmocka_unit_test(adjuster_dies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

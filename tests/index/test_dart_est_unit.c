@@ -1,0 +1,246 @@
+/* Parts of DART's skip table alone: what a handle keeps and its tags, the first choice of lengths, the greedy choice of a list, words. */
+#include "index/dart/est.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { KIB = 1024 };
+
+
+static void words_keep_what_was_packed(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 1);
+    for (unsigned i = 0; i < 10000; i++) {
+        far_addr addr = far_random_below(&random, 1ull << 44) * FAR_GRANULE;
+        unsigned fp = (unsigned)far_random_below(&random, 256), delta = (unsigned)far_random_below(&random, 128);
+        unsigned type = 1 + (unsigned)far_random_below(&random, 6), client = 1 + (unsigned)far_random_below(&random, 16382);
+        uint64_t word = dart_est_word(fp, delta, (dart_node_type)type, addr), tentative = dart_est_tentative(client, 7, addr);
+        addr = addr ? addr : FAR_GRANULE;
+        assert_false(dart_is_frozen(word) || dart_is_frozen(tentative) || dart_est_is_tentative(word));
+        assert_true(dart_est_is_tentative(tentative) && !dart_est_is_committed(tentative));
+        assert_int_equal(dart_est_fingerprint(word), fp);
+        assert_int_equal(dart_est_delta(word), delta);
+        assert_int_equal(dart_est_type(word), type);
+        assert_int_equal(dart_est_client(tentative), client);
+        uint64_t directory = dart_directory_word(i % 16, addr), adjuster = dart_adjuster(client, i & 0xffff);
+        assert_true(dart_word_addr(directory) == addr && dart_directory_log_groups(directory) == i % 16);
+        assert_true(dart_adjuster_client(adjuster) == client && dart_adjuster_generation(adjuster) == (i & 0xffff));
+    }
+}
+
+
+/* A group that is split in two keeps its entries in its two halves: growing by copies needs no other bits. */
+static void groups_of_a_larger_segment_refine_those_of_a_smaller(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 2);
+    for (unsigned i = 0; i < 10000; i++) {
+        uint64_t hash = far_random_next(&random);
+        for (unsigned q = 0; q < DART_LOG_GROUPS_MAX; q++) {
+            assert_true(dart_hash_group(hash, q) < 1ull << q);
+            assert_int_equal(dart_hash_group(hash, q + 1) >> 1, dart_hash_group(hash, q));
+        }
+    }
+}
+
+
+/* ---- Tags ---- */
+
+static void a_directory_word_is_fresh_for_one_epoch_more(void **state) {
+    (void)state;
+    for (uint64_t epoch = 4080; epoch < 4120; epoch++) { /* over the end of the stored tag */
+        far_budget *budget = far_budget_new(64 * KIB);
+        dart_cache cache;
+        bool fresh;
+        uint64_t word = dart_directory_word(3, 4096);
+        assert_int_equal(dart_cache_open(&cache, budget, "test", 4), 0);
+        assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
+        dart_directory_set(&cache, 700, word, epoch);
+        for (uint64_t at = epoch - 1; at < epoch + 1000; at++) {
+            assert_int_equal(dart_directory_get(&cache, 700, at, &fresh), word);
+            assert_int_equal(fresh, at <= epoch + 1);
+        }
+        dart_directory_set(&cache, 700, word, epoch - 1); /* the proof of an older operation */
+        assert_int_equal(dart_directory_get(&cache, 700, epoch + 1, &fresh), word);
+        assert_true(fresh);
+        dart_directory_set(&cache, 700, 0, epoch);
+        assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
+        dart_cache_close(&cache);
+        assert_int_equal(far_budget_used(budget), 0);
+        far_budget_free(budget);
+    }
+}
+
+
+/* Whatever the steps of the epoch: an old tag never looks new. (Without dart_cache_age it does, after 4096 epochs.) */
+static void an_old_tag_never_looks_new(void **state) {
+    (void)state;
+    static const uint64_t steps[] = {1, 3, 500, 1023, 1024, 1025, 4095, 4096, 4097, 100000};
+    for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        far_budget *budget = far_budget_new(64 * KIB);
+        dart_cache directory, express;
+        uint64_t epoch = 10, word = dart_directory_word(0, 4096), entry = dart_est_word(7, 1, DART_N8, 4096), got;
+        bool fresh;
+        assert_int_equal(dart_cache_open(&directory, budget, "directory", 1), 0);
+        assert_int_equal(dart_cache_open(&express, budget, "express", 1), 0);
+        dart_directory_set(&directory, 5, word, epoch);
+        dart_express_put(&express, 0x123456789abcdef0ull, entry, epoch);
+        for (unsigned n = 0; n < 20000 && epoch < 60000; n++) {
+            uint64_t next = epoch + steps[i];
+            dart_cache_age(&directory, &express, epoch, next);
+            epoch = next;
+            dart_directory_get(&directory, 5, epoch, &fresh);
+            bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got);
+            assert_int_equal(fresh, epoch <= 11);
+            assert_int_equal(kept, epoch <= 11);
+        }
+        dart_cache_close(&directory);
+        dart_cache_close(&express);
+        far_budget_free(budget);
+    }
+}
+
+
+static void the_express_cache_gives_only_what_was_put(void **state) {
+    (void)state;
+    enum { ENTRIES = 20000 };
+    far_budget *budget = far_budget_new(1024 * KIB);
+    dart_cache cache;
+    far_random random;
+    far_random_seed(&random, 3);
+    uint64_t *hashes = malloc(ENTRIES * sizeof(*hashes)), got;
+    unsigned kept = 0;
+    assert_int_equal(dart_cache_open(&cache, budget, "test", 256), 0);
+    for (unsigned i = 0; i < ENTRIES; i++) {
+        hashes[i] = far_random_next(&random);
+        dart_express_put(&cache, hashes[i], dart_est_word(1, 0, DART_N8, (i + 1) * 16ull), 50);
+    }
+    for (unsigned i = 0; i < ENTRIES; i++)
+        if (dart_express_get(&cache, hashes[i], 51, &got)) {
+            assert_int_equal(dart_word_addr(got), (i + 1) * 16ull);
+            kept++;
+        }
+    assert_true(kept > ENTRIES * 9 / 10);
+    assert_false(dart_express_get(&cache, hashes[0], 52, &got));
+    dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 52);
+    assert_true(dart_express_get(&cache, hashes[0], 53, &got) && dart_word_addr(got) == 999 * 16);
+    dart_express_drop(&cache, hashes[0]);
+    assert_false(dart_express_get(&cache, hashes[0], 53, &got));
+    dart_cache_close(&cache);
+    far_budget_free(budget);
+    free(hashes);
+}
+
+
+/* Two caches in a budget that holds neither: they share it, and never take more. */
+static void the_byte_budget_is_kept(void **state) {
+    (void)state;
+    far_budget *budget = far_budget_new(64 * KIB);
+    dart_cache directory, express;
+    far_random random;
+    far_random_seed(&random, 4);
+    assert_int_equal(dart_cache_open(&directory, budget, "directory", 128), 0);
+    assert_int_equal(dart_cache_open(&express, budget, "express", 128), 0);
+    for (unsigned i = 0; i < 100000; i++) {
+        dart_directory_set(&directory, (unsigned)far_random_below(&random, 65536), dart_directory_word(0, 4096), 9);
+        dart_express_put(&express, far_random_next(&random), dart_est_word(1, 0, DART_N8, 4096), 9);
+        assert_true(far_budget_used(budget) <= 64 * KIB);
+    }
+    assert_true(dart_cache_used(&directory) >= 16 * KIB && dart_cache_used(&express) >= 16 * KIB);
+    dart_cache_close(&directory);
+    dart_cache_close(&express);
+    assert_int_equal(far_budget_used(budget), 0);
+    far_budget_free(budget);
+}
+
+
+/* ---- Choices ---- */
+
+static unsigned chosen_in(dart_class *class, unsigned turns, const unsigned *costs, unsigned usable, unsigned width, unsigned first) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < turns; i++) {
+        dart_choice choice = dart_choose(class, usable, width);
+        assert_true(choice.count <= width && choice.first + choice.count <= usable);
+        unsigned cost = choice.count ? costs[choice.first + choice.count - 1] : 9;
+        dart_chosen_cost(class, choice.arm, usable, width, cost, choice.count ? choice.count - 1 : 0);
+        count += choice.count == 1 && choice.first == first;
+    }
+    return count;
+}
+
+
+/* The cheapest length is taken nearly always; when another becomes cheaper, that one. (Without exploring, never.) */
+static void the_cheapest_length_is_found_and_found_again(void **state) {
+    (void)state;
+    dart_class *class = calloc(1, sizeof(*class));
+    static const unsigned first[] = {5, 3, 6, 6}, then[] = {5, 6, 2, 6};
+    chosen_in(class, 200, first, 4, 2, 1);
+    assert_true(chosen_in(class, 1000, first, 4, 2, 1) > 950);
+    chosen_in(class, 10000, then, 4, 2, 2);
+    assert_true(chosen_in(class, 1000, then, 4, 2, 2) > 950);
+    assert_int_equal(dart_choose(class, 0, 2).count, 0);
+    free(class);
+}
+
+
+static void classes_cover_every_key_length(void **state) {
+    (void)state;
+    unsigned last = 0;
+    for (size_t length = 1; length <= 4096; length++) {
+        unsigned class = dart_class_of(length);
+        assert_true(class < DART_CLASSES && class >= last);
+        last = class;
+    }
+}
+
+
+static dart_sample sample(unsigned length, unsigned count, const unsigned *depths) {
+    dart_sample s = {.key_length = length, .count = count};
+    for (unsigned i = 0; i < count; i++)
+        s.depths[i] = (uint16_t)depths[i];
+    return s;
+}
+
+
+static void the_greedy_choice_saves_most_reads(void **state) {
+    (void)state;
+    dart_sample samples[DART_SAMPLES];
+    uint8_t lengths[DART_LIST_MAX];
+    for (unsigned i = 0; i < DART_SAMPLES; i++) /* random integers: nearly all leaves hang at depth 3 */
+        samples[i] = i % 200 ? sample(8, 4, (unsigned[]){0, 1, 2, 3}) : sample(8, 3, (unsigned[]){0, 1, 2});
+    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 1);
+    assert_int_equal(lengths[0], 3);
+    for (unsigned i = 0; i < DART_SAMPLES; i++)
+        samples[i] = i % 2 ? sample(8, 4, (unsigned[]){0, 1, 2, 3}) : sample(30, 3, (unsigned[]){0, 7, 20});
+    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 2); /* 8..20 are as good as each other: the shortest */
+    assert_int_equal(lengths[0], 3);
+    assert_int_equal(lengths[1], 8);
+    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 1, lengths), 1);
+    for (unsigned i = 0; i < DART_SAMPLES; i++) /* no length is shorter than the key */
+        samples[i] = sample(2, 3, (unsigned[]){0, 1, 2});
+    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 0);
+    samples[0] = sample(200, 2, (unsigned[]){0, 140}); /* more than 127 bytes between the prefix and the node are not kept */
+    assert_true(dart_choose_lengths(samples, 1, 8, lengths) == 1 && lengths[0] >= 13);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_keep_what_was_packed),
+        cmocka_unit_test(groups_of_a_larger_segment_refine_those_of_a_smaller),
+        cmocka_unit_test(a_directory_word_is_fresh_for_one_epoch_more),
+        cmocka_unit_test(an_old_tag_never_looks_new),
+        cmocka_unit_test(the_express_cache_gives_only_what_was_put),
+        cmocka_unit_test(the_byte_budget_is_kept),
+        cmocka_unit_test(the_cheapest_length_is_found_and_found_again),
+        cmocka_unit_test(classes_cover_every_key_length),
+        cmocka_unit_test(the_greedy_choice_saves_most_reads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

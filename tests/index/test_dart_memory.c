@@ -1,0 +1,253 @@
+/* DART and far memory: deleting everything gives everything back; in a full pool nothing is left half done. */
+#include "dart_rig.h"
+#include "index/dart/layout.h"
+#include "pool/epoch.h"
+#include "runtime/session.h"
+
+
+/* ---- Deleting ---- */
+
+static uint64_t used_now(far_session *s, far_pool *pool) {
+    far_pool_usage usage;
+    for (unsigned i = 0; i < 4000; i++) {
+        assert_int_equal(far_pool_stat(s, &usage), 0);
+        if (usage.retired == 0)
+            break;
+        far_pool_poll(pool);
+        far_epoch_request(pool);
+    }
+    assert_int_equal(usage.retired, 0);
+    return usage.used;
+}
+
+
+static size_t make_key(unsigned shape, uint64_t n, char *key) {
+    uint64_t mixed = n * 0x9e3779b97f4a7c15ull;
+    if (shape == 0) {
+        memcpy(key, &mixed, 8);
+        return 8;
+    }
+    if (shape == 1)
+        return (size_t)sprintf(key, "com.host%u.www/user%llu", (unsigned)(mixed >> 60),
+                               (unsigned long long)(mixed >> 20 & 0xfffff));
+    memset(key, 'a', 64); /* beginnings of each other */
+    return (size_t)sprintf(key + n % 60, "%x", (unsigned)(n / 60)) + n % 60;
+}
+
+
+static void deleting_everything_returns_the_memory(const char *options, unsigned shape, uint64_t count) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_session *s;
+    far_index *index;
+    far_usage usage;
+    char key[128];
+    pool_options.no_thread = 1;
+    assert_int_equal(far_pool_open("local:256M", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &s), 0);
+    assert_int_equal(far_index_create(s, "map", "dart", options, &index), 0);
+    assert_int_equal(far_put(s, index, "x", 1, "y", 1), 0);
+    assert_int_equal(far_delete(s, index, "x", 1), 0);
+    uint64_t empty = used_now(s, pool), full;
+    for (uint64_t i = 0; i < count; i++)
+        assert_int_equal(far_put(s, index, key, make_key(shape, i, key), "some value of 24 bytes..", 24), 0);
+    full = used_now(s, pool);
+    assert_true(full > empty + count * 16);
+    assert_int_equal(far_index_usage(s, index, &usage), 0);
+    uint64_t keys = usage.keys;
+    assert_true(keys > count / 2);
+    for (uint64_t i = 0; i < count; i++) {
+        int result = far_delete(s, index, key, make_key(shape, i * 7919 % count, key));
+        assert_true(result == 0 || (keys < count && result == FAR_ERR_NOT_FOUND));
+        if (i % 4096 == 0)
+            far_pool_poll(pool);
+    }
+    assert_int_equal(far_index_usage(s, index, &usage), 0);
+    assert_int_equal(usage.keys, 0);
+    uint64_t left = used_now(s, pool);
+    if (left > empty + empty / 100 + full / 1000)
+        fail_msg("%s, keys %u: %llu bytes when empty, %llu when full, %llu after deleting all", options, shape,
+                 (unsigned long long)empty, (unsigned long long)full, (unsigned long long)left);
+    assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
+    far_index_close(index);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
+static void deleting_u64_keys_returns_the_memory(void **state) {
+    (void)state;
+    deleting_everything_returns_the_memory("est=0", 0, 100000);
+    deleting_everything_returns_the_memory("est=1", 0, 100000);
+    deleting_everything_returns_the_memory("est=0,bucket=8", 0, 30000);
+    deleting_everything_returns_the_memory("est=0,bucket=64", 0, 30000);
+}
+
+
+static void deleting_long_keys_returns_the_memory(void **state) {
+    (void)state;
+    deleting_everything_returns_the_memory("est=0", 1, 60000);
+    deleting_everything_returns_the_memory("est=1", 1, 60000);
+    deleting_everything_returns_the_memory("est=1,directory_bits=4", 1, 60000);
+    deleting_everything_returns_the_memory("est=0", 2, 20000);
+    deleting_everything_returns_the_memory("est=0,max_skip=3", 2, 20000);
+}
+
+
+/* ---- A full pool ---- */
+
+/* Fills the pool with values of falling sizes until none of 8 bytes fits. Keys f0, f1 ...: far from those of the test.
+ */
+static unsigned fill(actor *a) {
+    static const size_t sizes[] = {60000, 8000, 1000, 200, 24, 8};
+    static char value[60000];
+    unsigned n = 0;
+    for (unsigned i = 0; i < 6; i++)
+        for (;; n++) {
+            char key[16];
+            int result = far_insert(a->session, a->index, key, (size_t)sprintf(key, "f%06u", n), value, sizes[i]);
+            if (result == FAR_ERR_NO_MEMORY)
+                break;
+            assert_int_equal(result, 0);
+        }
+    return n;
+}
+
+#define SMALL         "size=4M,memory_nodes=1,"
+#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
+#define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
+
+
+static void only(actor *a, const char *keys) { /* of those that begin with p */
+    a->got_length = 0;
+    a->got[0] = '\0';
+    assert_true(far_scan(a->session, a->index, "p", 1, "q", 1, 0, collect_keys, a) >= 0);
+    assert_string_equal(a->got, keys);
+}
+
+
+enum { GROUPS = 200, SMALL_LEAVES = 400 };
+
+
+static int insert_small(actor *a, char group, unsigned n, char last) {
+    char key[8];
+    return far_insert(a->session, a->index, key, (size_t)sprintf(key, "%c%03u%c", group, n, last), "1", 1);
+}
+
+
+static int delete_small(actor *a, unsigned n) {
+    char key[8];
+    return far_delete(a->session, a->index, key, (size_t)sprintf(key, "r%03ux", n));
+}
+
+
+static uint64_t atomics_of(actor *a) {
+    far_stats stats;
+    assert_int_equal(far_session_stats_of(a->session, FAR_OP_INSERT, &stats), 0);
+    return stats.cas + stats.masked_cas;
+}
+
+
+/* Nodes are full, and there is memory for leaves but at last not for a larger node: nothing is frozen, and nothing
+ * changes. (Memory taken after the freeze.) */
+RACE(A34_full_pool_during_freeze) {
+    stage s;
+    char text[128];
+    unsigned group = 0, freed = 0;
+    int result = 0;
+    snprintf(text, sizeof(text), SMALL "%s", sim);
+    set_up(&s, text, options);
+    for (unsigned i = 0; i < GROUPS; i++)
+        for (const char *last = "abcdefg"; *last; last++)
+            assert_int_equal(insert_small(&s.a, 'g', i, *last), 0);
+    for (unsigned i = 0; i < SMALL_LEAVES; i++)
+        assert_int_equal(insert_small(&s.a, 'r', i, 'x'), 0);
+    assert_true(fill(&s.a) > 10);
+    uint64_t before = 0;
+    while (group < GROUPS && freed + 2 < SMALL_LEAVES) {
+        assert_int_equal(delete_small(&s.a, freed++), 0); /* room for the leaf */
+        before = atomics_of(&s.a);
+        if ((result = insert_small(&s.a, 'g', group, 'h')) < 0)
+            break;
+        group++;
+    }
+    assert_int_equal(result, FAR_ERR_NO_MEMORY);
+    assert_int_equal(atomics_of(&s.a), before);
+    char key[8];
+    size_t length = (size_t)sprintf(key, "g%03uh", group);
+    assert_int_equal(far_get(s.b.session, s.b.index, key, length, NULL, 0, NULL), FAR_ERR_NOT_FOUND);
+    for (const char *last = "abcdefg"; *last; last++) {
+        key[4] = *last;
+        assert_int_equal(far_get(s.b.session, s.b.index, key, 5, text, sizeof(text), NULL), 0);
+        assert_int_equal(far_delete(s.a.session, s.a.index, key, 5), 0);
+    }
+    is_sound(&s, &s.b);
+    tear_down(&s);
+}
+
+
+/* Takes all memory that a session can still have for nodes of a size, and gives it back. */
+typedef struct hog {
+    far_index *index;
+    uint64_t size;
+    unsigned count;
+    bool give;
+    far_addr addrs[1 << 15];
+} hog;
+
+
+static int run_hog(far_task *t, void *arg) {
+    hog *h = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    while (err >= 0 && h->give && h->count > 0)
+        far_free(t, h->index, DART_TYPE_NODE, h->addrs[--h->count], h->size);
+    while (err >= 0 && !h->give && h->count < sizeof(h->addrs) / sizeof(h->addrs[0]) &&
+           (err = far_alloc(t, h->index, DART_TYPE_NODE, h->size, FAR_NODE_ANY, 0, &object)) >= 0)
+        h->addrs[h->count++] = object.addr;
+    far_pin_drop(t);
+    return err == FAR_ERR_NO_MEMORY ? 0 : err;
+}
+
+
+/* Somebody has died with a node frozen when the pool becomes full: whoever needs the node finishes that from the
+ * reserve. (Without the reserve.) */
+RACE(A34b_full_pool_helper) {
+    stage s;
+    char text[128];
+    snprintf(text, sizeof(text), SMALL "%s", sim);
+    set_up(&s, text, options);
+    LOAD(&s.a, SEVEN("p"), "r1");
+    start_to(&s.b, "b", FAR_OP_INSERT, "ph", "1", "dart:frozen", 1);
+    far_sim_kill(s.b.pool->fabric);
+    far_sim_resume(s.b.client);
+    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
+    assert_true(fill(&s.a) > 10);
+    static hog h;
+    h = (hog){.index = s.a.index, .size = dart_node_bytes(DART_N8, 1, 16)};
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_hog, &h), 0);
+    assert_int_equal(does(&s.a, FAR_OP_DELETE, "pc", ""), 0);
+    only(&s.c, "pa pb pd pe pf pg ");
+    assert_int_equal(does(&s.a, FAR_OP_DELETE, "pd", ""), 0);
+    only(&s.c, "pa pb pe pf pg ");
+    h.give = true;
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_hog, &h), 0);
+    is_sound(&s, &s.c);
+    assert_int_equal(does(&s.a, FAR_OP_DELETE, "f000000", ""), 0);
+    assert_int_equal(does(&s.a, FAR_OP_DELETE, "f000001", ""), 0);
+    assert_int_equal(does(&s.a, FAR_OP_INSERT, "ph", "1"), 0);
+    only(&s.c, "pa pb pe pf pg ph ");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deleting_u64_keys_returns_the_memory),
+        cmocka_unit_test(deleting_long_keys_returns_the_memory),
+        cmocka_unit_test(A34_full_pool_during_freeze),
+        cmocka_unit_test(A34b_full_pool_helper),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,228 @@
+/* DART's bits and pure functions: words, size codes, geometry, hashing into buckets, choice of types, order of symbols.
+ */
+#include "index/dart/dart.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const unsigned bucket_sizes[] = {8, 16, 32, 64};
+
+
+static void words_give_back_what_was_packed(void **state) {
+    (void)state;
+    far_addr addr = far_addr_make(255, (1ull << 40) - 16);
+    for (unsigned symbol = 0; symbol <= 256; symbol++)
+        for (unsigned len = 0; len <= 255; len += 51) {
+            uint64_t leaf = dart_leaf_word(symbol, len, addr);
+            assert_true(dart_is_leaf(leaf) && !dart_is_inner(leaf) && !dart_is_tomb(leaf) && !dart_is_empty(leaf) &&
+                        !dart_is_frozen(leaf));
+            assert_int_equal(dart_word_symbol(leaf), symbol);
+            assert_int_equal(dart_word_len(leaf), len);
+            assert_int_equal(dart_word_addr(leaf), addr);
+            uint64_t frozen = leaf | DART_FROZEN;
+            assert_true(dart_is_frozen(frozen) && dart_thawed(frozen) == leaf && dart_word_symbol(frozen) == symbol);
+        }
+    for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
+        uint64_t word = dart_word(77, 200, type, addr);
+        assert_true(dart_is_inner(word) && dart_word_type(word) == type && dart_word_symbol(word) == 77 &&
+                    dart_word_len(word) == 200);
+    }
+}
+
+
+static void tombs_keep_their_symbol_and_are_not_empty(void **state) {
+    (void)state;
+    assert_true(dart_is_empty(0) && dart_is_empty(DART_FROZEN) && !dart_is_tomb(0) && !dart_is_tomb(DART_FROZEN));
+    for (unsigned symbol = 0; symbol <= 256; symbol++) {
+        uint64_t tomb = dart_tomb(symbol);
+        assert_true(dart_is_tomb(tomb) && !dart_is_empty(tomb) && !dart_is_child(tomb) && !dart_is_leaf(tomb) &&
+                    !dart_is_inner(tomb));
+        assert_int_equal(dart_word_symbol(tomb), symbol);
+    }
+}
+
+
+static void moved_words_keep_their_child(void **state) {
+    (void)state;
+    far_addr addr = 4096;
+    uint64_t leaf = dart_leaf_word('a', 9, addr), end = dart_word_moved(leaf, DART_SYMBOL_END, 5);
+    assert_int_equal(dart_word_type(end), DART_END_LEAF);
+    assert_int_equal(dart_word_len(end), 9);
+    assert_true(dart_word_moved(end, 'a', 0) == leaf);
+    uint64_t inner = dart_word('a', 9, DART_N32, addr), moved = dart_word_moved(inner, 'b', 3);
+    assert_true(moved == dart_word('b', 3, DART_N32, addr));
+}
+
+
+static void size_codes_cover_every_leaf(void **state) {
+    (void)state;
+    for (uint64_t bytes = 8; bytes <= 66 * 1024 + 4104; bytes++) {
+        unsigned code = dart_size_code(bytes);
+        assert_true(code >= 1 && code <= 255);
+        if (code == DART_SIZE_CODE_LONG) {
+            assert_true(bytes > 62 * 1024);
+            continue;
+        }
+        uint64_t room = dart_code_bytes(code);
+        assert_true(room >= bytes && room % 16 == 0);
+        assert_true(code == 1 || dart_code_bytes(code - 1) < bytes);
+        assert_true(bytes <= 512 ? room - bytes < 16 : (room - bytes) * 100 <= bytes * 4);
+    }
+    uint64_t header = dart_leaf_header(4095, 65536);
+    assert_int_equal(dart_leaf_klen(header), 4095);
+    assert_int_equal(dart_leaf_vlen(header), 65536);
+    assert_int_equal(dart_leaf_used(header | 0xffffull << 48), 8 + 4095 + 65536); /* whatever the counter says */
+    assert_int_equal(dart_leaf_bytes(DART_SIZE_CODE_LONG, header), 69648);
+    assert_int_equal(dart_leaf_bytes(dart_size_code(24), dart_leaf_header(8, 8)), 32);
+}
+
+
+static void nodes_have_the_sizes_of_the_design(void **state) {
+    (void)state;
+    static const unsigned bytes[] = {0, 32, 64, 128, 264, 520, 2064};
+    for (dart_node_type type = DART_N4; type <= DART_N256; type++)
+        for (unsigned depth = 0; depth <= 6; depth++)
+            assert_int_equal(dart_node_bytes(type, depth, 16), bytes[type]);
+    assert_int_equal(dart_header_bytes(7), 16);
+    assert_int_equal(dart_header_bytes(256), 264);
+    dart_header header = {dart_header_word(4095, DART_N256, true)};
+    assert_true(dart_header_depth(&header) == 4095 && dart_header_type(&header) == DART_N256 &&
+                dart_header_spare(&header));
+    for (unsigned i = 0; i < 4; i++)
+        for (dart_node_type type = DART_N4; type < DART_N256; type++) {
+            unsigned slots = dart_node_slots(type, bucket_sizes[i]), capacity = dart_capacity(type);
+            assert_int_equal(slots, capacity <= bucket_sizes[i] ? capacity - 1 : capacity);
+        }
+}
+
+
+/* Digits, letters, even bytes: no bucket gets more than twice its share. */
+static void common_alphabets_spread_over_buckets(void **state) {
+    (void)state;
+    static const struct {
+        unsigned from, to, step;
+    } sets[] = {{'0', '9', 1}, {'a', 'z', 1}, {'A', 'Z', 1}, {0, 254, 2}, {0, 255, 1}, {0, 240, 16}};
+    for (unsigned set = 0; set < 6; set++)
+        for (unsigned buckets = 2; buckets <= 8; buckets *= 2) {
+            unsigned filled[8] = {0}, count = 0, most = 0;
+            for (unsigned b = sets[set].from; b <= sets[set].to; b += sets[set].step, count++)
+                if (++filled[dart_bucket_of(b, buckets)] > most)
+                    most = filled[dart_bucket_of(b, buckets)];
+            assert_true(most * buckets <= 2 * count + 2 * buckets);
+        }
+}
+
+
+static void random_children(far_random *random, unsigned count, dart_children *children) {
+    uint8_t used[257] = {0};
+    children->count = 0;
+    while (children->count < count) {
+        unsigned symbol = (unsigned)far_random_below(random, 257);
+        if (used[symbol]++)
+            continue;
+        children->words[children->count++] = dart_leaf_word(symbol, 1, 16 * (symbol + 1));
+    }
+}
+
+
+/* Whatever the children: every bucket fits, nothing smaller would do, the image holds each child in its place without
+ * gaps. */
+static void the_chosen_type_holds_all_children(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 5);
+    uint64_t image[(8 + 2056) / 8 + 2];
+    for (unsigned round = 0; round < 4000; round++) {
+        dart_index dart = {.bucket = bucket_sizes[round % 4]};
+        dart_children children;
+        random_children(&random, (unsigned)far_random_below(&random, 258), &children);
+        dart_node_type type = dart_choose_type(&dart, &children, false),
+                       purged = dart_choose_type(&dart, &children, true);
+        assert_true(dart_fits(&dart, type, &children) && purged >= type && dart_fits(&dart, purged, &children));
+        assert_true(type == DART_N4 || !dart_fits(&dart, type - 1, &children));
+        assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, dart.bucket));
+        dart_build(&dart, type, (far_bytes){"abc", 3}, false, &children, image);
+        dart_view view = {{16, type, 3}, 0, dart_node_slots(type, dart.bucket), image + 1, (dart_header *)image, true};
+        assert_true(dart_header_is(view.header, &view.node) && memcmp(view.header->prefix, "abc", 3) == 0);
+        for (unsigned i = 0; i < children.count; i++) {
+            int at = dart_view_search(&dart, &view, dart_word_symbol(children.words[i]));
+            assert_true(at >= 0 && view.slots[at] == children.words[i]);
+        }
+        unsigned found = 0;
+        for (unsigned i = 0; i < view.count; i++)
+            found += dart_is_child(view.slots[i]);
+        assert_int_equal(found, children.count);
+    }
+}
+
+
+static void a_search_gives_the_symbol_or_the_lowest_empty_slot(void **state) {
+    (void)state;
+    dart_index dart = {.bucket = 16};
+    uint64_t slots[7] = {
+        dart_leaf_word('a', 1, 16), dart_tomb('b'), dart_leaf_word(DART_SYMBOL_END, 1, 32), 0, 0, 0, 0};
+    dart_view view = {{16, DART_N8, 0}, 0, 7, slots, NULL, true};
+    assert_int_equal(dart_view_search(&dart, &view, 'a'), 0);
+    assert_int_equal(dart_view_search(&dart, &view, 'b'), 1);
+    assert_int_equal(dart_view_search(&dart, &view, DART_SYMBOL_END), 2);
+    assert_int_equal(dart_view_search(&dart, &view, 0), 3); /* an END word has the byte 0 too */
+    slots[4] = dart_leaf_word('x', 1, 48);                  /* seen in a torn READ */
+    assert_int_equal(dart_view_search(&dart, &view, 'x'), 4);
+    assert_int_equal(dart_view_search(&dart, &view, 'y'), 3);
+    for (unsigned i = 0; i < 7; i++)
+        slots[i] = dart_leaf_word('a' + i, 1, 16);
+    assert_int_equal(dart_view_search(&dart, &view, 'z'), -1);
+    assert_true(dart_any_unfrozen(slots, 7));
+    for (unsigned i = 0; i < 7; i++)
+        slots[i] |= DART_FROZEN;
+    assert_false(dart_any_unfrozen(slots, 7));
+}
+
+
+static void the_end_comes_before_every_byte(void **state) {
+    (void)state;
+    far_bytes key = {"a\0", 2};
+    assert_int_equal(dart_symbol(key, 0), 'a');
+    assert_int_equal(dart_symbol(key, 1), 0);
+    assert_int_equal(dart_symbol(key, 2), DART_SYMBOL_END);
+    for (unsigned symbol = 0; symbol < 256; symbol++) {
+        assert_true(dart_symbol_rank(DART_SYMBOL_END) < dart_symbol_rank(symbol));
+        assert_true(symbol == 0 || dart_symbol_rank(symbol - 1) < dart_symbol_rank(symbol));
+    }
+}
+
+
+static void hash_bits_are_disjoint(void **state) {
+    (void)state;
+    for (unsigned bit = 0; bit < 64; bit++) {
+        uint64_t hash = 1ull << bit;
+        unsigned parts = (dart_hash_directory(hash, 16) != 0) + (dart_hash_fingerprint(hash) != 0) +
+                         (dart_hash_main(hash) != 0) + (dart_hash_group(hash, 20) != 0);
+        assert_int_equal(parts, bit >= 19 ? 1 : 0);
+    }
+    uint64_t word = dart_directory_word(7, 4096);
+    assert_true(dart_directory_log_groups(word) == 7 && dart_word_addr(word) == 4096);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_give_back_what_was_packed),
+        cmocka_unit_test(tombs_keep_their_symbol_and_are_not_empty),
+        cmocka_unit_test(moved_words_keep_their_child),
+        cmocka_unit_test(size_codes_cover_every_leaf),
+        cmocka_unit_test(nodes_have_the_sizes_of_the_design),
+        cmocka_unit_test(common_alphabets_spread_over_buckets),
+        cmocka_unit_test(the_chosen_type_holds_all_children),
+        cmocka_unit_test(a_search_gives_the_symbol_or_the_lowest_empty_slot),
+        cmocka_unit_test(the_end_comes_before_every_byte),
+        cmocka_unit_test(hash_bits_are_disjoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

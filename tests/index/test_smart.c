@@ -1,0 +1,199 @@
+/* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that
+ * check finds. */
+#include "farindex.h"
+#include "pool/handle.h"
+#include "runtime/budget.h"
+#include "runtime/random.h"
+#include "workload/value.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { THREADS = 8, FLYING = 64, ROUNDS = 400, HOT = 100 };
+
+typedef struct worker {
+    far_pool *pool;
+    far_index *index;
+    unsigned number, wrong;
+    uint64_t done;
+} worker;
+
+typedef struct flight {
+    far_op op;
+    char key[16], value[512];
+    bool busy;
+} flight;
+
+
+/* Values prove themselves: a torn or foreign one is noticed. */
+static void launch(flight *f, far_index *index, far_random *random) {
+    static const size_t sizes[] = {8, 8, 8, 40, 40, 200, 500};
+    unsigned n = (unsigned)far_random_below(random, HOT);
+    memset(&f->op, 0, sizeof(f->op));
+    f->op.index = index;
+    f->op.key = f->key;
+    f->op.key_len = (size_t)snprintf(f->key, sizeof(f->key), n % 3 ? "k%u" : "k/%u/long", n);
+    f->op.value = f->value;
+    f->op.user = f;
+    uint64_t what = far_random_below(random, 10);
+    f->op.kind = what < 4   ? FAR_OP_GET
+                 : what < 7 ? FAR_OP_PUT
+                 : what < 8 ? FAR_OP_UPDATE
+                 : what < 9 ? FAR_OP_INSERT
+                            : FAR_OP_DELETE;
+    if (f->op.kind == FAR_OP_GET)
+        f->op.capacity = sizeof(f->value);
+    else if (f->op.kind != FAR_OP_DELETE) {
+        f->op.value_len = sizes[far_random_below(random, 7)];
+        far_value_fill(f->value, f->op.value_len, f->key, f->op.key_len, far_random_next(random));
+    }
+}
+
+
+static void land(worker *w, const far_op *op) {
+    w->done++;
+    if (op->result == 0 && op->kind == FAR_OP_GET)
+        w->wrong += !far_value_check(op->value, op->value_len, op->key, op->key_len, NULL);
+    else if (op->result < 0 && op->result != FAR_ERR_NOT_FOUND && op->result != FAR_ERR_EXISTS)
+        w->wrong++;
+}
+
+
+static void *work(void *arg) {
+    worker *w = arg;
+    static _Thread_local flight flights[FLYING];
+    far_session *session;
+    far_op *done[FLYING];
+    far_random random;
+    unsigned flying = 0;
+    far_random_seed(&random, w->number + 1);
+    if (far_session_open(w->pool, &session) < 0) {
+        w->wrong++;
+        return NULL;
+    }
+    for (unsigned round = 0; round < ROUNDS || flying;) {
+        for (unsigned i = 0; i < FLYING && round < ROUNDS; i++)
+            if (!flights[i].busy) {
+                far_op *op = &flights[i].op;
+                launch(&flights[i], w->index, &random);
+                if (far_submit(session, &op, 1) != 1) {
+                    w->wrong++;
+                    break;
+                }
+                flights[i].busy = true;
+                flying++;
+                round++;
+            }
+        int count = far_reap(session, done, FLYING, 1);
+        for (int i = 0; i < count; i++) {
+            land(w, done[i]);
+            ((flight *)done[i]->user)->busy = false;
+            flying--;
+        }
+        if (count < 0) {
+            w->wrong++;
+            break;
+        }
+    }
+    far_session_close(session);
+    return NULL;
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+static void threads_on_few_keys(const char *options, size_t cache_bytes) {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.cache_bytes = cache_bytes;
+    assert_int_equal(far_pool_open("local:2x128M", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "index", "smart", options, &index), 0);
+    pthread_t threads[THREADS];
+    worker workers[THREADS];
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (worker){pool, index, i, 0, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].wrong, 0);
+        assert_true(workers[i].done >= ROUNDS);
+    }
+    assert_int_equal(far_index_check(session, index, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void threads_with_many_operations_in_flight(void **state) {
+    (void)state;
+    threads_on_few_keys("merge=eager", 1 << 20);
+    threads_on_few_keys("update=lock", 64 << 10);
+    threads_on_few_keys("update=rcu,eviction=fifo", 64 << 10);
+}
+
+
+/* The budget holds whatever is put in, and goes back to nothing. */
+static void the_cache_keeps_to_its_budget(void **state) {
+    (void)state;
+    static const char *const options[] = {"eviction=clock", "eviction=fifo"};
+    for (unsigned i = 0; i < 2; i++) {
+        far_pool *pool;
+        far_session *session;
+        far_index *index;
+        far_random random;
+        far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+        pool_options.cache_bytes = 100000;
+        assert_int_equal(far_pool_open("local:256M", &pool_options, &pool), 0);
+        assert_int_equal(far_session_open(pool, &session), 0);
+        assert_int_equal(far_index_create(session, "index", "smart", options[i], &index), 0);
+        far_random_seed(&random, 5);
+        size_t most = 0;
+        for (unsigned n = 0; n < 60000; n++) {
+            char key[64], value[8];
+            size_t length;
+            uint64_t x = far_random_below(&random, 20000);
+            int bytes = snprintf(key, sizeof(key), "%s%llu", x % 2 ? "a long common prefix of many keys/" : "",
+                                 (unsigned long long)x);
+            if (n % 3 == 0)
+                assert_int_equal(far_put(session, index, key, (size_t)bytes, "12345678", 8), 0);
+            else
+                assert_true(far_get(session, index, key, (size_t)bytes, value, 8, &length) <= 0);
+            size_t used = far_budget_used(pool->budget);
+            assert_true(used <= 100000);
+            most = used > most ? used : most;
+        }
+        assert_true(most > 50000);
+        assert_int_equal(far_index_check(session, index, fail_at_problem, NULL), 0);
+        far_budget *budget = pool->budget;
+        far_index_close(index);
+        assert_int_equal(far_budget_used(budget), 0);
+        far_session_close(session);
+        far_pool_close(pool);
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_with_many_operations_in_flight),
+        cmocka_unit_test(the_cache_keeps_to_its_budget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Proves that the examples build with the installed library through pkg-config, and do what they say, between processes too.
+set -euo pipefail
+work=$(mktemp -d)
+pool=/dev/shm/farindex-examples-$$
+trap 'rm -rf "$work" "$pool"' EXIT
+
+"$CMAKE" --install "$BUILD" --prefix "$work" >"$work/log" || { cat "$work/log"; exit 1; }
+pc=$(find "$work" -name farindex.pc)
+export PKG_CONFIG_PATH=${pc%/*} LD_LIBRARY_PATH
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir farindex)
+for example in quick counter pipeline; do
+    $CC -std=gnu11 -Wall -Wextra -Werror "$SOURCE/examples/$example.c" -o "$work/$example" $(pkg-config --cflags --libs farindex)
+done
+
+# expect WORDS COMMAND...: the command succeeds, and its last line is that
+expect() {
+    local words=$1 said
+    shift
+    said=$("$@") || { printf 'failed: %s\n%s\n' "$*" "$said"; exit 1; }
+    [ "${said##*$'\n'}" = "$words" ] || { printf '%s\n  said: %s\n  not:  %s\n' "$*" "$said" "$words"; exit 1; }
+}
+
+expect "run 1" "$work/quick"
+expect "run 1" "$work/quick" "shm:$pool?size=64M"
+expect "run 2" "$work/quick" "shm:$pool"
+expect "all: 2000" "$work/counter" "shm:$pool" 4 2000
+expect "10000 put, 10000 got" "$work/pipeline"
+expect "500 put, 500 got" "$work/pipeline" "shm:$pool" 500
+expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "shm:$pool"
+
+# The manual pages are there, and are what they should be.
+for page in man1/farindex.1 man3/farindex.3; do
+    found=$(find "$work" -path "*/man/$page")
+    [ -n "$found" ] || { echo "$page is not installed"; exit 1; }
+    grep -q '^\.TH FARINDEX' "$found"
+done
+for command in bench check create del drop dump evict get kinds list load put scan stat torture; do
+    grep -q "^\.B farindex $command" "$(find "$work" -name farindex.1)" || { echo "farindex.1 says nothing of $command"; exit 1; }
+done
+while read -r function; do
+    grep -q "\b$function\b" "$(find "$work" -name farindex.3)" || { echo "farindex.3 says nothing of $function"; exit 1; }
+done < <(sed -n '/global:/,/local:/{s/^ *\([a-z0-9_]*\);$/\1/p}' "$SOURCE/cmake/farindex.map")

@@ -1,0 +1,350 @@
+/* A process that is stopped is not dead: nothing is taken from it, and who needs nothing that it holds goes on. To evict it is to end it
+ * for good; then the others go on. FARINDEX_STOP_MS says how long it is stopped. */
+#include "conform.h"
+#include "crew.h"
+#include "index/toy/toy.h"
+#include "pool/epoch.h"
+#include "pool/evict.h"
+#include "pool/handle.h"
+#include "runtime/bytes.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SOON_NS 500000000ll /* what is not held up ends within this, on a busy machine too */
+
+static char path[64], uri[96];
+
+
+static int64_t stop_ns(void) {
+    const char *text = getenv("FARINDEX_STOP_MS");
+    return (text ? strtoll(text, NULL, 10) : 2000) * 1000000;
+}
+
+
+static void pause_for(int64_t ns) {
+    nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
+}
+
+
+static int name_pool(void **state) {
+    (void)state;
+    snprintf(path, sizeof(path), "/dev/shm/farindex-stop-%d", (int)getpid());
+    snprintf(uri, sizeof(uri), "shm:%s?size=256M", path);
+    unlink(path);
+    return 0;
+}
+
+
+static int remove_pool(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+
+static void stop(pid_t pid) {
+    int status;
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+}
+
+
+/* ---- A lock in a stopped hand ---- */
+
+typedef struct locking {
+    far_index *index;
+    uint64_t slot;
+} locking;
+
+
+static int lock_and_stop(far_task *t, void *arg) {
+    const locking *l = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = toy_lock_slot(t, l->index, l->slot);
+    if (err == 0)
+        raise(SIGSTOP);
+    if (err == 0)
+        err = toy_unlock_slot(t, l->index, l->slot);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* The process that locks the slot of "held", stops in the middle, and goes on when it is let. */
+static void be_holder(void) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    locking l = {0};
+    int err = far_pool_open(uri, NULL, &pool);
+    if (err == 0)
+        err = far_session_open(pool, &session);
+    if (err == 0)
+        err = far_index_open(session, "map", &l.index);
+    if (err == 0) {
+        l.slot = toy_slot_of(l.index, (far_bytes){(const uint8_t *)"held", 4});
+        err = far_session_call(session, FAR_STATS_OTHER, false, lock_and_stop, &l);
+    }
+    far_index_close(l.index);
+    far_session_close(session);
+    far_pool_close(pool);
+    _exit(err ? 1 : 0);
+}
+
+
+typedef struct waiter {
+    rig *r;
+    far_session *session;
+    _Atomic int64_t done_at;
+    int result;
+} waiter;
+
+
+static void *put_held(void *arg) {
+    waiter *w = arg;
+    w->result = far_put(w->session, w->r->index, "held", 4, "new", 3);
+    atomic_store_explicit(&w->done_at, crew_now(), memory_order_release);
+    return NULL;
+}
+
+
+/* A key whose slot is another one's. */
+static void choose_free_key(far_index *index, char key[16]) {
+    uint64_t held = toy_slot_of(index, (far_bytes){(const uint8_t *)"held", 4});
+    for (unsigned i = 0;; i++) {
+        snprintf(key, 16, "free%u", i);
+        if (toy_slot_of(index, (far_bytes){(const uint8_t *)key, strlen(key)}) != held)
+            return;
+    }
+}
+
+
+static pid_t start_holder(void) {
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        be_holder();
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+    return pid;
+}
+
+
+static void make_map(void) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    far_index *index = NULL;
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    assert_ok(far_index_create(session, "map", "toy", "locks=on", &index));
+    assert_ok(far_put(session, index, "held", 4, "old", 3));
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void open_map(rig *r) {
+    *r = (rig){0};
+    assert_ok(far_pool_open(uri, NULL, &r->pool));
+    assert_ok(far_session_open(r->pool, &r->session));
+    assert_ok(far_index_open(r->session, "map", &r->index));
+}
+
+
+static void close_map(rig *r) {
+    far_index_close(r->index);
+    far_session_close(r->session);
+    far_pool_close(r->pool);
+}
+
+
+static unsigned id_of_process(const rig *r, pid_t pid);
+
+
+/* Stopped with a lock: who needs it waits, all else goes on at once. Then it is let go on (evict = false) or ended. */
+static void hold_a_lock_stopped(bool evict) {
+    rig r;
+    char key[16];
+    make_map();
+    pid_t pid = start_holder();
+    open_map(&r);
+    choose_free_key(r.index, key);
+    waiter w = {.r = &r};
+    pthread_t thread;
+    assert_ok(far_session_open(r.pool, &w.session));
+    assert_int_equal(pthread_create(&thread, NULL, put_held, &w), 0);
+    for (int64_t begin = crew_now(); crew_now() - begin < stop_ns();) {
+        int64_t start = crew_now();
+        assert_ok(far_put(r.session, r.index, key, strlen(key), "v", 1));
+        assert_value(r.session, r.index, "held", 4, "old", 3); /* gets need no lock */
+        assert_true(crew_now() - start < SOON_NS);
+        assert_int_equal(atomic_load_explicit(&w.done_at, memory_order_acquire), 0);
+        pause_for(5000000);
+    }
+    int64_t freed = crew_now();
+    far_client_info killed = {0};
+    if (evict)
+        assert_ok(far_pool_evict(r.session, id_of_process(&r, pid), &killed));
+    else
+        assert_int_equal(kill(pid, SIGCONT), 0);
+    pthread_join(thread, NULL);
+    assert_ok(w.result);
+    assert_true(atomic_load_explicit(&w.done_at, memory_order_acquire) - freed < 1000000000ll);
+    assert_value(r.session, r.index, "held", 4, "new", 3);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (evict) {
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        assert_int_equal(killed.process, pid);
+    } else {
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    far_session_close(w.session);
+    int told = 0;
+    assert_ok(far_pool_check(r.session, 1, count_problem, &told));
+    assert_int_equal(told, 0);
+    assert_pool_is_sound(r.session);
+    close_map(&r);
+}
+
+
+static void a_stopped_process_keeps_its_lock_and_goes_on_with_it(void **state) {
+    (void)state;
+    hold_a_lock_stopped(false);
+}
+
+
+static void the_lock_of_an_evicted_process_is_taken_over(void **state) {
+    (void)state;
+    hold_a_lock_stopped(true);
+}
+
+
+/* ---- Whom to evict ---- */
+
+typedef struct search {
+    pid_t pid;
+    unsigned id, found;
+} search;
+
+
+static int look_for_process(void *ctx, const far_client_info *client) {
+    search *s = ctx;
+    if (client->process == s->pid && !client->own) {
+        s->id = client->id;
+        s->found++;
+    }
+    return 0;
+}
+
+
+static unsigned id_of_process(const rig *r, pid_t pid) {
+    search s = {.pid = pid};
+    assert_true(far_pool_clients(r->session, look_for_process, &s) >= 0);
+    assert_int_equal(s.found, 2); /* its session, and its handle's own */
+    return s.id;
+}
+
+
+static void only_others_that_live_can_be_evicted(void **state) {
+    (void)state;
+    rig r;
+    far_client_info killed;
+    make_map();
+    open_map(&r);
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, &killed));
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, &killed));
+    assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, &killed));
+    assert_ok(far_put(r.session, r.index, "k", 1, "v", 1)); /* still here */
+    close_map(&r);
+}
+
+
+/* ---- Every kind: stops in the middle of work ---- */
+
+static uint64_t done_by_others(const crew *c, unsigned place) {
+    uint64_t done = 0;
+    for (unsigned i = 0; i < c->places; i++)
+        if (i != place)
+            done += atomic_load_explicit(&c->book->done_by[i], memory_order_relaxed);
+    return done;
+}
+
+
+static bool is_lock_free(const char *kind) {
+    return strcmp(kind, "dart") == 0 || strcmp(kind, "toy") == 0;
+}
+
+
+static void assert_work_goes_on(const crew *c, unsigned without) {
+    char words[512];
+    uint64_t before = done_by_others(c, without);
+    for (int64_t begin = crew_now(); done_by_others(c, without) < before + 20; pause_for(1000000))
+        if (crew_broken(c, words, sizeof(words)))
+            fail_msg("%s", words);
+        else if (crew_now() - begin > 1000000000ll)
+            fail_msg("nothing is done for a second");
+}
+
+
+static void stops_do_no_harm(void **state) {
+    const char *kind = *state;
+    crew c;
+    rig r = {0};
+    far_client_info killed;
+    crew_up(&c, uri, kind, NULL, 4, 200000);
+    c.pace_ns = 500000;
+    for (unsigned i = 0; i < c.places; i++)
+        crew_start(&c, i);
+    assert_work_goes_on(&c, CREW_MAX);
+    for (unsigned i = 0; i < 12; i++) { /* many short stops, to be in the middle of something */
+        unsigned place = i % c.places;
+        stop(c.pids[place]);
+        pause_for(i == 0 ? stop_ns() : 30000000);
+        if (is_lock_free(kind))
+            assert_work_goes_on(&c, place);
+        assert_int_equal(kill(c.pids[place], SIGCONT), 0);
+        assert_work_goes_on(&c, CREW_MAX);
+    }
+    stop(c.pids[2]);
+    assert_ok(far_pool_open(uri, NULL, &r.pool));
+    assert_ok(far_session_open(r.pool, &r.session));
+    assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), &killed));
+    far_session_close(r.session);
+    far_pool_close(r.pool);
+    int status;
+    assert_int_equal(waitpid(c.pids[2], &status, 0), c.pids[2]);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    c.pids[2] = 0;
+    assert_work_goes_on(&c, CREW_MAX);
+    crew_finish(&c);
+    int64_t longest;
+    uint64_t cut;
+    far_history *history = crew_history(&c, &longest, &cut);
+    crew_verify(&c, history);
+    far_history_free(history);
+    crew_down(&c);
+}
+
+
+int main(void) {
+    const char *kinds[CONFORM_KINDS];
+    size_t count = conform_kinds(kinds), used = 0;
+    struct CMUnitTest tests[CONFORM_KINDS + 3] = {
+        cmocka_unit_test_setup_teardown(a_stopped_process_keeps_its_lock_and_goes_on_with_it, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(the_lock_of_an_evicted_process_is_taken_over, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(only_others_that_live_can_be_evicted, name_pool, remove_pool),
+    };
+    used = 3;
+    for (size_t i = 0; i < count; i++)
+        tests[used++] = (struct CMUnitTest){kinds[i], stops_do_no_harm, name_pool, remove_pool, (void *)kinds[i]};
+    return _cmocka_run_group_tests("stop", tests, used, NULL, NULL);
+}
