@@ -1,5 +1,5 @@
-/* What operations of the shard index cost, in round trips and bytes, over whole cycles of growth; how full it gets; what it keeps. The
- * figures are counted, not timed. The sweep's share that housekeeping takes over is counted too. */
+/* What operations of the shard index cost, in round trips and bytes, over whole cycles of growth; how full it gets;
+ * what it keeps. The figures are counted, not timed. The sweep's share that housekeeping takes over is counted too. */
 #include "farindex.h"
 #include "index/index.h"
 #include "pool/handle.h"
@@ -81,8 +81,8 @@ static cost cost_since(table *t, far_op_kind kind, far_stats *before) {
 }
 
 
-/* Loads `count` keys; in between, every so often, gets, updates and deletes (of keys that are put back) are sampled, so that their cost
- * is that of a whole cycle of growth. */
+/* Loads `count` keys; in between, every so often, gets, updates and deletes (of keys that are put back) are sampled, so
+ * that their cost is that of a whole cycle of growth. */
 static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE + 1]) {
     far_stats before[FAR_OP_DELETE + 1], own_before, own;
     far_random random;
@@ -108,9 +108,10 @@ static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE 
             costs[kind] = cost_since(t, (far_op_kind)kind, &before[kind]);
     far_session_stats(t->pool->own, &own);
     far_stats diff = far_stats_diff(&own, &own_before);
-    print_message("    get %.3f update %.3f delete %.3f insert %.3f round trips; %.0f bytes a get; housekeeping %.3f an insert\n",
-                  costs[FAR_OP_GET].trips, costs[FAR_OP_UPDATE].trips, costs[FAR_OP_DELETE].trips, costs[FAR_OP_INSERT].trips,
-                  costs[FAR_OP_GET].bytes, (double)(diff.round_trips + diff.background_round_trips) / (double)count);
+    print_message(
+        "    get %.3f update %.3f delete %.3f insert %.3f round trips; %.0f bytes a get; housekeeping %.3f an insert\n",
+        costs[FAR_OP_GET].trips, costs[FAR_OP_UPDATE].trips, costs[FAR_OP_DELETE].trips, costs[FAR_OP_INSERT].trips,
+        costs[FAR_OP_GET].bytes, (double)(diff.round_trips + diff.background_round_trips) / (double)count);
 }
 
 
@@ -122,7 +123,8 @@ static void pointer_layout_keeps_its_round_trips(void **state) {
     load_and_measure(&t, 1000000, costs);
     far_load load;
     assert_int_equal(far_index_load(t.session, t.index, &load), 0);
-    print_message("    local bytes %llu, load %.3f\n", (unsigned long long)load.local_bytes, (double)t.keys / (double)load.slots);
+    print_message("    local bytes %llu, load %.3f\n", (unsigned long long)load.local_bytes,
+                  (double)t.keys / (double)load.slots);
     assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], t.keys);
     assert_true(costs[FAR_OP_GET].trips <= 2.06);
     assert_true(costs[FAR_OP_UPDATE].trips <= 3.1);
@@ -146,8 +148,8 @@ static void pointer_layout_is_dense_when_full(void **state) {
     assert_int_equal(far_index_load(t.session, t.index, &load), 0);
     assert_int_equal(far_index_usage(t.session, t.index, &usage), 0);
     double factor = (double)count / (double)load.slots, first = (double)load.keys[0] / (double)count;
-    print_message("    load %.3f, level 1 %.4f, level 3 %llu keys, %.2f bytes a key\n", factor, first, (unsigned long long)load.keys[2],
-                  (double)usage.pool_bytes / (double)count);
+    print_message("    load %.3f, level 1 %.4f, level 3 %llu keys, %.2f bytes a key\n", factor, first,
+                  (unsigned long long)load.keys[2], (double)usage.pool_bytes / (double)count);
     assert_int_equal(usage.keys, count);
     assert_true(factor > 0.72);
     assert_true(first >= 0.975);
@@ -195,7 +197,8 @@ static void inline_layout_is_dense_when_full(void **state) {
                   (unsigned long long)load.keys[2], (double)usage.pool_bytes / (double)count, bytes);
     assert_true(factor > 0.68);
     assert_true(first >= 0.975);
-    assert_true((double)usage.pool_bytes / (0.75 * (double)load.slots) <= 23); /* some partitions have doubled already */
+    assert_true((double)usage.pool_bytes / (0.75 * (double)load.slots) <=
+                23); /* some partitions have doubled already */
     assert_true(bytes <= 520);
     close_table(&t);
 }

@@ -1,5 +1,6 @@
-/* Death at every verb, and after every unit of every WRITE, of writes to the shard index: inserts through all levels, a doubling with its
- * splits and its drain, updates, deletes and refills. Survivors go on, the content is right, nothing is locked or lost. */
+/* Death at every verb, and after every unit of every WRITE, of writes to the shard index: inserts through all levels, a
+ * doubling with its splits and its drain, updates, deletes and refills. Survivors go on, the content is right, nothing
+ * is locked or lost. */
 #include "farindex.h"
 #include "verify/explore.h"
 
@@ -71,18 +72,20 @@ static int victim(far_session *s, far_index *index, void *ctx) {
 }
 
 
-/* Everything is as before or as after its change; the changes are a beginning of the victim's. Then all can be written. */
+/* Everything is as before or as after its change; the changes are a beginning of the victim's. Then all can be written.
+ */
 static int survive(far_session *s, far_index *index, void *ctx) {
     const story *story = ctx;
     unsigned all = story->before + story->inserts;
     bool ended = false;
     for (unsigned i = 0; i < all; i++) {
-        int now = version_of(s, index, i), old = i < story->before ? 1 : -1, new = i < story->before ? (i < story->before / 2 ? 2 : -1) : 1;
+        int now = version_of(s, index, i), old = i < story->before ? 1 : -1,
+            new = i < story->before ? (i < story->before / 2 ? 2 : -1) : 1;
         if (i < story->before && !story->replace)
             new = old;
         if (now != old && now != new)
             return -1;
-        if (now == new && new != old && ended)
+        if (now == new &&new != old && ended)
             return -1; /* a later change happened, an earlier one did not */
         ended |= now == old && new != old;
     }
@@ -100,11 +103,20 @@ static int survive(far_session *s, far_index *index, void *ctx) {
 
 
 static void die_everywhere(const char *options, const char *sim, story story, bool every_unit) {
-    far_explore explore = {.kind = "shard", .options = options, .sim = sim, .prepare = prepare, .victim = victim, .survive = survive,
-                           .every_unit = every_unit, .sweep = true, .ctx = &story, .out = stderr};
+    far_explore explore = {.kind = "shard",
+                           .options = options,
+                           .sim = sim,
+                           .prepare = prepare,
+                           .victim = victim,
+                           .survive = survive,
+                           .every_unit = every_unit,
+                           .sweep = true,
+                           .ctx = &story,
+                           .out = stderr};
     far_explore_result result;
     assert_int_equal(far_explore_run(&explore, &result), 0);
-    print_message("    %llu deaths over %llu verbs\n", (unsigned long long)result.cuts, (unsigned long long)result.verbs);
+    print_message("    %llu deaths over %llu verbs\n", (unsigned long long)result.cuts,
+                  (unsigned long long)result.verbs);
     assert_true(result.cuts > result.verbs);
     assert_int_equal(result.problems, 0);
 }
@@ -154,8 +166,9 @@ static void inline_changes_that_die(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inserts_that_die),        cmocka_unit_test(growth_that_dies),        cmocka_unit_test(changes_that_die),
-        cmocka_unit_test(inline_inserts_that_die), cmocka_unit_test(inline_growth_that_dies), cmocka_unit_test(inline_changes_that_die),
+        cmocka_unit_test(inserts_that_die),        cmocka_unit_test(growth_that_dies),
+        cmocka_unit_test(changes_that_die),        cmocka_unit_test(inline_inserts_that_die),
+        cmocka_unit_test(inline_growth_that_dies), cmocka_unit_test(inline_changes_that_die),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

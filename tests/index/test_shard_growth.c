@@ -1,5 +1,5 @@
-/* Growth in the simulator: with 64 clients of which one stops and one is killed during a doubling, no 10 ms pass without completed
- * operations; and random torture of tiny tables goes through every part of the protocol. */
+/* Growth in the simulator: with 64 clients of which one stops and one is killed during a doubling, no 10 ms pass
+ * without completed operations; and random torture of tiny tables goes through every part of the protocol. */
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "index/shard/shard.h"
@@ -76,14 +76,16 @@ static void service_goes_on(const char *options, const char *stop_at) {
         clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_keys, &clients[i]);
     last_completion = far_sim_now(world);
     longest_gap = 0;
-    far_sim_stop_before(clients[9].sim, (far_sim_match){.point = stop_at, .nth = 300}); /* stops for ever, without a lock, in node 1 */
+    far_sim_stop_before(clients[9].sim,
+                        (far_sim_match){.point = stop_at, .nth = 300}); /* stops for ever, without a lock, in node 1 */
     far_sim_kill_at(clients[10].sim, (far_sim_match){.point = "shard:write_halves"}, 0); /* node 2 dies in a split */
     assert_int_equal(far_sim_run(world), FAR_SIM_STOPPED);
     assert_true(far_sim_killed(nodes[2].pool->fabric));
     unsigned whole = 0;
     for (unsigned i = 0; i < CLIENTS; i++)
         whole += clients[i].done == KEYS;
-    print_message("    %u of %u clients ended, the longest gap was %llu us\n", whole, CLIENTS, (unsigned long long)(longest_gap / 1000));
+    print_message("    %u of %u clients ended, the longest gap was %llu us\n", whole, CLIENTS,
+                  (unsigned long long)(longest_gap / 1000));
     assert_true(longest_gap < GAP_NS);
     assert_int_equal(whole, CLIENTS - CLIENTS / NODES - 1);
     far_sim_resume(clients[9].sim);
@@ -153,10 +155,12 @@ static void torture_meets_everything(void **state) {
         }
         assert_int_equal(result.violations + result.problems, 0);
         const shard_counters *c = &shard_totals;
-        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu retagged, %llu overflows, %llu chained, %llu drained, %llu taken over\n",
-                      (unsigned long long)result.crashes, (unsigned long long)c->grows, (unsigned long long)c->splits_frozen,
-                      (unsigned long long)c->splits_graced, (unsigned long long)c->retags, (unsigned long long)c->overflows,
-                      (unsigned long long)c->chained, (unsigned long long)c->drained, (unsigned long long)c->takeovers);
+        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu retagged, %llu overflows, %llu "
+                      "chained, %llu drained, %llu taken over\n",
+                      (unsigned long long)result.crashes, (unsigned long long)c->grows,
+                      (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced,
+                      (unsigned long long)c->retags, (unsigned long long)c->overflows, (unsigned long long)c->chained,
+                      (unsigned long long)c->drained, (unsigned long long)c->takeovers);
         if (i % 2 == 0)
             continue;
         assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained);

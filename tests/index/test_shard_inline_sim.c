@@ -1,4 +1,5 @@
-/* Named interleavings of the shard index, layout I: pairs inside the buckets, all writes under the lock of the bucket, reads without. */
+/* Named interleavings of the shard index, layout I: pairs inside the buckets, all writes under the lock of the bucket,
+ * reads without. */
 #include "../support/stage.h"
 #include "index/shard/shard.h"
 
@@ -64,7 +65,7 @@ static void put(stage_actor *a, key k, uint64_t value) {
 }
 
 
-static int delete(stage_actor *a, key k) {
+static int delete (stage_actor *a, key k) {
     return far_delete(a->session, a->index, k.bytes, 8);
 }
 
@@ -129,7 +130,7 @@ static void lock_batch_split_read_on(const char *sim) {
     stage_finish(&s.a);
     assert_int_equal(s.b.result, 0);
     assert_int_equal(s.a.result, FAR_ERR_EXISTS);
-    assert_int_equal(delete(&s.c, number(7)), 0);
+    assert_int_equal(delete (&s.c, number(7)), 0);
     assert_int_equal(get(&s.c, number(7)), 0);
     stage_close(&s);
 }
@@ -145,10 +146,11 @@ static void slot_reused_between_value_and_key_on(const char *sim) {
     put(&s.a, number(7), 70);
     assert_int_equal(get(&s.c, number(7)), 70);
     start(&s.c, FAR_OP_GET, number(7), 0);
-    far_sim_hold *hold = stage_hold(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .from = parent_of(&s.a), .to = parent_of(&s.a) + 512});
+    far_sim_hold *hold =
+        stage_hold(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .from = parent_of(&s.a), .to = parent_of(&s.a) + 512});
     assert_int_equal(far_sim_hold_units(hold), 64);
     assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){1, 3}, 2), 0); /* the keys */
-    assert_int_equal(delete(&s.a, number(7)), 0);
+    assert_int_equal(delete (&s.a, number(7)), 0);
     put(&s.a, number(8), 80);
     far_sim_release(hold);
     stage_finish(&s.c);
@@ -163,7 +165,8 @@ static void grow(stage *s) {
     put(&s->a, key_with(&s->a, 0, 0), 10);
     put(&s->a, key_with(&s->a, 1, 0), 11);
     put(&s->b, key_with(&s->a, 0, 1), 12);
-    assert_int_equal(shard_root_d(atomic_load_explicit(&shard_state_of(s->b.index)->part[0].root, memory_order_relaxed)), 1);
+    assert_int_equal(
+        shard_root_d(atomic_load_explicit(&shard_state_of(s->b.index)->part[0].root, memory_order_relaxed)), 1);
 }
 
 
@@ -180,7 +183,8 @@ static void old_root_reader_after_child_update_on(const char *sim) {
     put(&s.b, key_with(&s.a, 0, 1), 12);
     far_addr parent = parent_of(&s.a);
     start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
-    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}); /* the whole parent */
+    far_sim_hold *hold = stage_hold(
+        &s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + 8}); /* the whole parent */
     put(&s.a, k, 21);
     stage_finish(&s.c);
     assert_int_equal(given(&s.c), 21);
@@ -289,7 +293,8 @@ static void drain_vs_negative_get_on(const char *sim) {
     put(&s.b, key_with(&s.a, 1, 1), 4);
     far_sim_sleep(s.world, 50000000);
     assert_true(shard_state_of(s.a.index)->counters.drained + shard_state_of(s.b.index)->counters.drained +
-                    shard_state_of(s.c.index)->counters.drained > 0);
+                    shard_state_of(s.c.index)->counters.drained >
+                0);
     stage_finish(&s.c);
     assert_int_equal(given(&s.c), 3);
     stage_close(&s);
@@ -317,15 +322,15 @@ static void drain_crash_delete_on(const char *sim) {
         }
     }
     assert_true(died && far_sim_killed(s.b.pool->fabric));
-    assert_int_equal(delete(&s.a, k), 0);
+    assert_int_equal(delete (&s.a, k), 0);
     assert_int_equal(get(&s.c, k), 0);
     stage_close(&s);
 }
 ON_EVERY_FABRIC(drain_crash_delete);
 
 
-/* A slot of level 3 is used for another key between a reader's look at its key and its look at the state. A reader that is stopped keeps
- * the table from doubling again, so that level 3 fills. */
+/* A slot of level 3 is used for another key between a reader's look at its key and its look at the state. A reader that
+ * is stopped keeps the table from doubling again, so that level 3 fills. */
 static void l3_slot_reused_on(const char *sim) {
     stage s;
     if (!sim)
@@ -342,16 +347,18 @@ static void l3_slot_reused_on(const char *sim) {
     assert_int_equal(shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed)), 1);
     far_addr head = shard_table_addr(atomic_load_explicit(&part->table[3], memory_order_relaxed), 1);
     assert_int_not_equal(head, 0);
-    const shard_i_node *node = (const shard_i_node *)((const char *)far_sim_memory(s.world, far_addr_node(head)) + far_addr_offset(head));
+    const shard_i_node *node =
+        (const shard_i_node *)((const char *)far_sim_memory(s.world, far_addr_node(head)) + far_addr_offset(head));
     assert_true(node->slot[0].state & SHARD_STATE_LIVE);
     key k;
     memcpy(k.bytes, &node->slot[0].key, 8);
     assert_int_not_equal(get(&s.b, k), 0);
     start(&s.b, FAR_OP_GET, k, 0);
-    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = head, .to = head + sizeof(*node)});
+    far_sim_hold *hold =
+        stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = head, .to = head + sizeof(*node)});
     assert_int_equal(far_sim_hold_units(hold), 16);
     assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){1}, 1), 0); /* the key */
-    assert_int_equal(delete(&s.a, k), 0);
+    assert_int_equal(delete (&s.a, k), 0);
     for (unsigned i = 100; memcmp(&node->slot[0].key, k.bytes, 8) == 0; i++) {
         assert_true(i < 110);
         put(&s.a, number(i), i);

@@ -18,7 +18,8 @@ static void entries_hold_what_is_put_in(void **state) {
     far_random r;
     far_random_seed(&r, 1);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        unsigned v = (unsigned)far_random_below(&r, 48), tag = (unsigned)far_random_below(&r, 1 << 14), class = (unsigned)far_random_below(&r, 32);
+        unsigned v = (unsigned)far_random_below(&r, 48), tag = (unsigned)far_random_below(&r, 1 << 14),
+                 class = (unsigned)far_random_below(&r, 32);
         far_addr addr = far_addr_make((unsigned)far_random_below(&r, 256), far_random_below(&r, 1ull << 34) << 6);
         uint64_t word = shard_entry(v, tag, class, addr), frozen = word | SHARD_FROZEN;
         assert_true(shard_is_live(word) && !shard_is_frozen(word) && shard_is_frozen(frozen));
@@ -69,8 +70,8 @@ static void roots_are_ordered_in_time(void **state) {
     (void)state;
     unsigned last = shard_root_order(shard_root(0, SHARD_STABLE, true, 0));
     for (unsigned d = 1; d < 48; d++) {
-        uint64_t roots[] = {shard_root(d, SHARD_GROW, false, 0), shard_root(d, SHARD_GROW, true, 77), shard_root(d, SHARD_DRAIN, true, 77),
-                            shard_root(d, SHARD_STABLE, true, 77)};
+        uint64_t roots[] = {shard_root(d, SHARD_GROW, false, 0), shard_root(d, SHARD_GROW, true, 77),
+                            shard_root(d, SHARD_DRAIN, true, 77), shard_root(d, SHARD_STABLE, true, 77)};
         for (unsigned i = 0; i < 4; i++) {
             assert_true(shard_root_order(roots[i]) > last);
             last = shard_root_order(roots[i]);
@@ -86,7 +87,8 @@ static void buckets_segments_and_parents_fit(void **state) {
     far_random r;
     far_random_seed(&r, 2);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        unsigned p = (unsigned)far_random_below(&r, 10), b = (unsigned)far_random_below(&r, 6), v = 1 + (unsigned)far_random_below(&r, 40);
+        unsigned p = (unsigned)far_random_below(&r, 10), b = (unsigned)far_random_below(&r, 6),
+                 v = 1 + (unsigned)far_random_below(&r, 40);
         uint64_t h = far_random_next(&r), now = shard_bucket(h, p, b, v), before = shard_bucket(h, p, b, v - 1);
         assert_int_equal(shard_changes(h, p, b, v), now != before);
         if (now != before) {
@@ -131,10 +133,12 @@ static void place_and_remainder_give_the_hash_back(void **state) {
         uint64_t kw = shard_kw(v, true, 200, rem);
         assert_int_equal(shard_kw_rem(kw), rem);
         assert_int_equal(shard_kw_gen(kw), 200 % 128);
-        assert_true(shard_kw_holds(kw, rem, true) && !shard_kw_holds(kw, rem, false) && !shard_kw_is_empty(kw) && !shard_kw_is_free(kw));
+        assert_true(shard_kw_holds(kw, rem, true) && !shard_kw_holds(kw, rem, false) && !shard_kw_is_empty(kw) &&
+                    !shard_kw_is_free(kw));
         assert_true(shard_kw_stamp_is(kw, v) && !shard_kw_stamp_is(kw, v + 1));
     }
-    assert_true(shard_kw_is_empty(shard_kw_empty(7, 9)) && !shard_kw_is_busy(shard_kw_empty(7, 9)) && !shard_kw_is_free(shard_kw_empty(7, 9)));
+    assert_true(shard_kw_is_empty(shard_kw_empty(7, 9)) && !shard_kw_is_busy(shard_kw_empty(7, 9)) &&
+                !shard_kw_is_free(shard_kw_empty(7, 9)));
     assert_true(shard_kw_is_busy(shard_kw_busy(16382, 9)) && !shard_kw_is_free(shard_kw_busy(16382, 9)));
     assert_int_equal(shard_kw_owner(shard_kw_busy(16382, 9)), 16382);
     assert_int_equal(shard_kw_gen(shard_kw_busy(16382, 9)), 9);
@@ -189,7 +193,9 @@ static void images_tell_unwritten_and_uniform(void **state) {
         uint64_t kept = image.w[i];
         image.w[i] = 0;
         assert_true(shard_unwritten(&st, image.w) && !shard_p_uniform(&image, 5));
-        image.w[i] = i == SHARD_P_HEADER ? shard_header(6, 0, 0) : i % 3 == 2 ? shard_entry(6, i, 1, 64) : shard_empty(6);
+        image.w[i] = i == SHARD_P_HEADER ? shard_header(6, 0, 0)
+                     : i % 3 == 2        ? shard_entry(6, i, 1, 64)
+                                         : shard_empty(6);
         assert_true(!shard_p_uniform(&image, 5) && !shard_unwritten(&st, image.w));
         image.w[i] = kept;
     }

@@ -1,6 +1,6 @@
-/* Named interleavings of the shard index, layout P: each race that the protocol rules out, driven step by step, with both atomic units,
- * and with and without masked CAS. Each was seen to fail with the rule it names taken out of the code, except tomb_reuse_stale_image:
- * there the first-TOMB order alone suffices, and the rule is a second guard. */
+/* Named interleavings of the shard index, layout P: each race that the protocol rules out, driven step by step, with
+ * both atomic units, and with and without masked CAS. Each was seen to fail with the rule it names taken out of the
+ * code, except tomb_reuse_stale_image: there the first-TOMB order alone suffices, and the rule is a second guard. */
 #include "../support/stage.h"
 #include "index/shard/shard.h"
 
@@ -12,7 +12,8 @@
 /* Four slots: the third key makes the table double. */
 #define GROWING "partitions=1,bits=0,slots=4,l2_slots=1,load=60,afs=1"
 
-static const char *const fabrics[] = {NULL, "atomic_bytes=8", "masked_cas=off", "atomic_bytes=8,masked_cas=off,atomics_in_order=on"};
+static const char *const fabrics[] = {NULL, "atomic_bytes=8", "masked_cas=off",
+                                      "atomic_bytes=8,masked_cas=off,atomics_in_order=on"};
 
 #define ON_EVERY_FABRIC(story)                                                                                         \
     static void story(void **state) {                                                                                  \
@@ -45,7 +46,8 @@ static far_sim_match at(const char *point) {
 static far_addr bucket_of(const stage_actor *a, uint64_t bucket) {
     const shard_state *st = shard_state_of(a->index);
     unsigned segment = shard_segment(bucket, st->b);
-    return atomic_load_explicit(&st->part[0].segment[segment], memory_order_relaxed) + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
+    return atomic_load_explicit(&st->part[0].segment[segment], memory_order_relaxed) +
+           shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
 }
 
 
@@ -232,7 +234,8 @@ static void idle_client_grow_on(const char *sim) {
 ON_EVERY_FABRIC(idle_client_grow);
 
 
-/* H8: child written and changed, parent not yet rewritten: who knows only the old version must not find the old value in the parent. */
+/* H8: child written and changed, parent not yet rewritten: who knows only the old version must not find the old value
+ * in the parent. */
 static void old_root_reader_after_child_update_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", GROWING, sim);
@@ -245,7 +248,8 @@ static void old_root_reader_after_child_update_on(const char *sim) {
     stage_write(&s.b, "third", "0");
     far_addr parent = bucket_of(&s.a, 0);
     stage_start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), "b");
-    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + SHARD_BUCKET_BYTES});
+    far_sim_hold *hold =
+        stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + SHARD_BUCKET_BYTES});
     assert_int_equal(far_sim_hold_units(hold) > 1, 1);
     assert_int_equal(stage_do(&s.a, FAR_OP_PUT, k, "new"), 0);
     stage_finish(&s.c);
@@ -260,7 +264,8 @@ static void old_root_reader_after_child_update_on(const char *sim) {
 ON_EVERY_FABRIC(old_root_reader_after_child_update);
 
 
-/* H10, H11: the mover dies when the child is complete; what others changed there since is not overwritten by who finishes. */
+/* H10, H11: the mover dies when the child is complete; what others changed there since is not overwritten by who
+ * finishes. */
 static void takeover_child_updated_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", GROWING, sim);
@@ -270,7 +275,8 @@ static void takeover_child_updated_on(const char *sim) {
     stage_write(&s.b, "third", "0");
     far_addr parent = bucket_of(&s.a, 0);
     stage_start(&s.b, FAR_OP_PUT, stays, "b");
-    far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + SHARD_BUCKET_BYTES}, 1);
+    far_sim_kill_at(s.b.client,
+                    (far_sim_match){.kind = FAR_SIM_WRITE, .from = parent, .to = parent + SHARD_BUCKET_BYTES}, 1);
     far_sim_run(s.world);
     assert_true(far_sim_killed(s.b.pool->fabric));
     assert_int_equal(stage_do(&s.a, FAR_OP_PUT, k, "new"), 0);
@@ -321,7 +327,8 @@ static void tomb_reuse_stale_image_on(const char *sim) {
 ON_EVERY_FABRIC(tomb_reuse_stale_image);
 
 
-/* H30: the READs of an update's lock batch run while a drain that moves its key up has the lock; its CAS after that one is through. */
+/* H30: the READs of an update's lock batch run while a drain that moves its key up has the lock; its CAS after that one
+ * is through. */
 static void lock_batch_split_read_on(const char *sim) {
     stage s;
     char key[16];
@@ -358,7 +365,8 @@ static void lock_batch_split_read_on(const char *sim) {
 ON_EVERY_FABRIC(lock_batch_split_read);
 
 
-/* H19: the slot of an update was deleted and used for another key: the update counts as deleted at once, and the other key is whole. */
+/* H19: the slot of an update was deleted and used for another key: the update counts as deleted at once, and the other
+ * key is whole. */
 static void update_vs_delete_reuse_on(const char *sim) {
     stage s;
     stage_open(&s, "shard", STILL, sim);
@@ -451,8 +459,8 @@ static void filter_inherit_on(const char *sim) {
 ON_EVERY_FABRIC(filter_inherit);
 
 
-/* H17, H35: a drain died between linking a key above and unlinking it below. The copy below comes back neither after an update nor after
- * a delete. The drain is that of b's own inserts. */
+/* H17, H35: a drain died between linking a key above and unlinking it below. The copy below comes back neither after an
+ * update nor after a delete. The drain is that of b's own inserts. */
 static void die_in_drain(stage *s, const char *sim) {
     char key[16];
     bool died = false;
@@ -508,7 +516,8 @@ static void old_root_l2_insert_vs_drain_on(const char *sim) {
 ON_EVERY_FABRIC(old_root_l2_insert_vs_drain);
 
 
-/* H21, H22: many doublings of a small table: tags are made anew every seven, and none begins before the last one is through. */
+/* H21, H22: many doublings of a small table: tags are made anew every seven, and none begins before the last one is
+ * through. */
 static void retag_boundary_on(const char *sim) {
     stage s;
     char key[16];

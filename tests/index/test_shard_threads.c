@@ -1,5 +1,5 @@
-/* Eight threads with 64 operations in flight each, on one table that grows from empty: nothing is lost, nothing is there twice, and the
- * sanitizers are content. */
+/* Eight threads with 64 operations in flight each, on one table that grows from empty: nothing is lost, nothing is
+ * there twice, and the sanitizers are content. */
 #include "farindex.h"
 #include "index/index.h"
 
@@ -39,7 +39,8 @@ typedef struct slot {
 
 /* What the next step of a key is; false: it is through. */
 static bool next_step(slot *s) {
-    static const far_op_kind steps[] = {FAR_OP_INSERT, FAR_OP_GET, FAR_OP_UPDATE, FAR_OP_GET, FAR_OP_DELETE, FAR_OP_PUT};
+    static const far_op_kind steps[] = {FAR_OP_INSERT, FAR_OP_GET,    FAR_OP_UPDATE,
+                                        FAR_OP_GET,    FAR_OP_DELETE, FAR_OP_PUT};
     unsigned last = s->n % 8 == 0 ? 6 : s->n % 4 == 0 ? 5 : 4;
     if (s->step == last)
         return false;

@@ -1,5 +1,5 @@
-/* Attempts. Each goes by one root word, taken at its beginning; whatever it sees that does not fit that root makes it look at the root
- * again and start over. */
+/* Attempts. Each goes by one root word, taken at its beginning; whatever it sees that does not fit that root makes it
+ * look at the root again and start over. */
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
@@ -42,8 +42,8 @@ static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
 }
 
 
-/* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for in the child,
- * then in the parent: in this order. */
+/* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
+ * in the child, then in the parent: in this order. */
 int shard_put_home(shard_try *y) {
     const shard_state *st = y->st;
     uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
@@ -84,7 +84,8 @@ int shard_see_home(shard_try *y) {
 }
 
 
-/* window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says nothing. 1: put. */
+/* window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says
+ * nothing. 1: put. */
 int shard_put_window(shard_try *y) {
     const shard_state *st = y->st;
     unsigned line = shard_start_line(y), header = st->inlined ? SHARD_I_H : SHARD_P_HEADER;

@@ -1,5 +1,6 @@
-/* Walk, check, usage and load, all by one tour: levels 2 and 3, the older generation first, then level 1 in rising order, then segments
- * that were added meanwhile. Keys only ever move forward in this order, so what is linked throughout is met. Each slice has its own pin. */
+/* Walk, check, usage and load, all by one tour: levels 2 and 3, the older generation first, then level 1 in rising
+ * order, then segments that were added meanwhile. Keys only ever move forward in this order, so what is linked
+ * throughout is met. Each slice has its own pin. */
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
@@ -36,7 +37,8 @@ static int tell_object(tour *r, unsigned type, far_addr addr, uint64_t size) {
 }
 
 
-static int each_word(tour *r, far_addr at, const uint64_t *words, unsigned count, int level, uint64_t bucket, unsigned v) {
+static int each_word(tour *r, far_addr at, const uint64_t *words, unsigned count, int level, uint64_t bucket,
+                     unsigned v) {
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         far_scratch_mark mark = far_scratch_here(r->t);
@@ -63,8 +65,8 @@ static int tour_chain(tour *r, far_addr at, shard_p_node node, unsigned generati
 
 /* I: live pairs are counted and checked; claims of dead clients are taken back. */
 
-static int tour_pair(tour *r, far_addr mark_at, uint64_t mark, bool live, bool busy, unsigned owner, uint64_t open, uint64_t h, int level,
-                     uint64_t bucket, unsigned v) {
+static int tour_pair(tour *r, far_addr mark_at, uint64_t mark, bool live, bool busy, unsigned owner, uint64_t open,
+                     uint64_t h, int level, uint64_t bucket, unsigned v) {
     uint64_t old;
     if (live)
         return r->each_pair(r, mark_at, mark, h, level, bucket, v);
@@ -79,10 +81,11 @@ static int tour_l2_pairs(tour *r, far_addr at, const uint64_t *words, uint64_t b
     const shard_state *st = r->st;
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < SHARD_L2_I_SLOTS; i++) {
-        uint64_t kw = words[2 * i + 1], level = shard_unquotient(shard_kw_rem(kw), bucket, r->part->number, st->p, st->implied);
+        uint64_t kw = words[2 * i + 1],
+                 level = shard_unquotient(shard_kw_rem(kw), bucket, r->part->number, st->p, st->implied);
         uint64_t h = shard_unrehash(level, st->level_seed[shard_kw_choice(kw)], st->p, st->hash_bits);
-        err = tour_pair(r, at + 16 * i + 8, kw, kw & SHARD_V, shard_kw_is_busy(kw), shard_kw_owner(kw), shard_kw_free(shard_kw_gen(kw)), h, 2,
-                        bucket, generation);
+        err = tour_pair(r, at + 16 * i + 8, kw, kw & SHARD_V, shard_kw_is_busy(kw), shard_kw_owner(kw),
+                        shard_kw_free(shard_kw_gen(kw)), h, 2, bucket, generation);
     }
     return err;
 }
@@ -93,8 +96,9 @@ static int tour_pair_chain(tour *r, far_addr at, shard_i_node node, unsigned gen
         int err = 0;
         for (unsigned i = 0; err >= 0 && i < 5; i++) {
             uint64_t state = node.slot[i].state, h = shard_hash(r->index, (far_bytes){&node.slot[i].key, 8});
-            err = tour_pair(r, at + i * sizeof(shard_i_slot) + 16, state, state & SHARD_STATE_LIVE, state & SHARD_STATE_BUSY,
-                            shard_state_owner(state), shard_state_word(0, 0, shard_state_gen(state)), h, 3, 0, generation);
+            err = tour_pair(r, at + i * sizeof(shard_i_slot) + 16, state, state & SHARD_STATE_LIVE,
+                            state & SHARD_STATE_BUSY, shard_state_owner(state),
+                            shard_state_word(0, 0, shard_state_gen(state)), h, 3, 0, generation);
         }
         if (err < 0 || (at = node.next) == 0 || (err = tell_object(r, SHARD_TYPE_NODE, at, sizeof(node))) < 0)
             return err;
@@ -186,7 +190,8 @@ static int tour_inlined(tour *r, shard_image *image) {
     }
     unsigned v = shard_header_v(image->w[SHARD_I_H]);
     for (unsigned i = 0; err >= 0 && i < SHARD_I_SLOTS; i++) {
-        uint64_t kw = image->w[2 * i + 1], h = shard_unquotient(shard_kw_rem(kw), image->bucket, r->part->number, st->p, st->implied);
+        uint64_t kw = image->w[2 * i + 1],
+                 h = shard_unquotient(shard_kw_rem(kw), image->bucket, r->part->number, st->p, st->implied);
         if (kw & SHARD_V)
             err = r->each_pair(r, image->addr + 16 * i + 8, kw, h, 1, image->bucket, v);
     }
@@ -273,7 +278,8 @@ static int tour_partition(tour *r) {
         if ((err = read_pcb(r, pcb)) < 0)
             return err;
         if (pcb[SHARD_PCB_PROGRESS + segment] && segment)
-            err = tell_object(r, SHARD_TYPE_PROGRESS, pcb[SHARD_PCB_PROGRESS + segment], shard_progress_bytes(r->st, segment));
+            err = tell_object(r, SHARD_TYPE_PROGRESS, pcb[SHARD_PCB_PROGRESS + segment],
+                              shard_progress_bytes(r->st, segment));
         if (pcb[SHARD_PCB_SEGMENT + segment] == 0)
             break;
         if (r->load && segment <= shard_root_d(pcb[SHARD_PCB_ROOT]))
@@ -286,7 +292,8 @@ static int tour_partition(tour *r) {
 
 
 static int tour_all(tour *r) {
-    int err = tell_object(r, SHARD_TYPE_ROOT, r->index->descriptor, (sizeof(shard_descriptor) + (8ull << r->st->p) + 15) & ~15ull);
+    int err = tell_object(r, SHARD_TYPE_ROOT, r->index->descriptor,
+                          (sizeof(shard_descriptor) + (8ull << r->st->p) + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
         err = tour_partition(r);
@@ -308,7 +315,8 @@ static int walk_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int l
 
 
 int shard_walk(far_task *t, far_index *index, far_walk *walk) {
-    return tour_all(&(tour){.t = t, .index = index, .st = shard_state_of(index), .walk = walk, .each = walk_entry, .each_pair = walk_pair});
+    return tour_all(&(tour){
+        .t = t, .index = index, .st = shard_state_of(index), .walk = walk, .each = walk_entry, .each_pair = walk_pair});
 }
 
 
@@ -342,13 +350,23 @@ static int count_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int 
 
 
 int shard_usage(far_task *t, far_index *index, far_usage *usage) {
-    return tour_all(&(tour){.t = t, .index = index, .st = shard_state_of(index), .usage = usage, .each = count_entry, .each_pair = count_pair});
+    return tour_all(&(tour){.t = t,
+                            .index = index,
+                            .st = shard_state_of(index),
+                            .usage = usage,
+                            .each = count_entry,
+                            .each_pair = count_pair});
 }
 
 
 int shard_load_factor(far_task *t, far_index *index, far_load *load) {
     load->local_bytes = shard_local_bytes(index);
-    return tour_all(&(tour){.t = t, .index = index, .st = shard_state_of(index), .load = load, .each = count_entry, .each_pair = count_pair});
+    return tour_all(&(tour){.t = t,
+                            .index = index,
+                            .st = shard_state_of(index),
+                            .load = load,
+                            .each = count_entry,
+                            .each_pair = count_pair});
 }
 
 
@@ -361,11 +379,12 @@ static bool lies_right(tour *r, uint64_t word, const shard_block *block, int lev
         return false;
     shard_levels(st, block->h, level_hash);
     if (level == 1)
-        return !shard_stamp_is(word, v) ||
-               (bucket == shard_bucket(block->h, st->p, st->b, v) && shard_entry_tag(word) == shard_tag(block->h, st->p, st->b, v));
+        return !shard_stamp_is(word, v) || (bucket == shard_bucket(block->h, st->p, st->b, v) &&
+                                            shard_entry_tag(word) == shard_tag(block->h, st->p, st->b, v));
     if (shard_entry_tag(word) != shard_top_tag(block->h))
         return false;
-    return level == 3 || bucket == shard_bucket(level_hash[0], st->p, st->b, v) || bucket == shard_bucket(level_hash[1], st->p, st->b, v);
+    return level == 3 || bucket == shard_bucket(level_hash[0], st->p, st->b, v) ||
+           bucket == shard_bucket(level_hash[1], st->p, st->b, v);
 }
 
 
@@ -375,12 +394,14 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
     for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
         far_addr addr;
         int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
-        if (err < 0 || (err = far_read_word(r->t, addr + 8 * (r->st->inlined ? SHARD_I_H : SHARD_P_HEADER), &header)) < 0)
+        if (err < 0 ||
+            (err = far_read_word(r->t, addr + 8 * (r->st->inlined ? SHARD_I_H : SHARD_P_HEADER), &header)) < 0)
             return err;
         if (header == 0)
             continue;
         unsigned v = shard_header_v(header), bit = shard_bit(r->st, h);
-        return (v == generation && shard_header_fnew(header) & bit) || (v == generation + 1 && shard_header_fold(header) & bit);
+        return (v == generation && shard_header_fnew(header) & bit) ||
+               (v == generation + 1 && shard_header_fold(header) & bit);
     }
     return 0;
 }
@@ -394,7 +415,8 @@ static int check_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t 
     far_read(r->t, shard_entry_addr(word), block, bytes < 4096 ? bytes : 4096);
     int err = far_wait(r->t);
     if (err == FAR_ERR_CORRUPT) {
-        far_report_problem(r->report, "partition %llu: an entry points outside the pool", (unsigned long long)r->part->number);
+        far_report_problem(r->report, "partition %llu: an entry points outside the pool",
+                           (unsigned long long)r->part->number);
         return 0;
     }
     if (err < 0)
@@ -417,8 +439,8 @@ static int check_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t 
     if ((err = far_read_word(r->t, at, &now)) < 0)
         return err;
     if (now == word)
-        far_report_problem(r->report, "partition %llu, level %d, bucket %llu, version %u: %s", (unsigned long long)r->part->number, level,
-                           (unsigned long long)bucket, v, what);
+        far_report_problem(r->report, "partition %llu, level %d, bucket %llu, version %u: %s",
+                           (unsigned long long)r->part->number, level, (unsigned long long)bucket, v, what);
     return 0;
 }
 
@@ -448,12 +470,17 @@ static int check_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int 
     if ((err = far_wait(r->t)) < 0)
         return err;
     if (now == mark && (level < 3 || shard_hash(r->index, (far_bytes){&key, 8}) == h))
-        far_report_problem(r->report, "partition %llu, level %d, bucket %llu, version %u: %s", (unsigned long long)r->part->number, level,
-                           (unsigned long long)bucket, v, what);
+        far_report_problem(r->report, "partition %llu, level %d, bucket %llu, version %u: %s",
+                           (unsigned long long)r->part->number, level, (unsigned long long)bucket, v, what);
     return 0;
 }
 
 
 int shard_check(far_task *t, far_index *index, far_report *report) {
-    return tour_all(&(tour){.t = t, .index = index, .st = shard_state_of(index), .report = report, .each = check_entry, .each_pair = check_pair});
+    return tour_all(&(tour){.t = t,
+                            .index = index,
+                            .st = shard_state_of(index),
+                            .report = report,
+                            .each = check_entry,
+                            .each_pair = check_pair});
 }

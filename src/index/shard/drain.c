@@ -1,5 +1,6 @@
-/* Layout P: empties levels 2 and 3 of the generation before, once every bucket is at the version. Each entry moves under the home lock of
- * its key: first it is linked where it goes, then unlinked where it was. Who dies in between leaves two entries with one block. */
+/* Layout P: empties levels 2 and 3 of the generation before, once every bucket is at the version. Each entry moves
+ * under the home lock of its key: first it is linked where it goes, then unlinked where it was. Who dies in between
+ * leaves two entries with one block. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -68,7 +69,8 @@ static int move_up(shard_try *y, far_addr at, uint64_t entry) {
 
 
 /* 1: the entry is gone from there; 0: not now. */
-static int drain_entry(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, uint64_t entry, shard_try *y) {
+static int drain_entry(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, uint64_t entry,
+                       shard_try *y) {
     shard_state *st = shard_state_of(index);
     uint64_t h;
     int err = far_read_word(t, shard_entry_addr(entry), &h);
@@ -107,8 +109,8 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
 }
 
 
-static int drain_words(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, const uint64_t *words, unsigned count,
-                       shard_try *y) {
+static int drain_words(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at,
+                       const uint64_t *words, unsigned count, shard_try *y) {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
         if (!shard_is_live(words[i]))

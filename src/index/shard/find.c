@@ -1,4 +1,5 @@
-/* Layout P, reading: the home bucket, then the blocks that its tags name. The rules R1-R6 say which images prove what. */
+/* Layout P, reading: the home bucket, then the blocks that its tags name. The rules R1-R6 say which images prove what.
+ */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -64,7 +65,8 @@ static bool tag_matches(const shard_try *y, uint64_t word, unsigned v) {
 
 
 static int broken_block(const shard_try *y, uint64_t word) {
-    return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", y->index->name, (unsigned long long)shard_entry_addr(word));
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", y->index->name,
+                    (unsigned long long)shard_entry_addr(word));
 }
 
 
@@ -73,7 +75,8 @@ static uint64_t block_bytes(const shard_block *block) {
 }
 
 
-/* blocks[i]: the block of words[i] if it holds the key, else NULL. whole: with its value; else perhaps only its beginning. */
+/* blocks[i]: the block of words[i] if it holds the key, else NULL. whole: with its value; else perhaps only its
+ * beginning. */
 int shard_p_read_blocks(shard_try *y, const uint64_t *words, unsigned count, bool whole, shard_block **blocks) {
     for (unsigned i = 0; i < count; i++) {
         uint64_t bytes = shard_class_bytes(shard_entry_class(words[i]));
@@ -91,7 +94,8 @@ int shard_p_read_blocks(shard_try *y, const uint64_t *words, unsigned count, boo
             continue;
         }
         if (used > FIRST_READ && (whole || sizeof(shard_block) + y->key.length > FIRST_READ)) {
-            far_read(y->t, shard_entry_addr(words[i]) + FIRST_READ, (char *)blocks[i] + FIRST_READ, (used - FIRST_READ + 7) & ~7ull);
+            far_read(y->t, shard_entry_addr(words[i]) + FIRST_READ, (char *)blocks[i] + FIRST_READ,
+                     (used - FIRST_READ + 7) & ~7ull);
             if ((err = far_wait(y->t)) < 0)
                 return err;
         }
@@ -165,7 +169,8 @@ int shard_p_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
 }
 
 
-static int add_candidates(const shard_try *y, candidates *c, const uint64_t *words, unsigned count, far_addr at, unsigned generation) {
+static int add_candidates(const shard_try *y, candidates *c, const uint64_t *words, unsigned count, far_addr at,
+                          unsigned generation) {
     for (unsigned i = 0; i < count; i++) {
         if (!shard_is_live(words[i]) || ((shard_entry_tag(words[i]) ^ shard_top_tag(y->h)) & y->st->tag_mask))
             continue;
@@ -196,7 +201,8 @@ static int gather(shard_try *y, candidates *c, const shard_overflow *o, unsigned
 }
 
 
-int shard_p_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count) {
+int shard_p_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX],
+                          unsigned *count) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
     shard_overflow *o = far_scratch(y->t, 2 * sizeof(*o));
     candidates *c = far_scratch(y->t, sizeof(*c));
@@ -239,8 +245,8 @@ static uint64_t relevant(const shard_try *y, uint64_t header) {
 }
 
 
-/* 1: found; 0: absent; 2: start over. One look at level 1 and, if its filter says so, at the levels below. A miss below is believed
- * when level 1, read again, says the same as before: a drain may have moved the key up (R6). */
+/* 1: found; 0: absent; 2: start over. One look at level 1 and, if its filter says so, at the levels below. A miss below
+ * is believed when level 1, read again, says the same as before: a drain may have moved the key up (R6). */
 int shard_p_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
     uint64_t before = 0;
     for (bool again = false;; again = true) {

@@ -1,6 +1,7 @@
-/* Growing. STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d): each arrow is one CAS on the root word, by anybody; nobody holds a lock.
- * GROW: buckets are split, by whoever writes to one and by the sweep. DRAIN: what lies at levels 2 and 3 of the generation before goes up.
- * Every insert pays a share of both, and housekeeping goes on where nobody inserts. */
+/* Growing. STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d): each arrow is one CAS on the root word, by anybody; nobody
+ * holds a lock. GROW: buckets are split, by whoever writes to one and by the sweep. DRAIN: what lies at levels 2 and 3
+ * of the generation before goes up. Every insert pays a share of both, and housekeeping goes on where nobody inserts.
+ */
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
@@ -143,7 +144,8 @@ static int next_phase(far_task *t, far_index *index, shard_partition *part, uint
 }
 
 
-/* The next chunk by the cursor; when that is through, one that is not done yet. 0: none is left, and the phase went on. */
+/* The next chunk by the cursor; when that is through, one that is not done yet. 0: none is left, and the phase went on.
+ */
 static int take_chunk(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
     const shard_state *st = shard_state_of(index);
     unsigned d = shard_root_d(root);
@@ -184,7 +186,8 @@ static int take_chunk(far_task *t, far_index *index, shard_partition *part, uint
 static int finish_chunk(far_task *t, far_index *index, shard_partition *part, uint64_t root) {
     const shard_state *st = shard_state_of(index);
     unsigned d = shard_root_d(root);
-    uint64_t chunks = shard_chunks(parents_of(st, d)), at = part->chunk + (shard_root_phase(root) == SHARD_DRAIN ? chunks : 0);
+    uint64_t chunks = shard_chunks(parents_of(st, d)),
+             at = part->chunk + (shard_root_phase(root) == SHARD_DRAIN ? chunks : 0);
     far_addr progress;
     int err = shard_progress_addr(t, part, d, &progress);
     if (err < 0 || progress == 0 || part->chunk_failed)
@@ -215,7 +218,8 @@ static int work_step(far_task *t, far_index *index, shard_partition *part) {
     if (shard_root_phase(root) == SHARD_GROW)
         err = sweep_bucket(t, index, part, root, bucket);
     else
-        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root), bucket);
+        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root),
+                                                                               bucket);
     if (err <= 0)
         part->chunk_failed = true;
     bool progress = err == 1;
@@ -243,7 +247,9 @@ static uint32_t period(const shard_state *st, const shard_partition *part, unsig
     int64_t count = atomic_load_explicit(&part->count, memory_order_relaxed);
     if (st->afs)
         return st->afs;
-    uint64_t bound = slots * st->load / 100, room = count < 0 ? bound : (uint64_t)count < bound ? bound - (uint64_t)count : 0;
+    uint64_t bound = slots * st->load / 100, room = count < 0                 ? bound
+                                                    : (uint64_t)count < bound ? bound - (uint64_t)count
+                                                                              : 0;
     uint64_t writes = room * st->alpha / 1000 / (st->clients ? st->clients : 1);
     return writes < least ? (uint32_t)least : writes > 1u << 20 ? 1u << 20 : (uint32_t)writes;
 }

@@ -1,5 +1,6 @@
-/* Layout I: empties levels 2 and 3 of the generation before. The hash, and so the home of a pair, follows from where it lies. Under the
- * lock of its home one batch moves it: {WRITE where it goes, WRITE where it was, free the lock}, in this order. */
+/* Layout I: empties levels 2 and 3 of the generation before. The hash, and so the home of a pair, follows from where it
+ * lies. Under the lock of its home one batch moves it: {WRITE where it goes, WRITE where it was, free the lock}, in
+ * this order. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -8,7 +9,7 @@
 typedef struct source { /* a pair to be moved */
     far_addr addr;      /* of its value */
     int level;
-    uint64_t mark;      /* kw or state as it was seen */
+    uint64_t mark; /* kw or state as it was seen */
     uint64_t key;
 } source;
 

@@ -1,5 +1,6 @@
-/* Layout I, reading: the pair lies in the bucket. What is compared is all of the hash that the place does not imply, so a match is the
- * key. The rules R1-R6 are those of P; the mark of a running split is MOVING, in one word with the version. */
+/* Layout I, reading: the pair lies in the bucket. What is compared is all of the hash that the place does not imply, so
+ * a match is the key. The rules R1-R6 are those of P; the mark of a running split is MOVING, in one word with the
+ * version. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -39,7 +40,8 @@ bool shard_i_find_l1(const shard_try *y, shard_i_hit *hit) {
     uint64_t rem = shard_rem(y, -1);
     for (int i = 0; i < SHARD_I_SLOTS; i++)
         if (shard_kw_holds(y->home->w[2 * i + 1], rem, false)) {
-            *hit = (shard_i_hit){i, 1, y->home->addr + 16ull * (unsigned)i, y->home->w[2 * i], y->home->w[2 * i + 1], 0};
+            *hit =
+                (shard_i_hit){i, 1, y->home->addr + 16ull * (unsigned)i, y->home->w[2 * i], y->home->w[2 * i + 1], 0};
             return true;
         }
     return false;
@@ -79,7 +81,8 @@ static void search_node(const shard_i_node *node, far_addr at, unsigned generati
     for (int i = 0; i < 5; i++) {
         const shard_i_slot *slot = &node->slot[i];
         if ((slot->state & SHARD_STATE_LIVE) && slot->key == key)
-            add_hit(hits, count, (shard_i_hit){i, 3, at + sizeof(*slot) * (unsigned)i, slot->value, slot->state, generation});
+            add_hit(hits, count,
+                    (shard_i_hit){i, 3, at + sizeof(*slot) * (unsigned)i, slot->value, slot->state, generation});
     }
 }
 
@@ -90,7 +93,9 @@ static int gather(shard_try *y, const shard_i_overflow *o, unsigned generation, 
     for (unsigned choice = 0; choice < 2; choice++)
         for (int i = 0; i < SHARD_L2_I_SLOTS; i++)
             if (shard_kw_holds(o->l2[choice][2 * i + 1], shard_rem(y, (int)choice), choice))
-                add_hit(hits, count, (shard_i_hit){i, 2, o->at[choice] + 16ull * (unsigned)i, o->l2[choice][2 * i], o->l2[choice][2 * i + 1], generation});
+                add_hit(hits, count,
+                        (shard_i_hit){i, 2, o->at[choice] + 16ull * (unsigned)i, o->l2[choice][2 * i],
+                                      o->l2[choice][2 * i + 1], generation});
     shard_i_node node = o->node;
     far_addr at = o->head;
     for (;;) {
@@ -105,9 +110,9 @@ static int gather(shard_try *y, const shard_i_overflow *o, unsigned generation, 
 }
 
 
-/* A slot of level 3 crosses lines: its key may be that of the pair before, its state that of the next. Between two looks at one state the
- * key is that of the state; what is not the key then was never a hit. 1: a state has changed, so it may have been one, and moved on: all
- * must be looked at again. */
+/* A slot of level 3 crosses lines: its key may be that of the pair before, its state that of the next. Between two
+ * looks at one state the key is that of the state; what is not the key then was never a hit. 1: a state has changed, so
+ * it may have been one, and moved on: all must be looked at again. */
 static int drop_false_hits(shard_try *y, shard_i_hit *hits, unsigned *count) {
     uint64_t again[SHARD_COPIES_MAX][2], key;
     unsigned kept = 0, looks = 0;
@@ -163,8 +168,8 @@ int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_
 }
 
 
-/* Value and mark may have been read at different moments: where the unit is a word, and at level 3, whose slots cross lines. The value is
- * read between two looks at the mark. 1: it is good. */
+/* Value and mark may have been read at different moments: where the unit is a word, and at level 3, whose slots cross
+ * lines. The value is read between two looks at the mark. 1: it is good. */
 static int confirm(shard_try *y, shard_i_hit *hit) {
     uint64_t mark;
     if (hit->level < 3 && far_task_capabilities(y->t)->atomic_bytes >= 16)

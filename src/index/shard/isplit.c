@@ -1,6 +1,6 @@
-/* Layout I: a bucket at version d-1, whose lock is held, becomes two at version d, in one round trip: {WRITE H with MOVING, WRITE child,
- * WRITE parent}. Each WRITE rises: the child's H tells that its pairs are there, its K that it may be locked; the parent's H and K are
- * its last words. */
+/* Layout I: a bucket at version d-1, whose lock is held, becomes two at version d, in one round trip: {WRITE H with
+ * MOVING, WRITE child, WRITE parent}. Each WRITE rises: the child's H tells that its pairs are there, its K that it may
+ * be locked; the parent's H and K are its last words. */
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "runtime/error.h"
@@ -20,21 +20,23 @@ static void finish_image(const uint64_t *from, unsigned d, uint64_t *to) {
 }
 
 
-/* What stays, where it is: a reader may see some of it before and some after. Words that are at d already (of a split that was taken
- * over) stay too. */
+/* What stays, where it is: a reader may see some of it before and some after. Words that are at d already (of a split
+ * that was taken over) stay too. */
 static void build_parent(const shard_state *st, const uint64_t *from, unsigned d, uint64_t *to) {
     for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
         uint64_t kw = from[2 * i + 1];
         bool here = (kw & SHARD_V) && (shard_kw_stamp_is(kw, d) || !leaves(st, kw, d));
         to[2 * i] = here ? from[2 * i] : 0;
-        to[2 * i + 1] = here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
+        to[2 * i + 1] =
+            here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
     }
     finish_image(from, d, to);
 }
 
 
 /* What leaves. Nobody has seen the child: its pairs go where they are looked for first. */
-static void build_child(const shard_state *st, const shard_partition *part, const shard_image *parent, unsigned d, uint64_t *to) {
+static void build_child(const shard_state *st, const shard_partition *part, const shard_image *parent, unsigned d,
+                        uint64_t *to) {
     const uint64_t *from = parent->w;
     shard_try y = {.st = (shard_state *)st};
     for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
@@ -55,7 +57,8 @@ static void build_child(const shard_state *st, const shard_partition *part, cons
 
 
 /* The parent's lock is held. child 0: it is complete. Frees the lock. */
-static int write_halves(far_task *t, shard_state *st, const shard_partition *part, const shard_image *parent, far_addr child) {
+static int write_halves(far_task *t, shard_state *st, const shard_partition *part, const shard_image *parent,
+                        far_addr child) {
     unsigned d = shard_header_v(parent->w[SHARD_I_H]) + 1;
     uint64_t *images = far_scratch(t, 2 * SHARD_BUCKET_BYTES), moving = parent->w[SHARD_I_H] | SHARD_MOVING;
     int err;

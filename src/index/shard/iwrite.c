@@ -1,4 +1,5 @@
-/* Layout I, writing: lock the bucket (K) and read it in one round trip, decide, then WRITE what changes and free the lock in the next. */
+/* Layout I, writing: lock the bucket (K) and read it in one round trip, decide, then WRITE what changes and free the
+ * lock in the next. */
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "runtime/error.h"
@@ -118,7 +119,8 @@ static int append_node(shard_try *y, far_addr at, const uint64_t slot[3]) {
 }
 
 
-static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words) {
+static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr *at, uint64_t slot[3],
+                          unsigned *words) {
     shard_i_node node;
     slot[0] = value;
     memcpy(&slot[1], y->key.data, 8);
@@ -180,7 +182,8 @@ static int put_clear(shard_try *y, const shard_i_hit *hits, unsigned count) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for words");
     for (unsigned i = 0; i < count; i++) {
         bool l2 = hits[i].level == 2;
-        words[i] = l2 ? shard_kw_free(shard_kw_gen(hits[i].mark)) : shard_state_word(0, 0, shard_state_gen(hits[i].mark));
+        words[i] =
+            l2 ? shard_kw_free(shard_kw_gen(hits[i].mark)) : shard_state_word(0, 0, shard_state_gen(hits[i].mark));
         far_write(y->t, hits[i].addr + (l2 ? 8 : 16), &words[i], 8);
     }
     return 0;
@@ -244,7 +247,8 @@ static int apply(shard_try *y, change *c) {
     unsigned generation[2], count = 0;
     bool found = shard_i_find_l1(y, &above);
     int err = 0;
-    if (shard_generations(y, y->home->w[SHARD_I_H], generation) && (err = shard_i_find_overflow(y, y->home->w[SHARD_I_H], hits, &count)) < 0)
+    if (shard_generations(y, y->home->w[SHARD_I_H], generation) &&
+        (err = shard_i_find_overflow(y, y->home->w[SHARD_I_H], hits, &count)) < 0)
         return err;
     bool present = found || count;
     if (present && c->how == FAR_OP_INSERT)
@@ -326,7 +330,8 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
     if (err >= 0 && is_too_wide(&y))
-        return far_fail(FAR_ERR_INVALID, "index '%s': with narrow=on a key is a number below 2^%u", index->name, y.st->hash_bits);
+        return far_fail(FAR_ERR_INVALID, "index '%s': with narrow=on a key is a number below 2^%u", index->name,
+                        y.st->hash_bits);
     far_scratch_mark scratch = far_scratch_here(t);
     while (err == 0) {
         err = attempt(&y, c);

@@ -1,8 +1,9 @@
 /* The words of a shard index in far memory: pictures, packing, and the pure arithmetic of versions, buckets and tags.
  *
- * An index is 2^p partitions, chosen by the low p bits of the hash h; all of a partition lies on one memory node. A partition at version
- * d has 2^(b+d) level-1 buckets of 512 bytes. Segment 0 holds buckets [0, 2^b), segment j buckets [2^(b+j-1), 2^(b+j)): a doubling adds
- * one segment, whose bucket c is the child of bucket c - 2^(b+j-1). Zero words are UNINIT: what a split has not written yet. */
+ * An index is 2^p partitions, chosen by the low p bits of the hash h; all of a partition lies on one memory node. A
+ * partition at version d has 2^(b+d) level-1 buckets of 512 bytes. Segment 0 holds buckets [0, 2^b), segment j buckets
+ * [2^(b+j-1), 2^(b+j)): a doubling adds one segment, whose bucket c is the child of bucket c - 2^(b+j-1). Zero words
+ * are UNINIT: what a split has not written yet. */
 #ifndef FAR_INDEX_SHARD_LAYOUT_H
 #define FAR_INDEX_SHARD_LAYOUT_H
 
@@ -11,17 +12,17 @@
 enum {
     SHARD_WORDS = 64, /* of a bucket */
     SHARD_BUCKET_BYTES = 512,
-    SHARD_LINE = 8,       /* words of a cache line */
-    SHARD_P_SLOTS = 63,   /* entries of a P bucket; word 63 is the header */
+    SHARD_LINE = 8,     /* words of a cache line */
+    SHARD_P_SLOTS = 63, /* entries of a P bucket; word 63 is the header */
     SHARD_P_HEADER = 63,
-    SHARD_I_SLOTS = 31,   /* pairs (value, kw) of an I bucket; then H and K */
+    SHARD_I_SLOTS = 31, /* pairs (value, kw) of an I bucket; then H and K */
     SHARD_I_H = 62,
     SHARD_I_K = 63,
     SHARD_L2_BYTES = 64,
     SHARD_L2_P_SLOTS = 8,
     SHARD_L2_I_SLOTS = 4,
-    SHARD_VERSIONS = 48,  /* a partition can double 47 times */
-    SHARD_IMPLIED = 10,   /* I: hash bits that the place of a slot implies */
+    SHARD_VERSIONS = 48, /* a partition can double 47 times */
+    SHARD_IMPLIED = 10,  /* I: hash bits that the place of a slot implies */
     SHARD_REM_BITS = 54,
     SHARD_FILTER_BITS = 16,
 };
@@ -34,8 +35,8 @@ static inline uint64_t shard_bits(uint64_t word, unsigned low, unsigned count) {
 
 /* ---- Hashes ---- */
 
-/* A bijection of the low `bits` bits (2..64), keyed. Each round is undone by shard_unmix: a shift by at least half undoes itself, an odd
- * factor has an inverse. */
+/* A bijection of the low `bits` bits (2..64), keyed. Each round is undone by shard_unmix: a shift by at least half
+ * undoes itself, an odd factor has an inverse. */
 enum { SHARD_ROUNDS = 3 };
 #define SHARD_FACTOR 0x9e3779b97f4a7c15ull
 
@@ -167,16 +168,18 @@ static inline unsigned shard_root_order(uint64_t root) {
 
 enum {
     SHARD_PCB_ROOT = 0,
-    SHARD_PCB_COUNT = 1,     /* keys, FAA only, advisory */
-    SHARD_PCB_L2 = 4,        /* of even, of odd generation: table word, 0 = none */
+    SHARD_PCB_COUNT = 1, /* keys, FAA only, advisory */
+    SHARD_PCB_L2 = 4,    /* of even, of odd generation: table word, 0 = none */
     SHARD_PCB_L3 = 6,
-    SHARD_PCB_SEGMENT = 8,   /* per segment: the segment, or an array of its extents */
-    SHARD_PCB_PROGRESS = SHARD_PCB_SEGMENT + SHARD_VERSIONS, /* per version: cursors and done words of its sweep and drain */
+    SHARD_PCB_SEGMENT = 8, /* per segment: the segment, or an array of its extents */
+    SHARD_PCB_PROGRESS =
+        SHARD_PCB_SEGMENT + SHARD_VERSIONS, /* per version: cursors and done words of its sweep and drain */
     SHARD_PCB_WORDS = SHARD_PCB_PROGRESS + SHARD_VERSIONS,
 };
 _Static_assert(SHARD_PCB_WORDS % 8 == 0, "whole lines");
 
-/* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain. */
+/* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
+ */
 enum { SHARD_PROGRESS_SWEEP, SHARD_PROGRESS_DRAIN, SHARD_PROGRESS_DONE };
 
 
@@ -215,15 +218,15 @@ static inline uint64_t shard_class_bytes(unsigned class) {
 static inline unsigned shard_class_of(uint64_t bytes) {
     unsigned class = 0;
     while (shard_class_bytes(class) < bytes)
-        class++;
+        class ++;
     return class;
 }
 
 
 /* ---- P: entries and header of a level-1 bucket ----
- * V=1:  V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]       F frozen by a split; P = parity of the version
- * V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] version[5:0] | TOMB: F[62] 10[61:60] version[5:0]
- * header:  owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 */
+ * V=1:  V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]       F frozen by a split; P = parity of
+ * the version V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] version[5:0] | TOMB: F[62] 10[61:60] version[5:0] header:
+ * owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 */
 
 #define SHARD_V      (1ull << 63)
 #define SHARD_FROZEN (1ull << 62)
@@ -262,8 +265,8 @@ static inline bool shard_is_tomb(uint64_t word) {
 
 
 static inline uint64_t shard_entry(unsigned v, uint64_t tag, unsigned class, far_addr addr) {
-    return SHARD_V | (v & 1 ? SHARD_PARITY : 0) | tag << 47 | (uint64_t)class << 42 | (uint64_t)far_addr_node(addr) << 34 |
-           far_addr_offset(addr) >> 6;
+    return SHARD_V | (v & 1 ? SHARD_PARITY : 0) | tag << 47 | (uint64_t) class << 42 |
+           (uint64_t)far_addr_node(addr) << 34 | far_addr_offset(addr) >> 6;
 }
 
 
@@ -295,7 +298,8 @@ static inline bool shard_stamp_is(uint64_t word, unsigned v) {
 }
 
 
-/* The window slides by 7 bits every 7 versions: at least 8 bits of it discriminate, and the next split bit lies in it. */
+/* The window slides by 7 bits every 7 versions: at least 8 bits of it discriminate, and the next split bit lies in it.
+ */
 static inline unsigned shard_tag_low(unsigned p, unsigned b, unsigned v) {
     return p + b + v / SHARD_TAG_STEP * SHARD_TAG_STEP;
 }
@@ -365,7 +369,8 @@ static inline uint64_t shard_header_with(uint64_t header, unsigned fnew) {
 }
 
 
-static inline unsigned shard_filter_bit(uint64_t h, unsigned bits) { /* by the top bits of the hash: no split uses them */
+static inline unsigned shard_filter_bit(uint64_t h,
+                                        unsigned bits) { /* by the top bits of the hash: no split uses them */
     return 1u << (h >> (bits - 4));
 }
 
@@ -454,7 +459,8 @@ static inline bool shard_kw_stamp_is(uint64_t kw, unsigned v) {
 
 
 /* The hash from the remainder in a slot: the implied bits come from the place. */
-static inline uint64_t shard_unquotient(uint64_t rem, uint64_t bucket, uint64_t partition, unsigned p, unsigned implied) {
+static inline uint64_t shard_unquotient(uint64_t rem, uint64_t bucket, uint64_t partition, unsigned p,
+                                        unsigned implied) {
     return rem << implied | ((bucket << p | partition) & shard_mask(implied));
 }
 
@@ -503,7 +509,6 @@ static inline uint64_t shard_state_gen(uint64_t state) {
 static inline unsigned shard_state_owner(uint64_t state) {
     return (unsigned)shard_bits(state, 2, 14);
 }
-
 
 
 typedef struct shard_i_node {

@@ -1,5 +1,6 @@
-/* Layout P under the home lock: keys that overflow, closed buckets (no EMPTY word left: TOMBs are used again), and keys of which an old
- * copy may hide below. The lock is the header; gets, and inserts, updates and deletes that one CAS does, never take it. */
+/* Layout P under the home lock: keys that overflow, closed buckets (no EMPTY word left: TOMBs are used again), and keys
+ * of which an old copy may hide below. The lock is the header; gets, and inserts, updates and deletes that one CAS
+ * does, never take it. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -11,8 +12,8 @@ static uint64_t *header_of(shard_try *y) {
 }
 
 
-/* CAS and READs in one batch. An atomic and a READ have no order: that the 8-byte READ shows our lock proves that the READs after it
- * ran under the lock. fnew: filter bits to be set with it. */
+/* CAS and READs in one batch. An atomic and a READ have no order: that the 8-byte READ shows our lock proves that the
+ * READs after it ran under the lock. fnew: filter bits to be set with it. */
 int shard_p_lock(shard_try *y, unsigned fnew) {
     far_addr bucket = y->home->addr, at = bucket + 8 * SHARD_P_HEADER;
     uint64_t expected = *header_of(y), old, seen;
@@ -129,7 +130,8 @@ static int place_below(shard_try *y, uint64_t word) {
 }
 
 
-/* A new entry: EMPTY words are still taken in the key's order, because others insert without the lock; then any TOMB; then below. */
+/* A new entry: EMPTY words are still taken in the key's order, because others insert without the lock; then any TOMB;
+ * then below. */
 int shard_p_place(shard_try *y, unsigned class, far_addr block) {
     uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), class, block), old, expected;
     int slot = shard_p_first_empty(y, y->home), err;
@@ -171,7 +173,8 @@ static int change_above(shard_try *y, far_op_kind how, shard_hit hit, const shar
     if (err < 0)
         return err;
     far_point(y->t, "shard:copies_cleared");
-    uint64_t old, word = how == FAR_OP_DELETE ? shard_tomb(y->d) : shard_entry(y->d, shard_entry_tag(hit.word), y->class, y->block);
+    uint64_t old, word = how == FAR_OP_DELETE ? shard_tomb(y->d)
+                                              : shard_entry(y->d, shard_entry_tag(hit.word), y->class, y->block);
     if ((err = far_cas_word(y->t, hit.addr, hit.word, word, &old)) < 0)
         return err;
     if (old != hit.word)

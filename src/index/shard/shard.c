@@ -33,7 +33,8 @@ void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
 
 
 static bool is_inlined(const far_index *index) {
-    return index->options[SHARD_OPTION_LAYOUT] == 0 && index->options[FAR_OPTION_KEY_SIZE] == 8 && index->options[FAR_OPTION_VALUE_SIZE] == 8;
+    return index->options[SHARD_OPTION_LAYOUT] == 0 && index->options[FAR_OPTION_KEY_SIZE] == 8 &&
+           index->options[FAR_OPTION_VALUE_SIZE] == 8;
 }
 
 
@@ -53,7 +54,9 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
     *p = log2_of(partitions);
     *b = (unsigned)index->options[SHARD_OPTION_BITS];
     if (is_inlined(index) && !index->options[SHARD_OPTION_NARROW] && *p + *b < SHARD_IMPLIED)
-        return far_fail(FAR_ERR_INVALID, "bits: with keys and values of 8 bytes, partitions and bits together make 2^%d buckets or more", SHARD_IMPLIED);
+        return far_fail(FAR_ERR_INVALID,
+                        "bits: with keys and values of 8 bytes, partitions and bits together make 2^%d buckets or more",
+                        SHARD_IMPLIED);
     return 0;
 }
 
@@ -70,14 +73,16 @@ static void fill_segment(bool inlined, uint64_t *w, uint64_t buckets) {
 }
 
 
-static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, const uint64_t *segment, far_addr *pcb) {
+static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, const uint64_t *segment,
+                            far_addr *pcb) {
     far_object object;
     uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b;
     int err = far_alloc(t, index, SHARD_TYPE_SEGMENT, bytes, node, FAR_ALLOC_ON_NODE, &object);
     if (err < 0)
         return err;
     for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
-        far_write(t, object.addr + at, (const char *)segment + at, bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+        far_write(t, object.addr + at, (const char *)segment + at,
+                  bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
     uint64_t *words = far_scratch(t, SHARD_PCB_WORDS * 8);
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
@@ -123,9 +128,11 @@ static int shard_create(far_task *t, far_index *index) {
 
 static void read_options(shard_state *st, const far_index *index) {
     const int64_t *o = index->options;
-    int64_t slots = st->inlined ? SHARD_I_SLOTS : SHARD_P_SLOTS, l2_slots = st->inlined ? SHARD_L2_I_SLOTS : SHARD_L2_P_SLOTS;
+    int64_t slots = st->inlined ? SHARD_I_SLOTS : SHARD_P_SLOTS,
+            l2_slots = st->inlined ? SHARD_L2_I_SLOTS : SHARD_L2_P_SLOTS;
     st->slots = (unsigned)(o[SHARD_OPTION_SLOTS] && o[SHARD_OPTION_SLOTS] < slots ? o[SHARD_OPTION_SLOTS] : slots);
-    st->l2_slots = (unsigned)(o[SHARD_OPTION_L2_SLOTS] && o[SHARD_OPTION_L2_SLOTS] < l2_slots ? o[SHARD_OPTION_L2_SLOTS] : l2_slots);
+    st->l2_slots = (unsigned)(o[SHARD_OPTION_L2_SLOTS] && o[SHARD_OPTION_L2_SLOTS] < l2_slots ? o[SHARD_OPTION_L2_SLOTS]
+                                                                                              : l2_slots);
     st->hash_bits = st->inlined && o[SHARD_OPTION_NARROW] ? SHARD_REM_BITS : 64;
     st->implied = st->hash_bits - SHARD_REM_BITS;
     st->load = (unsigned)(o[SHARD_OPTION_LOAD] ? o[SHARD_OPTION_LOAD] : st->inlined ? 75 : 80);
@@ -246,12 +253,14 @@ static const char *const layouts[] = {"auto", "pointer", NULL};
 static const far_option_def options[] = {
     {"partitions", FAR_OPTION_NUMBER, 0, 0, 65536, NULL, "a power of two; 0: by the number of memory nodes"},
     {"bits", FAR_OPTION_NUMBER, 4, 0, 16, NULL, "an empty partition has 2^bits buckets"},
-    {"load", FAR_OPTION_NUMBER, 0, 0, 95, NULL, "percent of the slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
+    {"load", FAR_OPTION_NUMBER, 0, 0, 95, NULL,
+     "percent of the slots in use at which a partition doubles; 0: 80, or 75 with inline pairs"},
     {"slots", FAR_OPTION_NUMBER, 0, 0, 63, NULL, "slots used of a bucket (for tests); 0: all"},
     {"l2_slots", FAR_OPTION_NUMBER, 0, 0, 8, NULL, "slots used of a bucket of level 2 (for tests); 0: all"},
     {"extent", FAR_OPTION_NUMBER, 16 << 20, 512, 16 << 20, NULL, "largest piece of a segment, a power of two"},
     {"afs", FAR_OPTION_NUMBER, 0, 0, 1000000, NULL, "the load is told every so many writes; 0: adaptive"},
-    {"alpha", FAR_OPTION_NUMBER, 100, 1, 10000, NULL, "adaptive: thousandths of the free room between two looks at the load"},
+    {"alpha", FAR_OPTION_NUMBER, 100, 1, 10000, NULL,
+     "adaptive: thousandths of the free room between two looks at the load"},
     {"grace", FAR_OPTION_BOOL, 1, 0, 1, NULL, "splits need not freeze once everybody knows of the doubling"},
     {"lazy_resize", FAR_OPTION_BOOL, 1, 0, 1, NULL, "off: every insert moves a bucket while its partition doubles"},
     {"combining", FAR_OPTION_BOOL, 1, 0, 1, NULL, "both halves of a split are written in one round trip"},
@@ -261,9 +270,12 @@ static const far_option_def options[] = {
     {"ordered_cas", FAR_OPTION_BOOL, 1, 0, 1, NULL, "off: every write takes the lock of its bucket"},
     {"tag_bits", FAR_OPTION_NUMBER, 14, 7, 14, NULL, "bits of a tag that are compared"},
     {"filter_bits", FAR_OPTION_NUMBER, 16, 1, 16, NULL, "of the overflow filter: 1 or 16"},
-    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts, "auto: pairs of 8 and 8 bytes lie in the buckets; pointer: in blocks"},
-    {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL, "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
-    {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL, "housekeeping finishes the doubling of a partition into which nobody inserts"},
+    {"layout", FAR_OPTION_CHOICE, 0, 0, 0, layouts,
+     "auto: pairs of 8 and 8 bytes lie in the buckets; pointer: in blocks"},
+    {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL,
+     "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
+    {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "housekeeping finishes the doubling of a partition into which nobody inserts"},
     {0},
 };
 

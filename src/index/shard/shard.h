@@ -30,43 +30,53 @@ enum {
     SHARD_OPTION_IDLE_SWEEP,
 };
 
-enum { SHARD_TYPE_ROOT, SHARD_TYPE_PCB, SHARD_TYPE_SEGMENT, SHARD_TYPE_OVERFLOW, SHARD_TYPE_PROGRESS, SHARD_TYPE_NODE, SHARD_TYPE_BLOCK, SHARD_TYPES };
+enum {
+    SHARD_TYPE_ROOT,
+    SHARD_TYPE_PCB,
+    SHARD_TYPE_SEGMENT,
+    SHARD_TYPE_OVERFLOW,
+    SHARD_TYPE_PROGRESS,
+    SHARD_TYPE_NODE,
+    SHARD_TYPE_BLOCK,
+    SHARD_TYPES
+};
 
 typedef struct shard_partition { /* what a handle knows of a partition; everything here may be behind */
     far_addr pcb;
     uint64_t number;
     _Atomic uint64_t root;
-    _Atomic uint64_t table[4];                 /* words L2 even, odd, L3 even, odd */
-    _Atomic uint64_t segment[SHARD_VERSIONS];  /* words of the segment table */
+    _Atomic uint64_t table[4];                           /* words L2 even, odd, L3 even, odd */
+    _Atomic uint64_t segment[SHARD_VERSIONS];            /* words of the segment table */
     _Atomic(_Atomic uint64_t *) extents[SHARD_VERSIONS]; /* of segments that are arrays of extents */
-    _Atomic uint64_t progress;                 /* address of the progress table of version progress_d */
-    _Atomic int64_t delta;                     /* keys added and not yet told */
-    _Atomic int64_t count;                     /* as last read, with what was told */
-    _Atomic uint32_t writes;                   /* since the load was looked at last */
-    _Atomic uint32_t inserts;                  /* for the share of the sweep */
-    _Atomic uint32_t idle_seen;                /* inserts, when housekeeping looked last */
-    atomic_bool wants_growth;                  /* an insert reached level 3, or the load is high */
-    atomic_flag working;                       /* a task of this handle sweeps or drains; the rest is its own */
-    unsigned work_version, work_phase;         /* what chunk belongs to */
-    uint64_t next, end;                        /* buckets of the chunk still to do */
+    _Atomic uint64_t progress;                           /* address of the progress table of version progress_d */
+    _Atomic int64_t delta;                               /* keys added and not yet told */
+    _Atomic int64_t count;                               /* as last read, with what was told */
+    _Atomic uint32_t writes;                             /* since the load was looked at last */
+    _Atomic uint32_t inserts;                            /* for the share of the sweep */
+    _Atomic uint32_t idle_seen;                          /* inserts, when housekeeping looked last */
+    atomic_bool wants_growth;                            /* an insert reached level 3, or the load is high */
+    atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
+    unsigned work_version, work_phase; /* what chunk belongs to */
+    uint64_t next, end;                /* buckets of the chunk still to do */
     uint64_t chunk;
-    bool chunk_failed;                         /* a bucket of it was left out: not done */
+    bool chunk_failed; /* a bucket of it was left out: not done */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
-    _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed, locked;
+    _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
+        locked;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
 extern shard_counters shard_totals;
 
-typedef struct shard_state { /* of an open index */
-    bool inlined; /* layout I */
+typedef struct shard_state {     /* of an open index */
+    bool inlined;                /* layout I */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
     bool one_filter_bit;
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
-    unsigned afs; /* 0: adaptive, else a fixed period */
+    unsigned afs;   /* 0: adaptive, else a fixed period */
     unsigned alpha; /* thousandths */
     bool lazy, idle_sweep;
     uint64_t extent;
@@ -92,21 +102,21 @@ typedef struct shard_try {
     uint64_t h, level[3]; /* h; the hashes of L2a, L2b, L3 */
     uint64_t root;
     unsigned d, phase;
-    bool graced;          /* nobody is at work who does not know of this version: known before the READ of the image */
+    bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
     shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
-    bool paired;          /* child and parent are looked at */
-    bool child_unwritten; /* the child was seen UNINIT in this attempt, before home was read */
+    bool paired;               /* child and parent are looked at */
+    bool child_unwritten;      /* the child was seen UNINIT in this attempt, before home was read */
     unsigned attempt;
-    far_addr block;       /* P: the new block, not shown yet; 0 = none */
+    far_addr block; /* P: the new block, not shown yet; 0 = none */
     unsigned class;
     bool written, inserting;
-    far_addr latched;     /* 0: none */
+    far_addr latched; /* 0: none */
 } shard_try;
 
 /* A live word that was found to hold the key. */
 typedef struct shard_hit {
-    far_addr addr;  /* of the word */
-    int slot;       /* in level 1, else -1 */
+    far_addr addr; /* of the word */
+    int slot;      /* in level 1, else -1 */
     uint64_t word;
     unsigned generation; /* of level 2 and 3 */
     shard_block *block;
@@ -169,8 +179,10 @@ void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
 int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
-int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr); /* 0: not yet there */
-int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2, far_addr *l3); /* 0: there is none */
+int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket,
+                      far_addr *addr); /* 0: not yet there */
+int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
+                         far_addr *l3); /* 0: there is none */
 int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
 int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
 int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version);
@@ -181,12 +193,12 @@ uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 
 /* attempt.c: beginning, repeating and ending attempts. */
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key);
-void shard_attempt(shard_try *y);                /* takes the root that counts for this attempt */
-int shard_put_home(shard_try *y);                /* puts the READ(s) of the home bucket into the batch */
-int shard_put_window(shard_try *y);              /* 1: the READs of a part of the home bucket */
-int shard_see_home(shard_try *y);                /* after the wait: home is the one that counts */
+void shard_attempt(shard_try *y);   /* takes the root that counts for this attempt */
+int shard_put_home(shard_try *y);   /* puts the READ(s) of the home bucket into the batch */
+int shard_put_window(shard_try *y); /* 1: the READs of a part of the home bucket */
+int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
 void shard_drop_block(shard_try *y);
-int shard_retry(shard_try *y, bool refresh);     /* backs off, renews the pin now and then */
+int shard_retry(shard_try *y, bool refresh); /* backs off, renews the pin now and then */
 bool shard_unwritten(const shard_state *st, const uint64_t *w);
 
 /* find.c: P */
@@ -195,12 +207,13 @@ bool shard_p_uniform(const shard_image *image, unsigned v);
 bool shard_home_is_right(const shard_try *y);
 bool shard_home_may_lose(const shard_try *y);
 int shard_p_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
-int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit);         /* 1: found */
+int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit);              /* 1: found */
 bool shard_p_hit_counts(const shard_try *y, const shard_hit *hit);
 bool shard_p_miss_counts(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
 int shard_p_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
-int shard_p_put_overflow(shard_try *y, unsigned generation, shard_overflow *o); /* READs into the batch; 1: there is none */
+int shard_p_put_overflow(shard_try *y, unsigned generation,
+                         shard_overflow *o); /* READs into the batch; 1: there is none */
 int shard_p_read_blocks(shard_try *y, const uint64_t *words, unsigned count, bool whole, shard_block **blocks);
 
 /* write.c: P */
@@ -213,12 +226,14 @@ void shard_p_retire(shard_try *y, uint64_t word);
 /* locked.c: P, under the home lock */
 int shard_p_lock(shard_try *y, unsigned fnew); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class, far_addr block); /* 1: done; 0: somebody was faster */
-int shard_p_locked(shard_try *y, far_op_kind how, bool inserting);  /* the whole operation: 1: done; 0: start over */
+int shard_p_place(shard_try *y, unsigned class, far_addr block);   /* 1: done; 0: somebody was faster */
+int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole operation: 1: done; 0: start over */
 
 /* split.c: P */
-int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced, const shard_image *parent);
-int shard_p_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image); /* the owner of the lock may be dead */
+int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
+                  const shard_image *parent);
+int shard_p_help(far_task *t, far_index *index, shard_partition *part,
+                 const shard_image *image); /* the owner of the lock may be dead */
 
 /* ifind.c: I */
 typedef struct shard_i_overflow { /* of one generation: both buckets of a key and the head of its chain */
@@ -229,7 +244,7 @@ typedef struct shard_i_overflow { /* of one generation: both buckets of a key an
 
 typedef struct shard_i_hit {
     int slot, level;
-    far_addr addr; /* of the value; then kw, or key and state, follow */
+    far_addr addr;        /* of the value; then kw, or key and state, follow */
     uint64_t value, mark; /* mark: kw or state */
     unsigned generation;
 } shard_i_hit;
@@ -245,19 +260,22 @@ int shard_i_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, f
 int shard_i_remove(far_task *t, far_index *index, far_bytes key);
 int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen); /* 1: locked, image read; 0: K was *seen */
 int shard_i_unlock(shard_try *y, const shard_image *image);
-int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words); /* level 2 or 3: where and what to WRITE */
+int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3],
+                  unsigned *words); /* level 2 or 3: where and what to WRITE */
 int shard_i_free_slot(const shard_try *y, const uint64_t *w);
 
 /* isplit.c: I */
 int shard_i_split(shard_try *y, const shard_image *parent); /* the lock is held; it is freed. 1: done */
-int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image, uint64_t k); /* its owner may be dead */
+int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
+                 uint64_t k); /* its owner may be dead */
 
 /* idrain.c: I */
 int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
 /* grow.c */
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
-int shard_work(far_task *t, far_index *index, shard_partition *part); /* a step of sweep or drain; 1: something was to do */
+int shard_work(far_task *t, far_index *index,
+               shard_partition *part); /* a step of sweep or drain; 1: something was to do */
 int shard_try_grow(far_task *t, far_index *index, shard_partition *part);
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);

@@ -1,8 +1,9 @@
-/* Layout P: a bucket at version d-1 becomes two at version d. The header is the lock; the child is complete before a word of the parent
- * changes, and the header of the parent comes last.
+/* Layout P: a bucket at version d-1 becomes two at version d. The header is the lock; the child is complete before a
+ * word of the parent changes, and the header of the parent comes last.
  *
- * Mode F (always): all words are frozen, so that a CAS of somebody who does not know of the doubling fails or is seen. Mode C (grace:
- * nobody is left who does not know): nobody changes a bucket that was not split, so the image that was read is what there is. */
+ * Mode F (always): all words are frozen, so that a CAS of somebody who does not know of the doubling fails or is seen.
+ * Mode C (grace: nobody is left who does not know): nobody changes a bucket that was not split, so the image that was
+ * read is what there is. */
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "runtime/error.h"
@@ -15,9 +16,9 @@ typedef struct split {
     shard_partition *part;
     unsigned d;
     far_addr parent, child;
-    uint64_t header;             /* of the parent, unlocked, at d-1 */
-    uint64_t w[SHARD_P_SLOTS];   /* of the parent */
-    uint64_t h[SHARD_P_SLOTS];   /* hashes, when tags are made anew */
+    uint64_t header;           /* of the parent, unlocked, at d-1 */
+    uint64_t w[SHARD_P_SLOTS]; /* of the parent */
+    uint64_t h[SHARD_P_SLOTS]; /* hashes, when tags are made anew */
 } split;
 
 
@@ -65,7 +66,8 @@ static int read_hashes(split *s) {
 }
 
 
-/* The word at version d, for the half that it belongs to. Words that are at d already (of a split that was taken over) stay. */
+/* The word at version d, for the half that it belongs to. Words that are at d already (of a split that was taken over)
+ * stay. */
 static uint64_t moved(const split *s, unsigned i, bool child) {
     uint64_t word = s->w[i];
     if (!shard_is_live(word))
@@ -111,7 +113,8 @@ static int child_addr(split *s, uint64_t parent) {
 
 
 /* 1: the bucket is at version d; 0: somebody has the lock. graced: known before the image was read. */
-int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced, const shard_image *parent) {
+int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
+                  const shard_image *parent) {
     uint64_t header = parent->w[SHARD_P_HEADER], old;
     split *s = far_scratch(t, sizeof(*s));
     if (!s)
@@ -127,7 +130,8 @@ int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned
     if (err < 0 || shard_header_owner(header))
         return err;
     far_point(t, "shard:split");
-    err = far_cas_word(t, parent->addr + 8 * SHARD_P_HEADER, header, shard_header_locked(header, far_task_client(t), SHARD_OP_SPLIT), &old);
+    err = far_cas_word(t, parent->addr + 8 * SHARD_P_HEADER, header,
+                       shard_header_locked(header, far_task_client(t), SHARD_OP_SPLIT), &old);
     if (err < 0 || old != header)
         return err;
     shard_count(graced ? &s->st->counters.splits_graced : &s->st->counters.splits_frozen);
@@ -139,7 +143,8 @@ int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned
 }
 
 
-/* The split of a dead client. What its child says decides: once complete, it may have been changed by others already. */
+/* The split of a dead client. What its child says decides: once complete, it may have been changed by others already.
+ */
 static int take_over(far_task *t, far_index *index, shard_partition *part, const shard_image *image) {
     uint64_t header = image->w[SHARD_P_HEADER], old;
     split *s = far_scratch(t, sizeof(*s));
@@ -155,7 +160,8 @@ static int take_over(far_task *t, far_index *index, shard_partition *part, const
     int err = child_addr(s, image->bucket);
     if (err < 0)
         return err;
-    err = far_cas_word(t, image->addr + 8 * SHARD_P_HEADER, header, shard_header_locked(header, far_task_client(t), SHARD_OP_SPLIT), &old);
+    err = far_cas_word(t, image->addr + 8 * SHARD_P_HEADER, header,
+                       shard_header_locked(header, far_task_client(t), SHARD_OP_SPLIT), &old);
     if (err < 0 || old != header)
         return err;
     shard_count(&s->st->counters.takeovers);

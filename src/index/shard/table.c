@@ -1,4 +1,5 @@
-/* Where the parts of a partition are. Addresses are remembered per handle; each word is valid by itself, and 0 means: look again. */
+/* Where the parts of a partition are. Addresses are remembered per handle; each word is valid by itself, and 0 means:
+ * look again. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -10,7 +11,8 @@ enum { TABLE_WORDS = 4 };
 void shard_learn_root(shard_partition *part, uint64_t root) {
     uint64_t known = atomic_load_explicit(&part->root, memory_order_acquire);
     while (shard_root_order(root) > shard_root_order(known))
-        if (atomic_compare_exchange_weak_explicit(&part->root, &known, root, memory_order_acq_rel, memory_order_acquire))
+        if (atomic_compare_exchange_weak_explicit(&part->root, &known, root, memory_order_acq_rel,
+                                                  memory_order_acquire))
             return;
 }
 
@@ -89,7 +91,8 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
 
 /* Links a new zeroed object into a word; who comes second gives his own back and knows the word then. *word: what
  * was expected there, then what is there. 1: ours was linked. */
-static int provide(far_task *t, far_index *index, unsigned type, uint64_t size, far_addr at, uint64_t add, uint64_t *word) {
+static int provide(far_task *t, far_index *index, unsigned type, uint64_t size, far_addr at, uint64_t add,
+                   uint64_t *word) {
     uint64_t expected = *word;
     far_object object;
     int err = far_alloc(t, index, type, size, far_addr_node(at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
@@ -136,8 +139,8 @@ int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation
 typedef uint64_t (*bytes_fn)(const shard_state *st, unsigned generation);
 
 
-/* A word that still names an older generation was left by a client that died after the drain, or made by one that did not know of it:
- * nothing lies in that table. */
+/* A word that still names an older generation was left by a client that died after the drain, or made by one that did
+ * not know of it: nothing lies in that table. */
 static int make_table(far_task *t, far_index *index, far_addr at, bytes_fn bytes, unsigned generation) {
     const shard_state *st = shard_state_of(index);
     uint64_t word;
@@ -197,10 +200,12 @@ static int drop_table(far_task *t, far_index *index, far_addr at, uint64_t size,
 
 int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
     const shard_state *st = shard_state_of(index);
-    int err = drop_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes(st, generation), generation, false);
+    int err = drop_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes(st, generation),
+                         generation, false);
     if (err < 0)
         return err;
-    return drop_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes(st, generation), generation, true);
+    return drop_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes(st, generation),
+                      generation, true);
 }
 
 
@@ -228,7 +233,8 @@ int shard_make_segment(far_task *t, far_index *index, shard_partition *part, uns
     uint64_t bytes = segment_bytes(st, version), word = 0;
     far_addr at = pcb_word(part, SHARD_PCB_PROGRESS + version);
     int err = far_read_word(t, at, &word);
-    if (err < 0 || (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, shard_progress_bytes(st, version), at, 0, &word)) < 0))
+    if (err < 0 || (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, shard_progress_bytes(st, version), at, 0,
+                                                &word)) < 0))
         return err;
     if ((err = segment_word(t, part, version, &word)) < 0)
         return err;

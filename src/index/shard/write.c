@@ -1,6 +1,6 @@
-/* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and words never become
- * EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma). What cannot be done by one CAS goes
- * through the home lock (locked.c). */
+/* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and
+ * words never become EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma).
+ * What cannot be done by one CAS goes through the home lock (locked.c). */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -41,7 +41,8 @@ static int put_block(shard_try *y, far_bytes value) {
     uint64_t used = sizeof(shard_block) + y->key.length + value.length;
     y->class = shard_class_of(used);
     far_object object;
-    int err = far_alloc(y->t, y->index, SHARD_TYPE_BLOCK, shard_class_bytes(y->class), far_addr_node(y->part->pcb), 0, &object);
+    int err = far_alloc(y->t, y->index, SHARD_TYPE_BLOCK, shard_class_bytes(y->class), far_addr_node(y->part->pcb), 0,
+                        &object);
     if (err < 0)
         return err;
     y->block = object.addr;
@@ -107,7 +108,8 @@ static int replace(shard_try *y, const shard_hit *hit, bool remove) {
         y->block = 0;
         return 1;
     }
-    if (remove || !y->st->absorb || shard_is_frozen(old) || !(shard_is_live(old) || shard_is_tomb(old)) || !shard_stamp_is(old, y->d))
+    if (remove || !y->st->absorb || shard_is_frozen(old) || !(shard_is_live(old) || shard_is_tomb(old)) ||
+        !shard_stamp_is(old, y->d))
         return 0;
     shard_count(&y->st->counters.absorbed); /* overwritten or deleted at once */
     shard_drop_block(y);
@@ -135,7 +137,8 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
         return FAR_ERR_EXISTS;
     if (!present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE))
         return FAR_ERR_NOT_FOUND;
-    if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d || shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
+    if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d ||
+        shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
         return 0;
     *delta = how == FAR_OP_DELETE ? -1 : !present;
     bool locked = !y->st->ordered_cas;
