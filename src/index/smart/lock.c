@@ -157,13 +157,15 @@ static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_r
         put_back(op, r);
         return err;
     }
-    if ((err = smart_wait(op)) < 0)
-        return err;
+    err = smart_wait(op);
     far_point(op->t, "smart:taken_over");
-    if (seen == lock) {
+    if (err >= 0 && seen == lock) {
         far_write(op->t, redo->leaf + 8, body, redo->bytes + 8);
-        if ((err = smart_wait(op)) < 0)
-            return err;
+        err = smart_wait(op);
+    }
+    if (err < 0) { /* the session is lost, and the record with it */
+        free(r);
+        return err;
     }
     put_back(op, r);
     return 1;
