@@ -181,6 +181,20 @@ static int check_shape(const shm_shape *shape, unsigned nodes, uint64_t node_byt
 
 /* ---- Making a file ---- */
 
+/* Whether tmpfs gives huge pages to who asks for them. */
+static bool has_huge_pages(int file) {
+    struct statfs fs;
+    char text[128];
+    if (fstatfs(file, &fs) < 0 || fs.f_type != TMPFS_MAGIC)
+        return false;
+    FILE *setting = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+    bool known = setting && fgets(text, sizeof(text), setting);
+    if (setting)
+        fclose(setting);
+    return known && !strstr(text, "[never]") && !strstr(text, "[deny]");
+}
+
+
 /* Takes all the room at once: a verb that finds none would end its process. Huge pages come when they are touched through a mapping,
  * so that is done first where they may be had. */
 static int take_room(int file, const char *path, uint64_t bytes) {
@@ -198,8 +212,7 @@ static int take_room(int file, const char *path, uint64_t bytes) {
     if (mapped == MAP_FAILED)
         return refuse_path(path, "cannot be mapped");
 #ifdef MADV_POPULATE_WRITE
-    struct statfs kind;
-    if (fstatfs(file, &kind) == 0 && kind.f_type == TMPFS_MAGIC)
+    if (has_huge_pages(file))
         madvise(mapped, bytes, MADV_POPULATE_WRITE); /* what fails here fails again below */
 #endif
     munmap(mapped, bytes);

@@ -507,11 +507,11 @@ static int post_read(far_conn *conn) {
 
 static void sessions_of_one_process_are_apart(void **state) {
     (void)state;
-    far_fabric *first, *second;
+    far_fabric *first, *second, *third;
     far_conn *a, *b, *c;
     join_fabric(&first, &a);
     join_fabric(&second, &b);
-    join_fabric(&second, &c);
+    join_fabric(&third, &c);
     assert_ok(first->ops->claim(a, 1, 1));
     assert_code(FAR_ERR_BUSY, second->ops->claim(b, 1, 2));
     assert_ok(second->ops->claim(b, 2, 1));
@@ -529,8 +529,9 @@ static void sessions_of_one_process_are_apart(void **state) {
     assert_int_equal(second->ops->is_dead(c, 1, 2), 1);
     first->ops->disconnect(a);
     first->ops->close(first);
-    second->ops->disconnect(c);
     second->ops->close(second);
+    third->ops->disconnect(c);
+    third->ops->close(third);
 }
 
 
