@@ -55,6 +55,15 @@ static int raise_high(far_task *t, unsigned id, unsigned high) {
 }
 
 
+/* Others of the handle look at it under the lock. */
+static void name_session(far_session *s, unsigned id, unsigned generation) {
+    pthread_mutex_lock(&s->pool->lock);
+    s->id = id;
+    s->generation = generation;
+    pthread_mutex_unlock(&s->pool->lock);
+}
+
+
 /* 1: the id is ours; 0: somebody else has it now. The fabric knows the pair before others can read it. */
 static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsigned high) {
     far_session *s = t->session;
@@ -73,8 +82,7 @@ static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsig
         s->conn->fabric->ops->claim(s->conn, 0, 0);
         return 0;
     }
-    s->id = id;
-    s->generation = generation;
+    name_session(s, id, generation);
     return 1;
 }
 
@@ -163,7 +171,7 @@ int far_client_unregister(far_task *t) {
     if (err == 0)
         err = free_entry(t, s->id, word);
     if (err == 0)
-        s->id = s->generation = 0;
+        name_session(s, 0, 0);
     return err;
 }
 
