@@ -1,4 +1,5 @@
-/* LMDB as a store of the benchmark: MDB_NOSYNC | MDB_WRITEMAP, a transaction for each operation, as every put is seen by all at once. */
+/* LMDB as a store of the benchmark: MDB_NOSYNC | MDB_WRITEMAP, a transaction for each operation, as every put is seen
+ * by all at once. */
 #include "cli/bench_processes.h"
 
 #ifdef FARINDEX_LMDB
@@ -49,7 +50,8 @@ static int lmdb_prepare(bench_store *store) {
     if (!state)
         return failed(store, "prepare", ENOMEM);
     store->state = state;
-    snprintf(state->path, sizeof(state->path), "%s/farindex-bench-lmdb-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+    snprintf(state->path, sizeof(state->path), "%s/farindex-bench-lmdb-%d",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
     return 0;
 }
 
@@ -115,7 +117,7 @@ static int lmdb_finish(bench_store *store) {
 
 
 bool bench_store_of_lmdb(bench_store *store, const bench_config *config, unsigned processes) {
-    *store = (bench_store){"lmdb",     lmdb_prepare, lmdb_open, lmdb_get,  lmdb_put, lmdb_close,
+    *store = (bench_store){"lmdb",      lmdb_prepare, lmdb_open, lmdb_get,  lmdb_put, lmdb_close,
                            lmdb_finish, config,       NULL,      processes, NULL,     ""};
     return true;
 }

@@ -1,22 +1,22 @@
-/* Several processes on one store: they start before the pool is opened here, meet at barriers, and leave what they counted in shared
- * memory. */
+/* Several processes on one store: they start before the pool is opened here, meet at barriers, and leave what they
+ * counted in shared memory. */
 #include "cli/bench_processes.h"
 #include "runtime/random.h"
 #include "workload/distribution.h"
 #include "workload/value.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_OPS 1000000
+#define DEFAULT_OPS   1000000
 #define NAME_OF_INDEX "bench-processes"
 
 typedef struct phase {
@@ -98,7 +98,8 @@ static int index_prepare(bench_store *store) {
     if (!state)
         return 1;
     int err = open_handle(store);
-    if (!err && far_index_create(state->session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options, &state->index) < 0)
+    if (!err && far_index_create(state->session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options,
+                                 &state->index) < 0)
         err = index_failed(store);
     index_close(store);
     return err;
@@ -114,7 +115,9 @@ static int index_open(bench_store *store) {
 
 static int index_get(bench_store *store, far_bytes key, uint8_t *value, size_t capacity, size_t *length) {
     index_state *state = store->state;
-    return far_get(state->session, state->index, key.data, key.length, value, capacity, length) < 0 ? index_failed(store) : 0;
+    return far_get(state->session, state->index, key.data, key.length, value, capacity, length) < 0
+               ? index_failed(store)
+               : 0;
 }
 
 
@@ -220,7 +223,8 @@ static void be_process(bench_store *store, meeting *m, unsigned number) {
     w->meeting = m;
     w->number = number;
     far_random_seed(&w->random, config->seed * 1000 + number);
-    far_distribution_init(&w->distribution, config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN, config->theta, config->records);
+    far_distribution_init(&w->distribution, config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN, config->theta,
+                          config->records);
     if (store->open(store)) {
         complain(w, store->error);
         _exit(1);
@@ -309,12 +313,13 @@ static double microseconds(const tally *t, uint64_t numerator, uint64_t denomina
 }
 
 
-static void print_result(const bench_store *store, const phase *p, const tally *t, double baseline, unsigned row, FILE *table, FILE *json) {
+static void print_result(const bench_store *store, const phase *p, const tally *t, double baseline, unsigned row,
+                         FILE *table, FILE *json) {
     const bench_config *config = store->config;
     double seconds = (double)(t->end - t->begin) / 1e9, mops = (double)t->ops / seconds / 1e6;
     if (table) {
-        fprintf(table, "%-8s %-8s %9.4f %9.2f %9.2f %9.2f", store->name, p->name, mops, microseconds(t, 1, 2), microseconds(t, 99, 100),
-                microseconds(t, 999, 1000));
+        fprintf(table, "%-8s %-8s %9.4f %9.2f %9.2f %9.2f", store->name, p->name, mops, microseconds(t, 1, 2),
+                microseconds(t, 99, 100), microseconds(t, 999, 1000));
         if (baseline > 0)
             fprintf(table, " %8.2f", mops / baseline);
         fputc('\n', table);
@@ -324,11 +329,15 @@ static void print_result(const bench_store *store, const phase *p, const tally *
         return;
     fprintf(json, "%s{\"index\":\"%s\",\"workload\":\"%s\",\"keys\":", row ? ",\n " : "\n ", store->name, p->name);
     cli_json_string(json, far_keyset_name(config->keys));
-    fprintf(json, ",\"dist\":\"%s\",\"records\":%" PRIu64 ",\"ops\":%" PRIu64 ",\"processes\":%u,\"value_size\":%" PRIu64 ",\"pool\":",
-            far_distribution_name(config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN), config->records, t->ops, store->processes,
-            config->value_size);
+    fprintf(json,
+            ",\"dist\":\"%s\",\"records\":%" PRIu64 ",\"ops\":%" PRIu64 ",\"processes\":%u,\"value_size\":%" PRIu64
+            ",\"pool\":",
+            far_distribution_name(config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN), config->records,
+            t->ops, store->processes, config->value_size);
     cli_json_string(json, store->kind ? config->uri : "lmdb");
-    fprintf(json, ",\"seconds\":%.6g,\"mops\":%.6g,\"p50_us\":%.6g,\"p99_us\":%.6g,\"p999_us\":%.6g,\"errors\":%" PRIu64 ",\"lmdb_ratio\":",
+    fprintf(json,
+            ",\"seconds\":%.6g,\"mops\":%.6g,\"p50_us\":%.6g,\"p99_us\":%.6g,\"p999_us\":%.6g,\"errors\":%" PRIu64
+            ",\"lmdb_ratio\":",
             seconds, mops, microseconds(t, 1, 2), microseconds(t, 99, 100), microseconds(t, 999, 1000), t->errors);
     if (baseline > 0)
         fprintf(json, "%.6g}", mops / baseline);
@@ -343,9 +352,11 @@ int bench_processes(const bench_config *config, unsigned processes, bool against
     unsigned row = 0;
     int err = 0;
     if (table)
-        fprintf(table, "%s: %" PRIu64 " records, keys %s, values of %" PRIu64 " bytes, %u processes\n%-8s %-8s %9s %9s %9s %9s%s\n",
-                config->uri, config->records, far_keyset_name(config->keys), config->value_size, processes, "kind", "workload", "Mops",
-                "p50 us", "p99 us", "p999 us", against_lmdb ? "  x LMDB" : "");
+        fprintf(table,
+                "%s: %" PRIu64 " records, keys %s, values of %" PRIu64
+                " bytes, %u processes\n%-8s %-8s %9s %9s %9s %9s%s\n",
+                config->uri, config->records, far_keyset_name(config->keys), config->value_size, processes, "kind",
+                "workload", "Mops", "p50 us", "p99 us", "p999 us", against_lmdb ? "  x LMDB" : "");
     if (json)
         fputc('[', json);
     for (unsigned i = against_lmdb ? 0 : 1; i <= config->kind_count && !err; i++) {

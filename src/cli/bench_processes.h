@@ -1,4 +1,5 @@
-/* farindex bench --processes: the same operations by several processes on one store, which is an index on a shm pool, or LMDB. */
+/* farindex bench --processes: the same operations by several processes on one store, which is an index on a shm pool,
+ * or LMDB. */
 #ifndef FAR_CLI_BENCH_PROCESSES_H
 #define FAR_CLI_BENCH_PROCESSES_H
 
@@ -21,7 +22,8 @@ typedef struct bench_store {
 } bench_store;
 
 void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind, unsigned processes);
-bool bench_store_of_lmdb(bench_store *store, const bench_config *config, unsigned processes); /* false: not in this build */
+bool bench_store_of_lmdb(bench_store *store, const bench_config *config,
+                         unsigned processes); /* false: not in this build */
 
 int bench_processes(const bench_config *config, unsigned processes, bool against_lmdb, FILE *table, FILE *json);
 

@@ -99,8 +99,8 @@ int cli_put(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "put NAME KEY VALUE [--insert|--update]", options, KEYS_NOTE "VALUE '-' is read from stdin.\n", 3, 3, &count,
-                     &status))
+    if (cli_operands(argc, argv, "put NAME KEY VALUE [--insert|--update]", options,
+                     KEYS_NOTE "VALUE '-' is read from stdin.\n", 3, 3, &count, &status))
         return status;
     if (insert && update)
         return cli_wrong_usage("put", "--insert and --update exclude each other");
@@ -121,7 +121,8 @@ int cli_put(int argc, char **argv) {
 static int get(cli_pool *p, const cli_bytes *key, bool hex) {
     size_t capacity = FAR_VALUE_MAX, length = 0;
     char *value = malloc(capacity);
-    int err = value ? far_get(p->session, p->index, key->bytes, key->length, value, capacity, &length) : FAR_ERR_NO_MEMORY;
+    int err =
+        value ? far_get(p->session, p->index, key->bytes, key->length, value, capacity, &length) : FAR_ERR_NO_MEMORY;
     if (err == FAR_ERR_NOT_FOUND) {
         err = cli_failed("the key is not there");
     } else if (err < 0) {
@@ -230,7 +231,8 @@ int cli_scan(int argc, char **argv) {
     };
     int count, status;
     if (cli_operands(argc, argv, "scan NAME [--from KEY] [--to KEY] [--limit N]", options,
-                     "Prints a line 'key TAB value' for each pair, with \\t, \\n, \\\\ and \\xHH escapes.\n", 1, 1, &count, &status))
+                     "Prints a line 'key TAB value' for each pair, with \\t, \\n, \\\\ and \\xHH escapes.\n", 1, 1,
+                     &count, &status))
         return status;
     cli_bytes from = {0}, to = {0};
     status = from_text ? take_key("scan", from_text, s.hex, &from) : 0;
@@ -240,7 +242,8 @@ int cli_scan(int argc, char **argv) {
         s.json = p.json;
         if (s.json)
             putchar('[');
-        int64_t pairs = far_scan(p.session, p.index, from.bytes, from.length, to.bytes, to.length, limit, print_pair, &s);
+        int64_t pairs =
+            far_scan(p.session, p.index, from.bytes, from.length, to.bytes, to.length, limit, print_pair, &s);
         if (s.json)
             puts("\n]");
         status = cli_pool_close(&p, pairs < 0 ? cli_pool_failed() : 0);

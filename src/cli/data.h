@@ -1,5 +1,5 @@
-/* The commands on a pool that outlives the process, inside: opening it (pool.c), keys and values as text (format.c), pairs one by one
- * (data.c), many of them (dump.c, load.c), indexes and clients (manage.c). */
+/* The commands on a pool that outlives the process, inside: opening it (pool.c), keys and values as text (format.c),
+ * pairs one by one (data.c), many of them (dump.c, load.c), indexes and clients (manage.c). */
 #ifndef FAR_CLI_DATA_H
 #define FAR_CLI_DATA_H
 
@@ -32,8 +32,8 @@ int cli_pool_close(cli_pool *p, int status); /* flushes stdout; returns status, 
 int cli_pool_failed(void);                   /* tells far_last_error; CLI_FAILED */
 
 /* Parses; the count of operands must be within min..max. 0; else exit with *status. */
-int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min, int max, int *count,
-                 int *status);
+int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min,
+                 int max, int *count, int *status);
 
 /* ---- Bytes as text ---- */
 
@@ -54,7 +54,8 @@ void cli_json_bytes(FILE *file, const void *bytes, size_t count);    /* each byt
 const char *cli_parse_line(const char *line, size_t length, cli_bytes *key, cli_bytes *value);
 void cli_print_line(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
 
-/* The binary format: u32 klen, u32 vlen (little-endian), key, value. 1: a pair; 0: the end; -1: *wrong says what is wrong. */
+/* The binary format: u32 klen, u32 vlen (little-endian), key, value. 1: a pair; 0: the end; -1: *wrong says what is
+ * wrong. */
 #define CLI_PAIR_MAX (1u << 20) /* more in a key or value cannot be meant */
 int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **wrong);
 void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);

@@ -34,7 +34,8 @@ static int dump(cli_pool *p, dumping *d) {
     cli_progress_end();
     if (pairs < 0)
         return cli_pool_failed();
-    return fflush(d->file) == 0 && !ferror(d->file) ? 0 : cli_failed("the dump could not be written: %s", strerror(errno));
+    return fflush(d->file) == 0 && !ferror(d->file) ? 0
+                                                    : cli_failed("the dump could not be written: %s", strerror(errno));
 }
 
 
@@ -71,11 +72,14 @@ int cli_dump(int argc, char **argv) {
     };
     int count, status;
     if (cli_operands(argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
-                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, value.\n"
-                     "Beside live clients: a key that is there throughout is written once, one that comes or goes at most once.\n",
+                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen "
+                     "(little-endian), key, value.\n"
+                     "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
+                     "most once.\n",
                      1, 2, &count, &status))
         return status;
-    if ((status = cli_parse_format("dump", format, &d.format)) != 0 || (status = cli_pool_open("dump", &p, argv[0])) != 0)
+    if ((status = cli_parse_format("dump", format, &d.format)) != 0 ||
+        (status = cli_pool_open("dump", &p, argv[0])) != 0)
         return status;
     bool to_file = count == 2 && strcmp(argv[1], "-") != 0;
     status = to_file ? dump_to_file(&p, &d, argv[1]) : dump(&p, &d);

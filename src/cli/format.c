@@ -30,7 +30,10 @@ void cli_bytes_free(cli_bytes *bytes) {
 /* ---- Hex ---- */
 
 static int digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 
@@ -192,5 +195,6 @@ int cli_parse_format(const char *command, const char *text, cli_format *format) 
     if (!text || strcmp(text, "lines") == 0)
         return 0;
     *format = CLI_BINARY;
-    return strcmp(text, "binary") == 0 ? 0 : cli_wrong_usage(command, "--format: '%s' is neither lines nor binary", text);
+    return strcmp(text, "binary") == 0 ? 0
+                                       : cli_wrong_usage(command, "--format: '%s' is neither lines nor binary", text);
 }

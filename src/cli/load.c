@@ -1,5 +1,5 @@
-/* farindex load: many pairs into an index. One thread reads; the pairs of a key all go to the same loader, in the order of the input, so
- * that the last one wins. */
+/* farindex load: many pairs into an index. One thread reads; the pairs of a key all go to the same loader, in the order
+ * of the input, so that the last one wins. */
 #include "cli/data.h"
 #include "runtime/op.h"
 
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CHUNK_BYTES (256u << 10)
-#define QUEUE_MAX 4 /* chunks that wait for a loader */
-#define THREADS_MAX 256
+#define CHUNK_BYTES    (256u << 10)
+#define QUEUE_MAX      4 /* chunks that wait for a loader */
+#define THREADS_MAX    256
 #define PROGRESS_EVERY 10000
 
 typedef struct entry { /* before each pair in a chunk */
@@ -33,10 +33,10 @@ typedef struct loader {
     loading *all;
     pthread_t thread;
     far_session *session;
-    chunk *filling;          /* the reader's */
-    chunk *first, *last;     /* ready; under the lock, as the rest */
+    chunk *filling;      /* the reader's */
+    chunk *first, *last; /* ready; under the lock, as the rest */
     unsigned waiting;
-    bool closed;             /* no more will come */
+    bool closed; /* no more will come */
 } loader;
 
 struct loading {
@@ -132,8 +132,12 @@ static void load_chunk(loader *own, flight *f, const chunk *c) {
             land(own, f, 1);
         unsigned number = f->idle[--f->idle_count];
         far_op *op = &f->ops[number];
-        *op = (far_op){.kind = FAR_OP_PUT, .index = own->all->pool->index, .key = key, .key_len = e->key_len,
-                       .value = (void *)(key + e->key_len), .value_len = e->value_len};
+        *op = (far_op){.kind = FAR_OP_PUT,
+                       .index = own->all->pool->index,
+                       .key = key,
+                       .key_len = e->key_len,
+                       .value = (void *)(key + e->key_len),
+                       .value_len = e->value_len};
         f->entries[number] = e;
         if (far_submit(own->session, &op, 1) != 1) {
             refuse(own->all, e->place, far_last_error());
@@ -305,7 +309,8 @@ static int load(loading *l) {
         if (l->bad_place == UINT64_MAX)
             status = cli_failed("%s", l->wrong);
         else if (l->bad_place)
-            status = cli_failed("%s %" PRIu64 ": %s", l->format == CLI_BINARY ? "pair" : "line", l->bad_place, l->wrong);
+            status =
+                cli_failed("%s %" PRIu64 ": %s", l->format == CLI_BINARY ? "pair" : "line", l->bad_place, l->wrong);
         else if (unreadable)
             status = cli_failed("the input cannot be read");
         if (l->pool->json)
@@ -333,8 +338,10 @@ int cli_load(int argc, char **argv) {
     };
     int count, status;
     if (cli_operands(argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N]", options,
-                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, value.\n"
-                     "Each pair is put; of several with one key the last wins. It stops at the first bad line; what came before is loaded.\n",
+                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen "
+                     "(little-endian), key, value.\n"
+                     "Each pair is put; of several with one key the last wins. It stops at the first bad line; what "
+                     "came before is loaded.\n",
                      1, 2, &count, &status))
         return status;
     if ((status = cli_parse_format("load", format, &l.format)) != 0)

@@ -21,7 +21,8 @@ int cli_create(int argc, char **argv) {
     };
     int count, status;
     if (cli_operands(argc, argv, "create NAME KIND [--options \"name=value,..\"]", options,
-                     "A pool that is not there is made when its URI has a size: shm:/dev/shm/p?size=1G\n", 2, 2, &count, &status))
+                     "A pool that is not there is made when its URI has a size: shm:/dev/shm/p?size=1G\n", 2, 2, &count,
+                     &status))
         return status;
     if ((status = cli_pool_open("create", &p, NULL)) != 0)
         return status;
@@ -85,7 +86,8 @@ int cli_list(int argc, char **argv) {
     listing l = {0};
     const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
     int count, status;
-    if (cli_operands(argc, argv, "list", options, "Prints a line 'name TAB kind' for each index.\n", 0, 0, &count, &status))
+    if (cli_operands(argc, argv, "list", options, "Prints a line 'name TAB kind' for each index.\n", 0, 0, &count,
+                     &status))
         return status;
     if ((status = cli_pool_open("list", &p, NULL)) != 0)
         return status;
@@ -124,9 +126,10 @@ static void print_index_json(const far_index *index, const far_usage *usage) {
 
 static void print_index_text(const far_index *index, const far_usage *usage) {
     printf("%s: %s%s%s\n", index->name, index->kind->name, *index->options_text ? ", " : "", index->options_text);
-    printf("  keys             %" PRIu64 "\n  key bytes        %" PRIu64 "\n  value bytes      %" PRIu64 "\n", usage->keys,
-           usage->key_bytes, usage->value_bytes);
-    printf("  pool bytes       %" PRIu64 "\n  of them, index   %" PRIu64 "\n", usage->pool_bytes, usage->pool_index_bytes);
+    printf("  keys             %" PRIu64 "\n  key bytes        %" PRIu64 "\n  value bytes      %" PRIu64 "\n",
+           usage->keys, usage->key_bytes, usage->value_bytes);
+    printf("  pool bytes       %" PRIu64 "\n  of them, index   %" PRIu64 "\n", usage->pool_bytes,
+           usage->pool_index_bytes);
 }
 
 
@@ -168,14 +171,17 @@ static int stat_pool(cli_pool *p) {
     if (err >= 0)
         err = far_index_list(p->session, keep_name, &list);
     if (err >= 0 && p->json)
-        printf("{\"pool\":{\"total\":%" PRIu64 ",\"used\":%" PRIu64 ",\"retired\":%" PRIu64 ",\"free\":%" PRIu64 ",\"leaked\":%" PRIu64
-               ",\"memory_nodes\":%" PRIu64 ",\"sessions\":%" PRIu64 ",\"epoch\":%" PRIu64 "},\n\"indexes\":[",
-               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions, usage.epoch);
+        printf("{\"pool\":{\"total\":%" PRIu64 ",\"used\":%" PRIu64 ",\"retired\":%" PRIu64 ",\"free\":%" PRIu64
+               ",\"leaked\":%" PRIu64 ",\"memory_nodes\":%" PRIu64 ",\"sessions\":%" PRIu64 ",\"epoch\":%" PRIu64
+               "},\n\"indexes\":[",
+               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions,
+               usage.epoch);
     else if (err >= 0)
         printf("pool\n  total            %" PRIu64 "\n  used             %" PRIu64 "\n  retired          %" PRIu64
                "\n  free             %" PRIu64 "\n  leaked           %" PRIu64 "\n  memory nodes     %" PRIu64
                "\n  sessions         %" PRIu64 "\n  epoch            %" PRIu64 "\n",
-               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions, usage.epoch);
+               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions,
+               usage.epoch);
     bool any = false;
     for (size_t i = 0; err >= 0 && i < list.count; i++) {
         if (p->json)
@@ -194,8 +200,8 @@ int cli_stat(int argc, char **argv) {
     cli_pool p = {0};
     const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
     int count, status;
-    if (cli_operands(argc, argv, "stat [NAME]", options, "Sizes are in bytes. Leaks are known after 'farindex check'.\n", 0, 1, &count,
-                     &status))
+    if (cli_operands(argc, argv, "stat [NAME]", options,
+                     "Sizes are in bytes. Leaks are known after 'farindex check'.\n", 0, 1, &count, &status))
         return status;
     if ((status = cli_pool_open("stat", &p, NULL)) != 0)
         return status;
@@ -247,7 +253,8 @@ static int ignore_problem(void *ctx, const char *what) {
 
 /* What is found is told once; the repair goes over all of it again. */
 static int check(cli_pool *p, bool repair, checking *c, uint64_t *leaked, uint64_t *left) {
-    int err = p->index ? far_index_check(p->session, p->index, print_problem, c) : far_pool_check(p->session, 0, print_problem, c);
+    int err = p->index ? far_index_check(p->session, p->index, print_problem, c)
+                       : far_pool_check(p->session, 0, print_problem, c);
     if (err >= 0 && (!p->index || repair))
         err = count_leaked(p, leaked);
     *left = *leaked;
@@ -320,8 +327,8 @@ static int print_client(void *ctx, const far_client_info *client) {
     if (client->own)
         return 0;
     if (l->json) {
-        printf("%s{\"client\":%u,\"handle\":%u,\"process\":%" PRId64 "}", l->count++ ? ",\n " : "\n ", client->id, client->handle,
-               client->process);
+        printf("%s{\"client\":%u,\"handle\":%u,\"process\":%" PRId64 "}", l->count++ ? ",\n " : "\n ", client->id,
+               client->handle, client->process);
     } else {
         printf("%u\t%" PRId64, client->id, client->process);
         print_command_of(client->process);
@@ -352,9 +359,10 @@ int cli_evict(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "evict CLIENT | evict --list", options,
-                     "Ends the process of a client with SIGKILL, for good; the others repair what it left, and go on.\n", 0, 1, &count,
-                     &status))
+    if (cli_operands(
+            argc, argv, "evict CLIENT | evict --list", options,
+            "Ends the process of a client with SIGKILL, for good; the others repair what it left, and go on.\n", 0, 1,
+            &count, &status))
         return status;
     if (list == (count == 1))
         return cli_wrong_usage("evict", "either CLIENT or --list");

@@ -23,7 +23,8 @@ int cli_pool_open(const char *command, cli_pool *p, const char *index) {
     if (!p->uri || !*p->uri)
         return cli_wrong_usage(command, "which pool? give --pool URI, or set FARINDEX_POOL");
     if (ends_with_process(p->uri))
-        return cli_wrong_usage(command, "'%s' would end with this command; a pool that stays is shm:/path?size=SIZE", p->uri);
+        return cli_wrong_usage(command, "'%s' would end with this command; a pool that stays is shm:/path?size=SIZE",
+                               p->uri);
     int err = far_pool_open(p->uri, &options, &p->pool);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());
@@ -53,8 +54,8 @@ int cli_pool_close(cli_pool *p, int status) {
 }
 
 
-int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min, int max, int *count,
-                 int *status) {
+int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min,
+                 int max, int *count, int *status) {
     const char *command = argv[0];
     bool help;
     *status = cli_parse(argc, argv, usage, options, notes, count, &help);

@@ -1,5 +1,5 @@
-/* The fabric `shm`: a file (on /dev/shm, a hugetlbfs mount, a DAX file system or device) that every process of one host maps. Verbs run
- * at the call, as in `local`; fabric/shm.h says how the file looks and how its clients die.
+/* The fabric `shm`: a file (on /dev/shm, a hugetlbfs mount, a DAX file system or device) that every process of one host
+ * maps. Verbs run at the call, as in `local`; fabric/shm.h says how the file looks and how its clients die.
  *
  * shm:/dev/shm/p?size=4G   shm:/dev/shm/p?size=4G&nodes=2   shm:/dev/shm/p */
 #include "fabric/shm.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define NODE_BYTES_MIN (1ull << 20)
-#define MANY_NODES 128 /* their sessions need more room on the first */
+#define MANY_NODES     128 /* their sessions need more room on the first */
 
 
 static void shm_post(far_conn *base, far_batch *batch) {
@@ -25,7 +25,8 @@ static void shm_post(far_conn *base, far_batch *batch) {
         return;
     }
     for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb, &conn->fence_word);
+        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb,
+                      &conn->fence_word);
 }
 
 

@@ -4,10 +4,11 @@
  *            4096      clients: one entry per session id, written by the holder of that id's lock only
  *            2 MiB     memory node 0, then the others, each beginning at a multiple of 2 MiB (a huge page)
  *
- * A session lives as long as the byte LOCKS_AT + id of the file is locked, with a lock of the open file description: the kernel drops
- * it when the last thread of the process has left user mode for good, so none of its verbs can take effect afterwards. A stopped
- * process keeps it. Unlike a POSIX lock it is not lost when the process closes some other descriptor of the file. Two descriptors of a
- * process share one description only by inheritance: O_CLOEXEC takes care of exec, a handler of fork closes the child's copies. */
+ * A session lives as long as the byte LOCKS_AT + id of the file is locked, with a lock of the open file description:
+ * the kernel drops it when the last thread of the process has left user mode for good, so none of its verbs can take
+ * effect afterwards. A stopped process keeps it. Unlike a POSIX lock it is not lost when the process closes some other
+ * descriptor of the file. Two descriptors of a process share one description only by inheritance: O_CLOEXEC takes care
+ * of exec, a handler of fork closes the child's copies. */
 #ifndef FAR_FABRIC_SHM_H
 #define FAR_FABRIC_SHM_H
 
@@ -17,12 +18,12 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define SHM_MAGIC 0x6d68732d72616600ull /* "\0far-shm" */
-#define SHM_VERSION 1u
-#define SHM_PAGE 4096u
+#define SHM_MAGIC     0x6d68732d72616600ull /* "\0far-shm" */
+#define SHM_VERSION   1u
+#define SHM_PAGE      4096u
 #define SHM_HUGE_PAGE (2u << 20)
-#define SHM_IDS 16384u /* far_client ids have 14 bits */
-#define SHM_LOCKS_AT (1ll << 62)   /* byte n: the life of session n; byte 0: formatting a device */
+#define SHM_IDS       16384u      /* far_client ids have 14 bits */
+#define SHM_LOCKS_AT  (1ll << 62) /* byte n: the life of session n; byte 0: formatting a device */
 
 typedef struct shm_header {
     uint64_t magic;
@@ -37,10 +38,11 @@ typedef struct shm_client {
 } shm_client;
 
 #define SHM_CLIENTS_AT SHM_PAGE
-#define SHM_NODES_AT SHM_HUGE_PAGE
+#define SHM_NODES_AT   SHM_HUGE_PAGE
 
 _Static_assert(sizeof(shm_header) <= SHM_PAGE, "the header has one page");
-_Static_assert(SHM_CLIENTS_AT + SHM_IDS * sizeof(shm_client) <= SHM_NODES_AT, "the clients end before the memory nodes");
+_Static_assert(SHM_CLIENTS_AT + SHM_IDS * sizeof(shm_client) <= SHM_NODES_AT,
+               "the clients end before the memory nodes");
 
 
 static inline uint64_t shm_owner_pack(unsigned pid, unsigned generation) {
@@ -75,9 +77,9 @@ typedef struct shm_world {
     size_t mapped;
     shm_client *clients;
     char *memory[FAR_NODES_MAX];
-    int holder; /* the descriptor whose description holds the locks of this process's sessions */
-    int asker;  /* another description, so that those locks are in its way as well */
-    uint64_t started; /* this process */
+    int holder;           /* the descriptor whose description holds the locks of this process's sessions */
+    int asker;            /* another description, so that those locks are in its way as well */
+    uint64_t started;     /* this process */
     pthread_mutex_t lock; /* conns, and who of them holds what */
     shm_conn *conns;
     struct shm_world *next;

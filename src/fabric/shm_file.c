@@ -1,5 +1,5 @@
-/* The fabric `shm`: the file. It is made without a name, whole and with all its room, and then linked to its path: whoever finds it
- * finds it ready, and of two who make one at once one wins and both use that. */
+/* The fabric `shm`: the file. It is made without a name, whole and with all its room, and then linked to its path:
+ * whoever finds it finds it ready, and of two who make one at once one wins and both use that. */
 #define _GNU_SOURCE
 #include "fabric/shm.h"
 #include "farindex.h"
@@ -22,13 +22,14 @@
 #include <xxhash.h>
 
 #define JOIN_TRIES 16 /* while the file comes and goes */
-#define FILE_MODE 0600
+#define FILE_MODE  0600
 
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
 static shm_world *worlds;
 
 
-/* ---- Fork: the child's copies of the descriptors would keep the parent's sessions alive, and its verbs would be another's ---- */
+/* ---- Fork: the child's copies of the descriptors would keep the parent's sessions alive, and its verbs would be
+ * another's ---- */
 
 static void before_fork(void) {
     pthread_mutex_lock(&worlds_lock);
@@ -63,8 +64,8 @@ static void watch_forks(void) {
 
 static int refuse_path(const char *path, const char *doing) {
     int error = errno;
-    int code = error == ENOENT || error == ENOTDIR ? FAR_ERR_NOT_FOUND
-               : error == ENOSPC || error == EDQUOT || error == ENOMEM || error == EFBIG ? FAR_ERR_NO_MEMORY
+    int code = error == ENOENT || error == ENOTDIR                                             ? FAR_ERR_NOT_FOUND
+               : error == ENOSPC || error == EDQUOT || error == ENOMEM || error == EFBIG       ? FAR_ERR_NO_MEMORY
                : error == EISDIR || error == ENAMETOOLONG || error == ELOOP || error == EINVAL ? FAR_ERR_INVALID
                                                                                                : FAR_ERR_UNREACHABLE;
     return far_fail(code, "shm:%s: %s: %s", path, doing, strerror(error));
@@ -155,15 +156,15 @@ static int check_header(const shm_header *header, const char *path, uint64_t byt
     if (header->magic != SHM_MAGIC)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool", path);
     if (header->version != SHM_VERSION)
-        return far_fail(FAR_ERR_CORRUPT, "shm:%s: the file has format version %u, this library knows version %u", path, header->version,
-                        SHM_VERSION);
-    if (header->check != check_of(header) || header->nodes < 1 || header->nodes > FAR_NODES_MAX || header->node_bytes == 0 ||
-        header->node_bytes > FAR_NODE_BYTES_MAX || header->node_bytes % SHM_PAGE != 0 ||
+        return far_fail(FAR_ERR_CORRUPT, "shm:%s: the file has format version %u, this library knows version %u", path,
+                        header->version, SHM_VERSION);
+    if (header->check != check_of(header) || header->nodes < 1 || header->nodes > FAR_NODES_MAX ||
+        header->node_bytes == 0 || header->node_bytes > FAR_NODE_BYTES_MAX || header->node_bytes % SHM_PAGE != 0 ||
         header->file_bytes != bytes_for(header->node_bytes, header->nodes))
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: the header of the file is damaged", path);
     if (bytes < header->file_bytes)
-        return far_fail(FAR_ERR_CORRUPT, "shm:%s: the file was cut: it has %llu of its %llu bytes", path, (unsigned long long)bytes,
-                        (unsigned long long)header->file_bytes);
+        return far_fail(FAR_ERR_CORRUPT, "shm:%s: the file was cut: it has %llu of its %llu bytes", path,
+                        (unsigned long long)bytes, (unsigned long long)header->file_bytes);
     return 0;
 }
 
@@ -171,10 +172,13 @@ static int check_header(const shm_header *header, const char *path, uint64_t byt
 static int check_shape(const shm_shape *shape, unsigned nodes, uint64_t node_bytes) {
     char there[FAR_SIZE_TEXT];
     if (shape->node_bytes && shape->node_bytes != node_bytes)
-        return far_fail(FAR_ERR_INVALID, "uri: shm:%s: the pool is there, with memory nodes of %s (%llu bytes), not %llu", shape->path,
-                        far_format_size(node_bytes, there), (unsigned long long)node_bytes, (unsigned long long)shape->node_bytes);
+        return far_fail(FAR_ERR_INVALID,
+                        "uri: shm:%s: the pool is there, with memory nodes of %s (%llu bytes), not %llu", shape->path,
+                        far_format_size(node_bytes, there), (unsigned long long)node_bytes,
+                        (unsigned long long)shape->node_bytes);
     if (shape->nodes && shape->nodes != nodes)
-        return far_fail(FAR_ERR_INVALID, "uri: shm:%s: the pool is there, with %u memory nodes, not %u", shape->path, nodes, shape->nodes);
+        return far_fail(FAR_ERR_INVALID, "uri: shm:%s: the pool is there, with %u memory nodes, not %u", shape->path,
+                        nodes, shape->nodes);
     return 0;
 }
 
@@ -195,17 +199,18 @@ static bool has_huge_pages(int file) {
 }
 
 
-/* Takes all the room at once: a verb that finds none would end its process. Huge pages come when they are touched through a mapping,
- * so that is done first where they may be had. */
+/* Takes all the room at once: a verb that finds none would end its process. Huge pages come when they are touched
+ * through a mapping, so that is done first where they may be had. */
 static int take_room(int file, const char *path, uint64_t bytes) {
     struct rlimit limit;
     struct statvfs fs;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: needs %llu bytes, and this process may write %llu to a file (ulimit -f)", path,
+        return far_fail(FAR_ERR_NO_MEMORY,
+                        "shm:%s: needs %llu bytes, and this process may write %llu to a file (ulimit -f)", path,
                         (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
     if (fstatvfs(file, &fs) == 0 && fs.f_blocks && fs.f_bavail * (uint64_t)fs.f_frsize < bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: needs %llu bytes, its file system has %llu left", path, (unsigned long long)bytes,
-                        (unsigned long long)fs.f_bavail * fs.f_frsize);
+        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: needs %llu bytes, its file system has %llu left", path,
+                        (unsigned long long)bytes, (unsigned long long)fs.f_bavail * fs.f_frsize);
     if (ftruncate(file, (off_t)bytes) < 0)
         return refuse_path(path, "no room");
     void *mapped = map_file(file, bytes, has_own_pages(file));
@@ -290,8 +295,8 @@ static int format_device(int file, const shm_shape *shape, char *base, uint64_t 
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHM_LOCKS_AT, .l_len = 1};
     uint64_t needed = bytes_for(shape->node_bytes, shape->nodes ? shape->nodes : 1);
     if (needed > bytes)
-        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: needs %llu bytes, the device has %llu", shape->path, (unsigned long long)needed,
-                        (unsigned long long)bytes);
+        return far_fail(FAR_ERR_NO_MEMORY, "shm:%s: needs %llu bytes, the device has %llu", shape->path,
+                        (unsigned long long)needed, (unsigned long long)bytes);
     if (fcntl(file, F_OFD_SETLKW, &lock) < 0)
         return refuse_path(shape->path, "cannot be locked");
     const shm_header *header = (const shm_header *)base;
@@ -322,7 +327,8 @@ static void free_world(shm_world *world) {
 static int map_world(shm_world *world, const shm_shape *shape, const struct stat *status) {
     uint64_t bytes = bytes_of(status);
     if (bytes < SHM_NODES_AT)
-        return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool: it has %llu bytes", shape->path, (unsigned long long)bytes);
+        return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool: it has %llu bytes", shape->path,
+                        (unsigned long long)bytes);
     /* Not through the holder: a mapping keeps the description that it was made with, in a forked child too. */
     char *base = map_file(world->asker, bytes, is_device(status) || has_own_pages(world->asker));
     if (base == MAP_FAILED)
@@ -383,7 +389,8 @@ static int attach(const shm_shape *shape, shm_world **joined) {
     struct stat status;
     int file = open(shape->path, O_RDWR | O_CLOEXEC), err = 0;
     if (file < 0)
-        return refuse_path(shape->path, errno == ENOENT ? "there is no pool, and no size= to create it" : "cannot be opened");
+        return refuse_path(shape->path,
+                           errno == ENOENT ? "there is no pool, and no size= to create it" : "cannot be opened");
     if (fstat(file, &status) < 0)
         err = refuse_path(shape->path, "cannot be looked at");
     else if (!S_ISREG(status.st_mode) && !is_device(&status))

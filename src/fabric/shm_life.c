@@ -62,7 +62,8 @@ void shm_let_go(shm_conn *conn) {
 }
 
 
-/* Sessions of one process lock through one description, so they are not in each other's way: those are looked through. */
+/* Sessions of one process lock through one description, so they are not in each other's way: those are looked through.
+ */
 static bool is_held_here(const shm_world *world, unsigned id) {
     for (const shm_conn *conn = world->conns; conn; conn = conn->next)
         if (conn->id == id)
@@ -81,7 +82,8 @@ static int claim_id(shm_world *world, shm_conn *conn, unsigned id, unsigned gene
                    : far_fail(FAR_ERR_UNREACHABLE, "session %u cannot be locked: %s", id, strerror(errno));
     conn->id = id;
     atomic_store_explicit(&world->clients[id].started, world->started, memory_order_relaxed);
-    atomic_store_explicit(&world->clients[id].owner, shm_owner_pack((unsigned)getpid(), generation), memory_order_seq_cst);
+    atomic_store_explicit(&world->clients[id].owner, shm_owner_pack((unsigned)getpid(), generation),
+                          memory_order_seq_cst);
     return 0;
 }
 
@@ -104,8 +106,8 @@ int shm_claim(far_conn *base, unsigned id, unsigned generation) {
 }
 
 
-/* The pair was claimed before it was written into the registry, where the asker has it from: if another generation has the lock by now,
- * this one is over. */
+/* The pair was claimed before it was written into the registry, where the asker has it from: if another generation has
+ * the lock by now, this one is over. */
 int shm_is_dead(far_conn *asker, unsigned id, unsigned generation) {
     shm_world *world = world_of(asker);
     if (id == 0 || id >= SHM_IDS)
@@ -113,7 +115,8 @@ int shm_is_dead(far_conn *asker, unsigned id, unsigned generation) {
     int locked = is_locked(world->asker, id);
     if (locked <= 0)
         return locked < 0 ? locked : 1;
-    return shm_owner_generation(atomic_load_explicit(&world->clients[id].owner, memory_order_seq_cst)) != (generation & 0xffff);
+    return shm_owner_generation(atomic_load_explicit(&world->clients[id].owner, memory_order_seq_cst)) !=
+           (generation & 0xffff);
 }
 
 
@@ -158,12 +161,14 @@ int shm_evict(far_conn *asker, unsigned id, unsigned generation) {
             close(descriptor);
         if (shm_is_dead(asker, id, generation) == 1)
             return 0;
-        return far_fail(FAR_ERR_UNREACHABLE, "session %u lives in process %lld, which is not seen from here", id, (long long)pid);
+        return far_fail(FAR_ERR_UNREACHABLE, "session %u lives in process %lld, which is not seen from here", id,
+                        (long long)pid);
     }
     int sent = (int)syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, NULL, 0);
     int error = errno;
     close(descriptor);
     if (sent < 0 && error != ESRCH)
-        return far_fail(FAR_ERR_UNREACHABLE, "process %lld of session %u cannot be killed: %s", (long long)pid, id, strerror(error));
+        return far_fail(FAR_ERR_UNREACHABLE, "process %lld of session %u cannot be killed: %s", (long long)pid, id,
+                        strerror(error));
     return wait_for_death(asker, id, generation);
 }

@@ -1,6 +1,7 @@
-/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, never memcpy. Loads
- * and read-modify-writes are seq_cst, stores release in rising order, and a full fence stands after every WRITE, because a store buffer
- * would let a later READ overtake it and hide a finished WRITE. Words are lock-free, so all this holds between processes too. */
+/* Verbs on memory that this process has mapped, for the fabrics `local` and `shm`: word by word with C11 atomics, never
+ * memcpy. Loads and read-modify-writes are seq_cst, stores release in rising order, and a full fence stands after every
+ * WRITE, because a store buffer would let a later READ overtake it and hide a finished WRITE. Words are lock-free, so
+ * all this holds between processes too. */
 #ifndef FAR_FABRIC_WORDS_H
 #define FAR_FABRIC_WORDS_H
 
@@ -12,7 +13,8 @@
 
 #define FAR_LINE_WORDS 8
 
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(_Atomic uint64_t) == 8, "atomics of one word work between processes");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(_Atomic uint64_t) == 8,
+               "atomics of one word work between processes");
 
 typedef uint64_t far_word_pair __attribute__((vector_size(16)));
 
@@ -42,7 +44,8 @@ static inline void far_words_load_pair(const _Atomic uint64_t *from, char *to) {
 }
 
 
-/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next READ. */
+/* By lines and with few stores: those that wait for a cache miss block all later ones, and so the overlap with the next
+ * READ. */
 static inline void far_words_read(const _Atomic uint64_t *from, char *to, size_t words) {
     const _Atomic uint64_t *end = from + words;
     for (; end - from >= FAR_LINE_WORDS; from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS)

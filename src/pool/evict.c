@@ -36,9 +36,11 @@ static int call_roll(far_task *t, void *ctx, unsigned id, const far_client *clie
         r->items = items;
         r->room = room;
     }
-    r->items[r->count++] = (far_client_info){
-        .id = id, .generation = generation, .handle = handle, .process = process_of(t, id, generation),
-        .own = handle == far_task_pool(t)->own->id};
+    r->items[r->count++] = (far_client_info){.id = id,
+                                             .generation = generation,
+                                             .handle = handle,
+                                             .process = process_of(t, id, generation),
+                                             .own = handle == far_task_pool(t)->own->id};
     return 0;
 }
 
@@ -88,7 +90,8 @@ static int run_evict(far_task *t, void *arg) {
     if (!found)
         return far_fail(FAR_ERR_NOT_FOUND, "no live client has the number %u", r->evicted);
     if (!ops->evict)
-        return far_fail(FAR_ERR_UNSUPPORTED, "%s: clients of this fabric cannot be ended from here", far_task_fabric(t)->uri);
+        return far_fail(FAR_ERR_UNSUPPORTED, "%s: clients of this fabric cannot be ended from here",
+                        far_task_fabric(t)->uri);
     err = ops->evict(t->session->conn, found->id, found->generation);
     for (size_t i = 0; err >= 0 && i < r->count; i++)
         if (r->items[i].process == found->process)

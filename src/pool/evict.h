@@ -14,11 +14,12 @@ typedef struct far_client_info {
     bool own;        /* of the handle that asks */
 } far_client_info;
 
-/* Every live session, by id; those found dead are marked so and left out. Returns how many it was called for, or an error. */
+/* Every live session, by id; those found dead are marked so and left out. Returns how many it was called for, or an
+ * error. */
 int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_info *client), void *ctx);
 
-/* Ends the process of a live session, and with it all its sessions; they are dead in the registry when this returns. What they left is
- * repaired by the others, or by the next one who opens the pool. *killed: what was ended.
+/* Ends the process of a live session, and with it all its sessions; they are dead in the registry when this returns.
+ * What they left is repaired by the others, or by the next one who opens the pool. *killed: what was ended.
  *
  * FAR_ERR_NOT_FOUND    no live session has that id
  * FAR_ERR_UNSUPPORTED  clients of this fabric cannot be ended

@@ -43,7 +43,8 @@ static void assert_row(const json *row, const char *index, const char *workload,
     assert_true(json_field(row, "processes")->number == 3);
     assert_true(json_field(row, "errors")->number == 0);
     assert_true(json_field(row, "mops")->number > 0);
-    assert_true(json_field(row, "p50_us")->number > 0 && json_field(row, "p50_us")->number <= json_field(row, "p99_us")->number);
+    assert_true(json_field(row, "p50_us")->number > 0 &&
+                json_field(row, "p50_us")->number <= json_field(row, "p99_us")->number);
 }
 
 
@@ -52,7 +53,8 @@ static void every_process_does_its_share(void **state) {
     static const char *const workloads[] = {"load", "c", "writes", "a"};
     char arguments[512], out[8192];
     snprintf(arguments, sizeof(arguments),
-             "--pool 'shm:%s?size=64M' --processes 3 --index toy --records 2000 --ops 4000 --value-size 64 --json -", path);
+             "--pool 'shm:%s?size=64M' --processes 3 --index toy --records 2000 --ops 4000 --value-size 64 --json -",
+             path);
     assert_int_equal(run(arguments, out, sizeof(out)), 0);
     json *rows = json_read(out);
     assert_non_null(rows);
@@ -61,8 +63,8 @@ static void every_process_does_its_share(void **state) {
         assert_row(json_item(rows, i), "toy", workloads[i], i == 0 ? 2000 : 4000);
     json_free(rows);
     char command[512];
-    snprintf(command, sizeof(command), "test -z \"$(%s list --pool shm:%s)\" && %s check --pool shm:%s >/dev/null", FARINDEX_COMMAND, path,
-             FARINDEX_COMMAND, path);
+    snprintf(command, sizeof(command), "test -z \"$(%s list --pool shm:%s)\" && %s check --pool shm:%s >/dev/null",
+             FARINDEX_COMMAND, path, FARINDEX_COMMAND, path);
     assert_int_equal(system(command), 0); /* the index is gone, and the pool is sound */
 }
 
@@ -72,7 +74,9 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
     (void)state;
     char arguments[512], out[16384];
     snprintf(arguments, sizeof(arguments),
-             "--pool 'shm:%s?size=64M' --processes 3 --against lmdb --index toy --records 2000 --ops 4000 --value-size 64 --json -", path);
+             "--pool 'shm:%s?size=64M' --processes 3 --against lmdb --index toy --records 2000 --ops 4000 --value-size "
+             "64 --json -",
+             path);
     int status = run(arguments, out, sizeof(out));
     if (status != 0) {
         assert_non_null(strstr(out, "no LMDB"));
@@ -83,7 +87,8 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
     assert_int_equal(rows->count, 8);
     assert_row(json_item(rows, 1), "lmdb", "c", 4000);
     for (size_t i = 0; i < 4; i++) {
-        double mine = json_field(json_item(rows, i + 4), "mops")->number, its = json_field(json_item(rows, i), "mops")->number;
+        double mine = json_field(json_item(rows, i + 4), "mops")->number,
+               its = json_field(json_item(rows, i), "mops")->number;
         double ratio = json_field(json_item(rows, i + 4), "lmdb_ratio")->number;
         assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
     }
@@ -106,7 +111,8 @@ static void what_makes_no_sense_is_refused(void **state) {
         assert_non_null(strstr(out, wrong[i][1]));
     }
     char out[4096], arguments[256];
-    snprintf(arguments, sizeof(arguments), "--processes 2 --index toy --records 200000 --value-size 1000 --pool 'shm:%s?size=8M'", path);
+    snprintf(arguments, sizeof(arguments),
+             "--processes 2 --index toy --records 200000 --value-size 1000 --pool 'shm:%s?size=8M'", path);
     assert_int_equal(run(arguments, out, sizeof(out)), 1); /* the pool is too small: an error, and no process hangs */
     assert_true(access("/dev/shm/x", F_OK) != 0);
 }

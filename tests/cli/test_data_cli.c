@@ -1,4 +1,5 @@
-/* The data and management commands as users meet them: the built command on a shm pool, its output and its exit status. */
+/* The data and management commands as users meet them: the built command on a shm pool, its output and its exit status.
+ */
 #include "conform.h"
 #include "crew.h"
 #include "json.h"
@@ -54,7 +55,8 @@ static outcome run(const char *format, ...) {
     va_start(args, format);
     vsnprintf(words, sizeof(words), format, args);
     va_end(args);
-    snprintf(line, sizeof(line), "cd %s; farindex() { %s \"$@\"; }; { %s ; } >out 2>err", folder, FARINDEX_COMMAND, words);
+    snprintf(line, sizeof(line), "cd %s; farindex() { %s \"$@\"; }; { %s ; } >out 2>err", folder, FARINDEX_COMMAND,
+             words);
     int status = system(line);
     assert_true(WIFEXITED(status));
     outcome o = {.status = WEXITSTATUS(status)};
@@ -74,7 +76,8 @@ static void done(outcome *o) {
 
 static void check_run(const char *words, int status, const char *out, const char *err, int line) {
     outcome o = run("%s", words);
-    bool fine = o.status == status && (!out || strcmp(o.out, out) == 0) && (err ? strstr(o.err, err) != NULL : *o.err == 0);
+    bool fine =
+        o.status == status && (!out || strcmp(o.out, out) == 0) && (err ? strstr(o.err, err) != NULL : *o.err == 0);
     if (status != 0 && (!*o.err || strchr(o.err, '\n') != o.err + strlen(o.err) - 1))
         fine = fine && status == 1 && !err; /* a failure is one line on stderr */
     if (!fine) {
@@ -84,8 +87,8 @@ static void check_run(const char *words, int status, const char *out, const char
     done(&o);
 }
 
-#define works(words, out)             check_run(words, 0, out, NULL, __LINE__)
-#define fails(words, status, word)    check_run(words, status, NULL, word, __LINE__)
+#define works(words, out)          check_run(words, 0, out, NULL, __LINE__)
+#define fails(words, status, word) check_run(words, status, NULL, word, __LINE__)
 
 
 static int name_pool(void **state) {
@@ -141,7 +144,8 @@ static void pairs_are_put_got_deleted_and_scanned(void **state) {
     works("printf 'a\\nb' | farindex put i stdin - && farindex get i stdin", "a\nb\n");
     works("echo 0102 | farindex put i --hex aa - && farindex get i --hex aa", "0102\n");
     works("farindex put i empty '' && farindex get i empty", "\n");
-    works("farindex scan i", "\\x00\xff\\t\t\\n\\x00\n-k\t-v\napple\tblue\nempty\t\npear\tyellow\nstdin\ta\\nb\n\xaa\t\\x01\\x02\n");
+    works("farindex scan i",
+          "\\x00\xff\\t\t\\n\\x00\n-k\t-v\napple\tblue\nempty\t\npear\tyellow\nstdin\ta\\nb\n\xaa\t\\x01\\x02\n");
     works("farindex scan i --from apple --to pear", "apple\tblue\nempty\t\n");
     works("farindex scan i --from b --limit 1 --hex --from 62", "656d707479\t\n");
     works("farindex scan i --from apple --limit 1 --json", "[\n {\"key\":\"apple\",\"value\":\"blue\"}\n]\n");
@@ -156,15 +160,22 @@ static void wrong_usage_is_told_in_one_line(void **state) {
     (void)state;
     works("farindex create i toy", "");
     static const char *const wrong[][2] = {
-        {"farindex put i k", "missing"},         {"farindex put i k v w", "unexpected 'w'"},
-        {"farindex get i", "missing"},           {"farindex get i '' ", "empty"},
-        {"farindex put i --hex 0 00", "even"},   {"farindex put i --hex 0g 00", "digits"},
+        {"farindex put i k", "missing"},
+        {"farindex put i k v w", "unexpected 'w'"},
+        {"farindex get i", "missing"},
+        {"farindex get i '' ", "empty"},
+        {"farindex put i --hex 0 00", "even"},
+        {"farindex put i --hex 0g 00", "digits"},
         {"farindex put i a b --insert --update", "exclude"},
-        {"farindex scan", "missing"},            {"farindex scan i --limit x", "limit"},
-        {"farindex dump i --format xml", "xml"}, {"farindex load i --threads 0", "threads"},
+        {"farindex scan", "missing"},
+        {"farindex scan i --limit x", "limit"},
+        {"farindex dump i --format xml", "xml"},
+        {"farindex load i --threads 0", "threads"},
         {"farindex load i --depth 1000", "depth"},
-        {"farindex evict", "either"},            {"farindex evict x", "'x'"},
-        {"farindex list extra", "unexpected"},   {"farindex list --colour", "--colour"},
+        {"farindex evict", "either"},
+        {"farindex evict x", "'x'"},
+        {"farindex list extra", "unexpected"},
+        {"farindex list --colour", "--colour"},
         {"farindex list --pool local:64M", "would end"},
         {"farindex list --pool nowhere:64M", "nowhere"},
         {"farindex list --pool shm:relative", "absolute"},
@@ -175,7 +186,7 @@ static void wrong_usage_is_told_in_one_line(void **state) {
     fails("farindex get nosuch k", 1, "no index 'nosuch'");
     fails("farindex list --pool shm:/dev/shm/farindex-no-such-pool", 1, "no pool");
     fails("farindex load i nosuchfile", 1, "nosuchfile");
-    static const char *const commands[] = {"create", "drop", "list", "put", "get",  "del",
+    static const char *const commands[] = {"create", "drop", "list", "put",  "get",   "del",
                                            "scan",   "load", "dump", "stat", "check", "evict"};
     for (size_t i = 0; i < COUNT_OF(commands); i++) {
         outcome o = run("farindex %s --help", commands[i]);
@@ -198,8 +209,9 @@ static size_t make_pairs(uint8_t *to, unsigned count, uint64_t seed) {
         uint32_t unique = __builtin_bswap32(i);
         memcpy(to + used, &unique, 4);
         for (uint32_t k = 4; k < lengths[0] + lengths[1]; k++)
-            to[used + k] = (uint8_t)(far_random_chance(&random, 1, 3) ? (uint8_t)"\t\n\\x\0\r"[far_random_below(&random, 6)]
-                                                                              : (uint8_t)far_random_next(&random));
+            to[used + k] =
+                (uint8_t)(far_random_chance(&random, 1, 3) ? (uint8_t) "\t\n\\x\0\r"[far_random_below(&random, 6)]
+                                                           : (uint8_t)far_random_next(&random));
         used += lengths[0] + lengths[1];
     }
     return used;
@@ -227,12 +239,14 @@ static void any_bytes_survive_load_and_dump(void **state) {
     works("farindex dump a again --format binary", "dump: 1000 pairs\n");
     assert_same_files("pairs", "again"); /* their keys are in order */
     works("farindex dump a lines && test $(wc -l <lines) = 1000", "dump: 1000 pairs\n");
-    works("farindex load b lines --threads 3 --depth 50 --json", "{\"pairs\":1000}\n"); /* into an index of another make */
+    works("farindex load b lines --threads 3 --depth 50 --json",
+          "{\"pairs\":1000}\n"); /* into an index of another make */
     works("farindex dump b --format binary - >over && farindex dump a >lines2", "");
     assert_same_files("pairs", "over");
     assert_same_files("lines", "lines2");
     works("farindex check", "check: 0 problems, 0 leaked bytes\n");
-    works("farindex load b <lines && farindex dump b --format binary over", "load: 1000 pairs\ndump: 1000 pairs\n"); /* again: the same */
+    works("farindex load b <lines && farindex dump b --format binary over",
+          "load: 1000 pairs\ndump: 1000 pairs\n"); /* again: the same */
     assert_same_files("pairs", "over");
 }
 
@@ -248,8 +262,10 @@ static void an_index_changes_its_kind_by_dump_and_load(void **state) {
     free(bytes);
     const char *last = NULL;
     for (size_t i = 0; i < count; i++) {
-        outcome o = last ? run("farindex create %s %s && farindex dump %s | farindex load %s", kinds[i], kinds[i], last, kinds[i])
-                         : run("farindex create %s %s && farindex load %s pairs --format binary", kinds[i], kinds[i], kinds[i]);
+        outcome o =
+            last ? run("farindex create %s %s && farindex dump %s | farindex load %s", kinds[i], kinds[i], last,
+                       kinds[i])
+                 : run("farindex create %s %s && farindex load %s pairs --format binary", kinds[i], kinds[i], kinds[i]);
         if (o.status != 0 || strcmp(o.out, "load: 300 pairs\n") != 0)
             fail_msg("%s: %d: %s%s", kinds[i], o.status, o.out, o.err);
         done(&o);
@@ -279,15 +295,17 @@ static void of_pairs_with_one_key_the_last_wins(void **state) {
 static void a_bad_line_stops_the_load_and_what_came_before_stays(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {"no tab", "no TAB"}, {"", "no TAB"},           {"a\tb\tc", "second TAB"}, {"\tvalue", "empty"},
-        {"a\\q\tb", "escape"}, {"a\tb\\", "escape"},    {"a\tb\\x0", "escape"},    {"a\tb\\xg0", "escape"},
+        {"no tab", "no TAB"},  {"", "no TAB"},       {"a\tb\tc", "second TAB"}, {"\tvalue", "empty"},
+        {"a\\q\tb", "escape"}, {"a\tb\\", "escape"}, {"a\tb\\x0", "escape"},    {"a\tb\\xg0", "escape"},
     };
     works("farindex create i toy --options slots=64", "");
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         char lines[256];
         int length = snprintf(lines, sizeof(lines), "one%zu\t1\ntwo%zu\t2\n%s\nthree%zu\t3\n", i, i, bad[i][0], i);
         write_file("lines", lines, (size_t)length);
-        outcome o = run("farindex load i lines --threads 2; status=$?; farindex get i one%zu; farindex get i two%zu; exit $status", i, i);
+        outcome o = run(
+            "farindex load i lines --threads 2; status=$?; farindex get i one%zu; farindex get i two%zu; exit $status",
+            i, i);
         assert_int_equal(o.status, 1);
         assert_string_equal(o.out, "load: 2 pairs\n1\n2\n");
         if (!strstr(o.err, "line 3: ") || !strstr(o.err, bad[i][1]))
@@ -323,14 +341,17 @@ static double field(const json *object, const char *name) {
 
 static void stat_adds_up(void **state) {
     (void)state;
-    works("farindex create i toy --options slots=64 && farindex put i key value && farindex put i k2 v2 && farindex create j toy", "");
+    works("farindex create i toy --options slots=64 && farindex put i key value && farindex put i k2 v2 && farindex "
+          "create j toy",
+          "");
     outcome o = run("farindex stat --json");
     assert_int_equal(o.status, 0);
     json *all = json_read(o.out);
     assert_non_null(all);
     const json *pool = json_field(all, "pool"), *first = json_item(json_field(all, "indexes"), 0);
     assert_true(field(pool, "total") == 64 << 20);
-    assert_true(field(pool, "used") + field(pool, "retired") + field(pool, "free") + field(pool, "leaked") == field(pool, "total"));
+    assert_true(field(pool, "used") + field(pool, "retired") + field(pool, "free") + field(pool, "leaked") ==
+                field(pool, "total"));
     assert_true(field(pool, "memory_nodes") == 1 && field(pool, "sessions") == 2 && field(pool, "epoch") > 0);
     assert_int_equal(json_field(all, "indexes")->count, 2);
     assert_string_equal(json_field(first, "name")->text, "i");
@@ -369,7 +390,8 @@ static void check_finds_leaks_of_the_dead_and_repairs_them(void **state) {
     }
     outcome o = run("farindex check --repair");
     unsigned long long problems = 1, leaked = 0, repaired = 0;
-    assert_int_equal(sscanf(o.out, "check: %llu problems, %llu leaked bytes, %llu repaired\n", &problems, &leaked, &repaired), 3);
+    assert_int_equal(
+        sscanf(o.out, "check: %llu problems, %llu leaked bytes, %llu repaired\n", &problems, &leaked, &repaired), 3);
     assert_int_equal(o.status, 0);
     assert_int_equal(problems, 0);
     assert_int_equal(leaked, repaired);
@@ -426,7 +448,8 @@ static void a_dump_beside_writers_is_a_sound_scan(void **state) {
     c.no_scans = true; /* which know the crew's keys only */
     crew_start(&c, 0);
     for (unsigned i = 0; i < 20; i++) {
-        works("farindex dump hot >lines; cut -f1 lines >keys; sort -u keys | cmp - keys; grep ^zz lines", "zz1\ta\nzz2\tb\nzz3\tc\n");
+        works("farindex dump hot >lines; cut -f1 lines >keys; sort -u keys | cmp - keys; grep ^zz lines",
+              "zz1\ta\nzz2\tb\nzz3\tc\n");
     }
     crew_finish(&c);
     crew_down(&c);

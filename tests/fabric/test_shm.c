@@ -57,7 +57,8 @@ static int use_pool(const char *where, const char *name, bool create) {
     if (err == 0)
         err = far_session_open(pool, &session);
     if (err == 0)
-        err = create ? far_index_create(session, name, "toy", "slots=16", &index) : far_index_open(session, name, &index);
+        err =
+            create ? far_index_create(session, name, "toy", "slots=16", &index) : far_index_open(session, name, &index);
     if (err == 0 && create)
         err = far_put(session, index, "k", 1, "v", 1);
     if (err == 0)
@@ -324,7 +325,7 @@ typedef struct partner {
 
 typedef enum { PLAIN, CLOSES_ANOTHER, FORKS, FORKS_AND_EXECS, LOSES_ITSELF } behaviour_of_partner;
 
-#define PARTNER_ID 5
+#define PARTNER_ID         5
 #define PARTNER_GENERATION 70
 
 

@@ -1,6 +1,7 @@
-/* Four processes work on the same hot keys of one pool; again and again one of them is killed, and replaced by another. All that the
- * survivors saw must be linearizable, with the operations that a death cut done or not; nobody waits long; the structure is sound
- * afterwards, and nothing is lost. For every kind. FARINDEX_KILLS says how many; FARINDEX_SEED which random choices. */
+/* Four processes work on the same hot keys of one pool; again and again one of them is killed, and replaced by another.
+ * All that the survivors saw must be linearizable, with the operations that a death cut done or not; nobody waits long;
+ * the structure is sound afterwards, and nothing is lost. For every kind. FARINDEX_KILLS says how many; FARINDEX_SEED
+ * which random choices. */
 #include "conform.h"
 #include "crew.h"
 #include "runtime/random.h"
@@ -9,11 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PROCESSES 4
-#define RECORDS 1500000
+#define PROCESSES    4
+#define RECORDS      1500000
 #define PAUSE_MIN_NS 2000000
-#define PAUSE_NS 16000000 /* at most so much more */
-#define WAIT_MAX_NS ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 1000000000ll)
+#define PAUSE_NS     16000000 /* at most so much more */
+#define WAIT_MAX_NS  ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 1000000000ll)
 
 
 static unsigned number_from(const char *variable, unsigned otherwise) {
@@ -63,10 +64,10 @@ static void work_survives_kills(const char *uri, const char *kind, const char *o
     int64_t longest;
     uint64_t cut;
     far_history *history = crew_history(&c, &longest, &cut);
-    print_message("%s: %u kills, %zu operations, %llu of them cut, the longest took %.1f ms\n", kind, kills, far_history_count(history),
-                  (unsigned long long)cut, (double)longest / 1e6);
-    assert_int_equal(wasted, 0);     /* the book was never full */
-    assert_true(cut > kills / 4);    /* deaths came in the middle of work */
+    print_message("%s: %u kills, %zu operations, %llu of them cut, the longest took %.1f ms\n", kind, kills,
+                  far_history_count(history), (unsigned long long)cut, (double)longest / 1e6);
+    assert_int_equal(wasted, 0);  /* the book was never full */
+    assert_true(cut > kills / 4); /* deaths came in the middle of work */
     assert_true(longest < WAIT_MAX_NS);
     crew_verify(&c, history);
     far_history_free(history);
@@ -99,6 +100,7 @@ int main(int argc, char **argv) {
     struct CMUnitTest tests[CONFORM_KINDS];
     for (size_t i = 0; i < count; i++)
         if (argc < 2 || strcmp(argv[1], kinds[i]) == 0)
-            tests[chosen++] = (struct CMUnitTest){kinds[i], work_of_a_kind_survives_kills, NULL, remove_pool, (void *)kinds[i]};
+            tests[chosen++] =
+                (struct CMUnitTest){kinds[i], work_of_a_kind_survives_kills, NULL, remove_pool, (void *)kinds[i]};
     return _cmocka_run_group_tests("kill", tests, chosen, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A process that is stopped is not dead: nothing is taken from it, and who needs nothing that it holds goes on. To evict it is to end it
- * for good; then the others go on. FARINDEX_STOP_MS says how long it is stopped. */
+/* A process that is stopped is not dead: nothing is taken from it, and who needs nothing that it holds goes on. To
+ * evict it is to end it for good; then the others go on. FARINDEX_STOP_MS says how long it is stopped. */
 #include "conform.h"
 #include "crew.h"
 #include "index/toy/toy.h"

@@ -65,8 +65,8 @@ static size_t value_size(uint64_t version) {
 
 static void complain(worker *w, const char *what, int result) {
     int none = 0;
-    if (atomic_compare_exchange_strong_explicit(&w->crew->book->broken, &none, result ? result : 1, memory_order_relaxed,
-                                                memory_order_relaxed))
+    if (atomic_compare_exchange_strong_explicit(&w->crew->book->broken, &none, result ? result : 1,
+                                                memory_order_relaxed, memory_order_relaxed))
         snprintf(w->crew->book->words, sizeof(w->crew->book->words), "client %u: %s: %d: %s", w->client, what, result,
                  result < 0 ? far_last_error() : "");
 }
@@ -170,7 +170,8 @@ static void run_now(worker *w, far_op *op) {
         op->result = far_delete(w->session, op->index, op->key, op->key_len);
         break;
     case FAR_OP_SCAN:
-        op->result = (int)far_scan(w->session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each, op->each_ctx);
+        op->result = (int)far_scan(w->session, op->index, op->key, op->key_len, op->to, op->to_len, op->limit, op->each,
+                                   op->each_ctx);
         break;
     }
 }
@@ -180,14 +181,16 @@ static void run_now(worker *w, far_op *op) {
 
 static bool goes_on(const worker *w) {
     const crew_book *book = w->crew->book;
-    return !atomic_load_explicit(&book->stop, memory_order_relaxed) && !atomic_load_explicit(&book->broken, memory_order_relaxed);
+    return !atomic_load_explicit(&book->stop, memory_order_relaxed) &&
+           !atomic_load_explicit(&book->broken, memory_order_relaxed);
 }
 
 
 /* Now and then, so that the book is not full too soon. */
 static void rest(worker *w) {
     const crew_book *book = w->crew->book;
-    while (atomic_load_explicit(&book->used, memory_order_relaxed) > atomic_load_explicit(&book->allowed, memory_order_relaxed) &&
+    while (atomic_load_explicit(&book->used, memory_order_relaxed) >
+               atomic_load_explicit(&book->allowed, memory_order_relaxed) &&
            !atomic_load_explicit(&book->stop, memory_order_relaxed))
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     if (w->crew->pace_ns)
@@ -334,7 +337,8 @@ void crew_finish(crew *c) {
         while (c->pids[i] && (got = waitpid(c->pids[i], &status, WNOHANG)) == 0 && crew_now() < until)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         if (c->pids[i] && (got != c->pids[i] || !WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
-            print_error("process %d of place %u did not end well: %s, status %x\n", (int)c->pids[i], i, got ? "ended" : "hangs", status);
+            print_error("process %d of place %u did not end well: %s, status %x\n", (int)c->pids[i], i,
+                        got ? "ended" : "hangs", status);
             ended_well = false;
             if (!got)
                 crew_kill(c, i);
@@ -357,7 +361,8 @@ void crew_down(crew *c) {
 static void add_scan(far_history *history, const crew_record *record) {
     char from[32], to[32];
     size_t from_len = crew_key(record->key, from), to_len = record->to < CREW_KEYS ? crew_key(record->to, to) : 0;
-    size_t index = far_history_begin_scan(history, record->client, from, from_len, to_len ? to : NULL, to_len, record->limit, record->start);
+    size_t index = far_history_begin_scan(history, record->client, from, from_len, to_len ? to : NULL, to_len,
+                                          record->limit, record->start);
     for (unsigned i = 0; i < record->pairs; i++) {
         char key[32];
         uint8_t value[CREW_VALUE_MAX];
@@ -378,8 +383,8 @@ static void add_point(far_history *history, const crew_record *record, bool ende
     bool found = record->op == FAR_OP_GET && record->result == 0 && ended;
     if (writes || found)
         far_value_fill(value, size, key, key_len, record->version);
-    size_t index = far_history_begin(history, record->client, (far_op_kind)record->op, key, key_len, writes ? value : NULL,
-                                     writes ? size : 0, record->start);
+    size_t index = far_history_begin(history, record->client, (far_op_kind)record->op, key, key_len,
+                                     writes ? value : NULL, writes ? size : 0, record->start);
     if (ended)
         far_history_end(history, index, record->result, found ? value : NULL, found ? size : 0, record->end);
 }

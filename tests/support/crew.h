@@ -1,5 +1,6 @@
-/* A crew: processes that work on the hot keys of one shm pool, and write down what they do in memory that outlives them. An operation
- * is in the book before it begins, so that those cut by a death are known. The parent has no handle of the pool while they work. */
+/* A crew: processes that work on the hot keys of one shm pool, and write down what they do in memory that outlives
+ * them. An operation is in the book before it begins, so that those cut by a death are known. The parent has no handle
+ * of the pool while they work. */
 #ifndef TESTS_CREW_H
 #define TESTS_CREW_H
 
@@ -10,10 +11,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define CREW_MAX 8
-#define CREW_KEYS 16
+#define CREW_MAX       8
+#define CREW_KEYS      16
 #define CREW_VALUE_MAX 1200
-#define CREW_INDEX "hot"
+#define CREW_INDEX     "hot"
 
 typedef struct crew_record {
     _Atomic uint32_t state; /* 0: empty, 1: begun, 2: ended */
@@ -28,12 +29,12 @@ typedef struct crew_record {
 } crew_record;
 
 typedef struct crew_book {
-    _Atomic uint64_t used; /* records */
+    _Atomic uint64_t used;    /* records */
     _Atomic uint64_t allowed; /* so many may be used by now: who finds more rests */
     atomic_bool stop;
     atomic_int broken; /* the first unexpected result; what it was is in words */
     char words[400];
-    _Atomic uint64_t done_by[CREW_MAX]; /* operations that ended, by place */
+    _Atomic uint64_t done_by[CREW_MAX];    /* operations that ended, by place */
     _Atomic int64_t stuck_since[CREW_MAX]; /* when the operation under way began; 0: none (crews of depth 1) */
     crew_record records[];
 } crew_book;
@@ -42,7 +43,7 @@ typedef struct crew {
     const char *uri, *kind, *options;
     uint64_t seed;
     unsigned places;
-    bool own_keys;  /* each place works on keys of its own */
+    bool own_keys; /* each place works on keys of its own */
     bool no_scans;
     uint64_t limit; /* records in the book */
     long pace_ns;   /* rest after each operation; 0: a short one now and then */
@@ -63,7 +64,8 @@ bool crew_broken(const crew *c, char *words, size_t size);
 /* Everything in the book as a history; *longest: ns of the longest operation that ended. */
 far_history *crew_history(const crew *c, int64_t *longest, uint64_t *cut);
 
-/* Afterwards: reads all keys into the history, then verifies it, checks and repairs the pool, and finds nothing leaked. */
+/* Afterwards: reads all keys into the history, then verifies it, checks and repairs the pool, and finds nothing leaked.
+ */
 void crew_verify(crew *c, far_history *history);
 
 size_t crew_key(unsigned key, char text[32]);

@@ -11,7 +11,8 @@ static void make_named(const fabric *fabric, const char *size, unsigned serial, 
 
 
 static void make_file(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
-    snprintf(uri, CONFORM_URI, "shm:/dev/shm/farindex-conform-%d-%u?size=%s%s", (int)getpid(), serial, size, fabric->mark);
+    snprintf(uri, CONFORM_URI, "shm:/dev/shm/farindex-conform-%d-%u?size=%s%s", (int)getpid(), serial, size,
+             fabric->mark);
 }
 
 
