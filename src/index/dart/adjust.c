@@ -197,7 +197,10 @@ static int begin(far_task *t, far_index *index) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     unsigned seen = atomic_load_explicit(&a->seen, memory_order_relaxed);
     a->next = a->next ? a->next : FIRST_ADJUSTMENT;
-    if (seen < a->next || a->sampled < DART_SAMPLES)
+    far_spin_lock(&a->lock);
+    bool enough = a->sampled >= DART_SAMPLES;
+    far_spin_unlock(&a->lock);
+    if (seen < a->next || !enough)
         return 0;
     a->next = seen * 2ull;
     int err = take_lock(t, index);
