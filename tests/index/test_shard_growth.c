@@ -146,6 +146,7 @@ static void torture_meets_everything(void **state) {
             torture.key_space = 40;
             torture.ops = 800;
             torture.scans = false;
+            torture.churn = !inlined; /* its indexes get values of all sizes */
             torture.depth = seed % 2 ? 1 : 8;
             torture.masked_cas = runs[i].masked_cas;
             torture.atomic_bytes = runs[i].atomic_bytes;

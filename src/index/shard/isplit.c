@@ -26,7 +26,7 @@ static void build_parent(const shard_state *st, const uint64_t *from, unsigned d
     for (unsigned i = 0; i < SHARD_I_SLOTS; i++) {
         uint64_t kw = from[2 * i + 1];
         bool here = (kw & SHARD_V) && (shard_kw_stamp_is(kw, d) || !leaves(st, kw, d));
-        to[2 * i] = here ? from[2 * i] : 0;
+        to[2 * i] = from[2 * i]; /* also of what leaves: a reader may meet the value before the kw that takes it away */
         to[2 * i + 1] =
             here ? shard_kw(d, false, shard_kw_gen(kw), shard_kw_rem(kw)) : shard_kw_empty(d, shard_kw_gen(kw));
     }
