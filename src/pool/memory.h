@@ -154,7 +154,7 @@ typedef struct far_memory {
     uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
-    bool helping;            /* a task is giving up what others are short of */
+    bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
     unsigned hungry;         /* operations of this session that wait for memory */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
