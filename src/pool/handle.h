@@ -20,6 +20,10 @@ typedef struct far_opens { /* pool/opens.c: the handle's table of open indexes *
     far_addr table;        /* 0: none yet */
     unsigned used;
     uint64_t words[FAR_OPENS_MAX];
+    struct {
+        unsigned id, generation; /* the session that was lost while it changed this word; 0 = none */
+    } lost[FAR_OPENS_MAX];
+    atomic_uint losses;          /* how many of these */
 } far_opens;
 
 struct far_pool {

@@ -2,6 +2,7 @@
  * housekeeping thread or by far_pool_poll; it also drives the user's sessions that nobody is inside of while they have
  * work under way. */
 #include "index/index.h"
+#include "pool/catalog_layout.h"
 #include "pool/handle.h"
 
 #define TICK_NS     1000000u /* between slices while the handle is awake */
@@ -228,6 +229,8 @@ static int slice(far_task *t, far_pool *pool) {
     if (err < 0)
         return err;
     start_sweep(t);
+    if ((err = far_opens_settle(t)) < 0)
+        return err;
     if (!far_epoch_is_awake(pool))
         return look_at_sweeps(t);
     int moved = far_epoch_tick(t);

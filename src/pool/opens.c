@@ -12,17 +12,19 @@
 
 /* The latch. Whoever holds it may wait for verbs, never for epochs or operations. */
 
-void far_opens_latch(far_task *t) {
+static bool try_latch(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    for (unsigned attempt = 0;; attempt++) {
-        pthread_mutex_lock(&pool->lock);
-        bool was_busy = pool->opens.busy;
-        pool->opens.busy = true;
-        pthread_mutex_unlock(&pool->lock);
-        if (!was_busy)
-            return;
+    pthread_mutex_lock(&pool->lock);
+    bool was_busy = pool->opens.busy;
+    pool->opens.busy = true;
+    pthread_mutex_unlock(&pool->lock);
+    return !was_busy;
+}
+
+
+void far_opens_latch(far_task *t) {
+    for (unsigned attempt = 0; !try_latch(t); attempt++)
         far_back_off(t, attempt);
-    }
 }
 
 
@@ -68,6 +70,15 @@ int far_opens_change(far_task *t, unsigned slot, uint64_t word) {
 }
 
 
+/* The session was lost with its WRITE under way: nobody knows what the table says until it is fenced. The slot stays taken. */
+static void note_loss(far_task *t, unsigned slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    opens->lost[slot].id = far_task_client(t);
+    opens->lost[slot].generation = far_task_generation(t);
+    atomic_fetch_add_explicit(&opens->losses, 1, memory_order_relaxed);
+}
+
+
 int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
     far_opens *opens = &far_task_pool(t)->opens;
     unsigned free_slot = 0;
@@ -81,20 +92,50 @@ int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
     opens->used++;
     *slot = free_slot;
     far_point(t, "catalog:enter");
-    return far_opens_change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0));
+    if ((err = far_opens_change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0))) < 0)
+        note_loss(t, free_slot);
+    return err;
 }
 
 
-/* When this fails the slot stays taken: nobody knows what the table says. */
 int far_opens_leave(far_task *t, unsigned slot) {
     far_opens *opens = &far_task_pool(t)->opens;
     uint64_t word = opens->words[slot];
     int err = far_opens_change(t, slot, 0);
     if (err < 0) {
         opens->words[slot] = word;
+        note_loss(t, slot);
         return err;
     }
     return --opens->used == 0 ? drop_table(t) : 0;
+}
+
+
+static int settle_slot(far_task *t, unsigned slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    int dead = far_is_dead(t, opens->lost[slot].id, opens->lost[slot].generation);
+    if (dead <= 0)
+        return dead;
+    int err = far_opens_change(t, slot, 0);
+    if (err < 0)
+        return err;
+    opens->lost[slot].id = 0;
+    atomic_fetch_sub_explicit(&opens->losses, 1, memory_order_relaxed);
+    return --opens->used == 0 ? drop_table(t) : 0;
+}
+
+
+int far_opens_settle(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    if (atomic_load_explicit(&opens->losses, memory_order_relaxed) == 0 || !try_latch(t))
+        return 0;
+    int err = far_pin_take(t);
+    for (unsigned slot = 0; slot < FAR_OPENS_MAX && err == 0; slot++)
+        if (opens->lost[slot].id != 0)
+            err = settle_slot(t, slot);
+    far_opens_unlatch(t);
+    far_catalog_unpin(t);
+    return err;
 }
 
 
