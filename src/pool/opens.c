@@ -385,6 +385,8 @@ static void close_one(far_task *t, far_index *index, bool user) {
         far_opens_latch(t);
         if (far_pin_take(t) >= 0)
             far_opens_leave(t, index->slot);
+        else
+            note_loss(t, index->slot);
         far_opens_unlatch(t);
         far_opens_free(index);
         far_pool_release(pool);
