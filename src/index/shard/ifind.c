@@ -236,6 +236,8 @@ static int find_in_window(shard_try *y, shard_i_hit *hit) {
 int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
+    if (err >= 0 && shard_i_too_wide(y.st, key))
+        return FAR_ERR_NOT_FOUND;
     while (err >= 0) {
         shard_i_hit hit;
         shard_attempt(&y);
