@@ -318,6 +318,58 @@ static void a_dead_mover_that_made_tags_anew(void **state) {
 }
 
 
+/* ---- The generation of a slot has 7 bits ---- */
+
+enum { GENERATIONS = 128 };
+
+
+static void insert_number(stage_actor *a, uint64_t n, uint64_t value) {
+    uint64_t key = __builtin_bswap64(n);
+    assert_int_equal(far_insert(a->session, a->index, &key, 8, &value, 8), 0);
+}
+
+
+static void delete_number(stage_actor *a, uint64_t n) {
+    uint64_t key = __builtin_bswap64(n);
+    assert_int_equal(far_delete(a->session, a->index, &key, 8), 0);
+}
+
+
+/* A reader that saw its key sleeps until another key has the slot, for the 127th time; and once more, between its looks at
+ * the value and at the key, until its own is there again. */
+static void a_reader_sleeps_through_all_generations_of_a_slot(void **state) {
+    (void)state;
+    for (unsigned look = 1; look <= 2; look++) {
+        stage s;
+        uint64_t key = __builtin_bswap64(1), value;
+        stage_open(&s, "shard", INLINE "partitions=1,bits=0,slots=1,l2_slots=1,afs=1000000", "atomic_bytes=8");
+        insert_number(&s.a, 1, 100);
+        far_addr slot = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
+        stage_start_bytes(&s.c, FAR_OP_GET, &key, 8, NULL, 0);
+        stage_stop_at(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = slot, .to = slot + 8});
+        delete_number(&s.b, 1);
+        for (unsigned i = 1; i < GENERATIONS; i++) {
+            insert_number(&s.b, 2, 200);
+            if (i + 1 < GENERATIONS)
+                delete_number(&s.b, 2);
+        }
+        far_sim_hold *hold = far_sim_hold_effect(
+            s.c.client, (far_sim_match){.kind = FAR_SIM_READ, .nth = look, .from = slot + 8, .to = slot + 16});
+        far_sim_resume(s.c.client);
+        while (!far_sim_reached(hold) && !s.c.ended)
+            far_sim_run_client(s.c.client);
+        delete_number(&s.b, 2);
+        insert_number(&s.b, 1, 101);
+        far_sim_release(hold);
+        if (!s.c.ended)
+            stage_finish(&s.c);
+        memcpy(&value, s.c.value, 8);
+        assert_true(s.c.result == FAR_ERR_NOT_FOUND || (s.c.result == 0 && (value == 100 || value == 101)));
+        stage_close(&s);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_partition_of_several_extents),
@@ -327,6 +379,7 @@ int main(void) {
         cmocka_unit_test(a_walk_meets_what_a_drain_moves_down_again),
         cmocka_unit_test(a_check_beside_a_dead_mover),
         cmocka_unit_test(a_dead_mover_that_made_tags_anew),
+        cmocka_unit_test(a_reader_sleeps_through_all_generations_of_a_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
