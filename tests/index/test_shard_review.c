@@ -370,6 +370,75 @@ static void a_reader_sleeps_through_all_generations_of_a_slot(void **state) {
 }
 
 
+/* ---- What a check finds ---- */
+
+typedef struct damage {
+    far_index *index;
+    unsigned from, to; /* words of the first bucket; from is copied to to, and changed */
+    uint64_t change;   /* bits that are flipped; UINT64_MAX: 0 is written */
+} damage;
+
+
+static int do_damage(far_task *t, void *arg) {
+    const damage *d = arg;
+    far_addr bucket = shard_state_of(d->index)->part[0].segment[0];
+    uint64_t word;
+    int err = far_read_word(t, bucket + 8 * d->from, &word);
+    return err < 0 ? err : far_write_word(t, bucket + 8 * d->to, d->change == UINT64_MAX ? 0 : word ^ d->change);
+}
+
+
+static int keep_problem(void *ctx, const char *what) {
+    snprintf(ctx, 256, "%s", what);
+    return 0;
+}
+
+
+static void expect_problem(const char *options, damage d, const char *expected) {
+    stage s;
+    char what[256] = "";
+    uint64_t value = 1, key = __builtin_bswap64(5);
+    stage_open(&s, "shard", options, NULL);
+    assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
+    assert_int_equal(far_index_check(s.a.session, s.a.index, keep_problem, what), 0);
+    d.index = s.a.index;
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, do_damage, &d), 0);
+    assert_true(far_index_check(s.b.session, s.b.index, keep_problem, what) > 0);
+    if (!strstr(what, expected))
+        fail_msg("'%s' is not in '%s'", expected, what);
+    stage_tear_down(&s);
+}
+
+
+/* The one key lies in the first slot of the line at which its order begins. */
+static unsigned slot_of_five(const char *options, bool inlined) {
+    stage s;
+    uint64_t value = 1, key = __builtin_bswap64(5), level[3];
+    stage_open(&s, "shard", options, NULL);
+    assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
+    shard_levels(shard_state_of(s.a.index), shard_hash(s.a.index, (far_bytes){&key, 8}), level);
+    shard_try y = {.level = {level[0], level[1], level[2]}};
+    unsigned word = shard_start_line(&y) * SHARD_LINE + inlined;
+    stage_close(&s);
+    return word;
+}
+
+
+static void a_check_finds_broken_buckets(void **state) {
+    (void)state;
+    const char *pointer = "partitions=1,bits=0", *inlined = INLINE "partitions=1,bits=0";
+    unsigned p = slot_of_five(pointer, false), i = slot_of_five(inlined, true);
+    expect_problem(pointer, (damage){.from = 63, .to = 63, .change = UINT64_MAX}, "never written");
+    expect_problem(pointer, (damage){.from = 3, .to = 3, .change = UINT64_MAX}, "never written");
+    expect_problem(pointer, (damage){.from = p, .to = p, .change = SHARD_FROZEN}, "not all of its words");
+    expect_problem(pointer, (damage){.from = p, .to = p, .change = SHARD_PARITY}, "not all of its words");
+    expect_problem(pointer, (damage){.from = p, .to = (p + 3) % 63}, "twice");
+    expect_problem(inlined, (damage){.from = SHARD_I_H, .to = SHARD_I_H, .change = UINT64_MAX}, "never written");
+    expect_problem(inlined, (damage){.from = i, .to = i, .change = SHARD_I_PARITY}, "not all of its words");
+    expect_problem(inlined, (damage){.from = i, .to = (i + 4) % 62}, "twice");
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_partition_of_several_extents),
@@ -380,6 +449,7 @@ int main(void) {
         cmocka_unit_test(a_check_beside_a_dead_mover),
         cmocka_unit_test(a_dead_mover_that_made_tags_anew),
         cmocka_unit_test(a_reader_sleeps_through_all_generations_of_a_slot),
+        cmocka_unit_test(a_check_finds_broken_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

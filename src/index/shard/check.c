@@ -23,6 +23,7 @@ struct tour {
     far_index *index;
     shard_state *st;
     shard_partition *part;
+    uint64_t root;      /* of the partition, before the buckets of a slice were read */
     far_walk *walk;     /* or NULL */
     far_report *report; /* or NULL */
     far_usage *usage;   /* or NULL */
@@ -230,6 +231,10 @@ static void forget_what_left(shard_image *image) {
 static int tour_bucket(tour *r, shard_image *image) {
     uint64_t header = image->w[SHARD_P_HEADER];
     int err = 0;
+    if (r->report && !r->st->inlined && shard_header_op(header) == SHARD_OP_SPLIT)
+        forget_what_left(image);
+    if (r->report && (err = shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report)) < 0)
+        return err;
     if (shard_unwritten(r->st, image->w))
         return 0; /* what belongs here is still in the parent */
     if (r->st->inlined)
@@ -241,8 +246,6 @@ static int tour_bucket(tour *r, shard_image *image) {
         if ((err = far_wait(r->t)) < 0)
             return err;
     }
-    if (r->report && shard_header_op(header) == SHARD_OP_SPLIT)
-        forget_what_left(image);
     return each_word(r, image->addr, image->w, SHARD_P_SLOTS, 1, image->bucket, shard_header_v(header));
 }
 
@@ -252,6 +255,7 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     int err = 0;
+    r->root = atomic_load_explicit(&r->part->root, memory_order_acquire);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         images[i].bucket = first + i;
         err = shard_bucket_addr(r->t, r->st, r->part, first + i, &images[i].addr);

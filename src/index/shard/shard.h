@@ -286,6 +286,10 @@ bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 /* drain.c: P. 1: nothing is left there */
 int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
+/* sound.c: what check says of a level-1 bucket as a whole */
+int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
+                       far_report *report);
+
 /* check.c */
 int shard_walk(far_task *t, far_index *index, far_walk *walk);
 int shard_check(far_task *t, far_index *index, far_report *report);
