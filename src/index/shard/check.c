@@ -238,8 +238,9 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 
 
 static int tell_segment(tour *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES, count = bytes / r->st->extent;
-    if (bytes <= r->st->extent)
+    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
+             count = shard_extent_count(r->st, segment);
+    if (count == 0)
         return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {

@@ -236,7 +236,8 @@ int shard_make_segment(far_task *t, far_index *index, shard_partition *part,
 int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, far_addr *addr);
 void shard_learn_done(shard_partition *part, unsigned version, uint64_t chunk);
 bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t chunk);
-size_t shard_extents_bytes(const shard_state *st, unsigned segment); /* of a shard_extents; 0: the segment has one */
+uint64_t shard_extent_count(const shard_state *st, unsigned segment); /* 0: the segment is one piece */
+size_t shard_extents_bytes(const shard_state *st, unsigned segment);  /* of what a handle knows of them */
 uint64_t shard_l2_bytes(const shard_state *st, unsigned generation);
 uint64_t shard_l3_bytes(const shard_state *st, unsigned generation);
 uint64_t shard_progress_bytes(const shard_state *st, unsigned version);

@@ -36,9 +36,16 @@ static uint64_t segment_bytes(const shard_state *st, unsigned segment) {
 }
 
 
-size_t shard_extents_bytes(const shard_state *st, unsigned segment) {
+/* The first segment is one piece, however large: it is there before anything else. */
+uint64_t shard_extent_count(const shard_state *st, unsigned segment) {
     uint64_t bytes = segment_bytes(st, segment);
-    return bytes <= st->extent ? 0 : sizeof(shard_extents) + bytes / st->extent * 8;
+    return segment == 0 || bytes <= st->extent ? 0 : bytes / st->extent;
+}
+
+
+size_t shard_extents_bytes(const shard_state *st, unsigned segment) {
+    uint64_t count = shard_extent_count(st, segment);
+    return count ? sizeof(shard_extents) + count * 8 : 0;
 }
 
 
@@ -124,7 +131,7 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
     *addr = 0;
     if (segment >= SHARD_VERSIONS)
         return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
-    if (segment_bytes(st, segment) <= st->extent) {
+    if (shard_extent_count(st, segment) == 0) {
         if ((err = segment_word(t, part, segment, &word)) >= 0 && word)
             *addr = word + at;
         return err;
@@ -296,7 +303,7 @@ static int make_extent(far_task *t, far_index *index, shard_extents *extents, ui
  * extent a call: so no operation pays for more. */
 int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version) {
     shard_state *st = shard_state_of(index);
-    uint64_t bytes = segment_bytes(st, version), count = bytes / st->extent, word = 0;
+    uint64_t bytes = segment_bytes(st, version), count = shard_extent_count(st, version), word = 0;
     far_addr at = pcb_word(part, SHARD_PCB_PROGRESS + version);
     shard_extents *extents;
     int err = far_read_word(t, at, &word);
@@ -304,7 +311,7 @@ int shard_make_segment(far_task *t, far_index *index, shard_partition *part, uns
                                                 &word)) < 0))
         return err;
     at = pcb_word(part, SHARD_PCB_SEGMENT + version);
-    if (bytes <= st->extent) {
+    if (count == 0) {
         err = segment_word(t, part, version, &word);
         if (err >= 0 && word == 0)
             err = provide(t, index, SHARD_TYPE_SEGMENT, bytes, at, 0, &word);
