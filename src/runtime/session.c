@@ -98,6 +98,20 @@ void far_task_block(far_task *t) {
 }
 
 
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread. */
+void far_task_await_other(far_task *t) {
+    far_pool *pool = t->session->pool;
+    if (t->session != pool->own && !pool->options.no_thread) {
+        far_task_block(t);
+        return;
+    }
+    if (far_pool_drive(pool))
+        far_task_block_until(t, far_now(t) + far_rtt(t));
+    else
+        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+}
+
+
 void far_task_wake(far_task *t) {
     far_session *s = t->session;
     if (atomic_exchange_explicit(&t->wake_queued, true, memory_order_acq_rel))
