@@ -249,6 +249,29 @@ static void own_change_of_a_changed_bucket_told(const told *told) {
 TOLD_OF(own_change_of_a_changed_bucket, POINTERS);
 
 
+/* An insert that goes with a split is a CAS on the first EMPTY word of the key's order, as every insert's: when the
+ * child is visible, and before that CAS, another client inserts the same key: one of them loses. (put_own taking any
+ * EMPTY word.) */
+static void own_insert_takes_the_first_empty_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+    grow(&s);
+    key k = key_with(&s.a, 1, 4);
+    assert_int_equal(get(&s.b, k), 0); /* it knows where the child will be */
+    far_addr child = bucket_addr(&s.b, 1);
+    start(&s.b, FAR_OP_INSERT, k, 21);
+    far_sim_hold *hold =
+        stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_CAS, .from = child, .to = child + 8 * SHARD_P_HEADER});
+    assert_int_equal(insert(&s.a, k, 22), 0);
+    far_sim_release(hold);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, FAR_ERR_EXISTS);
+    assert_there_once(&s, k, 22);
+    stage_close(&s);
+}
+TOLD_OF(own_insert_takes_the_first_empty, POINTERS);
+
+
 /* A split carries a new pair; a reader that found the child unwritten, and so its key in the parent, looks at the value
  * again while the parent is half rewritten: it is not the new pair's. (free_slot without `before`.) */
 static void new_pair_takes_no_slot_of_one_that_leaves_told(const told *told) {
@@ -284,10 +307,54 @@ static void new_pair_takes_no_slot_of_one_that_leaves_told(const told *told) {
 TOLD_OF(new_pair_takes_no_slot_of_one_that_leaves, INLINE);
 
 
-/* H7: c goes by the old root, and stands before each of its verbs in turn while b doubles the table and splits what it
- * can: its update is neither lost nor seen twice. First c was asleep, so that it wakes in the middle; then it was not.
- * (The epoch hook not learning the roots; GRACE 0.) */
+/* H7: the table has doubled and b splits; c, with the old root, is about to change a key of that bucket. Either c is
+ * pinned since before: then b freezes, however much the epoch moves; or c was asleep: then b does not, and c learns of
+ * the doubling when it wakes. (GRACE 0; the epoch hook not learning the roots.) */
 static void grace_admission_race_told(const told *told) {
+    for (unsigned asleep = 0; asleep < 2; asleep++) {
+        stage s;
+        open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+        put(&s.a, key_with(&s.a, 0, 0), 10);
+        put(&s.a, key_with(&s.a, 1, 0), 11);
+        key k = key_with(&s.a, 1, 0);
+        assert_int_equal(get(&s.c, k), 11);
+        if (asleep) {
+            far_sim_sleep(s.world, 100000000);
+        } else {
+            start(&s.c, FAR_OP_UPDATE, k, 21);
+            stage_stop_at(&s.c, at("shard:replace"));
+        }
+        put(&s.b, key_with(&s.a, 0, 1), 12);
+        assert_int_equal(version(&s.b), 1);
+        for (unsigned i = 0; i < 20; i++) {
+            far_epoch_request(s.b.pool);
+            far_sim_sleep(s.world, 2000000);
+            assert_int_equal(get(&s.b, k), 11); /* it stays awake */
+        }
+        assert_true(!asleep || version(&s.c) == 0);
+        start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+        stage_stop_at(&s.b, at("shard:split_locked"));
+        assert_int_equal(shard_state_of(s.b.index)->counters.splits_graced, asleep);
+        if (asleep)
+            start(&s.c, FAR_OP_UPDATE, k, 21);
+        far_sim_resume(s.c.client);
+        far_sim_run_for(s.world, 300000);
+        assert_int_equal(s.c.ended, !asleep); /* its CAS counts, or it waits for the split */
+        far_sim_resume(s.b.client);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_true(s.b.result == 0 && s.c.result == 0);
+        assert_there_once(&s, k, 21);
+        assert_there_once(&s, key_with(&s.a, 0, 0), 20);
+        stage_close(&s);
+    }
+}
+TOLD_OF(grace_admission_race, POINTERS);
+
+
+/* H7, H8: c goes by the old root, and stands before each of its verbs in turn while b doubles the table and splits what
+ * it can: its update is neither lost nor seen twice. First c was asleep, so that it wakes in the middle; then it was
+ * not. */
+static void doubling_at_every_verb_of_another_told(const told *told) {
     for (unsigned asleep = 0; asleep < 2; asleep++)
         for (unsigned verb = 1, more = 1; more; verb++) {
             stage s;
@@ -315,7 +382,7 @@ static void grace_admission_race_told(const told *told) {
             stage_close(&s);
         }
 }
-TOLD_OF(grace_admission_race, POINTERS);
+TOLD_OF(doubling_at_every_verb_of_another, POINTERS);
 
 
 /* H6: one thread has an update under way, whose READ is late, and doubles the table meanwhile by its other operations:
@@ -412,20 +479,22 @@ static void l3_chain_append_race_told(const told *told) {
         assert_int_equal(told->inlined ? node->next : words_at(&s, head)[7], 0);
     }
     assert_int_equal(get(&s.b, number(2)), 2);
-    start(&s.a, FAR_OP_INSERT, number(n + 1), n + 1);
+    key one = key_with(&s.a, 0, 60), other = key_with(&s.a, 1, 60); /* of two buckets: no lock keeps them apart */
+    start(&s.a, FAR_OP_INSERT, one, 1001);
     stage_stop_at(&s.a, at("shard:append"));
-    start(&s.b, FAR_OP_INSERT, number(n + 2), n + 2);
-    far_sim_run_for(s.world, 300000);
-    bool together = s.b.ended; /* its home is another bucket, so nothing keeps it */
+    start(&s.b, FAR_OP_INSERT, other, 1002);
+    stage_finish(&s.b);
     stage_finish(&s.a);
-    if (!together)
-        stage_finish(&s.b);
     assert_true(s.a.result == 0 && s.b.result == 0);
-    for (uint64_t i = 1; i <= n + 2; i++)
+    for (uint64_t i = 1; i <= n; i++)
         assert_int_equal(get(&s.a, number(i)), i);
+    assert_int_equal(get(&s.b, one), 1001);
+    assert_int_equal(get(&s.a, other), 1002);
     stage_finish(&s.c);
-    for (uint64_t i = 1; i <= n + 2; i++)
+    for (uint64_t i = 1; i <= n; i++)
         assert_int_equal(delete_key(&s.b, number(i)), 0);
+    assert_there_once(&s, one, 1001);
+    assert_there_once(&s, other, 1002);
     stage_close(&s);
 }
 TOLD_OF_ALL(l3_chain_append_race);
@@ -588,8 +657,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(frozen_split_meets_grace),
         cmocka_unit_test(takeover_before_freezing),
         cmocka_unit_test(own_change_of_a_changed_bucket),
+        cmocka_unit_test(own_insert_takes_the_first_empty),
         cmocka_unit_test(new_pair_takes_no_slot_of_one_that_leaves),
         cmocka_unit_test(grace_admission_race),
+        cmocka_unit_test(doubling_at_every_verb_of_another),
         cmocka_unit_test(coroutine_same_thread_grow),
         cmocka_unit_test(l3_chain_append_race),
         cmocka_unit_test(put_put_across_grow),
