@@ -178,8 +178,7 @@ static inline const uint64_t *words_at(stage *s, far_addr addr) {
 /* A handle knows a segment once it looked for something in it. */
 static inline far_addr bucket_addr(const stage_actor *a, uint64_t bucket) {
     const shard_state *st = shard_state_of(a->index);
-    far_addr segment =
-        atomic_load_explicit(&st->part[0].segment[shard_segment(bucket, st->b)], memory_order_relaxed);
+    far_addr segment = atomic_load_explicit(&st->part[0].segment[shard_segment(bucket, st->b)], memory_order_relaxed);
     assert_int_not_equal(segment, 0);
     return segment + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
 }

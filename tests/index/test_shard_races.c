@@ -8,7 +8,7 @@
 /* H9: of the parent's last WRITE a part is visible: it is still locked, and everything can be read. (P: the header made
  * the first word of the WRITE; I: K before the slots.) */
 static void unlock_prefix_told(const told *told) {
-    for (unsigned units = 0; units < told->units; units += told->units > 8 ? 3 : 1) {
+    for (unsigned units = 0; units<told->units; units += told->units> 8 ? 3 : 1) {
         stage s;
         open_stage(&s, told, 0, GROWING);
         grow(&s);
@@ -129,8 +129,7 @@ static void second_grow_before_sweep_told(const told *told) {
 TOLD_OF_ALL(second_grow_before_sweep);
 
 
-/* The lock of a bucket is held by an insert while the table doubles: who wants to split it waits for that one. (P:
- * make_writable splitting what is locked.) */
+/* The lock of a bucket is held by an insert while the table doubles: who wants to split it waits for that one. */
 static void mover_vs_lock_owner_told(const told *told) {
     stage s;
     open_stage(&s, told, 1, "slots=2,l2_slots=1,load=60,afs=1,idle_sweep=off");
@@ -158,8 +157,7 @@ static void mover_vs_lock_owner_told(const told *told) {
 TOLD_OF_ALL(mover_vs_lock_owner);
 
 
-/* F -> C: a mover died with everything frozen; when grace has come, who takes over still finds what is frozen. (take_over
- * that goes by the image.) */
+/* F -> C: a mover died with everything frozen; when grace has come, who takes over still finds what is frozen. */
 static void frozen_split_meets_grace_told(const told *told) {
     stage s;
     open_stage(&s, told, 0, GROWING ",idle_sweep=off");
@@ -188,10 +186,175 @@ static void frozen_split_meets_grace_told(const told *told) {
 TOLD_OF(frozen_split_meets_grace, POINTERS);
 
 
-/* H7: c goes by the old root, and stands before each of its verbs in turn while b doubles the table and splits what it
- * can: its update is neither lost nor seen twice. First c was asleep, so that it wakes in the middle; then it was not.
- * (The epoch hook not learning the roots; GRACE 0.) */
+/* A mover died before it froze anything: who takes over freezes, so that a CAS that goes by the old root is not lost.
+ * (take_over without freeze.) */
+static void takeover_before_freezing_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+    put(&s.a, key_with(&s.a, 0, 0), 10);
+    put(&s.a, key_with(&s.a, 1, 0), 11);
+    start(&s.a, FAR_OP_PUT, key_with(&s.a, 1, 0), 21);
+    stage_stop_at(&s.a, at("shard:replace"));
+    put(&s.b, key_with(&s.a, 0, 1), 12);
+    start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+    stage_stop_at(&s.b, at("shard:split_locked"));
+    stage_kill(&s, &s.b);
+    assert_int_equal(get(&s.c, key_with(&s.a, 1, 0)), 11);
+    start(&s.c, FAR_OP_PUT, key_with(&s.a, 0, 1), 22);
+    stage_stop_at(&s.c, at("shard:write_halves"));
+    far_sim_resume(s.a.client);
+    far_sim_run_for(s.world, 300000);
+    assert_false(s.a.ended); /* it waits for the split */
+    far_sim_resume(s.c.client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_true(s.a.result == 0 && s.c.result == 0);
+    assert_int_equal(get(&s.c, key_with(&s.a, 1, 0)), 21);
+    assert_int_equal(get(&s.a, key_with(&s.a, 0, 1)), 22);
+    stage_close(&s);
+}
+TOLD_OF(takeover_before_freezing, POINTERS);
+
+
+/* Between the image by which a split would carry a change, and the freezing, somebody with the old root changes the
+ * same key: the change does not go along. (is_as_read not asked.) */
+static void own_change_of_a_changed_bucket_told(const told *told) {
+    for (unsigned inserts = 0; inserts < 2; inserts++)
+        for (unsigned leaves = 0; leaves < 2; leaves++) {
+            stage s;
+            open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+            put(&s.a, key_with(&s.a, leaves, 0), 10);
+            put(&s.a, key_with(&s.a, !leaves, 0), 11);
+            key k = key_with(&s.a, leaves, inserts ? 2 : 0);
+            start(&s.a, inserts ? FAR_OP_INSERT : FAR_OP_DELETE, k, 21);
+            stage_stop_at(&s.a, at(inserts ? "shard:insert" : "shard:replace"));
+            put(&s.b, key_with(&s.a, !leaves, 1), 12);
+            start(&s.b, inserts ? FAR_OP_INSERT : FAR_OP_UPDATE, k, 22);
+            stage_stop_at(&s.b, at("shard:split"));
+            bool clash = false;
+            if (inserts) { /* another new key before it: then its own first EMPTY word is another one */
+                assert_int_equal(insert(&s.c, key_with(&s.a, leaves, 3), 13), 0);
+                clash = true;
+            }
+            stage_finish(&s.a);
+            assert_int_equal(s.a.result, 0);
+            stage_finish(&s.b);
+            assert_int_equal(s.b.result, inserts ? FAR_ERR_EXISTS : FAR_ERR_NOT_FOUND);
+            if (inserts)
+                assert_there_once(&s, k, 21);
+            assert_int_equal(get(&s.c, k), 0);
+            assert_int_equal(get(&s.c, key_with(&s.a, leaves, 3)), clash ? 13 : 0);
+            stage_close(&s);
+        }
+}
+TOLD_OF(own_change_of_a_changed_bucket, POINTERS);
+
+
+/* An insert that goes with a split is a CAS on the first EMPTY word of the key's order, as every insert's: when the
+ * child is visible, and before that CAS, another client inserts the same key: one of them loses. (put_own taking any
+ * EMPTY word.) */
+static void own_insert_takes_the_first_empty_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+    grow(&s);
+    key k = key_with(&s.a, 1, 4);
+    assert_int_equal(get(&s.b, k), 0); /* it knows where the child will be */
+    far_addr child = bucket_addr(&s.b, 1);
+    start(&s.b, FAR_OP_INSERT, k, 21);
+    far_sim_hold *hold =
+        stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_CAS, .from = child, .to = child + 8 * SHARD_P_HEADER});
+    assert_int_equal(insert(&s.a, k, 22), 0);
+    far_sim_release(hold);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, FAR_ERR_EXISTS);
+    assert_there_once(&s, k, 22);
+    stage_close(&s);
+}
+TOLD_OF(own_insert_takes_the_first_empty, POINTERS);
+
+
+/* A split carries a new pair; a reader that found the child unwritten, and so its key in the parent, looks at the value
+ * again while the parent is half rewritten: it is not the new pair's. (free_slot without `before`.) */
+static void new_pair_takes_no_slot_of_one_that_leaves_told(const told *told) {
+    if (told->units == 8)
+        return; /* a slot does not tear */
+    for (unsigned units = 1; units <= 8; units++) {
+        stage s;
+        open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+        key k = key_with(&s.a, 1, 0);
+        put(&s.a, k, 11); /* in the first slot */
+        put(&s.a, key_with(&s.a, 0, 0), 10);
+        put(&s.b, key_with(&s.a, 0, 1), 12);
+        assert_int_equal(get(&s.c, k), 11); /* it knows of the doubling */
+        far_addr parent = bucket_addr(&s.b, 0);
+        start(&s.c, FAR_OP_GET, k, 0);
+        stage_stop_at(&s.c, at("shard:home_read"));
+        start(&s.b, FAR_OP_INSERT, key_with(&s.a, 0, 2), 30);
+        far_sim_hold *hold = stage_hold(&s.b, write_of(parent));
+        uint32_t order[8];
+        for (unsigned i = 0; i < units; i++)
+            order[i] = i;
+        assert_int_equal(far_sim_release_units(hold, order, units), 0);
+        far_sim_resume(s.c.client);
+        far_sim_run_for(s.world, 50000);
+        far_sim_release(hold);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_int_equal(s.b.result, 0);
+        assert_int_equal(given(&s.c), 11);
+        assert_int_equal(get(&s.c, key_with(&s.a, 0, 2)), 30);
+        stage_close(&s);
+    }
+}
+TOLD_OF(new_pair_takes_no_slot_of_one_that_leaves, INLINE);
+
+
+/* H7: the table has doubled and b splits; c, with the old root, is about to change a key of that bucket. Either c is
+ * pinned since before: then b freezes, however much the epoch moves; or c was asleep: then b does not, and c learns of
+ * the doubling when it wakes. (GRACE 0; the epoch hook not learning the roots.) */
 static void grace_admission_race_told(const told *told) {
+    for (unsigned asleep = 0; asleep < 2; asleep++) {
+        stage s;
+        open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+        put(&s.a, key_with(&s.a, 0, 0), 10);
+        put(&s.a, key_with(&s.a, 1, 0), 11);
+        key k = key_with(&s.a, 1, 0);
+        assert_int_equal(get(&s.c, k), 11);
+        if (asleep) {
+            far_sim_sleep(s.world, 100000000);
+        } else {
+            start(&s.c, FAR_OP_UPDATE, k, 21);
+            stage_stop_at(&s.c, at("shard:replace"));
+        }
+        put(&s.b, key_with(&s.a, 0, 1), 12);
+        assert_int_equal(version(&s.b), 1);
+        for (unsigned i = 0; i < 20; i++) {
+            far_epoch_request(s.b.pool);
+            far_sim_sleep(s.world, 2000000);
+            assert_int_equal(get(&s.b, k), 11); /* it stays awake */
+        }
+        assert_true(!asleep || version(&s.c) == 0);
+        start(&s.b, FAR_OP_PUT, key_with(&s.a, 0, 0), 20);
+        stage_stop_at(&s.b, at("shard:split_locked"));
+        assert_int_equal(shard_state_of(s.b.index)->counters.splits_graced, asleep);
+        if (asleep)
+            start(&s.c, FAR_OP_UPDATE, k, 21);
+        far_sim_resume(s.c.client);
+        far_sim_run_for(s.world, 300000);
+        assert_int_equal(s.c.ended, !asleep); /* its CAS counts, or it waits for the split */
+        far_sim_resume(s.b.client);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_true(s.b.result == 0 && s.c.result == 0);
+        assert_there_once(&s, k, 21);
+        assert_there_once(&s, key_with(&s.a, 0, 0), 20);
+        stage_close(&s);
+    }
+}
+TOLD_OF(grace_admission_race, POINTERS);
+
+
+/* H7, H8: c goes by the old root, and stands before each of its verbs in turn while b doubles the table and splits what
+ * it can: its update is neither lost nor seen twice. First c was asleep, so that it wakes in the middle; then it was
+ * not. */
+static void doubling_at_every_verb_of_another_told(const told *told) {
     for (unsigned asleep = 0; asleep < 2; asleep++)
         for (unsigned verb = 1, more = 1; more; verb++) {
             stage s;
@@ -219,7 +382,7 @@ static void grace_admission_race_told(const told *told) {
             stage_close(&s);
         }
 }
-TOLD_OF(grace_admission_race, POINTERS);
+TOLD_OF(doubling_at_every_verb_of_another, POINTERS);
 
 
 /* H6: one thread has an update under way, whose READ is late, and doubles the table meanwhile by its other operations:
@@ -273,9 +436,9 @@ static void coroutine_same_thread_grow_told(const told *told) {
     s.b.client = far_sim_start(s.b.pool->fabric, "thread", work_on, &t);
     s.b.ended = false;
     /* The completion, not the effect: READs of one session keep their order. */
-    far_sim_hold *hold = far_sim_hold_completion(s.b.client, (far_sim_match){.kind = FAR_SIM_READ,
-                                                                             .from = bucket_addr(&s.b, 0),
-                                                                             .to = bucket_addr(&s.b, 0) + 512});
+    far_sim_hold *hold = far_sim_hold_completion(
+        s.b.client,
+        (far_sim_match){.kind = FAR_SIM_READ, .from = bucket_addr(&s.b, 0), .to = bucket_addr(&s.b, 0) + 512});
     for (unsigned i = 0; i < 200 && t.ended < 12; i++)
         far_sim_run_for(s.world, 1000000);
     assert_int_equal(t.ended, 12);
@@ -316,20 +479,22 @@ static void l3_chain_append_race_told(const told *told) {
         assert_int_equal(told->inlined ? node->next : words_at(&s, head)[7], 0);
     }
     assert_int_equal(get(&s.b, number(2)), 2);
-    start(&s.a, FAR_OP_INSERT, number(n + 1), n + 1);
+    key one = key_with(&s.a, 0, 60), other = key_with(&s.a, 1, 60); /* of two buckets: no lock keeps them apart */
+    start(&s.a, FAR_OP_INSERT, one, 1001);
     stage_stop_at(&s.a, at("shard:append"));
-    start(&s.b, FAR_OP_INSERT, number(n + 2), n + 2);
-    far_sim_run_for(s.world, 300000);
-    bool together = s.b.ended; /* its home is another bucket, so nothing keeps it */
+    start(&s.b, FAR_OP_INSERT, other, 1002);
+    stage_finish(&s.b);
     stage_finish(&s.a);
-    if (!together)
-        stage_finish(&s.b);
     assert_true(s.a.result == 0 && s.b.result == 0);
-    for (uint64_t i = 1; i <= n + 2; i++)
+    for (uint64_t i = 1; i <= n; i++)
         assert_int_equal(get(&s.a, number(i)), i);
+    assert_int_equal(get(&s.b, one), 1001);
+    assert_int_equal(get(&s.a, other), 1002);
     stage_finish(&s.c);
-    for (uint64_t i = 1; i <= n + 2; i++)
+    for (uint64_t i = 1; i <= n; i++)
         assert_int_equal(delete_key(&s.b, number(i)), 0);
+    assert_there_once(&s, one, 1001);
+    assert_there_once(&s, other, 1002);
     stage_close(&s);
 }
 TOLD_OF_ALL(l3_chain_append_race);
@@ -411,7 +576,8 @@ static void update_update_delete_get_told(const told *told) {
 TOLD_OF_ALL(update_update_delete_get);
 
 
-/* H13, both layouts: a key below level 1 is found after its bucket was split. (The halves not inheriting the filter.) */
+/* H13, both layouts: a key below level 1 is found after its bucket was split. (The halves not inheriting the filter.)
+ */
 static void filter_inherit_told(const told *told) {
     stage s;
     open_stage(&s, told, 0, "slots=2,l2_slots=2,load=95,afs=1,idle_sweep=off");
@@ -489,7 +655,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(second_grow_before_sweep),
         cmocka_unit_test(mover_vs_lock_owner),
         cmocka_unit_test(frozen_split_meets_grace),
+        cmocka_unit_test(takeover_before_freezing),
+        cmocka_unit_test(own_change_of_a_changed_bucket),
+        cmocka_unit_test(own_insert_takes_the_first_empty),
+        cmocka_unit_test(new_pair_takes_no_slot_of_one_that_leaves),
         cmocka_unit_test(grace_admission_race),
+        cmocka_unit_test(doubling_at_every_verb_of_another),
         cmocka_unit_test(coroutine_same_thread_grow),
         cmocka_unit_test(l3_chain_append_race),
         cmocka_unit_test(put_put_across_grow),
