@@ -85,6 +85,14 @@ static void open_two(two_sessions *two, const char *kind, const char *options) {
 }
 
 
+static void close_two(two_sessions *two) {
+    far_index_close(two->index);
+    far_session_close(two->second);
+    far_session_close(two->first);
+    far_pool_close(two->pool);
+}
+
+
 /* The first submits, and is left alone; the second must come through. */
 static void submit_and_put(const char *kind, const char *options, uint64_t second_key) {
     two_sessions two;
@@ -96,10 +104,7 @@ static void submit_and_put(const char *kind, const char *options, uint64_t secon
     assert_int_equal(far_put(two.second, two.index, &key[1], 8, &value[1], 8), 0);
     reap(two.first, &op);
     assert_int_equal(get(two.second, two.index, key[1]), 2);
-    far_index_close(two.index);
-    far_session_close(two.second);
-    far_session_close(two.first);
-    far_pool_close(two.pool);
+    close_two(&two);
 }
 
 
@@ -116,11 +121,43 @@ static void without_a_thread_who_waits_for_a_round_drives_the_others(void **stat
 }
 
 
+static int read_header(far_task *t, void *arg) {
+    const two_sessions *two = arg;
+    uint64_t header = 0;
+    far_addr bucket = shard_state_of(two->index)->part[0].segment[0];
+    int err = far_read_word(t, bucket + 8 * SHARD_P_HEADER, &header);
+    return err < 0 ? err : (int)shard_header_owner(header);
+}
+
+
+/* A lock in far memory, of an operation of another session that was left alone in the middle. */
+static void without_a_thread_who_waits_for_a_lock_drives_the_others(void **state) {
+    (void)state;
+    two_sessions two;
+    uint64_t key[4] = {1, 2, 3, 4}, value = 5;
+    far_op *done;
+    open_two(&two, "shard", "partitions=1,bits=0,slots=2,l2_slots=4,afs=1000000");
+    far_sim_world *world = far_sim_world_of(two.pool->fabric);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_put(two.first, two.index, &key[i], 8, &value, 8), 0);
+    far_op op = put_of(two.index, &key[2], &value);
+    submit(two.first, &op);
+    for (unsigned i = 0; i < 50 && far_session_call(two.second, FAR_STATS_OTHER, false, read_header, &two) == 0; i++)
+        assert_int_equal(far_reap(two.first, &done, 1, 0), 0);
+    assert_true(far_session_call(two.second, FAR_STATS_OTHER, false, read_header, &two) > 0);
+    far_sim_limit(world, 100000000);
+    assert_int_equal(far_put(two.second, two.index, &key[3], 8, &value, 8), 0);
+    reap(two.first, &op);
+    close_two(&two);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(housekeeping_does_not_wait_for_who_only_it_drives),
         cmocka_unit_test(without_a_thread_who_waits_for_a_latch_drives_the_others),
         cmocka_unit_test(without_a_thread_who_waits_for_a_round_drives_the_others),
+        cmocka_unit_test(without_a_thread_who_waits_for_a_lock_drives_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
