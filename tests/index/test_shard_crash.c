@@ -234,31 +234,45 @@ static void inline_changes_that_die(void **state) {
 }
 
 
+/* A doubling has begun, nothing is split: the first insert splits. Every word of both halves; then of a drain. */
+static void a_split_that_dies_at_every_word(void **state) {
+    (void)state;
+    die_everywhere(TINY ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",lazy_resize=off,idle_sweep=off", "atomic_bytes=8", (story){3, 2, false}, true);
+}
+
+
 /* A doubling has begun, nothing is split: the first one splits, the second one takes over. */
 static void two_die_in_a_split(void **state) {
     (void)state;
     two_die(TINY ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 0, false}, 11);
-    two_die(INLINE ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 0, false}, 2);
-    two_die(TINY ",load=60,afs=1,idle_sweep=off", "masked_cas=off,atomic_bytes=8,atomics_in_order=on",
-            (story){2, 0, false}, 13);
-    two_die(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 0, false}, 2);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 0, false}, 5);
+    two_die(TINY ",load=60,afs=1,idle_sweep=off,grace=off", "masked_cas=off,atomic_bytes=8,atomics_in_order=on",
+            (story){2, 0, false}, 31);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 0, false}, 5);
 }
 
 
 /* Keys that overflow, the doubling, its split and its drain. */
 static void two_die_in_overflows_and_drains(void **state) {
     (void)state;
-    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 13);
-    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 7);
+    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 61);
+    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 17);
 }
 
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inserts_that_die),        cmocka_unit_test(growth_that_dies),
-        cmocka_unit_test(changes_that_die),        cmocka_unit_test(inline_inserts_that_die),
-        cmocka_unit_test(inline_growth_that_dies), cmocka_unit_test(inline_changes_that_die),
-        cmocka_unit_test(two_die_in_a_split),      cmocka_unit_test(two_die_in_overflows_and_drains),
+        cmocka_unit_test(inserts_that_die),
+        cmocka_unit_test(growth_that_dies),
+        cmocka_unit_test(changes_that_die),
+        cmocka_unit_test(inline_inserts_that_die),
+        cmocka_unit_test(inline_growth_that_dies),
+        cmocka_unit_test(inline_changes_that_die),
+        cmocka_unit_test(a_split_that_dies_at_every_word),
+        cmocka_unit_test(two_die_in_a_split),
+        cmocka_unit_test(two_die_in_overflows_and_drains),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
