@@ -506,6 +506,24 @@ static void l3_chain_append_race_told(const told *told) {
 TOLD_OF_ALL(l3_chain_append_race);
 
 
+/* The last EMPTY word is taken between an insert's look at its bucket and its lock: it goes below, where nobody was
+ * before. (place_below taking a missing table for damage.) */
+static void closed_between_look_and_lock_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, STILL ",ordered_cas=off");
+    put(&s.b, number(1), 1);
+    start(&s.a, FAR_OP_INSERT, number(2), 2);
+    stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_CAS});
+    put(&s.b, number(3), 3);
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    for (uint64_t n = 1; n <= 3; n++)
+        assert_there_once(&s, number(n), n);
+    stage_close(&s);
+}
+TOLD_OF(closed_between_look_and_lock, POINTERS);
+
+
 /* Two puts of one key across a doubling: the later one stays, once. */
 static void put_put_across_grow_told(const told *told) {
     for (unsigned leaves = 0; leaves < 2; leaves++) {
@@ -669,6 +687,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(doubling_at_every_verb_of_another),
         cmocka_unit_test(coroutine_same_thread_grow),
         cmocka_unit_test(l3_chain_append_race),
+        cmocka_unit_test(closed_between_look_and_lock),
         cmocka_unit_test(put_put_across_grow),
         cmocka_unit_test(insert_delete_insert),
         cmocka_unit_test(update_update_delete_get),

@@ -114,7 +114,7 @@ static int place_below(shard_try *y, uint64_t word) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     int err = shard_put_overflow(y, y->d, o);
     if (err == 1)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
+        return 2; /* the bucket was closed after it was looked at: nobody made the table */
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
@@ -215,7 +215,10 @@ static int change(shard_try *y, far_op_kind how) {
         return 0;
     if (found)
         return change_above(y, how, above, hits, count);
-    return count ? change_below(y, how, hits, count) : shard_p_place(y, y->class, y->block);
+    if (count)
+        return change_below(y, how, hits, count);
+    err = shard_p_place(y, y->class, y->block);
+    return err == 2 ? 0 : err;
 }
 
 

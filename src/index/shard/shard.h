@@ -286,7 +286,8 @@ void shard_p_retire(shard_try *y, uint64_t word);
 /* locked.c: P, under the home lock */
 int shard_p_lock(shard_try *y, unsigned fnew); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class, far_addr block);   /* 1: done; 0: somebody was faster */
+int shard_p_place(shard_try *y, unsigned class,
+                  far_addr block); /* 1: done; 0: somebody was faster; 2: there is no table of level 2 yet */
 int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole operation: 1: done; 0: start over */
 
 /* split.c: P */
