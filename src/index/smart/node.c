@@ -45,27 +45,40 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
 
 
 /* Twice as much at least each time, so that a long list costs few round trips. */
-int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
+int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want) {
     unsigned have = node->words, slots = smart_layout_slots(node->layout);
-    unsigned want = words > 2 * have ? words : 2 * have;
-    if (want > slots)
-        want = slots;
-    if (want <= have)
+    *want = words > 2 * have ? words : 2 * have;
+    if (*want > slots)
+        *want = slots;
+    if (*want <= have) {
+        *want = have;
         return 0;
-    uint64_t *image = far_scratch(op->t, SMART_HEADER + 8ull * want);
+    }
+    uint64_t *image = far_scratch(op->t, SMART_HEADER + 8ull * *want);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
     memcpy(image, node->image, SMART_HEADER + 8ull * have);
     node->image = image;
-    far_read(op->t, smart_slot_addr(node->addr, have), &smart_slots(node)[have], 8ull * (want - have));
-    int err = smart_wait(op);
-    if (err < 0)
-        return err;
-    for (unsigned i = have; i < want; i++)
+    far_read(op->t, smart_slot_addr(node->addr, have), &smart_slots(node)[have], 8ull * (*want - have));
+    return 0;
+}
+
+
+int smart_take_more(smart_op *op, smart_node *node, unsigned want) {
+    for (unsigned i = node->words; i < want; i++)
         if (!smart_word_is_sound(smart_slots(node)[i]))
             return smart_broken(op->index, node->addr, "node");
     node->words = want;
     return 0;
+}
+
+
+int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
+    unsigned want;
+    int err = smart_put_read_more(op, node, words, &want);
+    if (err < 0 || want == node->words || (err = smart_wait(op)) < 0)
+        return err;
+    return smart_take_more(op, node, want);
 }
 
 

@@ -162,6 +162,9 @@ int smart_broken(const far_index *index, far_addr addr, const char *what);
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
 bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
 int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on until so many slots are there */
+/* The same in a batch: *want says what to take after the wait; as much as is there if nothing was put. */
+int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want);
+int smart_take_more(smart_op *op, smart_node *node, unsigned want);
 int smart_read_node(smart_op *op, uint64_t word, bool whole,
                     smart_node *node); /* a proven one; CORRUPT if it is none */
 bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
