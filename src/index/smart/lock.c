@@ -4,7 +4,6 @@
  * all that is written lies in one atomic unit nothing can be half done: then the lock word names the holder itself. */
 #include "index/smart/smart.h"
 #include "pool/clients.h"
-#include "pool/epoch.h"
 #include "runtime/error.h"
 #include "runtime/latch.h"
 #include "runtime/spin.h"
@@ -216,8 +215,7 @@ static uint8_t *new_body(smart_op *op, const smart_leaf *leaf, far_bytes value) 
 static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned attempt) {
     far_count_retry(op->t);
     if (attempt >= GIVE_UP_AT) {
-        far_pin_drop(op->t);
-        int err = far_pin_take(op->t);
+        int err = smart_renew_pin(op);
         return err < 0 ? err : 0;
     }
     if (attempt % ASK_EVERY == ASK_EVERY - 1) {
