@@ -185,6 +185,66 @@ static void way_down_to_another_node(void **state) {
 }
 
 
+/* ---- Recycled memory ---- */
+
+/* What the root's slot for this byte names. */
+static far_addr leaf_at(char first) {
+    far_addr slot = smart_root_slot(smart_state_of(a->index), (uint8_t)first);
+    uint64_t word;
+    memcpy(&word, (const char *)far_sim_memory(s.world, far_addr_node(slot)) + far_addr_offset(slot), 8);
+    assert_int_equal(smart_word_is(word), SMART_LEAF);
+    return smart_word_addr(word);
+}
+
+
+static void poll_some(actor *first, actor *second, unsigned times, bool move) {
+    for (unsigned i = 0; i < times; i++) {
+        if (move)
+            far_epoch_request(first->pool);
+        far_sim_sleep(s.world, 100000);
+        far_pool_poll(first->pool);
+        if (second)
+            far_pool_poll(second->pool);
+    }
+}
+
+
+/* The cache of a names the leaf L1, which was replaced by L2 long ago. a READs L1 before that is reused, and L2 after
+ * that: it is the LIVE leaf of another key. L1 then is the leaf of the key again, and its word the one that a knew: a took
+ * it for the leaf of that other key, and said that the key is absent. */
+static void old_chain_into_a_new_life(void **state) {
+    (void)state;
+    char other[] = "?k";
+    actors_up(&s, 3, "smart", "update=rcu", "");
+    assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V1), 0);
+    far_addr first = leaf_at('n');
+    assert_true(actor_reads(a, "nk", V1));
+    assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V1), 0);
+    far_addr second = leaf_at('n');
+    poll_some(b, NULL, 40, false); /* b falls asleep, with L1 among what it has retired */
+    assert_int_equal(actor_do(c, ACTOR_PUT, "nk", V1), 0);
+    assert_true(leaf_at('n') != second && first != second);
+    poll_some(c, a, 60, true); /* c frees L2 and uses it again */
+    for (other[0] = 'A'; other[0] <= 'Z' && (other[0] == 'A' || leaf_at(other[0] - 1) != second); other[0]++)
+        assert_int_equal(actor_do(c, ACTOR_PUT, other, V2), 0);
+    assert_true(leaf_at(other[0] - 1) == second);
+
+    actor_start(a, "reads", ACTOR_GET, "nk", NULL);
+    far_sim_stop_before(a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = second, .to = second + 8});
+    actor_run_to_stop(a);
+    for (unsigned i = 0; i < 200 && leaf_at('n') != first; i++) {
+        assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V2), 0);
+        poll_some(b, NULL, 1, false);
+    }
+    assert_true(leaf_at('n') == first);
+    actor_finish(a);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(a->length, strlen(V2));
+    assert_memory_equal(a->value, V2, strlen(V2));
+    actors_down(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scan_beside_an_empty_branch),
@@ -192,6 +252,7 @@ int main(void) {
         cmocka_unit_test(insert_above_empty_branches),
         cmocka_unit_test(walk_tells_of_a_node_that_became_empty),
         cmocka_unit_test(way_down_to_another_node),
+        cmocka_unit_test(old_chain_into_a_new_life),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

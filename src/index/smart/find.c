@@ -240,7 +240,7 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         if (!smart_take_leaf(leaf, class))
             return STALE;
         if (far_bytes_compare(leaf->key, op->key) != 0) {
-            if (certifies_itself(op, leaf)) {
+            if (reads == 0 && certifies_itself(op, leaf)) { /* not what an old chain led to: the word names the first */
                 op->other = word;
                 op->other_key = leaf->key;
             }
