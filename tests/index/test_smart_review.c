@@ -1,37 +1,62 @@
 /* SMART, more named interleavings: cases that a review of the code asked about. What was wrong stands at each test. */
-#include "actors.h"
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "stage.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define V1 "value--1"
 #define V2 "value--2"
 
-static actors s;
-static actor *const a = &s.a[0], *const b = &s.a[1], *const c = &s.a[2];
+static stage s;
+static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
 
 
-static void put_all(actor *by, const char *keys) {
+/* Handles without housekeeping: what an operation leaves to be done later it does itself, before it returns. */
+static void up(const char *options) {
+    static unsigned serial;
+    char uri[128];
+    snprintf(uri, sizeof(uri), "sim:name=review%u,seed=1,size=32M,memory_nodes=2,faults=none", ++serial);
+    memset(&s, 0, sizeof(s));
+    for (unsigned i = 0; i < 3; i++) {
+        stage_actor *by = i == 0 ? a : i == 1 ? b : c;
+        far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+        pool_options.rdwc = 0;
+        pool_options.no_thread = 1;
+        assert_int_equal(far_pool_open(uri, &pool_options, &by->pool), 0);
+        assert_int_equal(far_session_open(by->pool, &by->session), 0);
+        assert_non_null(by->keys = calloc(STAGE_PAIRS_MAX, sizeof(*by->keys)));
+        if (i == 0)
+            assert_int_equal(far_index_create(by->session, "map", "smart", options, &by->index), 0);
+        else
+            assert_int_equal(far_index_open(by->session, "map", &by->index), 0);
+    }
+    s.world = far_sim_world_of(a->pool->fabric);
+}
+
+
+static void down(void) {
+    assert_int_equal(far_index_check(c->session, c->index, stage_fail_at_problem, NULL), 0);
+    if (far_sim_watch_errors(s.world))
+        fail_msg("%s", far_sim_watch_error(s.world, 0));
+    stage_tear_down(&s);
+}
+
+
+static void put_all(stage_actor *by, const char *keys) {
     char copy[1024], *next = copy, *key;
     snprintf(copy, sizeof(copy), "%s", keys);
     while ((key = strsep(&next, " ")))
-        assert_int_equal(actor_do(by, ACTOR_PUT, key, V1), 0);
+        stage_write(by, key, V1);
 }
 
 
 /* The operation of `by` stands at the point. */
-static void stand(actor *by, const char *point, actor_does does, const char *key, const char *value) {
-    actor_start(by, "stands", does, key, value);
-    actor_stop_at(by, point);
-    actor_run_to_stop(by);
+static void stand(stage_actor *by, const char *point, far_op_kind kind, const char *key, const char *value) {
+    stage_start(by, kind, key, value);
+    stage_stop_at(by, (far_sim_match){.point = point});
 }
 
 
@@ -42,10 +67,10 @@ static void stand(actor *by, const char *point, actor_does does, const char *key
 /* A node on a long path has two nodes below it; the last key of one of them was deleted, and that node is not yet taken
  * out. */
 static void empty_one_branch(void) {
-    actors_up(&s, 3, "smart", "", "");
+    up(NULL);
     put_all(a, PATH "aX " PATH "aY " PATH "bX " PATH "bY");
-    assert_int_equal(actor_do(a, ACTOR_DELETE, PATH "bX", NULL), 0);
-    stand(a, "smart:merge", ACTOR_DELETE, PATH "bY", NULL);
+    stage_delete(a, PATH "bX");
+    stand(a, "smart:merge", FAR_OP_DELETE, PATH "bY", NULL);
 }
 
 
@@ -54,11 +79,12 @@ static void empty_one_branch(void) {
 static void scan_beside_an_empty_branch(void **state) {
     (void)state;
     empty_one_branch();
-    assert_int_equal(actor_do(b, ACTOR_SCAN, "npppQ", NULL), 2);
-    assert_string_equal(b->seen, PATH "aX " PATH "aY ");
-    assert_int_equal(actor_do(b, ACTOR_SCAN, "npppz", NULL), 0);
-    actor_finish(a);
-    actors_down(&s);
+    assert_int_equal(stage_do(b, FAR_OP_SCAN, "npppQ", NULL), 2);
+    assert_string_equal(b->keys[0], PATH "aX");
+    assert_string_equal(b->keys[1], PATH "aY");
+    assert_int_equal(stage_do(b, FAR_OP_SCAN, "npppz", NULL), 0);
+    stage_finish(a);
+    down();
 }
 
 
@@ -66,12 +92,12 @@ static void scan_beside_an_empty_branch(void **state) {
 static void insert_beside_an_empty_branch(void **state) {
     (void)state;
     empty_one_branch();
-    actor_start(b, "inserts", ACTOR_INSERT, "npppQ", V2);
+    stage_start(b, FAR_OP_INSERT, "npppQ", V2);
     assert_int_equal(far_sim_run_client(b->client), FAR_SIM_ENDED);
     assert_int_equal(b->result, 0);
-    assert_true(actor_reads(c, "npppQ", V2) && actor_reads(c, PATH "aX", V1) && actor_reads(c, PATH "bY", NULL));
-    actor_finish(a);
-    actors_down(&s);
+    assert_true(stage_reads(c, "npppQ", V2) && stage_reads(c, PATH "aX", V1) && stage_reads(c, PATH "bY", NULL));
+    stage_finish(a);
+    down();
 }
 
 
@@ -79,16 +105,16 @@ static void insert_beside_an_empty_branch(void **state) {
 static void insert_above_empty_branches(void **state) {
     (void)state;
     empty_one_branch();
-    assert_int_equal(actor_do(c, ACTOR_DELETE, PATH "aX", NULL), 0);
-    stand(c, "smart:merge", ACTOR_DELETE, PATH "aY", NULL);
-    actor_start(b, "inserts", ACTOR_INSERT, "npppQ", V2);
+    stage_delete(c, PATH "aX");
+    stand(c, "smart:merge", FAR_OP_DELETE, PATH "aY", NULL);
+    stage_start(b, FAR_OP_INSERT, "npppQ", V2);
     assert_int_equal(far_sim_run_client(b->client), FAR_SIM_ENDED);
     assert_int_equal(b->result, 0);
-    assert_true(actor_reads(b, "npppQ", V2) && actor_reads(b, PATH "aX", NULL));
-    actor_finish(a);
-    actor_finish(c);
-    assert_int_equal(actor_do(b, ACTOR_SCAN, "n", NULL), 1);
-    actors_down(&s);
+    assert_true(stage_reads(b, "npppQ", V2) && stage_reads(b, PATH "aX", NULL));
+    stage_finish(a);
+    stage_finish(c);
+    assert_int_equal(stage_do(b, FAR_OP_SCAN, "n", NULL), 1);
+    down();
 }
 
 
@@ -157,31 +183,29 @@ static void walk_tells_of_a_node_that_became_empty(void **state) {
 static void way_down_to_another_node(void **state) {
     char key[] = "nA";
     (void)state;
-    actors_up(&s, 2, "smart", "", "");
+    up(NULL);
     for (char part = 'A'; part < 'A' + 28; part++) {
         key[1] = part;
-        assert_int_equal(actor_do(b, ACTOR_PUT, key, V1), 0);
+        stage_write(b, key, V1);
     }
     for (char part = 'A'; part < 'A' + 28; part++) {
         key[1] = part;
-        assert_true(actor_reads(a, key, V1));
+        assert_true(stage_reads(a, key, V1));
     }
     for (char part = 'A'; part < 'A' + 26; part++) {
         key[1] = part;
-        assert_int_equal(actor_do(b, ACTOR_DELETE, key, NULL), 0);
+        stage_delete(b, key);
     }
-    actor_start(a, "inserts", ACTOR_INSERT, "nx", V2);
-    actor_stop_at(a, "smart:found");
-    actor_run_to_stop(a);
+    stand(a, "smart:found", FAR_OP_INSERT, "nx", V2);
     key[1] = 'A' + 26;
-    assert_int_equal(actor_do(b, ACTOR_DELETE, key, NULL), 0);
+    stage_delete(b, key);
     key[1] = 'A' + 27;
-    assert_int_equal(actor_do(b, ACTOR_DELETE, key, NULL), 0);
+    stage_delete(b, key);
     put_all(b, "na nb");
-    actor_finish(a);
+    stage_finish(a);
     assert_int_equal(a->result, 0);
-    assert_true(actor_reads(b, "nx", V2) && actor_reads(b, "na", V1));
-    actors_down(&s);
+    assert_true(stage_reads(b, "nx", V2) && stage_reads(b, "na", V1));
+    down();
 }
 
 
@@ -197,7 +221,7 @@ static far_addr leaf_at(char first) {
 }
 
 
-static void poll_some(actor *first, actor *second, unsigned times, bool move) {
+static void poll_some(stage_actor *first, stage_actor *second, unsigned times, bool move) {
     for (unsigned i = 0; i < times; i++) {
         if (move)
             far_epoch_request(first->pool);
@@ -215,33 +239,32 @@ static void poll_some(actor *first, actor *second, unsigned times, bool move) {
 static void old_chain_into_a_new_life(void **state) {
     (void)state;
     char other[] = "?k";
-    actors_up(&s, 3, "smart", "update=rcu", "");
-    assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V1), 0);
+    up("update=rcu");
+    stage_write(b, "nk", V1);
     far_addr first = leaf_at('n');
-    assert_true(actor_reads(a, "nk", V1));
-    assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V1), 0);
+    assert_true(stage_reads(a, "nk", V1));
+    stage_write(b, "nk", V1);
     far_addr second = leaf_at('n');
     poll_some(b, NULL, 40, false); /* b falls asleep, with L1 among what it has retired */
-    assert_int_equal(actor_do(c, ACTOR_PUT, "nk", V1), 0);
+    stage_write(c, "nk", V1);
     assert_true(leaf_at('n') != second && first != second);
     poll_some(c, a, 60, true); /* c frees L2 and uses it again */
     for (other[0] = 'A'; other[0] <= 'Z' && (other[0] == 'A' || leaf_at(other[0] - 1) != second); other[0]++)
-        assert_int_equal(actor_do(c, ACTOR_PUT, other, V2), 0);
+        stage_write(c, other, V2);
     assert_true(leaf_at(other[0] - 1) == second);
 
-    actor_start(a, "reads", ACTOR_GET, "nk", NULL);
-    far_sim_stop_before(a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = second, .to = second + 8});
-    actor_run_to_stop(a);
+    stage_start(a, FAR_OP_GET, "nk", NULL);
+    stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_READ, .from = second, .to = second + 8});
     for (unsigned i = 0; i < 200 && leaf_at('n') != first; i++) {
-        assert_int_equal(actor_do(b, ACTOR_PUT, "nk", V2), 0);
+        stage_write(b, "nk", V2);
         poll_some(b, NULL, 1, false);
     }
     assert_true(leaf_at('n') == first);
-    actor_finish(a);
+    stage_finish(a);
     assert_int_equal(a->result, 0);
-    assert_int_equal(a->length, strlen(V2));
+    assert_int_equal(a->value_len, strlen(V2));
     assert_memory_equal(a->value, V2, strlen(V2));
-    actors_down(&s);
+    down();
 }
 
 
