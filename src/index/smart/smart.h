@@ -225,6 +225,7 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
 int smart_redo_dead(smart_op *op, far_addr lock_at,
                     uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
+int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk); /* the same; tells of its record */
 smart_records *smart_records_new(const far_index *index);
 void smart_records_free(smart_records *records);
 
