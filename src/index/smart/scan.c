@@ -107,14 +107,16 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
  */
 static int side(smart_pass *p, const smart_item *item, const smart_node *node, int *result) {
     unsigned common, part;
+    smart_link stuck;
     *result = 0;
     if (smart_has_prefix_of(&p->op, node))
         return 0;
-    int err = smart_common_prefix(&p->op, item->depth + 1, item->word, node, &common, &part);
+    int err = smart_common_prefix(&p->op, item->depth + 1, (smart_link){item->slot, item->word}, node, &common,
+                                  &part, &stuck);
     if (err < 0)
         return err;
-    if (err == 0) /* nothing is below it */
-        *result = -1;
+    if (err == 0) /* nothing is below it, but a walk is to be told of it: perhaps the pass before was not */
+        *result = 1;
     else
         *result = common == p->op.key.length || part > ((const uint8_t *)p->op.key.data)[common] ? 1 : -1;
     return 0;
