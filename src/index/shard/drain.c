@@ -56,8 +56,6 @@ static int move_up(shard_try *y, far_addr at, uint64_t entry) {
             break;
         if (err == 1)
             break;
-        if (err == 2)
-            return 0;                                                 /* the next look makes the table */
         far_read(y->t, y->home->addr, y->home->w, 8 * SHARD_P_SLOTS); /* an insert took the word: look again */
         if ((err = far_wait(y->t)) < 0)
             return err;

@@ -112,9 +112,11 @@ static int place_below(shard_try *y, uint64_t word) {
     shard_overflow *o = far_scratch(y->t, sizeof(*o));
     if (!o)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    int err = shard_put_overflow(y, y->d, o);
-    if (err == 1)
-        return 2; /* the bucket was closed after it was looked at: nobody made the table */
+    int err = shard_make_overflow(y->t, y->index, y->part, y->d); /* the bucket may have had room before the lock */
+    if (err < 0)
+        return err;
+    if ((err = shard_put_overflow(y, y->d, o)) == 1)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
@@ -217,8 +219,7 @@ static int change(shard_try *y, far_op_kind how) {
         return change_above(y, how, above, hits, count);
     if (count)
         return change_below(y, how, hits, count);
-    err = shard_p_place(y, y->class, y->block);
-    return err == 2 ? 0 : err;
+    return shard_p_place(y, y->class, y->block);
 }
 
 

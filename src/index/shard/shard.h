@@ -218,7 +218,8 @@ static inline void shard_unlatch(shard_try *y) {
 
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
-uint64_t shard_i_key(const shard_state *st, uint64_t h); /* the key of that hash, as it lies in memory */
+uint64_t shard_i_key(const shard_state *st, uint64_t h);     /* the key of that hash, as it lies in memory */
+bool shard_i_too_wide(const shard_state *st, far_bytes key); /* narrow=on: no such key can be there */
 size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 
@@ -273,8 +274,8 @@ int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole); /* keeps tho
 /* ifind.c: I */
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit);
 int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
-int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);            /* 1: all must be looked at again */
-bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t *mark); /* false: value and mark are of one moment */
+int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);               /* 1: all must be looked at again */
+bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]); /* false: value and mark are of one moment */
 
 /* write.c: P */
 int shard_p_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
@@ -286,8 +287,7 @@ void shard_p_retire(shard_try *y, uint64_t word);
 /* locked.c: P, under the home lock */
 int shard_p_lock(shard_try *y, unsigned fnew); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class,
-                  far_addr block); /* 1: done; 0: somebody was faster; 2: there is no table of level 2 yet */
+int shard_p_place(shard_try *y, unsigned class, far_addr block);   /* 1: done; 0: somebody was faster */
 int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole operation: 1: done; 0: start over */
 
 /* split.c: P */
@@ -326,6 +326,10 @@ bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
 /* drain.c: P. 1: nothing is left there */
 int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+
+/* sound.c: what check says of a level-1 bucket as a whole */
+int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
+                       far_report *report);
 
 /* check.c */
 int shard_walk(far_task *t, far_index *index, far_walk *walk);
