@@ -127,7 +127,7 @@ static void die_everywhere(const char *options, const char *sim, story story, bo
 
 static int put_all(far_session *s, far_index *index, void *ctx, unsigned version) {
     const story *story = ctx;
-    for (unsigned n = 0; n < story->before + story->inserts; n++) {
+    for (unsigned n = story->before + story->inserts; n-- > 0;) { /* the new ones first: they learn of the doubling */
         int err = put(s, index, n, version);
         if (err < 0)
             return err;
@@ -149,7 +149,7 @@ static int second_of_two(far_session *s, far_index *index, void *ctx) {
 static int survive_two(far_session *s, far_index *index, void *ctx) {
     const story *story = ctx;
     unsigned all = story->before + story->inserts;
-    for (unsigned i = 0, low = 3; i < all; i++) { /* versions fall: 3.. 2.. and what was before */
+    for (unsigned i = all, low = 3; i-- > 0;) { /* versions fall: 3.. 2.. and what was before */
         int now = version_of(s, index, i), least = i < story->before ? 1 : -1;
         if (now != least && now != 2 && now != 3)
             return -1;
@@ -234,31 +234,45 @@ static void inline_changes_that_die(void **state) {
 }
 
 
+/* A doubling has begun, nothing is split: the first insert splits. Every word of both halves; then of a drain. */
+static void a_split_that_dies_at_every_word(void **state) {
+    (void)state;
+    die_everywhere(TINY ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",lazy_resize=off,idle_sweep=off", "atomic_bytes=8", (story){3, 2, false}, true);
+}
+
+
 /* A doubling has begun, nothing is split: the first one splits, the second one takes over. */
 static void two_die_in_a_split(void **state) {
     (void)state;
-    two_die(TINY ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 0, false}, 11);
-    two_die(INLINE ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 0, false}, 2);
-    two_die(TINY ",load=60,afs=1,idle_sweep=off", "masked_cas=off,atomic_bytes=8,atomics_in_order=on",
-            (story){2, 0, false}, 13);
-    two_die(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 0, false}, 2);
+    two_die(TINY ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 1, false}, 61);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 1, false}, 17);
+    two_die(TINY ",load=60,afs=1,idle_sweep=off,grace=off", "masked_cas=off,atomic_bytes=8,atomics_in_order=on",
+            (story){2, 1, false}, 97);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, 17);
 }
 
 
 /* Keys that overflow, the doubling, its split and its drain. */
 static void two_die_in_overflows_and_drains(void **state) {
     (void)state;
-    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 13);
-    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 7);
+    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 61);
+    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 17);
 }
 
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inserts_that_die),        cmocka_unit_test(growth_that_dies),
-        cmocka_unit_test(changes_that_die),        cmocka_unit_test(inline_inserts_that_die),
-        cmocka_unit_test(inline_growth_that_dies), cmocka_unit_test(inline_changes_that_die),
-        cmocka_unit_test(two_die_in_a_split),      cmocka_unit_test(two_die_in_overflows_and_drains),
+        cmocka_unit_test(inserts_that_die),
+        cmocka_unit_test(growth_that_dies),
+        cmocka_unit_test(changes_that_die),
+        cmocka_unit_test(inline_inserts_that_die),
+        cmocka_unit_test(inline_growth_that_dies),
+        cmocka_unit_test(inline_changes_that_die),
+        cmocka_unit_test(a_split_that_dies_at_every_word),
+        cmocka_unit_test(two_die_in_a_split),
+        cmocka_unit_test(two_die_in_overflows_and_drains),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -219,7 +219,8 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
-/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'. */
+/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'.
+ */
 static void forget_what_left(shard_image *image) {
     unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)

@@ -201,11 +201,11 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
 
 /* 1: the value is that of the key. */
 static int confirm(shard_try *y, shard_hit *hit) {
-    uint64_t mark[2];
-    if (!y->st->inlined || !shard_i_put_confirm(y, hit, mark))
+    uint64_t marks[2];
+    if (!y->st->inlined || !shard_i_put_confirm(y, hit, marks))
         return 1;
     int err = far_wait(y->t);
-    return err < 0 ? err : mark[0] == hit->word && mark[1] == hit->word;
+    return err < 0 ? err : marks[0] == hit->word && marks[1] == hit->word;
 }
 
 
@@ -246,6 +246,8 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
     far_scratch_mark scratch = far_scratch_here(t);
+    if (err >= 0 && y.st->inlined && shard_i_too_wide(y.st, key))
+        return FAR_ERR_NOT_FOUND;
     while (err >= 0) {
         shard_hit hit;
         shard_attempt(&y);
@@ -275,7 +277,7 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 typedef struct one_of_many {
     shard_try y;
     shard_hits hits;
-    uint64_t mark[2];
+    uint64_t marks[2];
     bool open, put, confirmed;
 } one_of_many;
 
@@ -292,7 +294,7 @@ static int put_matches(one_of_many *m) {
         return shard_p_put_blocks(y, &m->hits);
     }
     m->hits.count = shard_i_find_l1(y, &m->hits.hit[0]);
-    m->confirmed = !m->hits.count || !shard_i_put_confirm(y, &m->hits.hit[0], m->mark);
+    m->confirmed = !m->hits.count || !shard_i_put_confirm(y, &m->hits.hit[0], m->marks);
     return 0;
 }
 
@@ -306,7 +308,8 @@ static int see_matches(one_of_many *m, bool window, far_out *out, int *result) {
         return err;
     const shard_hit *hit = &m->hits.hit[0];
     if (m->hits.count) {
-        if (!hit_counts(y, hit) || (y->st->inlined && !m->confirmed && (m->mark[0] != hit->word || m->mark[1] != hit->word)))
+        bool confirmed = !y->st->inlined || m->confirmed || (m->marks[0] == hit->word && m->marks[1] == hit->word);
+        if (!hit_counts(y, hit) || !confirmed)
             return 0;
         *result = give(y, hit, out);
         return 1;
@@ -350,8 +353,9 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
     if (!many)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     for (size_t i = 0; err >= 0 && i < count; i++) {
-        many[i].open = true;
         err = shard_begin(&many[i].y, t, index, keys[i]);
+        many[i].open = !shard_state_of(index)->inlined || !shard_i_too_wide(shard_state_of(index), keys[i]);
+        results[i] = FAR_ERR_NOT_FOUND;
     }
     if (err >= 0 && shard_state_of(index)->window_read)
         err = look_at_all(t, many, count, true, outs, results);

@@ -8,8 +8,6 @@
 
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit) {
     uint64_t rem = shard_rem(y, -1);
-    if (shard_i_too_wide(y->st, y->key))
-        return false; /* of the same low bits as one that may be there */
     for (int i = 0; i < SHARD_I_SLOTS; i++)
         if (shard_kw_holds(y->home->w[2 * i + 1], rem, false)) {
             *hit = (shard_hit){.addr = y->home->addr + 16ull * (unsigned)i,
@@ -49,7 +47,7 @@ static void search_node(const shard_i_node *node, far_addr at, unsigned generati
 int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
     uint64_t key;
     memcpy(&key, y->key.data, sizeof(key));
-    for (unsigned choice = 0; choice < 2 && !shard_i_too_wide(y->st, y->key); choice++)
+    for (unsigned choice = 0; choice < 2; choice++)
         for (unsigned i = 0; i < SHARD_L2_I_SLOTS; i++)
             if (shard_kw_holds(o->l2[choice][2 * i + 1], shard_rem(y, (int)choice), choice))
                 add_hit(hits, (shard_hit){.addr = o->at[choice] + 16ull * i,
@@ -99,14 +97,16 @@ int shard_i_drop_false_hits(shard_try *y, shard_hits *hits) {
 
 
 /* Value and mark may have been read at different moments: where the unit is a word, and at level 3, whose slots cross
- * lines. The value is read between two looks at the mark, both of one batch: the 7 bits of gen in a kw could come round
- * while a client sleeps. It is good if both show what the hit went by. */
-bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t mark[2]) {
+ * lines. The value is read between two looks at the mark: it is good if both show the same. Both are of one batch: the
+ * 7 bits of gen in a kw could come round while a client sleeps. */
+bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]) {
     far_addr at = hit->addr + (hit->level == 3 ? 16 : 8);
     if (hit->level < 3 && far_task_capabilities(y->t)->atomic_bytes >= 16)
         return false;
-    far_read(y->t, at, &mark[0], 8);
+    marks[0] = hit->word;
+    if (hit->level < 3)
+        far_read(y->t, at, &marks[0], 8);
     far_read(y->t, hit->addr, &hit->value, 8);
-    far_read(y->t, at, &mark[1], 8);
+    far_read(y->t, at, &marks[1], 8);
     return true;
 }

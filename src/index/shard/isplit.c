@@ -135,6 +135,10 @@ int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own) {
     int err = child_of(y->t, y->st, y->part, parent, &child);
     if (err >= 0)
         err = write_halves(y->t, y->st, y->part, parent, child, own);
+    if (err < 0 && !shard_is_lost(err)) {
+        shard_i_unlock(y, parent); /* nothing was changed */
+        return err;
+    }
     shard_count(&y->st->counters.splits_graced);
     shard_unlatch(y);
     return err < 0 ? err : 1;

@@ -217,7 +217,9 @@ static int change(shard_try *y, far_op_kind how) {
         return 0;
     if (found)
         return change_above(y, how, above, hits, count);
-    return count ? change_below(y, how, hits, count) : shard_p_place(y, y->class, y->block);
+    if (count)
+        return change_below(y, how, hits, count);
+    return shard_p_place(y, y->class, y->block);
 }
 
 

@@ -218,7 +218,7 @@ static inline void shard_unlatch(shard_try *y) {
 
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
-uint64_t shard_i_key(const shard_state *st, uint64_t h); /* the key of that hash, as it lies in memory */
+uint64_t shard_i_key(const shard_state *st, uint64_t h);     /* the key of that hash, as it lies in memory */
 bool shard_i_too_wide(const shard_state *st, far_bytes key); /* narrow=on: no such key can be there */
 size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
@@ -274,8 +274,8 @@ int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole); /* keeps tho
 /* ifind.c: I */
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit);
 int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
-int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);            /* 1: all must be looked at again */
-bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t mark[2]); /* false: value and mark are of one moment */
+int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);               /* 1: all must be looked at again */
+bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]); /* false: value and mark are of one moment */
 
 /* write.c: P */
 int shard_p_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);

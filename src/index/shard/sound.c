@@ -1,5 +1,5 @@
-/* Check of one level-1 bucket: what must hold of its words together. Images are torn, and others are at work: what looks
- * wrong is looked at again. */
+/* Check of one level-1 bucket: what must hold of its words together. Images are torn, and others are at work: what
+ * looks wrong is looked at again. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 

@@ -16,10 +16,11 @@ typedef struct split {
     shard_partition *part;
     unsigned d;
     far_addr parent, child;
-    uint64_t header;           /* of the parent, unlocked, at d-1 */
-    uint64_t w[SHARD_P_SLOTS]; /* of the parent */
-    uint64_t h[SHARD_P_SLOTS]; /* hashes, when tags are made anew */
-    shard_own *own;            /* or NULL */
+    uint64_t header;                 /* of the parent, unlocked, at d-1 */
+    uint64_t w[SHARD_P_SLOTS];       /* of the parent */
+    uint64_t h[SHARD_P_SLOTS];       /* hashes, when tags are made anew */
+    shard_own *own;                  /* or NULL */
+    uint64_t halves[2][SHARD_WORDS]; /* child, parent: made before the lock is taken, so that nothing fails after it */
 } split;
 
 
@@ -111,9 +112,7 @@ static void put_own(split *s, const uint64_t *child, const uint64_t *parent) {
 /* child 0: it is complete already. */
 static int write_halves(split *s) {
     int err = read_hashes(s);
-    uint64_t *child = far_scratch(s->t, 2 * SHARD_BUCKET_BYTES), *parent = child + SHARD_WORDS;
-    if (!child)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    uint64_t *child = s->halves[0], *parent = s->halves[1];
     if (err < 0)
         return err;
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {
