@@ -482,6 +482,44 @@ static void a_handle_that_is_closed_leaves_nothing_that_comes_late(void **state)
 }
 
 
+static void close_pool(void *arg) {
+    story *s = arg;
+    far_pool_close(s->pool);
+    s->result = 0;
+}
+
+
+/* A lost session need not be known to be dead at once. One that lives stands for it here. */
+static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **state) {
+    (void)state;
+    for (unsigned of_address = 0; of_address < 2; of_address++) {
+        story s;
+        far_session *writer;
+        set_up(&s, 1);
+        assert_int_equal(far_session_open(s.other, &writer), 0);
+        table_of(&s);
+        far_opens *opens = &s.pool->opens;
+        far_opens_word *word = of_address ? &opens->address : &opens->words[0];
+        *word = (far_opens_word){.due = !of_address, .writer = writer->id, .generation = writer->generation};
+        if (of_address)
+            opens->table = 0;
+        else
+            atomic_fetch_add_explicit(&opens->due, 1, memory_order_relaxed);
+        s.client = far_sim_start(s.pool->fabric, "closer", close_pool, &s);
+        far_sim_run_for(s.world, 2000000);
+        assert_int_equal(s.result, 77);
+        far_session_close(writer);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_int_equal(s.result, 0);
+        far_session_close(s.lost);
+        far_session_close(s.next);
+        s.lost = s.next = NULL;
+        s.pool = NULL;
+        tear_down(&s);
+    }
+}
+
+
 /* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has opened the
  * index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and nothing is left. */
 
@@ -622,6 +660,7 @@ int main(void) {
         cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
+        cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
         cmocka_unit_test(a_session_lost_at_any_verb_of_an_open_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),
