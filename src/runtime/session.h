@@ -19,7 +19,7 @@ typedef struct far_batch_box {
     far_batch batch; /* first: the fabric gives this back */
     uint32_t capacity, fences;
     bool waited;
-    bool conditional; /* holds CASes, which can fail */
+    bool atomics; /* holds some */
     struct far_batch_box *next;
 } far_batch_box;
 
