@@ -233,8 +233,8 @@ static int join_world(const char *name, unsigned nodes, uint64_t node_bytes, loc
     while (world && strcmp(world->name, name) != 0)
         world = world->next;
     if (world && (world->nodes != nodes || world->node_bytes != node_bytes)) {
-        err = far_fail(FAR_ERR_INVALID, "uri: the local pool '%s' is open with %u nodes of %llu bytes", name, world->nodes,
-                       (unsigned long long)world->node_bytes);
+        err = far_fail(FAR_ERR_INVALID, "uri: the local pool '%s' is open with %u nodes of %llu bytes", name,
+                       world->nodes, (unsigned long long)world->node_bytes);
     } else if (!world) {
         world = make_world(name, nodes, node_bytes);
         if (!world) {
@@ -271,7 +271,8 @@ static int parse_shape(const char *text, unsigned *nodes, uint64_t *node_bytes, 
     if (far_parse_size(text, node_bytes, error, error_size) < 0)
         return FAR_ERR_INVALID;
     if (count < 1 || count > FAR_NODES_MAX)
-        return far_refuse(error, error_size, "a pool has 1 to %d memory nodes, not %llu", FAR_NODES_MAX, (unsigned long long)count);
+        return far_refuse(error, error_size, "a pool has 1 to %d memory nodes, not %llu", FAR_NODES_MAX,
+                          (unsigned long long)count);
     if (*node_bytes == 0 || *node_bytes > FAR_NODE_BYTES_MAX || *node_bytes % 4096 != 0)
         return far_refuse(error, error_size, "a memory node has up to 1T, in steps of 4K, not '%s'", text);
     *nodes = (unsigned)count;

@@ -111,7 +111,8 @@ static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_
 /* Runs a batch on memory nodes that begin at these addresses. */
 static inline void far_words_run_all(char *const *memory, far_batch *batch, atomic_uint *fence_word) {
     for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb, fence_word);
+        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb,
+                      fence_word);
 }
 
 #endif

@@ -38,9 +38,10 @@ void far_opens_unlatch(far_task *t) {
 
 /* The table. All with the latch.
  *
- * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is fenced. So such a
- * word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the lost session is fenced. Then
- * housekeeping writes what it is to be. The same goes for the word that says where the table is. */
+ * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is
+ * fenced. So such a word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the
+ * lost session is fenced. Then housekeeping writes what it is to be. The same goes for the word that says where the
+ * table is. */
 
 static void note_due(far_opens *opens, far_opens_word *word) {
     if (!word->due)
@@ -110,8 +111,8 @@ static int make_table(far_task *t) {
 }
 
 
-/* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session left. 1: nobody
- * knows yet. Once there is a table it stays until the handle is closed. */
+/* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
+ * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
 static int find_table(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     if (opens->table || opens->address.writer == 0)
@@ -185,7 +186,8 @@ static int drop_table(far_task *t) {
 }
 
 
-/* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are fenced. */
+/* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
+ * fenced. */
 int far_catalog_leave(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     far_opens_latch(t);

@@ -10,7 +10,8 @@
 
 static void batch_done(far_batch *batch);
 
-static _Thread_local far_verb overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
+static _Thread_local far_verb
+    overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
 
 
 static __attribute__((noinline)) far_batch_box *make_box(void) {
@@ -95,7 +96,8 @@ static inline void count_verb(far_stats *stats, far_verb_kind kind, size_t bytes
 }
 
 
-static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
+static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind kind, far_addr addr, void *local,
+                                  size_t bytes) {
     far_verb *verb = &box->batch.verbs[box->batch.count++];
     verb->kind = (uint8_t)kind;
     verb->flags = 0;
@@ -168,8 +170,8 @@ void far_faa(far_task *t, far_addr addr, uint64_t addend, uint64_t *old) {
 }
 
 
-void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask,
-                    uint64_t *old) {
+void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap,
+                    uint64_t swap_mask, uint64_t *old) {
     far_verb *verb = put_verb(t, FAR_MASKED_CAS, addr, old, 8);
     verb->compare = compare;
     verb->compare_mask = compare_mask;
@@ -273,9 +275,9 @@ static __attribute__((noinline)) void keep_pending(far_task *t, far_batch_box *b
 }
 
 
-/* Posts the open batch. 1: it was not empty; t->trips then tells of more than one round trip. This and put_verb are the way of every
- * verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the overlap with the next READ.
- * So a box whose batch completed at once stays the open one. */
+/* Posts the open batch. 1: it was not empty; t->trips then tells of more than one round trip. This and put_verb are the
+ * way of every verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the
+ * overlap with the next READ. So a box whose batch completed at once stays the open one. */
 static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited) {
     far_session *s = t->session;
     bool dead = atomic_load_explicit(&s->pool->dead, memory_order_acquire);

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#define ROUNDS 200000u
+#define ROUNDS   200000u
 #define TOGETHER 1000 /* rounds between two meetings */
 
 static _Atomic uint64_t arrived;
@@ -110,9 +110,9 @@ static void *write_mine_read_yours(void *arg) {
 }
 
 
-/* Each WRITEs its rounds and READs the other's. If the first did not see round k of the second when its own round i was written, round
- * k was not written yet, and so the second must see round i from round k on. Fails without the fence after every WRITE
- * (far_words_fence): a READ then overtakes the WRITE before it, which waits in the store buffer. */
+/* Each WRITEs its rounds and READs the other's. If the first did not see round k of the second when its own round i was
+ * written, round k was not written yet, and so the second must see round i from round k on. Fails without the fence
+ * after every WRITE (far_words_fence): a READ then overtakes the WRITE before it, which waits in the store buffer. */
 static void a_finished_write_is_seen_by_every_later_read(void **state) {
     (void)state;
     worker workers[2];
@@ -135,7 +135,12 @@ static void *count_up(void *arg) {
         }
         for (uint64_t old = load(w->conn, 4096), got;; old = got) {
             far_verb cas = {.kind = FAR_CAS, .addr = 4096, .compare = old, .swap = old + 1};
-            far_verb masked = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = old, .compare_mask = UINT64_MAX, .swap = old + 1, .swap_mask = UINT64_MAX};
+            far_verb masked = {.kind = FAR_MASKED_CAS,
+                               .addr = 4096,
+                               .compare = old,
+                               .compare_mask = UINT64_MAX,
+                               .swap = old + 1,
+                               .swap_mask = UINT64_MAX};
             got = run(w->conn, w->number % 3 == 1 ? cas : masked);
             if (got == old)
                 break;
@@ -184,7 +189,8 @@ static void masks_select_bits(void **state) {
     memset(w, 0, sizeof(w));
     assert_int_equal(fabric->ops->connect(fabric, &w->parker, &w->conn), 0);
     store(w->conn, 4096, 0x1234);
-    far_verb fails = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = 0x35, .compare_mask = 0xff, .swap = 0, .swap_mask = ~0ull};
+    far_verb fails = {
+        .kind = FAR_MASKED_CAS, .addr = 4096, .compare = 0x35, .compare_mask = 0xff, .swap = 0, .swap_mask = ~0ull};
     assert_int_equal(run(w->conn, fails), 0x1234);
     assert_int_equal(load(w->conn, 4096), 0x1234);
     far_verb always = {.kind = FAR_MASKED_CAS, .addr = 4096, .swap = ~0ull, .swap_mask = 0xff00};
@@ -227,9 +233,22 @@ static void the_same_name_is_the_same_memory_until_the_last_handle(void **state)
 
 static void malformed_uris_are_refused_with_words(void **state) {
     (void)state;
-    static const char *const bad[] = {"",          "local",       "local:",        "local:0",          "local:x1M",   "local:0x1M",
-                                      "local:257x1M", "local:1M?rtt", "local:1M?rtt=abc", "local:1M?x=1", "local:1M?name=",
-                                      "local:-1M", "local:2T",    "local:1000",    "nosuch:1M",        "local:1M?name=a&name=b"};
+    static const char *const bad[] = {"",
+                                      "local",
+                                      "local:",
+                                      "local:0",
+                                      "local:x1M",
+                                      "local:0x1M",
+                                      "local:257x1M",
+                                      "local:1M?rtt",
+                                      "local:1M?rtt=abc",
+                                      "local:1M?x=1",
+                                      "local:1M?name=",
+                                      "local:-1M",
+                                      "local:2T",
+                                      "local:1000",
+                                      "nosuch:1M",
+                                      "local:1M?name=a&name=b"};
     far_fabric *fabric;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(far_fabric_open(bad[i], &fabric), FAR_ERR_INVALID);

@@ -1,8 +1,9 @@
-/* The table of open indexes when a session of the handle is lost on the way: its last WRITE may take effect late, while the other
- * sessions go on. One handle, without a thread so that nothing is repaired unseen, with a session that is lost and one that goes on;
- * another handle, which drops.
+/* The table of open indexes when a session of the handle is lost on the way: its last WRITE may take effect late, while
+ * the other sessions go on. One handle, without a thread so that nothing is repaired unseen, with a session that is
+ * lost and one that goes on; another handle, which drops.
  *
- * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must have met both. */
+ * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
+ * have met both. */
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/catalog.h"
@@ -57,7 +58,8 @@ static int fail_at_problem(void *ctx, const char *what) {
 }
 
 
-static void nothing_is_lost(far_session *session) { /* of the handle without a thread, while there is one: it moves epochs itself */
+static void
+nothing_is_lost(far_session *session) { /* of the handle without a thread, while there is one: it moves epochs itself */
     far_pool_usage usage;
     assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
@@ -114,7 +116,8 @@ static void use_x(void *arg) {
 }
 
 
-/* Runs `action` by the session that is to be lost until the effect of that verb is held back; then its connection is lost. */
+/* Runs `action` by the session that is to be lost until the effect of that verb is held back; then its connection is
+ * lost. */
 static far_sim_hold *lose_at(story *s, void (*action)(void *), far_sim_match match) {
     s->client = far_sim_start(s->pool->fabric, "lost", action, s);
     far_sim_hold *hold = far_sim_hold_effect(s->client, match);
@@ -222,7 +225,8 @@ static void a_lost_opener_does_not_refuse_a_drop_of_its_own_handle(void **state)
 }
 
 
-/* The slot must not go to y while the lost WRITE of x may still come: it would take y's word away, and y be dropped under its user. */
+/* The slot must not go to y while the lost WRITE of x may still come: it would take y's word away, and y be dropped
+ * under its user. */
 static bool word_comes_late(story *s) {
     far_addr table = table_of(s);
     far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
@@ -268,8 +272,8 @@ static void the_repair_waits_until_nothing_can_come_late(void **state) {
 }
 
 
-/* The first opener makes the table. Its address comes late, after another session has shown one: droppers would look at the wrong one,
- * and a sweep free the right one. */
+/* The first opener makes the table. Its address comes late, after another session has shown one: droppers would look at
+ * the wrong one, and a sweep free the right one. */
 static bool address_comes_late(story *s) {
     far_addr address = far_opens_word_of(s->pool->own->id);
     far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
@@ -520,8 +524,9 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
 }
 
 
-/* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has opened the
- * index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and nothing is left. */
+/* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has
+ * opened the index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and
+ * nothing is left. */
 
 enum { AT_ONCE, WHEN_OPEN, WHEN_CLOSED, NEVER, TIMES };
 
