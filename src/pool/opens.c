@@ -56,7 +56,6 @@ static void note_writer(far_task *t, far_opens_word *word) {
         return;
     word->writer = far_task_client(t);
     word->generation = far_task_generation(t);
-    far_housekeeping_wake(far_task_pool(t));
 }
 
 
