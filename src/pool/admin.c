@@ -58,15 +58,16 @@ typedef struct naming {
 } naming;
 
 
-static int run_create(far_task *t, void *arg) {
+static int try_create(far_task *t, void *arg) {
     naming *n = arg;
+    return far_catalog_create(t, n->name, n->kind, n->options, &n->index);
+}
+
+
+static int run_create(far_task *t, void *arg) {
     t->label = "create";
-    for (unsigned tries = 0;; tries++) {
-        int err = far_catalog_create(t, n->name, n->kind, n->options, &n->index);
-        int again = err == FAR_ERR_NO_MEMORY ? far_wait_for_memory(t, tries) : 0;
-        if (again <= 0)
-            return again < 0 ? again : err;
-    }
+    int err = try_create(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_create, arg) : err;
 }
 
 

@@ -98,20 +98,31 @@ static void run_memory_tick(far_task *t, void *arg) {
 }
 
 
+static bool tend_session(far_session *s, uint64_t epoch) {
+    if (!far_session_try_enter(s))
+        return false;
+    bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
+    if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+        s->ticked_epoch = epoch;
+    bool busy = drive_inside(s);
+    far_session_leave(s);
+    return busy;
+}
+
+
 /* The user's sessions: their retired memory once per epoch, and whatever is under way. */
 static bool tend_sessions(far_pool *pool) {
     bool busy = false;
     uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s)) {
-        if (!far_session_try_enter(s))
-            continue;
-        bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
-        if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
-            s->ticked_epoch = epoch;
-        busy |= drive_inside(s);
-        far_session_leave(s);
-    }
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
+        busy |= tend_session(s, epoch);
     return busy;
+}
+
+
+bool far_pool_tend(far_pool *pool) {
+    bool busy = tend_session(pool->own, atomic_load_explicit(&pool->epochs.known, memory_order_relaxed));
+    return tend_sessions(pool) || busy;
 }
 
 

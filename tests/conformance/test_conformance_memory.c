@@ -156,7 +156,8 @@ static void what_is_deleted_comes_back(const conform *c) {
         assert_int_equal(usage.key_bytes + usage.value_bytes, 0);
         assert_true(usage.pool_bytes < (1u << 20)); /* of values of several MiB nothing is left */
         end = fill_up(&r, 0, round);
-        assert_true(end >= first_time * 3 / 4); /* the holes lie elsewhere each time, and large values want whole blocks in a row */
+        if (end < first_time * 9 / 10)
+            fail_msg("round %llu: %llu of %llu", (unsigned long long)round, (unsigned long long)end, (unsigned long long)first_time);
     }
     rig_down(&r);
 }
