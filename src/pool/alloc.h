@@ -54,6 +54,8 @@ void far_quarantine_free(far_pool *pool); /* the last of the handle */
 /* For an operation that said FAR_ERR_NO_MEMORY (unpinned and with nothing in flight, or it will be): waits for memory that comes back
  * in this handle, in line with others, and runs it again, until it says something else or nothing is left to wait for. */
 int far_run_hungry(struct far_task *t, int (*run)(struct far_task *t, void *arg), void *arg);
+bool far_memory_hear(far_pool *pool, uint64_t word); /* FAR_SUPER_SHORT, as it was just read; true: it is news */
+bool far_memory_has_some(far_pool *pool, bool all); /* the handle holds memory of indexes that are closed here; all: or any that others could use */
 void far_memory_help(struct far_task *t); /* an operation begins: others may be waiting for what its session has */
 
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */

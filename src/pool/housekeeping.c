@@ -217,16 +217,30 @@ static void start_sweep(far_task *t) {
 }
 
 
-/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for. */
-static int look_at_sweeps(far_task *t) {
+/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when others are
+ * short of memory, or an index may have been dropped, and we hold some. */
+static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t now = far_now(t), word;
+    uint64_t now = far_now(t), sweep, hungry, catalog;
     if (now < pool->next_look)
         return 0;
     pool->next_look = now + SLOW_TICKS * far_housekeeping_tick(pool);
-    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
-    if (err == 0 && far_sweep_phase_of(word) != FAR_SWEEP_NONE && word != pool->seen_sweep) {
-        pool->seen_sweep = word;
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEEP), &sweep, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_CATALOG), &catalog, 8);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    bool wake = far_sweep_phase_of(sweep) != FAR_SWEEP_NONE && sweep != pool->seen_sweep;
+    if (wake)
+        pool->seen_sweep = sweep;
+    bool wanted = far_memory_hear(pool, hungry), dropped = catalog != pool->seen_catalog;
+    pool->seen_catalog = catalog;
+    if ((wanted || dropped) && far_memory_has_some(pool, wanted)) {
+        far_epoch_request(pool);
+        wake = true;
+    }
+    if (wake) {
         err = far_pin_take(t);
         far_pin_drop(t);
     }
@@ -243,7 +257,7 @@ static int slice(far_task *t, far_pool *pool) {
     if ((err = far_opens_settle(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
-        return look_at_sweeps(t);
+        return look_around(t);
     int moved = far_epoch_tick(t);
     if (moved < 0)
         return moved;

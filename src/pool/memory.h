@@ -174,6 +174,9 @@ typedef struct far_quarantine {
     atomic_uint shortage;         /* how often memory was found short */
     _Atomic uint64_t served;      /* ticket of the operation whose turn it is to take memory; 0: nobody is short */
     _Atomic uint64_t moved;       /* counts what became free or went back to the pool */
+    _Atomic uint64_t announced;   /* who was last short of memory in the whole pool, as last read */
+    uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
+    uint64_t in_vain_until;       /* ... which counts until this epoch */
     struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
     uint64_t tickets;             /* given out */
     uint64_t pool_bytes;
