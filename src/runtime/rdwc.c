@@ -315,7 +315,7 @@ static void wait_for_release(far_rdwc_member *me) {
     far_spin_lock(&e->lock);
     while (me->state == WAITS) {
         far_spin_unlock(&e->lock);
-        far_task_block(me->task);
+        far_task_await_other(me->task);
         far_spin_lock(&e->lock);
     }
     far_spin_unlock(&e->lock);
