@@ -17,8 +17,7 @@ static bool take_head(far_index *index, dart_target *target, const void *head, u
     const dart_header *header = head;
     unsigned depth = dart_header_depth(header), slot = dart_header_bytes(depth);
     target->depth = depth;
-    target->sound = depth > 0 && depth <= dart_of(index)->max_key && dart_header_type(header) >= DART_N4 &&
-                    dart_header_type(header) <= DART_N256;
+    target->sound = dart_header_is_sound(header) && depth <= dart_of(index)->max_key;
     if (!target->sound || slot + 8 > bytes)
         return !target->sound;
     uint64_t word;

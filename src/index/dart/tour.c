@@ -9,7 +9,7 @@
 #define AHEAD_MAX      256u
 
 /* Children that a node of a type usually has: how far to look ahead. */
-static const unsigned usual_children[] = {1, 2, 5, 11, 20, 40, 128, 1};
+static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 200, 1};
 
 
 static int no_memory(void) {
