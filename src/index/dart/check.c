@@ -64,24 +64,37 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
 
 /* ---- walk ---- */
 
+typedef struct walking {
+    far_walk *walk;
+    const slices *slices;
+} walking;
+
+
 static int walk_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
-    (void)t, (void)item;
+    (void)t;
+    const walking *w = ctx;
+    if (w->walk->once && (item ? item->covers : w->slices->length > 0))
+        return 0; /* the slice before went through it */
     if (dart_header_spare(view->header))
-        return far_walk_object(ctx, index, DART_TYPE_SPARE, view->node.addr,
+        return far_walk_object(w->walk, index, DART_TYPE_SPARE, view->node.addr,
                                dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
-    return far_walk_object(ctx, index, DART_TYPE_NODE, view->node.addr, dart_node_size(dart_of(index), &view->node));
+    return far_walk_object(w->walk, index, DART_TYPE_NODE, view->node.addr,
+                           dart_node_size(dart_of(index), &view->node));
 }
 
 
 static int walk_leaf(far_task *t, far_index *index, const dart_item *leaf, void *ctx) {
     (void)t;
+    const walking *w = ctx;
     uint64_t bytes = dart_leaf_bytes(dart_word_len(leaf->word), leaf->image ? leaf->image[0] : 0);
-    return far_walk_object(ctx, index, DART_TYPE_LEAF, dart_word_addr(leaf->word), bytes);
+    return far_walk_object(w->walk, index, DART_TYPE_LEAF, dart_word_addr(leaf->word), bytes);
 }
 
 
 int dart_walk(far_task *t, far_index *index, far_walk *walk) {
-    slices s = {.tour = {.reads = DART_READ_SLOTS, .node = walk_node, .ctx = walk}, .leaf = walk_leaf, .ctx = walk};
+    walking w = {.walk = walk};
+    slices s = {.tour = {.reads = DART_READ_SLOTS, .node = walk_node, .ctx = &w}, .leaf = walk_leaf, .ctx = &w};
+    w.slices = &s;
     int err = far_walk_object(walk, index, DART_TYPE_SUPER, index->descriptor, sizeof(dart_super));
     if (err >= 0)
         err = dart_locks_walk(t, index, walk);

@@ -101,10 +101,14 @@ int dart_est_read_list(far_task *t, far_index *index) {
 static int open_caches(far_task *t, far_index *index, dart_est *est) {
     struct far_budget *budget = far_task_pool(t)->budget;
     unsigned words = 1u << est->bits;
+    uint64_t limit = far_budget_limit(budget), directory = words * 8ull;
+    uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) / (DART_EXPRESS_WORDS * 8);
     uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
-    int err = dart_cache_open(&est->directory, budget, "dart directory", (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS);
+    express = express < room ? express : room; /* with more of them than fit, they would push out each other */
+    int err = dart_cache_open(&est->directory, budget, "dart directory", (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS,
+                             DART_CHUNK_WORDS);
     if (err >= 0)
-        err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express);
+        err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express, DART_EXPRESS_WORDS);
     est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
     est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
     return err >= 0 && (!est->emptied || !est->adjust.cursor) ? far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index") : err;

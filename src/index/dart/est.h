@@ -35,12 +35,14 @@ typedef struct dart_cache { /* chunks of words, each under its lock; they come a
     far_budget_cache *budget;
     dart_chunk *chunks;
     unsigned count;
+    size_t chunk_bytes;
     atomic_uint hand; /* next chunk to be given up */
 } dart_cache;
 
-#define DART_CHUNK_WORDS 512u /* 4 KiB */
+#define DART_CHUNK_WORDS 512u   /* 4 KiB */
+#define DART_EXPRESS_WORDS 544u /* of a chunk of the express cache */
 
-int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks);
+int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks, unsigned chunk_words);
 void dart_cache_close(dart_cache *cache);
 size_t dart_cache_used(const dart_cache *cache);
 

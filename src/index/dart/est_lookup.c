@@ -251,22 +251,27 @@ static int step_of_length(const dart_find *f, unsigned length) {
 }
 
 
-/* The deepest node on the path that an entry could name goes into the express cache. */
-static void keep_deepest(far_task *t, dart_est *est, const asking *a, const dart_find *f) {
-    const dart_start *used = f->used >= 0 ? &f->probe.starts[f->used] : NULL;
+static void keep(far_task *t, dart_est *est, const dart_find *f, unsigned length, unsigned step) {
+    const dart_node *node = &f->path.steps[step].node;
+    uint64_t hash = dart_est_hash(est, f->key.data, length);
+    uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
+    dart_express_put(&est->express, hash, word, far_epoch(t));
+}
+
+
+/* The deepest node on the path that an entry could name goes into the express cache; that of the entry that was used stays fresh. */
+static void keep_entries(far_task *t, dart_est *est, const asking *a, const dart_find *f) {
+    const dart_start *used = f->used >= 0 && f->path.count && is_proved(f, 0) ? &f->probe.starts[f->used] : NULL;
     for (unsigned i = a->usable; i-- > 0;) {
         unsigned length = a->list->lookup[i];
         int step = step_of_length(f, length);
-        if (step < 0 && used && used->length == length && f->path.count && is_proved(f, 0))
-            step = 0;
-        if (step < 0)
-            continue;
-        const dart_node *node = &f->path.steps[step].node;
-        uint64_t hash = dart_est_hash(est, f->key.data, length);
-        uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
-        dart_express_put(&est->express, hash, word, far_epoch(t));
-        return;
+        if (step >= 0)
+            keep(t, est, f, length, (unsigned)step);
+        if (step >= 0 || (used && used->length == length))
+            break;
     }
+    if (used)
+        keep(t, est, f, used->length, 0);
 }
 
 
@@ -300,7 +305,7 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
         return;
     dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width, a->batches + a->wasted + f->path.count, a->probes);
     if (est->express.count)
-        keep_deepest(t, est, a, f);
+        keep_entries(t, est, a, f);
     clear_stale(t, index, f);
     for (unsigned i = a->usable; i-- > 0 && est->update;) {
         unsigned length = a->list->lookup[i];
