@@ -6,7 +6,8 @@
 #define NODES_AT_ONCE  32
 #define LEAVES_AT_ONCE 128
 #define BYTES_AT_ONCE  (256u << 10)
-#define AHEAD_MAX      256u
+#define AHEAD_SCAN     256u /* children */
+#define AHEAD_WALK     128u /* less: a slice should not read large nodes of the next one */
 
 /* Children that a node of a type usually has: how far to look ahead. */
 static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 200, 1};
@@ -170,7 +171,8 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
 
 /* One batch: what stands near the beginning of the front. */
 static int one_round(far_task *t, far_index *index, dart_tour *tour) {
-    size_t ahead = tour->wanted < AHEAD_MAX ? tour->wanted : AHEAD_MAX, children = 0;
+    bool scan = tour->reads == DART_READ_LEAVES;
+    size_t most = scan ? AHEAD_SCAN : AHEAD_WALK, ahead = tour->wanted < most ? tour->wanted : most, children = 0;
     unsigned nodes = 0, leaves = 0;
     uint64_t bytes = 0;
     far_point(t, "dart:tour");
@@ -186,10 +188,10 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
         nodes += inner;
         leaves += !inner && put > 0;
         bytes += (uint64_t)put;
-        children += item->covers ? 1 : usual_children[dart_word_type(item->word)];
+        children += item->covers && scan ? 1 : usual_children[dart_word_type(item->word)];
     }
     int err = bytes ? far_wait(t) : 0;
-    if (err >= 0 && tour->reads == DART_READ_LEAVES) {
+    if (err >= 0 && scan) {
         bool any = false;
         for (dart_item *item = tour->first; item && !any; item = item->next)
             any = item->image && dart_is_leaf(item->word) && dart_word_len(item->word) == DART_SIZE_CODE_LONG &&
