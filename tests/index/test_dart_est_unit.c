@@ -1,4 +1,5 @@
-/* Parts of DART's skip table alone: what a handle keeps and its tags, the first choice of lengths, the greedy choice of a list, words. */
+/* Parts of DART's skip table alone: what a handle keeps and its tags, the first choice of lengths, the greedy choice of
+ * a list, words. */
 #include "index/dart/est.h"
 #include "runtime/random.h"
 
@@ -18,9 +19,12 @@ static void words_keep_what_was_packed(void **state) {
     far_random_seed(&random, 1);
     for (unsigned i = 0; i < 10000; i++) {
         far_addr addr = far_random_below(&random, 1ull << 44) * FAR_GRANULE;
-        unsigned fp = (unsigned)far_random_below(&random, 256), delta = (unsigned)far_random_below(&random, DART_EST_DELTA_MAX + 1);
-        unsigned type = DART_N4 + (unsigned)far_random_below(&random, DART_N256), client = 1 + (unsigned)far_random_below(&random, 16382);
-        uint64_t word = dart_est_word(fp, delta, (dart_node_type)type, addr), tentative = dart_est_tentative(client, 7, addr);
+        unsigned fp = (unsigned)far_random_below(&random, 256),
+                 delta = (unsigned)far_random_below(&random, DART_EST_DELTA_MAX + 1);
+        unsigned type = DART_N4 + (unsigned)far_random_below(&random, DART_N256),
+                 client = 1 + (unsigned)far_random_below(&random, 16382);
+        uint64_t word = dart_est_word(fp, delta, (dart_node_type)type, addr),
+                 tentative = dart_est_tentative(client, 7, addr);
         addr = addr ? addr : FAR_GRANULE;
         assert_false(dart_is_frozen(word) || dart_is_frozen(tentative) || dart_est_is_tentative(word));
         assert_true(dart_est_is_tentative(tentative) && !dart_est_is_committed(tentative));
@@ -162,7 +166,8 @@ static void the_byte_budget_is_kept(void **state) {
 
 /* ---- Choices ---- */
 
-static unsigned chosen_in(dart_class *class, unsigned turns, const unsigned *costs, unsigned usable, unsigned width, unsigned first) {
+static unsigned chosen_in(dart_class *class, unsigned turns, const unsigned *costs, unsigned usable, unsigned width,
+                          unsigned first) {
     unsigned count = 0;
     for (unsigned i = 0; i < turns; i++) {
         dart_choice choice = dart_choose(class, usable, width);
@@ -218,14 +223,16 @@ static void the_greedy_choice_saves_most_reads(void **state) {
     assert_int_equal(lengths[0], 3);
     for (unsigned i = 0; i < DART_SAMPLES; i++)
         samples[i] = i % 2 ? sample(8, 4, (unsigned[]){0, 1, 2, 3}) : sample(30, 3, (unsigned[]){0, 7, 20});
-    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 2); /* 8..20 are as good as each other: the shortest */
+    assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths),
+                     2); /* 8..20 are as good as each other: the shortest */
     assert_int_equal(lengths[0], 3);
     assert_int_equal(lengths[1], 8);
     assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 1, lengths), 1);
     for (unsigned i = 0; i < DART_SAMPLES; i++) /* no length is shorter than the key */
         samples[i] = sample(2, 3, (unsigned[]){0, 1, 2});
     assert_int_equal(dart_choose_lengths(samples, DART_SAMPLES, 8, lengths), 0);
-    samples[0] = sample(200, 2, (unsigned[]){0, 140}); /* more than 63 bytes between the prefix and the node are not kept */
+    samples[0] =
+        sample(200, 2, (unsigned[]){0, 140}); /* more than 63 bytes between the prefix and the node are not kept */
     assert_true(dart_choose_lengths(samples, 1, 8, lengths) == 1 && lengths[0] >= 77);
 }
 

@@ -1,22 +1,24 @@
 /* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
  *
- * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation pinned at epoch E only
- * if the tag is E-1 or later. Proof that this is safe: a target that was live in an operation pinned at T is retired under a pin at T-1 or
- * later, stamped T or later, and reused when every pin is at T+2 or later. An operation at E <= T+1 ends before that.
+ * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
+ * pinned at epoch E only if the tag is E-1 or later. Proof that this is safe: a target that was live in an operation
+ * pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when every pin is at T+2 or later.
+ * An operation at E <= T+1 ends before that.
  *
- * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every DART_TAG_PERIOD epochs,
- * so no tag is ever old enough to look new. */
+ * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
+ * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */
 #include "index/dart/est.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
 
-#define TAG_MASK 0xfffull
+#define TAG_MASK            0xfffull
 #define DIRECTORY_TAG_SHIFT 44 /* between the address and log2(groups) */
-#define REFERENCED DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
+#define REFERENCED                                                                                                     \
+    DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
 #define SET_ENTRIES 8u
-#define SETS (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
-#define ASKED_BITS 16
+#define SETS        (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
+#define ASKED_BITS  16
 
 _Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
 _Static_assert(DART_TAG_PERIOD * 4 <= TAG_MASK + 1, "tags are told apart");
@@ -55,7 +57,8 @@ static size_t evict(void *ctx, size_t bytes) {
 }
 
 
-int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks, unsigned chunk_words) {
+int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks,
+                    unsigned chunk_words) {
     *cache = (dart_cache){.count = chunks, .chunk_bytes = chunk_words * 8ull};
     if (chunks == 0)
         return 0;
@@ -171,9 +174,9 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
 }
 
 
-/* A set is full of entries that can be used: who wants to come in must be one of the last four that did. So those that are
- * asked for often push out those that are not, and many that come once push out nobody: with little memory the entries
- * of short prefixes stay, which many keys share. */
+/* A set is full of entries that can be used: who wants to come in must be one of the last four that did. So those that
+ * are asked for often push out those that are not, and many that come once push out nobody: with little memory the
+ * entries of short prefixes stay, which many keys share. */
 static bool may_come_in(dart_chunk *chunk, uint64_t hash) {
     uint64_t *asked = chunk->words + DART_CHUNK_WORDS + (hash >> 32) % SETS, mark = hash >> (64 - ASKED_BITS);
     for (unsigned shift = 0; shift < 64; shift += ASKED_BITS)

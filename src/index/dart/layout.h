@@ -13,7 +13,8 @@
  *   descriptor    dart_super, one per index; EST words at the end of this file
  *
  * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of
- * c-1 slots, a larger one c/B buckets (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END -> 256).
+ * c-1 slots, a larger one c/B buckets (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END ->
+ * 256).
  */
 #ifndef FAR_INDEX_DART_LAYOUT_H
 #define FAR_INDEX_DART_LAYOUT_H
@@ -85,7 +86,7 @@ static inline uint64_t dart_word(unsigned symbol, unsigned len, dart_node_type t
         class = 1 + inner % DART_INNER_GROUPS;
         len |= inner / DART_INNER_GROUPS << 7;
     }
-    return (uint64_t)(symbol & 0xff) << 56 | (uint64_t)len << 48 | (uint64_t)class << 45 | dart_granule(addr);
+    return (uint64_t)(symbol & 0xff) << 56 | (uint64_t)len << 48 | (uint64_t) class << 45 | dart_granule(addr);
 }
 
 
@@ -231,9 +232,9 @@ static inline bool dart_header_is_sound(const dart_header *header) { /* of a nod
 
 
 static inline unsigned dart_capacity(dart_node_type type) {
-    static const uint16_t capacities[] = {[DART_N4] = 4,     [DART_N8] = 8,     [DART_N16] = 16,   [DART_N32] = 32,
-                                          [DART_N48] = 48,   [DART_N64] = 64,   [DART_N96] = 96,   [DART_N144] = 144,
-                                          [DART_N160] = 160, [DART_N192] = 192, [DART_N256] = 256, [DART_LEAF] = 0};
+    static const uint16_t capacities[] = {
+        [DART_N4] = 4,   [DART_N8] = 8,     [DART_N16] = 16,   [DART_N32] = 32,   [DART_N48] = 48,   [DART_N64] = 64,
+        [DART_N96] = 96, [DART_N144] = 144, [DART_N160] = 160, [DART_N192] = 192, [DART_N256] = 256, [DART_LEAF] = 0};
     return capacities[type];
 }
 
