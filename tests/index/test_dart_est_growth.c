@@ -1,5 +1,5 @@
 /* DART's skip table, named interleavings of growing segments and of adjusting the list. The mutation that was tried,
- * and made the test fail, stands in brackets; adjust_active_before_fill has none: it goes through all four steps
+ * and made the test fail, stands in brackets; adjust_to_another_length has none: it goes through all four steps
  * without a competitor. */
 #include "dart_est_rig.h"
 
@@ -195,9 +195,8 @@ static void load_two_levels(stage *s) {
 
 
 /* All four steps: entries of the new length are there and are removed with their node by a handle that had the old
- * list, those of the dropped length are gone. That filling waits for two epochs is shown by
- * adjust_waits_for_the_pinned, not here. */
-EST_RACE(adjust_active_before_fill) {
+ * list, those of the dropped length are gone. */
+EST_RACE(adjust_to_another_length) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
@@ -217,6 +216,32 @@ EST_RACE(adjust_active_before_fill) {
     let_memory_go(&s, &s.c);
     for (unsigned i = 0; i < 8; i++)
         reads(&s.c, "abch", "b");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* b is about to replace X, with the list as it was: it will not look for entries of the new length. Were X registered
+ * under that now, the entry would outlive it. (Filling without waiting for two epochs.) */
+EST_RACE(adjust_active_before_fill) {
+    stage s;
+    set_up(&s, sim, "adjust=1,directory_bits=2");
+    load_two_levels(&s);
+    dart_node x = node_at(&s.a, "abca", 3);
+    start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:freeze", 1);
+    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    adjust_for(&s, &s.a, 20);
+    finish(&s.b, 0);
+    adjust_for(&s, &s.a, 200);
+    assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
+    settle(&s);
+    dart_node now = node_at(&s.a, "abca", 3);
+    assert_true(now.addr != x.addr);
+    assert_int_equal(names_of(&s.a, x.addr), 0);
+    assert_int_equal(names_of_length(&s.a, &now, 3), 1);
+    let_memory_go(&s, &s.c);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "abca", "abca");
     is_sound(&s, &s.c);
     tear_down(&s);
 }
@@ -263,13 +288,10 @@ EST_RACE(adjuster_dies) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(A14_grow_vs_remove),
-        cmocka_unit_test(A14b_grow_vs_commit),
-        cmocka_unit_test(A15_stale_directory_word),
-        cmocka_unit_test(dead_grower_is_helped),
-        cmocka_unit_test(adjust_active_before_fill),
-        cmocka_unit_test(adjust_waits_for_the_pinned),
-        cmocka_unit_test(adjuster_dies),
+        cmocka_unit_test(A14_grow_vs_remove),          cmocka_unit_test(A14b_grow_vs_commit),
+        cmocka_unit_test(A15_stale_directory_word),    cmocka_unit_test(dead_grower_is_helped),
+        cmocka_unit_test(adjust_to_another_length),    cmocka_unit_test(adjust_active_before_fill),
+        cmocka_unit_test(adjust_waits_for_the_pinned), cmocka_unit_test(adjuster_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
