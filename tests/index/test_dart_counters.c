@@ -293,7 +293,8 @@ static void email_keys_from_the_root(void **state) {
     print_message("email: plain ART %.2f, %.0f bytes; here %.2f, %.0f; all on %.2f, %.0f\n", art.trips, art.read_bytes,
                   whole.trips, whole.read_bytes, all.trips, all.read_bytes);
     BETWEEN(whole.trips / art.trips, 0.9, 1.1);
-    BETWEEN(whole.read_bytes / art.read_bytes, 0.9, 1.1);
+    /* Beside the root, which here is always an N256: nodes are somewhat smaller, having more sizes. */
+    BETWEEN((whole.read_bytes - 2064) / (art.read_bytes - art_node_bytes(40)), 0.8, 1.1);
     BETWEEN(whole.read_bytes / all.read_bytes, 2, 20);
 }
 

@@ -296,7 +296,7 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
     far_scratch_mark mark = far_scratch_here(t);
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
     uint64_t *seen = far_scratch(t, count * 8ull);
-    bool any = false, lost = false;
+    bool any = false, gone = false, lost = false;
     if (!targets || !seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep");
     for (unsigned i = 0; i < count; i++) {
@@ -307,13 +307,17 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         unsigned length = targets[i].depth - dart_est_delta(slots[i]);
         seen[i] = slots[i];
-        if (targets[i].addr && targets[i].sound && !has(list->lookup, list->lookup_count, length))
+        if (targets[i].addr && targets[i].sound && !has(list->lookup, list->lookup_count, length)) {
             far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, &seen[i]);
+            gone = true;
+        }
     }
     if (err >= 0)
         err = far_wait(t);
     for (unsigned i = 0; err >= 0 && i < count; i++)
         lost |= seen[i] != slots[i];
+    if (gone)
+        dart_est_note_empty(dart_est_of(index), at);
     far_scratch_back(t, mark);
     return err < 0 ? err : lost;
 }

@@ -86,7 +86,7 @@ static int compare_addrs(const void *a, const void *b) {
 }
 
 
-/* 1: a slice before has reported it; 0: it is noted. */
+/* 1: a slice before has reported it; 0: none has. */
 static int was_met(walking *w, far_addr node, const dart_item *item) {
     if (w->number != w->slices->number) {
         met old = w->before;
@@ -98,8 +98,8 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
     }
     if (item ? item->covers : w->slices->length > 0) /* it lies around the beginning of the slice */
         return 1;
-    if (w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs))
-        return 1;
+    bool known = w->before.count &&
+                 bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
     if (w->now.count == w->now.size) {
         size_t size = w->now.size ? 2 * w->now.size : 1024;
         far_addr *nodes = realloc(w->now.nodes, size * sizeof(*nodes));
@@ -109,7 +109,7 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
         w->now.size = size;
     }
     w->now.nodes[w->now.count++] = node;
-    return 0;
+    return known;
 }
 
 

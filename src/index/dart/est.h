@@ -104,7 +104,7 @@ typedef struct dart_sample { /* a key's way through the tree: its length, the de
     uint16_t depths[DART_SAMPLE_DEPTHS];
 } dart_sample;
 
-/* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 1
+/* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 2
  * %. Rising. */
 unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigned max, uint8_t lengths[DART_LIST_MAX]);
 
@@ -266,7 +266,7 @@ int dart_est_make_segment(far_task *t, far_index *index,
 /* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even
  * without memory. 0: its word is another now. */
 int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, bool help);
-/* A bucket of this directory word's segment has become empty: housekeeping looks whether it can be smaller. */
+/* Entries of this directory word's segment have gone: housekeeping looks whether it can be smaller. */
 void dart_est_note_empty(dart_est *est, unsigned at);
 int dart_est_tidy(far_task *t, far_index *index); /* 1: there is more */
 

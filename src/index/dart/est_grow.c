@@ -255,7 +255,7 @@ static int replace(far_task *t, far_index *index, copy *c, bool grow) {
 
     if (c->object.addr == 0 && c->live > 0) {
         c->log_groups = grow && c->live > c->count / 4 ? old + 1 : 0;
-        while (c->log_groups < old + grow && (DART_EST_GROUP_SLOTS << c->log_groups) < c->live * 2)
+        while (c->log_groups < old + grow && (DART_EST_GROUP_SLOTS << c->log_groups) * 2 < c->live * 3)
             c->log_groups++;
         c->log_groups = c->log_groups < DART_LOG_GROUPS_MAX ? c->log_groups : DART_LOG_GROUPS_MAX;
         if ((err = allocate(t, index, c)) < 0 && err != FAR_ERR_NO_MEMORY)
@@ -306,7 +306,7 @@ static int tidy_one(far_task *t, far_index *index, unsigned at) {
     if ((err = far_wait(t)) >= 0) {
         for (unsigned i = 0; i < count; i++)
             used += dart_thawed(words[i]) != 0;
-        if (used == 0 || (count > DART_EST_GROUP_SLOTS && used < count / 8))
+        if (used == 0 || (count > DART_EST_GROUP_SLOTS && used * 10 <= count * 3))
             err = replace(t, index, &c, false);
     }
     far_scratch_back(t, mark);

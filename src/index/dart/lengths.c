@@ -39,7 +39,7 @@ unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigne
                 length = l;
             }
         }
-        if (most == 0 || most * 100 < reads)
+        if (most == 0 || most * 50 < reads)
             break;
         taken[length] = true;
         chosen++;

@@ -10,7 +10,7 @@
 #define AHEAD_WALK     128u /* less: a slice should not read large nodes of the next one */
 
 /* Children that a node of a type usually has: how far to look ahead. */
-static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 200, 1};
+static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 190, 1};
 
 
 static int no_memory(void) {
@@ -173,12 +173,17 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
 static int one_round(far_task *t, far_index *index, dart_tour *tour) {
     bool scan = tour->reads == DART_READ_LEAVES;
     size_t most = scan ? AHEAD_SCAN : AHEAD_WALK, ahead = tour->wanted < most ? tour->wanted : most, children = 0;
+    ahead += scan ? ahead / 4 + 8 : 0; /* some nodes more, because a round more costs more */
     unsigned nodes = 0, leaves = 0;
     uint64_t bytes = 0;
     far_point(t, "dart:tour");
     for (dart_item *item = tour->first;
          item && children < ahead && nodes < NODES_AT_ONCE && leaves < LEAVES_AT_ONCE && bytes < BYTES_AT_ONCE;
          item = item->next) {
+        if (scan && dart_is_leaf(item->word) && children >= tour->wanted) {
+            children++;
+            continue;
+        }
         int64_t put = put_item(t, index, tour, item);
         if (put < 0) {
             far_wait(t);
@@ -202,6 +207,13 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
 }
 
 
+/* A node that is exhausted before the tour is over costs more than the way from the root. Known to be enough: all keys up
+ * to the end begin with its prefix. Likely: it has twice as many children as leaves are wanted. */
+static bool is_enough(const dart_tour *tour, unsigned depth, dart_node_type type) {
+    return (tour->bounded && dart_lcp(tour->from, tour->to) >= depth) || usual_children[type] / 2 >= tour->wanted;
+}
+
+
 /* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key
  * begins with. All keys with that prefix are below it. */
 static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
@@ -210,6 +222,10 @@ static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
     int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
     for (int i = 0; i < count; i++) {
         const dart_node *node = &starts[i].node;
+        if (!is_enough(tour, node->depth, node->type)) {
+            starts[i--] = starts[--count];
+            continue;
+        }
         unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
         char *image = far_scratch(t, header + 8ull * slots);
         if (!image)
@@ -241,7 +257,7 @@ static int begin(far_task *t, far_index *index, dart_tour *tour) {
     int err = 0;
     tour->begun = true;
     tour->top = NULL;
-    if (tour->express && dart_of(index)->est && tour->from.length > 0)
+    if (tour->express && dart_of(index)->est && tour->from.length > 0 && is_enough(tour, 2, DART_N256))
         err = begin_express(t, index, tour);
     if (err < 0 || tour->top)
         return err;
@@ -265,7 +281,7 @@ static int go_behind(far_task *t, dart_tour *tour) {
         return 0;
     place[length - 1]++;
     tour->from = (far_bytes){place, length};
-    tour->begun = false;
+    tour->begun = tour->express = false; /* now from the root */
     return !tour->bounded || far_bytes_compare(tour->from, tour->to) < 0;
 }
 
