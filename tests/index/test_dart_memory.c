@@ -65,7 +65,7 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
     assert_int_equal(far_index_usage(s, index, &usage), 0);
     assert_int_equal(usage.keys, 0);
     uint64_t left = used_now(s, pool);
-    if (left > empty + empty / 100 + full / 1000)
+    if (left > empty + empty / 100)
         fail_msg("%s, keys %u: %llu bytes when empty, %llu when full, %llu after deleting all", options, shape,
                  (unsigned long long)empty, (unsigned long long)full, (unsigned long long)left);
     assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
