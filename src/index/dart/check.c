@@ -98,8 +98,8 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
     }
     if (item ? item->covers : w->slices->length > 0) /* it lies around the beginning of the slice */
         return 1;
-    bool known = w->before.count &&
-                 bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
+    bool known =
+        w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
     if (w->now.count == w->now.size) {
         size_t size = w->now.size ? 2 * w->now.size : 1024;
         far_addr *nodes = realloc(w->now.nodes, size * sizeof(*nodes));
