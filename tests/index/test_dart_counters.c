@@ -324,6 +324,27 @@ static void a_scan_of_100_takes_few_round_trips(void **state) {
 }
 
 
+/* After a load in key order, by one client, 100 leaves are a few runs of memory. */
+static void leaves_that_lie_side_by_side_are_one_read(void **state) {
+    (void)state;
+    rig r;
+    far_stats before, after;
+    begin(&r, "local:64M", "est=0");
+    for (unsigned i = 0; i < 20000; i++) {
+        uint8_t key[4] = {0, 0, (uint8_t)(i >> 8), (uint8_t)i};
+        assert_int_equal(far_insert(r.session, r.index, key, 4, "some value of 24 bytes..", 24), 0);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &before), 0);
+    for (unsigned i = 0; i < 190; i++) {
+        uint8_t from[4] = {0, 0, (uint8_t)(i % 77), (uint8_t)(i * 13)};
+        assert_int_equal(far_scan(r.session, r.index, from, 4, NULL, 0, 100, ignore, NULL), 100);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &after), 0);
+    BETWEEN((double)(after.reads - before.reads) / 190, 3, 100 / 8);
+    end(&r);
+}
+
+
 static void gets_submitted_together_share_their_round_trips(void **state) {
     (void)state;
     rig r;
@@ -358,6 +379,7 @@ int main(void) {
         cmocka_unit_test(a_million_u64_keys_from_the_root),
         cmocka_unit_test(email_keys_from_the_root),
         cmocka_unit_test(a_scan_of_100_takes_few_round_trips),
+        cmocka_unit_test(leaves_that_lie_side_by_side_are_one_read),
         cmocka_unit_test(gets_submitted_together_share_their_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
