@@ -79,6 +79,7 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
             s->up_word = word;
         }
     }
+    s->children = smart_live_children(node);
     s->slot = s->at < node->words ? smart_slot_addr(s->node, s->at) : 0;
     s->word = s->at < node->words ? smart_slots(node)[s->at] : 0;
     if (op->st->cache)
@@ -261,8 +262,8 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
 
 
 /* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. With the depth known, the
- * slot of a DIR node comes in the same batch as its header. */
-static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth) {
+ * slot of a DIR node comes in the same batch as its header. leaf (or NULL) is put behind all of it. */
+static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
     smart_node node;
     uint64_t slot = 0, ctl;
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
@@ -277,6 +278,11 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     if (type == SMART_READ_DIR && depth) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         far_read(op->t, smart_slot_addr(addr, part), &slot, 8);
+    }
+    if (leaf) {
+        far_mark(op->t, FAR_VERB_UNPROVEN);
+        if ((err = smart_put_read_leaf(op, leaf->addr, leaf->class, leaf)) < 0)
+            return err;
     }
     if ((err = wait_unproven(op)) < 0)
         return err;
@@ -318,8 +324,34 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
     }
     if (smart_word_is(word) == SMART_LEAF)
         return jump_to_leaf(op, s, word);
-    int err = accept_node(op, s, word, 0);
+    int err = accept_node(op, s, word, 0, NULL);
     return err != 0 ? err : descend(op, s);
+}
+
+
+/* The leaf that the cache names, if it can be READ behind its owner: READs to one memory node keep their order. */
+static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_leaf *leaf) {
+    far_addr addr = smart_word_addr(hint->word);
+    unsigned class = smart_word_hint(hint->word);
+    *leaf = (smart_leaf){.addr = addr, .class = class};
+    return op->pair && smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
+           far_addr_node(addr) == far_addr_node(hint->node) &&
+           far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class));
+}
+
+
+/* The owner was accepted, and its word names a leaf that was READ after it: that one is as good as READ now. */
+static int take_pair(smart_op *op, smart_spot *s, smart_leaf *leaf) {
+    bool same = s->word == smart_leaf_word(leaf, smart_part(op->key, s->depth));
+    far_count_cache(op->t, same);
+    if (!same || !smart_take_leaf(leaf, leaf->class) || far_bytes_compare(leaf->key, op->key) != 0 ||
+        smart_ctl_state(leaf->ctl) > SMART_LIVE)
+        return descend(op, s);
+    s->proven = true;
+    s->outcome = SMART_HIT;
+    s->leaf = *leaf;
+    s->mark = op->mark;
+    return 0;
 }
 
 
@@ -342,7 +374,11 @@ static int from_cache(smart_op *op, smart_spot *s) {
             break;
         }
         unsigned type = smart_read_type_for(hint.words + 1, hint.layout, op->st->node_types);
-        err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth);
+        smart_leaf leaf;
+        bool pair = leaf_behind_owner(op, &hint, &leaf);
+        err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth, pair ? &leaf : NULL);
+        if (err == 0 && pair)
+            return take_pair(op, s, &leaf);
         if (err == 0) {
             far_count_cache(op->t, false);
             return descend(op, s);

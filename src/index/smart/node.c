@@ -106,6 +106,15 @@ unsigned smart_live_children(const smart_node *node) {
 }
 
 
+/* Without path compression a node stays, so that there is one for every byte above the next. */
+bool smart_can_merge(const smart_state *st, const smart_node *node) {
+    unsigned nodes = 0;
+    for (unsigned i = 0; i < node->words; i++)
+        nodes += smart_word_is(smart_slots(node)[i]) == SMART_NODE;
+    return smart_live_children(node) == 1 && (st->paths || nodes == 0);
+}
+
+
 /* Without slots. The prefix is that of the operation's key. */
 void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec) {
     memset(image, 0, smart_layout_bytes(layout));

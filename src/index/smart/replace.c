@@ -159,7 +159,8 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
         grow = NULL;
     if (live == 0 && !grow)
         return swing(op, node, up, up_word, word, &none);
-    for (unsigned i = 0; live == 1 && !grow && i < node->words; i++)
+    bool merges = !grow && smart_can_merge(op->st, node);
+    for (unsigned i = 0; merges && i < node->words; i++)
         if (smart_word_is(smart_slots(node)[i]) != SMART_NONE) {
             word = smart_word_with_part(smart_slots(node)[i] & ~SMART_F, part);
             if (smart_word_is(word) == SMART_NODE)
@@ -168,6 +169,10 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
         }
     live += grow != NULL;
     smart_layout layout = smart_layout_for(op->st, live);
+    if (c->object.addr && layout > c->layout) { /* others came before the words were frozen */
+        free_copy(op, c);
+        c->object.addr = 0;
+    }
     if (!c->object.addr && (err = make_copy(op, up, node->fp, layout, FAR_ALLOC_RESERVE, c)) < 0)
         return err;
     if (grow && (err = smart_make_leaf(op, smart_kind_for(op->st, op->key.length, grow->length), *grow,
@@ -188,8 +193,8 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
         return err;
     /* A full pool is found out before anything is frozen: afterwards the copy must be made. */
     if (grow) {
-        unsigned most = smart_layout_children(node.layout) + 1;
-        if ((err = make_copy(op, up, node.fp, smart_layout_for(op->st, most), 0, &c)) < 0)
+        smart_layout layout = smart_layout_for(op->st, smart_live_children(&node) + 1);
+        if ((err = make_copy(op, up, node.fp, layout, 0, &c)) < 0)
             return err;
     }
     err = freeze(op, &node);

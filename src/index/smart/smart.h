@@ -16,6 +16,7 @@ enum {
     SMART_OPTION_MERGE,
     SMART_OPTION_REAR_LOCK,
     SMART_OPTION_LOCKFREE,
+    SMART_OPTION_PATHS,
 };
 
 enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
@@ -32,7 +33,8 @@ typedef struct smart_state { /* of an open index */
     unsigned stripes;
     bool paper, spread; /* layout=paper; place=spread */
     unsigned update, in_place, node_types;
-    bool eager, rear_lock, node_locks;
+    bool eager, rear_lock, node_locks, paths; /* paths: path_compression */
+    bool fixed;                               /* no leaf is ever replaced by another: all values fit where they are */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;     /* NULL: none */
     smart_merges *merges;   /* nodes that may be merged later */
@@ -53,6 +55,7 @@ typedef struct smart_op {
     bool recycled;         /* the leaf that the cache named lies in memory that had an earlier life */
     bool passes;           /* the key is only where a pass begins */
     bool owner;            /* a hit is not enough: its slot is wanted */
+    bool pair;             /* ... and the leaf that the cache knows is READ in one batch with it */
     unsigned below;        /* the slot that names the owner, at this depth, is wanted too; 0: not */
     unsigned below_layout; /* of that owner: it is READ as a whole */
     bool uncached;         /* the cache is not to be asked */
@@ -96,6 +99,7 @@ typedef struct smart_spot {
     bool proven;   /* false: a HIT that certified itself, found through the cache: nothing below but leaf is known */
     far_addr node; /* the owner, 0: the root */
     unsigned depth, layout; /* SMART_LAYOUTS: the owner is not known, the slot came from a pass */
+    unsigned children;      /* of the owner, as far as it was READ; a list */
     far_addr slot;          /* its word for the key; a full list: 0 */
     unsigned at;            /* number of that slot */
     uint64_t word;
@@ -168,6 +172,7 @@ bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
 /* The slot of a partial key in a list: found, or the first unbound one (*at == words: neither was READ). */
 bool smart_lookup(const smart_node *node, unsigned part, unsigned *at);
 unsigned smart_live_children(const smart_node *node); /* of a node that was READ as a whole */
+bool smart_can_merge(const smart_state *st, const smart_node *node); /* it has one child, which can take its place */
 void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec);
 smart_layout smart_layout_for(const smart_state *st, unsigned children);
 unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */
