@@ -265,8 +265,9 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
  * slot of a DIR node comes in the same batch as its header. leaf (or NULL) is put behind all of it. */
 static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
     smart_node node;
-    uint64_t slot = 0, ctl;
+    uint64_t near[SMART_NEIGHBOURS] = {0}, ctl;
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
+    unsigned first = op->pair ? smart_first_neighbour(part) : part, count = op->pair ? SMART_NEIGHBOURS : 1;
     far_addr addr = smart_word_addr(word);
     unsigned most = type == SMART_READ_DIR ? smart_layout_bytes(SMART_DIR) : smart_read_bytes(type);
     if (!far_fabric_in_range(far_task_fabric(op->t), addr, most))
@@ -277,7 +278,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
         return err;
     if (type == SMART_READ_DIR && depth) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
-        far_read(op->t, smart_slot_addr(addr, part), &slot, 8);
+        far_read(op->t, smart_slot_addr(addr, first), near, 8ull * count);
     }
     if (leaf) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -291,9 +292,11 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
         return STALE;
     enter(s, &node, 0, 0);
     if (type == SMART_READ_DIR && depth) {
+        uint64_t slot = near[part - first];
         if (node.layout != SMART_DIR || !smart_word_is_sound(slot))
             return STALE;
         s->at = part;
+        s->children = smart_count_words(near, count);
         s->slot = smart_slot_addr(addr, part);
         s->word = slot;
         s->mark = op->mark;

@@ -99,10 +99,7 @@ bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
 
 
 unsigned smart_live_children(const smart_node *node) {
-    unsigned live = 0;
-    for (unsigned i = 0; i < node->words; i++)
-        live += smart_word_is(smart_slots(node)[i]) != SMART_NONE;
-    return live;
+    return smart_count_words(smart_slots(node), node->words);
 }
 
 

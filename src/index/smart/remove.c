@@ -12,8 +12,7 @@
 
 #define MERGES_MAX  1024 /* nodes that wait for a merge; more are merged at once */
 #define MERGE_AFTER 1000 /* round trips: one that fills up again until then is not merged */
-#define NEIGHBOURS  8    /* slots of a DIR node that must be empty before all of them are looked at */
-#define MANY        8    /* children: so many deletes at once are not expected in one node, nobody needs to look */
+#define MANY        4    /* children: so many deletes at once are not expected in one node, nobody needs to look */
 
 typedef struct merge {
     uint8_t *key;
@@ -87,14 +86,11 @@ static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
     if (!s->node)
         return 0;
     if (s->layout == SMART_DIR) {
-        uint64_t near[NEIGHBOURS];
-        unsigned first = s->at < SMART_PARTS - NEIGHBOURS ? s->at : SMART_PARTS - NEIGHBOURS, there = 0;
-        far_read(op->t, smart_slot_addr(s->node, first), near, sizeof(near));
+        uint64_t near[SMART_NEIGHBOURS];
+        far_read(op->t, smart_slot_addr(s->node, smart_first_neighbour(s->at)), near, sizeof(near));
         if ((err = smart_wait(op)) < 0)
             return err;
-        for (unsigned i = 0; i < NEIGHBOURS; i++)
-            there += smart_word_is(near[i]) != SMART_NONE;
-        if (there > 1)
+        if (smart_count_words(near, SMART_NEIGHBOURS) > 1)
             return 0;
     }
     unsigned type = smart_read_type_for(smart_layout_slots(s->layout), s->layout, op->st->node_types);
@@ -199,7 +195,7 @@ static int remove_at(smart_op *op, const smart_spot *s) {
     }
     if (seen != live)
         return 0;
-    if (!whole || slot_seen != s->word || s->layout == SMART_DIR || s->children <= MANY)
+    if (!whole || slot_seen != s->word || s->children <= MANY)
         smart_tidy_later(op, true);
     return 1;
 }

@@ -23,6 +23,7 @@ enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
 enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
+#define SMART_NEIGHBOURS 8 /* slots of a DIR node that are READ with one, to see whether the node is empty */
 #define SMART_CHAIN_MAX 16 /* replaced leaves of one slot that are cut out at once */
 
 typedef struct smart_cache smart_cache;
@@ -138,6 +139,19 @@ static inline far_addr smart_slot_addr(far_addr node, unsigned at) {
 
 static inline far_addr smart_root_slot(const smart_state *st, unsigned byte) {
     return st->stripe[byte % st->stripes] + 8ull * (byte / st->stripes);
+}
+
+
+static inline unsigned smart_first_neighbour(unsigned at) {
+    return at < SMART_PARTS - SMART_NEIGHBOURS ? at : SMART_PARTS - SMART_NEIGHBOURS;
+}
+
+
+static inline unsigned smart_count_words(const uint64_t *words, unsigned count) {
+    unsigned live = 0;
+    for (unsigned i = 0; i < count; i++)
+        live += smart_word_is(words[i]) != SMART_NONE;
+    return live;
 }
 
 
