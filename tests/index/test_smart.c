@@ -201,6 +201,7 @@ typedef struct plain { /* one session, no housekeeping */
 static void open_plain(plain *p, const char *options) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.no_thread = 1;
+    pool_options.rdwc = 0;
     assert_int_equal(far_pool_open("local:64M", &pool_options, &p->pool), 0);
     assert_int_equal(far_session_open(p->pool, &p->session), 0);
     assert_int_equal(far_index_create(p->session, "index", "smart", options, &p->index), 0);
@@ -248,6 +249,56 @@ static void probes_of_the_cache_do_not_wait_for_each_other(void **state) {
     far_readers_leave(&cache->readers, place);
     put_text(&p, "kca");
     assert_int_equal(trips_of_get(&p, "kca"), 1);
+    close_plain(&p);
+}
+
+
+enum { TOGETHER = 12 };
+
+
+/* Gets of k00 .. k11 that are submitted together; of these `absent` is not there. Returns their round trips. */
+static unsigned trips_of_gets(plain *p, unsigned absent) {
+    far_op ops[TOGETHER], *given[TOGETHER], *done[TOGETHER];
+    char keys[TOGETHER][4], values[TOGETHER][8];
+    far_stats before, after;
+    memset(ops, 0, sizeof(ops));
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%02u", i);
+        given[i] = &ops[i];
+        ops[i] = (far_op){.kind = FAR_OP_GET, .index = p->index, .key = keys[i], .key_len = 3, .value = values[i], .capacity = 8};
+    }
+    far_session_stats(p->session, &before);
+    assert_int_equal(far_submit(p->session, given, TOGETHER), TOGETHER);
+    for (int got = 0; got < TOGETHER;) {
+        int count = far_reap(p->session, done, TOGETHER, 1);
+        assert_true(count > 0);
+        got += count;
+    }
+    far_session_stats(p->session, &after);
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        assert_int_equal(ops[i].result, i == absent ? FAR_ERR_NOT_FOUND : 0);
+        if (i != absent)
+            assert_memory_equal(values[i], "12345678", 8);
+    }
+    assert_int_equal(after.ops[FAR_OP_GET] - before.ops[FAR_OP_GET], TOGETHER);
+    return (unsigned)(after.round_trips - before.round_trips);
+}
+
+
+static void gets_of_cached_leaves_share_one_round_trip(void **state) {
+    (void)state;
+    plain p;
+    char key[4];
+    open_plain(&p, "");
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        snprintf(key, sizeof(key), "k%02u", i);
+        put_text(&p, key);
+    }
+    trips_of_gets(&p, TOGETHER);
+    assert_int_equal(trips_of_gets(&p, TOGETHER), 1);
+    assert_int_equal(far_delete(p.session, p.index, "k05", 3), 0);
+    unsigned trips = trips_of_gets(&p, 5); /* that one looks again, by itself */
+    assert_true(trips >= 2 && trips <= 4);
     close_plain(&p);
 }
 
@@ -304,6 +355,7 @@ int main(void) {
         cmocka_unit_test(threads_with_many_operations_in_flight),
         cmocka_unit_test(the_cache_keeps_to_its_budget),
         cmocka_unit_test(probes_of_the_cache_do_not_wait_for_each_other),
+        cmocka_unit_test(gets_of_cached_leaves_share_one_round_trip),
         cmocka_unit_test(without_path_compression_every_byte_has_its_node),
         cmocka_unit_test(a_node_of_few_children_stays_small),
     };

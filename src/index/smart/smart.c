@@ -152,6 +152,7 @@ const far_index_kind far_smart_kind = {
     .open = smart_open,
     .close = smart_close,
     .get = smart_get,
+    .get_many = smart_get_many,
     .put = smart_put,
     .remove = smart_remove,
     .scan = smart_scan,

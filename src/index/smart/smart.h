@@ -173,6 +173,7 @@ int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
 int smart_wait(smart_op *op); /* far_wait, marked for RDWC */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
+int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
 /* node.c */
 int smart_broken(const far_index *index, far_addr addr, const char *what);
