@@ -193,6 +193,37 @@ static void aba_parent(void **state) {
 }
 
 
+/* 3.6. A delete that READs owner and leaf in one batch goes by the leaf that the owner names, not by one that lay there
+ * a moment ago: a writes a leaf for the key that is never linked, and then another one, in the same memory, that is.
+ * Fails when the leaf is READ before its owner: the CAS of the leaf fails then, that of the slot does not, and a's key
+ * is lost. */
+static void delete_batch_vs_unlinked_leaf(void **state) {
+    (void)state;
+    uint32_t bytes = 40, node_bytes = 128;
+    up("value_size=8", NULL);
+    far_sim_on_verb(s.world, note_written, &node_bytes);
+    put_all(a, "nba nca nda nea nfa nga");
+    far_addr owner = written, first = recycle_leaf(&bytes);
+    stage_start(a, FAR_OP_INSERT, "naa", V1);
+    far_sim_hold *link = stage_hold(a, (far_sim_match){.kind = FAR_SIM_CAS});
+    assert_int_equal(written, first);
+    assert_int_equal(stage_do(c, FAR_OP_INSERT, "naa", V2), 0);
+    stage_start(b, FAR_OP_DELETE, "naa", NULL);
+    far_sim_hold *look = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = owner, .to = owner + 128});
+    far_sim_release(link);
+    stage_finish(a);
+    assert_int_equal(a->result, FAR_ERR_EXISTS);
+    stage_delete(c, "naa");
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "naa", V3), 0);
+    assert_int_equal(written, first);
+    far_sim_release(look);
+    stage_finish(b);
+    assert_true(b->result == 0 ? stage_reads(c, "naa", NULL) : stage_reads(c, "naa", V3));
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pending_leaf_recycled),
@@ -202,6 +233,7 @@ int main(void) {
         cmocka_unit_test(pending_copy_recycled),
         cmocka_unit_test(cas_recycled_slot),
         cmocka_unit_test(aba_parent),
+        cmocka_unit_test(delete_batch_vs_unlinked_leaf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,28 +92,37 @@ static void insert_via_cached_removed_node(void **state) {
 }
 
 
-/* H4. The merge decides from frozen words only: a child that changed since is not lost. */
+/* H4. The merge decides from frozen words only: a child that changed since the node was looked at, or READ to be frozen,
+ * is not lost. */
+static const char *const merging[] = {"smart:merge", "smart:freeze"};
+
+
 static void merge_stale_child_split(void **state) {
     (void)state;
-    up(EAGER, NULL);
-    put_all(a, "naa nba");
-    stand(a, "smart:merge", FAR_OP_DELETE, "naa", NULL);
-    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nbb", V2), 0);
-    stage_finish(a);
-    assert_true(stage_reads(b, "nbb", V2) && stage_reads(b, "nba", V1) && stage_reads(a, "naa", NULL));
-    stage_close(&s);
+    for (unsigned i = 0; i < 2; i++) {
+        up(EAGER, NULL);
+        put_all(a, "naa nba");
+        stand(a, merging[i], FAR_OP_DELETE, "naa", NULL);
+        assert_int_equal(stage_do(b, FAR_OP_INSERT, "nbb", V2), 0);
+        stage_finish(a);
+        assert_true(stage_reads(b, "nbb", V2) && stage_reads(b, "nba", V1) && stage_reads(a, "naa", NULL));
+        stage_close(&s);
+    }
 }
 
 
 static void merge_stale_child_rcu(void **state) {
     (void)state;
-    up(EAGER ",update=rcu", NULL);
-    put_all(a, "naa nba");
-    stand(a, "smart:merge", FAR_OP_DELETE, "naa", NULL);
-    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nba", LONG), 0);
-    stage_finish(a);
-    assert_true(stage_reads(b, "nba", LONG) && stage_reads(a, "nba", LONG));
-    stage_close(&s);
+    for (unsigned i = 0; i < 2; i++) {
+        up(EAGER ",update=rcu", NULL);
+        put_all(a, "naa nba");
+        stand(a, merging[i], FAR_OP_DELETE, "naa", NULL);
+        assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nba", LONG), 0);
+        stage_age(&s);
+        stage_finish(a);
+        assert_true(stage_reads(b, "nba", LONG) && stage_reads(a, "nba", LONG));
+        stage_close(&s);
+    }
 }
 
 

@@ -332,18 +332,19 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
 }
 
 
-/* The leaf that the cache names, if it can be READ behind its owner: READs to one memory node keep their order. */
+/* The leaf that the cache names, to be READ behind its owner. On one memory node READs keep their order: then it is the
+ * leaf that the owner's word names, in this life. On another node it may be one that was there before: its ctl word
+ * tells, when it comes to a CAS, and nothing else may go by it. */
 static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_leaf *leaf) {
     far_addr addr = smart_word_addr(hint->word);
     unsigned class = smart_word_hint(hint->word);
     *leaf = (smart_leaf){.addr = addr, .class = class};
     return op->pair && smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
-           far_addr_node(addr) == far_addr_node(hint->node) &&
            far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class));
 }
 
 
-/* The owner was accepted, and its word names a leaf that was READ after it: that one is as good as READ now. */
+/* The owner was accepted, and its word names the leaf that was READ with it. */
 static int take_pair(smart_op *op, smart_spot *s, smart_leaf *leaf) {
     bool same = s->word == smart_leaf_word(leaf, smart_part(op->key, s->depth));
     far_count_cache(op->t, same);

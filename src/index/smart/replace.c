@@ -197,6 +197,7 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
         if ((err = make_copy(op, up, node.fp, layout, 0, &c)) < 0)
             return err;
     }
+    far_point(op->t, "smart:freeze");
     err = freeze(op, &node);
     if (err >= 0)
         err = put_in_place(op, &node, up, up_word, grow, &c);
