@@ -177,7 +177,7 @@ static void aba_parent(void **state) {
         up(EAGER, NULL);
         put_all(a, "nbaa nxaa");
         far_sim_on_verb(s.world, note_written, &bytes);
-        put_all(a, "nxba");
+        put_all(b, "nxba"); /* in memory of b's, who can use it again */
         far_addr removed = written;
         stand(a, "smart:frozen", FAR_OP_DELETE, "nxaa", NULL);
         assert_true(stage_reads(b, "nxba", V1)); /* b helps: the node is gone */
