@@ -85,35 +85,37 @@ static int whole_table(far_task *t, far_index *index, dart_segment_fn *each, voi
 
 /* ---- Walk ---- */
 
-static bool is_named(const dart_target *targets, uint64_t word, unsigned i) {
-    return dart_est_is_committed(word) && targets[i].addr && (!targets[i].sound || targets[i].frozen);
+static bool must_go(const dart_target *target, uint64_t word) {
+    return dart_est_is_tentative(word) || (target->addr && (!target->sound || target->frozen));
 }
 
 
-/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep will free. So do the
- * tentative words of the dead: afterwards no word names them. */
+/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep will free. So do all
+ * tentative words, of the living too: who has seen such a node unfrozen would commit its word behind us. Who comes later sees it frozen.
+ * Afterwards no word names a dead client. 1: one has changed meanwhile, look again. */
 static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
-    bool any = false;
-    if (!targets)
+    uint64_t *seen = far_scratch(t, count * 8ull);
+    bool any = false, lost = false;
+    if (!targets || !seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     for (unsigned i = 0; i < count; i++) {
         targets[i].addr = dart_est_is_committed(slots[i]) ? dart_word_addr(slots[i]) : 0;
         any |= targets[i].addr != 0;
     }
     int err = any ? dart_est_read_targets(t, index, targets, count) : 0;
-    for (unsigned i = 0; err >= 0 && i < count; i++) {
-        bool go = is_named(targets, slots[i], i);
-        if (dart_est_is_tentative(slots[i])) {
-            int dead = far_is_dead(t, dart_est_client(slots[i]), FAR_ANY_GENERATION);
-            if (dead < 0)
-                return dead;
-            go = dead;
-        }
-        if (go)
-            far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, NULL);
+    if (err < 0)
+        return err;
+    far_point(t, "dart:est_clear");
+    for (unsigned i = 0; i < count; i++) {
+        seen[i] = slots[i];
+        if (must_go(&targets[i], slots[i]))
+            far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, &seen[i]);
     }
-    return err < 0 ? err : far_wait(t);
+    err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        lost |= seen[i] != slots[i];
+    return err < 0 ? err : lost;
 }
 
 
@@ -125,7 +127,7 @@ static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t wor
     far_scratch_mark mark = far_scratch_here(t);
     int err = clear_slots(t, index, word, slots, count);
     far_scratch_back(t, mark);
-    if (err < 0)
+    if (err != 0)
         return err;
     return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word), dart_segment_bytes(dart_directory_log_groups(word)));
 }

@@ -64,7 +64,7 @@ static int add_items(far_task *t, dart_tour *tour, const dart_view *view, dart_i
     for (unsigned rank = 0; rank < DART_NODE_SLOTS_MAX; rank++) {
         if (!at[rank])
             continue;
-        uint64_t word = view->slots[at[rank] - 1];
+        uint64_t word = dart_thawed(view->slots[at[rank] - 1]); /* in an item F is a mark of our own: read_rest */
         unsigned symbol = dart_word_symbol(word);
         bool covers, ignored;
         if (compare_place(view->header, symbol, tour->from, &covers) < 0 && !covers)
@@ -126,7 +126,8 @@ static int64_t put_item(far_task *t, far_index *index, const dart_tour *tour, da
 static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
     bool any = false;
     for (dart_item *item = tour->first; item; item = item->next) {
-        if (!item->image || !dart_is_leaf(item->word) || dart_word_len(item->word) != DART_SIZE_CODE_LONG)
+        if (!item->image || !dart_is_leaf(item->word) || dart_word_len(item->word) != DART_SIZE_CODE_LONG ||
+            dart_is_frozen(item->word))
             continue;
         uint64_t used = dart_leaf_used(item->image[0]);
         if (!dart_leaf_is_sound(index, item->word, item->image[0]))
@@ -136,7 +137,7 @@ static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
             return no_memory();
         far_read(t, dart_word_addr(item->word), whole, (used + 7) / 8 * 8);
         item->image = whole;
-        item->word |= DART_FROZEN; /* a mark of our own: it was read */
+        item->word |= DART_FROZEN; /* it was read */
         any = true;
     }
     return any ? far_wait(t) : 0;

@@ -23,6 +23,7 @@ struct tour {
     far_index *index;
     shard_state *st;
     shard_partition *part;
+    uint64_t root;      /* of the partition, before the buckets of a slice were read */
     far_walk *walk;     /* or NULL */
     far_report *report; /* or NULL */
     far_usage *usage;   /* or NULL */
@@ -139,8 +140,8 @@ static int tour_table(tour *r, unsigned word, uint64_t table) {
     unsigned generation = (unsigned)(table >> 48);
     uint64_t bytes = word < 2 ? shard_l2_bytes(r->st, generation) : shard_l3_bytes(r->st, generation);
     uint64_t lines = bytes / (word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64);
-    int err = table ? tell_object(r, SHARD_TYPE_OVERFLOW, table & shard_mask(48), bytes) : 0;
-    for (uint64_t first = 0; table && err == 0 && first < lines; first += LINES_AT_ONCE) {
+    int err = tell_object(r, SHARD_TYPE_OVERFLOW, table & shard_mask(48), bytes);
+    for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
         uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
         if ((err = far_pin_take(r->t)) >= 0)
             err = tour_table_slice(r, word, generation, first, count);
@@ -163,15 +164,34 @@ static int read_pcb(tour *r, uint64_t *words) {
 }
 
 
-static int tour_overflow(tour *r, const uint64_t *pcb) {
-    int err = 0;
-    unsigned older = (pcb[SHARD_PCB_L2] >> 48) > (pcb[SHARD_PCB_L2 + 1] >> 48);
-    for (unsigned i = 0; err >= 0 && i < 2; i++) {
-        unsigned odd = i ? !older : older;
-        if ((err = tour_table(r, odd, pcb[SHARD_PCB_L2 + odd])) >= 0)
-            err = tour_table(r, 2 + odd, pcb[SHARD_PCB_L3 + odd]);
+/* The oldest generation after `done` that has a table; SHARD_VERSIONS: none. */
+static unsigned next_generation(const uint64_t *pcb, int done) {
+    unsigned next = SHARD_VERSIONS;
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t table = pcb[SHARD_PCB_L2 + i];
+        if (table && (int)(table >> 48) > done && table >> 48 < next)
+            next = (unsigned)(table >> 48);
     }
-    return err;
+    return next;
+}
+
+
+/* A drain moves keys to the next generation, whose table may be made only then: each is looked for when the one before
+ * it is through. */
+static int tour_overflow(tour *r) {
+    uint64_t pcb[SHARD_PCB_WORDS];
+    for (int done = -1;;) {
+        int err = read_pcb(r, pcb);
+        unsigned generation = err < 0 ? SHARD_VERSIONS : next_generation(pcb, done);
+        if (generation == SHARD_VERSIONS)
+            return err;
+        for (unsigned word = generation & 1; word < 4 && err >= 0; word += 2)
+            if (shard_table_addr(pcb[SHARD_PCB_L2 + word], generation))
+                err = tour_table(r, word, pcb[SHARD_PCB_L2 + word]);
+        if (err < 0)
+            return err;
+        done = (int)generation;
+    }
 }
 
 
@@ -199,9 +219,22 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
+/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'. */
+static void forget_what_left(shard_image *image) {
+    unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
+    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+        if (shard_is_live(image->w[i]) && shard_stamp_is(image->w[i], v) && shard_tag_changes(image->w[i], v + 1))
+            image->w[i] = shard_empty(v);
+}
+
+
 static int tour_bucket(tour *r, shard_image *image) {
     uint64_t header = image->w[SHARD_P_HEADER];
     int err = 0;
+    if (r->report && !r->st->inlined && shard_header_op(header) == SHARD_OP_SPLIT)
+        forget_what_left(image);
+    if (r->report && (err = shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report)) < 0)
+        return err;
     if (shard_unwritten(r->st, image->w))
         return 0; /* what belongs here is still in the parent */
     if (r->st->inlined)
@@ -222,13 +255,15 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     int err = 0;
+    r->root = atomic_load_explicit(&r->part->root, memory_order_acquire);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         images[i].bucket = first + i;
         err = shard_bucket_addr(r->t, r->st, r->part, first + i, &images[i].addr);
         if (err >= 0 && images[i].addr == 0)
             return 0; /* of a doubling that has not begun */
-        far_read(r->t, images[i].addr, images[i].w, SHARD_BUCKET_BYTES);
     }
+    for (uint64_t i = 0; err >= 0 && i < count; i++)
+        far_read(r->t, images[i].addr, images[i].w, SHARD_BUCKET_BYTES);
     if (err >= 0)
         err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
@@ -239,7 +274,7 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 
 static int tell_segment(tour *r, unsigned segment, uint64_t word) {
     uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES, count = bytes / r->st->extent;
-    if (bytes <= r->st->extent)
+    if (shard_is_whole(r->st, segment))
         return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
@@ -272,7 +307,7 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
 static int tour_partition(tour *r) {
     uint64_t pcb[SHARD_PCB_WORDS];
     int err = tell_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS);
-    if (err < 0 || (err = read_pcb(r, pcb)) < 0 || (err = tour_overflow(r, pcb)) < 0)
+    if (err < 0 || (err = tour_overflow(r)) < 0)
         return err;
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
         if ((err = read_pcb(r, pcb)) < 0)

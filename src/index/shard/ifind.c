@@ -169,15 +169,19 @@ int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_
 
 
 /* Value and mark may have been read at different moments: where the unit is a word, and at level 3, whose slots cross
- * lines. The value is read between two looks at the mark. 1: it is good. */
+ * lines. The value is read between two looks at the mark. Both are of one batch: the 7 bits of gen in a kw could come
+ * round while a client sleeps. 1: it is good. */
 static int confirm(shard_try *y, shard_i_hit *hit) {
-    uint64_t mark;
+    uint64_t before = hit->mark, after;
+    far_addr at = hit->addr + (hit->level == 3 ? 16 : 8);
     if (hit->level < 3 && far_task_capabilities(y->t)->atomic_bytes >= 16)
         return 1;
+    if (hit->level < 3)
+        far_read(y->t, at, &before, 8);
     far_read(y->t, hit->addr, &hit->value, 8);
-    far_read(y->t, hit->addr + (hit->level == 3 ? 16 : 8), &mark, 8);
+    far_read(y->t, at, &after, 8);
     int err = far_wait(y->t);
-    return err < 0 ? err : mark == hit->mark;
+    return err < 0 ? err : before == hit->mark && after == hit->mark;
 }
 
 
@@ -236,6 +240,8 @@ static int find_in_window(shard_try *y, shard_i_hit *hit) {
 int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
+    if (err >= 0 && shard_i_too_wide(y.st, key))
+        return FAR_ERR_NOT_FOUND;
     while (err >= 0) {
         shard_i_hit hit;
         shard_attempt(&y);

@@ -319,17 +319,10 @@ static int attempt(shard_try *y, change *c) {
 }
 
 
-static bool is_too_wide(const shard_try *y) {
-    uint64_t word;
-    memcpy(&word, y->key.data, 8);
-    return y->st->hash_bits < 64 && __builtin_bswap64(word) >> y->st->hash_bits;
-}
-
-
 static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
-    if (err >= 0 && is_too_wide(&y))
+    if (err >= 0 && shard_i_too_wide(y.st, key))
         return far_fail(FAR_ERR_INVALID, "index '%s': with narrow=on a key is a number below 2^%u", index->name,
                         y.st->hash_bits);
     far_scratch_mark scratch = far_scratch_here(t);

@@ -112,8 +112,10 @@ static int place_below(shard_try *y, uint64_t word) {
     shard_overflow *o = far_scratch(y->t, sizeof(*o));
     if (!o)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
-    int err = shard_p_put_overflow(y, y->d, o);
-    if (err == 1)
+    int err = shard_make_overflow(y->t, y->index, y->part, y->d); /* the bucket may have had room before the lock */
+    if (err < 0)
+        return err;
+    if ((err = shard_p_put_overflow(y, y->d, o)) == 1)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;

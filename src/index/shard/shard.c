@@ -26,6 +26,13 @@ uint64_t shard_i_key(const shard_state *st, uint64_t h) {
 }
 
 
+bool shard_i_too_wide(const shard_state *st, far_bytes key) {
+    uint64_t word;
+    memcpy(&word, key.data, sizeof(word));
+    return st->hash_bits < 64 && __builtin_bswap64(word) >> st->hash_bits;
+}
+
+
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
     for (unsigned i = 0; i < 3; i++)
         level[i] = shard_rehash(h, st->level_seed[i], st->p, st->hash_bits);
@@ -51,6 +58,9 @@ static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b)
     if (partitions == 0)
         for (partitions = 64; partitions < 16 * nodes;)
             partitions *= 2;
+    int64_t extent = index->options[SHARD_OPTION_EXTENT];
+    if (extent & (extent - 1))
+        return far_fail(FAR_ERR_INVALID, "extent: %lld is not a power of two", (long long)extent);
     *p = log2_of(partitions);
     *b = (unsigned)index->options[SHARD_OPTION_BITS];
     if (is_inlined(index) && !index->options[SHARD_OPTION_NARROW] && *p + *b < SHARD_IMPLIED)

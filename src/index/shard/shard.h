@@ -173,12 +173,14 @@ static inline void shard_unlatch(shard_try *y) {
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
 uint64_t shard_i_key(const shard_state *st, uint64_t h); /* the key of that hash, as it lies in memory */
+bool shard_i_too_wide(const shard_state *st, far_bytes key); /* narrow=on: no such key can be there */
 size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
 int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
+bool shard_is_whole(const shard_state *st, unsigned segment); /* else its word names an array of extents */
 int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
@@ -283,6 +285,10 @@ bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
 /* drain.c: P. 1: nothing is left there */
 int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+
+/* sound.c: what check says of a level-1 bucket as a whole */
+int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
+                       far_report *report);
 
 /* check.c */
 int shard_walk(far_task *t, far_index *index, far_walk *walk);

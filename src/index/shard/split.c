@@ -54,13 +54,19 @@ static int freeze(split *s) {
 }
 
 
+/* Whether its tag must be made anew. Not of a pair that is in a complete child: its block may be free by now. */
+static bool needs_hash(const split *s, uint64_t word) {
+    return shard_is_live(word) && !shard_stamp_is(word, s->d) && (s->child || !shard_tag_changes(word, s->d));
+}
+
+
 /* Every 7 versions the window of the tags moves on: the hashes stand at the head of the blocks. */
 static int read_hashes(split *s) {
     if (s->d % SHARD_TAG_STEP)
         return 0;
     shard_count(&s->st->counters.retags);
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
-        if (shard_is_live(s->w[i]))
+        if (needs_hash(s, s->w[i]))
             far_read(s->t, shard_entry_addr(s->w[i]), &s->h[i], 8);
     return far_wait(s->t);
 }

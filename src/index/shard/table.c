@@ -31,6 +31,12 @@ static far_addr pcb_word(const shard_partition *part, unsigned word) {
 }
 
 
+/* Segment 0 is made whole, by who creates the index. */
+bool shard_is_whole(const shard_state *st, unsigned segment) {
+    return segment == 0 || shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES <= st->extent;
+}
+
+
 static uint64_t segment_bytes(const shard_state *st, unsigned segment) {
     return shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES;
 }
@@ -71,7 +77,7 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
     int err = segment_word(t, part, segment, &word);
     if (err < 0 || word == 0)
         return err;
-    if (segment_bytes(st, segment) <= st->extent) {
+    if (shard_is_whole(st, segment)) {
         *addr = word + at;
         return 0;
     }

@@ -163,12 +163,12 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     shard_attempt(y);
     if ((err = shard_put_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
-    uint32_t read_mark = far_rdwc_mark(y->t);
-    if (how != FAR_OP_DELETE && !y->written) {
+    bool seals = how != FAR_OP_DELETE && !y->written;
+    if (seals && (err = put_block(y, value)) < 0)
+        return err;
+    uint32_t read_mark = far_rdwc_mark(y->t); /* after the seal: all whose value is written came before this batch */
+    if (seals)
         *mark = read_mark;
-        if ((err = put_block(y, value)) < 0)
-            return err;
-    }
     if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");

@@ -34,6 +34,15 @@ int smart_wait(smart_op *op) {
 }
 
 
+/* After a long wait: what was seen under the old pin says nothing any more, memory may have another life. */
+int smart_renew_pin(smart_op *op) {
+    op->other = 0;
+    op->below_node = 0;
+    far_pin_drop(op->t);
+    return far_pin_take(op->t);
+}
+
+
 /* The owner is a node whose address came from `word` in the slot `up`. */
 static void enter(smart_spot *s, const smart_node *node, far_addr up, uint64_t up_word) {
     s->node = node->addr;
@@ -129,7 +138,7 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
     }
     uint32_t mark = s->mark;
     smart_node node;
-    bool all = op->below == s->depth + 1 && (word & SMART_GAP0);
+    bool all = op->below == s->depth + 1 && smart_word_addr(word) == op->below_node;
     int err = smart_read_node(op, all ? smart_word_for_all(word, op->below_layout) : word, false, &node);
     if (err < 0)
         return err;
@@ -232,7 +241,7 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         if (!smart_take_leaf(leaf, class))
             return STALE;
         if (far_bytes_compare(leaf->key, op->key) != 0) {
-            if (certifies_itself(op, leaf)) {
+            if (reads == 0 && certifies_itself(op, leaf)) { /* not what an old chain led to: the word names the first */
                 op->other = word;
                 op->other_key = leaf->key;
             }

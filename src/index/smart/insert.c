@@ -194,11 +194,15 @@ static int branch_at_leaf(smart_op *op, const smart_spot *s, far_bytes value) {
 
 static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
     unsigned d, part;
-    int err = smart_common_prefix(op, s->depth + 1, s->word, &s->child, &d, &part);
+    smart_link stuck;
+    int err = smart_common_prefix(op, s->depth + 1, (smart_link){s->slot, s->word}, &s->child, &d, &part, &stuck);
     if (err == 1)
         return branch(op, s, d, part, s->child.depth, value);
-    if (err == 0) /* nothing is left below it */
-        err = smart_replace(op, s->slot, s->word, s->child.layout, NULL);
+    if (err == 0) { /* nothing is left below it */
+        op->passes = true; /* what is replaced does not lie on the way of the key */
+        err = smart_replace(op, stuck.slot, stuck.word, SMART_LAYOUTS, NULL);
+        op->passes = false;
+    }
     return err < 0 ? err : 0;
 }
 
@@ -207,6 +211,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
     if (!s->up) {
         op->uncached = op->below != 0;
         op->below = s->depth;
+        op->below_node = s->node;
         op->below_layout = s->layout;
         return 2;
     }

@@ -58,7 +58,8 @@ typedef struct smart_op {
     bool owner;            /* a hit is not enough: its slot is wanted */
     bool pair;             /* ... and the leaf that the cache knows is READ in one batch with it */
     unsigned below;        /* the slot that names the owner, at this depth, is wanted too; 0: not */
-    unsigned below_layout; /* of that owner: it is READ as a whole */
+    far_addr below_node;   /* that owner: if it is still there it is READ as a whole */
+    unsigned below_layout;
     bool uncached;         /* the cache is not to be asked */
 } smart_op;
 
@@ -85,6 +86,11 @@ typedef struct smart_old { /* a leaf that is to be retired */
     far_addr addr;
     unsigned class;
 } smart_old;
+
+typedef struct smart_link { /* a slot and its word, which names something */
+    far_addr slot;
+    uint64_t word;
+} smart_link;
 
 typedef enum smart_outcome {
     SMART_HIT,        /* leaf is there, LIVE or PENDING */
@@ -171,6 +177,7 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 /* find.c */
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
 int smart_wait(smart_op *op); /* far_wait, marked for RDWC */
+int smart_renew_pin(smart_op *op); /* the search is to begin anew */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
@@ -181,6 +188,9 @@ int smart_broken(const far_index *index, far_addr addr, const char *what);
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
 bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
 int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on until so many slots are there */
+/* The same in a batch: *want says what to take after the wait; as much as is there if nothing was put. */
+int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want);
+int smart_take_more(smart_op *op, smart_node *node, unsigned want);
 int smart_read_node(smart_op *op, uint64_t word, bool whole,
                     smart_node *node); /* a proven one; CORRUPT if it is none */
 bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
@@ -192,9 +202,8 @@ void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, 
 smart_layout smart_layout_for(const smart_state *st, unsigned children);
 unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */
 void smart_flip(smart_op *op, far_addr addr, uint64_t ctl);           /* PENDING -> LIVE, not waited for */
-int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common,
-                        unsigned *part);
-int smart_any_key(smart_op *op, uint64_t word, far_bytes *key); /* of a leaf below; {NULL, 0}: there is none */
+int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smart_node *child, unsigned *common,
+                        unsigned *part, smart_link *stuck);
 
 /* leaf.c */
 unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length);
@@ -239,6 +248,7 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
 int smart_redo_dead(smart_op *op, far_addr lock_at,
                     uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
+int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk); /* the same; tells of its record */
 smart_records *smart_records_new(const far_index *index);
 void smart_records_free(smart_records *records);
 
