@@ -3,8 +3,8 @@
  * under into a place of its own, so that readers neither wait for each other nor take lines from each other; a writer
  * takes the lock's word, which keeps new readers out, and then looks over all places until nobody has its number.
  *
- * Why nobody is missed: the reader takes its place, then looks at the word; the writer takes the word, then looks at the
- * places; all four are seq_cst, so at least one of the two sees the other.
+ * Why nobody is missed: the reader takes its place, then looks at the word; the writer takes the word, then looks at
+ * the places; all four are seq_cst, so at least one of the two sees the other.
  *
  * Held for a few instructions, never across a switch or a wait, like runtime/spin.h. */
 #ifndef FAR_RUNTIME_READERS_H

@@ -1,12 +1,13 @@
-/* RDWC with the hooks of each kind (H17, H18 of smart's design). Two clients of one compute node work on one key, and one
- * of another compute node comes in between: the first of the two is stopped before every one of its verbs in turn (or
- * the completion of that verb is held back), the foreign client does its operation to the end, then the second joins.
- * Whatever is merged, the results must be those of some order in which the foreign operation comes before the second.
+/* RDWC with the hooks of each kind (H17, H18 of smart's design). Two clients of one compute node work on one key, and
+ * one of another compute node comes in between: the first of the two is stopped before every one of its verbs in turn
+ * (or the completion of that verb is held back), the foreign client does its operation to the end, then the second
+ * joins. Whatever is merged, the results must be those of some order in which the foreign operation comes before the
+ * second.
  *
- * What fails when a kind marks a batch after it was posted, seals after it built what it writes, or claims a later batch
- * than the one that decides: a get that began after a foreign write returns what was before (delegate_cross_machine), a
- * value is acknowledged and never written (wc_late_join), or written into a leaf that was deleted before its write began
- * (wc_join_after_delete), or with the length of another (wc_mixed_sizes). */
+ * What fails when a kind marks a batch after it was posted, seals after it built what it writes, or claims a later
+ * batch than the one that decides: a get that began after a foreign write returns what was before
+ * (delegate_cross_machine), a value is acknowledged and never written (wc_late_join), or written into a leaf that was
+ * deleted before its write began (wc_join_after_delete), or with the length of another (wc_mixed_sizes). */
 #include "../support/stage.h"
 #include "runtime/rdwc.h"
 #include "verify/history.h"

@@ -265,7 +265,8 @@ static unsigned trips_of_gets(plain *p, unsigned absent) {
     for (unsigned i = 0; i < TOGETHER; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%02u", i);
         given[i] = &ops[i];
-        ops[i] = (far_op){.kind = FAR_OP_GET, .index = p->index, .key = keys[i], .key_len = 3, .value = values[i], .capacity = 8};
+        ops[i] = (far_op){
+            .kind = FAR_OP_GET, .index = p->index, .key = keys[i], .key_len = 3, .value = values[i], .capacity = 8};
     }
     far_session_stats(p->session, &before);
     assert_int_equal(far_submit(p->session, given, TOGETHER), TOGETHER);

@@ -1,7 +1,7 @@
 /* SMART, named interleavings: memory that is used again. Each drives a race that the design rules out (H1-H31
  * there) by hand; what fails when the guarding line is taken out is said at each test. */
-#include "smart_rig.h"
 #include "index/smart/smart.h"
+#include "smart_rig.h"
 
 
 /* The leaf of "naa" is deleted, and its memory comes back to the same client. */
@@ -118,9 +118,9 @@ static void pending_node_recycled(void **state) {
 }
 
 
-/* H14. The same for the copy that REPLACE makes of a full node: b's cache knows an earlier node with this prefix in that
- * memory, the copy is written but not linked, and its CAS will lose. Fails when copies in used memory are written LIVE:
- * b's key goes into the copy, and away with it. */
+/* H14. The same for the copy that REPLACE makes of a full node: b's cache knows an earlier node with this prefix in
+ * that memory, the copy is written but not linked, and its CAS will lose. Fails when copies in used memory are written
+ * LIVE: b's key goes into the copy, and away with it. */
 static void pending_copy_recycled(void **state) {
     (void)state;
     uint32_t bytes = 128;
@@ -167,9 +167,9 @@ static void cas_recycled_slot(void **state) {
 }
 
 
-/* H16. a is about to move a slot away from a node that others have removed meanwhile. Its pin keeps the memory from being
- * used again: otherwise a node with the same prefix, at the same address, would be in the slot, and a's CAS would take
- * it out. Fails when a replaced node is free at once. */
+/* H16. a is about to move a slot away from a node that others have removed meanwhile. Its pin keeps the memory from
+ * being used again: otherwise a node with the same prefix, at the same address, would be in the slot, and a's CAS would
+ * take it out. Fails when a replaced node is free at once. */
 static void aba_parent(void **state) {
     (void)state;
     for (unsigned later = 0; later < 2; later++) {

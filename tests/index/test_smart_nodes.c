@@ -49,8 +49,8 @@ static void stale_negative_after_crashed_splitter(void **state) {
 }
 
 
-/* H9. A split does not touch what it splits over, neither with its CAS nor later: when the key that split is gone before
- * the splitter is through, nothing is left of it. Fails when the splitter shortens the prefix of the child. */
+/* H9. A split does not touch what it splits over, neither with its CAS nor later: when the key that split is gone
+ * before the splitter is through, nothing is left of it. Fails when the splitter shortens the prefix of the child. */
 static void late_shrink(void **state) {
     (void)state;
     static const char *const options[] = {EAGER, EAGER ",layout=paper"};
@@ -91,8 +91,8 @@ static void append_invisible_same_partial(void **state) {
 }
 
 
-/* H11. A preallocated node in used memory: what an earlier one had behind its children is not there. Fails when only the
- * beginning of a new node is written. */
+/* H11. A preallocated node in used memory: what an earlier one had behind its children is not there. Fails when only
+ * the beginning of a new node is written. */
 static void dirty_tail(void **state) {
     (void)state;
     uint32_t bytes = 2088;
@@ -169,8 +169,8 @@ static void parent_frozen(void **state) {
 }
 
 
-/* H21, H22. The size of a leaf comes with its address: a cached word leads from the leaf it names to the ones that took its
- * place, of whatever size, and when its memory is another's it is found out. */
+/* H21, H22. The size of a leaf comes with its address: a cached word leads from the leaf it names to the ones that took
+ * its place, of whatever size, and when its memory is another's it is found out. */
 static void leaf_length_changes_under_a_cache(void **state) {
     (void)state;
     char longer[2000];

@@ -92,8 +92,8 @@ static void insert_via_cached_removed_node(void **state) {
 }
 
 
-/* H4. The merge decides from frozen words only: a child that changed since the node was looked at, or READ to be frozen,
- * is not lost. */
+/* H4. The merge decides from frozen words only: a child that changed since the node was looked at, or READ to be
+ * frozen, is not lost. */
 static const char *const merging[] = {"smart:merge", "smart:freeze"};
 
 
@@ -226,8 +226,8 @@ static void rcu_chain_delete(void **state) {
 
 
 /* Values of one size are never replaced by others: then a delete takes the slot with it, in one batch. Two at once: one
- * deletes, and one of them retires the leaf (the watch would see a second time). The key is none of the first two: their
- * leaves may lie on another memory node than the slots. */
+ * deletes, and one of them retires the leaf (the watch would see a second time). The key is none of the first two:
+ * their leaves may lie on another memory node than the slots. */
 static void delete_batch_vs_delete(void **state) {
     (void)state;
     for (unsigned first = 0; first < 2; first++) {
@@ -246,8 +246,8 @@ static void delete_batch_vs_delete(void **state) {
 }
 
 
-/* The key was deleted and inserted again meanwhile: the batch finds neither the leaf alive nor the slot as it was, and the
- * delete begins anew. */
+/* The key was deleted and inserted again meanwhile: the batch finds neither the leaf alive nor the slot as it was, and
+ * the delete begins anew. */
 static void delete_batch_vs_reinsert(void **state) {
     (void)state;
     up("value_size=8," EAGER, NULL);
@@ -263,11 +263,12 @@ static void delete_batch_vs_reinsert(void **state) {
 }
 
 
-/* 3.6. Where leaves are replaced the slot does not go in one batch with the leaf: the CAS of the leaf fails, that of the
- * slot would succeed, and take the new leaf away with the old one. Fails when update=rcu is taken for fixed. */
+/* 3.6. Where leaves are replaced the slot does not go in one batch with the leaf: the CAS of the leaf fails, that of
+ * the slot would succeed, and take the new leaf away with the old one. Fails when update=rcu is taken for fixed. */
 static void delete_batch_vs_rcu(void **state) {
     (void)state;
-    static const char *const options[] = {"value_size=8,update=rcu," EAGER, "value_size=8,update=lock,in_place=4," EAGER, EAGER};
+    static const char *const options[] = {"value_size=8,update=rcu," EAGER,
+                                          "value_size=8,update=lock,in_place=4," EAGER, EAGER};
     for (unsigned i = 0; i < 3; i++) {
         up(options[i], NULL);
         put_all(a, "naa nba nca nda nea nfa nga nha nia nja");

@@ -1,5 +1,5 @@
-/* Locks whose readers do not meet: nobody reads while it is changed, two readers of one lock are in at once, a writer of
- * one lock does not wait for readers of another. */
+/* Locks whose readers do not meet: nobody reads while it is changed, two readers of one lock are in at once, a writer
+ * of one lock does not wait for readers of another. */
 #include "runtime/readers.h"
 
 #include <pthread.h>

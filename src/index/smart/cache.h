@@ -12,7 +12,7 @@
 #define SMART_SKETCH      16384 /* counters */
 
 typedef struct smart_local {
-    _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, which readers set */
+    _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, set by readers */
     uint16_t count, room; /* entries */
     uint16_t skip;        /* bytes of the path from the parent's partial key to the depth */
     uint16_t unused;
@@ -27,8 +27,8 @@ typedef struct smart_born { /* eviction=fifo: nodes in the order in which they c
 } smart_born;
 
 typedef struct smart_shard { /* the keys with one first byte */
-    far_spin lock; /* of those who change it; readers: smart_cache.readers */
-    uint64_t top;  /* the word of the root, or the local node that it names */
+    far_spin lock;           /* of those who change it; readers: smart_cache.readers */
+    uint64_t top;            /* the word of the root, or the local node that it names */
     size_t bytes;
     uint16_t hand[SMART_HAND_LEVELS]; /* CLOCK: where the last sweep stopped, as ranks of partial keys */
     smart_born *first, *last;

@@ -109,7 +109,8 @@ static int make_fork(smart_op *op, const smart_spot *s, fork *f, far_bytes value
 /* The child keeps its object; in the new node it has the partial key child_part, or that of the key. */
 static void fill_fork(smart_op *op, const smart_spot *s, fork *f, unsigned child_part, unsigned child_depth) {
     unsigned mine = smart_part(op->key, f->depth);
-    uint64_t child = smart_word_with_part(s->word, f->leaf.addr ? child_part : mine), *slots = f->image + SMART_HEADER / 8;
+    uint64_t child = smart_word_with_part(s->word, f->leaf.addr ? child_part : mine),
+             *slots = f->image + SMART_HEADER / 8;
     if (child_depth)
         child = smart_word_with_gap0(child, child_depth == f->depth + 1);
     smart_build_node(op, f->image, f->layout, f->depth, f->object.used);
@@ -198,7 +199,7 @@ static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
     int err = smart_common_prefix(op, s->depth + 1, (smart_link){s->slot, s->word}, &s->child, &d, &part, &stuck);
     if (err == 1)
         return branch(op, s, d, part, s->child.depth, value);
-    if (err == 0) { /* nothing is left below it */
+    if (err == 0) {        /* nothing is left below it */
         op->passes = true; /* what is replaced does not lie on the way of the key */
         err = smart_replace(op, stuck.slot, stuck.word, SMART_LAYOUTS, NULL);
         op->passes = false;

@@ -1,11 +1,11 @@
 /* clang-format off */
-/* SMART as bytes. All integers little-endian; every object is 32-byte aligned. "name n" is a field of n bits, from bit 0 on.
+/* SMART as bytes. All integers little-endian; every object is 32-byte aligned. "name n": a field of n bits, from bit 0 on.
  *
  *   slot word   address / 32 43 | partial 8 | eok 1 | kind 2 | bound 1 | F 1 | hint 7 | 0
  *                 all zero      never bound: the first such word of a list is its frontier
  *                 bound, none   a tombstone: the partial key keeps the slot for ever
  *                 F             frozen: no CAS succeeds on this word any more; F alone: a frozen frontier
- *                 hint          leaf: size class; node: read type 5 | gap0 1 (depth of the child = depth of the owner + 1)
+ *                 hint          leaf: size class; node: read type 5 | gap0 1 (the child is one byte deeper than the owner)
  *
  *   node        ctl, fp, info, slots
  *     ctl         kind 4 | state 3 | rec 1 | layout 4 | life 13 | tag 39: the only word of the header that changes
@@ -13,7 +13,7 @@
  *     info        depth 12 | tail length 4 | tail 48: the last bytes of the prefix, the last one in the low byte
  *
  *   leaf        ctl first
- *     ctl         kind 4 | state 3 | rec 1 | life 56; REPLACED: kind 4 | state 3 | rec 1 | class 13 | forward address / 32 43
+ *     ctl         kind 4 | state 3 | rec 1 | life 56; REPLACED: instead of the life class 13 | forward address / 32 43
  *     C8          ctl, chk, key 8 bytes, value 8 bytes
  *     VW          ctl, chk, value 8 bytes, meta, key
  *     VR          ctl, chk, meta, key, value
@@ -21,7 +21,7 @@
  *     meta        key length 12 | class 7 | value length 24 | version 21
  *
  *   redo        {owner, lock word, leaf, bytes, chk} and the bytes that go to leaf + 8, without the lock
- *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; never frozen */
+ *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; no F */
 /* clang-format on */
 #ifndef FAR_INDEX_SMART_LAYOUT_H
 #define FAR_INDEX_SMART_LAYOUT_H

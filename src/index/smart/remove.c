@@ -1,6 +1,6 @@
 /* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
- * are tidied up afterwards, by a task of its own or whoever comes by. Where no leaf is ever replaced by another the slot
- * goes in the same batch: it cannot name anything then but the leaf that just died. */
+ * are tidied up afterwards, by a task of its own or whoever comes by. Where no leaf is ever replaced by another the
+ * slot goes in the same batch: it cannot name anything then but the leaf that just died. */
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
