@@ -13,8 +13,8 @@
 
 typedef struct smart_local {
     _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, set by readers */
-    uint16_t count, room; /* entries */
-    uint16_t skip;        /* bytes of the path from the parent's partial key to the depth */
+    uint16_t count, room;  /* entries */
+    uint16_t skip;         /* bytes of the path from the parent's partial key to the depth */
     uint16_t unused;
 } smart_local; /* then the path, zeros to a multiple of 8, the entries */
 
