@@ -160,7 +160,7 @@ static void absent_keys_cost_one_or_two_round_trips(void **state) {
 
 
 /* Values of one size: the slot goes with the leaf, and nobody has to come again for it. */
-static void deletes_of_fixed_values_are_two_round_trips_in_all(void **state) {
+static void deletes_of_fixed_values_take_their_slot_along(void **state) {
     (void)state;
     tree tr;
     far_stats before, after;
@@ -249,7 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_operations_meet_the_bars),
         cmocka_unit_test(absent_keys_cost_one_or_two_round_trips),
-        cmocka_unit_test(deletes_of_fixed_values_are_two_round_trips_in_all),
+        cmocka_unit_test(deletes_of_fixed_values_take_their_slot_along),
         cmocka_unit_test(without_a_cache_small_nodes_save_bytes_and_memory),
         cmocka_unit_test(a_small_cache_goes_a_long_way),
     };
