@@ -351,6 +351,27 @@ static void a_node_of_few_children_stays_small(void **state) {
 }
 
 
+/* ... and one with nearly as many as fit is not copied at every insert. */
+static void a_node_that_is_nearly_full_has_room(void **state) {
+    (void)state;
+    plain p;
+    far_stats before, after;
+    open_plain(&p, "");
+    for (char key[] = "ka"; key[1] < 'l'; key[1]++)
+        put_text(&p, key);
+    far_session_stats(p.session, &before);
+    for (unsigned n = 0; n < 500; n++) {
+        char key[] = "k?";
+        key[1] = (char)('0' + n % 40);
+        put_text(&p, key);
+        assert_int_equal(far_delete(p.session, p.index, key, 2), 0);
+    }
+    far_session_stats(p.session, &after);
+    assert_true((after.bytes_written - before.bytes_written) / 500 < 80); /* the leaf has 40 */
+    close_plain(&p);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_with_many_operations_in_flight),
@@ -359,6 +380,7 @@ int main(void) {
         cmocka_unit_test(gets_of_cached_leaves_share_one_round_trip),
         cmocka_unit_test(without_path_compression_every_byte_has_its_node),
         cmocka_unit_test(a_node_of_few_children_stays_small),
+        cmocka_unit_test(a_node_that_is_nearly_full_has_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,9 +191,11 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
     int err = smart_read_node(op, smart_word_for_all(up_word, layout), true, &node);
     if (err < 0)
         return err;
-    /* A full pool is found out before anything is frozen: afterwards the copy must be made. */
+    /* A full pool is found out before anything is frozen: afterwards the copy must be made. It has room for some more
+     * than what lives: where keys come and go not every insert makes a copy. */
     if (grow) {
-        smart_layout layout = smart_layout_for(op->st, smart_live_children(&node) + 1);
+        unsigned live = smart_live_children(&node);
+        smart_layout layout = smart_layout_for(op->st, live + 1 + live / 2);
         if ((err = make_copy(op, up, node.fp, layout, 0, &c)) < 0)
             return err;
     }
