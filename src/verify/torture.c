@@ -12,6 +12,8 @@
 #define PROBLEMS_SHOWN 10
 #define SCAN_LIMIT_MAX 20
 #define TIME_LIMIT     1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
+#define HOT_KEYS       8             /* of most seeds, unless told otherwise */
+#define MANY_KEYS      100           /* of every fourth: larger structures, which hot keys alone never make */
 #define CHURN_STEPS    6             /* of one who churns */
 
 typedef far_tortured run;
@@ -27,7 +29,6 @@ void far_torture_init(far_torture *torture) {
     torture->memory_nodes = 2;
     torture->depth = 1;
     torture->ops = 200;
-    torture->key_space = 8;
     torture->keys = "u64";
     torture->value_bytes[0] = 8;
     torture->value_bytes[1] = 200;
@@ -82,7 +83,7 @@ static far_op_kind choose_kind(client *c) {
 
 
 static size_t choose_key(client *c, uint8_t *key) {
-    return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->torture->key_space), key);
+    return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->key_space), key);
 }
 
 
@@ -440,7 +441,7 @@ static void read_all_keys(run *r, far_session *session, const node *n) {
     static uint8_t value[FAR_VALUE_MAX];
     uint8_t key[FAR_KEY_MAX];
     size_t length;
-    for (uint64_t i = 0; i < r->torture->key_space; i++) {
+    for (uint64_t i = 0; i < r->key_space; i++) {
         size_t key_len = far_keyset_key(r->keyset, i, key);
         size_t record = far_history_begin(r->history, r->client_count, FAR_OP_GET, key, key_len, NULL, 0, stamp(r));
         int result = far_get(session, n->index, key, key_len, value, sizeof(value), &length);
@@ -537,6 +538,9 @@ int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_resul
     run r = {.torture = torture,
              .seed = seed,
              .out = out,
+             .key_space = torture->key_space ? torture->key_space
+                          : seed % 4         ? HOT_KEYS
+                                             : MANY_KEYS,
              .node_count = torture->compute_nodes,
              .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
     far_random_seed(&r.random, seed);

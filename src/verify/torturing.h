@@ -42,7 +42,7 @@ typedef struct far_torture_client {
 
 struct far_tortured {
     const far_torture *torture;
-    uint64_t seed;
+    uint64_t seed, key_space;
     far_random random;
     far_keyset *keyset;
     far_history *history;

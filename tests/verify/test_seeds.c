@@ -25,6 +25,7 @@ static void lost_openers_hold_up_no_drop(void **state) {
     far_torture torture;
     far_torture_init(&torture);
     torture.kind = "smart";
+    torture.key_space = 8;
     stands(&torture, 2376);
     torture.keys = "email";
     stands(&torture, 968);
