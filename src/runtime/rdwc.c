@@ -397,6 +397,11 @@ int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
 }
 
 
+bool far_rdwc_is_on(const far_task *t) {
+    return t->session->pool->rdwc != NULL;
+}
+
+
 /* The hooks. Only the leader's task comes here: what only it writes, it reads without the lock. */
 
 uint32_t far_rdwc_mark(far_task *t) {
