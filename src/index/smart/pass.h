@@ -28,8 +28,8 @@ struct smart_pass {
     int (*found)(smart_pass *p, far_addr node, unsigned layout);                /* every node, once; may be NULL */
     int (*leaf)(smart_pass *p, const smart_item *item, const smart_spot *spot); /* HIT or GONE, in order; 1: enough */
 
-    smart_item *items; /* first .. count */
-    size_t first, count, size;
+    smart_item *items; /* the next one last */
+    size_t count, size;
     smart_found *nodes;
     int node_count, node_size;
     smart_item frozen;

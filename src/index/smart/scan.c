@@ -1,9 +1,10 @@
 /* Going over the tree in the order of keys: scans, and walk, check and usage (check.c).
  *
- * A list of items in key order, each a word that was READ in this pass from a linked node. As long as there is a node
- * among the next ones, these nodes are READ together and give way to their children; then the leaves in front are READ
- * together. So a scan takes one round trip per level and one for the leaves. A frozen word ends the pass: it is helped,
- * and the next pass begins at the last key. */
+ * A stack of items in key order, the next one on top (so that what is done at the front moves little), each a word that
+ * was READ in this pass from a linked node. As long as there is a node among the next ones, these nodes are READ
+ * together and give way to their children; then the leaves in front are READ together. So a scan takes one round trip
+ * per level and one for the leaves. A frozen word ends the pass: it is helped, and the next pass begins at the last
+ * key. */
 #include "index/smart/pass.h"
 #include "index/smart/smart.h"
 #include "runtime/error.h"
@@ -14,6 +15,12 @@
 #define BATCH_NODES  64
 #define BATCH_LEAVES 128
 #define BATCH_BYTES  (512u << 10)
+
+
+/* Item `i` from the front. */
+static smart_item *item_at(const smart_pass *p, size_t i) {
+    return &p->items[p->count - 1 - i];
+}
 
 
 static int room(smart_pass *p, size_t more) {
@@ -31,10 +38,10 @@ static int room(smart_pass *p, size_t more) {
 }
 
 
-static int by_part(const void *a, const void *b) {
+static int by_part_down(const void *a, const void *b) {
     unsigned x = smart_part_rank(smart_word_part(((const smart_item *)a)->word));
     unsigned y = smart_part_rank(smart_word_part(((const smart_item *)b)->word));
-    return (x > y) - (x < y);
+    return (x < y) - (x > y);
 }
 
 
@@ -82,14 +89,15 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         made[count++] =
             (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
     }
-    qsort(made, count, sizeof(made[0]), by_part);
+    qsort(made, count, sizeof(made[0]), by_part_down);
     int err = count ? room(p, count) : tell_found(p, found);
     if (err < 0)
         return err;
-    made[0].found = found;
-    smart_item *items = p->items + p->first;
-    memmove(items + at + count, items + at + 1, (p->count - p->first - at - 1) * sizeof(*items));
-    memcpy(items + at, made, count * sizeof(made[0]));
+    if (count)
+        made[count - 1].found = found;
+    smart_item *place = item_at(p, at);
+    memmove(place + count, place + 1, at * sizeof(*place));
+    memcpy(place, made, count * sizeof(made[0]));
     p->count = p->count - 1 + count;
     return 0;
 }
@@ -114,8 +122,8 @@ static int side(smart_pass *p, const smart_item *item, const smart_node *node, i
 
 
 static void drop_item(smart_pass *p, size_t at) {
-    smart_item *items = p->items + p->first;
-    memmove(items + at, items + at + 1, (p->count - p->first - at - 1) * sizeof(*items));
+    smart_item *place = item_at(p, at);
+    memmove(place, place + 1, at * sizeof(*place));
     p->count--;
 }
 
@@ -127,14 +135,14 @@ static int visit_node(smart_pass *p, const smart_item *item, const smart_node *n
 
 /* READs the nodes among the first `ahead` items. 0: there was none; 1: there were; 2: something is frozen. */
 static int expand_nodes(smart_pass *p, size_t ahead) {
-    size_t at[BATCH_NODES], count = 0, items = p->count - p->first;
+    size_t at[BATCH_NODES], count = 0;
     smart_node *nodes = far_scratch(p->op.t, BATCH_NODES * sizeof(*nodes));
     int err, where;
     if (!nodes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    for (size_t i = 0; i < items && i < ahead && count < BATCH_NODES; i++)
-        if (smart_word_is(p->items[p->first + i].word) == SMART_NODE) {
-            if ((err = smart_put_read_node(&p->op, p->items[p->first + i].word, true, &nodes[count])) < 0)
+    for (size_t i = 0; i < p->count && i < ahead && count < BATCH_NODES; i++)
+        if (smart_word_is(item_at(p, i)->word) == SMART_NODE) {
+            if ((err = smart_put_read_node(&p->op, item_at(p, i)->word, true, &nodes[count])) < 0)
                 return err;
             at[count++] = i;
         }
@@ -143,7 +151,7 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
     if ((err = smart_wait(&p->op)) < 0)
         return err;
     for (size_t i = count; i-- > 0;) {
-        smart_item item = p->items[p->first + at[i]];
+        smart_item item = *item_at(p, at[i]);
         smart_node *node = &nodes[i];
         if (!smart_take_node(&p->op, node) || node->depth <= item.depth)
             return smart_broken(p->op.index, node->addr, "node");
@@ -175,13 +183,13 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
 
 /* READs the leaves in front, at most `most`, and shows them. 1: enough. */
 static int show_leaves(smart_pass *p, size_t most) {
-    size_t count = 0, items = p->count - p->first, bytes = 0;
+    size_t count = 0, bytes = 0;
     smart_leaf *leaves = far_scratch(p->op.t, BATCH_LEAVES * sizeof(*leaves));
     int err = 0;
     if (!leaves)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    while (count < items && count < most && count < BATCH_LEAVES && (count == 0 || bytes < BATCH_BYTES)) {
-        uint64_t word = p->items[p->first + count].word;
+    while (count < p->count && count < most && count < BATCH_LEAVES && (count == 0 || bytes < BATCH_BYTES)) {
+        uint64_t word = item_at(p, count)->word;
         if (smart_word_is(word) != SMART_LEAF)
             break;
         if ((err = smart_put_read_leaf(&p->op, smart_word_addr(word), smart_word_hint(word), &leaves[count])) < 0)
@@ -192,7 +200,7 @@ static int show_leaves(smart_pass *p, size_t most) {
     if ((err = smart_wait(&p->op)) < 0)
         return err;
     for (size_t i = 0; i < count && err == 0; i++) {
-        smart_item item = p->items[p->first];
+        smart_item item = *item_at(p, 0);
         smart_leaf *leaf = &leaves[i];
         smart_spot s = {.outcome = SMART_HIT,
                         .proven = true,
@@ -211,7 +219,7 @@ static int show_leaves(smart_pass *p, size_t most) {
         }
         if (smart_ctl_state(s.leaf.ctl) == SMART_DEAD)
             s.outcome = SMART_GONE;
-        p->first++;
+        p->count--;
         if ((err = tell_found(p, item.found)) >= 0)
             err = p->leaf(p, &item, &s);
     }
@@ -230,8 +238,8 @@ static int read_root_slots(smart_pass *p) {
     if (err < 0 || (err = room(p, SMART_ROOT_SLOTS)) < 0)
         return err;
     unsigned first = p->op.key.length ? smart_part(p->op.key, 0) : 0;
-    p->first = p->count = 0;
-    for (unsigned b = first; b < SMART_ROOT_SLOTS; b++) {
+    p->count = 0;
+    for (unsigned b = SMART_ROOT_SLOTS; b-- > first;) {
         uint64_t word = image[bytes / 8 * (b % st->stripes) + b / st->stripes];
         if (!smart_word_is_sound(word))
             return smart_broken(p->op.index, st->stripe[b % st->stripes], "root");
@@ -246,9 +254,9 @@ static int read_root_slots(smart_pass *p) {
 int smart_pass_run(smart_pass *p) {
     p->again = false;
     p->op.passes = true;
-    p->first = p->count = 0;
+    p->count = 0;
     int err = read_root_slots(p);
-    while (err == 0 && p->first < p->count) {
+    while (err == 0 && p->count > 0) {
         far_scratch_mark here = far_scratch_here(p->op.t);
         size_t ahead = p->wanted ? p->wanted : BATCH_LEAVES;
         if ((err = expand_nodes(p, ahead < BATCH_LEAVES ? ahead : BATCH_LEAVES)) == 0)
