@@ -29,8 +29,8 @@ static const char notes[] =
     "--processes N: N processes of one thread each share a shm pool (without --pool one of a fitting size, removed at\n"
     "the end); workloads by default load,c,writes,a. --against lmdb (default: 2 processes) has LMDB do the same first,\n"
     "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all processes\n"
-    "when it returns; 'x LMDB' is how many times as many operations were done. --depth is of our sessions: LMDB has\n"
-    "nothing like operations in flight, and does its own one by one.\n";
+    "when it returns; 'x LMDB' is how many times as many operations a second were done, 'cpu us' processor time of an\n"
+    "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n";
 
 /* The flags as they were given. */
 typedef struct request {

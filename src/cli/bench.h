@@ -60,6 +60,7 @@ typedef struct bench_result {
     uint64_t ops; /* done, measured */
     uint64_t errors;
     uint64_t ns;
+    uint64_t cpu_ns; /* by all threads of all processes; only with processes */
     far_stats stats, by_op[BENCH_OPS];
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* at the end; cache_bytes: mean per compute node */

@@ -21,7 +21,7 @@ typedef struct counters {
 } counters;
 
 typedef struct tally { /* of one process and workload */
-    uint64_t ops, begin, end, errors;
+    uint64_t ops, begin, end, errors, cpu_ns;
     counters counted;
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* only that of process 0 */
@@ -155,6 +155,14 @@ static void meet(process *p) {
 }
 
 
+/* Of all threads of this process. */
+static uint64_t cpu_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+
 static void take_counters(const process *p, counters *c) {
     if (!p->store->kind)
         return;
@@ -219,7 +227,9 @@ static void run_workload(process *p, far_ycsb_workload workload, tally *t) {
     bench_client_clear(&p->client);
     run_share(p, warmup, false);
     take_counters(p, &before);
+    t->cpu_ns = cpu_time();
     run_share(p, ops, true);
+    t->cpu_ns = cpu_time() - t->cpu_ns;
     take_counters(p, &after);
     t->ops = p->client.done;
     t->begin = p->client.begin;
@@ -319,6 +329,7 @@ static void add_up(const bench_store *store, const tally *tallies, far_ycsb_work
         const tally *t = &tallies[i];
         sum->ops += t->ops;
         sum->errors += t->errors;
+        sum->cpu_ns += t->cpu_ns;
         begin = t->begin < begin ? t->begin : begin;
         end = t->end > end ? t->end : end;
         bench_add_stats(&sum->stats, &t->counted.all);

@@ -199,10 +199,10 @@ static void cell(FILE *file, int width, int decimals, double value) {
 }
 
 
-static void print_head(FILE *file, bool against_lmdb) {
-    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s\n", "kind", "workload", "Mops", "p50 us",
+static void print_head(FILE *file, const bench_config *config) {
+    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s%s\n", "kind", "workload", "Mops", "p50 us",
             "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors",
-            against_lmdb ? "   x LMDB" : "");
+            config->processes ? "   cpu us" : "", config->against_lmdb ? "   x LMDB" : "");
 }
 
 
@@ -221,6 +221,8 @@ static void print_row(FILE *file, const bench_report *report, const bench_result
     cell(file, 9, 3, hit_ratio(result));
     cell(file, 8, 1, per(result->usage.pool_index_bytes, result->usage.keys));
     fprintf(file, " %8" PRIu64, result->errors);
+    if (report->config->processes)
+        cell(file, 8, 2, per(result->cpu_ns, result->ops) / 1000);
     if (report->config->against_lmdb)
         cell(file, 8, 2, lmdb_ratio(report, result));
     fputc('\n', file);
@@ -250,7 +252,7 @@ void bench_report_begin(bench_report *report) {
     if (!report->table)
         return;
     print_setting(report->table, report->config);
-    print_head(report->table, report->config->against_lmdb);
+    print_head(report->table, report->config);
     fflush(report->table);
 }
 
@@ -265,6 +267,8 @@ void bench_report_result(void *ctx, const bench_result *result) {
         fputs(report->count ? ",\n " : "\n ", report->json);
         print_what(report->json, report->config, result);
         print_numbers(report->json, report->config, result);
+        if (report->config->processes)
+            number_field(report->json, "cpu_us_per_op", per(result->cpu_ns, result->ops) / 1000);
         if (report->config->against_lmdb)
             number_field(report->json, "lmdb_ratio", lmdb_ratio(report, result));
         print_by_op(report->json, result);
