@@ -123,6 +123,7 @@ struct far_fabric {
     far_host *host;
     far_capabilities capabilities;
     uint64_t rtt;               /* ns, a usual round trip: the unit of back-off and waiting */
+    bool at_once;               /* a batch has completed when its post returns: no verb is ever under way */
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
     char uri[FAR_URI_MAX];      /* for messages */

@@ -335,6 +335,7 @@ int far_local_open(const char *rest, far_fabric **opened) {
     fabric->fabric.host = &far_host_threads;
     fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
+    fabric->fabric.at_once = options.rtt == 0;
     fabric->fabric.nodes = options.nodes;
     for (unsigned i = 0; i < options.nodes; i++)
         fabric->fabric.node_bytes[i] = options.node_bytes;

@@ -157,6 +157,7 @@ int far_shm_open(const char *rest, far_fabric **opened) {
     fabric->fabric.host = &far_host_threads;
     fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
     fabric->fabric.rtt = 1000;
+    fabric->fabric.at_once = true;
     fabric->fabric.nodes = fabric->world->nodes;
     for (unsigned i = 0; i < fabric->world->nodes; i++)
         fabric->fabric.node_bytes[i] = fabric->world->node_bytes;

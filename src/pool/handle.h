@@ -36,7 +36,7 @@ struct far_pool {
 
     pthread_mutex_t lock;      /* the lists and counts below; never held across a switch or a wait */
     far_session *sessions;     /* the user's */
-    unsigned session_count;
+    atomic_uint session_count; /* changed under the lock; RDWC looks */
     far_index *indexes;
     far_opens opens;
     unsigned references;       /* open sessions, indexes and the handle itself: the last one frees */

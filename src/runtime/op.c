@@ -192,10 +192,8 @@ static int call(far_session *s, request *r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_request(s, r)) >= 0) {
-        far_index_use(r->index);
+    if ((err = check_request(s, r)) >= 0) { /* the caller has the index open until it returns */
         err = far_session_call(s, r->kind, false, run_request, r);
-        far_index_unuse(r->index);
         if (err < 0)
             err = far_tell(err);
     }
