@@ -122,9 +122,11 @@ static void grow_from_empty(const char *options) {
     far_session *session;
     far_index *index;
     worker workers[THREADS];
+    far_load before, after;
     assert_int_equal(far_pool_open(keys_each > KEYS_EACH ? "local:2x2G" : "local:2x512M", NULL, &pool), 0);
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "t", "shard", options, &index), 0);
+    assert_int_equal(far_index_load(session, index, &before), 0);
     for (unsigned i = 0; i < THREADS; i++) {
         workers[i] = (worker){pool, index, i, 0, 0};
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
@@ -147,6 +149,10 @@ static void grow_from_empty(const char *options) {
     assert_int_equal(far_index_check(session, index, fail_at_problem, NULL), 0);
     assert_int_equal(far_index_usage(session, index, &usage), 0);
     assert_int_equal(usage.keys, present);
+    assert_int_equal(far_index_load(session, index, &after), 0);
+    assert_int_equal(after.keys[0] + after.keys[1] + after.keys[2], present);
+    assert_true(after.slots > before.slots && after.local_bytes < 64 * 1024);
+    assert_int_equal(after.local_bytes, before.local_bytes); /* whatever there is of keys, threads and operations */
     assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
     far_index_close(index);
     far_session_close(session);
