@@ -129,6 +129,48 @@ static void second_grow_before_sweep_told(const told *told) {
 TOLD_OF_ALL(second_grow_before_sweep);
 
 
+/* Two of three die in the sweep, one with a chunk, one in the middle of a split: the third finishes it alone, and no
+ * lock is left. (shard_p_help and shard_i_help doing nothing.) */
+static void all_but_one_die_in_the_sweep_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
+    uint64_t n = 0;
+    while (version(&s.c) == 0) {
+        n++;
+        put(&s.c, number(n), n);
+    }
+    start(&s.a, FAR_OP_INSERT, number(n + 1), n + 1);
+    assert_int_equal(get(&s.b, number(1)), 1);
+    far_sim_stop_before(s.a.client, at("shard:work"));
+    bool stopped = far_sim_run_client(s.a.client) == FAR_SIM_STOPPED; /* if it knows of the doubling */
+    start(&s.b, FAR_OP_INSERT, number(n + 2), n + 2);
+    far_sim_stop_before(s.b.client, at("shard:write_halves"));
+    stopped |= far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
+    assert_true(stopped);
+    stage_kill(&s, &s.a);
+    stage_kill(&s, &s.b);
+    uint64_t before = n;
+    n += 2;
+    while (shard_root_d(true_root(&s)) < 3) {
+        assert_true(n < 1000);
+        n++;
+        put(&s.c, number(n), n);
+        far_sim_sleep(s.world, 1000000);
+    }
+    for (uint64_t i = 1; i <= n; i++) {
+        uint64_t value = get(&s.c, number(i));
+        assert_true(value == i || (value == 0 && (i == before + 1 || i == before + 2)));
+    }
+    assert_int_equal(far_pool_check(s.c.session, 1, stage_fail_at_problem, NULL), 0);
+    for (uint64_t i = 0; i < 8u << 2; i++) {
+        const uint64_t *w = words_at(&s, bucket_addr(&s.c, i));
+        assert_true(told->inlined ? w[SHARD_I_K] == SHARD_K_FREE : shard_header_owner(w[SHARD_P_HEADER]) == 0);
+    }
+    stage_close(&s);
+}
+TOLD_OF_ALL(all_but_one_die_in_the_sweep);
+
+
 /* The lock of a bucket is held by an insert while the table doubles: who wants to split it waits for that one. */
 static void mover_vs_lock_owner_told(const told *told) {
     stage s;
@@ -468,6 +510,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(crash_parent_child_order),
         cmocka_unit_test(zero_child_even_version),
         cmocka_unit_test(second_grow_before_sweep),
+        cmocka_unit_test(all_but_one_die_in_the_sweep),
         cmocka_unit_test(mover_vs_lock_owner),
         cmocka_unit_test(frozen_split_meets_grace),
         cmocka_unit_test(takeover_before_freezing),
