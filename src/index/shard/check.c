@@ -29,6 +29,7 @@ struct tour {
     far_usage *usage;    /* or NULL */
     far_load *load;      /* or NULL */
     shard_census census; /* of those two */
+    far_keys *keys;      /* or NULL */
     entry_fn each;
     pair_fn each_pair;
 };
@@ -147,6 +148,8 @@ static int tour_table(tour *r, unsigned word, uint64_t table) {
         if ((err = far_pin_take(r->t)) >= 0)
             err = tour_table_slice(r, word, generation, first, count);
         far_pin_drop(r->t);
+        if (err == 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err < 0 ? err : 0;
 }
@@ -323,6 +326,8 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
             err = tour_slice(r, base + first, count);
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
+        if (err >= 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err;
 }
@@ -440,6 +445,40 @@ int shard_load_factor(far_task *t, far_index *index, far_load *load) {
                             .load = load,
                             .each = count_entry,
                             .each_pair = count_pair});
+}
+
+
+/* Keys. */
+
+static int give_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)level, (void)bucket, (void)v;
+    uint64_t most = sizeof(shard_block) + ((uint64_t)r->index->options[FAR_OPTION_MAX_KEY] + 7) / 8 * 8,
+             bytes = shard_class_bytes(shard_entry_class(word));
+    bytes = bytes < most ? bytes : most;
+    shard_block *block = far_scratch(r->t, bytes);
+    if (!block)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    far_read(r->t, shard_entry_addr(word), block, bytes);
+    int err = far_wait(r->t);
+    if (err < 0)
+        return err;
+    if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", r->index->name,
+                        (unsigned long long)shard_entry_addr(word));
+    return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
+}
+
+
+static int give_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket, unsigned v) {
+    (void)mark_at, (void)mark, (void)level, (void)bucket, (void)v;
+    uint64_t key = shard_i_key(r->st, h);
+    return far_keys_give(r->keys, (far_bytes){&key, sizeof(key)});
+}
+
+
+int shard_keys(far_task *t, far_index *index, far_keys *keys) {
+    return tour_all(&(tour){
+        .t = t, .index = index, .st = shard_state_of(index), .keys = keys, .each = give_entry, .each_pair = give_pair});
 }
 
 

@@ -59,14 +59,15 @@ void shard_learn_done(shard_partition *part, unsigned version, uint64_t chunk) {
         if (about > version)
             return;
         now = (about == version ? old : (uint64_t)version << SHARD_DONE_CHUNKS) | bit;
-    } while (!atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_release, memory_order_relaxed));
 }
 
 
 bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t chunk) {
     if (chunk / SHARD_DONE_CHUNKS >= SHARD_DONE_WORDS)
         return false;
-    uint64_t word = atomic_load_explicit(&part->done[chunk / SHARD_DONE_CHUNKS], memory_order_relaxed);
+    /* Acquire: the READ of the child, which comes next, must not be older than what is known here. */
+    uint64_t word = atomic_load_explicit(&part->done[chunk / SHARD_DONE_CHUNKS], memory_order_acquire);
     return word >> SHARD_DONE_CHUNKS == version && word >> chunk % SHARD_DONE_CHUNKS & 1;
 }
 
