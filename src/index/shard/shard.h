@@ -327,6 +327,20 @@ bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 /* drain.c: P. 1: nothing is left there */
 int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
+/* census.c: of one partition, for those who count its keys */
+typedef struct shard_census {
+    uint8_t *seen; /* per bucket: the version at which it was counted, and 1; 0: not yet */
+    uint64_t buckets;
+    uint64_t *below; /* a hash table of what was met at levels 2 and 3 */
+    uint64_t room, count;
+} shard_census;
+
+void shard_census_begin(shard_census *c); /* of the next partition */
+void shard_census_end(shard_census *c);
+int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image); /* 1: to be counted */
+int shard_census_below(shard_census *c, uint64_t what);                              /* 1: it is new */
+bool shard_census_knows(const shard_census *c, uint64_t what);
+
 /* sound.c: what check says of a level-1 bucket as a whole */
 int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
                        far_report *report);
