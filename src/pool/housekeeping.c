@@ -5,10 +5,11 @@
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
 
-#define TICK_NS     1000000u /* between slices while the handle is awake */
-#define TICK_RTTS   40u      /* the same in virtual time */
-#define SLOW_TICKS  100u     /* asleep: how often a look is taken at sweeps */
-#define CHECK_TICKS 1000u /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
+#define TICK_NS    1000000u /* between slices while the handle is awake */
+#define TICK_RTTS  40u      /* the same in virtual time */
+#define SLOW_TICKS 100u     /* asleep: how often a look is taken at sweeps */
+#define CHECK_TICKS                                                                                                    \
+    1000u                 /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
                            */
 #define CHECK_ENTRIES 64u /* so many at a time */
 #define DRIVE_STEPS   64u /* of one session in one go: its thread may be waiting to come in */
@@ -217,8 +218,8 @@ static void start_sweep(far_task *t) {
 }
 
 
-/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when others are
- * short of memory, or an index may have been dropped, and we hold some. */
+/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when
+ * others are short of memory, or an index may have been dropped, and we hold some. */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t now = far_now(t), sweep, hungry, catalog;

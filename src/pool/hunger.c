@@ -2,21 +2,22 @@
  * they wait, in line, over all sessions of the handle.
  *
  * The first in line goes round by round. A round: the epoch moves until all that is retired is past its time; every
- * other session gives to the pool all that it holds free (far_blocks_share), and the first looks again. While somebody
- * stands in line all others live from the objects that they hold: they neither cut slabs nor take blocks, and stand in
- * line themselves when they have none left. So what they hold beside live data only falls (deletes apart, which make
- * room), and the rounds come to an end: with memory, or when a round moved nothing, or nothing is left to wait for.
+ * other session gives to the pool all that it holds free (far_memory_leave_blocks), and the first looks again. While
+ * somebody stands in line all others live from the objects that they hold: they neither cut slabs nor take blocks, and
+ * stand in line themselves when they have none left. So what they hold beside live data only falls (deletes apart,
+ * which make room), and the rounds come to an end: with memory, or when a round moved nothing, or nothing is left to
+ * wait for.
  *
  * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
- * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time; then
- * their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
+ * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
+ * then their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
 #include "pool/memory.h"
 
 #define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
 #define RECENT_EPOCHS 16  /* so old an announcement still counts: a round is over by then, or the announcer is gone */
 #define ABROAD_TICKS  250 /* how long other handles are waited for: those that sleep look every 100 */
 #define ABROAD_ROUNDS 8   /* beside busy handles there is always something that may come back */
-#define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it: what they tell may be out of date */
+#define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it */
 #define DEAF_EPOCHS   256 /* the same when they were waited for to the end: their process was stopped, say */
 
 typedef struct far_hunger {
@@ -211,7 +212,8 @@ static int ask_abroad(far_task *t, hunger *h, uint64_t held) {
     h->announced = far_epoch_known(t) << 14 | pool->own->id;
     int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), h->announced);
     for (unsigned epochs = 0;
-         err == 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until; epochs++) {
+         err == 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
+         epochs++) {
         err = far_wait_epochs(t, 0);
         if (err == 0)
             err = look_abroad(t, &now);
@@ -311,7 +313,13 @@ int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     hunger h;
     int err = FAR_ERR_NO_MEMORY, again = 1;
     get_in_line(t, &h);
-    while (err == FAR_ERR_NO_MEMORY && (again = wait_for_memory(t, &h)) > 0) {
+    while (err == FAR_ERR_NO_MEMORY) {
+        bool background = t->background;
+        t->background = true;
+        again = wait_for_memory(t, &h);
+        t->background = background;
+        if (again <= 0)
+            break;
         far_point(t, "hunger:served");
         far_count_retry(t);
         err = run(t, arg);

@@ -327,11 +327,14 @@ static int sweep_some(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     dart_adjust *a = &est->adjust;
     dart_list list = *dart_est_list(est);
-    int err = dart_est_each_segment(t, index, a->at, sweep_segment, &list);
-    if (err < 0)
-        return err;
-    a->at += DART_SEGMENTS_AT_ONCE;
-    if (a->at < 1u << est->bits)
+    unsigned all = 1u << est->bits;
+    int err = 0;
+    if (a->at < all) { /* else all of it was swept before, and there was no memory for the list */
+        if ((err = dart_est_each_segment(t, index, a->at, sweep_segment, &list)) < 0)
+            return err;
+        a->at += DART_SEGMENTS_AT_ONCE;
+    }
+    if (a->at < all)
         return 1;
     list.active_count = list.lookup_count;
     memcpy(list.active, list.lookup, sizeof(list.active));

@@ -11,7 +11,7 @@ static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, u
         slots[i] = NULL;
         if (words[i] == 0)
             continue;
-        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX)
+        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX || dart_word_addr(words[i]) == 0)
             return far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)words[i]);
         uint64_t bytes = dart_segment_bytes(dart_directory_log_groups(words[i]));
         if (!(slots[i] = far_scratch(t, bytes)))
@@ -55,7 +55,8 @@ static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned 
 
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
     const dart_est *est = dart_est_of(index);
-    unsigned all = 1u << est->bits, count = all - from < DART_SEGMENTS_AT_ONCE ? all - from : DART_SEGMENTS_AT_ONCE;
+    unsigned all = 1u << est->bits, rest = from < all ? all - from : 0;
+    unsigned count = rest < DART_SEGMENTS_AT_ONCE ? rest : DART_SEGMENTS_AT_ONCE;
     uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
     far_scratch_mark mark = far_scratch_here(t);
     int err = read_words(t, est, from, count, words);
