@@ -54,6 +54,7 @@ struct far_pool {
     bool sweeping;             /* housekeeping's own, as all of these: a sweep is running */
     uint64_t next_sweep, next_look, next_check;
     uint64_t seen_sweep;       /* the sweep word for which the sleeping handle woke last */
+    uint64_t seen_catalog;     /* the catalog when it looked last: an index may have been dropped since */
     unsigned check_cursor;     /* the registry entry whose life is checked next */
 
     far_epochs epochs;
@@ -71,6 +72,9 @@ uint64_t far_housekeeping_tick(const far_pool *pool); /* ns between slices while
 
 /* Runs what is ready in sessions that nobody is inside of; never waits. True: something is still under way there. */
 bool far_pool_drive(far_pool *pool);
+
+/* The same, after a tick of the memory of each session that wants one. From a task too. */
+bool far_pool_tend(far_pool *pool);
 
 /* The user's sessions one by one (from NULL on): the one given is not freed until the next is asked for. */
 far_session *far_pool_visit(far_pool *pool, far_session *previous);

@@ -33,9 +33,9 @@ static void get_often(void *arg) {
 }
 
 
-/* c sweeps; its walk stands above X. b has a tentative entry of X in the table, and has seen that X is linked. a replaces X
- * and dies before it takes the entries of X out. The walk does not meet X, so the sweep frees it; it met the tentative entry
- * too, of one who lives, and left it alone: b committed it, and the table named free memory. */
+/* c sweeps; its walk stands above X. b has a tentative entry of X in the table, and has seen that X is linked. a
+ * replaces X and dies before it takes the entries of X out. The walk does not meet X, so the sweep frees it; it met the
+ * tentative entry too, of one who lives, and left it alone: b committed it, and the table named free memory. */
 static void commit_behind(const char *sim, far_sim_match until) {
     stage s;
     far_sim_match second = {.kind = FAR_SIM_CAS, .nth = 2, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8};
@@ -94,8 +94,8 @@ static int same_bytes(void *ctx, const void *key, size_t key_len, const void *va
 }
 
 
-/* The slot does not tell the size of a long leaf: its first part is READ, then the rest. In a frozen slot such a leaf passed
- * for one whose rest had been READ, and the scan gave what lay behind the first part in its own memory. */
+/* The slot does not tell the size of a long leaf: its first part is READ, then the rest. In a frozen slot such a leaf
+ * passed for one whose rest had been READ, and the scan gave what lay behind the first part in its own memory. */
 RACE(scan_of_a_long_value_in_a_frozen_slot) {
     stage s;
     static uint8_t value[FAR_VALUE_MAX];

@@ -219,7 +219,8 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
-/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'. */
+/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'.
+ */
 static void forget_what_left(shard_image *image) {
     unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
@@ -273,8 +274,9 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 
 
 static int tell_segment(tour *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES, count = bytes / r->st->extent;
-    if (shard_is_whole(r->st, segment))
+    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
+             count = shard_extent_count(r->st, segment);
+    if (count == 0)
         return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
@@ -429,8 +431,7 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
     for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
         far_addr addr;
         int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
-        if (err < 0 ||
-            (err = far_read_word(r->t, addr + 8 * (r->st->inlined ? SHARD_I_H : SHARD_P_HEADER), &header)) < 0)
+        if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
             continue;
