@@ -214,11 +214,13 @@ EST_RACE(A11_registered_while_it_is_being_frozen) {
     settle(&s);
     finish(&s.a, 0);
     assert_int_equal(names_of(&s.c, n1.addr), 1);
+    far_sim_stop_before(s.b.client, (far_sim_match){.point = "dart:retire"});
     far_sim_release(hold);
-    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
-    settle(&s);
+    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_STOPPED);
     assert_true(node_at(&s.c, "aba", 2).addr != n1.addr);
     assert_int_equal(names_of(&s.c, n1.addr), 0);
+    finish(&s.b, 0);
+    settle(&s);
     let_memory_go(&s, &s.c);
     for (unsigned i = 0; i < 8; i++)
         reads(&s.c, "abh", "a");
