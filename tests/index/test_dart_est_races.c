@@ -191,6 +191,44 @@ EST_RACE(A11_slow_est_updater) {
 }
 
 
+/* b is freezing N1, all but its first slot, when a registers it: b must look for entries after that. (The READs for
+ * them in the batch that freezes.) */
+EST_RACE(A11_registered_while_it_is_being_frozen) {
+    stage s;
+    set_up(&s, sim, "adjust=0,directory_bits=0,express_cache=0");
+    LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
+    settle(&s);
+    for (unsigned i = 0; i < 70; i++)
+        reads(&s.b, "cda", "cda");
+    busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_chosen", 1);
+    dart_node n1 = node_at(&s.c, "aba", 2);
+    for (char k = 'i'; k <= 'o'; k++) {
+        char key[] = {'a', 'b', k, 0};
+        assert_int_equal(does(&s.b, FAR_OP_INSERT, key, "b"), 0);
+    }
+    busy_to(&s.b, "b", FAR_OP_INSERT, "abp", "b", "dart:freeze", 1);
+    far_sim_hold *hold = far_sim_hold_effect(s.b.client, (far_sim_match){.kind = FAR_SIM_ATOMIC, .nth = 1});
+    far_sim_resume(s.b.client);
+    while (!far_sim_reached(hold))
+        far_sim_run_client(s.b.client);
+    settle(&s);
+    finish(&s.a, 0);
+    assert_int_equal(names_of(&s.c, n1.addr), 1);
+    far_sim_stop_before(s.b.client, (far_sim_match){.point = "dart:retire"});
+    far_sim_release(hold);
+    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_STOPPED);
+    assert_true(node_at(&s.c, "aba", 2).addr != n1.addr);
+    assert_int_equal(names_of(&s.c, n1.addr), 0);
+    finish(&s.b, 0);
+    settle(&s);
+    let_memory_go(&s, &s.c);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "abh", "a");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
 /* a has validated its tentative word for N; b unlinks N and removes that word; c, which is slow too, puts one of its
  * own into the same slot and dies. a must not commit the word of c. (Tentative words without their owner.) */
 EST_RACE(A12_tentative_aba) {
@@ -312,6 +350,7 @@ int main(void) {
         cmocka_unit_test(A8_frozen_via_est),
         cmocka_unit_test(A8b_frozen_via_express_cache),
         cmocka_unit_test(A11_slow_est_updater),
+        cmocka_unit_test(A11_registered_while_it_is_being_frozen),
         cmocka_unit_test(A12_tentative_aba),
         cmocka_unit_test(A13_die_between_link_and_est),
         cmocka_unit_test(A31_detached_pin),
