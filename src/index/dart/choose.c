@@ -43,13 +43,18 @@ static unsigned nth_arm(unsigned n, unsigned usable, unsigned width) {
 }
 
 
+/* The legal arms only, in rising order: of equals the first is taken. */
 static unsigned cheapest(dart_class *class, unsigned usable, unsigned width) {
     unsigned best = DART_ARMS, least = UINT32_MAX;
-    for (unsigned arm = 0; arm < DART_ARMS; arm++) {
-        unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
-        if (cost && cost < least && is_legal(arm, usable, width)) {
-            best = arm;
-            least = cost;
+    for (unsigned first = 0; first <= usable; first++) {
+        unsigned most = usable - first < width ? usable - first : width;
+        unsigned arm = first < usable ? first * DART_EST_WIDTH_MAX : ROOT_ARM, end = first < usable ? arm + most : arm + 1;
+        for (; arm < end; arm++) {
+            unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
+            if (cost && cost < least) {
+                best = arm;
+                least = cost;
+            }
         }
     }
     if (best == DART_ARMS) /* nothing is known: the longest lengths */
