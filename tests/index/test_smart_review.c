@@ -316,6 +316,39 @@ static void update_of_the_dead_in_a_full_pool(void **state) {
 }
 
 
+/* a dies when it has frozen a node. In a full pool there is no memory for the copy: who only reads took it for an error,
+ * and a sweep, which reads as well, never came to free what a had left. */
+static void frozen_by_the_dead_in_a_full_pool(void **state) {
+    char key[] = "nA";
+    unsigned serial = 0;
+    (void)state;
+    set_up(NULL, "1M", false);
+    for (; key[1] < 'A' + 12; key[1]++)
+        stage_write(a, key, V1);
+    stand(a, "smart:frozen", FAR_OP_INSERT, "nZ", V2);
+    stage_kill(&s, a);
+    fill(b, 1500, &serial);
+    fill(b, 100, &serial);
+    fill(b, 8, &serial);
+    far_session *early = c->session;
+    assert_int_equal(far_session_open(c->pool, &c->session), 0); /* it comes too late to have a reserve */
+    for (key[1] = 'A'; key[1] < 'A' + 12; key[1]++)
+        assert_true(stage_reads(c, key, V1));
+    assert_true(stage_reads(c, "nZ", NULL));
+    assert_int_equal(stage_do(c, FAR_OP_SCAN, "nC", NULL), 10);
+    assert_string_equal(c->keys[0], "nC");
+    assert_int_equal(far_index_check(c->session, c->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(stage_do(c, FAR_OP_INSERT, "nY", V1), FAR_ERR_NO_MEMORY);
+    stage_delete(c, "nD");
+    assert_true(stage_reads(c, "nD", NULL));
+    assert_int_equal(stage_do(c, FAR_OP_SCAN, "nC", NULL), 9);
+    far_session_close(c->session);
+    c->session = early;
+    stage_check(&s);
+    stage_tear_down(&s);
+}
+
+
 static int sweep_task(far_task *t, void *arg) {
     far_sweep_result result;
     (void)arg;
@@ -376,6 +409,7 @@ int main(void) {
         cmocka_unit_test(old_chain_into_a_new_life),
         cmocka_unit_test(update_of_the_dead_in_a_full_pool),
         cmocka_unit_test(record_of_the_dead_in_use),
+        cmocka_unit_test(frozen_by_the_dead_in_a_full_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

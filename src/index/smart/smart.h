@@ -57,6 +57,7 @@ typedef struct smart_op {
     far_addr below_node;   /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
     bool uncached;         /* the cache is not to be asked */
+    bool frozen_too;       /* frozen words are read like others: it changes nothing, and there is no memory to help */
 } smart_op;
 
 /* A node as it was READ. */
@@ -161,6 +162,7 @@ int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
 int smart_wait(smart_op *op); /* far_wait, marked for RDWC */
 int smart_renew_pin(smart_op *op); /* the search is to begin anew */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
+int smart_find_leaf(smart_op *op, smart_spot *spot); /* to read or delete: also where there is no memory to help */
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 
 /* node.c */
