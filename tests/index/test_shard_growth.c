@@ -156,15 +156,15 @@ static void torture_meets_everything(void **state) {
         }
         assert_int_equal(result.violations + result.problems, 0);
         const shard_counters *c = &shard_totals;
-        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu retagged, %llu overflows, %llu "
-                      "chained, %llu drained, %llu taken over\n",
+        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu with a change, %llu retagged, %llu "
+                      "overflows, %llu chained, %llu drained, %llu taken over\n",
                       (unsigned long long)result.crashes, (unsigned long long)c->grows,
                       (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced,
-                      (unsigned long long)c->retags, (unsigned long long)c->overflows, (unsigned long long)c->chained,
-                      (unsigned long long)c->drained, (unsigned long long)c->takeovers);
+                      (unsigned long long)c->merged, (unsigned long long)c->retags, (unsigned long long)c->overflows,
+                      (unsigned long long)c->chained, (unsigned long long)c->drained, (unsigned long long)c->takeovers);
         if (i % 2 == 0)
             continue;
-        assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained);
+        assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained && c->merged);
         assert_true(inlined || (c->retags && c->splits_frozen && c->splits_graced && c->absorbed));
     }
 }

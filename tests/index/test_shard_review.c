@@ -145,7 +145,7 @@ typedef struct walker {
 
 static void walk_all(void *arg) {
     walker *w = arg;
-    w->recorder = (recorder){.walk = {record}, .index = w->actor->index};
+    w->recorder = (recorder){.walk = {.object = record}, .index = w->actor->index};
     w->recorder.result = far_session_call(w->actor->session, FAR_STATS_OTHER, false, run_walk, &w->recorder);
 }
 

@@ -28,6 +28,7 @@ struct tour {
     far_report *report; /* or NULL */
     far_usage *usage;   /* or NULL */
     far_load *load;     /* or NULL */
+    far_keys *keys;     /* or NULL */
     entry_fn each;
     pair_fn each_pair;
 };
@@ -146,6 +147,8 @@ static int tour_table(tour *r, unsigned word, uint64_t table) {
         if ((err = far_pin_take(r->t)) >= 0)
             err = tour_table_slice(r, word, generation, first, count);
         far_pin_drop(r->t);
+        if (err == 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err < 0 ? err : 0;
 }
@@ -219,7 +222,8 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
-/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'. */
+/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'.
+ */
 static void forget_what_left(shard_image *image) {
     unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
@@ -239,7 +243,7 @@ static int tour_bucket(tour *r, shard_image *image) {
         return 0; /* what belongs here is still in the parent */
     if (r->st->inlined)
         return tour_inlined(r, image);
-    if (shard_header_owner(header) && (r->walk || r->usage || r->load)) {
+    if (shard_header_owner(header) && (r->walk || r->usage || r->load || r->keys)) {
         if ((err = shard_p_help(r->t, r->index, r->part, image)) < 0)
             return err;
         far_read(r->t, image->addr, image->w, SHARD_BUCKET_BYTES);
@@ -273,8 +277,9 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 
 
 static int tell_segment(tour *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES, count = bytes / r->st->extent;
-    if (shard_is_whole(r->st, segment))
+    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
+             count = shard_extent_count(r->st, segment);
+    if (count == 0)
         return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
@@ -299,6 +304,8 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
             err = tour_slice(r, base + first, count);
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
+        if (err >= 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err;
 }
@@ -405,6 +412,44 @@ int shard_load_factor(far_task *t, far_index *index, far_load *load) {
 }
 
 
+/* Keys. */
+
+static int give_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)level, (void)bucket, (void)v;
+    uint64_t most = sizeof(shard_block) + ((uint64_t)r->index->options[FAR_OPTION_MAX_KEY] + 7) / 8 * 8,
+             bytes = shard_class_bytes(shard_entry_class(word));
+    bytes = bytes < most ? bytes : most;
+    shard_block *block = far_scratch(r->t, bytes);
+    if (!block)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    far_read(r->t, shard_entry_addr(word), block, bytes);
+    int err = far_wait(r->t);
+    if (err < 0)
+        return err;
+    if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", r->index->name,
+                        (unsigned long long)shard_entry_addr(word));
+    return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
+}
+
+
+static int give_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket, unsigned v) {
+    (void)mark_at, (void)mark, (void)level, (void)bucket, (void)v;
+    uint64_t key = shard_i_key(r->st, h);
+    return far_keys_give(r->keys, (far_bytes){&key, sizeof(key)});
+}
+
+
+int shard_keys(far_task *t, far_index *index, far_keys *keys) {
+    return tour_all(&(tour){.t = t,
+                            .index = index,
+                            .st = shard_state_of(index),
+                            .keys = keys,
+                            .each = give_entry,
+                            .each_pair = give_pair});
+}
+
+
 /* Check. What it finds wrong is looked at again: a word that changed meanwhile is no problem. */
 
 static bool lies_right(tour *r, uint64_t word, const shard_block *block, int level, uint64_t bucket, unsigned v) {
@@ -429,8 +474,7 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
     for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
         far_addr addr;
         int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
-        if (err < 0 ||
-            (err = far_read_word(r->t, addr + 8 * (r->st->inlined ? SHARD_I_H : SHARD_P_HEADER), &header)) < 0)
+        if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
             continue;
