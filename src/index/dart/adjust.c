@@ -327,14 +327,15 @@ static int sweep_some(far_task *t, far_index *index) {
     dart_est *est = dart_est_of(index);
     dart_adjust *a = &est->adjust;
     dart_list list = *dart_est_list(est);
+    unsigned all = 1u << est->bits;
     int err = 0;
-    if (a->at < 1u << est->bits) { /* else it is only to be shown: there was no memory for that */
+    if (a->at < all) { /* else all of it was swept before, and there was no memory for the list */
         if ((err = dart_est_each_segment(t, index, a->at, sweep_segment, &list)) < 0)
             return err;
         a->at += DART_SEGMENTS_AT_ONCE;
-        if (a->at < 1u << est->bits)
-            return 1;
     }
+    if (a->at < all)
+        return 1;
     list.active_count = list.lookup_count;
     memcpy(list.active, list.lookup, sizeof(list.active));
     if ((err = publish(t, index, &list)) < 0)
