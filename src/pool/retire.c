@@ -447,14 +447,14 @@ static int wait_for_retired(far_task *t) {
     uint64_t epoch = 0;
     int err = 0;
     for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
-        if (far_epoch_known(t) != epoch)
-            round = 0;
-        epoch = far_epoch_known(t);
         pthread_mutex_lock(&m->lock);
-        bool waits = m->retired.count > 0 || m->late.count > 0 || m->drop_count > 0;
+        bool retired = m->retired.count > 0 || m->late.count > 0, waits = retired || m->drop_count > 0;
         pthread_mutex_unlock(&m->lock);
         if (!waits)
             break;
+        if (retired && far_epoch_known(t) != epoch)
+            round = 0; /* of a dropped index a dead session may hold blocks: the epoch moves, and they stay */
+        epoch = far_epoch_known(t);
         far_pin_drop(t);
         far_epoch_request(far_task_pool(t));
         err = far_epoch_tick(t);
