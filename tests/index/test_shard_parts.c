@@ -225,6 +225,21 @@ static void what_is_known_to_be_split_is_read_once(void **state) {
     print_message("    %llu bytes a get, then %llu\n", (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
     assert_true(bytes[0] > 1080 && bytes[1] < 720);
     close_table(&t);
+
+    /* What is known of one doubling says nothing of the next. (shard_knows_done without the version: then this never
+     * ends.) */
+    open_table(&t, "local:64M", "layout=pointer,partitions=1,bits=3,idle_sweep=off");
+    for (keys = 0; shard_root_d(root_of(&t, 0)) < 2; keys++) {
+        far_pool_poll(t.pool);
+        assert_int_equal(insert(&t, keys), 0);
+    }
+    far_stats before, after;
+    far_session_stats(t.session, &before);
+    for (uint64_t n = 0; n < keys; n++)
+        assert_true(has(&t, n));
+    far_session_stats(t.session, &after);
+    assert_int_equal(after.retries, before.retries);
+    close_table(&t);
 }
 
 
