@@ -113,10 +113,11 @@ static void leave_line(far_task *t, hunger *h) {
 static int wait_for_turn(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
+    uint64_t epoch;
     int err = 0;
     while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket || is_announced(pool))) {
         far_epoch_request(pool); /* announcements grow old */
-        err = t->session->lost;
+        err = far_epoch_read(t, &epoch); /* and a session that was declared dead finds out */
         if (err == 0 && far_memory_of(t)->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed))
             err = far_memory_tick(t);
         if (err == FAR_ERR_NO_MEMORY)

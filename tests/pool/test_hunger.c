@@ -196,6 +196,38 @@ static void who_waits_for_memory_gets_what_comes_back(void **state) {
 }
 
 
+/* Its compute node dies while it waits in line: it finds out, although nothing else would make it post a verb. */
+static void who_dies_in_line_comes_to_an_end(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 160, 2, 3, "2M");
+    guest *first = &r.guests[1], *second = &r.guests[2];
+    for (unsigned i = 1; i < r.count; i++)
+        assert_int_equal(put(&r.guests[i], "first", 1), 0);
+    assert_true(fill(&r.guests[0], "a", LARGE) > 2);
+    assert_int_equal(far_delete(r.guests[0].session, r.guests[0].index, "a0", 2), 0);
+    start(&r, 1, 1, LARGE);
+    far_sim_stop_before(first->client, (far_sim_match){.point = "hunger:served"});
+    assert_int_equal(far_sim_run_client(first->client), FAR_SIM_STOPPED);
+    start(&r, 2, 1, LARGE);
+    far_sim_limit(r.world, 300000);
+    assert_true(far_sim_run_client(second->client) != FAR_SIM_ENDED);
+    far_sim_kill(r.pool[0]->fabric);
+    far_sim_limit(r.world, 1000000000);
+    assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
+    assert_true(second->result == FAR_ERR_FENCED || second->result == FAR_ERR_UNREACHABLE);
+    far_sim_resume(first->client);
+    assert_int_equal(far_sim_run_client(first->client), FAR_SIM_ENDED);
+    assert_int_equal(first->result, 0);
+    for (unsigned h = 0; h < 2; h++)
+        far_index_close(r.index[h]);
+    for (unsigned i = 0; i < r.count; i++)
+        far_session_close(r.guests[i].session);
+    for (unsigned h = 0; h < 2; h++)
+        far_pool_close(r.pool[h]);
+}
+
+
 /* ---- What others hold free ---- */
 
 static int pass_epochs(far_task *t, void *arg) {
@@ -305,6 +337,7 @@ int main(void) {
         cmocka_unit_test(busy_sessions_share_a_small_pool),
         cmocka_unit_test(busy_handles_share_a_small_pool),
         cmocka_unit_test(who_waits_for_memory_gets_what_comes_back),
+        cmocka_unit_test(who_dies_in_line_comes_to_an_end),
         cmocka_unit_test(what_an_idle_session_holds_free_others_can_use),
         cmocka_unit_test(what_a_sleeping_handle_holds_free_others_can_use),
         cmocka_unit_test(a_sleeping_handle_frees_what_it_held_of_a_dropped_index),

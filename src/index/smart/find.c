@@ -162,8 +162,9 @@ static int descend(smart_op *op, smart_spot *s) {
     for (;;) {
         bool other;
         int err;
-        if (s->word & SMART_F)
+        if ((s->word & SMART_F) && !op->frozen_too)
             return FROZEN;
+        s->word &= ~SMART_F;
         if (!smart_word_is_sound(s->word))
             return smart_broken(op->index, s->node, "node");
         switch (smart_word_is(s->word)) {
@@ -428,16 +429,28 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
 }
 
 
+/* A frozen word was current when it was frozen, or when its node was seen linked if that came later: inside of the
+ * operation. Who needs no slot can go by it. */
+int smart_find_leaf(smart_op *op, smart_spot *spot) {
+    int err = smart_find(op, true, spot);
+    if (err != FAR_ERR_NO_MEMORY || op->frozen_too)
+        return err;
+    op->frozen_too = true;
+    return smart_find(op, true, spot);
+}
+
+
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
     smart_spot *spot = far_scratch(t, sizeof(*spot));
     if (!spot)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_begin(&op, t, index, key);
-    if (err < 0 || (err = smart_find(&op, true, spot)) < 0)
+    if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
-    far_rdwc_done(t, spot->mark);
-    if (spot->proven && (spot->outcome == SMART_GONE || (spot->outcome == SMART_HIT && spot->chain)))
+    if (!op.frozen_too)
+        far_rdwc_done(t, spot->mark);
+    if (!op.frozen_too && spot->proven && (spot->outcome == SMART_GONE || (spot->outcome == SMART_HIT && spot->chain)))
         smart_tidy_later(&op, spot->outcome == SMART_GONE);
     if (spot->outcome != SMART_HIT)
         return FAR_ERR_NOT_FOUND;

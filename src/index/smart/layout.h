@@ -368,7 +368,7 @@ static inline unsigned smart_lock_generation(uint64_t lock) {
 
 
 typedef struct smart_redo { /* before the bytes */
-    uint64_t owner;         /* smart_lock_owner of who wrote it, or completes it: changed by CAS once that one is dead */
+    uint64_t owner;         /* smart_lock_owner of who wrote it, or completes it: by CAS when that one is dead */
     uint64_t lock;          /* the lock word it belongs to */
     uint64_t leaf, bytes;
     uint64_t chk; /* of all this but the owner, and the bytes */

@@ -210,7 +210,7 @@ int smart_remove(far_task *t, far_index *index, far_bytes key) {
     op.owner = op.pair = smart_state_of(index)->fixed;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
-        if ((err = smart_find(&op, true, s)) < 0)
+        if ((err = smart_find_leaf(&op, s)) < 0)
             return err;
         if (s->outcome != SMART_HIT) {
             if (s->outcome == SMART_GONE)

@@ -60,7 +60,8 @@ typedef struct smart_op {
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
     far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
-    bool uncached; /* the cache is not to be asked */
+    bool uncached;   /* the cache is not to be asked */
+    bool frozen_too; /* frozen words are read like others: no slot is changed, and there is no memory to help */
 } smart_op;
 
 /* A node as it was READ. */
@@ -179,6 +180,7 @@ int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
 int smart_wait(smart_op *op);      /* far_wait, marked for RDWC */
 int smart_renew_pin(smart_op *op); /* the search is to begin anew */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
+int smart_find_leaf(smart_op *op, smart_spot *spot); /* to read or delete: also where there is no memory to help */
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
