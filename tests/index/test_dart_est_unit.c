@@ -142,6 +142,35 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
 }
 
 
+/* Room for 256 entries; 150 are asked for again and again, and for each of them three that come once. (Whoever comes is
+ * let in.) */
+static void entries_that_are_asked_for_often_stay(void **state) {
+    (void)state;
+    enum { OFTEN = 150, TURNS = 200000 };
+    far_budget *budget = far_budget_new(64 * KIB);
+    dart_cache cache;
+    far_random random;
+    uint64_t often[OFTEN], got;
+    unsigned hits = 0, asked = 0;
+    far_random_seed(&random, 6);
+    assert_int_equal(dart_cache_open(&cache, budget, "test", 1, DART_EXPRESS_WORDS), 0);
+    for (unsigned i = 0; i < OFTEN; i++)
+        often[i] = far_random_next(&random);
+    for (unsigned i = 0; i < TURNS; i++) {
+        bool once = far_random_below(&random, 4) != 0;
+        uint64_t hash = once ? far_random_next(&random) : often[far_random_below(&random, OFTEN)];
+        bool hit = dart_express_get(&cache, hash, 9, &got);
+        asked += !once && i > TURNS / 2;
+        hits += hit && i > TURNS / 2;
+        dart_express_put(&cache, hash, dart_est_word(1, 0, DART_N8, 4096), 9);
+    }
+    print_message("%u of %u were kept\n", hits, asked);
+    assert_true(hits * 10 > asked * 8);
+    dart_cache_close(&cache);
+    far_budget_free(budget);
+}
+
+
 /* Two caches in a budget that holds neither: they share it, and never take more. */
 static void the_byte_budget_is_kept(void **state) {
     (void)state;
@@ -244,6 +273,7 @@ int main(void) {
         cmocka_unit_test(a_directory_word_is_fresh_for_one_epoch_more),
         cmocka_unit_test(an_old_tag_never_looks_new),
         cmocka_unit_test(the_express_cache_gives_only_what_was_put),
+        cmocka_unit_test(entries_that_are_asked_for_often_stay),
         cmocka_unit_test(the_byte_budget_is_kept),
         cmocka_unit_test(the_cheapest_length_is_found_and_found_again),
         cmocka_unit_test(classes_cover_every_key_length),

@@ -66,7 +66,8 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
     assert_int_equal(far_index_usage(s, index, &usage), 0);
     assert_int_equal(usage.keys, 0);
     uint64_t left = used_now(s, pool);
-    for (unsigned i = 0; i < 4000 && left > empty + empty / 100; i++) { /* delayed merges, and slabs that go back later */
+    for (unsigned i = 0; i < 4000 && left > empty + empty / 100;
+         i++) { /* delayed merges, and slabs that go back later */
         far_pool_poll(pool);
         left = used_now(s, pool);
     }
