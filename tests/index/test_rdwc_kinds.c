@@ -38,6 +38,7 @@ static const kind kinds[] = {
     {"dart", "", .warm = false},
     {"dart", "", .warm = true},
     {"shard", "partitions=1", .one_batch = true, .late_writes = true},
+    {"shard", "partitions=1,window_read=on", .one_batch = true, .late_writes = true},
     {"shard", "key_size=8,value_size=8,partitions=1,bits=10", .one_batch = true, .fixed = true, .late_writes = true},
 };
 
