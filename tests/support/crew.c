@@ -196,7 +196,7 @@ static bool is_too_fast(const worker *w) {
 
 /* Now and then, so that the book is not full too soon. */
 static bool is_tired(worker *w) {
-    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 12);
+    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 200);
 }
 
 
