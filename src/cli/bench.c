@@ -161,7 +161,7 @@ static void give_slots(bench_config *config) {
     for (unsigned i = 0; i < config->kind_count; i++) {
         far_option_def def;
         char value[24];
-        if (!knows_option(config->kinds[i].kind, "slots", &def))
+        if (!knows_option(config->kinds[i].kind, "slots", &def) || def.min == 0) /* 0: the kind knows best */
             continue;
         int64_t slots = 1;
         while (slots < (int64_t)config->records && slots * 2 <= def.max)

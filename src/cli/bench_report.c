@@ -139,6 +139,18 @@ static void print_what(FILE *file, const bench_config *config, const bench_resul
 }
 
 
+/* How full a kind with slots is; null for others. */
+static void print_load(FILE *file, const far_load *load) {
+    number_field(file, "load_factor", per(load->keys[0] + load->keys[1] + load->keys[2], load->slots));
+    name_field(file, "keys_by_level");
+    if (load->slots)
+        fprintf(file, "[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", load->keys[0], load->keys[1], load->keys[2]);
+    else
+        fputs("null", file);
+    number_field(file, "local_bytes", load->slots ? (double)load->local_bytes : NOTHING);
+}
+
+
 static void print_numbers(FILE *file, const bench_config *config, const bench_result *result) {
     const far_stats *stats = &result->stats;
     const far_usage *usage = &result->usage;
@@ -163,7 +175,7 @@ static void print_numbers(FILE *file, const bench_config *config, const bench_re
     number_field(file, "combined_ratio", config->rdwc ? per(stats->combined_writes, writes_of(stats)) : NOTHING);
     count_field(file, "pool_bytes", usage->pool_bytes);
     number_field(file, "index_bytes_per_key", per(usage->pool_index_bytes, usage->keys));
-    number_field(file, "load_factor", NOTHING);
+    print_load(file, &result->load);
 }
 
 

@@ -185,6 +185,9 @@ static int gather_usage(bench_run *run, bench_result *result) {
     uint64_t cache = 0;
     if (far_index_usage(run->nodes[0].session, run->nodes[0].index, &result->usage) < 0)
         return refused("usage");
+    int err = far_index_load(run->nodes[0].session, run->nodes[0].index, &result->load);
+    if (err < 0 && err != FAR_ERR_UNSUPPORTED)
+        return refused("load factor");
     for (unsigned i = 0; i < run->config->compute_nodes; i++) {
         far_index *index = run->nodes[i].index;
         if (index->kind->cache_bytes) {

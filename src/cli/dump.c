@@ -68,13 +68,12 @@ int cli_dump(int argc, char **argv) {
     const char *format = NULL;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"format", CLI_TEXT, &format, "lines|binary", "how pairs are written (default: lines)"},
+        CLI_FORMAT_OPTION(format),
         CLI_OPTIONS_END,
     };
     int count, status;
     if (cli_operands(argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
-                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen "
-                     "(little-endian), key, value.\n"
+                     CLI_FORMATS_NOTE
                      "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
                      "most once.\n"
                      "An index without order (shard) is written in no order; if it grows meanwhile a key may come twice, "

@@ -62,8 +62,8 @@ static int check_flags(torture_flags *f) {
         return cli_wrong_usage("torture", "--atomic-bytes takes 8 or 64");
     if (t->value_bytes[1] > FAR_VALUE_MAX)
         return cli_wrong_usage("torture", "--value-size: at most %d", FAR_VALUE_MAX);
-    if (t->key_space < 1 || t->ops < 1)
-        return cli_wrong_usage("torture", "--key-space and --ops take 1 or more");
+    if (t->ops < 1)
+        return cli_wrong_usage("torture", "--ops takes 1 or more");
     if (f->jobs < 1 || f->jobs > 64)
         return cli_wrong_usage("torture", "--jobs takes 1..64");
     if (f->jobs > 1 && (f->history || f->trace))
@@ -105,6 +105,7 @@ static void add(far_torture_result *sum, const far_torture_result *one) {
     sum->violations += one->violations;
     sum->problems += one->problems;
     sum->gave_up += one->gave_up;
+    sum->merged += one->merged;
 }
 
 
@@ -115,7 +116,7 @@ static int run_inline(const torture_flags *f, far_torture_result *sum) {
         if (far_torture_run(&f->torture, seed, &one, stdout) < 0)
             return cli_failed("seed %" PRIu64 ": %s", seed, far_last_error());
         if (f->torture.verbose)
-            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.trace_hash);
+            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.merged, one.trace_hash);
         add(sum, &one);
         if (seed == UINT64_MAX)
             break;
@@ -209,7 +210,7 @@ int cli_torture(int argc, char **argv) {
         {"memory-nodes", CLI_NUMBER, &f.memory_nodes, "N", "memory nodes (2)"},
         {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (200)"},
         {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (1)"},
-        {"key-space", CLI_NUMBER, &t->key_space, "N", "how many keys they work on (8)"},
+        {"key-space", CLI_NUMBER, &t->key_space, "N", "how many keys they work on (0: 8, with every fourth seed 100)"},
         {"keys", CLI_TEXT, &t->keys, "u64|email|prefix", "their kind (u64)"},
         {"value-size", CLI_RANGE_BYTES, t->value_bytes, "N|A..B", "bytes of a value (8..200)"},
         {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},

@@ -24,9 +24,7 @@ static void shm_post(far_conn *base, far_batch *batch) {
         batch->status = FAR_ERR_FENCED;
         return;
     }
-    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb,
-                      &conn->fence_word);
+    far_words_run_all(memory, batch, &conn->fence_word);
 }
 
 

@@ -76,6 +76,8 @@ typedef struct far_load {
     uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
 } far_load;
 
+#define FAR_GET_ALONE 1
+
 typedef struct far_index_kind {
     const char *name, *what_for;
     bool hidden;  /* known by name, not listed by far_kinds */
@@ -94,7 +96,8 @@ typedef struct far_index_kind {
     int (*put)(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value); /* FAR_OP_INSERT, _UPDATE or _PUT */
     int (*remove)(far_task *t, far_index *index, far_bytes key);
     int (*scan)(far_task *t, far_index *index, far_scan_chunk *scan); /* NULL: FAR_ERR_UNSUPPORTED */
-    /* Optional: several gets at once; results[i] per get. */
+    /* Optional: several gets at once; results[i] per get. FAR_GET_ALONE there: that one is run by itself after all, as a task of its own
+     * beside the others. */
     int (*get_many)(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
     /* Reports every object linked throughout the walk, finishes or undoes what dead clients left and frees their locks. Not pinned when

@@ -58,15 +58,16 @@ typedef struct naming {
 } naming;
 
 
-static int run_create(far_task *t, void *arg) {
+static int try_create(far_task *t, void *arg) {
     naming *n = arg;
+    return far_catalog_create(t, n->name, n->kind, n->options, &n->index);
+}
+
+
+static int run_create(far_task *t, void *arg) {
     t->label = "create";
-    for (unsigned tries = 0;; tries++) {
-        int err = far_catalog_create(t, n->name, n->kind, n->options, &n->index);
-        int again = err == FAR_ERR_NO_MEMORY ? far_wait_for_memory(t, tries) : 0;
-        if (again <= 0)
-            return again < 0 ? again : err;
-    }
+    int err = try_create(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_create, arg) : err;
 }
 
 
@@ -96,10 +97,16 @@ int far_index_create(far_session *s, const char *name, const char *kind, const c
 }
 
 
-static int run_open(far_task *t, void *arg) {
+static int try_open(far_task *t, void *arg) {
     naming *n = arg;
-    t->label = "open";
     return far_catalog_open(t, n->name, &n->index);
+}
+
+
+static int run_open(far_task *t, void *arg) {
+    t->label = "open";
+    int err = try_open(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_open, arg) : err;
 }
 
 
@@ -172,10 +179,16 @@ void far_index_close(far_index *index) {
 }
 
 
-static int run_drop(far_task *t, void *arg) {
+static int try_drop(far_task *t, void *arg) {
     const naming *n = arg;
-    t->label = "drop";
     return far_catalog_drop(t, n->name);
+}
+
+
+static int run_drop(far_task *t, void *arg) {
+    t->label = "drop";
+    int err = try_drop(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_drop, arg) : err;
 }
 
 
@@ -320,7 +333,7 @@ static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *a
 
 int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
     far_usage measured;
-    measuring m = {{add_object}, index, &measured, NULL};
+    measuring m = {{.object = add_object, .once = true}, index, &measured, NULL};
     if (!usage)
         return far_fail(FAR_ERR_INVALID, "usage: is NULL");
     int err = measure(s, &m, run_usage);

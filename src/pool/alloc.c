@@ -46,27 +46,6 @@ static bool take_local(far_memory *m, far_class *class, unsigned node, found *f)
 }
 
 
-/* While others wait for memory, those who do not leave the blocks that come free to them: a busy session would take them all. */
-static bool may_take_blocks(far_task *t) {
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    return far_memory_of(t)->hungry > 0 || atomic_load_explicit(&q->hungry, memory_order_relaxed) == 0;
-}
-
-
-void far_memory_hungry(far_session *session, bool hungry) {
-    far_quarantine *q = session->pool->quarantine;
-    if (session->memory == NULL)
-        return;
-    if (hungry) {
-        session->memory->hungry++;
-        atomic_fetch_add_explicit(&q->hungry, 1, memory_order_relaxed);
-    } else {
-        session->memory->hungry--;
-        atomic_fetch_sub_explicit(&q->hungry, 1, memory_order_relaxed);
-    }
-}
-
-
 /* Inside: makes objects of the class available on the node. */
 static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block) {
     far_memory *m = far_memory_of(t);
@@ -76,9 +55,9 @@ static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block
     if (there)
         return 1;
     int result = far_slab_look(t, class, node);
-    if (result == 0)
+    if (result == 0 && far_may_take(t))
         result = far_slab_carve(t, class, node);
-    if (result == 0 && new_block && may_take_blocks(t) && (result = far_block_get(t, class, node)) == 1) {
+    if (result == 0 && new_block && far_may_take(t) && (result = far_block_get(t, class, node)) == 1) {
         result = far_slab_look(t, class, node);
         if (result == 0)
             result = far_slab_carve(t, class, node);
@@ -118,7 +97,7 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
         result = far_drops_tick(t);
     if (result == 0 && (result = far_slabs_trim(t, true)) == 0) /* what other classes left may do */
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
-    if (result == 0 && (result = far_scour(t)) == 1)
+    if (result == 0 && far_may_take(t) && (result = far_scour(t)) == 1)
         result = stock_nodes(t, class, first, must ? 1 : nodes, true, where);
     if (result == 1 && node == FAR_NODE_ANY)
         m->turn = (*where + 1) % nodes;
@@ -128,7 +107,8 @@ static int stock_somewhere(far_task *t, far_class *class, unsigned node, bool mu
 
 static void tell_short(far_task *t) {
     far_quarantine *q = far_task_pool(t)->quarantine;
-    atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed);
+    if (!t->barred)
+        atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed);
     far_epoch_request(far_task_pool(t));
 }
 
@@ -139,7 +119,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
     uint32_t length = far_run_blocks(&pool->geometry, class->size);
     int result = 0;
     for (unsigned round = 0; round < 3 && result == 0; round++) {
-        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0 && may_take_blocks(t); i++) {
+        for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0 && far_may_take(t); i++) {
             far_block_id head;
             result = far_blocks_take(t, (first + i) % nodes, length, &head, &f->used);
             if (result <= 0)
@@ -151,7 +131,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
         }
         if (result == 0 && round == 0 && (result = far_drops_tick(t)) == 0)
             result = far_slabs_trim(t, true);
-        if (result == 0 && round == 1 && (result = far_scour(t)) == 1)
+        if (result == 0 && round == 1 && far_may_take(t) && (result = far_scour(t)) == 1)
             result = 0;
     }
     return result;

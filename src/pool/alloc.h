@@ -48,12 +48,15 @@ enum {
 int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
-bool far_memory_wants_tick(far_session *s); /* it is quiet, and others do not know yet what it holds */
+bool far_memory_wants_tick(far_session *s); /* it is quiet, and others do not know yet what it holds; or they are short */
 void far_quarantine_free(far_pool *pool); /* the last of the handle */
 
-/* Retired memory, or that of a dropped index, waits in this handle for its epoch: an operation that found the pool full may try again after some. */
-bool far_memory_waits(far_session *s);
-void far_memory_hungry(far_session *session, bool hungry); /* an operation of it waits for memory; has got it, or gave up */
+/* For an operation that said FAR_ERR_NO_MEMORY (unpinned and with nothing in flight, or it will be): waits for memory that comes back
+ * in this handle, in line with others, and runs it again, until it says something else or nothing is left to wait for. */
+int far_run_hungry(struct far_task *t, int (*run)(struct far_task *t, void *arg), void *arg);
+bool far_memory_hear(far_pool *pool, uint64_t word); /* FAR_SUPER_SHORT, as it was just read; true: it is news */
+bool far_memory_has_some(far_pool *pool, bool all); /* the handle holds memory of indexes that are closed here; all: or any that others could use */
+void far_memory_help(struct far_task *t); /* an operation begins: others may be waiting for what its session has */
 
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
 void far_memory_index_closed(far_pool *pool, far_index *index);

@@ -144,16 +144,20 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t sweep) {
 }
 
 
-/* The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees
+/* Also hears of others who are short of memory.
+ *
+ * The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees
  * an epoch that was reached after a sweep began sees that sweep. */
 static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t known = load(&epochs->known);
+    uint64_t known = load(&epochs->known), hungry;
     far_read(t, epoch_word, epoch, 8);
     far_read(t, sweep_word, sweep, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
     int err = far_wait(t);
     if (err < 0)
         return err;
+    far_memory_hear(far_task_pool(t), hungry);
     *epoch += FAR_EPOCH_FIRST;
     if (*epoch < known)
         return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,

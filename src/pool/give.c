@@ -55,6 +55,8 @@ int far_give_back(far_task *t, far_gives *gives) {
     far_scratch_mark mark = far_scratch_here(t);
     int err = forget_dropped(t, gives);
     far_scratch_back(t, mark);
+    if (gives->count > 0)
+        far_memory_moved(t);
     if (err == 0 && gives->count > 0)
         qsort(gives->items, gives->count, sizeof(far_give), by_address);
     unsigned verbs = 0;

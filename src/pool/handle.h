@@ -15,15 +15,18 @@ struct far_quarantine; /* pool/sweep.c: what this handle knows of sweeps */
 
 #define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
 
+typedef struct far_opens_word {
+    uint64_t wanted;             /* what the word is to be */
+    bool due;                    /* far memory may not say so yet */
+    unsigned writer, generation; /* a lost session whose WRITE of it may still take effect; 0 = none */
+} far_opens_word;
+
 typedef struct far_opens { /* pool/opens.c: the handle's table of open indexes */
-    bool busy;             /* under the pool's lock: a task changes what is open */
-    far_addr table;        /* 0: none yet */
-    unsigned used;
-    uint64_t words[FAR_OPENS_MAX];
-    struct {
-        unsigned id, generation; /* the session that was lost while it changed this word; 0 = none */
-    } lost[FAR_OPENS_MAX];
-    atomic_uint losses;          /* how many of these */
+    bool busy;              /* under the pool's lock: a task changes what is open */
+    far_addr table;         /* 0: none yet */
+    far_opens_word address; /* the registry's word of it: only its writer */
+    far_opens_word words[FAR_OPENS_MAX];
+    atomic_uint due;        /* how many of these are */
 } far_opens;
 
 struct far_pool {
@@ -51,6 +54,7 @@ struct far_pool {
     bool sweeping;             /* housekeeping's own, as all of these: a sweep is running */
     uint64_t next_sweep, next_look, next_check;
     uint64_t seen_sweep;       /* the sweep word for which the sleeping handle woke last */
+    uint64_t seen_catalog;     /* the catalog when it looked last: an index may have been dropped since */
     unsigned check_cursor;     /* the registry entry whose life is checked next */
 
     far_epochs epochs;
@@ -68,6 +72,9 @@ uint64_t far_housekeeping_tick(const far_pool *pool); /* ns between slices while
 
 /* Runs what is ready in sessions that nobody is inside of; never waits. True: something is still under way there. */
 bool far_pool_drive(far_pool *pool);
+
+/* The same, after a tick of the memory of each session that wants one. From a task too. */
+bool far_pool_tend(far_pool *pool);
 
 /* The user's sessions one by one (from NULL on): the one given is not freed until the next is asked for. */
 far_session *far_pool_visit(far_pool *pool, far_session *previous);

@@ -5,10 +5,11 @@
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
 
-#define TICK_NS     1000000u /* between slices while the handle is awake */
-#define TICK_RTTS   40u      /* the same in virtual time */
-#define SLOW_TICKS  100u     /* asleep: how often a look is taken at sweeps */
-#define CHECK_TICKS 1000u /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
+#define TICK_NS    1000000u /* between slices while the handle is awake */
+#define TICK_RTTS  40u      /* the same in virtual time */
+#define SLOW_TICKS 100u     /* asleep: how often a look is taken at sweeps */
+#define CHECK_TICKS                                                                                                    \
+    1000u                 /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
                            */
 #define CHECK_ENTRIES 64u /* so many at a time */
 #define DRIVE_STEPS   64u /* of one session in one go: its thread may be waiting to come in */
@@ -98,20 +99,31 @@ static void run_memory_tick(far_task *t, void *arg) {
 }
 
 
+static bool tend_session(far_session *s, uint64_t epoch) {
+    if (!far_session_try_enter(s))
+        return false;
+    bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
+    if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+        s->ticked_epoch = epoch;
+    bool busy = drive_inside(s);
+    far_session_leave(s);
+    return busy;
+}
+
+
 /* The user's sessions: their retired memory once per epoch, and whatever is under way. */
 static bool tend_sessions(far_pool *pool) {
     bool busy = false;
     uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s)) {
-        if (!far_session_try_enter(s))
-            continue;
-        bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
-        if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
-            s->ticked_epoch = epoch;
-        busy |= drive_inside(s);
-        far_session_leave(s);
-    }
+    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
+        busy |= tend_session(s, epoch);
     return busy;
+}
+
+
+bool far_pool_tend(far_pool *pool) {
+    bool busy = tend_session(pool->own, atomic_load_explicit(&pool->epochs.known, memory_order_relaxed));
+    return tend_sessions(pool) || busy;
 }
 
 
@@ -206,16 +218,30 @@ static void start_sweep(far_task *t) {
 }
 
 
-/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for. */
-static int look_at_sweeps(far_task *t) {
+/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when
+ * others are short of memory, or an index may have been dropped, and we hold some. */
+static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t now = far_now(t), word;
+    uint64_t now = far_now(t), sweep, hungry, catalog;
     if (now < pool->next_look)
         return 0;
     pool->next_look = now + SLOW_TICKS * far_housekeeping_tick(pool);
-    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
-    if (err == 0 && far_sweep_phase_of(word) != FAR_SWEEP_NONE && word != pool->seen_sweep) {
-        pool->seen_sweep = word;
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEEP), &sweep, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_CATALOG), &catalog, 8);
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    bool wake = far_sweep_phase_of(sweep) != FAR_SWEEP_NONE && sweep != pool->seen_sweep;
+    if (wake)
+        pool->seen_sweep = sweep;
+    bool wanted = far_memory_hear(pool, hungry), dropped = catalog != pool->seen_catalog;
+    pool->seen_catalog = catalog;
+    if ((wanted || dropped) && far_memory_has_some(pool, wanted)) {
+        far_epoch_request(pool);
+        wake = true;
+    }
+    if (wake) {
         err = far_pin_take(t);
         far_pin_drop(t);
     }
@@ -232,7 +258,7 @@ static int slice(far_task *t, far_pool *pool) {
     if ((err = far_opens_settle(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
-        return look_at_sweeps(t);
+        return look_around(t);
     int moved = far_epoch_tick(t);
     if (moved < 0)
         return moved;
@@ -278,7 +304,8 @@ void far_housekeeper(void *arg) {
     uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_housekeeping_tick(pool);
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
-        bool awake = far_epoch_is_awake(pool) && !atomic_load_explicit(&pool->dead, memory_order_relaxed);
+        bool awake = (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
+                     !atomic_load_explicit(&pool->dead, memory_order_relaxed);
         uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
         host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }

@@ -503,17 +503,3 @@ void far_memory_index_closed(far_pool *pool, far_index *index) {
     }
     pthread_mutex_unlock(&q->lock);
 }
-
-
-bool far_memory_waits(far_session *session) {
-    far_quarantine *q = session->pool->quarantine;
-    bool waits = false;
-    pthread_mutex_lock(&q->lock);
-    for (far_memory *m = q->memories; m != NULL && !waits; m = m->next) {
-        pthread_mutex_lock(&m->lock);
-        waits = m->retired_bytes > 0 || far_drops_wait(m);
-        pthread_mutex_unlock(&m->lock);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return waits;
-}

@@ -154,8 +154,8 @@ typedef struct far_memory {
     uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
+    unsigned shared;         /* the same, when what it asked for was done; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
-    unsigned hungry;         /* operations of this session that wait for memory */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
 } far_memory;
@@ -172,7 +172,13 @@ typedef struct far_quarantine {
     atomic_uint blocks;           /* how many are marked */
     _Atomic uint64_t *marked;     /* bit per block of the pool */
     atomic_uint shortage;         /* how often memory was found short */
-    atomic_uint hungry;           /* operations of all sessions that wait for memory: new blocks are for them */
+    _Atomic uint64_t served;      /* ticket of the operation whose turn it is to take memory; 0: nobody is short */
+    _Atomic uint64_t moved;       /* counts what became free or went back to the pool */
+    _Atomic uint64_t announced;   /* who was last short of memory in the whole pool, as last read */
+    uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
+    uint64_t in_vain_until;       /* ... which counts until this epoch */
+    struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
+    uint64_t tickets;             /* given out */
     uint64_t pool_bytes;
 } far_quarantine;
 
@@ -225,6 +231,12 @@ typedef struct far_aside { /* verbs of the allocator's own, apart from those the
 far_aside far_aside_begin(far_task *t);
 void far_aside_end(far_task *t, far_aside aside);
 
+/* hunger.c: somebody of this handle who is short of memory goes first. */
+bool far_may_take(far_task *t);             /* new slabs and blocks; false is remembered in the task */
+void far_memory_moved(far_task *t);         /* something became free, or went back to the pool */
+bool far_memory_is_wanted(far_memory *m);   /* by an operation of another session; no lock held */
+void far_memory_look_again(far_memory *m);  /* also where it looked in this epoch */
+
 /* slab.c: inside. 1: there is something now; 0: no. */
 int far_slab_carve(far_task *t, far_class *class, unsigned node);
 int far_slab_look(far_task *t, far_class *class, unsigned node);
@@ -233,7 +245,7 @@ int far_slabs_trim(far_task *t, bool all);
 int far_scour(far_task *t); /* memory is short: takes all orphans and all that others gave back, frees what is wholly
                                free; once per epoch */
 int far_slab_release(far_task *t, far_addr base, bool dropped);   /* dropped: whatever is in it */
-int far_memory_leave_blocks(far_task *t);                         /* all blocks to the pool */
+int far_memory_leave_blocks(far_task *t, bool all); /* to the pool: all blocks, or those that have room */
 int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */
 int far_pages_read(far_task *t, far_block_id id,
                    uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */

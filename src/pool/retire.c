@@ -10,8 +10,10 @@
 #define PILE_SHARE    64         /* ... or this part of the pool */
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
-#define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for its retired memory */
-#define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
+#define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
+#define CLOSE_EPOCHS                                                                                                   \
+    64 /* ... and beyond that for what is not back when so many have passed: a sweep whose owner died holds it */
+#define CLOSE_QUICK 64 /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -64,10 +66,12 @@ static void tick_soon(far_task *t, void *arg) {
 }
 
 
-/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it does so itself. */
-static void help_when_short(far_task *t, far_memory *m) {
+/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it
+ * does so itself. */
+void far_memory_help(far_task *t) {
+    far_memory *m = far_memory_of(t);
     far_quarantine *q = far_task_pool(t)->quarantine;
-    if (m->helping || m->shortage == atomic_load_explicit(&q->shortage, memory_order_relaxed))
+    if (m == NULL || m->helping || m->shortage == atomic_load_explicit(&q->shortage, memory_order_relaxed))
         return;
     m->helping = far_spawn(t, tick_soon, NULL, 0);
 }
@@ -96,7 +100,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     if (pending)
         far_pending_soon(t);
     ask_when_piled_up(t, m);
-    help_when_short(t, m);
+    far_memory_help(t);
 }
 
 
@@ -199,6 +203,8 @@ static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, lis
         done = reclaim_one(t, &item);
     if (done <= 0)
         put_off(t, item, epoch);
+    else
+        far_memory_moved(t);
     return done < 0 ? done : 0;
 }
 
@@ -329,7 +335,8 @@ bool far_memory_wants_tick(far_session *s) {
     bool wants = memcmp(now, m->told, sizeof(now)) != 0 && memcmp(now, m->noticed, sizeof(now)) == 0;
     memcpy(m->noticed, now, sizeof(now));
     pthread_mutex_unlock(&m->lock);
-    return wants;
+    far_quarantine *q = s->pool->quarantine;
+    return wants || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
 }
 
 
@@ -355,6 +362,11 @@ static int tick_inside(far_task *t) {
         err = give_foreign(t, is_short);
     if (err == 0 && (m->trim > 0 || is_short))
         err = trim(t, is_short);
+    if (err == 0 && is_short && far_memory_is_wanted(m))
+        err = far_memory_leave_blocks(t, false);
+    pthread_mutex_lock(&m->lock);
+    m->shared = shortage;
+    pthread_mutex_unlock(&m->lock);
     return err;
 }
 
@@ -432,11 +444,15 @@ static int hand_over(far_task *t, far_memory *heir) {
 }
 
 
-/* The last one waits, but not for ever: what is left then, a sweep finds. */
+/* The last one waits, but not for ever beside a pin that stays, or a sweep: what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
+    uint64_t first = far_epoch_known(t), epoch = first;
     int err = 0;
-    for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
+    for (unsigned round = 0; round < CLOSE_ROUNDS && epoch - first < CLOSE_EPOCHS && err >= 0; round++) {
+        if (far_epoch_known(t) != epoch)
+            round = 0;
+        epoch = far_epoch_known(t);
         pthread_mutex_lock(&m->lock);
         bool waits = m->retired.count > 0 || m->late.count > 0 || m->drop_count > 0;
         pthread_mutex_unlock(&m->lock);
@@ -471,7 +487,7 @@ static int give_all_back(far_task *t) {
         err = own != NULL && own != t->session && own->memory != NULL ? hand_over(t, own->memory) : wait_for_retired(t);
     if (err == 0) {
         far_memory_enter(t);
-        err = far_memory_leave_blocks(t);
+        err = far_memory_leave_blocks(t, true);
         if (err == 0)
             err = give_foreign(t, true);
         far_memory_leave(t);

@@ -443,6 +443,7 @@ static int free_empty_blocks(far_task *t) {
         pthread_mutex_unlock(&m->lock);
         if (!found)
             return 0;
+        far_memory_moved(t);
         int done = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_FREE, .used = used}, false);
         if (done == 0) { /* a sweep was faster */
             done = hold(t, id, used, NULL, heeded(t) - 1);
@@ -476,7 +477,16 @@ int far_slabs_trim(far_task *t, bool all) {
 }
 
 
-int far_memory_leave_blocks(far_task *t) {
+static bool block_has_room(const far_held *b) {
+    bool room = b->free_pages != 0;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES && !room; p++)
+        room = b->slab[p] != NULL && (b->slab[p]->free > 0 || b->slab[p]->carved < b->slab[p]->objects);
+    return room && !b->away;
+}
+
+
+/* Free objects go to the bitmaps, blocks become orphans: whoever needs them adopts them. */
+int far_memory_leave_blocks(far_task *t, bool all) {
     far_memory *m = far_memory_of(t);
     int err = far_slabs_trim(t, true);
     while (err >= 0) {
@@ -485,6 +495,8 @@ int far_memory_leave_blocks(far_task *t) {
         bool away = false;
         pthread_mutex_lock(&m->lock);
         far_held *b = m->blocks;
+        while (b != NULL && !all && !block_has_room(b))
+            b = b->next;
         if (b != NULL) {
             id = b->id;
             away = b->away;
@@ -494,6 +506,7 @@ int far_memory_leave_blocks(far_task *t) {
         pthread_mutex_unlock(&m->lock);
         if (b == NULL)
             break;
+        far_memory_moved(t);
         err = far_give_back(t, &gives);
         if (err == 0)
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
@@ -510,6 +523,18 @@ static far_class *next_class(far_memory *m, unsigned bucket, const far_class *af
     far_class *next = after == NULL ? m->classes[bucket] : after->next;
     pthread_mutex_unlock(&m->lock);
     return next;
+}
+
+
+/* Others have given back meanwhile. */
+void far_memory_look_again(far_memory *m) {
+    pthread_mutex_lock(&m->lock);
+    m->scoured = 0;
+    for (far_held *b = m->blocks; b != NULL; b = b->next)
+        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+            if (b->slab[p] != NULL)
+                b->slab[p]->looked = 0;
+    pthread_mutex_unlock(&m->lock);
 }
 
 

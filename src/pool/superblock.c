@@ -15,7 +15,7 @@
 
 _Static_assert(FAR_SUPER_NODE_TABLE + 8 * FAR_NODES_MAX <= FAR_SUPER_REGISTRY,
                "the node table ends before the registry");
-_Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_LEAKED < 128, "the words that change share one line");
+_Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_SHORT < 128, "the words that change share one line");
 
 typedef struct super_image { /* as read: the magic word first, the rest later */
     uint64_t magic;

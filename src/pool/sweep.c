@@ -522,7 +522,7 @@ int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result) {
     uint64_t total = far_block_total(g);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot sweep: it would wait for itself");
-    far_sweeper s = {.walk = {meet_object}, .t = t, .geometry = g, .repair = repair, .impatient = !all};
+    far_sweeper s = {.walk = {.object = meet_object}, .t = t, .geometry = g, .repair = repair, .impatient = !all};
     s.place = calloc(total + 1, sizeof(*s.place));
     s.blocks = calloc(total + 1, sizeof(*s.blocks));
     far_aside aside = far_aside_begin(t);

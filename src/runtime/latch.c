@@ -93,7 +93,7 @@ static bool take_latch(far_task *t, far_addr addr, bool wait) {
         join_queue(holder, hold);
     while (taken && !hold->granted) {
         far_spin_unlock(&b->lock);
-        far_task_block(t);
+        far_task_await_other(t);
         far_spin_lock(&b->lock);
     }
     far_spin_unlock(&b->lock);

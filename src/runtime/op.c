@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMORY_TRIES  6  /* of an operation that finds no memory while retired memory waits */
-#define MEMORY_EPOCHS 4  /* until what was retired under the oldest pin can be reused */
 #define GETS_TOGETHER 32 /* at most, in one task */
 
 /* One operation, already checked. */
@@ -133,41 +131,24 @@ static int check_request(const far_session *s, const request *r) {
 
 /* Running, inside a task. */
 
-int far_wait_for_memory(far_task *t, unsigned tries) {
-    if (tries >= MEMORY_TRIES || !far_memory_waits(t->session))
-        return 0;
-    far_task_wait_for(t, FAR_WAIT_ALL);
-    far_pin_drop(t);
-    far_count_retry(t);
-    far_epoch_request(t->session->pool);
-    int err = far_wait_epochs(t, MEMORY_EPOCHS);
-    if (err >= 0)
-        err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
-    return err < 0 ? err : 1;
-}
+typedef struct pinned_run {
+    int (*run)(far_task *t, void *arg);
+    void *arg;
+} pinned_run;
 
 
-static int run_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    int err = FAR_ERR_NO_MEMORY;
-    for (unsigned tries = 0; err == FAR_ERR_NO_MEMORY; tries++) {
-        int again = far_wait_for_memory(t, tries);
-        if (again <= 0)
-            return again < 0 ? again : err;
-        if ((err = far_pin_take(t)) >= 0)
-            err = run(t, arg);
-    }
-    return err;
+static int pin_and_run(far_task *t, void *arg) {
+    const pinned_run *r = arg;
+    int err = far_pin_take(t);
+    return err < 0 ? err : r->run(t, r->arg);
 }
 
 
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    int err = far_pin_take(t);
-    if (err < 0 || (err = run(t, arg)) != FAR_ERR_NO_MEMORY)
-        return err;
-    far_memory_hungry(t->session, true);
-    err = run_again(t, run, arg);
-    far_memory_hungry(t->session, false);
-    return err;
+    pinned_run r = {run, arg};
+    far_memory_help(t);
+    int err = pin_and_run(t, &r);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, pin_and_run, &r) : err;
 }
 
 
@@ -350,12 +331,24 @@ static void run_gets(far_task *t, void *arg) {
         g.outs[g.count] = &run->out;
         g.results[g.count++] = FAR_ERR_CORRUPT;
     }
-    name_task(t, FAR_OP_GET, g.index, (unsigned)g.count);
+    name_task(t, FAR_OP_GET, g.index, 0);
     int err = far_run_pinned(t, run_get_many, &g);
     size_t i = 0;
+    far_op_run *last = NULL; /* those that found no room for a task */
     for (far_op_run *run = first, *with; run; run = with, i++) {
         with = run->with;
-        finish_get(run, err < 0 ? err : g.results[i]);
+        run->with = NULL;
+        if (err < 0 || g.results[i] != FAR_GET_ALONE) {
+            t->stats->ops[FAR_OP_GET]++;
+            finish_get(run, err < 0 ? err : g.results[i]);
+        } else if (!far_task_new(run->session, FAR_OP_GET, run_op, run)) {
+            run->with = last;
+            last = run;
+        }
+    }
+    for (far_op_run *with; last; last = with) {
+        with = last->with;
+        run_op(t, last);
     }
 }
 

@@ -11,10 +11,8 @@ int far_check_index(const far_session *s, const far_index *index);
 /* Gives far_last_error words for codes that index code returns without any. Returns err. */
 int far_tell(int err);
 
-/* Runs with a pin; again (a bounded number of times, after the epoch moved) when memory is short while retired memory
- * waits. */
+/* Runs with a pin; again, with another, when memory was short and some came back (far_run_hungry). */
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);
-int far_wait_for_memory(far_task *t, unsigned tries); /* unpins; 1: try again, 0: it is no use */
 
 void far_index_use(far_index *index); /* it is not closed before ... */
 void far_index_unuse(far_index *index);

@@ -315,7 +315,7 @@ static void wait_for_release(far_rdwc_member *me) {
     far_spin_lock(&e->lock);
     while (me->state == WAITS) {
         far_spin_unlock(&e->lock);
-        far_task_block(me->task);
+        far_task_await_other(me->task);
         far_spin_lock(&e->lock);
     }
     far_spin_unlock(&e->lock);
@@ -403,6 +403,11 @@ int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
     int result = as == LEAD ? lead(&me) : as == FOLLOW ? follow(&me) : run_alone(&me);
     atomic_fetch_sub_explicit(operations, 1, memory_order_relaxed);
     return result;
+}
+
+
+bool far_rdwc_is_on(const far_task *t) {
+    return t->session->pool->rdwc != NULL;
 }
 
 

@@ -126,6 +126,25 @@ void far_task_block(far_task *t) {
 }
 
 
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread:
+ * then who waits for others must. */
+static bool must_drive(const far_task *t) {
+    const far_pool *pool = t->session->pool;
+    return t->session == pool->own || pool->options.no_thread;
+}
+
+
+void far_task_await_other(far_task *t) {
+    far_pool *pool = t->session->pool;
+    if (!must_drive(t))
+        far_task_block(t);
+    else if (far_pool_drive(pool))
+        far_task_block_until(t, far_now(t) + far_rtt(t));
+    else
+        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+}
+
+
 void far_task_wake(far_task *t) {
     far_session *s = t->session;
     if (atomic_exchange_explicit(&t->wake_queued, true, memory_order_acq_rel))
@@ -160,6 +179,8 @@ void far_sleep(far_task *t, uint64_t ns) {
 
 
 void far_back_off(far_task *t, unsigned attempt) {
+    if (must_drive(t)) /* it may wait for a lock that one of them has */
+        far_pool_drive(t->session->pool);
     uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
     far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
 }
@@ -223,6 +244,8 @@ static void begin_task(far_task *t, unsigned kind) {
     t->index_key = 0;
     t->index = NULL;
     t->uses_index = false;
+    t->ticket = 0;
+    t->barred = false;
     t->error = t->refused = t->lost = 0;
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
@@ -267,6 +290,7 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
     made->label = t->label;
     made->index_key = t->index_key;
     made->lost = t->lost;
+    made->ticket = t->ticket;
     made->arg = work;
     if (!work) /* it runs all the same, with nothing to do, and ends in the usual way */
         return false;

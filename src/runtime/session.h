@@ -19,7 +19,7 @@ typedef struct far_batch_box {
     far_batch batch; /* first: the fabric gives this back */
     uint32_t capacity, fences;
     bool waited;
-    bool conditional; /* holds CASes, which can fail */
+    bool atomics; /* holds some */
     struct far_batch_box *next;
 } far_batch_box;
 
@@ -45,6 +45,8 @@ struct far_task {
     int lost;                                 /* what this task is told of the loss of its session */
 
     far_pin pin;
+    uint64_t ticket;                          /* pool/hunger.c: it found no memory and waits for it; 0 = no */
+    bool barred;                              /* it found none because others wait for it */
     bool background;
     far_stats *stats;
     const char *label;
@@ -124,6 +126,8 @@ void far_session_lose(far_session *s, int status); /* a verb failed: fences itse
 /* Between batch.c, scratch.c and session.c. */
 void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
 void far_task_batch_done(far_task *t);
+/* As far_task_block; the one waited for may be of a session that only this thread drives. */
+void far_task_await_other(far_task *t);
 void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);
 void far_scratch_empty(far_task *t); /* it ends */

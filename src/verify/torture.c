@@ -2,6 +2,7 @@
 
 #include "pool/handle.h"
 #include "runtime/error.h"
+#include "runtime/rdwc.h"
 #include "verify/verify.h"
 
 #include <inttypes.h>
@@ -11,6 +12,8 @@
 #define PROBLEMS_SHOWN 10
 #define SCAN_LIMIT_MAX 20
 #define TIME_LIMIT     1000000000ull /* ns of virtual time for the clients together: a thousand times what they need */
+#define HOT_KEYS       8             /* of most seeds, unless told otherwise */
+#define MANY_KEYS      100           /* of every fourth: larger structures, which hot keys alone never make */
 #define CHURN_STEPS    6             /* of one who churns */
 
 typedef far_tortured run;
@@ -26,7 +29,6 @@ void far_torture_init(far_torture *torture) {
     torture->memory_nodes = 2;
     torture->depth = 1;
     torture->ops = 200;
-    torture->key_space = 8;
     torture->keys = "u64";
     torture->value_bytes[0] = 8;
     torture->value_bytes[1] = 200;
@@ -81,7 +83,7 @@ static far_op_kind choose_kind(client *c) {
 
 
 static size_t choose_key(client *c, uint8_t *key) {
-    return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->torture->key_space), key);
+    return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->key_space), key);
 }
 
 
@@ -285,6 +287,9 @@ static void client_main(void *arg) {
             work_async(c);
         else
             far_torture_work(c);
+        far_stats stats;
+        far_session_stats(session, &stats);
+        r->merged += stats.delegated_reads + stats.combined_writes;
         c->session = NULL;
         far_session_close(session);
     }
@@ -332,6 +337,19 @@ static void plan_crashes(run *r) {
 
 /* Setting up and tidying up. */
 
+/* Few clients make a quiet handle, in which RDWC leaves gets alone: here it merges whatever it can. */
+static int merge_all(far_pool *pool) {
+    if (!pool->rdwc)
+        return 0;
+    far_rdwc *rdwc = far_rdwc_new(0);
+    if (!rdwc)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for RDWC");
+    far_rdwc_free(pool->rdwc);
+    pool->rdwc = rdwc;
+    return 0;
+}
+
+
 static int open_nodes(run *r) {
     const far_torture *t = r->torture;
     snprintf(r->uri, sizeof(r->uri),
@@ -344,7 +362,7 @@ static int open_nodes(run *r) {
     r->options.cache_bytes = t->cache_bytes;
     for (unsigned i = 0; i < r->node_count; i++) {
         int err = far_pool_open(r->uri, &r->options, &r->nodes[i].pool);
-        if (err)
+        if (err < 0 || (err = merge_all(r->nodes[i].pool)) < 0)
             return err;
     }
     r->world = far_sim_world_of(r->nodes[0].pool->fabric);
@@ -423,7 +441,7 @@ static void read_all_keys(run *r, far_session *session, const node *n) {
     static uint8_t value[FAR_VALUE_MAX];
     uint8_t key[FAR_KEY_MAX];
     size_t length;
-    for (uint64_t i = 0; i < r->torture->key_space; i++) {
+    for (uint64_t i = 0; i < r->key_space; i++) {
         size_t key_len = far_keyset_key(r->keyset, i, key);
         size_t record = far_history_begin(r->history, r->client_count, FAR_OP_GET, key, key_len, NULL, 0, stamp(r));
         int result = far_get(session, n->index, key, key_len, value, sizeof(value), &length);
@@ -499,6 +517,7 @@ static void judge(run *r, far_torture_result *result) {
     result->problems += r->problems;
     result->ops += far_history_count(r->history);
     result->crashes += r->crashes;
+    result->merged += r->merged;
     result->seeds++;
     result->trace_hash = far_sim_trace_hash(r->world);
     if (r->torture->history)
@@ -519,6 +538,9 @@ int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_resul
     run r = {.torture = torture,
              .seed = seed,
              .out = out,
+             .key_space = torture->key_space ? torture->key_space
+                          : seed % 4         ? HOT_KEYS
+                                             : MANY_KEYS,
              .node_count = torture->compute_nodes,
              .client_count = torture->clients + (torture->churn ? torture->compute_nodes : 0)};
     far_random_seed(&r.random, seed);

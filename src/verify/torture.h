@@ -1,5 +1,6 @@
-/* Torture: one seed is one simulated run of random clients with faults and crashes, whose history is then checked, together with the
- * structure of the index, the memory of the pool and the simulator's watch. The same configuration and seed give the same run. */
+/* Torture: one seed is one simulated run of random clients with faults and crashes, whose history is then checked,
+ * together with the structure of the index, the memory of the pool and the simulator's watch. The same configuration
+ * and seed give the same run. */
 #ifndef FAR_VERIFY_TORTURE_H
 #define FAR_VERIFY_TORTURE_H
 
@@ -12,7 +13,8 @@
 typedef struct far_torture { /* far_torture_init fills in the defaults */
     const char *kind, *options;
     unsigned clients, compute_nodes, memory_nodes, depth;
-    uint64_t ops, key_space; /* operations of one seed, over all clients */
+    uint64_t ops;            /* of one seed, over all clients */
+    uint64_t key_space;      /* how many keys; 0: few, of every fourth seed more */
     const char *keys;        /* a key set: u64, email, prefix */
     uint64_t value_bytes[2]; /* from, to */
     bool tear, reorder, stall, crash;
@@ -26,13 +28,15 @@ typedef struct far_torture { /* far_torture_init fills in the defaults */
 
 typedef struct far_torture_result {
     uint64_t seeds, ops, crashes, violations, problems, gave_up;
+    uint64_t merged; /* operations that RDWC let another one do */
     uint64_t trace_hash; /* of the last seed */
 } far_torture_result;
 
 void far_torture_init(far_torture *torture);
 
-/* Runs one seed and adds to the result; what went wrong is told on `out` with the seed, the shortest failing history and the verb
- * trace around it. FAR_OK, or an error when the run could not be set up at all (words in far_last_error). */
+/* Runs one seed and adds to the result; what went wrong is told on `out` with the seed, the shortest failing history
+ * and the verb trace around it. FAR_OK, or an error when the run could not be set up at all (words in far_last_error).
+ */
 int far_torture_run(const far_torture *torture, uint64_t seed, far_torture_result *result, FILE *out);
 
 #endif

@@ -42,7 +42,7 @@ typedef struct far_torture_client {
 
 struct far_tortured {
     const far_torture *torture;
-    uint64_t seed;
+    uint64_t seed, key_space;
     far_random random;
     far_keyset *keyset;
     far_history *history;
@@ -53,7 +53,7 @@ struct far_tortured {
     unsigned node_count, client_count; /* of the clients the last node_count churn, if that is asked for */
     far_torture_node *nodes;
     far_torture_client *clients;
-    uint64_t crashes, problems;
+    uint64_t crashes, problems, merged;
     FILE *out;
 };
 

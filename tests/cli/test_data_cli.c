@@ -404,6 +404,14 @@ static void stat_adds_up(void **state) {
     assert_non_null(strstr(o.out, "pool\n"));
     assert_non_null(strstr(o.out, "i: toy, slots=64\n"));
     done(&o);
+    works("farindex create h shard --options partitions=4,bits=2 && farindex put h key value", "");
+    o = run("farindex stat h --json");
+    all = json_read(o.out);
+    assert_non_null(all);
+    assert_true(field(all, "load_factor") > 0 && field(all, "load_factor") < 0.01);
+    assert_true(json_item(json_field(all, "keys_by_level"), 0)->number == 1);
+    json_free(all);
+    done(&o);
     fails("farindex stat nosuch", 1, "nosuch");
 }
 

@@ -1,5 +1,6 @@
 /* DART and far memory: deleting everything gives everything back; in a full pool nothing is left half done. */
 #include "dart_rig.h"
+#include "index/dart/est.h"
 #include "index/dart/layout.h"
 #include "pool/epoch.h"
 #include "runtime/session.h"
@@ -65,7 +66,11 @@ static void deleting_everything_returns_the_memory(const char *options, unsigned
     assert_int_equal(far_index_usage(s, index, &usage), 0);
     assert_int_equal(usage.keys, 0);
     uint64_t left = used_now(s, pool);
-    if (left > empty + empty / 100 + full / 1000)
+    for (unsigned i = 0; i < 4000 && left > empty + empty / 100; i++) { /* delayed merges, and slabs that go back later */
+        far_pool_poll(pool);
+        left = used_now(s, pool);
+    }
+    if (left > empty + empty / 100)
         fail_msg("%s, keys %u: %llu bytes when empty, %llu when full, %llu after deleting all", options, shape,
                  (unsigned long long)empty, (unsigned long long)full, (unsigned long long)left);
     assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
@@ -166,6 +171,7 @@ RACE(A34_full_pool_during_freeze) {
     uint64_t before = 0;
     while (group < GROUPS && freed + 2 < SMALL_LEAVES) {
         assert_int_equal(delete_small(&s.a, freed++), 0); /* room for the leaf */
+        far_sim_sleep(s.world, 5000000);                  /* what the last insert has left to be done is over */
         before = atomics_of(&s.a);
         if ((result = insert_small(&s.a, 'g', group, 'h')) < 0)
             break;
@@ -186,9 +192,10 @@ RACE(A34_full_pool_during_freeze) {
 }
 
 
-/* Takes all memory that a session can still have for nodes of a size, and gives it back. */
+/* Takes all memory that a session can still have for objects of a type and size, and gives it back. */
 typedef struct hog {
     far_index *index;
+    unsigned type;
     uint64_t size;
     unsigned count;
     bool give;
@@ -201,9 +208,9 @@ static int run_hog(far_task *t, void *arg) {
     far_object object;
     int err = far_pin_take(t);
     while (err >= 0 && h->give && h->count > 0)
-        far_free(t, h->index, DART_TYPE_NODE, h->addrs[--h->count], h->size);
+        far_free(t, h->index, h->type, h->addrs[--h->count], h->size);
     while (err >= 0 && !h->give && h->count < sizeof(h->addrs) / sizeof(h->addrs[0]) &&
-           (err = far_alloc(t, h->index, DART_TYPE_NODE, h->size, FAR_NODE_ANY, 0, &object)) >= 0)
+           (err = far_alloc(t, h->index, h->type, h->size, FAR_NODE_ANY, 0, &object)) >= 0)
         h->addrs[h->count++] = object.addr;
     far_pin_drop(t);
     return err == FAR_ERR_NO_MEMORY ? 0 : err;
@@ -224,7 +231,7 @@ RACE(A34b_full_pool_helper) {
     assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
     assert_true(fill(&s.a) > 10);
     static hog h;
-    h = (hog){.index = s.a.index, .size = dart_node_bytes(DART_N8, 1, 16)};
+    h = (hog){.index = s.a.index, .type = DART_TYPE_NODE, .size = dart_node_bytes(DART_N8, 1, 16)};
     assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, run_hog, &h), 0);
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "pc", ""), 0);
     only(&s.c, "pa pb pd pe pf pg ");
@@ -242,12 +249,88 @@ RACE(A34b_full_pool_helper) {
 }
 
 
+/* ---- An adjustment whose last list finds no room ---- */
+
+typedef struct adjusting {
+    far_index *index;
+    unsigned steps;
+} adjusting;
+
+
+static int adjust(far_task *t, void *arg) {
+    const adjusting *a = arg;
+    static const uint8_t length = 3;
+    dart_adjust *state = &dart_est_of(a->index)->adjust;
+    int more = far_pin_take(t);
+    if (more >= 0)
+        more = state->phase == DART_ADJUST_IDLE ? dart_est_adjust_to(t, a->index, &length, 1) : 1;
+    for (unsigned i = 0; i < a->steps && more > 0; i++) {
+        if (a->steps > 1 && state->phase == DART_ADJUST_SWEEP && state->at == 0)
+            break;
+        more = dart_est_adjust(t, a->index);
+        far_pin_drop(t);
+        far_sleep(t, 20000);
+        int err = a->steps > 1 ? far_epoch_tick(t) : 0; /* nobody else does */
+        if (err >= 0)
+            err = far_pin_take(t);
+        more = err < 0 ? err : more;
+    }
+    far_pin_drop(t);
+    return more;
+}
+
+
+/* The sweep of the table is over, but the list that says so cannot be written: it is tried again, and nothing behind the directory is
+ * taken for a part of it. (With the sweep going on from where it ended.) */
+static void an_adjustment_without_memory_is_completed_later(void **state) {
+    (void)state;
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_session *s;
+    far_index *index;
+    static hog h;
+    static char value[8000];
+    char key[32];
+    pool_options.no_thread = 1;
+    assert_int_equal(far_pool_open("sim:name=adjusting,size=2M,memory_nodes=1", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &s), 0);
+    assert_int_equal(far_index_create(s, "map", "dart", "adjust=0,directory_bits=1", &index), 0);
+    adjusting a = {index, 2000};
+    unsigned count = 0;
+    for (int result = 0; result == 0; count++)
+        result = far_put(s, index, key, (size_t)sprintf(key, "k%u", count), value, sizeof(value));
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_delete(s, index, key, (size_t)sprintf(key, "k%u", i)), 0);
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, true, adjust, &a), 1);
+    assert_int_equal(dart_est_of(index)->adjust.phase, DART_ADJUST_SWEEP); /* it stands before the last step */
+
+    h = (hog){.index = index, .type = DART_TYPE_LIST, .size = sizeof(dart_list)};
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, run_hog, &h), 0);
+    a.steps = 1;
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(far_session_call(s, FAR_STATS_OTHER, true, adjust, &a), FAR_ERR_NO_MEMORY);
+    far_sim_world *world = far_sim_world_of(pool->fabric);
+    if (far_sim_watch_errors(world))
+        fail_msg("%s", far_sim_watch_error(world, 0));
+    h.give = true;
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, run_hog, &h), 0);
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, true, adjust, &a), 0);
+    const dart_list *list = dart_est_list(dart_est_of(index));
+    assert_true(list->lookup_count == 1 && list->active_count == 1 && list->lookup[0] == 3);
+    assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
+    far_index_close(index);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deleting_u64_keys_returns_the_memory),
         cmocka_unit_test(deleting_long_keys_returns_the_memory),
         cmocka_unit_test(A34_full_pool_during_freeze),
         cmocka_unit_test(A34b_full_pool_helper),
+        cmocka_unit_test(an_adjustment_without_memory_is_completed_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

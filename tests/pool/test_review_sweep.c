@@ -438,6 +438,74 @@ static void a_session_whose_block_was_swept_away_closes_well(void **state) {
 }
 
 
+typedef struct taken {
+    actor *a;
+    far_object run, small;
+} taken;
+
+
+static int take_run_and_more(far_task *t, void *arg) {
+    taken *taken = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 2 * far_task_pool(t)->geometry.block_bytes, FAR_NODE_ANY, 0, &taken->run);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 64, FAR_NODE_ANY, 0, &taken->small);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void take_main(void *arg) {
+    taken *taken = arg;
+    taken->a->result = far_session_call(taken->a->session, FAR_STATS_OTHER, true, take_run_and_more, taken);
+}
+
+
+/* As above; then its old owner takes the block again, as the first of two that become a run, and the end of the sweep is heard of
+ * between the two: the block is its own, but not one to cut slabs from. (far_memory_forget in take_each.) */
+static void a_block_swept_away_and_taken_again_for_a_run_is_not_cut_into_slabs(void **state) {
+    (void)state;
+    actor a, sweeper;
+    join(&a, 7, false);
+    join(&sweeper, 7, false);
+    assert_int_equal(far_session_call(a.session, FAR_STATS_OTHER, true, leak, NULL), 0);
+    far_block_id id = a.session->memory->blocks->id, next = {id.node, id.index + 1};
+    const far_geometry *g = &a.pool->geometry;
+    sweeper.all = sweeper.repair = true;
+    start(&sweeper, "sweeper", sweep_main);
+    far_sim_stop_before(
+        sweeper.client,
+        (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 4});
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_block_unpack(*word_at(&a, far_block_entry(g, id))).kind, FAR_BLOCK_FREE);
+    assert_true(a.session->memory->blocks->away);
+
+    taken taken = {.a = &a};
+    a.client = far_sim_start(a.pool->fabric, "taker", take_main, &taken);
+    far_sim_stop_before(a.client, (far_sim_match){.kind = FAR_SIM_CAS,
+                                                  .from = far_block_entry(g, next),
+                                                  .to = far_block_entry(g, next) + 8});
+    assert_int_equal(far_sim_run_client(a.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_block_unpack(*word_at(&a, far_block_entry(g, id))).kind, FAR_BLOCK_OWNED);
+
+    far_sim_resume(sweeper.client);
+    assert_int_equal(far_sim_run_client(sweeper.client), FAR_SIM_ENDED);
+    far_epoch_request(a.pool);
+    far_sim_sleep(world_of(&a), 5000000);
+    assert_int_equal(((far_quarantine *)a.pool->quarantine)->word, *word_at(&a, FAR_SUPER_SWEEP)); /* it was heard of */
+
+    far_sim_resume(a.client);
+    assert_int_equal(far_sim_run_client(a.client), FAR_SIM_ENDED);
+    assert_int_equal(a.result, 0);
+    assert_int_equal(taken.run.addr, far_block_base(g, id));
+    assert_true(taken.small.addr < taken.run.addr || taken.small.addr >= taken.run.addr + 2 * g->block_bytes);
+    assert_int_equal(far_sim_watch_errors(world_of(&a)), 0);
+    leave(&a);
+    leave(&sweeper);
+}
+
+
 enum { MANY = 1500 };
 
 
@@ -516,6 +584,7 @@ int main(void) {
         cmocka_unit_test(what_was_given_back_in_quarantine_is_not_reused_early_when_the_walk_fails),
         cmocka_unit_test(what_a_finished_sweep_covered_is_not_in_quarantine_while_the_next_one_chooses),
         cmocka_unit_test(a_session_whose_block_was_swept_away_closes_well),
+        cmocka_unit_test(a_block_swept_away_and_taken_again_for_a_run_is_not_cut_into_slabs),
         cmocka_unit_test(a_sweep_that_only_counts_comes_to_an_end_whatever_the_dead_have),
         cmocka_unit_test(what_was_retired_of_a_dropped_index_is_not_freed_when_its_place_is_used_anew),
     };

@@ -25,9 +25,13 @@ static void lost_openers_hold_up_no_drop(void **state) {
     far_torture torture;
     far_torture_init(&torture);
     torture.kind = "smart";
+    torture.key_space = 8;
     stands(&torture, 2376);
     torture.keys = "email";
     stands(&torture, 968);
+    torture.keys = "prefix";
+    stands(&torture, 2326);
+    stands(&torture, 4499);
 }
 
 

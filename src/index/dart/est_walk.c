@@ -11,13 +11,14 @@ static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, u
         slots[i] = NULL;
         if (words[i] == 0)
             continue;
-        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX)
+        if (dart_directory_log_groups(words[i]) > DART_LOG_GROUPS_MAX || dart_word_addr(words[i]) == 0)
             return far_fail(FAR_ERR_CORRUPT, "dart: directory word %#llx is broken", (unsigned long long)words[i]);
         uint64_t bytes = dart_segment_bytes(dart_directory_log_groups(words[i]));
         if (!(slots[i] = far_scratch(t, bytes)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for segments");
         for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
-            far_read(t, dart_word_addr(words[i]) + at, (char *)slots[i] + at, bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+            far_read(t, dart_word_addr(words[i]) + at, (char *)slots[i] + at,
+                     bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
         any = true;
     }
     return any ? far_wait(t) : 0;
@@ -54,7 +55,8 @@ static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned 
 
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
     const dart_est *est = dart_est_of(index);
-    unsigned all = 1u << est->bits, count = all - from < DART_SEGMENTS_AT_ONCE ? all - from : DART_SEGMENTS_AT_ONCE;
+    unsigned all = 1u << est->bits, rest = from < all ? all - from : 0;
+    unsigned count = rest < DART_SEGMENTS_AT_ONCE ? rest : DART_SEGMENTS_AT_ONCE;
     uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
     far_scratch_mark mark = far_scratch_here(t);
     int err = read_words(t, est, from, count, words);
@@ -63,7 +65,8 @@ int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_seg
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         if (!slots[i])
             continue;
-        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]), ctx);
+        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]),
+                   ctx);
         while (err > 0)
             err = one_segment(t, index, from + i, each, ctx);
     }
@@ -85,39 +88,43 @@ static int whole_table(far_task *t, far_index *index, dart_segment_fn *each, voi
 
 /* ---- Walk ---- */
 
-static bool is_named(const dart_target *targets, uint64_t word, unsigned i) {
-    return dart_est_is_committed(word) && targets[i].addr && (!targets[i].sound || targets[i].frozen);
+static bool must_go(const dart_target *target, uint64_t word) {
+    return dart_est_is_tentative(word) || (target->addr && (!target->sound || target->frozen));
 }
 
 
-/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep will free. So do the
- * tentative words of the dead: afterwards no word names them. */
+/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep
+ * will free. So do all tentative words, of the living too: who has seen such a node unfrozen would commit its word
+ * behind us. Who comes later sees it frozen. Afterwards no word names a dead client. 1: one has changed meanwhile, look
+ * again. */
 static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
-    bool any = false;
-    if (!targets)
+    uint64_t *seen = far_scratch(t, count * 8ull);
+    bool any = false, lost = false;
+    if (!targets || !seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     for (unsigned i = 0; i < count; i++) {
         targets[i].addr = dart_est_is_committed(slots[i]) ? dart_word_addr(slots[i]) : 0;
         any |= targets[i].addr != 0;
     }
     int err = any ? dart_est_read_targets(t, index, targets, count) : 0;
-    for (unsigned i = 0; err >= 0 && i < count; i++) {
-        bool go = is_named(targets, slots[i], i);
-        if (dart_est_is_tentative(slots[i])) {
-            int dead = far_is_dead(t, dart_est_client(slots[i]), FAR_ANY_GENERATION);
-            if (dead < 0)
-                return dead;
-            go = dead;
-        }
-        if (go)
-            far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, NULL);
+    if (err < 0)
+        return err;
+    far_point(t, "dart:est_clear");
+    for (unsigned i = 0; i < count; i++) {
+        seen[i] = slots[i];
+        if (must_go(&targets[i], slots[i]))
+            far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, &seen[i]);
     }
-    return err < 0 ? err : far_wait(t);
+    err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        lost |= seen[i] != slots[i];
+    return err < 0 ? err : lost;
 }
 
 
-static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                        unsigned count, void *ctx) {
     if (dart_est_any_frozen(slots, count)) { /* by one who may be dead */
         int err = dart_est_grow(t, index, at, word, true);
         return err < 0 ? err : 1;
@@ -125,9 +132,10 @@ static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t wor
     far_scratch_mark mark = far_scratch_here(t);
     int err = clear_slots(t, index, word, slots, count);
     far_scratch_back(t, mark);
-    if (err < 0)
+    if (err != 0)
         return err;
-    return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word), dart_segment_bytes(dart_directory_log_groups(word)));
+    return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word),
+                           dart_segment_bytes(dart_directory_log_groups(word)));
 }
 
 
@@ -163,8 +171,10 @@ int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
 
 /* ---- Check ---- */
 
-/* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks E1. */
-static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+/* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks
+ * E1. */
+static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                         unsigned count, void *ctx) {
     const dart_est *est = dart_est_of(index);
     far_report *report = ctx;
     far_scratch_mark mark = far_scratch_here(t);
@@ -183,14 +193,18 @@ static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
         if (!target->addr)
             continue;
         if (!target->sound || target->depth <= delta || length > DART_EST_PREFIX_MAX) {
-            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node", (unsigned long long)slots[i], at);
+            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node",
+                               (unsigned long long)slots[i], at);
             continue;
         }
         uint64_t hash = dart_est_hash(est, target->prefix, length);
         unsigned group = i / DART_EST_GROUP_SLOTS, bucket = i % DART_EST_GROUP_SLOTS / DART_EST_BUCKET;
-        if (dart_hash_directory(hash, est->bits) != at || dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
-            (bucket != 1 && bucket / 2 != dart_hash_main(hash)) || dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
-            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place", (unsigned long long)slots[i], at);
+        if (dart_hash_directory(hash, est->bits) != at ||
+            dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
+            (bucket != 1 && bucket / 2 != dart_hash_main(hash)) ||
+            dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
+            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place",
+                               (unsigned long long)slots[i], at);
     }
     far_scratch_back(t, mark);
     return err;
@@ -204,7 +218,8 @@ int dart_est_check(far_task *t, far_index *index, far_report *report) {
 
 /* ---- Counts ---- */
 
-static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                         unsigned count, void *ctx) {
     (void)t, (void)index, (void)at;
     dart_est_counts *counts = ctx;
     counts->segments++;

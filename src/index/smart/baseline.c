@@ -34,8 +34,7 @@ int smart_lock_node(smart_op *op, far_addr lock) {
         if (!expected)
             far_back_off(op->t, attempt);
     }
-    far_pin_drop(op->t); /* a long wait: nothing is held back by us */
-    int err = far_pin_take(op->t);
+    int err = smart_renew_pin(op); /* a long wait: nothing is held back by us */
     return err < 0 ? err : 0;
 }
 

@@ -115,7 +115,8 @@ static int walk_leaf(smart_pass *p, const smart_item *item, const smart_spot *s,
     if (s->leaf.kind == SMART_VI) {
         uint64_t lock;
         memcpy(&lock, s->leaf.image + smart_class_bytes(s->leaf.class) - 8, 8);
-        if (lock && (err = smart_redo_dead(&p->op, s->leaf.addr + smart_class_bytes(s->leaf.class) - 8, lock)) < 0)
+        far_addr lock_at = s->leaf.addr + smart_class_bytes(s->leaf.class) - 8;
+        if (lock && (err = smart_walk_lock(&p->op, lock_at, lock, ctx)) < 0)
             return err;
     }
     if (smart_ctl_state(s->leaf.ctl) == SMART_PENDING)

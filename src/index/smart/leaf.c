@@ -1,7 +1,6 @@
 /* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
  * value too. */
 #include "index/smart/smart.h"
-#include "pool/epoch.h"
 #include "runtime/error.h"
 
 #include <string.h>
@@ -134,8 +133,7 @@ static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
     memcpy(&lock, leaf->image + smart_class_bytes(leaf->class) - 8, 8);
     far_count_retry(op->t);
     if (attempt >= TORN_BEFORE_GIVING_UP) {
-        far_pin_drop(op->t);
-        int err = far_pin_take(op->t);
+        int err = smart_renew_pin(op);
         return err < 0 ? err : 1;
     }
     if (lock && attempt % TORN_BEFORE_ASKING == TORN_BEFORE_ASKING - 1) {

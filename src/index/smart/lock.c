@@ -4,7 +4,6 @@
  * all that is written lies in one atomic unit nothing can be half done: then the lock word names the holder itself. */
 #include "index/smart/smart.h"
 #include "pool/clients.h"
-#include "pool/epoch.h"
 #include "runtime/error.h"
 #include "runtime/latch.h"
 #include "runtime/spin.h"
@@ -99,14 +98,15 @@ static void put_back(smart_op *op, record *r) {
 
 static uint64_t redo_chk(const smart_state *st, const smart_redo *redo) {
     smart_redo head = *redo;
+    head.owner = 0;
     head.chk = XXH3_64bits_withSeed(redo + 1, redo->bytes, st->chk_seed);
     return XXH3_64bits_withSeed(&head, sizeof(head), st->chk_seed);
 }
 
 
 /* Puts {WRITE record, CAS lock} into the batch; a record lies on the node of its leaf. */
-static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, uint64_t expected, const void *bytes,
-                    uint64_t count, uint64_t *mine, uint64_t *seen) {
+static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, const void *bytes, uint64_t count,
+                    uint64_t *mine, uint64_t *seen) {
     smart_redo *redo = far_scratch(op->t, sizeof(*redo) + count);
     if (!redo)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a redo record");
@@ -115,7 +115,7 @@ static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, uint6
     memcpy(redo + 1, bytes, count);
     redo->chk = redo_chk(op->st, redo);
     far_write(op->t, r->addr, redo, sizeof(*redo) + count);
-    far_cas(op->t, lock, expected, *mine, seen);
+    far_cas(op->t, lock, 0, *mine, seen);
     return 0;
 }
 
@@ -139,10 +139,12 @@ static int read_record(smart_op *op, uint64_t lock, smart_redo **redo) {
 }
 
 
-/* The update of a dead client is completed, under a lock of our own: nobody else can do the same, or be overwritten. */
+/* The update of a dead client is completed, by the one who makes its record his own: it needs no memory for that, and
+ * when he dies too, the next one does the same. The lock is looked at afterwards: the dead may have written all, and
+ * given it free. */
 static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_redo *redo) {
-    record *r;
-    uint64_t mine, seen;
+    far_addr record = smart_lock_record(lock);
+    uint64_t seen, now;
     uint8_t *body = far_scratch(op->t, redo->bytes + 8);
     if (redo->leaf + 8 + redo->bytes != lock_at)
         return smart_broken(op->index, redo->leaf, "redo record of the leaf");
@@ -150,29 +152,22 @@ static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_r
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     memcpy(body, redo + 1, redo->bytes);
     memset(body + redo->bytes, 0, 8);
-    int err = take_record(op, far_addr_node(lock_at), &r);
-    if (err < 0)
-        return err;
-    if ((err = put_lock(op, r, redo->leaf, lock_at, lock, redo + 1, redo->bytes, &mine, &seen)) < 0) {
-        put_back(op, r);
-        return err;
-    }
-    err = smart_wait(op);
+    int err = far_cas_word(op->t, record + offsetof(smart_redo, owner), redo->owner, session_of(op), &seen);
+    if (err < 0 || seen != redo->owner)
+        return err < 0 ? err : 1;
     far_point(op->t, "smart:taken_over");
-    if (err >= 0 && seen == lock) {
+    if ((err = far_read_word(op->t, lock_at, &now)) < 0)
+        return err;
+    if (now == lock) {
         far_write(op->t, redo->leaf + 8, body, redo->bytes + 8);
         err = smart_wait(op);
     }
-    if (err < 0) { /* the session is lost, and the record with it */
-        free(r);
-        return err;
-    }
-    put_back(op, r);
-    return 1;
+    return err < 0 ? err : 1;
 }
 
 
-int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock) {
+/* *lives: whether the lock names a record, whose owner lives. */
+static int redo_dead(smart_op *op, far_addr lock_at, uint64_t lock, bool *lives) {
     smart_redo *redo = NULL;
     uint64_t owner = lock, seen;
     int err;
@@ -181,12 +176,30 @@ int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock) {
             return err;
         owner = redo->owner;
     }
-    if ((err = far_is_dead(op->t, smart_lock_client(owner), smart_lock_generation(owner))) <= 0)
+    if ((err = far_is_dead(op->t, smart_lock_client(owner), smart_lock_generation(owner))) <= 0) {
+        *lives = err == 0 && redo;
         return err;
-    if (!(lock & SMART_LOCK_OWNER))
+    }
+    if (redo)
         return complete(op, lock_at, lock, redo);
     err = far_cas_word(op->t, lock_at, lock, 0, &seen); /* nothing can be half done */
     return err < 0 ? err : 1;
+}
+
+
+int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock) {
+    bool lives = false;
+    return redo_dead(op, lock_at, lock, &lives);
+}
+
+
+/* The record of a dead client may be in use by a living one, which may die before it is through. */
+int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk) {
+    bool lives = false;
+    int err = redo_dead(op, lock_at, lock, &lives);
+    if (err == 0 && lives)
+        err = far_walk_object(walk, op->index, SMART_TYPE_REDO, smart_lock_record(lock), op->st->records->bytes);
+    return err < 0 ? err : 0;
 }
 
 
@@ -216,8 +229,7 @@ static uint8_t *new_body(smart_op *op, const smart_leaf *leaf, far_bytes value) 
 static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned attempt) {
     far_count_retry(op->t);
     if (attempt >= GIVE_UP_AT) {
-        far_pin_drop(op->t);
-        int err = far_pin_take(op->t);
+        int err = smart_renew_pin(op);
         return err < 0 ? err : 0;
     }
     if (attempt % ASK_EVERY == ASK_EVERY - 1) {
@@ -238,7 +250,7 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
     for (unsigned attempt = 0;; attempt++) {
         int err = 0;
         if (r)
-            err = put_lock(op, r, leaf->addr, lock_at, 0, body, bytes - 16, &mine, &seen);
+            err = put_lock(op, r, leaf->addr, lock_at, body, bytes - 16, &mine, &seen);
         else
             far_cas(op->t, lock_at, 0, mine, &seen);
         if (err < 0 || (err = smart_wait(op)) < 0)

@@ -45,27 +45,40 @@ bool smart_take_node(const smart_op *op, smart_node *node) {
 
 
 /* Twice as much at least each time, so that a long list costs few round trips. */
-int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
+int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want) {
     unsigned have = node->words, slots = smart_layout_slots(node->layout);
-    unsigned want = words > 2 * have ? words : 2 * have;
-    if (want > slots)
-        want = slots;
-    if (want <= have)
+    *want = words > 2 * have ? words : 2 * have;
+    if (*want > slots)
+        *want = slots;
+    if (*want <= have) {
+        *want = have;
         return 0;
-    uint64_t *image = far_scratch(op->t, SMART_HEADER + 8ull * want);
+    }
+    uint64_t *image = far_scratch(op->t, SMART_HEADER + 8ull * *want);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
     memcpy(image, node->image, SMART_HEADER + 8ull * have);
     node->image = image;
-    far_read(op->t, smart_slot_addr(node->addr, have), &smart_slots(node)[have], 8ull * (want - have));
-    int err = smart_wait(op);
-    if (err < 0)
-        return err;
-    for (unsigned i = have; i < want; i++)
+    far_read(op->t, smart_slot_addr(node->addr, have), &smart_slots(node)[have], 8ull * (*want - have));
+    return 0;
+}
+
+
+int smart_take_more(smart_op *op, smart_node *node, unsigned want) {
+    for (unsigned i = node->words; i < want; i++)
         if (!smart_word_is_sound(smart_slots(node)[i]))
             return smart_broken(op->index, node->addr, "node");
     node->words = want;
     return 0;
+}
+
+
+int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
+    unsigned want;
+    int err = smart_put_read_more(op, node, words, &want);
+    if (err < 0 || want == node->words || (err = smart_wait(op)) < 0)
+        return err;
+    return smart_take_more(op, node, want);
 }
 
 
@@ -99,10 +112,16 @@ bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
 
 
 unsigned smart_live_children(const smart_node *node) {
-    unsigned live = 0;
+    return smart_count_words(smart_slots(node), node->words);
+}
+
+
+/* Without path compression a node stays, so that there is one for every byte above the next. */
+bool smart_can_merge(const smart_state *st, const smart_node *node) {
+    unsigned nodes = 0;
     for (unsigned i = 0; i < node->words; i++)
-        live += smart_word_is(smart_slots(node)[i]) != SMART_NONE;
-    return live;
+        nodes += smart_word_is(smart_slots(node)[i]) == SMART_NODE;
+    return smart_live_children(node) == 1 && (st->paths || nodes == 0);
 }
 
 
@@ -138,24 +157,10 @@ void smart_flip(smart_op *op, far_addr addr, uint64_t ctl) {
 }
 
 
-/* The key of any leaf below tells the whole prefix of a node: keys never change, dead leaves will do. */
-int smart_any_key(smart_op *op, uint64_t word, far_bytes *key) {
-    smart_node node;
-    int err;
-    *key = (far_bytes){NULL, 0};
-    while (smart_word_is(word) == SMART_NODE) {
-        if ((err = smart_read_node(op, word, true, &node)) < 0)
-            return err;
-        word = 0;
-        for (unsigned i = 0; i < node.words && smart_word_is(word) != SMART_LEAF; i++)
-            if (smart_word_is(smart_slots(&node)[i]) != SMART_NONE)
-                word = smart_slots(&node)[i];
-    }
-    if (smart_word_is(word) == SMART_NONE)
-        return 0;
+static int key_of_leaf(smart_op *op, uint64_t word, far_bytes *key) {
     smart_leaf leaf;
-    if ((err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf)) < 0 ||
-        (err = smart_wait(op)) < 0)
+    int err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf);
+    if (err < 0 || (err = smart_wait(op)) < 0)
         return err;
     if (!smart_take_leaf(&leaf, smart_word_hint(word)))
         return smart_broken(op->index, leaf.addr, "leaf");
@@ -164,10 +169,67 @@ int smart_any_key(smart_op *op, uint64_t word, far_bytes *key) {
 }
 
 
+/* Puts the children of the node on the list; a leaf among them is left at its end. */
+static int list_children(smart_op *op, const smart_node *node, smart_link **list, unsigned *count, unsigned *size) {
+    if (*count + node->words > *size) {
+        smart_link *more = far_scratch(op->t, 2 * (*count + node->words) * sizeof(*more));
+        if (!more)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+        if (*count)
+            memcpy(more, *list, *count * sizeof(*more));
+        *size = 2 * (*count + node->words);
+        *list = more;
+    }
+    for (unsigned i = 0; i < node->words; i++) {
+        uint64_t word = smart_slots(node)[i] & ~SMART_F;
+        if (smart_word_is(word) == SMART_NONE)
+            continue;
+        (*list)[(*count)++] = (smart_link){smart_slot_addr(node->addr, i), word};
+        if (smart_word_is(word) == SMART_LEAF)
+            break;
+    }
+    return 0;
+}
+
+
+static bool any_frozen(const smart_node *node) {
+    for (unsigned i = 0; i < node->words; i++)
+        if (smart_slots(node)[i] & SMART_F)
+            return true;
+    return false;
+}
+
+
+/* The key of any leaf below tells the whole prefix of a node: keys never change, dead leaves will do. Nodes in which
+ * nothing is left are passed over. {NULL, 0}: there is no leaf; then *stuck names a node that can be replaced, because
+ * it is empty or frozen. */
+static int any_key(smart_op *op, smart_link link, far_bytes *key, smart_link *stuck) {
+    smart_link *list = NULL;
+    unsigned count = 0, size = 0;
+    *key = (far_bytes){NULL, 0};
+    *stuck = (smart_link){0, 0};
+    for (;;) {
+        smart_node node;
+        int err = smart_read_node(op, link.word, true, &node);
+        unsigned before = count;
+        if (err < 0 || (err = list_children(op, &node, &list, &count, &size)) < 0)
+            return err;
+        if (!stuck->slot && (count == before || any_frozen(&node)))
+            *stuck = link;
+        if (count == 0)
+            return 0;
+        link = list[--count];
+        if (smart_word_is(link.word) == SMART_LEAF)
+            return key_of_leaf(op, link.word, key);
+    }
+}
+
+
 /* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first
- * `from`), and the child's partial key there. 0: there is no leaf below it that could tell; 1: done. */
-int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_node *child, unsigned *common,
-                        unsigned *part) {
+ * `from`), and the child's partial key there. 0: there is no leaf below it that could tell, *stuck is a node there that
+ * is to be replaced first; 1: done. */
+int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smart_node *child, unsigned *common,
+                        unsigned *part, smart_link *stuck) {
     const uint8_t *key = op->key.data;
     unsigned d = from, depth = child->depth;
     if (depth - smart_info_tail(child->info) <= from) {
@@ -178,7 +240,7 @@ int smart_common_prefix(smart_op *op, unsigned from, uint64_t word, const smart_
         *part = smart_info_byte(child->info, d);
     } else {
         far_bytes below;
-        int err = smart_any_key(op, word, &below);
+        int err = any_key(op, link, &below, stuck);
         if (err < 0 || !below.data)
             return err;
         const uint8_t *other = below.data;

@@ -76,7 +76,7 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
     size_t count = 0;
     unsigned from = on_path ? smart_part_rank(smart_part(p->op.key, node->depth)) : 0;
     for (unsigned i = 0; i < node->words; i++) {
-        if (slots[i] & SMART_F)
+        if ((slots[i] & SMART_F) && !p->frozen_too)
             return 1;
         if (!(slots[i] & SMART_BOUND)) {
             if (node->layout != SMART_DIR)
@@ -86,8 +86,9 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         unsigned rank = smart_part_rank(smart_word_part(slots[i]));
         if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
             continue;
+        far_addr slot = smart_slot_addr(node->addr, i);
         made[count++] =
-            (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
+            (smart_item){slots[i] & ~SMART_F, slot, node->fp, node->depth, on_path && rank == from, -1};
     }
     qsort(made, count, sizeof(made[0]), by_part_down);
     int err = count ? room(p, count) : tell_found(p, found);
@@ -107,14 +108,16 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
  */
 static int side(smart_pass *p, const smart_item *item, const smart_node *node, int *result) {
     unsigned common, part;
+    smart_link stuck;
     *result = 0;
     if (smart_has_prefix_of(&p->op, node))
         return 0;
-    int err = smart_common_prefix(&p->op, item->depth + 1, item->word, node, &common, &part);
+    int err = smart_common_prefix(&p->op, item->depth + 1, (smart_link){item->slot, item->word}, node, &common,
+                                  &part, &stuck);
     if (err < 0)
         return err;
-    if (err == 0) /* nothing is below it */
-        *result = -1;
+    if (err == 0) /* nothing is below it, but a walk is to be told of it: perhaps the pass before was not */
+        *result = 1;
     else
         *result = common == p->op.key.length || part > ((const uint8_t *)p->op.key.data)[common] ? 1 : -1;
     return 0;
@@ -133,34 +136,67 @@ static int visit_node(smart_pass *p, const smart_item *item, const smart_node *n
 }
 
 
-/* READs the nodes among the first `ahead` items. 0: there was none; 1: there were; 2: something is frozen. */
+/* About how many items will take the place of one. What the path leads into may hold little that is wanted. */
+static size_t promise(const smart_item *item) {
+    unsigned type = smart_word_read_type(item->word);
+    if (smart_word_is(item->word) != SMART_NODE)
+        return 1;
+    if (item->on_path)
+        return 0;
+    return type == SMART_READ_DIR ? smart_layout_children(SMART_L512) : (smart_read_bytes(type) - SMART_HEADER) / 16;
+}
+
+
+/* The nodes that were READ, and in one more round trip what their slot words, of an earlier time, did not tell of. */
+static int complete(smart_pass *p, smart_node *nodes, size_t count) {
+    unsigned want[BATCH_NODES], seen;
+    int err = 0;
+    for (size_t i = 0; i < count; i++) {
+        smart_node *node = &nodes[i];
+        if (!smart_take_node(&p->op, node))
+            return smart_broken(p->op.index, node->addr, "node");
+        bool more = node->layout != SMART_DIR && !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words;
+        want[i] = node->words;
+        if (more && (err = smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), &want[i])) < 0)
+            return err;
+    }
+    if ((err = smart_wait(&p->op)) < 0)
+        return err;
+    for (size_t i = 0; i < count && err == 0; i++)
+        err = smart_take_more(&p->op, &nodes[i], want[i]);
+    return err;
+}
+
+
+/* READs the nodes in front, as many as promise `ahead` items. 0: there was none; 1: there were; 2: something is frozen.
+ */
 static int expand_nodes(smart_pass *p, size_t ahead) {
     size_t at[BATCH_NODES], count = 0;
     smart_node *nodes = far_scratch(p->op.t, BATCH_NODES * sizeof(*nodes));
     int err, where;
     if (!nodes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    for (size_t i = 0; i < p->count && i < ahead && count < BATCH_NODES; i++)
+    for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < BATCH_NODES; i++) {
+        sum += promise(item_at(p, i));
         if (smart_word_is(item_at(p, i)->word) == SMART_NODE) {
             if ((err = smart_put_read_node(&p->op, item_at(p, i)->word, true, &nodes[count])) < 0)
                 return err;
             at[count++] = i;
         }
+    }
     if (count == 0)
         return 0;
     if ((err = smart_wait(&p->op)) < 0)
         return err;
+    if ((err = complete(p, nodes, count)) < 0)
+        return err;
     for (size_t i = count; i-- > 0;) {
         smart_item item = *item_at(p, at[i]);
         smart_node *node = &nodes[i];
-        if (!smart_take_node(&p->op, node) || node->depth <= item.depth)
+        if (node->depth <= item.depth)
             return smart_broken(p->op.index, node->addr, "node");
         if (smart_ctl_state(node->ctl) == SMART_PENDING)
             smart_flip(&p->op, node->addr, node->ctl);
-        unsigned seen;
-        if (node->layout != SMART_DIR && !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words &&
-            (err = smart_read_more(&p->op, node, smart_layout_slots(node->layout))) < 0)
-            return err;
         where = 1;
         if (item.on_path && (err = side(p, &item, node, &where)) < 0)
             return err;
@@ -220,6 +256,7 @@ static int show_leaves(smart_pass *p, size_t most) {
         if (smart_ctl_state(s.leaf.ctl) == SMART_DEAD)
             s.outcome = SMART_GONE;
         p->count--;
+        p->wanted -= p->wanted > 1;
         if ((err = tell_found(p, item.found)) >= 0)
             err = p->leaf(p, &item, &s);
     }
@@ -264,6 +301,10 @@ int smart_pass_run(smart_pass *p) {
         else if (err == 2) {
             far_count_retry(p->op.t);
             err = smart_replace(&p->op, p->frozen.slot, p->frozen.word, SMART_LAYOUTS, NULL);
+            if (err == FAR_ERR_NO_MEMORY) {
+                p->frozen_too = true;
+                err = 0;
+            }
             p->again = err >= 0;
             err = err < 0 ? err : 1;
         } else if (err == 1)

@@ -1,0 +1,332 @@
+/* Operations that found no memory. FAR_ERR_NO_MEMORY is reported when nothing is left that will come back: until then
+ * they wait, in line, over all sessions of the handle.
+ *
+ * The first in line goes round by round. A round: the epoch moves until all that is retired is past its time; every
+ * other session gives to the pool all that it holds free (far_memory_leave_blocks), and the first looks again. While
+ * somebody stands in line all others live from the objects that they hold: they neither cut slabs nor take blocks, and
+ * stand in line themselves when they have none left. So what they hold beside live data only falls (deletes apart,
+ * which make room), and the rounds come to an end: with memory, or when a round moved nothing, or nothing is left to
+ * wait for.
+ *
+ * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
+ * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
+ * then their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
+#include "pool/memory.h"
+
+#define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
+#define RECENT_EPOCHS 16  /* so old an announcement still counts: a round is over by then, or the announcer is gone */
+#define ABROAD_TICKS  250 /* how long other handles are waited for: those that sleep look every 100 */
+#define ABROAD_ROUNDS 8   /* beside busy handles there is always something that may come back */
+#define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it */
+#define DEAF_EPOCHS   256 /* the same when they were waited for to the end: their process was stopped, say */
+
+typedef struct far_hunger {
+    far_task *task;
+    uint64_t ticket;
+    uint64_t moved; /* q->moved when its last round began */
+    unsigned rounds;
+    uint64_t announced; /* to other handles; 0: not */
+    struct far_hunger *next;
+} hunger;
+
+
+/* Another handle is short of memory, or was a short time ago. */
+static bool is_announced(far_pool *pool) {
+    far_quarantine *q = pool->quarantine;
+    uint64_t word = atomic_load_explicit(&q->announced, memory_order_relaxed);
+    uint64_t known = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
+    return word != 0 && (word & 0x3fff) != pool->own->id && (word >> 14) + RECENT_EPOCHS > known;
+}
+
+
+bool far_memory_hear(far_pool *pool, uint64_t word) {
+    far_quarantine *q = pool->quarantine;
+    if (q == NULL || atomic_exchange_explicit(&q->announced, word, memory_order_relaxed) == word || word == 0)
+        return false;
+    atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed);
+    return true;
+}
+
+
+bool far_may_take(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t served = atomic_load_explicit(&q->served, memory_order_relaxed);
+    if (served == 0 ? !is_announced(far_task_pool(t)) : served == t->ticket)
+        return true;
+    t->barred = true;
+    return false;
+}
+
+
+void far_memory_moved(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    atomic_fetch_add_explicit(&q->moved, 1, memory_order_relaxed);
+}
+
+
+bool far_memory_is_wanted(far_memory *m) {
+    far_quarantine *q = m->session->pool->quarantine;
+    pthread_mutex_lock(&q->lock);
+    const hunger *first = q->hungry;
+    bool wanted = first != NULL && first->task->session != m->session;
+    if (first == NULL || (!wanted && first->announced == 0)) /* else it is at it itself */
+        wanted = is_announced(m->session->pool);
+    pthread_mutex_unlock(&q->lock);
+    return wanted;
+}
+
+
+/* The line. */
+
+static void get_in_line(far_task *t, hunger *h) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    pthread_mutex_lock(&q->lock);
+    *h = (hunger){.task = t, .ticket = ++q->tickets};
+    hunger **last = &q->hungry;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = h;
+    if (q->hungry == h)
+        atomic_store_explicit(&q->served, h->ticket, memory_order_relaxed);
+    pthread_mutex_unlock(&q->lock);
+    t->ticket = h->ticket;
+}
+
+
+static void leave_line(far_task *t, hunger *h) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    t->ticket = 0;
+    pthread_mutex_lock(&q->lock);
+    hunger **at = &q->hungry;
+    while (*at != h)
+        at = &(*at)->next;
+    *at = h->next;
+    if (at == &q->hungry)
+        atomic_store_explicit(&q->served, *at == NULL ? 0 : (*at)->ticket, memory_order_relaxed);
+    if (at == &q->hungry && *at != NULL)
+        far_task_wake((*at)->task);
+    pthread_mutex_unlock(&q->lock);
+}
+
+
+/* Its thread is inside the session: what others want of it, it must do itself meanwhile. */
+static int wait_for_turn(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_quarantine *q = pool->quarantine;
+    uint64_t epoch;
+    int err = 0;
+    while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket || is_announced(pool))) {
+        far_epoch_request(pool); /* announcements grow old */
+        err = far_epoch_read(t, &epoch); /* and a session that was declared dead finds out */
+        if (err == 0 && far_memory_of(t)->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed))
+            err = far_memory_tick(t);
+        if (err == FAR_ERR_NO_MEMORY)
+            err = 0;
+        if (err == 0 && pool->options.no_thread) {
+            far_pool_tend(pool);
+            err = far_epoch_tick(t);
+        }
+        if (err >= 0)
+            far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+    }
+    return err < 0 ? err : 0;
+}
+
+
+/* What will come back. */
+
+/* With the lock. */
+static bool has_room(const far_memory *m) {
+    bool room = m->free_bytes > 0;
+    for (const far_held *b = m->blocks; b != NULL && !room; b = b->next)
+        room = !b->away && b->free_pages != 0;
+    return room;
+}
+
+
+/* With the lock: the epoch at which all that it holds back is free; 0: nothing. */
+static uint64_t all_ready(far_memory *m, uint64_t epoch) {
+    uint64_t ready = m->retired_bytes > 0 || far_drops_wait(m) ? epoch + FAR_RETIRE_EPOCHS + 1 : 0;
+    for (size_t i = 0; i < m->late.count; i++) {
+        uint64_t item = m->late.items[(m->late.first + i) % m->late.capacity].ready;
+        ready = item > ready ? item : ready;
+    }
+    return ready;
+}
+
+
+typedef struct outlook {
+    uint64_t ready;  /* 0: nothing is retired */
+    bool others;     /* have room, or will have */
+    bool unanswered; /* some of these have not done what was asked last */
+} outlook;
+
+
+static outlook look_out(far_task *t, unsigned asked) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    outlook o = {0};
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        uint64_t ready = all_ready(m, far_epoch_known(t));
+        bool other = m->session != t->session && (ready > 0 || has_room(m));
+        o.ready = ready > o.ready ? ready : o.ready;
+        o.others |= other;
+        o.unanswered |= other && (int)(m->shared - asked) < 0;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return o;
+}
+
+
+typedef struct abroad {
+    uint64_t held;  /* what sessions of other handles hold free or retired, as they told last */
+    unsigned count; /* of them */
+} abroad;
+
+
+static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    abroad *a = ctx;
+    (void)id;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
+        far_client_handle_of(client->word) == far_task_pool(t)->own->id)
+        return 0;
+    a->held += client->free_bytes + client->retired_bytes;
+    a->count++;
+    return 0;
+}
+
+
+static int look_abroad(far_task *t, abroad *a) {
+    *a = (abroad){0};
+    return far_clients_each(t, add_told, a);
+}
+
+
+/* Announces itself, and waits until what the others hold has changed and all that they had retired is past its time. */
+static int ask_abroad(far_task *t, hunger *h, uint64_t held) {
+    far_pool *pool = far_task_pool(t);
+    far_quarantine *q = pool->quarantine;
+    uint64_t until = far_now(t) + ABROAD_TICKS * far_housekeeping_tick(pool);
+    abroad now = {held, 0};
+    h->announced = far_epoch_known(t) << 14 | pool->own->id;
+    int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), h->announced);
+    for (unsigned epochs = 0;
+         err == 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
+         epochs++) {
+        err = far_wait_epochs(t, 0);
+        if (err == 0)
+            err = look_abroad(t, &now);
+    }
+    q->in_vain = now.held;
+    q->in_vain_until = 0;
+    if (now.held == held)
+        q->in_vain_until = far_epoch_known(t) + (far_now(t) < until ? VAIN_EPOCHS : DEAF_EPOCHS);
+    return err;
+}
+
+
+static bool is_in_vain(far_task *t, const abroad *a) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return a->count == 0 || (a->held == q->in_vain && far_epoch_known(t) < q->in_vain_until);
+}
+
+
+static int ask_others(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_quarantine *q = pool->quarantine;
+    unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1;
+    int err = 0;
+    for (unsigned i = 0; i < ASK_EPOCHS && err == 0 && look_out(t, asked).unanswered; i++) {
+        far_epoch_request(pool); /* wakes housekeeping, which comes by all sessions that nobody is inside of */
+        if (pool->options.no_thread)
+            far_pool_tend(pool);
+        err = far_wait_epochs(t, 0);
+    }
+    return err;
+}
+
+
+/* 1: try again; 0: nothing will come back. */
+static int wait_for_memory(far_task *t, hunger *h) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    bool barred = t->barred || atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket;
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    far_pin_drop(t);
+    t->barred = false;
+    if (barred) {
+        int err = wait_for_turn(t);
+        return err < 0 ? err : 1;
+    }
+    uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
+    outlook o = look_out(t, 0);
+    abroad a;
+    int err = look_abroad(t, &a);
+    bool here = (o.ready > 0 || o.others) && (h->rounds == 0 || moved != h->moved),
+         ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
+    if (err < 0 || (!here && !ask))
+        return err;
+    h->rounds++;
+    h->moved = moved;
+    if (ask)
+        err = ask_abroad(t, h, a.held);
+    uint64_t epoch = far_epoch_known(t);
+    if (err >= 0 && o.ready > epoch)
+        err = far_wait_epochs(t, (unsigned)(o.ready - epoch - 1));
+    if (err >= 0 && o.others)
+        err = ask_others(t);
+    if (err >= 0)
+        err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
+    far_memory_look_again(far_memory_of(t));
+    return err < 0 && err != FAR_ERR_NO_MEMORY ? err : 1;
+}
+
+
+bool far_memory_has_some(far_pool *pool, bool all) {
+    far_quarantine *q = pool->quarantine;
+    bool some = false;
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL && !some; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        some = far_drops_wait(m) || (all && (m->retired_bytes > 0 || has_room(m)));
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return some;
+}
+
+
+/* The others need not wait until it is old. */
+static int take_back(far_task *t, const hunger *h) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    if (h->announced == 0 || atomic_load_explicit(&q->announced, memory_order_relaxed) != h->announced ||
+        t->session->lost)
+        return 0;
+    far_aside aside = far_aside_begin(t);
+    int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), 0);
+    far_aside_end(t, aside);
+    return err;
+}
+
+
+int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    hunger h;
+    int err = FAR_ERR_NO_MEMORY, again = 1;
+    get_in_line(t, &h);
+    while (err == FAR_ERR_NO_MEMORY) {
+        bool background = t->background;
+        t->background = true;
+        again = wait_for_memory(t, &h);
+        t->background = background;
+        if (again <= 0)
+            break;
+        far_point(t, "hunger:served");
+        far_count_retry(t);
+        err = run(t, arg);
+    }
+    leave_line(t, &h);
+    if (again >= 0)
+        again = take_back(t, &h);
+    return again < 0 ? again : err;
+}

@@ -1,0 +1,205 @@
+/* What a handle leaves behind when it is closed: nothing, as long as the epoch moves; what others hold back is found by
+ * the next sweep. */
+#include "fabric/sim/sim.h"
+#include "pool/handle.h"
+#include "pool/memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+
+typedef struct visitor {
+    far_pool *pool;
+    far_session *sessions[2];
+    far_index *index;
+    const char *kind;
+    bool create, drop;
+    int result;
+    far_sim_client *client;
+} visitor;
+
+
+static void open_pool(unsigned serial, const char *more, far_pool **pool) {
+    char uri[128];
+    snprintf(uri, sizeof(uri), "sim:seed=%u,name=close%u,size=16M,limit=100s%s", serial, serial, more);
+    assert_int_equal(far_pool_open(uri, NULL, pool), 0);
+}
+
+
+static int churn(far_session *s, far_index *index, unsigned first, unsigned count) {
+    static const char value[9000];
+    char key[16];
+    int result = 0;
+    for (unsigned i = first; i < first + count && result == 0; i++) {
+        snprintf(key, sizeof(key), "k%u", i);
+        result = far_put(s, index, key, strlen(key), value, i * 37 % sizeof(value));
+        if (result == 0 && i % 3 == 0)
+            result = far_put(s, index, key, strlen(key), value, i * 7 % 100);
+        if (result == 0 && i % 3 != 0)
+            result = far_delete(s, index, key, strlen(key));
+        if (result == FAR_ERR_NOT_FOUND) /* others work on the same keys */
+            result = 0;
+    }
+    return result;
+}
+
+
+/* Works with two sessions, of which one is closed before and one with the handle, and leaves nothing open. */
+static void visit(void *arg) {
+    visitor *v = arg;
+    for (unsigned i = 0; i < 2 && v->result == 0; i++)
+        v->result = far_session_open(v->pool, &v->sessions[i]);
+    if (v->result == 0)
+        v->result = v->create ? far_index_create(v->sessions[0], "x", v->kind, NULL, &v->index)
+                              : far_index_open(v->sessions[0], "x", &v->index);
+    for (unsigned i = 0; i < 4 && v->result == 0; i++)
+        v->result = churn(v->sessions[i % 2], v->index, i * 100, 100);
+    far_index_close(v->index);
+    if (v->result == 0 && v->drop)
+        v->result = far_index_drop(v->sessions[0], "x");
+    far_session_close(v->sessions[0]);
+    far_pool_close(v->pool);
+    far_session_close(v->sessions[1]);
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 0;
+}
+
+
+static far_pool_usage check(far_session *s) {
+    far_pool_usage usage = {0};
+    assert_int_equal(far_pool_check(s, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(s, &usage), 0);
+    return usage;
+}
+
+
+/* The other handle, without which the pool would be gone, sleeps. */
+static void nothing_is_left_of(const char *kind, unsigned serial, const char *more) {
+    far_pool *sleeper;
+    far_session *s;
+    far_pool_usage usage[2];
+    open_pool(serial, more, &sleeper);
+    assert_int_equal(far_session_open(sleeper, &s), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        visitor v = {.kind = kind, .create = true, .drop = true};
+        far_sim_sleep(far_sim_world_of(sleeper->fabric), 50000000);
+        assert_false(far_epoch_is_awake(sleeper));
+        open_pool(serial, more, &v.pool);
+        visit(&v);
+        assert_int_equal(v.result, 0);
+        usage[i] = check(s);
+        assert_int_equal(usage[i].leaked, 0);
+        assert_int_equal(usage[i].retired, 0);
+        assert_int_equal(usage[i].sessions, 2);
+    }
+    assert_int_equal(usage[1].used, usage[0].used); /* the index was dropped */
+    assert_int_equal(far_sim_watch_errors(far_sim_world_of(sleeper->fabric)), 0);
+    far_session_close(s);
+    far_pool_close(sleeper);
+}
+
+
+static void a_handle_that_is_closed_with_nobody_else_awake_leaves_nothing_behind(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"toy", "dart", "smart", "shard"};
+    for (unsigned i = 0; i < 4; i++) {
+        nothing_is_left_of(kinds[i], 10 + i, "");
+        nothing_is_left_of(kinds[i], 20 + i, ",memory_nodes=2,faults=all");
+    }
+}
+
+
+/* They retire what the others allocated, and close one after the other. */
+static void handles_that_are_closed_beside_busy_ones_leave_nothing_behind(void **state) {
+    (void)state;
+    for (unsigned serial = 30; serial < 36; serial++) {
+        far_pool *pool;
+        far_session *s;
+        far_index *index;
+        visitor v[4] = {{0}};
+        open_pool(serial, ",faults=all", &pool);
+        assert_int_equal(far_session_open(pool, &s), 0);
+        assert_int_equal(far_index_create(s, "x", serial % 2 ? "toy" : "dart", NULL, &index), 0);
+        for (unsigned i = 0; i < 4; i++)
+            open_pool(serial, ",faults=all", &v[i].pool);
+        for (unsigned i = 0; i < 4; i++)
+            v[i].client = far_sim_start(v[i].pool->fabric, "visitor", visit, &v[i]);
+        far_sim_world *world = far_sim_world_of(pool->fabric);
+        assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+        for (unsigned i = 0; i < 4; i++)
+            assert_int_equal(v[i].result, 0);
+        far_pool_usage usage = check(s);
+        assert_int_equal(usage.leaked, 0);
+        assert_int_equal(usage.sessions, 2);
+        assert_int_equal(far_sim_watch_errors(world), 0);
+        far_index_close(index);
+        far_session_close(s);
+        far_pool_close(pool);
+    }
+}
+
+
+/* ---- A pin that is never dropped ---- */
+
+static int hold_pin(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_point(t, "close:pinned");
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void hold_main(void *arg) {
+    visitor *v = arg;
+    v->result = far_session_call(v->sessions[0], FAR_STATS_OTHER, false, hold_pin, NULL);
+}
+
+
+/* The close does not wait for ever. What it had retired is nobody's then: leaked, until a sweep frees it. */
+static void a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_the_rest(void **state) {
+    (void)state;
+    visitor holder = {.result = 77}, v = {.kind = "toy", .create = true};
+    open_pool(40, "", &holder.pool);
+    assert_int_equal(far_session_open(holder.pool, &holder.sessions[0]), 0);
+    far_sim_world *world = far_sim_world_of(holder.pool->fabric);
+    holder.client = far_sim_start(holder.pool->fabric, "holder", hold_main, &holder);
+    far_sim_stop_before(holder.client, (far_sim_match){.point = "close:pinned"});
+    assert_int_equal(far_sim_run_client(holder.client), FAR_SIM_STOPPED);
+
+    open_pool(40, "", &v.pool);
+    visit(&v);
+    assert_int_equal(v.result, 0);
+    far_sim_resume(holder.client);
+    assert_int_equal(far_sim_run_client(holder.client), FAR_SIM_ENDED);
+    assert_int_equal(holder.result, 0);
+    far_session *s = holder.sessions[0];
+    far_pool_usage usage = check(s);
+    assert_true(usage.leaked > 100 * 100);
+    assert_int_equal(usage.sessions, 2);
+    assert_int_equal(far_pool_check(s, 1, fail_at_problem, NULL), 0);
+    assert_int_equal(check(s).leaked, 0);
+    assert_int_equal(far_sim_watch_errors(world), 0);
+    far_session_close(s);
+    far_pool_close(holder.pool);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_handle_that_is_closed_with_nobody_else_awake_leaves_nothing_behind),
+        cmocka_unit_test(handles_that_are_closed_beside_busy_ones_leave_nothing_behind),
+        cmocka_unit_test(a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_the_rest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
