@@ -196,7 +196,7 @@ static bool is_too_fast(const worker *w) {
 
 /* Now and then, so that the book is not full too soon. */
 static bool is_tired(worker *w) {
-    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 12);
+    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 200);
 }
 
 
@@ -342,7 +342,7 @@ bool crew_broken(const crew *c, char *words, size_t size) {
 void crew_finish(crew *c) {
     char words[512];
     atomic_store_explicit(&c->book->stop, true, memory_order_relaxed);
-    int64_t until = crew_now() + 20000000000;
+    int64_t until = crew_now() + 60000000000; /* on a busy machine those that end last wait long for the epoch */
     bool ended_well = true;
     for (unsigned i = 0; i < c->places; i++) {
         int status = 0;
