@@ -11,6 +11,7 @@
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
+#define CLOSE_EPOCHS  16   /* what is not free after so many is covered by a sweep, perhaps of somebody dead */
 #define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
 
 
@@ -441,13 +442,14 @@ static int hand_over(far_task *t, far_memory *heir) {
 }
 
 
-/* The last one waits, but not for ever beside a pin that stays: what is left then, a sweep finds. */
+/* The last one waits, but not for ever (a pin may stay, a sweeper have died): what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
     uint64_t epoch = 0;
+    unsigned moves = 0;
     int err = 0;
     for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
-        if (far_epoch_known(t) != epoch)
+        if (far_epoch_known(t) != epoch && moves++ < CLOSE_EPOCHS)
             round = 0;
         epoch = far_epoch_known(t);
         pthread_mutex_lock(&m->lock);
