@@ -1,6 +1,6 @@
 /* Several processes count together: each takes numbers by inserting the key of the next one, which only one of them can do. At the end
  * every number was taken once.
- *     ./counter shm:/dev/shm/example?size=64M PROCESSES NUMBERS */
+ *     ./counter 'shm:/dev/shm/example?size=64M' PROCESSES NUMBERS */
 #include <farindex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,9 +59,12 @@ int main(int argc, char **argv) {
     if (argc < 4)
         return fprintf(stderr, "usage: counter URI PROCESSES NUMBERS\n"), 2;
     int processes = atoi(argv[2]), numbers = atoi(argv[3]), failed = 0, status, count = 0;
-    for (int i = 0; i < processes; i++)
-        if (fork() == 0)
+    for (int i = 0; i < processes; i++) {
+        pid_t child = fork();
+        if (child == 0)
             return take_numbers(argv[1], i, numbers);
+        failed |= child < 0;
+    }
     while (wait(&status) > 0)
         failed |= status != 0;
 

@@ -1,5 +1,5 @@
 /* Keeps a pair in a pool that outlives the program: run it again, and it counts on.
- *     cc quick.c $(pkg-config --cflags --libs farindex) -o quick && ./quick shm:/dev/shm/example?size=64M */
+ *     cc quick.c $(pkg-config --cflags --libs farindex) -o quick && ./quick 'shm:/dev/shm/example?size=64M' */
 #include <farindex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +26,10 @@ int main(int argc, char **argv) {
         return fail(result);
 
     result = far_get(session, index, "count", 5, text, sizeof text - 1, &length);
-    text[result == FAR_OK ? length : 0] = 0;
+    if (result < 0 && result != FAR_ERR_NOT_FOUND) /* the first run finds none */
+        return fail(result);
     int digits = snprintf(text, sizeof text, "%d", atoi(text) + 1);
-    result = far_put(session, index, "count", 5, text, (size_t)digits);
-    if (result < 0)
+    if ((result = far_put(session, index, "count", 5, text, (size_t)digits)) < 0)
         return fail(result);
     printf("run %s\n", text);
 

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEFAULT_RECORDS 100000
 #define DEFAULT_OPS     1000000 /* cut short by the time limit */
@@ -15,19 +16,28 @@
 #define WORKLOAD_NS_MAX 3000000000ull
 #define CLIENTS_MAX     8192
 #define PROCESSES_MAX   64
+#define DEFAULT_THREADS 2
 
 static const char usage[] = "bench [OPTIONS]";
 static const char notes[] =
     "Workloads: load inserts all records; a 50:50 get/update; b 95:5; c gets; d 95:5 get/insert, reads the latest;\n"
-    "e 95:5 scan/insert, up to 100 pairs; f 50:50 get/read-modify-write. Each kind gets its own index, loaded once.\n"
+    "e 95:5 scan/insert, up to 100 pairs; f 50:50 get/read-modify-write; writes: updates only. Each kind gets its own\n"
+    "index, loaded once.\n"
     "Without --ops, and not on sim: pools, a workload also ends when its share of about a minute is over.\n"
-    "Every value read is checked against its key; wrong or missing ones make the exit status 1.\n";
+    "Every value read is checked against its key; wrong or missing ones make the exit status 1.\n"
+    "\n"
+    "--processes N: N processes of one thread each share a shm pool (without --pool one of a fitting size, removed at\n"
+    "the end); workloads by default load,c,writes,a. --against lmdb (default: 2 processes) has LMDB do the same first,\n"
+    "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all processes\n"
+    "when it returns; 'x LMDB' is how many times as many operations a second were done, 'cpu us' processor time of an\n"
+    "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n";
 
 /* The flags as they were given. */
 typedef struct request {
     const char *pool, *index, *workload, *keys, *dist, *options, *json, *against;
-    uint64_t records, ops, processes;
+    uint64_t records, ops;
     bool micro;
+    char own_pool[64]; /* path of a pool that is only for this run; "": none */
     bench_config config;
 } request;
 
@@ -46,7 +56,7 @@ uint64_t bench_ops(const bench_config *config, const far_index_kind *kind, far_y
     uint64_t ops = config->sim ? DEFAULT_SIM_OPS : DEFAULT_OPS;
     if (workload != FAR_YCSB_E)
         return ops;
-    return kind->hidden ? 4ull * bench_clients(config) : ops / 20;
+    return kind && kind->hidden ? 4ull * bench_clients(config) : ops / 20;
 }
 
 
@@ -101,13 +111,13 @@ static int parse_workloads(bench_config *config, const char *list) {
     char word[32];
     bool more;
     if (!list)
-        list = "load,a,b,c,d,e,f";
+        list = config->processes ? "load,c,writes,a" : "load,a,b,c,d,e,f";
     do {
         more = next_word(&list, word, sizeof(word));
         if (config->workload_count == BENCH_WORKLOADS_MAX)
             return cli_wrong_usage("bench", "--workload: more than %d workloads", BENCH_WORKLOADS_MAX);
         if (far_ycsb_parse(word, &config->workloads[config->workload_count]) < 0)
-            return cli_wrong_usage("bench", "--workload: unknown workload '%s' (load, a, b, c, d, e, f)", word);
+            return cli_wrong_usage("bench", "--workload: unknown workload '%s' (load, a, b, c, d, e, f, writes)", word);
         config->workload_count++;
     } while (more);
     return 0;
@@ -151,7 +161,7 @@ static void give_slots(bench_config *config) {
     for (unsigned i = 0; i < config->kind_count; i++) {
         far_option_def def;
         char value[24];
-        if (!knows_option(config->kinds[i].kind, "slots", &def))
+        if (!knows_option(config->kinds[i].kind, "slots", &def) || def.min == 0) /* 0: the kind knows best */
             continue;
         int64_t slots = 1;
         while (slots < (int64_t)config->records && slots * 2 <= def.max)
@@ -230,12 +240,17 @@ static bool uri_has(const char *uri, const char *name) {
 
 
 /* All compute nodes must meet in one pool: those that live in the process need a name for that. */
-static int choose_pool(bench_config *config, const char *pool) {
+static int choose_pool(request *r) {
+    bench_config *config = &r->config;
+    const char *pool = r->pool;
     char size[24], seed[24];
     snprintf(size, sizeof(size), "%" PRIu64 "M", pool_bytes(config) >> 20);
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
-    int length = pool ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
-                      : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
+    if (!pool && config->processes)
+        snprintf(r->own_pool, sizeof(r->own_pool), "/dev/shm/farindex-bench-%d", (int)getpid());
+    int length = pool          ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
+                 : *r->own_pool ? snprintf(config->uri, sizeof(config->uri), "shm:%s?size=%s", r->own_pool, size)
+                               : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
     if (length >= (int)sizeof(config->uri))
         return cli_wrong_usage("bench", "--pool: the URI is too long");
     config->sim = strncmp(config->uri, "sim:", 4) == 0;
@@ -318,7 +333,7 @@ static int complete(request *r) {
     if (!err)
         err = parse_options(config, r->options);
     if (!err)
-        err = choose_pool(config, r->pool);
+        err = choose_pool(r);
     if (err)
         return err;
     if (!config->ops && !config->sim) {
@@ -357,19 +372,27 @@ static int run_kinds(const bench_config *config, FILE *table, FILE *json) {
 }
 
 
+/* Each process is a compute node with one thread. */
 static int check_processes(request *r) {
+    bench_config *config = &r->config;
     if (r->against && strcmp(r->against, "lmdb") != 0)
         return cli_wrong_usage("bench", "--against: '%s' is not lmdb", r->against);
-    if (r->against && !r->processes)
-        r->processes = 2;
-    if (!r->processes)
+    config->against_lmdb = r->against != NULL;
+    if (r->against && !config->processes)
+        config->processes = 2;
+    if (!config->processes) {
+        if (config->threads == UINT64_MAX)
+            config->threads = DEFAULT_THREADS;
         return 0;
-    if (r->processes > PROCESSES_MAX)
-        return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", r->processes, PROCESSES_MAX);
-    if (!r->pool || strncmp(r->pool, "shm:", 4) != 0)
+    }
+    if (config->processes > PROCESSES_MAX)
+        return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", config->processes, PROCESSES_MAX);
+    if (r->pool && strncmp(r->pool, "shm:", 4) != 0)
         return cli_wrong_usage("bench", "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
-    if (r->workload)
-        return cli_wrong_usage("bench", "--processes: has workloads of its own (c, writes, a); no --workload");
+    if ((config->threads != UINT64_MAX && config->threads != 1) || config->compute_nodes > 1)
+        return cli_wrong_usage("bench", "--processes: each has one thread; no --threads, no --compute-nodes");
+    config->threads = 1;
+    config->compute_nodes = config->processes;
     return 0;
 }
 
@@ -378,9 +401,12 @@ static int run_request(const request *r, FILE *table, FILE *json) {
     const bench_config *config = &r->config;
     if (r->micro)
         return bench_micro(config->seed, table, json);
-    if (r->processes)
-        return bench_processes(config, (unsigned)r->processes, r->against != NULL, table, json);
-    return run_kinds(config, table, json);
+    if (!config->processes)
+        return run_kinds(config, table, json);
+    int err = bench_processes(config, table, json);
+    if (*r->own_pool)
+        unlink(r->own_pool);
+    return err;
 }
 
 
@@ -390,7 +416,7 @@ int cli_bench(int argc, char **argv) {
                  .ops = UINT64_MAX,
                  .config = {.warmup = UINT64_MAX,
                             .value_size = 8,
-                            .threads = 2,
+                            .threads = UINT64_MAX,
                             .depth = 1,
                             .compute_nodes = 1,
                             .cache = 64 << 20,
@@ -401,7 +427,7 @@ int cli_bench(int argc, char **argv) {
     const cli_option options[] = {
         {"pool", CLI_TEXT, &r.pool, "URI", "where to run (default: an embedded pool of a fitting size)"},
         {"index", CLI_TEXT, &r.index, "KIND[,KIND..]|all", "which kinds (default: all)"},
-        {"workload", CLI_TEXT, &r.workload, "W[,W..]", "load, a, b, c, d, e, f (default: all)"},
+        {"workload", CLI_TEXT, &r.workload, "W[,W..]", "load, a, b, c, d, e, f, writes (default: load and the letters)"},
         {"records", CLI_NUMBER, &r.records, "N", "how many are loaded (default: 100000)"},
         {"ops", CLI_NUMBER, &r.ops, "N", "operations per workload, over all clients"},
         {"warmup", CLI_NUMBER, &config->warmup, "N", "operations before measuring (default: a tenth of --ops)"},
@@ -418,8 +444,8 @@ int cli_bench(int argc, char **argv) {
         {"seed", CLI_NUMBER, &config->seed, "N", "what decides the operations (default: 1)"},
         {"json", CLI_TEXT, &r.json, "FILE|-", "writes the results as JSON; '-': instead of the table"},
         {"keep", CLI_FLAG, &config->keep, NULL, "leaves the indexes in the pool"},
-        {"processes", CLI_NUMBER, &r.processes, "N", "on a shm pool: gets, writes and a 50:50 mix by so many processes"},
-        {"against", CLI_TEXT, &r.against, "lmdb", "the same by LMDB, and ratios (with --processes; default: 2)"},
+        {"processes", CLI_NUMBER, &config->processes, "N", "so many processes on a shm pool"},
+        {"against", CLI_TEXT, &r.against, "lmdb", "the same by LMDB, and ratios"},
         {"micro", CLI_FLAG, &r.micro, NULL, "measures the cost of verbs instead of an index"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };

@@ -1,5 +1,6 @@
-/* farindex bench, inside: what is asked for (bench.c), one kind under load (bench_run.c), the floor that a NIC sets
- * (bench_ideal.c), the cost of the ground (bench_micro.c), and how results are shown (bench_report.c). */
+/* farindex bench, inside: what is asked for (bench.c), one kind under load (bench_run.c), by several processes
+ * (bench_processes.c) and beside LMDB (bench_lmdb.c), the floor that a NIC sets (bench_ideal.c), the cost of the ground
+ * (bench_micro.c), and how results are shown (bench_report.c). */
 #ifndef FAR_CLI_BENCH_H
 #define FAR_CLI_BENCH_H
 
@@ -11,11 +12,10 @@
 #include "workload/keyset.h"
 #include "workload/ycsb.h"
 
-#define BENCH_KINDS_MAX      16
-#define BENCH_WORKLOADS_MAX  32
-#define BENCH_WORKLOAD_NAMES 7 /* far_ycsb_workload */
-#define BENCH_OPS            (FAR_OP_SCAN + 1)
-#define BENCH_URI_MAX        256
+#define BENCH_KINDS_MAX     16
+#define BENCH_WORKLOADS_MAX 32
+#define BENCH_OPS           (FAR_OP_SCAN + 1)
+#define BENCH_URI_MAX       256
 
 typedef struct bench_kind {
     const far_index_kind *kind;
@@ -36,6 +36,8 @@ typedef struct bench_config {
     uint64_t warmup;     /* UINT64_MAX: not said */
     uint64_t time_limit; /* ns of real time for a workload; 0: none */
     uint64_t value_size, threads, depth, compute_nodes, cache, seed;
+    uint64_t processes; /* 0: threads of this one */
+    bool against_lmdb;
     bool dist_given;
     far_distribution_kind dist;
     double theta;
@@ -52,15 +54,18 @@ far_distribution_kind bench_distribution(const bench_config *config, far_ycsb_wo
 
 /* What one workload on one kind gave. */
 typedef struct bench_result {
-    const bench_kind *kind;
+    const char *name;       /* of the kind, or "lmdb" */
+    const bench_kind *kind; /* NULL: not an index of ours, so there are no counters */
     far_ycsb_workload workload;
     uint64_t ops; /* done, measured */
     uint64_t errors;
     uint64_t ns;
+    uint64_t cpu_ns; /* by all threads of all processes; only with processes */
     far_stats stats, by_op[BENCH_OPS];
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* at the end; cache_bytes: mean per compute node */
     bool has_cache;
+    far_load load; /* slots 0: the kind has no such thing */
     far_capabilities capabilities;
     double ideal_mops; /* this and nic: sim only */
     far_sim_model nic;
@@ -70,6 +75,8 @@ typedef struct bench_result {
  * on. *errors counts wrong and missing values, and operations that failed. */
 int bench_run_kind(const bench_config *config, const bench_kind *kind,
                    void (*each)(void *ctx, const bench_result *result), void *ctx, uint64_t *errors);
+
+void bench_add_stats(far_stats *sum, const far_stats *more);
 
 /* bench_check.c: what makes an answer right. NULL, or what is wrong with it. */
 const char *bench_check_value(far_bytes key, const void *value, size_t length, size_t expected_size);
@@ -95,6 +102,7 @@ typedef struct bench_report {
     const bench_config *config;
     FILE *table, *json; /* either may be NULL */
     unsigned count;
+    double lmdb_mops[FAR_YCSB_WORKLOADS]; /* 0: not measured */
 } bench_report;
 
 void bench_report_begin(bench_report *report);

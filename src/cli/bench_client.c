@@ -26,12 +26,12 @@ static const char *const op_names[BENCH_OPS] = {"get", "insert", "update", "put"
 
 bool bench_client_prepare(bench_client *client) {
     const bench_config *config = client->run->config;
-    client->slots = calloc(config->depth, sizeof(*client->slots));
-    client->ops = calloc(2 * config->depth, sizeof(*client->ops));
-    client->values = malloc(config->depth * (config->value_size + 8));
+    client->slots = calloc(client->depth, sizeof(*client->slots));
+    client->ops = calloc(2 * client->depth, sizeof(*client->ops));
+    client->values = malloc(client->depth * (config->value_size + 8));
     if (!client->slots || !client->ops || !client->values)
         return false;
-    for (uint64_t i = 0; i < config->depth; i++)
+    for (uint64_t i = 0; i < client->depth; i++)
         client->slots[i].value = client->values + i * (config->value_size + 8);
     return true;
 }
@@ -54,7 +54,7 @@ void bench_client_clear(bench_client *client) {
 
 
 static uint64_t now(const bench_client *client) {
-    return far_host_now(client->node->pool->fabric->host);
+    return far_host_now(client->host);
 }
 
 
@@ -110,7 +110,10 @@ static int draw(bench_client *client, bench_slot *slot) {
 }
 
 
-static void call(far_session *s, far_op *op) {
+/* Our engine. */
+
+static void far_engine_call(bench_client *client, far_op *op) {
+    far_session *s = client->session;
     switch (op->kind) {
     case FAR_OP_GET:
         op->result = far_get(s, op->index, op->key, op->key_len, op->value, op->capacity, &op->value_len);
@@ -126,6 +129,19 @@ static void call(far_session *s, far_op *op) {
         break;
     }
 }
+
+
+static int far_engine_submit(bench_client *client, far_op *ops[], size_t count) {
+    return far_submit(client->session, ops, count);
+}
+
+
+static int far_engine_reap(bench_client *client, far_op *done[], size_t max, size_t wait_for) {
+    return far_reap(client->session, done, max, wait_for);
+}
+
+
+const bench_engine bench_far_engine = {far_engine_call, far_engine_submit, far_engine_reap};
 
 
 static void check(bench_client *client, bench_slot *slot) {
@@ -182,7 +198,7 @@ static bool is_over(const bench_client *client, uint64_t taken, uint64_t begin) 
 static void show_progress(const bench_client *client, uint64_t taken) {
     uint64_t step = client->budget / 100 + 1;
     if (client->number == 0 && taken % step == 0)
-        cli_progress("%s: workload %s: %s%" PRIu64 " %%", client->run->kind->kind->name, client->run->phase,
+        cli_progress("%s: workload %s: %s%" PRIu64 " %%", client->run->label, client->run->phase,
                      client->measured ? "" : "warming up, ", taken * 100 / client->budget);
 }
 
@@ -222,7 +238,7 @@ static void work_one_by_one(bench_client *client) {
         slot->begun = time;
         do {
             slot->started = time;
-            call(client->session, &slot->op);
+            client->engine->call(client, &slot->op);
             time = now(client);
         } while (finish(client, slot, time));
         show_progress(client, ++taken);
@@ -275,7 +291,7 @@ static void land(flight *f, far_op *op, uint64_t time) {
  * failed. */
 static void submit_ready(flight *f) {
     bench_client *client = f->client;
-    int taken = f->ready_count ? far_submit(client->session, f->ready, f->ready_count) : 0;
+    int taken = f->ready_count ? client->engine->submit(client, f->ready, f->ready_count) : 0;
     if (taken >= 0) {
         f->in_flight += (size_t)taken;
         f->ready_count -= (size_t)taken;
@@ -294,7 +310,7 @@ static void submit_ready(flight *f) {
 
 static void reap_some(flight *f) {
     bench_client *client = f->client;
-    int count = f->in_flight ? far_reap(client->session, f->reaped, f->in_flight, 1) : 0;
+    int count = f->in_flight ? client->engine->reap(client, f->reaped, f->in_flight, 1) : 0;
     if (count < 0) {
         wrong(client, &client->slots[0], far_strerror(count));
         client->broken = true;
@@ -309,7 +325,7 @@ static void reap_some(flight *f) {
 
 
 static void work_in_flight(bench_client *client) {
-    uint64_t depth = client->run->config->depth;
+    uint64_t depth = client->depth;
     flight f = {.client = client, .ready = client->ops, .reaped = client->ops + depth, .idle_count = depth};
     for (uint64_t i = 0; i < depth; i++)
         f.idle[i] = &client->slots[depth - 1 - i];
@@ -330,7 +346,7 @@ static void work_in_flight(bench_client *client) {
 void bench_client_work(void *arg) {
     bench_client *client = arg;
     client->begin = now(client);
-    if (client->run->config->depth > 1)
+    if (client->depth > 1)
         work_in_flight(client);
     else
         work_one_by_one(client);

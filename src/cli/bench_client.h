@@ -14,10 +14,24 @@ typedef struct bench_node { /* a compute node */
 
 typedef struct bench_slot bench_slot; /* one operation in flight */
 typedef struct bench_run bench_run;
+typedef struct bench_client bench_client;
 
-typedef struct bench_client {
+/* Who does the operations; as far_get .. far_scan, far_submit and far_reap do. */
+typedef struct bench_engine {
+    void (*call)(bench_client *client, far_op *op);
+    int (*submit)(bench_client *client, far_op *ops[], size_t count);
+    int (*reap)(bench_client *client, far_op *done[], size_t max, size_t wait_for);
+} bench_engine;
+
+extern const bench_engine bench_far_engine; /* a session of ours */
+
+struct bench_client {
     bench_run *run;
     unsigned number;
+    const bench_engine *engine;
+    void *engine_state; /* of another engine than ours */
+    far_host *host;     /* whose clock it is */
+    uint64_t depth;     /* operations in flight */
     bench_node *node;
     far_session *session;
     pthread_t thread;
@@ -35,12 +49,13 @@ typedef struct bench_client {
     uint64_t errors;           /* of all phases */
     char first_error[240];
     far_histogram latency, latency_of[BENCH_OPS];
-} bench_client;
+};
 
 struct bench_run { /* one kind */
     const bench_config *config;
     const bench_kind *kind;
-    char name[FAR_NAME_MAX + 1];
+    const char *label;           /* its name */
+    char name[FAR_NAME_MAX + 1]; /* of the index */
     bool created;
     bench_node *nodes;
     bench_client *clients;

@@ -1,9 +1,7 @@
 /* Several processes on one store: they start before the pool is opened here, meet at barriers, and leave what they
  * counted in shared memory. */
 #include "cli/bench_processes.h"
-#include "runtime/random.h"
-#include "workload/distribution.h"
-#include "workload/value.h"
+#include "pool/handle.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -16,55 +14,46 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_OPS   1000000
 #define NAME_OF_INDEX "bench-processes"
 
-typedef struct phase {
-    const char *name;
-    int updates; /* percent; the others are gets; -1: the load */
-} phase;
+typedef struct counters {
+    far_stats all, of[BENCH_OPS];
+} counters;
 
-static const phase phases[] = {{"load", -1}, {"c", 0}, {"writes", 100}, {"a", 50}};
-#define PHASES (sizeof(phases) / sizeof(phases[0]))
-
-typedef struct tally { /* of one process and phase */
-    uint64_t ops, begin, end, errors;
-    far_histogram latency;
+typedef struct tally { /* of one process and workload */
+    uint64_t ops, begin, end, errors, cpu_ns;
+    counters counted;
+    far_histogram latency, latency_of[BENCH_OPS];
+    far_usage usage; /* only that of process 0 */
+    bool has_cache;
+    far_capabilities capabilities;
 } tally;
 
 typedef struct meeting { /* shared memory */
     atomic_uint arrived, round;
-    atomic_bool failed;
+    atomic_bool failed; /* no use to go on: all hurry to the end */
     char words[256];
-    tally tallies[]; /* by phase, then process */
+    far_records records;
+    tally tallies[]; /* by workload, then process */
 } meeting;
 
-typedef struct worker {
+typedef struct plan { /* the load, then what was asked for without it */
+    far_ycsb_workload workloads[BENCH_WORKLOADS_MAX + 1];
+    unsigned count;
+    bool show_load;
+} plan;
+
+typedef struct process {
     bench_store *store;
     meeting *meeting;
-    unsigned number;
-    uint64_t version;
-    far_random random;
-    far_distribution distribution;
-    uint8_t key[FAR_KEY_MAX], value[FAR_VALUE_MAX];
-} worker;
-
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+    unsigned number, count;
+    bench_run run;
+    bench_node node;
+    bench_client client;
+} process;
 
 
 /* ---- An index as a store ---- */
-
-typedef struct index_state {
-    far_pool *pool;
-    far_session *session;
-    far_index *index;
-} index_state;
-
 
 static int index_failed(bench_store *store) {
     snprintf(store->error, sizeof(store->error), "%s: %s", store->name, far_last_error());
@@ -72,90 +61,92 @@ static int index_failed(bench_store *store) {
 }
 
 
-static void index_close(bench_store *store) {
-    index_state *state = store->state;
-    far_index_close(state->index);
-    far_session_close(state->session);
-    far_pool_close(state->pool);
-    memset(state, 0, sizeof(*state));
+static void close_node(bench_node *node) {
+    far_index_close(node->index);
+    far_session_close(node->session);
+    far_pool_close(node->pool);
+    memset(node, 0, sizeof(*node));
 }
 
 
-static int open_handle(bench_store *store) {
-    index_state *state = store->state;
+static int open_node(bench_store *store, bench_node *node) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.cache_bytes = store->config->cache;
     options.rdwc = store->config->rdwc;
-    int err = far_pool_open(store->config->uri, &options, &state->pool);
+    int err = far_pool_open(store->config->uri, &options, &node->pool);
     if (err >= 0)
-        err = far_session_open(state->pool, &state->session);
+        err = far_session_open(node->pool, &node->session);
     return err < 0 ? index_failed(store) : 0;
 }
 
 
 static int index_prepare(bench_store *store) {
-    index_state *state = store->state = calloc(1, sizeof(index_state));
-    if (!state)
-        return 1;
-    int err = open_handle(store);
-    if (!err && far_index_create(state->session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options,
-                                 &state->index) < 0)
+    bench_node node = {0};
+    int err = open_node(store, &node);
+    if (!err && far_index_create(node.session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options,
+                                 &node.index) < 0)
         err = index_failed(store);
-    index_close(store);
+    close_node(&node);
     return err;
 }
 
 
-static int index_open(bench_store *store) {
-    index_state *state = store->state;
-    int err = open_handle(store);
-    return !err && far_index_open(state->session, NAME_OF_INDEX, &state->index) < 0 ? index_failed(store) : err;
+static int index_open(bench_store *store, bench_client *client) {
+    bench_node *node = client->node;
+    int err = open_node(store, node);
+    if (!err && far_index_open(node->session, NAME_OF_INDEX, &node->index) < 0)
+        err = index_failed(store);
+    client->engine = &bench_far_engine;
+    client->session = node->session;
+    return err;
 }
 
 
-static int index_get(bench_store *store, far_bytes key, uint8_t *value, size_t capacity, size_t *length) {
-    index_state *state = store->state;
-    return far_get(state->session, state->index, key.data, key.length, value, capacity, length) < 0
-               ? index_failed(store)
-               : 0;
+static int index_measure(bench_store *store, bench_client *client, far_usage *usage) {
+    return far_index_usage(client->session, client->node->index, usage) < 0 ? index_failed(store) : 0;
 }
 
 
-static int index_put(bench_store *store, far_bytes key, const uint8_t *value, size_t length) {
-    index_state *state = store->state;
-    return far_put(state->session, state->index, key.data, key.length, value, length) < 0 ? index_failed(store) : 0;
+static void index_close(bench_store *store, bench_client *client) {
+    (void)store;
+    close_node(client->node);
 }
 
 
 static int index_finish(bench_store *store) {
-    index_state *state = store->state;
-    int err = open_handle(store);
-    if (!err && !store->config->keep && far_index_drop(state->session, NAME_OF_INDEX) < 0)
+    bench_node node = {0};
+    int err = open_node(store, &node);
+    if (!err && !store->config->keep && far_index_drop(node.session, NAME_OF_INDEX) < 0)
         err = index_failed(store);
-    index_close(store);
-    free(state);
+    close_node(&node);
     return err;
 }
 
 
-void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind, unsigned processes) {
-    *store = (bench_store){kind->kind->name, index_prepare, index_open, index_get, index_put, index_close,
-                           index_finish,     config,        kind,       processes, NULL,      ""};
+void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind) {
+    *store = (bench_store){.name = kind->kind->name,
+                           .prepare = index_prepare,
+                           .open = index_open,
+                           .measure = index_measure,
+                           .close = index_close,
+                           .finish = index_finish,
+                           .config = config,
+                           .kind = kind};
 }
 
 
 /* ---- A process ---- */
 
-static void complain(worker *w, const char *words) {
-    if (!atomic_exchange_explicit(&w->meeting->failed, true, memory_order_relaxed))
-        snprintf(w->meeting->words, sizeof(w->meeting->words), "%s", words);
+static void complain(process *p, const char *words) {
+    if (!atomic_exchange_explicit(&p->meeting->failed, true, memory_order_relaxed))
+        snprintf(p->meeting->words, sizeof(p->meeting->words), "%s", words);
 }
 
 
-static void meet(worker *w) {
-    meeting *m = w->meeting;
+static void meet(process *p) {
+    meeting *m = p->meeting;
     unsigned round = atomic_load_explicit(&m->round, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) + 1 == w->store->processes) {
+    if (atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) + 1 == p->count) {
         atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&m->round, 1, memory_order_release);
     }
@@ -164,82 +155,120 @@ static void meet(worker *w) {
 }
 
 
-static bool put_record(worker *w, uint64_t record) {
-    size_t key_len = far_keyset_key(w->store->config->keys, record, w->key), size = w->store->config->value_size;
-    far_value_fill(w->value, size, w->key, key_len, (uint64_t)w->number << 32 | ++w->version);
-    return w->store->put(w->store, (far_bytes){w->key, key_len}, w->value, size) == 0;
+/* Of all threads of this process. */
+static uint64_t cpu_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 
-static bool get_record(worker *w, uint64_t record) {
-    size_t key_len = far_keyset_key(w->store->config->keys, record, w->key), length = 0;
-    if (w->store->get(w->store, (far_bytes){w->key, key_len}, w->value, sizeof(w->value), &length) != 0)
-        return false;
-    const char *wrong = bench_check_value((far_bytes){w->key, key_len}, w->value, length, w->store->config->value_size);
-    if (wrong)
-        snprintf(w->store->error, sizeof(w->store->error), "%s: %s", w->store->name, wrong);
-    return !wrong;
+static void take_counters(const process *p, counters *c) {
+    if (!p->store->kind)
+        return;
+    far_session_stats(p->client.session, &c->all);
+    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        far_session_stats_of(p->client.session, (far_op_kind)kind, &c->of[kind]);
 }
 
 
-static bool do_one(worker *w, const phase *p, uint64_t i) {
-    const bench_config *config = w->store->config;
-    if (p->updates < 0)
-        return put_record(w, i * w->store->processes + w->number);
-    uint64_t record = far_distribution_next(&w->distribution, &w->random, config->records);
-    return far_random_below(&w->random, 100) < (uint64_t)p->updates ? put_record(w, record) : get_record(w, record);
-}
-
-
-/* After an error nothing is worth measuring any more: all hurry to the end. */
-static void run_phase(worker *w, const phase *p, uint64_t ops, tally *t) {
-    t->begin = now();
-    for (uint64_t i = 0; i < ops && !atomic_load_explicit(&w->meeting->failed, memory_order_relaxed); i++) {
-        uint64_t start = now();
-        if (!do_one(w, p, i)) {
-            t->errors++;
-            complain(w, w->store->error);
-        }
-        far_histogram_add(&t->latency, now() - start);
+static void run_share(process *p, uint64_t ops, bool measured) {
+    bench_client *client = &p->client;
+    client->budget = ops / p->count + (p->number < ops % p->count);
+    client->measured = measured;
+    meet(p);
+    if (!atomic_load_explicit(&p->meeting->failed, memory_order_relaxed))
+        bench_client_work(client);
+    if (client->errors) {
+        char words[sizeof(p->meeting->words)];
+        snprintf(words, sizeof(words), "%s, workload %s: %.160s", p->store->name, p->run.phase, client->first_error);
+        complain(p, words);
     }
-    t->end = now();
-    t->ops = ops;
+    meet(p);
 }
 
 
-static uint64_t share(uint64_t ops, unsigned number, unsigned processes) {
-    return ops / processes + (number < ops % processes);
+/* One of them looks while the others wait: no key was lost, none came from nowhere. */
+static void measure_store(process *p, tally *t) {
+    const far_index *index = p->node.index;
+    uint64_t expected = far_records_count(&p->meeting->records);
+    char words[160];
+    if (p->store->measure(p->store, &p->client, &t->usage)) {
+        complain(p, p->store->error);
+    } else if (t->usage.keys != expected) {
+        snprintf(words, sizeof(words), "%s, workload %s: it has %" PRIu64 " keys, %" PRIu64 " were inserted",
+                 p->store->name, p->run.phase, t->usage.keys, expected);
+        complain(p, words);
+    }
+    if (index)
+        t->capabilities = p->node.pool->geometry.capabilities;
+    t->has_cache = index && index->kind->cache_bytes;
 }
 
 
-static void be_process(bench_store *store, meeting *m, unsigned number) {
+/* All start a workload with the same number of records, and at the same time. */
+static void run_workload(process *p, far_ycsb_workload workload, tally *t) {
+    const bench_config *config = p->store->config;
+    bool load = workload == FAR_YCSB_LOAD;
+    uint64_t ops = load ? config->records : bench_ops(config, p->store->kind ? p->store->kind->kind : NULL, workload);
+    uint64_t warmup = load ? 0 : config->warmup == UINT64_MAX ? ops / 10 : config->warmup;
+    far_ycsb_config ycsb = {.workload = workload,
+                            .records = config->records,
+                            .ops = ops + warmup,
+                            .distribution = bench_distribution(config, workload),
+                            .theta = config->theta,
+                            .seed = config->seed};
+    counters before = {0}, after = {0};
+    char error[160];
+    p->run.phase = far_ycsb_name(workload);
+    if (far_ycsb_init(&p->run.ycsb, &ycsb, &p->meeting->records, error, sizeof(error)) < 0)
+        complain(p, error);
+    far_ycsb_stream_init(&p->client.stream, &p->run.ycsb, p->number);
+    bench_client_clear(&p->client);
+    run_share(p, warmup, false);
+    take_counters(p, &before);
+    t->cpu_ns = cpu_time();
+    run_share(p, ops, true);
+    t->cpu_ns = cpu_time() - t->cpu_ns;
+    take_counters(p, &after);
+    t->ops = p->client.done;
+    t->begin = p->client.begin;
+    t->end = p->client.end;
+    t->errors = p->client.errors;
+    t->counted.all = far_stats_diff(&after.all, &before.all);
+    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        t->counted.of[kind] = far_stats_diff(&after.of[kind], &before.of[kind]);
+    t->latency = p->client.latency;
+    memcpy(t->latency_of, p->client.latency_of, sizeof(t->latency_of));
+    if (p->number == 0)
+        measure_store(p, t);
+    meet(p);
+}
+
+
+static void be_process(bench_store *store, const plan *plan, meeting *m, unsigned number) {
     const bench_config *config = store->config;
-    worker *w = calloc(1, sizeof(*w));
-    tally *warm = calloc(1, sizeof(*warm));
-    if (!w || !warm)
+    process *p = calloc(1, sizeof(*p));
+    if (!p)
         _exit(1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    w->store = store;
-    w->meeting = m;
-    w->number = number;
-    far_random_seed(&w->random, config->seed * 1000 + number);
-    far_distribution_init(&w->distribution, config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN, config->theta,
-                          config->records);
-    if (store->open(store)) {
-        complain(w, store->error);
+    p->store = store;
+    p->meeting = m;
+    p->number = number;
+    p->count = (unsigned)config->processes;
+    p->run = (bench_run){.config = config, .kind = store->kind, .label = store->name, .records = &m->records};
+    p->client.run = &p->run;
+    p->client.number = number;
+    p->client.node = &p->node;
+    p->client.host = &far_host_threads;
+    p->client.depth = store->kind ? config->depth : 1;
+    if (!bench_client_prepare(&p->client) || store->open(store, &p->client)) {
+        complain(p, *store->error ? store->error : "no memory for a process");
         _exit(1);
     }
-    uint64_t ops = config->ops ? config->ops : DEFAULT_OPS;
-    for (size_t i = 0; i < PHASES; i++) {
-        uint64_t warmup = phases[i].updates < 0 ? 0 : config->warmup == UINT64_MAX ? ops / 10 : config->warmup;
-        meet(w);
-        run_phase(w, &phases[i], share(warmup, number, store->processes), warm);
-        meet(w);
-        run_phase(w, &phases[i], share(phases[i].updates < 0 ? config->records : ops, number, store->processes),
-                  &m->tallies[i * store->processes + number]);
-    }
-    meet(w);
-    store->close(store);
+    for (unsigned i = 0; i < plan->count; i++)
+        run_workload(p, plan->workloads[i], &m->tallies[i * p->count + number]);
+    store->close(store, &p->client);
     _exit(0);
 }
 
@@ -268,119 +297,105 @@ static int wait_for_all(pid_t *pids, unsigned count) {
 }
 
 
-static int run_store(bench_store *store, meeting *m) {
+static int run_store(bench_store *store, const plan *plan, meeting *m) {
     pid_t pids[64];
-    cli_progress("%s: %u processes", store->name, store->processes);
+    unsigned started = 0, processes = (unsigned)store->config->processes;
     if (store->prepare(store))
         return cli_failed("%s", store->error);
     fflush(NULL);
-    unsigned started = 0;
-    for (; started < store->processes; started++) {
+    for (; started < processes; started++) {
         pids[started] = fork();
         if (pids[started] == 0)
-            be_process(store, m, started);
+            be_process(store, plan, m, started);
         if (pids[started] < 0)
             break;
     }
-    for (unsigned i = 0; started < store->processes && i < started; i++)
+    for (unsigned i = 0; started < processes && i < started; i++)
         kill(pids[i], SIGKILL);
     int err = wait_for_all(pids, started);
+    cli_progress_end();
     if (store->finish(store))
         err = cli_failed("%s", store->error);
-    cli_progress_end();
     if (atomic_load_explicit(&m->failed, memory_order_relaxed))
         return cli_failed("%s", m->words);
-    return err || started < store->processes ? cli_failed("%s: a process did not end well", store->name) : 0;
+    return err || started < processes ? cli_failed("%s: a process did not end well", store->name) : 0;
 }
 
 
-static void add_up(const meeting *m, size_t number, unsigned processes, tally *sum) {
-    memset(sum, 0, sizeof(*sum));
-    sum->begin = UINT64_MAX;
-    for (unsigned i = 0; i < processes; i++) {
-        const tally *t = &m->tallies[number * processes + i];
+static void add_up(const bench_store *store, const tally *tallies, far_ycsb_workload workload, bench_result *sum) {
+    uint64_t begin = UINT64_MAX, end = 0;
+    *sum = (bench_result){.name = store->name, .kind = store->kind, .workload = workload};
+    for (uint64_t i = 0; i < store->config->processes; i++) {
+        const tally *t = &tallies[i];
         sum->ops += t->ops;
         sum->errors += t->errors;
-        sum->begin = t->begin < sum->begin ? t->begin : sum->begin;
-        sum->end = t->end > sum->end ? t->end : sum->end;
+        sum->cpu_ns += t->cpu_ns;
+        begin = t->begin < begin ? t->begin : begin;
+        end = t->end > end ? t->end : end;
+        bench_add_stats(&sum->stats, &t->counted.all);
         far_histogram_merge(&sum->latency, &t->latency);
+        for (unsigned kind = 0; kind < BENCH_OPS; kind++) {
+            bench_add_stats(&sum->by_op[kind], &t->counted.of[kind]);
+            far_histogram_merge(&sum->latency_of[kind], &t->latency_of[kind]);
+        }
+    }
+    sum->ns = end > begin ? end - begin : 0;
+    sum->usage = tallies[0].usage;
+    sum->has_cache = tallies[0].has_cache;
+    sum->capabilities = tallies[0].capabilities;
+}
+
+
+static void make_plan(const bench_config *config, const bench_store *store, plan *plan) {
+    *plan = (struct plan){.workloads = {FAR_YCSB_LOAD}, .count = 1};
+    for (unsigned i = 0; i < config->workload_count; i++) {
+        far_ycsb_workload workload = config->workloads[i];
+        if (workload == FAR_YCSB_LOAD)
+            plan->show_load = true;
+        else if (workload == FAR_YCSB_E && store->kind && !store->kind->kind->scan)
+            fprintf(stderr, "farindex: %s has no scans: workload e is left out\n", store->name);
+        else
+            plan->workloads[plan->count++] = workload;
     }
 }
 
 
-static double microseconds(const tally *t, uint64_t numerator, uint64_t denominator) {
-    return (double)far_histogram_quantile(&t->latency, numerator, denominator) / 1000;
-}
-
-
-static void print_result(const bench_store *store, const phase *p, const tally *t, double baseline, unsigned row,
-                         FILE *table, FILE *json) {
+static int bench_store_run(bench_store *store, bench_report *report) {
     const bench_config *config = store->config;
-    double seconds = (double)(t->end - t->begin) / 1e9, mops = (double)t->ops / seconds / 1e6;
-    if (table) {
-        fprintf(table, "%-8s %-8s %9.4f %9.2f %9.2f %9.2f", store->name, p->name, mops, microseconds(t, 1, 2),
-                microseconds(t, 99, 100), microseconds(t, 999, 1000));
-        if (baseline > 0)
-            fprintf(table, " %8.2f", mops / baseline);
-        fputc('\n', table);
-        fflush(table);
+    plan plan;
+    make_plan(config, store, &plan);
+    size_t bytes = sizeof(meeting) + plan.count * config->processes * sizeof(tally);
+    meeting *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bench_result *sum = malloc(sizeof(*sum));
+    if (m == MAP_FAILED || !sum) {
+        free(sum);
+        return cli_failed("no memory for %" PRIu64 " processes", config->processes);
     }
-    if (!json)
-        return;
-    fprintf(json, "%s{\"index\":\"%s\",\"workload\":\"%s\",\"keys\":", row ? ",\n " : "\n ", store->name, p->name);
-    cli_json_string(json, far_keyset_name(config->keys));
-    fprintf(json,
-            ",\"dist\":\"%s\",\"records\":%" PRIu64 ",\"ops\":%" PRIu64 ",\"processes\":%u,\"value_size\":%" PRIu64
-            ",\"pool\":",
-            far_distribution_name(config->dist_given ? config->dist : FAR_DISTRIBUTION_ZIPFIAN), config->records,
-            t->ops, store->processes, config->value_size);
-    cli_json_string(json, store->kind ? config->uri : "lmdb");
-    fprintf(json,
-            ",\"seconds\":%.6g,\"mops\":%.6g,\"p50_us\":%.6g,\"p99_us\":%.6g,\"p999_us\":%.6g,\"errors\":%" PRIu64
-            ",\"lmdb_ratio\":",
-            seconds, mops, microseconds(t, 1, 2), microseconds(t, 99, 100), microseconds(t, 999, 1000), t->errors);
-    if (baseline > 0)
-        fprintf(json, "%.6g}", mops / baseline);
-    else
-        fputs("null}", json);
+    far_records_init(&m->records, 0, far_keyset_count_limit(config->keys));
+    int err = run_store(store, &plan, m);
+    for (unsigned i = 0; i < plan.count && !err; i++) {
+        add_up(store, &m->tallies[i * config->processes], plan.workloads[i], sum);
+        if (i > 0 || plan.show_load)
+            bench_report_result(report, sum);
+    }
+    free(sum);
+    munmap(m, bytes);
+    return err;
 }
 
 
-int bench_processes(const bench_config *config, unsigned processes, bool against_lmdb, FILE *table, FILE *json) {
-    size_t bytes = sizeof(meeting) + PHASES * processes * sizeof(tally);
-    double baseline[PHASES] = {0};
-    unsigned row = 0;
+int bench_processes(const bench_config *config, FILE *table, FILE *json) {
+    bench_report report = {.config = config, .table = table, .json = json};
+    bench_store store;
     int err = 0;
-    if (table)
-        fprintf(table,
-                "%s: %" PRIu64 " records, keys %s, values of %" PRIu64
-                " bytes, %u processes\n%-8s %-8s %9s %9s %9s %9s%s\n",
-                config->uri, config->records, far_keyset_name(config->keys), config->value_size, processes, "kind",
-                "workload", "Mops", "p50 us", "p99 us", "p999 us", against_lmdb ? "  x LMDB" : "");
-    if (json)
-        fputc('[', json);
-    for (unsigned i = against_lmdb ? 0 : 1; i <= config->kind_count && !err; i++) {
-        bench_store store;
-        meeting *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (m == MAP_FAILED)
-            return cli_failed("no memory for %u processes", processes);
-        if (i == 0 && !bench_store_of_lmdb(&store, config, processes)) {
-            munmap(m, bytes);
-            return cli_failed("this build has no LMDB (liblmdb-dev was not there)");
-        }
-        if (i > 0)
-            bench_store_of_kind(&store, config, &config->kinds[i - 1], processes);
-        err = run_store(&store, m);
-        for (size_t p = 0; p < PHASES && !err; p++, row++) {
-            tally sum;
-            add_up(m, p, processes, &sum);
-            if (i == 0)
-                baseline[p] = (double)sum.ops * 1000 / (double)(sum.end - sum.begin);
-            print_result(&store, &phases[p], &sum, baseline[p], row, table, json);
-        }
-        munmap(m, bytes);
+    if (config->against_lmdb && !bench_store_of_lmdb(&store, config))
+        return cli_failed("this build has no LMDB (liblmdb-dev was not there)");
+    bench_report_begin(&report);
+    if (config->against_lmdb)
+        err = bench_store_run(&store, &report);
+    for (unsigned i = 0; i < config->kind_count && !err; i++) {
+        bench_store_of_kind(&store, config, &config->kinds[i]);
+        err = bench_store_run(&store, &report);
     }
-    if (json)
-        fputs("\n]\n", json);
-    return err;
+    return bench_report_end(&report) ? CLI_FAILED : err;
 }

@@ -32,6 +32,13 @@ static double mops(const bench_result *result) {
 }
 
 
+/* How many times as fast as LMDB. */
+static double lmdb_ratio(const bench_report *report, const bench_result *result) {
+    double its = report->lmdb_mops[result->workload];
+    return its > 0 ? mops(result) / its : NOTHING;
+}
+
+
 static double hit_ratio(const bench_result *result) {
     return per(result->stats.cache_hits, result->stats.cache_hits + result->stats.cache_misses);
 }
@@ -85,10 +92,10 @@ static void print_by_op(FILE *file, const bench_result *result) {
     fputc('{', file);
     for (unsigned kind = 0; kind < BENCH_OPS; kind++) {
         const far_stats *stats = &result->by_op[kind];
-        uint64_t ops = result->latency_of[kind].count;
-        if (ops == 0)
+        uint64_t done = result->latency_of[kind].count, ops = result->kind ? done : 0;
+        if (done == 0)
             continue;
-        fprintf(file, "%s\"%s\":{\"ops\":%" PRIu64, any ? "," : "", op_names[kind], ops);
+        fprintf(file, "%s\"%s\":{\"ops\":%" PRIu64, any ? "," : "", op_names[kind], done);
         number_field(file, "rtt_per_op", per(stats->round_trips, ops));
         number_field(file, "verbs_per_op", per(verbs(stats), ops));
         number_field(file, "read_bytes_per_op", per(stats->bytes_read, ops));
@@ -106,34 +113,48 @@ static void print_what(FILE *file, const bench_config *config, const bench_resul
     bool load = result->workload == FAR_YCSB_LOAD;
     far_distribution_kind dist = bench_distribution(config, result->workload);
     fputs("{\"index\":", file);
-    cli_json_string(file, result->kind->kind->name);
+    cli_json_string(file, result->name);
     text_field(file, "workload", far_ycsb_name(result->workload));
     text_field(file, "keys", far_keyset_name(config->keys));
     text_field(file, "dist", load ? NULL : far_distribution_name(dist));
     count_field(file, "records", config->records);
     count_field(file, "ops", result->ops);
     count_field(file, "threads", config->threads);
-    count_field(file, "depth", config->depth);
+    count_field(file, "depth", result->kind ? config->depth : 1);
     count_field(file, "compute_nodes", config->compute_nodes);
-    text_field(file, "pool", config->uri);
+    text_field(file, "pool", result->kind ? config->uri : result->name);
     count_field(file, "value_size", config->value_size);
     count_field(file, "cache_bytes", config->cache);
     text_field(file, "version", far_version());
     count_field(file, "seed", config->seed);
     number_field(file, "theta", load || dist == FAR_DISTRIBUTION_UNIFORM ? NOTHING : config->theta);
-    text_field(file, "options", result->kind->options);
+    text_field(file, "options", result->kind ? result->kind->options : NULL);
     bool_field(file, "rdwc", config->rdwc);
     count_field(file, "clients", bench_clients(config));
+    if (config->processes)
+        count_field(file, "processes", config->processes);
     count_field(file, "atomic_bytes", result->capabilities.atomic_bytes);
     bool_field(file, "masked_cas", result->capabilities.masked_cas);
     bool_field(file, "atomics_in_order", result->capabilities.atomics_in_order);
 }
 
 
+/* How full a kind with slots is; null for others. */
+static void print_load(FILE *file, const far_load *load) {
+    number_field(file, "load_factor", per(load->keys[0] + load->keys[1] + load->keys[2], load->slots));
+    name_field(file, "keys_by_level");
+    if (load->slots)
+        fprintf(file, "[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", load->keys[0], load->keys[1], load->keys[2]);
+    else
+        fputs("null", file);
+    number_field(file, "local_bytes", load->slots ? (double)load->local_bytes : NOTHING);
+}
+
+
 static void print_numbers(FILE *file, const bench_config *config, const bench_result *result) {
     const far_stats *stats = &result->stats;
     const far_usage *usage = &result->usage;
-    uint64_t ops = result->ops;
+    uint64_t ops = result->kind ? result->ops : 0; /* those of others are not counted */
     count_field(file, "errors", result->errors);
     number_field(file, "seconds", (double)result->ns / 1e9);
     number_field(file, "mops", mops(result));
@@ -154,7 +175,7 @@ static void print_numbers(FILE *file, const bench_config *config, const bench_re
     number_field(file, "combined_ratio", config->rdwc ? per(stats->combined_writes, writes_of(stats)) : NOTHING);
     count_field(file, "pool_bytes", usage->pool_bytes);
     number_field(file, "index_bytes_per_key", per(usage->pool_index_bytes, usage->keys));
-    number_field(file, "load_factor", NOTHING);
+    print_load(file, &result->load);
 }
 
 
@@ -190,55 +211,78 @@ static void cell(FILE *file, int width, int decimals, double value) {
 }
 
 
-static void print_head(FILE *file) {
-    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s\n", "kind", "workload", "Mops", "p50 us",
-            "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors");
+static void print_head(FILE *file, const bench_config *config) {
+    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s%s\n", "kind", "workload", "Mops", "p50 us",
+            "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors",
+            config->processes ? "   cpu us" : "", config->against_lmdb ? "   x LMDB" : "");
 }
 
 
-static void print_row(FILE *file, const bench_result *result) {
+static void print_row(FILE *file, const bench_report *report, const bench_result *result) {
     const far_stats *stats = &result->stats;
-    fprintf(file, "%-8s %-8s", result->kind->kind->name, far_ycsb_name(result->workload));
+    uint64_t ops = result->kind ? result->ops : 0; /* those of others are not counted */
+    fprintf(file, "%-8s %-8s", result->name, far_ycsb_name(result->workload));
     cell(file, 9, mops(result) < 0.01 ? 6 : 4, mops(result));
     cell(file, 9, 2, quantile_us(&result->latency, 1, 2));
     cell(file, 9, 2, quantile_us(&result->latency, 99, 100));
     cell(file, 9, 2, quantile_us(&result->latency, 999, 1000));
-    cell(file, 8, 2, per(stats->round_trips, result->ops));
-    cell(file, 8, 2, per(verbs(stats), result->ops));
-    cell(file, 10, 1, per(stats->bytes_read, result->ops));
-    cell(file, 10, 1, per(stats->bytes_written, result->ops));
+    cell(file, 8, 2, per(stats->round_trips, ops));
+    cell(file, 8, 2, per(verbs(stats), ops));
+    cell(file, 10, 1, per(stats->bytes_read, ops));
+    cell(file, 10, 1, per(stats->bytes_written, ops));
     cell(file, 9, 3, hit_ratio(result));
     cell(file, 8, 1, per(result->usage.pool_index_bytes, result->usage.keys));
-    fprintf(file, " %8" PRIu64 "\n", result->errors);
+    fprintf(file, " %8" PRIu64, result->errors);
+    if (report->config->processes)
+        cell(file, 8, 2, per(result->cpu_ns, result->ops) / 1000);
+    if (report->config->against_lmdb)
+        cell(file, 8, 2, lmdb_ratio(report, result));
+    fputc('\n', file);
     fflush(file);
 }
 
 
+static void print_setting(FILE *file, const bench_config *config) {
+    fprintf(file, "%s: %" PRIu64 " records, keys %s, values of %" PRIu64 " bytes, ", config->uri, config->records,
+            far_keyset_name(config->keys), config->value_size);
+    if (config->processes)
+        fprintf(file, "%" PRIu64 " processes", config->processes);
+    else
+        fprintf(file, "%u clients (%" PRIu64 " compute node%s)", bench_clients(config), config->compute_nodes,
+                config->compute_nodes == 1 ? "" : "s");
+    fprintf(file, ", depth %" PRIu64 "%s\n", config->depth, config->sim ? ", virtual time" : "");
+    if (config->against_lmdb)
+        fprintf(file,
+                "lmdb: MDB_NOSYNC | MDB_WRITEMAP, a transaction for every operation, whose effect all processes see when "
+                "it returns, as with ours;\n      it has nothing like operations in flight: depth 1\n");
+}
+
+
 void bench_report_begin(bench_report *report) {
-    const bench_config *config = report->config;
     if (report->json)
         fputs("[", report->json);
     if (!report->table)
         return;
-    fprintf(report->table,
-            "%s: %" PRIu64 " records, keys %s, values of %" PRIu64 " bytes, %u clients (%" PRIu64
-            " compute node%s), depth %" PRIu64 "%s\n",
-            config->uri, config->records, far_keyset_name(config->keys), config->value_size, bench_clients(config),
-            config->compute_nodes, config->compute_nodes == 1 ? "" : "s", config->depth,
-            config->sim ? ", virtual time" : "");
-    print_head(report->table);
+    print_setting(report->table, report->config);
+    print_head(report->table, report->config);
     fflush(report->table);
 }
 
 
 void bench_report_result(void *ctx, const bench_result *result) {
     bench_report *report = ctx;
+    if (!result->kind)
+        report->lmdb_mops[result->workload] = mops(result);
     if (report->table)
-        print_row(report->table, result);
+        print_row(report->table, report, result);
     if (report->json) {
         fputs(report->count ? ",\n " : "\n ", report->json);
         print_what(report->json, report->config, result);
         print_numbers(report->json, report->config, result);
+        if (report->config->processes)
+            number_field(report->json, "cpu_us_per_op", per(result->cpu_ns, result->ops) / 1000);
+        if (report->config->against_lmdb)
+            number_field(report->json, "lmdb_ratio", lmdb_ratio(report, result));
         print_by_op(report->json, result);
         if (report->config->sim)
             print_nic(report->json, result);

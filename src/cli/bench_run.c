@@ -58,7 +58,10 @@ static int open_run(bench_run *run) {
         bench_client *client = &run->clients[i];
         client->run = run;
         client->number = i;
+        client->engine = &bench_far_engine;
+        client->depth = config->depth;
         client->node = &run->nodes[i / config->threads];
+        client->host = client->node->pool->fabric->host;
         if (far_session_open(client->node->pool, &client->session) < 0)
             return refused("session");
         if (!bench_client_prepare(client))
@@ -132,7 +135,7 @@ static int run_phase(bench_run *run, uint64_t ops, uint64_t time_limit, bool mea
 }
 
 
-static void add_stats(far_stats *sum, const far_stats *more) {
+void bench_add_stats(far_stats *sum, const far_stats *more) {
     _Static_assert(sizeof(far_stats) % sizeof(uint64_t) == 0, "all counters are words");
     uint64_t *to = (uint64_t *)sum;
     const uint64_t *from = (const uint64_t *)more;
@@ -146,10 +149,10 @@ static void take_counters(const bench_run *run, counters *sum) {
     for (unsigned i = 0; i < run->client_count; i++) {
         far_stats stats;
         far_session_stats(run->clients[i].session, &stats);
-        add_stats(&sum->all, &stats);
+        bench_add_stats(&sum->all, &stats);
         for (unsigned kind = 0; kind < BENCH_OPS; kind++)
             if (far_session_stats_of(run->clients[i].session, (far_op_kind)kind, &stats) == 0)
-                add_stats(&sum->of[kind], &stats);
+                bench_add_stats(&sum->of[kind], &stats);
     }
 }
 
@@ -170,8 +173,7 @@ static void gather_clients(bench_run *run, bench_result *result) {
             far_histogram_merge(&result->latency_of[kind], &client->latency_of[kind]);
         if (client->errors && !run->error_told) {
             run->error_told = true;
-            cli_failed("%s, workload %s: %s", run->kind->kind->name, far_ycsb_name(result->workload),
-                       client->first_error);
+            cli_failed("%s, workload %s: %s", run->label, far_ycsb_name(result->workload), client->first_error);
         }
     }
     result->ns = end > begin ? end - begin : 0;
@@ -183,6 +185,9 @@ static int gather_usage(bench_run *run, bench_result *result) {
     uint64_t cache = 0;
     if (far_index_usage(run->nodes[0].session, run->nodes[0].index, &result->usage) < 0)
         return refused("usage");
+    int err = far_index_load(run->nodes[0].session, run->nodes[0].index, &result->load);
+    if (err < 0 && err != FAR_ERR_UNSUPPORTED)
+        return refused("load factor");
     for (unsigned i = 0; i < run->config->compute_nodes; i++) {
         far_index *index = run->nodes[i].index;
         if (index->kind->cache_bytes) {
@@ -194,7 +199,7 @@ static int gather_usage(bench_run *run, bench_result *result) {
     uint64_t expected = far_records_count(run->records);
     if (run->errors + result->errors == 0 && result->usage.keys != expected) {
         result->errors++;
-        cli_failed("%s, workload %s: the index has %" PRIu64 " keys, %" PRIu64 " were inserted", run->kind->kind->name,
+        cli_failed("%s, workload %s: the index has %" PRIu64 " keys, %" PRIu64 " were inserted", run->label,
                    far_ycsb_name(result->workload), result->usage.keys, expected);
     }
     return 0;
@@ -239,6 +244,7 @@ static int measure(bench_run *run, far_ycsb_workload workload, bench_result *res
     if (err)
         return err;
     take_counters(run, &after);
+    result->name = run->label;
     result->kind = run->kind;
     result->workload = workload;
     result->stats = far_stats_diff(&after.all, &before.all);
@@ -296,7 +302,7 @@ static int run_workloads(bench_run *run) {
 
 int bench_run_kind(const bench_config *config, const bench_kind *kind,
                    void (*each)(void *ctx, const bench_result *result), void *ctx, uint64_t *errors) {
-    bench_run run = {.config = config, .kind = kind, .each = each, .each_ctx = ctx};
+    bench_run run = {.config = config, .kind = kind, .label = kind->kind->name, .each = each, .each_ctx = ctx};
     snprintf(run.name, sizeof(run.name), "bench-%s", kind->kind->name);
     int err = open_run(&run);
     if (!err)

@@ -139,27 +139,8 @@ static int get(cli_pool *p, const cli_bytes *key, bool hex) {
 }
 
 
-int cli_get(int argc, char **argv) {
-    cli_pool p = {0};
-    bool hex = false;
-    const cli_option options[] = {
-        CLI_POOL_OPTIONS(&p),
-        {"hex", CLI_FLAG, &hex, NULL, "key and value are hex"},
-        CLI_OPTIONS_END,
-    };
-    int count, status;
-    if (cli_operands(argc, argv, "get NAME KEY", options, KEYS_NOTE, 2, 2, &count, &status))
-        return status;
-    cli_bytes key = {0};
-    status = take_key("get", argv[1], hex, &key);
-    if (!status && (status = cli_pool_open("get", &p, argv[0])) == 0)
-        status = cli_pool_close(&p, get(&p, &key, hex));
-    cli_bytes_free(&key);
-    return status;
-}
-
-
-static int del(cli_pool *p, const cli_bytes *key) {
+static int del(cli_pool *p, const cli_bytes *key, bool hex) {
+    (void)hex;
     int err = far_delete(p->session, p->index, key->bytes, key->length);
     if (err == FAR_ERR_NOT_FOUND)
         return cli_failed("the key is not there");
@@ -171,23 +152,35 @@ static int del(cli_pool *p, const cli_bytes *key) {
 }
 
 
-int cli_del(int argc, char **argv) {
+/* A command that takes a name and a key. */
+static int on_key(int argc, char **argv, const char *command, const char *usage, const char *hex_note,
+                  int (*run)(cli_pool *p, const cli_bytes *key, bool hex)) {
     cli_pool p = {0};
     bool hex = false;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"hex", CLI_FLAG, &hex, NULL, "the key is hex"},
+        {"hex", CLI_FLAG, &hex, NULL, hex_note},
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "del NAME KEY", options, KEYS_NOTE, 2, 2, &count, &status))
+    if (cli_operands(argc, argv, usage, options, KEYS_NOTE, 2, 2, &count, &status))
         return status;
     cli_bytes key = {0};
-    status = take_key("del", argv[1], hex, &key);
-    if (!status && (status = cli_pool_open("del", &p, argv[0])) == 0)
-        status = cli_pool_close(&p, del(&p, &key));
+    status = take_key(command, argv[1], hex, &key);
+    if (!status && (status = cli_pool_open(command, &p, argv[0])) == 0)
+        status = cli_pool_close(&p, run(&p, &key, hex));
     cli_bytes_free(&key);
     return status;
+}
+
+
+int cli_get(int argc, char **argv) {
+    return on_key(argc, argv, "get", "get NAME KEY", "key and value are hex", get);
+}
+
+
+int cli_del(int argc, char **argv) {
+    return on_key(argc, argv, "del", "del NAME KEY", "the key is hex", del);
 }
 
 

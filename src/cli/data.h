@@ -61,6 +61,13 @@ int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **w
 void cli_print_binary(FILE *file, const void *key, size_t key_len, const void *value, size_t value_len);
 
 typedef enum { CLI_LINES, CLI_BINARY } cli_format;
+/* clang-format off */
+#define CLI_FORMAT_OPTION(format)                                                                              \
+    {"format", CLI_TEXT, &(format), "lines|binary", "how pairs are written (default: lines)"}
+/* clang-format on */
+#define CLI_FORMATS_NOTE                                                                                               \
+    "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen (little-endian), key, "   \
+    "value.\n"
 int cli_parse_format(const char *command, const char *text, cli_format *format); /* 0, or CLI_USAGE (told) */
 
 #endif

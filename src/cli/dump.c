@@ -1,5 +1,6 @@
 /* farindex dump: all pairs of an index, to a file or to stdout. */
 #include "cli/data.h"
+#include "index/index.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -30,7 +31,7 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
 
 
 static int dump(cli_pool *p, dumping *d) {
-    int64_t pairs = far_scan(p->session, p->index, NULL, 0, NULL, 0, 0, write_pair, d);
+    int64_t pairs = far_index_pairs(p->session, p->index, write_pair, d);
     cli_progress_end();
     if (pairs < 0)
         return cli_pool_failed();
@@ -67,15 +68,16 @@ int cli_dump(int argc, char **argv) {
     const char *format = NULL;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"format", CLI_TEXT, &format, "lines|binary", "how pairs are written (default: lines)"},
+        CLI_FORMAT_OPTION(format),
         CLI_OPTIONS_END,
     };
     int count, status;
     if (cli_operands(argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
-                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen "
-                     "(little-endian), key, value.\n"
+                     CLI_FORMATS_NOTE
                      "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
-                     "most once.\n",
+                     "most once.\n"
+                     "An index without order (shard) is written in no order; if it grows meanwhile a key may come twice, "
+                     "the newer\nvalue last, as load takes it.\n",
                      1, 2, &count, &status))
         return status;
     if ((status = cli_parse_format("dump", format, &d.format)) != 0 ||

@@ -331,15 +331,14 @@ int cli_load(int argc, char **argv) {
     const char *format = NULL;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"format", CLI_TEXT, &format, "lines|binary", "how pairs are written (default: lines)"},
+        CLI_FORMAT_OPTION(format),
         {"threads", CLI_NUMBER, &l.threads, "N", "that load at once (default: 1)"},
         {"depth", CLI_NUMBER, &l.depth, "N", "operations in flight per thread (default: 16)"},
         CLI_OPTIONS_END,
     };
     int count, status;
     if (cli_operands(argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N]", options,
-                     "lines: key TAB value, with \\t, \\n, \\\\ and \\xHH escapes. binary: u32 klen, u32 vlen "
-                     "(little-endian), key, value.\n"
+                     CLI_FORMATS_NOTE
                      "Each pair is put; of several with one key the last wins. It stops at the first bad line; what "
                      "came before is loaded.\n",
                      1, 2, &count, &status))

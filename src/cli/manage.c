@@ -103,15 +103,23 @@ int cli_list(int argc, char **argv) {
 
 /* ---- stat ---- */
 
-static int measure_index(cli_pool *p, const char *name, far_index **index, far_usage *usage) {
+static int measure_index(cli_pool *p, const char *name, far_index **index, far_usage *usage, far_load *load) {
     int err = far_index_open(p->session, name, index);
     if (err >= 0)
         err = far_index_usage(p->session, *index, usage);
+    *load = (far_load){0};
+    if (err >= 0 && (err = far_index_load(p->session, *index, load)) == FAR_ERR_UNSUPPORTED)
+        err = 0; /* a kind without slots */
     return err;
 }
 
 
-static void print_index_json(const far_index *index, const far_usage *usage) {
+static double load_factor(const far_load *load) {
+    return (double)(load->keys[0] + load->keys[1] + load->keys[2]) / (double)load->slots;
+}
+
+
+static void print_index_json(const far_index *index, const far_usage *usage, const far_load *load) {
     fputs("{\"name\":", stdout);
     cli_json_string(stdout, index->name);
     fputs(",\"kind\":", stdout);
@@ -119,28 +127,36 @@ static void print_index_json(const far_index *index, const far_usage *usage) {
     fputs(",\"options\":", stdout);
     cli_json_string(stdout, index->options_text);
     printf(",\"keys\":%" PRIu64 ",\"key_bytes\":%" PRIu64 ",\"value_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64
-           ",\"pool_index_bytes\":%" PRIu64 "}",
+           ",\"pool_index_bytes\":%" PRIu64,
            usage->keys, usage->key_bytes, usage->value_bytes, usage->pool_bytes, usage->pool_index_bytes);
+    if (load->slots)
+        printf(",\"load_factor\":%.6g,\"keys_by_level\":[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", load_factor(load),
+               load->keys[0], load->keys[1], load->keys[2]);
+    putchar('}');
 }
 
 
-static void print_index_text(const far_index *index, const far_usage *usage) {
+static void print_index_text(const far_index *index, const far_usage *usage, const far_load *load) {
     printf("%s: %s%s%s\n", index->name, index->kind->name, *index->options_text ? ", " : "", index->options_text);
     printf("  keys             %" PRIu64 "\n  key bytes        %" PRIu64 "\n  value bytes      %" PRIu64 "\n",
            usage->keys, usage->key_bytes, usage->value_bytes);
     printf("  pool bytes       %" PRIu64 "\n  of them, index   %" PRIu64 "\n", usage->pool_bytes,
            usage->pool_index_bytes);
+    if (load->slots)
+        printf("  load factor      %.3f\n  keys by level    %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", load_factor(load),
+               load->keys[0], load->keys[1], load->keys[2]);
 }
 
 
 static int stat_index(cli_pool *p, const char *name) {
     far_index *index = NULL;
     far_usage usage;
-    int err = measure_index(p, name, &index, &usage);
+    far_load load;
+    int err = measure_index(p, name, &index, &usage, &load);
     if (err >= 0 && p->json)
-        print_index_json(index, &usage);
+        print_index_json(index, &usage, &load);
     else if (err >= 0)
-        print_index_text(index, &usage);
+        print_index_text(index, &usage, &load);
     far_index_close(index);
     return err;
 }

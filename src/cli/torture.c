@@ -105,6 +105,7 @@ static void add(far_torture_result *sum, const far_torture_result *one) {
     sum->violations += one->violations;
     sum->problems += one->problems;
     sum->gave_up += one->gave_up;
+    sum->merged += one->merged;
 }
 
 
@@ -115,7 +116,7 @@ static int run_inline(const torture_flags *f, far_torture_result *sum) {
         if (far_torture_run(&f->torture, seed, &one, stdout) < 0)
             return cli_failed("seed %" PRIu64 ": %s", seed, far_last_error());
         if (f->torture.verbose)
-            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.trace_hash);
+            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.merged, one.trace_hash);
         add(sum, &one);
         if (seed == UINT64_MAX)
             break;

@@ -123,8 +123,9 @@ struct far_fabric {
     far_host *host;
     far_capabilities capabilities;
     uint64_t rtt;               /* ns, a usual round trip: the unit of back-off and waiting */
+    bool at_once;               /* a batch has completed when its post returns: no verb is ever under way */
     unsigned nodes;
-    uint64_t node_bytes[FAR_NODES_MAX];
+    uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
     char uri[FAR_URI_MAX];      /* for messages */
 };
 
@@ -137,10 +138,8 @@ int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */
 static inline bool far_fabric_in_range(const far_fabric *fabric, far_addr addr, uint64_t length) {
-    unsigned node = far_addr_node(addr);
-    uint64_t offset = far_addr_offset(addr);
-    return (addr >> 48) == 0 && node < fabric->nodes && ((addr | length) & 7) == 0 && length <= fabric->node_bytes[node] &&
-           offset <= fabric->node_bytes[node] - length;
+    uint64_t bytes = fabric->node_bytes[far_addr_node(addr)];
+    return (addr >> 48) == 0 && ((addr | length) & 7) == 0 && length <= bytes && far_addr_offset(addr) <= bytes - length;
 }
 
 #endif

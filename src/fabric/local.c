@@ -50,7 +50,7 @@ static local_world *worlds; /* those with a name */
 
 
 /* The verbs have taken effect; the result is shown only after the time of the round trips. */
-static __attribute__((noinline)) void delay(local_conn *conn, far_batch *batch, uint64_t rtt) {
+static void delay(local_conn *conn, far_batch *batch, uint64_t rtt) {
     uint64_t trips = 1;
     for (uint32_t i = 1; i < batch->count; i++)
         trips += (batch->verbs[i].flags & FAR_VERB_FENCE) != 0;
@@ -66,25 +66,21 @@ static __attribute__((noinline)) void delay(local_conn *conn, far_batch *batch, 
 }
 
 
-static inline _Atomic uint64_t *word_at(const local_world *world, far_addr addr) {
-    return (_Atomic uint64_t *)(world->memory[far_addr_node(addr)] + far_addr_offset(addr));
+static void local_post(far_conn *base, far_batch *batch) {
+    local_conn *conn = (local_conn *)base;
+    batch->pending = false;
+    batch->status = 0;
+    if (atomic_load_explicit(&conn->fenced, memory_order_acquire))
+        batch->status = FAR_ERR_FENCED;
+    else
+        far_words_run_all(((const local_fabric *)base->fabric)->world->memory, batch, &conn->fence_word);
 }
 
 
-static void local_post(far_conn *base, far_batch *batch) {
-    local_conn *conn = (local_conn *)base;
-    const local_fabric *fabric = (const local_fabric *)base->fabric;
-    batch->pending = false;
-    batch->status = 0;
-    if (atomic_load_explicit(&conn->fenced, memory_order_acquire)) {
-        batch->status = FAR_ERR_FENCED;
-        return;
-    }
-    const local_world *world = fabric->world;
-    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        far_words_run(word_at(world, verb->addr), verb, &conn->fence_word);
-    if (fabric->rtt)
-        delay(conn, batch, fabric->rtt);
+static void local_post_with_delay(far_conn *base, far_batch *batch) {
+    local_post(base, batch);
+    if (batch->status == 0)
+        delay((local_conn *)base, batch, ((const local_fabric *)base->fabric)->rtt);
 }
 
 
@@ -198,17 +194,13 @@ static void local_close(far_fabric *base) {
 }
 
 
-static const far_fabric_ops local_ops = {
-    .connect = local_connect,
-    .disconnect = local_disconnect,
-    .claim = local_claim,
-    .post = local_post,
-    .poll = local_poll,
-    .wait = local_wait,
-    .is_dead = local_is_dead,
-    .fence_self = local_fence_self,
-    .close = local_close,
-};
+#define LOCAL_OPS(how)                                                                                                 \
+    {                                                                                                                  \
+        .connect = local_connect, .disconnect = local_disconnect, .claim = local_claim, .post = how,                   \
+        .poll = local_poll, .wait = local_wait, .is_dead = local_is_dead, .fence_self = local_fence_self,              \
+        .close = local_close                                                                                           \
+    }
+static const far_fabric_ops local_ops = LOCAL_OPS(local_post), delayed_ops = LOCAL_OPS(local_post_with_delay);
 
 
 static local_world *make_world(const char *name, unsigned nodes, uint64_t node_bytes) {
@@ -241,8 +233,8 @@ static int join_world(const char *name, unsigned nodes, uint64_t node_bytes, loc
     while (world && strcmp(world->name, name) != 0)
         world = world->next;
     if (world && (world->nodes != nodes || world->node_bytes != node_bytes)) {
-        err = far_fail(FAR_ERR_INVALID, "uri: the local pool '%s' is open with %u nodes of %llu bytes", name, world->nodes,
-                       (unsigned long long)world->node_bytes);
+        err = far_fail(FAR_ERR_INVALID, "uri: the local pool '%s' is open with %u nodes of %llu bytes", name,
+                       world->nodes, (unsigned long long)world->node_bytes);
     } else if (!world) {
         world = make_world(name, nodes, node_bytes);
         if (!world) {
@@ -279,7 +271,8 @@ static int parse_shape(const char *text, unsigned *nodes, uint64_t *node_bytes, 
     if (far_parse_size(text, node_bytes, error, error_size) < 0)
         return FAR_ERR_INVALID;
     if (count < 1 || count > FAR_NODES_MAX)
-        return far_refuse(error, error_size, "a pool has 1 to %d memory nodes, not %llu", FAR_NODES_MAX, (unsigned long long)count);
+        return far_refuse(error, error_size, "a pool has 1 to %d memory nodes, not %llu", FAR_NODES_MAX,
+                          (unsigned long long)count);
     if (*node_bytes == 0 || *node_bytes > FAR_NODE_BYTES_MAX || *node_bytes % 4096 != 0)
         return far_refuse(error, error_size, "a memory node has up to 1T, in steps of 4K, not '%s'", text);
     *nodes = (unsigned)count;
@@ -338,10 +331,11 @@ int far_local_open(const char *rest, far_fabric **opened) {
         return err;
     }
     fabric->rtt = options.rtt;
-    fabric->fabric.ops = &local_ops;
+    fabric->fabric.ops = options.rtt ? &delayed_ops : &local_ops;
     fabric->fabric.host = &far_host_threads;
     fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
+    fabric->fabric.at_once = options.rtt == 0;
     fabric->fabric.nodes = options.nodes;
     for (unsigned i = 0; i < options.nodes; i++)
         fabric->fabric.node_bytes[i] = options.node_bytes;

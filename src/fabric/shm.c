@@ -24,9 +24,7 @@ static void shm_post(far_conn *base, far_batch *batch) {
         batch->status = FAR_ERR_FENCED;
         return;
     }
-    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb,
-                      &conn->fence_word);
+    far_words_run_all(memory, batch, &conn->fence_word);
 }
 
 
@@ -159,6 +157,7 @@ int far_shm_open(const char *rest, far_fabric **opened) {
     fabric->fabric.host = &far_host_threads;
     fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
     fabric->fabric.rtt = 1000;
+    fabric->fabric.at_once = true;
     fabric->fabric.nodes = fabric->world->nodes;
     for (unsigned i = 0; i < fabric->world->nodes; i++)
         fabric->fabric.node_bytes[i] = fabric->world->node_bytes;

@@ -185,17 +185,39 @@ static int check_shape(const shm_shape *shape, unsigned nodes, uint64_t node_byt
 
 /* ---- Making a file ---- */
 
-/* Whether tmpfs gives huge pages to who asks for them. */
-static bool has_huge_pages(int file) {
-    struct statfs fs;
+/* What is chosen in a file of sysfs, as in "always [never]". */
+static bool is_chosen(const char *path, const char *choice) {
     char text[128];
-    if (fstatfs(file, &fs) < 0 || fs.f_type != TMPFS_MAGIC)
+    FILE *file = fopen(path, "re");
+    bool known = file && fgets(text, sizeof(text), file);
+    if (file)
+        fclose(file);
+    return known && strstr(text, choice);
+}
+
+
+/* Whether tmpfs gives huge pages to who asks for them: each mount has an option for that, in the last field of its line.
+ */
+static bool has_huge_pages(int file) {
+    static const char global[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    struct statfs fs;
+    struct stat status;
+    if (fstatfs(file, &fs) < 0 || fs.f_type != TMPFS_MAGIC || fstat(file, &status) < 0 || is_chosen(global, "[deny]"))
         return false;
-    FILE *setting = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
-    bool known = setting && fgets(text, sizeof(text), setting);
-    if (setting)
-        fclose(setting);
-    return known && !strstr(text, "[never]") && !strstr(text, "[deny]");
+    bool found = is_chosen(global, "[force]");
+    char *line = NULL;
+    size_t room = 0;
+    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    while (mounts && !found && getline(&line, &room, mounts) > 0) {
+        unsigned device[2];
+        const char *huge = strstr(line, ",huge=");
+        found = sscanf(line, "%*u %*u %u:%u", &device[0], &device[1]) == 2 && device[0] == major(status.st_dev) &&
+                device[1] == minor(status.st_dev) && huge && strncmp(huge, ",huge=never", 11) != 0;
+    }
+    free(line);
+    if (mounts)
+        fclose(mounts);
+    return found;
 }
 
 

@@ -60,11 +60,12 @@ static inline void far_words_read(const _Atomic uint64_t *from, char *to, size_t
 
 
 static inline void far_words_write(_Atomic uint64_t *to, const char *from, size_t words) {
-    for (; words >= FAR_LINE_WORDS; words -= FAR_LINE_WORDS, to += FAR_LINE_WORDS, from += 8 * FAR_LINE_WORDS)
+    const _Atomic uint64_t *end = to + words;
+    for (; end - to >= FAR_LINE_WORDS; to += FAR_LINE_WORDS, from += 8 * FAR_LINE_WORDS)
 #pragma GCC unroll 8
         for (int i = 0; i < FAR_LINE_WORDS; i++)
             far_words_store(to + i, from + 8 * i);
-    for (; words; words--, to++, from += 8)
+    for (; to < end; to++, from += 8)
         far_words_store(to, from);
 }
 
@@ -104,6 +105,14 @@ static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_
         break;
     }
     memcpy(verb->local, &old, 8);
+}
+
+
+/* Runs a batch on memory nodes that begin at these addresses. */
+static inline void far_words_run_all(char *const *memory, far_batch *batch, atomic_uint *fence_word) {
+    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
+        far_words_run((_Atomic uint64_t *)(memory[far_addr_node(verb->addr)] + far_addr_offset(verb->addr)), verb,
+                      fence_word);
 }
 
 #endif

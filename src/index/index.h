@@ -33,6 +33,16 @@ typedef struct far_scan_chunk {
 } far_scan_chunk;
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value); /* 0: go on; 1: enough; negative: error */
 
+/* The keys of an index without order, for those who want all of it. Every key that is there throughout is given, one that moves meanwhile
+ * perhaps twice. give: pinned or not; rest: unpinned, between slices; not 0: stop, and return that. */
+typedef struct far_keys far_keys;
+int far_keys_give(far_keys *keys, far_bytes key);
+int far_keys_rest(far_task *t, far_keys *keys);
+
+/* All pairs of an index of any kind: as far_scan gives them or, of a kind that has only `keys`, in no order; there a key that moves
+ * meanwhile may come twice, each time with the value that it then had, the newer one last. How many, or an error. */
+int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void *ctx);
+
 typedef enum { FAR_OPTION_BOOL, FAR_OPTION_NUMBER, FAR_OPTION_CHOICE } far_option_type;
 
 typedef struct far_option_def {
@@ -66,6 +76,8 @@ typedef struct far_load {
     uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
 } far_load;
 
+#define FAR_GET_ALONE 1
+
 typedef struct far_index_kind {
     const char *name, *what_for;
     bool hidden;  /* known by name, not listed by far_kinds */
@@ -84,7 +96,8 @@ typedef struct far_index_kind {
     int (*put)(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value); /* FAR_OP_INSERT, _UPDATE or _PUT */
     int (*remove)(far_task *t, far_index *index, far_bytes key);
     int (*scan)(far_task *t, far_index *index, far_scan_chunk *scan); /* NULL: FAR_ERR_UNSUPPORTED */
-    /* Optional: several gets at once; results[i] per get. */
+    /* Optional: several gets at once; results[i] per get. FAR_GET_ALONE there: that one is run by itself after all, as a task of its own
+     * beside the others. */
     int (*get_many)(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
     /* Reports every object linked throughout the walk, finishes or undoes what dead clients left and frees their locks. Not pinned when
@@ -92,6 +105,7 @@ typedef struct far_index_kind {
     int (*walk)(far_task *t, far_index *index, far_walk *walk);
     int (*check)(far_task *t, far_index *index, far_report *report); /* structure; not pinned when called */
     int (*usage)(far_task *t, far_index *index, far_usage *usage);   /* keys, key_bytes, value_bytes; not pinned when called */
+    int (*keys)(far_task *t, far_index *index, far_keys *keys);      /* instead of scan; not pinned when called */
     int (*load_factor)(far_task *t, far_index *index, far_load *load); /* optional; not pinned when called */
     size_t (*cache_bytes)(far_index *index);                         /* optional */
 

@@ -333,7 +333,7 @@ static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *a
 
 int far_index_usage(far_session *s, far_index *index, far_usage *usage) {
     far_usage measured;
-    measuring m = {{add_object}, index, &measured, NULL};
+    measuring m = {{.object = add_object, .once = true}, index, &measured, NULL};
     if (!usage)
         return far_fail(FAR_ERR_INVALID, "usage: is NULL");
     int err = measure(s, &m, run_usage);

@@ -249,8 +249,13 @@ static int build(far_task *t, far_index *index) {
 /* Shows what was built to everybody, already open here. */
 static int publish(far_task *t, far_index *index) {
     unsigned slot;
+    int err;
     far_opens_latch(t);
-    int err = far_opens_enter(t, index->uid, true, &slot);
+    for (unsigned attempt = 0; (err = far_opens_enter(t, index->uid, true, &slot)) > 0; attempt++) {
+        far_opens_unlatch(t);
+        far_back_off(t, attempt);
+        far_opens_latch(t);
+    }
     if (err >= 0) {
         far_catalog_entry entry = {.record = index->record, .name_hash = name_hash(index->name), .uid = index->uid};
         far_point(t, "catalog:publish");
@@ -370,7 +375,9 @@ static int drop_once(far_task *t, const char *name) {
 
 int far_catalog_drop(far_task *t, const char *name) {
     for (unsigned attempt = 0;; attempt++) {
-        int err = drop_once(t, name);
+        int err = far_opens_settle(t);
+        if (err >= 0)
+            err = drop_once(t, name);
         far_catalog_unpin(t);
         if (err <= 0)
             return err;

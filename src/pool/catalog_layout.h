@@ -122,10 +122,10 @@ void far_catalog_unpin(far_task *t);
 /* opens.c: the indexes this handle has open. The latch lets one task of the handle at a time change them. */
 void far_opens_latch(far_task *t);
 void far_opens_unlatch(far_task *t);
-int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot); /* waited for; FAR_ERR_BUSY: too many */
-int far_opens_change(far_task *t, unsigned slot, uint64_t word);
+int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
 int far_opens_leave(far_task *t, unsigned slot);
-int far_opens_settle(far_task *t); /* housekeeping: takes out the words that lost sessions left */
+int far_opens_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
+bool far_opens_are_due(far_pool *pool);
 far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
 void far_opens_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
 void far_opens_free(far_index *index);

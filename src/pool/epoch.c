@@ -74,16 +74,24 @@ static void learn(far_epochs *epochs, uint64_t epoch) {
 
 /* ---- Pins ---- */
 
+/* The counts of a session change only inside it (far_pins_settle: when it is lost, and changes them no more). */
+static void add_pin(far_session *s, uint64_t epoch) {
+    atomic_uint *held = &s->pins.held[epoch & 1];
+    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1, memory_order_seq_cst);
+}
+
+
 static void count_pin(far_task *t, uint64_t epoch) {
     far_fabric *fabric = far_task_fabric(t);
     t->pin.epoch = epoch;
     t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;
-    atomic_fetch_add_explicit(&t->session->pins.held[epoch & 1], 1, memory_order_seq_cst);
+    add_pin(t->session, epoch);
 }
 
 
 static void uncount_pin(far_task *t) {
-    atomic_fetch_sub_explicit(&t->session->pins.held[t->pin.epoch & 1], 1, memory_order_seq_cst);
+    atomic_uint *held = &t->session->pins.held[t->pin.epoch & 1];
+    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
     t->pin = (far_pin){0, 0};
 }
 
@@ -117,7 +125,7 @@ void far_pin_share(const far_task *from, far_task *to) {
     to->pin = from->pin;
     if (to->session->lost)
         return;
-    atomic_fetch_add_explicit(&to->session->pins.held[to->pin.epoch & 1], 1, memory_order_seq_cst);
+    add_pin(to->session, to->pin.epoch);
 }
 
 

@@ -33,7 +33,8 @@ void far_pool_leave(far_pool *pool) {
 int far_call_enter(far_session *s) {
     if (!s)
         return far_fail(FAR_ERR_INVALID, "session is NULL");
-    atomic_fetch_add_explicit(&s->calls, 1, memory_order_seq_cst);
+    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed); /* one thread at a time has the session */
+    atomic_store_explicit(&s->calls, calls + 1, memory_order_seq_cst);
     if (!atomic_load_explicit(&s->pool->closed, memory_order_seq_cst))
         return 0;
     far_call_leave(s);
@@ -42,7 +43,8 @@ int far_call_enter(far_session *s) {
 
 
 void far_call_leave(far_session *s) {
-    atomic_fetch_sub_explicit(&s->calls, 1, memory_order_seq_cst);
+    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed);
+    atomic_store_explicit(&s->calls, calls - 1, memory_order_release);
 }
 
 
@@ -157,7 +159,7 @@ static void link_session(far_pool *pool, far_session *s) {
     pthread_mutex_lock(&pool->lock);
     s->next = pool->sessions;
     pool->sessions = s;
-    pool->session_count++;
+    atomic_fetch_add_explicit(&pool->session_count, 1, memory_order_relaxed);
     pool->references++;
     pthread_mutex_unlock(&pool->lock);
 }
@@ -174,7 +176,7 @@ static void unlink_session(far_pool *pool, far_session *s) {
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
-    pool->session_count--;
+    atomic_fetch_sub_explicit(&pool->session_count, 1, memory_order_relaxed);
     pthread_mutex_unlock(&pool->lock);
 }
 

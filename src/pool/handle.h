@@ -15,15 +15,18 @@ struct far_quarantine; /* pool/sweep.c: what this handle knows of sweeps */
 
 #define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
 
+typedef struct far_opens_word {
+    uint64_t wanted;             /* what the word is to be */
+    bool due;                    /* far memory may not say so yet */
+    unsigned writer, generation; /* a lost session whose WRITE of it may still take effect; 0 = none */
+} far_opens_word;
+
 typedef struct far_opens { /* pool/opens.c: the handle's table of open indexes */
-    bool busy;             /* under the pool's lock: a task changes what is open */
-    far_addr table;        /* 0: none yet */
-    unsigned used;
-    uint64_t words[FAR_OPENS_MAX];
-    struct {
-        unsigned id, generation; /* the session that was lost while it changed this word; 0 = none */
-    } lost[FAR_OPENS_MAX];
-    atomic_uint losses;          /* how many of these */
+    bool busy;              /* under the pool's lock: a task changes what is open */
+    far_addr table;         /* 0: none yet */
+    far_opens_word address; /* the registry's word of it: only its writer */
+    far_opens_word words[FAR_OPENS_MAX];
+    atomic_uint due;        /* how many of these are */
 } far_opens;
 
 struct far_pool {
@@ -33,7 +36,7 @@ struct far_pool {
 
     pthread_mutex_t lock;      /* the lists and counts below; never held across a switch or a wait */
     far_session *sessions;     /* the user's */
-    unsigned session_count;
+    atomic_uint session_count; /* changed under the lock; RDWC looks */
     far_index *indexes;
     far_opens opens;
     unsigned references;       /* open sessions, indexes and the handle itself: the last one frees */

@@ -304,7 +304,8 @@ void far_housekeeper(void *arg) {
     uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_housekeeping_tick(pool);
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
-        bool awake = far_epoch_is_awake(pool) && !atomic_load_explicit(&pool->dead, memory_order_relaxed);
+        bool awake = (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
+                     !atomic_load_explicit(&pool->dead, memory_order_relaxed);
         uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
         host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }

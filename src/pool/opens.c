@@ -36,7 +36,64 @@ void far_opens_unlatch(far_task *t) {
 }
 
 
-/* The table. All with the latch and a pin. */
+/* The table. All with the latch.
+ *
+ * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is
+ * fenced. So such a word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the
+ * lost session is fenced. Then housekeeping writes what it is to be. The same goes for the word that says where the
+ * table is. */
+
+static void note_due(far_opens *opens, far_opens_word *word) {
+    if (!word->due)
+        atomic_fetch_add_explicit(&opens->due, 1, memory_order_relaxed);
+    word->due = true;
+}
+
+
+/* A WRITE of it failed. */
+static void note_writer(far_task *t, far_opens_word *word) {
+    if (!t->session->lost) /* it was not posted */
+        return;
+    word->writer = far_task_client(t);
+    word->generation = far_task_generation(t);
+}
+
+
+/* 1: a lost session may still write the word. */
+static int wait_for_writer(far_task *t, far_opens_word *word) {
+    int dead = word->writer ? far_is_dead(t, word->writer, word->generation) : 1;
+    if (dead <= 0)
+        return dead < 0 ? dead : 1;
+    word->writer = 0;
+    return 0;
+}
+
+
+/* 1: not yet. */
+static int write_due(far_task *t, unsigned slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    far_opens_word *word = &opens->words[slot];
+    int err = wait_for_writer(t, word);
+    if (err != 0 || (err = far_pin_take(t)) < 0)
+        return err;
+    if ((err = far_write_word(t, opens->table + 8 * slot, word->wanted)) < 0) {
+        note_writer(t, word);
+        return err;
+    }
+    word->due = false;
+    atomic_fetch_sub_explicit(&opens->due, 1, memory_order_relaxed);
+    return 0;
+}
+
+
+/* The word of a slot is to be this. 0: it is; 1: it will be, or an error: housekeeping will write it. */
+static int change(far_task *t, unsigned slot, uint64_t wanted) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    opens->words[slot].wanted = wanted;
+    note_due(opens, &opens->words[slot]);
+    return write_due(t, slot);
+}
+
 
 static int make_table(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
@@ -44,18 +101,83 @@ static int make_table(far_task *t) {
     int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPENS_BYTES, 0, FAR_ALLOC_ZERO, &object);
     if (err < 0)
         return err;
-    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), object.addr)) < 0)
+    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), object.addr)) < 0) {
+        note_writer(t, &opens->address);
         return err;
+    }
     opens->table = object.addr;
     return 0;
 }
 
 
-/* The last index was closed. */
+/* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
+ * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
+static int find_table(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    if (opens->table || opens->address.writer == 0)
+        return 0;
+    int err = wait_for_writer(t, &opens->address);
+    return err != 0 ? err : far_read_word(t, far_opens_word_of(far_task_pool(t)->own->id), &opens->table);
+}
+
+
+/* Pinned. 1: look again. */
+int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    int err = find_table(t);
+    if (err == 0 && opens->table == 0)
+        err = make_table(t);
+    if (err != 0)
+        return err;
+    unsigned free_slot = 0;
+    while (free_slot < FAR_OPENS_MAX && (opens->words[free_slot].wanted || opens->words[free_slot].due))
+        free_slot++;
+    if (free_slot == FAR_OPENS_MAX)
+        return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPENS_MAX);
+    *slot = free_slot;
+    far_point(t, "catalog:enter");
+    if ((err = change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0))) < 0)
+        opens->words[free_slot].wanted = 0;
+    return err;
+}
+
+
+int far_opens_leave(far_task *t, unsigned slot) {
+    int err = change(t, slot, 0);
+    return err < 0 ? err : 0;
+}
+
+
+/* 1: some words are still due. */
+static int write_all_due(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    int err = 0, later = 0;
+    for (unsigned slot = 0; slot < FAR_OPENS_MAX && err >= 0; slot++)
+        if (opens->words[slot].due && (err = write_due(t, slot)) > 0)
+            later = 1;
+    return err < 0 ? err : later;
+}
+
+
+bool far_opens_are_due(far_pool *pool) {
+    return atomic_load_explicit(&pool->opens.due, memory_order_relaxed) != 0;
+}
+
+
+int far_opens_settle(far_task *t) {
+    if (!far_opens_are_due(far_task_pool(t)) || !try_latch(t))
+        return 0;
+    int err = write_all_due(t);
+    far_opens_unlatch(t);
+    far_catalog_unpin(t);
+    return err < 0 ? err : 0;
+}
+
+
 static int drop_table(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
-    int err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), 0);
-    if (err < 0)
+    int err = far_pin_take(t);
+    if (err < 0 || (err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), 0)) < 0)
         return err;
     far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPENS_BYTES);
     opens->table = 0;
@@ -63,87 +185,21 @@ static int drop_table(far_task *t) {
 }
 
 
-int far_opens_change(far_task *t, unsigned slot, uint64_t word) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    opens->words[slot] = word;
-    return far_write_word(t, opens->table + 8 * slot, word);
-}
-
-
-/* The session was lost with its WRITE under way: nobody knows what the table says until it is fenced. The slot stays taken. */
-static void note_loss(far_task *t, unsigned slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    opens->lost[slot].id = far_task_client(t);
-    opens->lost[slot].generation = far_task_generation(t);
-    atomic_fetch_add_explicit(&opens->losses, 1, memory_order_relaxed);
-}
-
-
-int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    unsigned free_slot = 0;
-    while (free_slot < FAR_OPENS_MAX && opens->words[free_slot])
-        free_slot++;
-    if (free_slot == FAR_OPENS_MAX)
-        return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPENS_MAX);
-    int err = opens->table ? 0 : make_table(t);
-    if (err < 0)
-        return err;
-    opens->used++;
-    *slot = free_slot;
-    far_point(t, "catalog:enter");
-    if ((err = far_opens_change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0))) < 0)
-        note_loss(t, free_slot);
-    return err;
-}
-
-
-int far_opens_leave(far_task *t, unsigned slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    uint64_t word = opens->words[slot];
-    int err = far_opens_change(t, slot, 0);
-    if (err < 0) {
-        opens->words[slot] = word;
-        note_loss(t, slot);
-        return err;
-    }
-    return --opens->used == 0 ? drop_table(t) : 0;
-}
-
-
-static int settle_slot(far_task *t, unsigned slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    int dead = far_is_dead(t, opens->lost[slot].id, opens->lost[slot].generation);
-    if (dead <= 0)
-        return dead;
-    int err = far_opens_change(t, slot, 0);
-    if (err < 0)
-        return err;
-    opens->lost[slot].id = 0;
-    atomic_fetch_sub_explicit(&opens->losses, 1, memory_order_relaxed);
-    return --opens->used == 0 ? drop_table(t) : 0;
-}
-
-
-int far_opens_settle(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    if (atomic_load_explicit(&opens->losses, memory_order_relaxed) == 0 || !try_latch(t))
-        return 0;
-    int err = far_pin_take(t);
-    for (unsigned slot = 0; slot < FAR_OPENS_MAX && err == 0; slot++)
-        if (opens->lost[slot].id != 0)
-            err = settle_slot(t, slot);
-    far_opens_unlatch(t);
-    far_catalog_unpin(t);
-    return err;
-}
-
-
+/* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
+ * fenced. */
 int far_catalog_leave(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     far_opens_latch(t);
-    int err = 0;
-    if (opens->table && (err = far_pin_take(t)) >= 0)
+    int err;
+    for (unsigned attempt = 0;; attempt++) {
+        err = find_table(t);
+        if (err == 0)
+            err = write_all_due(t);
+        if (err <= 0)
+            break;
+        far_back_off(t, attempt);
+    }
+    if (err == 0 && opens->table)
         err = drop_table(t);
     far_opens_unlatch(t);
     far_catalog_unpin(t);
@@ -264,12 +320,13 @@ static int confirm(far_task *t, const far_catalog_entry *entry) {
 static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index *local) {
     if (local->uid != entry->uid)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' changed its number while it was open", local->name);
-    int err = far_opens_change(t, local->slot, local->uid | FAR_OPENS_USER);
-    if (err < 0)
-        return err;
-    if ((err = confirm(t, entry)) != 0) {
-        int undone = far_opens_change(t, local->slot, local->uid);
-        return undone < 0 ? undone : err;
+    far_point(t, "catalog:enter_user");
+    int err = change(t, local->slot, local->uid | FAR_OPENS_USER);
+    if (err == 0)
+        err = confirm(t, entry);
+    if (err != 0) {
+        int undone = change(t, local->slot, local->uid);
+        return err > 0 && undone < 0 ? undone : err;
     }
     pthread_mutex_lock(&local->pool->lock);
     local->opens++;
@@ -324,14 +381,14 @@ static int open_once(far_task *t, const wish *w, far_index **index) {
     }
 
     unsigned slot;
-    if ((err = far_opens_enter(t, entry.uid, w->user, &slot)) < 0)
+    if ((err = far_opens_enter(t, entry.uid, w->user, &slot)) != 0)
         return err;
     if ((err = confirm(t, &entry)) == 0 && (err = open_kind(t, &entry, &record, index)) == 0) {
         far_opens_link(*index, slot, w->user);
         return 0;
     }
     int left = far_opens_leave(t, slot);
-    return left < 0 ? left : err;
+    return err > 0 && left < 0 ? left : err;
 }
 
 
@@ -374,8 +431,8 @@ static void close_one(far_task *t, far_index *index, bool user) {
     if (last)
         unlink_index(index);
     pthread_mutex_unlock(&pool->lock);
-    if (was_users && !last && far_pin_take(t) >= 0)
-        far_opens_change(t, index->slot, index->uid);
+    if (was_users && !last)
+        change(t, index->slot, index->uid);
     far_opens_unlatch(t);
     if (last) {
         far_memory_index_closed(pool, index); /* no further reclaim hooks; those under way count as uses */
@@ -383,10 +440,7 @@ static void close_one(far_task *t, far_index *index, bool user) {
             far_back_off(t, attempt);
         index->kind->close(index);
         far_opens_latch(t);
-        if (far_pin_take(t) >= 0)
-            far_opens_leave(t, index->slot);
-        else
-            note_loss(t, index->slot);
+        far_opens_leave(t, index->slot);
         far_opens_unlatch(t);
         far_opens_free(index);
         far_pool_release(pool);

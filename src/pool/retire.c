@@ -11,8 +11,9 @@
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
-#define CLOSE_EPOCHS  16   /* what is not free after so many is covered by a sweep, perhaps of somebody dead */
-#define CLOSE_QUICK   64   /* of these at short intervals; others may not get to run for long */
+#define CLOSE_EPOCHS                                                                                                   \
+    64 /* ... and beyond that for what is not back when so many have passed: a sweep whose owner died holds it */
+#define CLOSE_QUICK 64 /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -65,7 +66,8 @@ static void tick_soon(far_task *t, void *arg) {
 }
 
 
-/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it does so itself. */
+/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it
+ * does so itself. */
 void far_memory_help(far_task *t) {
     far_memory *m = far_memory_of(t);
     far_quarantine *q = far_task_pool(t)->quarantine;
@@ -442,14 +444,13 @@ static int hand_over(far_task *t, far_memory *heir) {
 }
 
 
-/* The last one waits, but not for ever (a pin may stay, a sweeper have died): what is left then, a sweep finds. */
+/* The last one waits, but not for ever beside a pin that stays, or a sweep: what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
-    uint64_t epoch = 0;
-    unsigned moves = 0;
+    uint64_t first = far_epoch_known(t), epoch = first;
     int err = 0;
-    for (unsigned round = 0; round < CLOSE_ROUNDS && err >= 0; round++) {
-        if (far_epoch_known(t) != epoch && moves++ < CLOSE_EPOCHS)
+    for (unsigned round = 0; round < CLOSE_ROUNDS && epoch - first < CLOSE_EPOCHS && err >= 0; round++) {
+        if (far_epoch_known(t) != epoch)
             round = 0;
         epoch = far_epoch_known(t);
         pthread_mutex_lock(&m->lock);

@@ -112,9 +112,12 @@ static int is_chosen(far_sweeper *s, uint64_t number, const far_block_state *sta
         return 1; /* left by a sweeper that died */
     switch (state->kind) {
     case FAR_BLOCK_OWNED:
+        if (s->only_dead)
+            return is_dead_owner(s, state);
+        break; /* whoever has it: a full sweep takes each block once */
     case FAR_BLOCK_WIPING: {
         int dead = is_dead_owner(s, state);
-        if (dead != 0 || state->kind == FAR_BLOCK_WIPING || s->only_dead)
+        if (dead <= 0 || s->only_dead)
             return dead;
         break;
     }
@@ -168,9 +171,9 @@ static int choose_on_node(far_sweeper *s, unsigned node, uint64_t number, unsign
             run_head = i;
             run_end = i + state.length;
         }
-        bool large = state.kind != FAR_BLOCK_RUN;
+        bool large = state.kind != FAR_BLOCK_RUN, full = large ? *room == 0 : s->more && !s->only_dead;
         err = is_chosen(s, number, &state);
-        if (err == 1 && large && *room == 0) {
+        if (err == 1 && full) {
             s->more = true;
             if (number < s->next_cursor)
                 s->next_cursor = number;
@@ -519,7 +522,7 @@ int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result) {
     uint64_t total = far_block_total(g);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot sweep: it would wait for itself");
-    far_sweeper s = {.walk = {meet_object}, .t = t, .geometry = g, .repair = repair, .impatient = !all};
+    far_sweeper s = {.walk = {.object = meet_object}, .t = t, .geometry = g, .repair = repair, .impatient = !all};
     s.place = calloc(total + 1, sizeof(*s.place));
     s.blocks = calloc(total + 1, sizeof(*s.blocks));
     far_aside aside = far_aside_begin(t);

@@ -49,6 +49,7 @@ static inline uint32_t far_sweep_sequence(uint64_t word) {
 typedef struct far_walk far_walk;
 struct far_walk {
     int (*object)(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size); /* 0 or an error */
+    bool once; /* it measures: an object that was reported should not be again, and one that is just being moved may be missed */
 };
 
 

@@ -10,7 +10,8 @@
 
 static void batch_done(far_batch *batch);
 
-static _Thread_local far_verb overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
+static _Thread_local far_verb
+    overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
 
 
 static __attribute__((noinline)) far_batch_box *make_box(void) {
@@ -42,6 +43,8 @@ static inline void empty_box(far_batch_box *box) {
     box->batch.count = 0;
     if (box->fences)
         box->fences = 0;
+    if (box->atomics)
+        box->atomics = false;
 }
 
 
@@ -69,14 +72,41 @@ void far_boxes_free(far_session *s) {
 }
 
 
-static inline far_verb *fill_verb(far_batch_box *box, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
+/* One more of this kind, or (by = -1) one less. */
+static inline void count_verb(far_stats *stats, far_verb_kind kind, size_t bytes, uint64_t by) {
+    switch (kind) {
+    case FAR_READ:
+        stats->reads += by;
+        stats->bytes_read += by * bytes;
+        break;
+    case FAR_WRITE:
+        stats->writes += by;
+        stats->bytes_written += by * bytes;
+        break;
+    case FAR_CAS:
+        stats->cas += by;
+        break;
+    case FAR_FAA:
+        stats->faa += by;
+        break;
+    default:
+        stats->masked_cas += by;
+        break;
+    }
+}
+
+
+static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind kind, far_addr addr, void *local,
+                                  size_t bytes) {
     far_verb *verb = &box->batch.verbs[box->batch.count++];
     verb->kind = (uint8_t)kind;
     verb->flags = 0;
     verb->addr = addr;
     verb->local = local;
     verb->length = (uint32_t)bytes;
-    verb->compare = verb->swap = 0; /* traces show them */
+    if (kind > FAR_WRITE)
+        box->atomics = true;
+    count_verb(t->stats, kind, bytes, 1);
     return verb;
 }
 
@@ -90,8 +120,8 @@ static inline bool is_sound(const far_task *t, far_addr addr, size_t bytes) {
 static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                            size_t bytes) {
     far_batch_box *box = t->open;
-    if (!box)
-        box = t->open = get_box(t->session);
+    if (!box && (box = t->open = get_box(t->session)))
+        box->batch.owner = t;
     if (box && box->batch.count == box->capacity) {
         far_verb *more = realloc(box->batch.verbs, 2 * box->capacity * sizeof(far_verb));
         if (more) {
@@ -106,7 +136,7 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
     if (!is_sound(t, addr, bytes))
         t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes,
                               (unsigned long long)addr);
-    return fill_verb(box, kind, addr, local, bytes);
+    return fill_verb(t, box, kind, addr, local, bytes);
 }
 
 
@@ -114,7 +144,7 @@ static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr,
     far_batch_box *box = t->open;
     if (!box || box->batch.count == box->capacity || !is_sound(t, addr, bytes))
         return put_verb_slowly(t, kind, addr, local, bytes);
-    return fill_verb(box, kind, addr, local, bytes);
+    return fill_verb(t, box, kind, addr, local, bytes);
 }
 
 
@@ -140,8 +170,8 @@ void far_faa(far_task *t, far_addr addr, uint64_t addend, uint64_t *old) {
 }
 
 
-void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask,
-                    uint64_t *old) {
+void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap,
+                    uint64_t swap_mask, uint64_t *old) {
     far_verb *verb = put_verb(t, FAR_MASKED_CAS, addr, old, 8);
     verb->compare = compare;
     verb->compare_mask = compare_mask;
@@ -162,51 +192,17 @@ void far_mark(far_task *t, unsigned flags) {
 }
 
 
-/* Completes the verbs of a batch that is about to be posted, and counts them. True: it has CASes, which may fail. */
-static inline bool prepare_verbs(far_task *t, far_batch_box *box, bool waited) {
-    far_stats *stats = t->stats;
-    uint32_t count = box->batch.count;
-    bool conditional = false;
-    for (far_verb *verb = box->batch.verbs, *end = verb + count; verb < end; verb++) {
+/* Where the old words go that nobody asked for. Not when they are put: the verbs may move until they are posted. */
+static void place_old_words(far_batch *batch) {
+    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
         if (!verb->local)
             verb->local = &verb->old;
-        switch (verb->kind) {
-        case FAR_READ:
-            stats->reads++;
-            stats->bytes_read += verb->length;
-            break;
-        case FAR_WRITE:
-            stats->writes++;
-            stats->bytes_written += verb->length;
-            break;
-        case FAR_CAS:
-            stats->cas++;
-            conditional = true;
-            break;
-        case FAR_FAA:
-            stats->faa++;
-            break;
-        default:
-            stats->masked_cas++;
-            conditional = true;
-            break;
-        }
-    }
-    if (t->background)
-        stats->background_verbs += count;
-    if (!waited)
-        stats->unwaited_verbs += count;
-    return conditional;
 }
 
 
-/* Whose batch it is. A box is mostly posted for the same purpose as before. */
-static inline void label_batch(far_task *t, far_batch *batch) {
-    uint64_t pin_clock = t->pin.epoch ? t->pin.clock : UINT64_MAX;
-    if (batch->owner == t && batch->pin_clock == pin_clock && batch->index_key == t->index_key && batch->label == t->label)
-        return;
-    batch->owner = t;
-    batch->pin_clock = pin_clock;
+/* Whose batch it is, for the watch and for traces. */
+static void label_batch(const far_task *t, far_batch *batch) {
+    batch->pin_clock = t->pin.epoch ? t->pin.clock : UINT64_MAX;
     batch->index_key = t->index_key;
     batch->label = t->label;
 }
@@ -232,11 +228,11 @@ static __attribute__((noinline, cold)) void batch_failed(far_task *t, int status
 
 
 /* The batch is over: its numbers are taken. */
-static inline void settle(far_task *t, const far_batch *batch, bool conditional) {
-    if (batch->status < 0)
-        batch_failed(t, batch->status);
-    else if (conditional)
-        count_failed(t, batch);
+static inline void settle(far_task *t, const far_batch_box *box) {
+    if (box->batch.status < 0)
+        batch_failed(t, box->batch.status);
+    else if (box->atomics)
+        count_failed(t, &box->batch);
 }
 
 
@@ -247,73 +243,90 @@ static void batch_done(far_batch *batch) {
         t->waited--;
     else
         t->unwaited--;
-    settle(t, batch, box->conditional);
+    settle(t, box);
     put_box(t->session, box);
     far_task_batch_done(t);
 }
 
 
-/* Why the open batch cannot be posted, or 0. */
-static __attribute__((noinline, cold)) int refusal(far_task *t, bool dead) {
+/* Why the open batch cannot be posted, or 0. It is given up then, and its verbs do not count. */
+static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
     int err = t->refused;
     t->refused = 0;
     if (dead) /* nobody publishes our pins any more */
         far_session_lose(t->session, FAR_ERR_FENCED);
     if (!err && t->session->lost)
         err = t->lost ? t->lost : t->session->lost;
+    if (!err || !t->open)
+        return err;
+    far_batch *batch = &t->open->batch;
+    for (const far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
+        count_verb(t->stats, (far_verb_kind)verb->kind, verb->length, (uint64_t)-1);
+    empty_box(t->open);
     return err;
 }
 
 
-/* Posts the open batch; *trips is how many round trips the next wait will have cost. This and put_verb are the way of
- * every verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the overlap
- * with the next READ. So a box whose batch completed at once stays the open one. */
-static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited, unsigned *trips) {
+static __attribute__((noinline)) void keep_pending(far_task *t, far_batch_box *box, bool waited) {
+    t->open = NULL;
+    box->waited = waited;
+    t->waited += waited;
+    t->unwaited += !waited;
+}
+
+
+/* Posts the open batch. 1: it was not empty; t->trips then tells of more than one round trip. This and put_verb are the
+ * way of every verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the
+ * overlap with the next READ. So a box whose batch completed at once stays the open one. */
+static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited) {
+    far_session *s = t->session;
+    bool dead = atomic_load_explicit(&s->pool->dead, memory_order_acquire);
+    int err = t->refused || s->lost || dead ? refuse(t, dead) : 0;
     far_batch_box *box = t->open;
-    bool dead = atomic_load_explicit(&t->session->pool->dead, memory_order_acquire);
-    int err = t->refused || t->session->lost || dead ? refusal(t, dead) : 0;
-    if (!box || box->batch.count == 0)
+    if (err || !box || box->batch.count == 0)
         return err;
-    if (err) {
-        empty_box(box);
-        return err;
-    }
     far_batch *batch = &box->batch;
-    label_batch(t, batch);
-    bool conditional = prepare_verbs(t, box, waited);
-    if (waited)
-        *trips = (*trips ? *trips : 1) + box->fences;
-    far_conn *conn = t->session->conn;
+    far_conn *conn = s->conn;
+    if (conn->fabric->watch)
+        label_batch(t, batch);
+    if (box->atomics)
+        place_old_words(batch);
+    if (t->background)
+        t->stats->background_verbs += batch->count;
+    if (!waited)
+        t->stats->unwaited_verbs += batch->count;
+    else if (box->fences)
+        t->trips = (t->trips ? t->trips : 1) + box->fences;
     conn->fabric->ops->post(conn, batch);
     if (batch->pending) {
-        t->open = NULL;
-        box->waited = waited;
-        box->conditional = conditional;
-        t->waited += waited;
-        t->unwaited += !waited;
+        keep_pending(t, box, waited);
     } else {
-        settle(t, batch, conditional);
+        settle(t, box);
         empty_box(box);
     }
-    return 0;
+    return 1;
 }
 
 
 int far_start(far_task *t) {
-    return post_open(t, true, &t->trips);
+    int posted = post_open(t, true);
+    if (posted > 0 && t->trips == 0)
+        t->trips = 1;
+    return posted < 0 ? posted : 0;
 }
 
 
 int far_post(far_task *t) {
-    return post_open(t, false, &t->trips);
+    int posted = post_open(t, false);
+    return posted < 0 ? posted : 0;
 }
 
 
 int far_wait(far_task *t) {
-    unsigned trips = t->trips;
-    int err = post_open(t, true, &trips);
+    int posted = post_open(t, true), err = posted < 0 ? posted : 0;
     if (t->waited)
         far_task_wait_for(t, FAR_WAIT_WAITED);
+    unsigned trips = t->trips ? t->trips : posted > 0;
     if (t->background)
         t->stats->background_round_trips += trips;
     else

@@ -183,7 +183,9 @@ static void run_entry(far_context *self) {
 
 
 OPAQUE static far_context *exchange_current(far_context *to) {
-    far_context *from = far_context_current();
+    far_context *from = current_context;
+    if (from == NULL)
+        from = far_context_current();
     /* A thread's own stack goes on in its own thread only. */
     assert(to->mapping != NULL || to == &thread_context);
     current_context = to;

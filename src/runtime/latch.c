@@ -83,15 +83,17 @@ static bool take_latch(far_task *t, far_addr addr, bool wait) {
     far_spin_lock(&b->lock);
     far_latch_hold *holder = *find_holder(b, addr);
     bool taken = !holder || wait;
-    if (taken)
+    if (taken) {
         *hold = (far_latch_hold){.addr = addr, .task = t};
+        t->latched++;
+    }
     if (!holder)
         become_holder(b, hold);
     else if (wait)
         join_queue(holder, hold);
     while (taken && !hold->granted) {
         far_spin_unlock(&b->lock);
-        far_task_block(t);
+        far_task_await_other(t);
         far_spin_lock(&b->lock);
     }
     far_spin_unlock(&b->lock);
@@ -116,6 +118,7 @@ void far_unlatch(far_task *t, far_addr addr) {
     assert(hold && hold->task == t);
     *link = hold->next;
     hold->addr = 0;
+    t->latched--;
     far_latch_hold *heir = hold->first_waiting;
     if (heir) {
         heir->first_waiting = heir->next;
@@ -130,7 +133,7 @@ void far_unlatch(far_task *t, far_addr addr) {
 
 
 void far_unlatch_all(far_task *t) {
-    for (unsigned i = 0; i < FAR_LATCHES_HELD_MAX; i++)
+    for (unsigned i = 0; t->latched && i < FAR_LATCHES_HELD_MAX; i++)
         if (t->latches[i].addr) {
             assert(!"a task ended while it held a latch");
             far_unlatch(t, t->latches[i].addr);

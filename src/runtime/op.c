@@ -192,10 +192,8 @@ static int call(far_session *s, request *r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_request(s, r)) >= 0) {
-        far_index_use(r->index);
+    if ((err = check_request(s, r)) >= 0) { /* the caller has the index open until it returns */
         err = far_session_call(s, r->kind, false, run_request, r);
-        far_index_unuse(r->index);
         if (err < 0)
             err = far_tell(err);
     }
@@ -333,12 +331,24 @@ static void run_gets(far_task *t, void *arg) {
         g.outs[g.count] = &run->out;
         g.results[g.count++] = FAR_ERR_CORRUPT;
     }
-    name_task(t, FAR_OP_GET, g.index, (unsigned)g.count);
+    name_task(t, FAR_OP_GET, g.index, 0);
     int err = far_run_pinned(t, run_get_many, &g);
     size_t i = 0;
+    far_op_run *last = NULL; /* those that found no room for a task */
     for (far_op_run *run = first, *with; run; run = with, i++) {
         with = run->with;
-        finish_get(run, err < 0 ? err : g.results[i]);
+        run->with = NULL;
+        if (err < 0 || g.results[i] != FAR_GET_ALONE) {
+            t->stats->ops[FAR_OP_GET]++;
+            finish_get(run, err < 0 ? err : g.results[i]);
+        } else if (!far_task_new(run->session, FAR_OP_GET, run_op, run)) {
+            run->with = last;
+            last = run;
+        }
+    }
+    for (far_op_run *with; last; last = with) {
+        with = last->with;
+        run_op(t, last);
     }
 }
 

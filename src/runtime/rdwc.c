@@ -315,7 +315,7 @@ static void wait_for_release(far_rdwc_member *me) {
     far_spin_lock(&e->lock);
     while (me->state == WAITS) {
         far_spin_unlock(&e->lock);
-        far_task_block(me->task);
+        far_task_await_other(me->task);
         far_spin_lock(&e->lock);
     }
     far_spin_unlock(&e->lock);
@@ -380,11 +380,20 @@ static role enter(far_rdwc *rdwc, far_rdwc_member *me) {
 }
 
 
+/* Nobody is there to merge with: no other operation of this session, and no other session. One that comes meanwhile
+ * runs beside it, as beside one on another machine. */
+static bool is_alone(const far_task *t) {
+    const far_session *s = t->session;
+    return atomic_load_explicit(&s->active, memory_order_relaxed) == 1 &&
+           atomic_load_explicit(&s->pool->session_count, memory_order_relaxed) == 1;
+}
+
+
 int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
                  far_rdwc_fn *run) {
     far_rdwc *rdwc = t->session->pool->rdwc;
     bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
-    if (!rdwc || !merges || t->rdwc || t->session->lost)
+    if (!rdwc || !merges || t->rdwc || t->session->lost || is_alone(t))
         return run(t, index, kind, key, value, out);
     far_rdwc_member me = {.task = t, .index = index, .kind = kind, .key = key, .value = value, .out = out, .run = run};
     me.entry = entry_of(rdwc, index->uid, key);
@@ -394,6 +403,11 @@ int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
     int result = as == LEAD ? lead(&me) : as == FOLLOW ? follow(&me) : run_alone(&me);
     atomic_fetch_sub_explicit(operations, 1, memory_order_relaxed);
     return result;
+}
+
+
+bool far_rdwc_is_on(const far_task *t) {
+    return t->session->pool->rdwc != NULL;
 }
 
 

@@ -44,6 +44,8 @@ void far_rdwc_free(far_rdwc *rdwc);           /* no operation is under way */
 int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
                  far_rdwc_fn *run);
 
+bool far_rdwc_is_on(const far_task *t); /* in its handle */
+
 uint32_t far_rdwc_mark(far_task *t); /* 0: leads no round */
 
 /* Closes the round for writers; sets *value to that of the last one who joined (or leaves it as it is, when nobody

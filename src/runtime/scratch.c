@@ -70,6 +70,18 @@ void far_scratch_back(far_task *t, far_scratch_mark mark) {
 }
 
 
+void far_scratch_empty(far_task *t) {
+    far_scratch_chunk *chunk = t->chunk;
+    while (chunk && (chunk->below || chunk->size != CHUNK_BYTES)) {
+        t->chunk = chunk->below;
+        put_chunk(t->session, chunk);
+        chunk = t->chunk;
+    }
+    if (chunk)
+        chunk->used = 0;
+}
+
+
 void far_scratch_free(far_session *s) {
     while (s->free_chunks) {
         far_scratch_chunk *chunk = s->free_chunks;

@@ -22,6 +22,13 @@ static far_host *host_of(const far_session *s) {
 }
 
 
+/* Changed only inside: others look. */
+static void count_active(far_session *s, int more) {
+    unsigned active = atomic_load_explicit(&s->active, memory_order_relaxed);
+    atomic_store_explicit(&s->active, active + (unsigned)more, memory_order_release);
+}
+
+
 /* The ready queue. */
 
 static void make_ready(far_task *t) {
@@ -47,6 +54,15 @@ static far_task *take_ready(far_session *s) {
 }
 
 
+static uint64_t next_wake(const far_session *s) {
+    uint64_t next = FAR_TIME_NEVER;
+    for (unsigned i = 0; s->sleeping && i < s->task_count; i++)
+        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at < next)
+            next = s->tasks[i]->wake_at;
+    return next;
+}
+
+
 /* Waiting, seen from the task. */
 
 static bool is_there(const far_task *t, far_wait_for what) {
@@ -61,10 +77,22 @@ static bool is_there(const far_task *t, far_wait_for what) {
 }
 
 
+/* A direct task is on the stack of the thread that is inside: that becomes the scheduler until the task may go on. */
+static void schedule_until_ready(far_task *t) {
+    far_session *s = t->session;
+    while (t->state == FAR_TASK_WAITING)
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
 static void wait_switch(far_task *t, far_wait_for what) {
     t->waits_for = what;
     t->state = FAR_TASK_WAITING;
-    far_context_switch(t->session->scheduler);
+    if (t->context)
+        far_context_switch(t->session->scheduler);
+    else
+        schedule_until_ready(t);
     t->state = FAR_TASK_RUNNING;
 }
 
@@ -98,6 +126,25 @@ void far_task_block(far_task *t) {
 }
 
 
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread:
+ * then who waits for others must. */
+static bool must_drive(const far_task *t) {
+    const far_pool *pool = t->session->pool;
+    return t->session == pool->own || pool->options.no_thread;
+}
+
+
+void far_task_await_other(far_task *t) {
+    far_pool *pool = t->session->pool;
+    if (!must_drive(t))
+        far_task_block(t);
+    else if (far_pool_drive(pool))
+        far_task_block_until(t, far_now(t) + far_rtt(t));
+    else
+        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+}
+
+
 void far_task_wake(far_task *t) {
     far_session *s = t->session;
     if (atomic_exchange_explicit(&t->wake_queued, true, memory_order_acq_rel))
@@ -112,7 +159,10 @@ void far_task_wake(far_task *t) {
 
 void far_yield(far_task *t) {
     make_ready(t);
-    far_context_switch(t->session->scheduler);
+    if (t->context)
+        far_context_switch(t->session->scheduler);
+    else
+        far_session_step(t->session);
     t->state = FAR_TASK_RUNNING;
 }
 
@@ -129,6 +179,8 @@ void far_sleep(far_task *t, uint64_t ns) {
 
 
 void far_back_off(far_task *t, unsigned attempt) {
+    if (must_drive(t)) /* it may wait for a lock that one of them has */
+        far_pool_drive(t->session->pool);
     uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
     far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
 }
@@ -139,17 +191,18 @@ void far_back_off(far_task *t, unsigned attempt) {
 static void task_end(far_task *t) {
     far_session *s = t->session;
     far_start(t); /* nothing must stay open; an error here has nobody to tell */
-    far_box_back(t);
     far_task_wait_for(t, FAR_WAIT_ALL);
     far_unlatch_all(t);
     far_pin_drop(t);
-    far_scratch_back(t, (far_scratch_mark){NULL, 0});
+    far_scratch_empty(t);
     if (t->uses_index)
         atomic_fetch_sub_explicit(&t->index->uses, 1, memory_order_release);
     t->state = FAR_TASK_FREE;
-    t->next = s->free_tasks;
-    s->free_tasks = t;
-    atomic_fetch_sub_explicit(&s->active, 1, memory_order_relaxed);
+    if (t->context) {
+        t->next = s->free_tasks;
+        s->free_tasks = t;
+    }
+    count_active(s, -1);
 }
 
 
@@ -164,7 +217,8 @@ static void task_main(void *arg) {
 }
 
 
-static far_task *make_task(far_session *s) {
+/* direct: without a stack of its own. */
+static far_task *make_task(far_session *s, bool direct) {
     if (s->task_count == FAR_TASKS_MAX)
         return NULL;
     far_task *t = calloc(1, sizeof(*t));
@@ -172,8 +226,8 @@ static far_task *make_task(far_session *s) {
         return NULL;
     t->session = s;
     t->number = (uint8_t)s->task_count;
-    t->context = far_context_new(STACK_BYTES, task_main, t);
-    if (!t->context) {
+    t->context = direct ? NULL : far_context_new(STACK_BYTES, task_main, t);
+    if (!direct && !t->context) {
         free(t);
         return NULL;
     }
@@ -182,14 +236,8 @@ static far_task *make_task(far_session *s) {
 }
 
 
-far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg) {
-    far_task *t = s->free_tasks;
-    if (t)
-        s->free_tasks = t->next;
-    else if (!(t = make_task(s)))
-        return NULL;
-    t->run = run;
-    t->arg = arg;
+static void begin_task(far_task *t, unsigned kind) {
+    far_session *s = t->session;
     t->background = false;
     t->stats = &s->stats[kind];
     t->label = NULL;
@@ -201,7 +249,19 @@ far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, v
     t->error = t->refused = t->lost = 0;
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
-    atomic_fetch_add_explicit(&s->active, 1, memory_order_relaxed);
+    count_active(s, 1);
+}
+
+
+far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg) {
+    far_task *t = s->free_tasks;
+    if (t)
+        s->free_tasks = t->next;
+    else if (!(t = make_task(s, false)))
+        return NULL;
+    t->run = run;
+    t->arg = arg;
+    begin_task(t, kind);
     make_ready(t);
     return t;
 }
@@ -251,6 +311,8 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
 
 /* Tasks that others woke: the stack is turned over, so that they run in the order in which they were woken. */
 static bool take_woken(far_session *s) {
+    if (!atomic_load_explicit(&s->woken, memory_order_relaxed)) /* one that comes now unparks us afterwards */
+        return false;
     far_task *top = atomic_exchange_explicit(&s->woken, NULL, memory_order_acquire), *first = NULL;
     while (top) {
         far_task *below = top->woken_next;
@@ -268,15 +330,6 @@ static bool take_woken(far_session *s) {
             make_ready(t);
     }
     return any;
-}
-
-
-static uint64_t next_wake(const far_session *s) {
-    uint64_t next = FAR_TIME_NEVER;
-    for (unsigned i = 0; s->sleeping && i < s->task_count; i++)
-        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at < next)
-            next = s->tasks[i]->wake_at;
-    return next;
 }
 
 
@@ -300,7 +353,8 @@ bool far_session_step(far_session *s) {
     far_task *t;
     do {
         t = take_ready(s);
-        far_context_switch(t->context);
+        if (t->context) /* a direct one goes on when this step is over */
+            far_context_switch(t->context);
     } while (t != last && s->ready_first);
     return true;
 }
@@ -362,9 +416,36 @@ static void run_call(far_task *t, void *arg) {
 }
 
 
+/* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What was
+ * ready before it comes first, as always. */
+static int call_directly(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
+    far_task *t = s->direct;
+    if (atomic_load_explicit(&s->active, memory_order_relaxed))
+        far_session_step(s);
+    begin_task(t, kind);
+    t->background = background;
+    t->state = FAR_TASK_RUNNING;
+    int result = run(t, arg);
+    task_end(t);
+    return result;
+}
+
+
+static bool can_call_directly(far_session *s) {
+    if (!s->direct && s->conn->fabric->at_once)
+        s->direct = make_task(s, true);
+    return s->direct != NULL;
+}
+
+
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
     call c = {run, arg, background, 0, false};
     far_session_enter(s);
+    if (can_call_directly(s)) {
+        c.result = call_directly(s, kind, background, run, arg);
+        far_session_leave(s);
+        return c.result;
+    }
     while (!far_task_new(s, kind, run_call, &c)) {
         if (s->task_count < FAR_TASKS_MAX && !s->free_tasks && atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
             far_session_leave(s);
@@ -415,6 +496,8 @@ void far_session_free(far_session *s) {
     if (s->conn) /* none when its pool was closed first */
         s->conn->fabric->ops->disconnect(s->conn);
     for (unsigned i = 0; i < s->task_count; i++) {
+        far_box_back(s->tasks[i]);
+        far_scratch_back(s->tasks[i], (far_scratch_mark){NULL, 0});
         far_context_free(s->tasks[i]->context);
         free(s->tasks[i]);
     }

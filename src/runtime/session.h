@@ -19,7 +19,7 @@ typedef struct far_batch_box {
     far_batch batch; /* first: the fabric gives this back */
     uint32_t capacity, fences;
     bool waited;
-    bool conditional; /* holds CASes, which can fail */
+    bool atomics; /* holds some */
     struct far_batch_box *next;
 } far_batch_box;
 
@@ -30,14 +30,14 @@ typedef struct far_scratch_chunk far_scratch_chunk;
 
 struct far_task {
     far_session *session;
-    far_context *context;
+    far_context *context;                     /* NULL: a direct task, on the stack of the thread that is inside */
     uint8_t number;
     far_task_state state;
     far_task *next;                           /* in the ready queue, or the free list */
     void (*run)(far_task *t, void *arg);
     void *arg;
 
-    far_batch_box *open;                      /* verbs put, not posted */
+    far_batch_box *open;                      /* verbs put, not posted; empty ones stay with the task */
     unsigned waited, unwaited;                /* batches in flight */
     unsigned trips;                           /* round trips of what was started since the last wait */
     int refused;                              /* why the open batch must not be posted */
@@ -60,9 +60,10 @@ struct far_task {
     atomic_bool wake_queued;                  /* it stands in the session's stack of woken tasks */
     far_task *woken_next;
 
-    far_scratch_chunk *chunk;
+    far_scratch_chunk *chunk;                 /* the first one stays with it */
 
     struct far_rdwc_member *rdwc;             /* runtime/rdwc.c: set while it leads a round */
+    unsigned latched;                         /* of these, in use */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
@@ -79,6 +80,7 @@ struct far_session {
     far_task *tasks[FAR_TASKS_MAX];
     unsigned task_count;                      /* made so far */
     far_task *free_tasks;
+    far_task *direct;                         /* for synchronous calls where no verb is ever under way; NULL: none */
     far_task *ready_first, *ready_last;
     _Atomic(far_task *) woken;                /* stack of tasks woken from anywhere */
     atomic_uint active;                       /* tasks that are not free; housekeeping looks at it too */
@@ -124,8 +126,11 @@ void far_session_lose(far_session *s, int status); /* a verb failed: fences itse
 /* Between batch.c, scratch.c and session.c. */
 void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
 void far_task_batch_done(far_task *t);
+/* As far_task_block; the one waited for may be of a session that only this thread drives. */
+void far_task_await_other(far_task *t);
 void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);
+void far_scratch_empty(far_task *t); /* it ends */
 void far_scratch_free(far_session *s);
 void far_ops_free(far_session *s); /* op.c */
 

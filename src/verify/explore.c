@@ -12,24 +12,38 @@ typedef struct cut { /* where the victim dies; verb 0: not at all */
     uint32_t units;
 } cut;
 
+typedef struct victim {
+    far_explore_step step;
+    cut cut;
+    far_pool *pool;
+    far_index *index;
+    far_session *session;
+    uint64_t verbs;         /* so far */
+    uint32_t units_of_verb; /* how often the verb of its cut can be cut */
+    void *ctx;
+} victim;
+
 typedef struct story {
     const far_explore *explore;
     far_explore_result *result;
-    cut cut;
-    far_pool *survivor, *doomed;
-    far_index *survivor_index, *doomed_index;
-    far_session *survivor_session, *doomed_session;
+    victim victims[2];
+    unsigned count; /* of them */
+    far_pool *survivor;
+    far_index *survivor_index;
+    far_session *survivor_session;
     far_sim_world *world;
-    int survived;         /* what the survivor says */
-    uint64_t verbs;       /* of the victim so far */
-    uint32_t units_of_verb; /* how often the verb of this cut can be cut */
+    int survived; /* what the survivor says */
 } story;
 
 
 static void problem(story *s, const char *what) {
     s->result->problems++;
-    if (s->explore->out)
-        fprintf(s->explore->out, "death at verb %" PRIu64 " after %u units: %s\n", s->cut.verb, s->cut.units, what);
+    if (!s->explore->out)
+        return;
+    for (unsigned i = 0; i < s->count; i++)
+        fprintf(s->explore->out, "death at verb %" PRIu64 " after %u units%s", s->victims[i].cut.verb,
+                s->victims[i].cut.units, i + 1 < s->count ? ", " : ": ");
+    fprintf(s->explore->out, "%s\n", what);
 }
 
 
@@ -40,18 +54,18 @@ static int tell_problem(void *ctx, const char *what) {
 
 
 static void count_verb(void *ctx, const far_sim_posted *posted) {
-    story *s = ctx;
-    if (posted->conn != s->doomed_session->conn)
+    victim *v = ctx;
+    if (posted->conn != v->session->conn)
         return;
-    s->verbs++;
-    if (s->verbs == s->cut.verb)
-        s->units_of_verb = posted->verb->kind == FAR_WRITE ? posted->units : 1;
+    v->verbs++;
+    if (v->verbs == v->cut.verb)
+        v->units_of_verb = posted->verb->kind == FAR_WRITE ? posted->units : 1;
 }
 
 
 static void victim_main(void *arg) {
-    story *s = arg;
-    s->explore->victim(s->doomed_session, s->doomed_index, s->explore->ctx);
+    victim *v = arg;
+    v->step(v->session, v->index, v->ctx);
 }
 
 
@@ -66,33 +80,34 @@ static int set_up(story *s) {
     const char *more = s->explore->sim;
     snprintf(uri, sizeof(uri), "sim:seed=1,memory_nodes=2,size=8M,name=explore%s%s", more ? "," : "", more ? more : "");
     int err = far_pool_open(uri, NULL, &s->survivor);
-    if (!err)
-        err = far_pool_open(uri, NULL, &s->doomed);
+    for (unsigned i = 0; !err && i < s->count; i++)
+        err = far_pool_open(uri, NULL, &s->victims[i].pool);
     if (!err)
         err = far_session_open(s->survivor, &s->survivor_session);
-    if (!err)
-        err = far_session_open(s->doomed, &s->doomed_session);
+    for (unsigned i = 0; !err && i < s->count; i++)
+        err = far_session_open(s->victims[i].pool, &s->victims[i].session);
     if (!err)
         err = far_index_create(s->survivor_session, INDEX_NAME, s->explore->kind, s->explore->options, &s->survivor_index);
-    if (!err)
-        err = far_index_open(s->doomed_session, INDEX_NAME, &s->doomed_index);
+    for (unsigned i = 0; !err && i < s->count; i++)
+        err = far_index_open(s->victims[i].session, INDEX_NAME, &s->victims[i].index);
     if (!err && s->explore->prepare)
         err = s->explore->prepare(s->survivor_session, s->survivor_index, s->explore->ctx);
+    if (!err)
+        s->world = far_sim_world_of(s->survivor->fabric);
     return err;
 }
 
 
-static void run_victim(story *s) {
-    s->world = far_sim_world_of(s->doomed->fabric);
-    far_sim_client *victim = far_sim_start(s->doomed->fabric, "victim", victim_main, s);
-    if (!victim) {
+static void run_victim(story *s, victim *v) {
+    far_sim_client *client = far_sim_start(v->pool->fabric, "victim", victim_main, v);
+    if (!client) {
         problem(s, "no memory for the victim");
         return;
     }
-    far_sim_on_verb(s->world, count_verb, s);
-    if (s->cut.verb)
-        far_sim_kill_at(victim, (far_sim_match){.nth = (unsigned)s->cut.verb}, s->cut.units);
-    if (far_sim_run_client(victim) != FAR_SIM_ENDED)
+    far_sim_on_verb(s->world, count_verb, v);
+    if (v->cut.verb)
+        far_sim_kill_at(client, (far_sim_match){.nth = (unsigned)v->cut.verb}, v->cut.units);
+    if (far_sim_run_client(client) != FAR_SIM_ENDED)
         problem(s, "the victim's code does not come to an end");
     far_sim_on_verb(s->world, NULL, NULL);
 }
@@ -137,46 +152,66 @@ static void survive(story *s) {
 
 static void tidy_up(story *s) {
     far_session_close(s->survivor_session);
-    far_session_close(s->doomed_session);
+    for (unsigned i = 0; i < s->count; i++)
+        far_session_close(s->victims[i].session);
     far_index_close(s->survivor_index);
-    far_index_close(s->doomed_index);
+    for (unsigned i = 0; i < s->count; i++)
+        far_index_close(s->victims[i].index);
     far_pool_close(s->survivor);
-    far_pool_close(s->doomed);
+    for (unsigned i = 0; i < s->count; i++)
+        far_pool_close(s->victims[i].pool);
 }
 
 
-/* One death in a fresh pool. */
+/* One death of each victim, in a fresh pool. */
 static int explore_cut(story *s) {
-    s->survivor = s->doomed = NULL;
-    s->survivor_index = s->doomed_index = NULL;
-    s->survivor_session = s->doomed_session = NULL;
-    s->verbs = 0;
-    s->units_of_verb = 0;
-    int err = set_up(s);
-    if (!err) {
-        run_victim(s);
-        survive(s);
+    s->survivor = NULL;
+    s->survivor_index = NULL;
+    s->survivor_session = NULL;
+    for (unsigned i = 0; i < s->count; i++) {
+        victim *v = &s->victims[i];
+        *v = (victim){.step = v->step, .cut = v->cut, .ctx = v->ctx};
     }
+    int err = set_up(s);
+    for (unsigned i = 0; !err && i < s->count; i++)
+        run_victim(s, &s->victims[i]);
+    if (!err)
+        survive(s);
     tidy_up(s);
-    s->result->cuts += s->cut.verb != 0;
+    s->result->cuts += s->victims[0].cut.verb != 0;
+    return err;
+}
+
+
+/* Every death of that victim, with every one of those after it. */
+static int explore_victim(story *s, unsigned which) {
+    victim *v = &s->victims[which];
+    bool last = which + 1 == s->count;
+    v->cut = (cut){0};
+    int err = explore_cut(s); /* it does not die: counts its verbs */
+    uint64_t verbs = v->verbs;
+    if (which == 0)
+        s->result->verbs = verbs;
+    uint64_t step = which > 0 && s->explore->stride ? s->explore->stride : 1;
+    for (uint64_t verb = 1; !err && verb <= verbs; verb += step) {
+        uint32_t units = 1;
+        for (uint32_t unit = 0; !err && unit <= units; unit++) { /* unit 0: before it; units: after it */
+            v->cut = (cut){verb, unit};
+            err = last ? explore_cut(s) : explore_victim(s, which + 1);
+            units = v->units_of_verb;
+            if (!s->explore->every_unit && unit == 0 && units > 0)
+                unit = units - 1;
+        }
+    }
     return err;
 }
 
 
 int far_explore_run(const far_explore *explore, far_explore_result *result) {
     *result = (far_explore_result){0};
-    story s = {.explore = explore, .result = result};
-    int err = explore_cut(&s); /* nobody dies: counts the verbs */
-    result->verbs = s.verbs;
-    for (uint64_t verb = 1; !err && verb <= result->verbs; verb++) {
-        uint32_t units = 1;
-        for (uint32_t unit = 0; !err && unit <= units; unit++) { /* unit 0: before it; units: after it */
-            s.cut = (cut){verb, unit};
-            err = explore_cut(&s);
-            units = s.units_of_verb;
-            if (!explore->every_unit && unit == 0 && units > 0)
-                unit = units - 1;
-        }
-    }
-    return err;
+    story s = {.explore = explore, .result = result, .count = explore->second ? 2 : 1};
+    s.victims[0].step = explore->victim;
+    s.victims[1].step = explore->second;
+    s.victims[0].ctx = s.victims[1].ctx = explore->ctx;
+    return explore_victim(&s, 0);
 }

@@ -53,7 +53,7 @@ struct far_tortured {
     unsigned node_count, client_count; /* of the clients the last node_count churn, if that is asked for */
     far_torture_node *nodes;
     far_torture_client *clients;
-    uint64_t crashes, problems;
+    uint64_t crashes, problems, merged;
     FILE *out;
 };
 

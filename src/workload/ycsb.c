@@ -19,11 +19,12 @@ static const mix mixes[] = {
     [FAR_YCSB_D] = {"d", {[FAR_YCSB_GET] = 95, [FAR_YCSB_INSERT] = 5}, FAR_DISTRIBUTION_LATEST},
     [FAR_YCSB_E] = {"e", {[FAR_YCSB_SCAN] = 95, [FAR_YCSB_INSERT] = 5}, FAR_DISTRIBUTION_ZIPFIAN},
     [FAR_YCSB_F] = {"f", {[FAR_YCSB_GET] = 50, [FAR_YCSB_READ_MODIFY_WRITE] = 50}, FAR_DISTRIBUTION_ZIPFIAN},
+    [FAR_YCSB_WRITES] = {"writes", {[FAR_YCSB_UPDATE] = 100}, FAR_DISTRIBUTION_ZIPFIAN},
 };
 
 
 int far_ycsb_parse(const char *name, far_ycsb_workload *workload) {
-    for (int i = FAR_YCSB_LOAD; name != NULL && i <= FAR_YCSB_F; i++) {
+    for (int i = FAR_YCSB_LOAD; name != NULL && i < FAR_YCSB_WORKLOADS; i++) {
         if (strcasecmp(name, mixes[i].name) != 0)
             continue;
         *workload = (far_ycsb_workload)i;

@@ -2,6 +2,7 @@
  *
  *   load  inserts of all records            a  50 get, 50 update     b  95 get, 5 update     c  100 get
  *   d     95 get of the latest, 5 insert    e  95 scan, 5 insert     f  50 get, 50 read-modify-write
+ *   writes  100 update (not of YCSB)
  *
  * A far_ycsb is one run, shared by its threads; each has a stream. A stream is decided by seed, workload, thread number
  * and by how many inserts were complete at each step: with one thread it is the same every time. */
@@ -24,7 +25,9 @@ typedef enum {
     FAR_YCSB_C,
     FAR_YCSB_D,
     FAR_YCSB_E,
-    FAR_YCSB_F
+    FAR_YCSB_F,
+    FAR_YCSB_WRITES,
+    FAR_YCSB_WORKLOADS /* how many there are */
 } far_ycsb_workload;
 typedef enum {
     FAR_YCSB_GET,
@@ -35,7 +38,7 @@ typedef enum {
 } far_ycsb_kind;
 
 int far_ycsb_parse(const char *name,
-                   far_ycsb_workload *workload); /* "load", "a".."f", capitals too; FAR_ERR_INVALID: no such name */
+                   far_ycsb_workload *workload); /* "load", "a".."f", "writes", capitals too; FAR_ERR_INVALID: none */
 const char *far_ycsb_name(far_ycsb_workload workload);
 far_distribution_kind far_ycsb_distribution(far_ycsb_workload workload); /* what it uses unless told otherwise */
 int far_ycsb_inserts(far_ycsb_workload workload);                        /* of a hundred operations: 100, 5 or 0 */

@@ -132,6 +132,8 @@ static const char *const fields[] = {"index",
                                      "pool_bytes",
                                      "index_bytes_per_key",
                                      "load_factor",
+                                     "keys_by_level",
+                                     "local_bytes",
                                      "version",
                                      "seed",
                                      "theta",
@@ -227,6 +229,20 @@ static void counters_are_exact(void **state) {
                 1000); /* every operation of f reads, half of them write then */
     assert_true(fabs(number(json_field(by_op, "update"), "ops") - 500) < 100);
     assert_true(number(json_field(by_op, "get"), "rtt_per_op") == 2);
+    done(&o);
+}
+
+
+static void a_kind_with_slots_tells_how_full_they_are(void **state) {
+    (void)state;
+    outcome o = run_well("--index toy,shard --workload load --records 20000 --ops 1 --threads 1 --json -");
+    assert_type(json_item(o.results, 0), "load_factor", JSON_NULL);
+    assert_type(json_item(o.results, 0), "keys_by_level", JSON_NULL);
+    const json *result = json_item(o.results, 1), *levels = json_field(result, "keys_by_level");
+    assert_true(number(result, "load_factor") > 0.2 && number(result, "load_factor") < 0.8);
+    assert_int_equal(levels->count, 3);
+    assert_true(json_item(levels, 0)->number + json_item(levels, 1)->number + json_item(levels, 2)->number == 20000);
+    assert_true(number(result, "local_bytes") > 1000 && number(result, "local_bytes") < 65536);
     done(&o);
 }
 
@@ -473,20 +489,22 @@ static void help_lists_every_flag(void **state) {
 
 
 static void the_ground_is_measured_beside_its_floor(void **state) {
-    static const char *const names[] = {"read", "cas", "read_ahead", "read_batch_4", "cas_ahead", "switch"};
+    static const char *const names[] = {"read",  "cas", "read_batch_4", "read_ahead", "cas_ahead", "read_batch_4_ahead",
+                                        "switch"};
     (void)state;
     outcome o = run_well("--micro --json -");
     assert_non_null(o.results);
-    assert_int_equal(o.results->count, 7);
-    for (size_t i = 0; i < 6; i++) {
+    enum { NAMES = sizeof(names) / sizeof(names[0]) };
+    assert_int_equal(o.results->count, NAMES + 1);
+    for (size_t i = 0; i < NAMES; i++) {
         const json *measured = json_item(o.results, i);
         assert_string_equal(text(measured, "name"), names[i]);
         assert_true(number(measured, "ns") > 0 && number(measured, "floor_ns") > 0);
         assert_true(fabs(number(measured, "ratio") * number(measured, "floor_ns") / number(measured, "ns") - 1) <
                     0.001);
     }
-    assert_string_equal(text(json_item(o.results, 6), "name"), "sim_read");
-    assert_true(number(json_item(o.results, 6), "verbs_per_second") > 0);
+    assert_string_equal(text(json_item(o.results, NAMES), "name"), "sim_read");
+    assert_true(number(json_item(o.results, NAMES), "verbs_per_second") > 0);
     done(&o);
 }
 
@@ -496,6 +514,7 @@ int main(void) {
         cmocka_unit_test(all_workloads_on_an_embedded_pool_have_every_field),
         cmocka_unit_test(what_is_said_is_what_is_done),
         cmocka_unit_test(counters_are_exact),
+        cmocka_unit_test(a_kind_with_slots_tells_how_full_they_are),
         cmocka_unit_test(warming_up_is_not_measured),
         cmocka_unit_test(warming_up_happens),
         cmocka_unit_test(inserts_of_a_key_file_end_with_it),

@@ -69,6 +69,54 @@ static void every_process_does_its_share(void **state) {
 }
 
 
+/* With several operations in flight; records that one process inserts are read by all. */
+static void every_workload_is_run_by_processes(void **state) {
+    (void)state;
+    char arguments[512], out[32768];
+    static const char *const workloads[] = {"a", "b", "c", "d", "e", "f", "writes"};
+    snprintf(arguments, sizeof(arguments),
+             "--pool 'shm:%s?size=64M' --processes 3 --index dart --records 2000 --ops 3000 --depth 8 --json - --workload "
+             "a,b,c,d,e,f,writes",
+             path);
+    assert_int_equal(run(arguments, out, sizeof(out)), 0);
+    json *rows = json_read(out);
+    assert_non_null(rows);
+    assert_int_equal(rows->count, COUNT_OF(workloads)); /* the load was not asked for */
+    for (size_t i = 0; i < COUNT_OF(workloads); i++) {
+        assert_row(json_item(rows, i), "dart", workloads[i], 3000);
+        assert_true(json_field(json_item(rows, i), "depth")->number == 8);
+        assert_true(json_field(json_item(rows, i), "rtt_per_op")->number > 0);
+    }
+    const json *inserts = json_field(json_field(json_item(rows, 3), "by_op"), "insert");
+    assert_true(json_field(inserts, "ops")->number > 0);
+    json_free(rows);
+}
+
+
+static void kinds_without_scans_leave_out_the_scans(void **state) {
+    (void)state;
+    char arguments[512], out[8192];
+    snprintf(arguments, sizeof(arguments),
+             "--pool 'shm:%s?size=64M' --processes 2 --index shard --records 500 --ops 500 --workload e", path);
+    assert_int_equal(run(arguments, out, sizeof(out)), 0);
+    assert_non_null(strstr(out, "shard has no scans"));
+    assert_null(strstr(out, "shard    e"));
+}
+
+
+static void a_pool_of_its_own_is_removed(void **state) {
+    (void)state;
+    char out[8192], own[128];
+    assert_int_equal(run("--processes 2 --index toy --records 500 --ops 500 --json -", out, sizeof(out)), 0);
+    json *rows = json_read(out);
+    assert_non_null(rows);
+    const char *uri = json_field(json_item(rows, 0), "pool")->text;
+    assert_int_equal(sscanf(uri, "shm:%127[^?]", own), 1);
+    assert_true(access(own, F_OK) != 0);
+    json_free(rows);
+}
+
+
 /* Where the build has LMDB, it does the same operations first, and ratios are told; else that is said. */
 static void lmdb_is_the_measure_where_it_is_there(void **state) {
     (void)state;
@@ -99,11 +147,12 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
 static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
     static const char *const wrong[][2] = {
-        {"--processes 2", "shm:"},
         {"--processes 2 --pool local:64M", "shm:"},
+        {"--processes 2 --pool shm:/dev/shm/x?size=64M --threads 2", "--threads"},
+        {"--processes 2 --pool shm:/dev/shm/x?size=64M --compute-nodes 2", "--compute-nodes"},
         {"--against sqlite --pool shm:/dev/shm/x?size=64M", "sqlite"},
         {"--processes 1000 --pool shm:/dev/shm/x?size=64M", "1000"},
-        {"--processes 2 --workload e --pool shm:/dev/shm/x?size=64M", "--workload"},
+        {"--processes 2 --workload x --pool shm:/dev/shm/x?size=64M", "--workload"},
     };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         char out[4096];
@@ -121,6 +170,9 @@ static void what_makes_no_sense_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_process_does_its_share, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(every_workload_is_run_by_processes, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(kinds_without_scans_leave_out_the_scans, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(a_pool_of_its_own_is_removed, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(lmdb_is_the_measure_where_it_is_there, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, name_pool, remove_pool),
     };

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #define THREADS 8
 
@@ -333,6 +334,46 @@ static void a_session_left_alone_holds_nobody_up(const conform *c) {
 }
 
 
+enum { MANY_KEYS = 3000, MANY_ROUNDS = 3, MANY_PAUSE = 300 };
+
+
+/* Long enough for housekeeping to tick: it frees what was retired, runs the index's hooks, and empties a cache that is
+ * too small. */
+static void let_housekeeping_run(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+}
+
+
+/* One thread, but never alone: what grows, shrinks and is cached is looked after by another meanwhile. */
+static void one_thread_beside_housekeeping_finds_what_it_wrote(const conform *c) {
+    rig r;
+    uint8_t key[8];
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.cache_bytes = 64 << 10;
+    rig_up_with(&r, c, RIG_SIZE, &options, c->options);
+    for (uint64_t round = 0; round < MANY_ROUNDS; round++) {
+        for (uint64_t i = 0; i < MANY_KEYS; i++) {
+            number_key(i * 0x9e3779b97f4a7c15ull, key);
+            assert_ok(put_proof(r.session, r.index, key, 8, 40 + 20 * round, round));
+            if (i % MANY_PAUSE == 0)
+                let_housekeeping_run();
+        }
+        for (uint64_t i = 0; i < MANY_KEYS; i++) {
+            number_key(i * 0x9e3779b97f4a7c15ull, key);
+            assert_proof(r.session, r.index, key, 8, 40 + 20 * round, round);
+            if (i % 3 == round)
+                assert_ok(far_delete(r.session, r.index, key, 8));
+            if (i % MANY_PAUSE == 0)
+                let_housekeeping_run();
+        }
+    }
+    far_usage usage = {0};
+    assert_ok(far_index_usage(r.session, r.index, &usage));
+    assert_int_equal(usage.keys, MANY_KEYS - MANY_KEYS / 3);
+    rig_down(&r);
+}
+
+
 static const behaviour behaviours[] = {
     BEHAVIOUR_FOR(threads_with_own_keys_do_not_disturb_each_other, FOR_THREADS),
     BEHAVIOUR_FOR(threads_of_several_handles_do_not_disturb_each_other, FOR_THREADS),
@@ -342,6 +383,7 @@ static const behaviour behaviours[] = {
     BEHAVIOUR_FOR(a_session_moves_between_threads, FOR_THREADS),
     BEHAVIOUR_FOR(each_thread_has_its_own_last_error, FOR_THREADS),
     BEHAVIOUR(a_session_left_alone_holds_nobody_up),
+    BEHAVIOUR_FOR(one_thread_beside_housekeeping_finds_what_it_wrote, FOR_THREADS | IN_TURN),
 };
 
 

@@ -1,4 +1,5 @@
 /* The local fabric keeps the contract between threads. */
+#define _GNU_SOURCE
 #include "fabric/fabric.h"
 #include "farindex.h"
 
@@ -12,11 +13,11 @@
 
 #include <cmocka.h>
 
-#define ROUNDS 30000
-#define AREA 2048
+#define ROUNDS   200000u
+#define TOGETHER 1000 /* rounds between two meetings */
 
 static _Atomic uint64_t arrived;
-static bool saw_first[ROUNDS], saw_second[ROUNDS];
+static uint32_t saw[2][ROUNDS + 1]; /* the last round of the other that each had seen after its own */
 
 typedef struct worker {
     far_fabric *fabric;
@@ -70,42 +71,58 @@ static void with_threads(unsigned count, void *(*body)(void *), worker *workers)
 }
 
 
-/* Both leave at the same moment, as closely as two threads can: the store buffers must have their chance. */
-static void meet(uint64_t round) {
+/* Each on a processor of its own, where there are two: only then have the store buffers their chance. */
+static void pin_to_processor(unsigned number) {
+    cpu_set_t allowed, mine;
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0 || CPU_COUNT(&allowed) < 2)
+        return;
+    for (unsigned i = 0, seen = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &allowed) && seen++ == number)
+            CPU_SET(i, &mine);
+    pthread_setaffinity_np(pthread_self(), sizeof(mine), &mine);
+}
+
+
+/* Both leave at the same moment. They wait without yielding for a while: so that both have a processor then. */
+static void meet(uint64_t meeting) {
     atomic_fetch_add_explicit(&arrived, 1, memory_order_acq_rel);
-    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * round; spins++)
-        if (spins % 1024 == 1023)
+    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * meeting; spins++)
+        if (spins % 100000 == 99999)
             sched_yield();
 }
 
 
 static void *write_mine_read_yours(void *arg) {
     worker *w = arg;
-    bool *saw = w->number ? saw_second : saw_first;
-    far_addr mine = 8192 + AREA * w->number, yours = 8192 + AREA * !w->number;
-    uint64_t image[AREA / 8];
-    for (uint64_t i = 1; i <= ROUNDS; i++) {
-        /* All lines of the other's area are fetched, so that its WRITE finds none of its own at hand and must wait for them. */
-        run(w->conn, (far_verb){.kind = FAR_READ, .addr = yours, .local = image, .length = AREA});
-        for (unsigned k = 0; k < AREA / 8; k++)
-            image[k] = i;
-        meet(i);
-        run(w->conn, (far_verb){.kind = FAR_WRITE, .addr = mine, .local = image, .length = AREA});
-        saw[i - 1] = load(w->conn, yours + AREA - 8) == i;
+    uint64_t i, seen;
+    far_verb verbs[] = {{.kind = FAR_WRITE, .addr = 8192 + 256 * w->number, .local = &i, .length = 8},
+                        {.kind = FAR_READ, .addr = 8192 + 256 * !w->number, .local = &seen, .length = 8}};
+    far_batch batch = {.verbs = verbs, .count = 2}; /* with little between the two */
+    pin_to_processor(w->number);
+    for (i = 1; i <= ROUNDS; i++) {
+        if (i % TOGETHER == 1)
+            meet(i / TOGETHER + 1);
+        w->conn->fabric->ops->post(w->conn, &batch);
+        saw[w->number][i] = (uint32_t)seen;
     }
     return NULL;
 }
 
 
+/* Each WRITEs its rounds and READs the other's. If the first did not see round k of the second when its own round i was
+ * written, round k was not written yet, and so the second must see round i from round k on. Fails without the fence
+ * after every WRITE (far_words_fence): a READ then overtakes the WRITE before it, which waits in the store buffer. */
 static void a_finished_write_is_seen_by_every_later_read(void **state) {
     (void)state;
     worker workers[2];
     atomic_store_explicit(&arrived, 0, memory_order_relaxed);
     with_threads(2, write_mine_read_yours, workers);
-    unsigned wrong = 0;
-    for (unsigned i = 0; i < ROUNDS; i++)
-        wrong += !saw_first[i] && !saw_second[i];
-    assert_int_equal(wrong, 0);
+    for (uint32_t i = 1; i <= ROUNDS; i++) {
+        uint32_t unseen = saw[0][i] + 1;
+        if (unseen <= ROUNDS && saw[1][unseen] < i)
+            fail_msg("round %u did not see round %u, nor the other way round", i, unseen);
+    }
 }
 
 
@@ -118,7 +135,12 @@ static void *count_up(void *arg) {
         }
         for (uint64_t old = load(w->conn, 4096), got;; old = got) {
             far_verb cas = {.kind = FAR_CAS, .addr = 4096, .compare = old, .swap = old + 1};
-            far_verb masked = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = old, .compare_mask = UINT64_MAX, .swap = old + 1, .swap_mask = UINT64_MAX};
+            far_verb masked = {.kind = FAR_MASKED_CAS,
+                               .addr = 4096,
+                               .compare = old,
+                               .compare_mask = UINT64_MAX,
+                               .swap = old + 1,
+                               .swap_mask = UINT64_MAX};
             got = run(w->conn, w->number % 3 == 1 ? cas : masked);
             if (got == old)
                 break;
@@ -167,7 +189,8 @@ static void masks_select_bits(void **state) {
     memset(w, 0, sizeof(w));
     assert_int_equal(fabric->ops->connect(fabric, &w->parker, &w->conn), 0);
     store(w->conn, 4096, 0x1234);
-    far_verb fails = {.kind = FAR_MASKED_CAS, .addr = 4096, .compare = 0x35, .compare_mask = 0xff, .swap = 0, .swap_mask = ~0ull};
+    far_verb fails = {
+        .kind = FAR_MASKED_CAS, .addr = 4096, .compare = 0x35, .compare_mask = 0xff, .swap = 0, .swap_mask = ~0ull};
     assert_int_equal(run(w->conn, fails), 0x1234);
     assert_int_equal(load(w->conn, 4096), 0x1234);
     far_verb always = {.kind = FAR_MASKED_CAS, .addr = 4096, .swap = ~0ull, .swap_mask = 0xff00};
@@ -210,9 +233,22 @@ static void the_same_name_is_the_same_memory_until_the_last_handle(void **state)
 
 static void malformed_uris_are_refused_with_words(void **state) {
     (void)state;
-    static const char *const bad[] = {"",          "local",       "local:",        "local:0",          "local:x1M",   "local:0x1M",
-                                      "local:257x1M", "local:1M?rtt", "local:1M?rtt=abc", "local:1M?x=1", "local:1M?name=",
-                                      "local:-1M", "local:2T",    "local:1000",    "nosuch:1M",        "local:1M?name=a&name=b"};
+    static const char *const bad[] = {"",
+                                      "local",
+                                      "local:",
+                                      "local:0",
+                                      "local:x1M",
+                                      "local:0x1M",
+                                      "local:257x1M",
+                                      "local:1M?rtt",
+                                      "local:1M?rtt=abc",
+                                      "local:1M?x=1",
+                                      "local:1M?name=",
+                                      "local:-1M",
+                                      "local:2T",
+                                      "local:1000",
+                                      "nosuch:1M",
+                                      "local:1M?name=a&name=b"};
     far_fabric *fabric;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(far_fabric_open(bad[i], &fabric), FAR_ERR_INVALID);

@@ -142,6 +142,52 @@ static void several_that_start_at_once_agree(void **state) {
 }
 
 
+/* One of them makes it; those who meant another size are told, and nothing of theirs is left. */
+static void of_creators_with_different_sizes_one_wins(void **state) {
+    (void)state;
+    enum { STARTERS = 6, ROUNDS = 8, OTHER = 7 };
+    _Atomic int *go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char sizes[2][128];
+    unsigned won_by[2] = {0};
+    for (int i = 0; i < 2; i++)
+        snprintf(sizes[i], sizeof(sizes[i]), "shm:%s?size=%dM", path, i ? 16 : 8);
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t pids[STARTERS];
+        atomic_store_explicit(go, 0, memory_order_relaxed);
+        fflush(NULL);
+        for (int i = 0; i < STARTERS; i++)
+            if ((pids[i] = fork()) == 0) {
+                char name[8];
+                snprintf(name, sizeof(name), "i%d", i);
+                while (!atomic_load_explicit(go, memory_order_relaxed))
+                    sched_yield();
+                int err = use_pool(sizes[(i + round) % 2], name, true);
+                bool told = err == FAR_ERR_INVALID && strstr(far_last_error(), "the pool is there");
+                _exit(err == 0 ? 0 : told ? OTHER : 1);
+            }
+        atomic_store_explicit(go, 1, memory_order_relaxed);
+        unsigned done[2] = {0};
+        for (int i = 0; i < STARTERS; i++) {
+            int status;
+            assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+            assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == OTHER));
+            done[(i + round) % 2] += WEXITSTATUS(status) == 0;
+        }
+        assert_true((done[0] == STARTERS / 2 && done[1] == 0) || (done[1] == STARTERS / 2 && done[0] == 0));
+        int winner = done[1] > 0;
+        won_by[winner]++;
+        for (int i = 0; i < STARTERS; i++) {
+            char name[8];
+            snprintf(name, sizeof(name), "i%d", i);
+            assert_code((i + round) % 2 == winner ? 0 : FAR_ERR_NOT_FOUND, use_pool(bare_uri, name, false));
+        }
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(won_by[0] + won_by[1], ROUNDS);
+    munmap((void *)go, 4096);
+}
+
+
 static void another_shape_than_that_of_the_pool_is_refused(void **state) {
     (void)state;
     char other[128];
@@ -563,6 +609,7 @@ int main(void) {
         TEST(data_outlives_the_process),
         TEST(an_absent_pool_is_not_made_without_a_size),
         TEST(several_that_start_at_once_agree),
+        TEST(of_creators_with_different_sizes_one_wins),
         TEST(another_shape_than_that_of_the_pool_is_refused),
         TEST(memory_nodes_are_apart),
         TEST(a_file_that_is_no_pool_is_left_alone),

@@ -1,4 +1,5 @@
-/* For the named interleavings of DART's skip table: looks into the table, and actors whose background work runs in them. */
+/* For the named interleavings of DART's skip table: looks into the table, and actors whose background work runs in
+ * them. */
 #ifndef TESTS_INDEX_DART_EST_RIG_H
 #define TESTS_INDEX_DART_EST_RIG_H
 
@@ -8,7 +9,7 @@
 #include "pool/epoch.h"
 #include "runtime/session.h"
 
-#define SEVEN(p) p "a", p "b", p "c", p "d", p "e", p "f", p "g"
+#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
 #define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
 
 
@@ -49,14 +50,16 @@ static inline dart_node node_at(actor *a, const char *key, unsigned depth) {
 }
 
 
-static inline int count_names(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static inline int count_names(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                              unsigned count, void *ctx) {
     (void)t, (void)index, (void)at, (void)word;
     glance *g = ctx;
     for (unsigned i = 0; i < count; i++) {
         if (!dart_est_is_committed(slots[i]))
             continue;
         g->entries++;
-        g->named += dart_word_addr(slots[i]) == g->node && (!g->length || dart_est_delta(slots[i]) == g->depth - g->length);
+        g->named +=
+            dart_word_addr(slots[i]) == g->node && (!g->length || dart_est_delta(slots[i]) == g->depth - g->length);
     }
     return 0;
 }
@@ -136,7 +139,8 @@ static inline void run_busy(void *arg) {
 }
 
 
-static inline void busy_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value, const char *point, unsigned nth) {
+static inline void busy_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value,
+                           const char *point, unsigned nth) {
     prepare(a, kind, key, value);
     a->client = far_sim_start(a->pool->fabric, name, run_busy, a);
     assert_non_null(a->client);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -162,7 +163,83 @@ static average over(rig *r, const char *keys, far_op_kind kind, uint64_t from, u
             fail_msg("%s is %.3f, not between %.3f and %.3f", #value, value_, (double)(low), (double)(high));          \
     } while (0)
 
-enum { MILLION = 1000000, SOME = 100000 };
+enum { MILLION = 1000000, SOME = 100000, EMAILS = 300000 };
+
+
+/* ---- A plain adaptive radix tree, reckoned from its keys ---- */
+
+typedef struct text {
+    uint8_t bytes[56];
+    size_t length;
+} text;
+
+
+static int compare_texts(const void *a, const void *b) {
+    const text *x = a, *y = b;
+    int order = memcmp(x->bytes, y->bytes, x->length < y->length ? x->length : y->length);
+    return order ? order : (x->length > y->length) - (x->length < y->length);
+}
+
+
+static uint64_t art_node_bytes(unsigned children) { /* header of 16 bytes, keys or index, pointers */
+    return children <= 4    ? 16 + 4 + 4 * 8
+           : children <= 16 ? 16 + 16 + 16 * 8
+           : children <= 48 ? 16 + 256 + 48 * 8
+                            : 16 + 256 * 8;
+}
+
+
+/* READs and bytes of gets of all these keys, from the node above which they part on. */
+static void add_subtree(const text *keys, size_t count, size_t depth, uint64_t *reads, uint64_t *bytes) {
+    if (count == 1)
+        return;
+    while (depth < keys[0].length && depth < keys[count - 1].length &&
+           keys[0].bytes[depth] == keys[count - 1].bytes[depth])
+        depth++;
+    unsigned children = 0;
+    for (size_t from = 0, to; from < count; from = to, children++) {
+        int symbol = keys[from].length == depth ? -1 : keys[from].bytes[depth];
+        for (to = from + 1; to < count && symbol >= 0 && keys[to].bytes[depth] == symbol;)
+            to++;
+        add_subtree(keys + from, to - from, depth + 1, reads, bytes);
+    }
+    *reads += count;
+    *bytes += count * art_node_bytes(children);
+}
+
+
+static average plain_art(const char *keys, uint64_t count) {
+    far_keyset *set;
+    text *texts = malloc(count * sizeof(*texts));
+    uint64_t reads = 0, bytes = 0;
+    assert_non_null(texts);
+    assert_int_equal(far_keyset_open(keys, 1, &set, NULL, 0), 0);
+    for (uint64_t i = 0; i < count; i++) {
+        char key[FAR_KEY_MAX];
+        texts[i].length = far_keyset_key(set, i, key);
+        assert_true(texts[i].length <= sizeof(texts[i].bytes));
+        memcpy(texts[i].bytes, key, texts[i].length);
+        bytes += (8 + texts[i].length + 64 + 15) / 16 * 16; /* the leaf */
+        reads++;
+    }
+    far_keyset_close(set);
+    qsort(texts, count, sizeof(*texts), compare_texts);
+    add_subtree(texts, count, 0, &reads, &bytes);
+    free(texts);
+    return (average){.trips = (double)reads / (double)count, .read_bytes = (double)bytes / (double)count};
+}
+
+
+/* The index with all its techniques, after some gets. */
+static average with_everything(const char *keys, uint64_t count) {
+    rig r;
+    begin(&r, "local:2x256M", "adjust=0");
+    over(&r, keys, FAR_OP_INSERT, 0, count);
+    over(&r, keys, FAR_OP_GET, 0, SOME);
+    average gets = over(&r, keys, FAR_OP_GET, 0, SOME);
+    end(&r);
+    return gets;
+}
 
 
 /* A million random keys: two full levels, then nodes of about 15, 6 % of the leaves one deeper. */
@@ -187,6 +264,13 @@ static void a_million_u64_keys_from_the_root(void **state) {
     BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001); /* the same tree */
     BETWEEN(whole.read_bytes / get.read_bytes, 6, 40);
     end(&plain);
+
+    average art = plain_art("u64", MILLION), all = with_everything("u64", MILLION);
+    print_message("u64: plain ART %.2f, %.0f bytes; here %.2f, %.0f; all on %.2f, %.0f\n", art.trips, art.read_bytes,
+                  whole.trips, whole.read_bytes, all.trips, all.read_bytes);
+    BETWEEN(whole.trips / art.trips, 0.9, 1.1);
+    BETWEEN(whole.read_bytes / art.read_bytes, 0.9, 1.1);
+    BETWEEN(whole.read_bytes / all.read_bytes, 6, 40);
 }
 
 
@@ -194,16 +278,24 @@ static void email_keys_from_the_root(void **state) {
     (void)state;
     rig r, plain;
     begin(&r, "local:2x256M", "est=0");
-    over(&r, "email", FAR_OP_INSERT, 0, 300000);
+    over(&r, "email", FAR_OP_INSERT, 0, EMAILS);
     average get = over(&r, "email", FAR_OP_GET, 0, SOME);
     end(&r);
     begin(&plain, "local:2x256M", "est=0,hashed_nodes=0");
-    over(&plain, "email", FAR_OP_INSERT, 0, 300000);
+    over(&plain, "email", FAR_OP_INSERT, 0, EMAILS);
     average whole = over(&plain, "email", FAR_OP_GET, 0, SOME);
     end(&plain);
     BETWEEN(whole.trips, get.trips - 0.001, get.trips + 0.001);
     BETWEEN(whole.trips, 8, 16);
     BETWEEN(whole.read_bytes / get.read_bytes, 2, 20);
+
+    average art = plain_art("email", EMAILS), all = with_everything("email", EMAILS);
+    print_message("email: plain ART %.2f, %.0f bytes; here %.2f, %.0f; all on %.2f, %.0f\n", art.trips, art.read_bytes,
+                  whole.trips, whole.read_bytes, all.trips, all.read_bytes);
+    BETWEEN(whole.trips / art.trips, 0.9, 1.1);
+    /* Beside the root, which here is always an N256: nodes are somewhat smaller, having more sizes. */
+    BETWEEN((whole.read_bytes - 2064) / (art.read_bytes - art_node_bytes(40)), 0.8, 1.1);
+    BETWEEN(whole.read_bytes / all.read_bytes, 2, 20);
 }
 
 
@@ -228,6 +320,27 @@ static void a_scan_of_100_takes_few_round_trips(void **state) {
     }
     assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &after), 0);
     BETWEEN((double)(after.round_trips - before.round_trips) / 200, 4, 3 + 4);
+    end(&r);
+}
+
+
+/* After a load in key order, by one client, 100 leaves are a few runs of memory. */
+static void leaves_that_lie_side_by_side_are_one_read(void **state) {
+    (void)state;
+    rig r;
+    far_stats before, after;
+    begin(&r, "local:64M", "est=0");
+    for (unsigned i = 0; i < 20000; i++) {
+        uint8_t key[4] = {0, 0, (uint8_t)(i >> 8), (uint8_t)i};
+        assert_int_equal(far_insert(r.session, r.index, key, 4, "some value of 24 bytes..", 24), 0);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &before), 0);
+    for (unsigned i = 0; i < 190; i++) {
+        uint8_t from[4] = {0, 0, (uint8_t)(i % 77), (uint8_t)(i * 13)};
+        assert_int_equal(far_scan(r.session, r.index, from, 4, NULL, 0, 100, ignore, NULL), 100);
+    }
+    assert_int_equal(far_session_stats_of(r.session, FAR_OP_SCAN, &after), 0);
+    BETWEEN((double)(after.reads - before.reads) / 190, 3, 100 / 8);
     end(&r);
 }
 
@@ -266,6 +379,7 @@ int main(void) {
         cmocka_unit_test(a_million_u64_keys_from_the_root),
         cmocka_unit_test(email_keys_from_the_root),
         cmocka_unit_test(a_scan_of_100_takes_few_round_trips),
+        cmocka_unit_test(leaves_that_lie_side_by_side_are_one_read),
         cmocka_unit_test(gets_submitted_together_share_their_round_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* DART's skip table: a client dies at every verb of registering, removing, growing and adjusting. Survivors work on, the table is sound, a full
- * sweep leaves no byte lost, and no entry names a node that the sweep has freed. */
+/* DART's skip table: a client dies at every verb of registering, removing, growing and adjusting. Survivors work on,
+ * the table is sound, a full sweep leaves no byte lost, and no entry names a node that the sweep has freed. */
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 #include "pool/handle.h"
@@ -125,8 +125,15 @@ static int adjust_again(far_session *s, far_index *index, void *ctx) {
 }
 
 
-static void explore(const char *sim, const char *options, far_explore_step victim, far_explore_step after, uint64_t least) {
-    far_explore e = {.kind = "dart", .options = options, .sim = sim, .prepare = prepare, .victim = victim, .survive = after, .sweep = true,
+static void explore(const char *sim, const char *options, far_explore_step victim, far_explore_step after,
+                    uint64_t least) {
+    far_explore e = {.kind = "dart",
+                     .options = options,
+                     .sim = sim,
+                     .prepare = prepare,
+                     .victim = victim,
+                     .survive = after,
+                     .sweep = true,
                      .out = stderr};
     far_explore_result result;
     assert_int_equal(far_explore_run(&e, &result), 0);

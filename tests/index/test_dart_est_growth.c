@@ -1,5 +1,6 @@
-/* DART's skip table, named interleavings of growing segments and of adjusting the list. The mutation that was tried, and made the test fail,
- * stands in brackets; adjust_active_before_fill has none: it goes through all four steps without a competitor. */
+/* DART's skip table, named interleavings of growing segments and of adjusting the list. The mutation that was tried,
+ * and made the test fail, stands in brackets; adjust_to_another_length has none: it goes through all four steps
+ * without a competitor. */
 #include "dart_est_rig.h"
 
 #define OPTIONS "adjust=0,directory_bits=0"
@@ -56,7 +57,8 @@ static void remover_meets_growth(const char *sim, const char *point) {
     dart_node x = node_at(&s.c, "aba", 2);
     assert_int_equal(names_of(&s.c, x.addr), 1);
     grow_to(&s.a, point);
-    busy_to(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire", 1); /* it has removed the entry, and not yet registered the new node */
+    busy_to(&s.b, "b", FAR_OP_INSERT, "abx", "b", "dart:retire",
+            1); /* it has removed the entry, and not yet registered the new node */
     assert_true(node_at(&s.c, "aba", 2).addr != x.addr);
     finish(&s.a, 0);
     assert_int_equal(names_of(&s.c, x.addr), 0);
@@ -71,15 +73,16 @@ static void remover_meets_growth(const char *sim, const char *point) {
 }
 
 
-/* a has frozen the segment, or has copied it too, when b must remove the entry of X. (The remover passes over frozen slots.) */
+/* a has frozen the segment, or has copied it too, when b must remove the entry of X. (The remover passes over frozen
+ * slots.) */
 EST_RACE(A14_grow_vs_remove) {
     remover_meets_growth(sim, "dart:est_frozen");
     remover_meets_growth(sim, "dart:est_grow");
 }
 
 
-/* a's tentative word is validated, then the segment is replaced: a must not commit into the old one, where nobody would remove it. (Tentative
- * words are not frozen.) */
+/* a's tentative word is validated, then the segment is replaced: a must not commit into the old one, where nobody would
+ * remove it. (Tentative words are not frozen.) */
 EST_RACE(A14b_grow_vs_commit) {
     stage s;
     set_up(&s, sim, OPTIONS);
@@ -93,7 +96,8 @@ EST_RACE(A14b_grow_vs_commit) {
     far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_committed"});
     far_sim_resume(s.a.client);
     assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_STOPPED);
-    const char *memory = (const char *)far_sim_memory(s.world, far_addr_node(dart_word_addr(old))) + far_addr_offset(dart_word_addr(old));
+    const char *memory = (const char *)far_sim_memory(s.world, far_addr_node(dart_word_addr(old))) +
+                         far_addr_offset(dart_word_addr(old));
     for (unsigned i = 0; i < DART_EST_GROUP_SLOTS << dart_directory_log_groups(old); i++) {
         uint64_t word;
         memcpy(&word, memory + 8 * i, 8);
@@ -114,7 +118,8 @@ EST_RACE(A14b_grow_vs_commit) {
 }
 
 
-/* c knows a directory word whose segment was replaced and is free by now. (The tag not looked at: a READ of free memory.) */
+/* c knows a directory word whose segment was replaced and is free by now. (The tag not looked at: a READ of free
+ * memory.) */
 EST_RACE(A15_stale_directory_word) {
     stage s;
     set_up(&s, sim, OPTIONS ",express_cache=0");
@@ -189,9 +194,9 @@ static void load_two_levels(stage *s) {
 }
 
 
-/* All four steps: entries of the new length are there and are removed with their node by a handle that had the old list, those of the dropped
- * length are gone. That filling waits for two epochs is shown by adjust_waits_for_the_pinned, not here. */
-EST_RACE(adjust_active_before_fill) {
+/* All four steps: entries of the new length are there and are removed with their node by a handle that had the old
+ * list, those of the dropped length are gone. */
+EST_RACE(adjust_to_another_length) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
@@ -216,7 +221,34 @@ EST_RACE(adjust_active_before_fill) {
 }
 
 
-/* b is in the middle of an operation, with the list as it was: the adjuster waits. (Filling without waiting for two epochs.) */
+/* b is about to replace X, with the list as it was: it will not look for entries of the new length. Were X registered
+ * under that now, the entry would outlive it. (Filling without waiting for two epochs.) */
+EST_RACE(adjust_active_before_fill) {
+    stage s;
+    set_up(&s, sim, "adjust=1,directory_bits=2");
+    load_two_levels(&s);
+    dart_node x = node_at(&s.a, "abca", 3);
+    start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:freeze", 1);
+    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    adjust_for(&s, &s.a, 20);
+    finish(&s.b, 0);
+    adjust_for(&s, &s.a, 200);
+    assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
+    settle(&s);
+    dart_node now = node_at(&s.a, "abca", 3);
+    assert_true(now.addr != x.addr);
+    assert_int_equal(names_of(&s.a, x.addr), 0);
+    assert_int_equal(names_of_length(&s.a, &now, 3), 1);
+    let_memory_go(&s, &s.c);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "abca", "abca");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* b is in the middle of an operation, with the list as it was: the adjuster waits. (Filling without waiting for two
+ * epochs.) */
 EST_RACE(adjust_waits_for_the_pinned) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
@@ -256,10 +288,10 @@ EST_RACE(adjuster_dies) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(A14_grow_vs_remove),        cmocka_unit_test(A14b_grow_vs_commit),
-        cmocka_unit_test(A15_stale_directory_word),  cmocka_unit_test(dead_grower_is_helped),
-        cmocka_unit_test(adjust_active_before_fill), cmocka_unit_test(adjust_waits_for_the_pinned),
-        cmocka_unit_test(adjuster_dies),
+        cmocka_unit_test(A14_grow_vs_remove),          cmocka_unit_test(A14b_grow_vs_commit),
+        cmocka_unit_test(A15_stale_directory_word),    cmocka_unit_test(dead_grower_is_helped),
+        cmocka_unit_test(adjust_to_another_length),    cmocka_unit_test(adjust_active_before_fill),
+        cmocka_unit_test(adjust_waits_for_the_pinned), cmocka_unit_test(adjuster_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

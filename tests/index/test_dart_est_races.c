@@ -1,9 +1,11 @@
-/* DART's skip table, named interleavings (design 4.3): each fails when its fix is taken out; the mutation that was tried stands in brackets. */
+/* DART's skip table, named interleavings (design 4.3): each fails when its fix is taken out; the mutation that was
+ * tried stands in brackets. */
 #include "dart_est_rig.h"
 
 
-/* The entries of "abcd" name Y at depth 9; a's insert puts S above it, at depth 6, and has not told the table: who comes through Y must not
- * say that a key below S is absent. (A candidate that is not above the key answers "absent".) */
+/* The entries of "abcd" name Y at depth 9; a's insert puts S above it, at depth 6, and has not told the table: who
+ * comes through Y must not say that a key below S is absent. (A candidate that is not above the key answers "absent".)
+ */
 EST_RACE(A3_covering_entry_absent) {
     stage s;
     set_up(&s, sim, "adjust=0,directory_bits=4");
@@ -33,7 +35,8 @@ EST_RACE(A3_covering_entry_absent) {
 }
 
 
-/* All fingerprints clash: lookups give nodes of other prefixes, with room for the key. (Candidates without the compare of their prefix.) */
+/* All fingerprints clash: lookups give nodes of other prefixes, with room for the key. (Candidates without the compare
+ * of their prefix.) */
 EST_RACE(A2_fp_clash_insert) {
     stage s;
     set_up(&s, sim, "adjust=0,directory_bits=0,one_fingerprint=1");
@@ -52,12 +55,13 @@ EST_RACE(A2_fp_clash_insert) {
 }
 
 
-/* An entry of 2 bytes is met by a question for 4 bytes: the depth is not what it seems. The zeros behind a short prefix make the node look as if
- * it were on the way of a key with zeros. (Candidates without the compare of their depth.) */
+/* An entry of 2 bytes is met by a question for 4 bytes: the depth is not what it seems. The zeros behind a short prefix
+ * make the node look as if it were on the way of a key with zeros. (Candidates without the compare of their depth.) */
 EST_RACE(A33_length_clash) {
     stage s;
     set_up(&s, sim, "adjust=0,directory_bits=0,one_fingerprint=1");
-    LOAD(&s.a, "axyz1", "axyz2", "bxyz1", "bxyz2", "cxyz1", "cxyz2", "dxyz1", "dxyz2", "exyz1", "exyz2", "fxyz1", "fxyz2");
+    LOAD(&s.a, "axyz1", "axyz2", "bxyz1", "bxyz2", "cxyz1", "cxyz2", "dxyz1", "dxyz2", "exyz1", "exyz2", "fxyz1",
+         "fxyz2");
     settle(&s);
     for (unsigned i = 0; i < 24; i++) {
         char zeros[] = {(char)('a' + i % 6), 'x', 'y', 'z', 0, 0, (char)('a' + i), 'e'}, byte;
@@ -108,7 +112,8 @@ static void frozen_then(const char *sim, const char *options, const char *point)
 }
 
 
-/* a has frozen the node; b comes through the table and never sees the slot above. (F ignored by writers; "absent" from frozen slots.) */
+/* a has frozen the node; b comes through the table and never sees the slot above. (F ignored by writers; "absent" from
+ * frozen slots.) */
 EST_RACE(A8_frozen_via_est) {
     frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:frozen");
     frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:install");
@@ -116,8 +121,8 @@ EST_RACE(A8_frozen_via_est) {
 }
 
 
-/* The same through an entry that b keeps. Then the node is retired and its memory free: the entry is too old. (The tag not looked at: a READ of
- * free memory.) */
+/* The same through an entry that b keeps. Then the node is retired and its memory free: the entry is too old. (The tag
+ * not looked at: a READ of free memory.) */
 EST_RACE(A8b_frozen_via_express_cache) {
     frozen_then(sim, "adjust=0,directory_bits=4", "dart:frozen");
     frozen_then(sim, "adjust=0,directory_bits=4", "dart:install");
@@ -146,12 +151,15 @@ EST_RACE(A8b_frozen_via_express_cache) {
 }
 
 
-/* a has made N1 and is slow to tell the table; b replaces N1 by N2 and retires it. a's entry must not come to be. (Commit without validation.) */
-static void slow_updater(const char *sim, const char *point) {
+/* a has made N1 and is slow to tell the table; b replaces N1 by N2 and retires it. a's entry must not come to be.
+ * (Commit without validation.) */
+static void slow_updater(const char *sim, const char *options, const char *point) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, options);
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
     settle(&s);
+    for (unsigned i = 0; i < 70; i++)
+        reads(&s.b, "cda", "cda");
     busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", point, 1); /* 8 in an N16 */
     dart_node n1 = node_at(&s.c, "aba", 2);
     for (char c = 'i'; c <= 'p'; c++) {
@@ -172,15 +180,57 @@ static void slow_updater(const char *sim, const char *point) {
 
 
 EST_RACE(A11_slow_est_updater) {
-    slow_updater(sim, "dart:est_upkeep");
-    slow_updater(sim, "dart:est_chosen");
-    slow_updater(sim, "dart:est_tentative");
-    slow_updater(sim, "dart:est_validated");
+    static const char *const points[] = {"dart:est_upkeep", "dart:est_chosen", "dart:est_tentative",
+                                         "dart:est_validated"};
+    for (unsigned i = 0; i < 4; i++) {
+        slow_updater(sim, "adjust=0,directory_bits=4", points[i]);
+        /* b knows the directory: it looks for entries of N1 in the batch that unlinks it. (Tentative words not seen.)
+         */
+        slow_updater(sim, "adjust=0,directory_bits=0,express_cache=0", points[i]);
+    }
 }
 
 
-/* a has validated its tentative word for N; b unlinks N and removes that word; c, which is slow too, puts one of its own into the same slot and
- * dies. a must not commit the word of c. (Tentative words without their owner.) */
+/* b is freezing N1, all but its first slot, when a registers it: b must look for entries after that. (The READs for
+ * them in the batch that freezes.) */
+EST_RACE(A11_registered_while_it_is_being_frozen) {
+    stage s;
+    set_up(&s, sim, "adjust=0,directory_bits=0,express_cache=0");
+    LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
+    settle(&s);
+    for (unsigned i = 0; i < 70; i++)
+        reads(&s.b, "cda", "cda");
+    busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_chosen", 1);
+    dart_node n1 = node_at(&s.c, "aba", 2);
+    for (char k = 'i'; k <= 'o'; k++) {
+        char key[] = {'a', 'b', k, 0};
+        assert_int_equal(does(&s.b, FAR_OP_INSERT, key, "b"), 0);
+    }
+    busy_to(&s.b, "b", FAR_OP_INSERT, "abp", "b", "dart:freeze", 1);
+    far_sim_hold *hold = far_sim_hold_effect(s.b.client, (far_sim_match){.kind = FAR_SIM_ATOMIC, .nth = 1});
+    far_sim_resume(s.b.client);
+    while (!far_sim_reached(hold))
+        far_sim_run_client(s.b.client);
+    settle(&s);
+    finish(&s.a, 0);
+    assert_int_equal(names_of(&s.c, n1.addr), 1);
+    far_sim_stop_before(s.b.client, (far_sim_match){.point = "dart:retire"});
+    far_sim_release(hold);
+    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_STOPPED);
+    assert_true(node_at(&s.c, "aba", 2).addr != n1.addr);
+    assert_int_equal(names_of(&s.c, n1.addr), 0);
+    finish(&s.b, 0);
+    settle(&s);
+    let_memory_go(&s, &s.c);
+    for (unsigned i = 0; i < 8; i++)
+        reads(&s.c, "abh", "a");
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* a has validated its tentative word for N; b unlinks N and removes that word; c, which is slow too, puts one of its
+ * own into the same slot and dies. a must not commit the word of c. (Tentative words without their owner.) */
 EST_RACE(A12_tentative_aba) {
     stage s;
     set_up(&s, sim, "adjust=0,express_cache=0,directory_bits=0");
@@ -214,8 +264,8 @@ EST_RACE(A12_tentative_aba) {
 }
 
 
-/* a dies after it has put N in the place of O, before it told the table. O was never retired; the sweep will free it, so its entry must go
- * first. (A walk that leaves entries of frozen nodes.) */
+/* a dies after it has put N in the place of O, before it told the table. O was never retired; the sweep will free it,
+ * so its entry must go first. (A walk that leaves entries of frozen nodes.) */
 static void dies_before_upkeep(const char *sim, bool used_first) {
     stage s;
     set_up(&s, sim, "adjust=0,directory_bits=4");
@@ -261,7 +311,8 @@ static void run_waiting(void *arg) {
 }
 
 
-/* The background work holds the pin of its operation: what it is about to read is not reused before. (The pin dropped, and taken anew.) */
+/* The background work holds the pin of its operation: what it is about to read is not reused before. (The pin dropped,
+ * and taken anew.) */
 EST_RACE(A31_detached_pin) {
     stage s;
     set_up(&s, sim, "adjust=0,directory_bits=4");
@@ -293,10 +344,15 @@ EST_RACE(A31_detached_pin) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(A3_covering_entry_absent),   cmocka_unit_test(A2_fp_clash_insert),
-        cmocka_unit_test(A33_length_clash),           cmocka_unit_test(A8_frozen_via_est),
-        cmocka_unit_test(A8b_frozen_via_express_cache), cmocka_unit_test(A11_slow_est_updater),
-        cmocka_unit_test(A12_tentative_aba),          cmocka_unit_test(A13_die_between_link_and_est),
+        cmocka_unit_test(A3_covering_entry_absent),
+        cmocka_unit_test(A2_fp_clash_insert),
+        cmocka_unit_test(A33_length_clash),
+        cmocka_unit_test(A8_frozen_via_est),
+        cmocka_unit_test(A8b_frozen_via_express_cache),
+        cmocka_unit_test(A11_slow_est_updater),
+        cmocka_unit_test(A11_registered_while_it_is_being_frozen),
+        cmocka_unit_test(A12_tentative_aba),
+        cmocka_unit_test(A13_die_between_link_and_est),
         cmocka_unit_test(A31_detached_pin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

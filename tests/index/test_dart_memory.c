@@ -171,6 +171,7 @@ RACE(A34_full_pool_during_freeze) {
     uint64_t before = 0;
     while (group < GROUPS && freed + 2 < SMALL_LEAVES) {
         assert_int_equal(delete_small(&s.a, freed++), 0); /* room for the leaf */
+        far_sim_sleep(s.world, 5000000);                  /* what the last insert has left to be done is over */
         before = atomics_of(&s.a);
         if ((result = insert_small(&s.a, 'g', group, 'h')) < 0)
             break;

@@ -204,6 +204,26 @@ RACE(A21_range_after_split_above) {
 }
 
 
+/* The range lies below one express node Y, and the split puts a node above Y before the table is told: keys of the
+ * range are beside Y. (A range that begins at any node on its way, and ends with that.) */
+RACE(A21_range_inside_a_prefix_after_split_above) {
+    stage s;
+    set_up(&s, sim, options);
+    LOAD(&s.a, "ppppxa", "ppppxb", "r");
+    far_sim_sleep(s.world, 5000000);
+    start_to(&s.b, "b", FAR_OP_INSERT, "pppq", "b", "dart:split", 1);
+    for (unsigned i = 0; i < 8; i++) { /* by every first choice */
+        assert_int_equal(does(&s.c, FAR_OP_SCAN, "ppppxa", "pppz"), 3);
+        assert_string_equal(s.c.got, "ppppxa ppppxb pppq ");
+        assert_int_equal(does(&s.c, FAR_OP_SCAN, "ppppxa", "ppppxz"), 2);
+    }
+    finish(&s.b, 0);
+    assert_int_equal(does(&s.c, FAR_OP_SCAN, "ppppxa", "pppz"), 3);
+    is_sound(&s, &s.b);
+    tear_down(&s);
+}
+
+
 /* b removes the node that has become empty while a inserts into it. (F ignored by inserters.) */
 RACE(A23_insert_into_node_being_removed) {
     for (unsigned stop = 0; stop < 2; stop++) {
@@ -307,6 +327,7 @@ int main(void) {
         cmocka_unit_test(A9_delete_frees_lower_slot),
         cmocka_unit_test(A10_three_inserters),
         cmocka_unit_test(A21_range_after_split_above),
+        cmocka_unit_test(A21_range_inside_a_prefix_after_split_above),
         cmocka_unit_test(A23_insert_into_node_being_removed),
         cmocka_unit_test(A23b_merge_vs_child_switch),
         cmocka_unit_test(A27_cas_before_write),

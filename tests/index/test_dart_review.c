@@ -33,9 +33,9 @@ static void get_often(void *arg) {
 }
 
 
-/* c sweeps; its walk stands above X. b has a tentative entry of X in the table, and has seen that X is linked. a replaces X
- * and dies before it takes the entries of X out. The walk does not meet X, so the sweep frees it; it met the tentative entry
- * too, of one who lives, and left it alone: b committed it, and the table named free memory. */
+/* c sweeps; its walk stands above X. b has a tentative entry of X in the table, and has seen that X is linked. a
+ * replaces X and dies before it takes the entries of X out. The walk does not meet X, so the sweep frees it; it met the
+ * tentative entry too, of one who lives, and left it alone: b committed it, and the table named free memory. */
 static void commit_behind(const char *sim, far_sim_match until) {
     stage s;
     far_sim_match second = {.kind = FAR_SIM_CAS, .nth = 2, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8};
@@ -94,8 +94,8 @@ static int same_bytes(void *ctx, const void *key, size_t key_len, const void *va
 }
 
 
-/* The slot does not tell the size of a long leaf: its first part is READ, then the rest. In a frozen slot such a leaf passed
- * for one whose rest had been READ, and the scan gave what lay behind the first part in its own memory. */
+/* The slot does not tell the size of a long leaf: its first part is READ, then the rest. In a frozen slot such a leaf
+ * passed for one whose rest had been READ, and the scan gave what lay behind the first part in its own memory. */
 RACE(scan_of_a_long_value_in_a_frozen_slot) {
     stage s;
     static uint8_t value[FAR_VALUE_MAX];
@@ -113,11 +113,71 @@ RACE(scan_of_a_long_value_in_a_frozen_slot) {
 }
 
 
+typedef struct step {
+    far_index *index;
+    uint8_t length; /* to set out for; 0: the next step */
+} step;
+
+
+static int step_task(far_task *t, void *arg) {
+    const step *st = arg;
+    int more = far_pin_take(t);
+    if (more >= 0)
+        more = st->length ? dart_est_adjust_to(t, st->index, &st->length, 1) : dart_est_adjust(t, st->index);
+    far_pin_drop(t);
+    return more;
+}
+
+
+/* The last step of the adjuster, which shows the new list, finds no memory, again and again. It had been through with
+ * the directory, and went on behind its end: words there were taken for segments. */
+EST_RACE(adjuster_at_its_end_in_a_full_pool) {
+    stage s;
+    far_session *other;
+    char all[128], key[16];
+    static char value[4000];
+    int err = 0;
+    snprintf(all, sizeof(all), "size=1M,memory_nodes=1,%s", sim);
+    set_up(&s, all, "adjust=0,directory_bits=3");
+    LOAD(&s.a, "abcd1", "abcd2", "abce1", "abce2", "abd1", "abd2");
+    assert_int_equal(far_session_open(s.b.pool, &other), 0);
+    step next = {s.b.index, 3};
+    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, step_task, &next), 1);
+    next.length = 0;
+    for (unsigned i = 0; i < 1000 && dart_est_of(s.b.index)->adjust.phase != DART_ADJUST_SWEEP; i++) {
+        assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, step_task, &next), 1);
+        far_sim_sleep(s.world, 100000);
+    }
+    assert_int_equal(dart_est_of(s.b.index)->adjust.phase, DART_ADJUST_SWEEP);
+    unsigned count = 0;
+    do
+        err = far_put(s.a.session, s.a.index, key, (size_t)snprintf(key, sizeof(key), "z%u", count), value,
+                      sizeof(value));
+    while (err == 0 && ++count);
+    assert_int_equal(err, FAR_ERR_NO_MEMORY);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(far_session_call(other, FAR_STATS_OTHER, true, step_task, &next), FAR_ERR_NO_MEMORY);
+    no_watch_error(&s);
+    while (count-- > 0)
+        assert_int_equal(far_delete(s.a.session, s.a.index, key, (size_t)snprintf(key, sizeof(key), "z%u", count)), 0);
+    far_session_close(other);
+    let_memory_go(&s, &s.a);
+    far_session_close(s.a.session); /* what it holds free goes to the pool */
+    assert_int_equal(far_session_open(s.a.pool, &s.a.session), 0);
+    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, true, step_task, &next), 0);
+    const dart_list *list = dart_est_list(dart_est_of(s.b.index));
+    assert_true(list->active_count == 1 && list->active[0] == 3);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entry_committed_behind_a_walk),
         cmocka_unit_test(entry_committed_before_a_walk_clears_it),
         cmocka_unit_test(scan_of_a_long_value_in_a_frozen_slot),
+        cmocka_unit_test(adjuster_at_its_end_in_a_full_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,9 +29,12 @@ static void words_give_back_what_was_packed(void **state) {
             assert_true(dart_is_frozen(frozen) && dart_thawed(frozen) == leaf && dart_word_symbol(frozen) == symbol);
         }
     for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
-        uint64_t word = dart_word(77, 200, type, addr);
-        assert_true(dart_is_inner(word) && dart_word_type(word) == type && dart_word_symbol(word) == 77 &&
-                    dart_word_len(word) == 200);
+        for (unsigned skip = 0; skip <= DART_SKIP_MAX; skip++) {
+            uint64_t word = dart_word(77, skip, type, addr);
+            assert_true(dart_is_inner(word) && !dart_is_leaf(word) && dart_word_type(word) == type);
+            assert_true(dart_word_symbol(word) == 77 && dart_word_len(word) == skip && dart_word_addr(word) == addr);
+            assert_true(dart_word_type(word | DART_FROZEN) == type && dart_word_len(word | DART_FROZEN) == skip);
+        }
     }
 }
 
@@ -85,19 +88,25 @@ static void size_codes_cover_every_leaf(void **state) {
 
 static void nodes_have_the_sizes_of_the_design(void **state) {
     (void)state;
-    static const unsigned bytes[] = {0, 32, 64, 128, 264, 520, 2064};
+    static const unsigned bytes[] = {0, 32, 64, 128, 264, 392, 520, 776, 1160, 1288, 1544, 2064};
     for (dart_node_type type = DART_N4; type <= DART_N256; type++)
         for (unsigned depth = 0; depth <= 6; depth++)
             assert_int_equal(dart_node_bytes(type, depth, 16), bytes[type]);
     assert_int_equal(dart_header_bytes(7), 16);
     assert_int_equal(dart_header_bytes(256), 264);
-    dart_header header = {dart_header_word(4095, DART_N256, true)};
-    assert_true(dart_header_depth(&header) == 4095 && dart_header_type(&header) == DART_N256 &&
-                dart_header_spare(&header));
+    for (dart_node_type type = DART_N4; type <= DART_N256; type++) {
+        dart_header header = {dart_header_word(4095, type, false)}, spare = {dart_header_word(17, type, true)};
+        assert_true(dart_header_depth(&header) == 4095 && dart_header_depth(&spare) == 17);
+        assert_true(dart_header_spare(&spare) && !dart_header_spare(&header));
+        for (dart_node_type other = DART_N4; other <= DART_N256; other++) /* a spare does not tell its type */
+            assert_true(dart_header_may_be(&header, other) == (other == type) && dart_header_may_be(&spare, other));
+        assert_true(dart_header_is_sound(&header) && dart_header_is_sound(&spare));
+    }
     for (unsigned i = 0; i < 4; i++)
         for (dart_node_type type = DART_N4; type < DART_N256; type++) {
             unsigned slots = dart_node_slots(type, bucket_sizes[i]), capacity = dart_capacity(type);
-            assert_int_equal(slots, capacity <= bucket_sizes[i] ? capacity - 1 : capacity);
+            unsigned size = bucket_sizes[i], rounded = (capacity + size - 1) / size * size;
+            assert_int_equal(slots, capacity <= size ? capacity - 1 : rounded);
         }
 }
 
@@ -109,12 +118,14 @@ static void common_alphabets_spread_over_buckets(void **state) {
         unsigned from, to, step;
     } sets[] = {{'0', '9', 1}, {'a', 'z', 1}, {'A', 'Z', 1}, {0, 254, 2}, {0, 255, 1}, {0, 240, 16}};
     for (unsigned set = 0; set < 6; set++)
-        for (unsigned buckets = 2; buckets <= 8; buckets *= 2) {
-            unsigned filled[8] = {0}, count = 0, most = 0;
+        for (unsigned i = 0; i < 4 * DART_N256; i++) {
+            unsigned buckets = dart_buckets((dart_node_type)(DART_N4 + i % (DART_N256 - DART_N4)), bucket_sizes[i % 4]);
+            unsigned filled[DART_NODE_SLOTS_MAX] = {0}, count = 0, most = 0;
             for (unsigned b = sets[set].from; b <= sets[set].to; b += sets[set].step, count++)
                 if (++filled[dart_bucket_of(b, buckets)] > most)
                     most = filled[dart_bucket_of(b, buckets)];
-            assert_true(most * buckets <= 2 * count + 2 * buckets);
+            if (most * buckets > 2 * count + 2 * buckets)
+                fail_msg("alphabet %u: %u of %u in one of %u buckets", set, most, count, buckets);
         }
 }
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -121,6 +122,75 @@ static void die_everywhere(const char *options, const char *sim, story story, bo
     assert_int_equal(result.problems, 0);
 }
 
+/* Two that die one after the other: the second meets what the first one left. Three keys and two more; the first puts
+ * version 2, the second version 3, each a beginning of its work. */
+
+static int put_all(far_session *s, far_index *index, void *ctx, unsigned version) {
+    const story *story = ctx;
+    for (unsigned n = story->before + story->inserts; n-- > 0;) { /* the new ones first: they learn of the doubling */
+        int err = put(s, index, n, version);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+static int first_of_two(far_session *s, far_index *index, void *ctx) {
+    return put_all(s, index, ctx, 2);
+}
+
+
+static int second_of_two(far_session *s, far_index *index, void *ctx) {
+    return put_all(s, index, ctx, 3);
+}
+
+
+static int survive_two(far_session *s, far_index *index, void *ctx) {
+    const story *story = ctx;
+    unsigned all = story->before + story->inserts;
+    for (unsigned i = all, low = 3; i-- > 0;) { /* versions fall: 3.. 2.. and what was before */
+        int now = version_of(s, index, i), least = i < story->before ? 1 : -1;
+        if (now != least && now != 2 && now != 3)
+            return -1;
+        unsigned rank = now < 2 ? 1 : (unsigned)now;
+        if (rank > low)
+            return -1;
+        low = rank;
+    }
+    if (put_all(s, index, ctx, 5) < 0)
+        return -1;
+    for (unsigned i = 0; i < all; i++) {
+        uint8_t key[8], value[8];
+        pair(i, 0, key, value);
+        if (version_of(s, index, i) != 5 || far_delete(s, index, key, 8) != 0 || version_of(s, index, i) != -1)
+            return -1;
+    }
+    return put_all(s, index, ctx, 6);
+}
+
+
+/* stride: there are many pairs; SHARD_EVERY_PAIR in the environment asks for all. */
+static void two_die(const char *options, const char *sim, story story, unsigned stride) {
+    far_explore explore = {.kind = "shard",
+                           .options = options,
+                           .sim = sim,
+                           .prepare = prepare,
+                           .victim = first_of_two,
+                           .second = second_of_two,
+                           .survive = survive_two,
+                           .stride = getenv("SHARD_EVERY_PAIR") ? 1 : stride,
+                           .sweep = true,
+                           .ctx = &story,
+                           .out = stderr};
+    far_explore_result result;
+    assert_int_equal(far_explore_run(&explore, &result), 0);
+    print_message("    %llu pairs of deaths over %llu verbs of the first\n", (unsigned long long)result.cuts,
+                  (unsigned long long)result.verbs);
+    assert_true(result.cuts > 2 * result.verbs);
+    assert_int_equal(result.problems, 0);
+}
+
 #define TINY   "partitions=1,bits=0,slots=2,l2_slots=1"
 #define INLINE "key_size=8,value_size=8,narrow=on," TINY
 
@@ -134,8 +204,8 @@ static void inserts_that_die(void **state) {
 
 static void growth_that_dies(void **state) {
     (void)state;
-    die_everywhere(TINY ",load=30", NULL, (story){1, 7, false}, false);
-    die_everywhere(TINY ",load=30", "masked_cas=off,atomics_in_order=on", (story){1, 6, false}, false);
+    die_everywhere(TINY ",load=30", NULL, (story){1, 7, false}, true);
+    die_everywhere(TINY ",load=30", "masked_cas=off,atomics_in_order=on", (story){1, 6, false}, true);
 }
 
 
@@ -164,11 +234,45 @@ static void inline_changes_that_die(void **state) {
 }
 
 
+/* A doubling has begun, nothing is split: the first insert splits. Every word of both halves; then of a drain. */
+static void a_split_that_dies_at_every_word(void **state) {
+    (void)state;
+    die_everywhere(TINY ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
+    die_everywhere(INLINE ",lazy_resize=off,idle_sweep=off", "atomic_bytes=8", (story){3, 2, false}, true);
+}
+
+
+/* A doubling has begun, nothing is split: the first one splits, the second one takes over. */
+static void two_die_in_a_split(void **state) {
+    (void)state;
+    two_die(TINY ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 1, false}, 61);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", NULL, (story){2, 1, false}, 17);
+    two_die(TINY ",load=60,afs=1,idle_sweep=off,grace=off", "masked_cas=off,atomic_bytes=8,atomics_in_order=on",
+            (story){2, 1, false}, 97);
+    two_die(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, 17);
+}
+
+
+/* Keys that overflow, the doubling, its split and its drain. */
+static void two_die_in_overflows_and_drains(void **state) {
+    (void)state;
+    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 61);
+    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 17);
+}
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inserts_that_die),        cmocka_unit_test(growth_that_dies),
-        cmocka_unit_test(changes_that_die),        cmocka_unit_test(inline_inserts_that_die),
-        cmocka_unit_test(inline_growth_that_dies), cmocka_unit_test(inline_changes_that_die),
+        cmocka_unit_test(inserts_that_die),
+        cmocka_unit_test(growth_that_dies),
+        cmocka_unit_test(changes_that_die),
+        cmocka_unit_test(inline_inserts_that_die),
+        cmocka_unit_test(inline_growth_that_dies),
+        cmocka_unit_test(inline_changes_that_die),
+        cmocka_unit_test(a_split_that_dies_at_every_word),
+        cmocka_unit_test(two_die_in_a_split),
+        cmocka_unit_test(two_die_in_overflows_and_drains),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

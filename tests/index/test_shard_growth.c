@@ -48,10 +48,9 @@ static void load_keys(void *arg) {
 }
 
 
-static void service_goes_on(const char *options, const char *stop_at) {
+/* Eight compute nodes with eight clients each. */
+static far_sim_world *open_crowd(const char *options, node nodes[NODES], client clients[CLIENTS]) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    node nodes[NODES];
-    client clients[CLIENTS];
     static unsigned serial;
     char uri[128];
     snprintf(uri, sizeof(uri), "sim:name=growth%u,seed=3,size=128M,memory_nodes=2,faults=none,limit=1000s", ++serial);
@@ -72,6 +71,24 @@ static void service_goes_on(const char *options, const char *stop_at) {
             assert_int_equal(far_index_open(session, "t", &n->index), 0);
         clients[i] = (client){.node = n, .session = session, .world = world, .number = i};
     }
+    return world;
+}
+
+
+static void close_crowd(node nodes[NODES], client clients[CLIENTS]) {
+    for (unsigned i = 0; i < NODES; i++)
+        far_index_close(nodes[i].index);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        far_session_close(clients[i].session);
+    for (unsigned i = 0; i < NODES; i++)
+        far_pool_close(nodes[i].pool);
+}
+
+
+static void service_goes_on(const char *options, const char *stop_at) {
+    node nodes[NODES];
+    client clients[CLIENTS];
+    far_sim_world *world = open_crowd(options, nodes, clients);
     for (unsigned i = 0; i < CLIENTS; i++)
         clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_keys, &clients[i]);
     last_completion = far_sim_now(world);
@@ -98,12 +115,52 @@ static void service_goes_on(const char *options, const char *stop_at) {
             assert_int_equal(value, key);
         }
     assert_int_equal(far_sim_watch_errors(world), 0);
-    for (unsigned i = 0; i < NODES; i++)
-        far_index_close(nodes[i].index);
-    for (unsigned i = 0; i < CLIENTS; i++)
-        far_session_close(clients[i].session);
-    for (unsigned i = 0; i < NODES; i++)
-        far_pool_close(nodes[i].pool);
+    close_crowd(nodes, clients);
+}
+
+
+/* AFS: the more there are who insert, the more often each one tells: the doubling begins in time, whoever counts. */
+
+static uint64_t inserted, at_doubling;
+
+
+static void load_until_it_doubles(void *arg) {
+    client *c = arg;
+    far_addr pcb = shard_state_of(c->node->index)->part[0].pcb;
+    const uint64_t *root =
+        (const uint64_t *)((char *)far_sim_memory(c->world, far_addr_node(pcb)) + far_addr_offset(pcb));
+    for (unsigned i = 0; at_doubling == 0; i++) {
+        uint64_t key = ((uint64_t)c->number << 32 | i) + 1;
+        if (far_insert(c->session, c->node->index, &key, 8, &key, 8) != 0)
+            return;
+        inserted++;
+        if (at_doubling == 0 && shard_root_d(*root) > 0)
+            at_doubling = inserted;
+    }
+}
+
+
+static void many_clients_double_in_time_with(const char *options, unsigned some, double bound) {
+    node nodes[NODES];
+    client clients[CLIENTS];
+    far_sim_world *world = open_crowd(options, nodes, clients);
+    const shard_state *st = shard_state_of(nodes[0].index);
+    inserted = at_doubling = 0;
+    for (unsigned i = 0; i < some; i++)
+        clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_until_it_doubles, &clients[i]);
+    assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+    double load = (double)at_doubling / (double)((uint64_t)(st->slots + st->l2_slots) << st->b);
+    print_message("    %u clients: doubled at %.3f\n", some, load);
+    assert_true(load >= bound - 0.02 && load <= bound + 0.02);
+    close_crowd(nodes, clients);
+}
+
+
+static void many_clients_double_in_time(void **state) {
+    (void)state;
+    many_clients_double_in_time_with("partitions=1,bits=9,layout=pointer", 1, 0.8);
+    many_clients_double_in_time_with("partitions=1,bits=9,layout=pointer", 64, 0.8);
+    many_clients_double_in_time_with("key_size=8,value_size=8,partitions=1,bits=10", 64, 0.75);
 }
 
 
@@ -156,15 +213,15 @@ static void torture_meets_everything(void **state) {
         }
         assert_int_equal(result.violations + result.problems, 0);
         const shard_counters *c = &shard_totals;
-        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu retagged, %llu overflows, %llu "
-                      "chained, %llu drained, %llu taken over\n",
+        print_message("    %llu crashes, %llu doublings, %llu+%llu splits, %llu with a change, %llu retagged, %llu "
+                      "overflows, %llu chained, %llu drained, %llu taken over\n",
                       (unsigned long long)result.crashes, (unsigned long long)c->grows,
                       (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced,
-                      (unsigned long long)c->retags, (unsigned long long)c->overflows, (unsigned long long)c->chained,
-                      (unsigned long long)c->drained, (unsigned long long)c->takeovers);
+                      (unsigned long long)c->merged, (unsigned long long)c->retags, (unsigned long long)c->overflows,
+                      (unsigned long long)c->chained, (unsigned long long)c->drained, (unsigned long long)c->takeovers);
         if (i % 2 == 0)
             continue;
-        assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained);
+        assert_true(c->grows && c->overflows && c->drained && c->takeovers && c->chained && c->merged);
         assert_true(inlined || (c->retags && c->splits_frozen && c->splits_graced && c->absorbed));
     }
 }
@@ -174,6 +231,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pointer_table_never_pauses),
         cmocka_unit_test(inline_table_never_pauses),
+        cmocka_unit_test(many_clients_double_in_time),
         cmocka_unit_test(torture_meets_everything),
     };
     if (argc > 1)

@@ -188,15 +188,15 @@ static void images_tell_unwritten_and_uniform(void **state) {
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
         image.w[i] = i % 3 == 0 ? shard_empty(5) : i % 3 == 1 ? shard_tomb(5) : shard_entry(5, i, 1, 64);
     image.w[SHARD_P_HEADER] = shard_header(5, 0, 0);
-    assert_true(shard_p_uniform(&image, 5) && !shard_p_uniform(&image, 4) && !shard_unwritten(&st, image.w));
+    assert_true(shard_uniform(&st, image.w, 5) && !shard_uniform(&st, image.w, 4) && !shard_unwritten(&st, image.w));
     for (unsigned i = 0; i < SHARD_WORDS; i++) {
         uint64_t kept = image.w[i];
         image.w[i] = 0;
-        assert_true(shard_unwritten(&st, image.w) && !shard_p_uniform(&image, 5));
+        assert_true(shard_unwritten(&st, image.w) && !shard_uniform(&st, image.w, 5));
         image.w[i] = i == SHARD_P_HEADER ? shard_header(6, 0, 0)
                      : i % 3 == 2        ? shard_entry(6, i, 1, 64)
                                          : shard_empty(6);
-        assert_true(!shard_p_uniform(&image, 5) && !shard_unwritten(&st, image.w));
+        assert_true(!shard_uniform(&st, image.w, 5) && !shard_unwritten(&st, image.w));
         image.w[i] = kept;
     }
     st.inlined = true;
@@ -205,9 +205,9 @@ static void images_tell_unwritten_and_uniform(void **state) {
         image.w[2 * i + 1] = i % 2 ? shard_kw_empty(5, i) : shard_kw(5, false, i, i);
     }
     image.w[SHARD_I_H] = shard_header(5, 0, 0);
-    assert_true(shard_i_uniform(&image, 5) && !shard_unwritten(&st, image.w));
+    assert_true(shard_uniform(&st, image.w, 5) && !shard_unwritten(&st, image.w));
     image.w[7] = 0;
-    assert_true(!shard_i_uniform(&image, 5) && shard_unwritten(&st, image.w));
+    assert_true(!shard_uniform(&st, image.w, 5) && shard_unwritten(&st, image.w));
 }
 
 
@@ -220,13 +220,13 @@ static void slots_are_tried_once_each_from_a_line_of_the_key(void **state) {
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
             image.w[i] = shard_empty(0);
         for (unsigned n = 0; n < SHARD_P_SLOTS; n++) {
-            int slot = shard_p_first_empty(&y, &image);
+            int slot = shard_p_first_empty(&y, image.w);
             assert_true(slot >= 0 && shard_is_empty(image.w[slot]));
             if (n == 0)
                 assert_int_equal(slot, line * SHARD_LINE);
             image.w[slot] = shard_tomb(0);
         }
-        assert_int_equal(shard_p_first_empty(&y, &image), -1);
+        assert_int_equal(shard_p_first_empty(&y, image.w), -1);
     }
 }
 

@@ -145,7 +145,7 @@ typedef struct walker {
 
 static void walk_all(void *arg) {
     walker *w = arg;
-    w->recorder = (recorder){.walk = {record}, .index = w->actor->index};
+    w->recorder = (recorder){.walk = {.object = record}, .index = w->actor->index};
     w->recorder.result = far_session_call(w->actor->session, FAR_STATS_OTHER, false, run_walk, &w->recorder);
 }
 
@@ -223,8 +223,8 @@ static void hold_the_sweep(stage *s) {
 }
 
 
-/* b splits the bucket with a put of `stays`, and dies when the child is complete and the parent as it was; then a changes
- * the key that has left, and the block of its old value is used again, for another key of the child. */
+/* b splits the bucket with a put of `stays`, and dies when the child is complete and the parent as it was; then a
+ * changes the key that has left, and the block of its old value is used again, for another key of the child. */
 static void leave_a_word_behind(stage *s, far_addr parent, const char *stays, const char *leaves, const char *other) {
     char value[16];
     stage_start(&s->b, FAR_OP_PUT, stays, "b");
@@ -335,8 +335,8 @@ static void delete_number(stage_actor *a, uint64_t n) {
 }
 
 
-/* A reader that saw its key sleeps until another key has the slot, for the 127th time; and once more, between its looks at
- * the value and at the key, until its own is there again. */
+/* A reader that saw its key sleeps until another key has the slot, for the 127th time; and once more, between its looks
+ * at the value and at the key, until its own is there again. */
 static void a_reader_sleeps_through_all_generations_of_a_slot(void **state) {
     (void)state;
     for (unsigned look = 1; look <= 2; look++) {

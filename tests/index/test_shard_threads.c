@@ -22,6 +22,8 @@ enum { KEYS_EACH = 60000 };
 #endif
 enum { THREADS = 8, DEPTH = 64 };
 
+static uint64_t keys_each = KEYS_EACH; /* SHARD_KEYS in the environment asks for so many, of all threads */
+
 typedef struct worker {
     far_pool *pool;
     far_index *index;
@@ -92,7 +94,7 @@ static void *work(void *arg) {
             slot *s = done[i]->user;
             w->wrong += !went_well(s);
             if (!next_step(s)) {
-                if (next == KEYS_EACH)
+                if (next == keys_each)
                     continue;
                 s->n = next++ * THREADS + w->number;
                 s->key = s->n * 0x9e3779b97f4a7c15ull;
@@ -120,9 +122,11 @@ static void grow_from_empty(const char *options) {
     far_session *session;
     far_index *index;
     worker workers[THREADS];
-    assert_int_equal(far_pool_open("local:2x512M", NULL, &pool), 0);
+    far_load before, after;
+    assert_int_equal(far_pool_open(keys_each > KEYS_EACH ? "local:2x2G" : "local:2x512M", NULL, &pool), 0);
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "t", "shard", options, &index), 0);
+    assert_int_equal(far_index_load(session, index, &before), 0);
     for (unsigned i = 0; i < THREADS; i++) {
         workers[i] = (worker){pool, index, i, 0, 0};
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
@@ -132,7 +136,7 @@ static void grow_from_empty(const char *options) {
         assert_int_equal(workers[i].wrong, 0);
     }
     uint64_t present = 0;
-    for (uint64_t n = 0; n < (uint64_t)KEYS_EACH * THREADS; n++) {
+    for (uint64_t n = 0; n < keys_each * THREADS; n++) {
         uint64_t key = n * 0x9e3779b97f4a7c15ull, value;
         size_t length;
         bool there = n % 4 != 0 || n % 8 == 0;
@@ -145,6 +149,10 @@ static void grow_from_empty(const char *options) {
     assert_int_equal(far_index_check(session, index, fail_at_problem, NULL), 0);
     assert_int_equal(far_index_usage(session, index, &usage), 0);
     assert_int_equal(usage.keys, present);
+    assert_int_equal(far_index_load(session, index, &after), 0);
+    assert_int_equal(after.keys[0] + after.keys[1] + after.keys[2], present);
+    assert_true(after.slots > before.slots && after.local_bytes < 64 * 1024);
+    assert_int_equal(after.local_bytes, before.local_bytes); /* whatever there is of keys, threads and operations */
     assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
     far_index_close(index);
     far_session_close(session);
@@ -164,7 +172,11 @@ static void inline_table_grows_under_threads(void **state) {
 }
 
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (getenv("SHARD_KEYS"))
+        keys_each = strtoull(getenv("SHARD_KEYS"), NULL, 10) / THREADS;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pointer_table_grows_under_threads),
         cmocka_unit_test(inline_table_grows_under_threads),

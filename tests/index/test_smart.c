@@ -1,6 +1,7 @@
 /* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that
  * check finds. */
 #include "farindex.h"
+#include "index/smart/cache.h"
 #include "pool/handle.h"
 #include "runtime/budget.h"
 #include "runtime/random.h"
@@ -190,10 +191,196 @@ static void the_cache_keeps_to_its_budget(void **state) {
 }
 
 
+typedef struct plain { /* one session, no housekeeping */
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} plain;
+
+
+static void open_plain(plain *p, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.no_thread = 1;
+    pool_options.rdwc = 0;
+    assert_int_equal(far_pool_open("local:64M", &pool_options, &p->pool), 0);
+    assert_int_equal(far_session_open(p->pool, &p->session), 0);
+    assert_int_equal(far_index_create(p->session, "index", "smart", options, &p->index), 0);
+}
+
+
+static void close_plain(plain *p) {
+    assert_int_equal(far_index_check(p->session, p->index, fail_at_problem, NULL), 0);
+    far_index_close(p->index);
+    far_session_close(p->session);
+    far_pool_close(p->pool);
+}
+
+
+static void put_text(plain *p, const char *key) {
+    assert_int_equal(far_put(p->session, p->index, key, strlen(key), "12345678", 8), 0);
+}
+
+
+/* Round trips of a get that finds its key. */
+static unsigned trips_of_get(plain *p, const char *key) {
+    far_stats before, after;
+    char value[8];
+    size_t length;
+    far_session_stats(p->session, &before);
+    assert_int_equal(far_get(p->session, p->index, key, strlen(key), value, 8, &length), 0);
+    far_session_stats(p->session, &after);
+    return (unsigned)(after.round_trips - before.round_trips);
+}
+
+
+/* Somebody reads the tree of this first byte, and goes on doing so: others read it too. With a lock that excludes them
+ * this would never end. */
+static void probes_of_the_cache_do_not_wait_for_each_other(void **state) {
+    (void)state;
+    plain p;
+    open_plain(&p, "");
+    put_text(&p, "kaa");
+    put_text(&p, "kba");
+    trips_of_get(&p, "kaa");
+    smart_cache *cache = smart_state_of(p.index)->cache;
+    unsigned place = far_readers_enter(&cache->readers, &cache->shard['k'].lock, 'k');
+    assert_int_equal(trips_of_get(&p, "kaa"), 1);
+    put_text(&p, "kba"); /* an update changes nothing there */
+    far_readers_leave(&cache->readers, place);
+    put_text(&p, "kca");
+    assert_int_equal(trips_of_get(&p, "kca"), 1);
+    close_plain(&p);
+}
+
+
+enum { TOGETHER = 12 };
+
+
+/* Gets of k00 .. k11 that are submitted together; of these `absent` is not there. Returns their round trips. */
+static unsigned trips_of_gets(plain *p, unsigned absent) {
+    far_op ops[TOGETHER], *given[TOGETHER], *done[TOGETHER];
+    char keys[TOGETHER][4], values[TOGETHER][8];
+    far_stats before, after;
+    memset(ops, 0, sizeof(ops));
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%02u", i);
+        given[i] = &ops[i];
+        ops[i] = (far_op){
+            .kind = FAR_OP_GET, .index = p->index, .key = keys[i], .key_len = 3, .value = values[i], .capacity = 8};
+    }
+    far_session_stats(p->session, &before);
+    assert_int_equal(far_submit(p->session, given, TOGETHER), TOGETHER);
+    for (int got = 0; got < TOGETHER;) {
+        int count = far_reap(p->session, done, TOGETHER, 1);
+        assert_true(count > 0);
+        got += count;
+    }
+    far_session_stats(p->session, &after);
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        assert_int_equal(ops[i].result, i == absent ? FAR_ERR_NOT_FOUND : 0);
+        if (i != absent)
+            assert_memory_equal(values[i], "12345678", 8);
+    }
+    assert_int_equal(after.ops[FAR_OP_GET] - before.ops[FAR_OP_GET], TOGETHER);
+    return (unsigned)(after.round_trips - before.round_trips);
+}
+
+
+static void gets_of_cached_leaves_share_one_round_trip(void **state) {
+    (void)state;
+    plain p;
+    char key[4];
+    open_plain(&p, "");
+    for (unsigned i = 0; i < TOGETHER; i++) {
+        snprintf(key, sizeof(key), "k%02u", i);
+        put_text(&p, key);
+    }
+    trips_of_gets(&p, TOGETHER);
+    assert_int_equal(trips_of_gets(&p, TOGETHER), 1);
+    assert_int_equal(far_delete(p.session, p.index, "k05", 3), 0);
+    unsigned trips = trips_of_gets(&p, 5); /* that one looks again, by itself */
+    assert_true(trips >= 2 && trips <= 4);
+    close_plain(&p);
+}
+
+
+static void without_path_compression_every_byte_has_its_node(void **state) {
+    (void)state;
+    plain p;
+    open_plain(&p, "cache=off,merge=eager");
+    put_text(&p, "commonprefix/1");
+    put_text(&p, "commonprefix/2");
+    assert_int_equal(trips_of_get(&p, "commonprefix/1"), 3); /* root, node, leaf */
+    close_plain(&p);
+    open_plain(&p, "cache=off,merge=eager,path_compression=off");
+    put_text(&p, "commonprefix/1");
+    put_text(&p, "commonprefix/2");
+    assert_int_equal(trips_of_get(&p, "commonprefix/2"), 2 + 13);
+    put_text(&p, "comma");
+    put_text(&p, "common");
+    assert_int_equal(trips_of_get(&p, "common"), 2 + 6);
+    assert_int_equal(trips_of_get(&p, "commonprefix/2"), 2 + 13);
+    assert_int_equal(far_delete(p.session, p.index, "commonprefix/1", 14), 0);
+    assert_int_equal(trips_of_get(&p, "commonprefix/2"), 2 + 6); /* nodes above one leaf go */
+    assert_int_equal(far_delete(p.session, p.index, "common", 6), 0);
+    assert_int_equal(trips_of_get(&p, "commonprefix/2"), 2 + 4);
+    assert_int_equal(far_delete(p.session, p.index, "comma", 5), 0);
+    assert_int_equal(trips_of_get(&p, "commonprefix/2"), 2);
+    close_plain(&p);
+}
+
+
+/* Keys come and go, each with another byte: a full list of tombstones is copied into one of its size. */
+static void a_node_of_few_children_stays_small(void **state) {
+    (void)state;
+    plain p;
+    far_stats before, after;
+    open_plain(&p, "cache=off,node_types=1");
+    put_text(&p, "k/fixed");
+    for (unsigned n = 0; n < 1000; n++) {
+        char key[] = "k?";
+        key[1] = (char)('0' + n % 70);
+        put_text(&p, key);
+        assert_int_equal(far_delete(p.session, p.index, key, 2), 0);
+    }
+    far_session_stats(p.session, &before);
+    trips_of_get(&p, "k/fixed");
+    far_session_stats(p.session, &after);
+    assert_true(after.bytes_read - before.bytes_read <= 8 + 128 + 40);
+    close_plain(&p);
+}
+
+
+/* ... and one with nearly as many as fit is not copied at every insert. */
+static void a_node_that_is_nearly_full_has_room(void **state) {
+    (void)state;
+    plain p;
+    far_stats before, after;
+    open_plain(&p, "");
+    for (char key[] = "ka"; key[1] < 'l'; key[1]++)
+        put_text(&p, key);
+    far_session_stats(p.session, &before);
+    for (unsigned n = 0; n < 500; n++) {
+        char key[] = "k?";
+        key[1] = (char)('0' + n % 40);
+        put_text(&p, key);
+        assert_int_equal(far_delete(p.session, p.index, key, 2), 0);
+    }
+    far_session_stats(p.session, &after);
+    assert_true((after.bytes_written - before.bytes_written) / 500 < 80); /* the leaf has 40 */
+    close_plain(&p);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_with_many_operations_in_flight),
         cmocka_unit_test(the_cache_keeps_to_its_budget),
+        cmocka_unit_test(probes_of_the_cache_do_not_wait_for_each_other),
+        cmocka_unit_test(gets_of_cached_leaves_share_one_round_trip),
+        cmocka_unit_test(without_path_compression_every_byte_has_its_node),
+        cmocka_unit_test(a_node_of_few_children_stays_small),
+        cmocka_unit_test(a_node_that_is_nearly_full_has_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

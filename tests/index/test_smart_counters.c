@@ -159,6 +159,31 @@ static void absent_keys_cost_one_or_two_round_trips(void **state) {
 }
 
 
+/* Values of one size: the slot goes with the leaf, and nobody has to come again for it. */
+static void deletes_of_fixed_values_take_their_slot_along(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before, after;
+    uint8_t key[8];
+    open_tree(&tr, "key_size=8,value_size=8", 64 << 20, 8);
+    load(&tr, KEYS);
+    for (uint64_t n = 0; n < KEYS; n += 20)
+        get_number(&tr, n);
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < KEYS; n += 20) {
+        key_of(n, key);
+        assert_int_equal(far_delete(tr.session, tr.index, key, 8), 0);
+    }
+    assert_true(since(&tr, &before, KEYS / 20, "delete of values of 8 bytes, everything cached").trips <= 2.02);
+    assert_int_equal(far_session_stats_of(tr.session, FAR_OP_DELETE, &after), 0);
+    double behind = (double)after.background_round_trips / (KEYS / 20.0);
+    print_message("... and %.3f round trips of background work\n", behind);
+    assert_true(behind <= 0.5);
+    assert_int_equal(after.faa + after.masked_cas, 0); /* H29: a fabric needs neither */
+    close_tree(&tr);
+}
+
+
 static double node_bytes(const char *options, double *trips, double *bytes) {
     tree tr;
     far_stats before;
@@ -224,6 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_operations_meet_the_bars),
         cmocka_unit_test(absent_keys_cost_one_or_two_round_trips),
+        cmocka_unit_test(deletes_of_fixed_values_take_their_slot_along),
         cmocka_unit_test(without_a_cache_small_nodes_save_bytes_and_memory),
         cmocka_unit_test(a_small_cache_goes_a_long_way),
     };

@@ -16,7 +16,8 @@ static stage s;
 static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
 
 
-/* by_hand: handles without housekeeping. What an operation leaves to be done later it does itself, before it returns. */
+/* by_hand: handles without housekeeping. What an operation leaves to be done later it does itself, before it returns.
+ */
 static void set_up(const char *options, const char *size, bool by_hand) {
     static unsigned serial;
     char uri[128];
@@ -144,9 +145,9 @@ static void sweep(void *arg) {
 }
 
 
-/* The walk of a sweep goes in slices. After the slice that ends with "na" the node with that key is merged away, so that the node
- * below takes its place, and all keys of that one are deleted by one who dies before it takes the node out. The walk did
- * not tell of it, and the sweep freed a node that is linked. */
+/* The walk of a sweep goes in slices. After the slice that ends with "na" the node with that key is merged away, so
+ * that the node below takes its place, and all keys of that one are deleted by one who dies before it takes the node
+ * out. The walk did not tell of it, and the sweep freed a node that is linked. */
 static void walk_tells_of_a_node_that_became_empty(void **state) {
     stage st;
     char key[8];
@@ -163,7 +164,10 @@ static void walk_tells_of_a_node_that_became_empty(void **state) {
     far_addr root = smart_state_of(st.c.index)->stripe[0];
     st.c.ended = false;
     st.c.client = far_sim_start(st.c.pool->fabric, "sweeps", sweep, &st.c);
-    stage_stop_at(&st.c, (far_sim_match){.kind = FAR_SIM_READ, .from = root, .to = root + 8, .nth = 4}); /* the check before it has two slices too */
+    stage_stop_at(&st.c, (far_sim_match){.kind = FAR_SIM_READ,
+                                         .from = root,
+                                         .to = root + 8,
+                                         .nth = 4}); /* the check before it has two slices too */
     stage_delete(&st.a, "na");
     for (unsigned i = 0; i < 40; i++) { /* awake, until the merge */
         far_sim_sleep(st.world, 100000);
@@ -184,9 +188,9 @@ static void walk_tells_of_a_node_that_became_empty(void **state) {
 
 /* ---- The way down to a full node ---- */
 
-/* A list full of tombstones: an insert that came through the cache must find the slot above it, and goes down once more,
- * to READ the node there as a whole. Meanwhile the node is gone and a small one is in its place: it was READ as if it
- * were as large, and the insert failed with FAR_ERR_CORRUPT. */
+/* A list full of tombstones: an insert that came through the cache must find the slot above it, and goes down once
+ * more, to READ the node there as a whole. Meanwhile the node is gone and a small one is in its place: it was READ as
+ * if it were as large, and the insert failed with FAR_ERR_CORRUPT. */
 static void way_down_to_another_node(void **state) {
     char key[] = "nA";
     (void)state;
@@ -241,8 +245,8 @@ static void poll_some(stage_actor *first, stage_actor *second, unsigned times, b
 
 
 /* The cache of a names the leaf L1, which was replaced by L2 long ago. a READs L1 before that is reused, and L2 after
- * that: it is the LIVE leaf of another key. L1 then is the leaf of the key again, and its word the one that a knew: a took
- * it for the leaf of that other key, and said that the key is absent. */
+ * that: it is the LIVE leaf of another key. L1 then is the leaf of the key again, and its word the one that a knew: a
+ * took it for the leaf of that other key, and said that the key is absent. */
 static void old_chain_into_a_new_life(void **state) {
     (void)state;
     char other[] = "?k";
@@ -290,8 +294,8 @@ static unsigned fill(stage_actor *by, size_t bytes, unsigned *serial) {
 }
 
 
-/* a dies while it writes a value in place, the leaf is torn. Who completes that took memory for a redo record of its own: in a
- * full pool the key could not be read, and no sweep could free what a had left. */
+/* a dies while it writes a value in place, the leaf is torn. Who completes that took memory for a redo record of its
+ * own: in a full pool the key could not be read, and no sweep could free what a had left. */
 static void update_of_the_dead_in_a_full_pool(void **state) {
     char old[201], new[201];
     unsigned serial = 0;
@@ -316,6 +320,39 @@ static void update_of_the_dead_in_a_full_pool(void **state) {
 }
 
 
+/* a dies when it has frozen a node. In a full pool there is no memory for the copy: who only reads took it for an
+ * error, and a sweep, which reads as well, never came to free what a had left. */
+static void frozen_by_the_dead_in_a_full_pool(void **state) {
+    char key[] = "nA";
+    unsigned serial = 0;
+    (void)state;
+    set_up(NULL, "1M", false);
+    for (; key[1] < 'A' + 12; key[1]++)
+        stage_write(a, key, V1);
+    stand(a, "smart:frozen", FAR_OP_INSERT, "nZ", V2);
+    stage_kill(&s, a);
+    fill(b, 1500, &serial);
+    fill(b, 100, &serial);
+    fill(b, 8, &serial);
+    far_session *early = c->session;
+    assert_int_equal(far_session_open(c->pool, &c->session), 0); /* it comes too late to have a reserve */
+    for (key[1] = 'A'; key[1] < 'A' + 12; key[1]++)
+        assert_true(stage_reads(c, key, V1));
+    assert_true(stage_reads(c, "nZ", NULL));
+    assert_int_equal(stage_do(c, FAR_OP_SCAN, "nC", NULL), 10);
+    assert_string_equal(c->keys[0], "nC");
+    assert_int_equal(far_index_check(c->session, c->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(stage_do(c, FAR_OP_INSERT, "nY", V1), FAR_ERR_NO_MEMORY);
+    stage_delete(c, "nD");
+    assert_true(stage_reads(c, "nD", NULL));
+    assert_int_equal(stage_do(c, FAR_OP_SCAN, "nC", NULL), 9);
+    far_session_close(c->session);
+    c->session = early;
+    stage_check(&s);
+    stage_tear_down(&s);
+}
+
+
 static int sweep_task(far_task *t, void *arg) {
     far_sweep_result result;
     (void)arg;
@@ -330,9 +367,9 @@ static void sweep_dead(void *arg) {
 }
 
 
-/* a dies with the lock; b completes what it would have written, under the record of a, and dies after the walk of a sweep
- * saw it at that. The record must not go with a: nobody could ever tell whose the lock is. (The walk that does not tell of
- * it: the last update waits for ever.) */
+/* a dies with the lock; b completes what it would have written, under the record of a, and dies after the walk of a
+ * sweep saw it at that. The record must not go with a: nobody could ever tell whose the lock is. (The walk that does
+ * not tell of it: the last update waits for ever.) */
 static void record_of_the_dead_in_use(void **state) {
     char old[201], new[201];
     far_sim_match sweep_word = {.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8};
@@ -368,14 +405,11 @@ static void record_of_the_dead_in_use(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scan_beside_an_empty_branch),
-        cmocka_unit_test(insert_beside_an_empty_branch),
-        cmocka_unit_test(insert_above_empty_branches),
-        cmocka_unit_test(walk_tells_of_a_node_that_became_empty),
-        cmocka_unit_test(way_down_to_another_node),
-        cmocka_unit_test(old_chain_into_a_new_life),
-        cmocka_unit_test(update_of_the_dead_in_a_full_pool),
-        cmocka_unit_test(record_of_the_dead_in_use),
+        cmocka_unit_test(scan_beside_an_empty_branch),       cmocka_unit_test(insert_beside_an_empty_branch),
+        cmocka_unit_test(insert_above_empty_branches),       cmocka_unit_test(walk_tells_of_a_node_that_became_empty),
+        cmocka_unit_test(way_down_to_another_node),          cmocka_unit_test(old_chain_into_a_new_life),
+        cmocka_unit_test(update_of_the_dead_in_a_full_pool), cmocka_unit_test(record_of_the_dead_in_use),
+        cmocka_unit_test(frozen_by_the_dead_in_a_full_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

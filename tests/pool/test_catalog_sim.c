@@ -338,6 +338,118 @@ static void an_opener_between_mark_and_look_gives_way(void **state) {
 }
 
 
+/* Sleepers: one stops before its n-th verb, for every n; the other goes to its end, or as far as it comes without the
+ * first; then the first wakes. Returns false when there is no n-th verb. */
+static bool sleeps_before(stage *s, unsigned nth, void (*sleeps)(void *arg), void (*works)(void *arg)) {
+    actor *sleeper = &s->actors[0], *worker = &s->actors[1];
+    assert_true(nth < VERBS_MAX);
+    start(sleeper, "sleeper", sleeps);
+    far_sim_stop_before(sleeper->client, (far_sim_match){.nth = nth});
+    bool stopped = far_sim_run_client(sleeper->client) == FAR_SIM_STOPPED;
+    start(worker, "worker", works);
+    far_sim_run_for(s->world, 2000000);
+    far_sim_resume(sleeper->client);
+    assert_int_equal(far_sim_run(s->world), FAR_SIM_ENDED);
+    return stopped;
+}
+
+
+/* Of an opener and a dropper one wins; if it was the opener, its index works, and is there until it closes it. */
+static void one_has_won(stage *s, actor *opener, actor *dropper, unsigned *opened, unsigned *dropped) {
+    int open = opener->result, drop = dropper->result;
+    if (!(open == 0 && drop == FAR_ERR_BUSY) && !(open == FAR_ERR_NOT_FOUND && drop == 0))
+        fail_msg("the opener got %d, the dropper %d", open, drop);
+    *opened += open == 0;
+    *dropped += drop == 0;
+    if (open == 0) {
+        assert_int_equal(far_put(opener->session, opener->index, "k", 1, "w", 1), 0);
+        assert_int_equal(far_index_drop(dropper->session, "x"), FAR_ERR_BUSY);
+        far_index_close(opener->index);
+        opener->index = NULL;
+        assert_int_equal(far_index_drop(dropper->session, "x"), 0);
+    }
+    tear_down(s);
+}
+
+
+static void an_opener_that_wakes_late_has_won_or_finds_nothing(void **state) {
+    (void)state;
+    unsigned opened = 0, dropped = 0, nth = 0;
+    for (bool stopped = true; stopped;) {
+        stage s;
+        set_up(&s, 1, "none");
+        make_x(&s);
+        stopped = sleeps_before(&s, ++nth, open_x, drop_x);
+        one_has_won(&s, &s.actors[0], &s.actors[1], &opened, &dropped);
+    }
+    assert_true(opened > 1 && dropped > 1);
+}
+
+
+static void a_dropper_that_wakes_late_has_won_or_finds_it_open(void **state) {
+    (void)state;
+    unsigned opened = 0, dropped = 0, nth = 0;
+    for (bool stopped = true; stopped;) {
+        stage s;
+        set_up(&s, 1, "none");
+        make_x(&s);
+        stopped = sleeps_before(&s, ++nth, drop_x, open_x);
+        one_has_won(&s, &s.actors[1], &s.actors[0], &opened, &dropped);
+    }
+    assert_true(opened > 1 && dropped > 1);
+}
+
+
+static void a_creator_that_wakes_late_has_won_or_finds_the_name_taken(void **state) {
+    (void)state;
+    unsigned won = 0, lost = 0, nth = 0;
+    for (bool stopped = true; stopped;) {
+        stage s;
+        set_up(&s, 1, "none");
+        stopped = sleeps_before(&s, ++nth, create_x, create_x);
+        int first = s.actors[0].result, second = s.actors[1].result;
+        if (!(first == 0 && second == FAR_ERR_EXISTS) && !(first == FAR_ERR_EXISTS && second == 0))
+            fail_msg("asleep before verb %u: %d and %d", nth, first, second);
+        won += first == 0;
+        lost += second == 0;
+        tear_down(&s);
+    }
+    assert_true(won > 0 && lost > 1);
+}
+
+
+/* Declared dead while it sleeps: it gets FAR_ERR_FENCED, and nothing that it does on waking is seen. */
+static void an_opener_declared_dead_in_its_sleep_holds_nothing_open(void **state) {
+    (void)state;
+    unsigned nth = 0, fenced = 0;
+    for (bool stopped = true; stopped;) {
+        stage s;
+        set_up(&s, 1, "none");
+        make_x(&s);
+        actor *sleeper = &s.actors[0];
+        start(sleeper, "sleeper", open_x);
+        far_sim_stop_before(sleeper->client, (far_sim_match){.nth = ++nth});
+        stopped = far_sim_run_client(sleeper->client) == FAR_SIM_STOPPED;
+        assert_true(nth < VERBS_MAX);
+        far_sim_declare_dead(s.world, sleeper->session->id, sleeper->session->generation);
+        if (stopped) {
+            far_sim_resume(sleeper->client);
+            assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        }
+        fenced += sleeper->result == FAR_ERR_FENCED;
+        if (sleeper->result == 0) { /* it was through, or only its handle's own session had something to do */
+            assert_int_equal(far_index_drop(s.actors[1].session, "x"), FAR_ERR_BUSY);
+            far_index_close(sleeper->index);
+            sleeper->index = NULL;
+        }
+        far_sim_sleep(s.world, 1000000); /* housekeeping of the sleeper's handle */
+        assert_true(name_works(&s.actors[1]));
+        tear_down(&s);
+    }
+    assert_true(fenced > 5);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_creator_that_dies_leaves_all_or_nothing),
@@ -349,6 +461,10 @@ int main(void) {
         cmocka_unit_test(an_opener_that_was_first_keeps_its_index),
         cmocka_unit_test(an_opener_that_meets_a_drop_waits_for_its_end),
         cmocka_unit_test(an_opener_between_mark_and_look_gives_way),
+        cmocka_unit_test(an_opener_that_wakes_late_has_won_or_finds_nothing),
+        cmocka_unit_test(a_dropper_that_wakes_late_has_won_or_finds_it_open),
+        cmocka_unit_test(a_creator_that_wakes_late_has_won_or_finds_the_name_taken),
+        cmocka_unit_test(an_opener_declared_dead_in_its_sleep_holds_nothing_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static char path[64], uri[96];
 
 static int64_t stop_ns(void) {
     const char *text = getenv("FARINDEX_STOP_MS");
-    return (text ? strtoll(text, NULL, 10) : 2000) * 1000000;
+    return (text ? strtoll(text, NULL, 10) : 5000) * 1000000;
 }
 
 

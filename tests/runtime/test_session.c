@@ -119,14 +119,27 @@ static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(
 }
 
 
+/* Verbs of every kind, and then one outside: none is counted. */
+static void put_all_and(far_task *t, far_addr bad, uint64_t *word) {
+    far_write(t, A, word, 8);
+    far_cas(t, A, 0, 7, NULL);
+    far_faa(t, A, 7, NULL);
+    far_masked_cas(t, A, 0, 0, 7, 7, NULL);
+    far_read(t, A, word, 8);
+    far_write(t, bad, word, 8);
+}
+
+
 static int outside(far_task *t, void *arg) {
-    (void)arg;
+    const far_stats *stats = arg;
     uint64_t word = 7;
-    const far_addr bad[] = {far_addr_make(2, 0), far_addr_make(0, 1 << 20), far_addr_make(1, (1 << 20) - 4), 4097, (1ull << 48) + 4096};
+    const far_addr bad[] = {far_addr_make(2, 0), far_addr_make(0, 1 << 20), far_addr_make(1, (1 << 20) - 4), 4097,
+                            (1ull << 48) + 4096};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        far_write(t, A, &word, 8);
-        far_write(t, bad[i], &word, 8);
+        far_stats before = *stats;
+        put_all_and(t, bad[i], &word);
         assert_int_equal(far_wait(t), FAR_ERR_CORRUPT);
+        assert_memory_equal(&before, stats, sizeof(before));
     }
     uint64_t back = 1;
     far_read(t, A, &back, 8);
@@ -138,7 +151,8 @@ static int outside(far_task *t, void *arg) {
 
 static void an_address_outside_refuses_the_whole_batch(void **state) {
     ground *g = *state;
-    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, outside, NULL), 0);
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, outside, &g->session->stats[FAR_STATS_OTHER]),
+                     0);
 }
 
 
@@ -290,7 +304,8 @@ static void scratch_memory_goes_back_to_the_mark(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
+                                        set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),

@@ -186,17 +186,25 @@ static bool goes_on(const worker *w) {
 }
 
 
-/* Now and then, so that the book is not full too soon. */
-static void rest(worker *w) {
+static bool is_too_fast(const worker *w) {
     const crew_book *book = w->crew->book;
-    while (atomic_load_explicit(&book->used, memory_order_relaxed) >
+    return atomic_load_explicit(&book->used, memory_order_relaxed) >
                atomic_load_explicit(&book->allowed, memory_order_relaxed) &&
-           !atomic_load_explicit(&book->stop, memory_order_relaxed))
+           !atomic_load_explicit(&book->stop, memory_order_relaxed);
+}
+
+
+/* Now and then, so that the book is not full too soon. */
+static bool is_tired(worker *w) {
+    return w->crew->pace_ns || is_too_fast(w) || far_random_chance(&w->random, 1, 12);
+}
+
+
+/* With nothing in flight: what is not reaped would seem to take long. */
+static void rest(worker *w) {
+    while (is_too_fast(w))
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-    if (w->crew->pace_ns)
-        nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns}, NULL);
-    else if (far_random_chance(&w->random, 1, 12))
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns ? w->crew->pace_ns : 50000}, NULL);
 }
 
 
@@ -207,7 +215,8 @@ static void work_one_by_one(worker *w) {
         run_now(w, &w->jobs[0].op);
         conclude(w, &w->jobs[0]);
         atomic_store_explicit(since, 0, memory_order_relaxed);
-        rest(w);
+        if (is_tired(w))
+            rest(w);
     }
 }
 
@@ -216,11 +225,11 @@ static void work_in_flight(worker *w) {
     job *idle[DEPTH];
     far_op *done[DEPTH];
     unsigned idle_count = DEPTH;
-    bool open = true;
+    bool open = true, tired = false;
     for (unsigned i = 0; i < DEPTH; i++)
         idle[i] = &w->jobs[i];
     while (open || idle_count < DEPTH) {
-        while (idle_count && open && (open = goes_on(w) && prepare(w, idle[idle_count - 1]))) {
+        while (idle_count && open && !tired && (open = goes_on(w) && prepare(w, idle[idle_count - 1]))) {
             far_op *op = &idle[--idle_count]->op;
             if (far_submit(w->session, &op, 1) != 1)
                 complain(w, "submit", -100);
@@ -231,9 +240,13 @@ static void work_in_flight(worker *w) {
             return;
         }
         for (int i = 0; i < count; i++) {
-            rest(w);
             conclude(w, done[i]->user);
             idle[idle_count++] = done[i]->user;
+            tired = tired || is_tired(w);
+        }
+        if (tired && idle_count == DEPTH) {
+            rest(w);
+            tired = false;
         }
     }
 }

@@ -10,9 +10,10 @@ static stage_actor *actor_at(stage *s, unsigned i) {
 }
 
 
-static void open_actor(stage_actor *a, const char *uri) {
+static void open_actor(stage_actor *a, const char *uri, bool by_hand) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.rdwc = 0;
+    options.no_thread = by_hand;
     assert_int_equal(far_pool_open(uri, &options, &a->pool), 0);
     assert_int_equal(far_session_open(a->pool, &a->session), 0);
     a->keys = calloc(STAGE_PAIRS_MAX, sizeof(*a->keys));
@@ -20,17 +21,44 @@ static void open_actor(stage_actor *a, const char *uri) {
 }
 
 
-void stage_open(stage *s, const char *kind, const char *options, const char *sim) {
+static void set_up(stage *s, const char *kind, const char *options, const char *sim, bool by_hand) {
     static unsigned serial; /* a test that failed leaves its world behind */
-    char uri[256];
-    snprintf(uri, sizeof(uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial, sim ? "," : "", sim ? sim : "");
     memset(s, 0, sizeof(*s));
+    s->by_hand = by_hand;
+    snprintf(s->uri, sizeof(s->uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial, sim ? "," : "", sim ? sim : "");
     for (unsigned i = 0; i < 3; i++)
-        open_actor(actor_at(s, i), uri);
+        open_actor(actor_at(s, i), s->uri, by_hand);
     s->world = far_sim_world_of(s->a.pool->fabric);
     assert_int_equal(far_index_create(s->a.session, "map", kind, options, &s->a.index), 0);
     assert_int_equal(far_index_open(s->b.session, "map", &s->b.index), 0);
     assert_int_equal(far_index_open(s->c.session, "map", &s->c.index), 0);
+}
+
+
+void stage_open(stage *s, const char *kind, const char *options, const char *sim) {
+    set_up(s, kind, options, sim, false);
+}
+
+
+void stage_open_by_hand(stage *s, const char *kind, const char *options, const char *sim) {
+    set_up(s, kind, options, sim, true);
+}
+
+
+void stage_poll(stage *s, unsigned times) {
+    for (unsigned n = 0; n < times; n++)
+        for (unsigned i = 0; i < 3; i++)
+            if (!far_sim_killed(actor_at(s, i)->pool->fabric))
+                far_pool_poll(actor_at(s, i)->pool);
+}
+
+
+void stage_age(stage *s) {
+    for (unsigned n = 0; n < 40; n++) {
+        far_epoch_request(s->a.pool);
+        far_sim_sleep(s->world, 100000);
+        stage_poll(s, 1);
+    }
 }
 
 
@@ -41,11 +69,7 @@ int stage_fail_at_problem(void *ctx, const char *what) {
 }
 
 
-void stage_check(stage *s) {
-    unsigned i = 0;
-    while (i < 2 && far_sim_killed(actor_at(s, i)->pool->fabric))
-        i++;
-    stage_actor *a = actor_at(s, i);
+static void check_by(stage *s, stage_actor *a) {
     far_pool_usage usage;
     assert_int_equal(far_index_check(a->session, a->index, stage_fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_check(a->session, 1, stage_fail_at_problem, NULL), 0);
@@ -58,20 +82,41 @@ void stage_check(stage *s) {
 }
 
 
-void stage_tear_down(stage *s) {
-    for (unsigned i = 0; i < 3; i++) {
-        stage_actor *a = actor_at(s, i);
-        far_index_close(a->index);
-        far_session_close(a->session);
-        far_pool_close(a->pool);
-        free(a->keys);
-    }
+static void close_actor(stage_actor *a) {
+    far_index_close(a->index);
+    far_session_close(a->session);
+    far_pool_close(a->pool);
+    free(a->keys);
 }
 
 
+void stage_check(stage *s) {
+    unsigned i = 0;
+    while (i < 2 && far_sim_killed(actor_at(s, i)->pool->fabric))
+        i++;
+    check_by(s, actor_at(s, i));
+}
+
+
+void stage_tear_down(stage *s) {
+    for (unsigned i = 0; i < 3; i++)
+        close_actor(actor_at(s, i));
+}
+
+
+/* A sweep waits for all handles: those without housekeeping leave before, and another one looks. */
 void stage_close(stage *s) {
-    stage_check(s);
+    if (!s->by_hand) {
+        stage_check(s);
+        stage_tear_down(s);
+        return;
+    }
+    stage_actor last = {0};
+    open_actor(&last, s->uri, false);
+    assert_int_equal(far_index_open(last.session, "map", &last.index), 0);
     stage_tear_down(s);
+    check_by(s, &last);
+    close_actor(&last);
 }
 
 
@@ -191,4 +236,15 @@ bool stage_reads(stage_actor *a, const char *key, const char *value) {
     if (!value)
         return result == FAR_ERR_NOT_FOUND;
     return result == 0 && length == strlen(value) && memcmp(back, value, length) == 0;
+}
+
+
+bool stage_scans(stage_actor *a, const char *from, const char *keys) {
+    char seen[STAGE_VALUE_MAX] = "";
+    size_t used = 0;
+    if (stage_do(a, FAR_OP_SCAN, from, NULL) < 0)
+        return false;
+    for (unsigned i = 0; i < a->pairs && used < sizeof(seen); i++)
+        used += (size_t)snprintf(seen + used, sizeof(seen) - used, "%s%s", i ? " " : "", a->keys[i]);
+    return strcmp(seen, keys) == 0;
 }

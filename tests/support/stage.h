@@ -45,10 +45,16 @@ typedef struct stage_actor {
 typedef struct stage {
     far_sim_world *world;
     stage_actor a, b, c;
+    bool by_hand;
+    char uri[256];
 } stage;
 
 /* sim: more options of the simulator ("atomic_bytes=8,masked_cas=off"), NULL = none. RDWC is off. */
 void stage_open(stage *s, const char *kind, const char *options, const char *sim);
+/* The same without housekeeping: what an operation leaves to be done later it does itself, before it returns, so that a test can stop it there. */
+void stage_open_by_hand(stage *s, const char *kind, const char *options, const char *sim);
+void stage_poll(stage *s, unsigned times); /* their housekeeping, of those who live */
+void stage_age(stage *s);                  /* until all retired memory is free again */
 void stage_close(stage *s);      /* after stage_check */
 void stage_check(stage *s);      /* a living actor finds the index sound, nothing lost after a sweep, and the watch has no error */
 int stage_fail_at_problem(void *ctx, const char *what); /* for far_index_check and far_pool_check */
@@ -67,5 +73,6 @@ int stage_do(stage_actor *a, far_op_kind kind, const char *key, const char *valu
 void stage_write(stage_actor *a, const char *key, const char *value); /* a put that must succeed */
 void stage_delete(stage_actor *a, const char *key);                   /* must succeed */
 bool stage_reads(stage_actor *a, const char *key, const char *value); /* value NULL: is absent */
+bool stage_scans(stage_actor *a, const char *from, const char *keys); /* these, with a space between, and no other */
 
 #endif

@@ -29,6 +29,9 @@ static void lost_openers_hold_up_no_drop(void **state) {
     stands(&torture, 2376);
     torture.keys = "email";
     stands(&torture, 968);
+    torture.keys = "prefix";
+    stands(&torture, 2326);
+    stands(&torture, 4499);
 }
 
 

@@ -64,6 +64,27 @@ static void and_in_a_pool_that_is_nearly_full(void **state) {
 }
 
 
+/* RDWC merges under torture, gets too, in every kind; switched off it merges nothing. */
+static void operations_of_one_key_are_merged_meanwhile(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"toy", "smart", "dart", "shard"};
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        for (unsigned on = 0; on < 2; on++) {
+            far_torture_result sum = {0};
+            far_torture torture = toy(NULL);
+            torture.kind = kinds[i];
+            torture.rdwc = on;
+            torture.depth = 4;
+            torture.key_space = 4;
+            torture.scans = strcmp(kinds[i], "shard") != 0;
+            for (uint64_t seed = 1; seed <= 6; seed++)
+                assert_int_equal(far_torture_run(&torture, seed, &sum, stderr), 0);
+            assert_int_equal(sum.violations + sum.problems + sum.gave_up, 0);
+            assert_true((sum.merged > 0) == on);
+        }
+}
+
+
 /* The seed at which the broken toy was caught, or 0. */
 static uint64_t caught_at(const far_torture *torture) {
     FILE *nowhere = fopen("/dev/null", "w");
@@ -131,6 +152,7 @@ int main(void) {
         cmocka_unit_test(the_toy_map_stands_all_faults),
         cmocka_unit_test(so_it_does_with_locks_many_in_flight_and_small_units),
         cmocka_unit_test(and_in_a_pool_that_is_nearly_full),
+        cmocka_unit_test(operations_of_one_key_are_merged_meanwhile),
         cmocka_unit_test(every_broken_toy_is_caught),
         cmocka_unit_test(a_seed_replays_to_the_byte),
     };

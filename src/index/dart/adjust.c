@@ -1,13 +1,14 @@
-/* Adjusting the list of prefix lengths to the keys, in four steps. Writers register under the lookup lengths and remove under the active
- * ones, and every handle has the newest list before it pins a new epoch. So:
+/* Adjusting the list of prefix lengths to the keys, in four steps. Writers register under the lookup lengths and remove
+ * under the active ones, and every handle has the newest list before it pins a new epoch. So:
  *
- *   1  publish active + new lengths. Two epochs later everybody removes under them, and only then do entries of them come:
+ *   1  publish active + new lengths. Two epochs later everybody removes under them; only then come entries of them:
  *   2  fill: a tour of the tree registers every node under the new lengths
  *   3  publish the new lookup list. Two epochs later nobody registers under the dropped lengths any more:
  *   4  sweep their entries, publish active = lookup
  *
- * Active is a superset of lookup at every moment, so a death anywhere does no harm: the next adjuster starts over. One at a time: the
- * lock names its owner; that of a dead one is taken over. A step at a time, from the idle hook: nothing waits. */
+ * Active is a superset of lookup at every moment, so a death anywhere does no harm: the next adjuster starts over. One
+ * at a time: the lock names its owner; that of a dead one is taken over. A step at a time, from the idle hook: nothing
+ * waits. */
 #include "index/dart/est.h"
 #include "index/dart/tour.h"
 #include "pool/clients.h"
@@ -15,8 +16,8 @@
 #include "runtime/error.h"
 
 #define FIRST_ADJUSTMENT 8192u /* operations */
-#define LENGTHS_MAX 8u         /* of a chosen list */
-#define LEAVES_AT_ONCE 1024u
+#define LENGTHS_MAX      8u    /* of a chosen list */
+#define LEAVES_AT_ONCE   1024u
 
 
 void dart_est_sample(dart_est *est, far_bytes key) {
@@ -61,7 +62,8 @@ static int drop_lock(far_task *t, far_index *index) {
 }
 
 
-/* 1: shown, and the epoch of that is remembered; 0: another was faster, which means that we are no adjuster any more. */
+/* 1: shown, and the epoch of that is remembered; 0: another was faster, which means that we are no adjuster any more.
+ */
 static int publish(far_task *t, far_index *index, dart_list *list) {
     dart_est *est = dart_est_of(index);
     int err = dart_est_read_list(t, index);
@@ -77,7 +79,8 @@ static int publish(far_task *t, far_index *index, dart_list *list) {
     if ((err = far_wait(t)) < 0)
         return err;
     far_point(t, "dart:adjust_publish");
-    if ((err = far_cas_word(t, est->super + offsetof(dart_super, list), old->word, dart_list_word(list->generation, object.addr), &seen)) < 0)
+    if ((err = far_cas_word(t, est->super + offsetof(dart_super, list), old->word,
+                            dart_list_word(list->generation, object.addr), &seen)) < 0)
         return err;
     if (seen != old->word) {
         far_free(t, index, DART_TYPE_LIST, object.addr, sizeof(*list));
@@ -99,7 +102,8 @@ static bool has(const uint8_t *lengths, unsigned count, unsigned length) {
 
 
 /* Both lists in one, rising; 0: that is too long. */
-static unsigned unite(const uint8_t *a, unsigned a_count, const uint8_t *b, unsigned b_count, uint8_t united[DART_LIST_MAX]) {
+static unsigned unite(const uint8_t *a, unsigned a_count, const uint8_t *b, unsigned b_count,
+                      uint8_t united[DART_LIST_MAX]) {
     unsigned count = 0;
     for (unsigned l = 1; l <= DART_EST_PREFIX_MAX; l++)
         if (has(a, a_count, l) || has(b, b_count, l)) {
@@ -167,9 +171,11 @@ static int set_out(far_task *t, far_index *index) {
     if (err < 0)
         return err;
     const dart_list *now = dart_est_list(est);
-    bool same = a->target.lookup_count == now->lookup_count && memcmp(a->target.lookup, now->lookup, now->lookup_count) == 0;
+    bool same =
+        a->target.lookup_count == now->lookup_count && memcmp(a->target.lookup, now->lookup, now->lookup_count) == 0;
     dart_list list = *now;
-    list.active_count = (uint8_t)unite(now->active, now->active_count, a->target.lookup, a->target.lookup_count, list.active);
+    list.active_count =
+        (uint8_t)unite(now->active, now->active_count, a->target.lookup, a->target.lookup_count, list.active);
     if (same || a->target.lookup_count == 0 || list.active_count == 0) {
         a->phase = DART_ADJUST_SHOWN; /* a predecessor may have left lengths to be dropped */
         return (err = far_epoch_read(t, &a->epoch)) < 0 ? err : 1;
@@ -238,7 +244,11 @@ static int fill_node(far_task *t, far_index *index, const dart_view *view, const
 static int fill_some(far_task *t, far_index *index, filling *fill) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     far_scratch_mark mark = far_scratch_here(t);
-    dart_tour tour = {.from = {a->cursor, a->cursor_length}, .reads = DART_READ_SLOTS, .wanted = LEAVES_AT_ONCE, .node = fill_node, .ctx = fill};
+    dart_tour tour = {.from = {a->cursor, a->cursor_length},
+                      .reads = DART_READ_SLOTS,
+                      .wanted = LEAVES_AT_ONCE,
+                      .node = fill_node,
+                      .ctx = fill};
     dart_item leaf;
     int more = 1;
     for (unsigned i = 0; i < LEAVES_AT_ONCE && more == 1; i++)
@@ -276,7 +286,8 @@ static int fill_and_show(far_task *t, far_index *index) {
 
 /* ---- Step 4: sweeping ---- */
 
-static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                         unsigned count, void *ctx) {
     const dart_list *list = ctx;
     if (dart_est_any_frozen(slots, count)) {
         int err = dart_est_grow(t, index, at, word, true);
@@ -285,7 +296,7 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
     far_scratch_mark mark = far_scratch_here(t);
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
     uint64_t *seen = far_scratch(t, count * 8ull);
-    bool any = false, lost = false;
+    bool any = false, gone = false, lost = false;
     if (!targets || !seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep");
     for (unsigned i = 0; i < count; i++) {
@@ -296,13 +307,17 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         unsigned length = targets[i].depth - dart_est_delta(slots[i]);
         seen[i] = slots[i];
-        if (targets[i].addr && targets[i].sound && !has(list->lookup, list->lookup_count, length))
+        if (targets[i].addr && targets[i].sound && !has(list->lookup, list->lookup_count, length)) {
             far_cas(t, dart_word_addr(word) + i * 8ull, slots[i], 0, &seen[i]);
+            gone = true;
+        }
     }
     if (err >= 0)
         err = far_wait(t);
     for (unsigned i = 0; err >= 0 && i < count; i++)
         lost |= seen[i] != slots[i];
+    if (gone)
+        dart_est_note_empty(dart_est_of(index), at);
     far_scratch_back(t, mark);
     return err < 0 ? err : lost;
 }

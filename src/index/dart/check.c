@@ -19,6 +19,7 @@ typedef struct slices {
     uint8_t *place; /* where the slice begins */
     size_t length;
     bool more;
+    unsigned number; /* of the slice, from 1 on */
 } slices;
 
 
@@ -52,6 +53,7 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
     s->tour.wanted = LEAVES_PER_SLICE;
     while (err >= 0 && s->more) {
         far_scratch_mark mark = far_scratch_here(t);
+        s->number++;
         if ((err = far_pin_take(t)) >= 0)
             err = one_slice(t, index, s);
         far_pin_drop(t);
@@ -64,29 +66,86 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
 
 /* ---- walk ---- */
 
+/* For a walk that measures: nodes that were reported. A slice reads some nodes of the next one. */
+typedef struct met {
+    far_addr *nodes;
+    size_t count, size;
+} met;
+
+typedef struct walking {
+    far_walk *walk;
+    const slices *slices;
+    unsigned number; /* of the slice that now is of */
+    met before, now;
+} walking;
+
+
+static int compare_addrs(const void *a, const void *b) {
+    far_addr x = *(const far_addr *)a, y = *(const far_addr *)b;
+    return (x > y) - (x < y);
+}
+
+
+/* 1: a slice before has reported it; 0: none has. */
+static int was_met(walking *w, far_addr node, const dart_item *item) {
+    if (w->number != w->slices->number) {
+        met old = w->before;
+        w->before = w->now;
+        w->now = (met){old.nodes, 0, old.size};
+        w->number = w->slices->number;
+        if (w->before.count)
+            qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
+    }
+    if (item ? item->covers : w->slices->length > 0) /* it lies around the beginning of the slice */
+        return 1;
+    bool known =
+        w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;
+    if (w->now.count == w->now.size) {
+        size_t size = w->now.size ? 2 * w->now.size : 1024;
+        far_addr *nodes = realloc(w->now.nodes, size * sizeof(*nodes));
+        if (!nodes)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+        w->now.nodes = nodes;
+        w->now.size = size;
+    }
+    w->now.nodes[w->now.count++] = node;
+    return known;
+}
+
+
 static int walk_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
-    (void)t, (void)item;
+    (void)t;
+    walking *w = ctx;
+    int known = w->walk->once ? was_met(w, view->node.addr, item) : 0;
+    if (known)
+        return known < 0 ? known : 0;
     if (dart_header_spare(view->header))
-        return far_walk_object(ctx, index, DART_TYPE_SPARE, view->node.addr,
+        return far_walk_object(w->walk, index, DART_TYPE_SPARE, view->node.addr,
                                dart_node_bytes(DART_N256, DART_KEY_MAX, 16));
-    return far_walk_object(ctx, index, DART_TYPE_NODE, view->node.addr, dart_node_size(dart_of(index), &view->node));
+    return far_walk_object(w->walk, index, DART_TYPE_NODE, view->node.addr,
+                           dart_node_size(dart_of(index), &view->node));
 }
 
 
 static int walk_leaf(far_task *t, far_index *index, const dart_item *leaf, void *ctx) {
     (void)t;
+    const walking *w = ctx;
     uint64_t bytes = dart_leaf_bytes(dart_word_len(leaf->word), leaf->image ? leaf->image[0] : 0);
-    return far_walk_object(ctx, index, DART_TYPE_LEAF, dart_word_addr(leaf->word), bytes);
+    return far_walk_object(w->walk, index, DART_TYPE_LEAF, dart_word_addr(leaf->word), bytes);
 }
 
 
 int dart_walk(far_task *t, far_index *index, far_walk *walk) {
-    slices s = {.tour = {.reads = DART_READ_SLOTS, .node = walk_node, .ctx = walk}, .leaf = walk_leaf, .ctx = walk};
+    walking w = {.walk = walk};
+    slices s = {.tour = {.reads = DART_READ_SLOTS, .node = walk_node, .ctx = &w}, .leaf = walk_leaf, .ctx = &w};
+    w.slices = &s;
     int err = far_walk_object(walk, index, DART_TYPE_SUPER, index->descriptor, sizeof(dart_super));
     if (err >= 0)
         err = dart_locks_walk(t, index, walk);
     if (err >= 0)
         err = each_slice(t, index, &s);
+    free(w.before.nodes);
+    free(w.now.nodes);
     return err < 0 ? err : dart_est_walk(t, index, walk);
 }
 

@@ -1,12 +1,12 @@
-/* Which prefix lengths are tried first. For each class of key lengths, each choice (a first position in the list and how many lengths, or
- * the root) has a moving average of the round trips that it cost; the cheapest is taken. Now and then another one is tried, all of them in
- * turn. No clock and no chance: the turn of the class decides. */
+/* Which prefix lengths are tried first. For each class of key lengths, each choice (a first position in the list and
+ * how many lengths, or the root) has a moving average of the round trips that it cost; the cheapest is taken. Now and
+ * then another one is tried, all of them in turn. No clock and no chance: the turn of the class decides. */
 #include "index/dart/est.h"
 
-#define ROOT_ARM (DART_ARMS - 1)
-#define TRIP 4096u
-#define PROBE_COST 512u /* of one more READ in the batch: it must save this much */
-#define WARM_UP 64u
+#define ROOT_ARM      (DART_ARMS - 1)
+#define TRIP          4096u
+#define PROBE_COST    512u /* of one more READ in the batch: it must save this much */
+#define WARM_UP       64u
 #define EXPLORE_EVERY 64u
 
 
@@ -43,13 +43,18 @@ static unsigned nth_arm(unsigned n, unsigned usable, unsigned width) {
 }
 
 
+/* The legal arms only, in rising order: of equals the first is taken. */
 static unsigned cheapest(dart_class *class, unsigned usable, unsigned width) {
     unsigned best = DART_ARMS, least = UINT32_MAX;
-    for (unsigned arm = 0; arm < DART_ARMS; arm++) {
-        unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
-        if (cost && cost < least && is_legal(arm, usable, width)) {
-            best = arm;
-            least = cost;
+    for (unsigned first = 0; first <= usable; first++) {
+        unsigned most = usable - first < width ? usable - first : width;
+        unsigned arm = first < usable ? first * DART_EST_WIDTH_MAX : ROOT_ARM, end = first < usable ? arm + most : arm + 1;
+        for (; arm < end; arm++) {
+            unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
+            if (cost && cost < least) {
+                best = arm;
+                least = cost;
+            }
         }
     }
     if (best == DART_ARMS) /* nothing is known: the longest lengths */
@@ -68,8 +73,10 @@ dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width) {
 
 
 /* What is tried rarely counts more each time: it was measured when the tree was another. */
-void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips, unsigned probes) {
-    unsigned cost = trips * TRIP + probes * PROBE_COST, old = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
+void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips,
+                      unsigned probes) {
+    unsigned cost = trips * TRIP + probes * PROBE_COST,
+             old = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
     unsigned weight = usable && arm == cheapest(class, usable, width) ? 32 : 4;
     unsigned new = old == 0 ? cost : (uint32_t)(((uint64_t)old * (weight - 1) + cost + weight / 2) / weight);
     atomic_store_explicit(&class->cost[arm], new, memory_order_relaxed);

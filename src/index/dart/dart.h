@@ -245,6 +245,11 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f);
 void dart_est_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, far_bytes prefix);
 /* A node was unlinked and is about to be retired: no entry names it when this returns 0. */
 int dart_est_remove(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
+/* Whether there is anything to remove: READs that go with a batch, after all slots of the node were seen frozen. NULL:
+ * it was not asked. none: no entry names the node, and none will; false: perhaps. */
+typedef struct dart_names dart_names;
+dart_names *dart_est_names_put(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
+bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names);
 
 int dart_est_walk(far_task *t, far_index *index, far_walk *walk);      /* unpinned */
 int dart_est_check(far_task *t, far_index *index, far_report *report); /* unpinned */

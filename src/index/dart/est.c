@@ -27,7 +27,8 @@ int dart_est_create(far_task *t, far_index *index, dart_super *super) {
         stripes = 1u << bits;
     for (unsigned i = 0; i < stripes; i++) {
         uint64_t bytes = ((1ull << bits) + stripes - 1) / stripes * 8;
-        if ((err = far_alloc(t, index, DART_TYPE_EST_DIRECTORY, bytes, i, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+        if ((err = far_alloc(t, index, DART_TYPE_EST_DIRECTORY, bytes, i, FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE,
+                             &object)) < 0)
             return err;
         super->directory[i] = object.addr;
     }
@@ -51,8 +52,8 @@ static bool is_rising(const uint8_t *lengths, unsigned count) {
 
 
 static bool list_is_sound(const dart_list *list) {
-    return list->lookup_count <= DART_LIST_MAX && list->active_count <= DART_LIST_MAX && is_rising(list->lookup, list->lookup_count) &&
-           is_rising(list->active, list->active_count);
+    return list->lookup_count <= DART_LIST_MAX && list->active_count <= DART_LIST_MAX &&
+           is_rising(list->lookup, list->lookup_count) && is_rising(list->active, list->active_count);
 }
 
 
@@ -101,13 +102,19 @@ int dart_est_read_list(far_task *t, far_index *index) {
 static int open_caches(far_task *t, far_index *index, dart_est *est) {
     struct far_budget *budget = far_task_pool(t)->budget;
     unsigned words = 1u << est->bits;
+    uint64_t limit = far_budget_limit(budget), directory = words * 8ull;
+    uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) / (DART_EXPRESS_WORDS * 8);
     uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
-    int err = dart_cache_open(&est->directory, budget, "dart directory", (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS);
+    express = express < room ? express : room; /* with more of them than fit, they would push out each other */
+    int err = dart_cache_open(&est->directory, budget, "dart directory",
+                              (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS, DART_CHUNK_WORDS);
     if (err >= 0)
-        err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express);
+        err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express, DART_EXPRESS_WORDS);
     est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
     est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
-    return err >= 0 && (!est->emptied || !est->adjust.cursor) ? far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index") : err;
+    return err >= 0 && (!est->emptied || !est->adjust.cursor)
+               ? far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index")
+               : err;
 }
 
 

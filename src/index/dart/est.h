@@ -1,13 +1,18 @@
 /* The express skip table (EST): what its files share. dart.h has the calls between it and the tree, layout.h the bits.
  *
- * A hash table in far memory from key prefixes to inner nodes, so that a descent starts near the leaf. Its content is a hint, except for
- * invariant E1: a committed entry of a live segment never names a node that was handed to far_retire. So whatever a lookup gives may be
- * read under the pin, but proves nothing: the tree checks depth, prefix and frozen slots.
+ * A hash table in far memory from key prefixes to inner nodes, so that a descent starts near the leaf. Its content is a
+ * hint, except for invariant E1: a committed entry of a live segment never names a node that was handed to far_retire.
+ * So whatever a lookup gives may be read under the pin, but proves nothing: the tree checks depth, prefix and frozen
+ * slots.
  *
- * est.c         create, open, close, hooks            express.c   what a handle keeps: directory words, entries; their tags
- * est_lookup.c  ask, answer, repair                   choose.c    which prefix lengths are tried first
- * est_upkeep.c  register, remove                      adjust.c    the list of prefix lengths follows the keys
- * est_grow.c    segments: making, growing             est_walk.c  walk, check, usage */
+ *   est.c         create, open, close, hooks
+ *   est_lookup.c  ask, answer, repair
+ *   est_upkeep.c  register, remove
+ *   est_grow.c    segments: making, growing
+ *   est_walk.c    walk, check, counts
+ *   express.c     what a handle keeps: directory words, entries; their tags
+ *   choose.c      which prefix lengths are tried first
+ *   adjust.c      the list of prefix lengths follows the keys */
 #ifndef FAR_INDEX_DART_EST_H
 #define FAR_INDEX_DART_EST_H
 
@@ -15,13 +20,14 @@
 #include "runtime/budget.h"
 #include "runtime/spin.h"
 
-#define DART_EST_READ_SLOTS 16u
+#define DART_EST_READ_SLOTS  16u
 #define DART_EST_GROUP_SLOTS 24u
-#define DART_EST_PREFIX_MAX 255u /* no longer prefix is in a list */
-#define DART_EST_WIDTH_MAX 4u
-#define DART_LOG_GROUPS_MAX 16u
+#define DART_EST_PREFIX_MAX  255u /* no longer prefix is in a list */
+#define DART_EST_WIDTH_MAX   4u
+#define DART_LOG_GROUPS_MAX  16u
 
-_Static_assert(DART_EST_READ_SLOTS * 8 == DART_EST_READ_BYTES && DART_EST_GROUP_SLOTS * 8 == DART_EST_GROUP_BYTES, "a group");
+_Static_assert(DART_EST_READ_SLOTS * 8 == DART_EST_READ_BYTES && DART_EST_GROUP_SLOTS * 8 == DART_EST_GROUP_BYTES,
+               "a group");
 
 
 /* ---- express.c ---- */
@@ -35,23 +41,28 @@ typedef struct dart_cache { /* chunks of words, each under its lock; they come a
     far_budget_cache *budget;
     dart_chunk *chunks;
     unsigned count;
+    size_t chunk_bytes;
     atomic_uint hand; /* next chunk to be given up */
 } dart_cache;
 
-#define DART_CHUNK_WORDS 512u /* 4 KiB */
+#define DART_CHUNK_WORDS   512u /* 4 KiB */
+#define DART_EXPRESS_WORDS 544u /* of a chunk of the express cache */
 
-int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks);
+int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks,
+                    unsigned chunk_words);
 void dart_cache_close(dart_cache *cache);
 size_t dart_cache_used(const dart_cache *cache);
 
-/* A directory word as it was seen, 0: not known. *fresh: its segment may be read in an operation pinned at this epoch (tag rule). */
+/* A directory word as it was seen, 0: not known. *fresh: its segment may be read in an operation pinned at this epoch
+ * (tag rule). */
 uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool *fresh);
 /* The word was in the directory, or a slot of its segment was not frozen, at this epoch. word 0: forget it. */
 void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch);
 
 /* Entries by the hash of their prefix; only those whose node may be read at this epoch. */
 bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word);
-void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch); /* a slot of the node was seen unfrozen at this epoch */
+void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word,
+                      uint64_t epoch); /* a slot of the node was seen unfrozen at this epoch */
 void dart_express_drop(dart_cache *cache, uint64_t hash);
 
 /* Tags are epochs modulo 4096: before they could be mistaken, old ones are forgotten. Called for every new epoch. */
@@ -62,7 +73,8 @@ void dart_cache_age(dart_cache *directory, dart_cache *express, uint64_t before,
 /* ---- choose.c: the first choice of prefix lengths, by what it cost before ---- */
 
 #define DART_CLASSES 40u
-#define DART_ARMS (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* first position in the list and how many; the last: the root */
+#define DART_ARMS                                                                                                      \
+    (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* first position in the list and how many; the last: the root */
 
 typedef struct dart_class { /* of key lengths */
     atomic_uint turns;
@@ -76,24 +88,33 @@ typedef struct dart_choice {
 unsigned dart_class_of(size_t key_length);
 /* usable: so many lengths of the list, from the shortest, are shorter than the key. */
 dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width);
-void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips, unsigned probes);
+void dart_chosen_cost(dart_class *class, unsigned arm, unsigned usable, unsigned width, unsigned trips,
+                      unsigned probes);
 void dart_class_reset(dart_class *class);
 
 
 /* ---- adjust.c ---- */
 
-#define DART_SAMPLES 256u
+#define DART_SAMPLES       256u
 #define DART_SAMPLE_DEPTHS 48u
 
-typedef struct dart_sample { /* a key's way through the tree: its length, the depths of the inner nodes from the root on */
+typedef struct dart_sample { /* a key's way through the tree: its length, the depths of the inner nodes from the root on
+                              */
     unsigned key_length, count;
     uint16_t depths[DART_SAMPLE_DEPTHS];
 } dart_sample;
 
-/* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 1 %. Rising. */
+/* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 2
+ * %. Rising. */
 unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigned max, uint8_t lengths[DART_LIST_MAX]);
 
-typedef enum { DART_ADJUST_IDLE, DART_ADJUST_PUBLISHED, DART_ADJUST_FILL, DART_ADJUST_SHOWN, DART_ADJUST_SWEEP } dart_adjust_phase;
+typedef enum {
+    DART_ADJUST_IDLE,
+    DART_ADJUST_PUBLISHED,
+    DART_ADJUST_FILL,
+    DART_ADJUST_SHOWN,
+    DART_ADJUST_SWEEP
+} dart_adjust_phase;
 
 typedef struct dart_adjust {
     far_spin lock; /* of the sample */
@@ -107,14 +128,14 @@ typedef struct dart_adjust {
 
     /* Of the adjuster: only housekeeping comes here. */
     dart_adjust_phase phase;
-    uint64_t next;        /* adjust when so many operations were seen */
-    uint64_t lock_word;   /* ours, while we hold the far lock */
-    uint64_t epoch;       /* of the last publication */
-    dart_list target;     /* lookup: what is to be */
-    uint8_t *cursor;      /* where the tour goes on; room for max_key + 1 bytes */
+    uint64_t next;      /* adjust when so many operations were seen */
+    uint64_t lock_word; /* ours, while we hold the far lock */
+    uint64_t epoch;     /* of the last publication */
+    dart_list target;   /* lookup: what is to be */
+    uint8_t *cursor;    /* where the tour goes on; room for max_key + 1 bytes */
     size_t cursor_length;
-    unsigned at;          /* directory word, while sweeping */
-    bool filled;          /* est_update=off: the table was built */
+    unsigned at; /* directory word, while sweeping */
+    bool filled; /* est_update=off: the table was built */
 } dart_adjust;
 
 
@@ -189,12 +210,12 @@ static inline far_addr dart_est_bucket_addr(uint64_t word, uint64_t hash) {
 /* One bucket pair of the table, with the way to it: READ by rounds until it is sure. */
 typedef struct dart_est_read {
     uint64_t hash;
-    unsigned length, at; /* of the prefix; directory position */
-    uint64_t word;       /* of the directory; 0: there is no segment */
-    uint64_t seen_word;  /* a READ of it */
+    unsigned length, at;          /* of the prefix; directory position */
+    uint64_t word;                /* of the directory; 0: there is no segment */
+    uint64_t seen_word;           /* a READ of it */
     bool asked_word, asked_slots; /* in the batch under way */
-    bool known, fresh;   /* the cache was asked; its word may be used */
-    bool sure_word;      /* it was read in this operation */
+    bool known, fresh;            /* the cache was asked; its word may be used */
+    bool sure_word;               /* it was read in this operation */
     bool done;
     uint64_t slots[DART_EST_READ_SLOTS];
 } dart_est_read;
@@ -222,15 +243,17 @@ static inline bool dart_est_any_frozen(const uint64_t *slots, unsigned count) {
 /* ---- est_upkeep.c ---- */
 
 /* Registers the node under those of `count` lengths that are allowed, at once. 0, or an error of the fabric. */
-int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix, const uint8_t *lengths, unsigned count);
+int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix,
+                          const uint8_t *lengths, unsigned count);
 /* In the background, under one length (0: all lookup lengths in (parent_depth, depth]). */
-void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, const void *prefix, unsigned length);
+void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
+                             const void *prefix, unsigned length);
 void dart_est_spawn_clear(far_task *t, far_index *index, far_addr slot, uint64_t word); /* a stale entry */
 /* Header (depth bytes of prefix) and first slot of nodes that entries name: est_grow.c. */
 typedef struct dart_target {
-    far_addr addr;      /* in; 0: none */
-    unsigned depth;     /* out */
-    bool sound, frozen; /* out: the header makes sense; its first slot is frozen */
+    far_addr addr;                       /* in; 0: none */
+    unsigned depth;                      /* out */
+    bool sound, frozen;                  /* out: the header makes sense; its first slot is frozen */
     uint8_t prefix[DART_EST_PREFIX_MAX]; /* as far as depth goes */
 } dart_target;
 int dart_est_read_targets(far_task *t, far_index *index, dart_target *targets, unsigned count);
@@ -238,11 +261,12 @@ int dart_est_read_targets(far_task *t, far_index *index, dart_target *targets, u
 
 /* ---- est_grow.c ---- */
 
-int dart_est_make_segment(far_task *t, far_index *index, unsigned at); /* the directory word is 0; afterwards it is not */
-/* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even without memory. 0: its
- * word is another now. */
+int dart_est_make_segment(far_task *t, far_index *index,
+                          unsigned at); /* the directory word is 0; afterwards it is not */
+/* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even
+ * without memory. 0: its word is another now. */
 int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, bool help);
-/* A bucket of this directory word's segment has become empty: housekeeping looks whether it can be smaller. */
+/* Entries of this directory word's segment have gone: housekeeping looks whether it can be smaller. */
 void dart_est_note_empty(dart_est *est, unsigned at);
 int dart_est_tidy(far_task *t, far_index *index); /* 1: there is more */
 
@@ -253,8 +277,10 @@ typedef struct dart_est_counts {
 } dart_est_counts;
 int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* unpinned */
 
-typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx);
-/* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one again, as it is then. */
+typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                            unsigned count, void *ctx);
+/* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one
+ * again, as it is then. */
 #define DART_SEGMENTS_AT_ONCE 512u
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
 
@@ -264,7 +290,7 @@ int dart_est_read_list(far_task *t, far_index *index); /* the newest list become
 /* ---- adjust.c ---- */
 void dart_est_sample(dart_est *est, far_bytes key);
 int dart_est_build_once(far_task *t, far_index *index); /* est_update=off; 1: there is more */
-int dart_est_adjust(far_task *t, far_index *index); /* a step, by one task at a time; 1: there is more */
+int dart_est_adjust(far_task *t, far_index *index);     /* a step, by one task at a time; 1: there is more */
 /* Sets out for these lookup lengths, whatever the keys are; steps follow. 0: somebody else is at it. */
 int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, unsigned count);
 

@@ -1,14 +1,15 @@
-/* Segments of the skip table: made when first needed, replaced by a copy of another size. All slots are frozen first, so what is copied is
- * final; then one CAS of the directory word. Whoever meets a frozen slot and needs the segment does the same: any number of clients may
- * copy, one wins. The copy needs the hash of every entry: node headers hold the prefix. */
+/* Segments of the skip table: made when first needed, replaced by a copy of another size. All slots are frozen first,
+ * so what is copied is final; then one CAS of the directory word. Whoever meets a frozen slot and needs the segment
+ * does the same: any number of clients may copy, one wins. The copy needs the hash of every entry: node headers hold
+ * the prefix. */
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
 
-#define VERBS_AT_ONCE 256u
+#define VERBS_AT_ONCE   256u
 #define TARGETS_AT_ONCE 32u
-#define HEAD_BYTES 32u /* no node is smaller */
-#define TIDY_AT_ONCE 64u
+#define HEAD_BYTES      32u /* no node is smaller */
+#define TIDY_AT_ONCE    64u
 
 
 /* ---- Nodes that entries name ---- */
@@ -17,8 +18,7 @@ static bool take_head(far_index *index, dart_target *target, const void *head, u
     const dart_header *header = head;
     unsigned depth = dart_header_depth(header), slot = dart_header_bytes(depth);
     target->depth = depth;
-    target->sound = depth > 0 && depth <= dart_of(index)->max_key && dart_header_type(header) >= DART_N4 &&
-                    dart_header_type(header) <= DART_N256;
+    target->sound = dart_header_is_sound(header) && depth <= dart_of(index)->max_key;
     if (!target->sound || slot + 8 > bytes)
         return !target->sound;
     uint64_t word;
@@ -72,7 +72,8 @@ int dart_est_make_segment(far_task *t, far_index *index, unsigned at) {
     dart_est *est = dart_est_of(index);
     far_object object;
     uint64_t seen;
-    int err = far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), node_of_word(est, at), FAR_ALLOC_ZERO, &object);
+    int err = far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), node_of_word(est, at), FAR_ALLOC_ZERO,
+                        &object);
     if (err < 0)
         return err;
     if ((err = far_cas_word(t, dart_est_directory_addr(est, at), 0, dart_directory_word(0, object.addr), &seen)) < 0)
@@ -151,8 +152,10 @@ static bool put_into(uint64_t *image, unsigned log_groups, uint64_t hash, uint64
 }
 
 
-/* Entries of live nodes, with their hashes, moved to the front of words. Tentative ones are dropped: their owners will notice. */
-static int find_hashes(far_task *t, far_index *index, unsigned at, uint64_t *words, uint64_t *hashes, unsigned count, unsigned *live) {
+/* Entries of live nodes, with their hashes, moved to the front of words. Tentative ones are dropped: their owners will
+ * notice. */
+static int find_hashes(far_task *t, far_index *index, unsigned at, uint64_t *words, uint64_t *hashes, unsigned count,
+                       unsigned *live) {
     dart_est *est = dart_est_of(index);
     dart_target *targets = far_scratch(t, TARGETS_AT_ONCE * sizeof(*targets));
     if (!targets)
@@ -185,7 +188,7 @@ static int find_hashes(far_task *t, far_index *index, unsigned at, uint64_t *wor
 }
 
 
-typedef struct copy { /* a segment that is being replaced */
+typedef struct copy {         /* a segment that is being replaced */
     unsigned at, count, live; /* count: slots of the old one */
     uint64_t word, *words, *hashes;
     unsigned log_groups; /* of the new one */
@@ -194,8 +197,8 @@ typedef struct copy { /* a segment that is being replaced */
 
 
 static int allocate(far_task *t, far_index *index, copy *c) {
-    return far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(c->log_groups), node_of_word(dart_est_of(index), c->at), 0,
-                     &c->object);
+    return far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(c->log_groups),
+                     node_of_word(dart_est_of(index), c->at), 0, &c->object);
 }
 
 
@@ -211,9 +214,11 @@ static int publish(far_task *t, far_index *index, copy *c) {
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
         memset(image, 0, bytes);
         for (unsigned i = 0; i < c->live; i++)
-            put_into(image, c->log_groups, c->hashes[i], c->words[i]); /* what does not fit will be missed, and made again */
+            put_into(image, c->log_groups, c->hashes[i],
+                     c->words[i]); /* what does not fit will be missed, and made again */
         for (uint64_t done = 0; done < bytes; done += FAR_VERB_BYTES_MAX)
-            far_write(t, c->object.addr + done, (char *)image + done, bytes - done < FAR_VERB_BYTES_MAX ? bytes - done : FAR_VERB_BYTES_MAX);
+            far_write(t, c->object.addr + done, (char *)image + done,
+                      bytes - done < FAR_VERB_BYTES_MAX ? bytes - done : FAR_VERB_BYTES_MAX);
         if (far_addr_node(c->object.addr) != far_addr_node(directory) && (err = far_wait(t)) < 0)
             return err;
         new = dart_directory_word(c->log_groups, c->object.addr);
@@ -222,7 +227,8 @@ static int publish(far_task *t, far_index *index, copy *c) {
     if ((err = far_cas_word(t, directory, c->word, new, &seen)) < 0)
         return err;
     if (seen == c->word)
-        far_retire(t, index, DART_TYPE_EST_SEGMENT, dart_word_addr(c->word), dart_segment_bytes(dart_directory_log_groups(c->word)));
+        far_retire(t, index, DART_TYPE_EST_SEGMENT, dart_word_addr(c->word),
+                   dart_segment_bytes(dart_directory_log_groups(c->word)));
     else if (c->object.addr)
         far_free(t, index, DART_TYPE_EST_SEGMENT, c->object.addr, bytes);
     dart_directory_set(&est->directory, c->at, seen == c->word ? new : seen, far_epoch(t));
@@ -230,7 +236,8 @@ static int publish(far_task *t, far_index *index, copy *c) {
 }
 
 
-/* grow: the new one has twice the size at least; else as many groups as the entries need. The caller has allocated, or need not. */
+/* grow: the new one has twice the size at least; else as many groups as the entries need. The caller has allocated, or
+ * need not. */
 static int replace(far_task *t, far_index *index, copy *c, bool grow) {
     unsigned old = dart_directory_log_groups(c->word);
     c->count = DART_EST_GROUP_SLOTS << old;
@@ -248,7 +255,7 @@ static int replace(far_task *t, far_index *index, copy *c, bool grow) {
 
     if (c->object.addr == 0 && c->live > 0) {
         c->log_groups = grow && c->live > c->count / 4 ? old + 1 : 0;
-        while (c->log_groups < old + grow && (DART_EST_GROUP_SLOTS << c->log_groups) < c->live * 2)
+        while (c->log_groups < old + grow && (DART_EST_GROUP_SLOTS << c->log_groups) * 2 < c->live * 3)
             c->log_groups++;
         c->log_groups = c->log_groups < DART_LOG_GROUPS_MAX ? c->log_groups : DART_LOG_GROUPS_MAX;
         if ((err = allocate(t, index, c)) < 0 && err != FAR_ERR_NO_MEMORY)
@@ -294,11 +301,12 @@ static int tidy_one(far_task *t, far_index *index, unsigned at) {
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
     for (unsigned i = 0; i < count; i += FAR_VERB_BYTES_MAX / 8)
-        far_read(t, dart_word_addr(word) + i * 8ull, words + i, (count - i < FAR_VERB_BYTES_MAX / 8 ? count - i : FAR_VERB_BYTES_MAX / 8) * 8ull);
+        far_read(t, dart_word_addr(word) + i * 8ull, words + i,
+                 (count - i < FAR_VERB_BYTES_MAX / 8 ? count - i : FAR_VERB_BYTES_MAX / 8) * 8ull);
     if ((err = far_wait(t)) >= 0) {
         for (unsigned i = 0; i < count; i++)
             used += dart_thawed(words[i]) != 0;
-        if (used == 0 || (count > DART_EST_GROUP_SLOTS && used < count / 8))
+        if (used == 0 || (count > DART_EST_GROUP_SLOTS && used * 10 <= count * 3))
             err = replace(t, index, &c, false);
     }
     far_scratch_back(t, mark);

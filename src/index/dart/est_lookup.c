@@ -10,7 +10,7 @@
 /* One LOCATE's dealings with the table, over all its questions. */
 typedef struct asking {
     const dart_list *list;
-    unsigned usable;          /* so many lengths of the list are shorter than the key */
+    unsigned usable; /* so many lengths of the list are shorter than the key */
     dart_choice choice;
     unsigned class;
     unsigned batches, probes; /* round trips; bucket READs beyond the first */
@@ -36,8 +36,9 @@ void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefi
 }
 
 
-/* With a word whose tag is too old, the word is read again in front of the bucket. On one memory node these READs keep their order: if the
- * word is still the same, its segment was linked before the bucket was read, and is not reused while the pin is held. */
+/* With a word whose tag is too old, the word is read again in front of the bucket. On one memory node these READs keep
+ * their order: if the word is still the same, its segment was linked before the bucket was read, and is not reused
+ * while the pin is held. */
 bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r) {
     r->asked_word = r->asked_slots = false;
     if (r->done)
@@ -64,7 +65,8 @@ bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r) {
 /* A word of the directory that was read: 1: a bucket of it is still to be read. */
 static int take_word(far_task *t, dart_est *est, dart_est_read *r) {
     bool same = r->seen_word == r->word;
-    if (r->seen_word && (dart_directory_log_groups(r->seen_word) > DART_LOG_GROUPS_MAX || !dart_word_addr(r->seen_word)))
+    if (r->seen_word &&
+        (dart_directory_log_groups(r->seen_word) > DART_LOG_GROUPS_MAX || !dart_word_addr(r->seen_word)))
         return far_fail(FAR_ERR_CORRUPT, "dart: directory word %u is broken", r->at);
     r->sure_word = true;
     r->word = r->seen_word;
@@ -123,12 +125,15 @@ static asking *begin(far_task *t, dart_est *est, far_bytes key) {
 }
 
 
-static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word, far_addr entry) {
+static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word,
+                      far_addr entry) {
     unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
     if (depth > key.length || type < DART_N4 || type > DART_N256 || probe->count == DART_STARTS_MAX)
         return false;
-    /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory. */
-    if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word), dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
+    /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory.
+     */
+    if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word),
+                             dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
         return false;
     probe->starts[probe->count++] =
         (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word};
@@ -144,7 +149,8 @@ static bool ask_cache(far_task *t, far_index *index, asking *a, far_bytes key, d
     for (unsigned i = a->count; i-- > 0 && !hit;) {
         unsigned length = a->list->lookup[a->first + i];
         uint64_t word, hash = dart_est_hash(est, key.data, length);
-        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) && add_start(t, index, probe, key, length, word, 0);
+        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) &&
+              add_start(t, index, probe, key, length, word, 0);
     }
     far_count_cache(t, hit);
     return hit;
@@ -237,12 +243,15 @@ int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *st
 /* Step i of the path is on the key's way, and a slot of it was seen unfrozen. */
 static bool is_proved(const dart_find *f, unsigned i) {
     const dart_step *step = &f->path.steps[i];
-    size_t known = f->outcome == DART_FOUND ? f->key.length : f->outcome == DART_DIVERGED && f->split > f->known ? f->split : f->known;
+    size_t known = f->outcome == DART_FOUND                             ? f->key.length
+                   : f->outcome == DART_DIVERGED && f->split > f->known ? f->split
+                                                                        : f->known;
     return step->node.depth <= known && step->slot && !dart_is_frozen(step->word);
 }
 
 
-/* Position of the step that an entry of this length should name; -1: it is not on the path, or the path begins too far down to know. */
+/* Position of the step that an entry of this length should name; -1: it is not on the path, or the path begins too far
+ * down to know. */
 static int step_of_length(const dart_find *f, unsigned length) {
     for (unsigned i = 1; i < f->path.count; i++)
         if (f->path.steps[i - 1].node.depth < length && length <= f->path.steps[i].node.depth)
@@ -251,22 +260,28 @@ static int step_of_length(const dart_find *f, unsigned length) {
 }
 
 
-/* The deepest node on the path that an entry could name goes into the express cache. */
-static void keep_deepest(far_task *t, dart_est *est, const asking *a, const dart_find *f) {
-    const dart_start *used = f->used >= 0 ? &f->probe.starts[f->used] : NULL;
+static void keep(far_task *t, dart_est *est, const dart_find *f, unsigned length, unsigned step) {
+    const dart_node *node = &f->path.steps[step].node;
+    uint64_t hash = dart_est_hash(est, f->key.data, length);
+    uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
+    dart_express_put(&est->express, hash, word, far_epoch(t));
+}
+
+
+/* The deepest node on the path that an entry could name goes into the express cache; that of the entry that was used
+ * stays fresh. */
+static void keep_entries(far_task *t, dart_est *est, const asking *a, const dart_find *f) {
+    const dart_start *used = f->used >= 0 && f->path.count && is_proved(f, 0) ? &f->probe.starts[f->used] : NULL;
     for (unsigned i = a->usable; i-- > 0;) {
         unsigned length = a->list->lookup[i];
         int step = step_of_length(f, length);
-        if (step < 0 && used && used->length == length && f->path.count && is_proved(f, 0))
-            step = 0;
-        if (step < 0)
-            continue;
-        const dart_node *node = &f->path.steps[step].node;
-        uint64_t hash = dart_est_hash(est, f->key.data, length);
-        uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
-        dart_express_put(&est->express, hash, word, far_epoch(t));
-        return;
+        if (step >= 0)
+            keep(t, est, f, length, (unsigned)step);
+        if (step >= 0 || (used && used->length == length))
+            break;
     }
+    if (used)
+        keep(t, est, f, used->length, 0);
 }
 
 
@@ -298,9 +313,10 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     const asking *a = f->probe.private;
     if (!est || !a)
         return;
-    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width, a->batches + a->wasted + f->path.count, a->probes);
+    dart_chosen_cost(&est->classes[a->class], a->choice.arm, a->usable, est->width,
+                     a->batches + a->wasted + f->path.count, a->probes);
     if (est->express.count)
-        keep_deepest(t, est, a, f);
+        keep_entries(t, est, a, f);
     clear_stale(t, index, f);
     for (unsigned i = a->usable; i-- > 0 && est->update;) {
         unsigned length = a->list->lookup[i];

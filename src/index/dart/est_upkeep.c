@@ -1,8 +1,8 @@
-/* Upkeep of the skip table, off the path of operations: entries come by tentative -> validate -> commit, and go before their node is
- * retired. Why E1 holds: a node is unlinked only after all its slots are frozen, and removed from the table only after it was unlinked.
- * A registrar commits only if it saw a slot unfrozen after its tentative word was in place: then the remover looks later and finds that
- * word, tentative or committed. The tentative word names its owner, and one client has at most one task at work on a node, so nobody
- * commits the word of another. */
+/* Upkeep of the skip table, off the path of operations: entries come by tentative -> validate -> commit, and go before
+ * their node is retired. Why E1 holds: a node is removed from the table only after all its slots are frozen, and
+ * retired after that. A registrar commits only if it saw a slot unfrozen after its tentative word was in place: then
+ * the remover looks later and finds that word, tentative or committed. The tentative word names its owner, and one
+ * client has at most one task at work on a node, so nobody commits the word of another. */
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 #include "runtime/error.h"
@@ -94,20 +94,23 @@ static int read_places(far_task *t, far_index *index, place *places, unsigned co
 
 static bool is_taken(const place *places, unsigned before, far_addr slot) {
     for (unsigned i = 0; i < before; i++)
-        if ((places[i].state == PLACE_CHOSEN || places[i].state == PLACE_TENTATIVE) && dart_est_slot_addr(&places[i].read, places[i].slot) == slot)
+        if ((places[i].state == PLACE_CHOSEN || places[i].state == PLACE_TENTATIVE) &&
+            dart_est_slot_addr(&places[i].read, places[i].slot) == slot)
             return true;
     return false;
 }
 
 
-static unsigned main_first(const dart_est_read *r, unsigned i) { /* the overflow bucket comes after main 0 and before main 1 */
+static unsigned main_first(const dart_est_read *r,
+                           unsigned i) { /* the overflow bucket comes after main 0 and before main 1 */
     return dart_hash_main(r->hash) ? (i + DART_EST_BUCKET) % DART_EST_READ_SLOTS : i;
 }
 
 
-/* Slots that hold an entry for this very prefix and length: of a lower or a dead node they are taken over; of a node as high or higher that
- * lives there is nothing to do. */
-static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, place *p, const void *prefix, int *slot) {
+/* Slots that hold an entry for this very prefix and length: of a lower or a dead node they are taken over; of a node as
+ * high or higher that lives there is nothing to do. */
+static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, place *p, const void *prefix,
+                          int *slot) {
     const dart_est_read *r = &p->read;
     dart_target targets[DART_EST_READ_SLOTS] = {0};
     bool any = false;
@@ -134,7 +137,8 @@ static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, 
 
 
 /* 0: chosen; 1: there is nothing to do; 2: the bucket is full. */
-static int choose_slot(far_task *t, far_index *index, const dart_node *node, place *places, unsigned at, const void *prefix) {
+static int choose_slot(far_task *t, far_index *index, const dart_node *node, place *places, unsigned at,
+                       const void *prefix) {
     place *p = &places[at];
     const dart_est_read *r = &p->read;
     int slot = -1, tentative = -1, result = look_at_rivals(t, index, node, p, prefix, &slot);
@@ -159,7 +163,8 @@ static int choose_slot(far_task *t, far_index *index, const dart_node *node, pla
 }
 
 
-static int choose_slots(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count, const void *prefix) {
+static int choose_slots(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
+                        const void *prefix) {
     for (unsigned i = 0; i < count; i++) {
         place *p = &places[i];
         if (p->state != PLACE_SEARCH)
@@ -183,7 +188,8 @@ static int choose_slots(far_task *t, far_index *index, const dart_node *node, pl
 
 
 /* All places get their tentative words; those that found no slot after some tries do without. */
-static int place_tentative(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count, const void *prefix) {
+static int place_tentative(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
+                           const void *prefix) {
     uint64_t tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node->addr);
     bool missing = true;
     for (unsigned n = 0; n < TRIES && missing; n++) {
@@ -193,7 +199,8 @@ static int place_tentative(far_task *t, far_index *index, const dart_node *node,
         far_point(t, "dart:est_chosen");
         for (unsigned i = 0; i < count; i++)
             if (places[i].state == PLACE_CHOSEN)
-                far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), places[i].expected, tentative, &places[i].seen);
+                far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), places[i].expected, tentative,
+                        &places[i].seen);
         if ((err = far_wait(t)) < 0)
             return err;
         missing = false;
@@ -209,7 +216,8 @@ static int place_tentative(far_task *t, far_index *index, const dart_node *node,
 }
 
 
-static int register_places(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count, const void *prefix) {
+static int register_places(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
+                           const void *prefix) {
     uint64_t tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node->addr);
     int err = place_tentative(t, index, node, places, count, prefix);
     if (err < 0)
@@ -229,7 +237,8 @@ static int register_places(far_task *t, far_index *index, const dart_node *node,
     far_point(t, "dart:est_validated");
     for (unsigned i = 0; i < count; i++)
         if (places[i].state == PLACE_TENTATIVE)
-            far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), tentative, live ? places[i].committed : 0, NULL);
+            far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), tentative, live ? places[i].committed : 0,
+                    NULL);
     if ((err = far_wait(t)) < 0)
         return err;
     far_point(t, "dart:est_committed");
@@ -237,7 +246,8 @@ static int register_places(far_task *t, far_index *index, const dart_node *node,
 }
 
 
-int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix, const uint8_t *lengths, unsigned count) {
+int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix,
+                          const uint8_t *lengths, unsigned count) {
     dart_est *est = dart_est_of(index);
     unsigned client = far_task_client(t), used = 0;
     if (count > DART_LIST_MAX || !begin_work(&est->outstanding, client, node->addr))
@@ -252,7 +262,8 @@ int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, 
         p->state = PLACE_SEARCH;
         p->slot = 0;
         dart_est_read_init(est, &p->read, prefix, lengths[i]);
-        p->committed = dart_est_word(dart_est_fingerprint_of(est, p->read.hash), node->depth - lengths[i], node->type, node->addr);
+        p->committed =
+            dart_est_word(dart_est_fingerprint_of(est, p->read.hash), node->depth - lengths[i], node->type, node->addr);
     }
     if (used)
         err = register_places(t, index, node, places, used, prefix);
@@ -286,7 +297,8 @@ static void run_upkeep(far_task *t, far_index *index, void *arg) {
 }
 
 
-void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, const void *prefix, unsigned length) {
+void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
+                             const void *prefix, unsigned length) {
     const dart_list *list = dart_est_list(dart_est_of(index));
     upkeep work = {.node = *node};
     for (unsigned i = 0; i < list->lookup_count; i++) {
@@ -298,7 +310,8 @@ void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *nod
     if (work.count == 0)
         return;
     memcpy(work.prefix, prefix, work.lengths[work.count - 1]);
-    /* Nothing is lost when there is no room for another task: the entry is missing, and the next who misses it makes it. */
+    /* Nothing is lost when there is no room for another task: the entry is missing, and the next who misses it makes
+     * it. */
     far_index_spawn(t, index, run_upkeep, &work, sizeof(work));
 }
 
@@ -372,22 +385,63 @@ static int remove_pass(far_task *t, far_index *index, dart_est_read *reads, unsi
 }
 
 
+/* The buckets in which an entry of the node may lie. */
+static unsigned places_of(dart_est *est, const dart_node *node, far_bytes prefix, dart_est_read *reads) {
+    const dart_list *list = dart_est_list(est);
+    unsigned count = 0;
+    for (unsigned i = 0; i < list->active_count; i++)
+        if (list->active[i] <= node->depth && node->depth - list->active[i] <= DART_EST_DELTA_MAX &&
+            list->active[i] <= prefix.length)
+            dart_est_read_init(est, &reads[count++], prefix.data, list->active[i]);
+    return count;
+}
+
+
 int dart_est_remove(far_task *t, far_index *index, const dart_node *node, far_bytes prefix) {
     dart_est *est = dart_est_of(index);
     if (!est)
         return 0;
-    const dart_list *list = dart_est_list(est);
     far_scratch_mark mark = far_scratch_here(t);
     dart_est_read *reads = far_scratch(t, DART_LIST_MAX * sizeof(*reads));
-    unsigned count = 0;
     if (!reads)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
-    for (unsigned i = 0; i < list->active_count; i++)
-        if (list->active[i] <= node->depth && node->depth - list->active[i] <= DART_EST_DELTA_MAX && list->active[i] <= prefix.length)
-            dart_est_read_init(est, &reads[count++], prefix.data, list->active[i]);
+    unsigned count = places_of(est, node, prefix, reads);
     int err = 0;
     while (count && err >= 0)
         err = remove_pass(t, index, reads, &count, node->addr);
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
+}
+
+
+struct dart_names {
+    unsigned count;
+    dart_est_read reads[DART_LIST_MAX];
+};
+
+
+dart_names *dart_est_names_put(far_task *t, far_index *index, const dart_node *node, far_bytes prefix) {
+    dart_est *est = dart_est_of(index);
+    dart_names *names = est ? far_scratch(t, sizeof(*names)) : NULL;
+    if (!names)
+        return NULL;
+    names->count = places_of(est, node, prefix, names->reads);
+    for (unsigned i = 0; i < names->count; i++)
+        dart_est_read_put(t, est, &names->reads[i]);
+    return names;
+}
+
+
+bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names) {
+    for (unsigned i = 0; names && i < names->count; i++) {
+        dart_est_read *r = &names->reads[i];
+        if (dart_est_read_take(t, dart_est_of(index), r) != 0)
+            return false;
+        if (r->word && dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
+            return false;
+        for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
+            if (dart_word_addr(r->slots[s]) == node->addr)
+                return false;
+    }
+    return names != NULL;
 }

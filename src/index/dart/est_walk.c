@@ -17,7 +17,8 @@ static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, u
         if (!(slots[i] = far_scratch(t, bytes)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for segments");
         for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
-            far_read(t, dart_word_addr(words[i]) + at, (char *)slots[i] + at, bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+            far_read(t, dart_word_addr(words[i]) + at, (char *)slots[i] + at,
+                     bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
         any = true;
     }
     return any ? far_wait(t) : 0;
@@ -64,7 +65,8 @@ int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_seg
     for (unsigned i = 0; err >= 0 && i < count; i++) {
         if (!slots[i])
             continue;
-        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]), ctx);
+        err = each(t, index, from + i, words[i], slots[i], DART_EST_GROUP_SLOTS << dart_directory_log_groups(words[i]),
+                   ctx);
         while (err > 0)
             err = one_segment(t, index, from + i, each, ctx);
     }
@@ -91,9 +93,10 @@ static bool must_go(const dart_target *target, uint64_t word) {
 }
 
 
-/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep will free. So do all
- * tentative words, of the living too: who has seen such a node unfrozen would commit its word behind us. Who comes later sees it frozen.
- * Afterwards no word names a dead client. 1: one has changed meanwhile, look again. */
+/* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep
+ * will free. So do all tentative words, of the living too: who has seen such a node unfrozen would commit its word
+ * behind us. Who comes later sees it frozen. Afterwards no word names a dead client. 1: one has changed meanwhile, look
+ * again. */
 static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
     dart_target *targets = far_scratch(t, count * sizeof(*targets));
     uint64_t *seen = far_scratch(t, count * 8ull);
@@ -120,7 +123,8 @@ static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint6
 }
 
 
-static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                        unsigned count, void *ctx) {
     if (dart_est_any_frozen(slots, count)) { /* by one who may be dead */
         int err = dart_est_grow(t, index, at, word, true);
         return err < 0 ? err : 1;
@@ -130,7 +134,8 @@ static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t wor
     far_scratch_back(t, mark);
     if (err != 0)
         return err;
-    return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word), dart_segment_bytes(dart_directory_log_groups(word)));
+    return far_walk_object(ctx, index, DART_TYPE_EST_SEGMENT, dart_word_addr(word),
+                           dart_segment_bytes(dart_directory_log_groups(word)));
 }
 
 
@@ -166,8 +171,10 @@ int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
 
 /* ---- Check ---- */
 
-/* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks E1. */
-static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+/* An entry that does not lie where its node's prefix hashes to would never be found; one whose node is no node breaks
+ * E1. */
+static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                         unsigned count, void *ctx) {
     const dart_est *est = dart_est_of(index);
     far_report *report = ctx;
     far_scratch_mark mark = far_scratch_here(t);
@@ -186,14 +193,18 @@ static int check_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
         if (!target->addr)
             continue;
         if (!target->sound || target->depth <= delta || length > DART_EST_PREFIX_MAX) {
-            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node", (unsigned long long)slots[i], at);
+            far_report_problem(report, "skip table: entry %#llx of directory word %u names no node",
+                               (unsigned long long)slots[i], at);
             continue;
         }
         uint64_t hash = dart_est_hash(est, target->prefix, length);
         unsigned group = i / DART_EST_GROUP_SLOTS, bucket = i % DART_EST_GROUP_SLOTS / DART_EST_BUCKET;
-        if (dart_hash_directory(hash, est->bits) != at || dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
-            (bucket != 1 && bucket / 2 != dart_hash_main(hash)) || dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
-            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place", (unsigned long long)slots[i], at);
+        if (dart_hash_directory(hash, est->bits) != at ||
+            dart_hash_group(hash, dart_directory_log_groups(word)) != group ||
+            (bucket != 1 && bucket / 2 != dart_hash_main(hash)) ||
+            dart_est_fingerprint(slots[i]) != dart_est_fingerprint_of(est, hash))
+            far_report_problem(report, "skip table: entry %#llx of directory word %u lies in a wrong place",
+                               (unsigned long long)slots[i], at);
     }
     far_scratch_back(t, mark);
     return err;
@@ -207,7 +218,8 @@ int dart_est_check(far_task *t, far_index *index, far_report *report) {
 
 /* ---- Counts ---- */
 
-static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots, unsigned count, void *ctx) {
+static int count_segment(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
+                         unsigned count, void *ctx) {
     (void)t, (void)index, (void)at;
     dart_est_counts *counts = ctx;
     counts->segments++;

@@ -1,23 +1,26 @@
 /* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
  *
- * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation pinned at epoch E only
- * if the tag is E-1 or later. Proof that this is safe: a target that was live in an operation pinned at T is retired under a pin at T-1 or
- * later, stamped T or later, and reused when every pin is at T+2 or later. An operation at E <= T+1 ends before that.
+ * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
+ * pinned at epoch E only if the tag is E-1 or later. Proof that this is safe: a target that was live in an operation
+ * pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when every pin is at T+2 or later.
+ * An operation at E <= T+1 ends before that.
  *
- * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every DART_TAG_PERIOD epochs,
- * so no tag is ever old enough to look new. */
+ * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
+ * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */
 #include "index/dart/est.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
 
-#define TAG_MASK 0xfffull
+#define TAG_MASK            0xfffull
 #define DIRECTORY_TAG_SHIFT 44 /* between the address and log2(groups) */
-#define REFERENCED DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
-#define CHUNK_BYTES (DART_CHUNK_WORDS * 8)
+#define REFERENCED                                                                                                     \
+    DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
 #define SET_ENTRIES 8u
-#define SETS (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
+#define SETS        (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
+#define ASKED_BITS  16
 
+_Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
 _Static_assert(DART_TAG_PERIOD * 4 <= TAG_MASK + 1, "tags are told apart");
 
 
@@ -46,16 +49,17 @@ static size_t evict(void *ctx, size_t bytes) {
         far_spin_unlock(&chunk->lock);
         if (words) {
             free(words);
-            far_budget_give(cache->budget, CHUNK_BYTES);
-            given += CHUNK_BYTES;
+            far_budget_give(cache->budget, cache->chunk_bytes);
+            given += cache->chunk_bytes;
         }
     }
     return given;
 }
 
 
-int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks) {
-    *cache = (dart_cache){.count = chunks};
+int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks,
+                    unsigned chunk_words) {
+    *cache = (dart_cache){.count = chunks, .chunk_bytes = chunk_words * 8ull};
     if (chunks == 0)
         return 0;
     cache->chunks = calloc(chunks, sizeof(*cache->chunks));
@@ -90,9 +94,9 @@ static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
     if (chunk->words)
         return chunk;
     far_spin_unlock(&chunk->lock);
-    if (!make || !far_budget_take(cache->budget, CHUNK_BYTES))
+    if (!make || !far_budget_take(cache->budget, cache->chunk_bytes))
         return NULL;
-    uint64_t *words = calloc(DART_CHUNK_WORDS, sizeof(*words));
+    uint64_t *words = calloc(1, cache->chunk_bytes);
     far_spin_lock(&chunk->lock);
     if (words && !chunk->words) {
         chunk->words = words;
@@ -102,7 +106,7 @@ static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
     if (!there)
         far_spin_unlock(&chunk->lock);
     free(words);
-    far_budget_give(cache->budget, CHUNK_BYTES);
+    far_budget_give(cache->budget, cache->chunk_bytes);
     return there ? chunk : NULL;
 }
 
@@ -170,11 +174,26 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
 }
 
 
-/* The first that was not used since it was passed over; those too old to be used at all go first. */
-static uint64_t *choose_entry(uint64_t *set, uint64_t epoch) {
+/* A set is full of entries that can be used: who wants to come in must be one of the last four that did. So those that
+ * are asked for often push out those that are not, and many that come once push out nobody: with little memory the
+ * entries of short prefixes stay, which many keys share. */
+static bool may_come_in(dart_chunk *chunk, uint64_t hash) {
+    uint64_t *asked = chunk->words + DART_CHUNK_WORDS + (hash >> 32) % SETS, mark = hash >> (64 - ASKED_BITS);
+    for (unsigned shift = 0; shift < 64; shift += ASKED_BITS)
+        if ((*asked >> shift & ((1u << ASKED_BITS) - 1)) == mark)
+            return true;
+    *asked = *asked << ASKED_BITS | mark;
+    return false;
+}
+
+
+/* Those too old to be used go first; then the first that was not used since it was passed over. NULL: all stay. */
+static uint64_t *choose_entry(dart_chunk *chunk, uint64_t *set, uint64_t hash, uint64_t epoch) {
     for (unsigned i = 0; i < SET_ENTRIES; i++)
         if (set[2 * i] == 0 || !is_fresh(set[2 * i + 1], epoch))
             return &set[2 * i];
+    if (!may_come_in(chunk, hash))
+        return NULL;
     for (unsigned i = 0; i < SET_ENTRIES; i++) {
         if (!(set[2 * i] & REFERENCED))
             return &set[2 * i];
@@ -193,9 +212,11 @@ void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t 
     bool same = entry && (entry[0] & ~REFERENCED) == word;
     if (!same || age_of(entry[1], epoch) > 0) {
         if (!entry)
-            entry = choose_entry(set, epoch);
-        entry[0] = word | (same ? REFERENCED : 0);
-        entry[1] = (hash & ~TAG_MASK) | (epoch & TAG_MASK);
+            entry = choose_entry(chunk, set, hash, epoch);
+        if (entry) {
+            entry[0] = word | (same ? REFERENCED : 0);
+            entry[1] = (hash & ~TAG_MASK) | (epoch & TAG_MASK);
+        }
     }
     far_spin_unlock(&chunk->lock);
 }

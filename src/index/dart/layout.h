@@ -2,16 +2,20 @@
  *
  *   granule g     far address / 16: 44 bits; 0 = none
  *   symbol        of key K at depth d: byte K[d], or END (256) when d = len(K). END sorts before every byte
- *   tree slot     sym 8 << 56 | len 8 << 48 | type 3 << 45 | F << 44 | g 44
- *                   inner child: len = skip, child depth = depth + 1 + skip; type 1..6
- *                   leaf child:  len = size code of the leaf; type 7, or 0 for the key that ends at this node (END)
+ *   tree slot     sym 8 << 56 | len 8 << 48 | class 3 << 45 | F << 44 | g 44
+ *                   inner child: class 1..6 and the top bit of len tell one of 12 types; the rest of len = skip, child
+ *                                depth = depth + 1 + skip
+ *                   leaf child:  len = size code of the leaf; class 7, or 0 for the key that ends at this node (END)
  *                   EMPTY: all 0 but F. TOMB: a leaf word with g = 0 and len = 1
- *   inner node    header: u16 {depth 12 | type 3 << 12 | spare << 15}, full prefix, zeros to a multiple of 8; then
- * slots leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value descriptor    dart_super, one per
- * index; EST words at the end of this file
+ *   inner node    header: u16 {depth 12 | type 4 << 12}, full prefix, zeros to a multiple of 8; then the slots. Type
+ *                   15: it lies in an object of the reserve, and the slot that leads to it tells the type
+ *   leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
+ *   descriptor    dart_super, one per index; EST words at the end of this file
  *
  * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of
- * c-1 slots, a larger one c/B buckets of B slots; N256 has 257 slots by position (byte b -> b, END -> 256). */
+ * c-1 slots, a larger one c/B buckets (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END ->
+ * 256).
+ */
 #ifndef FAR_INDEX_DART_LAYOUT_H
 #define FAR_INDEX_DART_LAYOUT_H
 
@@ -30,11 +34,27 @@ enum {
     DART_TYPES
 };
 
-typedef enum { DART_END_LEAF, DART_N4, DART_N8, DART_N16, DART_N32, DART_N64, DART_N256, DART_LEAF } dart_node_type;
+typedef enum {
+    DART_END_LEAF,
+    DART_N4,
+    DART_N8,
+    DART_N16,
+    DART_N32,
+    DART_N48,
+    DART_N64,
+    DART_N96,
+    DART_N144,
+    DART_N160,
+    DART_N192,
+    DART_N256,
+    DART_LEAF
+} dart_node_type;
+
+_Static_assert(DART_N256 - DART_N4 < 12, "types that a slot can tell");
 
 #define DART_SYMBOL_END     256u
 #define DART_KEY_MAX        4095u
-#define DART_SKIP_MAX       255u
+#define DART_SKIP_MAX       127u
 #define DART_NODE_SLOTS_MAX 257u
 #define DART_CHUNK_READ     4104u /* of a leaf with size code 255: the first READ, which holds any key */
 #define DART_SIZE_CODE_LONG 255u
@@ -56,23 +76,46 @@ static inline far_addr dart_word_addr(uint64_t word) {
 }
 
 
+#define DART_CLASS_LEAF   7u
+#define DART_INNER_GROUPS 6u /* classes of inner children: 1..6 */
+
+
 static inline uint64_t dart_word(unsigned symbol, unsigned len, dart_node_type type, far_addr addr) {
-    return (uint64_t)(symbol & 0xff) << 56 | (uint64_t)len << 48 | (uint64_t)type << 45 | dart_granule(addr);
+    unsigned inner = (unsigned)type - DART_N4, class = type == DART_END_LEAF ? 0 : DART_CLASS_LEAF;
+    if (type != DART_END_LEAF && type != DART_LEAF) {
+        class = 1 + inner % DART_INNER_GROUPS;
+        len |= inner / DART_INNER_GROUPS << 7;
+    }
+    return (uint64_t)(symbol & 0xff) << 56 | (uint64_t)len << 48 | (uint64_t) class << 45 | dart_granule(addr);
 }
 
 
-static inline unsigned dart_word_len(uint64_t word) {
-    return (unsigned)(word >> 48) & 0xff;
+static inline unsigned dart_word_class(uint64_t word) {
+    return (unsigned)(word >> 45) & 7;
+}
+
+
+static inline bool dart_class_is_inner(unsigned class) {
+    return class != 0 && class != DART_CLASS_LEAF;
+}
+
+
+static inline unsigned dart_word_len(uint64_t word) { /* skip, or size code */
+    return (unsigned)(word >> 48) & (dart_class_is_inner(dart_word_class(word)) ? DART_SKIP_MAX : 0xff);
 }
 
 
 static inline dart_node_type dart_word_type(uint64_t word) {
-    return (dart_node_type)(word >> 45 & 7);
+    unsigned class = dart_word_class(word), upper = (unsigned)(word >> 55) & 1;
+    if (!dart_class_is_inner(class))
+        return class == 0 ? DART_END_LEAF : DART_LEAF;
+    unsigned type = DART_N4 + class - 1 + upper * DART_INNER_GROUPS;
+    return type < DART_N256 ? (dart_node_type)type : DART_N256; /* a word of no type: the node's header will disagree */
 }
 
 
 static inline unsigned dart_word_symbol(uint64_t word) {
-    return dart_word_type(word) == DART_END_LEAF ? DART_SYMBOL_END : (unsigned)(word >> 56);
+    return dart_word_class(word) == 0 ? DART_SYMBOL_END : (unsigned)(word >> 56);
 }
 
 
@@ -102,12 +145,12 @@ static inline bool dart_is_child(uint64_t word) {
 
 
 static inline bool dart_is_leaf(uint64_t word) {
-    return dart_is_child(word) && (dart_word_type(word) == DART_LEAF || dart_word_type(word) == DART_END_LEAF);
+    return dart_is_child(word) && !dart_class_is_inner(dart_word_class(word));
 }
 
 
 static inline bool dart_is_inner(uint64_t word) {
-    return dart_is_child(word) && !dart_is_leaf(word);
+    return dart_is_child(word) && dart_class_is_inner(dart_word_class(word));
 }
 
 
@@ -156,8 +199,13 @@ static inline unsigned dart_header_bytes(unsigned depth) {
 }
 
 
+#define DART_HEADER_SPARE 15u
+
+_Static_assert(DART_N256 < DART_HEADER_SPARE, "types that a header can tell");
+
+
 static inline uint16_t dart_header_word(unsigned depth, dart_node_type type, bool spare) {
-    return (uint16_t)(depth | (unsigned)type << 12 | (unsigned)spare << 15);
+    return (uint16_t)(depth | (spare ? DART_HEADER_SPARE : (unsigned)type) << 12);
 }
 
 
@@ -166,24 +214,33 @@ static inline unsigned dart_header_depth(const dart_header *header) {
 }
 
 
-static inline dart_node_type dart_header_type(const dart_header *header) {
-    return (dart_node_type)(header->word >> 12 & 7);
+/* It lies in an object of the reserve, DART_TYPE_SPARE. */
+static inline bool dart_header_spare(const dart_header *header) {
+    return header->word >> 12 == DART_HEADER_SPARE;
 }
 
 
-static inline bool
-dart_header_spare(const dart_header *header) { /* it lies in an object of the reserve, DART_TYPE_SPARE */
-    return header->word >> 15;
+static inline bool dart_header_may_be(const dart_header *header, dart_node_type type) {
+    return dart_header_spare(header) || header->word >> 12 == (unsigned)type;
+}
+
+
+static inline bool dart_header_is_sound(const dart_header *header) { /* of a node other than the root */
+    unsigned type = header->word >> 12;
+    return dart_header_depth(header) > 0 && (dart_header_spare(header) || (type >= DART_N4 && type <= DART_N256));
 }
 
 
 static inline unsigned dart_capacity(dart_node_type type) {
-    return type == DART_N256 ? 256 : 2u << type;
+    static const uint16_t capacities[] = {
+        [DART_N4] = 4,   [DART_N8] = 8,     [DART_N16] = 16,   [DART_N32] = 32,   [DART_N48] = 48,   [DART_N64] = 64,
+        [DART_N96] = 96, [DART_N144] = 144, [DART_N160] = 160, [DART_N192] = 192, [DART_N256] = 256, [DART_LEAF] = 0};
+    return capacities[type];
 }
 
 
 static inline unsigned dart_buckets(dart_node_type type, unsigned bucket) {
-    return type == DART_N256 || dart_capacity(type) <= bucket ? 1 : dart_capacity(type) / bucket;
+    return type == DART_N256 || dart_capacity(type) <= bucket ? 1 : (dart_capacity(type) + bucket - 1) / bucket;
 }
 
 
@@ -206,7 +263,7 @@ static inline unsigned dart_node_bytes(dart_node_type type, unsigned depth, unsi
 
 
 static inline unsigned dart_bucket_of(unsigned symbol, unsigned buckets) {
-    return symbol == DART_SYMBOL_END ? 0 : (symbol ^ symbol >> 4) & (buckets - 1);
+    return symbol == DART_SYMBOL_END ? 0 : (symbol ^ symbol >> 4) % buckets;
 }
 
 
@@ -259,7 +316,7 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 
 /* ---- The descriptor of an index ---- */
 
-#define DART_MAGIC       0x31747261647261ull
+#define DART_MAGIC       0x32747261647261ull
 #define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
 #define DART_LOCKS       4096u /* words, with lock_free=0 */
 
@@ -283,7 +340,7 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
  *   directory word  log2(groups) 8 << 56 | g of the segment; 0 = no segment yet
  *   segment         2^q groups of 192 bytes: main 0, overflow, main 1, each 8 slots
  *   hash            63..48 directory, 47..40 fingerprint, 39 which main, 38.. group
- *   slot            committed: fp 8 << 56 | delta 7 << 49 | type 3 << 46 | F << 44 | g
+ *   slot            committed: fp 8 << 56 | delta 6 << 50 | type 4 << 46 | F << 44 | g
  *                   tentative: client 14 << 50 | generation 4 << 46 | T << 45 | F << 44 | g
  *                   0 (but F): empty
  *   list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset)
@@ -293,7 +350,7 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
 #define DART_EST_BUCKET      8u
 #define DART_EST_GROUP_BYTES 192u
 #define DART_EST_READ_BYTES  128u
-#define DART_EST_DELTA_MAX   127u
+#define DART_EST_DELTA_MAX   63u
 #define DART_EST_TENTATIVE   (1ull << 45)
 #define DART_LIST_MAX        16u
 
@@ -344,7 +401,7 @@ static inline uint64_t dart_hash_group(uint64_t hash, unsigned log_groups) {
 
 
 static inline uint64_t dart_est_word(unsigned fingerprint, unsigned delta, dart_node_type type, far_addr addr) {
-    return (uint64_t)fingerprint << 56 | (uint64_t)delta << 49 | (uint64_t)type << 46 | dart_granule(addr);
+    return (uint64_t)fingerprint << 56 | (uint64_t)delta << 50 | (uint64_t)type << 46 | dart_granule(addr);
 }
 
 
@@ -359,12 +416,12 @@ static inline unsigned dart_est_fingerprint(uint64_t word) {
 
 
 static inline unsigned dart_est_delta(uint64_t word) {
-    return (unsigned)(word >> 49) & 127;
+    return (unsigned)(word >> 50) & DART_EST_DELTA_MAX;
 }
 
 
 static inline dart_node_type dart_est_type(uint64_t word) {
-    return (dart_node_type)(word >> 46 & 7);
+    return (dart_node_type)(word >> 46 & 15);
 }
 
 

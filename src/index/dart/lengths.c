@@ -2,8 +2,8 @@
 #include "index/dart/est.h"
 
 
-/* Nodes that a descent need not read when it starts from an entry of this length: those above the first node at least that deep. 0: there
- * is no such node, or the key is too short to ask. */
+/* Nodes that a descent need not read when it starts from an entry of this length: those above the first node at least
+ * that deep. 0: there is no such node, or the key is too short to ask. */
 static unsigned saved(const dart_sample *sample, unsigned length) {
     if (length >= sample->key_length)
         return 0;
@@ -39,7 +39,7 @@ unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigne
                 length = l;
             }
         }
-        if (most == 0 || most * 100 < reads)
+        if (most == 0 || most * 50 < reads)
             break;
         taken[length] = true;
         chosen++;

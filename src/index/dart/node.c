@@ -103,5 +103,5 @@ unsigned dart_lcp(far_bytes a, far_bytes b) {
 
 
 bool dart_header_is(const dart_header *header, const dart_node *node) {
-    return dart_header_depth(header) == node->depth && dart_header_type(header) == node->type;
+    return dart_header_depth(header) == node->depth && dart_header_may_be(header, node->type);
 }

@@ -328,9 +328,9 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
 
 /* ---- Afterwards ---- */
 
-typedef struct tidy {   /* what the winner does in the background; the prefix follows */
-    dart_node old, new; /* new.addr 0: none */
-    bool spare;
+typedef struct tidy {    /* what the winner does in the background; the prefix follows */
+    dart_node old, new;  /* new.addr 0: none */
+    bool spare, unnamed; /* unnamed: no entry of the skip table names the old one */
     unsigned parent_depth;
 } tidy;
 
@@ -339,7 +339,7 @@ static void run_tidy(far_task *t, far_index *index, void *arg) {
     const tidy *job = arg;
     const dart_index *dart = dart_of(index);
     far_bytes prefix = {job + 1, job->old.depth};
-    if (dart->est && dart_est_remove(t, index, &job->old, prefix) < 0)
+    if (!job->unnamed && dart_est_remove(t, index, &job->old, prefix) < 0)
         return; /* the session is lost, and the sweep finds it */
     far_point(t, "dart:retire");
     if (job->spare)
@@ -351,17 +351,17 @@ static void run_tidy(far_task *t, far_index *index, void *arg) {
 }
 
 
-static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word,
-                    const made *m) {
+static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word, const made *m,
+                    bool unnamed) {
     size_t bytes = sizeof(tidy) + r->node.depth;
     tidy *job = far_scratch(t, bytes);
     if (!job)
         return; /* the sweep finds it */
-    *job = (tidy){r->node, {0}, f->spare, r->parent.node.depth};
+    *job = (tidy){r->node, {0}, f->spare, unnamed, r->parent.node.depth};
     if (m->object.addr)
         job->new = (dart_node){m->object.addr, dart_word_type(word), r->node.depth};
     memcpy(job + 1, r->prefix.data, r->node.depth);
-    if (!dart_of(index)->est || !far_index_spawn(t, index, run_tidy, job, bytes))
+    if (unnamed || !far_index_spawn(t, index, run_tidy, job, bytes))
         run_tidy(t, index, job);
 }
 
@@ -381,6 +381,7 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
             return err;
     }
     far_point(t, "dart:install");
+    dart_names *names = dart_est_names_put(t, index, &r->node, r->prefix); /* it is frozen: nobody will register it */
     far_cas(t, r->parent.slot, expected, word, &seen);
     r->mark = far_rdwc_mark(t);
     if ((err = far_wait(t)) < 0)
@@ -394,7 +395,8 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
     far_point(t, "dart:installed");
     r->removed = dart_is_tomb(word);
     *verdict = REPLACED;
-    tidy_up(t, index, r, f, word, m);
+    bool unnamed = !dart_of(index)->est || dart_est_names_none(t, index, &r->node, names);
+    tidy_up(t, index, r, f, word, m, unnamed);
     return 0;
 }
 

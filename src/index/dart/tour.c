@@ -3,13 +3,14 @@
 
 #include <string.h>
 
-#define NODES_AT_ONCE  32
-#define LEAVES_AT_ONCE 128
-#define BYTES_AT_ONCE  (256u << 10)
-#define AHEAD_MAX      256u
+#define NODES_AT_ONCE 32
+#define ITEMS_AT_ONCE 160
+#define BYTES_AT_ONCE (256u << 10)
+#define AHEAD_SCAN    256u /* children */
+#define AHEAD_WALK    128u /* less: a slice should not read large nodes of the next one */
 
 /* Children that a node of a type usually has: how far to look ahead. */
-static const unsigned usual_children[] = {1, 2, 5, 11, 20, 40, 128, 1};
+static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 190, 1};
 
 
 static int no_memory(void) {
@@ -98,27 +99,37 @@ static dart_node child_of(const dart_item *item) {
 }
 
 
-/* Puts the READ of an item. Returns its bytes, 0 when there is nothing to read. */
-static int64_t put_item(far_task *t, far_index *index, const dart_tour *tour, dart_item *item) {
-    uint64_t bytes;
+/* What is to be read of an item; 0: nothing, or nothing more. */
+static int64_t bytes_of_item(const far_index *index, const dart_tour *tour, const dart_item *item) {
     if (item->image)
         return 0;
     if (dart_is_leaf(item->word)) {
-        bytes = leaf_read_bytes(index, tour, item->word);
         if (dart_word_len(item->word) == 0)
             return dart_corrupt(index, "node with a slot of no size", dart_word_addr(item->word));
-    } else {
-        dart_node node = child_of(item);
-        if (node.depth > DART_KEY_MAX)
-            return dart_corrupt(index, "node with a slot", node.addr);
-        bytes = dart_node_bytes(node.type, node.depth, dart_of(index)->bucket);
+        return (int64_t)leaf_read_bytes(index, tour, item->word);
     }
-    if (bytes == 0)
-        return 0;
-    if (!(item->image = far_scratch(t, bytes)))
-        return no_memory();
-    far_read(t, dart_word_addr(item->word), item->image, bytes);
-    return (int64_t)bytes;
+    dart_node node = child_of(item);
+    if (node.depth > DART_KEY_MAX)
+        return dart_corrupt(index, "node with a slot", node.addr);
+    return dart_node_bytes(node.type, node.depth, dart_of(index)->bucket);
+}
+
+
+/* Puts the READs of items. What lies side by side, as leaves do that one client has written in order, is one READ. */
+static int put_items(far_task *t, dart_item *const *items, const uint32_t *bytes, unsigned count) {
+    for (unsigned i = 0, end; i < count; i = end) {
+        far_addr addr = dart_word_addr(items[i]->word);
+        uint64_t whole = bytes[i], at = 0;
+        for (end = i + 1; end < count && dart_word_addr(items[end]->word) == addr + whole; end++)
+            whole += bytes[end];
+        char *image = far_scratch(t, whole);
+        if (!image)
+            return no_memory();
+        far_read(t, addr, image, whole);
+        for (unsigned j = i; j < end; at += bytes[j++])
+            items[j]->image = (uint64_t *)(image + at);
+    }
+    return 0;
 }
 
 
@@ -171,26 +182,35 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
 
 /* One batch: what stands near the beginning of the front. */
 static int one_round(far_task *t, far_index *index, dart_tour *tour) {
-    size_t ahead = tour->wanted < AHEAD_MAX ? tour->wanted : AHEAD_MAX, children = 0;
-    unsigned nodes = 0, leaves = 0;
-    uint64_t bytes = 0;
+    bool scan = tour->reads == DART_READ_LEAVES;
+    size_t most = scan ? AHEAD_SCAN : AHEAD_WALK, ahead = tour->wanted < most ? tour->wanted : most, children = 0;
+    ahead += scan ? ahead / 4 + 8 : 0; /* some nodes more, because a round more costs more */
+    unsigned nodes = 0, count = 0;
+    uint64_t sum = 0;
+    dart_item *items[ITEMS_AT_ONCE];
+    uint32_t bytes[ITEMS_AT_ONCE];
     far_point(t, "dart:tour");
     for (dart_item *item = tour->first;
-         item && children < ahead && nodes < NODES_AT_ONCE && leaves < LEAVES_AT_ONCE && bytes < BYTES_AT_ONCE;
+         item && children < ahead && nodes < NODES_AT_ONCE && count < ITEMS_AT_ONCE && sum < BYTES_AT_ONCE;
          item = item->next) {
-        int64_t put = put_item(t, index, tour, item);
-        if (put < 0) {
-            far_wait(t);
-            return (int)put;
+        if (scan && dart_is_leaf(item->word) && children >= tour->wanted) {
+            children++;
+            continue;
         }
-        bool inner = dart_is_inner(item->word);
-        nodes += inner;
-        leaves += !inner && put > 0;
-        bytes += (uint64_t)put;
-        children += item->covers ? 1 : usual_children[dart_word_type(item->word)];
+        int64_t more = bytes_of_item(index, tour, item);
+        if (more < 0)
+            return (int)more;
+        if (more > 0) {
+            items[count] = item;
+            bytes[count++] = (uint32_t)more;
+        }
+        nodes += dart_is_inner(item->word);
+        sum += (uint64_t)more;
+        children += item->covers && scan ? 1 : usual_children[dart_word_type(item->word)];
     }
-    int err = bytes ? far_wait(t) : 0;
-    if (err >= 0 && tour->reads == DART_READ_LEAVES) {
+    int err = put_items(t, items, bytes, count), waited = count ? far_wait(t) : 0;
+    err = err < 0 ? err : waited;
+    if (err >= 0 && scan) {
         bool any = false;
         for (dart_item *item = tour->first; item && !any; item = item->next)
             any = item->image && dart_is_leaf(item->word) && dart_word_len(item->word) == DART_SIZE_CODE_LONG &&
@@ -198,6 +218,13 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
         err = any ? read_rest(t, index, tour) : 0;
     }
     return err < 0 ? err : expand(t, index, tour);
+}
+
+
+/* A node that is exhausted before the tour is over costs more than the way from the root. Known to be enough: all keys
+ * up to the end begin with its prefix. Likely: it has twice as many children as leaves are wanted. */
+static bool is_enough(const dart_tour *tour, unsigned depth, dart_node_type type) {
+    return (tour->bounded && dart_lcp(tour->from, tour->to) >= depth) || usual_children[type] / 2 >= tour->wanted;
 }
 
 
@@ -209,6 +236,10 @@ static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
     int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
     for (int i = 0; i < count; i++) {
         const dart_node *node = &starts[i].node;
+        if (!is_enough(tour, node->depth, node->type)) {
+            starts[i--] = starts[--count];
+            continue;
+        }
         unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
         char *image = far_scratch(t, header + 8ull * slots);
         if (!image)
@@ -240,7 +271,7 @@ static int begin(far_task *t, far_index *index, dart_tour *tour) {
     int err = 0;
     tour->begun = true;
     tour->top = NULL;
-    if (tour->express && dart_of(index)->est && tour->from.length > 0)
+    if (tour->express && dart_of(index)->est && tour->from.length > 0 && is_enough(tour, 2, DART_N256))
         err = begin_express(t, index, tour);
     if (err < 0 || tour->top)
         return err;
@@ -264,7 +295,7 @@ static int go_behind(far_task *t, dart_tour *tour) {
         return 0;
     place[length - 1]++;
     tour->from = (far_bytes){place, length};
-    tour->begun = false;
+    tour->begun = tour->express = false; /* now from the root */
     return !tour->bounded || far_bytes_compare(tour->from, tour->to) < 0;
 }
 

@@ -42,12 +42,19 @@ static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
 }
 
 
+/* The chunk of the child's parent is known to be split. */
+static bool is_swept(const shard_try *y, uint64_t child) {
+    uint64_t parents = 1ull << (y->st->b + y->d - 1);
+    return shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
+}
+
+
 /* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
  * in the child, then in the parent: in this order. */
 int shard_put_home(shard_try *y) {
     const shard_state *st = y->st;
     uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
-    y->paired = y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d);
+    y->paired = y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d) && !is_swept(y, bucket);
     int err = put_bucket(y, bucket, y->home);
     if (err == 0 && y->paired)
         err = put_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
@@ -61,7 +68,7 @@ int shard_put_home(shard_try *y) {
 
 
 bool shard_unwritten(const shard_state *st, const uint64_t *w) {
-    if (w[st->inlined ? SHARD_I_H : SHARD_P_HEADER] == 0)
+    if (w[shard_header_at(st)] == 0)
         return true;
     for (unsigned i = st->inlined; i < (st->inlined ? 62 : 63); i += st->inlined ? 2 : 1)
         if (w[i] == 0)
@@ -88,7 +95,7 @@ int shard_see_home(shard_try *y) {
  * nothing. 1: put. */
 int shard_put_window(shard_try *y) {
     const shard_state *st = y->st;
-    unsigned line = shard_start_line(y), header = st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+    unsigned line = shard_start_line(y), header = shard_header_at(st);
     if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
         return 0;
     int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);

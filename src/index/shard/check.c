@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32 };
+enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32, LOOKS = 32 };
 
 typedef struct tour tour;
 
@@ -23,11 +23,13 @@ struct tour {
     far_index *index;
     shard_state *st;
     shard_partition *part;
-    uint64_t root;      /* of the partition, before the buckets of a slice were read */
-    far_walk *walk;     /* or NULL */
-    far_report *report; /* or NULL */
-    far_usage *usage;   /* or NULL */
-    far_load *load;     /* or NULL */
+    uint64_t root;       /* of the partition, before the buckets of a slice were read */
+    far_walk *walk;      /* or NULL */
+    far_report *report;  /* or NULL */
+    far_usage *usage;    /* or NULL */
+    far_load *load;      /* or NULL */
+    shard_census census; /* of those two */
+    far_keys *keys;      /* or NULL */
     entry_fn each;
     pair_fn each_pair;
 };
@@ -146,6 +148,8 @@ static int tour_table(tour *r, unsigned word, uint64_t table) {
         if ((err = far_pin_take(r->t)) >= 0)
             err = tour_table_slice(r, word, generation, first, count);
         far_pin_drop(r->t);
+        if (err == 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err < 0 ? err : 0;
 }
@@ -197,17 +201,40 @@ static int tour_overflow(tour *r) {
 
 /* Level 1. */
 
+static int read_again(tour *r, shard_image *image) {
+    far_read(r->t, image->addr, image->w, SHARD_BUCKET_BYTES);
+    return far_wait(r->t);
+}
+
+
+/* What a dead client has begun there is finished first. */
+static int help_first(tour *r, shard_image *image) {
+    uint64_t lock = image->w[r->st->inlined ? SHARD_I_K : SHARD_P_HEADER];
+    bool locked = r->st->inlined ? lock > SHARD_K_FREE : shard_header_owner(lock);
+    if (!locked)
+        return 0;
+    int err = r->st->inlined ? shard_i_help(r->t, r->index, r->part, image, lock)
+                             : shard_p_help(r->t, r->index, r->part, image);
+    return err < 0 ? err : read_again(r, image);
+}
+
+
+/* An image of two versions is one of a split that will soon be through, or of one whose mover stands still. */
+static int take_census(tour *r, shard_image *image) {
+    int err = 0;
+    for (unsigned i = 0; err >= 0 && i < LOOKS; i++) {
+        if (shard_uniform(r->st, image->w, shard_header_v(image->w[shard_header_at(r->st)])))
+            break;
+        far_back_off(r->t, 0);
+        err = read_again(r, image);
+    }
+    return err < 0 ? err : shard_census_bucket(&r->census, r->st, image);
+}
+
+
 static int tour_inlined(tour *r, shard_image *image) {
     const shard_state *st = r->st;
-    uint64_t k = image->w[SHARD_I_K];
     int err = 0;
-    if (k > SHARD_K_FREE && !r->report) {
-        if ((err = shard_i_help(r->t, r->index, r->part, image, k)) < 0)
-            return err;
-        far_read(r->t, image->addr, image->w, SHARD_BUCKET_BYTES);
-        if ((err = far_wait(r->t)) < 0)
-            return err;
-    }
     unsigned v = shard_header_v(image->w[SHARD_I_H]);
     for (unsigned i = 0; err >= 0 && i < SHARD_I_SLOTS; i++) {
         uint64_t kw = image->w[2 * i + 1],
@@ -219,7 +246,8 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
-/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'. */
+/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'.
+ */
 static void forget_what_left(shard_image *image) {
     unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
@@ -237,16 +265,14 @@ static int tour_bucket(tour *r, shard_image *image) {
         return err;
     if (shard_unwritten(r->st, image->w))
         return 0; /* what belongs here is still in the parent */
+    if (!r->report && (err = help_first(r, image)) < 0)
+        return err;
+    if ((r->usage || r->load) && (err = take_census(r, image)) <= 0)
+        return err;
     if (r->st->inlined)
         return tour_inlined(r, image);
-    if (shard_header_owner(header) && (r->walk || r->usage || r->load)) {
-        if ((err = shard_p_help(r->t, r->index, r->part, image)) < 0)
-            return err;
-        far_read(r->t, image->addr, image->w, SHARD_BUCKET_BYTES);
-        if ((err = far_wait(r->t)) < 0)
-            return err;
-    }
-    return each_word(r, image->addr, image->w, SHARD_P_SLOTS, 1, image->bucket, shard_header_v(header));
+    return each_word(r, image->addr, image->w, SHARD_P_SLOTS, 1, image->bucket,
+                     shard_header_v(image->w[SHARD_P_HEADER]));
 }
 
 
@@ -273,8 +299,9 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 
 
 static int tell_segment(tour *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES, count = bytes / r->st->extent;
-    if (shard_is_whole(r->st, segment))
+    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
+             count = shard_extent_count(r->st, segment);
+    if (count == 0)
         return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
@@ -299,6 +326,8 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
             err = tour_slice(r, base + first, count);
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
+        if (err >= 0 && r->keys)
+            err = far_keys_rest(r->t, r->keys);
     }
     return err;
 }
@@ -331,8 +360,10 @@ static int tour_all(tour *r) {
                           (sizeof(shard_descriptor) + (8ull << r->st->p) + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
+        shard_census_begin(&r->census);
         err = tour_partition(r);
     }
+    shard_census_end(&r->census);
     return err < 0 ? err : 0;
 }
 
@@ -355,15 +386,24 @@ int shard_walk(far_task *t, far_index *index, far_walk *walk) {
 }
 
 
+/* what: the same wherever the key is moved to. 1: it was not counted yet. */
+static int count_once(tour *r, uint64_t what, int level) {
+    return level > 1 ? shard_census_below(&r->census, what) : !shard_census_knows(&r->census, what);
+}
+
+
 static int count_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
     (void)at, (void)bucket, (void)v;
+    int err = count_once(r, shard_entry_block(word), level);
+    if (err <= 0)
+        return err;
     if (r->load) {
         r->load->keys[level - 1]++;
         return 0;
     }
     shard_block block;
     far_read(r->t, shard_entry_addr(word), &block, sizeof(block));
-    int err = far_wait(r->t);
+    err = far_wait(r->t);
     r->usage->keys++;
     r->usage->key_bytes += block.key_length;
     r->usage->value_bytes += block.value_length;
@@ -372,7 +412,10 @@ static int count_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t 
 
 
 static int count_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket, unsigned v) {
-    (void)mark_at, (void)mark, (void)h, (void)bucket, (void)v;
+    (void)mark_at, (void)mark, (void)bucket, (void)v;
+    int err = count_once(r, h, level);
+    if (err <= 0)
+        return err;
     if (r->load) {
         r->load->keys[level - 1]++;
         return 0;
@@ -405,6 +448,40 @@ int shard_load_factor(far_task *t, far_index *index, far_load *load) {
 }
 
 
+/* Keys. */
+
+static int give_entry(tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)level, (void)bucket, (void)v;
+    uint64_t most = sizeof(shard_block) + ((uint64_t)r->index->options[FAR_OPTION_MAX_KEY] + 7) / 8 * 8,
+             bytes = shard_class_bytes(shard_entry_class(word));
+    bytes = bytes < most ? bytes : most;
+    shard_block *block = far_scratch(r->t, bytes);
+    if (!block)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    far_read(r->t, shard_entry_addr(word), block, bytes);
+    int err = far_wait(r->t);
+    if (err < 0)
+        return err;
+    if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", r->index->name,
+                        (unsigned long long)shard_entry_addr(word));
+    return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
+}
+
+
+static int give_pair(tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket, unsigned v) {
+    (void)mark_at, (void)mark, (void)level, (void)bucket, (void)v;
+    uint64_t key = shard_i_key(r->st, h);
+    return far_keys_give(r->keys, (far_bytes){&key, sizeof(key)});
+}
+
+
+int shard_keys(far_task *t, far_index *index, far_keys *keys) {
+    return tour_all(&(tour){
+        .t = t, .index = index, .st = shard_state_of(index), .keys = keys, .each = give_entry, .each_pair = give_pair});
+}
+
+
 /* Check. What it finds wrong is looked at again: a word that changed meanwhile is no problem. */
 
 static bool lies_right(tour *r, uint64_t word, const shard_block *block, int level, uint64_t bucket, unsigned v) {
@@ -429,8 +506,7 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
     for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
         far_addr addr;
         int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
-        if (err < 0 ||
-            (err = far_read_word(r->t, addr + 8 * (r->st->inlined ? SHARD_I_H : SHARD_P_HEADER), &header)) < 0)
+        if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
             continue;

@@ -22,18 +22,19 @@ static int is_linked(shard_try *y, uint64_t entry) {
     if (!(shard_header_fnew(y->home->w[SHARD_P_HEADER]) & shard_bit(y->st, y->h)))
         return 0;
     shard_overflow o;
-    int err = shard_p_put_overflow(y, y->d, &o);
+    int err = shard_put_overflow(y, y->d, &o);
     if (err)
         return err < 0 ? err : 0;
     if ((err = far_wait(y->t)) < 0)
         return err;
-    if (names(o.l2[0], 8, entry) || names(o.l2[1], 8, entry) || names(o.node.entry, 7, entry))
+    shard_p_node node = o.node.p;
+    if (names(o.l2[0], 8, entry) || names(o.l2[1], 8, entry) || names(node.entry, 7, entry))
         return 1;
-    for (far_addr at = o.node.next; at; at = o.node.next) {
-        far_read(y->t, at, &o.node, sizeof(o.node));
+    for (far_addr at = node.next; at; at = node.next) {
+        far_read(y->t, at, &node, sizeof(node));
         if ((err = far_wait(y->t)) < 0)
             return err;
-        if (names(o.node.entry, 7, entry))
+        if (names(node.entry, 7, entry))
             return 1;
     }
     return 0;
@@ -93,14 +94,14 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
         err = shard_p_help(t, index, part, y->home);
         return err < 0 ? err : 0;
     }
-    bool closed = shard_p_first_empty(y, y->home) < 0, tomb = shard_p_first_tomb(y, y->home) >= 0;
+    bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
     if (closed && (err = shard_make_overflow(t, index, part, d)) < 0)
         return err;
     far_point(t, "shard:drain_lock");
     if ((err = shard_p_lock(y, closed && !tomb ? shard_bit(st, h) : 0)) <= 0)
         return err;
     err = move_up(y, at, entry);
-    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
+    if (shard_is_lost(err)) {
         shard_unlatch(y);
         return err;
     }

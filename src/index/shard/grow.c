@@ -7,7 +7,7 @@
 #include "pool/epoch.h"
 #include "runtime/error.h"
 
-enum { SHARE = 16, GRACE = 2, IDLE_STEPS = 8, RETRY_GROWTH = 64 };
+enum { SHARE = 16, SHARE_INLINE = 12, GRACE = 2, IDLE_STEPS = 8, SAMPLES = 512, LEVEL_1_SHARE = 984 };
 
 
 bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root) {
@@ -65,7 +65,7 @@ int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
         return 0;
     }
     int err = shard_make_segment(t, index, part, d);
-    if (err < 0)
+    if (err <= 0)
         return err;
     far_point(t, "shard:grow");
     root = atomic_load_explicit(&part->root, memory_order_acquire);
@@ -96,7 +96,7 @@ static int sweep_inlined(far_task *t, far_index *index, shard_partition *part, s
     if (err == 0)
         err = shard_i_help(t, index, part, image, seen);
     else if (err == 1 && shard_header_v(image->w[SHARD_I_H]) == v)
-        return shard_i_split(&y, image);
+        return shard_i_split(&y, image, NULL);
     else if (err == 1)
         err = shard_i_unlock(&y, image);
     return err < 0 ? err : 0;
@@ -117,7 +117,7 @@ static int sweep_bucket(far_task *t, far_index *index, shard_partition *part, ui
     far_read(t, image->addr, image->w, SHARD_BUCKET_BYTES);
     if ((err = far_wait(t)) < 0)
         return err;
-    unsigned v = shard_header_v(image->w[st->inlined ? SHARD_I_H : SHARD_P_HEADER]);
+    unsigned v = shard_header_v(image->w[shard_header_at(st)]);
     if (v >= d)
         return 1;
     if (v + 1 != d)
@@ -128,7 +128,27 @@ static int sweep_bucket(far_task *t, far_index *index, shard_partition *part, ui
         err = shard_p_help(t, index, part, image);
         return err < 0 ? err : 0;
     }
-    return shard_p_split(t, index, part, d, graced, image);
+    return shard_p_split(t, index, part, d, graced, image, NULL);
+}
+
+
+typedef struct to_move {
+    shard_partition *part;
+    uint64_t bucket;
+} to_move;
+
+
+static void move_bucket(far_task *t, far_index *index, void *arg) {
+    const to_move *m = arg;
+    uint64_t root = atomic_load_explicit(&m->part->root, memory_order_acquire);
+    if (shard_root_phase(root) == SHARD_GROW)
+        sweep_bucket(t, index, m->part, root, m->bucket);
+}
+
+
+void shard_move_after_read(shard_try *y) {
+    if (y->st->move_on_read && y->phase == SHARD_GROW && shard_home_v(y) + 1 == y->d)
+        far_index_spawn(y->t, y->index, move_bucket, &(to_move){y->part, y->home->bucket}, sizeof(to_move));
 }
 
 
@@ -165,6 +185,9 @@ static int take_chunk(far_task *t, far_index *index, shard_partition *part, uint
         far_read(t, progress + 8 * (SHARD_PROGRESS_DONE + (drain ? chunks : 0)), done, 8 * chunks);
         if ((err = far_wait(t)) < 0)
             return err;
+        for (uint64_t n = 0; !drain && n < chunks; n++)
+            if (done[n] == d)
+                shard_learn_done(part, d, n);
         while (i < chunks && done[(first + i) % chunks] == d)
             i++;
         if (i == chunks) {
@@ -192,6 +215,8 @@ static int finish_chunk(far_task *t, far_index *index, shard_partition *part, ui
     int err = shard_progress_addr(t, part, d, &progress);
     if (err < 0 || progress == 0 || part->chunk_failed)
         return err;
+    if (shard_root_phase(root) == SHARD_GROW)
+        shard_learn_done(part, d, part->chunk);
     return far_write_word(t, progress + 8 * (SHARD_PROGRESS_DONE + at), d);
 }
 
@@ -250,7 +275,8 @@ static uint32_t period(const shard_state *st, const shard_partition *part, unsig
     uint64_t bound = slots * st->load / 100, room = count < 0                 ? bound
                                                     : (uint64_t)count < bound ? bound - (uint64_t)count
                                                                               : 0;
-    uint64_t writes = room * st->alpha / 1000 / (st->clients ? st->clients : 1);
+    unsigned clients = atomic_load_explicit(&st->clients, memory_order_relaxed);
+    uint64_t writes = room * st->alpha / 1000 / (clients ? clients : 1);
     return writes < least ? (uint32_t)least : writes > 1u << 20 ? 1u << 20 : (uint32_t)writes;
 }
 
@@ -272,14 +298,37 @@ static int look_at_load(far_task *t, shard_state *st, shard_partition *part) {
 }
 
 
-/* After an operation has taken effect: nothing here can make it fail. */
+/* load_by=sample: the mean over the buckets that inserts have read says how full the partition is; nothing is counted,
+ * nothing is told. Level 2 is not seen: it has as large a share of the keys as when the load is at its bound. */
+void shard_sample(shard_try *y) {
+    const shard_state *st = y->st;
+    uint64_t slots = slots_of(st, y->d), wanted = slots / 64 < 8 ? 8 : slots / 64 > SAMPLES ? SAMPLES : slots / 64;
+    if (!st->sampling || y->phase != SHARD_STABLE || shard_home_v(y) != y->d)
+        return;
+    uint64_t live = 1; /* the one that was inserted */
+    for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined)
+        live += shard_is_live(y->home->w[i]);
+    uint64_t sum =
+        atomic_fetch_add_explicit(&y->part->sample, 1ull << 32 | live, memory_order_relaxed) + (1ull << 32) + live;
+    if (sum >> 32 < wanted)
+        return;
+    atomic_store_explicit(&y->part->sample, 0, memory_order_relaxed);
+    if ((sum & UINT32_MAX) * 1000 >= (sum >> 32) * (st->slots + st->l2_slots) * st->load * LEVEL_1_SHARE / 100)
+        atomic_store_explicit(&y->part->wants_growth, true, memory_order_relaxed);
+}
+
+
+/* Sweep and drain take two shares of each of the 2^(b+d-1) parents: they end before the load, which grows by 56.8 keys
+ * a parent (I: 26.2), asks for the next doubling. After an operation has taken effect:
+ * nothing here can make it fail. */
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta) {
     shard_state *st = shard_state_of(index);
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
-    if (delta)
+    if (delta && !st->sampling)
         atomic_fetch_add_explicit(&part->delta, delta, memory_order_relaxed);
-    uint32_t writes = delta ? atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1 : 0;
-    if (delta && writes >= period(st, part, d)) {
+    uint32_t writes =
+        delta && !st->sampling ? atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1 : 0;
+    if (writes && writes >= period(st, part, d)) {
         atomic_store_explicit(&part->writes, 0, memory_order_relaxed);
         if (look_at_load(t, st, part) < 0)
             return;
@@ -289,7 +338,7 @@ void shard_after_write(far_task *t, far_index *index, shard_partition *part, int
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
     uint32_t inserts = atomic_fetch_add_explicit(&part->inserts, 1, memory_order_relaxed);
     if (shard_root_phase(root) != SHARD_STABLE) {
-        if (inserts % (st->lazy ? SHARE : 1) == 0)
+        if (inserts % (!st->lazy ? 1 : st->inlined ? SHARE_INLINE : SHARE) == 0)
             shard_work(t, index, part);
     } else if (atomic_load_explicit(&part->wants_growth, memory_order_relaxed)) {
         far_scratch_mark mark = far_scratch_here(t);
@@ -312,6 +361,9 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
     int err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
         shard_learn_root(&st->part[i], roots[i]);
+    unsigned clients;
+    if (err >= 0 && (err = far_clients_live(t, &clients)) >= 0)
+        atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }

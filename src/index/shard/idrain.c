@@ -14,7 +14,7 @@ typedef struct source { /* a pair to be moved */
 } source;
 
 
-static bool is_linked(shard_try *y, const shard_i_hit *hits, unsigned count) {
+static bool is_linked(shard_try *y, const shard_hit *hits, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         if (hits[i].generation == y->d)
             return true;
@@ -26,7 +26,7 @@ static bool is_linked(shard_try *y, const shard_i_hit *hits, unsigned count) {
 static int move_up(shard_try *y, const source *s) {
     unsigned mark_at = s->level == 2 ? 8 : 16, words = 2, count;
     uint64_t value, mark, slot[3], free;
-    shard_i_hit above, hits[SHARD_COPIES_MAX];
+    shard_hit above, hits[SHARD_COPIES_MAX];
     far_addr at = 0;
     far_read(y->t, s->addr, &value, 8);
     far_read(y->t, s->addr + mark_at, &mark, 8);
@@ -37,7 +37,7 @@ static int move_up(shard_try *y, const source *s) {
         err = shard_i_unlock(y, y->home);
         return err < 0 ? err : 0;
     }
-    if ((err = shard_i_find_overflow(y, y->home->w[SHARD_I_H], hits, &count)) < 0)
+    if ((err = shard_find_overflow(y, y->home->w[SHARD_I_H], false, hits, &count)) < 0)
         return err;
     int empty = shard_i_free_slot(y, y->home->w);
     if (shard_i_find_l1(y, &above) || is_linked(y, hits, count)) {
@@ -79,7 +79,7 @@ static int drain_pair(shard_try *y, const source *s, uint64_t h) {
         return err < 0 ? err : 0;
     }
     err = move_up(y, s);
-    if (err < 0 && err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+    if (err < 0 && !shard_is_lost(err)) {
         int unlocked = shard_i_unlock(y, y->home); /* nothing was changed */
         return unlocked < 0 ? unlocked : err;
     }

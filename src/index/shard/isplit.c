@@ -56,9 +56,49 @@ static void build_child(const shard_state *st, const shard_partition *part, cons
 }
 
 
-/* The parent's lock is held. child 0: it is complete. Frees the lock. */
+static int slot_of(const shard_try *y, const uint64_t *w) {
+    for (int i = 0; i < SHARD_I_SLOTS; i++)
+        if (shard_kw_holds(w[2 * i + 1], shard_rem(y, -1), false))
+            return i;
+    return -1;
+}
+
+
+/* A slot for a new pair that nobody can take for another's: in the parent, one that was free before the split as well,
+ * because a reader may meet the new value beside the old kw. */
+static int free_slot(const shard_try *y, const uint64_t *half, const uint64_t *before) {
+    uint64_t w[SHARD_WORDS];
+    memcpy(w, half, sizeof(w));
+    for (unsigned i = 0; before && i < SHARD_I_SLOTS; i++)
+        if (before[2 * i + 1] & SHARD_V)
+            w[2 * i + 1] = before[2 * i + 1];
+    return shard_i_free_slot(y, w);
+}
+
+
+/* Changes the half that the key belongs to: child, or parent, which was `before`. */
+static void change_own(shard_own *own, unsigned d, uint64_t *child, uint64_t *parent, const uint64_t *before) {
+    const shard_try *y = own->y;
+    bool leaves_it = shard_changes(y->h, y->st->p, y->st->b, d);
+    uint64_t *half = leaves_it ? child : parent;
+    int slot = own->slot >= 0 ? slot_of(y, half) : free_slot(y, half, leaves_it ? NULL : before);
+    if (slot < 0)
+        return;
+    uint64_t *kw = &half[2 * slot + 1];
+    if (own->remove)
+        *kw = shard_kw_empty(d, shard_kw_gen(*kw));
+    else
+        half[2 * slot] = own->value;
+    if (own->slot < 0)
+        *kw = shard_kw(d, false, shard_kw_gen(*kw) + 1, shard_rem(y, -1));
+    own->carried = true;
+    shard_count(&y->st->counters.merged);
+}
+
+
+/* The parent's lock is held. child 0: it is complete. own: or NULL. Frees the lock. */
 static int write_halves(far_task *t, shard_state *st, const shard_partition *part, const shard_image *parent,
-                        far_addr child) {
+                        far_addr child, shard_own *own) {
     unsigned d = shard_header_v(parent->w[SHARD_I_H]) + 1;
     uint64_t *images = far_scratch(t, 2 * SHARD_BUCKET_BYTES), moving = parent->w[SHARD_I_H] | SHARD_MOVING;
     int err;
@@ -66,6 +106,8 @@ static int write_halves(far_task *t, shard_state *st, const shard_partition *par
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     build_child(st, part, parent, d, images);
     build_parent(st, parent->w, d, images + SHARD_WORDS);
+    if (own)
+        change_own(own, d, images, images + SHARD_WORDS, parent->w);
     far_point(t, "shard:write_halves");
     far_write(t, parent->addr + 8 * SHARD_I_H, &moving, 8);
     if (!st->combining && (err = far_wait(t)) < 0)
@@ -88,11 +130,15 @@ static int child_of(far_task *t, shard_state *st, shard_partition *part, const s
 }
 
 
-int shard_i_split(shard_try *y, const shard_image *parent) {
+int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own) {
     far_addr child;
     int err = child_of(y->t, y->st, y->part, parent, &child);
     if (err >= 0)
-        err = write_halves(y->t, y->st, y->part, parent, child);
+        err = write_halves(y->t, y->st, y->part, parent, child, own);
+    if (err < 0 && !shard_is_lost(err)) {
+        shard_i_unlock(y, parent); /* nothing was changed */
+        return err;
+    }
     shard_count(&y->st->counters.splits_graced);
     shard_unlatch(y);
     return err < 0 ? err : 1;
@@ -113,10 +159,10 @@ static int finish_split(far_task *t, far_index *index, shard_partition *part, sh
     if ((err = far_wait(t)) < 0)
         return err;
     if (shard_unwritten(st, w))
-        return write_halves(t, st, part, parent, child);
+        return write_halves(t, st, part, parent, child, NULL);
     if (w[SHARD_I_K] == 0 && (err = far_cas_word(t, child + 8 * SHARD_I_K, 0, SHARD_K_FREE, &old)) < 0)
         return err;
-    return write_halves(t, st, part, parent, 0);
+    return write_halves(t, st, part, parent, 0, NULL);
 }
 
 

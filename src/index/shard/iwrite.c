@@ -77,7 +77,7 @@ static int is_open(shard_try *y, bool free, bool busy, unsigned owner) {
 }
 
 
-static int place_at_l2(shard_try *y, const shard_i_overflow *o, uint64_t value, far_addr *at, uint64_t slot[3]) {
+static int place_at_l2(shard_try *y, const shard_overflow *o, uint64_t value, far_addr *at, uint64_t slot[3]) {
     for (unsigned choice = 0; choice < 2; choice++)
         for (unsigned i = 0; i < y->st->l2_slots; i++) {
             uint64_t kw = o->l2[choice][2 * i + 1];
@@ -154,11 +154,11 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
 
 /* The bucket is full: a place at level 2 or 3, announced by the filter before. *words 0: it is there already. */
 int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words) {
-    shard_i_overflow o;
+    shard_overflow o;
     uint64_t header = shard_header_with(y->home->w[SHARD_I_H], shard_bit(y->st, y->h));
     unsigned d = shard_header_v(header);
     int err = shard_make_overflow(y->t, y->index, y->part, d);
-    if (err < 0 || (err = shard_i_put_overflow(y, d, &o)) < 0)
+    if (err < 0 || (err = shard_put_overflow(y, d, &o)) < 0)
         return err;
     if (err == 1)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
@@ -176,14 +176,14 @@ int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], 
 
 
 /* Puts WRITEs that free the copies below level 1. */
-static int put_clear(shard_try *y, const shard_i_hit *hits, unsigned count) {
+static int put_clear(shard_try *y, const shard_hit *hits, unsigned count) {
     uint64_t *words = far_scratch(y->t, 8 * SHARD_COPIES_MAX);
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for words");
     for (unsigned i = 0; i < count; i++) {
         bool l2 = hits[i].level == 2;
         words[i] =
-            l2 ? shard_kw_free(shard_kw_gen(hits[i].mark)) : shard_state_word(0, 0, shard_state_gen(hits[i].mark));
+            l2 ? shard_kw_free(shard_kw_gen(hits[i].word)) : shard_state_word(0, 0, shard_state_gen(hits[i].word));
         far_write(y->t, hits[i].addr + (l2 ? 8 : 16), &words[i], 8);
     }
     return 0;
@@ -219,14 +219,14 @@ static int insert(shard_try *y, change *c) {
 
 
 /* The key is there: at level 1 (slot >= 0), or below only (hits, the older generation first). */
-static int replace(shard_try *y, change *c, const shard_i_hit *above, const shard_i_hit *hits, unsigned count) {
-    const shard_i_hit *last = above ? above : &hits[count - 1];
+static int replace(shard_try *y, change *c, const shard_hit *above, const shard_hit *hits, unsigned count) {
+    const shard_hit *last = above ? above : &hits[count - 1];
     uint64_t value, kw;
     int err;
     if (c->how == FAR_OP_DELETE) {
         if ((err = put_clear(y, hits, count)) < 0)
             return err;
-        kw = above ? shard_kw_empty(y->d, shard_kw_gen(above->mark)) : 0;
+        kw = above ? shard_kw_empty(y->d, shard_kw_gen(above->word)) : 0;
         if (above)
             far_write(y->t, above->addr + 8, &kw, 8);
     } else {
@@ -241,20 +241,25 @@ static int replace(shard_try *y, change *c, const shard_i_hit *above, const shar
 }
 
 
+static int refusal(const change *c, bool present) {
+    if (present && c->how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    return !present && (c->how == FAR_OP_UPDATE || c->how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
+}
+
+
 /* Under the lock, at the version that counts. An error: nothing was changed, and the lock is still held. */
 static int apply(shard_try *y, change *c) {
-    shard_i_hit above, hits[SHARD_COPIES_MAX];
+    shard_hit above, hits[SHARD_COPIES_MAX];
     unsigned generation[2], count = 0;
     bool found = shard_i_find_l1(y, &above);
     int err = 0;
     if (shard_generations(y, y->home->w[SHARD_I_H], generation) &&
-        (err = shard_i_find_overflow(y, y->home->w[SHARD_I_H], hits, &count)) < 0)
+        (err = shard_find_overflow(y, y->home->w[SHARD_I_H], false, hits, &count)) < 0)
         return err;
     bool present = found || count;
-    if (present && c->how == FAR_OP_INSERT)
-        return FAR_ERR_EXISTS;
-    if (!present && (c->how == FAR_OP_UPDATE || c->how == FAR_OP_DELETE))
-        return FAR_ERR_NOT_FOUND;
+    if ((err = refusal(c, present)) < 0)
+        return err;
     c->delta = c->how == FAR_OP_DELETE ? -1 : !present;
     return present ? replace(y, c, found ? &above : NULL, hits, count) : insert(y, c);
 }
@@ -269,8 +274,27 @@ static int wait_for(shard_try *y, const shard_image *image, uint64_t seen) {
 }
 
 
+/* The lock of the home bucket, which is at d-1, is held: splits it. The change goes along, unless the key may lie
+ * below. 1: done; 0: start over. */
+static int split_and_change(shard_try *y, change *c) {
+    shard_own own = {.y = y, .slot = -1, .remove = c->how == FAR_OP_DELETE};
+    shard_hit hit;
+    bool along = y->st->combining && !(shard_header_fnew(y->home->w[SHARD_I_H]) & shard_bit(y->st, y->h));
+    if (along && shard_i_find_l1(y, &hit))
+        own.slot = hit.slot;
+    int refused = along ? refusal(c, own.slot >= 0) : 0;
+    if (along && refused == 0 && !own.remove)
+        seal(y, c, &own.value);
+    int err = shard_i_split(y, y->home, along && refused == 0 ? &own : NULL);
+    if (err < 0 || refused < 0)
+        return err < 0 ? err : refused;
+    c->delta = own.remove ? -1 : own.slot < 0;
+    return own.carried;
+}
+
+
 /* The child is not there yet: split its parent. */
-static int split_parent(shard_try *y) {
+static int split_parent(shard_try *y, change *c) {
     uint64_t seen;
     y->spare->bucket = shard_parent(y->home->bucket, y->st->b, y->d);
     int err = shard_bucket_addr(y->t, y->st, y->part, y->spare->bucket, &y->spare->addr);
@@ -279,8 +303,10 @@ static int split_parent(shard_try *y) {
     if (err == 0)
         return wait_for(y, y->spare, seen);
     if (shard_header_v(y->spare->w[SHARD_I_H]) + 1 == y->d) {
-        err = shard_i_split(y, y->spare);
-        return err < 0 ? err : 0;
+        shard_image *child = y->home;
+        y->home = y->spare;
+        y->spare = child;
+        return split_and_change(y, c);
     }
     err = shard_i_unlock(y, y->spare);
     return err < 0 ? err : shard_retry(y, true);
@@ -298,18 +324,16 @@ static int attempt(shard_try *y, change *c) {
     if ((err = shard_i_lock(y, y->home, &seen)) < 0)
         return err;
     if (err == 0 && seen == 0 && y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
-        return split_parent(y);
+        return split_parent(y, c);
     if (err == 0)
         return wait_for(y, y->home, seen);
 
     unsigned v = shard_header_v(y->home->w[SHARD_I_H]);
-    if (v + 1 == y->d && y->phase == SHARD_GROW) {
-        err = shard_i_split(y, y->home);
-        return err < 0 ? err : 0;
-    }
+    if (v + 1 == y->d && y->phase == SHARD_GROW)
+        return split_and_change(y, c);
     if (v == y->d) {
         err = apply(y, c);
-        if (err == 1 || err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+        if (err == 1 || shard_is_lost(err))
             return err;
         int unlocked = shard_i_unlock(y, y->home);
         return unlocked < 0 ? unlocked : err;
@@ -334,6 +358,8 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
     if (err < 0)
         return err;
     far_rdwc_done(t, c->mark);
+    if (c->delta > 0)
+        shard_sample(&y);
     shard_after_write(t, index, y.part, c->delta);
     return 0;
 }

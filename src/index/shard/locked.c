@@ -115,7 +115,7 @@ static int place_below(shard_try *y, uint64_t word) {
     int err = shard_make_overflow(y->t, y->index, y->part, y->d); /* the bucket may have had room before the lock */
     if (err < 0)
         return err;
-    if ((err = shard_p_put_overflow(y, y->d, o)) == 1)
+    if ((err = shard_put_overflow(y, y->d, o)) == 1)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;
@@ -136,9 +136,9 @@ static int place_below(shard_try *y, uint64_t word) {
  * then below. */
 int shard_p_place(shard_try *y, unsigned class, far_addr block) {
     uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), class, block), old, expected;
-    int slot = shard_p_first_empty(y, y->home), err;
+    int slot = shard_p_first_empty(y, y->home->w), err;
     if (slot < 0)
-        slot = shard_p_first_tomb(y, y->home);
+        slot = shard_p_first_tomb(y, y->home->w);
     if (slot >= 0) {
         expected = y->home->w[slot];
         err = far_cas_word(y->t, y->home->addr + 8ull * (unsigned)slot, expected, word, &old);
@@ -203,8 +203,8 @@ static int change_below(shard_try *y, far_op_kind how, const shard_hit *hits, un
 static int change(shard_try *y, far_op_kind how) {
     shard_hit above, hits[SHARD_COPIES_MAX];
     unsigned count;
-    int found = shard_p_find_l1(y, false, &above), err;
-    if (found < 0 || (err = shard_p_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
+    int found = shard_find_l1(y, false, &above), err;
+    if (found < 0 || (err = shard_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
         return found < 0 ? found : err;
     bool present = found || count;
     if (present && how == FAR_OP_INSERT)
@@ -217,12 +217,14 @@ static int change(shard_try *y, far_op_kind how) {
         return 0;
     if (found)
         return change_above(y, how, above, hits, count);
-    return count ? change_below(y, how, hits, count) : shard_p_place(y, y->class, y->block);
+    if (count)
+        return change_below(y, how, hits, count);
+    return shard_p_place(y, y->class, y->block);
 }
 
 
 int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
-    bool closed = shard_p_first_empty(y, y->home) < 0, tomb = shard_p_first_tomb(y, y->home) >= 0;
+    bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
     int err = 0;
     if (inserting && closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
         return err;
@@ -231,7 +233,7 @@ int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
     if ((err = shard_p_lock(y, inserting && closed && !tomb ? bit : 0)) <= 0)
         return err;
     err = change(y, how);
-    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) {
+    if (shard_is_lost(err)) {
         shard_unlatch(y);
         return err;
     }

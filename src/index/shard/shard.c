@@ -152,6 +152,8 @@ static void read_options(shard_state *st, const far_index *index) {
     st->grace = o[SHARD_OPTION_GRACE];
     st->lazy = o[SHARD_OPTION_LAZY];
     st->idle_sweep = o[SHARD_OPTION_IDLE_SWEEP];
+    st->move_on_read = o[SHARD_OPTION_MOVE_ON_READ];
+    st->sampling = o[SHARD_OPTION_LOAD_BY];
     st->combining = o[SHARD_OPTION_COMBINING];
     st->absorb = o[SHARD_OPTION_ABSORB];
     st->pair_read = o[SHARD_OPTION_PAIR_READ];
@@ -200,10 +202,12 @@ static int shard_open(far_task *t, far_index *index) {
     st->p = descriptor.p;
     st->b = descriptor.b;
     read_options(st, index);
-    if ((err = far_clients_live(t, &st->clients)) < 0 || (err = read_partitions(t, index, st)) < 0) {
+    unsigned clients;
+    if ((err = far_clients_live(t, &clients)) < 0 || (err = read_partitions(t, index, st)) < 0) {
         free(st);
         return err;
     }
+    atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
     index->state = st;
     return 0;
 }
@@ -225,7 +229,8 @@ static void shard_close(far_index *index) {
     add_counters(&st->counters);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
         for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
-            free((void *)atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed));
+            if (shard_extents_bytes(st, segment))
+                free((void *)(uintptr_t)atomic_load_explicit(&st->part[i].segment[segment], memory_order_relaxed));
     free(st);
     index->state = NULL;
 }
@@ -237,14 +242,9 @@ size_t shard_local_bytes(const far_index *index) {
     size_t bytes = sizeof(*st) + (sizeof(st->part[0]) << st->p);
     for (uint64_t i = 0; i < 1ull << st->p; i++)
         for (unsigned segment = 0; segment < SHARD_VERSIONS; segment++)
-            if (atomic_load_explicit(&st->part[i].extents[segment], memory_order_relaxed))
-                bytes += shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES / st->extent * 8;
+            if (atomic_load_explicit(&st->part[i].segment[segment], memory_order_relaxed))
+                bytes += shard_extents_bytes(st, segment);
     return bytes;
-}
-
-
-static int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
-    return (shard_state_of(index)->inlined ? shard_i_get : shard_p_get)(t, index, key, out);
 }
 
 
@@ -258,7 +258,7 @@ static int shard_remove(far_task *t, far_index *index, far_bytes key) {
 }
 
 
-static const char *const layouts[] = {"auto", "pointer", NULL};
+static const char *const layouts[] = {"auto", "pointer", NULL}, *const load_by[] = {"count", "sample", NULL};
 
 static const far_option_def options[] = {
     {"partitions", FAR_OPTION_NUMBER, 0, 0, 65536, NULL, "a power of two; 0: by the number of memory nodes"},
@@ -286,6 +286,9 @@ static const far_option_def options[] = {
      "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
     {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL,
      "housekeeping finishes the doubling of a partition into which nobody inserts"},
+    {"move_on_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "a get that finds its bucket not split yet splits it afterwards"},
+    {"load_by", FAR_OPTION_CHOICE, 0, 0, 0, load_by,
+     "count: keys are counted in the partition; sample: by the buckets that inserts have read"},
     {0},
 };
 
@@ -310,11 +313,13 @@ const far_index_kind far_shard_kind = {
     .open = shard_open,
     .close = shard_close,
     .get = shard_get,
+    .get_many = shard_get_many,
     .put = shard_put,
     .remove = shard_remove,
     .walk = shard_walk,
     .check = shard_check,
     .usage = shard_usage,
+    .keys = shard_keys,
     .load_factor = shard_load_factor,
     .epoch_hook = shard_epoch_hook,
     .idle_hook = shard_idle_hook,

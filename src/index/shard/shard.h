@@ -28,6 +28,8 @@ enum {
     SHARD_OPTION_LAYOUT,
     SHARD_OPTION_NARROW,
     SHARD_OPTION_IDLE_SWEEP,
+    SHARD_OPTION_MOVE_ON_READ,
+    SHARD_OPTION_LOAD_BY,
 };
 
 enum {
@@ -41,20 +43,30 @@ enum {
     SHARD_TYPES
 };
 
+/* Which chunks of a sweep are done, as far as a handle knows: words of 56 chunks, each with the version it is about. */
+enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
+
+/* A segment of more than one extent, as a handle knows it. */
+typedef struct shard_extents {
+    uint64_t word;             /* address of the array of extents */
+    _Atomic uint64_t extent[]; /* 0: not known */
+} shard_extents;
+
 typedef struct shard_partition { /* what a handle knows of a partition; everything here may be behind */
     far_addr pcb;
     uint64_t number;
     _Atomic uint64_t root;
-    _Atomic uint64_t table[4];                           /* words L2 even, odd, L3 even, odd */
-    _Atomic uint64_t segment[SHARD_VERSIONS];            /* words of the segment table */
-    _Atomic(_Atomic uint64_t *) extents[SHARD_VERSIONS]; /* of segments that are arrays of extents */
-    _Atomic uint64_t progress;                           /* address of the progress table of version progress_d */
-    _Atomic int64_t delta;                               /* keys added and not yet told */
-    _Atomic int64_t count;                               /* as last read, with what was told */
-    _Atomic uint32_t writes;                             /* since the load was looked at last */
-    _Atomic uint32_t inserts;                            /* for the share of the sweep */
-    _Atomic uint32_t idle_seen;                          /* inserts, when housekeeping looked last */
-    atomic_bool wants_growth;                            /* an insert reached level 3, or the load is high */
+    _Atomic uint64_t table[4];                /* words L2 even, odd, L3 even, odd */
+    _Atomic uint64_t segment[SHARD_VERSIONS]; /* words of the segment table; of large segments: a shard_extents */
+    _Atomic uint64_t progress;                /* address of the progress table of version progress_d */
+    _Atomic uint64_t done[SHARD_DONE_WORDS];
+    _Atomic int64_t delta;             /* keys added and not yet told */
+    _Atomic int64_t count;             /* as last read, with what was told */
+    _Atomic uint64_t sample;           /* load_by=sample: buckets seen << 32 | keys in them */
+    _Atomic uint32_t writes;           /* since the load was looked at last */
+    _Atomic uint32_t inserts;          /* for the share of the sweep */
+    _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
+    atomic_bool wants_growth;          /* an insert reached level 3, or the load is high */
     atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase; /* what chunk belongs to */
     uint64_t next, end;                /* buckets of the chunk still to do */
@@ -64,7 +76,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        locked;
+        locked, merged;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -78,10 +90,10 @@ typedef struct shard_state {     /* of an open index */
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
     unsigned afs;   /* 0: adaptive, else a fixed period */
     unsigned alpha; /* thousandths */
-    bool lazy, idle_sweep;
+    bool lazy, idle_sweep, move_on_read, sampling;
     uint64_t extent;
     uint64_t seed, level_seed[3];
-    unsigned clients; /* sessions that live, as last counted */
+    atomic_uint clients; /* sessions that live, as last counted */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -113,22 +125,41 @@ typedef struct shard_try {
     far_addr latched; /* 0: none */
 } shard_try;
 
-/* A live word that was found to hold the key. */
+/* Where a key lies, or may lie. */
 typedef struct shard_hit {
-    far_addr addr; /* of the word */
-    int slot;      /* in level 1, else -1 */
-    uint64_t word;
+    far_addr addr;       /* P: of the word; I: of the value, behind which kw, or key and state, follow */
+    int slot, level;     /* slot: in level 1, else -1 */
     unsigned generation; /* of level 2 and 3 */
-    shard_block *block;
+    uint64_t word;       /* P: the entry; I: kw or state */
+    uint64_t value;      /* I */
+    shard_block *block;  /* P */
 } shard_hit;
 
-enum { SHARD_COPIES_MAX = 4 };
+enum { SHARD_COPIES_MAX = 4, SHARD_HITS_MAX = 64 };
 
-typedef struct shard_overflow { /* P, of one generation: both buckets of a key and the head of its chain */
+typedef struct shard_hits {
+    unsigned count;
+    shard_hit hit[SHARD_HITS_MAX];
+} shard_hits;
+
+typedef struct shard_overflow { /* of one generation: both buckets of a key and the head of its chain */
     far_addr at[2], head;
     uint64_t l2[2][8];
-    shard_p_node node;
+    union {
+        shard_p_node p;
+        shard_i_node i;
+    } node;
 } shard_overflow;
+
+/* The change of an operation that finds its bucket still to be split: the split carries it. */
+typedef struct shard_own {
+    shard_try *y;
+    int slot; /* of the key in the parent; -1: it is new */
+    bool remove;
+    uint64_t value;           /* I */
+    bool carried;             /* out: false: there was no way, and nothing was changed */
+    uint64_t expected, found; /* out, P: of its CAS */
+} shard_own;
 
 
 static inline shard_state *shard_state_of(const far_index *index) {
@@ -152,8 +183,23 @@ static inline unsigned shard_start_line(const shard_try *y) {
 }
 
 
-static inline uint64_t shard_header_word(const shard_try *y) {
-    return y->home->w[y->st->inlined ? SHARD_I_H : SHARD_P_HEADER];
+static inline unsigned shard_header_at(const shard_state *st) { /* which word of a bucket has its version and filters */
+    return st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+}
+
+
+static inline uint64_t shard_home_header(const shard_try *y) {
+    return y->home->w[shard_header_at(y->st)];
+}
+
+
+static inline unsigned shard_home_v(const shard_try *y) {
+    return shard_header_v(shard_home_header(y));
+}
+
+
+static inline bool shard_is_lost(int err) { /* no verb of the session works any more */
+    return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE;
 }
 
 
@@ -172,7 +218,7 @@ static inline void shard_unlatch(shard_try *y) {
 
 /* shard.c */
 uint64_t shard_hash(const far_index *index, far_bytes key);
-uint64_t shard_i_key(const shard_state *st, uint64_t h); /* the key of that hash, as it lies in memory */
+uint64_t shard_i_key(const shard_state *st, uint64_t h);     /* the key of that hash, as it lies in memory */
 bool shard_i_too_wide(const shard_state *st, far_bytes key); /* narrow=on: no such key can be there */
 size_t shard_local_bytes(const far_index *index);
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
@@ -180,15 +226,19 @@ void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
 int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
-bool shard_is_whole(const shard_state *st, unsigned segment); /* else its word names an array of extents */
 int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
                          far_addr *l3); /* 0: there is none */
 int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
 int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
-int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version);
+int shard_make_segment(far_task *t, far_index *index, shard_partition *part,
+                       unsigned version); /* 1: all is there; 0: call again */
 int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, far_addr *addr);
+void shard_learn_done(shard_partition *part, unsigned version, uint64_t chunk);
+bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t chunk);
+uint64_t shard_extent_count(const shard_state *st, unsigned segment); /* 0: the segment is one piece */
+size_t shard_extents_bytes(const shard_state *st, unsigned segment);  /* of what a handle knows of them */
 uint64_t shard_l2_bytes(const shard_state *st, unsigned generation);
 uint64_t shard_l3_bytes(const shard_state *st, unsigned generation);
 uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
@@ -203,26 +253,35 @@ void shard_drop_block(shard_try *y);
 int shard_retry(shard_try *y, bool refresh); /* backs off, renews the pin now and then */
 bool shard_unwritten(const shard_state *st, const uint64_t *w);
 
-/* find.c: P */
-int shard_p_get(far_task *t, far_index *index, far_bytes key, far_out *out);
-bool shard_p_uniform(const shard_image *image, unsigned v);
+/* find.c: both layouts. The rules R1-R6 */
+bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 bool shard_home_is_right(const shard_try *y);
-bool shard_home_may_lose(const shard_try *y);
-int shard_p_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
-int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit);              /* 1: found */
-bool shard_p_hit_counts(const shard_try *y, const shard_hit *hit);
-bool shard_p_miss_counts(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
-int shard_p_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
-int shard_p_put_overflow(shard_try *y, unsigned generation,
-                         shard_overflow *o); /* READs into the batch; 1: there is none */
-int shard_p_read_blocks(shard_try *y, const uint64_t *words, unsigned count, bool whole, shard_block **blocks);
+int shard_put_overflow(shard_try *y, unsigned generation,
+                       shard_overflow *o);                   /* READs into the batch; 1: there is none */
+int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* 1: found */
+int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
+int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
+int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
+int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
+
+/* pfind.c: P. Candidates by their tags, then what their blocks say */
+void shard_p_gather_l1(const shard_try *y, shard_hits *hits);
+int shard_p_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
+int shard_p_put_blocks(shard_try *y, shard_hits *hits);
+int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole); /* keeps those that hold the key */
+
+/* ifind.c: I */
+bool shard_i_find_l1(const shard_try *y, shard_hit *hit);
+int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
+int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);               /* 1: all must be looked at again */
+bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]); /* false: value and mark are of one moment */
 
 /* write.c: P */
 int shard_p_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int shard_p_remove(far_task *t, far_index *index, far_bytes key);
-int shard_p_first_empty(const shard_try *y, const shard_image *image);
-int shard_p_first_tomb(const shard_try *y, const shard_image *image);
+int shard_p_first_empty(const shard_try *y, const uint64_t *w);
+int shard_p_first_tomb(const shard_try *y, const uint64_t *w);
 void shard_p_retire(shard_try *y, uint64_t word);
 
 /* locked.c: P, under the home lock */
@@ -233,29 +292,9 @@ int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole 
 
 /* split.c: P */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
-                  const shard_image *parent);
+                  const shard_image *parent, shard_own *own);
 int shard_p_help(far_task *t, far_index *index, shard_partition *part,
                  const shard_image *image); /* the owner of the lock may be dead */
-
-/* ifind.c: I */
-typedef struct shard_i_overflow { /* of one generation: both buckets of a key and the head of its chain */
-    far_addr at[2], head;
-    uint64_t l2[2][8];
-    shard_i_node node;
-} shard_i_overflow;
-
-typedef struct shard_i_hit {
-    int slot, level;
-    far_addr addr;        /* of the value; then kw, or key and state, follow */
-    uint64_t value, mark; /* mark: kw or state */
-    unsigned generation;
-} shard_i_hit;
-
-int shard_i_get(far_task *t, far_index *index, far_bytes key, far_out *out);
-bool shard_i_uniform(const shard_image *image, unsigned v);
-bool shard_i_find_l1(const shard_try *y, shard_i_hit *hit);
-int shard_i_put_overflow(shard_try *y, unsigned generation, shard_i_overflow *o);
-int shard_i_find_overflow(shard_try *y, uint64_t header, shard_i_hit hits[SHARD_COPIES_MAX], unsigned *count);
 
 /* iwrite.c: I, all under the lock K */
 int shard_i_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
@@ -267,7 +306,7 @@ int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3],
 int shard_i_free_slot(const shard_try *y, const uint64_t *w);
 
 /* isplit.c: I */
-int shard_i_split(shard_try *y, const shard_image *parent); /* the lock is held; it is freed. 1: done */
+int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own); /* the lock is held; it is freed. 1: done */
 int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
                  uint64_t k); /* its owner may be dead */
 
@@ -281,10 +320,26 @@ int shard_work(far_task *t, far_index *index,
 int shard_try_grow(far_task *t, far_index *index, shard_partition *part);
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);
+void shard_sample(shard_try *y);          /* load_by=sample: of an insert, its home as it was read */
+void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home is still to be split */
 bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
 /* drain.c: P. 1: nothing is left there */
 int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+
+/* census.c: of one partition, for those who count its keys */
+typedef struct shard_census {
+    uint8_t *seen; /* per bucket: the version at which it was counted, and 1; 0: not yet */
+    uint64_t buckets;
+    uint64_t *below; /* a hash table of what was met at levels 2 and 3 */
+    uint64_t room, count;
+} shard_census;
+
+void shard_census_begin(shard_census *c); /* of the next partition */
+void shard_census_end(shard_census *c);
+int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image); /* 1: to be counted */
+int shard_census_below(shard_census *c, uint64_t what);                              /* 1: it is new */
+bool shard_census_knows(const shard_census *c, uint64_t what);
 
 /* sound.c: what check says of a level-1 bucket as a whole */
 int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
@@ -294,6 +349,7 @@ int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uin
 int shard_walk(far_task *t, far_index *index, far_walk *walk);
 int shard_check(far_task *t, far_index *index, far_report *report);
 int shard_usage(far_task *t, far_index *index, far_usage *usage);
+int shard_keys(far_task *t, far_index *index, far_keys *keys);
 int shard_load_factor(far_task *t, far_index *index, far_load *load);
 
 #endif

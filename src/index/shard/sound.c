@@ -1,5 +1,5 @@
-/* Check of one level-1 bucket: what must hold of its words together. Images are torn, and others are at work: what looks
- * wrong is looked at again. */
+/* Check of one level-1 bucket: what must hold of its words together. Images are torn, and others are at work: what
+ * looks wrong is looked at again. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -23,14 +23,10 @@ static void tell(const look *l, const char *what) {
 
 /* Nobody splits the bucket, and all words are of its version. */
 static bool is_calm(const shard_state *st, const shard_image *image) {
-    uint64_t header = image->w[st->inlined ? SHARD_I_H : SHARD_P_HEADER];
-    unsigned v = shard_header_v(header);
-    if (st->inlined)
-        return shard_i_uniform(image, v);
-    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+    for (unsigned i = 0; !st->inlined && i < SHARD_P_SLOTS; i++)
         if (shard_is_frozen(image->w[i]))
             return false;
-    return shard_p_uniform(image, v);
+    return shard_uniform(st, image->w, shard_header_v(image->w[shard_header_at(st)]));
 }
 
 
@@ -109,7 +105,7 @@ int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uin
     shard_state *st = shard_state_of(index);
     unsigned d = shard_root_d(root), born = shard_segment(image->bucket, st->b);
     unsigned least = shard_root_phase(root) == SHARD_GROW ? d - 1 : d;
-    look l = {t, st, part, image, shard_header_v(image->w[st->inlined ? SHARD_I_H : SHARD_P_HEADER]), report};
+    look l = {t, st, part, image, shard_header_v(image->w[shard_header_at(st)]), report};
     if (shard_unwritten(st, image->w)) {
         if (born <= least)
             tell(&l, "the bucket was never written");

@@ -16,9 +16,11 @@ typedef struct split {
     shard_partition *part;
     unsigned d;
     far_addr parent, child;
-    uint64_t header;           /* of the parent, unlocked, at d-1 */
-    uint64_t w[SHARD_P_SLOTS]; /* of the parent */
-    uint64_t h[SHARD_P_SLOTS]; /* hashes, when tags are made anew */
+    uint64_t header;                 /* of the parent, unlocked, at d-1 */
+    uint64_t w[SHARD_P_SLOTS];       /* of the parent */
+    uint64_t h[SHARD_P_SLOTS];       /* hashes, when tags are made anew */
+    shard_own *own;                  /* or NULL */
+    uint64_t halves[2][SHARD_WORDS]; /* child, parent: made before the lock is taken, so that nothing fails after it */
 } split;
 
 
@@ -87,12 +89,30 @@ static uint64_t moved(const split *s, unsigned i, bool child) {
 }
 
 
+/* The change that goes along is a CAS behind the WRITE of the half that it is for: from then on others change that
+ * too. */
+static void put_own(split *s, const uint64_t *child, const uint64_t *parent) {
+    shard_own *own = s->own;
+    const shard_try *y = own->y;
+    const shard_state *st = s->st;
+    bool leaves = shard_changes(y->h, st->p, st->b, s->d);
+    const uint64_t *half = leaves ? child : parent;
+    int slot = own->slot >= 0 ? own->slot : shard_p_first_empty(y, half);
+    if (slot < 0)
+        return;
+    own->expected = half[slot];
+    uint64_t desired =
+        own->remove ? shard_tomb(s->d) : shard_entry(s->d, shard_tag(y->h, st->p, st->b, s->d), y->class, y->block);
+    far_cas(s->t, (leaves ? s->child : s->parent) + 8ull * (unsigned)slot, own->expected, desired, &own->found);
+    own->carried = true;
+    shard_count(&s->st->counters.merged);
+}
+
+
 /* child 0: it is complete already. */
 static int write_halves(split *s) {
     int err = read_hashes(s);
-    uint64_t *child = far_scratch(s->t, 2 * SHARD_BUCKET_BYTES), *parent = child + SHARD_WORDS;
-    if (!child)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    uint64_t *child = s->halves[0], *parent = s->halves[1];
     if (err < 0)
         return err;
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {
@@ -106,6 +126,8 @@ static int write_halves(split *s) {
     if (s->child && !s->st->combining && (err = far_wait(s->t)) < 0)
         return err;
     far_write(s->t, s->parent, parent, SHARD_BUCKET_BYTES);
+    if (s->own)
+        put_own(s, child, parent);
     return far_wait(s->t);
 }
 
@@ -118,9 +140,18 @@ static int child_addr(split *s, uint64_t parent) {
 }
 
 
-/* 1: the bucket is at version d; 0: somebody has the lock. graced: known before the image was read. */
+static bool is_as_read(const split *s, const shard_image *parent) {
+    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+        if ((s->w[i] | SHARD_FROZEN) != (parent->w[i] | SHARD_FROZEN))
+            return false;
+    return true;
+}
+
+
+/* 1: the bucket is at version d; 0: somebody has the lock. graced: known before the image was read. own: a change that
+ * the image has shown to be right; or NULL. */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
-                  const shard_image *parent) {
+                  const shard_image *parent, shard_own *own) {
     uint64_t header = parent->w[SHARD_P_HEADER], old;
     split *s = far_scratch(t, sizeof(*s));
     if (!s)
@@ -131,6 +162,7 @@ int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned
     s->d = d;
     s->parent = parent->addr;
     s->header = header;
+    s->own = own;
     memcpy(s->w, parent->w, sizeof(s->w));
     int err = child_addr(s, parent->bucket);
     if (err < 0 || shard_header_owner(header))
@@ -144,6 +176,8 @@ int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned
     far_point(t, "shard:split_locked");
     if (!graced && (err = freeze(s)) < 0)
         return err;
+    if (!is_as_read(s, parent)) /* what the change goes by is no longer true */
+        s->own = NULL;
     err = write_halves(s);
     return err < 0 ? err : 1;
 }
@@ -160,6 +194,7 @@ static int take_over(far_task *t, far_index *index, shard_partition *part, const
     s->t = t;
     s->st = shard_state_of(index);
     s->part = part;
+    s->own = NULL;
     s->d = shard_header_v(header) + 1;
     s->parent = image->addr;
     s->header = shard_header_unlocked(header);

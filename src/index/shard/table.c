@@ -31,67 +31,117 @@ static far_addr pcb_word(const shard_partition *part, unsigned word) {
 }
 
 
-/* Segment 0 is made whole, by who creates the index. */
-bool shard_is_whole(const shard_state *st, unsigned segment) {
-    return segment == 0 || shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES <= st->extent;
-}
-
-
 static uint64_t segment_bytes(const shard_state *st, unsigned segment) {
     return shard_segment_buckets(segment, st->b) * SHARD_BUCKET_BYTES;
 }
 
 
-/* The addresses of the extents of a large segment, as this handle knows them. */
-static _Atomic uint64_t *extents_of(shard_state *st, shard_partition *part, unsigned segment) {
-    _Atomic uint64_t *known = atomic_load_explicit(&part->extents[segment], memory_order_acquire), *none = NULL;
-    if (known)
-        return known;
-    known = calloc(segment_bytes(st, segment) / st->extent, sizeof(*known));
-    if (known && !atomic_compare_exchange_strong_explicit(&part->extents[segment], &none, known, memory_order_acq_rel,
-                                                          memory_order_acquire)) {
-        free((void *)known);
-        return none;
-    }
-    return known;
+/* The first segment is one piece, however large: it is there before anything else. */
+uint64_t shard_extent_count(const shard_state *st, unsigned segment) {
+    uint64_t bytes = segment_bytes(st, segment);
+    return segment == 0 || bytes <= st->extent ? 0 : bytes / st->extent;
 }
 
 
+size_t shard_extents_bytes(const shard_state *st, unsigned segment) {
+    uint64_t count = shard_extent_count(st, segment);
+    return count ? sizeof(shard_extents) + count * 8 : 0;
+}
+
+
+void shard_learn_done(shard_partition *part, unsigned version, uint64_t chunk) {
+    if (chunk / SHARD_DONE_CHUNKS >= SHARD_DONE_WORDS)
+        return;
+    _Atomic uint64_t *word = &part->done[chunk / SHARD_DONE_CHUNKS];
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed), bit = 1ull << chunk % SHARD_DONE_CHUNKS, now;
+    do {
+        unsigned about = (unsigned)(old >> SHARD_DONE_CHUNKS);
+        if (about > version)
+            return;
+        now = (about == version ? old : (uint64_t)version << SHARD_DONE_CHUNKS) | bit;
+    } while (!atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_release, memory_order_relaxed));
+}
+
+
+bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t chunk) {
+    if (chunk / SHARD_DONE_CHUNKS >= SHARD_DONE_WORDS)
+        return false;
+    /* Acquire: the READ of the child, which comes next, must not be older than what is known here. */
+    uint64_t word = atomic_load_explicit(&part->done[chunk / SHARD_DONE_CHUNKS], memory_order_acquire);
+    return word >> SHARD_DONE_CHUNKS == version && word >> chunk % SHARD_DONE_CHUNKS & 1;
+}
+
+
+static int read_segment_word(far_task *t, shard_partition *part, unsigned segment, uint64_t *word) {
+    return far_read_word(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), word);
+}
+
+
+/* Of a segment that is one extent: its address. */
 static int segment_word(far_task *t, shard_partition *part, unsigned segment, uint64_t *word) {
     *word = atomic_load_explicit(&part->segment[segment], memory_order_acquire);
     if (*word)
         return 0;
-    int err = far_read_word(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), word);
+    int err = read_segment_word(t, part, segment, word);
     if (err >= 0 && *word)
         atomic_store_explicit(&part->segment[segment], *word, memory_order_release);
     return err;
 }
 
 
+/* Of a larger one: what this handle knows of its extents; NULL: there is none yet. */
+static int segment_extents(far_task *t, const shard_state *st, shard_partition *part, unsigned segment,
+                           shard_extents **extents) {
+    uint64_t known = atomic_load_explicit(&part->segment[segment], memory_order_acquire), word;
+    *extents = (shard_extents *)(uintptr_t)known;
+    if (known)
+        return 0;
+    int err = read_segment_word(t, part, segment, &word);
+    if (err < 0 || word == 0)
+        return err;
+    shard_extents *made = calloc(1, shard_extents_bytes(st, segment));
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the addresses of a segment");
+    made->word = word;
+    *extents = made;
+    if (!atomic_compare_exchange_strong_explicit(&part->segment[segment], &known, (uintptr_t)made, memory_order_acq_rel,
+                                                 memory_order_acquire)) {
+        free(made);
+        *extents = (shard_extents *)(uintptr_t)known;
+    }
+    return 0;
+}
+
+
+static int extent_word(far_task *t, shard_extents *extents, uint64_t n, uint64_t *word) {
+    *word = atomic_load_explicit(&extents->extent[n], memory_order_acquire);
+    if (*word)
+        return 0;
+    int err = far_read_word(t, extents->word + 8 * n, word);
+    if (err >= 0 && *word)
+        atomic_store_explicit(&extents->extent[n], *word, memory_order_release);
+    return err;
+}
+
+
 int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
     unsigned segment = shard_segment(bucket, st->b);
-    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, word;
+    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, word = 0;
+    shard_extents *extents;
+    int err;
     *addr = 0;
     if (segment >= SHARD_VERSIONS)
         return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
-    int err = segment_word(t, part, segment, &word);
-    if (err < 0 || word == 0)
+    if (shard_extent_count(st, segment) == 0) {
+        if ((err = segment_word(t, part, segment, &word)) >= 0 && word)
+            *addr = word + at;
         return err;
-    if (shard_is_whole(st, segment)) {
-        *addr = word + at;
-        return 0;
     }
-    _Atomic uint64_t *extents = extents_of(st, part, segment);
-    if (!extents)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the addresses of a segment");
-    uint64_t extent = atomic_load_explicit(&extents[at / st->extent], memory_order_acquire);
-    if (extent == 0) {
-        if ((err = far_read_word(t, word + at / st->extent * 8, &extent)) < 0)
-            return err;
-        atomic_store_explicit(&extents[at / st->extent], extent, memory_order_release);
-    }
-    *addr = extent ? extent + at % st->extent : 0;
-    return 0;
+    if ((err = segment_extents(t, st, part, segment, &extents)) < 0 || !extents)
+        return err;
+    if ((err = extent_word(t, extents, at / st->extent, &word)) >= 0 && word)
+        *addr = word + at % st->extent;
+    return err;
 }
 
 
@@ -233,31 +283,46 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
 }
 
 
-/* All that version needs, before anybody can know of it: then no split, and so no delete, ever waits for memory. */
+/* One extent of a large segment, the first that this handle does not know of. */
+static int make_extent(far_task *t, far_index *index, shard_extents *extents, uint64_t count) {
+    uint64_t n = 0, word;
+    while (n < count && atomic_load_explicit(&extents->extent[n], memory_order_acquire))
+        n++;
+    if (n == count)
+        return 1;
+    int err = extent_word(t, extents, n, &word);
+    if (err < 0 || word)
+        return err < 0 ? err : n + 1 == count;
+    err = provide(t, index, SHARD_TYPE_SEGMENT, shard_state_of(index)->extent, extents->word + 8 * n, 0, &word);
+    if (err >= 0)
+        atomic_store_explicit(&extents->extent[n], word, memory_order_release);
+    return err < 0 ? err : n + 1 == count;
+}
+
+
+/* All that version needs, before anybody can know of it: then no split, and so no delete, ever waits for memory. One
+ * extent a call: so no operation pays for more. */
 int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version) {
     shard_state *st = shard_state_of(index);
-    uint64_t bytes = segment_bytes(st, version), word = 0;
+    uint64_t bytes = segment_bytes(st, version), count = shard_extent_count(st, version), word = 0;
     far_addr at = pcb_word(part, SHARD_PCB_PROGRESS + version);
+    shard_extents *extents;
     int err = far_read_word(t, at, &word);
     if (err < 0 || (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, shard_progress_bytes(st, version), at, 0,
                                                 &word)) < 0))
         return err;
-    if ((err = segment_word(t, part, version, &word)) < 0)
-        return err;
     at = pcb_word(part, SHARD_PCB_SEGMENT + version);
-    if (bytes <= st->extent)
-        err = word ? 0 : provide(t, index, SHARD_TYPE_SEGMENT, bytes, at, 0, &word);
-    if (bytes <= st->extent || err < 0)
-        return err < 0 ? err : 0;
-    uint64_t count = bytes / st->extent;
-    if (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, (count * 8 + 15) & ~15ull, at, 0, &word)) < 0)
-        return err;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t extent;
-        if ((err = far_read_word(t, word + i * 8, &extent)) < 0)
-            return err;
-        if (extent == 0 && (err = provide(t, index, SHARD_TYPE_SEGMENT, st->extent, word + i * 8, 0, &extent)) < 0)
-            return err;
+    if (count == 0) {
+        err = segment_word(t, part, version, &word);
+        if (err >= 0 && word == 0)
+            err = provide(t, index, SHARD_TYPE_SEGMENT, bytes, at, 0, &word);
+        return err < 0 ? err : 1;
     }
-    return 0;
+    if ((err = segment_extents(t, st, part, version, &extents)) < 0)
+        return err;
+    if (extents)
+        return make_extent(t, index, extents, count);
+    word = 0;
+    err = provide(t, index, SHARD_TYPE_PROGRESS, (count * 8 + 15) & ~15ull, at, 0, &word);
+    return err < 0 ? err : 0;
 }

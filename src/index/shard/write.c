@@ -9,24 +9,24 @@
 
 
 /* The slots of a bucket in the order of a key: from a line that its hash chooses, cyclic. */
-static int first_slot(const shard_try *y, const shard_image *image, bool (*is)(uint64_t word)) {
+static int first_slot(const shard_try *y, const uint64_t *w, bool (*is)(uint64_t word)) {
     unsigned start = shard_start_line(y) * SHARD_LINE;
     for (unsigned i = 0; i < SHARD_WORDS; i++) {
         unsigned slot = (start + i) % SHARD_WORDS;
-        if (slot < y->st->slots && is(image->w[slot]))
+        if (slot < y->st->slots && is(w[slot]))
             return (int)slot;
     }
     return -1;
 }
 
 
-int shard_p_first_empty(const shard_try *y, const shard_image *image) {
-    return first_slot(y, image, shard_is_empty);
+int shard_p_first_empty(const shard_try *y, const uint64_t *w) {
+    return first_slot(y, w, shard_is_empty);
 }
 
 
-int shard_p_first_tomb(const shard_try *y, const shard_image *image) {
-    return first_slot(y, image, shard_is_tomb);
+int shard_p_first_tomb(const shard_try *y, const uint64_t *w) {
+    return first_slot(y, w, shard_is_tomb);
 }
 
 
@@ -60,7 +60,8 @@ static int put_block(shard_try *y, far_bytes value) {
 }
 
 
-/* The image can be written to by this attempt. 1: yes; 0: start over (it may have been split, or helped, meanwhile). */
+/* The image can be written to by this attempt. 1: yes; 2: its bucket is to be split first; 0: start over (it may have
+ * been helped meanwhile). */
 static int make_writable(shard_try *y) {
     uint64_t header = y->home->w[SHARD_P_HEADER];
     unsigned v = shard_header_v(header);
@@ -73,19 +74,15 @@ static int make_writable(shard_try *y) {
             return err;
         return shard_retry(y, !behind);
     }
-    if (!behind)
-        return shard_retry(y, true);
-    if ((err = shard_p_split(y->t, y->index, y->part, y->d, y->graced, y->home)) < 0)
-        return err;
-    return err == 1 ? 0 : shard_retry(y, false);
+    return behind ? 2 : shard_retry(y, true);
 }
 
 
-static bool is_calm(const shard_try *y) { /* no split has begun */
+static bool is_calm(const shard_try *y, unsigned v) { /* no split has begun */
     for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
         if (shard_is_frozen(y->home->w[i]))
             return false;
-    return shard_p_uniform(y->home, y->d);
+    return shard_uniform(y->st, y->home->w, v);
 }
 
 
@@ -96,14 +93,9 @@ static bool may_have_copy(const shard_try *y) {
 }
 
 
-/* 1: done; 0: start over. */
-static int replace(shard_try *y, const shard_hit *hit, bool remove) {
-    uint64_t old, word = remove ? shard_tomb(y->d) : shard_entry(y->d, shard_entry_tag(hit->word), y->class, y->block);
-    far_point(y->t, "shard:replace");
-    int err = far_cas_word(y->t, hit->addr, hit->word, word, &old);
-    if (err < 0)
-        return err;
-    if (old == hit->word) {
+/* After the CAS of a word that held the key. 1: done; 0: start over. */
+static int settle(shard_try *y, uint64_t expected, uint64_t old, bool remove) {
+    if (old == expected) {
         shard_p_retire(y, old);
         y->block = 0;
         return 1;
@@ -114,6 +106,14 @@ static int replace(shard_try *y, const shard_hit *hit, bool remove) {
     shard_count(&y->st->counters.absorbed); /* overwritten or deleted at once */
     shard_drop_block(y);
     return 1;
+}
+
+
+static int replace(shard_try *y, const shard_hit *hit, bool remove) {
+    uint64_t old, word = remove ? shard_tomb(y->d) : shard_entry(y->d, shard_entry_tag(hit->word), y->class, y->block);
+    far_point(y->t, "shard:replace");
+    int err = far_cas_word(y->t, hit->addr, hit->word, word, &old);
+    return err < 0 ? err : settle(y, hit->word, old, remove);
 }
 
 
@@ -131,12 +131,45 @@ static int insert(shard_try *y, int slot) {
 }
 
 
-/* With a writable image, after it was searched. */
-static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
+static int refusal(far_op_kind how, bool present) {
     if (present && how == FAR_OP_INSERT)
         return FAR_ERR_EXISTS;
-    if (!present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE))
-        return FAR_ERR_NOT_FOUND;
+    return !present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
+}
+
+
+/* Splits the home bucket, which is at d-1. The change goes along when the image says what it is: the levels below have
+ * no part in it. 1: done; 0: start over. */
+static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
+    shard_own own = {.y = y, .slot = -1, .remove = how == FAR_OP_DELETE};
+    shard_hit hit;
+    bool along = y->st->combining && y->st->ordered_cas && is_calm(y, y->d - 1) &&
+                 !(shard_header_fnew(y->home->w[SHARD_P_HEADER]) & shard_bit(y->st, y->h));
+    int err = along ? shard_find_l1(y, false, &hit) : 0;
+    if (err == 1)
+        own.slot = hit.slot;
+    if (err < 0 || (along && (err = refusal(how, own.slot >= 0)) < 0))
+        return err;
+    err = shard_p_split(y->t, y->index, y->part, y->d, y->graced, y->home, along ? &own : NULL);
+    if (err <= 0)
+        return err < 0 ? err : shard_retry(y, false);
+    if (!own.carried)
+        return 0;
+    *delta = how == FAR_OP_DELETE ? -1 : own.slot < 0;
+    if (own.slot >= 0)
+        return settle(y, own.expected, own.found, own.remove);
+    if (own.found != own.expected)
+        return 0;
+    y->block = 0;
+    return 1;
+}
+
+
+/* With a writable image, after it was searched. */
+static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
+    int refused = refusal(how, present);
+    if (refused < 0)
+        return refused;
     if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d ||
         shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
         return 0;
@@ -147,9 +180,9 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
             return 0;
         return replace(y, hit, how == FAR_OP_DELETE);
     }
-    if (!is_calm(y))
+    if (!is_calm(y, y->d))
         return 0;
-    int slot = present || locked ? -1 : shard_p_first_empty(y, y->home);
+    int slot = present || locked ? -1 : shard_p_first_empty(y, y->home->w);
     if (slot >= 0)
         return insert(y, slot);
     shard_count(&y->st->counters.locked);
@@ -174,7 +207,9 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     far_point(y->t, "shard:home_read");
     if ((err = make_writable(y)) <= 0)
         return err;
-    if ((err = shard_p_find(y, false, &hit, &read_mark)) < 0)
+    if (err == 2)
+        return split_and_change(y, how, delta);
+    if ((err = shard_find(y, false, &hit, &read_mark)) < 0)
         return err;
     if (err == 2)
         return shard_retry(y, true);
@@ -196,12 +231,14 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
         if (err == 0)
             far_scratch_back(t, scratch);
     }
-    if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
+    if (shard_is_lost(err))
         return err;
     shard_drop_block(&y);
     if (err < 0)
         return err;
     far_rdwc_done(t, mark);
+    if (delta > 0)
+        shard_sample(&y);
     shard_after_write(t, index, y.part, delta);
     return 0;
 }

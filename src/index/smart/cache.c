@@ -6,7 +6,7 @@
  * READ of it; of a DIR node only those words are known that were READ one by one. Whatever is here may be stale: find.c
  * proves it.
  *
- * One tree per first byte of the key, each behind a spin lock that is held for one walk down. */
+ * One tree per first byte of the key. Those who probe share it (runtime/readers.h); one at a time changes it. */
 #include "index/smart/cache.h"
 #include "pool/handle.h"
 #include "runtime/budget.h"
@@ -62,7 +62,10 @@ static smart_local *new_local(smart_shard *shard, const uint8_t *path, unsigned 
     smart_local *c = malloc(local_bytes(skip, room) - 8);
     if (!c)
         return NULL;
-    *c = (smart_local){.head = smart_local_head(0, depth, 0), .room = (uint16_t)room, .skip = (uint16_t)skip};
+    memset(c, 0, sizeof(*c));
+    smart_local_set(c, smart_local_head(0, depth, 0));
+    c->room = (uint16_t)room;
+    c->skip = (uint16_t)skip;
     if (skip)
         memcpy(path_of(c), path, skip);
     shard->bytes += bytes_of(c);
@@ -154,7 +157,7 @@ static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
         free_local(shard, index);
         return false;
     }
-    shorter->head = c->head;
+    smart_local_set(shorter, smart_local_word(c));
     shorter->count = c->count;
     memcpy(entries_of(shorter), entries_of(c), c->count * sizeof(uint64_t));
     free_local(shard, c);
@@ -246,7 +249,7 @@ static void forget_words(smart_local *c) {
         if (smart_entry_is_local(entries[i]))
             entries[kept++] = entries[i];
     c->count = (uint16_t)kept;
-    c->head = smart_local_head(0, smart_local_depth(c), 0);
+    smart_local_set(c, smart_local_head(0, smart_local_depth(c), 0));
 }
 
 
@@ -274,10 +277,10 @@ static void forget(smart_shard *shard, uint64_t *link, smart_local *parent) {
 
 
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_hint *hint) {
-    smart_shard *shard = &cache->shard[smart_part(key, 0)];
+    unsigned number = smart_part(key, 0), from = 1, at;
+    const smart_shard *shard = &cache->shard[number];
     bool found = false;
-    unsigned from = 1, at;
-    far_spin_lock(&shard->lock);
+    unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
     uint64_t entry = shard->top;
     if (entry && !smart_entry_is_local(entry)) {
         *hint = (smart_hint){.word = entry};
@@ -298,8 +301,8 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
         }
         from = depth + 1;
     }
-    far_spin_unlock(&shard->lock);
-    if (found)
+    far_readers_leave(&cache->readers, place);
+    if (found && atomic_load_explicit(&cache->full, memory_order_relaxed))
         smart_sketch_add(cache, hint->node ^ smart_part(key, hint->depth));
     return found;
 }
@@ -310,6 +313,8 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
 static bool take_room(smart_cache *cache, size_t bytes, uint64_t what) {
     bool full = far_budget_used(cache->pool->budget) + bytes > far_budget_limit(cache->pool->budget);
     unsigned seen = smart_sketch_add(cache, what);
+    if (full != atomic_load_explicit(&cache->full, memory_order_relaxed))
+        atomic_store_explicit(&cache->full, full, memory_order_relaxed);
     if (full && !cache->fifo && seen < 2)
         return false;
     return far_budget_take(cache->budget, bytes);
@@ -331,7 +336,6 @@ static size_t most_bytes(unsigned depth, unsigned words) {
 
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node) {
     const uint64_t *slots = smart_slots(node);
-    smart_shard *shard = &cache->shard[smart_part(key, 0)];
     unsigned count = 0, known = 0;
     for (; count < node->words && (slots[count] || node->layout == SMART_DIR); count++) {
         if (slots[count] & SMART_F)
@@ -341,7 +345,7 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
     size_t taken = most_bytes(node->depth, known);
     if (smart_ctl_state(node->ctl) == SMART_FROZEN || !take_room(cache, taken, node->addr))
         return;
-    far_spin_lock(&shard->lock);
+    smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
     size_t before = shard->bytes;
     smart_local *parent;
     uint64_t *link = locate(shard, key, node->depth, true, &parent);
@@ -350,7 +354,7 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
         bool fresh = smart_local_addr(c) == 0;
         if (smart_local_addr(c) != node->addr)
             forget_words(c);
-        c->head = smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c);
+        smart_local_set(c, smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c));
         for (unsigned i = 0; i < count; i++)
             if (slots[i] && !set_word(shard, link, slots[i]))
                 break;
@@ -358,18 +362,17 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
             smart_fifo_push(shard, key, node->depth);
     }
     size_t after = shard->bytes;
-    far_spin_unlock(&shard->lock);
+    smart_shard_changed(shard);
     settle(cache, taken, before, after);
 }
 
 
 void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout,
                       uint64_t word) {
-    smart_shard *shard = &cache->shard[smart_part(key, 0)];
     size_t taken = most_bytes(depth, 2);
     if (!take_room(cache, taken, node ^ smart_word_part(word)))
         return;
-    far_spin_lock(&shard->lock);
+    smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
     size_t before = shard->bytes;
     if (node == 0) { /* of the root */
         bool local = smart_entry_is_local(shard->top);
@@ -387,7 +390,7 @@ void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned
         bool fresh = c && smart_local_addr(c) == 0;
         if (c && layout == SMART_DIR && smart_local_addr(c) != node) {
             forget_words(c);
-            c->head = smart_local_head(node, depth, layout) | smart_local_clock(c);
+            smart_local_set(c, smart_local_head(node, depth, layout) | smart_local_clock(c));
         }
         if (c && smart_local_addr(c) == node) {
             set_word(shard, link, word);
@@ -396,15 +399,14 @@ void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned
         }
     }
     size_t after = shard->bytes;
-    far_spin_unlock(&shard->lock);
+    smart_shard_changed(shard);
     settle(cache, taken, before, after);
 }
 
 
 /* The node is not what it was taken for: its content goes, and itself when nothing hangs on it. */
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth) {
-    smart_shard *shard = &cache->shard[smart_part(key, 0)];
-    far_spin_lock(&shard->lock);
+    smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
     size_t before = shard->bytes;
     if (node == 0) {
         if (!smart_entry_is_local(shard->top))
@@ -416,7 +418,7 @@ void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned
             forget(shard, link, parent);
     }
     size_t after = shard->bytes;
-    far_spin_unlock(&shard->lock);
+    smart_shard_changed(shard);
     settle(cache, 0, before, after);
 }
 
@@ -456,10 +458,11 @@ uint64_t *smart_local_entries(smart_local *c) {
 
 
 int smart_cache_new(far_index *index, bool fifo, smart_cache **made) {
-    smart_cache *cache = calloc(1, sizeof(*cache));
+    smart_cache *cache = aligned_alloc(_Alignof(smart_cache), sizeof(*cache));
     *made = NULL;
     if (!cache)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
+    memset(cache, 0, sizeof(*cache));
     cache->pool = index->pool;
     cache->fifo = fifo;
     cache->budget = far_budget_register(index->pool->budget, index->name, smart_cache_evict, cache);
@@ -476,15 +479,14 @@ void smart_cache_free(smart_cache *cache) {
     if (!cache)
         return;
     for (unsigned i = 0; i < SMART_ROOT_SLOTS; i++) {
-        smart_shard *shard = &cache->shard[i];
-        far_spin_lock(&shard->lock);
+        smart_shard *shard = smart_shard_change(cache, i);
         size_t before = shard->bytes;
         free_tree(shard, shard->top);
         shard->top = 0;
         while (smart_fifo_pop(shard, NULL, NULL))
             ;
         far_budget_give(cache->budget, before - shard->bytes);
-        far_spin_unlock(&shard->lock);
+        smart_shard_changed(shard);
     }
     far_budget_unregister(cache->budget);
     free(cache);

@@ -4,7 +4,7 @@
 
 #include "index/smart/smart.h"
 #include "runtime/budget.h"
-#include "runtime/spin.h"
+#include "runtime/readers.h"
 
 #include <stdatomic.h>
 
@@ -12,9 +12,9 @@
 #define SMART_SKETCH      16384 /* counters */
 
 typedef struct smart_local {
-    uint64_t head;        /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58 */
-    uint16_t count, room; /* entries */
-    uint16_t skip;        /* bytes of the path from the parent's partial key to the depth */
+    _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, set by readers */
+    uint16_t count, room;  /* entries */
+    uint16_t skip;         /* bytes of the path from the parent's partial key to the depth */
     uint16_t unused;
 } smart_local; /* then the path, zeros to a multiple of 8, the entries */
 
@@ -27,8 +27,8 @@ typedef struct smart_born { /* eviction=fifo: nodes in the order in which they c
 } smart_born;
 
 typedef struct smart_shard { /* the keys with one first byte */
-    far_spin lock;
-    uint64_t top; /* the word of the root, or the local node that it names */
+    far_spin lock;           /* of those who change it; readers: smart_cache.readers */
+    uint64_t top;            /* the word of the root, or the local node that it names */
     size_t bytes;
     uint16_t hand[SMART_HAND_LEVELS]; /* CLOCK: where the last sweep stopped, as ranks of partial keys */
     smart_born *first, *last;
@@ -38,11 +38,24 @@ struct smart_cache {
     far_pool *pool;
     far_budget_cache *budget;
     bool fifo;
+    atomic_bool full;       /* the budget was spent when bytes were asked for last */
     atomic_uint next_shard; /* where the next eviction begins */
     atomic_uint sketched;
     _Atomic uint8_t sketch[SMART_SKETCH];
     smart_shard shard[SMART_ROOT_SLOTS];
+    far_readers readers;
 };
+
+
+static inline smart_shard *smart_shard_change(smart_cache *cache, unsigned number) {
+    far_writer_enter(&cache->readers, &cache->shard[number].lock, number);
+    return &cache->shard[number];
+}
+
+
+static inline void smart_shard_changed(smart_shard *shard) {
+    far_writer_leave(&shard->lock);
+}
 
 
 /* Entries: bit 63 clear, a slot word; set, a local node: pointer 48 | partial key 9 << 48. */
@@ -72,18 +85,28 @@ static inline uint64_t smart_local_head(far_addr addr, unsigned depth, unsigned 
 }
 
 
+static inline uint64_t smart_local_word(const smart_local *c) {
+    return atomic_load_explicit(&c->head, memory_order_relaxed);
+}
+
+
+static inline void smart_local_set(smart_local *c, uint64_t head) {
+    atomic_store_explicit(&c->head, head, memory_order_relaxed);
+}
+
+
 static inline far_addr smart_local_addr(const smart_local *c) {
-    return (c->head & SMART_ADDR_MASK) * 32;
+    return (smart_local_word(c) & SMART_ADDR_MASK) * 32;
 }
 
 
 static inline unsigned smart_local_depth(const smart_local *c) {
-    return (unsigned)(c->head >> 43) & 0xfff;
+    return (unsigned)(smart_local_word(c) >> 43) & 0xfff;
 }
 
 
 static inline unsigned smart_local_layout(const smart_local *c) {
-    return (unsigned)(c->head >> 55) & 7;
+    return (unsigned)(smart_local_word(c) >> 55) & 7;
 }
 
 
@@ -91,13 +114,15 @@ static inline unsigned smart_local_layout(const smart_local *c) {
 
 
 static inline uint64_t smart_local_clock(const smart_local *c) {
-    return c->head & 3 * SMART_CLOCK_ONE;
+    return smart_local_word(c) & 3 * SMART_CLOCK_ONE;
 }
 
 
+/* By readers: one of two at the same time may be lost, nothing else of the word changes meanwhile. Hot nodes are full,
+ * and not written. */
 static inline void smart_local_touch(smart_local *c) {
     if (smart_local_clock(c) < 3 * SMART_CLOCK_ONE)
-        c->head += SMART_CLOCK_ONE;
+        smart_local_set(c, smart_local_word(c) + SMART_CLOCK_ONE);
 }
 
 

@@ -19,17 +19,20 @@ typedef struct sweep {
 unsigned smart_sketch_add(smart_cache *cache, uint64_t what) {
     uint64_t hash = (what ^ what >> 29) * 0x9e3779b97f4a7c15ull;
     unsigned least = 255;
+    bool raised = false;
     for (unsigned row = 0; row < 2; row++) {
         _Atomic uint8_t *counter =
             &cache->sketch[(hash >> (20 * row + 12)) % (SMART_SKETCH / 2) + row * (SMART_SKETCH / 2)];
         unsigned count = atomic_load_explicit(counter, memory_order_relaxed);
-        if (count < 255)
+        if (count < 255) { /* what is hot is written no more */
             atomic_store_explicit(counter, (uint8_t)++count, memory_order_relaxed);
+            raised = true;
+        }
         least = count < least ? count : least;
     }
     /* All counters are halved now and then: the past fades. */
-    if (atomic_fetch_add_explicit(&cache->sketched, 1, memory_order_relaxed) % (SMART_SKETCH * 8u) ==
-        SMART_SKETCH * 8u - 1)
+    if (raised && atomic_fetch_add_explicit(&cache->sketched, 1, memory_order_relaxed) % (SMART_SKETCH * 8u) ==
+                      SMART_SKETCH * 8u - 1)
         for (unsigned i = 0; i < SMART_SKETCH; i++) {
             unsigned count = atomic_load_explicit(&cache->sketch[i], memory_order_relaxed);
             atomic_store_explicit(&cache->sketch[i], (uint8_t)(count / 2), memory_order_relaxed);
@@ -70,7 +73,7 @@ static bool sweep_node(sweep *s, uint64_t *link, unsigned level, bool at_hand) {
         return false;
     if (smart_local_clock(c) == 0)
         return true;
-    c->head -= SMART_CLOCK_ONE;
+    smart_local_set(c, smart_local_word(c) - SMART_CLOCK_ONE);
     return false;
 }
 
@@ -144,7 +147,7 @@ size_t smart_cache_evict(void *ctx, size_t bytes) {
     for (unsigned turn = 0; turn < 8 * SMART_ROOT_SLOTS && freed < goal; turn++) {
         unsigned at = atomic_fetch_add_explicit(&cache->next_shard, 1, memory_order_relaxed) % SMART_ROOT_SLOTS;
         smart_shard *shard = &cache->shard[at];
-        if (atomic_exchange_explicit(&shard->lock, 1, memory_order_acquire))
+        if (!far_writer_try(&cache->readers, &shard->lock, at))
             continue;
         sweep s = {shard, goal - freed, 0};
         size_t before = shard->bytes;
@@ -153,7 +156,7 @@ size_t smart_cache_evict(void *ctx, size_t bytes) {
         else
             sweep_shard(&s);
         freed += before - shard->bytes;
-        far_spin_unlock(&shard->lock);
+        smart_shard_changed(shard);
     }
     far_budget_give(cache->budget, freed);
     return freed;

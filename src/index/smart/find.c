@@ -88,6 +88,7 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
             s->up_word = word;
         }
     }
+    s->children = smart_live_children(node);
     s->slot = s->at < node->words ? smart_slot_addr(s->node, s->at) : 0;
     s->word = s->at < node->words ? smart_slots(node)[s->at] : 0;
     if (op->st->cache)
@@ -161,8 +162,9 @@ static int descend(smart_op *op, smart_spot *s) {
     for (;;) {
         bool other;
         int err;
-        if (s->word & SMART_F)
+        if ((s->word & SMART_F) && !op->frozen_too)
             return FROZEN;
+        s->word &= ~SMART_F;
         if (!smart_word_is_sound(s->word))
             return smart_broken(op->index, s->node, "node");
         switch (smart_word_is(s->word)) {
@@ -270,11 +272,12 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
 
 
 /* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. With the depth known, the
- * slot of a DIR node comes in the same batch as its header. */
-static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth) {
+ * slot of a DIR node comes in the same batch as its header. leaf (or NULL) is put behind all of it. */
+static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
     smart_node node;
-    uint64_t slot = 0, ctl;
+    uint64_t near[SMART_NEIGHBOURS] = {0}, ctl;
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
+    unsigned first = op->pair ? smart_first_neighbour(part) : part, count = op->pair ? SMART_NEIGHBOURS : 1;
     far_addr addr = smart_word_addr(word);
     unsigned most = type == SMART_READ_DIR ? smart_layout_bytes(SMART_DIR) : smart_read_bytes(type);
     if (!far_fabric_in_range(far_task_fabric(op->t), addr, most))
@@ -285,7 +288,12 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
         return err;
     if (type == SMART_READ_DIR && depth) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
-        far_read(op->t, smart_slot_addr(addr, part), &slot, 8);
+        far_read(op->t, smart_slot_addr(addr, first), near, 8ull * count);
+    }
+    if (leaf) {
+        far_mark(op->t, FAR_VERB_UNPROVEN);
+        if ((err = smart_put_read_leaf(op, leaf->addr, leaf->class, leaf)) < 0)
+            return err;
     }
     if ((err = wait_unproven(op)) < 0)
         return err;
@@ -294,9 +302,11 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
         return STALE;
     enter(s, &node, 0, 0);
     if (type == SMART_READ_DIR && depth) {
+        uint64_t slot = near[part - first];
         if (node.layout != SMART_DIR || !smart_word_is_sound(slot))
             return STALE;
         s->at = part;
+        s->children = smart_count_words(near, count);
         s->slot = smart_slot_addr(addr, part);
         s->word = slot;
         s->mark = op->mark;
@@ -327,8 +337,35 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
     }
     if (smart_word_is(word) == SMART_LEAF)
         return jump_to_leaf(op, s, word);
-    int err = accept_node(op, s, word, 0);
+    int err = accept_node(op, s, word, 0, NULL);
     return err != 0 ? err : descend(op, s);
+}
+
+
+/* The leaf that the cache names, to be READ behind its owner. On one memory node READs keep their order: then it is the
+ * leaf that the owner's word names, in this life. On another node it may be one that was there before: its ctl word
+ * tells, when it comes to a CAS, and nothing else may go by it. */
+static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_leaf *leaf) {
+    far_addr addr = smart_word_addr(hint->word);
+    unsigned class = smart_word_hint(hint->word);
+    *leaf = (smart_leaf){.addr = addr, .class = class};
+    return op->pair && smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
+           far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class));
+}
+
+
+/* The owner was accepted, and its word names the leaf that was READ with it. */
+static int take_pair(smart_op *op, smart_spot *s, smart_leaf *leaf) {
+    bool same = s->word == smart_leaf_word(leaf, smart_part(op->key, s->depth));
+    far_count_cache(op->t, same);
+    if (!same || !smart_take_leaf(leaf, leaf->class) || far_bytes_compare(leaf->key, op->key) != 0 ||
+        smart_ctl_state(leaf->ctl) > SMART_LIVE)
+        return descend(op, s);
+    s->proven = true;
+    s->outcome = SMART_HIT;
+    s->leaf = *leaf;
+    s->mark = op->mark;
+    return 0;
 }
 
 
@@ -351,7 +388,11 @@ static int from_cache(smart_op *op, smart_spot *s) {
             break;
         }
         unsigned type = smart_read_type_for(hint.words + 1, hint.layout, op->st->node_types);
-        err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth);
+        smart_leaf leaf;
+        bool pair = leaf_behind_owner(op, &hint, &leaf);
+        err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth, pair ? &leaf : NULL);
+        if (err == 0 && pair)
+            return take_pair(op, s, &leaf);
         if (err == 0) {
             far_count_cache(op->t, false);
             return descend(op, s);
@@ -388,18 +429,84 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
 }
 
 
+/* A frozen word was current when it was frozen, or when its node was seen linked if that came later: inside of the
+ * operation. Who needs no slot can go by it. */
+int smart_find_leaf(smart_op *op, smart_spot *spot) {
+    int err = smart_find(op, true, spot);
+    if (err != FAR_ERR_NO_MEMORY || op->frozen_too)
+        return err;
+    op->frozen_too = true;
+    return smart_find(op, true, spot);
+}
+
+
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
     smart_spot *spot = far_scratch(t, sizeof(*spot));
     if (!spot)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_begin(&op, t, index, key);
-    if (err < 0 || (err = smart_find(&op, true, spot)) < 0)
+    if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
-    far_rdwc_done(t, spot->mark);
-    if (spot->proven && (spot->outcome == SMART_GONE || (spot->outcome == SMART_HIT && spot->chain)))
+    if (!op.frozen_too)
+        far_rdwc_done(t, spot->mark);
+    if (!op.frozen_too && spot->proven && (spot->outcome == SMART_GONE || (spot->outcome == SMART_HIT && spot->chain)))
         smart_tidy_later(&op, spot->outcome == SMART_GONE);
     if (spot->outcome != SMART_HIT)
         return FAR_ERR_NOT_FOUND;
     return far_out_give(out, spot->leaf.value.data, spot->leaf.value.length);
+}
+
+
+/* Puts the READ of the leaf that the cache knows for a key. 1: it did. */
+static int put_read_cached(smart_op *op, far_bytes key, smart_leaf *leaf) {
+    smart_hint hint;
+    if (!smart_cache_probe(op->st->cache, key, DEPTH_ANY, &hint) || smart_word_is(hint.word) != SMART_LEAF)
+        return 0;
+    far_addr addr = smart_word_addr(hint.word);
+    unsigned class = smart_word_hint(hint.word);
+    if ((hint.word & SMART_CACHED_REC) || class >= SMART_CLASSES ||
+        !far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class)))
+        return 0;
+    int err = smart_put_read_leaf(op, addr, class, leaf);
+    if (err < 0)
+        return err;
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    return 1;
+}
+
+
+/* It is the leaf of the key, at once and beyond doubt. */
+static bool is_hit(const smart_op *op, smart_leaf *leaf, far_bytes key) {
+    return smart_take_leaf(leaf, leaf->class) && far_bytes_compare(leaf->key, key) == 0 && certifies_itself(op, leaf) &&
+           (leaf->kind == SMART_VI || leaf->kind == SMART_VR || !may_mix_lives(op, leaf->ctl, leaf->addr, 32));
+}
+
+
+/* All leaves that the cache knows in one batch; what is more than that each get does for itself. In a handle with RDWC
+ * all of them do: what others read at the same time is not read again, which saves more. */
+int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
+                   int results[]) {
+    smart_op op = {.t = t, .index = index, .st = smart_state_of(index)};
+    for (size_t i = 0; i < count; i++)
+        results[i] = FAR_GET_ALONE;
+    if (!op.st->cache || far_rdwc_is_on(t))
+        return 0;
+    smart_leaf *leaves = far_scratch(t, count * sizeof(*leaves));
+    int err = leaves ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for leaves");
+    size_t known = 0;
+    for (size_t i = 0; i < count && err >= 0; i++) {
+        leaves[i].addr = 0;
+        err = put_read_cached(&op, keys[i], &leaves[i]);
+        known += err == 1;
+    }
+    int waited = known ? far_wait(t) : 0;
+    if (err < 0 || waited < 0)
+        return err < 0 ? err : waited;
+    for (size_t i = 0; i < count; i++)
+        if (leaves[i].addr && is_hit(&op, &leaves[i], keys[i])) {
+            far_count_cache(t, true);
+            results[i] = far_out_give(outs[i], leaves[i].value.data, leaves[i].value.length);
+        }
+    return 0;
 }

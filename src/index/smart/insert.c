@@ -78,69 +78,106 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
 }
 
 
-/* A new node with the child and the new leaf: the child itself is not touched. */
+typedef struct fork { /* a new node between the slot and what it names */
+    far_object object;
+    smart_leaf leaf; /* addr 0: without path compression a node that only holds the child comes first */
+    uint64_t *image, word;
+    unsigned depth, bytes;
+    smart_layout layout;
+} fork;
+
+
+static int make_fork(smart_op *op, const smart_spot *s, fork *f, far_bytes value) {
+    bool with_leaf = op->st->paths || f->depth == s->depth + 1;
+    if (!with_leaf)
+        f->depth = s->depth + 1;
+    f->layout = smart_layout_for(op->st, 2);
+    f->bytes = smart_layout_bytes(f->layout);
+    f->leaf.addr = 0;
+    f->image = far_scratch(op->t, f->bytes);
+    if (!f->image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    unsigned place = smart_place(op, op->hash[f->depth], s->slot);
+    int err = far_alloc(op->t, op->index, SMART_TYPE_NODE, f->bytes, place, 0, &f->object);
+    if (err >= 0 && with_leaf &&
+        (err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(f->object.addr), 0, &f->leaf)) < 0)
+        far_free(op->t, op->index, SMART_TYPE_NODE, f->object.addr, f->bytes);
+    return err;
+}
+
+
+/* The child keeps its object; in the new node it has the partial key child_part, or that of the key. */
+static void fill_fork(smart_op *op, const smart_spot *s, fork *f, unsigned child_part, unsigned child_depth) {
+    unsigned mine = smart_part(op->key, f->depth);
+    uint64_t child = smart_word_with_part(s->word, f->leaf.addr ? child_part : mine),
+             *slots = f->image + SMART_HEADER / 8;
+    if (child_depth)
+        child = smart_word_with_gap0(child, child_depth == f->depth + 1);
+    smart_build_node(op, f->image, f->layout, f->depth, f->object.used);
+    slots[0] = child;
+    if (f->leaf.addr)
+        slots[1] = smart_leaf_word(&f->leaf, mine);
+    uint64_t word = smart_word(f->object.addr, smart_part(op->key, s->depth), SMART_NODE,
+                               smart_read_type_for(3, f->layout, op->st->node_types));
+    f->word = smart_word_with_gap0(word, f->depth == s->depth + 1);
+}
+
+
+static void forked(smart_op *op, const smart_spot *s, const fork *f) {
+    far_point(op->t, "smart:branched");
+    if (f->object.used)
+        smart_flip(op, f->object.addr, f->image[0]);
+    if (f->leaf.addr && smart_ctl_state(f->leaf.ctl) == SMART_PENDING)
+        smart_flip(op, f->leaf.addr, f->leaf.ctl);
+    if (!op->st->cache)
+        return;
+    smart_node made = {.addr = f->object.addr,
+                       .ctl = f->image[0],
+                       .fp = f->image[1],
+                       .info = f->image[2],
+                       .depth = f->depth,
+                       .layout = f->layout,
+                       .words = 3,
+                       .image = f->image};
+    smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, f->word);
+    smart_cache_node(op->st->cache, op->key, &made);
+}
+
+
+/* A new node with the child and the new leaf, which part after `depth` bytes: the child itself is not touched. */
 static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned child_part, unsigned child_depth,
                   far_bytes value) {
-    far_object object;
-    smart_leaf leaf;
-    smart_layout layout = smart_layout_for(op->st, 2);
-    unsigned bytes = smart_layout_bytes(layout), part = smart_part(op->key, s->depth);
-    uint64_t *image = far_scratch(op->t, bytes), seen;
-    if (!image)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
-    unsigned place = smart_place(op, op->hash[depth], s->slot);
-    int err = far_alloc(op->t, op->index, SMART_TYPE_NODE, bytes, place, 0, &object);
+    fork f = {.depth = depth};
+    uint64_t seen;
+    int err = make_fork(op, s, &f, value);
     if (err < 0)
         return err;
-    if ((err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(object.addr), 0, &leaf)) < 0) {
-        far_free(op->t, op->index, SMART_TYPE_NODE, object.addr, bytes);
-        return err;
-    }
-    smart_build_node(op, image, layout, depth, object.used);
-    uint64_t child = smart_word_with_part(s->word, child_part);
-    if (child_depth)
-        child = smart_word_with_gap0(child, child_depth == depth + 1);
-    image[SMART_HEADER / 8] = child;
-    image[SMART_HEADER / 8 + 1] = smart_leaf_word(&leaf, smart_part(op->key, depth));
-    uint64_t word = smart_word_with_gap0(
-        smart_word(object.addr, part, SMART_NODE, smart_read_type_for(3, layout, op->st->node_types)),
-        depth == s->depth + 1);
+    fill_fork(op, s, &f, child_part, child_depth);
 
-    far_write(op->t, object.addr, image, bytes);
-    far_write(op->t, leaf.addr, leaf.image, smart_class_bytes(leaf.class));
+    far_write(op->t, f.object.addr, f.image, f.bytes);
+    if (f.leaf.addr)
+        far_write(op->t, f.leaf.addr, f.leaf.image, smart_class_bytes(f.leaf.class));
     uint32_t mark = 0;
+    unsigned node = far_addr_node(s->slot);
     far_point(op->t, "smart:branch");
-    if (far_addr_node(object.addr) != far_addr_node(s->slot) || far_addr_node(leaf.addr) != far_addr_node(s->slot)) {
+    if (far_addr_node(f.object.addr) != node || (f.leaf.addr && far_addr_node(f.leaf.addr) != node)) {
         if ((err = smart_wait(op)) < 0)
             return err;
         mark = op->mark;
     }
-    far_cas(op->t, s->slot, s->word, word, &seen);
+    far_cas(op->t, s->slot, s->word, f.word, &seen);
     if ((err = smart_wait(op)) < 0)
         return err;
     if (seen == s->word) {
-        far_point(op->t, "smart:branched");
-        if (object.used)
-            smart_flip(op, object.addr, image[0]);
-        if (smart_ctl_state(leaf.ctl) == SMART_PENDING)
-            smart_flip(op, leaf.addr, leaf.ctl);
-        if (op->st->cache) {
-            smart_node made = {.addr = object.addr,
-                               .ctl = image[0],
-                               .fp = image[1],
-                               .info = image[2],
-                               .depth = depth,
-                               .layout = layout,
-                               .words = 3,
-                               .image = image};
-            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
-            smart_cache_node(op->st->cache, op->key, &made);
-        }
+        forked(op, s, &f);
+        if (!f.leaf.addr)
+            return 2; /* on to the next byte */
         far_rdwc_done(op->t, mark ? mark : op->mark);
         return 1;
     }
-    far_free(op->t, op->index, SMART_TYPE_NODE, object.addr, bytes);
-    smart_free_leaf(op, &leaf);
+    far_free(op->t, op->index, SMART_TYPE_NODE, f.object.addr, f.bytes);
+    if (f.leaf.addr)
+        smart_free_leaf(op, &f.leaf);
     return 0;
 }
 
@@ -162,7 +199,7 @@ static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
     int err = smart_common_prefix(op, s->depth + 1, (smart_link){s->slot, s->word}, &s->child, &d, &part, &stuck);
     if (err == 1)
         return branch(op, s, d, part, s->child.depth, value);
-    if (err == 0) { /* nothing is left below it */
+    if (err == 0) {        /* nothing is left below it */
         op->passes = true; /* what is replaced does not lie on the way of the key */
         err = smart_replace(op, stuck.slot, stuck.word, SMART_LAYOUTS, NULL);
         op->passes = false;

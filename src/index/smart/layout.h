@@ -1,19 +1,28 @@
-/* SMART as bytes. All integers little-endian; every object is 32-byte aligned.
+/* clang-format off */
+/* SMART as bytes. All integers little-endian; every object is 32-byte aligned. "name n": a field of n bits, from bit 0 on.
  *
- *   slot word   address / 32: 43 | partial: 8 << 43 | eok << 51 | kind: 2 << 52 | bound << 54 | F << 55 | hint: 7 << 56
+ *   slot word   address / 32 43 | partial 8 | eok 1 | kind 2 | bound 1 | F 1 | hint 7 | 0
  *                 all zero      never bound: the first such word of a list is its frontier
  *                 bound, none   a tombstone: the partial key keeps the slot for ever
  *                 F             frozen: no CAS succeeds on this word any more; F alone: a frozen frontier
- *                 hint          leaf: size class; node: read type 5 | gap0 1 << 5 (depth of the child = depth of the
- * owner + 1) node        ctl, fp, info, slots ctl         kind 4 | state 3 << 4 | rec << 7 | layout 4 << 8 | life 13 <<
- * 12 | tag 39 << 25: the only word of the header that changes fp          hash of the full prefix, 61 bits info depth
- * 12 | tail length 4 << 12 | tail 48 << 16: the last bytes of the prefix, the last one in the low byte leaf        ctl
- * first ctl         kind 4 | state 3 << 4 | rec << 7 | life 56 << 8; REPLACED: class 13 << 8 | forward address / 32: 43
- * << 21 C8          ctl, chk, key 8, value 8 VW          ctl, chk, value 8, meta, key VR          ctl, chk, meta, key,
- * value VI          ctl, meta, chk, key, value, ..., lock in the last 8 bytes of the class meta        key length 12 |
- * class 7 << 12 | value length 24 << 19 | version 21 << 43 redo        {lock word, leaf, bytes, chk} and the bytes that
- * go to leaf + 8, without the lock root        256 slots by the first byte of the key; slot b is word b / n of the
- * stripe on node b % n; never frozen */
+ *                 hint          leaf: size class; node: read type 5 | gap0 1 (the child is one byte deeper than the owner)
+ *
+ *   node        ctl, fp, info, slots
+ *     ctl         kind 4 | state 3 | rec 1 | layout 4 | life 13 | tag 39: the only word of the header that changes
+ *     fp          hash of the full prefix, 61 bits
+ *     info        depth 12 | tail length 4 | tail 48: the last bytes of the prefix, the last one in the low byte
+ *
+ *   leaf        ctl first
+ *     ctl         kind 4 | state 3 | rec 1 | life 56; REPLACED: instead of the life class 13 | forward address / 32 43
+ *     C8          ctl, chk, key 8 bytes, value 8 bytes
+ *     VW          ctl, chk, value 8 bytes, meta, key
+ *     VR          ctl, chk, meta, key, value
+ *     VI          ctl, meta, chk, key, value, ..., lock in the last 8 bytes of the class
+ *     meta        key length 12 | class 7 | value length 24 | version 21
+ *
+ *   redo        {owner, lock word, leaf, bytes, chk} and the bytes that go to leaf + 8, without the lock
+ *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; no F */
+/* clang-format on */
 #ifndef FAR_INDEX_SMART_LAYOUT_H
 #define FAR_INDEX_SMART_LAYOUT_H
 
@@ -359,7 +368,7 @@ static inline unsigned smart_lock_generation(uint64_t lock) {
 
 
 typedef struct smart_redo { /* before the bytes */
-    uint64_t owner;         /* smart_lock_owner of who wrote it, or completes it: changed by CAS once that one is dead */
+    uint64_t owner;         /* smart_lock_owner of who wrote it, or completes it: by CAS when that one is dead */
     uint64_t lock;          /* the lock word it belongs to */
     uint64_t leaf, bytes;
     uint64_t chk; /* of all this but the owner, and the bytes */

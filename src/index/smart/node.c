@@ -112,10 +112,16 @@ bool smart_lookup(const smart_node *node, unsigned part, unsigned *at) {
 
 
 unsigned smart_live_children(const smart_node *node) {
-    unsigned live = 0;
+    return smart_count_words(smart_slots(node), node->words);
+}
+
+
+/* Without path compression a node stays, so that there is one for every byte above the next. */
+bool smart_can_merge(const smart_state *st, const smart_node *node) {
+    unsigned nodes = 0;
     for (unsigned i = 0; i < node->words; i++)
-        live += smart_word_is(smart_slots(node)[i]) != SMART_NONE;
-    return live;
+        nodes += smart_word_is(smart_slots(node)[i]) == SMART_NODE;
+    return smart_live_children(node) == 1 && (st->paths || nodes == 0);
 }
 
 

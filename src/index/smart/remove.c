@@ -1,5 +1,6 @@
 /* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
- * are tidied up afterwards, by a task of its own or whoever comes by. */
+ * are tidied up afterwards, by a task of its own or whoever comes by. Where no leaf is ever replaced by another the
+ * slot goes in the same batch: it cannot name anything then but the leaf that just died. */
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
@@ -11,7 +12,7 @@
 
 #define MERGES_MAX  1024 /* nodes that wait for a merge; more are merged at once */
 #define MERGE_AFTER 1000 /* round trips: one that fills up again until then is not merged */
-#define NEIGHBOURS  8    /* slots of a DIR node that must be empty before all of them are looked at */
+#define MANY        4    /* children: so many deletes at once are not expected in one node, nobody needs to look */
 
 typedef struct merge {
     uint8_t *key;
@@ -77,7 +78,7 @@ static bool next_merge(smart_merges *m, uint64_t now, merge *next) {
 }
 
 
-/* How many children the owner has left: 0, 1, or 2 for more. */
+/* How many children the owner has left: 0, 1, or 2 for more, or one that stays below it. */
 static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
     smart_node node;
     int err;
@@ -85,21 +86,18 @@ static int count_children(smart_op *op, const smart_spot *s, unsigned *live) {
     if (!s->node)
         return 0;
     if (s->layout == SMART_DIR) {
-        uint64_t near[NEIGHBOURS];
-        unsigned first = s->at < SMART_PARTS - NEIGHBOURS ? s->at : SMART_PARTS - NEIGHBOURS, there = 0;
-        far_read(op->t, smart_slot_addr(s->node, first), near, sizeof(near));
+        uint64_t near[SMART_NEIGHBOURS];
+        far_read(op->t, smart_slot_addr(s->node, smart_first_neighbour(s->at)), near, sizeof(near));
         if ((err = smart_wait(op)) < 0)
             return err;
-        for (unsigned i = 0; i < NEIGHBOURS; i++)
-            there += smart_word_is(near[i]) != SMART_NONE;
-        if (there > 1)
+        if (smart_count_words(near, SMART_NEIGHBOURS) > 1)
             return 0;
     }
     unsigned type = smart_read_type_for(smart_layout_slots(s->layout), s->layout, op->st->node_types);
     if ((err = smart_read_node(op, smart_word(s->node, 0, SMART_NODE, type), true, &node)) < 0)
         return err;
     unsigned count = smart_live_children(&node);
-    *live = count < 2 ? count : 2;
+    *live = count == 0 || smart_can_merge(op->st, &node) ? count : 2;
     return 0;
 }
 
@@ -167,34 +165,61 @@ int smart_merge_some(far_task *t, far_index *index) {
 }
 
 
+/* The slot, in one batch with the CAS of the leaf: atomics to one memory node keep their order. */
+static bool put_tombstone(smart_op *op, const smart_spot *s, uint64_t *seen) {
+    *seen = ~s->word;
+    if (!op->st->fixed || !s->proven || s->chain || far_addr_node(s->slot) != far_addr_node(s->leaf.addr))
+        return false;
+    far_cas(op->t, s->slot, s->word, smart_tombstone(smart_word_part(s->word)), seen);
+    return true;
+}
+
+
+/* 1: deleted; 0: somebody else did, or it was replaced: look again. */
+static int remove_at(smart_op *op, const smart_spot *s) {
+    uint64_t live = smart_ctl_with_state(s->leaf.ctl, SMART_LIVE), seen, slot_seen;
+    far_point(op->t, "smart:remove");
+    if (s->leaf.ctl != live)
+        far_cas(op->t, s->leaf.addr, s->leaf.ctl, live, NULL);
+    far_cas(op->t, s->leaf.addr, live, smart_ctl_with_state(live, SMART_DEAD), &seen);
+    bool whole = put_tombstone(op, s, &slot_seen);
+    int err = smart_wait(op);
+    if (err < 0)
+        return err;
+    far_point(op->t, "smart:removed");
+    if (whole && slot_seen == s->word) { /* dead by this CAS, or an earlier one */
+        smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
+        if (op->st->cache)
+            smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout,
+                             smart_tombstone(smart_word_part(s->word)));
+    }
+    if (seen != live)
+        return 0;
+    if (!whole || slot_seen != s->word || s->children <= MANY)
+        smart_tidy_later(op, true);
+    return 1;
+}
+
+
 int smart_remove(far_task *t, far_index *index, far_bytes key) {
     smart_op op;
     smart_spot *s = far_scratch(t, sizeof(*s));
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_begin(&op, t, index, key);
+    op.owner = op.pair = smart_state_of(index)->fixed;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
-        if ((err = smart_find(&op, true, s)) < 0)
+        if ((err = smart_find_leaf(&op, s)) < 0)
             return err;
         if (s->outcome != SMART_HIT) {
             if (s->outcome == SMART_GONE)
                 smart_tidy_later(&op, true);
             return FAR_ERR_NOT_FOUND;
         }
-        far_point(t, "smart:remove");
-        uint64_t live = smart_ctl_with_state(s->leaf.ctl, SMART_LIVE), seen;
-        if (s->leaf.ctl != live)
-            far_cas(t, s->leaf.addr, s->leaf.ctl, live, NULL);
-        far_cas(t, s->leaf.addr, live, smart_ctl_with_state(live, SMART_DEAD), &seen);
-        if ((err = smart_wait(&op)) < 0)
-            return err;
-        if (seen == live) {
-            far_point(t, "smart:removed");
-            smart_tidy_later(&op, true);
-            return 0;
-        }
-        far_count_retry(t); /* replaced, or somebody else's delete: look again */
+        if ((err = remove_at(&op, s)) != 0)
+            return err < 0 ? err : 0;
+        far_count_retry(t);
         far_scratch_back(t, here);
         far_back_off(t, attempt);
     }

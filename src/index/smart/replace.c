@@ -159,7 +159,8 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
         grow = NULL;
     if (live == 0 && !grow)
         return swing(op, node, up, up_word, word, &none);
-    for (unsigned i = 0; live == 1 && !grow && i < node->words; i++)
+    bool merges = !grow && smart_can_merge(op->st, node);
+    for (unsigned i = 0; merges && i < node->words; i++)
         if (smart_word_is(smart_slots(node)[i]) != SMART_NONE) {
             word = smart_word_with_part(smart_slots(node)[i] & ~SMART_F, part);
             if (smart_word_is(word) == SMART_NODE)
@@ -168,6 +169,10 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
         }
     live += grow != NULL;
     smart_layout layout = smart_layout_for(op->st, live);
+    if (c->object.addr && layout > c->layout) { /* others came before the words were frozen */
+        free_copy(op, c);
+        c->object.addr = 0;
+    }
     if (!c->object.addr && (err = make_copy(op, up, node->fp, layout, FAR_ALLOC_RESERVE, c)) < 0)
         return err;
     if (grow && (err = smart_make_leaf(op, smart_kind_for(op->st, op->key.length, grow->length), *grow,
@@ -186,12 +191,15 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
     int err = smart_read_node(op, smart_word_for_all(up_word, layout), true, &node);
     if (err < 0)
         return err;
-    /* A full pool is found out before anything is frozen: afterwards the copy must be made. */
+    /* A full pool is found out before anything is frozen: afterwards the copy must be made. It has room for some more
+     * than what lives: where keys come and go not every insert makes a copy. */
     if (grow) {
-        unsigned most = smart_layout_children(node.layout) + 1;
-        if ((err = make_copy(op, up, node.fp, smart_layout_for(op->st, most), 0, &c)) < 0)
+        unsigned live = smart_live_children(&node);
+        smart_layout layout = smart_layout_for(op->st, live + 1 + live / 2);
+        if ((err = make_copy(op, up, node.fp, layout, 0, &c)) < 0)
             return err;
     }
+    far_point(op->t, "smart:freeze");
     err = freeze(op, &node);
     if (err >= 0)
         err = put_in_place(op, &node, up, up_word, grow, &c);

@@ -76,7 +76,7 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
     size_t count = 0;
     unsigned from = on_path ? smart_part_rank(smart_part(p->op.key, node->depth)) : 0;
     for (unsigned i = 0; i < node->words; i++) {
-        if (slots[i] & SMART_F)
+        if ((slots[i] & SMART_F) && !p->frozen_too)
             return 1;
         if (!(slots[i] & SMART_BOUND)) {
             if (node->layout != SMART_DIR)
@@ -86,8 +86,9 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         unsigned rank = smart_part_rank(smart_word_part(slots[i]));
         if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
             continue;
+        far_addr slot = smart_slot_addr(node->addr, i);
         made[count++] =
-            (smart_item){slots[i], smart_slot_addr(node->addr, i), node->fp, node->depth, on_path && rank == from, -1};
+            (smart_item){slots[i] & ~SMART_F, slot, node->fp, node->depth, on_path && rank == from, -1};
     }
     qsort(made, count, sizeof(made[0]), by_part_down);
     int err = count ? room(p, count) : tell_found(p, found);
@@ -300,6 +301,10 @@ int smart_pass_run(smart_pass *p) {
         else if (err == 2) {
             far_count_retry(p->op.t);
             err = smart_replace(&p->op, p->frozen.slot, p->frozen.word, SMART_LAYOUTS, NULL);
+            if (err == FAR_ERR_NO_MEMORY) {
+                p->frozen_too = true;
+                err = 0;
+            }
             p->again = err >= 0;
             err = err < 0 ? err : 1;
         } else if (err == 1)

@@ -81,6 +81,9 @@ static int smart_open(far_task *t, far_index *index) {
     st->eager = options[SMART_OPTION_MERGE] == SMART_MERGE_EAGER;
     st->rear_lock = options[SMART_OPTION_REAR_LOCK] != 0;
     st->node_locks = options[SMART_OPTION_LOCKFREE] == 0;
+    st->paths = options[SMART_OPTION_PATHS] != 0;
+    uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
+    st->fixed = value_size && smart_kind_for(st, 0, value_size) != SMART_VR;
     uint64_t secret[4];
     memcpy(secret, index->secret, sizeof(secret));
     st->hash_base = secret[0] % (SMART_HASH_PRIME - 1024) + 512;
@@ -119,6 +122,8 @@ static const far_option_def options[] = {
      "the unlock of a leaf is part of the WRITE; off: a round trip of its own"},
     {"lockfree_nodes", FAR_OPTION_BOOL, 1, 0, 1, NULL,
      "slots are changed by CAS alone; off: under a lock of the node too"},
+    {"path_compression", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "bytes in which no keys part have no node; off: every byte of a common prefix has one"},
     {0},
 };
 
@@ -147,6 +152,7 @@ const far_index_kind far_smart_kind = {
     .open = smart_open,
     .close = smart_close,
     .get = smart_get,
+    .get_many = smart_get_many,
     .put = smart_put,
     .remove = smart_remove,
     .scan = smart_scan,

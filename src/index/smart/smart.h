@@ -16,13 +16,15 @@ enum {
     SMART_OPTION_MERGE,
     SMART_OPTION_REAR_LOCK,
     SMART_OPTION_LOCKFREE,
+    SMART_OPTION_PATHS,
 };
 
 enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
 enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
-#define SMART_CHAIN_MAX 16 /* replaced leaves of one slot that are cut out at once */
+#define SMART_NEIGHBOURS 8  /* slots of a DIR node that are READ with one, to see whether the node is empty */
+#define SMART_CHAIN_MAX  16 /* replaced leaves of one slot that are cut out at once */
 
 typedef struct smart_cache smart_cache;
 typedef struct smart_merges smart_merges;
@@ -32,7 +34,8 @@ typedef struct smart_state { /* of an open index */
     unsigned stripes;
     bool paper, spread; /* layout=paper; place=spread */
     unsigned update, in_place, node_types;
-    bool eager, rear_lock, node_locks;
+    bool eager, rear_lock, node_locks, paths; /* paths: path_compression */
+    bool fixed;                               /* no leaf is ever replaced by another: all values fit where they are */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;     /* NULL: none */
     smart_merges *merges;   /* nodes that may be merged later */
@@ -50,13 +53,15 @@ typedef struct smart_op {
     uint32_t mark;  /* of the last batch that was waited for */
     uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
     far_bytes other_key;
-    bool recycled;         /* the leaf that the cache named lies in memory that had an earlier life */
-    bool passes;           /* the key is only where a pass begins */
-    bool owner;            /* a hit is not enough: its slot is wanted */
-    unsigned below;        /* the slot that names the owner, at this depth, is wanted too; 0: not */
-    far_addr below_node;   /* that owner: if it is still there it is READ as a whole */
+    bool recycled;       /* the leaf that the cache named lies in memory that had an earlier life */
+    bool passes;         /* the key is only where a pass begins */
+    bool owner;          /* a hit is not enough: its slot is wanted */
+    bool pair;           /* ... and the leaf that the cache knows is READ in one batch with it */
+    unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
+    far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
-    bool uncached;         /* the cache is not to be asked */
+    bool uncached;   /* the cache is not to be asked */
+    bool frozen_too; /* frozen words are read like others: no slot is changed, and there is no memory to help */
 } smart_op;
 
 /* A node as it was READ. */
@@ -102,6 +107,7 @@ typedef struct smart_spot {
     bool proven;   /* false: a HIT that certified itself, found through the cache: nothing below but leaf is known */
     far_addr node; /* the owner, 0: the root */
     unsigned depth, layout; /* SMART_LAYOUTS: the owner is not known, the slot came from a pass */
+    unsigned children;      /* of the owner, as far as it was READ; a list */
     far_addr slot;          /* its word for the key; a full list: 0 */
     unsigned at;            /* number of that slot */
     uint64_t word;
@@ -143,6 +149,19 @@ static inline far_addr smart_root_slot(const smart_state *st, unsigned byte) {
 }
 
 
+static inline unsigned smart_first_neighbour(unsigned at) {
+    return at < SMART_PARTS - SMART_NEIGHBOURS ? at : SMART_PARTS - SMART_NEIGHBOURS;
+}
+
+
+static inline unsigned smart_count_words(const uint64_t *words, unsigned count) {
+    unsigned live = 0;
+    for (unsigned i = 0; i < count; i++)
+        live += smart_word_is(words[i]) != SMART_NONE;
+    return live;
+}
+
+
 #define SMART_NODE_LOCKS 64u /* behind the slots of each stripe */
 
 
@@ -158,10 +177,12 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 
 /* find.c */
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
-int smart_wait(smart_op *op); /* far_wait, marked for RDWC */
+int smart_wait(smart_op *op);      /* far_wait, marked for RDWC */
 int smart_renew_pin(smart_op *op); /* the search is to begin anew */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
+int smart_find_leaf(smart_op *op, smart_spot *spot); /* to read or delete: also where there is no memory to help */
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
+int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
 /* node.c */
 int smart_broken(const far_index *index, far_addr addr, const char *what);
@@ -177,7 +198,8 @@ int smart_read_node(smart_op *op, uint64_t word, bool whole,
 bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
 /* The slot of a partial key in a list: found, or the first unbound one (*at == words: neither was READ). */
 bool smart_lookup(const smart_node *node, unsigned part, unsigned *at);
-unsigned smart_live_children(const smart_node *node); /* of a node that was READ as a whole */
+unsigned smart_live_children(const smart_node *node);                /* of a node that was READ as a whole */
+bool smart_can_merge(const smart_state *st, const smart_node *node); /* it has one child, which can take its place */
 void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec);
 smart_layout smart_layout_for(const smart_state *st, unsigned children);
 unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */

@@ -1,0 +1,126 @@
+/* Who counts keys while a partition grows meets some of them twice: in the parent and then in the child, below level 1
+ * and then where a drain has brought them. A census remembers, of one partition, at which version it counted each
+ * bucket, and what it met below. */
+#include "index/shard/shard.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST = 64 };
+
+
+static int no_memory(void) {
+    return far_fail(FAR_ERR_NO_MEMORY, "no memory to count keys");
+}
+
+
+void shard_census_begin(shard_census *c) {
+    if (c->seen)
+        memset(c->seen, 0, c->buckets);
+    if (c->below)
+        memset(c->below, 0, c->room * sizeof(*c->below));
+    c->count = 0;
+}
+
+
+void shard_census_end(shard_census *c) {
+    free(c->seen);
+    free(c->below);
+    *c = (shard_census){0};
+}
+
+
+static int make_room(shard_census *c, uint64_t bucket) {
+    uint64_t buckets = c->buckets ? c->buckets : LEAST;
+    while (buckets <= bucket)
+        buckets *= 2;
+    if (buckets == c->buckets)
+        return 0;
+    uint8_t *seen = realloc(c->seen, buckets);
+    if (!seen)
+        return no_memory();
+    memset(seen + c->buckets, 0, buckets - c->buckets);
+    c->seen = seen;
+    c->buckets = buckets;
+    return 0;
+}
+
+
+static bool leaves(const shard_state *st, uint64_t word, unsigned v) {
+    if (!st->inlined)
+        return shard_tag_changes(word, v);
+    return shard_kw_rem(word) >> (st->p + st->b + v - 1 - st->implied) & 1;
+}
+
+
+/* The words of a bucket of which a part was rewritten by a split, without those that have left: they are in the child,
+ * which is complete. */
+static void forget_what_left(const shard_state *st, uint64_t *w, unsigned v) {
+    for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined) {
+        bool old = st->inlined ? shard_kw_stamp_is(w[i], v) : shard_stamp_is(w[i], v);
+        if (shard_is_live(w[i]) && old && leaves(st, w[i], v + 1))
+            w[i] = st->inlined ? shard_kw_empty(v, 0) : shard_empty(v);
+    }
+}
+
+
+/* 1: the keys of the bucket are to be counted; 0: they were, with its parent. */
+int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image) {
+    unsigned born = shard_segment(image->bucket, st->b);
+    uint64_t parent = born ? shard_parent(image->bucket, st->b, born) : 0;
+    int err = make_room(c, image->bucket);
+    if (err < 0)
+        return err;
+    if (born && c->seen[parent] <= born) { /* counted before it was split */
+        c->seen[image->bucket] = c->seen[parent];
+        return 0;
+    }
+    unsigned v = shard_header_v(image->w[shard_header_at(st)]);
+    bool mixed = !shard_uniform(st, image->w, v);
+    if (mixed)
+        forget_what_left(st, image->w, v);
+    c->seen[image->bucket] = (uint8_t)(v + mixed + 1);
+    return 1;
+}
+
+
+static uint64_t not_zero(uint64_t what) { /* 0 is an empty place */
+    return what ? what : SHARD_FACTOR;
+}
+
+
+static uint64_t *place_of(const shard_census *c, uint64_t what) {
+    uint64_t at = what * SHARD_FACTOR >> 32 & (c->room - 1);
+    while (c->below[at] && c->below[at] != what)
+        at = (at + 1) & (c->room - 1);
+    return &c->below[at];
+}
+
+
+bool shard_census_knows(const shard_census *c, uint64_t what) {
+    return c->room && *place_of(c, not_zero(what)) != 0;
+}
+
+
+/* 1: it is new. */
+int shard_census_below(shard_census *c, uint64_t what) {
+    what = not_zero(what);
+    if (2 * (c->count + 1) > c->room) {
+        shard_census larger = {.room = c->room ? 2 * c->room : LEAST};
+        if (!(larger.below = calloc(larger.room, sizeof(*larger.below))))
+            return no_memory();
+        for (uint64_t i = 0; i < c->room; i++)
+            if (c->below[i])
+                *place_of(&larger, c->below[i]) = c->below[i];
+        free(c->below);
+        c->below = larger.below;
+        c->room = larger.room;
+    }
+    uint64_t *place = place_of(c, what);
+    if (*place)
+        return 0;
+    *place = what;
+    c->count++;
+    return 1;
+}

@@ -1,0 +1,309 @@
+/* The fabric shm on file systems of its own, mounted where nobody else sees them: one that is full, one with huge pages,
+ * hugetlbfs. Where that is not permitted, or there are no huge pages, it is said what was tried instead. */
+#define _GNU_SOURCE
+#include "conform.h"
+#include "fabric/shm.h"
+#include "pool/handle.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/farindex-mounts-XXXXXX";
+
+enum { DONE = 0, FAILED = 1, NOT_PERMITTED = 2, NOT_THERE = 3 }; /* how a process with its own mounts ends */
+
+
+/* ---- A place of our own ---- */
+
+static bool write_text(const char *path, const char *text) {
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    bool written = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
+    if (file >= 0)
+        close(file);
+    return written;
+}
+
+
+/* As root, or as whoever in a name space where that is root. */
+static bool make_place(const char *type, const char *options) {
+    unsigned uid = getuid(), gid = getgid();
+    char map[64];
+    if (unshare(CLONE_NEWNS) < 0) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+            return false;
+        snprintf(map, sizeof(map), "0 %u 1", uid);
+        write_text("/proc/self/setgroups", "deny");
+        bool mapped = write_text("/proc/self/uid_map", map);
+        snprintf(map, sizeof(map), "0 %u 1", gid);
+        if (!mapped || !write_text("/proc/self/gid_map", map))
+            return false;
+    }
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", folder, type, 0, options) == 0;
+}
+
+
+/* In a process of its own, since the mounts go with it. */
+static int with_place(const char *type, const char *options, int (*run)(void)) {
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(make_place(type, options) ? run() : NOT_PERMITTED);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+
+static int complain(const char *what) {
+    print_error("%s: %s\n", what, far_last_error());
+    fflush(NULL);
+    return FAILED;
+}
+
+
+#define MUST(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            return complain(#condition);                                                                               \
+    } while (0)
+
+
+static const char *path_of(const char *name) {
+    static char path[64];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+
+static const char *uri_of(const char *name, const char *options) {
+    static char uri[128];
+    snprintf(uri, sizeof(uri), "shm:%s%s", path_of(name), options);
+    return uri;
+}
+
+
+typedef struct handle {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} handle;
+
+
+static int open_handle(handle *h, const char *uri, bool create) {
+    *h = (handle){0};
+    int err = far_pool_open(uri, NULL, &h->pool);
+    if (err == 0)
+        err = far_session_open(h->pool, &h->session);
+    if (err == 0)
+        err = create ? far_index_create(h->session, "i", "toy", "slots=256", &h->index)
+                     : far_index_open(h->session, "i", &h->index);
+    return err;
+}
+
+
+static void close_handle(handle *h) {
+    far_index_close(h->index);
+    far_session_close(h->session);
+    far_pool_close(h->pool);
+}
+
+
+static int put_and_get(handle *h, unsigned first, unsigned count) {
+    char value[1000], seen[1000];
+    size_t length;
+    int err = 0;
+    memset(value, 'v', sizeof(value));
+    for (unsigned i = first; i < first + count && err == 0; i++) {
+        err = far_put(h->session, h->index, &i, sizeof(i), value, sizeof(value));
+        if (err == 0)
+            err = far_get(h->session, h->index, &i, sizeof(i), seen, sizeof(seen), &length);
+        if (err == 0 && (length != sizeof(value) || memcmp(value, seen, length) != 0))
+            err = -100;
+    }
+    return err;
+}
+
+
+/* ---- A full file system ---- */
+
+static int fill_up(void) {
+    handle a, b;
+    static char page[4096];
+    MUST(open_handle(&a, uri_of("a", "?size=8M"), true) == 0);
+    MUST(put_and_get(&a, 0, 100) == 0);
+
+    MUST(open_handle(&b, uri_of("b", "?size=8M"), true) == FAR_ERR_NO_MEMORY); /* told before anything is made */
+    MUST(strstr(far_last_error(), "left"));
+    MUST(access(path_of("b"), F_OK) < 0 && errno == ENOENT);
+    close_handle(&b);
+
+    int file = open(path_of("filler"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    MUST(file >= 0);
+    while (write(file, page, sizeof(page)) > 0)
+        ;
+    MUST(errno == ENOSPC);
+    MUST(put_and_get(&a, 100, 500) == 0); /* its room was taken when it was made */
+    MUST(open_handle(&b, uri_of("a", ""), false) == 0);
+    MUST(put_and_get(&b, 0, 100) == 0);
+    close_handle(&b);
+    MUST(open_handle(&b, uri_of("c", "?size=1M"), true) == FAR_ERR_NO_MEMORY);
+    MUST(access(path_of("c"), F_OK) < 0 && errno == ENOENT);
+    close_handle(&b);
+    MUST(far_index_check(a.session, a.index, count_problem, &(int){0}) == 0);
+    close(file);
+    unlink(path_of("filler"));
+    MUST(put_and_get(&a, 0, 600) == 0);
+    close_handle(&a);
+    return DONE;
+}
+
+
+static void a_full_file_system_is_an_error_and_nothing_is_lost(void **state) {
+    (void)state;
+    int result = with_place("tmpfs", "size=16m", fill_up);
+    if (result == NOT_PERMITTED)
+        print_message("mounts are not permitted here; test_shm fills a limit of the process instead\n");
+    else
+        assert_int_equal(result, DONE);
+}
+
+
+/* ---- Huge pages ---- */
+
+/* kB of the mapping that holds `at` which are mapped by huge pages of tmpfs. */
+static uint64_t huge_kb(const void *at) {
+    char line[512];
+    bool inside = false;
+    uint64_t kb = 0;
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    while (maps && fgets(line, sizeof(line), maps)) {
+        unsigned long from, to, found;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = from <= (uintptr_t)at && (uintptr_t)at < to;
+        else if (inside && sscanf(line, "ShmemPmdMapped: %lu kB", &found) == 1)
+            kb += found;
+    }
+    if (maps)
+        fclose(maps);
+    return kb;
+}
+
+
+static bool kernel_refuses_huge_pages(void) {
+    char text[128] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
+    bool known = file && fgets(text, sizeof(text), file);
+    if (file)
+        fclose(file);
+    return !known || strstr(text, "[deny]");
+}
+
+
+static int use_huge_tmpfs(void) {
+    handle h;
+    MUST(open_handle(&h, uri_of("p", "?size=16M"), true) == 0);
+    const shm_world *world = ((shm_fabric *)h.pool->fabric)->world;
+    MUST(put_and_get(&h, 0, 3000) == 0);
+    for (uint64_t at = 0; at < world->node_bytes; at += 4096) /* what this process did not touch is not mapped yet */
+        (void)*(volatile char *)(world->memory[0] + at);
+    MUST(huge_kb(world->memory[0]) >= 16 << 10);
+    close_handle(&h);
+    return DONE;
+}
+
+
+static void huge_pages_are_used_where_tmpfs_gives_them(void **state) {
+    (void)state;
+    if (kernel_refuses_huge_pages()) {
+        print_message("this kernel gives tmpfs no huge pages\n");
+        return;
+    }
+    int result = with_place("tmpfs", "size=64m,huge=advise", use_huge_tmpfs);
+    if (result == NOT_PERMITTED)
+        print_message("mounts are not permitted here: /dev/shm is used as it is mounted\n");
+    else
+        assert_int_equal(result, DONE);
+}
+
+
+static unsigned long huge_pages_left(void) {
+    char line[128];
+    unsigned long free_pages = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "HugePages_Free: %lu", &free_pages) != 1)
+        ;
+    if (file)
+        fclose(file);
+    return free_pages;
+}
+
+
+enum { PAGES = 6 }; /* 8M, and what is before it */
+
+
+static int use_hugetlbfs(void) {
+    handle h;
+    struct stat status;
+    if (huge_pages_left() < PAGES) { /* then all there is to see is the error */
+        MUST(open_handle(&h, uri_of("p", "?size=8M"), true) == FAR_ERR_NO_MEMORY);
+        MUST(access(path_of("p"), F_OK) < 0 && errno == ENOENT);
+        close_handle(&h);
+        return NOT_THERE;
+    }
+    MUST(open_handle(&h, uri_of("p", "?size=8M"), true) == 0);
+    MUST(put_and_get(&h, 0, 2000) == 0);
+    close_handle(&h);
+    MUST(open_handle(&h, uri_of("p", ""), false) == 0); /* it outlives its maker */
+    MUST(put_and_get(&h, 1000, 2000) == 0);
+    MUST(far_index_check(h.session, h.index, count_problem, &(int){0}) == 0);
+    close_handle(&h);
+    MUST(stat(path_of("p"), &status) == 0 && status.st_blksize >= 2 << 20);
+    MUST(open_handle(&h, uri_of("q", "?size=1024G"), true) == FAR_ERR_NO_MEMORY);
+    MUST(access(path_of("q"), F_OK) < 0 && errno == ENOENT);
+    close_handle(&h);
+    unlink(path_of("p"));
+    return DONE;
+}
+
+
+static void a_pool_lives_on_hugetlbfs(void **state) {
+    (void)state;
+    int result = with_place("hugetlbfs", "", use_hugetlbfs);
+    if (result == NOT_PERMITTED)
+        print_message("hugetlbfs cannot be mounted here\n");
+    else if (result == NOT_THERE)
+        print_message("there are no %d huge pages (vm.nr_hugepages): only the error was seen\n", PAGES);
+    else
+        assert_int_equal(result, DONE);
+}
+
+
+/* ---- */
+
+static int make_folder(void **state) {
+    (void)state;
+    return !mkdtemp(folder);
+}
+
+
+static int remove_folder(void **state) {
+    (void)state;
+    return rmdir(folder);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_file_system_is_an_error_and_nothing_is_lost),
+        cmocka_unit_test(huge_pages_are_used_where_tmpfs_gives_them),
+        cmocka_unit_test(a_pool_lives_on_hugetlbfs),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

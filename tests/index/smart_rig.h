@@ -1,0 +1,56 @@
+/* For named interleavings of SMART. Keys begin with 'n', so that all of a test lie below one slot of the root. The
+ * handles have no housekeeping: a delete tidies up, and merges, before it returns. */
+#ifndef TESTS_INDEX_SMART_RIG_H
+#define TESTS_INDEX_SMART_RIG_H
+
+#include "../support/stage.h"
+#include "index/smart/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define EAGER "merge=eager"
+#define V1    "value--1"
+#define V2    "value--2"
+#define V3    "value--3"
+#define LONG  "a value of another length, for which a new leaf is made"
+
+static stage s;
+static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
+
+
+static inline void up(const char *options, const char *sim) {
+    stage_open_by_hand(&s, "smart", options, sim);
+}
+
+
+static inline void put_all(stage_actor *by, const char *keys) {
+    char copy[256], *next = copy, *key;
+    snprintf(copy, sizeof(copy), "%s", keys);
+    while ((key = strsep(&next, " ")))
+        stage_write(by, key, V1);
+}
+
+
+/* The operation of `by` stands at the point. */
+static inline void stand(stage_actor *by, const char *point, far_op_kind does, const char *key, const char *value) {
+    stage_start(by, does, key, value);
+    stage_stop_at(by, (far_sim_match){.point = point});
+}
+
+
+/* The address of the object that was written last with so many bytes, once note_written is set as the watcher. */
+static far_addr written;
+
+
+static inline void note_written(void *ctx, const far_sim_posted *posted) {
+    if (posted->verb->kind == FAR_WRITE && posted->verb->length == *(uint32_t *)ctx)
+        written = posted->verb->addr;
+}
+
+
+static inline uint64_t *memory_of(far_addr addr) {
+    return (uint64_t *)((char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr));
+}
+
+#endif

@@ -1,0 +1,248 @@
+/* RDWC with the hooks of each kind (H17, H18 of smart's design). Two clients of one compute node work on one key, and
+ * one of another compute node comes in between: the first of the two is stopped before every one of its verbs in turn
+ * (or the completion of that verb is held back), the foreign client does its operation to the end, then the second
+ * joins. Whatever is merged, the results must be those of some order in which the foreign operation comes before the
+ * second.
+ *
+ * What fails when a kind marks a batch after it was posted, seals after it built what it writes, or claims a later
+ * batch than the one that decides: a get that began after a foreign write returns what was before
+ * (delegate_cross_machine), a value is acknowledged and never written (wc_late_join), or written into a leaf that was
+ * deleted before its write began (wc_join_after_delete), or with the length of another (wc_mixed_sizes). */
+#include "../support/stage.h"
+#include "runtime/rdwc.h"
+#include "verify/history.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define KEY   "keystory"
+#define SHORT "8 bytes1"
+#define OTHER "8 bytes2"
+#define THIRD "8 bytes3"
+#define FIRST "8 bytes0"
+#define LONG  "a value of another length, which does not fit where the others were"
+
+typedef struct kind {
+    const char *name, *options;
+    bool warm;        /* the caches know the key */
+    bool one_batch;   /* a get is one round trip: who comes later is late */
+    bool fixed;       /* values of 8 bytes only */
+    bool late_writes; /* a write that joins after the search began is taken in: the value is built after it */
+} kind;
+
+static const kind kinds[] = {
+    {"smart", "cache=off", .late_writes = true},
+    {"smart", "", .warm = true, .late_writes = true},
+    {"smart", "update=lock,cache=off", .late_writes = true},
+    {"smart", "update=rcu,cache=off", .late_writes = true},
+    {"dart", "", .warm = false},
+    {"dart", "", .warm = true},
+    {"shard", "partitions=1", .one_batch = true, .late_writes = true},
+    {"shard", "key_size=8,value_size=8,partitions=1,bits=10", .one_batch = true, .fixed = true, .late_writes = true},
+};
+
+typedef struct story {
+    far_op_kind first, between, second;
+    bool present; /* the key is there at the beginning */
+    const char *first_value, *second_value;
+} story;
+
+/* What an operation has to give, on a map of this one key. */
+typedef struct model {
+    const char *value; /* NULL: absent */
+} model;
+
+typedef struct seen {
+    far_op_kind kind;
+    const char *value; /* written */
+    int result;
+    const char *got;
+    size_t length;
+} seen;
+
+static stage s;
+static stage_actor with; /* another client of a's compute node */
+
+
+static void start_stage(const kind *k, const story *st) {
+    stage_open(&s, k->name, k->options, NULL);
+    s.a.pool->rdwc = far_rdwc_new(0);
+    with = (stage_actor){.pool = s.a.pool, .index = s.a.index};
+    assert_int_equal(far_session_open(with.pool, &with.session), 0);
+    stage_write(&s.c, "keystori", FIRST);
+    stage_write(&s.c, "keynight", FIRST);
+    stage_write(&s.c, "kelvin-0", FIRST);
+    if (st->present)
+        stage_write(&s.c, KEY, FIRST);
+    if (k->warm) {
+        stage_reads(&s.a, KEY, FIRST);
+        stage_reads(&s.a, KEY, FIRST);
+    }
+}
+
+
+static void end_stage(void) {
+    far_session_close(with.session);
+    stage_close(&s);
+}
+
+
+static bool gives(model *m, const seen *op) {
+    switch (op->kind) {
+    case FAR_OP_GET:
+        if (!m->value)
+            return op->result == FAR_ERR_NOT_FOUND;
+        return op->result == 0 && op->length == strlen(m->value) && memcmp(op->got, m->value, op->length) == 0;
+    case FAR_OP_UPDATE:
+        if (!m->value)
+            return op->result == FAR_ERR_NOT_FOUND;
+        break;
+    case FAR_OP_INSERT:
+        if (m->value)
+            return op->result == FAR_ERR_EXISTS;
+        break;
+    case FAR_OP_DELETE:
+        if (!m->value)
+            return op->result == FAR_ERR_NOT_FOUND;
+        m->value = NULL;
+        return op->result == 0;
+    default:
+        break;
+    }
+    m->value = op->value;
+    return op->result == 0;
+}
+
+
+static seen seen_of(const stage_actor *by, const char *value) {
+    return (seen){by->kind, value, by->result, by->value, by->value_len};
+}
+
+
+/* 0: the first, 1: the foreign one, 2: the second. */
+static bool some_order_explains(const story *st, bool foreign_was_over) {
+    static const unsigned orders[6][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}, {0, 2, 1}, {2, 0, 1}, {2, 1, 0}};
+    const seen ops[3] = {seen_of(&s.a, st->first_value), seen_of(&s.b, OTHER), seen_of(&with, st->second_value)};
+    for (unsigned i = 0; i < (foreign_was_over ? 3 : 6); i++) {
+        model m = {st->present ? FIRST : NULL};
+        bool explains = true;
+        for (unsigned k = 0; k < 3; k++)
+            explains = explains && gives(&m, &ops[orders[i][k]]);
+        if (explains && stage_reads(&s.c, KEY, m.value))
+            return true;
+    }
+    return false;
+}
+
+
+static void start_op(stage_actor *by, far_op_kind how, const char *value) {
+    stage_start(by, how, KEY, how == FAR_OP_GET || how == FAR_OP_DELETE ? NULL : value);
+}
+
+
+/* Runs the first client to its n-th verb, which is not posted yet (or not completed). False: it ended before. */
+static bool bring_to(unsigned n, bool posted, far_sim_hold **hold) {
+    far_sim_match match = {.nth = n};
+    *hold = NULL;
+    if (!posted) {
+        far_sim_stop_before(s.a.client, match);
+        return far_sim_run_client(s.a.client) == FAR_SIM_STOPPED;
+    }
+    *hold = far_sim_hold_completion(s.a.client, match);
+    while (!far_sim_reached(*hold) && !s.a.ended)
+        far_sim_run_client(s.a.client);
+    return far_sim_reached(*hold) && !s.a.ended;
+}
+
+
+/* One run. False: there is no such verb. */
+static bool play(const kind *k, const story *st, unsigned n, bool posted, uint64_t *merged) {
+    far_sim_hold *hold;
+    far_stats stats;
+    start_stage(k, st);
+    start_op(&s.a, st->first, st->first_value);
+    bool reached = bring_to(n, posted, &hold), over = false;
+    if (reached) {
+        start_op(&s.b, st->between, OTHER);
+        far_sim_run_for(s.world, 1000000); /* it may have to wait for a lock of the first */
+        over = s.b.ended;
+        start_op(&with, st->second, st->second_value);
+        far_sim_run_for(s.world, 1000000);
+    }
+    if (hold)
+        far_sim_release(hold);
+    far_sim_resume(s.a.client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    if (reached && !some_order_explains(st, over))
+        fail_msg("%s %s: %s, then a foreign %s, then %s, at verb %u%s: %d, %d and %d", k->name, k->options,
+                 far_op_name(st->first), far_op_name(st->between), far_op_name(st->second), n,
+                 posted ? " (posted)" : "", s.a.result, s.b.result, with.result);
+    far_session_stats(with.session, &stats);
+    *merged += stats.delegated_reads + stats.combined_writes;
+    end_stage();
+    return reached;
+}
+
+
+static uint64_t play_all(const kind *k, const story *st) {
+    uint64_t merged = 0;
+    for (unsigned posted = 0; posted < 2; posted++)
+        for (unsigned n = 1; n < 40 && play(k, st, n, posted, &merged); n++)
+            ;
+    return merged;
+}
+
+
+/* All foreign operations, on a key that is there and one that is not. Returns how often the two were merged. */
+static uint64_t with_every_foreigner(const kind *k, far_op_kind first, far_op_kind second, const char *first_value,
+                                     const char *second_value) {
+    story st = {first, FAR_OP_PUT, second, true, first_value, second_value};
+    uint64_t merged = play_all(k, &st);
+    st.between = FAR_OP_DELETE;
+    merged += play_all(k, &st);
+    st.between = FAR_OP_INSERT;
+    st.present = false;
+    return merged + play_all(k, &st);
+}
+
+
+static void gets_join_gets_and_writes(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const kind *k = &kinds[i];
+        uint64_t gets = with_every_foreigner(k, FAR_OP_GET, FAR_OP_GET, NULL, NULL);
+        uint64_t puts = with_every_foreigner(k, FAR_OP_PUT, FAR_OP_GET, SHORT, NULL);
+        uint64_t updates = with_every_foreigner(k, FAR_OP_UPDATE, FAR_OP_GET, SHORT, NULL);
+        print_message("%s %s: gets merged with gets %u, puts %u, updates %u times\n", k->name, k->options,
+                      (unsigned)gets, (unsigned)puts, (unsigned)updates);
+        assert_true(k->warm || k->one_batch || gets > 0);
+        assert_true(puts > 0);
+    }
+}
+
+
+static void writes_join_writes(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const kind *k = &kinds[i];
+        static const far_op_kind hows[] = {FAR_OP_PUT, FAR_OP_UPDATE};
+        for (unsigned h = 0; h < 2; h++) {
+            uint64_t merged = with_every_foreigner(k, hows[h], hows[h], SHORT, THIRD);
+            if (!k->fixed) {
+                merged += with_every_foreigner(k, hows[h], hows[h], SHORT, LONG);
+                merged += with_every_foreigner(k, hows[h], hows[h], LONG, SHORT);
+            }
+            print_message("%s %s: %ss merged %u times\n", k->name, k->options, far_op_name(hows[h]), (unsigned)merged);
+            assert_true(!k->late_writes || merged > 0);
+        }
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gets_join_gets_and_writes),
+        cmocka_unit_test(writes_join_writes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/* Parts of the shard index that one client shows by its counters: splits that carry a change, gets in batches, sweeps
+ * that are known to be done, load by samples, segments that come piece by piece, and a full pool. */
+#include "../support/stage.h"
+#include "index/shard/shard.h"
+#include "pool/epoch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct table {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} table;
+
+
+static void open_table(table *t, const char *uri, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    pool_options.no_thread = 1;
+    assert_int_equal(far_pool_open(uri, &pool_options, &t->pool), 0);
+    assert_int_equal(far_session_open(t->pool, &t->session), 0);
+    assert_int_equal(far_index_create(t->session, "t", "shard", options, &t->index), 0);
+}
+
+
+static void close_table(table *t) {
+    assert_int_equal(far_index_check(t->session, t->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(t->session, 0, stage_fail_at_problem, NULL), 0);
+    far_index_close(t->index);
+    far_session_close(t->session);
+    far_pool_close(t->pool);
+}
+
+
+static uint64_t key_of(uint64_t n) {
+    return n * 0x9e3779b97f4a7c15ull + 1;
+}
+
+
+static int insert(table *t, uint64_t n) {
+    uint64_t key = key_of(n);
+    return far_insert(t->session, t->index, &key, 8, &n, 8);
+}
+
+
+static int get(table *t, uint64_t n, uint64_t *value) {
+    uint64_t key = key_of(n);
+    size_t length;
+    return far_get(t->session, t->index, &key, 8, value, 8, &length);
+}
+
+
+static bool has(table *t, uint64_t n) {
+    uint64_t value;
+    return get(t, n, &value) == 0 && value == n;
+}
+
+
+static uint64_t root_of(const table *t, unsigned partition) {
+    return atomic_load_explicit(&shard_state_of(t->index)->part[partition].root, memory_order_relaxed);
+}
+
+
+static uint64_t trips(const table *t) {
+    far_stats stats;
+    far_session_stats(t->session, &stats);
+    return stats.round_trips;
+}
+
+
+/* Operations on keys whose buckets are still to be split: how many round trips they take, and that they take effect. */
+
+#define SIM      "sim:seed=1,size=64M,faults=none,watch=off,limit=10000s"
+#define POINTERS "layout=pointer,partitions=1,bits=6,load=20,idle_sweep=off"
+#define INLINE   "key_size=8,value_size=8,partitions=1,bits=10,load=10,idle_sweep=off"
+
+
+static bool is_split(const table *t, uint64_t h) {
+    const shard_state *st = shard_state_of(t->index);
+    far_addr addr = atomic_load_explicit(&st->part[0].segment[0], memory_order_relaxed) +
+                    shard_bucket(h, st->p, st->b, 0) * SHARD_BUCKET_BYTES;
+    far_sim_world *world = far_sim_world_of(t->pool->fabric);
+    const uint64_t *w = (const uint64_t *)((char *)far_sim_memory(world, far_addr_node(addr)) + far_addr_offset(addr));
+    return shard_header_v(w[shard_header_at(st)]) > 0;
+}
+
+
+/* The first key from n on whose bucket is not split, and which leaves it, or stays. */
+static uint64_t unsplit_key(const table *t, uint64_t n, bool leaves) {
+    const shard_state *st = shard_state_of(t->index);
+    for (;; n++) {
+        uint64_t key = key_of(n), h = shard_hash(t->index, (far_bytes){&key, 8});
+        if (shard_changes(h, st->p, st->b, 1) == leaves && !is_split(t, h))
+            return n;
+    }
+}
+
+
+/* The least of some: now and then an insert has other work to do, and a tag may lie. */
+static uint64_t least_cost(table *t, far_op_kind kind, bool leaves, bool frozen, uint64_t keys) {
+    const shard_counters *c = &shard_state_of(t->index)->counters;
+    uint64_t least = 100, n = kind == FAR_OP_INSERT ? keys : 0, value = 77;
+    for (unsigned i = 0; i < 8; i++, n++) {
+        n = unsplit_key(t, n, leaves);
+        assert_true(kind == FAR_OP_INSERT || n < keys);
+        uint64_t key = key_of(n), before = trips(t), merged = c->merged,
+                 modes[2] = {c->splits_frozen, c->splits_graced};
+        int err = kind == FAR_OP_INSERT   ? far_insert(t->session, t->index, &key, 8, &value, 8)
+                  : kind == FAR_OP_UPDATE ? far_update(t->session, t->index, &key, 8, &value, 8)
+                                          : far_delete(t->session, t->index, &key, 8);
+        uint64_t took = trips(t) - before;
+        assert_int_equal(err, 0);
+        assert_int_equal(c->merged, merged + 1);
+        assert_true(frozen ? c->splits_frozen > modes[0] : c->splits_graced > modes[1]);
+        least = took < least ? took : least;
+        assert_int_equal(get(t, n, &value), kind == FAR_OP_DELETE ? FAR_ERR_NOT_FOUND : 0);
+        assert_int_equal(value, 77);
+    }
+    return least;
+}
+
+
+static void costs(const char *options, bool frozen, const uint64_t expected[3]) {
+    static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_DELETE};
+    for (unsigned leaves = 0; leaves < 2; leaves++)
+        for (unsigned i = 0; i < 3; i++) {
+            table t;
+            uint64_t keys = 0;
+            open_table(&t, SIM, options);
+            while (shard_root_phase(root_of(&t, 0)) != SHARD_GROW || !shard_root_stamped(root_of(&t, 0)))
+                assert_int_equal(insert(&t, keys++), 0);
+            for (unsigned tick = 0; !frozen && tick < 40; tick++) {
+                far_epoch_request(t.pool);
+                far_pool_poll(t.pool);
+            }
+            uint64_t more = leaves && strstr(options, "key_size"); /* the child is tried first */
+            assert_int_equal(least_cost(&t, kinds[i], leaves, frozen, keys), expected[i] + more);
+            close_table(&t);
+        }
+}
+
+
+/* P: one more than without the split once everybody knows of the doubling, two more before; I: none, or one for a key
+ * that leaves. */
+static void a_split_carries_the_change(void **state) {
+    (void)state;
+    costs(POINTERS, false, (const uint64_t[]){3, 4, 4});
+    costs(POINTERS ",grace=off", true, (const uint64_t[]){4, 5, 5});
+    costs(INLINE, false, (const uint64_t[]){2, 2, 2});
+}
+
+
+static void gets_submitted_together_share_round_trips_on(const char *uri, const char *options, uint64_t most) {
+    enum { KEYS = 6000, TOGETHER = 32 };
+    table t;
+    open_table(&t, uri, options);
+    for (uint64_t n = 0; n < KEYS; n++) {
+        assert_int_equal(insert(&t, n), 0);
+        far_pool_poll(t.pool);
+    }
+    uint64_t before = trips(&t), keys[TOGETHER], values[TOGETHER];
+    for (uint64_t first = 0; first < KEYS + 640; first += TOGETHER) {
+        far_op ops[TOGETHER] = {0}, *list[TOGETHER], *done[TOGETHER];
+        for (unsigned i = 0; i < TOGETHER; i++) {
+            keys[i] = key_of(first + i);
+            ops[i] = (far_op){.kind = FAR_OP_GET, .index = t.index, .key = &keys[i], .key_len = 8};
+            ops[i].value = &values[i];
+            ops[i].capacity = 8;
+            list[i] = &ops[i];
+        }
+        assert_int_equal(far_submit(t.session, list, TOGETHER), TOGETHER);
+        assert_int_equal(far_reap(t.session, done, TOGETHER, TOGETHER), TOGETHER);
+        for (unsigned i = 0; i < TOGETHER; i++) {
+            assert_int_equal(ops[i].result, first + i < KEYS ? 0 : FAR_ERR_NOT_FOUND);
+            assert_true(first + i >= KEYS || (values[i] == first + i && ops[i].value_len == 8));
+        }
+    }
+    double each = (double)(trips(&t) - before) / ((KEYS + 640) / (double)TOGETHER);
+    print_message("    %.2f round trips for %d gets\n", each, TOGETHER);
+    assert_true(each <= (double)most);
+    close_table(&t);
+}
+
+
+/* Those whose keys lie below level 1 go on alone. */
+static void gets_submitted_together_share_round_trips(void **state) {
+    (void)state;
+    gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer", 3);
+    gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer,window_read=on", 6);
+    gets_submitted_together_share_round_trips_on("local:64M", "key_size=8,value_size=8", 3); /* it tears at words */
+    gets_submitted_together_share_round_trips_on(SIM, "key_size=8,value_size=8", 2);
+    gets_submitted_together_share_round_trips_on(SIM, "key_size=8,value_size=8,window_read=on", 5);
+    gets_submitted_together_share_round_trips_on("local:64M", "layout=pointer,partitions=1,bits=0,pair_read=off", 8);
+}
+
+
+/* Bytes of gets of keys that move, while the sweep is at 0 and at 90 %. */
+static void what_is_known_to_be_split_is_read_once(void **state) {
+    (void)state;
+    table t;
+    open_table(&t, "local:256M", "layout=pointer,partitions=1,bits=10,idle_sweep=off");
+    const shard_state *st = shard_state_of(t.index);
+    uint64_t keys = 0, bytes[2];
+    while (shard_root_phase(root_of(&t, 0)) != SHARD_GROW)
+        assert_int_equal(insert(&t, keys++), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        far_stats before, after;
+        uint64_t gets = 0, value;
+        far_session_stats(t.session, &before);
+        for (uint64_t n = 0; n < keys; n++) {
+            uint64_t key = key_of(n);
+            if (!shard_changes(shard_hash(t.index, (far_bytes){&key, 8}), st->p, st->b, 1))
+                continue;
+            assert_int_equal(get(&t, n, &value), 0);
+            gets++;
+        }
+        far_session_stats(t.session, &after);
+        bytes[i] = (after.bytes_read - before.bytes_read) / gets;
+        while (i == 0 && shard_root_phase(root_of(&t, 0)) == SHARD_GROW &&
+               (st->part[0].next == 0 || st->part[0].next < 950))
+            assert_int_equal(insert(&t, keys++), 0);
+        assert_int_equal(shard_root_phase(root_of(&t, 0)), SHARD_GROW);
+    }
+    print_message("    %llu bytes a get, then %llu\n", (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    assert_true(bytes[0] > 1080 && bytes[1] < 720);
+    close_table(&t);
+}
+
+
+/* When it doubles, by samples, the load is what it would be by counting; and no FAA counts keys. */
+static void samples_tell_the_load_on(const char *options, double bound) {
+    bool sampled = strstr(options, "sample") != NULL;
+    table t;
+    open_table(&t, "sim:seed=1,size=256M,faults=none,watch=off,limit=10000s", options);
+    const shard_state *st = shard_state_of(t.index);
+    uint64_t keys = 0, d = 0, faa = 0;
+    far_stats stats;
+    for (; d < 2; keys++) {
+        far_pool_poll(t.pool);
+        assert_int_equal(insert(&t, keys), 0);
+        if (shard_root_phase(root_of(&t, 0)) == SHARD_STABLE) {
+            far_session_stats(t.session, &stats);
+            faa = stats.faa;
+        }
+        if (shard_root_d(root_of(&t, 0)) == d)
+            continue;
+        double load = (double)keys / (double)((uint64_t)(st->slots + st->l2_slots) << (st->b + d));
+        print_message("    doubled at %.3f\n", load);
+        assert_true(load > bound - 0.03 && load < bound + 0.02);
+        d++;
+    }
+    far_session_stats(t.session, &stats);
+    assert_true(!sampled || faa <= 2 * 2 * shard_chunks(1ull << st->b)); /* of sweep and drain */
+    close_table(&t);
+}
+
+
+static void samples_tell_the_load(void **state) {
+    (void)state;
+    samples_tell_the_load_on("layout=pointer,partitions=1,bits=9", 0.8);
+    samples_tell_the_load_on("layout=pointer,partitions=1,bits=9,load_by=sample", 0.8);
+    samples_tell_the_load_on("key_size=8,value_size=8,partitions=1,bits=10", 0.75);
+    samples_tell_the_load_on("key_size=8,value_size=8,partitions=1,bits=10,load_by=sample", 0.75);
+}
+
+
+/* A read-only time after the doubling began: gets move the buckets they meet. */
+static void gets_move_buckets_when_asked(void **state) {
+    (void)state;
+    for (unsigned on = 0; on < 2; on++) {
+        table t;
+        open_table(&t, "local:64M",
+                   on ? "layout=pointer,partitions=1,bits=4,idle_sweep=off,move_on_read=on"
+                      : "layout=pointer,partitions=1,bits=4,idle_sweep=off");
+        uint64_t keys = 0;
+        while (shard_root_phase(root_of(&t, 0)) != SHARD_GROW)
+            assert_int_equal(insert(&t, keys++), 0);
+        const shard_counters *c = &shard_state_of(t.index)->counters;
+        uint64_t before = c->splits_frozen + c->splits_graced;
+        for (uint64_t n = 0; n < keys; n++)
+            assert_true(has(&t, n));
+        assert_int_equal(c->splits_frozen + c->splits_graced - before, on ? 16 : 0);
+        for (uint64_t n = 0; n < keys; n++)
+            assert_true(has(&t, n));
+        close_table(&t);
+    }
+}
+
+
+/* A large segment comes an extent at a time: no insert pays for two, and the doubling begins when all are there. */
+static void segments_come_piece_by_piece(void **state) {
+    (void)state;
+    for (unsigned inlined = 0; inlined < 2; inlined++) {
+        table t;
+        open_table(&t, "local:64M",
+                   inlined ? "key_size=8,value_size=8,partitions=1,bits=10,extent=64K"
+                           : "layout=pointer,partitions=1,bits=2,extent=2K");
+        unsigned most = 0;
+        uint64_t keys = 0, whole = inlined ? 60000 : 4000;
+        for (; keys < whole; keys++) {
+            const shard_partition *part = &shard_state_of(t.index)->part[0];
+            unsigned d = shard_root_d(root_of(&t, 0)), known[2];
+            for (unsigned after = 0; after < 2; after++) {
+                const shard_extents *extents =
+                    (const void *)(uintptr_t)atomic_load_explicit(&part->segment[d + 1], memory_order_relaxed);
+                known[after] = 0;
+                if (shard_extents_bytes(shard_state_of(t.index), d + 1) && extents)
+                    for (uint64_t i = 0; i < (shard_extents_bytes(shard_state_of(t.index), d + 1) - 8) / 8; i++)
+                        known[after] += atomic_load_explicit(&extents->extent[i], memory_order_relaxed) != 0;
+                if (!after)
+                    assert_int_equal(insert(&t, keys), 0);
+            }
+            if (known[1] - known[0] > most)
+                most = known[1] - known[0];
+            if (keys % 16 == 0)
+                far_pool_poll(t.pool);
+        }
+        assert_int_equal(most, 1);
+        assert_true(shard_root_d(root_of(&t, 0)) >= (inlined ? 1 : 4));
+        for (uint64_t n = 0; n < whole; n++)
+            assert_true(has(&t, n));
+        close_table(&t);
+    }
+}
+
+
+/* A pool that is full in the middle of a growing table: what was told to be in is in, deletes and updates in place
+ * work, and what they free can be used again. */
+static void a_full_pool_keeps_its_word(void **state) {
+    (void)state;
+    for (unsigned inlined = 0; inlined < 2; inlined++) {
+        table t;
+        open_table(&t, "local:8M",
+                   inlined ? "key_size=8,value_size=8,partitions=4,bits=8,extent=64K"
+                           : "layout=pointer,partitions=4,bits=2,extent=16K");
+        uint64_t keys = 0;
+        int err;
+        while ((err = insert(&t, keys)) == 0) {
+            far_pool_poll(t.pool);
+            keys++;
+        }
+        assert_int_equal(err, FAR_ERR_NO_MEMORY);
+        print_message("    %llu keys in 8M\n", (unsigned long long)keys);
+        assert_true(keys > 20000);
+        for (uint64_t n = 0; n < keys; n++)
+            assert_true(has(&t, n));
+        for (uint64_t n = 0; n < keys; n += 2) {
+            uint64_t key = key_of(n);
+            assert_int_equal(far_delete(t.session, t.index, &key, 8), 0);
+        }
+        for (unsigned i = 0; i < 200; i++)
+            far_pool_poll(t.pool);
+        for (uint64_t n = 0; n < keys / 2; n += 2)
+            assert_int_equal(insert(&t, n), 0);
+        for (uint64_t n = 0; n < keys; n++)
+            assert_int_equal(has(&t, n), n % 2 == 1 || n < keys / 2);
+        close_table(&t);
+    }
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_split_carries_the_change),
+        cmocka_unit_test(gets_submitted_together_share_round_trips),
+        cmocka_unit_test(what_is_known_to_be_split_is_read_once),
+        cmocka_unit_test(samples_tell_the_load),
+        cmocka_unit_test(gets_move_buckets_when_asked),
+        cmocka_unit_test(segments_come_piece_by_piece),
+        cmocka_unit_test(a_full_pool_keeps_its_word),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,676 @@
+/* The table of open indexes when a session of the handle is lost on the way: its last WRITE may take effect late, while
+ * the other sessions go on. One handle, without a thread so that nothing is repaired unseen, with a session that is
+ * lost and one that goes on; another handle, which drops.
+ *
+ * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
+ * have met both. */
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "pool/catalog.h"
+#include "pool/catalog_layout.h"
+#include "pool/handle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SEEDS = 16, VERBS_MAX = 300 };
+
+typedef struct story {
+    far_sim_world *world;
+    far_pool *pool, *other;
+    far_session *lost, *next, *dropper; /* two of pool, one of other */
+    far_sim_client *client;             /* what is under way */
+    far_index *index;                   /* its result */
+    int result;
+} story;
+
+
+static void set_up(story *s, unsigned seed) {
+    static unsigned serial; /* a test that failed leaves its world behind */
+    char uri[96];
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    far_index *index;
+    *s = (story){.result = 77};
+    snprintf(uri, sizeof(uri), "sim:name=opens%u,seed=%u,size=32M,memory_nodes=2", ++serial, seed);
+    assert_int_equal(far_pool_open(uri, NULL, &s->other), 0);
+    assert_int_equal(far_session_open(s->other, &s->dropper), 0);
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open(uri, &options, &s->pool), 0);
+    assert_int_equal(far_session_open(s->pool, &s->lost), 0);
+    assert_int_equal(far_session_open(s->pool, &s->next), 0);
+    s->world = far_sim_world_of(s->pool->fabric);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(far_index_create(s->dropper, i ? "y" : "x", "toy", "slots=4", &index), 0);
+        far_index_close(index);
+    }
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+static void
+nothing_is_lost(far_session *session) { /* of the handle without a thread, while there is one: it moves epochs itself */
+    far_pool_usage usage;
+    assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+}
+
+
+static void tear_down(story *s) {
+    far_session_close(s->lost);
+    far_session_close(s->next);
+    far_pool_close(s->pool);
+    nothing_is_lost(s->dropper);
+    if (far_sim_watch_errors(s->world))
+        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(s->world), far_sim_watch_error(s->world, 0));
+    far_session_close(s->dropper);
+    far_pool_close(s->other);
+}
+
+
+/* What clients do. */
+
+static void open_x(void *arg) {
+    story *s = arg;
+    s->result = far_index_open(s->lost, "x", &s->index);
+}
+
+
+static void create_z(void *arg) {
+    story *s = arg;
+    s->result = far_index_create(s->lost, "z", "toy", "slots=4", &s->index);
+}
+
+
+static void drop_x(void *arg) {
+    story *s = arg;
+    s->result = far_index_drop(s->lost, "x");
+}
+
+
+static void drop_x_elsewhere(void *arg) {
+    story *s = arg;
+    s->result = far_index_drop(s->dropper, "x");
+}
+
+
+static void use_x(void *arg) {
+    story *s = arg;
+    s->result = far_index_open(s->lost, "x", &s->index);
+    if (s->result == 0) {
+        s->result = far_put(s->lost, s->index, "k", 1, "v", 1);
+        far_index_close(s->index);
+    }
+}
+
+
+/* Runs `action` by the session that is to be lost until the effect of that verb is held back; then its connection is
+ * lost. */
+static far_sim_hold *lose_at(story *s, void (*action)(void *), far_sim_match match) {
+    s->client = far_sim_start(s->pool->fabric, "lost", action, s);
+    far_sim_hold *hold = far_sim_hold_effect(s->client, match);
+    assert_int_equal(far_sim_run_client(s->client), FAR_SIM_HELD);
+    far_sim_lose(s->lost->conn);
+    assert_int_equal(far_sim_run_client(s->client), FAR_SIM_ENDED);
+    assert_int_equal(s->result, FAR_ERR_UNREACHABLE);
+    return hold;
+}
+
+
+static void release(story *s, far_sim_hold *hold) {
+    far_sim_release(hold);
+    far_sim_sleep(s->world, 100000);
+}
+
+
+static far_sim_match write_of(far_addr addr, uint64_t bytes) {
+    return (far_sim_match){.kind = FAR_SIM_WRITE, .from = addr, .to = addr + bytes};
+}
+
+
+static uint64_t word_at(story *s, far_addr addr) {
+    uint64_t word;
+    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
+    return word;
+}
+
+
+/* From outside, at once. */
+
+static far_index *open_next(story *s, const char *name) {
+    far_index *index;
+    assert_int_equal(far_index_open(s->next, name, &index), 0);
+    assert_int_equal(far_put(s->next, index, "k", 1, "v", 1), 0);
+    return index;
+}
+
+
+static far_addr table_of(story *s) { /* an index that is open in between makes the handle's table */
+    far_index_close(open_next(s, "y"));
+    return word_at(s, far_opens_word_of(s->pool->own->id));
+}
+
+
+static void y_is_safe_until_it_is_closed(story *s, far_index *y) {
+    char value[4];
+    assert_int_equal(far_index_drop(s->dropper, "y"), FAR_ERR_BUSY);
+    assert_int_equal(far_get(s->next, y, "k", 1, value, sizeof(value), NULL), 0);
+    far_index_close(y);
+    assert_int_equal(far_index_drop(s->dropper, "y"), 0);
+}
+
+
+/* Stories. Each returns whether the WRITE of the lost session took effect. */
+
+typedef bool telling(story *s);
+
+
+static void tell(telling *of) {
+    unsigned landed = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        story s;
+        set_up(&s, seed);
+        landed += of(&s);
+        tear_down(&s);
+    }
+    assert_true(landed > 0 && landed < SEEDS);
+}
+
+
+/* Without the repair the drop is refused for ever. */
+static bool word_stays_behind(story *s) {
+    far_addr table = table_of(s);
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    release(s, hold);
+    bool landed = word_at(s, table) != 0;
+    assert_int_equal(far_index_drop(s->dropper, "x"), landed ? FAR_ERR_BUSY : 0);
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    if (landed)
+        assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    return landed;
+}
+
+
+static void a_lost_opener_does_not_refuse_drops_for_ever(void **state) {
+    (void)state;
+    tell(word_stays_behind);
+}
+
+
+/* A session of the same handle need not wait for housekeeping. */
+static bool word_is_cleared_by_a_dropper(story *s) {
+    far_addr table = table_of(s);
+    release(s, lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES)));
+    bool landed = word_at(s, table) != 0;
+    assert_int_equal(far_index_drop(s->next, "x"), 0);
+    return landed;
+}
+
+
+static void a_lost_opener_does_not_refuse_a_drop_of_its_own_handle(void **state) {
+    (void)state;
+    tell(word_is_cleared_by_a_dropper);
+}
+
+
+/* The slot must not go to y while the lost WRITE of x may still come: it would take y's word away, and y be dropped
+ * under its user. */
+static bool word_comes_late(story *s) {
+    far_addr table = table_of(s);
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    far_index *y = open_next(s, "y");
+    release(s, hold);
+    bool landed = word_at(s, table) != 0 && word_at(s, table + 8) != 0;
+    y_is_safe_until_it_is_closed(s, y);
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    return landed;
+}
+
+
+static void a_late_word_of_a_lost_opener_takes_no_other_place(void **state) {
+    (void)state;
+    tell(word_comes_late);
+}
+
+
+/* The same when it is cleared before: once that was done nothing comes late. */
+static bool word_comes_after_the_repair(story *s) {
+    far_addr table = table_of(s);
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    bool landed = word_at(s, table) != 0;
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    far_index *y = open_next(s, "y");
+    uint64_t word = word_at(s, table);
+    assert_true(word != 0);
+    release(s, hold);
+    assert_int_equal(word_at(s, table), word);
+    y_is_safe_until_it_is_closed(s, y);
+    assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    return landed;
+}
+
+
+static void the_repair_waits_until_nothing_can_come_late(void **state) {
+    (void)state;
+    tell(word_comes_after_the_repair);
+}
+
+
+/* The first opener makes the table. Its address comes late, after another session has shown one: droppers would look at
+ * the wrong one, and a sweep free the right one. */
+static bool address_comes_late(story *s) {
+    far_addr address = far_opens_word_of(s->pool->own->id);
+    far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    far_addr table = word_at(s, address);
+    far_index *y = open_next(s, "y");
+    if (table) /* it is taken over: what the lost session made is not left behind */
+        assert_int_equal(word_at(s, address), table);
+    release(s, hold);
+    assert_int_equal(word_at(s, address), s->pool->opens.table);
+    nothing_is_lost(s->next);
+    y_is_safe_until_it_is_closed(s, y);
+    assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    return table != 0;
+}
+
+
+static void a_late_address_of_a_table_replaces_no_other(void **state) {
+    (void)state;
+    tell(address_comes_late);
+}
+
+
+/* A creator enters the table with what it made: it waits in the same way. */
+static bool creator_meets_a_lost_table(story *s) {
+    far_addr address = far_opens_word_of(s->pool->own->id);
+    far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    bool landed = word_at(s, address) != 0;
+    far_index *z;
+    assert_int_equal(far_index_create(s->next, "z", "toy", "slots=4", &z), 0);
+    release(s, hold);
+    assert_int_equal(far_index_drop(s->dropper, "z"), FAR_ERR_BUSY);
+    far_index_close(z);
+    assert_int_equal(far_index_drop(s->dropper, "z"), 0);
+    return landed;
+}
+
+
+static void a_creator_after_a_lost_opener_is_seen_by_droppers(void **state) {
+    (void)state;
+    tell(creator_meets_a_lost_table);
+}
+
+
+/* A walk has the index open; the user's flag on its word. */
+
+typedef struct walking {
+    uint32_t uid;
+    far_index *index;
+} walking;
+
+
+static int begin_walk(far_task *t, void *arg) {
+    walking *w = arg;
+    return far_catalog_open_uid(t, w->uid, &w->index);
+}
+
+
+static int end_walk(far_task *t, void *arg) {
+    far_catalog_close_uid(t, ((walking *)arg)->index);
+    return 0;
+}
+
+
+static walking walk_x(story *s) {
+    far_index *x = open_next(s, "x");
+    walking w = {.uid = x->uid};
+    far_index_close(x);
+    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, begin_walk, &w), 0);
+    return w;
+}
+
+
+/* The flag comes after the walk has left its slot, and another index has taken it: it must not. */
+static bool flag_comes_late(story *s) {
+    walking w = walk_x(s);
+    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    bool landed = word_at(s, table) & FAR_OPENS_USER;
+    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, end_walk, &w), 0);
+    far_index *y = open_next(s, "y");
+    release(s, hold);
+    y_is_safe_until_it_is_closed(s, y);
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    return landed;
+}
+
+
+static void a_late_flag_of_a_lost_opener_outlives_no_walk(void **state) {
+    (void)state;
+    tell(flag_comes_late);
+}
+
+
+/* While the walk goes on: a drop waits for walks, and is not refused because of the flag of an opener that was lost. */
+static bool flag_stands_on_a_walk(story *s) {
+    walking w = walk_x(s);
+    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    release(s, lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES)));
+    bool landed = word_at(s, table) & FAR_OPENS_USER;
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    far_sim_client *drop = far_sim_start(s->other->fabric, "dropper", drop_x_elsewhere, s);
+    s->result = 77;
+    far_sim_run_for(s->world, 2000000);
+    assert_int_equal(s->result, 77); /* it looks again and again */
+    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, end_walk, &w), 0);
+    assert_int_equal(far_sim_run_client(drop), FAR_SIM_ENDED);
+    assert_int_equal(s->result, 0);
+    return landed;
+}
+
+
+static void a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk(void **state) {
+    (void)state;
+    tell(flag_stands_on_a_walk);
+}
+
+
+/* The opener met a drop and takes its flag back; that WRITE is lost and comes late. */
+static bool undoing_comes_late(story *s) {
+    walking w = walk_x(s);
+    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    s->client = far_sim_start(s->pool->fabric, "lost", open_x, s);
+    far_sim_stop_before(s->client, (far_sim_match){.point = "catalog:enter_user"});
+    assert_int_equal(far_sim_run_client(s->client), FAR_SIM_STOPPED);
+    story other = *s;
+    assert_int_equal(far_session_open(s->other, &other.dropper), 0);
+    far_sim_client *drop = far_sim_start(s->other->fabric, "dropper", drop_x_elsewhere, &other);
+    far_sim_stop_before(drop, (far_sim_match){.point = "catalog:marked"});
+    assert_int_equal(far_sim_run_client(drop), FAR_SIM_STOPPED);
+
+    far_sim_match second = write_of(table, FAR_OPENS_BYTES);
+    second.nth = 2;
+    far_sim_hold *hold = far_sim_hold_effect(s->client, second);
+    far_sim_resume(s->client);
+    assert_int_equal(far_sim_run_client(s->client), FAR_SIM_HELD);
+    assert_true(word_at(s, table) & FAR_OPENS_USER);
+    far_sim_lose(s->lost->conn);
+    assert_int_equal(far_sim_run_client(s->client), FAR_SIM_ENDED);
+    assert_int_equal(s->result, FAR_ERR_UNREACHABLE);
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    bool landed = !(word_at(s, table) & FAR_OPENS_USER);
+    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, end_walk, &w), 0);
+    far_index *y = open_next(s, "y");
+    release(s, hold);
+    y_is_safe_until_it_is_closed(s, y);
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    far_sim_resume(drop);
+    assert_int_equal(far_sim_run_client(drop), FAR_SIM_ENDED);
+    assert_int_equal(other.result, 0);
+    far_session_close(other.dropper);
+    return landed;
+}
+
+
+static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
+    (void)state;
+    tell(undoing_comes_late);
+}
+
+
+/* The handle is closed, and its memory and its registry entry are another's, when the WRITE would come. */
+static bool handle_is_closed(story *s, bool with_table) {
+    far_addr address = far_opens_word_of(s->pool->own->id), table = with_table ? table_of(s) : 0;
+    far_sim_match match = with_table ? write_of(table, FAR_OPENS_BYTES) : write_of(address, 8);
+    far_sim_hold *hold = lose_at(s, open_x, match);
+    bool early = far_sim_seed(s->world) % 2;
+    if (early)
+        release(s, hold);
+    bool landed = word_at(s, with_table ? table : address) != 0;
+    far_session_close(s->lost);
+    far_session_close(s->next);
+    far_pool_close(s->pool);
+    assert_int_equal(word_at(s, address), 0);
+    release(s, hold);
+    assert_int_equal(word_at(s, address), 0);
+    assert_int_equal(far_index_drop(s->dropper, "x"), 0);
+    nothing_is_lost(s->dropper);
+    s->lost = s->next = NULL;
+    s->pool = NULL;
+    return landed;
+}
+
+
+static bool handle_is_closed_with_a_table(story *s) {
+    return handle_is_closed(s, true);
+}
+
+
+static bool handle_is_closed_before_it_had_one(story *s) {
+    return handle_is_closed(s, false);
+}
+
+
+static void a_handle_that_is_closed_leaves_nothing_that_comes_late(void **state) {
+    (void)state;
+    tell(handle_is_closed_with_a_table);
+    tell(handle_is_closed_before_it_had_one);
+}
+
+
+static void close_pool(void *arg) {
+    story *s = arg;
+    far_pool_close(s->pool);
+    s->result = 0;
+}
+
+
+/* A lost session need not be known to be dead at once. One that lives stands for it here. */
+static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **state) {
+    (void)state;
+    for (unsigned of_address = 0; of_address < 2; of_address++) {
+        story s;
+        far_session *writer;
+        set_up(&s, 1);
+        assert_int_equal(far_session_open(s.other, &writer), 0);
+        table_of(&s);
+        far_opens *opens = &s.pool->opens;
+        far_opens_word *word = of_address ? &opens->address : &opens->words[0];
+        *word = (far_opens_word){.due = !of_address, .writer = writer->id, .generation = writer->generation};
+        if (of_address)
+            opens->table = 0;
+        else
+            atomic_fetch_add_explicit(&opens->due, 1, memory_order_relaxed);
+        s.client = far_sim_start(s.pool->fabric, "closer", close_pool, &s);
+        far_sim_run_for(s.world, 2000000);
+        assert_int_equal(s.result, 77);
+        far_session_close(writer);
+        assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+        assert_int_equal(s.result, 0);
+        far_session_close(s.lost);
+        far_session_close(s.next);
+        s.lost = s.next = NULL;
+        s.pool = NULL;
+        tear_down(&s);
+    }
+}
+
+
+/* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has
+ * opened the index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and
+ * nothing is left. */
+
+enum { AT_ONCE, WHEN_OPEN, WHEN_CLOSED, NEVER, TIMES };
+
+
+static void others_go_on(story *s, const char *name, far_sim_hold *hold, unsigned when) {
+    far_index *index;
+    if (when == AT_ONCE)
+        release(s, hold);
+    int found = far_index_open(s->next, name, &index);
+    if (found == FAR_ERR_NOT_FOUND)
+        assert_int_equal(far_index_create(s->next, name, "toy", "slots=4", &index), 0);
+    else
+        assert_int_equal(found, 0);
+    if (when == WHEN_OPEN)
+        release(s, hold);
+    assert_int_equal(far_put(s->next, index, "k", 1, "v", 1), 0);
+    assert_int_equal(far_index_drop(s->dropper, name), FAR_ERR_BUSY);
+    assert_int_equal(far_index_drop(s->next, name), FAR_ERR_BUSY);
+    far_index_close(index);
+    if (when == WHEN_CLOSED)
+        release(s, hold);
+    assert_int_equal(far_pool_poll(s->pool), 0);
+    assert_int_equal(far_index_drop(s->dropper, name), 0);
+    assert_int_equal(far_index_open(s->next, name, &index), FAR_ERR_NOT_FOUND);
+}
+
+
+static bool is_lost_at(void (*action)(void *), const char *name, unsigned nth, unsigned when) {
+    story s;
+    set_up(&s, 1 + nth * TIMES + when);
+    s.client = far_sim_start(s.pool->fabric, "lost", action, &s);
+    far_sim_hold *hold = far_sim_hold_effect(s.client, (far_sim_match){.nth = nth});
+    bool reached = far_sim_run_client(s.client) == FAR_SIM_HELD;
+    if (reached) {
+        far_sim_lose(s.lost->conn);
+        assert_int_equal(far_sim_run_client(s.client), FAR_SIM_ENDED);
+        if (s.result == 0) /* the verb was another session's, or nobody waited for it */
+            far_index_close(s.index);
+        others_go_on(&s, name, hold, when);
+    } else {
+        assert_int_equal(s.result, 0);
+        far_index_close(s.index);
+    }
+    tear_down(&s);
+    return reached;
+}
+
+
+static void is_lost_everywhere(void (*action)(void *), const char *name) {
+    for (unsigned when = 0; when < TIMES; when++) {
+        unsigned nth = 1;
+        while (is_lost_at(action, name, nth, when))
+            assert_true(++nth < VERBS_MAX);
+        assert_true(nth > 5);
+    }
+}
+
+
+static void a_session_lost_at_any_verb_of_an_open_leaves_nothing(void **state) {
+    (void)state;
+    is_lost_everywhere(open_x, "x");
+}
+
+
+static void a_session_lost_at_any_verb_of_a_create_leaves_nothing(void **state) {
+    (void)state;
+    is_lost_everywhere(create_z, "z");
+}
+
+
+static void a_session_lost_at_any_verb_of_a_drop_leaves_nothing(void **state) {
+    (void)state;
+    is_lost_everywhere(drop_x, "x");
+}
+
+
+static int open_and_close_as_a_walk(far_task *t, void *arg) {
+    far_index *index;
+    int err = far_catalog_open_uid(t, *(uint32_t *)arg, &index);
+    if (err == 0)
+        far_catalog_close_uid(t, index);
+    return err;
+}
+
+
+static void walk_first(void *arg) {
+    story *s = arg;
+    uint32_t uid = 1; /* x was the first that was made */
+    s->result = far_session_call(s->lost, FAR_STATS_OTHER, true, open_and_close_as_a_walk, &uid);
+}
+
+
+static void a_session_lost_at_any_verb_of_a_walk_leaves_nothing(void **state) {
+    (void)state;
+    is_lost_everywhere(walk_first, "x");
+}
+
+
+/* The compute node dies at every verb of an open, a use and a close, which it does itself having no thread. */
+static void a_handle_that_dies_between_open_and_close_holds_nothing_open(void **state) {
+    (void)state;
+    static const uint32_t units[] = {0, FAR_SIM_WHOLE};
+    unsigned deaths = 0;
+    for (unsigned u = 0; u < 2; u++)
+        for (unsigned nth = 1;; nth++) {
+            story s;
+            set_up(&s, 1 + u);
+            s.client = far_sim_start(s.pool->fabric, "dying", use_x, &s);
+            far_sim_kill_at(s.client, (far_sim_match){.nth = nth}, units[u]);
+            assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+            bool died = far_sim_killed(s.pool->fabric);
+            far_index *index;
+            assert_int_equal(far_index_open(s.dropper, "x", &index), 0);
+            assert_int_equal(far_index_drop(s.dropper, "x"), FAR_ERR_BUSY);
+            far_index_close(index);
+            assert_int_equal(far_index_drop(s.dropper, "x"), 0);
+            tear_down(&s);
+            deaths += died;
+            if (!died)
+                break;
+            assert_true(nth < VERBS_MAX);
+        }
+    assert_true(deaths > 30);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lost_opener_does_not_refuse_drops_for_ever),
+        cmocka_unit_test(a_lost_opener_does_not_refuse_a_drop_of_its_own_handle),
+        cmocka_unit_test(a_late_word_of_a_lost_opener_takes_no_other_place),
+        cmocka_unit_test(the_repair_waits_until_nothing_can_come_late),
+        cmocka_unit_test(a_late_address_of_a_table_replaces_no_other),
+        cmocka_unit_test(a_creator_after_a_lost_opener_is_seen_by_droppers),
+        cmocka_unit_test(a_late_flag_of_a_lost_opener_outlives_no_walk),
+        cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),
+        cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
+        cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
+        cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
+        cmocka_unit_test(a_session_lost_at_any_verb_of_an_open_leaves_nothing),
+        cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
+        cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),
+        cmocka_unit_test(a_session_lost_at_any_verb_of_a_walk_leaves_nothing),
+        cmocka_unit_test(a_handle_that_dies_between_open_and_close_holds_nothing_open),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
