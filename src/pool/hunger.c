@@ -5,14 +5,16 @@
  * other session gives to the pool all that it holds free (far_memory_leave_blocks), and the first looks again. While
  * somebody stands in line all others live from the objects that they hold: they neither cut slabs nor take blocks, and
  * stand in line themselves when they have none left. So what they hold beside live data only falls (deletes apart,
- * which make room), and the rounds come to an end: with memory, or when a round moved nothing, or nothing is left to
- * wait for.
+ * which make room), and the rounds come to an end: with memory, or when a round moved nothing, or when an attempt
+ * failed that began with nothing held back (what it gave back itself, as a creation that fails does, is no reason to go
+ * on).
  *
  * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
  * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
  * then their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
 #include "pool/memory.h"
 
+#define ROUNDS_MAX    64  /* whatever moves */
 #define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
 #define RECENT_EPOCHS 16  /* so old an announcement still counts: a round is over by then, or the announcer is gone */
 #define ABROAD_TICKS  250 /* how long other handles are waited for: those that sleep look every 100 */
@@ -25,6 +27,7 @@ typedef struct far_hunger {
     uint64_t ticket;
     uint64_t moved; /* q->moved when its last round began */
     unsigned rounds;
+    bool all_free;      /* when its last attempt began nothing was held back in this handle */
     uint64_t announced; /* to other handles; 0: not */
     struct far_hunger *next;
 } hunger;
@@ -116,7 +119,7 @@ static int wait_for_turn(far_task *t) {
     uint64_t epoch;
     int err = 0;
     while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket || is_announced(pool))) {
-        far_epoch_request(pool); /* announcements grow old */
+        far_epoch_request(pool);         /* announcements grow old */
         err = far_epoch_read(t, &epoch); /* and a session that was declared dead finds out */
         if (err == 0 && far_memory_of(t)->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed))
             err = far_memory_tick(t);
@@ -263,7 +266,8 @@ static int wait_for_memory(far_task *t, hunger *h) {
     outlook o = look_out(t, 0);
     abroad a;
     int err = look_abroad(t, &a);
-    bool here = (o.ready > 0 || o.others) && (h->rounds == 0 || moved != h->moved),
+    bool here = (o.ready > 0 || o.others) &&
+                (h->rounds == 0 || (moved != h->moved && !h->all_free && h->rounds < ROUNDS_MAX)),
          ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
     if (err < 0 || (!here && !ask))
         return err;
@@ -279,6 +283,8 @@ static int wait_for_memory(far_task *t, hunger *h) {
     if (err >= 0)
         err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
     far_memory_look_again(far_memory_of(t));
+    o = look_out(t, 0);
+    h->all_free = o.ready == 0 && !o.others;
     return err < 0 && err != FAR_ERR_NO_MEMORY ? err : 1;
 }
 

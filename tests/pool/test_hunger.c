@@ -331,6 +331,31 @@ static void a_full_pool_says_so_at_once(void **state) {
 }
 
 
+/* Each attempt builds half of it and drops that: memory that comes back, but none that would make a difference. */
+static void what_finds_no_room_for_all_it_needs_does_not_try_for_ever(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"shard", "dart", "toy"};
+    static const char *const options[] = {NULL, NULL, "slots=65536"};
+    for (unsigned i = 0; i < 3; i++) {
+        room r;
+        far_index *index;
+        open_room(&r, 310 + i, 1, 2, "2M");
+        unsigned count = fill(&r.guests[0], "a", 1900);
+        for (unsigned k = 0; k < count / 8; k++) {
+            char key[32];
+            snprintf(key, sizeof(key), "a%u", k);
+            assert_int_equal(far_delete(r.guests[0].session, r.guests[0].index, key, strlen(key)), 0);
+        }
+        far_stats before, after;
+        far_session_stats(r.guests[1].session, &before);
+        assert_int_equal(far_index_create(r.guests[1].session, "y", kinds[i], options[i], &index), FAR_ERR_NO_MEMORY);
+        far_session_stats(r.guests[1].session, &after);
+        assert_in_range(after.retries - before.retries, 1, 4);
+        close_room(&r);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_busy_session_starves_nobody),
@@ -341,6 +366,7 @@ int main(void) {
         cmocka_unit_test(what_an_idle_session_holds_free_others_can_use),
         cmocka_unit_test(what_a_sleeping_handle_holds_free_others_can_use),
         cmocka_unit_test(a_sleeping_handle_frees_what_it_held_of_a_dropped_index),
+        cmocka_unit_test(what_finds_no_room_for_all_it_needs_does_not_try_for_ever),
         cmocka_unit_test(a_full_pool_says_so_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
