@@ -361,8 +361,11 @@ static int release(far_sweeper *s) {
         err = far_wait_epochs(s->t, RELEASE_EPOCHS + extra_epochs());
     if (err == 0)
         err = far_sweep_read_uids(s);
-    for (size_t i = 0; i < s->count && err == 0; i++)
+    for (size_t i = 0; i < s->count && err == 0; i++) {
         err = far_sweep_release_block(s, &s->blocks[i]);
+        if (far_task_fabric(s->t)->at_once) /* nothing else makes it pause, and to wipe takes long */
+            far_yield(s->t);
+    }
     free(s->uids);
     s->uids = NULL;
     return err;
