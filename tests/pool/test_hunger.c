@@ -341,7 +341,7 @@ static void what_finds_no_room_for_all_it_needs_does_not_try_for_ever(void **sta
         far_index *index;
         open_room(&r, 310 + i, 1, 2, "2M");
         unsigned count = fill(&r.guests[0], "a", 1900);
-        for (unsigned k = 0; k < count / 8; k++) {
+        for (unsigned k = 0; k < count / 3; k++) {
             char key[32];
             snprintf(key, sizeof(key), "a%u", k);
             assert_int_equal(far_delete(r.guests[0].session, r.guests[0].index, key, strlen(key)), 0);
@@ -350,7 +350,7 @@ static void what_finds_no_room_for_all_it_needs_does_not_try_for_ever(void **sta
         far_session_stats(r.guests[1].session, &before);
         assert_int_equal(far_index_create(r.guests[1].session, "y", kinds[i], options[i], &index), FAR_ERR_NO_MEMORY);
         far_session_stats(r.guests[1].session, &after);
-        assert_in_range(after.retries - before.retries, 1, 4);
+        assert_int_equal(after.retries - before.retries, 1); /* when all was free; what it then gave back is no news */
         close_room(&r);
     }
 }
