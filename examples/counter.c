@@ -1,5 +1,5 @@
-/* Several processes count together: each takes numbers by inserting the key of the next one, which only one of them can do. At the end
- * every number was taken once.
+/* Several processes count together: each takes numbers by inserting the key of the next one, which only one of them can
+ * do. At the end every number was taken once.
  *     ./counter 'shm:/dev/shm/example?size=64M' PROCESSES NUMBERS */
 #include <farindex.h>
 #include <stdio.h>

@@ -34,7 +34,8 @@ static void prepare(slot *s, far_index *index, far_op_kind kind, int number) {
 static int is_right(const slot *s) {
     char expected[16];
     int length = snprintf(expected, sizeof expected, "%d", atoi(s->key + 4) * 2);
-    return s->op.result == FAR_OK && s->op.value_len == (size_t)length && memcmp(s->value, expected, (size_t)length) == 0;
+    return s->op.result == FAR_OK && s->op.value_len == (size_t)length &&
+           memcmp(s->value, expected, (size_t)length) == 0;
 }
 
 static int run(far_session *session, far_index *index, far_op_kind kind, int pairs) {

@@ -27,8 +27,10 @@ static const char notes[] =
     "Every value read is checked against its key; wrong or missing ones make the exit status 1.\n"
     "\n"
     "--processes N: N processes of one thread each share a shm pool (without --pool one of a fitting size, removed at\n"
-    "the end); workloads by default load,c,writes,a. --against lmdb (default: 2 processes) has LMDB do the same first,\n"
-    "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all processes\n"
+    "the end); workloads by default load,c,writes,a. --against lmdb (default: 2 processes) has LMDB do the same "
+    "first,\n"
+    "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all "
+    "processes\n"
     "when it returns; 'x LMDB' is how many times as many operations a second were done, 'cpu us' processor time of an\n"
     "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n";
 
@@ -248,9 +250,9 @@ static int choose_pool(request *r) {
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
     if (!pool && config->processes)
         snprintf(r->own_pool, sizeof(r->own_pool), "/dev/shm/farindex-bench-%d", (int)getpid());
-    int length = pool          ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
+    int length = pool           ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
                  : *r->own_pool ? snprintf(config->uri, sizeof(config->uri), "shm:%s?size=%s", r->own_pool, size)
-                               : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
+                                : snprintf(config->uri, sizeof(config->uri), "local:%s", size);
     if (length >= (int)sizeof(config->uri))
         return cli_wrong_usage("bench", "--pool: the URI is too long");
     config->sim = strncmp(config->uri, "sim:", 4) == 0;
@@ -388,7 +390,8 @@ static int check_processes(request *r) {
     if (config->processes > PROCESSES_MAX)
         return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", config->processes, PROCESSES_MAX);
     if (r->pool && strncmp(r->pool, "shm:", 4) != 0)
-        return cli_wrong_usage("bench", "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
+        return cli_wrong_usage("bench",
+                               "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
     if ((config->threads != UINT64_MAX && config->threads != 1) || config->compute_nodes > 1)
         return cli_wrong_usage("bench", "--processes: each has one thread; no --threads, no --compute-nodes");
     config->threads = 1;
@@ -427,7 +430,8 @@ int cli_bench(int argc, char **argv) {
     const cli_option options[] = {
         {"pool", CLI_TEXT, &r.pool, "URI", "where to run (default: an embedded pool of a fitting size)"},
         {"index", CLI_TEXT, &r.index, "KIND[,KIND..]|all", "which kinds (default: all)"},
-        {"workload", CLI_TEXT, &r.workload, "W[,W..]", "load, a, b, c, d, e, f, writes (default: load and the letters)"},
+        {"workload", CLI_TEXT, &r.workload, "W[,W..]",
+         "load, a, b, c, d, e, f, writes (default: load and the letters)"},
         {"records", CLI_NUMBER, &r.records, "N", "how many are loaded (default: 100000)"},
         {"ops", CLI_NUMBER, &r.ops, "N", "operations per workload, over all clients"},
         {"warmup", CLI_NUMBER, &config->warmup, "N", "operations before measuring (default: a tenth of --ops)"},

@@ -21,11 +21,11 @@ typedef struct lmdb_state { /* of a process */
 /* ---- Operations ---- */
 
 static int code_of(int err) {
-    return err == 0                                  ? 0
-           : err == MDB_NOTFOUND                     ? FAR_ERR_NOT_FOUND
-           : err == MDB_KEYEXIST                     ? FAR_ERR_EXISTS
-           : err == MDB_MAP_FULL || err == ENOMEM    ? FAR_ERR_NO_MEMORY
-                                                     : FAR_ERR_CORRUPT;
+    return err == 0                               ? 0
+           : err == MDB_NOTFOUND                  ? FAR_ERR_NOT_FOUND
+           : err == MDB_KEYEXIST                  ? FAR_ERR_EXISTS
+           : err == MDB_MAP_FULL || err == ENOMEM ? FAR_ERR_NO_MEMORY
+                                                  : FAR_ERR_CORRUPT;
 }
 
 

@@ -83,8 +83,8 @@ static int open_node(bench_store *store, bench_node *node) {
 static int index_prepare(bench_store *store) {
     bench_node node = {0};
     int err = open_node(store, &node);
-    if (!err && far_index_create(node.session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options,
-                                 &node.index) < 0)
+    if (!err &&
+        far_index_create(node.session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options, &node.index) < 0)
         err = index_failed(store);
     close_node(&node);
     return err;

@@ -8,8 +8,8 @@
 /* Functions return 0, or 1 with words in `error`. */
 typedef struct bench_store {
     const char *name;
-    int (*prepare)(struct bench_store *store); /* in the parent, before the processes start */
-    int (*open)(struct bench_store *store, bench_client *client);                      /* in a process */
+    int (*prepare)(struct bench_store *store);                    /* in the parent, before the processes start */
+    int (*open)(struct bench_store *store, bench_client *client); /* in a process */
     int (*measure)(struct bench_store *store, bench_client *client, far_usage *usage); /* in one of them, at rest */
     void (*close)(struct bench_store *store, bench_client *client);
     int (*finish)(struct bench_store *store); /* in the parent, when they have ended */

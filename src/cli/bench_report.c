@@ -252,9 +252,10 @@ static void print_setting(FILE *file, const bench_config *config) {
                 config->compute_nodes == 1 ? "" : "s");
     fprintf(file, ", depth %" PRIu64 "%s\n", config->depth, config->sim ? ", virtual time" : "");
     if (config->against_lmdb)
-        fprintf(file,
-                "lmdb: MDB_NOSYNC | MDB_WRITEMAP, a transaction for every operation, whose effect all processes see when "
-                "it returns, as with ours;\n      it has nothing like operations in flight: depth 1\n");
+        fprintf(
+            file,
+            "lmdb: MDB_NOSYNC | MDB_WRITEMAP, a transaction for every operation, whose effect all processes see when "
+            "it returns, as with ours;\n      it has nothing like operations in flight: depth 1\n");
 }
 
 

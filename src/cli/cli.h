@@ -32,7 +32,16 @@ int cli_stat(int argc, char **argv);
 int cli_torture(int argc, char **argv);
 
 /* One long option of a subcommand, and where its value goes. */
-typedef enum { CLI_FLAG, CLI_TEXT, CLI_NUMBER, CLI_BYTES, CLI_SWITCH, CLI_RANGE, CLI_DECIMAL, CLI_RANGE_BYTES } cli_option_type;
+typedef enum {
+    CLI_FLAG,
+    CLI_TEXT,
+    CLI_NUMBER,
+    CLI_BYTES,
+    CLI_SWITCH,
+    CLI_RANGE,
+    CLI_DECIMAL,
+    CLI_RANGE_BYTES
+} cli_option_type;
 
 typedef struct cli_option {
     const char *name;
@@ -42,10 +51,11 @@ typedef struct cli_option {
     const char *help;
 } cli_option;
 
-/* Parses "--name value" and "--name=value"; the options end with a NULL name. Operands stay in argv (moved to its front), their
- * count goes to *operands (NULL: none are allowed). --help prints `usage`, the options and `notes`, and sets *help: exit 0. Wrong
- * usage: one line on stderr, returns CLI_USAGE. */
-int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands, bool *help);
+/* Parses "--name value" and "--name=value"; the options end with a NULL name. Operands stay in argv (moved to its
+ * front), their count goes to *operands (NULL: none are allowed). --help prints `usage`, the options and `notes`, and
+ * sets *help: exit 0. Wrong usage: one line on stderr, returns CLI_USAGE. */
+int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands,
+              bool *help);
 
 int cli_wrong_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -72,13 +72,14 @@ int cli_dump(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
-                     CLI_FORMATS_NOTE
-                     "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
-                     "most once.\n"
-                     "An index without order (shard) is written in no order; if it grows meanwhile a key may come twice, "
-                     "the newer\nvalue last, as load takes it.\n",
-                     1, 2, &count, &status))
+    if (cli_operands(
+            argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
+            CLI_FORMATS_NOTE
+            "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
+            "most once.\n"
+            "An index without order (shard) is written in no order; if it grows meanwhile a key may come twice, "
+            "the newer\nvalue last, as load takes it.\n",
+            1, 2, &count, &status))
         return status;
     if ((status = cli_parse_format("dump", format, &d.format)) != 0 ||
         (status = cli_pool_open("dump", &p, argv[0])) != 0)

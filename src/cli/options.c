@@ -142,7 +142,8 @@ static const cli_option *find_option(const cli_option *options, const char *name
 }
 
 
-int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands, bool *help) {
+int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands,
+              bool *help) {
     const char *command = argv[0];
     int kept = 0;
     bool only_operands = false;
@@ -167,7 +168,8 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
             return 0;
         }
         const char *equals = strchr(word, '=');
-        const cli_option *option = find_option(options, word + 2, equals ? (size_t)(equals - word - 2) : strlen(word + 2));
+        const cli_option *option =
+            find_option(options, word + 2, equals ? (size_t)(equals - word - 2) : strlen(word + 2));
         if (!option)
             return cli_wrong_usage(command, "unknown option '%s'; see --help", word);
         const char *text = equals ? equals + 1 : NULL;

@@ -112,11 +112,13 @@ static void add(far_torture_result *sum, const far_torture_result *one) {
 static int run_inline(const torture_flags *f, far_torture_result *sum) {
     for (uint64_t seed = f->seeds[0]; seed <= f->seeds[1]; seed++) {
         far_torture_result one = {0};
-        cli_progress("seed %" PRIu64 " of %" PRIu64 "..%" PRIu64 ": %" PRIu64 " violations so far", seed, f->seeds[0], f->seeds[1], sum->violations);
+        cli_progress("seed %" PRIu64 " of %" PRIu64 "..%" PRIu64 ": %" PRIu64 " violations so far", seed, f->seeds[0],
+                     f->seeds[1], sum->violations);
         if (far_torture_run(&f->torture, seed, &one, stdout) < 0)
             return cli_failed("seed %" PRIu64 ": %s", seed, far_last_error());
         if (f->torture.verbose)
-            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n", seed, one.ops, one.crashes, one.merged, one.trace_hash);
+            printf("seed %" PRIu64 ": %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " merged, trace %016" PRIx64 "\n",
+                   seed, one.ops, one.crashes, one.merged, one.trace_hash);
         add(sum, &one);
         if (seed == UINT64_MAX)
             break;
@@ -179,14 +181,15 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
             any = true;
             add(sum, &one);
             jobs[i].next += f->jobs;
-            cli_progress("%" PRIu64 " of %" PRIu64 " seeds: %" PRIu64 " violations so far", sum->seeds, f->seeds[1] - f->seeds[0] + 1, sum->violations);
+            cli_progress("%" PRIu64 " of %" PRIu64 " seeds: %" PRIu64 " violations so far", sum->seeds,
+                         f->seeds[1] - f->seeds[0] + 1, sum->violations);
         }
     }
     for (uint64_t i = 0; i < f->jobs; i++) {
         int how;
         if (waitpid(jobs[i].pid, &how, 0) == jobs[i].pid && how != 0) {
-            cli_failed("seed %" PRIu64 " ended its process (%s %d)", jobs[i].next, WIFSIGNALED(how) ? "signal" : "status",
-                       WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+            cli_failed("seed %" PRIu64 " ended its process (%s %d)", jobs[i].next,
+                       WIFSIGNALED(how) ? "signal" : "status", WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
             status = CLI_FAILED;
         }
     }
@@ -195,7 +198,14 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
 
 
 int cli_torture(int argc, char **argv) {
-    torture_flags f = {.seeds = {1, 100}, .jobs = 1, .faults = "all", .atomic_bytes = 64, .masked_cas = 1, .rdwc = 1, .scans = 1, .churn = 1};
+    torture_flags f = {.seeds = {1, 100},
+                       .jobs = 1,
+                       .faults = "all",
+                       .atomic_bytes = 64,
+                       .masked_cas = 1,
+                       .rdwc = 1,
+                       .scans = 1,
+                       .churn = 1};
     far_torture *t = &f.torture;
     far_torture_init(t);
     f.clients = t->clients;
@@ -206,7 +216,8 @@ int cli_torture(int argc, char **argv) {
         {"index", CLI_TEXT, &t->kind, "KIND", "what to torture"},
         {"seeds", CLI_RANGE, f.seeds, "FIRST..LAST", "seeds to explore; one number replays that seed (1..100)"},
         {"clients", CLI_NUMBER, &f.clients, "N", "clients (4)"},
-        {"compute-nodes", CLI_NUMBER, &f.compute_nodes, "N", "compute nodes they sit on; a crash takes one, one survives (2)"},
+        {"compute-nodes", CLI_NUMBER, &f.compute_nodes, "N",
+         "compute nodes they sit on; a crash takes one, one survives (2)"},
         {"memory-nodes", CLI_NUMBER, &f.memory_nodes, "N", "memory nodes (2)"},
         {"ops", CLI_NUMBER, &t->ops, "N", "operations per seed, over all clients (200)"},
         {"depth", CLI_NUMBER, &f.depth, "N", "operations in flight per client (1)"},
@@ -219,7 +230,8 @@ int cli_torture(int argc, char **argv) {
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
         {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
         {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
-        {"churn", CLI_SWITCH, &f.churn, "on|off", "sessions, indexes and compute nodes come and go, the pool is swept (on)"},
+        {"churn", CLI_SWITCH, &f.churn, "on|off",
+         "sessions, indexes and compute nodes come and go, the pool is swept (on)"},
         {"scans", CLI_SWITCH, &f.scans, "on|off", "scans among the operations (on, where the kind can)"},
         {"cache", CLI_BYTES, &t->cache_bytes, "SIZE", "cache of a compute node (1M)"},
         {"pool-size", CLI_BYTES, &t->pool_bytes, "SIZE", "far memory, over all memory nodes (16M)"},
@@ -229,8 +241,10 @@ int cli_torture(int argc, char **argv) {
         {"verbose", CLI_FLAG, &t->verbose, NULL, "one line per seed, with the hash of its trace"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
-    static const char notes[] = "Every history is checked for linearizability per key and for the scan rule, the index for a sound structure, the\n"
-                                "pool for lost memory. The same flags and one seed replay a run byte for byte. Exit 0 only if nothing was found.\n";
+    static const char notes[] = "Every history is checked for linearizability per key and for the scan rule, the index "
+                                "for a sound structure, the\n"
+                                "pool for lost memory. The same flags and one seed replay a run byte for byte. Exit 0 "
+                                "only if nothing was found.\n";
     bool help;
     int err = cli_parse(argc, argv, "torture --index KIND [OPTIONS]", options, notes, NULL, &help);
     if (err || help)
@@ -244,7 +258,8 @@ int cli_torture(int argc, char **argv) {
     close_file(t->trace);
     if (sum.gave_up)
         printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
-    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64 " check problems\n", t->kind,
-           sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
+    printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
+           " check problems\n",
+           t->kind, sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
     return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_FAILED : CLI_DONE;
 }

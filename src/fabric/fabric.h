@@ -1,9 +1,11 @@
-/* The fabric: one-sided verbs on the memory nodes of a pool. The contract (order, atomicity, death) stands in architecture terms in
- * docs/fabric.md; this is its interface. A far_fabric is one compute node's access to a pool, a far_conn one session's queue pairs to
- * all its memory nodes. Sessions post batches; the layer above (runtime/batch.c) checks addresses and counts.
+/* The fabric: one-sided verbs on the memory nodes of a pool. The contract (order, atomicity, death) stands in
+ * architecture terms in docs/fabric.md; this is its interface. A far_fabric is one compute node's access to a pool, a
+ * far_conn one session's queue pairs to all its memory nodes. Sessions post batches; the layer above (runtime/batch.c)
+ * checks addresses and counts.
  *
- * Order, one connection to one node: a WRITE takes effect before every verb posted after it; READ -> READ and ATOMIC -> ATOMIC keep
- * order; all else has none until waited for. FAR_VERB_FENCE: the verb starts after all earlier ones completed. */
+ * Order, one connection to one node: a WRITE takes effect before every verb posted after it; READ -> READ and ATOMIC ->
+ * ATOMIC keep order; all else has none until waited for. FAR_VERB_FENCE: the verb starts after all earlier ones
+ * completed. */
 #ifndef FAR_FABRIC_FABRIC_H
 #define FAR_FABRIC_FABRIC_H
 
@@ -16,10 +18,10 @@
 /* node << 40 | offset; 0 is null. */
 typedef uint64_t far_addr;
 
-#define FAR_NODES_MAX 256
+#define FAR_NODES_MAX      256
 #define FAR_NODE_BYTES_MAX (1ull << 40)
 #define FAR_VERB_BYTES_MAX (1u << 20)
-#define FAR_URI_MAX 256
+#define FAR_URI_MAX        256
 
 
 static inline far_addr far_addr_make(unsigned node, uint64_t offset) {
@@ -40,18 +42,20 @@ static inline uint64_t far_addr_offset(far_addr addr) {
 typedef enum far_verb_kind { FAR_READ, FAR_WRITE, FAR_CAS, FAR_FAA, FAR_MASKED_CAS, FAR_VERB_KINDS } far_verb_kind;
 
 enum {
-    FAR_VERB_FENCE = 1,    /* starts after all earlier verbs of the connection completed; costs a round trip */
-    FAR_VERB_UNPROVEN = 2, /* the memory may be free or reused, the index checks what it got: READs, or atomics in a stable type */
-    FAR_VERB_SYSTEM = 4,   /* of the pool itself: may touch free memory (wiping) */
+    FAR_VERB_FENCE = 1, /* starts after all earlier verbs of the connection completed; costs a round trip */
+    FAR_VERB_UNPROVEN =
+        2, /* the memory may be free or reused, the index checks what it got: READs, or atomics in a stable type */
+    FAR_VERB_SYSTEM = 4, /* of the pool itself: may touch free memory (wiping) */
 };
 
 typedef struct far_verb {
     uint8_t kind, flags;
-    uint32_t length; /* READ and WRITE: a multiple of 8, at most FAR_VERB_BYTES_MAX; atomics: 8 */
-    far_addr addr;   /* a multiple of 8 */
-    void *local;     /* READ: where to; WRITE: what; atomic: uint64_t that gets the old word */
+    uint32_t length;                  /* READ and WRITE: a multiple of 8, at most FAR_VERB_BYTES_MAX; atomics: 8 */
+    far_addr addr;                    /* a multiple of 8 */
+    void *local;                      /* READ: where to; WRITE: what; atomic: uint64_t that gets the old word */
     uint64_t compare, swap;           /* CAS, masked CAS; FAA adds swap */
-    uint64_t compare_mask, swap_mask; /* masked CAS: if ((old ^ compare) & compare_mask) == 0, word = (old & ~swap_mask) | (swap & swap_mask) */
+    uint64_t compare_mask, swap_mask; /* masked CAS: if ((old ^ compare) & compare_mask) == 0, word = (old & ~swap_mask)
+                                         | (swap & swap_mask) */
     uint64_t old;                     /* room for the poster to point local at */
 } far_verb;
 
@@ -60,10 +64,11 @@ typedef struct far_batch far_batch;
 struct far_batch {
     far_verb *verbs;
     uint32_t count;
-    int status;                     /* after completion: 0, FAR_ERR_UNREACHABLE or FAR_ERR_FENCED (then outcomes are unknown) */
-    bool pending;                   /* posted and not completed */
+    int status;   /* after completion: 0, FAR_ERR_UNREACHABLE or FAR_ERR_FENCED (then outcomes are unknown) */
+    bool pending; /* posted and not completed */
     uint64_t posted_at, completed_at;
-    void (*done)(far_batch *batch); /* called inside poll when a batch that was pending after its post has completed; must not switch */
+    void (*done)(far_batch *batch); /* called inside poll when a batch that was pending after its post has completed;
+                                       must not switch */
     void *owner;                    /* of the poster */
     uint64_t pin_clock;             /* the watch's clock when the operation pinned, UINT64_MAX = not to be checked */
     uint32_t index_key;             /* the index that posts (0 = the pool), for the watch */
@@ -73,10 +78,10 @@ struct far_batch {
 };
 
 typedef struct far_capabilities {
-    uint32_t atomic_bytes;  /* 8 or 64: READs and WRITEs tear at aligned units of this size */
+    uint32_t atomic_bytes; /* 8 or 64: READs and WRITEs tear at aligned units of this size */
     bool masked_cas;
-    bool atomics_in_order;  /* an atomic takes effect before every verb posted after it */
-    uint64_t min_rtt;       /* ns, a guaranteed lower bound; 0 = none */
+    bool atomics_in_order; /* an atomic takes effect before every verb posted after it */
+    uint64_t min_rtt;      /* ns, a guaranteed lower bound; 0 = none */
 } far_capabilities;
 
 typedef struct far_fabric far_fabric;
@@ -86,32 +91,38 @@ typedef struct far_conn {
     far_parker *parker; /* unparked when poll has something to deliver */
 } far_conn;
 
-/* Told by the allocator what memory is; only the simulator listens. A clock that ticks with every call orders pins and retirements. */
+/* Told by the allocator what memory is; only the simulator listens. A clock that ticks with every call orders pins and
+ * retirements. */
 typedef struct far_watch_ops {
     uint64_t (*clock)(far_fabric *fabric);
     void (*allocated)(far_fabric *fabric, far_addr addr, uint64_t size, uint32_t index_key, bool stable);
     void (*retired)(far_fabric *fabric, far_addr addr, uint64_t size);
     void (*freed)(far_fabric *fabric, far_addr addr, uint64_t size, bool stable); /* poisoned unless stable */
-    void (*released)(far_fabric *fabric, far_addr addr, uint64_t size);           /* no longer managed: a block went back to the pool */
-    void (*point)(far_conn *conn, const char *name, const char *label); /* a named point of index code was reached; may park here */
+    void (*released)(far_fabric *fabric, far_addr addr,
+                     uint64_t size); /* no longer managed: a block went back to the pool */
+    void (*point)(far_conn *conn, const char *name,
+                  const char *label); /* a named point of index code was reached; may park here */
 } far_watch_ops;
 
 typedef struct far_fabric_ops {
     int (*connect)(far_fabric *fabric, far_parker *parker, far_conn **conn);
     void (*disconnect)(far_conn *conn); /* everything posted has completed, or failed */
-    /* The connection speaks for session (id, generation) from now on: called before that pair is written into the registry. */
+    /* The connection speaks for session (id, generation) from now on: called before that pair is written into the
+     * registry. */
     int (*claim)(far_conn *conn, unsigned id, unsigned generation);
     /* Never blocks. Local work may be done at once: then batch->pending is false on return and done is not called. */
     void (*post)(far_conn *conn, far_batch *batch);
     int (*poll)(far_conn *conn); /* delivers completions (calls done); returns how many batches */
     /* Waits until poll has something to deliver, the parker is unparked, or the time is reached. */
     void (*wait)(far_conn *conn, uint64_t until);
-    /* 1: the session is dead and fenced: no verb of it takes effect any more, at any node. 0: it lives. Negative: cannot tell (error). */
+    /* 1: the session is dead and fenced: no verb of it takes effect any more, at any node. 0: it lives. Negative:
+     * cannot tell (error). */
     int (*is_dead)(far_conn *asker, unsigned id, unsigned generation);
     void (*fence_self)(far_conn *conn); /* this session is lost: all later verbs fail, is_dead says 1 */
-    int (*renew)(far_conn *conn);       /* housekeeping: shows that the sessions of this handle live; NULL where none is needed */
-    /* Ends the process of a live session for good; true death follows (is_dead says 1 when this returned 0). It may block. NULL: nobody
-     * can do that here. process_of: which one it is (a pid of this host), 0 = not known. */
+    int (*renew)(
+        far_conn *conn); /* housekeeping: shows that the sessions of this handle live; NULL where none is needed */
+    /* Ends the process of a live session for good; true death follows (is_dead says 1 when this returned 0). It may
+     * block. NULL: nobody can do that here. process_of: which one it is (a pid of this host), 0 = not known. */
     int (*evict)(far_conn *asker, unsigned id, unsigned generation);
     int64_t (*process_of)(far_conn *asker, unsigned id, unsigned generation);
     void (*close)(far_fabric *fabric);
@@ -122,11 +133,11 @@ struct far_fabric {
     const far_watch_ops *watch; /* NULL but in the simulator */
     far_host *host;
     far_capabilities capabilities;
-    uint64_t rtt;               /* ns, a usual round trip: the unit of back-off and waiting */
-    bool at_once;               /* a batch has completed when its post returns: no verb is ever under way */
+    uint64_t rtt; /* ns, a usual round trip: the unit of back-off and waiting */
+    bool at_once; /* a batch has completed when its post returns: no verb is ever under way */
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
-    char uri[FAR_URI_MAX];      /* for messages */
+    char uri[FAR_URI_MAX];              /* for messages */
 };
 
 /* Opens the fabric that the URI names: FAR_ERR_INVALID (with words in far_last_error) when it is malformed. */
@@ -139,7 +150,8 @@ int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */
 static inline bool far_fabric_in_range(const far_fabric *fabric, far_addr addr, uint64_t length) {
     uint64_t bytes = fabric->node_bytes[far_addr_node(addr)];
-    return (addr >> 48) == 0 && ((addr | length) & 7) == 0 && length <= bytes && far_addr_offset(addr) <= bytes - length;
+    return (addr >> 48) == 0 && ((addr | length) & 7) == 0 && length <= bytes &&
+           far_addr_offset(addr) <= bytes - length;
 }
 
 #endif

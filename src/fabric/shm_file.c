@@ -196,7 +196,8 @@ static bool is_chosen(const char *path, const char *choice) {
 }
 
 
-/* Whether tmpfs gives huge pages to who asks for them: each mount has an option for that, in the last field of its line.
+/* Whether tmpfs gives huge pages to who asks for them: each mount has an option for that, in the last field of its
+ * line.
  */
 static bool has_huge_pages(int file) {
     static const char global[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";

@@ -87,7 +87,8 @@ static void run_index_work(far_task *t, void *arg) {
 }
 
 
-bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg), const void *arg, size_t bytes) {
+bool far_index_spawn(far_task *t, far_index *index, void (*run)(far_task *t, far_index *index, void *arg),
+                     const void *arg, size_t bytes) {
     far_scratch_mark mark = far_scratch_here(t);
     index_work *work = far_scratch(t, sizeof(*work) + bytes);
     if (!work)

@@ -233,8 +233,8 @@ static int look_for_life(far_task *t, void *ctx, unsigned id, const far_client *
 }
 
 
-/* First its own session: once that one is marked as dead no other can join (check_handle), so those that are to be found are there. A
- * look at the others before that could miss one that is just opening. */
+/* First its own session: once that one is marked as dead no other can join (check_handle), so those that are to be
+ * found are there. A look at the others before that could miss one that is just opening. */
 int far_client_handle_gone(far_task *t, unsigned handle, bool ask) {
     handle_question q = {handle, ask, false};
     int err = ask ? far_is_dead(t, handle, FAR_ANY_GENERATION) : 1;

@@ -1,21 +1,22 @@
 /* The client registry: one 64-byte entry per session id on node 0.
- *   word 0  state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | id of its handle's own session 14 << 18
- *   word 1  the pin that its handle publishes (only in the entry of the handle's own session): an epoch, or 0 = none
- *   word 2  address of its table of kept objects (pool/alloc.h), 0 = none
- *   word 3  bytes it holds free, word 4  bytes it holds retired (as last told; for far_pool_stat)
- *   word 5  address of the handle's table of open indexes (pool/catalog.h), 0 = none; only in the entry of the handle's own session
- * An id goes free -> live (generation + 1) -> free at close, or live -> dead -> free after the sweep of what it left. The fabric knows
- * the pair before it is written here, so that whoever reads it can ask. A pair is never given out twice: an id whose generations are
- * used up stays free for ever.
+ *   word 0  state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | id of its handle's own
+ * session 14 << 18 word 1  the pin that its handle publishes (only in the entry of the handle's own session): an epoch,
+ * or 0 = none word 2  address of its table of kept objects (pool/alloc.h), 0 = none word 3  bytes it holds free, word 4
+ * bytes it holds retired (as last told; for far_pool_stat) word 5  address of the handle's table of open indexes
+ * (pool/catalog.h), 0 = none; only in the entry of the handle's own session An id goes free -> live (generation + 1) ->
+ * free at close, or live -> dead -> free after the sweep of what it left. The fabric knows the pair before it is
+ * written here, so that whoever reads it can ask. A pair is never given out twice: an id whose generations are used up
+ * stays free for ever.
  *
- * Words 1..5 of a free entry are zero: whoever frees it (its session at a clean close, or the one sweeper) zeroes them first. Word 1
- * counts as long as any session of the handle lives, so the entry of the handle's own session is freed after all the others. */
+ * Words 1..5 of a free entry are zero: whoever frees it (its session at a clean close, or the one sweeper) zeroes them
+ * first. Word 1 counts as long as any session of the handle lives, so the entry of the handle's own session is freed
+ * after all the others. */
 #ifndef FAR_POOL_CLIENTS_H
 #define FAR_POOL_CLIENTS_H
 
 #include "pool/superblock.h"
 
-#define FAR_CLIENT_BYTES 64
+#define FAR_CLIENT_BYTES  64
 #define FAR_CLIENT_ID_MAX 16382u
 
 typedef enum { FAR_CLIENT_FREE, FAR_CLIENT_LIVE, FAR_CLIENT_DEAD } far_client_state;
@@ -58,27 +59,30 @@ typedef struct far_client { /* an entry as it lies in far memory */
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");
 
 
-/* Gives the task's session an id and a generation. handle = 0: it is the handle's own session. FAR_ERR_BUSY: no id is free. */
+/* Gives the task's session an id and a generation. handle = 0: it is the handle's own session. FAR_ERR_BUSY: no id is
+ * free. */
 int far_client_register(far_task *t, unsigned handle);
 int far_client_unregister(far_task *t); /* clean close: its memory was given back before */
 
-/* True (1) only after the session is fenced: none of its verbs takes effect any more. Marks it dead in the registry. 0: it lives.
- * generation may be FAR_ANY_GENERATION: exact too, because an id is reused only after a sweep. Also 1 for a pair that was closed or
- * was never given out. May cost round trips. */
+/* True (1) only after the session is fenced: none of its verbs takes effect any more. Marks it dead in the registry. 0:
+ * it lives. generation may be FAR_ANY_GENERATION: exact too, because an id is reused only after a sweep. Also 1 for a
+ * pair that was closed or was never given out. May cost round trips. */
 #define FAR_ANY_GENERATION 0x10000u
 int far_is_dead(far_task *t, unsigned id, unsigned generation);
 
 int far_clients_live(far_task *t, unsigned *count); /* how many sessions live */
 
-/* Shows every entry that was ever used, in order, as READs saw it (after this call began). A non-zero return of each ends it and is
- * returned. each may use the task. */
-int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client), void *ctx);
+/* Shows every entry that was ever used, in order, as READs saw it (after this call began). A non-zero return of each
+ * ends it and is returned. each may use the task. */
+int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client),
+                     void *ctx);
 
 /* 1: no session of this handle (the id of its own session) lives. ask: those that seem to live are asked for. */
 int far_client_handle_gone(far_task *t, unsigned handle, bool ask);
 
-/* For the sweep, which must be the only one running (it holds the sweep word): a dead session of which nothing is left becomes free.
- * 1: done (or this generation is not dead); 0: not yet, it is the own session of a handle of which others live. */
+/* For the sweep, which must be the only one running (it holds the sweep word): a dead session of which nothing is left
+ * becomes free. 1: done (or this generation is not dead); 0: not yet, it is the own session of a handle of which others
+ * live. */
 int far_client_may_free(far_task *t, unsigned id);
 int far_client_free(far_task *t, unsigned id, unsigned generation);
 

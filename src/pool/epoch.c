@@ -14,14 +14,14 @@
  *   READ, which came after our WRITE: it sees 0 < P <= e < e+1 and stays. (A new entry lies below SLOTS_HIGH before it
  *   is live, so it is not missed either.)
  *
- * - Awake: P <= every pin held, and P <= C: a move C+1 -> C+2 is forbidden, so G <= C+1, and C only ever follows G. P is
- *   raised to C only after no pin below C is left: the pins at C-1 are counted after C was set, and a pin that was
+ * - Awake: P <= every pin held, and P <= C: a move C+1 -> C+2 is forbidden, so G <= C+1, and C only ever follows G. P
+ * is raised to C only after no pin below C is left: the pins at C-1 are counted after C was set, and a pin that was
  *   counted later finds C changed and is undone (all seq_cst: one of the two sees the other).
  *
  * - Falling asleep: C := 0, then no pin at all is counted, then P := 0: the same argument.
  *
- * Two epochs at most are pinned at once: the oldest pin is at e, so G <= e+1, and C, which follows G, is e or e+1. So two
- * counters per session, by parity, do.
+ * Two epochs at most are pinned at once: the oldest pin is at e, so G <= e+1, and C, which follows G, is e or e+1. So
+ * two counters per session, by parity, do.
  *
  * A WRITE of P that failed (its session was lost) may take effect late, until that session is fenced at the memory
  * nodes: nothing else is done with P before far_is_dead said so (settle).

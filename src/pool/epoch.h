@@ -1,9 +1,10 @@
-/* Epochs. An operation holds a pin from before its first look at anything shared until its last verb completed. Pins are local; a
- * handle publishes the epoch of its oldest pin in its registry entry, off the operations' path, or nothing when it is idle.
+/* Epochs. An operation holds a pin from before its first look at anything shared until its last verb completed. Pins
+ * are local; a handle publishes the epoch of its oldest pin in its registry entry, off the operations' path, or nothing
+ * when it is idle.
  *
- * The epoch goes from e to e+1 by CAS when no published word is below e: so while a pin at e is held the epoch is e or e+1. What is
- * retired under a pin at e is stamped e+1 and reused when the epoch is at least e+4 (stamp + 3): every pin is then at e+3 or later.
- * It moves on demand only: far_epoch_request, far_wait_epochs, retired memory piling up. */
+ * The epoch goes from e to e+1 by CAS when no published word is below e: so while a pin at e is held the epoch is e or
+ * e+1. What is retired under a pin at e is stamped e+1 and reused when the epoch is at least e+4 (stamp + 3): every pin
+ * is then at e+3 or later. It moves on demand only: far_epoch_request, far_wait_epochs, retired memory piling up. */
 #ifndef FAR_POOL_EPOCH_H
 #define FAR_POOL_EPOCH_H
 
@@ -26,38 +27,41 @@ typedef struct far_session_pins {
     atomic_bool stuck;   /* the session is lost: what it held stays counted until it is known to be fenced */
 } far_session_pins;
 
-typedef struct far_epochs { /* of a handle; see epoch.c for the states */
+typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
     _Atomic uint64_t current;   /* epoch of new pins; 0 = asleep: the next pin must wake the handle first */
     _Atomic uint64_t known;     /* newest value of the global epoch seen */
     _Atomic uint64_t published; /* what our registry word says; 0 = none */
     atomic_uint requests;       /* wishes for an advance not yet served */
-    atomic_uint waking;         /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
-    atomic_bool keep_awake;     /* delayed work is to be done: not to fall asleep yet */
-    uint64_t used_at;           /* time of the last tick that saw a pin taken or held */
+    atomic_uint waking; /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
+    atomic_bool keep_awake;              /* delayed work is to be done: not to fall asleep yet */
+    uint64_t used_at;                    /* time of the last tick that saw a pin taken or held */
     unsigned doubt_id, doubt_generation; /* a session whose WRITE of our word failed: it may still take effect */
-    unsigned blocked;           /* attempts to advance in a row that a published word forbade */
+    unsigned blocked;                    /* attempts to advance in a row that a published word forbade */
 } far_epochs;
 
-/* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip. */
+/* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip.
+ */
 int far_pin_take(struct far_task *t);
 void far_pin_drop(struct far_task *t); /* nothing when none is held */
-void far_pin_share(const struct far_task *from, struct far_task *to); /* a task started by a pinned one holds the same pin */
+void far_pin_share(const struct far_task *from,
+                   struct far_task *to); /* a task started by a pinned one holds the same pin */
 
-/* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another session. */
+/* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another
+ * session. */
 int far_pins_settle(struct far_task *t);
 
-uint64_t far_epoch(const struct far_task *t);          /* of the task's pin */
-uint64_t far_epoch_known(const struct far_task *t);    /* the global epoch, one behind at most while pinned */
-uint64_t far_epoch_safe(const struct far_task *t);     /* every pin of anybody is at this epoch or later */
+uint64_t far_epoch(const struct far_task *t);            /* of the task's pin */
+uint64_t far_epoch_known(const struct far_task *t);      /* the global epoch, one behind at most while pinned */
+uint64_t far_epoch_safe(const struct far_task *t);       /* every pin of anybody is at this epoch or later */
 int far_epoch_read(struct far_task *t, uint64_t *epoch); /* by a READ */
-void far_epoch_request(far_pool *pool);                /* asks for the epoch to move by one, soon */
+void far_epoch_request(far_pool *pool);                  /* asks for the epoch to move by one, soon */
 
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
 
-/* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin or none, advances on demand. From an unpinned task of
- * any session of the handle. 1: the epoch moved, more can be done at once. 0: nothing more to do now. No verb when the handle sleeps
- * and nobody asks. */
+/* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin or none, advances on demand. From an
+ * unpinned task of any session of the handle. 1: the epoch moved, more can be done at once. 0: nothing more to do now.
+ * No verb when the handle sleeps and nobody asks. */
 int far_epoch_tick(struct far_task *t);
 bool far_epoch_is_awake(const far_pool *pool); /* pins are, or were a short time ago, held: ticks are needed */
 

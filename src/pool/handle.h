@@ -1,5 +1,5 @@
-/* A pool handle: one compute node. It owns the fabric, the sessions, the open indexes, the caches' budget, the RDWC and latch tables,
- * and the housekeeping. */
+/* A pool handle: one compute node. It owns the fabric, the sessions, the open indexes, the caches' budget, the RDWC and
+ * latch tables, and the housekeeping. */
 #ifndef FAR_POOL_HANDLE_H
 #define FAR_POOL_HANDLE_H
 
@@ -8,9 +8,9 @@
 #include "pool/superblock.h"
 #include "runtime/session.h"
 
-struct far_budget;  /* runtime/budget.h */
-struct far_latches; /* runtime/latch.h */
-struct far_rdwc;    /* runtime/rdwc.h */
+struct far_budget;     /* runtime/budget.h */
+struct far_latches;    /* runtime/latch.h */
+struct far_rdwc;       /* runtime/rdwc.h */
 struct far_quarantine; /* pool/sweep.c: what this handle knows of sweeps */
 
 #define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
@@ -21,12 +21,12 @@ typedef struct far_opens_word {
     unsigned writer, generation; /* a lost session whose WRITE of it may still take effect; 0 = none */
 } far_opens_word;
 
-typedef struct far_opens { /* pool/opens.c: the handle's table of open indexes */
+typedef struct far_opens {  /* pool/opens.c: the handle's table of open indexes */
     bool busy;              /* under the pool's lock: a task changes what is open */
     far_addr table;         /* 0: none yet */
     far_opens_word address; /* the registry's word of it: only its writer */
     far_opens_word words[FAR_OPENS_MAX];
-    atomic_uint due;        /* how many of these are */
+    atomic_uint due; /* how many of these are */
 } far_opens;
 
 struct far_pool {
@@ -39,23 +39,23 @@ struct far_pool {
     atomic_uint session_count; /* changed under the lock; RDWC looks */
     far_index *indexes;
     far_opens opens;
-    unsigned references;       /* open sessions, indexes and the handle itself: the last one frees */
-    atomic_bool closed;        /* far_pool_close was called */
-    atomic_bool finished;      /* ... and has given back everything but memory of this process */
-    atomic_uint calls;         /* in progress: those that take the pool; calls of sessions are counted there */
+    unsigned references;  /* open sessions, indexes and the handle itself: the last one frees */
+    atomic_bool closed;   /* far_pool_close was called */
+    atomic_bool finished; /* ... and has given back everything but memory of this process */
+    atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */
 
-    far_session *own;          /* housekeeping's session; its id stands for the handle */
-    far_thread *housekeeper;   /* NULL with the option no_thread */
-    far_parker parker;         /* wakes housekeeping */
+    far_session *own;        /* housekeeping's session; its id stands for the handle */
+    far_thread *housekeeper; /* NULL with the option no_thread */
+    far_parker parker;       /* wakes housekeeping */
     atomic_bool stopping;
-    atomic_int polling;        /* a slice of housekeeping is running */
-    atomic_bool dead;          /* the own session is lost: nobody publishes pins any more, all sessions end */
-    atomic_bool dead_seen;     /* the registry holds a dead session that wants a sweep */
-    bool sweeping;             /* housekeeping's own, as all of these: a sweep is running */
+    atomic_int polling;    /* a slice of housekeeping is running */
+    atomic_bool dead;      /* the own session is lost: nobody publishes pins any more, all sessions end */
+    atomic_bool dead_seen; /* the registry holds a dead session that wants a sweep */
+    bool sweeping;         /* housekeeping's own, as all of these: a sweep is running */
     uint64_t next_sweep, next_look, next_check;
-    uint64_t seen_sweep;       /* the sweep word for which the sleeping handle woke last */
-    uint64_t seen_catalog;     /* the catalog when it looked last: an index may have been dropped since */
-    unsigned check_cursor;     /* the registry entry whose life is checked next */
+    uint64_t seen_sweep;   /* the sweep word for which the sleeping handle woke last */
+    uint64_t seen_catalog; /* the catalog when it looked last: an index may have been dropped since */
+    unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;
     struct far_quarantine *quarantine;
@@ -64,10 +64,11 @@ struct far_pool {
     struct far_rdwc *rdwc;
 };
 
-/* One slice of housekeeping; returns 1 when more is to be done at once, 0 when it can wait for a tick, an error of the own session. */
+/* One slice of housekeeping; returns 1 when more is to be done at once, 0 when it can wait for a tick, an error of the
+ * own session. */
 int far_housekeeping(far_pool *pool);
 void far_housekeeping_wake(far_pool *pool);
-void far_housekeeper(void *pool); /* the thread: slices until pool->stopping */
+void far_housekeeper(void *pool);                     /* the thread: slices until pool->stopping */
 uint64_t far_housekeeping_tick(const far_pool *pool); /* ns between slices while the handle is awake */
 
 /* Runs what is ready in sessions that nobody is inside of; never waits. True: something is still under way there. */
@@ -79,13 +80,13 @@ bool far_pool_tend(far_pool *pool);
 /* The user's sessions one by one (from NULL on): the one given is not freed until the next is asked for. */
 far_session *far_pool_visit(far_pool *pool, far_session *previous);
 
-/* The open indexes one by one in the order of their uids (after = 0: the first): the one given counts as in use until released, so a
- * close waits for that (index->uses). NULL: no more. */
+/* The open indexes one by one in the order of their uids (after = 0: the first): the one given counts as in use until
+ * released, so a close waits for that (index->uses). NULL: no more. */
 far_index *far_pool_use_index(far_pool *pool, uint32_t after);
 void far_pool_unuse_index(far_index *index);
 
-/* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not 0:
- * FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */
+/* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not
+ * 0: FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */
 int far_pool_enter(far_pool *pool);
 void far_pool_leave(far_pool *pool);
 int far_call_enter(far_session *s);

@@ -114,8 +114,8 @@ uint64_t far_class_footprint(const far_memory *m, const far_class *class) {
 }
 
 
-/* The slab of ours that the object is counted in; NULL: it lies in the block of another, or belongs to an index that was dropped, and
- * its pages are used anew. */
+/* The slab of ours that the object is counted in; NULL: it lies in the block of another, or belongs to an index that
+ * was dropped, and its pages are used anew. */
 static far_slab *counted_in(far_memory *m, const far_class *class, far_addr addr) {
     far_slab *slab = far_slab_of(m, addr);
     return slab != NULL && slab->class == class ? slab : NULL;

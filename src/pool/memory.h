@@ -214,7 +214,7 @@ bool far_gives_add(far_gives *gives, const far_class *class, far_addr addr);
 bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quarantine; no lock needed */
 
 /* Without the lock, by tasks: */
-void far_memory_free(far_session *session); /* local memory only */
+void far_memory_free(far_session *session);           /* local memory only */
 void far_memory_forget(far_task *t, far_block_id id); /* what it knew of a block that it just took anew */
 far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
@@ -232,10 +232,10 @@ far_aside far_aside_begin(far_task *t);
 void far_aside_end(far_task *t, far_aside aside);
 
 /* hunger.c: somebody of this handle who is short of memory goes first. */
-bool far_may_take(far_task *t);             /* new slabs and blocks; false is remembered in the task */
-void far_memory_moved(far_task *t);         /* something became free, or went back to the pool */
-bool far_memory_is_wanted(far_memory *m);   /* by an operation of another session; no lock held */
-void far_memory_look_again(far_memory *m);  /* also where it looked in this epoch */
+bool far_may_take(far_task *t);            /* new slabs and blocks; false is remembered in the task */
+void far_memory_moved(far_task *t);        /* something became free, or went back to the pool */
+bool far_memory_is_wanted(far_memory *m);  /* by an operation of another session; no lock held */
+void far_memory_look_again(far_memory *m); /* also where it looked in this epoch */
 
 /* slab.c: inside. 1: there is something now; 0: no. */
 int far_slab_carve(far_task *t, far_class *class, unsigned node);
@@ -245,7 +245,7 @@ int far_slabs_trim(far_task *t, bool all);
 int far_scour(far_task *t); /* memory is short: takes all orphans and all that others gave back, frees what is wholly
                                free; once per epoch */
 int far_slab_release(far_task *t, far_addr base, bool dropped);   /* dropped: whatever is in it */
-int far_memory_leave_blocks(far_task *t, bool all); /* to the pool: all blocks, or those that have room */
+int far_memory_leave_blocks(far_task *t, bool all);               /* to the pool: all blocks, or those that have room */
 int far_block_adopt(far_task *t, far_block_id id, uint64_t word); /* word: an orphan. 1: it is ours and loaded */
 int far_pages_read(far_task *t, far_block_id id,
                    uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */

@@ -2,16 +2,15 @@
  *
  * The sweep word on node 0: owner id 14 | owner generation 16 << 14 | phase 2 << 30 | sequence 32 << 32.
  *   phase 0  none runs; or, with an owner, one is choosing and stamping its blocks
- *   phase 1  quarantine: the blocks of sequence number s carry it in their stamp. Every handle, before its next epoch or on waking,
- *            gives back through the bitmaps what it holds free or retired there, stops allocating there, and gives back in the same
- *            way, at once, what it retires there from then on.
- *   phase 2  the walk is over: handles retire normally again. After more epochs, so that everything given back is past its time,
- *            the blocks are released.
- * A handle that slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks where a sweep
+ *   phase 1  quarantine: the blocks of sequence number s carry it in their stamp. Every handle, before its next epoch
+ * or on waking, gives back through the bitmaps what it holds free or retired there, stops allocating there, and gives
+ * back in the same way, at once, what it retires there from then on. phase 2  the walk is over: handles retire normally
+ * again. After more epochs, so that everything given back is past its time, the blocks are released. A handle that
+ * slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks where a sweep
  * since then may have freed what it did not meet (the high half of the stamp, written before phase 2).
  * Whatever a walk did not meet and whose bit is clear at the end is leaked: freed (repair), or counted.
- * The owner died, or could not go on and left the word without an owner in phase 2: the next sweeper starts over with a new sequence
- * number, and covers all blocks still in quarantine. */
+ * The owner died, or could not go on and left the word without an owner in phase 2: the next sweeper starts over with a
+ * new sequence number, and covers all blocks still in quarantine. */
 #ifndef FAR_POOL_SWEEP_H
 #define FAR_POOL_SWEEP_H
 
@@ -45,11 +44,13 @@ static inline uint32_t far_sweep_sequence(uint64_t word) {
 }
 
 
-/* What a walk reports to: every object linked throughout the walk. Whoever starts a walk puts this first into a struct of its own. */
+/* What a walk reports to: every object linked throughout the walk. Whoever starts a walk puts this first into a struct
+ * of its own. */
 typedef struct far_walk far_walk;
 struct far_walk {
     int (*object)(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size); /* 0 or an error */
-    bool once; /* it measures: an object that was reported should not be again, and one that is just being moved may be missed */
+    bool once; /* it measures: an object that was reported should not be again, and one that is just being moved may be
+                  missed */
 };
 
 
@@ -64,10 +65,12 @@ typedef struct far_sweep_result {
     unsigned dead_clients;   /* whose ids became free */
 } far_sweep_result;
 
-/* Sweeps the blocks of dead sessions (all = false) or all blocks in turn, without a pin. FAR_ERR_BUSY: a live client is sweeping. */
+/* Sweeps the blocks of dead sessions (all = false) or all blocks in turn, without a pin. FAR_ERR_BUSY: a live client is
+ * sweeping. */
 int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result);
 
-/* The handle saw this sweep word at its last epoch or waking: does what the phases ask. Called before the handle's next pin. */
+/* The handle saw this sweep word at its last epoch or waking: does what the phases ask. Called before the handle's next
+ * pin. */
 int far_sweep_observe(far_task *t, uint64_t word);
 
 #endif

@@ -51,8 +51,8 @@ const char *far_last_error(void) {
 }
 
 
-/* Never inlined: a coroutine may go on in another thread, and an inlined copy could keep the address of the first thread's message
- * over the switch. */
+/* Never inlined: a coroutine may go on in another thread, and an inlined copy could keep the address of the first
+ * thread's message over the switch. */
 __attribute__((noinline)) int far_fail(int code, const char *format, ...) {
     int saved_errno = errno;
     char text[FAR_MESSAGE_BYTES];

@@ -1,5 +1,6 @@
-/* The host: time, parking and threads. Real (host_thread.c: the clock and pthreads) or virtual (the simulator: one OS thread, every
- * "thread" a simulated client). Whatever waits or asks for the time does so through here, so that the same code runs on both. */
+/* The host: time, parking and threads. Real (host_thread.c: the clock and pthreads) or virtual (the simulator: one OS
+ * thread, every "thread" a simulated client). Whatever waits or asks for the time does so through here, so that the
+ * same code runs on both. */
 #ifndef FAR_RUNTIME_HOST_H
 #define FAR_RUNTIME_HOST_H
 
@@ -20,12 +21,14 @@ typedef struct far_parker {
 
 typedef struct far_host_ops {
     uint64_t (*now)(far_host *host); /* nanoseconds, never going back */
-    /* Waits for an unpark or until the time `until`; may return early for no reason. One thread parks on a parker at a time. */
+    /* Waits for an unpark or until the time `until`; may return early for no reason. One thread parks on a parker at a
+     * time. */
     void (*park)(far_host *host, far_parker *parker, uint64_t until);
     void (*unpark)(far_host *host, far_parker *parker); /* from any thread */
     int (*start)(far_host *host, void (*run)(void *arg), void *arg, far_thread **thread);
     void (*join)(far_host *host, far_thread *thread); /* waits for its end */
-    void (*secret)(far_host *host, void *bytes, size_t count); /* unpredictable bytes; in the simulator drawn from the seed */
+    void (*secret)(far_host *host, void *bytes,
+                   size_t count); /* unpredictable bytes; in the simulator drawn from the seed */
 } far_host_ops;
 
 struct far_host {

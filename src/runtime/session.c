@@ -1,5 +1,6 @@
-/* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it delivers completions,
- * wakes sleepers, and switches to one ready task after the other; a task that must wait switches back. */
+/* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it
+ * delivers completions, wakes sleepers, and switches to one ready task after the other; a task that must wait switches
+ * back. */
 #include "runtime/session.h"
 #include "index/index.h"
 #include "pool/handle.h"
@@ -416,9 +417,10 @@ static void run_call(far_task *t, void *arg) {
 }
 
 
-/* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What was
- * ready before it comes first, as always. */
-static int call_directly(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
+/* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What
+ * was ready before it comes first, as always. */
+static int call_directly(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
+                         void *arg) {
     far_task *t = s->direct;
     if (atomic_load_explicit(&s->active, memory_order_relaxed))
         far_session_step(s);
@@ -447,7 +449,8 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
         return c.result;
     }
     while (!far_task_new(s, kind, run_call, &c)) {
-        if (s->task_count < FAR_TASKS_MAX && !s->free_tasks && atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
+        if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
+            atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
             far_session_leave(s);
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
         }

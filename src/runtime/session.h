@@ -1,4 +1,5 @@
-/* Inside a session: its tasks, the scheduler that runs them, its connection and its counters. Private to runtime/ and pool/. */
+/* Inside a session: its tasks, the scheduler that runs them, its connection and its counters. Private to runtime/ and
+ * pool/. */
 #ifndef FAR_RUNTIME_SESSION_H
 #define FAR_RUNTIME_SESSION_H
 
@@ -24,82 +25,86 @@ typedef struct far_batch_box {
 } far_batch_box;
 
 typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
-typedef enum { FAR_WAIT_WAITED, FAR_WAIT_ALL, FAR_WAIT_WAKE } far_wait_for; /* started batches; unwaited ones too; a wake-up */
+typedef enum {
+    FAR_WAIT_WAITED,
+    FAR_WAIT_ALL,
+    FAR_WAIT_WAKE
+} far_wait_for; /* started batches; unwaited ones too; a wake-up */
 
 typedef struct far_scratch_chunk far_scratch_chunk;
 
 struct far_task {
     far_session *session;
-    far_context *context;                     /* NULL: a direct task, on the stack of the thread that is inside */
+    far_context *context; /* NULL: a direct task, on the stack of the thread that is inside */
     uint8_t number;
     far_task_state state;
-    far_task *next;                           /* in the ready queue, or the free list */
+    far_task *next; /* in the ready queue, or the free list */
     void (*run)(far_task *t, void *arg);
     void *arg;
 
-    far_batch_box *open;                      /* verbs put, not posted; empty ones stay with the task */
-    unsigned waited, unwaited;                /* batches in flight */
-    unsigned trips;                           /* round trips of what was started since the last wait */
-    int refused;                              /* why the open batch must not be posted */
-    int error;                                /* of a batch that completed since the last wait */
-    int lost;                                 /* what this task is told of the loss of its session */
+    far_batch_box *open;       /* verbs put, not posted; empty ones stay with the task */
+    unsigned waited, unwaited; /* batches in flight */
+    unsigned trips;            /* round trips of what was started since the last wait */
+    int refused;               /* why the open batch must not be posted */
+    int error;                 /* of a batch that completed since the last wait */
+    int lost;                  /* what this task is told of the loss of its session */
 
     far_pin pin;
-    uint64_t ticket;                          /* pool/hunger.c: it found no memory and waits for it; 0 = no */
-    bool barred;                              /* it found none because others wait for it */
+    uint64_t ticket; /* pool/hunger.c: it found no memory and waits for it; 0 = no */
+    bool barred;     /* it found none because others wait for it */
     bool background;
     far_stats *stats;
     const char *label;
     uint32_t index_key;
-    far_index *index;                         /* that its operation works on; NULL: none */
-    bool uses_index;                          /* background work: the index is not closed before this task ends */
+    far_index *index; /* that its operation works on; NULL: none */
+    bool uses_index;  /* background work: the index is not closed before this task ends */
 
-    far_wait_for waits_for;                   /* while waiting */
-    uint64_t wake_at;                         /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
-    bool woken;                               /* a wake-up came while it did not wait for one */
-    atomic_bool wake_queued;                  /* it stands in the session's stack of woken tasks */
+    far_wait_for waits_for;  /* while waiting */
+    uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
+    bool woken;              /* a wake-up came while it did not wait for one */
+    atomic_bool wake_queued; /* it stands in the session's stack of woken tasks */
     far_task *woken_next;
 
-    far_scratch_chunk *chunk;                 /* the first one stays with it */
+    far_scratch_chunk *chunk; /* the first one stays with it */
 
-    struct far_rdwc_member *rdwc;             /* runtime/rdwc.c: set while it leads a round */
-    unsigned latched;                         /* of these, in use */
+    struct far_rdwc_member *rdwc; /* runtime/rdwc.c: set while it leads a round */
+    unsigned latched;             /* of these, in use */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
 struct far_session {
     far_pool *pool;
     far_conn *conn;
-    unsigned id, generation;                  /* 0: not registered yet */
-    int lost;                                 /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    unsigned id, generation; /* 0: not registered yet */
+    int lost;                /* FAR_ERR_FENCED once a verb failed; every later one fails */
 
-    atomic_int entered;                       /* 1: a thread runs the session: the user's, or housekeeping */
+    atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
     far_parker parker;
-    far_context *scheduler;                   /* of the thread that is inside */
+    far_context *scheduler; /* of the thread that is inside */
 
     far_task *tasks[FAR_TASKS_MAX];
-    unsigned task_count;                      /* made so far */
+    unsigned task_count; /* made so far */
     far_task *free_tasks;
-    far_task *direct;                         /* for synchronous calls where no verb is ever under way; NULL: none */
+    far_task *direct; /* for synchronous calls where no verb is ever under way; NULL: none */
     far_task *ready_first, *ready_last;
-    _Atomic(far_task *) woken;                /* stack of tasks woken from anywhere */
-    atomic_uint active;                       /* tasks that are not free; housekeeping looks at it too */
-    unsigned sleeping;                        /* tasks with a wake_at */
+    _Atomic(far_task *) woken; /* stack of tasks woken from anywhere */
+    atomic_uint active;        /* tasks that are not free; housekeeping looks at it too */
+    unsigned sleeping;         /* tasks with a wake_at */
 
     far_batch_box *free_boxes;
     far_scratch_chunk *free_chunks;
-    struct far_op_runs *ops;                  /* runtime/op.c: operations submitted and not reaped */
+    struct far_op_runs *ops; /* runtime/op.c: operations submitted and not reaped */
 
-    far_session_pins pins;                    /* pool/epoch.h */
-    struct far_memory *memory;                /* pool/alloc.h: what it holds of far memory */
+    far_session_pins pins;     /* pool/epoch.h */
+    struct far_memory *memory; /* pool/alloc.h: what it holds of far memory */
 
     far_random random;
     far_stats stats[FAR_STATS_KINDS];
     atomic_bool closing;
-    atomic_uint calls;                        /* API calls inside (pool/handle.h: far_call_enter) */
-    unsigned visitors;                        /* housekeeping looks at it: not to be freed; under the pool's lock */
-    uint64_t ticked_epoch;                    /* housekeeping: the epoch of its last memory tick */
-    far_session *next;                        /* in the pool's list */
+    atomic_uint calls;     /* API calls inside (pool/handle.h: far_call_enter) */
+    unsigned visitors;     /* housekeeping looks at it: not to be freed; under the pool's lock */
+    uint64_t ticked_epoch; /* housekeeping: the epoch of its last memory tick */
+    far_session *next;     /* in the pool's list */
 };
 
 /* Session life below the API: makes a session with a connection, not yet registered with the pool. */
@@ -112,11 +117,12 @@ bool far_session_try_enter(far_session *s);
 void far_session_leave(far_session *s);
 
 /* Inside: */
-/* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory. */
+/* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory.
+ */
 far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg);
-bool far_session_step(far_session *s);                 /* completions, wake-ups, ready tasks; false: nothing was to be done */
+bool far_session_step(far_session *s); /* completions, wake-ups, ready tasks; false: nothing was to be done */
 void far_session_run_until(far_session *s, const bool *condition); /* steps and waits */
-void far_session_drain(far_session *s);                /* until no task is active */
+void far_session_drain(far_session *s);                            /* until no task is active */
 
 /* Enters, runs one function as a task to its end, leaves: how synchronous calls and housekeeping use tasks. */
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg);

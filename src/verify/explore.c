@@ -87,7 +87,8 @@ static int set_up(story *s) {
     for (unsigned i = 0; !err && i < s->count; i++)
         err = far_session_open(s->victims[i].pool, &s->victims[i].session);
     if (!err)
-        err = far_index_create(s->survivor_session, INDEX_NAME, s->explore->kind, s->explore->options, &s->survivor_index);
+        err = far_index_create(s->survivor_session, INDEX_NAME, s->explore->kind, s->explore->options,
+                               &s->survivor_index);
     for (unsigned i = 0; !err && i < s->count; i++)
         err = far_index_open(s->victims[i].session, INDEX_NAME, &s->victims[i].index);
     if (!err && s->explore->prepare)
@@ -138,7 +139,8 @@ static void survive(story *s) {
     if (s->explore->sweep) {
         if (far_pool_check(s->survivor_session, 1, tell_problem, s) < 0)
             problem(s, "the check of the pool failed");
-        if (far_pool_check(s->survivor_session, 0, tell_problem, s) < 0 || far_pool_stat(s->survivor_session, &usage) < 0)
+        if (far_pool_check(s->survivor_session, 0, tell_problem, s) < 0 ||
+            far_pool_stat(s->survivor_session, &usage) < 0)
             problem(s, "the second check of the pool failed");
         else if (usage.leaked)
             problem(s, "memory is lost after the sweep");

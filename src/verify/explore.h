@@ -1,5 +1,6 @@
-/* The crash explorer: kills a client at every verb of an operation, and, if asked, after every unit of every WRITE, each time in a
- * fresh simulated pool; then survivors work on, the structure is checked, and a full sweep must leave no memory lost. */
+/* The crash explorer: kills a client at every verb of an operation, and, if asked, after every unit of every WRITE,
+ * each time in a fresh simulated pool; then survivors work on, the structure is checked, and a full sweep must leave no
+ * memory lost. */
 #ifndef FAR_VERIFY_EXPLORE_H
 #define FAR_VERIFY_EXPLORE_H
 
@@ -17,18 +18,19 @@ typedef struct far_explore {
     const char *sim;            /* more options of the simulator, e.g. "atomic_bytes=8"; NULL = none */
     far_explore_step prepare;   /* before, on the survivor's compute node; may be NULL */
     far_explore_step victim;    /* the operation that is cut; what it returns does not matter */
-    far_explore_step second;    /* NULL, or what another client does after each death, and dies in as well: at every verb */
-    far_explore_step survive;   /* after the death: works on and says what is wrong */
-    unsigned stride;            /* the second dies at every so manieth verb; 0, 1: at every one */
-    bool every_unit;            /* cut every WRITE after every unit too */
-    bool sweep;                 /* then a full check with repair; afterwards nothing may be lost */
+    far_explore_step
+        second; /* NULL, or what another client does after each death, and dies in as well: at every verb */
+    far_explore_step survive; /* after the death: works on and says what is wrong */
+    unsigned stride;          /* the second dies at every so manieth verb; 0, 1: at every one */
+    bool every_unit;          /* cut every WRITE after every unit too */
+    bool sweep;               /* then a full check with repair; afterwards nothing may be lost */
     void *ctx;
-    FILE *out;                  /* where problems are told */
+    FILE *out; /* where problems are told */
 } far_explore;
 
 typedef struct far_explore_result {
-    uint64_t cuts;     /* deaths explored */
-    uint64_t verbs;    /* of the whole operation (of the first victim) */
+    uint64_t cuts;  /* deaths explored */
+    uint64_t verbs; /* of the whole operation (of the first victim) */
     uint64_t problems;
 } far_explore_result;
 

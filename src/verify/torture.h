@@ -28,7 +28,7 @@ typedef struct far_torture { /* far_torture_init fills in the defaults */
 
 typedef struct far_torture_result {
     uint64_t seeds, ops, crashes, violations, problems, gave_up;
-    uint64_t merged; /* operations that RDWC let another one do */
+    uint64_t merged;     /* operations that RDWC let another one do */
     uint64_t trace_hash; /* of the last seed */
 } far_torture_result;
 

@@ -74,10 +74,11 @@ static void every_workload_is_run_by_processes(void **state) {
     (void)state;
     char arguments[512], out[32768];
     static const char *const workloads[] = {"a", "b", "c", "d", "e", "f", "writes"};
-    snprintf(arguments, sizeof(arguments),
-             "--pool 'shm:%s?size=64M' --processes 3 --index dart --records 2000 --ops 3000 --depth 8 --json - --workload "
-             "a,b,c,d,e,f,writes",
-             path);
+    snprintf(
+        arguments, sizeof(arguments),
+        "--pool 'shm:%s?size=64M' --processes 3 --index dart --records 2000 --ops 3000 --depth 8 --json - --workload "
+        "a,b,c,d,e,f,writes",
+        path);
     assert_int_equal(run(arguments, out, sizeof(out)), 0);
     json *rows = json_read(out);
     assert_non_null(rows);

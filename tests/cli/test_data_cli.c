@@ -271,7 +271,9 @@ static void an_index_changes_its_kind_by_dump_and_load(void **state) {
         done(&o);
         last = kinds[i];
     }
-    outcome o = run("farindex create end toy && farindex dump %s | farindex load end && farindex dump end --format binary over", last);
+    outcome o =
+        run("farindex create end toy && farindex dump %s | farindex load end && farindex dump end --format binary over",
+            last);
     assert_string_equal(o.out, "load: 300 pairs\ndump: 300 pairs\n");
     done(&o);
     assert_same_files("pairs", "over");

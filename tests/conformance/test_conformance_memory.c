@@ -233,8 +233,8 @@ static void churn_of_all_sizes_leaks_nothing(const conform *c) {
 }
 
 
-/* Housekeeping frees what was dropped or retired when nobody can look at it any more. The epoch, which moves on demand, is
- * asked to. */
+/* Housekeeping frees what was dropped or retired when nobody can look at it any more. The epoch, which moves on demand,
+ * is asked to. */
 static void wait_until_used_is_below(const rig *r, uint64_t bound) {
     far_pool_usage usage = {.used = UINT64_MAX};
     for (int i = 0; i < 2000 && (usage.used > bound || usage.retired > 0); i++) {
@@ -245,8 +245,8 @@ static void wait_until_used_is_below(const rig *r, uint64_t bound) {
         assert_ok(far_pool_stat(r->session, &usage));
     }
     if (usage.used > bound || usage.retired > 0)
-        fail_msg("%llu bytes are still used, not %llu, and %llu retired", (unsigned long long)usage.used, (unsigned long long)bound,
-                 (unsigned long long)usage.retired);
+        fail_msg("%llu bytes are still used, not %llu, and %llu retired", (unsigned long long)usage.used,
+                 (unsigned long long)bound, (unsigned long long)usage.retired);
 }
 
 

@@ -172,9 +172,18 @@ static void a_very_long_uri_is_refused(void **state) {
 
 static void a_pool_without_room_is_refused(void **state) {
     (void)state;
-    static const char *const small[] = {"local:0",  "local:0K", "local:0G", "local:1",    "local:4095",
-                                        "local:1K", "local:4K", "local:8K", "local:2x4K", "sim:seed=1,size=4K",
-                                        "shm:/dev/shm/farindex-small?size=0", "shm:/dev/shm/farindex-small?size=4K"};
+    static const char *const small[] = {"local:0",
+                                        "local:0K",
+                                        "local:0G",
+                                        "local:1",
+                                        "local:4095",
+                                        "local:1K",
+                                        "local:4K",
+                                        "local:8K",
+                                        "local:2x4K",
+                                        "sim:seed=1,size=4K",
+                                        "shm:/dev/shm/farindex-small?size=0",
+                                        "shm:/dev/shm/farindex-small?size=4K"};
     for (size_t i = 0; i < COUNT_OF(small); i++)
         assert_uri_is_refused(small[i], FAR_ERR_INVALID);
 }

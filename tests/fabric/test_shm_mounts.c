@@ -1,5 +1,5 @@
-/* The fabric shm on file systems of its own, mounted where nobody else sees them: one that is full, one with huge pages,
- * hugetlbfs. Where that is not permitted, or there are no huge pages, it is said what was tried instead. */
+/* The fabric shm on file systems of its own, mounted where nobody else sees them: one that is full, one with huge
+ * pages, hugetlbfs. Where that is not permitted, or there are no huge pages, it is said what was tried instead. */
 #define _GNU_SOURCE
 #include "conform.h"
 #include "fabric/shm.h"

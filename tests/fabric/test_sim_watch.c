@@ -126,7 +126,8 @@ static void memory_reused_after_the_pin_must_not_be_touched(void **state) {
     assert_int_equal(errors_of(&s, read_all(), FAR_VERB_UNPROVEN, old_pin, KEY), 0);
     assert_int_equal(errors_of(&s, cas_one(), FAR_VERB_UNPROVEN, old_pin, KEY), 1);
     assert_int_equal(errors_of(&s, write_one(), FAR_VERB_UNPROVEN, old_pin, KEY), 1);
-    s.watch->retired(s.r.fabric, AT, SIZE); /* at the end of its next life, and when its slab is gone, it is still another's */
+    s.watch->retired(s.r.fabric, AT,
+                     SIZE); /* at the end of its next life, and when its slab is gone, it is still another's */
     assert_int_equal(errors_of(&s, read_all(), 0, old_pin, KEY), 1);
     assert_int_equal(errors_of(&s, read_all(), 0, new_pin, KEY), 0);
     s.watch->released(s.r.fabric, AT, SIZE);

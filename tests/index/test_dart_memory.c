@@ -281,8 +281,8 @@ static int adjust(far_task *t, void *arg) {
 }
 
 
-/* The sweep of the table is over, but the list that says so cannot be written: it is tried again, and nothing behind the directory is
- * taken for a part of it. (With the sweep going on from where it ended.) */
+/* The sweep of the table is over, but the list that says so cannot be written: it is tried again, and nothing behind
+ * the directory is taken for a part of it. (With the sweep going on from where it ended.) */
 static void an_adjustment_without_memory_is_completed_later(void **state) {
     (void)state;
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;

@@ -462,8 +462,9 @@ static void take_main(void *arg) {
 }
 
 
-/* As above; then its old owner takes the block again, as the first of two that become a run, and the end of the sweep is heard of
- * between the two: the block is its own, but not one to cut slabs from. (far_memory_forget in take_each.) */
+/* As above; then its old owner takes the block again, as the first of two that become a run, and the end of the sweep
+ * is heard of between the two: the block is its own, but not one to cut slabs from. (far_memory_forget in take_each.)
+ */
 static void a_block_swept_away_and_taken_again_for_a_run_is_not_cut_into_slabs(void **state) {
     (void)state;
     actor a, sweeper;
@@ -483,9 +484,9 @@ static void a_block_swept_away_and_taken_again_for_a_run_is_not_cut_into_slabs(v
 
     taken taken = {.a = &a};
     a.client = far_sim_start(a.pool->fabric, "taker", take_main, &taken);
-    far_sim_stop_before(a.client, (far_sim_match){.kind = FAR_SIM_CAS,
-                                                  .from = far_block_entry(g, next),
-                                                  .to = far_block_entry(g, next) + 8});
+    far_sim_stop_before(
+        a.client,
+        (far_sim_match){.kind = FAR_SIM_CAS, .from = far_block_entry(g, next), .to = far_block_entry(g, next) + 8});
     assert_int_equal(far_sim_run_client(a.client), FAR_SIM_STOPPED);
     assert_int_equal(far_block_unpack(*word_at(&a, far_block_entry(g, id))).kind, FAR_BLOCK_OWNED);
 

@@ -18,8 +18,8 @@
 #define RECORDS      400000
 #define PAUSE_MIN_NS 100000000
 #define PAUSE_NS     200000000 /* at most so much more */
-#define OPERATIONS   2000 /* at most so many after a pause until the next death */
-#define QUICK_EVERY  4 /* so often one dies right after another, beside those that are asked for */
+#define OPERATIONS   2000      /* at most so many after a pause until the next death */
+#define QUICK_EVERY  4         /* so often one dies right after another, beside those that are asked for */
 #define WAIT_MAX_NS  ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 1000000000ll)
 #define STALLS       4 /* one that waits may need a processor so often */
 
@@ -133,10 +133,10 @@ static void work_survives_kills(const char *uri, const char *kind, const char *o
     int64_t longest, stall = end_witness(&w);
     uint64_t cut;
     far_history *history = crew_history(&c, &longest, &cut);
-    print_message("%s: %u kills, %zu operations, %llu of them cut; the longest took %.1f ms, a processor was waited for "
-                  "%.1f ms\n",
-                  kind, kills, far_history_count(history), (unsigned long long)cut, (double)longest / 1e6,
-                  (double)stall / 1e6);
+    print_message(
+        "%s: %u kills, %zu operations, %llu of them cut; the longest took %.1f ms, a processor was waited for "
+        "%.1f ms\n",
+        kind, kills, far_history_count(history), (unsigned long long)cut, (double)longest / 1e6, (double)stall / 1e6);
     assert_true(cut > kills / 8); /* deaths came in the middle of work */
     assert_true(longest < WAIT_MAX_NS + STALLS * stall);
     crew_verify(&c, history);

@@ -25,7 +25,8 @@ static void set_up(stage *s, const char *kind, const char *options, const char *
     static unsigned serial; /* a test that failed leaves its world behind */
     memset(s, 0, sizeof(*s));
     s->by_hand = by_hand;
-    snprintf(s->uri, sizeof(s->uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial, sim ? "," : "", sim ? sim : "");
+    snprintf(s->uri, sizeof(s->uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial,
+             sim ? "," : "", sim ? sim : "");
     for (unsigned i = 0; i < 3; i++)
         open_actor(actor_at(s, i), s->uri, by_hand);
     s->world = far_sim_world_of(s->a.pool->fabric);
@@ -155,7 +156,8 @@ static void client_main(void *arg) {
 }
 
 
-static void set_op(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len) {
+static void set_op(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value,
+                   size_t value_len) {
     assert_true(key_len <= sizeof(a->key) && value_len <= sizeof(a->value));
     a->kind = kind;
     a->key_len = key_len;
@@ -168,7 +170,8 @@ static void set_op(stage_actor *a, far_op_kind kind, const void *key, size_t key
 }
 
 
-void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len) {
+void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value,
+                       size_t value_len) {
     set_op(a, kind, key, key_len, value, value_len);
     a->client = far_sim_start(a->pool->fabric, "actor", client_main, a);
     assert_non_null(a->client);

@@ -1,16 +1,17 @@
-/* A stage for named interleavings: three compute nodes on one simulated pool with one index. Actors do operations as simulated clients
- * that a test stops, holds, resumes and kills (fabric/sim/sim.h), or from outside, at once.
+/* A stage for named interleavings: three compute nodes on one simulated pool with one index. Actors do operations as
+ * simulated clients that a test stops, holds, resumes and kills (fabric/sim/sim.h), or from outside, at once.
  *
  *     stage s;
  *     stage_open(&s, "toy", "slots=1", NULL);
  *     stage_write(&s.a, "z", "0");
  *     stage_start(&s.a, FAR_OP_PUT, "x", "1");                                        a puts x ...
- *     stage_stop_at(&s.a, (far_sim_match){.point = "toy:publish"});                    ... and stops before it publishes,
- *     stage_write(&s.b, "y", "2");                                                    b puts y meanwhile,
+ *     stage_stop_at(&s.a, (far_sim_match){.point = "toy:publish"});                    ... and stops before it
+ * publishes, stage_write(&s.b, "y", "2");                                                    b puts y meanwhile,
  *     stage_finish(&s.a);                                                             a goes on to its end
  *     assert_int_equal(s.a.result, 0);
  *     assert_true(stage_reads(&s.b, "x", "1") && stage_reads(&s.b, "y", "2"));
- *     stage_close(&s);                                                                checks the index, the memory and the watch */
+ *     stage_close(&s);                                                                checks the index, the memory and
+ * the watch */
 #ifndef FAR_TESTS_STAGE_H
 #define FAR_TESTS_STAGE_H
 
@@ -51,22 +52,25 @@ typedef struct stage {
 
 /* sim: more options of the simulator ("atomic_bytes=8,masked_cas=off"), NULL = none. RDWC is off. */
 void stage_open(stage *s, const char *kind, const char *options, const char *sim);
-/* The same without housekeeping: what an operation leaves to be done later it does itself, before it returns, so that a test can stop it there. */
+/* The same without housekeeping: what an operation leaves to be done later it does itself, before it returns, so that a
+ * test can stop it there. */
 void stage_open_by_hand(stage *s, const char *kind, const char *options, const char *sim);
 void stage_poll(stage *s, unsigned times); /* their housekeeping, of those who live */
 void stage_age(stage *s);                  /* until all retired memory is free again */
-void stage_close(stage *s);      /* after stage_check */
-void stage_check(stage *s);      /* a living actor finds the index sound, nothing lost after a sweep, and the watch has no error */
+void stage_close(stage *s);                /* after stage_check */
+void stage_check(
+    stage *s); /* a living actor finds the index sound, nothing lost after a sweep, and the watch has no error */
 int stage_fail_at_problem(void *ctx, const char *what); /* for far_index_check and far_pool_check */
-void stage_tear_down(stage *s);  /* without a check: for stories that must go wrong */
+void stage_tear_down(stage *s);                         /* without a check: for stories that must go wrong */
 
 /* An operation as a client: it runs when it is run. Keys and values as C strings, or bytes. */
 void stage_start(stage_actor *a, far_op_kind kind, const char *key, const char *value);
-void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value, size_t value_len);
-void stage_stop_at(stage_actor *a, far_sim_match match); /* runs it up to there */
+void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value,
+                       size_t value_len);
+void stage_stop_at(stage_actor *a, far_sim_match match);       /* runs it up to there */
 far_sim_hold *stage_hold(stage_actor *a, far_sim_match match); /* runs it until the effect of that verb is held back */
-void stage_finish(stage_actor *a);                       /* resumes it and runs it to its end */
-void stage_kill(stage *s, stage_actor *a);               /* its compute node dies; its code comes to an end */
+void stage_finish(stage_actor *a);                             /* resumes it and runs it to its end */
+void stage_kill(stage *s, stage_actor *a);                     /* its compute node dies; its code comes to an end */
 
 /* From outside, at once. */
 int stage_do(stage_actor *a, far_op_kind kind, const char *key, const char *value);

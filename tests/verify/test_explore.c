@@ -1,5 +1,5 @@
-/* The crash explorer: deaths at every verb and every unit of the toy map's writes leave nothing wrong, and a lock that nobody takes
- * over is found. */
+/* The crash explorer: deaths at every verb and every unit of the toy map's writes leave nothing wrong, and a lock that
+ * nobody takes over is found. */
 #include "verify/explore.h"
 
 #include <setjmp.h>
@@ -61,7 +61,8 @@ static int survive(far_session *s, far_index *index, void *ctx) {
             return -1;
         bool is_before = result == 0 && memcmp(value, st->before, sizeof(value)) == 0;
         bool is_after = result == 0 && memcmp(value, st->after, sizeof(value)) == 0;
-        if (result == 0 && !(is_before && !(key == 0 && st->kind == FAR_OP_INSERT)) && !(is_after && key == 0 && st->kind != FAR_OP_DELETE))
+        if (result == 0 && !(is_before && !(key == 0 && st->kind == FAR_OP_INSERT)) &&
+            !(is_after && key == 0 && st->kind != FAR_OP_DELETE))
             return -1;
         if (put_key(s, index, key, st->after) < 0)
             return -1;
@@ -73,8 +74,16 @@ static int survive(far_session *s, far_index *index, void *ctx) {
 static far_explore_result explore(far_op_kind kind, const char *options, const char *sim, bool sweep, FILE *out) {
     static story st;
     st.kind = kind;
-    far_explore e = {.kind = "toy", .options = options, .sim = sim, .prepare = prepare, .victim = victim, .survive = survive,
-                     .every_unit = true, .sweep = sweep, .ctx = &st, .out = out};
+    far_explore e = {.kind = "toy",
+                     .options = options,
+                     .sim = sim,
+                     .prepare = prepare,
+                     .victim = victim,
+                     .survive = survive,
+                     .every_unit = true,
+                     .sweep = sweep,
+                     .ctx = &st,
+                     .out = out};
     far_explore_result result;
     assert_int_equal(far_explore_run(&e, &result), 0);
     return result;
@@ -84,7 +93,8 @@ static far_explore_result explore(far_op_kind kind, const char *options, const c
 static void every_death_of_a_write_is_survived(void **state) {
     (void)state;
     static const far_op_kind kinds[] = {FAR_OP_INSERT, FAR_OP_UPDATE, FAR_OP_DELETE};
-    static const char *const options[] = {"slots=2", "slots=2,locks=on"}, *const sims[] = {"atomic_bytes=64", "atomic_bytes=8"};
+    static const char *const options[] = {"slots=2", "slots=2,locks=on"}, *const sims[] = {"atomic_bytes=64",
+                                                                                           "atomic_bytes=8"};
     for (size_t i = 0; i < 3; i++)
         for (size_t j = 0; j < 2; j++)
             for (size_t k = 0; k < 2; k++) {
@@ -99,7 +109,8 @@ static void every_death_of_a_write_is_survived(void **state) {
 static void a_lock_that_outlives_its_holder_is_found(void **state) {
     (void)state;
     FILE *nowhere = fopen("/dev/null", "w");
-    far_explore_result result = explore(FAR_OP_UPDATE, "slots=2,locks=on,broken=forgotten_lock", "limit=50ms", false, nowhere);
+    far_explore_result result =
+        explore(FAR_OP_UPDATE, "slots=2,locks=on,broken=forgotten_lock", "limit=50ms", false, nowhere);
     fclose(nowhere);
     assert_true(result.problems > 0);
 }

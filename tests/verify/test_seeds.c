@@ -18,8 +18,8 @@ static void stands(const far_torture *torture, uint64_t seed) {
 }
 
 
-/* The sessions that opened or closed an index were lost on the way, and their word in the table of open indexes stayed: drops of it
- * waited for ever. */
+/* The sessions that opened or closed an index were lost on the way, and their word in the table of open indexes stayed:
+ * drops of it waited for ever. */
 static void lost_openers_hold_up_no_drop(void **state) {
     (void)state;
     far_torture torture;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#define SEEDS_CLEAN 60
+#define SEEDS_CLEAN  60
 #define SEEDS_BROKEN 200 /* each broken toy must be caught within so many */
 
 
@@ -103,8 +103,9 @@ static uint64_t caught_at(const far_torture *torture) {
 
 static void every_broken_toy_is_caught(void **state) {
     (void)state;
-    static const char *const broken[] = {"broken=lost_update",   "broken=torn_read", "broken=early_free",  "broken=forgotten_lock,locks=on",
-                                         "broken=dropped_write", "broken=unordered", "broken=stale_cache"};
+    static const char *const broken[] = {
+        "broken=lost_update",   "broken=torn_read", "broken=early_free", "broken=forgotten_lock,locks=on",
+        "broken=dropped_write", "broken=unordered", "broken=stale_cache"};
     for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
         far_torture torture = toy(broken[i]);
         uint64_t seed = caught_at(&torture);
@@ -135,7 +136,8 @@ static void a_seed_replays_to_the_byte(void **state) {
     (void)state;
     far_torture torture = toy("broken=lost_update");
     uint64_t seed = caught_at(&torture);
-    told first = run_and_listen(&torture, seed), again = run_and_listen(&torture, seed), other = run_and_listen(&torture, seed + 1);
+    told first = run_and_listen(&torture, seed), again = run_and_listen(&torture, seed),
+         other = run_and_listen(&torture, seed + 1);
     assert_true(first.result.violations > 0);
     assert_int_equal(first.result.trace_hash, again.result.trace_hash);
     assert_string_equal(first.text, again.text);

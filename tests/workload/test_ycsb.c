@@ -43,8 +43,8 @@ static void operations_come_in_the_mix_of_the_workload(void **state) {
     static const struct {
         far_ycsb_workload workload;
         uint32_t percent[5]; /* get, update, insert, scan, read-modify-write */
-    } mixes[] = {{FAR_YCSB_A, {50, 50, 0, 0, 0}}, {FAR_YCSB_B, {95, 5, 0, 0, 0}}, {FAR_YCSB_C, {100, 0, 0, 0, 0}},
-                 {FAR_YCSB_D, {95, 0, 5, 0, 0}},  {FAR_YCSB_E, {0, 0, 5, 95, 0}}, {FAR_YCSB_F, {50, 0, 0, 0, 50}},
+    } mixes[] = {{FAR_YCSB_A, {50, 50, 0, 0, 0}},     {FAR_YCSB_B, {95, 5, 0, 0, 0}}, {FAR_YCSB_C, {100, 0, 0, 0, 0}},
+                 {FAR_YCSB_D, {95, 0, 5, 0, 0}},      {FAR_YCSB_E, {0, 0, 5, 95, 0}}, {FAR_YCSB_F, {50, 0, 0, 0, 50}},
                  {FAR_YCSB_WRITES, {0, 100, 0, 0, 0}}};
     for (int m = 0; m < 7; m++) {
         far_records *records = new_records(RECORDS, UINT64_MAX);

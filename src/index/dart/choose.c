@@ -48,7 +48,8 @@ static unsigned cheapest(dart_class *class, unsigned usable, unsigned width) {
     unsigned best = DART_ARMS, least = UINT32_MAX;
     for (unsigned first = 0; first <= usable; first++) {
         unsigned most = usable - first < width ? usable - first : width;
-        unsigned arm = first < usable ? first * DART_EST_WIDTH_MAX : ROOT_ARM, end = first < usable ? arm + most : arm + 1;
+        unsigned arm = first < usable ? first * DART_EST_WIDTH_MAX : ROOT_ARM,
+                 end = first < usable ? arm + most : arm + 1;
         for (; arm < end; arm++) {
             unsigned cost = atomic_load_explicit(&class->cost[arm], memory_order_relaxed);
             if (cost && cost < least) {

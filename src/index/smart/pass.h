@@ -33,7 +33,7 @@ struct smart_pass {
     smart_found *nodes;
     int node_count, node_size;
     smart_item frozen;
-    bool again; /* it ended because something was frozen, or the pin was renewed */
+    bool again;      /* it ended because something was frozen, or the pin was renewed */
     bool frozen_too; /* frozen words are read like others: there is no memory to help */
 };
 

@@ -87,8 +87,7 @@ static int expand(smart_pass *p, size_t at, const smart_node *node, bool on_path
         if (smart_word_is(slots[i]) == SMART_NONE || rank < from)
             continue;
         far_addr slot = smart_slot_addr(node->addr, i);
-        made[count++] =
-            (smart_item){slots[i] & ~SMART_F, slot, node->fp, node->depth, on_path && rank == from, -1};
+        made[count++] = (smart_item){slots[i] & ~SMART_F, slot, node->fp, node->depth, on_path && rank == from, -1};
     }
     qsort(made, count, sizeof(made[0]), by_part_down);
     int err = count ? room(p, count) : tell_found(p, found);
@@ -112,8 +111,8 @@ static int side(smart_pass *p, const smart_item *item, const smart_node *node, i
     *result = 0;
     if (smart_has_prefix_of(&p->op, node))
         return 0;
-    int err = smart_common_prefix(&p->op, item->depth + 1, (smart_link){item->slot, item->word}, node, &common,
-                                  &part, &stuck);
+    int err = smart_common_prefix(&p->op, item->depth + 1, (smart_link){item->slot, item->word}, node, &common, &part,
+                                  &stuck);
     if (err < 0)
         return err;
     if (err == 0) /* nothing is below it, but a walk is to be told of it: perhaps the pass before was not */
