@@ -3,9 +3,13 @@
 #include "shard_rig.h"
 
 #include "runtime/rdwc.h"
+#include "runtime/sanitizer.h"
 
 /* Which units are seen first. */
 enum { FORMS = 4 };
+
+/* Not every one of many words, and fewer where every step takes long. */
+enum { STEP = FAR_ASAN ? 23 : 5 };
 
 
 static unsigned seen_first(unsigned form, unsigned nth, unsigned units, uint32_t *order) {
@@ -23,8 +27,9 @@ static unsigned seen_first(unsigned form, unsigned nth, unsigned units, uint32_t
  * mover rewrites that, it does not take the old value. (is_splitting always false; I: MOVING cleared before the
  * version.) */
 static void torn_mark_and_version_told(const told *told) {
+    const unsigned units = told->units;
     for (unsigned form = 0; form < FORMS; form++)
-        for (unsigned nth = 0; nth<told->units; nth += told->units> 8 && form > 1 ? 5 : 1) {
+        for (unsigned nth = 0; nth<units; nth += units> 8 && form > 1 ? STEP : 1) {
             stage s;
             uint32_t order[64];
             open_stage(&s, told, 0, GROWING ",idle_sweep=off");
@@ -175,12 +180,13 @@ static void read_around(const told *told, const change *c, unsigned form, unsign
 
 
 static void words_in_every_order_told(const told *told) {
+    const unsigned units = told->units;
     for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
         for (unsigned form = 0; form < FORMS; form++)
-            for (unsigned nth = 0; nth<told->units; nth += told->units> 8 && (form > 1 || nth > 8) ? 5 : 1)
+            for (unsigned nth = 0; nth<units; nth += units> 8 && (form > 1 || nth > 8) ? STEP : 1)
                 read_around(told, &changes[i], form, nth);
     /* the words that say what a bucket is */
-    for (unsigned i = 0; told->units == 64 && i < sizeof(changes) / sizeof(changes[0]); i++)
+    for (unsigned i = 0; units == 64 && i < sizeof(changes) / sizeof(changes[0]); i++)
         for (unsigned form = 0; form < FORMS; form++)
             for (unsigned nth = SHARD_I_H; nth < 64; nth++)
                 read_around(told, &changes[i], form, nth);
