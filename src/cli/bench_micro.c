@@ -1,10 +1,9 @@
 /* farindex bench --micro: what the software between an index and its memory costs. Verbs on the fabric `local` and
  * switches of coroutines, each beside its floor: the same accesses without farindex, at the same random places of as
  * much memory. Twice: with each place found in what was read before, as in a search (that is what waiting is for), and
- * with places known in advance, where a processor overlaps the cache misses of plain copies: of ten or more, because a
- * copy is a few instructions; of about two READs, because the instructions and stores of more do not fit into its
- * buffers. Measured and floor alternate in short turns, and the best turn counts, so that a busy machine disturbs both
- * alike. */
+ * with places known in advance, where a processor overlaps the cache misses of plain copies: a copy
+ * is a few instructions, a READ some hundred, so that fewer of them overlap. Measured and floor alternate in short
+ * turns, and the best turn counts, so that a busy machine disturbs both alike. */
 #include "cli/bench.h"
 #include "pool/handle.h"
 #include "runtime/coroutine.h"

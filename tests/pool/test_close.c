@@ -195,11 +195,66 @@ static void a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_th
 }
 
 
+/* ---- A sweep whose owner died ---- */
+
+static void sweep_main(void *arg) {
+    visitor *v = arg;
+    v->result = far_pool_check(v->sessions[0], 1, fail_at_problem, NULL);
+}
+
+
+static void close_main(void *arg) {
+    visitor *v = arg;
+    far_session_close(v->sessions[0]);
+    far_pool_close(v->pool);
+}
+
+
+/* Its blocks stay in quarantine until somebody sweeps again. The epoch moves all the while, but brings nothing back:
+ * the close leaves it to that sweep. (CLOSE_EPOCHS: without it the close does not end, which the simulator's limit
+ * tells.) */
+static void a_close_does_not_wait_for_a_sweep_whose_owner_died(void **state) {
+    (void)state;
+    static const char value[60000];
+    visitor keeper = {.result = 77}, dead = {.result = 77}, v = {.kind = "toy"};
+    visitor *all[] = {&keeper, &dead, &v};
+    for (unsigned i = 0; i < 3; i++) {
+        open_pool(50, "", &all[i]->pool);
+        assert_int_equal(far_session_open(all[i]->pool, &all[i]->sessions[0]), 0);
+    }
+    far_sim_world *world = far_sim_world_of(v.pool->fabric);
+    far_session *s = v.sessions[0];
+    assert_int_equal(far_index_create(s, "x", "toy", NULL, &v.index), 0);
+    for (unsigned i = 0; i < 20; i++)
+        assert_int_equal(far_put(s, v.index, &i, sizeof(i), value, sizeof(value)), 0);
+
+    dead.client = far_sim_start(dead.pool->fabric, "sweeper", sweep_main, &dead);
+    far_sim_stop_before(
+        dead.client,
+        (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 3});
+    assert_int_equal(far_sim_run_client(dead.client), FAR_SIM_STOPPED);
+    far_sim_kill(dead.pool->fabric);
+
+    far_index_close(v.index);
+    assert_int_equal(far_index_drop(s, "x"), 0);
+    far_sim_limit(world, 1000000000);
+    v.client = far_sim_start(v.pool->fabric, "closer", close_main, &v);
+    assert_int_equal(far_sim_run_client(v.client), FAR_SIM_ENDED);
+    assert_int_equal(far_pool_check(keeper.sessions[0], 1, fail_at_problem, NULL), 0);
+    assert_int_equal(check(keeper.sessions[0]).leaked, 0);
+    far_session_close(keeper.sessions[0]);
+    far_pool_close(keeper.pool);
+    far_session_close(dead.sessions[0]);
+    far_pool_close(dead.pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handle_that_is_closed_with_nobody_else_awake_leaves_nothing_behind),
         cmocka_unit_test(handles_that_are_closed_beside_busy_ones_leave_nothing_behind),
         cmocka_unit_test(a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_the_rest),
+        cmocka_unit_test(a_close_does_not_wait_for_a_sweep_whose_owner_died),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
