@@ -26,7 +26,7 @@ typedef struct cost {
 
 
 /* sim where the unit is a line, as on real NICs; local tears at words, where a get of layout I looks twice. */
-#define SIM "sim:seed=1,size=256M,faults=none,watch=off,limit=100000s"
+#define SIM "sim:seed=1,size=1G,faults=none,watch=off,limit=100000s"
 
 
 static void open_table(table *t, const char *uri, const char *options) {
@@ -119,7 +119,7 @@ static void pointer_layout_keeps_its_round_trips(void **state) {
     (void)state;
     cost costs[FAR_OP_DELETE + 1];
     table t;
-    open_table(&t, "local:1G", "layout=pointer");
+    open_table(&t, SIM, "layout=pointer");
     load_and_measure(&t, 1000000, costs);
     far_load load;
     assert_int_equal(far_index_load(t.session, t.index, &load), 0);
@@ -141,7 +141,7 @@ static void pointer_layout_is_dense_when_full(void **state) {
     table t;
     far_load load;
     far_usage usage;
-    open_table(&t, "local:1G", "layout=pointer");
+    open_table(&t, SIM, "layout=pointer");
     uint64_t slots = 64ull * 71 * 16 << 4, count = slots * 79 / 100;
     for (uint64_t n = 0; n < count; n++)
         assert_int_equal(one(&t, FAR_OP_INSERT, n), 0);
