@@ -33,17 +33,10 @@ static bool may_lose(const shard_try *y) {
 }
 
 
-/* The mark of a running split, in one word with the version. */
-static bool is_splitting(const shard_try *y) {
-    uint64_t header = shard_home_header(y);
-    return y->st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
-}
-
-
 static bool hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
     if (!may_lose(y))
         return true;
-    return !is_splitting(y) && (y->st->inlined || !shard_is_frozen(hit->word));
+    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
 }
 
 
@@ -51,7 +44,7 @@ static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read
     unsigned v = shard_home_v(y);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
         return !shard_unwritten(y->st, y->home->w);
-    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !is_splitting(y));
+    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
 }
 
 

@@ -189,6 +189,12 @@ static inline unsigned shard_header_at(const shard_state *st) { /* which word of
 }
 
 
+static inline bool shard_is_splitting(const shard_state *st,
+                                      uint64_t header) { /* its mark, in one word with the version */
+    return st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
+}
+
+
 static inline uint64_t shard_home_header(const shard_try *y) {
     return y->home->w[shard_header_at(y->st)];
 }
@@ -339,8 +345,10 @@ typedef struct shard_census {
 
 void shard_census_begin(shard_census *c); /* of the next partition */
 void shard_census_end(shard_census *c);
-int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image); /* 1: to be counted */
-int shard_census_below(shard_census *c, uint64_t what);                              /* 1: it is new */
+int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
+int shard_census_below(shard_census *c, uint64_t what);                                       /* 1: it is new */
+int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image);
+void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v); /* of a bucket whose child is complete */
 bool shard_census_knows(const shard_census *c, uint64_t what);
 
 /* sound.c: what check says of a level-1 bucket as a whole */
