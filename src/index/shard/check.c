@@ -498,10 +498,11 @@ static bool lies_right(tour *r, uint64_t word, const shard_block *block, int lev
 
 /* A key below level 1 is announced by the filter of its home. */
 static int is_announced(tour *r, uint64_t h, unsigned generation) {
+    int err = shard_refresh(r->t, r->part); /* the key may be one of a doubling that came after the root was read */
     uint64_t root = atomic_load_explicit(&r->part->root, memory_order_acquire), header;
-    for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
+    for (unsigned d = shard_root_d(root) + 1; err >= 0 && d-- > 0;) {
         far_addr addr;
-        int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
+        err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
         if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
@@ -510,7 +511,7 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
         return (v == generation && shard_header_fnew(header) & bit) ||
                (v == generation + 1 && shard_header_fold(header) & bit);
     }
-    return 0;
+    return err;
 }
 
 
