@@ -467,6 +467,8 @@ void far_session_lose(far_session *s, int status) {
     if (s->lost)
         return;
     s->lost = FAR_ERR_FENCED;
+    const char *gone = atomic_load_explicit(&s->conn->fabric->gone, memory_order_acquire);
+    atomic_store_explicit(&s->gone, gone, memory_order_release);
     atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state != FAR_TASK_FREE)
