@@ -33,6 +33,11 @@ void far_housekeeping_wake(far_pool *pool) {
 }
 
 
+bool far_pool_is_unattended(const far_pool *pool) {
+    return pool->options.no_thread || atomic_load_explicit(&pool->stopping, memory_order_acquire);
+}
+
+
 /* ---- Walking over sessions and indexes ---- */
 
 far_session *far_pool_visit(far_pool *pool, far_session *previous) {
