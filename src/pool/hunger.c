@@ -207,8 +207,11 @@ static int pass_sweep(far_task *t) {
     uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool);
     int err = 0, on = 1;
     while (err == 0 && far_now(t) < until && (on = is_swept(t)) > 0) {
+        err = far_pin_take(t); /* a handle that sleeps does not hear that it is over */
+        far_pin_drop(t);
         far_sleep(t, far_housekeeping_tick(pool));
-        err = pass_epochs(t, 0);
+        if (err == 0)
+            err = pass_epochs(t, 0);
     }
     return on < 0 ? on : err;
 }

@@ -183,6 +183,28 @@ static void what_the_session_itself_is_freeing_is_waited_for(void **state) {
 }
 
 
+/* A tick that takes long is one task, however often housekeeping comes by. */
+static void ticks_of_a_session_do_not_pile_up(void **state) {
+    (void)state;
+    room r;
+    open_room_with(&r, 412, 1, 1, "2M", &without_thread);
+    guest *g = &r.guests[0];
+    assert_int_equal(put(g, "a0", FAR_VALUE_MAX), 0);
+    delete_key(g, "a", 0);
+    far_sim_client *poller = far_sim_start(r.pool[0]->fabric, "poller", poll_main, &r);
+    far_sim_hold *hold = far_sim_hold_effect(poller, data_write(&r));
+    assert_int_equal(far_sim_run_client(poller), FAR_SIM_HELD);
+    for (unsigned i = 0; i < 10; i++) {
+        assert_int_equal(far_sim_run_client(poller), FAR_SIM_ENDED);
+        poller = far_sim_start(r.pool[0]->fabric, "poller", poll_main, &r);
+    }
+    assert_int_equal(atomic_load_explicit(&g->session->active, memory_order_relaxed), 1);
+    far_sim_release(hold);
+    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
+    close_room(&r);
+}
+
+
 /* ---- What came back just now ---- */
 
 /* Nothing else is free in its blocks. */
@@ -393,7 +415,7 @@ static void what_a_sweep_covers_is_waited_for(void **state) {
     start(&r, 0, 1, SMALL);
     far_sim_limit(r.world, 20000000);
     assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
-    far_sim_limit(r.world, 0);
+    far_sim_limit(r.world, 200000000); /* its handle slept meanwhile: it wakes in time */
     far_sim_resume(sweeper->client);
     assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
     assert_int_equal(sweeper->result, 0);
@@ -409,6 +431,7 @@ int main(void) {
         cmocka_unit_test(a_handle_is_closed_while_an_operation_wakes_it),
         cmocka_unit_test(what_another_session_is_giving_up_is_waited_for),
         cmocka_unit_test(what_the_session_itself_is_freeing_is_waited_for),
+        cmocka_unit_test(ticks_of_a_session_do_not_pile_up),
         cmocka_unit_test(what_came_back_after_the_first_attempt_is_seen),
         cmocka_unit_test(nobody_waits_for_ever_beside_a_pin_that_stays),
         cmocka_unit_test(a_handle_that_is_always_short_starves_nobody),
