@@ -105,6 +105,7 @@ struct far_session {
     atomic_uint calls;     /* API calls inside (pool/handle.h: far_call_enter) */
     unsigned visitors;     /* housekeeping looks at it: not to be freed; under the pool's lock */
     uint64_t ticked_epoch; /* housekeeping: the epoch of its last memory tick */
+    bool ticking;          /* ... which is still under way: one at a time */
     far_session *next;     /* in the pool's list */
 };
 
