@@ -127,11 +127,11 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread:
- * then who waits for others must. */
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where its thread is not
+ * there: then who waits for others must. */
 static bool must_drive(const far_task *t) {
     const far_pool *pool = t->session->pool;
-    return t->session == pool->own || pool->options.no_thread;
+    return t->session == pool->own || far_pool_is_unattended(pool);
 }
 
 
