@@ -80,7 +80,6 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
     if ((h & shard_mask(st->p)) != part->number)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a block lies in another partition than its key", index->name);
     y->h = h;
-    shard_levels(st, h, y->level);
     y->home->bucket = shard_bucket(h, st->p, st->b, d);
     if ((err = shard_bucket_addr(t, st, part, y->home->bucket, &y->home->addr)) < 0)
         return err;

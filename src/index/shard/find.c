@@ -90,10 +90,10 @@ int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
     if (!l2 || !l3)
         return 1;
     for (unsigned i = 0; i < 2; i++) {
-        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(y->level[i], st->p, st->b, generation);
+        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(shard_level(st, y->h, i), st->p, st->b, generation);
         far_read(y->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
     }
-    o->head = l3 + node * (y->level[2] >> st->p & (shard_heads(st->b, generation) - 1));
+    o->head = l3 + node * (shard_level(st, y->h, 2) >> st->p & (shard_heads(st->b, generation) - 1));
     far_read(y->t, o->head, &o->node, node);
     return 0;
 }

@@ -65,7 +65,6 @@ static int drain_pair(shard_try *y, const source *s, uint64_t h) {
     uint64_t seen;
     y->h = h;
     y->key = (far_bytes){&s->key, 8};
-    shard_levels(st, h, y->level);
     y->home->bucket = shard_bucket(h, st->p, st->b, y->d);
     int err = shard_bucket_addr(y->t, st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || (err = shard_i_lock(y, y->home, &seen)) < 0)
