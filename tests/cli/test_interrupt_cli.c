@@ -231,7 +231,7 @@ static void an_interrupted_bench_takes_its_index_with_it(void **state) {
 
 static void so_does_one_with_processes(void **state) {
     (void)state;
-    interrupt_bench("--processes 3 --index dart --records 1000 --ops 1000000000000 --workload c", "bench-processes");
+    interrupt_bench("--processes 3 --index dart --records 1000 --ops 1000000000000 --workload c", "bench-dart");
 }
 
 
