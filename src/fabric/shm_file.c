@@ -24,6 +24,8 @@
 #define JOIN_TRIES 16 /* while the file comes and goes */
 #define FILE_MODE  0600
 
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
 static shm_world *worlds;
 
@@ -82,6 +84,12 @@ static uint64_t round_up(uint64_t bytes, uint64_t step) {
 static bool has_own_pages(int file) { /* hugetlbfs: addresses and sizes in its pages only */
     struct statfs fs;
     return fstatfs(file, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+}
+
+
+static bool is_tmpfs(int file) {
+    struct statfs fs;
+    return fstatfs(file, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 
@@ -205,12 +213,10 @@ static bool is_chosen(const char *path, const char *choice) {
  * line.
  */
 static bool has_huge_pages(int file) {
-    static const char global[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    struct statfs fs;
     struct stat status;
-    if (fstatfs(file, &fs) < 0 || fs.f_type != TMPFS_MAGIC || fstat(file, &status) < 0 || is_chosen(global, "[deny]"))
+    if (!is_tmpfs(file) || fstat(file, &status) < 0 || is_chosen(SHMEM_ENABLED, "[deny]"))
         return false;
-    bool found = is_chosen(global, "[force]");
+    bool found = is_chosen(SHMEM_ENABLED, "[force]");
     char *line = NULL;
     size_t room = 0;
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
@@ -224,6 +230,24 @@ static bool has_huge_pages(int file) {
     if (mounts)
         fclose(mounts);
     return found;
+}
+
+
+/* A mount without huge= gives none to who touches its files, but the kernel puts what is there together when it is
+ * asked to, as long as it finds memory in one piece: a wish. It must be there, so this comes last. */
+static void join_pages(int file, uint64_t bytes) {
+#ifdef MADV_COLLAPSE
+    if (!is_tmpfs(file) || is_chosen(SHMEM_ENABLED, "[deny]"))
+        return;
+    void *mapped = map_file(file, bytes, false);
+    if (mapped == MAP_FAILED)
+        return;
+    madvise(mapped, bytes, MADV_COLLAPSE);
+    munmap(mapped, bytes);
+#else
+    (void)file;
+    (void)bytes;
+#endif
 }
 
 
@@ -255,7 +279,10 @@ static int take_room(int file, const char *path, uint64_t bytes) {
     while (err < 0 && errno == EINTR);
     if (err < 0 && errno == EOPNOTSUPP)
         err = (errno = posix_fallocate(file, 0, (off_t)bytes)) ? -1 : 0;
-    return err < 0 ? refuse_path(path, "no room") : 0;
+    if (err < 0)
+        return refuse_path(path, "no room");
+    join_pages(file, bytes);
+    return 0;
 }
 
 

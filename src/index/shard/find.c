@@ -33,25 +33,18 @@ static bool may_lose(const shard_try *y) {
 }
 
 
-/* The mark of a running split, in one word with the version. */
-static bool is_splitting(const shard_try *y) {
-    uint64_t header = shard_home_header(y);
-    return y->st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
-}
-
-
 static bool hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
     if (!may_lose(y))
         return true;
-    return !is_splitting(y) && (y->st->inlined || !shard_is_frozen(hit->word));
+    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
 }
 
 
-static bool miss_counts(const shard_try *y) { /* R3 */
+static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read alone */
     unsigned v = shard_home_v(y);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
-        return true;
-    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !is_splitting(y));
+        return !shard_unwritten(y->st, y->home->w);
+    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
 }
 
 
@@ -357,16 +350,19 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         many[i].open = !shard_state_of(index)->inlined || !shard_i_too_wide(shard_state_of(index), keys[i]);
         results[i] = FAR_ERR_NOT_FOUND;
     }
-    if (err >= 0 && shard_state_of(index)->window_read)
+    if (err < 0)
+        return err;
+    if (shard_state_of(index)->window_read)
         err = look_at_all(t, many, count, true, outs, results);
     if (err >= 0)
         err = look_at_all(t, many, count, false, outs, results);
-    for (size_t i = 0; err >= 0 && i < count; i++) {
+    if (shard_is_lost(err))
+        return err;
+    for (size_t i = 0; i < count; i++) { /* of another error each hears by itself whether it was its own */
         if (many[i].open)
-            results[i] = shard_get(t, index, keys[i], outs[i]);
+            results[i] = FAR_GET_ALONE;
         else
             shard_move_after_read(&many[i].y);
-        err = shard_is_lost(results[i]) ? results[i] : 0;
     }
-    return err < 0 ? err : 0;
+    return 0;
 }

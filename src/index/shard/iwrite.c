@@ -124,7 +124,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
     shard_i_node node;
     slot[0] = value;
     memcpy(&slot[1], y->key.data, 8);
-    atomic_store_explicit(&y->part->wants_growth, true, memory_order_relaxed);
+    shard_want(y->part, shard_home_v(y) + 1);
     for (far_addr here = head;; here = node.next) {
         far_read(y->t, here, &node, sizeof(node));
         int err = far_wait(y->t);
@@ -191,6 +191,7 @@ static int put_clear(shard_try *y, const shard_hit *hits, unsigned count) {
 
 
 static void seal(shard_try *y, change *c, uint64_t *value) {
+    far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &c->value);
     c->mark = far_rdwc_mark(y->t);
     memcpy(value, c->value.data, 8);

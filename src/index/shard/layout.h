@@ -177,6 +177,7 @@ enum {
     SHARD_PCB_WORDS = SHARD_PCB_PROGRESS + SHARD_VERSIONS,
 };
 _Static_assert(SHARD_PCB_WORDS % 8 == 0, "whole lines");
+_Static_assert(SHARD_PCB_COUNT == SHARD_PCB_ROOT + 1, "read together");
 
 /* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
  */

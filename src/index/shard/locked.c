@@ -84,7 +84,7 @@ static int append_node(shard_try *y, far_addr at, uint64_t word) {
 /* Somewhere in the chain, from the head on. */
 static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
     shard_p_node node;
-    atomic_store_explicit(&y->part->wants_growth, true, memory_order_relaxed);
+    shard_want(y->part, shard_home_v(y) + 1);
     for (far_addr at = head;; at = node.next) {
         far_read(y->t, at, &node, sizeof(node));
         int err = far_wait(y->t);

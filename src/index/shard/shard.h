@@ -43,7 +43,8 @@ enum {
     SHARD_TYPES
 };
 
-/* Which chunks of a sweep are done, as far as a handle knows: words of 56 chunks, each with the version it is about. */
+/* Which chunks of a sweep are done, as far as a handle knows: words of 56 chunks, each with the version it is about.
+ * Hints, so no order of memory goes with them. */
 enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
 
 /* A segment of more than one extent, as a handle knows it. */
@@ -62,11 +63,11 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint64_t done[SHARD_DONE_WORDS];
     _Atomic int64_t delta;             /* keys added and not yet told */
     _Atomic int64_t count;             /* as last read, with what was told */
-    _Atomic uint64_t sample;           /* load_by=sample: buckets seen << 32 | keys in them */
+    _Atomic uint64_t sample;           /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
     _Atomic uint32_t writes;           /* since the load was looked at last */
     _Atomic uint32_t inserts;          /* for the share of the sweep */
     _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
-    atomic_bool wants_growth;          /* an insert reached level 3, or the load is high */
+    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or the load is high */
     atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase; /* what chunk belongs to */
     uint64_t next, end;                /* buckets of the chunk still to do */
@@ -185,6 +186,12 @@ static inline unsigned shard_start_line(const shard_try *y) {
 
 static inline unsigned shard_header_at(const shard_state *st) { /* which word of a bucket has its version and filters */
     return st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+}
+
+
+static inline bool shard_is_splitting(const shard_state *st,
+                                      uint64_t header) { /* its mark, in one word with the version */
+    return st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
 }
 
 
@@ -314,6 +321,7 @@ int shard_i_help(far_task *t, far_index *index, shard_partition *part, const sha
 int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
 /* grow.c */
+void shard_want(shard_partition *part, unsigned version);
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
 int shard_work(far_task *t, far_index *index,
                shard_partition *part); /* a step of sweep or drain; 1: something was to do */
@@ -337,8 +345,10 @@ typedef struct shard_census {
 
 void shard_census_begin(shard_census *c); /* of the next partition */
 void shard_census_end(shard_census *c);
-int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image); /* 1: to be counted */
-int shard_census_below(shard_census *c, uint64_t what);                              /* 1: it is new */
+int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
+int shard_census_below(shard_census *c, uint64_t what);                                       /* 1: it is new */
+int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image);
+void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v); /* of a bucket whose child is complete */
 bool shard_census_knows(const shard_census *c, uint64_t what);
 
 /* sound.c: what check says of a level-1 bucket as a whole */

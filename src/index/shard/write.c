@@ -37,6 +37,7 @@ void shard_p_retire(shard_try *y, uint64_t word) {
 
 /* Puts the WRITE of the new block into the batch. */
 static int put_block(shard_try *y, far_bytes value) {
+    far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &value);
     uint64_t used = sizeof(shard_block) + y->key.length + value.length;
     y->class = shard_class_of(used);
