@@ -127,11 +127,11 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread:
- * then who waits for others must. */
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where its thread is not
+ * there: then who waits for others must. */
 static bool must_drive(const far_task *t) {
     const far_pool *pool = t->session->pool;
-    return t->session == pool->own || pool->options.no_thread;
+    return t->session == pool->own || far_pool_is_unattended(pool);
 }
 
 
@@ -469,6 +469,8 @@ void far_session_lose(far_session *s, int status) {
     if (s->lost)
         return;
     s->lost = FAR_ERR_FENCED;
+    const char *gone = atomic_load_explicit(&s->conn->fabric->gone, memory_order_acquire);
+    atomic_store_explicit(&s->gone, gone, memory_order_release);
     atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state != FAR_TASK_FREE)

@@ -24,6 +24,8 @@ enum {
     DART_OPTION_PROBE_WIDTH,
     DART_OPTION_DIRECTORY_BITS,
     DART_OPTION_ONE_FINGERPRINT, /* tests: every fingerprint is the same */
+    DART_OPTION_ADJUST_EVERY,
+    DART_OPTION_WALK_SLICE,
 };
 
 struct dart_est; /* the skip table's local state: est.h */
@@ -34,6 +36,7 @@ typedef struct dart_index { /* of an open index */
     size_t max_key;
     bool hashed_nodes, lock_free, header_inline, masked_freeze, rider, spec_write, absorb, shrink, colocate;
     unsigned leaf_min, max_skip;
+    unsigned walk_slice;  /* leaves that a walk, a check or a count looks at under one pin */
     dart_super super;     /* as it was at open; its words of the skip table change */
     struct dart_est *est; /* NULL: every descent starts at the root */
 } dart_index;

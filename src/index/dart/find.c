@@ -416,8 +416,10 @@ int dart_find_take(far_task *t, far_index *index, dart_find *f) {
 int dart_find_run(far_task *t, far_index *index, dart_find *f) {
     int result = f->stage == DART_STAGE_DONE;
     while (result == 0) {
-        if ((result = dart_find_put(t, index, f)) < 0)
+        if ((result = dart_find_put(t, index, f)) < 0) {
+            far_forget(t);
             return result;
+        }
         f->mark = far_rdwc_mark(t);
         if ((result = far_wait(t)) >= 0)
             result = dart_find_take(t, index, f);
@@ -476,9 +478,12 @@ int dart_get_many(far_task *t, far_index *index, size_t count, const far_bytes k
         for (size_t i = 0; err >= 0 && i < count; i++)
             if (finds[i].stage != DART_STAGE_DONE)
                 err = dart_find_put(t, index, &finds[i]);
-        int waited = far_wait(t);
-        if (err < 0 || waited < 0)
-            return err < 0 ? err : waited;
+        if (err < 0) {
+            far_forget(t);
+            return err;
+        }
+        if ((err = far_wait(t)) < 0)
+            return err;
         for (size_t i = 0; i < count; i++) {
             if (finds[i].stage == DART_STAGE_DONE)
                 continue;

@@ -41,10 +41,11 @@ static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
 }
 
 
-/* The chunk of the child's parent is known to be split. */
+/* The chunk of the child's parent is known to be split. It is a hint: who finds the child not written after all starts
+ * over, and asks for no hint then. */
 static bool is_swept(const shard_try *y, uint64_t child) {
     uint64_t parents = 1ull << (y->st->b + y->d - 1);
-    return shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
+    return y->attempt == 0 && shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
 }
 
 

@@ -225,6 +225,13 @@ static bool certifies_itself(const smart_op *op, const smart_leaf *leaf) {
 }
 
 
+/* READs were put whose words are the caller's. */
+static int forget(smart_op *op, int err) {
+    far_forget(op->t);
+    return err;
+}
+
+
 /* 0: the spot is a HIT; STALE: it is nothing that we can go by. */
 static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     far_addr addr = smart_word_addr(word);
@@ -239,7 +246,9 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         if (recycled)
             put_read_ctl(op, addr, &ctl);
         int err = smart_put_read_leaf(op, addr, class, leaf);
-        if (err < 0 || (err = wait_unproven(op)) < 0)
+        if (err < 0)
+            return forget(op, err);
+        if ((err = wait_unproven(op)) < 0)
             return err;
         if (!smart_take_leaf(leaf, class))
             return STALE;
@@ -287,7 +296,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     put_read_ctl(op, addr, &ctl);
     int err = smart_put_read_node(op, word, false, &node);
     if (err < 0)
-        return err;
+        return forget(op, err);
     if (type == SMART_READ_DIR && depth) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         far_read(op->t, smart_slot_addr(addr, first), near, 8ull * count);
@@ -295,7 +304,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     if (leaf) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         if ((err = smart_put_read_leaf(op, leaf->addr, leaf->class, leaf)) < 0)
-            return err;
+            return forget(op, err);
     }
     if ((err = wait_unproven(op)) < 0)
         return err;
@@ -502,9 +511,10 @@ int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         err = put_read_cached(&op, keys[i], &leaves[i]);
         known += err == 1;
     }
-    int waited = known ? far_wait(t) : 0;
-    if (err < 0 || waited < 0)
-        return err < 0 ? err : waited;
+    if (err < 0)
+        return forget(&op, err);
+    if (known && (err = far_wait(t)) < 0)
+        return err;
     for (size_t i = 0; i < count; i++)
         if (leaves[i].addr && is_hit(&op, &leaves[i], keys[i])) {
             far_count_cache(t, true);

@@ -19,6 +19,9 @@ enum {
     SMART_OPTION_REAR_LOCK,
     SMART_OPTION_LOCKFREE,
     SMART_OPTION_PATHS,
+    SMART_OPTION_WALK_SLICE,
+    SMART_OPTION_BATCH,
+    SMART_OPTION_PATIENCE,
 };
 
 enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
@@ -26,6 +29,7 @@ enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
 #define SMART_NEIGHBOURS 8  /* slots of a DIR node that are READ with one, to see whether the node is empty */
+#define SMART_BATCH_MAX  128 /* leaves of one batch of a scan */
 #define SMART_CHAIN_MAX  16 /* replaced leaves of one slot that are cut out at once */
 
 typedef struct smart_cache smart_cache;
@@ -38,6 +42,8 @@ typedef struct smart_state { /* of an open index */
     unsigned update, in_place, node_types;
     bool eager, rear_lock, node_locks, paths; /* paths: path_compression */
     bool fixed;                               /* no leaf is ever replaced by another: all values fit where they are */
+    unsigned walk_slice, batch;               /* leaves under one pin; leaves of one batch of a scan */
+    unsigned patience; /* attempts: who waits for others looks for its way again then, under a new pin */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;     /* NULL: none */
     smart_merges *merges;   /* nodes that may be merged later */
@@ -136,6 +142,13 @@ static inline void smart_spot_clear(smart_spot *s) {
 
 static inline smart_state *smart_state_of(const far_index *index) {
     return index->state;
+}
+
+
+/* Who waits asks now and then whether the other one lives. */
+static inline bool smart_is_time_to_ask(const smart_state *st, unsigned attempt) {
+    unsigned every = (st->patience + 2) / 3;
+    return attempt % every == every - 1;
 }
 
 
