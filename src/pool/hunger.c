@@ -9,8 +9,9 @@
  * failed that began with nothing held back (what it gave back itself, as a creation that fails does, is no reason to go
  * on).
  *
- * What a sweep covers is waited for too. Nothing is waited for without end: a pin, a sweep or an announcement may be
- * that of a process which was stopped.
+ * What a sweep covers is waited for too. When nothing else is left and sessions have died since the last full sweep,
+ * the first in line makes one: what the dead had unlinked in blocks of others comes back. Nothing is waited for without
+ * end: a pin, a sweep or an announcement may be that of a process which was stopped.
  *
  * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
  * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
@@ -35,6 +36,7 @@ typedef struct far_hunger {
     uint64_t moved; /* q->moved when its last round began */
     unsigned rounds;
     bool all_free;      /* when its last attempt began nothing was held back in this handle */
+    bool swept;         /* it has made a full sweep */
     uint64_t announced; /* to other handles; 0: not */
     struct far_hunger *next;
 } hunger;
@@ -323,6 +325,26 @@ static int ask_others(far_task *t) {
 }
 
 
+/* The last resort: what the dead had unlinked or freed in blocks of others comes back with a full sweep. 1: try again.
+ */
+static int sweep_after_deaths(far_task *t, hunger *h) {
+    uint64_t died, before;
+    far_read(t, far_addr_make(0, FAR_SUPER_DIED), &died, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &before, 8);
+    int err = far_wait(t);
+    if (err < 0 || died == before || h->swept)
+        return err;
+    h->swept = true;
+    far_sweep_result result;
+    far_sweep(t, true, true, &result); /* it may have failed: somebody else was at it, or an index is broken */
+    if (t->session->lost)
+        return t->session->lost;
+    err = pass_sweep(t);
+    far_memory_look_again(far_memory_of(t));
+    return err < 0 ? err : 1;
+}
+
+
 /* 1: try again; 0: nothing will come back. */
 static int wait_for_memory(far_task *t, hunger *h) {
     far_quarantine *q = far_task_pool(t)->quarantine;
@@ -345,7 +367,7 @@ static int wait_for_memory(far_task *t, hunger *h) {
         here = h->rounds < ROUNDS_MAX && (swept || came || (more && (o.ready > 0 || o.others))),
          ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
     if (!here && !ask)
-        return 0;
+        return sweep_after_deaths(t, h);
     h->rounds++;
     h->moved = moved;
     if (ask)

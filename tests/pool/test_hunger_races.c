@@ -426,6 +426,26 @@ static void what_a_sweep_covers_is_waited_for(void **state) {
 }
 
 
+/* A handle died with objects that it had unlinked in blocks of others: when memory is short these are found. */
+static void what_the_dead_had_unlinked_comes_back_when_memory_is_short(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 451, 2, 2, "1500K");
+    guest *hungry = &r.guests[0], *dead = &r.guests[1];
+    assert_int_equal(put(dead, "first", 1), 0);
+    assert_true(fill(hungry, "a", SMALL) > 300);
+    for (unsigned i = 0; i < 200; i++)
+        delete_key(dead, "a", i);
+    far_sim_kill(r.pool[1]->fabric);
+    far_sim_sleep(r.world, 500000000); /* what was its own is swept */
+    unsigned more = fill(hungry, "b", SMALL);
+    if (more < 180)
+        fail_msg("of 200 values that the dead had deleted there is room for %u", more);
+    assert_int_equal(far_pool_check(hungry->session, 0, fail_at_problem, NULL), 0);
+    leave_room(&r);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handle_is_closed_while_operations_wait_for_memory),
@@ -440,6 +460,7 @@ int main(void) {
         cmocka_unit_test(a_handle_that_sleeps_hears_of_who_waits_in_another),
         cmocka_unit_test(who_takes_an_announcement_back_leaves_those_of_others),
         cmocka_unit_test(what_a_sweep_covers_is_waited_for),
+        cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
