@@ -349,6 +349,8 @@ static int sweep_after_deaths(far_task *t, hunger *h) {
 static int wait_for_memory(far_task *t, hunger *h) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     bool barred = t->barred || atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket;
+    t->refused = FAR_ERR_NO_MEMORY; /* what the attempt had put and not posted must not go out with our verbs */
+    far_start(t);
     far_task_wait_for(t, FAR_WAIT_ALL);
     far_pin_drop(t);
     t->barred = false;

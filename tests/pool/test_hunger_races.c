@@ -243,6 +243,42 @@ static void what_came_back_after_the_first_attempt_is_seen(void **state) {
 }
 
 
+/* ---- What an attempt leaves ---- */
+
+static int put_and_fail(far_task *t, void *arg) {
+    static const uint64_t word = 12345;
+    (void)arg;
+    int err = far_pin_take(t);
+    far_write(t, far_addr_make(0, FAR_SUPER_LEAKED), &word, 8);
+    return err < 0 ? err : FAR_ERR_NO_MEMORY;
+}
+
+
+static int fail_hungry(far_task *t, void *arg) {
+    int err = put_and_fail(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, put_and_fail, arg) : err;
+}
+
+
+static int read_leaked(far_task *t, void *arg) {
+    return far_read_word(t, far_addr_make(0, FAR_SUPER_LEAKED), arg);
+}
+
+
+/* It had put a verb when it found no memory: that is not posted any more, its pin is gone and perhaps its memory. */
+static void verbs_of_an_attempt_that_failed_are_not_posted(void **state) {
+    (void)state;
+    room r;
+    uint64_t word = 77;
+    open_room(&r, 425, 1, 1, "2M");
+    far_session *s = r.guests[0].session;
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, fail_hungry, NULL), FAR_ERR_NO_MEMORY);
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, read_leaked, &word), 0);
+    assert_int_equal(word, 0);
+    close_room(&r);
+}
+
+
 /* ---- Stopped processes ---- */
 
 static int hold_pin(far_task *t, void *arg) {
@@ -455,6 +491,7 @@ int main(void) {
         cmocka_unit_test(what_the_session_itself_is_freeing_is_waited_for),
         cmocka_unit_test(ticks_of_a_session_do_not_pile_up),
         cmocka_unit_test(what_came_back_after_the_first_attempt_is_seen),
+        cmocka_unit_test(verbs_of_an_attempt_that_failed_are_not_posted),
         cmocka_unit_test(nobody_waits_for_ever_beside_a_pin_that_stays),
         cmocka_unit_test(a_handle_that_is_always_short_starves_nobody),
         cmocka_unit_test(a_handle_that_sleeps_hears_of_who_waits_in_another),
