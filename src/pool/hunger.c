@@ -19,13 +19,14 @@
 #include "pool/memory.h"
 #include "pool/sweep.h"
 
-#define ROUNDS_MAX    64  /* whatever moves */
-#define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
-#define RECENT_EPOCHS 16  /* so old an announcement still counts: a round is over by then, or the announcer is gone */
-#define ABROAD_TICKS  250 /* how long other handles are waited for: those that sleep look every 100 */
-#define ABROAD_ROUNDS 8   /* beside busy handles there is always something that may come back */
-#define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it */
-#define DEAF_EPOCHS   256 /* the same when they were waited for to the end: their process was stopped, say */
+#define ROUNDS_MAX    64    /* whatever moves */
+#define ASK_EPOCHS    4     /* so long a session that does not answer is waited for in any case ... */
+#define ASK_TICKS     1000  /* ... and so long the first time: its thread, inside a call, does not get to run */
+#define RECENT_EPOCHS 16    /* so old an announcement still counts: a round is over by then, or the announcer is gone */
+#define ABROAD_TICKS  250   /* how long other handles are waited for: those that sleep look every 100 */
+#define ABROAD_ROUNDS 8     /* beside busy handles there is always something that may come back */
+#define VAIN_EPOCHS   8     /* so long they are not asked again when nothing came of it */
+#define DEAF_EPOCHS   256   /* the same when they were waited for to the end: their process was stopped, say */
 #define STUCK_TICKS   1000  /* how long the epoch is waited for while it does not move */
 #define SWEEP_TICKS   10000 /* how long the end of a sweep is waited for: one whose owner died is finished by others */
 #define HEED_TICKS    500   /* how long announcements of others hold up an operation, however many come */
@@ -222,7 +223,8 @@ static int pass_sweep(far_task *t) {
 typedef struct outlook {
     uint64_t ready;  /* 0: nothing is retired */
     bool others;     /* have room, or will have */
-    bool unanswered; /* some of these have not done what was asked last */
+    bool unanswered; /* some of these have not done what was asked last ... */
+    bool slow;       /* ... and of some of these that is news */
 } outlook;
 
 
@@ -236,7 +238,9 @@ static outlook look_out(far_task *t, unsigned asked) {
         bool other = m->session != t->session && (ready > 0 || has_room(m) || m->inside != NULL);
         o.ready = ready > o.ready ? ready : o.ready;
         o.others |= other;
-        o.unanswered |= other && (int)(m->shared - asked) < 0;
+        bool unanswered = other && (int)(m->shared - asked) < 0;
+        o.unanswered |= unanswered;
+        o.slow |= unanswered && !m->mute;
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&q->lock);
@@ -310,17 +314,36 @@ static bool is_in_vain(far_task *t, const abroad *a) {
 }
 
 
+/* Who did not answer will not be waited for so long again, until it does. */
+static void note_mute(far_quarantine *q, unsigned asked) {
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        m->mute = (int)(m->shared - asked) < 0;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+
 static int ask_others(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
-    unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1;
+    uint64_t tick = far_housekeeping_tick(pool), until = far_now(t) + ASK_TICKS * tick;
+    unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1, epochs = 0;
+    outlook o = look_out(t, asked);
     int err = 0;
-    for (unsigned i = 0; i < ASK_EPOCHS && err >= 0 && look_out(t, asked).unanswered; i++) {
+    while (err >= 0 && o.unanswered && (epochs < ASK_EPOCHS || (o.slow && far_now(t) < until))) {
         far_epoch_request(pool); /* wakes housekeeping, which comes by all sessions that nobody is inside of */
         if (far_pool_is_unattended(pool))
             far_pool_tend(pool);
+        if (epochs++ >= ASK_EPOCHS)
+            far_sleep(t, tick);
         err = pass_epochs(t, 0);
+        o = look_out(t, asked);
     }
+    if (o.slow && far_now(t) >= until)
+        note_mute(q, asked);
     return err;
 }
 
@@ -372,7 +395,9 @@ static int wait_for_memory(far_task *t, hunger *h) {
         return sweep_after_deaths(t, h);
     h->rounds++;
     h->moved = moved;
-    if (ask)
+    err = far_memory_tell(t); /* others, who look at that, may be as short */
+    far_point(t, "hunger:waits");
+    if (err >= 0 && ask)
         err = ask_abroad(t, h, a.held);
     uint64_t epoch = far_epoch_known(t);
     if (err >= 0 && o.ready > epoch)

@@ -322,6 +322,42 @@ static void nobody_waits_for_ever_beside_a_pin_that_stays(void **state) {
 }
 
 
+static int stand_still(far_task *t, void *arg) {
+    (void)arg;
+    far_point(t, "hunger:still");
+    return 0;
+}
+
+
+static void stand_main(void *arg) {
+    guest *g = arg;
+    g->result = far_session_call(g->session, FAR_STATS_OTHER, false, stand_still, NULL);
+}
+
+
+/* Its thread does not get to run for a while, inside the session: nobody can make it give up what it holds. */
+static void a_session_whose_thread_is_slow_is_waited_for(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 431, 1, 2, "2M");
+    guest *slow = &r.guests[0], *hungry = &r.guests[1];
+    assert_int_equal(put(hungry, "first", 1), 0);
+    assert_true(fill(slow, "a", LARGE) > 2);
+    slow->client = far_sim_start(r.pool[0]->fabric, "slow", stand_main, slow);
+    delete_key(slow, "a", 0);
+    far_sim_stop_before(slow->client, (far_sim_match){.point = "hunger:still"});
+    assert_int_equal(far_sim_run_client(slow->client), FAR_SIM_STOPPED);
+    start(&r, 1, 1, LARGE);
+    far_sim_limit(r.world, 10000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(slow->client);
+    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
+    close_room(&r);
+}
+
+
 /* ---- Announcements ---- */
 
 static int announce_on(far_task *t, void *arg) {
@@ -384,6 +420,36 @@ static void a_handle_that_sleeps_hears_of_who_waits_in_another(void **state) {
     far_sim_sleep(r.world, 50000000);
     assert_false(far_epoch_is_awake(r.pool[1]));
     assert_int_equal(put(hungry, "b", HALF), 0);
+    close_room(&r);
+}
+
+
+static void delete_and_put(void *arg) {
+    guest *g = arg;
+    for (unsigned i = 0; i < 4; i++)
+        delete_key(g, "a", i);
+    g->result = put(g, g->key, LARGE);
+}
+
+
+/* Its thread is always inside, so no tick of housekeeping tells what it holds: it does so itself before it waits. */
+static void who_waits_for_memory_tells_what_he_holds_himself(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 443, 2, 2, "2M");
+    guest *g = &r.guests[0];
+    assert_true(fill(g, "a", LARGE) > 10);
+    g->client = far_sim_start(r.pool[0]->fabric, "busy", delete_and_put, g);
+    far_sim_stop_before(g->client, (far_sim_match){.point = "hunger:waits"});
+    assert_int_equal(far_sim_run_client(g->client), FAR_SIM_STOPPED);
+    const far_client *told =
+        (const far_client *)((const char *)far_sim_memory(r.world, 0) + far_client_entry(g->session->id));
+    assert_true(g->session->memory->retired_bytes > 4 * LARGE);
+    assert_int_equal(told->retired_bytes, g->session->memory->retired_bytes);
+    assert_int_equal(told->free_bytes, g->session->memory->free_bytes);
+    far_sim_resume(g->client);
+    assert_int_equal(far_sim_run_client(g->client), FAR_SIM_ENDED);
+    assert_int_equal(g->result, 0);
     close_room(&r);
 }
 
@@ -493,8 +559,10 @@ int main(void) {
         cmocka_unit_test(what_came_back_after_the_first_attempt_is_seen),
         cmocka_unit_test(verbs_of_an_attempt_that_failed_are_not_posted),
         cmocka_unit_test(nobody_waits_for_ever_beside_a_pin_that_stays),
+        cmocka_unit_test(a_session_whose_thread_is_slow_is_waited_for),
         cmocka_unit_test(a_handle_that_is_always_short_starves_nobody),
         cmocka_unit_test(a_handle_that_sleeps_hears_of_who_waits_in_another),
+        cmocka_unit_test(who_waits_for_memory_tells_what_he_holds_himself),
         cmocka_unit_test(who_takes_an_announcement_back_leaves_those_of_others),
         cmocka_unit_test(what_a_sweep_covers_is_waited_for),
         cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
