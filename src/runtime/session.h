@@ -76,8 +76,9 @@ struct far_task {
 struct far_session {
     far_pool *pool;
     far_conn *conn;
-    unsigned id, generation; /* 0: not registered yet */
-    int lost;                /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    unsigned id, generation;    /* 0: not registered yet */
+    int lost;                   /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    _Atomic(const char *) gone; /* ... because of this, as the fabric says; NULL: it does not know */
 
     atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
     far_parker parker;
