@@ -193,29 +193,33 @@ static int pass_epochs(far_task *t, unsigned k) {
 }
 
 
-/* 1: a sweep keeps blocks from everybody, or has only just let go of them. */
-static int is_swept(far_task *t) {
+/* 1: a sweep keeps blocks from everybody, or has only just let go of them. *word: which, and how far it is. */
+static int is_swept(far_task *t, uint64_t *word) {
     far_quarantine *q = far_task_pool(t)->quarantine;
-    uint64_t word;
-    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), word);
     if (err < 0)
         return err;
-    return far_sweep_owner(word) != 0 || far_sweep_phase_of(word) != FAR_SWEEP_NONE ||
-           atomic_load_explicit(&q->blocks, memory_order_relaxed) > 0;
+    return *word != q->slow_sweep && (far_sweep_owner(*word) != 0 || far_sweep_phase_of(*word) != FAR_SWEEP_NONE ||
+                                      atomic_load_explicit(&q->blocks, memory_order_relaxed) > 0);
 }
 
 
 static int pass_sweep(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool);
-    int err = 0, on = 1;
-    while (err == 0 && far_now(t) < until && (on = is_swept(t)) > 0) {
+    far_quarantine *q = pool->quarantine;
+    uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool), word = 0;
+    int err = 0, on = is_swept(t, &word);
+    while (err == 0 && on > 0 && far_now(t) < until) {
         err = far_pin_take(t); /* a handle that sleeps does not hear that it is over */
         far_pin_drop(t);
         far_sleep(t, far_housekeeping_tick(pool));
         if (err == 0)
             err = pass_epochs(t, 0);
+        if (err >= 0)
+            on = is_swept(t, &word);
     }
+    if (err >= 0 && on > 0)
+        q->slow_sweep = word; /* it stands still: not to be waited for again */
     return on < 0 ? on : err;
 }
 
@@ -384,7 +388,8 @@ static int wait_for_memory(far_task *t, hunger *h) {
     uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
     outlook o = look_out(t, 0);
     abroad a;
-    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t);
+    uint64_t sweep;
+    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t, &sweep);
     if (swept < 0)
         return swept;
     bool more = h->rounds == 0 || (moved != h->moved && !h->all_free),

@@ -180,6 +180,7 @@ typedef struct far_quarantine {
     uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
     uint64_t in_vain_until;       /* ... which counts until this epoch */
     uint64_t stuck;               /* the epoch that was waited for and did not move */
+    uint64_t slow_sweep;          /* the same of a sweep; 0: none */
     struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
     uint64_t tickets;             /* given out */
     uint64_t pool_bytes;

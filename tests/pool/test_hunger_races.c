@@ -499,23 +499,29 @@ static void check_main(void *arg) {
 }
 
 
-/* A sweep covers all blocks of the pool: what is free there comes back when it is over. */
-static void what_a_sweep_covers_is_waited_for(void **state) {
-    (void)state;
-    room r;
-    open_room(&r, 450, 2, 2, "1500K");
-    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
+/* A sweep covers all blocks of the pool, three quarters of which are free; it stands still. */
+static void stop_in_a_sweep(room *r, unsigned seed) {
+    open_room(r, seed, 2, 2, "1500K");
+    guest *hungry = &r->guests[0], *sweeper = &r->guests[1];
     unsigned count = fill(hungry, "a", SMALL);
     for (unsigned i = 0; i < count; i++)
         if (i % 4 != 0)
             delete_key(hungry, "a", i);
     pass_epochs(hungry);
-    sweeper->client = far_sim_start(r.pool[1]->fabric, "sweeper", check_main, sweeper);
+    sweeper->client = far_sim_start(r->pool[1]->fabric, "sweeper", check_main, sweeper);
     far_sim_stop_before(
         sweeper->client,
         (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 3});
     assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_STOPPED);
+}
 
+
+/* What is free there comes back when it is over. */
+static void what_a_sweep_covers_is_waited_for(void **state) {
+    (void)state;
+    room r;
+    stop_in_a_sweep(&r, 450);
+    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
     start(&r, 0, 1, SMALL);
     far_sim_limit(r.world, 20000000);
     assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
@@ -524,6 +530,26 @@ static void what_a_sweep_covers_is_waited_for(void **state) {
     assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
     assert_int_equal(sweeper->result, 0);
     assert_int_equal(hungry->result, 0);
+    close_room(&r);
+}
+
+
+/* But not for ever, and only once: the sweeper's process was stopped. */
+static void nobody_waits_for_ever_for_a_sweep_that_stands_still(void **state) {
+    (void)state;
+    room r;
+    stop_in_a_sweep(&r, 452);
+    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
+    for (unsigned i = 0; i < 3; i++) {
+        start(&r, 0, 1, SMALL);
+        far_sim_limit(r.world, i == 0 ? 2000000000 : 100000000);
+        assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+        assert_int_equal(hungry->result, FAR_ERR_NO_MEMORY);
+    }
+    far_sim_limit(r.world, 0);
+    far_sim_resume(sweeper->client);
+    assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_ENDED);
+    assert_int_equal(put(hungry, "b", SMALL), 0);
     close_room(&r);
 }
 
@@ -565,6 +591,7 @@ int main(void) {
         cmocka_unit_test(who_waits_for_memory_tells_what_he_holds_himself),
         cmocka_unit_test(who_takes_an_announcement_back_leaves_those_of_others),
         cmocka_unit_test(what_a_sweep_covers_is_waited_for),
+        cmocka_unit_test(nobody_waits_for_ever_for_a_sweep_that_stands_still),
         cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
