@@ -14,8 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NAME_OF_INDEX "bench-processes"
-
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
 } counters;
@@ -61,6 +59,12 @@ static int index_failed(bench_store *store) {
 }
 
 
+static int refuse_leftover(bench_store *store) {
+    snprintf(store->error, sizeof(store->error), BENCH_LEFTOVER, store->index_name, store->index_name);
+    return 1;
+}
+
+
 static void close_node(bench_node *node) {
     far_index_close(node->index);
     far_session_close(node->session);
@@ -82,10 +86,12 @@ static int open_node(bench_store *store, bench_node *node) {
 
 static int index_prepare(bench_store *store) {
     bench_node node = {0};
-    int err = open_node(store, &node);
-    if (!err &&
-        far_index_create(node.session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options, &node.index) < 0)
-        err = index_failed(store);
+    int err = open_node(store, &node), made = 0;
+    if (!err)
+        made = far_index_create(node.session, store->index_name, store->kind->kind->name, store->kind->options,
+                                &node.index);
+    if (made < 0)
+        err = made == FAR_ERR_EXISTS ? refuse_leftover(store) : index_failed(store);
     close_node(&node);
     return err;
 }
@@ -94,7 +100,7 @@ static int index_prepare(bench_store *store) {
 static int index_open(bench_store *store, bench_client *client) {
     bench_node *node = client->node;
     int err = open_node(store, node);
-    if (!err && far_index_open(node->session, NAME_OF_INDEX, &node->index) < 0)
+    if (!err && far_index_open(node->session, store->index_name, &node->index) < 0)
         err = index_failed(store);
     client->engine = &bench_far_engine;
     client->session = node->session;
@@ -116,7 +122,7 @@ static void index_close(bench_store *store, bench_client *client) {
 static int index_finish(bench_store *store) {
     bench_node node = {0};
     int err = open_node(store, &node);
-    if (!err && !store->config->keep && far_index_drop(node.session, NAME_OF_INDEX) < 0)
+    if (!err && !store->config->keep && far_index_drop(node.session, store->index_name) < 0)
         err = index_failed(store);
     close_node(&node);
     return err;
@@ -132,6 +138,7 @@ void bench_store_of_kind(bench_store *store, const bench_config *config, const b
                            .finish = index_finish,
                            .config = config,
                            .kind = kind};
+    snprintf(store->index_name, sizeof(store->index_name), "bench-%s", kind->kind->name);
 }
 
 
@@ -179,6 +186,8 @@ static void run_share(process *p, uint64_t ops, bool measured) {
     meet(p);
     if (!atomic_load_explicit(&p->meeting->failed, memory_order_relaxed))
         bench_client_work(client);
+    if (cli_interrupted())
+        complain(p, "interrupted");
     if (client->errors) {
         char words[sizeof(p->meeting->words)];
         snprintf(words, sizeof(words), "%s, workload %s: %.160s", p->store->name, p->run.phase, client->first_error);
@@ -275,23 +284,35 @@ static void be_process(bench_store *store, const plan *plan, meeting *m, unsigne
 
 /* ---- The parent ---- */
 
-/* One that ends badly would let the others wait at a barrier: they are ended too. */
+static void signal_all(const pid_t *pids, unsigned count, int number) {
+    for (unsigned i = 0; i < count; i++)
+        if (pids[i])
+            kill(pids[i], number);
+}
+
+
+/* One that ends badly would let the others wait at a barrier: they are ended too. An interrupt goes to all: they hurry
+ * to the end. It may come at any moment, so nothing is waited for that it would have to wake. */
 static int wait_for_all(pid_t *pids, unsigned count) {
-    bool bad = false;
+    bool bad = false, told = false;
     for (unsigned left = count; left;) {
         int status;
-        pid_t pid = wait(&status);
+        pid_t pid = waitpid(-1, &status, WNOHANG);
         if (pid < 0)
             return 1;
-        for (unsigned i = 0; i < count; i++)
+        for (unsigned i = 0; pid && i < count; i++)
             if (pids[i] == pid) {
                 pids[i] = 0;
                 left--;
                 bad |= status != 0;
             }
-        for (unsigned i = 0; bad && i < count; i++)
-            if (pids[i])
-                kill(pids[i], SIGKILL);
+        if (bad)
+            signal_all(pids, count, SIGKILL);
+        if (cli_interrupted() && !told)
+            signal_all(pids, count, SIGTERM);
+        told = cli_interrupted();
+        if (!pid)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     return bad;
 }
@@ -317,7 +338,7 @@ static int run_store(bench_store *store, const plan *plan, meeting *m) {
     if (store->finish(store))
         err = cli_failed("%s", store->error);
     if (atomic_load_explicit(&m->failed, memory_order_relaxed))
-        return cli_failed("%s", m->words);
+        return cli_output_is_closed() ? CLI_FAILED : cli_failed("%s", m->words);
     return err || started < processes ? cli_failed("%s: a process did not end well", store->name) : 0;
 }
 

@@ -1,6 +1,7 @@
 /* Verbs of a task: putting them into the open batch, posting, waiting, counting. */
 #include "pool/handle.h"
 #include "runtime/error.h"
+#include "runtime/op.h"
 #include "runtime/session.h"
 
 #include <stdlib.h>
@@ -272,7 +273,7 @@ static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
     if (dead) /* nobody publishes our pins any more */
         far_session_lose(t->session, FAR_ERR_FENCED);
     if (!err && t->session->lost)
-        err = t->lost ? t->lost : t->session->lost;
+        err = far_tell(t->session, t->lost ? t->lost : t->session->lost);
     if (!err || !t->open)
         return err;
     give_up_open(t);

@@ -54,11 +54,16 @@ typedef struct key {
 } key;
 
 
-static inline void open_stage(stage *s, const told *told, unsigned bits, const char *options) {
+static inline void open_stage_with(stage *s, const told *told, unsigned bits, const char *options, bool by_hand) {
     char text[256];
     snprintf(text, sizeof(text), "%s,partitions=1,bits=%u,%s",
              told->inlined ? "key_size=8,value_size=8,narrow=on" : "layout=pointer", bits, options);
-    stage_open(s, "shard", text, told->sim);
+    (by_hand ? stage_open_by_hand : stage_open)(s, "shard", text, told->sim);
+}
+
+
+static inline void open_stage(stage *s, const told *told, unsigned bits, const char *options) {
+    open_stage_with(s, told, bits, options, false);
 }
 
 

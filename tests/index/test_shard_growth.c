@@ -164,6 +164,53 @@ static void many_clients_double_in_time(void **state) {
 }
 
 
+/* Eight compute nodes come to a table that is nearly full: they know how full it is. (read_partitions without the
+ * counts: each of them then counts a tenth of the whole table as room.) */
+static void late_comers_double_in_time_with(const char *options, double filled, double bound) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    node first, nodes[NODES];
+    client loader = {.node = &first, .number = 100}, clients[NODES];
+    const char *uri = "sim:name=late_comers,seed=3,size=128M,faults=none,limit=1000s";
+    assert_int_equal(far_pool_open(uri, &pool_options, &first.pool), 0);
+    assert_int_equal(far_session_open(first.pool, &loader.session), 0);
+    assert_int_equal(far_index_create(loader.session, "t", "shard", options, &first.index), 0);
+    const shard_state *st = shard_state_of(first.index);
+    uint64_t slots = (uint64_t)(st->slots + st->l2_slots) << st->b;
+    for (inserted = 0; (double)inserted < filled * (double)slots; inserted++) {
+        uint64_t key = ((uint64_t)loader.number << 32 | inserted) + 1;
+        assert_int_equal(far_insert(loader.session, first.index, &key, 8, &key, 8), 0);
+    }
+    at_doubling = 0;
+    far_sim_world *world = far_sim_world_of(first.pool->fabric);
+    for (unsigned i = 0; i < NODES; i++) {
+        assert_int_equal(far_pool_open(uri, &pool_options, &nodes[i].pool), 0);
+        clients[i] = (client){.node = &nodes[i], .world = world, .number = i};
+        assert_int_equal(far_session_open(nodes[i].pool, &clients[i].session), 0);
+        assert_int_equal(far_index_open(clients[i].session, "t", &nodes[i].index), 0);
+        clients[i].sim = far_sim_start(nodes[i].pool->fabric, "client", load_until_it_doubles, &clients[i]);
+    }
+    assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+    double load = (double)at_doubling / (double)slots;
+    print_message("    late comers: doubled at %.3f\n", load);
+    assert_true(load >= filled && load <= bound + 0.02);
+    for (unsigned i = 0; i < NODES; i++) {
+        far_index_close(nodes[i].index);
+        far_session_close(clients[i].session);
+        far_pool_close(nodes[i].pool);
+    }
+    far_index_close(first.index);
+    far_session_close(loader.session);
+    far_pool_close(first.pool);
+}
+
+
+static void late_comers_double_in_time(void **state) {
+    (void)state;
+    late_comers_double_in_time_with("partitions=1,bits=9,layout=pointer", 0.785, 0.8);
+    late_comers_double_in_time_with("key_size=8,value_size=8,partitions=1,bits=10", 0.735, 0.75);
+}
+
+
 static void pointer_table_never_pauses(void **state) {
     (void)state;
     service_goes_on("partitions=4,bits=1,layout=pointer", "shard:home_read");
@@ -229,9 +276,8 @@ static void torture_meets_everything(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pointer_table_never_pauses),
-        cmocka_unit_test(inline_table_never_pauses),
-        cmocka_unit_test(many_clients_double_in_time),
+        cmocka_unit_test(pointer_table_never_pauses),  cmocka_unit_test(inline_table_never_pauses),
+        cmocka_unit_test(many_clients_double_in_time), cmocka_unit_test(late_comers_double_in_time),
         cmocka_unit_test(torture_meets_everything),
     };
     if (argc > 1)

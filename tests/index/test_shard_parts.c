@@ -3,6 +3,8 @@
 #include "../support/stage.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
+#include "pool/sweep.h"
+#include "runtime/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -340,6 +342,101 @@ static void segments_come_piece_by_piece(void **state) {
 }
 
 
+typedef struct segments {
+    far_walk walk; /* first */
+    far_index *index;
+    uint64_t bytes;
+} segments;
+
+
+static int add_segment(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    (void)index, (void)addr;
+    if (type == SHARD_TYPE_SEGMENT)
+        ((segments *)walk)->bytes += size;
+    return 0;
+}
+
+
+static int walk_segments(far_task *t, void *arg) {
+    segments *s = arg;
+    return s->index->kind->walk(t, s->index, &s->walk);
+}
+
+
+static uint64_t segment_bytes(table *t) {
+    segments s = {.walk = {.object = add_segment}, .index = t->index};
+    assert_int_equal(far_session_call(t->session, FAR_STATS_OTHER, false, walk_segments, &s), 0);
+    return s.bytes;
+}
+
+
+/* One of four partitions gets keys, and doubles: it alone gets memory, no extent before the doubling is due, and then
+ * one with each insert. (shard_try_grow making the segment of the version after the next as well, or that of another
+ * partition.) */
+static void no_extent_before_it_is_due(void **state) {
+    (void)state;
+    for (unsigned inlined = 0; inlined < 2; inlined++) {
+        table t;
+        open_table(&t, "local:64M",
+                   inlined ? "key_size=8,value_size=8,partitions=4,bits=8,extent=64K"
+                           : "layout=pointer,partitions=4,bits=2,extent=2K");
+        const shard_state *st = shard_state_of(t.index);
+        const shard_partition *part = &st->part[0];
+        uint64_t first = (uint64_t)SHARD_BUCKET_BYTES << st->b, due = 0, looks = 0;
+        for (uint64_t n = 0; shard_root_d(root_of(&t, 0)) < (inlined ? 3 : 6); n++) {
+            uint64_t key = key_of(n);
+            if (shard_hash(t.index, (far_bytes){&key, 8}) & shard_mask(st->p))
+                continue;
+            assert_int_equal(insert(&t, n), 0);
+            if (n % 16 == 0)
+                far_pool_poll(t.pool);
+            unsigned d = shard_root_d(root_of(&t, 0));
+            bool wanted = atomic_load_explicit(&part->wanted, memory_order_relaxed) > d;
+            due = wanted ? due + 1 : 0;
+            if (!wanted && n % 32)
+                continue;
+            uint64_t there = segment_bytes(&t), whole = 3 * first + (first << d);
+            assert_true(there >= whole && there <= whole + (due < first << d ? due * st->extent : first << d));
+            looks++;
+        }
+        assert_true(looks > 20);
+        close_table(&t);
+    }
+}
+
+
+/* The pool is full in the middle of a doubling: a delete splits its bucket, and needs no memory for that. (Extents at
+ * the first use of a bucket in them: then it says FAR_ERR_NO_MEMORY.) */
+static void a_delete_never_waits_for_memory(void **state) {
+    (void)state;
+    for (unsigned inlined = 0; inlined < 2; inlined++) {
+        table t;
+        far_index *other;
+        char value[4000] = "";
+        int err;
+        uint64_t keys = 0, more = 0;
+        open_table(&t, "local:16M",
+                   inlined ? "key_size=8,value_size=8,partitions=1,bits=10,extent=64K,idle_sweep=off"
+                           : "layout=pointer,partitions=1,bits=6,extent=16K,idle_sweep=off");
+        while (shard_root_phase(root_of(&t, 0)) != SHARD_GROW)
+            assert_int_equal(insert(&t, keys++), 0);
+        assert_int_equal(far_index_create(t.session, "other", "shard", "layout=pointer,partitions=1", &other), 0);
+        while ((err = far_put(t.session, other, &more, 8, value, sizeof(value))) == 0)
+            more++;
+        assert_int_equal(err, FAR_ERR_NO_MEMORY);
+        const shard_counters *c = &shard_state_of(t.index)->counters;
+        uint64_t before = c->splits_frozen + c->splits_graced;
+        for (uint64_t n = 0; n < keys; n++) {
+            uint64_t key = key_of(n);
+            assert_int_equal(far_delete(t.session, t.index, &key, 8), 0);
+        }
+        assert_true(c->splits_frozen + c->splits_graced - before >= 1u << shard_state_of(t.index)->b);
+        far_index_close(other);
+        close_table(&t);
+    }
+}
+
+
 /* A pool that is full in the middle of a growing table: what was told to be in is in, deletes and updates in place
  * work, and what they free can be used again. */
 static void a_full_pool_keeps_its_word(void **state) {
@@ -383,6 +480,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(samples_tell_the_load),
         cmocka_unit_test(gets_move_buckets_when_asked),
         cmocka_unit_test(segments_come_piece_by_piece),
+        cmocka_unit_test(no_extent_before_it_is_due),
+        cmocka_unit_test(a_delete_never_waits_for_memory),
         cmocka_unit_test(a_full_pool_keeps_its_word),
     };
     if (argc > 1)

@@ -318,6 +318,57 @@ static void a_dead_mover_that_made_tags_anew(void **state) {
 }
 
 
+static int count_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+/* A mover is dead, and who finishes its split stands still: the parent names blocks that are free by now. Who counts,
+ * walks or checks does not look at them. (has_left always 0.) */
+static void a_tour_beside_a_helper_that_stands_still(void **state) {
+    (void)state;
+    stage s;
+    far_usage usage;
+    far_load load;
+    unsigned pairs = 0;
+    stage_open(&s, "shard", "partitions=1,bits=0,slots=4,l2_slots=1,load=60,afs=1,idle_sweep=off", NULL);
+    for (unsigned bit = 0; bit < 2; bit++)
+        stage_write(&s.a, key_with(&s.a, bit, 0), "old");
+    const char *leaves = key_with(&s.a, 1, 0), *stays = key_with(&s.a, 0, 0), *other = key_with(&s.a, 1, 1);
+    stage_write(&s.b, "third", "0");
+    hold_the_sweep(&s);
+    far_addr parent = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
+    leave_a_word_behind(&s, parent, stays, leaves, other);
+    stage_delete(&s.a, other);
+    for (unsigned i = 0; i < 10; i++) { /* until the block is free */
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    stage_start(&s.a, FAR_OP_PUT, stays, "a");
+    stage_stop_at(&s.a, at("shard:taken_over"));
+    walker beside = {.actor = &(stage_actor){.index = s.a.index}};
+    assert_int_equal(far_session_open(s.a.pool, &beside.actor->session), 0);
+    far_session *session = beside.actor->session;
+    walk_all(&beside);
+    assert_int_equal(beside.recorder.result, 0);
+    assert_int_equal(beside.recorder.count, 3);
+    assert_int_equal(far_index_usage(session, s.a.index, &usage), 0);
+    assert_int_equal(usage.keys, 3);
+    assert_int_equal(far_index_load(session, s.a.index, &load), 0);
+    assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], 3);
+    assert_int_equal(far_index_pairs(session, s.a.index, count_pair, &pairs), 3);
+    assert_int_equal(far_index_check(session, s.a.index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_sim_watch_errors(s.world), 0);
+    far_session_close(session);
+    stage_finish(&s.a);
+    stage_finish(&s.c);
+    assert_true(stage_reads(&s.c, stays, "a") && stage_reads(&s.c, leaves, "new") && stage_reads(&s.c, other, NULL));
+    stage_close(&s);
+}
+
+
 /* ---- The generation of a slot has 7 bits ---- */
 
 enum { GENERATIONS = 128 };
@@ -413,11 +464,10 @@ static void expect_problem(const char *options, damage d, const char *expected) 
 /* The one key lies in the first slot of the line at which its order begins. */
 static unsigned slot_of_five(const char *options, bool inlined) {
     stage s;
-    uint64_t value = 1, key = __builtin_bswap64(5), level[3];
+    uint64_t value = 1, key = __builtin_bswap64(5);
     stage_open(&s, "shard", options, NULL);
     assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
-    shard_levels(shard_state_of(s.a.index), shard_hash(s.a.index, (far_bytes){&key, 8}), level);
-    shard_try y = {.level = {level[0], level[1], level[2]}};
+    shard_try y = {.st = shard_state_of(s.a.index), .h = shard_hash(s.a.index, (far_bytes){&key, 8})};
     unsigned word = shard_start_line(&y) * SHARD_LINE + inlined;
     stage_close(&s);
     return word;
@@ -448,6 +498,7 @@ int main(void) {
         cmocka_unit_test(a_walk_meets_what_a_drain_moves_down_again),
         cmocka_unit_test(a_check_beside_a_dead_mover),
         cmocka_unit_test(a_dead_mover_that_made_tags_anew),
+        cmocka_unit_test(a_tour_beside_a_helper_that_stands_still),
         cmocka_unit_test(a_reader_sleeps_through_all_generations_of_a_slot),
         cmocka_unit_test(a_check_finds_broken_buckets),
     };

@@ -33,7 +33,7 @@ static void start_at_root(const far_index *index, dart_find *f) {
 
 void dart_find_init(dart_find *f, far_bytes key, dart_seek seek) {
     dart_path path = f->path;
-    memset(f, 0, sizeof(*f));
+    memset(f, 0, offsetof(dart_find, probe) + offsetof(dart_probe, starts));
     path.count = 0;
     f->path = path; /* its memory is used again by a retry */
     f->key = key;
@@ -453,7 +453,8 @@ static int give(const dart_find *f, far_out *out) {
 
 
 int dart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
-    dart_find f = {0};
+    dart_find f;
+    f.path = (dart_path){0};
     dart_find_init(&f, key, DART_SEEK_VALUE);
     int err = dart_find_run(t, index, &f);
     if (err < 0)

@@ -290,7 +290,8 @@ int dart_write_run(far_task *t, far_index *index, dart_write *w,
 
 
 int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
-    dart_write w = {.how = how, .key = key, .value = value};
+    dart_write w;
+    dart_write_init(&w, how, key, value);
     far_rdwc_seal(t, &w.value);
     int result = make_leaf(t, index, &w);
     if (result < 0)

@@ -13,7 +13,6 @@ int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
     shard_state *st = shard_state_of(index);
     *y = (shard_try){.t = t, .index = index, .st = st, .key = key, .h = shard_hash(index, key)};
     y->part = &st->part[y->h & shard_mask(st->p)];
-    shard_levels(st, y->h, y->level);
     shard_image *images = far_scratch(t, 2 * sizeof(*images));
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
@@ -42,10 +41,11 @@ static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
 }
 
 
-/* The chunk of the child's parent is known to be split. */
+/* The chunk of the child's parent is known to be split. It is a hint: who finds the child not written after all starts
+ * over, and asks for no hint then. */
 static bool is_swept(const shard_try *y, uint64_t child) {
     uint64_t parents = 1ull << (y->st->b + y->d - 1);
-    return shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
+    return y->attempt == 0 && shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
 }
 
 
@@ -95,9 +95,9 @@ int shard_see_home(shard_try *y) {
  * nothing. 1: put. */
 int shard_put_window(shard_try *y) {
     const shard_state *st = y->st;
-    unsigned line = shard_start_line(y), header = shard_header_at(st);
     if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
         return 0;
+    unsigned line = shard_start_line(y), header = shard_header_at(st);
     int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
     if (err)
         return err < 0 ? err : 0;

@@ -54,9 +54,25 @@ static bool leaves(const shard_state *st, uint64_t word, unsigned v) {
 }
 
 
-/* The words of a bucket of which a part was rewritten by a split, without those that have left: they are in the child,
- * which is complete. */
-static void forget_what_left(const shard_state *st, uint64_t *w, unsigned v) {
+/* 1: the bucket is being split, and its child is complete: what leaves is there, perhaps changed or deleted since, and
+ * the blocks that are still named here may be others'. Who splits it may be finishing that for a dead client. */
+int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image) {
+    uint64_t header = image->w[shard_header_at(st)], w[SHARD_WORDS];
+    far_addr child;
+    if (!shard_is_splitting(st, header))
+        return 0;
+    int err = shard_bucket_addr(t, st, part, image->bucket + (1ull << (st->b + shard_header_v(header))), &child);
+    if (err < 0 || child == 0)
+        return err;
+    far_read(t, child, w, sizeof(w));
+    err = far_wait(t);
+    return err < 0 ? err : !shard_unwritten(st, w);
+}
+
+
+/* The words of a bucket that is being split, at version v, without those that have left: they are in the child, which
+ * is complete. */
+void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v) {
     for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined) {
         bool old = st->inlined ? shard_kw_stamp_is(w[i], v) : shard_stamp_is(w[i], v);
         if (shard_is_live(w[i]) && old && leaves(st, w[i], v + 1))
@@ -65,22 +81,18 @@ static void forget_what_left(const shard_state *st, uint64_t *w, unsigned v) {
 }
 
 
-/* 1: the keys of the bucket are to be counted; 0: they were, with its parent. */
-int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image) {
-    unsigned born = shard_segment(image->bucket, st->b);
-    uint64_t parent = born ? shard_parent(image->bucket, st->b, born) : 0;
-    int err = make_room(c, image->bucket);
+/* v: the version of which its keys are. 1: they are to be counted; 0: they were, with its parent. */
+int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v) {
+    unsigned born = shard_segment(bucket, st->b);
+    uint64_t parent = born ? shard_parent(bucket, st->b, born) : 0;
+    int err = make_room(c, bucket);
     if (err < 0)
         return err;
     if (born && c->seen[parent] <= born) { /* counted before it was split */
-        c->seen[image->bucket] = c->seen[parent];
+        c->seen[bucket] = c->seen[parent];
         return 0;
     }
-    unsigned v = shard_header_v(image->w[shard_header_at(st)]);
-    bool mixed = !shard_uniform(st, image->w, v);
-    if (mixed)
-        forget_what_left(st, image->w, v);
-    c->seen[image->bucket] = (uint8_t)(v + mixed + 1);
+    c->seen[bucket] = (uint8_t)(v + 1);
     return 1;
 }
 

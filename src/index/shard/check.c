@@ -220,7 +220,7 @@ static int help_first(tour *r, shard_image *image) {
 
 
 /* An image of two versions is one of a split that will soon be through, or of one whose mover stands still. */
-static int take_census(tour *r, shard_image *image) {
+static int look_until_uniform(tour *r, shard_image *image) {
     int err = 0;
     for (unsigned i = 0; err >= 0 && i < LOOKS; i++) {
         if (shard_uniform(r->st, image->w, shard_header_v(image->w[shard_header_at(r->st)])))
@@ -228,7 +228,7 @@ static int take_census(tour *r, shard_image *image) {
         far_back_off(r->t, 0);
         err = read_again(r, image);
     }
-    return err < 0 ? err : shard_census_bucket(&r->census, r->st, image);
+    return err;
 }
 
 
@@ -246,33 +246,29 @@ static int tour_inlined(tour *r, shard_image *image) {
 }
 
 
-/* A mover that died may have left words of pairs that have been changed in the child since: their blocks are others'.
- */
-static void forget_what_left(shard_image *image) {
-    unsigned v = shard_header_v(image->w[SHARD_P_HEADER]);
-    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
-        if (shard_is_live(image->w[i]) && shard_stamp_is(image->w[i], v) && shard_tag_changes(image->w[i], v + 1))
-            image->w[i] = shard_empty(v);
-}
-
-
 static int tour_bucket(tour *r, shard_image *image) {
-    uint64_t header = image->w[SHARD_P_HEADER];
-    int err = 0;
-    if (r->report && !r->st->inlined && shard_header_op(header) == SHARD_OP_SPLIT)
-        forget_what_left(image);
-    if (r->report && (err = shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report)) < 0)
-        return err;
-    if (shard_unwritten(r->st, image->w))
-        return 0; /* what belongs here is still in the parent */
+    const shard_state *st = r->st;
+    bool counts = r->usage || r->load;
+    int err = 0, left;
+    if (shard_unwritten(st, image->w)) /* what belongs here is still in the parent */
+        return r->report ? shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report) : 0;
     if (!r->report && (err = help_first(r, image)) < 0)
         return err;
-    if ((r->usage || r->load) && (err = take_census(r, image)) <= 0)
+    if (counts && (err = look_until_uniform(r, image)) < 0)
         return err;
-    if (r->st->inlined)
+    unsigned v = shard_header_v(image->w[shard_header_at(st)]);
+    if ((left = shard_has_left(r->t, r->st, r->part, image)) < 0)
+        return left;
+    left |= counts && !shard_uniform(st, image->w, v);
+    if (left)
+        shard_forget_what_left(st, image->w, v);
+    if (r->report && (err = shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report)) < 0)
+        return err;
+    if (counts && (err = shard_census_bucket(&r->census, st, image->bucket, v + left)) <= 0)
+        return err;
+    if (st->inlined)
         return tour_inlined(r, image);
-    return each_word(r, image->addr, image->w, SHARD_P_SLOTS, 1, image->bucket,
-                     shard_header_v(image->w[SHARD_P_HEADER]));
+    return each_word(r, image->addr, image->w, SHARD_P_SLOTS, 1, image->bucket, v);
 }
 
 
@@ -502,10 +498,11 @@ static bool lies_right(tour *r, uint64_t word, const shard_block *block, int lev
 
 /* A key below level 1 is announced by the filter of its home. */
 static int is_announced(tour *r, uint64_t h, unsigned generation) {
+    int err = shard_refresh(r->t, r->part); /* the key may be one of a doubling that came after the root was read */
     uint64_t root = atomic_load_explicit(&r->part->root, memory_order_acquire), header;
-    for (unsigned d = shard_root_d(root) + 1; d-- > 0;) {
+    for (unsigned d = shard_root_d(root) + 1; err >= 0 && d-- > 0;) {
         far_addr addr;
-        int err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
+        err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
         if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
@@ -514,7 +511,7 @@ static int is_announced(tour *r, uint64_t h, unsigned generation) {
         return (v == generation && shard_header_fnew(header) & bit) ||
                (v == generation + 1 && shard_header_fold(header) & bit);
     }
-    return 0;
+    return err;
 }
 
 

@@ -33,25 +33,18 @@ static bool may_lose(const shard_try *y) {
 }
 
 
-/* The mark of a running split, in one word with the version. */
-static bool is_splitting(const shard_try *y) {
-    uint64_t header = shard_home_header(y);
-    return y->st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
-}
-
-
 static bool hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
     if (!may_lose(y))
         return true;
-    return !is_splitting(y) && (y->st->inlined || !shard_is_frozen(hit->word));
+    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
 }
 
 
-static bool miss_counts(const shard_try *y) { /* R3 */
+static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read alone */
     unsigned v = shard_home_v(y);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
-        return true;
-    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !is_splitting(y));
+        return !shard_unwritten(y->st, y->home->w);
+    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
 }
 
 
@@ -85,32 +78,6 @@ unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generat
 }
 
 
-/* 0: put; 1: there is no such table. */
-int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
-    const shard_state *st = y->st;
-    uint64_t node = st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
-    far_addr l2, l3;
-    int err = shard_overflow_addrs(y->t, y->part, generation, &l2, &l3);
-    memset(o, 0, sizeof(*o));
-    if (err < 0)
-        return err;
-    if (!l2 || !l3)
-        return 1;
-    for (unsigned i = 0; i < 2; i++) {
-        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(y->level[i], st->p, st->b, generation);
-        far_read(y->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
-    }
-    o->head = l3 + node * (y->level[2] >> st->p & (shard_heads(st->b, generation) - 1));
-    far_read(y->t, o->head, &o->node, node);
-    return 0;
-}
-
-
-static bool has_chain(const shard_try *y, const shard_overflow *o) {
-    return y->st->inlined ? o->node.i.next : o->node.p.next;
-}
-
-
 /* R5. 1: look again. */
 static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hits) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
@@ -125,7 +92,8 @@ static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hit
     for (unsigned i = 0; i < generations; i++) {
         if (none[i])
             continue;
-        if (i == 1 && has_chain(y, &o[0])) { /* the chain of the older one was read after this one: look again */
+        if (i == 1 &&
+            *shard_next_of(y->st, &o[0].node)) { /* the chain of the older one was read after this one: look again */
             if ((none[1] = shard_put_overflow(y, generation[1], &o[1])) < 0 || (err = far_wait(y->t)) < 0)
                 return err < 0 ? err : none[1];
         }
@@ -357,16 +325,19 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         many[i].open = !shard_state_of(index)->inlined || !shard_i_too_wide(shard_state_of(index), keys[i]);
         results[i] = FAR_ERR_NOT_FOUND;
     }
-    if (err >= 0 && shard_state_of(index)->window_read)
+    if (err < 0)
+        return err;
+    if (shard_state_of(index)->window_read)
         err = look_at_all(t, many, count, true, outs, results);
     if (err >= 0)
         err = look_at_all(t, many, count, false, outs, results);
-    for (size_t i = 0; err >= 0 && i < count; i++) {
+    if (shard_is_lost(err))
+        return err;
+    for (size_t i = 0; i < count; i++) { /* of another error each hears by itself whether it was its own */
         if (many[i].open)
-            results[i] = shard_get(t, index, keys[i], outs[i]);
+            results[i] = FAR_GET_ALONE;
         else
             shard_move_after_read(&many[i].y);
-        err = shard_is_lost(results[i]) ? results[i] : 0;
     }
-    return err < 0 ? err : 0;
+    return 0;
 }

@@ -42,6 +42,15 @@ static int set_stamp(far_task *t, shard_partition *part, uint64_t root) {
 }
 
 
+/* A doubling that is due; once it is there, by whomever, nothing is left of the wish. */
+void shard_want(shard_partition *part, unsigned version) {
+    uint32_t wanted = atomic_load_explicit(&part->wanted, memory_order_relaxed);
+    while (wanted < version && !atomic_compare_exchange_weak_explicit(&part->wanted, &wanted, version,
+                                                                      memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+
 static uint64_t slots_of(const shard_state *st, unsigned d) {
     return (uint64_t)(st->slots + st->l2_slots) << (st->b + d);
 }
@@ -74,7 +83,6 @@ int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
     if ((err = move_root(t, part, root, shard_root(d, SHARD_GROW, false, 0))) <= 0)
         return err;
     shard_count(&st->counters.grows);
-    atomic_store_explicit(&part->wants_growth, false, memory_order_relaxed);
     return set_stamp(t, part, shard_root(d, SHARD_GROW, false, 0));
 }
 
@@ -98,7 +106,7 @@ static int sweep_inlined(far_task *t, far_index *index, shard_partition *part, s
     else if (err == 1 && shard_header_v(image->w[SHARD_I_H]) == v)
         return shard_i_split(&y, image, NULL);
     else if (err == 1)
-        err = shard_i_unlock(&y, image);
+        return (err = shard_i_unlock(&y, image)) < 0 ? err : 1;
     return err < 0 ? err : 0;
 }
 
@@ -158,8 +166,10 @@ static int next_phase(far_task *t, far_index *index, shard_partition *part, uint
     bool drain = shard_root_phase(root) == SHARD_DRAIN;
     far_point(t, drain ? "shard:to_stable" : "shard:to_drain");
     int err = move_root(t, part, root, shard_root(d, drain ? SHARD_STABLE : SHARD_DRAIN, true, shard_root_stamp(root)));
-    if (err == 1 && drain)
+    if (err == 1 && drain) {
+        far_point(t, "shard:drop");
         err = shard_drop_overflow(t, index, part, d - 1);
+    }
     return err;
 }
 
@@ -243,8 +253,7 @@ static int work_step(far_task *t, far_index *index, shard_partition *part) {
     if (shard_root_phase(root) == SHARD_GROW)
         err = sweep_bucket(t, index, part, root, bucket);
     else
-        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root),
-                                                                               bucket);
+        err = shard_drain(t, index, part, shard_root_d(root), bucket);
     if (err <= 0)
         part->chunk_failed = true;
     bool progress = err == 1;
@@ -293,7 +302,7 @@ static int look_at_load(far_task *t, shard_state *st, shard_partition *part) {
     int64_t keys = (int64_t)count + delta;
     atomic_store_explicit(&part->count, keys, memory_order_relaxed);
     if (keys > 0 && (uint64_t)keys * 100 >= slots_of(st, shard_root_d(root)) * st->load)
-        atomic_store_explicit(&part->wants_growth, true, memory_order_relaxed);
+        shard_want(part, shard_root_d(root) + 1);
     return 0;
 }
 
@@ -308,13 +317,16 @@ void shard_sample(shard_try *y) {
     uint64_t live = 1; /* the one that was inserted */
     for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined)
         live += shard_is_live(y->home->w[i]);
-    uint64_t sum =
-        atomic_fetch_add_explicit(&y->part->sample, 1ull << 32 | live, memory_order_relaxed) + (1ull << 32) + live;
-    if (sum >> 32 < wanted)
+    uint64_t old = atomic_load_explicit(&y->part->sample, memory_order_relaxed), sum, seen;
+    do { /* what was seen before the last doubling says nothing of the load now */
+        sum = (old >> 56 == y->d ? old : (uint64_t)y->d << 56) + (1ull << 32 | live);
+        seen = shard_bits(sum, 32, 24);
+    } while (!atomic_compare_exchange_weak_explicit(&y->part->sample, &old, seen < wanted ? sum : 0,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    if (seen < wanted)
         return;
-    atomic_store_explicit(&y->part->sample, 0, memory_order_relaxed);
-    if ((sum & UINT32_MAX) * 1000 >= (sum >> 32) * (st->slots + st->l2_slots) * st->load * LEVEL_1_SHARE / 100)
-        atomic_store_explicit(&y->part->wants_growth, true, memory_order_relaxed);
+    if ((sum & UINT32_MAX) * 1000 >= seen * (st->slots + st->l2_slots) * st->load * LEVEL_1_SHARE / 100)
+        shard_want(y->part, y->d + 1);
 }
 
 
@@ -340,7 +352,7 @@ void shard_after_write(far_task *t, far_index *index, shard_partition *part, int
     if (shard_root_phase(root) != SHARD_STABLE) {
         if (inserts % (!st->lazy ? 1 : st->inlined ? SHARE_INLINE : SHARE) == 0)
             shard_work(t, index, part);
-    } else if (atomic_load_explicit(&part->wants_growth, memory_order_relaxed)) {
+    } else if (atomic_load_explicit(&part->wanted, memory_order_relaxed) > shard_root_d(root)) {
         far_scratch_mark mark = far_scratch_here(t);
         shard_try_grow(t, index, part);
         far_scratch_back(t, mark);
@@ -353,14 +365,16 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
     uint64_t count = 1ull << st->p;
     (void)epoch;
     far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *roots = far_scratch(t, count * 8);
-    if (!roots)
+    uint64_t *words = far_scratch(t, count * 16);
+    if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the roots of a shard index");
     for (uint64_t i = 0; i < count; i++)
-        far_read(t, root_addr(&st->part[i]), &roots[i], 8);
+        far_read(t, root_addr(&st->part[i]), &words[2 * i], 16);
     int err = far_wait(t);
-    for (uint64_t i = 0; err >= 0 && i < count; i++)
-        shard_learn_root(&st->part[i], roots[i]);
+    for (uint64_t i = 0; err >= 0 && i < count; i++) {
+        shard_learn_root(&st->part[i], words[2 * i]);
+        atomic_store_explicit(&st->part[i].count, (int64_t)words[2 * i + 1], memory_order_relaxed);
+    }
     unsigned clients;
     if (err >= 0 && (err = far_clients_live(t, &clients)) >= 0)
         atomic_store_explicit(&st->clients, clients, memory_order_relaxed);

@@ -177,6 +177,7 @@ enum {
     SHARD_PCB_WORDS = SHARD_PCB_PROGRESS + SHARD_VERSIONS,
 };
 _Static_assert(SHARD_PCB_WORDS % 8 == 0, "whole lines");
+_Static_assert(SHARD_PCB_COUNT == SHARD_PCB_ROOT + 1, "read together");
 
 /* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
  */
@@ -518,6 +519,8 @@ typedef struct shard_i_node {
 
 _Static_assert(sizeof(shard_p_node) == 64, "one line");
 _Static_assert(sizeof(shard_i_node) == 128, "two lines");
+_Static_assert(offsetof(shard_p_node, next) == sizeof(shard_p_node) - 8, "the last word");
+_Static_assert(offsetof(shard_i_node, next) == sizeof(shard_i_node) - 8, "the last word");
 
 
 /* ---- KV block of P: immutable once its entry is published ---- */

@@ -35,7 +35,7 @@ bool shard_i_too_wide(const shard_state *st, far_bytes key) {
 
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
     for (unsigned i = 0; i < 3; i++)
-        level[i] = shard_rehash(h, st->level_seed[i], st->p, st->hash_bits);
+        level[i] = shard_level(st, h, i);
 }
 
 
@@ -168,19 +168,20 @@ static void read_options(shard_state *st, const far_index *index) {
 
 static int read_partitions(far_task *t, far_index *index, shard_state *st) {
     uint64_t count = 1ull << st->p;
-    uint64_t *pcb = far_scratch(t, count * 8), *roots = far_scratch(t, count * 8);
-    if (!pcb || !roots)
+    uint64_t *pcb = far_scratch(t, count * 8), *words = far_scratch(t, count * 16); /* root and count of each */
+    if (!pcb || !words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     far_read(t, index->descriptor + sizeof(shard_descriptor), pcb, count * 8);
     int err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &roots[i], 8);
+        far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &words[2 * i], 16);
     if (err >= 0)
         err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         st->part[i].pcb = pcb[i];
         st->part[i].number = i;
-        atomic_store_explicit(&st->part[i].root, roots[i], memory_order_relaxed);
+        atomic_store_explicit(&st->part[i].root, words[2 * i], memory_order_relaxed);
+        atomic_store_explicit(&st->part[i].count, (int64_t)words[2 * i + 1], memory_order_relaxed);
         atomic_flag_clear_explicit(&st->part[i].working, memory_order_relaxed);
     }
     return err;

@@ -43,7 +43,8 @@ enum {
     SHARD_TYPES
 };
 
-/* Which chunks of a sweep are done, as far as a handle knows: words of 56 chunks, each with the version it is about. */
+/* Which chunks of a sweep are done, as far as a handle knows: words of 56 chunks, each with the version it is about.
+ * Hints, so no order of memory goes with them. */
 enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
 
 /* A segment of more than one extent, as a handle knows it. */
@@ -62,11 +63,11 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint64_t done[SHARD_DONE_WORDS];
     _Atomic int64_t delta;             /* keys added and not yet told */
     _Atomic int64_t count;             /* as last read, with what was told */
-    _Atomic uint64_t sample;           /* load_by=sample: buckets seen << 32 | keys in them */
+    _Atomic uint64_t sample;           /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
     _Atomic uint32_t writes;           /* since the load was looked at last */
     _Atomic uint32_t inserts;          /* for the share of the sweep */
     _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
-    atomic_bool wants_growth;          /* an insert reached level 3, or the load is high */
+    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or the load is high */
     atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase; /* what chunk belongs to */
     uint64_t next, end;                /* buckets of the chunk still to do */
@@ -111,7 +112,7 @@ typedef struct shard_try {
     shard_state *st;
     shard_partition *part;
     far_bytes key;
-    uint64_t h, level[3]; /* h; the hashes of L2a, L2b, L3 */
+    uint64_t h;
     uint64_t root;
     unsigned d, phase;
     bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
@@ -142,13 +143,15 @@ typedef struct shard_hits {
     shard_hit hit[SHARD_HITS_MAX];
 } shard_hits;
 
+typedef union shard_node { /* of a chain */
+    shard_p_node p;
+    shard_i_node i;
+} shard_node;
+
 typedef struct shard_overflow { /* of one generation: both buckets of a key and the head of its chain */
     far_addr at[2], head;
     uint64_t l2[2][8];
-    union {
-        shard_p_node p;
-        shard_i_node i;
-    } node;
+    shard_node node;
 } shard_overflow;
 
 /* The change of an operation that finds its bucket still to be split: the split carries it. */
@@ -177,14 +180,26 @@ static inline void shard_count(_Atomic uint64_t *counter) {
 }
 
 
+/* The hash of L2a, L2b or L3. */
+static inline uint64_t shard_level(const shard_state *st, uint64_t h, unsigned level) {
+    return shard_rehash(h, st->level_seed[level], st->p, st->hash_bits);
+}
+
+
 /* The line at which the key's order of slots begins. */
 static inline unsigned shard_start_line(const shard_try *y) {
-    return (unsigned)(y->level[2] >> 56) & 7;
+    return (unsigned)(shard_level(y->st, y->h, 2) >> 56) & 7;
 }
 
 
 static inline unsigned shard_header_at(const shard_state *st) { /* which word of a bucket has its version and filters */
     return st->inlined ? SHARD_I_H : SHARD_P_HEADER;
+}
+
+
+static inline bool shard_is_splitting(const shard_state *st,
+                                      uint64_t header) { /* its mark, in one word with the version */
+    return st->inlined ? (header & SHARD_MOVING) != 0 : shard_header_op(header) == SHARD_OP_SPLIT;
 }
 
 
@@ -203,9 +218,26 @@ static inline bool shard_is_lost(int err) { /* no verb of the session works any 
 }
 
 
+static inline int shard_refusal(far_op_kind how, bool present) { /* 0: the operation can be done */
+    if (present && how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    return !present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
+}
+
+
+static inline uint64_t shard_node_bytes(const shard_state *st) {
+    return st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
+}
+
+
+static inline const far_addr *shard_next_of(const shard_state *st, const shard_node *node) {
+    return st->inlined ? &node->i.next : &node->p.next;
+}
+
+
 /* I: what the slot of a key holds of its hash: at level 1, and for both choices of level 2. */
 static inline uint64_t shard_rem(const shard_try *y, int choice) {
-    return (choice < 0 ? y->h : y->level[choice]) >> y->st->implied;
+    return (choice < 0 ? y->h : shard_level(y->st, y->h, (unsigned)choice)) >> y->st->implied;
 }
 
 
@@ -257,8 +289,6 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 bool shard_home_is_right(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
-int shard_put_overflow(shard_try *y, unsigned generation,
-                       shard_overflow *o);                   /* READs into the batch; 1: there is none */
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* 1: found */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
@@ -310,10 +340,13 @@ int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own); /* t
 int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
                  uint64_t k); /* its owner may be dead */
 
-/* idrain.c: I */
-int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+/* pdrain.c, idrain.c: 1: nothing is left there */
+int shard_p_drain_words(shard_try *y, far_addr at, const uint64_t *words, unsigned count);
+int shard_i_drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t bucket);
+int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 
 /* grow.c */
+void shard_want(shard_partition *part, unsigned version);
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
 int shard_work(far_task *t, far_index *index,
                shard_partition *part); /* a step of sweep or drain; 1: something was to do */
@@ -324,8 +357,12 @@ void shard_sample(shard_try *y);          /* load_by=sample: of an insert, its h
 void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home is still to be split */
 bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
-/* drain.c: P. 1: nothing is left there */
-int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+/* below.c: levels 2 and 3 of both layouts */
+int shard_put_overflow(shard_try *y, unsigned generation,
+                       shard_overflow *o); /* READs into the batch; 1: there is none */
+int shard_append_node(shard_try *y, far_addr at, const void *node);
+int shard_drain_home(shard_try *y, uint64_t h);
+int shard_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
 /* census.c: of one partition, for those who count its keys */
 typedef struct shard_census {
@@ -337,8 +374,10 @@ typedef struct shard_census {
 
 void shard_census_begin(shard_census *c); /* of the next partition */
 void shard_census_end(shard_census *c);
-int shard_census_bucket(shard_census *c, const shard_state *st, shard_image *image); /* 1: to be counted */
-int shard_census_below(shard_census *c, uint64_t what);                              /* 1: it is new */
+int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
+int shard_census_below(shard_census *c, uint64_t what);                                       /* 1: it is new */
+int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image);
+void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v); /* of a bucket whose child is complete */
 bool shard_census_knows(const shard_census *c, uint64_t what);
 
 /* sound.c: what check says of a level-1 bucket as a whole */

@@ -59,15 +59,14 @@ void shard_learn_done(shard_partition *part, unsigned version, uint64_t chunk) {
         if (about > version)
             return;
         now = (about == version ? old : (uint64_t)version << SHARD_DONE_CHUNKS) | bit;
-    } while (!atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_release, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_relaxed, memory_order_relaxed));
 }
 
 
 bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t chunk) {
     if (chunk / SHARD_DONE_CHUNKS >= SHARD_DONE_WORDS)
         return false;
-    /* Acquire: the READ of the child, which comes next, must not be older than what is known here. */
-    uint64_t word = atomic_load_explicit(&part->done[chunk / SHARD_DONE_CHUNKS], memory_order_acquire);
+    uint64_t word = atomic_load_explicit(&part->done[chunk / SHARD_DONE_CHUNKS], memory_order_relaxed);
     return word >> SHARD_DONE_CHUNKS == version && word >> chunk % SHARD_DONE_CHUNKS & 1;
 }
 
@@ -169,7 +168,7 @@ uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
 
 
 uint64_t shard_l3_bytes(const shard_state *st, unsigned generation) {
-    return shard_heads(st->b, generation) * (st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node));
+    return shard_heads(st->b, generation) * shard_node_bytes(st);
 }
 
 
@@ -192,42 +191,16 @@ int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation
 }
 
 
-typedef uint64_t (*bytes_fn)(const shard_state *st, unsigned generation);
-
-
-/* A word that still names an older generation was left by a client that died after the drain, or made by one that did
- * not know of it: nothing lies in that table. */
-static int make_table(far_task *t, far_index *index, far_addr at, bytes_fn bytes, unsigned generation) {
+/* A table that `word` named, and that nobody finds any more; nothing lies in it. Of level 3 the nodes behind the heads
+ * go with it. */
+static int retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
     const shard_state *st = shard_state_of(index);
-    uint64_t word;
-    int err = far_read_word(t, at, &word);
-    if (err < 0 || shard_table_addr(word, generation))
-        return err;
-    if (word && word >> 48 > generation)
-        return 0;
-    uint64_t stale = word;
-    err = provide(t, index, SHARD_TYPE_OVERFLOW, bytes(st, generation), at, shard_table(0, generation), &word);
-    if (err == 1 && stale)
-        far_retire(t, index, SHARD_TYPE_OVERFLOW, stale & shard_mask(48), bytes(st, (unsigned)(stale >> 48)));
-    return err < 0 ? err : 0;
-}
-
-
-int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
-    far_addr l2, l3;
-    int err = shard_overflow_addrs(t, part, generation, &l2, &l3);
-    if (err < 0 || (l2 && l3))
-        return err;
-    if ((err = make_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes, generation)) < 0)
-        return err;
-    return make_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes, generation);
-}
-
-
-/* The nodes behind the heads go with the table. */
-static int retire_chains(far_task *t, far_index *index, far_addr table, uint64_t bytes) {
-    uint64_t size = shard_state_of(index)->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
-    for (uint64_t at = size - 8; at < bytes; at += size)
+    unsigned generation = (unsigned)(word >> 48);
+    far_addr table = shard_table_addr(word, generation);
+    uint64_t bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation),
+             size = shard_node_bytes(st);
+    far_retire(t, index, SHARD_TYPE_OVERFLOW, table, bytes);
+    for (uint64_t at = size - 8; level == 3 && at < bytes; at += size)
         for (far_addr node = table + at, next;; node = next + size - 8) {
             int err = far_read_word(t, node, &next);
             if (err < 0)
@@ -240,28 +213,55 @@ static int retire_chains(far_task *t, far_index *index, far_addr table, uint64_t
 }
 
 
-static int drop_table(far_task *t, far_index *index, far_addr at, uint64_t size, unsigned generation, bool chains) {
+static far_addr table_word(const shard_partition *part, unsigned level, unsigned generation) {
+    return pcb_word(part, (level == 2 ? SHARD_PCB_L2 : SHARD_PCB_L3) + (generation & 1));
+}
+
+
+/* A word that still names an older generation was left by a client that died, or is slow, after the drain, or made by
+ * one that did not know of it. */
+static int make_table(far_task *t, far_index *index, shard_partition *part, unsigned level, unsigned generation) {
+    const shard_state *st = shard_state_of(index);
+    uint64_t word, bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation);
+    far_addr at = table_word(part, level, generation);
+    int err = far_read_word(t, at, &word);
+    if (err < 0 || shard_table_addr(word, generation))
+        return err;
+    if (word && word >> 48 > generation)
+        return 0;
+    uint64_t stale = word;
+    err = provide(t, index, SHARD_TYPE_OVERFLOW, bytes, at, shard_table(0, generation), &word);
+    if (err == 1 && stale)
+        err = retire_table(t, index, level, stale);
+    return err < 0 ? err : 0;
+}
+
+
+int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
+    far_addr l2, l3;
+    int err = shard_overflow_addrs(t, part, generation, &l2, &l3);
+    if (err < 0 || (l2 && l3))
+        return err;
+    err = make_table(t, index, part, 2, generation);
+    return err < 0 ? err : make_table(t, index, part, 3, generation);
+}
+
+
+static int drop_table(far_task *t, far_index *index, shard_partition *part, unsigned level, unsigned generation) {
+    far_addr at = table_word(part, level, generation);
     uint64_t word, old;
     int err = far_read_word(t, at, &word);
     if (err < 0 || !shard_table_addr(word, generation))
         return err;
     if ((err = far_cas_word(t, at, word, 0, &old)) < 0)
         return err;
-    if (old != word)
-        return 0;
-    far_retire(t, index, SHARD_TYPE_OVERFLOW, shard_table_addr(word, generation), size);
-    return chains ? retire_chains(t, index, shard_table_addr(word, generation), size) : 0;
+    return old == word ? retire_table(t, index, level, word) : 0;
 }
 
 
 int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
-    const shard_state *st = shard_state_of(index);
-    int err = drop_table(t, index, pcb_word(part, SHARD_PCB_L2 + (generation & 1)), shard_l2_bytes(st, generation),
-                         generation, false);
-    if (err < 0)
-        return err;
-    return drop_table(t, index, pcb_word(part, SHARD_PCB_L3 + (generation & 1)), shard_l3_bytes(st, generation),
-                      generation, true);
+    int err = drop_table(t, index, part, 2, generation);
+    return err < 0 ? err : drop_table(t, index, part, 3, generation);
 }
 
 

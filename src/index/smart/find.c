@@ -17,13 +17,12 @@ enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set
 
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
     smart_state *st = smart_state_of(index);
-    uint64_t *hash = far_scratch(t, (key.length + 1) * sizeof(*hash));
-    if (!hash)
+    smart_hashes *hashes = far_scratch(t, sizeof(*hashes) + (key.length + 1) * sizeof(uint64_t));
+    if (!hashes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hash = hash};
-    hash[0] = 0;
-    for (size_t i = 0; i < key.length; i++)
-        hash[i + 1] = smart_hash_step(hash[i], ((const uint8_t *)key.data)[i], st->hash_base);
+    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hashes = hashes};
+    hashes->known = 0;
+    hashes->of[0] = 0;
     return 0;
 }
 
@@ -184,7 +183,10 @@ static int descend(smart_op *op, smart_spot *s) {
 
 static int from_root(smart_op *op, smart_spot *s) {
     unsigned first = smart_part(op->key, 0);
-    *s = (smart_spot){.at = first, .slot = smart_root_slot(op->st, first), .layout = SMART_DIR};
+    smart_spot_clear(s);
+    s->at = first;
+    s->slot = smart_root_slot(op->st, first);
+    s->layout = SMART_DIR;
     far_read(op->t, s->slot, &s->word, 8);
     int err = smart_wait(op);
     s->mark = op->mark;
@@ -383,7 +385,7 @@ static int from_cache(smart_op *op, smart_spot *s) {
     smart_hint hint;
     unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
-        *s = (smart_spot){0};
+        smart_spot_clear(s);
         int err = hint.word && !op->owner && !op->below ? jump(op, s, &hint) : STALE;
         if (err == 0 && op->recycled)
             smart_cache_word(op->st->cache, op->key, hint.node, hint.depth, hint.layout, hint.word | SMART_CACHED_REC);
