@@ -404,6 +404,7 @@ static int run_request(const request *r, FILE *table, FILE *json) {
     const bench_config *config = &r->config;
     if (r->micro)
         return bench_micro(config->seed, table, json);
+    cli_catch_interrupts();
     if (!config->processes)
         return run_kinds(config, table, json);
     int err = bench_processes(config, table, json);

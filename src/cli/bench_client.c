@@ -189,7 +189,7 @@ static bool finish(bench_client *client, bench_slot *slot, uint64_t time) {
 /* The loops. */
 
 static bool is_over(const bench_client *client, uint64_t taken, uint64_t begin) {
-    if (client->broken || taken >= client->budget)
+    if (client->broken || taken >= client->budget || cli_interrupted())
         return true;
     return client->time_limit && taken % CLOCK_EVERY == 0 && now(client) - begin > client->time_limit;
 }

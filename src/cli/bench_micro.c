@@ -22,6 +22,8 @@
 #define FILL         0x0101010101010101ull
 #define PLACES       (1u << 20) /* random offsets, drawn before measuring: they touch far more than the caches hold */
 #define TURNS        150
+#define TURNS_LEAST  3
+#define LONG_ENOUGH  5.0 /* seconds for all turns, on a machine so slow that it matters */
 #define ROUNDS       (1u << 14) /* of a turn */
 #define SIM_TURNS    9
 #define SIM_URI      "sim:size=64M,memory_nodes=2,watch=off"
@@ -266,13 +268,18 @@ static void sim_task(far_task *t, void *arg) {
 }
 
 
+static bool is_turn(unsigned turn, unsigned turns, double end) {
+    return turn < turns && (turn < TURNS_LEAST || seconds() < end);
+}
+
+
 static double sim_verbs_per_second(uint64_t seed) {
     far_pool *pool = NULL;
     far_session *session = NULL;
-    double best = 0;
+    double best = 0, end = seconds() + LONG_ENOUGH;
     if (far_pool_open(SIM_URI, NULL, &pool) < 0 || far_session_open(pool, &session) < 0)
         cli_failed("%s: %s", SIM_URI, far_last_error());
-    for (unsigned turn = 0; session && turn < SIM_TURNS; turn++) {
+    for (unsigned turn = 0; session && is_turn(turn, SIM_TURNS, end); turn++) {
         sim_work work = {.left = SIM_VERBS};
         far_random_seed(&work.random, seed);
         double begin = seconds();
@@ -348,7 +355,8 @@ static void take_turn(micro *m, measurement *measured) {
 static int measure(micro *m, measurement *measurements, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         measurements[i].best = measurements[i].best_floor = INFINITY;
-    for (unsigned turn = 0; turn < TURNS && !m->error; turn++) {
+    double end = seconds() + LONG_ENOUGH;
+    for (unsigned turn = 0; !m->error && is_turn(turn, TURNS, end); turn++) {
         for (unsigned i = 0; i < count; i++)
             take_turn(m, &measurements[i]);
         cli_progress("measuring: %u of %u", turn + 1, TURNS);

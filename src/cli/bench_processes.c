@@ -179,6 +179,8 @@ static void run_share(process *p, uint64_t ops, bool measured) {
     meet(p);
     if (!atomic_load_explicit(&p->meeting->failed, memory_order_relaxed))
         bench_client_work(client);
+    if (cli_interrupted())
+        complain(p, "interrupted");
     if (client->errors) {
         char words[sizeof(p->meeting->words)];
         snprintf(words, sizeof(words), "%s, workload %s: %.160s", p->store->name, p->run.phase, client->first_error);
@@ -275,23 +277,35 @@ static void be_process(bench_store *store, const plan *plan, meeting *m, unsigne
 
 /* ---- The parent ---- */
 
-/* One that ends badly would let the others wait at a barrier: they are ended too. */
+static void signal_all(const pid_t *pids, unsigned count, int number) {
+    for (unsigned i = 0; i < count; i++)
+        if (pids[i])
+            kill(pids[i], number);
+}
+
+
+/* One that ends badly would let the others wait at a barrier: they are ended too. An interrupt goes to all: they hurry
+ * to the end. It may come at any moment, so nothing is waited for that it would have to wake. */
 static int wait_for_all(pid_t *pids, unsigned count) {
-    bool bad = false;
+    bool bad = false, told = false;
     for (unsigned left = count; left;) {
         int status;
-        pid_t pid = wait(&status);
+        pid_t pid = waitpid(-1, &status, WNOHANG);
         if (pid < 0)
             return 1;
-        for (unsigned i = 0; i < count; i++)
+        for (unsigned i = 0; pid && i < count; i++)
             if (pids[i] == pid) {
                 pids[i] = 0;
                 left--;
                 bad |= status != 0;
             }
-        for (unsigned i = 0; bad && i < count; i++)
-            if (pids[i])
-                kill(pids[i], SIGKILL);
+        if (bad)
+            signal_all(pids, count, SIGKILL);
+        if (cli_interrupted() && !told)
+            signal_all(pids, count, SIGTERM);
+        told = cli_interrupted();
+        if (!pid)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
     return bad;
 }
@@ -317,7 +331,7 @@ static int run_store(bench_store *store, const plan *plan, meeting *m) {
     if (store->finish(store))
         err = cli_failed("%s", store->error);
     if (atomic_load_explicit(&m->failed, memory_order_relaxed))
-        return cli_failed("%s", m->words);
+        return cli_output_is_closed() ? CLI_FAILED : cli_failed("%s", m->words);
     return err || started < processes ? cli_failed("%s: a process did not end well", store->name) : 0;
 }
 

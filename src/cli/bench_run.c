@@ -131,7 +131,10 @@ static int run_phase(bench_run *run, uint64_t ops, uint64_t time_limit, bool mea
         client->time_limit = time_limit;
         client->measured = measured;
     }
-    return run->config->sim ? run_simulated(run) : run_threads(run);
+    int err = run->config->sim ? run_simulated(run) : run_threads(run);
+    if (err || !cli_interrupted())
+        return err;
+    return cli_output_is_closed() ? CLI_FAILED : cli_failed("interrupted");
 }
 
 

@@ -64,6 +64,14 @@ int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_progress_end(void);
 
+/* From then on an interrupt only sets what cli_interrupted tells (the signal, or 0); a second one ends the process. */
+void cli_catch_interrupts(void);
+void cli_catch_closed_output(void); /* only that nobody reads it any more */
+int cli_interrupted(void);
+bool cli_output_is_closed(void); /* no word of it: that is how pipes end */
+int cli_end(int status);         /* what main returns; an interrupted command dies of its signal here */
+void cli_watch_for_cuts(void);   /* SIGBUS, when the file of a pool was cut, becomes a message and CLI_FAILED */
+
 /* JSON strings, escaped. */
 void cli_json_string(FILE *file, const char *text);
 

@@ -26,7 +26,7 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
         cli_print_line(d->file, key, key_len, value, value_len);
     if (++d->pairs % PROGRESS_EVERY == 0)
         cli_progress("dump: %" PRIu64 " pairs", d->pairs);
-    return ferror(d->file);
+    return ferror(d->file) || cli_interrupted();
 }
 
 
@@ -35,6 +35,10 @@ static int dump(cli_pool *p, dumping *d) {
     cli_progress_end();
     if (pairs < 0)
         return cli_pool_failed();
+    if (cli_output_is_closed())
+        return CLI_FAILED;
+    if (cli_interrupted())
+        return cli_failed("interrupted after %" PRIu64 " pairs", d->pairs);
     return fflush(d->file) == 0 && !ferror(d->file) ? 0
                                                     : cli_failed("the dump could not be written: %s", strerror(errno));
 }
@@ -48,6 +52,7 @@ static int dump_to_file(cli_pool *p, dumping *d, const char *name) {
     int length = snprintf(made, sizeof(made), plain ? "%s.partial" : "%s", name);
     if (length >= (int)sizeof(made))
         return cli_failed("'%s': the name is too long", name);
+    cli_catch_interrupts();
     d->file = fopen(made, "w");
     if (!d->file)
         return cli_failed("'%s' cannot be written: %s", made, strerror(errno));

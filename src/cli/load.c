@@ -47,6 +47,7 @@ struct loading {
     loader *loaders;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    uint64_t read;      /* lines, or pairs */
     uint64_t pairs;     /* loaded */
     uint64_t bad_place; /* of the first pair that was refused; 0: none */
     char wrong[256];
@@ -95,6 +96,7 @@ static void land(loader *own, flight *f, unsigned wait_for) {
     int count = far_reap(own->session, done, FAR_OPS_MAX, wait_for);
     if (count < 0) {
         refuse(own->all, UINT64_MAX, far_last_error());
+        memset(f->entries, 0, sizeof(f->entries));
         f->idle_count = (unsigned)own->all->depth;
     }
     for (int i = 0; i < count; i++) {
@@ -104,8 +106,10 @@ static void land(loader *own, flight *f, unsigned wait_for) {
             f->done++;
         } else {
             char what[256];
-            const char *words = far_strerror(done[i]->result);
-            snprintf(what, sizeof(what), "%s (a key of %u bytes, a value of %u)", words, e->key_len, e->value_len);
+            bool lost = done[i]->result == FAR_ERR_UNREACHABLE || done[i]->result == FAR_ERR_FENCED;
+            far_tell(own->session, done[i]->result);
+            snprintf(what, sizeof(what), "%.150s (a key of %u bytes, a value of %u)",
+                     lost ? far_last_error() : far_strerror(done[i]->result), e->key_len, e->value_len);
             refuse(own->all, e->place, what);
         }
         f->entries[number] = NULL;
@@ -234,7 +238,7 @@ static void read_lines(loading *l) {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    for (uint64_t number = 1; (length = getline(&line, &room, l->file)) >= 0; number++) {
+    for (uint64_t number = 1; !cli_interrupted() && (length = getline(&line, &room, l->file)) >= 0; number++) {
         if (length > 0 && line[length - 1] == '\n')
             length--;
         const char *wrong = cli_parse_line(line, (size_t)length, &key, &value);
@@ -242,6 +246,7 @@ static void read_lines(loading *l) {
             refuse(l, number, wrong);
         if (wrong || !add_pair(l, number, &key, &value))
             break;
+        l->read = number;
     }
     free(line);
     cli_bytes_free(&key);
@@ -253,11 +258,15 @@ static void read_binary(loading *l) {
     cli_bytes key = {0}, value = {0};
     const char *wrong = NULL;
     int got;
-    for (uint64_t number = 1; (got = cli_read_binary(l->file, &key, &value, &wrong)) != 0; number++) {
+    for (uint64_t number = 1; !cli_interrupted() && (got = cli_read_binary(l->file, &key, &value, &wrong)) != 0;
+         number++) {
+        if (got < 0 && cli_interrupted())
+            break;
         if (got < 0)
             refuse(l, number, wrong);
         if (got < 0 || !add_pair(l, number, &key, &value))
             break;
+        l->read = number;
     }
     cli_bytes_free(&key);
     cli_bytes_free(&value);
@@ -297,22 +306,30 @@ static void end_loaders(loading *l) {
 }
 
 
+static int tell_how_it_ended(const loading *l, int unreadable) {
+    const char *unit = l->format == CLI_BINARY ? "pair" : "line";
+    if (l->bad_place == UINT64_MAX)
+        return cli_failed("%s", l->wrong);
+    if (l->bad_place)
+        return cli_failed("%s %" PRIu64 ": %s", unit, l->bad_place, l->wrong);
+    if (cli_interrupted())
+        return cli_failed("interrupted after %s %" PRIu64 "; what came before is loaded", unit, l->read);
+    return unreadable ? cli_failed("the input cannot be read: %s", strerror(unreadable)) : 0;
+}
+
+
 static int load(loading *l) {
     int status = start_loaders(l);
     if (!status) {
+        cli_catch_interrupts();
+        errno = 0;
         if (l->format == CLI_BINARY)
             read_binary(l);
         else
             read_lines(l);
-        bool unreadable = ferror(l->file);
+        int unreadable = ferror(l->file) ? (errno ? errno : EIO) : 0;
         end_loaders(l);
-        if (l->bad_place == UINT64_MAX)
-            status = cli_failed("%s", l->wrong);
-        else if (l->bad_place)
-            status =
-                cli_failed("%s %" PRIu64 ": %s", l->format == CLI_BINARY ? "pair" : "line", l->bad_place, l->wrong);
-        else if (unreadable)
-            status = cli_failed("the input cannot be read");
+        status = tell_how_it_ended(l, unreadable);
         if (l->pool->json)
             printf("{\"pairs\":%" PRIu64 "}\n", l->pairs);
         else

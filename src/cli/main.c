@@ -47,9 +47,10 @@ int main(int argc, char **argv) {
         printf("farindex %s\n", far_version());
         return CLI_DONE;
     }
+    cli_watch_for_cuts();
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return cli_end(commands[i].run(argc - 1, argv + 1));
     fprintf(stderr, "farindex: unknown command '%s'; 'farindex --help' lists them\n", argv[1]);
     return CLI_USAGE;
 }

@@ -148,11 +148,13 @@ static void print_index_text(const far_index *index, const far_usage *usage, con
 }
 
 
-static int stat_index(cli_pool *p, const char *name) {
+static int stat_index(cli_pool *p, const char *name, const char *separator) {
     far_index *index = NULL;
     far_usage usage;
     far_load load;
     int err = measure_index(p, name, &index, &usage, &load);
+    if (err >= 0)
+        fputs(separator, stdout);
     if (err >= 0 && p->json)
         print_index_json(index, &usage, &load);
     else if (err >= 0)
@@ -198,14 +200,14 @@ static int stat_pool(cli_pool *p) {
                "\n  sessions         %" PRIu64 "\n  epoch            %" PRIu64 "\n",
                usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions,
                usage.epoch);
-    bool any = false;
+    bool any = false, begun = err >= 0;
     for (size_t i = 0; err >= 0 && i < list.count; i++) {
-        if (p->json)
-            fputs(any ? ",\n " : "\n ", stdout);
-        err = stat_index(p, list.names[i]);
-        any = true;
+        err = stat_index(p, list.names[i], !p->json ? "" : any ? ",\n " : "\n ");
+        any |= err >= 0;
+        if (err == FAR_ERR_NOT_FOUND) /* dropped meanwhile */
+            err = 0;
     }
-    if (p->json)
+    if (p->json && begun)
         fputs("]}", stdout);
     free(list.names);
     return err;
@@ -221,7 +223,7 @@ int cli_stat(int argc, char **argv) {
         return status;
     if ((status = cli_pool_open("stat", &p, NULL)) != 0)
         return status;
-    int err = count ? stat_index(&p, argv[0]) : stat_pool(&p);
+    int err = count ? stat_index(&p, argv[0], "") : stat_pool(&p);
     if (err == FAR_ERR_NOT_FOUND && count)
         status = cli_failed("there is no index '%s'", argv[0]);
     else if (err < 0)
@@ -261,13 +263,13 @@ static int count_leaked(cli_pool *p, uint64_t *leaked) {
 }
 
 
-static int ignore_problem(void *ctx, const char *what) {
+static int skip_problem(void *ctx, const char *what) {
     (void)ctx, (void)what;
     return 0;
 }
 
 
-/* What is found is told once; the repair goes over all of it again. */
+/* The repair goes over all of it again, and tells what it finds if there was nothing to tell before. */
 static int check(cli_pool *p, bool repair, checking *c, uint64_t *leaked, uint64_t *left) {
     int err = p->index ? far_index_check(p->session, p->index, print_problem, c)
                        : far_pool_check(p->session, 0, print_problem, c);
@@ -275,10 +277,27 @@ static int check(cli_pool *p, bool repair, checking *c, uint64_t *leaked, uint64
         err = count_leaked(p, leaked);
     *left = *leaked;
     if (err >= 0 && repair)
-        err = far_pool_check(p->session, 1, ignore_problem, NULL);
+        err = far_pool_check(p->session, 1, c->problems ? skip_problem : print_problem, c);
     if (err >= 0 && repair)
         err = count_leaked(p, left);
     return err < 0 ? err : 0;
+}
+
+
+/* Of what leaked before; somebody may have died since. */
+static uint64_t repaired_of(uint64_t leaked, uint64_t left) {
+    return leaked > left ? leaked - left : 0;
+}
+
+
+static void print_check(const checking *c, bool repair, uint64_t leaked, uint64_t left) {
+    if (c->json)
+        printf("],\"leaked\":%" PRIu64, leaked);
+    else
+        printf("check: %" PRIu64 " problems, %" PRIu64 " leaked bytes", c->problems, leaked);
+    if (repair)
+        printf(c->json ? ",\"repaired\":%" PRIu64 : ", %" PRIu64 " repaired", repaired_of(leaked, left));
+    puts(c->json ? "}" : "");
 }
 
 
@@ -304,17 +323,10 @@ int cli_check(int argc, char **argv) {
     if (c.json)
         fputs("{\"problems\":[", stdout);
     int err = check(&p, repair, &c, &leaked, &left);
-    if (c.json) {
-        printf("],\"leaked\":%" PRIu64, leaked);
-        if (repair)
-            printf(",\"repaired\":%" PRIu64, leaked - left);
-        puts("}");
-    } else if (err >= 0) {
-        printf("check: %" PRIu64 " problems, %" PRIu64 " leaked bytes", c.problems, leaked);
-        if (repair)
-            printf(", %" PRIu64 " repaired", leaked - left);
-        putchar('\n');
-    }
+    if (err >= 0)
+        print_check(&c, repair, leaked, left);
+    else if (c.json)
+        puts("],\"error\":true}");
     if (err < 0)
         status = cli_pool_failed();
     else if (c.problems || left)
@@ -369,14 +381,16 @@ int cli_evict(int argc, char **argv) {
     listing l = {0};
     bool list = false;
     unsigned id = 0;
+    uint64_t process = 0;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"list", CLI_FLAG, &list, NULL, "lists the clients: number, process, command"},
+        {"process", CLI_NUMBER, &process, "PID", "only if the client is of this process"},
         CLI_OPTIONS_END,
     };
     int count, status;
     if (cli_operands(
-            argc, argv, "evict CLIENT | evict --list", options,
+            argc, argv, "evict CLIENT [--process PID] | evict --list", options,
             "Ends the process of a client with SIGKILL, for good; the others repair what it left, and go on.\n", 0, 1,
             &count, &status))
         return status;
@@ -390,7 +404,8 @@ int cli_evict(int argc, char **argv) {
     l.json = p.json;
     if (list && l.json)
         putchar('[');
-    int err = list ? far_pool_clients(p.session, print_client, &l) : far_pool_evict(p.session, id, &killed);
+    int err =
+        list ? far_pool_clients(p.session, print_client, &l) : far_pool_evict(p.session, id, (int64_t)process, &killed);
     if (list && l.json)
         puts("\n]");
     if (err < 0)

@@ -25,6 +25,7 @@ int cli_pool_open(const char *command, cli_pool *p, const char *index) {
     if (ends_with_process(p->uri))
         return cli_wrong_usage(command, "'%s' would end with this command; a pool that stays is shm:/path?size=SIZE",
                                p->uri);
+    cli_catch_closed_output();
     int err = far_pool_open(p->uri, &options, &p->pool);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());
@@ -48,9 +49,9 @@ int cli_pool_close(cli_pool *p, int status) {
     p->index = NULL;
     p->session = NULL;
     p->pool = NULL;
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return status ? status : cli_failed("the output could not be written");
-    return status;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    return status || cli_output_is_closed() ? CLI_FAILED : cli_failed("the output could not be written");
 }
 
 

@@ -11,6 +11,7 @@
 
 #include "runtime/host.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -138,6 +139,7 @@ struct far_fabric {
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
     char uri[FAR_URI_MAX];              /* for messages */
+    _Atomic(const char *) gone;         /* a literal: why no verb can take effect any more; NULL: nothing is known */
 };
 
 /* Opens the fabric that the URI names: FAR_ERR_INVALID (with words in far_last_error) when it is malformed. */

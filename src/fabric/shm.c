@@ -21,7 +21,8 @@ static void shm_post(far_conn *base, far_batch *batch) {
     batch->pending = false;
     batch->status = 0;
     if (atomic_load_explicit(&conn->fenced, memory_order_acquire)) {
-        batch->status = FAR_ERR_FENCED;
+        const char *gone = atomic_load_explicit(&base->fabric->gone, memory_order_acquire);
+        batch->status = gone ? far_fail(FAR_ERR_UNREACHABLE, "%s: %s", base->fabric->uri, gone) : FAR_ERR_FENCED;
         return;
     }
     far_words_run_all(memory, batch, &conn->fence_word);
@@ -40,12 +41,15 @@ static void shm_wait(far_conn *conn, uint64_t until) {
 
 
 static int shm_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
+    shm_world *world = ((shm_fabric *)fabric)->world;
+    int err = shm_look(world);
+    if (err)
+        return err;
     shm_conn *made = calloc(1, sizeof(*made));
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
     made->conn.fabric = fabric;
     made->conn.parker = parker;
-    shm_world *world = ((shm_fabric *)fabric)->world;
     pthread_mutex_lock(&world->lock);
     made->next = world->conns;
     world->conns = made;
@@ -83,6 +87,7 @@ static const far_fabric_ops shm_ops = {
     .wait = shm_wait,
     .is_dead = shm_is_dead,
     .fence_self = shm_fence_self,
+    .renew = shm_renew,
     .evict = shm_evict,
     .process_of = shm_process_of,
     .close = shm_close,

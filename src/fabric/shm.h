@@ -18,12 +18,13 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define SHM_MAGIC     0x6d68732d72616600ull /* "\0far-shm" */
-#define SHM_VERSION   1u
-#define SHM_PAGE      4096u
-#define SHM_HUGE_PAGE (2u << 20)
-#define SHM_IDS       16384u      /* far_client ids have 14 bits */
-#define SHM_LOCKS_AT  (1ll << 62) /* byte n: the life of session n; byte 0: formatting a device */
+#define SHM_MAGIC         0x6d68732d72616600ull /* "\0far-shm" */
+#define SHM_VERSION       1u
+#define SHM_PAGE          4096u
+#define SHM_HUGE_PAGE     (2u << 20)
+#define SHM_IDS           16384u      /* far_client ids have 14 bits */
+#define SHM_MADV_COLLAPSE 25          /* MADV_COLLAPSE: older headers do not have it, older kernels refuse it */
+#define SHM_LOCKS_AT      (1ll << 62) /* byte n: the life of session n; byte 0: formatting a device */
 
 typedef struct shm_header {
     uint64_t magic;
@@ -73,6 +74,8 @@ typedef struct shm_world {
     ino_t inode;
     unsigned handles, nodes;
     uint64_t node_bytes;
+    uint64_t file_bytes;          /* what the file must have; 0: a device, which cannot be cut */
+    _Atomic(const char *) broken; /* why it cannot be used any more; NULL: it can */
     char *base;
     size_t mapped;
     shm_client *clients;
@@ -107,6 +110,11 @@ typedef struct shm_shape { /* as the URI says it; 0: not said */
 /* shm_file.c: maps the file, or creates it first. */
 int shm_join(const shm_shape *shape, shm_world **world);
 void shm_leave(shm_world *world);
+
+/* Whether the file is still whole, and ours: to touch what was cut off ends the process. Else FAR_ERR_UNREACHABLE, from
+ * then on. */
+int shm_look(shm_world *world);
+int shm_renew(far_conn *conn); /* housekeeping looks; if it is not, all sessions of this process on it are lost */
 
 /* shm_life.c */
 uint64_t shm_process_start(pid_t pid); /* 0: there is no such process */

@@ -24,6 +24,8 @@
 #define JOIN_TRIES 16 /* while the file comes and goes */
 #define FILE_MODE  0600
 
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
 static shm_world *worlds;
 
@@ -47,8 +49,10 @@ static void after_fork_in_child(void) {
         close(world->asker);
         world->holder = world->asker = -1;
         pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
-        for (shm_conn *conn = world->conns; conn; conn = conn->next)
+        for (shm_conn *conn = world->conns; conn; conn = conn->next) {
             atomic_store_explicit(&conn->fenced, true, memory_order_relaxed);
+            conn->id = 0; /* it is the parent's: nothing is to be written in its name */
+        }
     }
     worlds = NULL;
     pthread_mutex_unlock(&worlds_lock);
@@ -80,6 +84,12 @@ static uint64_t round_up(uint64_t bytes, uint64_t step) {
 static bool has_own_pages(int file) { /* hugetlbfs: addresses and sizes in its pages only */
     struct statfs fs;
     return fstatfs(file, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
+}
+
+
+static bool is_tmpfs(int file) {
+    struct statfs fs;
+    return fstatfs(file, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 
@@ -148,7 +158,10 @@ static void write_header(void *base, const shm_shape *shape) {
                          .node_bytes = shape->node_bytes};
     header.file_bytes = bytes_for(header.node_bytes, header.nodes);
     header.check = check_of(&header);
+    uint64_t magic = header.magic;
+    header.magic = 0;
     memcpy(base, &header, sizeof(header));
+    atomic_store_explicit((_Atomic uint64_t *)base, magic, memory_order_release); /* last: on a device others look */
 }
 
 
@@ -200,12 +213,10 @@ static bool is_chosen(const char *path, const char *choice) {
  * line.
  */
 static bool has_huge_pages(int file) {
-    static const char global[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    struct statfs fs;
     struct stat status;
-    if (fstatfs(file, &fs) < 0 || fs.f_type != TMPFS_MAGIC || fstat(file, &status) < 0 || is_chosen(global, "[deny]"))
+    if (!is_tmpfs(file) || fstat(file, &status) < 0 || is_chosen(SHMEM_ENABLED, "[deny]"))
         return false;
-    bool found = is_chosen(global, "[force]");
+    bool found = is_chosen(SHMEM_ENABLED, "[force]");
     char *line = NULL;
     size_t room = 0;
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
@@ -219,6 +230,19 @@ static bool has_huge_pages(int file) {
     if (mounts)
         fclose(mounts);
     return found;
+}
+
+
+/* A mount without huge= gives none to who touches its files, but the kernel puts what is there together when it is
+ * asked to, as long as it finds memory in one piece: a wish. It must be there, so this comes last. */
+static void join_pages(int file, uint64_t bytes) {
+    if (!is_tmpfs(file) || is_chosen(SHMEM_ENABLED, "[deny]"))
+        return;
+    void *mapped = map_file(file, bytes, false);
+    if (mapped == MAP_FAILED)
+        return;
+    madvise(mapped, bytes, SHM_MADV_COLLAPSE);
+    munmap(mapped, bytes);
 }
 
 
@@ -250,7 +274,10 @@ static int take_room(int file, const char *path, uint64_t bytes) {
     while (err < 0 && errno == EINTR);
     if (err < 0 && errno == EOPNOTSUPP)
         err = (errno = posix_fallocate(file, 0, (off_t)bytes)) ? -1 : 0;
-    return err < 0 ? refuse_path(path, "no room") : 0;
+    if (err < 0)
+        return refuse_path(path, "no room");
+    join_pages(file, bytes);
+    return 0;
 }
 
 
@@ -333,6 +360,43 @@ static int format_device(int file, const shm_shape *shape, char *base, uint64_t 
 }
 
 
+/* ---- Still there? ---- */
+
+static bool is_same_file(int file, const shm_world *world, struct stat *status) {
+    return fstat(file, status) == 0 && status->st_dev == world->device && status->st_ino == world->inode;
+}
+
+
+int shm_look(shm_world *world) {
+    struct stat status;
+    if (world->asker < 0) /* a forked child, where all is fenced */
+        return 0;
+    if (!is_same_file(world->holder, world, &status) || !is_same_file(world->asker, world, &status))
+        atomic_store_explicit(&world->broken, "a descriptor of its file was closed by the program",
+                              memory_order_relaxed);
+    else if ((uint64_t)status.st_size < world->file_bytes)
+        atomic_store_explicit(&world->broken, "the file was cut while it was in use", memory_order_relaxed);
+    const char *words = atomic_load_explicit(&world->broken, memory_order_relaxed);
+    return words ? far_fail(FAR_ERR_UNREACHABLE, "shm: %s", words) : 0;
+}
+
+
+/* Whoever posts next is told. */
+int shm_renew(far_conn *conn) {
+    shm_world *world = ((shm_fabric *)conn->fabric)->world;
+    if (shm_look(world) == 0)
+        return 0;
+    const char *words = atomic_load_explicit(&world->broken, memory_order_relaxed);
+    pthread_mutex_lock(&world->lock);
+    for (shm_conn *one = world->conns; one; one = one->next) {
+        atomic_store_explicit(&one->conn.fabric->gone, words, memory_order_release);
+        atomic_store_explicit(&one->fenced, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&world->lock);
+    return 0;
+}
+
+
 /* ---- Joining ---- */
 
 static void free_world(shm_world *world) {
@@ -349,19 +413,25 @@ static void free_world(shm_world *world) {
 
 static int map_world(shm_world *world, const shm_shape *shape, const struct stat *status) {
     uint64_t bytes = bytes_of(status);
+    shm_header header;
+    int err = 0;
     if (bytes < SHM_NODES_AT)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool: it has %llu bytes", shape->path,
                         (unsigned long long)bytes);
+    if (!is_device(status)) /* before it is mapped: what is shorter than it should be is not touched */
+        err = pread(world->asker, &header, sizeof(header), 0) == sizeof(header)
+                  ? check_header(&header, shape->path, bytes)
+                  : refuse_path(shape->path, "cannot be read");
+    if (err)
+        return err;
     /* Not through the holder: a mapping keeps the description that it was made with, in a forked child too. */
     char *base = map_file(world->asker, bytes, is_device(status) || has_own_pages(world->asker));
     if (base == MAP_FAILED)
         return refuse_path(shape->path, "cannot be mapped");
     world->base = base;
     world->mapped = bytes;
-    shm_header header;
-    memcpy(&header, base, sizeof(header));
-    int err = 0;
-    if (is_device(status) && header.magic == 0 && shape->node_bytes)
+    bool is_empty = atomic_load_explicit((_Atomic uint64_t *)base, memory_order_acquire) == 0;
+    if (is_device(status) && is_empty && shape->node_bytes)
         err = format_device(world->asker, shape, base, bytes);
     memcpy(&header, base, sizeof(header));
     if (!err)
@@ -372,6 +442,7 @@ static int map_world(shm_world *world, const shm_shape *shape, const struct stat
         return err;
     world->nodes = header.nodes;
     world->node_bytes = header.node_bytes;
+    world->file_bytes = is_device(status) ? 0 : header.file_bytes;
     world->clients = (shm_client *)(base + SHM_CLIENTS_AT);
     for (unsigned i = 0; i < header.nodes; i++)
         world->memory[i] = base + SHM_NODES_AT + i * shm_node_stride(header.node_bytes);
@@ -421,9 +492,9 @@ static int attach(const shm_shape *shape, shm_world **joined) {
     shm_world *world = worlds;
     while (!err && world && (world->device != status.st_dev || world->inode != status.st_ino))
         world = world->next;
-    if (!err && world)
+    if (!err && world && (err = shm_look(world)) == 0)
         err = check_shape(shape, world->nodes, world->node_bytes);
-    else if (!err && (err = make_world(shape, file, &status, &world)) == 0) {
+    else if (!err && !world && (err = make_world(shape, file, &status, &world)) == 0) {
         world->next = worlds;
         worlds = world;
     }

@@ -55,9 +55,14 @@ static int is_locked(int descriptor, unsigned id) {
 }
 
 
+/* The entry names nobody before the lock is free: else the next who locks it would seem to be the one who left, and who
+ * evicts would kill that one. */
 void shm_let_go(shm_conn *conn) {
+    shm_world *world = world_of(&conn->conn);
+    if (conn->id && shm_look(world) == 0)
+        atomic_store_explicit(&world->clients[conn->id].owner, 0, memory_order_seq_cst);
     if (conn->id)
-        lock_byte(world_of(&conn->conn)->holder, F_UNLCK, conn->id);
+        lock_byte(world->holder, F_UNLCK, conn->id);
     conn->id = 0;
 }
 
@@ -72,7 +77,8 @@ static bool is_held_here(const shm_world *world, unsigned id) {
 }
 
 
-/* Only the holder of the lock writes the entry. */
+/* Only the holder of the lock writes the entry. It names nobody meanwhile: who finds the same owner twice knows that
+ * `started` was that owner's in between. */
 static int claim_id(shm_world *world, shm_conn *conn, unsigned id, unsigned generation) {
     if (is_held_here(world, id))
         return FAR_ERR_BUSY;
@@ -81,9 +87,10 @@ static int claim_id(shm_world *world, shm_conn *conn, unsigned id, unsigned gene
                    ? FAR_ERR_BUSY
                    : far_fail(FAR_ERR_UNREACHABLE, "session %u cannot be locked: %s", id, strerror(errno));
     conn->id = id;
-    atomic_store_explicit(&world->clients[id].started, world->started, memory_order_relaxed);
-    atomic_store_explicit(&world->clients[id].owner, shm_owner_pack((unsigned)getpid(), generation),
-                          memory_order_seq_cst);
+    shm_client *client = &world->clients[id];
+    atomic_store_explicit(&client->owner, 0, memory_order_seq_cst);
+    atomic_store_explicit(&client->started, world->started, memory_order_seq_cst);
+    atomic_store_explicit(&client->owner, shm_owner_pack((unsigned)getpid(), generation), memory_order_seq_cst);
     return 0;
 }
 
@@ -95,6 +102,8 @@ int shm_claim(far_conn *base, unsigned id, unsigned generation) {
     pthread_mutex_lock(&world->lock);
     if (id >= SHM_IDS)
         err = far_fail(FAR_ERR_INVALID, "session id %u is more than %u", id, SHM_IDS - 1);
+    else if ((err = shm_look(world)) != 0)
+        ;
     else if (atomic_load_explicit(&conn->fenced, memory_order_acquire))
         err = far_fail(FAR_ERR_FENCED, "this session was lost");
     else
@@ -112,7 +121,7 @@ int shm_is_dead(far_conn *asker, unsigned id, unsigned generation) {
     shm_world *world = world_of(asker);
     if (id == 0 || id >= SHM_IDS)
         return 1;
-    int locked = is_locked(world->asker, id);
+    int err = shm_look(world), locked = err ? err : is_locked(world->asker, id);
     if (locked <= 0)
         return locked < 0 ? locked : 1;
     return shm_owner_generation(atomic_load_explicit(&world->clients[id].owner, memory_order_seq_cst)) !=
@@ -146,29 +155,40 @@ static int wait_for_death(far_conn *asker, unsigned id, unsigned generation) {
 }
 
 
-/* The descriptor stands for one process: what is verified after it was opened is what it kills. */
-int shm_evict(far_conn *asker, unsigned id, unsigned generation) {
-    int64_t pid = shm_process_of(asker, id, generation);
+/* The descriptor stands for the process that had this pid when it was opened: what is found out after that is true of
+ * the one it kills. The session lives, so its process has lived all the time since it claimed the session, and had the
+ * pid when the descriptor was opened. Or another has just locked the session's byte and not yet said so: then the
+ * process is dead, and if somebody has its pid by now the start time tells. */
+static int kill_owner(far_conn *asker, unsigned id, unsigned generation, int64_t pid, int descriptor) {
+    uint64_t started = atomic_load_explicit(&world_of(asker)->clients[id].started, memory_order_seq_cst);
     int dead = shm_is_dead(asker, id, generation);
     if (dead)
         return dead < 0 ? dead : 0;
-    if (pid == getpid())
-        return far_fail(FAR_ERR_INVALID, "session %u belongs to this process", id);
-    int descriptor = pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
-    uint64_t started = atomic_load_explicit(&world_of(asker)->clients[id].started, memory_order_seq_cst);
-    if (descriptor < 0 || shm_process_start((pid_t)pid) != started) {
-        if (descriptor >= 0)
-            close(descriptor);
-        if (shm_is_dead(asker, id, generation) == 1)
-            return 0;
+    if (started == 0 || shm_process_start((pid_t)pid) != started)
         return far_fail(FAR_ERR_UNREACHABLE, "session %u lives in process %lld, which is not seen from here", id,
                         (long long)pid);
-    }
-    int sent = (int)syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, NULL, 0);
-    int error = errno;
-    close(descriptor);
-    if (sent < 0 && error != ESRCH)
+    if (syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
         return far_fail(FAR_ERR_UNREACHABLE, "process %lld of session %u cannot be killed: %s", (long long)pid, id,
-                        strerror(error));
+                        strerror(errno));
     return wait_for_death(asker, id, generation);
+}
+
+
+int shm_evict(far_conn *asker, unsigned id, unsigned generation) {
+    int dead = shm_is_dead(asker, id, generation);
+    int64_t pid = dead ? 0 : shm_process_of(asker, id, generation);
+    if (dead || pid == 0)
+        return dead < 0 ? dead : 0;
+    if (pid == getpid())
+        return far_fail(FAR_ERR_INVALID, "session %u belongs to this process", id);
+    int descriptor = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0), error = errno;
+    if (descriptor < 0) {
+        dead = shm_is_dead(asker, id, generation);
+        return dead ? (dead < 0 ? dead : 0)
+                    : far_fail(FAR_ERR_UNREACHABLE, "session %u lives in process %lld, which is not seen from here: %s",
+                               id, (long long)pid, strerror(error));
+    }
+    int err = kill_owner(asker, id, generation, pid, descriptor);
+    close(descriptor);
+    return err;
 }

@@ -327,7 +327,7 @@ static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *a
     }
     far_ops_deliver(s);
     far_call_leave(s);
-    return err < 0 ? far_tell(err) : 0;
+    return err < 0 ? far_tell(s, err) : 0;
 }
 
 

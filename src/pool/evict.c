@@ -10,6 +10,7 @@ typedef struct roll {
     far_client_info *items;
     size_t count, room;
     unsigned evicted;
+    int64_t process; /* 0: any */
     far_client_info *killed;
 } roll;
 
@@ -89,6 +90,9 @@ static int run_evict(far_task *t, void *arg) {
             found = &r->items[i];
     if (!found)
         return far_fail(FAR_ERR_NOT_FOUND, "no live client has the number %u", r->evicted);
+    if (r->process && found->process != r->process)
+        return far_fail(FAR_ERR_NOT_FOUND, "client %u is of process %lld, not %lld", found->id,
+                        (long long)found->process, (long long)r->process);
     if (!ops->evict)
         return far_fail(FAR_ERR_UNSUPPORTED, "%s: clients of this fabric cannot be ended from here",
                         far_task_fabric(t)->uri);
@@ -101,8 +105,8 @@ static int run_evict(far_task *t, void *arg) {
 }
 
 
-int far_pool_evict(far_session *s, unsigned id, far_client_info *killed) {
-    roll r = {.evicted = id, .killed = killed};
+int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed) {
+    roll r = {.evicted = id, .process = process, .killed = killed};
     int err = call(s, run_evict, &r);
     free(r.items);
     return err;

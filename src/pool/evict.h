@@ -19,12 +19,13 @@ typedef struct far_client_info {
 int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_info *client), void *ctx);
 
 /* Ends the process of a live session, and with it all its sessions; they are dead in the registry when this returns.
- * What they left is repaired by the others, or by the next one who opens the pool. *killed: what was ended.
+ * What they left is repaired by the others, or by the next one who opens the pool. *killed: what was ended. process:
+ * only if it is this one (the id may be another's by now); 0: whichever it is.
  *
- * FAR_ERR_NOT_FOUND    no live session has that id
+ * FAR_ERR_NOT_FOUND    no live session has that id, or it is of another process
  * FAR_ERR_UNSUPPORTED  clients of this fabric cannot be ended
  * FAR_ERR_INVALID      the session is of this very process
  * FAR_ERR_UNREACHABLE  it is not allowed to, or the process cannot be seen from here */
-int far_pool_evict(far_session *s, unsigned id, far_client_info *killed);
+int far_pool_evict(far_session *s, unsigned id, int64_t process, far_client_info *killed);
 
 #endif

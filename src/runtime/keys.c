@@ -112,7 +112,7 @@ static int64_t walk_keys(far_keys *keys, far_pair_fn each, void *ctx, uint8_t *v
     } while (!keys->over);
     if (more < 0)
         return more;
-    return keys->result < 0 && !keys->stopped ? far_tell(keys->result) : given;
+    return keys->result < 0 && !keys->stopped ? far_tell(keys->session, keys->result) : given;
 }
 
 

@@ -58,7 +58,8 @@ int far_check_index(const far_session *s, const far_index *index) {
 }
 
 
-int far_tell(int err) {
+int far_tell(const far_session *s, int err) {
+    const char *gone = atomic_load_explicit(&s->gone, memory_order_acquire);
     switch (err) {
     case FAR_ERR_NOT_FOUND:
         return far_fail(err, "there is no such key");
@@ -67,9 +68,10 @@ int far_tell(int err) {
     case FAR_ERR_TOO_SMALL:
         return far_fail(err, "value: the buffer is too small");
     case FAR_ERR_UNREACHABLE:
-        return far_fail(err, "a memory node does not answer; the session is lost");
+        return far_fail(err, "%s; the session is lost", gone ? gone : "a memory node does not answer");
     case FAR_ERR_FENCED:
-        return far_fail(err, "the session is lost: it was declared dead, or a memory node did not answer it");
+        return far_fail(err, "the session is lost: %s",
+                        gone ? gone : "it was declared dead, or a memory node did not answer it");
     default:
         return err;
     }
@@ -195,7 +197,7 @@ static int call(far_session *s, request *r) {
     if ((err = check_request(s, r)) >= 0) { /* the caller has the index open until it returns */
         err = far_session_call(s, r->kind, false, run_request, r);
         if (err < 0)
-            err = far_tell(err);
+            err = far_tell(s, err);
     }
     far_ops_deliver(s);
     far_call_leave(s);

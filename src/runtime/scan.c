@@ -289,7 +289,7 @@ int64_t far_scan(far_session *s, far_index *index, const void *from, size_t from
         if (err >= 0)
             over = far_scan_deliver(run);
     }
-    int64_t result = err < 0 ? far_tell(err) : far_scan_given(run);
+    int64_t result = err < 0 ? far_tell(s, err) : far_scan_given(run);
     far_scan_finish(run);
     return result;
 }

@@ -50,8 +50,9 @@ struct far_task {
     int lost;                  /* what this task is told of the loss of its session */
 
     far_pin pin;
-    uint64_t ticket; /* pool/hunger.c: it found no memory and waits for it; 0 = no */
-    bool barred;     /* it found none because others wait for it */
+    uint64_t ticket;          /* pool/hunger.c: it found no memory and waits for it; 0 = no */
+    bool barred;              /* it found none because others wait for it */
+    uint64_t moves, searched; /* what it moved itself; what others had moved when it last looked for memory */
     bool background;
     far_stats *stats;
     const char *label;
@@ -75,8 +76,9 @@ struct far_task {
 struct far_session {
     far_pool *pool;
     far_conn *conn;
-    unsigned id, generation; /* 0: not registered yet */
-    int lost;                /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    unsigned id, generation;    /* 0: not registered yet */
+    int lost;                   /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    _Atomic(const char *) gone; /* ... because of this, as the fabric says; NULL: it does not know */
 
     atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
     far_parker parker;
@@ -104,6 +106,7 @@ struct far_session {
     atomic_uint calls;     /* API calls inside (pool/handle.h: far_call_enter) */
     unsigned visitors;     /* housekeeping looks at it: not to be freed; under the pool's lock */
     uint64_t ticked_epoch; /* housekeeping: the epoch of its last memory tick */
+    bool ticking;          /* ... which is still under way: one at a time */
     far_session *next;     /* in the pool's list */
 };
 

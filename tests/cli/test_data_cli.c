@@ -4,108 +4,10 @@
 #include "crew.h"
 #include "json.h"
 #include "runtime/random.h"
+#include "shell.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-static char path[64], folder[] = "/tmp/farindex-data-XXXXXX";
-
-typedef struct outcome {
-    int status;
-    char *out, *err;
-    size_t out_size;
-} outcome;
-
-
-static char *read_file(const char *name, size_t *size) {
-    FILE *file = fopen(name, "r");
-    assert_non_null(file);
-    size_t room = 1 << 16, used = 0;
-    char *text = malloc(room);
-    for (size_t got; (got = fread(text + used, 1, room - used - 1, file)) > 0;) {
-        used += got;
-        if (used == room - 1)
-            text = realloc(text, room *= 2);
-        assert_non_null(text);
-    }
-    fclose(file);
-    text[used] = 0;
-    if (size)
-        *size = used;
-    return text;
-}
-
-
-static void write_file(const char *name, const void *bytes, size_t count) {
-    char full[128];
-    snprintf(full, sizeof(full), "%s/%s", folder, name);
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
-
-
-/* Runs in the test's folder, with FARINDEX_POOL set; "farindex" stands for the command. */
-static outcome run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static outcome run(const char *format, ...) {
-    char words[2048], line[4096], name[128];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words, sizeof(words), format, args);
-    va_end(args);
-    snprintf(line, sizeof(line), "cd %s; farindex() { %s \"$@\"; }; { %s ; } >out 2>err", folder, FARINDEX_COMMAND,
-             words);
-    int status = system(line);
-    assert_true(WIFEXITED(status));
-    outcome o = {.status = WEXITSTATUS(status)};
-    snprintf(name, sizeof(name), "%s/out", folder);
-    o.out = read_file(name, &o.out_size);
-    snprintf(name, sizeof(name), "%s/err", folder);
-    o.err = read_file(name, NULL);
-    return o;
-}
-
-
-static void done(outcome *o) {
-    free(o->out);
-    free(o->err);
-}
-
-
-static void check_run(const char *words, int status, const char *out, const char *err, int line) {
-    outcome o = run("%s", words);
-    bool fine =
-        o.status == status && (!out || strcmp(o.out, out) == 0) && (err ? strstr(o.err, err) != NULL : *o.err == 0);
-    if (status != 0 && (!*o.err || strchr(o.err, '\n') != o.err + strlen(o.err) - 1))
-        fine = fine && status == 1 && !err; /* a failure is one line on stderr */
-    if (!fine) {
-        print_error("%s\n  status %d, not %d\n  stdout: %s\n  stderr: %s\n", words, o.status, status, o.out, o.err);
-        _fail(__FILE__, line);
-    }
-    done(&o);
-}
-
-#define works(words, out)          check_run(words, 0, out, NULL, __LINE__)
-#define fails(words, status, word) check_run(words, status, NULL, word, __LINE__)
-
-
-static int name_pool(void **state) {
-    static unsigned serial;
-    char uri[96];
-    (void)state;
-    snprintf(path, sizeof(path), "/dev/shm/farindex-data-%d-%u", (int)getpid(), ++serial);
-    snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
-    return setenv("FARINDEX_POOL", uri, 1);
-}
-
-
-static int remove_pool(void **state) {
-    (void)state;
-    unlink(path);
-    return 0;
-}
 
 
 static void indexes_are_made_listed_and_dropped(void **state) {
@@ -506,27 +408,6 @@ static void a_dump_that_cannot_be_written_fails_and_keeps_the_old_one(void **sta
     fails("farindex dump i >/dev/full", 1, "written");
     fails("farindex dump nosuch old", 1, "nosuch");
     works("cat old; ls", "k\tv\nerr\nold\nout\n");
-}
-
-
-static int make_folder(void **state) {
-    (void)state;
-    return setenv("LC_ALL", "C", 1) || !mkdtemp(folder);
-}
-
-
-static int remove_folder(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", folder);
-    return system(command);
-}
-
-
-static int fresh(void **state) {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -f %s/*", folder);
-    return system(command) || name_pool(state);
 }
 
 

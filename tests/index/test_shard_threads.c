@@ -1,6 +1,7 @@
 /* Eight threads with 64 operations in flight each, on one table that grows from empty: nothing is lost, nothing is
  * there twice, and the sanitizers are content. */
 #include "farindex.h"
+#include "runtime/sanitizer.h"
 #include "index/index.h"
 
 #include <pthread.h>
@@ -13,14 +14,7 @@
 
 #include <cmocka.h>
 
-#if defined(__SANITIZE_THREAD__)
-enum { KEYS_EACH = 10000 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { KEYS_EACH = 25000 };
-#else
-enum { KEYS_EACH = 60000 };
-#endif
-enum { THREADS = 8, DEPTH = 64 };
+enum { THREADS = 8, DEPTH = 64, KEYS_EACH = FAR_TSAN ? 10000 : FAR_ASAN ? 25000 : 60000 };
 
 static uint64_t keys_each = KEYS_EACH; /* SHARD_KEYS in the environment asks for so many, of all threads */
 

@@ -193,7 +193,7 @@ static void hold_a_lock_stopped(bool evict) {
     int64_t freed = crew_now();
     far_client_info killed = {0};
     if (evict)
-        assert_ok(far_pool_evict(r.session, id_of_process(&r, pid), &killed));
+        assert_ok(far_pool_evict(r.session, id_of_process(&r, pid), 0, &killed));
     else
         assert_int_equal(kill(pid, SIGCONT), 0);
     pthread_join(thread, NULL);
@@ -261,9 +261,9 @@ static void only_others_that_live_can_be_evicted(void **state) {
     far_client_info killed;
     make_map();
     open_map(&r);
-    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, &killed));
-    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, &killed));
-    assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, &killed));
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 16000, 0, &killed));
+    assert_code(FAR_ERR_NOT_FOUND, far_pool_evict(r.session, 0, 0, &killed));
+    assert_code(FAR_ERR_INVALID, far_pool_evict(r.session, r.session->id, 0, &killed));
     assert_ok(far_put(r.session, r.index, "k", 1, "v", 1)); /* still here */
     close_map(&r);
 }
@@ -318,7 +318,7 @@ static void stops_do_no_harm(void **state) {
     stop(c.pids[2]);
     assert_ok(far_pool_open(uri, NULL, &r.pool));
     assert_ok(far_session_open(r.pool, &r.session));
-    assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), &killed));
+    assert_ok(far_pool_evict(r.session, id_of_process(&r, c.pids[2]), 0, &killed));
     far_session_close(r.session);
     far_pool_close(r.pool);
     int status;

@@ -62,13 +62,17 @@ static bool applies(const behaviour *b, const conform *c) {
 }
 
 
-/* Of the fabrics that a behaviour applies to, those whose turn it is. */
+/* Of the fabrics that a behaviour applies to, those whose turn it is. The simulator has one thread: nothing to see for
+ * the thread sanitizer. */
 static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t number, size_t fabric) {
     size_t of_all = 0, before = 0;
+    bool threads = (b->only & FOR_THREADS) || FAR_TSAN;
     if (request->fabric || request->all || !((b->only & IN_TURN) || FAR_TSAN))
         return true;
+    if (threads && !conform_fabrics[fabric].threads)
+        return false;
     for (size_t f = 0; f < conform_fabric_count; f++)
-        if (!(b->only & FOR_THREADS) || conform_fabrics[f].threads) {
+        if (!threads || conform_fabrics[f].threads) {
             before += f < fabric;
             of_all++;
         }

@@ -203,7 +203,7 @@ static bool is_tired(worker *w) {
 /* With nothing in flight: what is not reaped would seem to take long. */
 static void rest(worker *w) {
     while (is_too_fast(w))
-        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* waking up often is dear in a virtual machine */
     nanosleep(&(struct timespec){.tv_nsec = w->crew->pace_ns ? w->crew->pace_ns : 50000}, NULL);
 }
 

@@ -1,4 +1,5 @@
-/* Seeds of torture that found something once. Later changes shift what happens in them; they cost little and stay. */
+/* Seeds of torture that found something once. Later changes shift what happens in them; they cost little and stay. And
+ * some with small constants, without which few operations do not come to all parts of a kind. */
 #include "verify/torture.h"
 
 #include <setjmp.h>
@@ -50,10 +51,41 @@ static void freed_blocks_do_not_come_back_to_their_old_owner(void **state) {
 }
 
 
+static void some_stand(const char *kind, const char *keys, unsigned unit, uint64_t cache, const char *options) {
+    far_torture torture;
+    far_torture_init(&torture);
+    torture.kind = kind;
+    torture.keys = keys;
+    torture.atomic_bytes = unit;
+    torture.cache_bytes = cache;
+    torture.options = options;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        stands(&torture, seed);
+}
+
+
+/* The adjuster of prefix lengths acts, segments of the skip table grow, walks take many slices. */
+static void dart_with_small_constants(void **state) {
+    (void)state;
+    some_stand("dart", "email", 8, 1 << 20, "adjust_every=4,walk_slice=2,directory_bits=2");
+    some_stand("dart", "prefix", 64, 1 << 20, "adjust_every=4,walk_slice=1,directory_bits=0,one_fingerprint=1");
+}
+
+
+/* The cache evicts all the time, scans and walks go on after a few leaves, who waits takes a new pin. */
+static void smart_with_small_constants(void **state) {
+    (void)state;
+    some_stand("smart", "email", 8, 2048, "walk_slice=2,scan_batch=1,patience=2");
+    some_stand("smart", "prefix", 64, 4096, "walk_slice=2,scan_batch=2,patience=2,update=lock,merge=eager");
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_openers_hold_up_no_drop),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
+        cmocka_unit_test(dart_with_small_constants),
+        cmocka_unit_test(smart_with_small_constants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define STILL_MAX 2000000 /* events at one instant: somebody goes round in circles */
 
@@ -343,6 +344,13 @@ static far_sim_world *find_world(const char *name) {
 }
 
 
+/* Pages that nobody touches cost nothing: tests make thousands of worlds. */
+static uint8_t *map_node(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+
 static int world_new(const sim_config *config, far_sim_world **made) {
     sim_cost cost;
     int error = sim_cost_make(config, &cost);
@@ -358,7 +366,7 @@ static int world_new(const sim_config *config, far_sim_world **made) {
     world->memory = calloc(config->memory_nodes, sizeof *world->memory);
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
-        short_of_memory = !(world->memory[i].bytes = calloc(1, config->size));
+        short_of_memory = !(world->memory[i].bytes = map_node(config->size));
     if (short_of_memory) {
         world_free(world);
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for %llu nodes of %llu bytes",
@@ -395,7 +403,8 @@ static void world_free(far_sim_world *world) {
         free(node);
     }
     for (unsigned i = 0; world->memory && i < world->config.memory_nodes; i++)
-        free(world->memory[i].bytes);
+        if (world->memory[i].bytes)
+            munmap(world->memory[i].bytes, world->config.size);
     for (unsigned i = 0; i < SIM_ERRORS_KEPT; i++)
         free(world->error_texts[i]);
     free(world->memory);

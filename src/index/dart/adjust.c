@@ -15,9 +15,7 @@
 #include "pool/epoch.h"
 #include "runtime/error.h"
 
-#define FIRST_ADJUSTMENT 8192u /* operations */
-#define LENGTHS_MAX      8u    /* of a chosen list */
-#define LEAVES_AT_ONCE   1024u
+#define LENGTHS_MAX 8u /* of a chosen list */
 
 
 void dart_est_sample(dart_est *est, far_bytes key) {
@@ -149,8 +147,11 @@ static int choose(far_task *t, far_index *index, dart_list *target) {
     uint8_t key[DART_EST_PREFIX_MAX];
     if (!samples)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for samples");
-    for (unsigned i = 0; i < DART_SAMPLES; i++) {
+    unsigned count = 0;
+    for (unsigned sampled = DART_SAMPLES; count < sampled; count++) {
+        unsigned i = count;
         far_spin_lock(&a->lock);
+        sampled = a->sampled < DART_SAMPLES ? a->sampled : DART_SAMPLES;
         unsigned length = a->keys[i].length;
         memcpy(key, a->keys[i].key, length);
         far_spin_unlock(&a->lock);
@@ -158,7 +159,7 @@ static int choose(far_task *t, far_index *index, dart_list *target) {
         if (err < 0)
             return err;
     }
-    target->lookup_count = (uint8_t)dart_choose_lengths(samples, DART_SAMPLES, LENGTHS_MAX, target->lookup);
+    target->lookup_count = (uint8_t)dart_choose_lengths(samples, count, LENGTHS_MAX, target->lookup);
     return 0;
 }
 
@@ -200,11 +201,12 @@ int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, un
 
 
 static int begin(far_task *t, far_index *index) {
+    const dart_est *est = dart_est_of(index);
     dart_adjust *a = &dart_est_of(index)->adjust;
     unsigned seen = atomic_load_explicit(&a->seen, memory_order_relaxed);
-    a->next = a->next ? a->next : FIRST_ADJUSTMENT;
+    a->next = a->next ? a->next : est->adjust_every;
     far_spin_lock(&a->lock);
-    bool enough = a->sampled >= DART_SAMPLES;
+    bool enough = a->sampled >= (est->adjust_every < DART_SAMPLES ? est->adjust_every : DART_SAMPLES);
     far_spin_unlock(&a->lock);
     if (seen < a->next || !enough)
         return 0;
@@ -244,17 +246,18 @@ static int fill_node(far_task *t, far_index *index, const dart_view *view, const
 static int fill_some(far_task *t, far_index *index, filling *fill) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     far_scratch_mark mark = far_scratch_here(t);
+    unsigned most = (dart_of(index)->walk_slice + 1) / 2;
     dart_tour tour = {.from = {a->cursor, a->cursor_length},
                       .reads = DART_READ_SLOTS,
-                      .wanted = LEAVES_AT_ONCE,
+                      .wanted = most,
                       .node = fill_node,
                       .ctx = fill};
     dart_item leaf;
     int more = 1;
-    for (unsigned i = 0; i < LEAVES_AT_ONCE && more == 1; i++)
+    for (unsigned i = 0; i < most && more == 1; i++)
         more = dart_tour_next(t, index, &tour, &leaf);
-    if (more == 1)
-        a->cursor_length = dart_item_place(&leaf, a->cursor);
+    if (more == 1 && (more = tour.first != NULL))
+        a->cursor_length = dart_item_place(tour.first, a->cursor);
     far_scratch_back(t, mark);
     return more;
 }
@@ -332,7 +335,7 @@ static int sweep_some(far_task *t, far_index *index) {
     if (a->at < all) { /* else all of it was swept before, and there was no memory for the list */
         if ((err = dart_est_each_segment(t, index, a->at, sweep_segment, &list)) < 0)
             return err;
-        a->at += DART_SEGMENTS_AT_ONCE;
+        a->at += dart_est_segments_at_once(index);
     }
     if (a->at < all)
         return 1;

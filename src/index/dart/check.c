@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVES_PER_SLICE 2048u
-
 typedef int (*leaf_fn)(far_task *t, far_index *index, const dart_item *leaf, void *ctx);
 
 typedef struct slices {
@@ -28,7 +26,7 @@ static int one_slice(far_task *t, far_index *index, slices *s) {
     dart_item leaf;
     int result = 0;
     tour.from = (far_bytes){s->place, s->length};
-    for (unsigned n = 0; n < LEAVES_PER_SLICE && (result = dart_tour_next(t, index, &tour, &leaf)) == 1; n++)
+    for (unsigned n = 0; n < dart_of(index)->walk_slice && (result = dart_tour_next(t, index, &tour, &leaf)) == 1; n++)
         if ((result = s->leaf(t, index, &leaf, s->ctx)) < 0)
             return result;
     if (result < 0)
@@ -50,7 +48,7 @@ static int each_slice(far_task *t, far_index *index, slices *s) {
     if (!s->place)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     s->more = true;
-    s->tour.wanted = LEAVES_PER_SLICE;
+    s->tour.wanted = dart_of(index)->walk_slice;
     while (err >= 0 && s->more) {
         far_scratch_mark mark = far_scratch_here(t);
         s->number++;

@@ -62,6 +62,7 @@ static void read_options(dart_index *dart, const int64_t *options) {
     dart->leaf_min = (unsigned)options[DART_OPTION_LEAF_MIN];
     dart->max_skip = (unsigned)options[DART_OPTION_MAX_SKIP];
     dart->max_key = (size_t)options[FAR_OPTION_MAX_KEY];
+    dart->walk_slice = (unsigned)options[DART_OPTION_WALK_SLICE];
 }
 
 
@@ -137,6 +138,9 @@ static const far_option_def options[] = {
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
     {"directory_bits", FAR_OPTION_NUMBER, 16, 0, 16, NULL, "log2 of the size of the skip table's directory"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),
+    {"adjust_every", FAR_OPTION_NUMBER, 8192, 1, 1 << 30, NULL,
+     "operations of a handle before it chooses prefix lengths; then twice as many, and so on"},
+    {"walk_slice", FAR_OPTION_NUMBER, 2048, 1, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
     {0},
 };
 

@@ -24,6 +24,8 @@ enum {
     DART_OPTION_PROBE_WIDTH,
     DART_OPTION_DIRECTORY_BITS,
     DART_OPTION_ONE_FINGERPRINT, /* tests: every fingerprint is the same */
+    DART_OPTION_ADJUST_EVERY,
+    DART_OPTION_WALK_SLICE,
 };
 
 struct dart_est; /* the skip table's local state: est.h */
@@ -34,6 +36,7 @@ typedef struct dart_index { /* of an open index */
     size_t max_key;
     bool hashed_nodes, lock_free, header_inline, masked_freeze, rider, spec_write, absorb, shrink, colocate;
     unsigned leaf_min, max_skip;
+    unsigned walk_slice;  /* leaves that a walk, a check or a count looks at under one pin */
     dart_super super;     /* as it was at open; its words of the skip table change */
     struct dart_est *est; /* NULL: every descent starts at the root */
 } dart_index;
@@ -57,10 +60,10 @@ typedef struct dart_start {
 /* One question to the skip table, in two halves so that many can share a batch. */
 typedef struct dart_probe {
     unsigned count; /* out: candidates, the longest prefix first */
-    dart_start starts[DART_STARTS_MAX];
     bool asked;     /* a first question was asked */
     unsigned below; /* only lengths below this; set by the first question and after each answer */
     void *private;  /* of est_*.c, in scratch memory */
+    dart_start starts[DART_STARTS_MAX];
 } dart_probe;
 
 typedef struct dart_step { /* a node on the path, and the slot that was followed, or at which it ended */
@@ -126,14 +129,14 @@ typedef struct dart_find {
     bool to_root; /* the skip table was no help */
     int used;     /* the candidate from which it went on; -1: the root */
     bool stale[DART_STARTS_MAX];
-    dart_probe probe;
-    dart_view candidates[DART_STARTS_MAX];
     uint64_t *leaf; /* image of the leaf read last */
     uint64_t leaf_word;
     dart_outcome outcome;
     unsigned at, split;   /* DART_DIVERGED */
     far_bytes other;      /* DART_DIVERGED: the evidence, a key or prefix below that slot */
     uint32_t mark, claim; /* RDWC: of the last batch; of the one at or after whose posting the result was true */
+    dart_probe probe;     /* from its starts on nothing is cleared: so many as it counts are set */
+    dart_view candidates[DART_STARTS_MAX];
 } dart_find;
 
 /* ---- node.c: pure functions on images ---- */

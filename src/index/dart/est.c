@@ -137,6 +137,8 @@ int dart_est_open(far_task *t, far_index *index) {
     est->update = index->options[DART_OPTION_EST_UPDATE];
     est->adjusting = index->options[DART_OPTION_ADJUST];
     est->one_fingerprint = index->options[DART_OPTION_ONE_FINGERPRINT];
+    est->adjust_every = (unsigned)index->options[DART_OPTION_ADJUST_EVERY];
+    est->sample_every = est->adjust_every > DART_SAMPLES ? est->adjust_every / DART_SAMPLES : 1;
     int err = est->bits > 16 || est->width == 0 || est->width > DART_EST_WIDTH_MAX
                   ? far_fail(FAR_ERR_CORRUPT, "index '%s': its skip table is broken", index->name)
                   : open_caches(t, index, est);

@@ -43,6 +43,10 @@ typedef struct dart_cache { /* chunks of words, each under its lock; they come a
     unsigned count;
     size_t chunk_bytes;
     atomic_uint hand; /* next chunk to be given up */
+    /* The express cache: so many of the chunks are in use, and how often a set of them was full since they are. Few
+     * entries lie close together then, which costs fewer misses of the processor's own caches. */
+    atomic_uint active, crowded;
+    far_spin growing;
 } dart_cache;
 
 #define DART_CHUNK_WORDS   512u /* 4 KiB */
@@ -160,6 +164,7 @@ typedef struct dart_outstanding { /* tentative words under way of this handle: a
 typedef struct dart_est {
     far_addr stripe[DART_STRIPES_MAX];
     unsigned stripes, bits, width;
+    unsigned adjust_every, sample_every;
     uint64_t seed;
     far_addr super;
     bool update, adjusting, one_fingerprint;
@@ -279,10 +284,18 @@ int dart_est_count(far_task *t, far_index *index, dart_est_counts *counts); /* u
 
 typedef int dart_segment_fn(far_task *t, far_index *index, unsigned at, uint64_t word, const uint64_t *slots,
                             unsigned count, void *ctx);
-/* Directory words [from, from + DART_SEGMENTS_AT_ONCE), with a pin: those that have a segment. 1 from each: that one
- * again, as it is then. */
-#define DART_SEGMENTS_AT_ONCE 512u
+/* Directory words [from, from + dart_est_segments_at_once), with a pin: those that have a segment. 1 from each: that
+ * one again, as it is then. */
+#define DART_SEGMENTS_AT_ONCE 512u /* at most */
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx);
+
+
+static inline unsigned dart_est_segments_at_once(const far_index *index) {
+    unsigned slice = (dart_of(index)->walk_slice + 3) / 4;
+    return slice < DART_SEGMENTS_AT_ONCE ? slice : DART_SEGMENTS_AT_ONCE;
+}
+
+
 
 /* ---- est.c ---- */
 int dart_est_read_list(far_task *t, far_index *index); /* the newest list becomes ours */

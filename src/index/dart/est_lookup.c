@@ -5,8 +5,6 @@
 
 #include <xxhash.h>
 
-#define SAMPLE_EVERY 32u
-
 /* One LOCATE's dealings with the table, over all its questions. */
 typedef struct asking {
     const dart_list *list;
@@ -328,6 +326,6 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     }
     if (f->seek == DART_SEEK_VALUE)
         atomic_store_explicit(&est->adjust.read_from, true, memory_order_relaxed);
-    if (est->adjusting && atomic_fetch_add_explicit(&est->adjust.seen, 1, memory_order_relaxed) % SAMPLE_EVERY == 0)
+    if (est->adjusting && atomic_fetch_add_explicit(&est->adjust.seen, 1, memory_order_relaxed) % est->sample_every == 0)
         dart_est_sample(est, f->key);
 }

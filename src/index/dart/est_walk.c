@@ -56,7 +56,7 @@ static int read_words(far_task *t, const dart_est *est, unsigned from, unsigned 
 int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_segment_fn *each, void *ctx) {
     const dart_est *est = dart_est_of(index);
     unsigned all = 1u << est->bits, rest = from < all ? all - from : 0;
-    unsigned count = rest < DART_SEGMENTS_AT_ONCE ? rest : DART_SEGMENTS_AT_ONCE;
+    unsigned most = dart_est_segments_at_once(index), count = rest < most ? rest : most;
     uint64_t words[DART_SEGMENTS_AT_ONCE], *slots[DART_SEGMENTS_AT_ONCE];
     far_scratch_mark mark = far_scratch_here(t);
     int err = read_words(t, est, from, count, words);
@@ -70,14 +70,17 @@ int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_seg
         while (err > 0)
             err = one_segment(t, index, from + i, each, ctx);
     }
+    if (err < 0)
+        far_forget(t);
     far_scratch_back(t, mark);
     return err;
 }
 
 
 static int whole_table(far_task *t, far_index *index, dart_segment_fn *each, void *ctx) {
+    unsigned step = dart_est_segments_at_once(index);
     int err = 0;
-    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(index)->bits; from += DART_SEGMENTS_AT_ONCE) {
+    for (unsigned from = 0; err >= 0 && from < 1u << dart_est_of(index)->bits; from += step) {
         if ((err = far_pin_take(t)) >= 0)
             err = dart_est_each_segment(t, index, from, each, ctx);
         far_pin_drop(t);

@@ -18,10 +18,10 @@ int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
     if (!l2 || !l3)
         return 1;
     for (unsigned i = 0; i < 2; i++) {
-        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(y->level[i], st->p, st->b, generation);
+        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(shard_level(st, y->h, i), st->p, st->b, generation);
         far_read(y->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
     }
-    o->head = l3 + node * (y->level[2] >> st->p & (shard_heads(st->b, generation) - 1));
+    o->head = l3 + node * (shard_level(st, y->h, 2) >> st->p & (shard_heads(st->b, generation) - 1));
     far_read(y->t, o->head, &o->node, node);
     return 0;
 }
@@ -55,7 +55,6 @@ int shard_drain_home(shard_try *y, uint64_t h) {
     if ((h & shard_mask(st->p)) != y->part->number)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a key lies in another partition than its own", y->index->name);
     y->h = h;
-    shard_levels(st, h, y->level);
     y->home->bucket = shard_bucket(h, st->p, st->b, y->d);
     return shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
 }

@@ -112,7 +112,7 @@ typedef struct shard_try {
     shard_state *st;
     shard_partition *part;
     far_bytes key;
-    uint64_t h, level[3]; /* h; the hashes of L2a, L2b, L3 */
+    uint64_t h;
     uint64_t root;
     unsigned d, phase;
     bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
@@ -180,9 +180,15 @@ static inline void shard_count(_Atomic uint64_t *counter) {
 }
 
 
+/* The hash of L2a, L2b or L3. */
+static inline uint64_t shard_level(const shard_state *st, uint64_t h, unsigned level) {
+    return shard_rehash(h, st->level_seed[level], st->p, st->hash_bits);
+}
+
+
 /* The line at which the key's order of slots begins. */
 static inline unsigned shard_start_line(const shard_try *y) {
-    return (unsigned)(y->level[2] >> 56) & 7;
+    return (unsigned)(shard_level(y->st, y->h, 2) >> 56) & 7;
 }
 
 
@@ -231,7 +237,7 @@ static inline const far_addr *shard_next_of(const shard_state *st, const shard_n
 
 /* I: what the slot of a key holds of its hash: at level 1, and for both choices of level 2. */
 static inline uint64_t shard_rem(const shard_try *y, int choice) {
-    return (choice < 0 ? y->h : y->level[choice]) >> y->st->implied;
+    return (choice < 0 ? y->h : shard_level(y->st, y->h, (unsigned)choice)) >> y->st->implied;
 }
 
 

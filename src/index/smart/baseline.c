@@ -5,9 +5,6 @@
 #include "pool/clients.h"
 #include "pool/epoch.h"
 
-#define ASK_EVERY  4
-#define GIVE_UP_AT 12
-
 
 far_addr smart_node_lock(const smart_op *op, const smart_spot *s) {
     unsigned node = far_addr_node(s->slot ? s->slot : s->node);
@@ -20,13 +17,13 @@ far_addr smart_node_lock(const smart_op *op, const smart_spot *s) {
 int smart_lock_node(smart_op *op, far_addr lock) {
     uint64_t mine = smart_lock_owner(far_task_client(op->t), far_task_generation(op->t), far_task_number(op->t)),
              expected = 0, old;
-    for (unsigned attempt = 0; attempt < GIVE_UP_AT; attempt++) {
+    for (unsigned attempt = 0; attempt < op->st->patience; attempt++) {
         int err = far_cas_word(op->t, lock, expected, mine, &old);
         if (err < 0 || old == expected)
             return err < 0 ? err : 1;
         far_count_retry(op->t);
         expected = 0;
-        if (old && attempt % ASK_EVERY == ASK_EVERY - 1) {
+        if (old && smart_is_time_to_ask(op->st, attempt)) {
             if ((err = far_is_dead(op->t, smart_lock_client(old), smart_lock_generation(old))) < 0)
                 return err;
             expected = err ? old : 0;

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVES_OF_A_SLICE 512
-
 typedef struct slices {
     smart_pass pass;
     void *ctx; /* far_walk, far_report or far_usage */
@@ -35,7 +33,7 @@ static int one_leaf(smart_pass *p, const smart_item *item, const smart_spot *s) 
 static int one_slice(far_task *t, far_index *index, slices *sl, uint8_t *from) {
     far_bytes key = {from, sl->length};
     memcpy(from, sl->last, sl->length);
-    sl->left = LEAVES_OF_A_SLICE;
+    sl->left = smart_state_of(index)->walk_slice;
     sl->any = false;
     int err = smart_begin(&sl->pass.op, t, index, key);
     return err < 0 ? err : smart_pass_run(&sl->pass);

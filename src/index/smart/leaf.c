@@ -6,9 +6,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define TORN_BEFORE_ASKING    4  /* READs of a torn leaf before its lock is looked at */
-#define TORN_BEFORE_GIVING_UP 12 /* ... before the search begins anew, under a new pin */
-
 
 unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length) {
     if (st->update == SMART_UPDATE_WORD && value_length == 8)
@@ -132,11 +129,11 @@ static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
     uint64_t lock;
     memcpy(&lock, leaf->image + smart_class_bytes(leaf->class) - 8, 8);
     far_count_retry(op->t);
-    if (attempt >= TORN_BEFORE_GIVING_UP) {
+    if (attempt >= op->st->patience) {
         int err = smart_renew_pin(op);
         return err < 0 ? err : 1;
     }
-    if (lock && attempt % TORN_BEFORE_ASKING == TORN_BEFORE_ASKING - 1) {
+    if (lock && smart_is_time_to_ask(op->st, attempt)) {
         int err = smart_redo_dead(op, leaf->addr + smart_class_bytes(leaf->class) - 8, lock);
         if (err != 0)
             return err < 0 ? err : 0;
@@ -155,7 +152,7 @@ int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *lea
             return err;
         if (!smart_take_leaf(leaf, class)) {
             /* The meta of a VI leaf is the first thing that its writer changes. */
-            if (leaf->kind != SMART_VI || attempt >= TORN_BEFORE_GIVING_UP)
+            if (leaf->kind != SMART_VI || attempt >= op->st->patience)
                 return smart_broken(op->index, addr, "leaf");
             if ((err = torn(op, leaf, attempt++)) != 0)
                 return err;

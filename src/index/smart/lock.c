@@ -12,9 +12,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define ASK_EVERY  4  /* attempts between two looks at the holder */
-#define GIVE_UP_AT 12 /* then the search begins anew, under a new pin */
-
 /* A redo record that belongs to a session, while no task of it uses it. */
 typedef struct record {
     struct record *next;
@@ -228,11 +225,11 @@ static uint8_t *new_body(smart_op *op, const smart_leaf *leaf, far_bytes value) 
 /* Somebody holds the lock. 1: try again; 0: not any more. */
 static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned attempt) {
     far_count_retry(op->t);
-    if (attempt >= GIVE_UP_AT) {
+    if (attempt >= op->st->patience) {
         int err = smart_renew_pin(op);
         return err < 0 ? err : 0;
     }
-    if (attempt % ASK_EVERY == ASK_EVERY - 1) {
+    if (smart_is_time_to_ask(op->st, attempt)) {
         int err = smart_redo_dead(op, lock_at, lock);
         if (err != 0)
             return err;

@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH_NODES  64
-#define BATCH_LEAVES 128
-#define BATCH_BYTES  (512u << 10)
+#define BATCH_NODES 64
+#define BATCH_BYTES (512u << 10)
 
 
 /* Item `i` from the front. */
@@ -175,7 +174,8 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
     int err, where;
     if (!nodes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < BATCH_NODES; i++) {
+    size_t most = p->op.st->batch < BATCH_NODES ? p->op.st->batch : BATCH_NODES;
+    for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < most; i++) {
         sum += promise(item_at(p, i));
         if (smart_word_is(item_at(p, i)->word) == SMART_NODE) {
             if ((err = smart_put_read_node(&p->op, item_at(p, i)->word, true, &nodes[count])) < 0)
@@ -219,11 +219,12 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
 /* READs the leaves in front, at most `most`, and shows them. 1: enough. */
 static int show_leaves(smart_pass *p, size_t most) {
     size_t count = 0, bytes = 0;
-    smart_leaf *leaves = far_scratch(p->op.t, BATCH_LEAVES * sizeof(*leaves));
+    size_t batch = p->op.st->batch;
+    smart_leaf *leaves = far_scratch(p->op.t, batch * sizeof(*leaves));
     int err = 0;
     if (!leaves)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    while (count < p->count && count < most && count < BATCH_LEAVES && (count == 0 || bytes < BATCH_BYTES)) {
+    while (count < p->count && count < most && count < batch && (count == 0 || bytes < BATCH_BYTES)) {
         uint64_t word = item_at(p, count)->word;
         if (smart_word_is(word) != SMART_LEAF)
             break;
@@ -294,8 +295,8 @@ int smart_pass_run(smart_pass *p) {
     int err = read_root_slots(p);
     while (err == 0 && p->count > 0) {
         far_scratch_mark here = far_scratch_here(p->op.t);
-        size_t ahead = p->wanted ? p->wanted : BATCH_LEAVES;
-        if ((err = expand_nodes(p, ahead < BATCH_LEAVES ? ahead : BATCH_LEAVES)) == 0)
+        size_t batch = p->op.st->batch, ahead = p->wanted ? p->wanted : batch;
+        if ((err = expand_nodes(p, ahead < batch ? ahead : batch)) == 0)
             err = show_leaves(p, ahead);
         else if (err == 2) {
             far_count_retry(p->op.t);
@@ -308,6 +309,8 @@ int smart_pass_run(smart_pass *p) {
             err = err < 0 ? err : 1;
         } else if (err == 1)
             err = 0;
+        if (err < 0)
+            far_forget(p->op.t);
         far_scratch_back(p->op.t, here);
     }
     free(p->items);

@@ -82,6 +82,9 @@ static int smart_open(far_task *t, far_index *index) {
     st->rear_lock = options[SMART_OPTION_REAR_LOCK] != 0;
     st->node_locks = options[SMART_OPTION_LOCKFREE] == 0;
     st->paths = options[SMART_OPTION_PATHS] != 0;
+    st->walk_slice = (unsigned)options[SMART_OPTION_WALK_SLICE];
+    st->batch = (unsigned)options[SMART_OPTION_BATCH];
+    st->patience = (unsigned)options[SMART_OPTION_PATIENCE];
     uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
     st->fixed = value_size && smart_kind_for(st, 0, value_size) != SMART_VR;
     uint64_t secret[4];
@@ -124,6 +127,10 @@ static const far_option_def options[] = {
      "slots are changed by CAS alone; off: under a lock of the node too"},
     {"path_compression", FAR_OPTION_BOOL, 1, 0, 1, NULL,
      "bytes in which no keys part have no node; off: every byte of a common prefix has one"},
+    {"walk_slice", FAR_OPTION_NUMBER, 512, 2, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
+    {"scan_batch", FAR_OPTION_NUMBER, SMART_BATCH_MAX, 1, SMART_BATCH_MAX, NULL, "leaves that a scan reads at once"},
+    {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL,
+     "attempts at a lock, or a leaf under change, before the search begins anew"},
     {0},
 };
 

@@ -1,0 +1,176 @@
+#include "stalls.h"
+#include "conform.h"
+#include "crew.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_NS   20000000ll
+#define LOOKS_MAX 100000
+#define TASKS_MAX 256
+
+typedef struct look {
+    int64_t at, stalled; /* in the time since the one before */
+} look;
+
+struct stalls_book {
+    _Atomic int watched[STALLS_WATCHED];
+    atomic_uint count;
+    look looks[LOOKS_MAX];
+};
+
+typedef struct task {
+    int tid;
+    bool seen;
+    int64_t delay;
+} task;
+
+typedef struct looker {
+    stalls_book *book;
+    task tasks[TASKS_MAX];
+    unsigned count;
+    int64_t stolen;
+} looker;
+
+
+static bool read_text(const char *path, char *text, size_t size) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, text, size - 1) : -1;
+    if (file >= 0)
+        close(file);
+    text[length > 0 ? length : 0] = 0;
+    return length > 0;
+}
+
+
+/* How much longer this thread has stood in line than at the last look. */
+static int64_t delay_of(looker *l, int pid, int tid) {
+    char path[64], text[128];
+    int64_t delay = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/schedstat", pid, tid);
+    if (!read_text(path, text, sizeof(text)) || sscanf(text, "%*d %" SCNd64, &delay) != 1)
+        return 0;
+    unsigned i = 0;
+    while (i < l->count && l->tasks[i].tid != tid)
+        i++;
+    if (i == TASKS_MAX)
+        return 0;
+    if (i == l->count)
+        l->tasks[l->count++] = (task){.tid = tid};
+    int64_t more = delay - l->tasks[i].delay;
+    l->tasks[i].delay = delay;
+    l->tasks[i].seen = true;
+    return more > 0 ? more : 0;
+}
+
+
+static int64_t delay_of_process(looker *l, int pid) {
+    char path[64];
+    int64_t sum = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task", pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *one; threads && (one = readdir(threads)) != NULL;)
+        if (one->d_name[0] != '.')
+            sum += delay_of(l, pid, atoi(one->d_name));
+    if (threads)
+        closedir(threads);
+    return sum;
+}
+
+
+static void forget_the_dead(looker *l) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < l->count; i++)
+        if (l->tasks[i].seen) {
+            l->tasks[kept] = l->tasks[i];
+            l->tasks[kept++].seen = false;
+        }
+    l->count = kept;
+}
+
+
+/* By the host of a virtual machine, from all its processors. */
+static int64_t newly_stolen(looker *l) {
+    char text[512];
+    long long stolen = 0;
+    if (read_text("/proc/stat", text, sizeof(text)) &&
+        sscanf(text, "cpu %*u %*u %*u %*u %*u %*u %*u %lld", &stolen) != 1)
+        stolen = 0;
+    int64_t ns = stolen * (1000000000ll / sysconf(_SC_CLK_TCK)), more = ns - l->stolen;
+    l->stolen = ns;
+    return more;
+}
+
+
+static void be_looker(stalls_book *book) {
+    looker *l = calloc(1, sizeof(*l));
+    l->book = book;
+    newly_stolen(l);
+    for (int64_t last = crew_now();;) {
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        int64_t waited = newly_stolen(l);
+        for (unsigned i = 0; i < STALLS_WATCHED; i++) {
+            int pid = atomic_load_explicit(&book->watched[i], memory_order_relaxed);
+            waited += pid ? delay_of_process(l, pid) : 0;
+        }
+        forget_the_dead(l);
+        int64_t now = crew_now(), passed = now - last, missed = passed - LOOK_NS;
+        int64_t stalled = waited > missed ? waited : missed;
+        unsigned count = atomic_load_explicit(&book->count, memory_order_relaxed);
+        if (count == LOOKS_MAX)
+            _exit(1);
+        book->looks[count] = (look){now, stalled < passed ? stalled : passed};
+        atomic_store_explicit(&book->count, count + 1, memory_order_release);
+        last = now;
+    }
+}
+
+
+void stalls_begin(stalls *s) {
+    s->book = mmap(NULL, sizeof(*s->book), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(s->book != MAP_FAILED);
+    fflush(NULL);
+    s->pid = fork();
+    assert_true(s->pid >= 0);
+    if (s->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        be_looker(s->book);
+    }
+}
+
+
+void stalls_watch(stalls *s, unsigned place, pid_t pid) {
+    atomic_store_explicit(&s->book->watched[place], pid, memory_order_relaxed);
+}
+
+
+void stalls_end(stalls *s) {
+    int status;
+    assert_int_equal(kill(s->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
+    assert_true(WIFSIGNALED(status)); /* it was there to the end */
+}
+
+
+void stalls_free(stalls *s) {
+    munmap(s->book, sizeof(*s->book));
+}
+
+
+int64_t stalls_between(const stalls *s, int64_t from, int64_t to) {
+    unsigned count = atomic_load_explicit(&s->book->count, memory_order_acquire);
+    int64_t sum = 0;
+    for (unsigned i = 0; i < count; i++) {
+        int64_t begin = i ? s->book->looks[i - 1].at : 0;
+        if (begin < to && s->book->looks[i].at > from)
+            sum += s->book->looks[i].stalled;
+    }
+    return sum;
+}
