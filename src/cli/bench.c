@@ -4,6 +4,7 @@
 #include "index/options.h"
 #include "runtime/parse.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -355,7 +356,7 @@ static int open_outputs(const char *json, FILE **table_file, FILE **json_file) {
     if (!json)
         return 0;
     *json_file = *table_file ? fopen(json, "w") : stdout;
-    return *json_file ? 0 : cli_failed("cannot write '%s'", json);
+    return *json_file ? 0 : cli_failed("'%s' cannot be written: %s", json, strerror(errno));
 }
 
 

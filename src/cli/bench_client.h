@@ -74,4 +74,7 @@ void bench_client_release(bench_client *client);
 void bench_client_clear(bench_client *client); /* its results, before a workload */
 void bench_client_work(void *client);          /* does the phase's budget */
 
+/* What is said when the index is there already: its name, twice. */
+#define BENCH_LEFTOVER "there is an index '%s' already; 'farindex drop %s' removes what an earlier run left"
+
 #endif

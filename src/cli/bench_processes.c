@@ -14,8 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NAME_OF_INDEX "bench-processes"
-
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
 } counters;
@@ -61,6 +59,12 @@ static int index_failed(bench_store *store) {
 }
 
 
+static int refuse_leftover(bench_store *store) {
+    snprintf(store->error, sizeof(store->error), BENCH_LEFTOVER, store->index_name, store->index_name);
+    return 1;
+}
+
+
 static void close_node(bench_node *node) {
     far_index_close(node->index);
     far_session_close(node->session);
@@ -82,10 +86,12 @@ static int open_node(bench_store *store, bench_node *node) {
 
 static int index_prepare(bench_store *store) {
     bench_node node = {0};
-    int err = open_node(store, &node);
-    if (!err &&
-        far_index_create(node.session, NAME_OF_INDEX, store->kind->kind->name, store->kind->options, &node.index) < 0)
-        err = index_failed(store);
+    int err = open_node(store, &node), made = 0;
+    if (!err)
+        made = far_index_create(node.session, store->index_name, store->kind->kind->name, store->kind->options,
+                                &node.index);
+    if (made < 0)
+        err = made == FAR_ERR_EXISTS ? refuse_leftover(store) : index_failed(store);
     close_node(&node);
     return err;
 }
@@ -94,7 +100,7 @@ static int index_prepare(bench_store *store) {
 static int index_open(bench_store *store, bench_client *client) {
     bench_node *node = client->node;
     int err = open_node(store, node);
-    if (!err && far_index_open(node->session, NAME_OF_INDEX, &node->index) < 0)
+    if (!err && far_index_open(node->session, store->index_name, &node->index) < 0)
         err = index_failed(store);
     client->engine = &bench_far_engine;
     client->session = node->session;
@@ -116,7 +122,7 @@ static void index_close(bench_store *store, bench_client *client) {
 static int index_finish(bench_store *store) {
     bench_node node = {0};
     int err = open_node(store, &node);
-    if (!err && !store->config->keep && far_index_drop(node.session, NAME_OF_INDEX) < 0)
+    if (!err && !store->config->keep && far_index_drop(node.session, store->index_name) < 0)
         err = index_failed(store);
     close_node(&node);
     return err;
@@ -132,6 +138,7 @@ void bench_store_of_kind(bench_store *store, const bench_config *config, const b
                            .finish = index_finish,
                            .config = config,
                            .kind = kind};
+    snprintf(store->index_name, sizeof(store->index_name), "bench-%s", kind->kind->name);
 }
 
 

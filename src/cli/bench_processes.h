@@ -15,6 +15,7 @@ typedef struct bench_store {
     int (*finish)(struct bench_store *store); /* in the parent, when they have ended */
     const bench_config *config;
     const bench_kind *kind; /* NULL: not ours */
+    char index_name[32];    /* of ours */
     void *state;
     char error[256];
 } bench_store;

@@ -27,12 +27,14 @@ static int open_node(bench_run *run, unsigned number) {
     options.cache_bytes = config->cache;
     options.rdwc = config->rdwc;
     if (far_pool_open(config->uri, &options, &node->pool) < 0 || far_session_open(node->pool, &node->session) < 0)
-        return refused(config->uri);
+        return cli_failed("%s", far_last_error());
     if (number == 0 && config->sim)
         far_sim_limit(far_sim_world_of(node->pool->fabric), 0);
     int err = number == 0
                   ? far_index_create(node->session, run->name, run->kind->kind->name, run->kind->options, &node->index)
                   : far_index_open(node->session, run->name, &node->index);
+    if (err == FAR_ERR_EXISTS)
+        return cli_failed(BENCH_LEFTOVER, run->name, run->name);
     if (err < 0)
         return refused(run->name);
     run->created |= number == 0;

@@ -195,7 +195,7 @@ typedef struct scanning {
 static int print_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
     scanning *s = ctx;
     if (s->json) {
-        fputs(s->pairs++ ? ",\n " : "\n ", stdout);
+        fputs(s->pairs++ ? ",\n " : "[\n ", stdout);
         print_json_pair(key, key_len, value, value_len, s->hex);
     } else if (s->hex) {
         cli_print_hex(stdout, key, key_len);
@@ -213,7 +213,7 @@ int cli_scan(int argc, char **argv) {
     cli_pool p = {0};
     scanning s = {0};
     const char *from_text = NULL, *to_text = NULL;
-    uint64_t limit = 0;
+    uint64_t limit = UINT64_MAX;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"from", CLI_TEXT, &from_text, "KEY", "the first key (default: that of the index)"},
@@ -227,18 +227,18 @@ int cli_scan(int argc, char **argv) {
                      "Prints a line 'key TAB value' for each pair, with \\t, \\n, \\\\ and \\xHH escapes.\n", 1, 1,
                      &count, &status))
         return status;
+    if (limit == 0)
+        return cli_wrong_usage("scan", "--limit: must be at least 1");
     cli_bytes from = {0}, to = {0};
     status = from_text ? take_key("scan", from_text, s.hex, &from) : 0;
     if (!status && to_text)
         status = take_key("scan", to_text, s.hex, &to);
     if (!status && (status = cli_pool_open("scan", &p, argv[0])) == 0) {
         s.json = p.json;
-        if (s.json)
-            putchar('[');
-        int64_t pairs =
-            far_scan(p.session, p.index, from.bytes, from.length, to.bytes, to.length, limit, print_pair, &s);
-        if (s.json)
-            puts("\n]");
+        int64_t pairs = far_scan(p.session, p.index, from.bytes, from.length, to.bytes, to.length,
+                                 limit == UINT64_MAX ? 0 : (size_t)limit, print_pair, &s);
+        if (s.json && (pairs >= 0 || s.pairs))
+            puts(s.pairs ? "\n]" : "[\n]");
         status = cli_pool_close(&p, pairs < 0 ? cli_pool_failed() : 0);
     }
     cli_bytes_free(&from);

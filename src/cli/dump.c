@@ -1,8 +1,10 @@
 /* farindex dump: all pairs of an index, to a file or to stdout. */
+#define _GNU_SOURCE
 #include "cli/data.h"
 #include "index/index.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,21 +46,37 @@ static int dump(cli_pool *p, dumping *d) {
 }
 
 
-/* A file gets its name when it is whole: a dump that fails never takes the place of an older one. */
+/* A file of a name of its own, with the rights of the one whose place it takes. */
+static FILE *open_beside(char *made, const struct stat *old) {
+    int descriptor = mkostemp(made, O_CLOEXEC);
+    mode_t mask = umask(0);
+    umask(mask);
+    if (descriptor >= 0 && fchmod(descriptor, old ? old->st_mode & 0777 : 0666 & ~mask) == 0)
+        return fdopen(descriptor, "w");
+    if (descriptor >= 0) {
+        close(descriptor);
+        unlink(made);
+    }
+    return NULL;
+}
+
+
+/* A file gets its name when it is whole: a dump that fails, or another beside it, never takes the place of an older one
+ * with a half. */
 static int dump_to_file(cli_pool *p, dumping *d, const char *name) {
     struct stat status;
     char made[4096];
-    bool plain = stat(name, &status) < 0 || S_ISREG(status.st_mode);
-    int length = snprintf(made, sizeof(made), plain ? "%s.partial" : "%s", name);
+    bool there = stat(name, &status) == 0, plain = !there || S_ISREG(status.st_mode);
+    int length = snprintf(made, sizeof(made), plain ? "%s.partial-XXXXXX" : "%s", name);
     if (length >= (int)sizeof(made))
         return cli_failed("'%s': the name is too long", name);
     cli_catch_interrupts();
-    d->file = fopen(made, "w");
+    d->file = plain ? open_beside(made, there ? &status : NULL) : fopen(made, "we");
     if (!d->file)
-        return cli_failed("'%s' cannot be written: %s", made, strerror(errno));
+        return cli_failed("'%s' cannot be written: %s", name, strerror(errno));
     int err = dump(p, d);
     if (fclose(d->file) != 0 && !err)
-        err = cli_failed("'%s' cannot be written: %s", made, strerror(errno));
+        err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
     if (plain && !err && rename(made, name) < 0)
         err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
     if (plain && err)

@@ -49,15 +49,16 @@ int cli_interrupted(void) {
 }
 
 
-/* Who started us sees that it was a signal, as if nobody had caught it. */
+/* Who started us sees that it was a signal, as if nobody had caught it. Whatever is printed must get there. */
 int cli_end(int status) {
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
     int number = cli_interrupted();
     if (number) {
         fflush(NULL);
         signal(number, SIG_DFL);
         raise(number);
     }
-    return status;
+    return written || status ? status : cli_failed("the output could not be written");
 }
 
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -47,9 +48,9 @@ struct loading {
     loader *loaders;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t read;      /* lines, or pairs */
-    uint64_t pairs;     /* loaded */
-    uint64_t bad_place; /* of the first pair that was refused; 0: none */
+    uint64_t read;              /* lines, or pairs */
+    uint64_t pairs;             /* loaded */
+    _Atomic uint64_t bad_place; /* of the first pair that was refused; 0: none. Changed under the lock */
     char wrong[256];
 };
 
@@ -58,8 +59,9 @@ struct loading {
 
 static void refuse(loading *l, uint64_t place, const char *what) {
     pthread_mutex_lock(&l->lock);
-    if (!l->bad_place || place < l->bad_place) {
-        l->bad_place = place;
+    uint64_t first = atomic_load_explicit(&l->bad_place, memory_order_relaxed);
+    if (!first || place < first) {
+        atomic_store_explicit(&l->bad_place, place, memory_order_relaxed);
         snprintf(l->wrong, sizeof(l->wrong), "%s", what);
     }
     pthread_cond_broadcast(&l->changed);
@@ -127,13 +129,25 @@ static bool is_in_flight(const loader *own, const flight *f, uint64_t hash) {
 }
 
 
+/* What comes after a pair that was refused is not wanted any more: in a full pool each would be a long search. */
+static bool is_wanted(const loading *l, const entry *e) {
+    uint64_t bad = atomic_load_explicit(&l->bad_place, memory_order_relaxed);
+    return !bad || e->place < bad;
+}
+
+
 static void load_chunk(loader *own, flight *f, const chunk *c) {
     unsigned depth = (unsigned)own->all->depth;
     for (size_t at = 0; at < c->used;) {
         const entry *e = (const entry *)(c->bytes + at);
+        size_t size = sizeof(*e) + (e->key_len + e->value_len + 7) / 8 * 8;
         const uint8_t *key = c->bytes + at + sizeof(*e);
         while (f->idle_count == 0 || is_in_flight(own, f, e->hash))
             land(own, f, 1);
+        if (!is_wanted(own->all, e)) {
+            at += size;
+            continue;
+        }
         unsigned number = f->idle[--f->idle_count];
         far_op *op = &f->ops[number];
         *op = (far_op){.kind = FAR_OP_PUT,
@@ -149,7 +163,7 @@ static void load_chunk(loader *own, flight *f, const chunk *c) {
             f->idle[f->idle_count++] = number;
             break;
         }
-        at += sizeof(*e) + (e->key_len + e->value_len + 7) / 8 * 8;
+        at += size;
     }
     while (f->idle_count < depth) /* the chunk goes */
         land(own, f, depth - f->idle_count);
@@ -194,7 +208,7 @@ static bool hand_over(loader *to) {
         to->last = c;
         to->waiting++;
     }
-    bool goes_on = !l->bad_place;
+    bool goes_on = !atomic_load_explicit(&l->bad_place, memory_order_relaxed);
     uint64_t pairs = l->pairs;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
@@ -308,10 +322,11 @@ static void end_loaders(loading *l) {
 
 static int tell_how_it_ended(const loading *l, int unreadable) {
     const char *unit = l->format == CLI_BINARY ? "pair" : "line";
-    if (l->bad_place == UINT64_MAX)
+    uint64_t bad = atomic_load_explicit(&l->bad_place, memory_order_relaxed);
+    if (bad == UINT64_MAX)
         return cli_failed("%s", l->wrong);
-    if (l->bad_place)
-        return cli_failed("%s %" PRIu64 ": %s", unit, l->bad_place, l->wrong);
+    if (bad)
+        return cli_failed("%s %" PRIu64 ": %s", unit, bad, l->wrong);
     if (cli_interrupted())
         return cli_failed("interrupted after %s %" PRIu64 "; what came before is loaded", unit, l->read);
     return unreadable ? cli_failed("the input cannot be read: %s", strerror(unreadable)) : 0;

@@ -39,13 +39,19 @@ int main(int argc, char **argv) {
         fputs("farindex: which command? 'farindex --help' lists them\n", stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    bool help = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
         print_help(stdout);
-        return CLI_DONE;
+        return cli_end(CLI_DONE);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("farindex %s\n", far_version());
-        return CLI_DONE;
+        return cli_end(CLI_DONE);
+    }
+    if (help) { /* help COMMAND: the same as COMMAND --help */
+        argv[1] = argv[2];
+        argv[2] = "--help";
+        argc = 3;
     }
     cli_watch_for_cuts();
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)

@@ -150,6 +150,8 @@ int cli_parse(int argc, char **argv, const char *usage, const cli_option *option
     *help = false;
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
+        if (!only_operands && strcmp(word, "-h") == 0)
+            word = "--help";
         if (only_operands || strncmp(word, "--", 2) != 0) {
             if (!only_operands && word[0] == '-' && word[1] != 0)
                 return cli_wrong_usage(command, "unknown option '%s'; see --help", word);

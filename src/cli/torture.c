@@ -92,9 +92,12 @@ static int open_file(const char *path, FILE **file) {
 }
 
 
-static void close_file(FILE *file) {
-    if (file && file != stdout && fclose(file) != 0)
-        cli_failed("a file could not be written to its end: %s", strerror(errno));
+static int close_file(FILE *file) {
+    if (!file || file == stdout)
+        return 0;
+    bool failed = ferror(file);
+    failed |= fclose(file) != 0;
+    return failed ? cli_failed("a file could not be written to its end: %s", strerror(errno)) : 0;
 }
 
 
@@ -254,8 +257,8 @@ int cli_torture(int argc, char **argv) {
     far_torture_result sum = {0};
     err = f.jobs > 1 ? run_jobs(&f, &sum) : run_inline(&f, &sum);
     cli_progress_end();
-    close_file(t->history);
-    close_file(t->trace);
+    int unwritten = close_file(t->history) | close_file(t->trace);
+    err = err ? err : unwritten;
     if (sum.gave_up)
         printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
     printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64

@@ -105,6 +105,28 @@ static void kinds_without_scans_leave_out_the_scans(void **state) {
 }
 
 
+/* Each kind has an index of its own; one that is there is not touched. */
+static void indexes_are_kept_if_told_and_never_overwritten(void **state) {
+    (void)state;
+    char arguments[512], out[8192], command[512];
+    snprintf(arguments, sizeof(arguments),
+             "--pool 'shm:%s?size=64M' --processes 2 --index toy,dart --records 50 --ops 50 --workload c --keep", path);
+    assert_int_equal(run(arguments, out, sizeof(out)), 0);
+    snprintf(command, sizeof(command), "%s list --pool shm:%s | tr '\n' ' ' | grep -q 'bench-dart.dart bench-toy.toy'",
+             FARINDEX_COMMAND, path);
+    assert_int_equal(system(command), 0);
+    for (int processes = 0; processes <= 2; processes += 2) {
+        snprintf(arguments, sizeof(arguments),
+                 "--pool shm:%s --processes %d --index dart --records 60 --ops 50 --workload c", path, processes);
+        assert_int_equal(run(arguments, out, sizeof(out)), 1);
+        assert_non_null(strstr(out, "farindex drop bench-dart"));
+    }
+    snprintf(command, sizeof(command), "%s stat bench-dart --pool shm:%s | grep -q 'keys  *50$'", FARINDEX_COMMAND,
+             path);
+    assert_int_equal(system(command), 0);
+}
+
+
 static void a_pool_of_its_own_is_removed(void **state) {
     (void)state;
     char out[8192], own[128];
@@ -173,6 +195,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(every_process_does_its_share, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(every_workload_is_run_by_processes, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(kinds_without_scans_leave_out_the_scans, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(indexes_are_kept_if_told_and_never_overwritten, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(a_pool_of_its_own_is_removed, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(lmdb_is_the_measure_where_it_is_there, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, name_pool, remove_pool),

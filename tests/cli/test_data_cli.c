@@ -411,6 +411,125 @@ static void a_dump_that_cannot_be_written_fails_and_keeps_the_old_one(void **sta
 }
 
 
+static void a_dump_takes_the_place_and_the_rights_of_the_old_one(void **state) {
+    (void)state;
+    works("farindex create i toy && farindex put i k v; echo mine >old.partial; echo old >old; chmod 640 old", "");
+    works("farindex dump i old && stat -c %a old && cat old old.partial; ls",
+          "dump: 1 pairs\n640\nk\tv\nmine\nerr\nold\nold.partial\nout\n");
+    works("umask 027; farindex dump i new && stat -c %a new", "dump: 1 pairs\n640\n");
+}
+
+
+/* With one operation in flight not one of them; what is in flight may be loaded. */
+static void what_comes_after_a_refused_pair_is_not_loaded(void **state) {
+    (void)state;
+    char lines[512];
+    memset(lines, 'x', sizeof(lines));
+    memcpy(lines, "one\t1\n", 6);
+    int length = 306 + sprintf(lines + 306, "\tlong\nthree\t3\n");
+    write_file("lines", lines, (size_t)length);
+    works("farindex create i dart", "");
+    fails("farindex load i lines --depth 1", 1, "line 2: ");
+    works("farindex scan i", "one\t1\n");
+}
+
+
+static void a_full_pool_ends_a_load_with_all_that_came_before(void **state) {
+    (void)state;
+    char *lines = malloc(12000 * 1016);
+    unsigned long long bad = 0, loaded = 0, keys = 0;
+    size_t used = 0;
+    for (unsigned i = 0; i < 12000; i++)
+        used += (size_t)sprintf(lines + used, "key%05u\t%01000u\n", i, i);
+    write_file("lines", lines, used);
+    free(lines);
+    outcome o = run("export FARINDEX_POOL='shm:%s?size=8M'; farindex create i dart && farindex load i lines; "
+                    "status=$?; farindex stat i | grep keys; farindex check && exit $status",
+                    path);
+    assert_int_equal(o.status, 1);
+    assert_int_equal(sscanf(o.err, "farindex: line %llu: out of memory", &bad), 1);
+    assert_int_equal(sscanf(o.out, "load: %llu pairs\n keys %llu\ncheck: 0", &loaded, &keys), 2);
+    assert_true(loaded >= bad - 1 && loaded < bad + 16 && keys == loaded);
+    assert_non_null(strstr(o.out, "check: 0 problems, 0 leaked bytes\n"));
+    done(&o);
+}
+
+
+static void help_is_given_however_one_asks(void **state) {
+    (void)state;
+    works("farindex put --help >a; farindex help put >b; farindex put -h >c; farindex put i k -h >d; cmp a b && cmp a "
+          "c && "
+          "cmp a d && grep -c usage: a",
+          "1\n");
+    works("farindex --help >a; farindex help >b; farindex -h >c; cmp a b && cmp a c && grep -c usage: a", "1\n");
+    fails("farindex help nosuch", 2, "nosuch");
+    fails("farindex nosuch", 2, "nosuch");
+    fails("farindex", 2, "which command");
+}
+
+
+static void output_that_cannot_be_written_is_a_failure(void **state) {
+    (void)state;
+    static const char *const commands[] = {
+        "--help",
+        "--version",
+        "kinds",
+        "kinds --json",
+        "list",
+        "stat",
+        "scan i",
+        "get i k",
+        "check",
+        "dump i",
+        "put -h",
+        "bench --index toy --records 10 --ops 10 --workload c",
+        "bench --index toy --records 10 --ops 10 --workload c --json -",
+        "torture --index toy --seeds 1",
+    };
+    works("farindex create i toy --options slots=64 && farindex put i k v", "");
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        char words[256];
+        snprintf(words, sizeof(words), "farindex %s >/dev/full", commands[i]);
+        fails(words, 1, "could not be written");
+    }
+    outcome o = run("farindex torture --index toy --seeds 1 --history /dev/full");
+    assert_int_equal(o.status, 1);
+    assert_non_null(strstr(o.err, "No space"));
+    done(&o);
+}
+
+
+/* Whatever the bytes. */
+static void every_json_is_json(void **state) {
+    (void)state;
+    uint8_t pair[8 + 512] = {0, 1, 0, 0, 0, 1, 0, 0};
+    for (unsigned i = 0; i < 512; i++)
+        pair[8 + i] = (uint8_t)i;
+    write_file("pairs", pair, sizeof(pair));
+    static const char *const commands[] = {"create i dart",  "load i pairs --format binary",
+                                           "list",           "stat",
+                                           "stat i",         "scan i",
+                                           "scan i --hex",   "scan i --from z",
+                                           "dump i lines",   "check",
+                                           "check i",        "check --repair",
+                                           "put i k v",      "get i k",
+                                           "get i 6b --hex", "del i k",
+                                           "evict --list",   "kinds",
+                                           "drop i"};
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        outcome o = run("farindex %s --json", commands[i]);
+        json *read = json_read(o.out);
+        if (o.status != 0 || !read)
+            fail_msg("%s: %d: %s%s", commands[i], o.status, o.out, o.err);
+        json_free(read);
+        done(&o);
+    }
+    fails("farindex create s shard && farindex scan s --json", 1, "no order");
+    works("farindex scan s --json 2>/dev/null || true", "");
+    fails("farindex scan s --limit 0", 2, "limit");
+}
+
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fresh, remove_pool)
 
 int main(void) {
@@ -429,6 +548,12 @@ int main(void) {
         TEST(a_stopped_client_is_evicted),
         TEST(a_dump_beside_writers_is_a_sound_scan),
         TEST(a_dump_that_cannot_be_written_fails_and_keeps_the_old_one),
+        TEST(a_dump_takes_the_place_and_the_rights_of_the_old_one),
+        TEST(what_comes_after_a_refused_pair_is_not_loaded),
+        TEST(a_full_pool_ends_a_load_with_all_that_came_before),
+        TEST(help_is_given_however_one_asks),
+        TEST(output_that_cannot_be_written_is_a_failure),
+        TEST(every_json_is_json),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
