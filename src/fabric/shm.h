@@ -18,12 +18,13 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#define SHM_MAGIC     0x6d68732d72616600ull /* "\0far-shm" */
-#define SHM_VERSION   1u
-#define SHM_PAGE      4096u
-#define SHM_HUGE_PAGE (2u << 20)
-#define SHM_IDS       16384u      /* far_client ids have 14 bits */
-#define SHM_LOCKS_AT  (1ll << 62) /* byte n: the life of session n; byte 0: formatting a device */
+#define SHM_MAGIC         0x6d68732d72616600ull /* "\0far-shm" */
+#define SHM_VERSION       1u
+#define SHM_PAGE          4096u
+#define SHM_HUGE_PAGE     (2u << 20)
+#define SHM_IDS           16384u      /* far_client ids have 14 bits */
+#define SHM_MADV_COLLAPSE 25          /* MADV_COLLAPSE: older headers do not have it, older kernels refuse it */
+#define SHM_LOCKS_AT      (1ll << 62) /* byte n: the life of session n; byte 0: formatting a device */
 
 typedef struct shm_header {
     uint64_t magic;

@@ -237,18 +237,13 @@ static bool has_huge_pages(int file) {
 /* A mount without huge= gives none to who touches its files, but the kernel puts what is there together when it is
  * asked to, as long as it finds memory in one piece: a wish. It must be there, so this comes last. */
 static void join_pages(int file, uint64_t bytes) {
-#ifdef MADV_COLLAPSE
     if (!is_tmpfs(file) || is_chosen(SHMEM_ENABLED, "[deny]"))
         return;
     void *mapped = map_file(file, bytes, false);
     if (mapped == MAP_FAILED)
         return;
-    madvise(mapped, bytes, MADV_COLLAPSE);
+    madvise(mapped, bytes, SHM_MADV_COLLAPSE);
     munmap(mapped, bytes);
-#else
-    (void)file;
-    (void)bytes;
-#endif
 }
 
 

@@ -141,6 +141,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, fou
 static int take_slowly(far_task *t, far_class *class, unsigned node, bool must, found *f) {
     far_memory *m = far_memory_of(t);
     bool run = far_size_is_run(&far_task_pool(t)->geometry, class->size);
+    t->searched = far_memory_moved_by_others(t);
     for (unsigned tries = 0; tries < SLOW_TRIES; tries++) {
         int result = far_reclaim(t);
         if (result < 0)

@@ -1,14 +1,21 @@
 /* The client registry: one 64-byte entry per session id on node 0.
- *   word 0  state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | id of its handle's own
- * session 14 << 18 word 1  the pin that its handle publishes (only in the entry of the handle's own session): an epoch,
- * or 0 = none word 2  address of its table of kept objects (pool/alloc.h), 0 = none word 3  bytes it holds free, word 4
- * bytes it holds retired (as last told; for far_pool_stat) word 5  address of the handle's table of open indexes
- * (pool/catalog.h), 0 = none; only in the entry of the handle's own session An id goes free -> live (generation + 1) ->
- * free at close, or live -> dead -> free after the sweep of what it left. The fabric knows the pair before it is
- * written here, so that whoever reads it can ask. A pair is never given out twice: an id whose generations are used up
- * stays free for ever.
  *
- * Words 1..5 of a free entry are zero: whoever frees it (its session at a clean close, or the one sweeper) zeroes them
+ *   word 0     state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | its handle << 18: the id
+ *              of the handle's own session
+ *   word 1  *  the pin that its handle publishes: an epoch, or 0 = none
+ *   word 2     address of its table of kept objects (pool/alloc.h), 0 = none
+ *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
+ *   word 5  *  address of the handle's table of open indexes (pool/catalog.h), 0 = none
+ *   word 6  *  the last sweep that the handle has heeded
+ *   word 7     bytes of free pages in its blocks (as last told)
+ *
+ * (* only in the entry of the handle's own session.)
+ *
+ * An id goes free -> live (generation + 1) -> free at close, or live -> dead -> free after the sweep of what it left.
+ * The fabric knows the pair before it is written here, so that whoever reads it can ask. A pair is never given out
+ * twice: an id whose generations are used up stays free for ever.
+ *
+ * Words 1..7 of a free entry are zero: whoever frees it (its session at a clean close, or the one sweeper) zeroes them
  * first. Word 1 counts as long as any session of the handle lives, so the entry of the handle's own session is freed
  * after all the others. */
 #ifndef FAR_POOL_CLIENTS_H
@@ -53,7 +60,7 @@ typedef struct far_client { /* an entry as it lies in far memory */
     far_addr kept;
     uint64_t free_bytes, retired_bytes;
     far_addr opened;
-    uint64_t spare[2];
+    uint64_t seen_sweep, page_bytes;
 } far_client;
 
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");

@@ -257,7 +257,7 @@ int far_pin_take(far_task *t) {
             return result;
         if (load(&pool->epochs.current) != 0)
             continue;
-        if (pool->options.no_thread || t->session == pool->own)
+        if (t->session == pool->own || far_pool_is_unattended(pool))
             far_pool_drive(pool); /* the one who wakes the handle may be a session that only we can drive */
         far_back_off(t, attempt++);
     }
@@ -342,7 +342,7 @@ bool far_epoch_is_awake(const far_pool *pool) {
 
 /* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
  * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
-int far_wait_epochs(far_task *t, unsigned k) {
+int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
@@ -353,11 +353,13 @@ int far_wait_epochs(far_task *t, unsigned k) {
         return err;
     target = epoch + k + 1;
     for (unsigned attempt = 0; epoch < target; attempt++) {
+        if (far_now(t) >= time)
+            return 1;
         if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed))
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
-        if (own || pool->options.no_thread) { /* nobody else may be there to tick and to drive */
+        if (own || far_pool_is_unattended(pool)) { /* nobody else may be there to tick and to drive */
             err = far_epoch_tick(t);
             far_pool_drive(pool);
         }
@@ -369,6 +371,11 @@ int far_wait_epochs(far_task *t, unsigned k) {
             return err;
     }
     return 0;
+}
+
+
+int far_wait_epochs(far_task *t, unsigned k) {
+    return far_wait_epochs_until(t, k, FAR_TIME_NEVER);
 }
 
 

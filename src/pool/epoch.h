@@ -58,6 +58,7 @@ void far_epoch_request(far_pool *pool);                  /* asks for the epoch t
 
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
+int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */
 
 /* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin or none, advances on demand. From an
  * unpinned task of any session of the handle. 1: the epoch moved, more can be done at once. 0: nothing more to do now.

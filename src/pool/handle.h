@@ -71,6 +71,10 @@ void far_housekeeping_wake(far_pool *pool);
 void far_housekeeper(void *pool);                     /* the thread: slices until pool->stopping */
 uint64_t far_housekeeping_tick(const far_pool *pool); /* ns between slices while the handle is awake */
 
+/* No housekeeping thread is there, or it has ended because the handle is being closed: who waits for what it does (the
+ * epoch, sessions that nobody drives) does it himself. */
+bool far_pool_is_unattended(const far_pool *pool);
+
 /* Runs what is ready in sessions that nobody is inside of; never waits. True: something is still under way there. */
 bool far_pool_drive(far_pool *pool);
 

@@ -33,6 +33,11 @@ void far_housekeeping_wake(far_pool *pool) {
 }
 
 
+bool far_pool_is_unattended(const far_pool *pool) {
+    return pool->options.no_thread || atomic_load_explicit(&pool->stopping, memory_order_acquire);
+}
+
+
 /* ---- Walking over sessions and indexes ---- */
 
 far_session *far_pool_visit(far_pool *pool, far_session *previous) {
@@ -96,15 +101,18 @@ static void run_memory_tick(far_task *t, void *arg) {
     (void)arg;
     t->background = true;
     far_memory_tick(t); /* an error has ended the session: its next call says so */
+    t->session->ticking = false;
 }
 
 
 static bool tend_session(far_session *s, uint64_t epoch) {
     if (!far_session_try_enter(s))
         return false;
-    bool tick = s->ticked_epoch != epoch || far_memory_wants_tick(s);
-    if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL))
+    bool tick = !s->ticking && (s->ticked_epoch != epoch || far_memory_wants_tick(s));
+    if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL)) {
         s->ticked_epoch = epoch;
+        s->ticking = true;
+    }
     bool busy = drive_inside(s);
     far_session_leave(s);
     return busy;

@@ -9,10 +9,14 @@
  * failed that began with nothing held back (what it gave back itself, as a creation that fails does, is no reason to go
  * on).
  *
+ * What a sweep covers is waited for too. Nothing is waited for without end: a pin, a sweep or an announcement may be
+ * that of a process which was stopped.
+ *
  * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
  * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
  * then their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
 #include "pool/memory.h"
+#include "pool/sweep.h"
 
 #define ROUNDS_MAX    64  /* whatever moves */
 #define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
@@ -21,6 +25,9 @@
 #define ABROAD_ROUNDS 8   /* beside busy handles there is always something that may come back */
 #define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it */
 #define DEAF_EPOCHS   256 /* the same when they were waited for to the end: their process was stopped, say */
+#define STUCK_TICKS   1000  /* how long the epoch is waited for while it does not move */
+#define SWEEP_TICKS   10000 /* how long the end of a sweep is waited for: one whose owner died is finished by others */
+#define HEED_TICKS    500   /* how long announcements of others hold up an operation, however many come */
 
 typedef struct far_hunger {
     far_task *task;
@@ -64,6 +71,13 @@ bool far_may_take(far_task *t) {
 void far_memory_moved(far_task *t) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     atomic_fetch_add_explicit(&q->moved, 1, memory_order_relaxed);
+    t->moves++;
+}
+
+
+uint64_t far_memory_moved_by_others(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    return atomic_load_explicit(&q->moved, memory_order_relaxed) - t->moves;
 }
 
 
@@ -116,16 +130,17 @@ static void leave_line(far_task *t, hunger *h) {
 static int wait_for_turn(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
-    uint64_t epoch;
+    uint64_t epoch, until = far_now(t) + HEED_TICKS * far_housekeeping_tick(pool);
     int err = 0;
-    while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket || is_announced(pool))) {
+    while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket ||
+                        (is_announced(pool) && far_now(t) < until))) {
         far_epoch_request(pool);         /* announcements grow old */
         err = far_epoch_read(t, &epoch); /* and a session that was declared dead finds out */
         if (err == 0 && far_memory_of(t)->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed))
             err = far_memory_tick(t);
         if (err == FAR_ERR_NO_MEMORY)
             err = 0;
-        if (err == 0 && pool->options.no_thread) {
+        if (err == 0 && far_pool_is_unattended(pool)) {
             far_pool_tend(pool);
             err = far_epoch_tick(t);
         }
@@ -147,14 +162,58 @@ static bool has_room(const far_memory *m) {
 }
 
 
-/* With the lock: the epoch at which all that it holds back is free; 0: nothing. */
+/* With the lock: the epoch at which all that it holds back is free; 0: nothing. Who frees some of it just now is
+ * pinned.
+ */
 static uint64_t all_ready(far_memory *m, uint64_t epoch) {
-    uint64_t ready = m->retired_bytes > 0 || far_drops_wait(m) ? epoch + FAR_RETIRE_EPOCHS + 1 : 0;
+    uint64_t ready = m->retired_bytes > 0 || m->reclaiming || far_drops_wait(m) ? epoch + FAR_RETIRE_EPOCHS + 1 : 0;
     for (size_t i = 0; i < m->late.count; i++) {
         uint64_t item = m->late.items[(m->late.first + i) % m->late.capacity].ready;
         ready = item > ready ? item : ready;
     }
     return ready;
+}
+
+
+/* Until every pin of anybody is k epochs later, as long as the epoch moves. 1: in vain. Who is first in line only. */
+static int pass_epochs(far_task *t, unsigned k) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), epoch;
+    int err = far_epoch_read(t, &epoch);
+    for (unsigned i = 0; i <= k && err == 0; i++) {
+        bool stuck = q->stuck == far_epoch_known(t); /* that was waited for already */
+        err = far_wait_epochs_until(t, 0, far_now(t) + (stuck ? 1 : STUCK_TICKS) * tick);
+        if (err == 1)
+            q->stuck = far_epoch_known(t);
+    }
+    return err;
+}
+
+
+/* 1: a sweep keeps blocks from everybody, or has only just let go of them. */
+static int is_swept(far_task *t) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    if (err < 0)
+        return err;
+    return far_sweep_owner(word) != 0 || far_sweep_phase_of(word) != FAR_SWEEP_NONE ||
+           atomic_load_explicit(&q->blocks, memory_order_relaxed) > 0;
+}
+
+
+static int pass_sweep(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool);
+    int err = 0, on = 1;
+    while (err == 0 && far_now(t) < until && (on = is_swept(t)) > 0) {
+        err = far_pin_take(t); /* a handle that sleeps does not hear that it is over */
+        far_pin_drop(t);
+        far_sleep(t, far_housekeeping_tick(pool));
+        if (err == 0)
+            err = pass_epochs(t, 0);
+    }
+    return on < 0 ? on : err;
 }
 
 
@@ -172,7 +231,7 @@ static outlook look_out(far_task *t, unsigned asked) {
     for (far_memory *m = q->memories; m != NULL; m = m->next) {
         pthread_mutex_lock(&m->lock);
         uint64_t ready = all_ready(m, far_epoch_known(t));
-        bool other = m->session != t->session && (ready > 0 || has_room(m));
+        bool other = m->session != t->session && (ready > 0 || has_room(m) || m->inside != NULL);
         o.ready = ready > o.ready ? ready : o.ready;
         o.others |= other;
         o.unanswered |= other && (int)(m->shared - asked) < 0;
@@ -184,7 +243,7 @@ static outlook look_out(far_task *t, unsigned asked) {
 
 
 typedef struct abroad {
-    uint64_t held;  /* what sessions of other handles hold free or retired, as they told last */
+    uint64_t held;  /* what sessions of other handles hold beside live data, as they told last */
     unsigned count; /* of them */
 } abroad;
 
@@ -195,7 +254,7 @@ static int add_told(far_task *t, void *ctx, unsigned id, const far_client *clien
     if (far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
         far_client_handle_of(client->word) == far_task_pool(t)->own->id)
         return 0;
-    a->held += client->free_bytes + client->retired_bytes;
+    a->held += client->free_bytes + client->retired_bytes + client->page_bytes;
     a->count++;
     return 0;
 }
@@ -207,19 +266,32 @@ static int look_abroad(far_task *t, abroad *a) {
 }
 
 
-/* Announces itself, and waits until what the others hold has changed and all that they had retired is past its time. */
+static int announce(far_task *t, hunger *h) {
+    far_pool *pool = far_task_pool(t);
+    far_quarantine *q = pool->quarantine;
+    pthread_mutex_lock(&q->lock); /* others look at it */
+    h->announced = far_epoch_known(t) << 14 | pool->own->id;
+    pthread_mutex_unlock(&q->lock);
+    return far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), h->announced);
+}
+
+
+/* Announces itself, and waits until what the others hold has changed and all that they had retired is past its time.
+ * It does so again and again: the epoch moves meanwhile, and those that sleep shall not take the word for an old one
+ * when they look; and who takes back his own may wipe out ours. */
 static int ask_abroad(far_task *t, hunger *h, uint64_t held) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
     uint64_t until = far_now(t) + ABROAD_TICKS * far_housekeeping_tick(pool);
     abroad now = {held, 0};
-    h->announced = far_epoch_known(t) << 14 | pool->own->id;
-    int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), h->announced);
+    int err = announce(t, h);
     for (unsigned epochs = 0;
-         err == 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
+         err >= 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
          epochs++) {
-        err = far_wait_epochs(t, 0);
-        if (err == 0)
+        err = (h->announced >> 14) + RECENT_EPOCHS / 2 > far_epoch_known(t) ? 0 : announce(t, h);
+        if (err >= 0)
+            err = pass_epochs(t, 0);
+        if (err >= 0)
             err = look_abroad(t, &now);
     }
     q->in_vain = now.held;
@@ -241,11 +313,11 @@ static int ask_others(far_task *t) {
     far_quarantine *q = pool->quarantine;
     unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1;
     int err = 0;
-    for (unsigned i = 0; i < ASK_EPOCHS && err == 0 && look_out(t, asked).unanswered; i++) {
+    for (unsigned i = 0; i < ASK_EPOCHS && err >= 0 && look_out(t, asked).unanswered; i++) {
         far_epoch_request(pool); /* wakes housekeeping, which comes by all sessions that nobody is inside of */
-        if (pool->options.no_thread)
+        if (far_pool_is_unattended(pool))
             far_pool_tend(pool);
-        err = far_wait_epochs(t, 0);
+        err = pass_epochs(t, 0);
     }
     return err;
 }
@@ -265,19 +337,24 @@ static int wait_for_memory(far_task *t, hunger *h) {
     uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
     outlook o = look_out(t, 0);
     abroad a;
-    int err = look_abroad(t, &a);
-    bool here = (o.ready > 0 || o.others) &&
-                (h->rounds == 0 || (moved != h->moved && !h->all_free && h->rounds < ROUNDS_MAX)),
+    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t);
+    if (swept < 0)
+        return swept;
+    bool more = h->rounds == 0 || (moved != h->moved && !h->all_free),
+         came = h->rounds == 0 && far_memory_moved_by_others(t) != t->searched, /* after it had looked */
+        here = h->rounds < ROUNDS_MAX && (swept || came || (more && (o.ready > 0 || o.others))),
          ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
-    if (err < 0 || (!here && !ask))
-        return err;
+    if (!here && !ask)
+        return 0;
     h->rounds++;
     h->moved = moved;
     if (ask)
         err = ask_abroad(t, h, a.held);
     uint64_t epoch = far_epoch_known(t);
     if (err >= 0 && o.ready > epoch)
-        err = far_wait_epochs(t, (unsigned)(o.ready - epoch - 1));
+        err = pass_epochs(t, (unsigned)(o.ready - epoch - 1));
+    if (err >= 0 && swept)
+        err = pass_sweep(t);
     if (err >= 0 && o.others)
         err = ask_others(t);
     if (err >= 0)
@@ -309,6 +386,7 @@ static int take_back(far_task *t, const hunger *h) {
     if (h->announced == 0 || atomic_load_explicit(&q->announced, memory_order_relaxed) != h->announced ||
         t->session->lost)
         return 0;
+    far_point(t, "hunger:take_back");
     far_aside aside = far_aside_begin(t);
     int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), 0);
     far_aside_end(t, aside);
@@ -319,6 +397,7 @@ static int take_back(far_task *t, const hunger *h) {
 int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     hunger h;
     int err = FAR_ERR_NO_MEMORY, again = 1;
+    far_point(t, "hunger:short");
     get_in_line(t, &h);
     while (err == FAR_ERR_NO_MEMORY) {
         bool background = t->background;

@@ -314,6 +314,24 @@ void far_foreign_collect(far_memory *m, bool marked_only, far_gives *gives) {
 }
 
 
+/* A class that this session has not allocated from yet: its index may be open here all the same. (One that is closed
+ * leaves the list before all classes are made to forget it.) */
+static void find_index(far_memory *m, far_class *class) {
+    far_pool *pool = m->session->pool;
+    if (class->uid == 0 || class->index != NULL)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    far_index *index = pool->indexes;
+    while (index != NULL && index->uid != class->uid)
+        index = index->next;
+    pthread_mutex_unlock(&pool->lock);
+    if (index == NULL || class->type >= index->kind->type_count)
+        return;
+    class->info = &index->kind->types[class->type];
+    class->index = index;
+}
+
+
 bool far_held_load(far_memory *m, far_held *block, const uint64_t pages[FAR_BLOCK_PAGES]) {
     block->free_pages = UINT64_MAX;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
@@ -326,6 +344,7 @@ bool far_held_load(far_memory *m, far_held *block, const uint64_t pages[FAR_BLOC
             far_held_unload(m, block);
             return false;
         }
+        find_index(m, class);
         m->free_bytes -= slab->objects * class->size;
         slab->carved = slab->objects;
         far_entries *list = &class->shelf[block->id.node].free; /* we may hold some of it already */
@@ -459,6 +478,13 @@ struct far_memory_waiter {
 };
 
 
+static void set_inside(far_memory *m, far_task *t) {
+    pthread_mutex_lock(&m->lock);
+    m->inside = t;
+    pthread_mutex_unlock(&m->lock);
+}
+
+
 void far_memory_enter(far_task *t) {
     far_memory *m = far_memory_of(t);
     struct far_memory_waiter self = {t, NULL};
@@ -475,13 +501,13 @@ void far_memory_enter(far_task *t) {
             }
         self.next = NULL;
     }
-    m->inside = t;
+    set_inside(m, t);
 }
 
 
 void far_memory_leave(far_task *t) {
     far_memory *m = far_memory_of(t);
-    m->inside = NULL;
+    set_inside(m, NULL);
     if (m->waiting != NULL)
         far_task_wake(m->waiting->task);
 }

@@ -118,7 +118,7 @@ typedef struct far_gives {
 typedef struct far_memory {
     far_session *session;
     pthread_mutex_t lock;
-    far_task *inside; /* the task that changes blocks and slabs */
+    far_task *inside; /* the task that changes blocks and slabs: some may be on their way to the pool, in no list */
     struct far_memory_waiter *waiting;
 
     far_class *classes[FAR_CLASS_BUCKETS];
@@ -146,11 +146,12 @@ typedef struct far_memory {
 
     unsigned turn, pick; /* nodes for the next slab, the next object that may lie anywhere */
     uint64_t *full;      /* per node: the epoch in which no block was found there */
-    bool reclaiming;
-    uint64_t scoured; /* the epoch in which everything was last looked through */
-    uint64_t asked;   /* the epoch in which one more was last asked for */
+    bool reclaiming;     /* a task has taken retired objects from the lists, and is freeing them */
+    uint64_t scoured;    /* the epoch in which everything was last looked through */
+    uint64_t asked;      /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
+    uint64_t told_pages;     /* the same of free pages in its blocks */
     uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
@@ -177,6 +178,7 @@ typedef struct far_quarantine {
     _Atomic uint64_t announced;   /* who was last short of memory in the whole pool, as last read */
     uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
     uint64_t in_vain_until;       /* ... which counts until this epoch */
+    uint64_t stuck;               /* the epoch that was waited for and did not move */
     struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
     uint64_t tickets;             /* given out */
     uint64_t pool_bytes;
@@ -232,10 +234,11 @@ far_aside far_aside_begin(far_task *t);
 void far_aside_end(far_task *t, far_aside aside);
 
 /* hunger.c: somebody of this handle who is short of memory goes first. */
-bool far_may_take(far_task *t);            /* new slabs and blocks; false is remembered in the task */
-void far_memory_moved(far_task *t);        /* something became free, or went back to the pool */
-bool far_memory_is_wanted(far_memory *m);  /* by an operation of another session; no lock held */
-void far_memory_look_again(far_memory *m); /* also where it looked in this epoch */
+bool far_may_take(far_task *t);                   /* new slabs and blocks; false is remembered in the task */
+void far_memory_moved(far_task *t);               /* something became free, or went back to the pool */
+uint64_t far_memory_moved_by_others(far_task *t); /* counts that */
+bool far_memory_is_wanted(far_memory *m);         /* by an operation of another session; no lock held */
+void far_memory_look_again(far_memory *m);        /* also where it looked in this epoch */
 
 /* slab.c: inside. 1: there is something now; 0: no. */
 int far_slab_carve(far_task *t, far_class *class, unsigned node);

@@ -191,7 +191,7 @@ static void set_marks(far_quarantine *q, const view *v) {
 /* Everybody can see how far we are: a sweep that wants to be exact waits for sleepers. */
 static int tell_seen(far_task *t, uint32_t sequence) {
     far_session *own = far_task_pool(t)->own;
-    return own->id == 0 ? 0 : far_write_word(t, far_client_entry(own->id) + offsetof(far_client, spare), sequence);
+    return own->id == 0 ? 0 : far_write_word(t, far_client_entry(own->id) + offsetof(far_client, seen_sweep), sequence);
 }
 
 

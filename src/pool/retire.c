@@ -213,12 +213,12 @@ int far_reclaim(far_task *t) {
     far_memory *m = far_memory_of(t);
     if (m->reclaiming) /* by another task, or by the one whose hook allocates */
         return 0;
-    m->reclaiming = true;
     far_scratch_mark mark = far_scratch_here(t);
     listed_uids listed = {0};
     uint64_t epoch = far_epoch_known(t);
     int err = 0;
     pthread_mutex_lock(&m->lock);
+    m->reclaiming = true;
     size_t late = m->late.count;
     pthread_mutex_unlock(&m->lock);
     for (bool more = true; more && err == 0;) {
@@ -237,8 +237,10 @@ int far_reclaim(far_task *t) {
             err = reclaim_or_put_off(t, item, epoch, &listed);
     }
     far_scratch_back(t, mark);
-    m->reclaiming = false;
     int given = far_give_pending(t);
+    pthread_mutex_lock(&m->lock);
+    m->reclaiming = false;
+    pthread_mutex_unlock(&m->lock);
     return err < 0 ? err : given;
 }
 
@@ -307,21 +309,34 @@ static int trim(far_task *t, bool all) {
 }
 
 
-/* What others are told of this session's lists (far_pool_stat). */
+/* With the lock. */
+static uint64_t free_page_bytes(const far_memory *m) {
+    uint64_t pages = 0;
+    for (const far_held *b = m->blocks; b != NULL; b = b->next)
+        pages += b->away ? 0 : (unsigned)__builtin_popcountll(b->free_pages);
+    return pages * m->session->pool->geometry.page_bytes;
+}
+
+
+/* What others are told of this session's lists (far_pool_stat) and of what it has room for (hunger.c). */
 static int tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    uint64_t now[2] = {m->free_bytes, m->retired_bytes};
-    bool known = memcmp(now, m->told, sizeof(now)) == 0;
+    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, pages = free_page_bytes(m);
+    bool known = memcmp(now, m->told, sizeof(now)) == 0 && pages == m->told_pages;
     memcpy(m->told, now, sizeof(now));
+    m->told_pages = pages;
     pthread_mutex_unlock(&m->lock);
     if (known)
         return 0;
-    uint64_t *words = far_scratch(t, sizeof(now));
+    uint64_t *words = far_scratch(t, sizeof(now) + 8);
     if (words == NULL)
         return FAR_ERR_NO_MEMORY;
     memcpy(words, now, sizeof(now));
-    far_write(t, far_client_entry(far_task_client(t)) + offsetof(far_client, free_bytes), words, sizeof(now));
+    words[2] = pages;
+    far_addr entry = far_client_entry(far_task_client(t));
+    far_write(t, entry + offsetof(far_client, free_bytes), words, sizeof(now));
+    far_write(t, entry + offsetof(far_client, page_bytes), words + 2, 8);
     return far_wait(t);
 }
 

@@ -257,7 +257,7 @@ static int count_late(far_task *t, void *ctx, unsigned id, const far_client *cli
     far_sweeper *s = ctx;
     (void)t;
     bool handle = far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id;
-    s->late += handle && client->spare[0] < s->sequence;
+    s->late += handle && client->seen_sweep < s->sequence;
     return 0;
 }
 

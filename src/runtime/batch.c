@@ -250,7 +250,23 @@ static void batch_done(far_batch *batch) {
 }
 
 
-/* Why the open batch cannot be posted, or 0. It is given up then, and its verbs do not count. */
+/* The verbs of the open batch do not count. */
+static void give_up_open(far_task *t) {
+    const far_batch *batch = &t->open->batch;
+    for (const far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
+        count_verb(t->stats, (far_verb_kind)verb->kind, verb->length, (uint64_t)-1);
+    empty_box(t->open);
+}
+
+
+void far_forget(far_task *t) {
+    t->refused = 0;
+    if (t->open)
+        give_up_open(t);
+}
+
+
+/* Why the open batch cannot be posted, or 0. It is given up then. */
 static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
     int err = t->refused;
     t->refused = 0;
@@ -260,10 +276,7 @@ static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
         err = far_tell(t->session, t->lost ? t->lost : t->session->lost);
     if (!err || !t->open)
         return err;
-    far_batch *batch = &t->open->batch;
-    for (const far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
-        count_verb(t->stats, (far_verb_kind)verb->kind, verb->length, (uint64_t)-1);
-    empty_box(t->open);
+    give_up_open(t);
     return err;
 }
 

@@ -127,11 +127,11 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where it has no thread:
- * then who waits for others must. */
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where its thread is not
+ * there: then who waits for others must. */
 static bool must_drive(const far_task *t) {
     const far_pool *pool = t->session->pool;
-    return t->session == pool->own || pool->options.no_thread;
+    return t->session == pool->own || far_pool_is_unattended(pool);
 }
 
 
@@ -191,9 +191,11 @@ void far_back_off(far_task *t, unsigned attempt) {
 
 static void task_end(far_task *t) {
     far_session *s = t->session;
-    far_start(t); /* nothing must stay open; an error here has nobody to tell */
+    if (t->refused || (t->open && t->open->batch.count))
+        far_start(t); /* nothing must stay open; an error here has nobody to tell */
     far_task_wait_for(t, FAR_WAIT_ALL);
-    far_unlatch_all(t);
+    if (t->latched)
+        far_unlatch_all(t);
     far_pin_drop(t);
     far_scratch_empty(t);
     if (t->uses_index)
@@ -441,13 +443,13 @@ static bool can_call_directly(far_session *s) {
 
 
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
-    call c = {run, arg, background, 0, false};
     far_session_enter(s);
     if (can_call_directly(s)) {
-        c.result = call_directly(s, kind, background, run, arg);
+        int result = call_directly(s, kind, background, run, arg);
         far_session_leave(s);
-        return c.result;
+        return result;
     }
+    call c = {run, arg, background, 0, false};
     while (!far_task_new(s, kind, run_call, &c)) {
         if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
             atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {

@@ -50,8 +50,9 @@ struct far_task {
     int lost;                  /* what this task is told of the loss of its session */
 
     far_pin pin;
-    uint64_t ticket; /* pool/hunger.c: it found no memory and waits for it; 0 = no */
-    bool barred;     /* it found none because others wait for it */
+    uint64_t ticket;          /* pool/hunger.c: it found no memory and waits for it; 0 = no */
+    bool barred;              /* it found none because others wait for it */
+    uint64_t moves, searched; /* what it moved itself; what others had moved when it last looked for memory */
     bool background;
     far_stats *stats;
     const char *label;
@@ -105,6 +106,7 @@ struct far_session {
     atomic_uint calls;     /* API calls inside (pool/handle.h: far_call_enter) */
     unsigned visitors;     /* housekeeping looks at it: not to be freed; under the pool's lock */
     uint64_t ticked_epoch; /* housekeeping: the epoch of its last memory tick */
+    bool ticking;          /* ... which is still under way: one at a time */
     far_session *next;     /* in the pool's list */
 };
 

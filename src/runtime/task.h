@@ -35,6 +35,10 @@ int far_wait(
 int far_post(
     far_task *t); /* posts the open batch and waits for it never: only hints and cleaning. Local memory: far_scratch */
 
+/* Gives up the open batch. For an operation that fails before it posts what it has put: the memory of those verbs goes,
+ * near and far, and at its end a task posts whatever is still open. */
+void far_forget(far_task *t);
+
 /* A word as an atomic sees it, in one round trip each. */
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);

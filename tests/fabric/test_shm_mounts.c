@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -177,8 +178,8 @@ static void a_full_file_system_is_an_error_and_nothing_is_lost(void **state) {
 
 /* ---- Huge pages ---- */
 
-/* Whether the mapping that holds `at` may have huge pages. How many it has depends on how scattered the machine's memory
- * is at the moment, and is only told. */
+/* Whether the mapping that holds `at` may have huge pages. How many it has depends on how scattered the machine's
+ * memory is at the moment, and is only told. */
 static bool huge_pages_eligible(const void *at, uint64_t *mapped_kb) {
     char line[512];
     bool inside = false, eligible = false;
@@ -220,6 +221,66 @@ static int use_huge_tmpfs(void) {
     fflush(NULL);
     close_handle(&h);
     return DONE;
+}
+
+
+/* 2 MiB of a file of this place are put together when asked for. */
+static bool kernel_joins_pages(void) {
+    enum { PAGE = SHM_HUGE_PAGE };
+    char path[256];
+    snprintf(path, sizeof(path), "%s/probe", folder);
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    char *room = mmap(NULL, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *page = (char *)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+    bool joined = file >= 0 && room != MAP_FAILED && posix_fallocate(file, 0, PAGE) == 0 &&
+                  mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == page &&
+                  madvise(page, PAGE, SHM_MADV_COLLAPSE) == 0;
+    if (room != MAP_FAILED)
+        munmap(room, 2 * PAGE);
+    if (file >= 0)
+        close(file);
+    unlink(path);
+    return joined;
+}
+
+
+/* Where memory is so scattered that there is no huge page, at the moment or for so long, there is nothing to be seen.
+ */
+static int use_plain_tmpfs(void) {
+    for (unsigned tries = 0; tries < 3; tries++) {
+        handle h;
+        uint64_t kb;
+        bool before = kernel_joins_pages();
+        MUST(open_handle(&h, uri_of("p", "?size=16M"), true) == 0);
+        const shm_world *world = ((shm_fabric *)h.pool->fabric)->world;
+        MUST(put_and_get(&h, 0, 3000) == 0);
+        for (uint64_t at = 0; at < world->node_bytes; at += 4096)
+            (void)*(volatile char *)(world->memory[0] + at);
+        huge_pages_eligible(world->memory[0], &kb);
+        close_handle(&h);
+        char path[256];
+        snprintf(path, sizeof(path), "%s/p", folder);
+        unlink(path);
+        print_message("huge pages map %llu kB\n", (unsigned long long)kb);
+        fflush(NULL);
+        if (kb > 0 || !before || !kernel_joins_pages())
+            return DONE;
+    }
+    return complain("a pool has no huge page where others get them");
+}
+
+
+static void huge_pages_are_used_where_tmpfs_gives_none_by_itself(void **state) {
+    (void)state;
+    if (kernel_refuses_huge_pages()) {
+        print_message("this kernel gives tmpfs no huge pages\n");
+        return;
+    }
+    int result = with_place("tmpfs", "size=64m", use_plain_tmpfs);
+    if (result == NOT_PERMITTED)
+        print_message("mounts are not permitted here\n");
+    else
+        assert_int_equal(result, DONE);
 }
 
 
@@ -307,6 +368,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_file_system_is_an_error_and_nothing_is_lost),
         cmocka_unit_test(huge_pages_are_used_where_tmpfs_gives_them),
+        cmocka_unit_test(huge_pages_are_used_where_tmpfs_gives_none_by_itself),
         cmocka_unit_test(a_pool_lives_on_hugetlbfs),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

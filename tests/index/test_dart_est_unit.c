@@ -142,6 +142,40 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
 }
 
 
+/* Few entries take few chunks, wherever their hashes would fall; more of them take more, and none is lost or older or
+ * newer for it. */
+static void the_express_cache_uses_more_chunks_as_it_fills(void **state) {
+    (void)state;
+    enum { CHUNKS = 1000, FEW = 4000, MANY = 120000, CHUNK = DART_EXPRESS_WORDS * 8 };
+    far_budget *budget = far_budget_new(2ull * CHUNKS * CHUNK);
+    dart_cache cache;
+    far_random random;
+    far_random_seed(&random, 8);
+    uint64_t *hashes = malloc(MANY * sizeof(*hashes)), got;
+    unsigned kept = 0;
+    assert_int_equal(dart_cache_open(&cache, budget, "test", CHUNKS, DART_EXPRESS_WORDS), 0);
+    for (unsigned i = 0; i < MANY; i++) {
+        if (i == FEW)
+            assert_true(dart_cache_used(&cache) <= 64 * CHUNK);
+        hashes[i] = far_random_next(&random);
+        dart_express_put(&cache, hashes[i], dart_est_word(1, 0, DART_N8, (i + 1) * 16ull), i % 2 ? 50 : 51);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        bool found = dart_express_get(&cache, hashes[i], 51, &got);
+        kept += found;
+        assert_true(!found || dart_word_addr(got) == (i + 1) * 16ull);
+        assert_int_equal(dart_express_get(&cache, hashes[i], 52, &got), found && i % 2 == 0);
+    }
+    print_message("%u of %u were kept, in %u chunks\n", kept, MANY, (unsigned)(dart_cache_used(&cache) / CHUNK));
+    assert_true(kept > MANY * 9 / 10);
+    assert_true(dart_cache_used(&cache) > 64 * CHUNK && dart_cache_used(&cache) <= CHUNKS * CHUNK);
+    dart_cache_close(&cache);
+    assert_int_equal(far_budget_used(budget), 0);
+    far_budget_free(budget);
+    free(hashes);
+}
+
+
 /* Room for 256 entries; 150 are asked for again and again, and for each of them three that come once. (Whoever comes is
  * let in.) */
 static void entries_that_are_asked_for_often_stay(void **state) {
@@ -273,6 +307,7 @@ int main(void) {
         cmocka_unit_test(a_directory_word_is_fresh_for_one_epoch_more),
         cmocka_unit_test(an_old_tag_never_looks_new),
         cmocka_unit_test(the_express_cache_gives_only_what_was_put),
+        cmocka_unit_test(the_express_cache_uses_more_chunks_as_it_fills),
         cmocka_unit_test(entries_that_are_asked_for_often_stay),
         cmocka_unit_test(the_byte_budget_is_kept),
         cmocka_unit_test(the_cheapest_length_is_found_and_found_again),

@@ -215,7 +215,7 @@ static void slots_are_tried_once_each_from_a_line_of_the_key(void **state) {
     (void)state;
     shard_state st = {.slots = SHARD_P_SLOTS, .hash_bits = 64};
     for (unsigned line = 0; line < 8; line++) {
-        shard_try y = {.st = &st, .level = {0, 0, (uint64_t)line << 56}};
+        shard_try y = {.st = &st, .h = shard_unrehash((uint64_t)line << 56, st.level_seed[2], st.p, st.hash_bits)};
         shard_image image;
         for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
             image.w[i] = shard_empty(0);
@@ -228,6 +228,61 @@ static void slots_are_tried_once_each_from_a_line_of_the_key(void **state) {
         }
         assert_int_equal(shard_p_first_empty(&y, image.w), -1);
     }
+}
+
+
+static bool may_be_the_key(const shard_try *y, uint64_t word, unsigned v) {
+    const shard_state *st = y->st;
+    for (unsigned at = v > 0 ? v - 1 : 0; at <= v + 1; at++)
+        if (shard_is_live(word) && shard_stamp_is(word, v) == (at == v) &&
+            ((shard_entry_tag(word) ^ shard_tag(y->h, st->p, st->b, at)) & st->tag_mask) == 0)
+            return true;
+    return false;
+}
+
+
+static uint64_t random_word(far_random *r, const shard_try *y, unsigned v) {
+    unsigned at = v + (unsigned)far_random_below(r, 3), tag = shard_tag(y->h, y->st->p, y->st->b, at ? at - 1 : 0);
+    uint64_t what = far_random_below(r, 8);
+    if (what < 2)
+        return what ? shard_empty(v) : shard_tomb(v) | SHARD_FROZEN;
+    if (what < 6) /* another's */
+        tag ^= 1u << far_random_below(r, SHARD_TAG_BITS);
+    return shard_entry(v + (unsigned)far_random_below(r, 2), tag, 3, far_random_below(r, 1ull << 40) & ~63ull) |
+           (far_random_below(r, 4) ? 0 : SHARD_FROZEN);
+}
+
+
+/* Four halves of words are compared at once; here one by one. */
+static void entries_are_gathered_as_if_looked_at_one_by_one(void **state) {
+    (void)state;
+    far_random r;
+    far_random_seed(&r, 11);
+    unsigned met = 0;
+    for (unsigned round = 0; round < ROUNDS / 4; round++) {
+        shard_state st = {.slots = SHARD_P_SLOTS, .hash_bits = 64, .p = 6, .b = 5};
+        st.tag_mask = round % 3 ? shard_mask(SHARD_TAG_BITS) : shard_mask(1 + round % 5);
+        shard_image image = {.addr = 4096};
+        shard_try y = {.st = &st, .home = &image, .h = far_random_next(&r)};
+        unsigned v = (unsigned)far_random_below(&r, 40), count = 0;
+        for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
+            image.w[i] = random_word(&r, &y, v);
+        image.w[SHARD_P_HEADER] = shard_header(v, (unsigned)far_random_below(&r, 1 << 16), 0) |
+                                  far_random_below(&r, 2) << 63; /* no entry, whatever it looks like */
+        shard_hits hits = {0};
+        shard_p_gather_l1(&y, &hits);
+        for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {
+            if (!may_be_the_key(&y, image.w[i], v))
+                continue;
+            assert_true(count < hits.count);
+            const shard_hit *hit = &hits.hit[count++];
+            assert_true(hit->slot == (int)i && hit->word == image.w[i] && hit->addr == image.addr + 8 * i);
+            assert_true(hit->level == 1 && hit->generation == v);
+        }
+        assert_int_equal(hits.count, count);
+        met += count;
+    }
+    assert_true(met > ROUNDS);
 }
 
 
@@ -256,6 +311,7 @@ int main(void) {
         cmocka_unit_test(classes_waste_little),
         cmocka_unit_test(images_tell_unwritten_and_uniform),
         cmocka_unit_test(slots_are_tried_once_each_from_a_line_of_the_key),
+        cmocka_unit_test(entries_are_gathered_as_if_looked_at_one_by_one),
         cmocka_unit_test(chunks_cover_all_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -464,11 +464,10 @@ static void expect_problem(const char *options, damage d, const char *expected) 
 /* The one key lies in the first slot of the line at which its order begins. */
 static unsigned slot_of_five(const char *options, bool inlined) {
     stage s;
-    uint64_t value = 1, key = __builtin_bswap64(5), level[3];
+    uint64_t value = 1, key = __builtin_bswap64(5);
     stage_open(&s, "shard", options, NULL);
     assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
-    shard_levels(shard_state_of(s.a.index), shard_hash(s.a.index, (far_bytes){&key, 8}), level);
-    shard_try y = {.level = {level[0], level[1], level[2]}};
+    shard_try y = {.st = shard_state_of(s.a.index), .h = shard_hash(s.a.index, (far_bytes){&key, 8})};
     unsigned word = shard_start_line(&y) * SHARD_LINE + inlined;
     stage_close(&s);
     return word;

@@ -60,10 +60,10 @@ typedef struct dart_start {
 /* One question to the skip table, in two halves so that many can share a batch. */
 typedef struct dart_probe {
     unsigned count; /* out: candidates, the longest prefix first */
-    dart_start starts[DART_STARTS_MAX];
     bool asked;     /* a first question was asked */
     unsigned below; /* only lengths below this; set by the first question and after each answer */
     void *private;  /* of est_*.c, in scratch memory */
+    dart_start starts[DART_STARTS_MAX];
 } dart_probe;
 
 typedef struct dart_step { /* a node on the path, and the slot that was followed, or at which it ended */
@@ -129,14 +129,14 @@ typedef struct dart_find {
     bool to_root; /* the skip table was no help */
     int used;     /* the candidate from which it went on; -1: the root */
     bool stale[DART_STARTS_MAX];
-    dart_probe probe;
-    dart_view candidates[DART_STARTS_MAX];
     uint64_t *leaf; /* image of the leaf read last */
     uint64_t leaf_word;
     dart_outcome outcome;
     unsigned at, split;   /* DART_DIVERGED */
     far_bytes other;      /* DART_DIVERGED: the evidence, a key or prefix below that slot */
     uint32_t mark, claim; /* RDWC: of the last batch; of the one at or after whose posting the result was true */
+    dart_probe probe;     /* from its starts on nothing is cleared: so many as it counts are set */
+    dart_view candidates[DART_STARTS_MAX];
 } dart_find;
 
 /* ---- node.c: pure functions on images ---- */

@@ -43,6 +43,10 @@ typedef struct dart_cache { /* chunks of words, each under its lock; they come a
     unsigned count;
     size_t chunk_bytes;
     atomic_uint hand; /* next chunk to be given up */
+    /* The express cache: so many of the chunks are in use, and how often a set of them was full since they are. Few
+     * entries lie close together then, which costs fewer misses of the processor's own caches. */
+    atomic_uint active, crowded;
+    far_spin growing;
 } dart_cache;
 
 #define DART_CHUNK_WORDS   512u /* 4 KiB */

@@ -409,6 +409,8 @@ int dart_est_remove(far_task *t, far_index *index, const dart_node *node, far_by
     int err = 0;
     while (count && err >= 0)
         err = remove_pass(t, index, reads, &count, node->addr);
+    if (err < 0)
+        far_forget(t);
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }

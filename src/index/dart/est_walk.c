@@ -70,6 +70,8 @@ int dart_est_each_segment(far_task *t, far_index *index, unsigned from, dart_seg
         while (err > 0)
             err = one_segment(t, index, from + i, each, ctx);
     }
+    if (err < 0)
+        far_forget(t);
     far_scratch_back(t, mark);
     return err;
 }

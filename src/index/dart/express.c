@@ -11,16 +11,21 @@
 #include "runtime/error.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define TAG_MASK            0xfffull
+#define TAG_BITS            12
+#define TAG_MASK            ((1ull << TAG_BITS) - 1)
 #define DIRECTORY_TAG_SHIFT 44 /* between the address and log2(groups) */
 #define REFERENCED                                                                                                     \
     DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
-#define SET_ENTRIES 8u
-#define SETS        (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
-#define ASKED_BITS  16
+#define SET_ENTRIES  8u
+#define SETS         (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
+#define ASKED_BITS   16
+#define FIRST_CHUNKS 64u
+#define CROWDED      (SETS / 8) /* full sets met, for each chunk in use, before there are twice as many */
 
 _Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
+_Static_assert(DART_CHUNK_WORDS * 8 % 64 == 0 && DART_EXPRESS_WORDS * 8 % 64 == 0, "chunks begin with a line");
 _Static_assert(DART_TAG_PERIOD * 4 <= TAG_MASK + 1, "tags are told apart");
 
 
@@ -28,6 +33,12 @@ _Static_assert(DART_TAG_PERIOD * 4 <= TAG_MASK + 1, "tags are told apart");
 static int age_of(uint64_t tag, uint64_t epoch) {
     unsigned age = (unsigned)((epoch - tag) & TAG_MASK);
     return age > TAG_MASK / 2 ? (int)age - (int)(TAG_MASK + 1) : (int)age;
+}
+
+
+/* The epoch of a tag that is not far from this one. */
+static uint64_t epoch_of(uint64_t tag, uint64_t epoch) {
+    return epoch - (uint64_t)(int64_t)age_of(tag, epoch);
 }
 
 
@@ -60,6 +71,7 @@ static size_t evict(void *ctx, size_t bytes) {
 int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks,
                     unsigned chunk_words) {
     *cache = (dart_cache){.count = chunks, .chunk_bytes = chunk_words * 8ull};
+    atomic_init(&cache->active, chunks < FIRST_CHUNKS ? chunks : FIRST_CHUNKS);
     if (chunks == 0)
         return 0;
     cache->chunks = calloc(chunks, sizeof(*cache->chunks));
@@ -96,7 +108,9 @@ static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
     far_spin_unlock(&chunk->lock);
     if (!make || !far_budget_take(cache->budget, cache->chunk_bytes))
         return NULL;
-    uint64_t *words = calloc(1, cache->chunk_bytes);
+    uint64_t *words = aligned_alloc(64, cache->chunk_bytes);
+    if (words)
+        memset(words, 0, cache->chunk_bytes);
     far_spin_lock(&chunk->lock);
     if (words && !chunk->words) {
         chunk->words = words;
@@ -144,17 +158,33 @@ void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t 
 
 /* ---- The express cache: sets of 8 entries {word, hash without its low 12 bits | tag} ---- */
 
+static unsigned set_of(uint64_t hash) {
+    return (unsigned)(hash >> (TAG_BITS + 32)) % SETS;
+}
+
+
+/* The chunk and the set come from bits that the entry keeps. */
 static uint64_t *lock_set(dart_cache *cache, uint64_t hash, bool make, dart_chunk **chunk) {
-    unsigned at = (unsigned)(((hash & UINT32_MAX) * cache->count) >> 32);
+    uint64_t active = atomic_load_explicit(&cache->active, memory_order_relaxed);
+    unsigned at = (unsigned)((hash >> TAG_BITS & UINT32_MAX) * active >> 32);
     *chunk = cache->count ? lock_chunk(cache, at, make) : NULL;
-    return *chunk ? (*chunk)->words + (hash >> 32) % SETS * SET_ENTRIES * 2 : NULL;
+    return *chunk ? (*chunk)->words + set_of(hash) * SET_ENTRIES * 2 : NULL;
+}
+
+
+/* The i-th entry to look at: half of a set is a line of the processor's cache, and each hash has its own first one. */
+static uint64_t *nth_entry(uint64_t *set, uint64_t hash, unsigned i) {
+    unsigned first = hash >> (TAG_BITS + 40) & 1 ? SET_ENTRIES / 2 : 0;
+    return &set[2 * ((first + i) % SET_ENTRIES)];
 }
 
 
 static uint64_t *find_entry(uint64_t *set, uint64_t hash) {
-    for (unsigned i = 0; i < SET_ENTRIES; i++)
-        if (set[2 * i] && ((set[2 * i + 1] ^ hash) & ~TAG_MASK) == 0)
-            return &set[2 * i];
+    for (unsigned i = 0; i < SET_ENTRIES; i++) {
+        uint64_t *entry = nth_entry(set, hash, i);
+        if (entry[0] && ((entry[1] ^ hash) & ~TAG_MASK) == 0)
+            return entry;
+    }
     return NULL;
 }
 
@@ -178,7 +208,7 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
  * are asked for often push out those that are not, and many that come once push out nobody: with little memory the
  * entries of short prefixes stay, which many keys share. */
 static bool may_come_in(dart_chunk *chunk, uint64_t hash) {
-    uint64_t *asked = chunk->words + DART_CHUNK_WORDS + (hash >> 32) % SETS, mark = hash >> (64 - ASKED_BITS);
+    uint64_t *asked = chunk->words + DART_CHUNK_WORDS + set_of(hash), mark = hash >> (64 - ASKED_BITS);
     for (unsigned shift = 0; shift < 64; shift += ASKED_BITS)
         if ((*asked >> shift & ((1u << ASKED_BITS) - 1)) == mark)
             return true;
@@ -188,10 +218,13 @@ static bool may_come_in(dart_chunk *chunk, uint64_t hash) {
 
 
 /* Those too old to be used go first; then the first that was not used since it was passed over. NULL: all stay. */
-static uint64_t *choose_entry(dart_chunk *chunk, uint64_t *set, uint64_t hash, uint64_t epoch) {
-    for (unsigned i = 0; i < SET_ENTRIES; i++)
-        if (set[2 * i] == 0 || !is_fresh(set[2 * i + 1], epoch))
-            return &set[2 * i];
+static uint64_t *choose_entry(dart_chunk *chunk, uint64_t *set, uint64_t hash, uint64_t epoch, bool *full) {
+    for (unsigned i = 0; i < SET_ENTRIES; i++) {
+        uint64_t *entry = nth_entry(set, hash, i);
+        if (entry[0] == 0 || !is_fresh(entry[1], epoch))
+            return entry;
+    }
+    *full = true;
     if (!may_come_in(chunk, hash))
         return NULL;
     for (unsigned i = 0; i < SET_ENTRIES; i++) {
@@ -203,22 +236,67 @@ static uint64_t *choose_entry(dart_chunk *chunk, uint64_t *set, uint64_t hash, u
 }
 
 
-void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch) {
+/* True: its set was full. */
+static bool put_entry(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch) {
     dart_chunk *chunk;
     uint64_t *set = lock_set(cache, hash, true, &chunk), *entry;
     if (!set)
-        return;
+        return false;
     entry = find_entry(set, hash);
-    bool same = entry && (entry[0] & ~REFERENCED) == word;
+    bool same = entry && (entry[0] & ~REFERENCED) == word, full = false;
     if (!same || age_of(entry[1], epoch) > 0) {
         if (!entry)
-            entry = choose_entry(chunk, set, hash, epoch);
+            entry = choose_entry(chunk, set, hash, epoch, &full);
         if (entry) {
             entry[0] = word | (same ? REFERENCED : 0);
             entry[1] = (hash & ~TAG_MASK) | (epoch & TAG_MASK);
         }
     }
     far_spin_unlock(&chunk->lock);
+    return full;
+}
+
+
+/* Takes the words of a chunk out of it; whoever looks for them meanwhile finds nothing. */
+static uint64_t *take_words(dart_chunk *chunk) {
+    far_spin_lock(&chunk->lock);
+    uint64_t *words = chunk->words;
+    chunk->words = NULL;
+    far_spin_unlock(&chunk->lock);
+    return words;
+}
+
+
+/* Twice as many chunks. One after the other is emptied into the chunks that its entries belong to now: those numbers
+ * are not below its own, so from the last one on none is emptied twice. What another task puts beside this, by the old
+ * number, is lost. */
+static void use_more_chunks(dart_cache *cache, uint64_t epoch) {
+    unsigned active = atomic_load_explicit(&cache->active, memory_order_relaxed);
+    if (active == cache->count || atomic_exchange_explicit(&cache->growing, 1, memory_order_acquire))
+        return;
+    unsigned more = active < cache->count / 2 ? 2 * active : cache->count;
+    atomic_store_explicit(&cache->active, more, memory_order_relaxed);
+    for (unsigned at = active; at-- > 0;) {
+        uint64_t *words = take_words(&cache->chunks[at]);
+        for (unsigned w = 0; words && w < DART_CHUNK_WORDS; w += 2)
+            if (words[w] && is_fresh(words[w + 1], epoch))
+                put_entry(cache, words[w + 1] & ~TAG_MASK, words[w] & ~REFERENCED, epoch_of(words[w + 1], epoch));
+        if (words) {
+            free(words);
+            far_budget_give(cache->budget, cache->chunk_bytes);
+        }
+    }
+    atomic_store_explicit(&cache->crowded, 0, memory_order_relaxed);
+    far_spin_unlock(&cache->growing);
+}
+
+
+void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch) {
+    if (!put_entry(cache, hash, word, epoch))
+        return;
+    unsigned crowded = atomic_fetch_add_explicit(&cache->crowded, 1, memory_order_relaxed);
+    if (crowded >= atomic_load_explicit(&cache->active, memory_order_relaxed) * CROWDED)
+        use_more_chunks(cache, epoch);
 }
 
 

@@ -33,7 +33,7 @@ static void start_at_root(const far_index *index, dart_find *f) {
 
 void dart_find_init(dart_find *f, far_bytes key, dart_seek seek) {
     dart_path path = f->path;
-    memset(f, 0, sizeof(*f));
+    memset(f, 0, offsetof(dart_find, probe) + offsetof(dart_probe, starts));
     path.count = 0;
     f->path = path; /* its memory is used again by a retry */
     f->key = key;
@@ -416,8 +416,10 @@ int dart_find_take(far_task *t, far_index *index, dart_find *f) {
 int dart_find_run(far_task *t, far_index *index, dart_find *f) {
     int result = f->stage == DART_STAGE_DONE;
     while (result == 0) {
-        if ((result = dart_find_put(t, index, f)) < 0)
+        if ((result = dart_find_put(t, index, f)) < 0) {
+            far_forget(t);
             return result;
+        }
         f->mark = far_rdwc_mark(t);
         if ((result = far_wait(t)) >= 0)
             result = dart_find_take(t, index, f);
@@ -451,7 +453,8 @@ static int give(const dart_find *f, far_out *out) {
 
 
 int dart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
-    dart_find f = {0};
+    dart_find f;
+    f.path = (dart_path){0};
     dart_find_init(&f, key, DART_SEEK_VALUE);
     int err = dart_find_run(t, index, &f);
     if (err < 0)
@@ -475,9 +478,12 @@ int dart_get_many(far_task *t, far_index *index, size_t count, const far_bytes k
         for (size_t i = 0; err >= 0 && i < count; i++)
             if (finds[i].stage != DART_STAGE_DONE)
                 err = dart_find_put(t, index, &finds[i]);
-        int waited = far_wait(t);
-        if (err < 0 || waited < 0)
-            return err < 0 ? err : waited;
+        if (err < 0) {
+            far_forget(t);
+            return err;
+        }
+        if ((err = far_wait(t)) < 0)
+            return err;
         for (size_t i = 0; i < count; i++) {
             if (finds[i].stage == DART_STAGE_DONE)
                 continue;

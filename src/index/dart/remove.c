@@ -100,7 +100,8 @@ static int remove_leaf(far_task *t, far_index *index, dart_write *w) {
 
 
 int dart_remove(far_task *t, far_index *index, far_bytes key) {
-    dart_write w = {.how = FAR_OP_DELETE, .key = key};
+    dart_write w;
+    dart_write_init(&w, FAR_OP_DELETE, key, (far_bytes){NULL, 0});
     const dart_index *dart = dart_of(index);
     dart_find_init(&w.find, key, DART_SEEK_DELETE);
     int result = dart_write_run(t, index, &w, remove_leaf);

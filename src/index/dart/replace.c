@@ -480,6 +480,8 @@ int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
         far_scratch_back(t, mark);
     }
     if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+        if (err < 0)
+            far_forget(t);
         drop_made(t, index, &mine);
         drop_made(t, index, &theirs);
     }

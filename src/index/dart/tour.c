@@ -144,8 +144,10 @@ static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
         if (!dart_leaf_is_sound(index, item->word, item->image[0]))
             return dart_corrupt(index, "leaf", dart_word_addr(item->word));
         uint64_t *whole = far_scratch(t, (used + 7) / 8 * 8);
-        if (!whole)
+        if (!whole) {
+            far_forget(t);
             return no_memory();
+        }
         far_read(t, dart_word_addr(item->word), whole, (used + 7) / 8 * 8);
         item->image = whole;
         item->word |= DART_FROZEN; /* it was read */
@@ -208,8 +210,12 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
         sum += (uint64_t)more;
         children += item->covers && scan ? 1 : usual_children[dart_word_type(item->word)];
     }
-    int err = put_items(t, items, bytes, count), waited = count ? far_wait(t) : 0;
-    err = err < 0 ? err : waited;
+    int err = put_items(t, items, bytes, count);
+    if (err < 0) {
+        far_forget(t);
+        return err;
+    }
+    err = count ? far_wait(t) : 0;
     if (err >= 0 && scan) {
         bool any = false;
         for (dart_item *item = tour->first; item && !any; item = item->next)
@@ -242,8 +248,10 @@ static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
         }
         unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
         char *image = far_scratch(t, header + 8ull * slots);
-        if (!image)
+        if (!image) {
+            far_forget(t);
             return no_memory();
+        }
         far_read(t, node->addr, image, header + 8ull * slots);
         far_mark(t, FAR_VERB_UNPROVEN); /* an entry of another length: it has another depth than it seems */
         views[i] = (dart_view){*node, 0, slots, (uint64_t *)(image + header), (const dart_header *)image, true};

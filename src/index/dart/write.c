@@ -203,7 +203,7 @@ static int put_split(far_task *t, far_index *index, const dart_write *w, const d
         err = put_node(t, index, w, depth, near, children, &nodes[links - made]);
     }
     if (err < 0) {
-        far_wait(t);
+        far_forget(t);
         free_nodes(t, index, nodes + links + 2 - made, made - 1);
         return err;
     }
@@ -290,7 +290,8 @@ int dart_write_run(far_task *t, far_index *index, dart_write *w,
 
 
 int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
-    dart_write w = {.how = how, .key = key, .value = value};
+    dart_write w;
+    dart_write_init(&w, how, key, value);
     far_rdwc_seal(t, &w.value);
     int result = make_leaf(t, index, &w);
     if (result < 0)
@@ -300,9 +301,8 @@ int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_
     if (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE)
         return result;
     if (result != DART_WRITE_DONE) {
-        int err = far_wait(t); /* of a WRITE that was put and never posted */
-        if (err >= 0)
-            far_free(t, index, DART_TYPE_LEAF, w.leaf, w.leaf_bytes);
+        far_forget(t); /* its WRITE was posted with the first READ, or never */
+        far_free(t, index, DART_TYPE_LEAF, w.leaf, w.leaf_bytes);
     } else if (w.old) {
         far_retire(t, index, DART_TYPE_LEAF, w.old, w.old_bytes);
     }

@@ -4,6 +4,8 @@
 
 #include "index/dart/dart.h"
 
+#include <string.h>
+
 enum {
     DART_WRITE_DONE,
     DART_WRITE_ABSORBED, /* superseded at once by another write: nothing of it is linked */
@@ -21,6 +23,16 @@ typedef struct dart_write {
     uint64_t old_bytes;
     dart_find find;
 } dart_write;
+
+/* All but the search, which dart_find_init begins. */
+static inline void dart_write_init(dart_write *w, far_op_kind how, far_bytes key, far_bytes value) {
+    memset(w, 0, offsetof(dart_write, find));
+    w->find.path = (dart_path){0};
+    w->how = how;
+    w->key = key;
+    w->value = value;
+}
+
 
 /* Locates and applies until it is done: DART_WRITE_DONE, _ABSORBED, or an error. */
 int dart_write_run(far_task *t, far_index *index, dart_write *w,

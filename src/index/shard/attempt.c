@@ -13,7 +13,6 @@ int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
     shard_state *st = shard_state_of(index);
     *y = (shard_try){.t = t, .index = index, .st = st, .key = key, .h = shard_hash(index, key)};
     y->part = &st->part[y->h & shard_mask(st->p)];
-    shard_levels(st, y->h, y->level);
     shard_image *images = far_scratch(t, 2 * sizeof(*images));
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
@@ -96,9 +95,9 @@ int shard_see_home(shard_try *y) {
  * nothing. 1: put. */
 int shard_put_window(shard_try *y) {
     const shard_state *st = y->st;
-    unsigned line = shard_start_line(y), header = shard_header_at(st);
     if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
         return 0;
+    unsigned line = shard_start_line(y), header = shard_header_at(st);
     int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
     if (err)
         return err < 0 ? err : 0;

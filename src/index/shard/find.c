@@ -78,32 +78,6 @@ unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generat
 }
 
 
-/* 0: put; 1: there is no such table. */
-int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
-    const shard_state *st = y->st;
-    uint64_t node = st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
-    far_addr l2, l3;
-    int err = shard_overflow_addrs(y->t, y->part, generation, &l2, &l3);
-    memset(o, 0, sizeof(*o));
-    if (err < 0)
-        return err;
-    if (!l2 || !l3)
-        return 1;
-    for (unsigned i = 0; i < 2; i++) {
-        o->at[i] = l2 + SHARD_L2_BYTES * shard_bucket(y->level[i], st->p, st->b, generation);
-        far_read(y->t, o->at[i], o->l2[i], sizeof(o->l2[i]));
-    }
-    o->head = l3 + node * (y->level[2] >> st->p & (shard_heads(st->b, generation) - 1));
-    far_read(y->t, o->head, &o->node, node);
-    return 0;
-}
-
-
-static bool has_chain(const shard_try *y, const shard_overflow *o) {
-    return y->st->inlined ? o->node.i.next : o->node.p.next;
-}
-
-
 /* R5. 1: look again. */
 static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hits) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
@@ -118,7 +92,8 @@ static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hit
     for (unsigned i = 0; i < generations; i++) {
         if (none[i])
             continue;
-        if (i == 1 && has_chain(y, &o[0])) { /* the chain of the older one was read after this one: look again */
+        if (i == 1 &&
+            *shard_next_of(y->st, &o[0].node)) { /* the chain of the older one was read after this one: look again */
             if ((none[1] = shard_put_overflow(y, generation[1], &o[1])) < 0 || (err = far_wait(y->t)) < 0)
                 return err < 0 ? err : none[1];
         }

@@ -253,8 +253,7 @@ static int work_step(far_task *t, far_index *index, shard_partition *part) {
     if (shard_root_phase(root) == SHARD_GROW)
         err = sweep_bucket(t, index, part, root, bucket);
     else
-        err = (shard_state_of(index)->inlined ? shard_i_drain : shard_p_drain)(t, index, part, shard_root_d(root),
-                                                                               bucket);
+        err = shard_drain(t, index, part, shard_root_d(root), bucket);
     if (err <= 0)
         part->chunk_failed = true;
     bool progress = err == 1;

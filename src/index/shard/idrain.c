@@ -1,4 +1,4 @@
-/* Layout I: empties levels 2 and 3 of the generation before. The hash, and so the home of a pair, follows from where it
+/* Layout I: drains pairs of levels 2 and 3. The hash, and so the home of a pair, follows from where it
  * lies. Under the lock of its home one batch moves it: {WRITE where it goes, WRITE where it was, free the lock}, in
  * this order. */
 #include "index/shard/shard.h"
@@ -61,13 +61,9 @@ static int move_up(shard_try *y, const source *s) {
 
 
 static int drain_pair(shard_try *y, const source *s, uint64_t h) {
-    shard_state *st = y->st;
     uint64_t seen;
-    y->h = h;
     y->key = (far_bytes){&s->key, 8};
-    shard_levels(st, h, y->level);
-    y->home->bucket = shard_bucket(h, st->p, st->b, y->d);
-    int err = shard_bucket_addr(y->t, st, y->part, y->home->bucket, &y->home->addr);
+    int err = shard_drain_home(y, h);
     if (err < 0 || (err = shard_i_lock(y, y->home, &seen)) < 0)
         return err;
     if (err == 0) {
@@ -88,7 +84,7 @@ static int drain_pair(shard_try *y, const source *s, uint64_t h) {
 }
 
 
-static int drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t bucket) {
+int shard_i_drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t bucket) {
     const shard_state *st = y->st;
     bool all = true;
     for (unsigned i = 0; i < SHARD_L2_I_SLOTS; i++) {
@@ -107,54 +103,23 @@ static int drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t b
 }
 
 
-static int drain_chain(shard_try *y, far_addr at) {
+int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node) {
     bool all = true;
-    shard_i_node node;
-    for (; at; at = node.next) {
-        far_read(y->t, at, &node, sizeof(node));
+    for (unsigned i = 0; i < 5; i++) {
+        const shard_i_slot *slot = &node->slot[i];
+        if (!(slot->state & SHARD_STATE_LIVE))
+            continue;
+        uint64_t again[2]; /* the slot crosses lines: key between two looks at the state */
+        far_read(y->t, at + i * sizeof(*slot) + 8, &again[0], 8);
+        far_read(y->t, at + i * sizeof(*slot) + 16, &again[1], 8);
         int err = far_wait(y->t);
-        for (unsigned i = 0; err >= 0 && i < 5; i++) {
-            const shard_i_slot *slot = &node.slot[i];
-            if (!(slot->state & SHARD_STATE_LIVE))
-                continue;
-            uint64_t again[2]; /* the slot crosses lines: key between two looks at the state */
-            far_read(y->t, at + i * sizeof(*slot) + 8, &again[0], 8);
-            far_read(y->t, at + i * sizeof(*slot) + 16, &again[1], 8);
-            if ((err = far_wait(y->t)) < 0)
-                return err;
-            if (again[1] != slot->state) {
-                all = false;
-                continue;
-            }
+        if (err >= 0 && again[1] == slot->state) {
             uint64_t h = shard_hash(y->index, (far_bytes){&again[0], 8});
             err = drain_pair(y, &(source){at + i * sizeof(*slot), 3, slot->state, again[0]}, h);
-            all &= err == 1;
         }
         if (err < 0)
             return err;
+        all &= err == 1;
     }
     return all;
-}
-
-
-int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket) {
-    shard_state *st = shard_state_of(index);
-    far_addr l2, l3;
-    uint64_t words[8], head = bucket / 16;
-    int err = shard_overflow_addrs(t, part, d - 1, &l2, &l3), all;
-    if (err < 0)
-        return err;
-    if (!l2 || !l3)
-        return 1;
-    shard_try y = {.t = t, .index = index, .st = st, .part = part, .d = d, .phase = SHARD_DRAIN};
-    if (!(y.home = far_scratch(t, sizeof(*y.home))))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a bucket");
-    far_addr at = l2 + SHARD_L2_BYTES * bucket;
-    far_read(t, at, words, sizeof(words));
-    if ((err = far_wait(t)) < 0 || (all = drain_l2(&y, at, words, bucket)) < 0)
-        return err < 0 ? err : all;
-    if (bucket % 16 || head >= shard_heads(st->b, d - 1))
-        return all;
-    err = drain_chain(&y, l3 + sizeof(shard_i_node) * head);
-    return err < 0 ? err : all && err;
 }

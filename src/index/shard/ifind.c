@@ -47,15 +47,17 @@ static void search_node(const shard_i_node *node, far_addr at, unsigned generati
 int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
     uint64_t key;
     memcpy(&key, y->key.data, sizeof(key));
-    for (unsigned choice = 0; choice < 2; choice++)
+    for (unsigned choice = 0; choice < 2; choice++) {
+        uint64_t rem = shard_rem(y, (int)choice);
         for (unsigned i = 0; i < SHARD_L2_I_SLOTS; i++)
-            if (shard_kw_holds(o->l2[choice][2 * i + 1], shard_rem(y, (int)choice), choice))
+            if (shard_kw_holds(o->l2[choice][2 * i + 1], rem, choice))
                 add_hit(hits, (shard_hit){.addr = o->at[choice] + 16ull * i,
                                           .slot = -1,
                                           .level = 2,
                                           .generation = generation,
                                           .word = o->l2[choice][2 * i + 1],
                                           .value = o->l2[choice][2 * i]});
+    }
     shard_i_node node = o->node.i;
     far_addr at = o->head;
     for (;;) {

@@ -47,7 +47,7 @@ static void build_child(const shard_state *st, const shard_partition *part, cons
         uint64_t kw = from[2 * i + 1];
         if (!(kw & SHARD_V) || shard_kw_stamp_is(kw, d) || !leaves(st, kw, d))
             continue;
-        shard_levels(st, shard_unquotient(shard_kw_rem(kw), parent->bucket, part->number, st->p, st->implied), y.level);
+        y.h = shard_unquotient(shard_kw_rem(kw), parent->bucket, part->number, st->p, st->implied);
         unsigned slot = (unsigned)shard_i_free_slot(&y, to);
         to[2 * slot] = from[2 * i];
         to[2 * slot + 1] = shard_kw(d, false, 1, shard_kw_rem(kw));

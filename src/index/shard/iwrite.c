@@ -97,28 +97,6 @@ static int place_at_l2(shard_try *y, const shard_overflow *o, uint64_t value, fa
 }
 
 
-static int append_node(shard_try *y, far_addr at, const uint64_t slot[3]) {
-    shard_i_node node = {.slot = {{slot[0], slot[1], shard_state_word(SHARD_STATE_LIVE, 0, 1)}}};
-    far_object object;
-    uint64_t old;
-    int err = far_alloc(y->t, y->index, SHARD_TYPE_NODE, sizeof(node), far_addr_node(at), FAR_ALLOC_ON_NODE, &object);
-    if (err < 0)
-        return err;
-    far_write(y->t, object.addr, &node, sizeof(node));
-    if ((err = far_wait(y->t)) < 0)
-        return err;
-    far_point(y->t, "shard:append");
-    if ((err = far_cas_word(y->t, at + offsetof(shard_i_node, next), 0, object.addr, &old)) < 0)
-        return err;
-    if (old == 0) {
-        shard_count(&y->st->counters.chained);
-        return 1;
-    }
-    far_free(y->t, y->index, SHARD_TYPE_NODE, object.addr, sizeof(node));
-    return 0;
-}
-
-
 static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr *at, uint64_t slot[3],
                           unsigned *words) {
     shard_i_node node;
@@ -140,7 +118,11 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
                 return 1;
             }
         }
-        if (err >= 0 && node.next == 0 && (err = append_node(y, here, slot)) == 1) {
+        if (err >= 0 && node.next == 0) {
+            shard_i_node last = {.slot = {{slot[0], slot[1], shard_state_word(SHARD_STATE_LIVE, 0, 1)}}};
+            err = shard_append_node(y, here, &last);
+        }
+        if (err == 1) {
             *words = 0;
             return 1;
         }
@@ -242,13 +224,6 @@ static int replace(shard_try *y, change *c, const shard_hit *above, const shard_
 }
 
 
-static int refusal(const change *c, bool present) {
-    if (present && c->how == FAR_OP_INSERT)
-        return FAR_ERR_EXISTS;
-    return !present && (c->how == FAR_OP_UPDATE || c->how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
-}
-
-
 /* Under the lock, at the version that counts. An error: nothing was changed, and the lock is still held. */
 static int apply(shard_try *y, change *c) {
     shard_hit above, hits[SHARD_COPIES_MAX];
@@ -259,7 +234,7 @@ static int apply(shard_try *y, change *c) {
         (err = shard_find_overflow(y, y->home->w[SHARD_I_H], false, hits, &count)) < 0)
         return err;
     bool present = found || count;
-    if ((err = refusal(c, present)) < 0)
+    if ((err = shard_refusal(c->how, present)) < 0)
         return err;
     c->delta = c->how == FAR_OP_DELETE ? -1 : !present;
     return present ? replace(y, c, found ? &above : NULL, hits, count) : insert(y, c);
@@ -283,7 +258,7 @@ static int split_and_change(shard_try *y, change *c) {
     bool along = y->st->combining && !(shard_header_fnew(y->home->w[SHARD_I_H]) & shard_bit(y->st, y->h));
     if (along && shard_i_find_l1(y, &hit))
         own.slot = hit.slot;
-    int refused = along ? refusal(c, own.slot >= 0) : 0;
+    int refused = along ? shard_refusal(c->how, own.slot >= 0) : 0;
     if (along && refused == 0 && !own.remove)
         seal(y, c, &own.value);
     int err = shard_i_split(y, y->home, along && refused == 0 ? &own : NULL);

@@ -519,6 +519,8 @@ typedef struct shard_i_node {
 
 _Static_assert(sizeof(shard_p_node) == 64, "one line");
 _Static_assert(sizeof(shard_i_node) == 128, "two lines");
+_Static_assert(offsetof(shard_p_node, next) == sizeof(shard_p_node) - 8, "the last word");
+_Static_assert(offsetof(shard_i_node, next) == sizeof(shard_i_node) - 8, "the last word");
 
 
 /* ---- KV block of P: immutable once its entry is published ---- */

@@ -58,29 +58,6 @@ int shard_p_unlock(shard_try *y, bool wait) {
 }
 
 
-/* Appends a node with the entry to the chain that ends at `at`. 1: done; 0: the chain went on. */
-static int append_node(shard_try *y, far_addr at, uint64_t word) {
-    far_object object;
-    uint64_t old;
-    shard_p_node node = {.entry = {word}};
-    int err = far_alloc(y->t, y->index, SHARD_TYPE_NODE, sizeof(node), far_addr_node(at), FAR_ALLOC_ON_NODE, &object);
-    if (err < 0)
-        return err;
-    far_write(y->t, object.addr, &node, sizeof(node));
-    if ((err = far_wait(y->t)) < 0)
-        return err;
-    far_point(y->t, "shard:append");
-    if ((err = far_cas_word(y->t, at + offsetof(shard_p_node, next), 0, object.addr, &old)) < 0)
-        return err;
-    if (old != 0) {
-        far_free(y->t, y->index, SHARD_TYPE_NODE, object.addr, sizeof(node));
-        return 0;
-    }
-    shard_count(&y->st->counters.chained);
-    return 1;
-}
-
-
 /* Somewhere in the chain, from the head on. */
 static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
     shard_p_node node;
@@ -97,7 +74,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
             if (old == 0)
                 return 1;
         }
-        if (node.next == 0 && (err = append_node(y, at, word)) != 0)
+        if (node.next == 0 && (err = shard_append_node(y, at, &(shard_p_node){.entry = {word}})) != 0)
             return err;
         if (node.next == 0) {
             far_read(y->t, at + offsetof(shard_p_node, next), &node.next, 8);
@@ -207,13 +184,9 @@ static int change(shard_try *y, far_op_kind how) {
     if (found < 0 || (err = shard_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
         return found < 0 ? found : err;
     bool present = found || count;
-    if (present && how == FAR_OP_INSERT)
-        return FAR_ERR_EXISTS;
-    if (!present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE))
-        return FAR_ERR_NOT_FOUND;
-    if (present && y->inserting) /* counted as a new key: start over */
-        return 0;
-    if (!present && !y->inserting)
+    if ((err = shard_refusal(how, present)) < 0)
+        return err;
+    if (present == y->inserting) /* it would be counted wrongly: start over */
         return 0;
     if (found)
         return change_above(y, how, above, hits, count);

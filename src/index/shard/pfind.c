@@ -18,13 +18,56 @@ static bool tag_matches(const shard_try *y, uint64_t word, unsigned v) {
 }
 
 
+/* Which words of a line are worth a closer look: those with the key's tag at the header's version, and live ones of
+ * another parity. All that decides lies in the upper half of a word, so four halves are compared at once; a lower half
+ * never equals what it is compared with. */
+typedef uint32_t halves __attribute__((vector_size(16)));
+
+typedef struct sieve {
+    halves mask, tag, other_mask, other;
+} sieve;
+
+_Static_assert(SHARD_LINE == 8 && SHARD_WORDS % SHARD_LINE == 0, "a line is four pairs of words");
+
+
+static halves upper(uint64_t word, uint32_t lower) {
+    uint32_t half = (uint32_t)(word >> 32);
+    return (halves){lower, half, lower, half};
+}
+
+
+static sieve make_sieve(const shard_try *y, unsigned v) {
+    const shard_state *st = y->st;
+    uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
+    uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, shard_tag(y->h, st->p, st->b, v), 0, 0) & tag_mask;
+    return (sieve){upper(kind | tag_mask, 0), upper(same | tag, 1), upper(kind, 0), upper(same ^ SHARD_PARITY, 1)};
+}
+
+
+static bool any_in_line(const sieve *s, const uint64_t *line) {
+    halves found = {0};
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < SHARD_LINE; i += 2) {
+        halves words;
+        memcpy(&words, line + i, sizeof(words));
+        found |= (halves)((words & s->mask) == s->tag) | (halves)((words & s->other_mask) == s->other);
+    }
+    return found[1] | found[3];
+}
+
+
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits) {
     unsigned v = shard_home_v(y);
-    for (unsigned i = 0; i < SHARD_P_SLOTS; i++) {
-        uint64_t word = y->home->w[i];
-        if (shard_is_live(word) && tag_matches(y, word, v))
-            hits->hit[hits->count++] = (shard_hit){
-                .addr = y->home->addr + 8ull * i, .slot = (int)i, .level = 1, .generation = v, .word = word};
+    sieve s = make_sieve(y, v);
+    for (unsigned line = 0; line < SHARD_WORDS; line += SHARD_LINE) {
+        if (!any_in_line(&s, &y->home->w[line]))
+            continue;
+        for (unsigned i = line; i < line + SHARD_LINE && i < SHARD_P_SLOTS; i++) {
+            uint64_t word = y->home->w[i];
+            if (shard_is_live(word) && tag_matches(y, word, v))
+                hits->hit[hits->count++] = (shard_hit){
+                    .addr = y->home->addr + 8ull * i, .slot = (int)i, .level = 1, .generation = v, .word = word};
+        }
     }
 }
 

@@ -35,7 +35,7 @@ bool shard_i_too_wide(const shard_state *st, far_bytes key) {
 
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]) {
     for (unsigned i = 0; i < 3; i++)
-        level[i] = shard_rehash(h, st->level_seed[i], st->p, st->hash_bits);
+        level[i] = shard_level(st, h, i);
 }
 
 

@@ -112,7 +112,7 @@ typedef struct shard_try {
     shard_state *st;
     shard_partition *part;
     far_bytes key;
-    uint64_t h, level[3]; /* h; the hashes of L2a, L2b, L3 */
+    uint64_t h;
     uint64_t root;
     unsigned d, phase;
     bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
@@ -143,13 +143,15 @@ typedef struct shard_hits {
     shard_hit hit[SHARD_HITS_MAX];
 } shard_hits;
 
+typedef union shard_node { /* of a chain */
+    shard_p_node p;
+    shard_i_node i;
+} shard_node;
+
 typedef struct shard_overflow { /* of one generation: both buckets of a key and the head of its chain */
     far_addr at[2], head;
     uint64_t l2[2][8];
-    union {
-        shard_p_node p;
-        shard_i_node i;
-    } node;
+    shard_node node;
 } shard_overflow;
 
 /* The change of an operation that finds its bucket still to be split: the split carries it. */
@@ -178,9 +180,15 @@ static inline void shard_count(_Atomic uint64_t *counter) {
 }
 
 
+/* The hash of L2a, L2b or L3. */
+static inline uint64_t shard_level(const shard_state *st, uint64_t h, unsigned level) {
+    return shard_rehash(h, st->level_seed[level], st->p, st->hash_bits);
+}
+
+
 /* The line at which the key's order of slots begins. */
 static inline unsigned shard_start_line(const shard_try *y) {
-    return (unsigned)(y->level[2] >> 56) & 7;
+    return (unsigned)(shard_level(y->st, y->h, 2) >> 56) & 7;
 }
 
 
@@ -210,9 +218,26 @@ static inline bool shard_is_lost(int err) { /* no verb of the session works any 
 }
 
 
+static inline int shard_refusal(far_op_kind how, bool present) { /* 0: the operation can be done */
+    if (present && how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    return !present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
+}
+
+
+static inline uint64_t shard_node_bytes(const shard_state *st) {
+    return st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
+}
+
+
+static inline const far_addr *shard_next_of(const shard_state *st, const shard_node *node) {
+    return st->inlined ? &node->i.next : &node->p.next;
+}
+
+
 /* I: what the slot of a key holds of its hash: at level 1, and for both choices of level 2. */
 static inline uint64_t shard_rem(const shard_try *y, int choice) {
-    return (choice < 0 ? y->h : y->level[choice]) >> y->st->implied;
+    return (choice < 0 ? y->h : shard_level(y->st, y->h, (unsigned)choice)) >> y->st->implied;
 }
 
 
@@ -264,8 +289,6 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 bool shard_home_is_right(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
-int shard_put_overflow(shard_try *y, unsigned generation,
-                       shard_overflow *o);                   /* READs into the batch; 1: there is none */
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* 1: found */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
@@ -317,8 +340,10 @@ int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own); /* t
 int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
                  uint64_t k); /* its owner may be dead */
 
-/* idrain.c: I */
-int shard_i_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+/* pdrain.c, idrain.c: 1: nothing is left there */
+int shard_p_drain_words(shard_try *y, far_addr at, const uint64_t *words, unsigned count);
+int shard_i_drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t bucket);
+int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 
 /* grow.c */
 void shard_want(shard_partition *part, unsigned version);
@@ -332,8 +357,12 @@ void shard_sample(shard_try *y);          /* load_by=sample: of an insert, its h
 void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home is still to be split */
 bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
-/* drain.c: P. 1: nothing is left there */
-int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
+/* below.c: levels 2 and 3 of both layouts */
+int shard_put_overflow(shard_try *y, unsigned generation,
+                       shard_overflow *o); /* READs into the batch; 1: there is none */
+int shard_append_node(shard_try *y, far_addr at, const void *node);
+int shard_drain_home(shard_try *y, uint64_t h);
+int shard_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
 /* census.c: of one partition, for those who count its keys */
 typedef struct shard_census {

@@ -168,7 +168,7 @@ uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
 
 
 uint64_t shard_l3_bytes(const shard_state *st, unsigned generation) {
-    return shard_heads(st->b, generation) * (st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node));
+    return shard_heads(st->b, generation) * shard_node_bytes(st);
 }
 
 
@@ -198,7 +198,7 @@ static int retire_table(far_task *t, far_index *index, unsigned level, uint64_t 
     unsigned generation = (unsigned)(word >> 48);
     far_addr table = shard_table_addr(word, generation);
     uint64_t bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation),
-             size = st->inlined ? sizeof(shard_i_node) : sizeof(shard_p_node);
+             size = shard_node_bytes(st);
     far_retire(t, index, SHARD_TYPE_OVERFLOW, table, bytes);
     for (uint64_t at = size - 8; level == 3 && at < bytes; at += size)
         for (far_addr node = table + at, next;; node = next + size - 8) {

@@ -132,13 +132,6 @@ static int insert(shard_try *y, int slot) {
 }
 
 
-static int refusal(far_op_kind how, bool present) {
-    if (present && how == FAR_OP_INSERT)
-        return FAR_ERR_EXISTS;
-    return !present && (how == FAR_OP_UPDATE || how == FAR_OP_DELETE) ? FAR_ERR_NOT_FOUND : 0;
-}
-
-
 /* Splits the home bucket, which is at d-1. The change goes along when the image says what it is: the levels below have
  * no part in it. 1: done; 0: start over. */
 static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
@@ -149,7 +142,7 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
     int err = along ? shard_find_l1(y, false, &hit) : 0;
     if (err == 1)
         own.slot = hit.slot;
-    if (err < 0 || (along && (err = refusal(how, own.slot >= 0)) < 0))
+    if (err < 0 || (along && (err = shard_refusal(how, own.slot >= 0)) < 0))
         return err;
     err = shard_p_split(y->t, y->index, y->part, y->d, y->graced, y->home, along ? &own : NULL);
     if (err <= 0)
@@ -168,7 +161,7 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
 
 /* With a writable image, after it was searched. */
 static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
-    int refused = refusal(how, present);
+    int refused = shard_refusal(how, present);
     if (refused < 0)
         return refused;
     if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d ||

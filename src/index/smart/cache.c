@@ -92,6 +92,10 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
 /* The entry of a partial key, or where it would be. */
 static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     unsigned low = 0, high = c->count, rank = smart_part_rank(part);
+    if (part < high && smart_entry_part(entries_of(c)[part]) == part) { /* full nodes: every byte has its place */
+        *at = part;
+        return true;
+    }
     while (low < high) {
         unsigned middle = (low + high) / 2;
         if (smart_part_rank(smart_entry_part(entries_of(c)[middle])) < rank)

@@ -17,13 +17,12 @@ enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set
 
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
     smart_state *st = smart_state_of(index);
-    uint64_t *hash = far_scratch(t, (key.length + 1) * sizeof(*hash));
-    if (!hash)
+    smart_hashes *hashes = far_scratch(t, sizeof(*hashes) + (key.length + 1) * sizeof(uint64_t));
+    if (!hashes)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hash = hash};
-    hash[0] = 0;
-    for (size_t i = 0; i < key.length; i++)
-        hash[i + 1] = smart_hash_step(hash[i], ((const uint8_t *)key.data)[i], st->hash_base);
+    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hashes = hashes};
+    hashes->known = 0;
+    hashes->of[0] = 0;
     return 0;
 }
 
@@ -184,7 +183,10 @@ static int descend(smart_op *op, smart_spot *s) {
 
 static int from_root(smart_op *op, smart_spot *s) {
     unsigned first = smart_part(op->key, 0);
-    *s = (smart_spot){.at = first, .slot = smart_root_slot(op->st, first), .layout = SMART_DIR};
+    smart_spot_clear(s);
+    s->at = first;
+    s->slot = smart_root_slot(op->st, first);
+    s->layout = SMART_DIR;
     far_read(op->t, s->slot, &s->word, 8);
     int err = smart_wait(op);
     s->mark = op->mark;
@@ -223,6 +225,13 @@ static bool certifies_itself(const smart_op *op, const smart_leaf *leaf) {
 }
 
 
+/* READs were put whose words are the caller's. */
+static int forget(smart_op *op, int err) {
+    far_forget(op->t);
+    return err;
+}
+
+
 /* 0: the spot is a HIT; STALE: it is nothing that we can go by. */
 static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     far_addr addr = smart_word_addr(word);
@@ -237,7 +246,9 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         if (recycled)
             put_read_ctl(op, addr, &ctl);
         int err = smart_put_read_leaf(op, addr, class, leaf);
-        if (err < 0 || (err = wait_unproven(op)) < 0)
+        if (err < 0)
+            return forget(op, err);
+        if ((err = wait_unproven(op)) < 0)
             return err;
         if (!smart_take_leaf(leaf, class))
             return STALE;
@@ -285,7 +296,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     put_read_ctl(op, addr, &ctl);
     int err = smart_put_read_node(op, word, false, &node);
     if (err < 0)
-        return err;
+        return forget(op, err);
     if (type == SMART_READ_DIR && depth) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         far_read(op->t, smart_slot_addr(addr, first), near, 8ull * count);
@@ -293,7 +304,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     if (leaf) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         if ((err = smart_put_read_leaf(op, leaf->addr, leaf->class, leaf)) < 0)
-            return err;
+            return forget(op, err);
     }
     if ((err = wait_unproven(op)) < 0)
         return err;
@@ -374,7 +385,7 @@ static int from_cache(smart_op *op, smart_spot *s) {
     smart_hint hint;
     unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
-        *s = (smart_spot){0};
+        smart_spot_clear(s);
         int err = hint.word && !op->owner && !op->below ? jump(op, s, &hint) : STALE;
         if (err == 0 && op->recycled)
             smart_cache_word(op->st->cache, op->key, hint.node, hint.depth, hint.layout, hint.word | SMART_CACHED_REC);
@@ -500,9 +511,10 @@ int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         err = put_read_cached(&op, keys[i], &leaves[i]);
         known += err == 1;
     }
-    int waited = known ? far_wait(t) : 0;
-    if (err < 0 || waited < 0)
-        return err < 0 ? err : waited;
+    if (err < 0)
+        return forget(&op, err);
+    if (known && (err = far_wait(t)) < 0)
+        return err;
     for (size_t i = 0; i < count; i++)
         if (leaves[i].addr && is_hit(&op, &leaves[i], keys[i])) {
             far_count_cache(t, true);

@@ -97,7 +97,7 @@ static int make_fork(smart_op *op, const smart_spot *s, fork *f, far_bytes value
     f->image = far_scratch(op->t, f->bytes);
     if (!f->image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
-    unsigned place = smart_place(op, op->hash[f->depth], s->slot);
+    unsigned place = smart_place(op, smart_prefix_hash(op, f->depth), s->slot);
     int err = far_alloc(op->t, op->index, SMART_TYPE_NODE, f->bytes, place, 0, &f->object);
     if (err >= 0 && with_leaf &&
         (err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(f->object.addr), 0, &f->leaf)) < 0)

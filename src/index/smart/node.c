@@ -95,7 +95,7 @@ int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
 
 
 bool smart_has_prefix_of(const smart_op *op, const smart_node *node) {
-    return node->depth <= op->key.length && node->fp == op->hash[node->depth];
+    return node->depth <= op->key.length && node->fp == smart_prefix_hash(op, node->depth);
 }
 
 
@@ -130,7 +130,7 @@ void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, 
     memset(image, 0, smart_layout_bytes(layout));
     image[0] =
         smart_node_ctl(rec ? SMART_PENDING : SMART_LIVE, rec, layout, (unsigned)far_task_random(op->t), op->st->tag);
-    image[1] = op->hash[depth];
+    image[1] = smart_prefix_hash(op, depth);
     image[2] = smart_info(op->key.data, depth);
 }
 

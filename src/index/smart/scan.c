@@ -309,6 +309,8 @@ int smart_pass_run(smart_pass *p) {
             err = err < 0 ? err : 1;
         } else if (err == 1)
             err = 0;
+        if (err < 0)
+            far_forget(p->op.t);
         far_scratch_back(p->op.t, here);
     }
     free(p->items);

@@ -5,6 +5,8 @@
 #include "index/smart/layout.h"
 #include "runtime/rdwc.h"
 
+#include <string.h>
+
 enum {
     SMART_OPTION_LAYOUT = FAR_OPTIONS_COMMON,
     SMART_OPTION_UPDATE,
@@ -49,14 +51,20 @@ typedef struct smart_state { /* of an open index */
     far_addr stripe[FAR_NODES_MAX];
 } smart_state;
 
+/* Of the first 0 .. key.length bytes of a key; made as far as they are asked for. */
+typedef struct smart_hashes {
+    size_t known;
+    uint64_t of[];
+} smart_hashes;
+
 /* What an operation works with. */
 typedef struct smart_op {
     far_task *t;
     far_index *index;
     smart_state *st;
     far_bytes key;
-    uint64_t *hash; /* of the first 0 .. key.length bytes */
-    uint32_t mark;  /* of the last batch that was waited for */
+    struct smart_hashes *hashes; /* of the prefixes of the key */
+    uint32_t mark;               /* of the last batch that was waited for */
     uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
     far_bytes other_key;
     bool recycled;       /* the leaf that the cache named lies in memory that had an earlier life */
@@ -119,12 +127,17 @@ typedef struct smart_spot {
     uint64_t word;
     far_addr up; /* the slot that names the owner; 0: not known (it came from the cache), or the owner is the root */
     uint64_t up_word;
-    smart_node child; /* SMART_OTHER_NODE */
-    smart_leaf leaf;  /* the last of its chain */
-    unsigned chain;   /* leaves before it, first in the slot */
-    smart_old old[SMART_CHAIN_MAX];
-    uint32_t mark; /* of the batch with the word or leaf that decides */
+    smart_node child;               /* SMART_OTHER_NODE */
+    smart_leaf leaf;                /* the last of its chain */
+    uint32_t mark;                  /* of the batch with the word or leaf that decides */
+    unsigned chain;                 /* leaves before it, first in the slot */
+    smart_old old[SMART_CHAIN_MAX]; /* those; last: the others are not cleared */
 } smart_spot;
+
+
+static inline void smart_spot_clear(smart_spot *s) {
+    memset(s, 0, offsetof(smart_spot, old));
+}
 
 
 static inline smart_state *smart_state_of(const far_index *index) {
@@ -144,6 +157,15 @@ static inline uint64_t smart_word_for_all(uint64_t word, unsigned layout) {
     return layout >= SMART_DIR ? word
                                : smart_word_with_read_type(
                                      word, smart_read_type_for(smart_layout_slots(layout), layout, SMART_READ_TYPES));
+}
+
+
+static inline uint64_t smart_prefix_hash(const smart_op *op, unsigned depth) {
+    smart_hashes *h = op->hashes;
+    for (; h->known < depth; h->known++)
+        h->of[h->known + 1] =
+            smart_hash_step(h->of[h->known], ((const uint8_t *)op->key.data)[h->known], op->st->hash_base);
+    return h->of[depth];
 }
 
 

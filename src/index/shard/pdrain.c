@@ -1,6 +1,5 @@
-/* Layout P: empties levels 2 and 3 of the generation before, once every bucket is at the version. Each entry moves
- * under the home lock of its key: first it is linked where it goes, then unlinked where it was. Who dies in between
- * leaves two entries with one block. */
+/* Layout P: drains entries of levels 2 and 3. Each one moves under the home lock of its key: first it is linked where
+ * it goes, then unlinked where it was. Who dies in between leaves two entries with one block. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 
@@ -70,34 +69,26 @@ static int move_up(shard_try *y, far_addr at, uint64_t entry) {
 
 
 /* 1: the entry is gone from there; 0: not now. */
-static int drain_entry(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at, uint64_t entry,
-                       shard_try *y) {
-    shard_state *st = shard_state_of(index);
+static int drain_entry(shard_try *y, far_addr at, uint64_t entry) {
+    shard_state *st = y->st;
     uint64_t h;
-    int err = far_read_word(t, shard_entry_addr(entry), &h);
-    if (err < 0)
+    int err = far_read_word(y->t, shard_entry_addr(entry), &h);
+    if (err < 0 || (err = shard_drain_home(y, h)) < 0)
         return err;
-    if ((h & shard_mask(st->p)) != part->number)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': a block lies in another partition than its key", index->name);
-    y->h = h;
-    shard_levels(st, h, y->level);
-    y->home->bucket = shard_bucket(h, st->p, st->b, d);
-    if ((err = shard_bucket_addr(t, st, part, y->home->bucket, &y->home->addr)) < 0)
-        return err;
-    far_read(t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
-    if ((err = far_wait(t)) < 0)
+    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
+    if ((err = far_wait(y->t)) < 0)
         return err;
     uint64_t header = y->home->w[SHARD_P_HEADER];
-    if (shard_header_v(header) != d)
+    if (shard_header_v(header) != y->d)
         return 0;
     if (shard_header_owner(header)) {
-        err = shard_p_help(t, index, part, y->home);
+        err = shard_p_help(y->t, y->index, y->part, y->home);
         return err < 0 ? err : 0;
     }
     bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
-    if (closed && (err = shard_make_overflow(t, index, part, d)) < 0)
+    if (closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
         return err;
-    far_point(t, "shard:drain_lock");
+    far_point(y->t, "shard:drain_lock");
     if ((err = shard_p_lock(y, closed && !tomb ? shard_bit(st, h) : 0)) <= 0)
         return err;
     err = move_up(y, at, entry);
@@ -110,54 +101,16 @@ static int drain_entry(far_task *t, far_index *index, shard_partition *part, uns
 }
 
 
-static int drain_words(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr at,
-                       const uint64_t *words, unsigned count, shard_try *y) {
+/* Of a bucket of level 2, or of a node of a chain. */
+int shard_p_drain_words(shard_try *y, far_addr at, const uint64_t *words, unsigned count) {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
         if (!shard_is_live(words[i]))
             continue;
-        int err = drain_entry(t, index, part, d, at + 8 * i, words[i], y);
+        int err = drain_entry(y, at + 8 * i, words[i]);
         if (err < 0)
             return err;
         all &= err == 1;
     }
     return all;
-}
-
-
-static int drain_chain(far_task *t, far_index *index, shard_partition *part, unsigned d, far_addr head, shard_try *y) {
-    bool all = true;
-    shard_p_node node;
-    for (far_addr at = head; at; at = node.next) {
-        far_read(t, at, &node, sizeof(node));
-        int err = far_wait(t);
-        if (err < 0 || (err = drain_words(t, index, part, d, at, node.entry, 7, y)) < 0)
-            return err;
-        all &= err == 1;
-    }
-    return all;
-}
-
-
-int shard_p_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket) {
-    shard_state *st = shard_state_of(index);
-    far_addr l2, l3;
-    uint64_t words[8], head = bucket / 16;
-    bool chain = bucket % 16 == 0 && head < shard_heads(st->b, d - 1);
-    int err = shard_overflow_addrs(t, part, d - 1, &l2, &l3), all;
-    if (err < 0)
-        return err;
-    if (!l2 || !l3)
-        return 1;
-    shard_try y = {.t = t, .index = index, .st = st, .part = part, .d = d, .phase = SHARD_DRAIN};
-    if (!(y.home = far_scratch(t, sizeof(*y.home))))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a bucket");
-    far_addr at = l2 + SHARD_L2_BYTES * bucket;
-    far_read(t, at, words, sizeof(words));
-    if ((err = far_wait(t)) < 0 || (all = drain_words(t, index, part, d, at, words, 8, &y)) < 0)
-        return err < 0 ? err : all;
-    if (!chain)
-        return all;
-    err = drain_chain(t, index, part, d, l3 + sizeof(shard_p_node) * head, &y);
-    return err < 0 ? err : all && err;
 }

@@ -1,0 +1,179 @@
+/* DART and SMART: walks, checks and counts in slices of a few leaves say the same as those in one, and what acts only
+ * after many operations, acts after few when it is told to. */
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "index/dart/est.h"
+#include "pool/handle.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define KEYS    300
+#define KEY_MAX 12
+
+typedef struct key {
+    uint8_t bytes[KEY_MAX];
+    size_t length;
+} key;
+
+static key keys[KEYS];
+static far_sim_world *world;
+static far_pool *pool;
+static far_session *session;
+static far_index *map;
+
+
+/* Many begin with others, and bytes are the smallest and the largest too. */
+static void make_keys(void) {
+    static const uint8_t alphabet[] = {0, 'a', 'b', 255};
+    far_random random;
+    far_random_seed(&random, 7);
+    for (unsigned i = 0; i < KEYS; i++) {
+        keys[i].length = 1 + far_random_below(&random, KEY_MAX);
+        for (size_t k = 0; k < keys[i].length; k++)
+            keys[i].bytes[k] = alphabet[far_random_below(&random, sizeof(alphabet))];
+    }
+}
+
+
+static void set_up(const char *kind, const char *options) {
+    static unsigned serial;
+    char uri[128];
+    snprintf(uri, sizeof(uri), "sim:name=slices%u,seed=1,size=32M,memory_nodes=2,faults=none", ++serial);
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    make_keys();
+    assert_int_equal(far_pool_open(uri, &pool_options, &pool), 0);
+    world = far_sim_world_of(pool->fabric);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "map", kind, options, &map), 0);
+    for (unsigned i = 0; i < KEYS; i++)
+        assert_int_equal(far_put(session, map, keys[i].bytes, keys[i].length, keys[i].bytes, keys[i].length), 0);
+    far_sim_sleep(world, 20000000);
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+static void tear_down(void) {
+    far_pool_usage usage;
+    assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    assert_int_equal(far_sim_watch_errors(world), 0);
+    far_index_close(map);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+/* All objects are told of, once where they are counted, whatever leaf a slice ends at. (Fails when a slice begins at
+ * another place than where the one before ended, and when a node around that place counts twice.) */
+static void slices_miss_nothing(const char *kind, unsigned least) {
+    far_usage whole = {0}, usage;
+    for (unsigned slice = 0; slice < 12; slice++) {
+        char options[64] = "";
+        if (slice)
+            snprintf(options, sizeof(options), "walk_slice=%u", slice < least ? least : slice);
+        set_up(kind, options);
+        assert_int_equal(far_index_check(session, map, fail_at_problem, NULL), 0);
+        assert_int_equal(far_index_usage(session, map, &usage), 0);
+        if (slice == 0)
+            whole = usage;
+        assert_true(usage.keys > KEYS / 2);
+        assert_true(usage.keys == whole.keys && usage.key_bytes == whole.key_bytes);
+        assert_int_equal(usage.value_bytes, whole.value_bytes);
+        assert_int_equal(usage.pool_bytes, whole.pool_bytes);
+        tear_down();
+    }
+}
+
+
+static void dart_slices(void **state) {
+    (void)state;
+    slices_miss_nothing("dart", 1);
+}
+
+
+static void smart_slices(void **state) {
+    (void)state;
+    slices_miss_nothing("smart", 2);
+}
+
+
+static uint64_t entries_of_length(unsigned length) {
+    uint64_t count = 0;
+    const dart_est *est = dart_est_of(map);
+    for (unsigned i = 0; i < 1u << est->bits; i++) {
+        far_addr at = dart_est_directory_addr(est, i);
+        const char *node = far_sim_memory(world, far_addr_node(at));
+        uint64_t word = *(const uint64_t *)(node + far_addr_offset(at));
+        far_addr segment = dart_word_addr(word);
+        if (!segment)
+            continue;
+        const uint64_t *slots =
+            (const uint64_t *)((const char *)far_sim_memory(world, far_addr_node(segment)) + far_addr_offset(segment));
+        for (unsigned s = 0; s < DART_EST_GROUP_SLOTS << dart_directory_log_groups(word); s++) {
+            far_addr named = dart_word_addr(slots[s]);
+            if (!dart_est_is_committed(slots[s]))
+                continue;
+            const char *object = far_sim_memory(world, far_addr_node(named));
+            const dart_header *header = (const dart_header *)(object + far_addr_offset(named));
+            count += dart_header_depth(header) - dart_est_delta(slots[s]) == length;
+        }
+    }
+    return count;
+}
+
+
+/* After a few operations the lengths follow the keys, the table is filled by a tour in many slices, and nothing is left
+ * of the lengths that were dropped. (Fails when the tour that fills does not go on, or begins each slice anew.) */
+static void dart_adjusts_after_few_operations(void **state) {
+    (void)state;
+    char back[KEY_MAX];
+    for (unsigned slice = 1; slice < 6; slice += 2) {
+        char options[64];
+        snprintf(options, sizeof(options), "adjust_every=64,walk_slice=%u,directory_bits=3", slice);
+        set_up("dart", options);
+        const dart_est *est = dart_est_of(map);
+        for (unsigned round = 0; round < 400 && est->adjust.next < 4096; round++) {
+            const key *k = &keys[round % KEYS];
+            assert_int_equal(far_get(session, map, k->bytes, k->length, back, sizeof(back), NULL), 0);
+            far_sim_sleep(world, 1000000);
+        }
+        far_sim_sleep(world, 100000000);
+        assert_int_equal(est->adjust.phase, DART_ADJUST_IDLE);
+        const dart_list *list = dart_est_list(dart_est_of(map));
+        assert_true(list->generation >= 4);
+        assert_true(list->lookup_count > 0 && list->lookup_count == list->active_count);
+        assert_memory_equal(list->lookup, list->active, list->lookup_count);
+        for (unsigned l = 1; l <= KEY_MAX; l++) {
+            bool is_there = memchr(list->lookup, (int)l, list->lookup_count);
+            assert_true(is_there ? entries_of_length(l) > 0 : entries_of_length(l) == 0);
+        }
+        for (unsigned i = 0; i < KEYS; i++)
+            assert_int_equal(far_get(session, map, keys[i].bytes, keys[i].length, back, sizeof(back), NULL), 0);
+        tear_down();
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dart_slices),
+        cmocka_unit_test(smart_slices),
+        cmocka_unit_test(dart_adjusts_after_few_operations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
