@@ -23,6 +23,7 @@
 
 #define JOIN_TRIES 16 /* while the file comes and goes */
 #define FILE_MODE  0600
+#define LOOK_NS    1000000u /* slices of housekeeping may follow each other much faster */
 
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
@@ -382,6 +383,10 @@ int shm_look(shm_world *world) {
 /* Whoever posts next is told. */
 int shm_renew(far_conn *conn) {
     shm_world *world = ((shm_fabric *)conn->fabric)->world;
+    uint64_t now = far_host_now(conn->fabric->host);
+    if (now < atomic_load_explicit(&world->next_look, memory_order_relaxed))
+        return 0;
+    atomic_store_explicit(&world->next_look, now + LOOK_NS, memory_order_relaxed);
     if (shm_look(world) == 0)
         return 0;
     const char *words = atomic_load_explicit(&world->broken, memory_order_relaxed);

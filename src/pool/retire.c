@@ -351,7 +351,7 @@ static uint64_t free_page_bytes(const far_memory *m) {
 
 
 /* What others are told of this session's lists (far_pool_stat) and of what it has room for (hunger.c). */
-static int tell(far_task *t) {
+int far_memory_tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
     uint64_t now[2] = {m->free_bytes, m->retired_bytes}, pages = free_page_bytes(m);
@@ -413,6 +413,7 @@ static int tick_inside(far_task *t) {
         err = far_memory_leave_blocks(t, false);
     pthread_mutex_lock(&m->lock);
     m->shared = shortage;
+    m->mute = false;
     pthread_mutex_unlock(&m->lock);
     return err;
 }
@@ -438,7 +439,7 @@ int far_memory_tick(far_task *t) {
     if (err == 0)
         err = far_give_pending(t);
     if (err == 0)
-        err = tell(t);
+        err = far_memory_tell(t);
     pthread_mutex_lock(&m->lock);
     bool ask = has_piled_up(t, m);
     pthread_mutex_unlock(&m->lock);
