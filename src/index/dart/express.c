@@ -108,9 +108,11 @@ static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
     far_spin_unlock(&chunk->lock);
     if (!make || !far_budget_take(cache->budget, cache->chunk_bytes))
         return NULL;
-    uint64_t *words = aligned_alloc(64, cache->chunk_bytes);
-    if (words)
+    void *words = NULL;
+    if (posix_memalign(&words, 64, cache->chunk_bytes) == 0)
         memset(words, 0, cache->chunk_bytes);
+    else
+        words = NULL;
     far_spin_lock(&chunk->lock);
     if (words && !chunk->words) {
         chunk->words = words;

@@ -17,12 +17,11 @@ enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set
 
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
     smart_state *st = smart_state_of(index);
-    smart_hashes *hashes = far_scratch(t, sizeof(*hashes) + (key.length + 1) * sizeof(uint64_t));
-    if (!hashes)
+    uint64_t *hash = far_scratch(t, (key.length + 1) * sizeof(*hash));
+    if (!hash)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hashes = hashes};
-    hashes->known = 0;
-    hashes->of[0] = 0;
+    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hash = hash};
+    hash[0] = 0;
     return 0;
 }
 

@@ -28,9 +28,9 @@ enum { SMART_UPDATE_WORD, SMART_UPDATE_LOCK, SMART_UPDATE_RCU };
 enum { SMART_EVICT_CLOCK, SMART_EVICT_FIFO };
 enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 
-#define SMART_NEIGHBOURS 8  /* slots of a DIR node that are READ with one, to see whether the node is empty */
+#define SMART_NEIGHBOURS 8   /* slots of a DIR node that are READ with one, to see whether the node is empty */
 #define SMART_BATCH_MAX  128 /* leaves of one batch of a scan */
-#define SMART_CHAIN_MAX  16 /* replaced leaves of one slot that are cut out at once */
+#define SMART_CHAIN_MAX  16  /* replaced leaves of one slot that are cut out at once */
 
 typedef struct smart_cache smart_cache;
 typedef struct smart_merges smart_merges;
@@ -51,20 +51,14 @@ typedef struct smart_state { /* of an open index */
     far_addr stripe[FAR_NODES_MAX];
 } smart_state;
 
-/* Of the first 0 .. key.length bytes of a key; made as far as they are asked for. */
-typedef struct smart_hashes {
-    size_t known;
-    uint64_t of[];
-} smart_hashes;
-
 /* What an operation works with. */
 typedef struct smart_op {
     far_task *t;
     far_index *index;
     smart_state *st;
     far_bytes key;
-    struct smart_hashes *hashes; /* of the prefixes of the key */
-    uint32_t mark;               /* of the last batch that was waited for */
+    uint64_t *hash; /* of the first 1 .. key.length bytes, as far as they were asked for; [0]: how many those are */
+    uint32_t mark;  /* of the last batch that was waited for */
     uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
     far_bytes other_key;
     bool recycled;       /* the leaf that the cache named lies in memory that had an earlier life */
@@ -161,11 +155,11 @@ static inline uint64_t smart_word_for_all(uint64_t word, unsigned layout) {
 
 
 static inline uint64_t smart_prefix_hash(const smart_op *op, unsigned depth) {
-    smart_hashes *h = op->hashes;
-    for (; h->known < depth; h->known++)
-        h->of[h->known + 1] =
-            smart_hash_step(h->of[h->known], ((const uint8_t *)op->key.data)[h->known], op->st->hash_base);
-    return h->of[depth];
+    uint64_t *hash = op->hash, known = hash[0], last = known ? hash[known] : 0;
+    for (; known < depth; hash[++known] = last)
+        last = smart_hash_step(last, ((const uint8_t *)op->key.data)[known], op->st->hash_base);
+    hash[0] = known;
+    return depth ? hash[depth] : 0;
 }
 
 
