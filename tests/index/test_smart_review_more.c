@@ -103,6 +103,69 @@ static void node_torn_over_lives(void **state) {
 }
 
 
+/* ---- Direct nodes, of which only a slot is READ ---- */
+
+#define MANY 70 /* children: more than a list has */
+
+
+static void each_below(const char *prefix, void (*each)(stage_actor *by, const char *key)) {
+    char key[16];
+    for (unsigned i = 0; i < MANY; i++) {
+        snprintf(key, sizeof(key), "%s%c", prefix, 'A' + (char)i);
+        each(a, key);
+    }
+}
+
+
+static void put_one(stage_actor *by, const char *key) {
+    stage_write(by, key, V1);
+}
+
+
+static void is_read(stage_actor *by, const char *key) {
+    (void)by;
+    assert_true(stage_reads(c, key, V1) && stage_reads(b, key, V1));
+}
+
+
+/* The node between the root and a direct one goes: from then on a byte lies between these two. (The slot of a wrong
+ * byte is READ when the word in the root's slot says that there is none.) */
+static void direct_node_below_a_gap(void **state) {
+    (void)state;
+    up(EAGER, NULL);
+    put_all(a, "na");
+    each_below("nb", put_one);
+    stage_delete(a, "na");
+    each_below("nb", is_read);
+    assert_true(stage_reads(c, "na", NULL) && stage_reads(b, "n", NULL));
+    stage_close(&s);
+}
+
+
+/* The cache of b knows a direct node below nb. In its memory lies another one, below nbc, when b looks for nbcQ: it has
+ * a prefix of the key too. (The slot for a byte at the old depth is taken when the depth is not compared.) */
+static void direct_node_of_another_depth(void **state) {
+    (void)state;
+    uint32_t bytes = 2080;
+    up(EAGER ",place=near", NULL);
+    put_all(a, "na nd");
+    far_sim_on_verb(s.world, note_written, &bytes);
+    each_below("nb", put_one);
+    far_addr first = written;
+    assert_true(first && stage_reads(b, "nbQ", V1));
+    each_below("nb", stage_delete);
+    stage_age(&s);
+    written = 0;
+    put_all(a, "nbd");
+    each_below("nbc", put_one);
+    assert_int_equal(written, first);
+    far_sim_sleep(s.world, 100000);
+    assert_true(stage_reads(b, "nbcQ", V1) && stage_reads(b, "nbcc", V1));
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_close(&s);
+}
+
+
 /* ---- Updates of the dead ---- */
 
 /* a holds the lock of nk; returns its record. */
@@ -120,8 +183,8 @@ static far_addr begin_update(void) {
 /* The record has been READ, the one who did does not know it yet. */
 static far_sim_hold *read_record(stage_actor *by, far_addr record, const char *value) {
     stage_start(by, FAR_OP_UPDATE, "nk", value);
-    far_sim_hold *hold = far_sim_hold_completion(
-        by->client, (far_sim_match){.kind = FAR_SIM_READ, .from = record, .to = record + 8});
+    far_sim_hold *hold =
+        far_sim_hold_completion(by->client, (far_sim_match){.kind = FAR_SIM_READ, .from = record, .to = record + 8});
     while (!far_sim_reached(hold) && !by->ended)
         far_sim_run_client(by->client);
     assert_true(far_sim_reached(hold));
@@ -194,6 +257,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(delete_goes_by_the_owner),
         cmocka_unit_test(node_torn_over_lives),
+        cmocka_unit_test(direct_node_below_a_gap),
+        cmocka_unit_test(direct_node_of_another_depth),
         cmocka_unit_test(update_that_the_dead_had_finished),
         cmocka_unit_test(one_completes_the_update_of_the_dead),
         cmocka_unit_test(record_of_another_leaf),
