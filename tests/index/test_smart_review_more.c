@@ -253,6 +253,40 @@ static void record_of_another_leaf(void **state) {
 }
 
 
+/* ---- Memory ---- */
+
+/* a dies when its new leaf is there and the slot still names the old one. The walk of a sweep tells of both. (Of the
+ * first alone: the sweep frees the leaf of the key.) */
+static void walk_tells_of_all_leaves_of_a_chain(void **state) {
+    (void)state;
+    stage_open(&s, "smart", "update=rcu", NULL);
+    stage_write(a, "nk", V1);
+    stand(a, "smart:leaf_replaced", FAR_OP_UPDATE, "nk", V2);
+    stage_kill(&s, a);
+    stage_check(&s);
+    assert_true(stage_reads(b, "nk", V2) && stage_reads(c, "nk", V2));
+    stage_close(&s);
+}
+
+
+/* c inserts where the leaf that a deleted stands in the slot: it takes that leaf out, and gives its memory back. (It
+ * does not: that is lost until a sweep.) */
+static void insert_over_a_dead_leaf_loses_nothing(void **state) {
+    (void)state;
+    far_pool_usage usage;
+    stage_open(&s, "smart", "", NULL);
+    put_all(a, "nka nkb nkc");
+    stand(a, "smart:removed", FAR_OP_DELETE, "nka", NULL);
+    stage_write(c, "nka", V2);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(b, "nka", V2));
+    assert_int_equal(far_pool_check(b->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(b->session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(delete_goes_by_the_owner),
@@ -262,6 +296,8 @@ int main(void) {
         cmocka_unit_test(update_that_the_dead_had_finished),
         cmocka_unit_test(one_completes_the_update_of_the_dead),
         cmocka_unit_test(record_of_another_leaf),
+        cmocka_unit_test(walk_tells_of_all_leaves_of_a_chain),
+        cmocka_unit_test(insert_over_a_dead_leaf_loses_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
