@@ -267,7 +267,8 @@ bool far_drops_wait(far_memory *m);
 
 /* keep.c */
 int far_keep(far_task *t, far_class *class, const far_object *object, bool reserve);
-bool far_kept_forget(far_memory *m, far_addr addr); /* with the lock */
+bool far_kept_forget(far_memory *m, far_addr addr);              /* with the lock */
+bool far_reserve_is_full(far_memory *m, const far_index *index); /* or it has none */
 int far_reserve_fill(far_task *t, far_index *index);
 bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, far_object *object);
 int far_keep_tick(far_task *t);

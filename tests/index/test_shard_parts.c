@@ -391,7 +391,7 @@ static void no_extent_before_it_is_due(void **state) {
             if (n % 16 == 0)
                 far_pool_poll(t.pool);
             unsigned d = shard_root_d(root_of(&t, 0));
-            bool wanted = atomic_load_explicit(&part->wanted, memory_order_relaxed) > d;
+            bool wanted = shard_is_due(st, part, d + 1);
             due = wanted ? due + 1 : 0;
             if (!wanted && n % 32)
                 continue;
@@ -434,6 +434,35 @@ static void a_delete_never_waits_for_memory(void **state) {
         far_index_close(other);
         close_table(&t);
     }
+}
+
+
+/* The pool is full, and the load is at its bound: inserts that find a place go on as fast as before. (put_off doing
+ * nothing: then each of them asks for memory.) */
+static void inserts_do_not_ask_for_memory_again_and_again(void **state) {
+    enum { MORE = 400 };
+    (void)state;
+    table t;
+    far_index *other;
+    char value[4000] = "";
+    uint64_t keys = 0, more = 0;
+    open_table(&t, "sim:seed=1,size=8M,faults=none,watch=off,limit=10000s",
+               "key_size=8,value_size=8,partitions=1,bits=10,idle_sweep=off");
+    const shard_state *st = shard_state_of(t.index);
+    uint64_t bound = ((uint64_t)(st->slots + st->l2_slots) << st->b) * st->load / 100;
+    while (keys < bound - 200)
+        assert_int_equal(insert(&t, keys++), 0);
+    assert_int_equal(far_index_create(t.session, "other", "shard", "layout=pointer,partitions=1", &other), 0);
+    while (far_put(t.session, other, &more, 8, value, sizeof(value)) == 0)
+        more++;
+    uint64_t before = trips(&t);
+    for (unsigned i = 0; i < MORE; i++)
+        assert_int_equal(insert(&t, keys++), 0);
+    print_message("    %.2f round trips an insert\n", (double)(trips(&t) - before) / MORE);
+    assert_true(trips(&t) - before < 13 * MORE / 5);
+    assert_int_equal(shard_root_d(root_of(&t, 0)), 0);
+    far_index_close(other);
+    close_table(&t);
 }
 
 
@@ -482,6 +511,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(segments_come_piece_by_piece),
         cmocka_unit_test(no_extent_before_it_is_due),
         cmocka_unit_test(a_delete_never_waits_for_memory),
+        cmocka_unit_test(inserts_do_not_ask_for_memory_again_and_again),
         cmocka_unit_test(a_full_pool_keeps_its_word),
     };
     if (argc > 1)

@@ -115,6 +115,36 @@ static void a_wish_ends_with_the_doubling_told(const told *told) {
 TOLD_OF_ALL(a_wish_ends_with_the_doubling);
 
 
+/* The load is at its bound, but one who stands still keeps the next doubling from beginning. Then most keys are
+ * deleted: the doubling is not due any more. (The wish kept.) */
+static void a_wish_ends_with_its_reason_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, GROWING);
+    for (uint64_t n = 1; n <= 3; n++)
+        put(&s.a, number(n), n);
+    assert_int_equal(shard_root_d(true_root(&s)), 1);
+    start(&s.c, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s.c, (far_sim_match){.kind = FAR_SIM_READ}); /* it is pinned */
+    for (uint64_t n = 4; n <= 7; n++) {
+        put(&s.a, number(n), n);
+        far_sim_sleep(s.world, 20000000);
+    }
+    assert_int_equal(shard_root_phase(true_root(&s)), SHARD_STABLE);
+    assert_int_equal(shard_root_d(true_root(&s)), 1);
+    for (uint64_t n = 1; n <= 6; n++)
+        assert_int_equal(delete_key(&s.a, number(n)), 0);
+    stage_finish(&s.c);
+    let_epochs_pass(&s);
+    put(&s.a, number(1), 1);
+    assert_int_equal(shard_root_d(true_root(&s)), 1);
+    for (uint64_t n = 2; n <= 6; n++)
+        put(&s.a, number(n), n);
+    assert_int_equal(shard_root_d(true_root(&s)), 2);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_wish_ends_with_its_reason);
+
+
 /* load_by=sample: what a handle has seen before a doubling says nothing of the load after it. (Samples of all versions
  * added up.) */
 static void samples_end_with_the_doubling_told(const told *told) {
@@ -264,6 +294,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
         cmocka_unit_test(a_child_known_too_early),
         cmocka_unit_test(a_wish_ends_with_the_doubling),
+        cmocka_unit_test(a_wish_ends_with_its_reason),
         cmocka_unit_test(samples_end_with_the_doubling),
         cmocka_unit_test(chains_of_a_slow_drain),
         cmocka_unit_test(a_broken_block_is_one_gets_own),

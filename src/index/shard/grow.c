@@ -290,7 +290,7 @@ static uint32_t period(const shard_state *st, const shard_partition *part, unsig
 }
 
 
-static int look_at_load(far_task *t, shard_state *st, shard_partition *part) {
+static int look_at_load(far_task *t, shard_partition *part) {
     int64_t delta = atomic_exchange_explicit(&part->delta, 0, memory_order_relaxed);
     uint64_t count, root;
     far_faa(t, part->pcb + 8 * SHARD_PCB_COUNT, (uint64_t)delta, &count);
@@ -299,11 +299,24 @@ static int look_at_load(far_task *t, shard_state *st, shard_partition *part) {
     if (err < 0)
         return err;
     shard_learn_root(part, root);
-    int64_t keys = (int64_t)count + delta;
-    atomic_store_explicit(&part->count, keys, memory_order_relaxed);
-    if (keys > 0 && (uint64_t)keys * 100 >= slots_of(st, shard_root_d(root)) * st->load)
-        shard_want(part, shard_root_d(root) + 1);
+    atomic_store_explicit(&part->count, (int64_t)count + delta, memory_order_relaxed);
     return 0;
+}
+
+
+/* By the load as it was looked at last, so that keys which are deleted before the doubling could begin take the wish
+ * back; or because somebody asked for it. */
+bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version) {
+    int64_t keys = atomic_load_explicit(&part->count, memory_order_relaxed);
+    return atomic_load_explicit(&part->wanted, memory_order_relaxed) >= version ||
+           (!st->sampling && keys > 0 && (uint64_t)keys * 100 >= slots_of(st, version - 1) * st->load);
+}
+
+
+/* No memory: not again before somebody asks for it, or the load is looked at. */
+static void put_off(shard_partition *part) {
+    atomic_store_explicit(&part->wanted, 0, memory_order_relaxed);
+    atomic_store_explicit(&part->count, 0, memory_order_relaxed);
 }
 
 
@@ -342,7 +355,7 @@ void shard_after_write(far_task *t, far_index *index, shard_partition *part, int
         delta && !st->sampling ? atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1 : 0;
     if (writes && writes >= period(st, part, d)) {
         atomic_store_explicit(&part->writes, 0, memory_order_relaxed);
-        if (look_at_load(t, st, part) < 0)
+        if (look_at_load(t, part) < 0)
             return;
     }
     if (delta <= 0)
@@ -352,9 +365,10 @@ void shard_after_write(far_task *t, far_index *index, shard_partition *part, int
     if (shard_root_phase(root) != SHARD_STABLE) {
         if (inserts % (!st->lazy ? 1 : st->inlined ? SHARE_INLINE : SHARE) == 0)
             shard_work(t, index, part);
-    } else if (atomic_load_explicit(&part->wanted, memory_order_relaxed) > shard_root_d(root)) {
+    } else if (shard_is_due(st, part, shard_root_d(root) + 1)) {
         far_scratch_mark mark = far_scratch_here(t);
-        shard_try_grow(t, index, part);
+        if (shard_try_grow(t, index, part) == FAR_ERR_NO_MEMORY)
+            put_off(part);
         far_scratch_back(t, mark);
     }
 }

@@ -67,7 +67,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint32_t writes;           /* since the load was looked at last */
     _Atomic uint32_t inserts;          /* for the share of the sweep */
     _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
-    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or the load is high */
+    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or samples say so */
     atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase; /* what chunk belongs to */
     uint64_t next, end;                /* buckets of the chunk still to do */
@@ -347,6 +347,7 @@ int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 
 /* grow.c */
 void shard_want(shard_partition *part, unsigned version);
+bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version);
 void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
 int shard_work(far_task *t, far_index *index,
                shard_partition *part); /* a step of sweep or drain; 1: something was to do */
