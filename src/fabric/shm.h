@@ -76,6 +76,7 @@ typedef struct shm_world {
     uint64_t node_bytes;
     uint64_t file_bytes;          /* what the file must have; 0: a device, which cannot be cut */
     _Atomic(const char *) broken; /* why it cannot be used any more; NULL: it can */
+    _Atomic uint64_t next_look;   /* of housekeeping */
     char *base;
     size_t mapped;
     shm_client *clients;

@@ -23,6 +23,7 @@
 
 #define JOIN_TRIES 16 /* while the file comes and goes */
 #define FILE_MODE  0600
+#define LOOK_NS    1000000u /* slices of housekeeping may follow each other much faster */
 
 #define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 
@@ -233,16 +234,16 @@ static bool has_huge_pages(int file) {
 }
 
 
-/* A mount without huge= gives none to who touches its files, but the kernel puts what is there together when it is
- * asked to, as long as it finds memory in one piece: a wish. It must be there, so this comes last. */
-static void join_pages(int file, uint64_t bytes) {
+/* A mount without huge= gives none to who touches its files, but the kernel makes one of what is there and the room
+ * around it when it is asked to, as long as it finds memory in one piece: a wish. A page of each is enough, and faster
+ * than to fill the file first: nothing is copied then. */
+static void join_pages(int file, void *mapped, uint64_t bytes) {
     if (!is_tmpfs(file) || is_chosen(SHMEM_ENABLED, "[deny]"))
         return;
-    void *mapped = map_file(file, bytes, false);
-    if (mapped == MAP_FAILED)
-        return;
+    for (uint64_t at = 0; at < bytes; at += SHM_HUGE_PAGE)
+        if (fallocate(file, 0, (off_t)at, SHM_PAGE) < 0)
+            return;
     madvise(mapped, bytes, SHM_MADV_COLLAPSE);
-    munmap(mapped, bytes);
 }
 
 
@@ -267,6 +268,7 @@ static int take_room(int file, const char *path, uint64_t bytes) {
     if (has_huge_pages(file))
         madvise(mapped, bytes, MADV_POPULATE_WRITE); /* what fails here fails again below */
 #endif
+    join_pages(file, mapped, bytes);
     munmap(mapped, bytes);
     int err;
     do
@@ -274,10 +276,7 @@ static int take_room(int file, const char *path, uint64_t bytes) {
     while (err < 0 && errno == EINTR);
     if (err < 0 && errno == EOPNOTSUPP)
         err = (errno = posix_fallocate(file, 0, (off_t)bytes)) ? -1 : 0;
-    if (err < 0)
-        return refuse_path(path, "no room");
-    join_pages(file, bytes);
-    return 0;
+    return err < 0 ? refuse_path(path, "no room") : 0;
 }
 
 
@@ -384,6 +383,10 @@ int shm_look(shm_world *world) {
 /* Whoever posts next is told. */
 int shm_renew(far_conn *conn) {
     shm_world *world = ((shm_fabric *)conn->fabric)->world;
+    uint64_t now = far_host_now(conn->fabric->host);
+    if (now < atomic_load_explicit(&world->next_look, memory_order_relaxed))
+        return 0;
+    atomic_store_explicit(&world->next_look, now + LOOK_NS, memory_order_relaxed);
     if (shm_look(world) == 0)
         return 0;
     const char *words = atomic_load_explicit(&world->broken, memory_order_relaxed);

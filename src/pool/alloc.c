@@ -173,17 +173,17 @@ static int take_slowly(far_task *t, far_class *class, unsigned node, bool must, 
 }
 
 
-int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, far_object *object, bool *zero) {
-    far_memory *m = far_memory_of(t);
-    found f = {{0, 0}, true, false};
-    pthread_mutex_lock(&m->lock);
-    bool got = !far_size_is_run(&far_task_pool(t)->geometry, class->size) && take_local(m, class, node, &f);
-    pthread_mutex_unlock(&m->lock);
-    int err = got ? 0 : take_slowly(t, class, node, must, &f);
-    if (err < 0)
-        return err;
+/* With the lock: from the lists of the session. */
+static bool take_at_once(far_memory *m, far_class *class, unsigned node, found *f) {
+    return !far_size_is_run(&m->session->pool->geometry, class->size) && take_local(m, class, node, f);
+}
 
+
+/* What was found is handed out. */
+static int hand_out(far_task *t, far_class *class, found f, far_object *object, bool *zero) {
+    far_memory *m = far_memory_of(t);
     far_fabric *fabric = far_task_fabric(t);
+    int err;
     *object = (far_object){.addr = far_entry_addr(f.entry),
                            .size = class->size,
                            .used = f.used,
@@ -202,6 +202,17 @@ int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, fa
     if (fabric->watch != NULL)
         fabric->watch->allocated(fabric, object->addr, class->size, class->uid, class->stable);
     return 0;
+}
+
+
+int far_alloc_object(far_task *t, far_class *class, unsigned node, bool must, far_object *object, bool *zero) {
+    far_memory *m = far_memory_of(t);
+    found f = {{0, 0}, true, false};
+    pthread_mutex_lock(&m->lock);
+    bool got = take_at_once(m, class, node, &f);
+    pthread_mutex_unlock(&m->lock);
+    int err = got ? 0 : take_slowly(t, class, node, must, &f);
+    return err < 0 ? err : hand_out(t, class, f, object, zero);
 }
 
 
@@ -239,11 +250,16 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
         return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
     if (far_size_class(size, 16) == 0)
         return far_fail(FAR_ERR_NO_MEMORY, "%llu bytes are more than a memory node has", (unsigned long long)size);
+    bool zero, simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_KEEP)) == 0 && far_reserve_is_full(m, index);
+    found f = {{0, 0}, true, false};
     pthread_mutex_lock(&m->lock);
     far_class *class = far_class_for(m, index, type, size);
+    bool got = class != NULL && simple && class->info->recover == NULL && take_at_once(m, class, node, &f);
     pthread_mutex_unlock(&m->lock);
     if (class == NULL)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
+    if (got) /* without a verb */
+        return hand_out(t, class, f, object, &zero);
     far_aside aside = far_aside_begin(t);
     int err = alloc_kept_or_not(t, index, class, node, flags, object);
     far_aside_end(t, aside);

@@ -9,8 +9,9 @@
  * failed that began with nothing held back (what it gave back itself, as a creation that fails does, is no reason to go
  * on).
  *
- * What a sweep covers is waited for too. Nothing is waited for without end: a pin, a sweep or an announcement may be
- * that of a process which was stopped.
+ * What a sweep covers is waited for too. When nothing else is left and sessions have died since the last full sweep,
+ * the first in line makes one: what the dead had unlinked in blocks of others comes back. Nothing is waited for without
+ * end: a pin, a sweep or an announcement may be that of a process which was stopped.
  *
  * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
  * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
@@ -18,13 +19,14 @@
 #include "pool/memory.h"
 #include "pool/sweep.h"
 
-#define ROUNDS_MAX    64  /* whatever moves */
-#define ASK_EPOCHS    4   /* how long a session that does not answer is waited for: its thread is stuck inside a call */
-#define RECENT_EPOCHS 16  /* so old an announcement still counts: a round is over by then, or the announcer is gone */
-#define ABROAD_TICKS  250 /* how long other handles are waited for: those that sleep look every 100 */
-#define ABROAD_ROUNDS 8   /* beside busy handles there is always something that may come back */
-#define VAIN_EPOCHS   8   /* so long they are not asked again when nothing came of it */
-#define DEAF_EPOCHS   256 /* the same when they were waited for to the end: their process was stopped, say */
+#define ROUNDS_MAX    64    /* whatever moves */
+#define ASK_EPOCHS    4     /* so long a session that does not answer is waited for in any case ... */
+#define ASK_TICKS     1000  /* ... and so long the first time: its thread, inside a call, does not get to run */
+#define RECENT_EPOCHS 16    /* so old an announcement still counts: a round is over by then, or the announcer is gone */
+#define ABROAD_TICKS  250   /* how long other handles are waited for: those that sleep look every 100 */
+#define ABROAD_ROUNDS 8     /* beside busy handles there is always something that may come back */
+#define VAIN_EPOCHS   8     /* so long they are not asked again when nothing came of it */
+#define DEAF_EPOCHS   256   /* the same when they were waited for to the end: their process was stopped, say */
 #define STUCK_TICKS   1000  /* how long the epoch is waited for while it does not move */
 #define SWEEP_TICKS   10000 /* how long the end of a sweep is waited for: one whose owner died is finished by others */
 #define HEED_TICKS    500   /* how long announcements of others hold up an operation, however many come */
@@ -35,6 +37,7 @@ typedef struct far_hunger {
     uint64_t moved; /* q->moved when its last round began */
     unsigned rounds;
     bool all_free;      /* when its last attempt began nothing was held back in this handle */
+    bool swept;         /* it has made a full sweep */
     uint64_t announced; /* to other handles; 0: not */
     struct far_hunger *next;
 } hunger;
@@ -190,29 +193,33 @@ static int pass_epochs(far_task *t, unsigned k) {
 }
 
 
-/* 1: a sweep keeps blocks from everybody, or has only just let go of them. */
-static int is_swept(far_task *t) {
+/* 1: a sweep keeps blocks from everybody, or has only just let go of them. *word: which, and how far it is. */
+static int is_swept(far_task *t, uint64_t *word) {
     far_quarantine *q = far_task_pool(t)->quarantine;
-    uint64_t word;
-    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), word);
     if (err < 0)
         return err;
-    return far_sweep_owner(word) != 0 || far_sweep_phase_of(word) != FAR_SWEEP_NONE ||
-           atomic_load_explicit(&q->blocks, memory_order_relaxed) > 0;
+    return *word != q->slow_sweep && (far_sweep_owner(*word) != 0 || far_sweep_phase_of(*word) != FAR_SWEEP_NONE ||
+                                      atomic_load_explicit(&q->blocks, memory_order_relaxed) > 0);
 }
 
 
 static int pass_sweep(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool);
-    int err = 0, on = 1;
-    while (err == 0 && far_now(t) < until && (on = is_swept(t)) > 0) {
+    far_quarantine *q = pool->quarantine;
+    uint64_t until = far_now(t) + SWEEP_TICKS * far_housekeeping_tick(pool), word = 0;
+    int err = 0, on = is_swept(t, &word);
+    while (err == 0 && on > 0 && far_now(t) < until) {
         err = far_pin_take(t); /* a handle that sleeps does not hear that it is over */
         far_pin_drop(t);
         far_sleep(t, far_housekeeping_tick(pool));
         if (err == 0)
             err = pass_epochs(t, 0);
+        if (err >= 0)
+            on = is_swept(t, &word);
     }
+    if (err >= 0 && on > 0)
+        q->slow_sweep = word; /* it stands still: not to be waited for again */
     return on < 0 ? on : err;
 }
 
@@ -220,7 +227,8 @@ static int pass_sweep(far_task *t) {
 typedef struct outlook {
     uint64_t ready;  /* 0: nothing is retired */
     bool others;     /* have room, or will have */
-    bool unanswered; /* some of these have not done what was asked last */
+    bool unanswered; /* some of these have not done what was asked last ... */
+    bool slow;       /* ... and of some of these that is news */
 } outlook;
 
 
@@ -234,7 +242,9 @@ static outlook look_out(far_task *t, unsigned asked) {
         bool other = m->session != t->session && (ready > 0 || has_room(m) || m->inside != NULL);
         o.ready = ready > o.ready ? ready : o.ready;
         o.others |= other;
-        o.unanswered |= other && (int)(m->shared - asked) < 0;
+        bool unanswered = other && (int)(m->shared - asked) < 0;
+        o.unanswered |= unanswered;
+        o.slow |= unanswered && !m->mute;
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&q->lock);
@@ -308,18 +318,57 @@ static bool is_in_vain(far_task *t, const abroad *a) {
 }
 
 
+/* Who did not answer will not be waited for so long again, until it does. */
+static void note_mute(far_quarantine *q, unsigned asked) {
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        m->mute = (int)(m->shared - asked) < 0;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+
 static int ask_others(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
-    unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1;
+    uint64_t tick = far_housekeeping_tick(pool), until = far_now(t) + ASK_TICKS * tick;
+    unsigned asked = atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed) + 1, epochs = 0;
+    outlook o = look_out(t, asked);
     int err = 0;
-    for (unsigned i = 0; i < ASK_EPOCHS && err >= 0 && look_out(t, asked).unanswered; i++) {
+    while (err >= 0 && o.unanswered && (epochs < ASK_EPOCHS || (o.slow && far_now(t) < until))) {
         far_epoch_request(pool); /* wakes housekeeping, which comes by all sessions that nobody is inside of */
         if (far_pool_is_unattended(pool))
             far_pool_tend(pool);
+        if (epochs++ >= ASK_EPOCHS)
+            far_sleep(t, tick);
         err = pass_epochs(t, 0);
+        o = look_out(t, asked);
     }
+    if (o.slow && far_now(t) >= until)
+        note_mute(q, asked);
     return err;
+}
+
+
+/* The last resort: what the dead had unlinked or freed in blocks of others comes back with a full sweep. 1: try again.
+ */
+static int sweep_after_deaths(far_task *t, hunger *h) {
+    uint64_t died, before;
+    far_read(t, far_addr_make(0, FAR_SUPER_DIED), &died, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &before, 8);
+    int err = far_wait(t);
+    if (err < 0 || died == before || h->swept)
+        return err;
+    h->swept = true;
+    far_sweep_result result;
+    far_sweep(t, true, true, &result); /* it may have failed: somebody else was at it, or an index is broken */
+    if (t->session->lost)
+        return t->session->lost;
+    err = pass_sweep(t);
+    far_memory_look_again(far_memory_of(t));
+    return err < 0 ? err : 1;
 }
 
 
@@ -327,6 +376,8 @@ static int ask_others(far_task *t) {
 static int wait_for_memory(far_task *t, hunger *h) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     bool barred = t->barred || atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket;
+    t->refused = FAR_ERR_NO_MEMORY; /* what the attempt had put and not posted must not go out with our verbs */
+    far_start(t);
     far_task_wait_for(t, FAR_WAIT_ALL);
     far_pin_drop(t);
     t->barred = false;
@@ -337,7 +388,8 @@ static int wait_for_memory(far_task *t, hunger *h) {
     uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
     outlook o = look_out(t, 0);
     abroad a;
-    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t);
+    uint64_t sweep;
+    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t, &sweep);
     if (swept < 0)
         return swept;
     bool more = h->rounds == 0 || (moved != h->moved && !h->all_free),
@@ -345,10 +397,12 @@ static int wait_for_memory(far_task *t, hunger *h) {
         here = h->rounds < ROUNDS_MAX && (swept || came || (more && (o.ready > 0 || o.others))),
          ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
     if (!here && !ask)
-        return 0;
+        return sweep_after_deaths(t, h);
     h->rounds++;
     h->moved = moved;
-    if (ask)
+    err = far_memory_tell(t); /* others, who look at that, may be as short */
+    far_point(t, "hunger:waits");
+    if (err >= 0 && ask)
         err = ask_abroad(t, h, a.held);
     uint64_t epoch = far_epoch_known(t);
     if (err >= 0 && o.ready > epoch)

@@ -230,10 +230,18 @@ static int fill(far_task *t, far_index *index, bool first) {
 }
 
 
+bool far_reserve_is_full(far_memory *m, const far_index *index) {
+    if (index == NULL || index->kind->reserve_count == 0)
+        return true;
+    const struct far_reserves *r = reserve_of(m, index->uid);
+    return r != NULL && r->complete;
+}
+
+
 int far_reserve_fill(far_task *t, far_index *index) {
     far_memory *m = far_memory_of(t);
-    struct far_reserves *r = reserve_of(m, index->uid);
-    if (r != NULL && r->complete)
+    struct far_reserves *r;
+    if (far_reserve_is_full(m, index))
         return 0;
     if (!become_keeper(t))
         return 0; /* it is being filled by this very task */

@@ -156,6 +156,7 @@ typedef struct far_memory {
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
     unsigned shared;         /* the same, when what it asked for was done; under the lock */
+    bool mute;               /* it was waited for, and did not do it; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
@@ -179,6 +180,7 @@ typedef struct far_quarantine {
     uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
     uint64_t in_vain_until;       /* ... which counts until this epoch */
     uint64_t stuck;               /* the epoch that was waited for and did not move */
+    uint64_t slow_sweep;          /* the same of a sweep; 0: none */
     struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
     uint64_t tickets;             /* given out */
     uint64_t pool_bytes;
@@ -254,6 +256,7 @@ int far_pages_read(far_task *t, far_block_id id,
                    uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
 
 /* retire.c */
+int far_memory_tell(far_task *t);                      /* others, what it holds beside live data */
 int far_reclaim(far_task *t);                          /* frees what is past its time */
 bool far_put_retired(far_memory *m, far_retired item); /* with the lock; false: to be given back at once */
 uint64_t far_class_footprint(const far_memory *m, const far_class *class); /* bytes of far memory per object */
@@ -263,7 +266,8 @@ bool far_drops_wait(far_memory *m);
 
 /* keep.c */
 int far_keep(far_task *t, far_class *class, const far_object *object, bool reserve);
-bool far_kept_forget(far_memory *m, far_addr addr); /* with the lock */
+bool far_kept_forget(far_memory *m, far_addr addr);              /* with the lock */
+bool far_reserve_is_full(far_memory *m, const far_index *index); /* or it has none */
 int far_reserve_fill(far_task *t, far_index *index);
 bool far_reserve_take(far_task *t, far_class *class, unsigned node, bool must, far_object *object);
 int far_keep_tick(far_task *t);

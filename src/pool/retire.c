@@ -10,6 +10,7 @@
 #define PILE_SHARE    64         /* ... or this part of the pool */
 #define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
+#define PLAIN_AT_ONCE 64   /* objects that are freed under one lock */
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
 #define CLOSE_EPOCHS                                                                                                   \
     64 /* ... and beyond that for what is not back when so many have passed: a sweep whose owner died holds it */
@@ -36,16 +37,14 @@ bool far_put_retired(far_memory *m, far_retired item) {
 }
 
 
-static void ask_when_piled_up(far_task *t, far_memory *m) {
+/* With the lock: whether to ask for the next epoch, once in each. */
+static bool has_piled_up(far_task *t, far_memory *m) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t epoch = far_epoch_known(t);
-    pthread_mutex_lock(&m->lock);
     bool ask = m->asked != epoch && (m->retired_bytes >= PILE_BYTES || m->retired_bytes >= q->pool_bytes / PILE_SHARE);
     if (ask)
         m->asked = epoch;
-    pthread_mutex_unlock(&m->lock);
-    if (ask)
-        far_epoch_request(far_task_pool(t));
+    return ask;
 }
 
 
@@ -82,7 +81,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     far_fabric *fabric = far_task_fabric(t);
     pthread_mutex_lock(&m->lock);
     far_class *class = far_class_for(m, index, type, size);
-    bool pending = false;
+    bool pending = false, ask = false;
     if (class != NULL) {
         far_kept_forget(m, addr);
         far_retired item = {.addr = addr, .class = class};
@@ -91,6 +90,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
         if (is_before_release(t, m, addr) || !far_put_retired(m, item))
             far_gives_add(&m->pending, class, addr);
         pending = m->pending.count > 0;
+        ask = has_piled_up(t, m);
     }
     pthread_mutex_unlock(&m->lock);
     if (class == NULL)
@@ -99,7 +99,8 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
         fabric->watch->retired(fabric, addr, class->size);
     if (pending)
         far_pending_soon(t);
-    ask_when_piled_up(t, m);
+    if (ask)
+        far_epoch_request(far_task_pool(t));
     far_memory_help(t);
 }
 
@@ -209,6 +210,32 @@ static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, lis
 }
 
 
+/* Its index is open, no hook wants to know of it, and no sweep or watch: it only goes from one list to the other. */
+static bool is_plain(far_memory *m, const far_retired *item) {
+    const far_class *class = item->class;
+    const far_pool *pool = m->session->pool;
+    return class->index != NULL && class->info->reclaim == NULL && class->info->recover == NULL &&
+           !far_size_is_run(&pool->geometry, class->size) && pool->fabric->watch == NULL &&
+           !far_is_marked(m, item->addr);
+}
+
+
+/* With the lock: those that are plain, up to the first that is not. */
+static unsigned reclaim_plain(far_memory *m, uint64_t epoch) {
+    far_queue *q = &m->retired;
+    unsigned count = 0;
+    while (count < PLAIN_AT_ONCE && q->count > 0 && q->items[q->first].ready <= epoch &&
+           is_plain(m, &q->items[q->first])) {
+        far_retired item;
+        far_queue_take(q, &item);
+        m->retired_bytes -= far_class_footprint(m, item.class);
+        far_put_free(m, item.class, (far_entry){item.addr, 0});
+        count++;
+    }
+    return count;
+}
+
+
 int far_reclaim(far_task *t) {
     far_memory *m = far_memory_of(t);
     if (m->reclaiming) /* by another task, or by the one whose hook allocates */
@@ -224,6 +251,11 @@ int far_reclaim(far_task *t) {
     for (bool more = true; more && err == 0;) {
         far_retired item;
         pthread_mutex_lock(&m->lock);
+        if (reclaim_plain(m, epoch) > 0) {
+            pthread_mutex_unlock(&m->lock);
+            far_memory_moved(t);
+            continue;
+        }
         if (m->retired.count > 0 && m->retired.items[m->retired.first].ready <= epoch)
             more = far_queue_take(&m->retired, &item);
         else if (late > 0 && far_queue_take(&m->late, &item))
@@ -319,7 +351,7 @@ static uint64_t free_page_bytes(const far_memory *m) {
 
 
 /* What others are told of this session's lists (far_pool_stat) and of what it has room for (hunger.c). */
-static int tell(far_task *t) {
+int far_memory_tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
     uint64_t now[2] = {m->free_bytes, m->retired_bytes}, pages = free_page_bytes(m);
@@ -381,6 +413,7 @@ static int tick_inside(far_task *t) {
         err = far_memory_leave_blocks(t, false);
     pthread_mutex_lock(&m->lock);
     m->shared = shortage;
+    m->mute = false;
     pthread_mutex_unlock(&m->lock);
     return err;
 }
@@ -406,8 +439,12 @@ int far_memory_tick(far_task *t) {
     if (err == 0)
         err = far_give_pending(t);
     if (err == 0)
-        err = tell(t);
-    ask_when_piled_up(t, m);
+        err = far_memory_tell(t);
+    pthread_mutex_lock(&m->lock);
+    bool ask = has_piled_up(t, m);
+    pthread_mutex_unlock(&m->lock);
+    if (ask)
+        far_epoch_request(far_task_pool(t));
     far_aside_end(t, aside);
     if (!pinned)
         far_pin_drop(t);

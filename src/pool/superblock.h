@@ -41,6 +41,8 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_SLOTS_HIGH = 96,  /* session slots ever used: registry scans end here */
        FAR_SUPER_LEAKED = 104,     /* bytes found leaked by the last full check and not freed */
        FAR_SUPER_SHORT = 112,      /* memory was last short in this handle, at this epoch (pool/hunger.c) */
+       FAR_SUPER_DIED = 120,       /* dead sessions that were swept and made free so far ... */
+       FAR_SUPER_SWEPT = 128,      /* ... before the last full sweep: what later ones had unlinked may be leaked */
        FAR_SUPER_NODE_TABLE = 256, /* 256 x 8 B: bytes of each node */
        FAR_SUPER_REGISTRY = 4096,
 };

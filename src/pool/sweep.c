@@ -391,6 +391,14 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
 }
 
 
+/* Before it is free: what it had unlinked in blocks of others is not found by this sweep. */
+static int count_died(far_sweeper *s) {
+    far_faa(s->t, far_addr_make(0, FAR_SUPER_DIED), 1, NULL);
+    int err = far_wait(s->t);
+    return err < 0 ? err : 1;
+}
+
+
 /* Nothing in the pool names them any more. A handle's own entry after those of its sessions. The sweep word is still
  * ours: two who freed one entry would clear that of a session which has it by then. */
 static int free_dead(far_sweeper *s) {
@@ -398,7 +406,11 @@ static int free_dead(far_sweeper *s) {
         for (size_t i = 0; i < s->dead_count; i++) {
             if (s->dead[i].id == 0)
                 continue;
-            int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+            int done = far_client_may_free(s->t, s->dead[i].id);
+            if (done == 1)
+                done = count_died(s);
+            if (done == 1)
+                done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
             if (done < 0)
                 return done;
             if (done == 1) {
@@ -507,14 +519,18 @@ static int finish_drops(far_sweeper *s) {
 
 
 static int sweep_all(far_sweeper *s) {
-    uint64_t total = far_block_total(s->geometry);
+    uint64_t total = far_block_total(s->geometry), died = 0;
     int err = finish_drops(s);
+    if (err == 0)
+        err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_DIED), &died);
     s->only_dead = s->must_walk = false;
     for (s->cursor = 0; s->cursor < total && err == 0; s->cursor = s->next_cursor)
         err = pass(s);
     if (err == 0)
         err =
             far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), s->result.leaked_bytes - s->result.repaired_bytes);
+    if (err == 0 && s->repair)
+        err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), died);
     return err;
 }
 

@@ -224,29 +224,42 @@ bool far_torture_work(client *c) {
 }
 
 
+/* Fills all free slots, and submits these operations together (gets among them may be served as one), or one by one.
+ * Returns how many were taken; *lost: not all. */
+static unsigned submit_some(client *c, far_op **ops, bool *lost) {
+    unsigned depth = c->run->torture->depth, count = 0, flying = 0;
+    for (unsigned i = 0; i < depth && c->left; i++)
+        if (!c->slots[i].busy) {
+            prepare(c, &c->slots[i]);
+            ops[count++] = &c->slots[i].op;
+            c->left--;
+        }
+    unsigned together = far_random_chance(&c->random, 1, 2) ? count : 1;
+    for (unsigned first = 0; first < count; first += together) {
+        int taken = *lost ? FAR_ERR_BUSY : far_submit(c->session, ops + first, together);
+        for (unsigned i = first; i < first + together; i++) {
+            slot *s = ops[i]->user;
+            s->busy = taken > (int)(i - first);
+            flying += s->busy;
+            if (s->busy)
+                continue;
+            ops[i]->result = taken < 0 ? taken : FAR_ERR_BUSY;
+            record_end(c, s);
+            *lost = true;
+        }
+    }
+    return flying;
+}
+
+
 /* `depth` operations in flight; false: the session is lost. */
 static bool work_async(client *c) {
     unsigned depth = c->run->torture->depth, flying = 0;
     bool lost = false;
     far_op **done = calloc(depth, sizeof(*done));
     while (done && (flying || (c->left && !lost))) {
-        for (unsigned i = 0; i < depth && c->left && !lost; i++) {
-            slot *s = &c->slots[i];
-            if (s->busy)
-                continue;
-            prepare(c, s);
-            far_op *op = &s->op;
-            int taken = far_submit(c->session, &op, 1);
-            c->left--;
-            if (taken == 1) {
-                s->busy = true;
-                flying++;
-            } else {
-                op->result = taken < 0 ? taken : FAR_ERR_BUSY;
-                record_end(c, s);
-                lost = true;
-            }
-        }
+        if (!lost)
+            flying += submit_some(c, done, &lost);
         int count = far_reap(c->session, done, depth, 1);
         lost |= count < 0;
         for (int i = 0; i < count; i++) {

@@ -93,6 +93,13 @@ static int get(handle *h) {
 }
 
 
+/* Every millisecond. */
+static void look(handle *h) {
+    usleep(2000);
+    far_pool_poll(h->pool);
+}
+
+
 static bool is_told(int err, const char *word) {
     return (err == FAR_ERR_UNREACHABLE || err == FAR_ERR_FENCED) && strstr(far_last_error(), word);
 }
@@ -122,7 +129,7 @@ static int cut_and_go_on(long bytes) {
     MUST(open_handle(&h, false) == 0);
     MUST(get(&h) == 0);
     MUST(truncate(path, bytes) == 0);
-    far_pool_poll(h.pool); /* which looks */
+    look(&h);
     int line = expect_loss(&h, "cut");
     MUST(line == 0);
     far_pool *again = NULL; /* nobody has it open any more */
@@ -200,7 +207,7 @@ static int lose_a_descriptor(long which) {
         close(number);
     else /* and the number is given to another file */
         MUST(dup2(open("/dev/null", O_RDWR | O_CLOEXEC), number) == number);
-    far_pool_poll(h.pool);
+    look(&h);
     return expect_loss(&h, "descriptor");
 }
 

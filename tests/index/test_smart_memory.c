@@ -90,6 +90,47 @@ static void torn_over_lives(void **state) {
 }
 
 
+/* Gets of two keys, submitted together: their leaves are READ in one batch. */
+static void get_two(void *arg) {
+    stage_actor *by = arg;
+    char other[8];
+    far_op first = {.kind = FAR_OP_GET, .index = by->index, .key = "naa", .key_len = 3},
+           second = {.kind = FAR_OP_GET, .index = by->index, .key = "nba", .key_len = 3}, *ops[] = {&first, &second};
+    first.value = by->value;
+    first.capacity = sizeof(by->value);
+    second.value = other;
+    second.capacity = sizeof(other);
+    by->result = far_submit(by->session, ops, 2) == 2 && far_reap(by->session, ops, 2, 2) == 2 ? first.result : 1;
+    if (second.result != 0 || memcmp(other, V1, 8) != 0)
+        by->result = 2;
+    by->value_len = first.value_len;
+    by->ended = true;
+}
+
+
+/* H14 where gets are served together. Fails when is_hit does not ask may_mix_lives. */
+static void gets_together_torn_over_lives(void **state) {
+    (void)state;
+    uint32_t bytes = 40;
+    up("", "atomic_bytes=8");
+    put_all(a, "nba nca");
+    far_addr first = recycle_leaf(&bytes);
+    assert_true(stage_reads(b, "nba", V1));
+    b->ended = false;
+    b->client = far_sim_start(b->pool->fabric, "gets", get_two, b);
+    far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = first, .to = first + 40});
+    assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){2}, 1), 0);
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "naa", V2), 0);
+    assert_int_equal(written, first);
+    far_sim_sleep(s.world, 100000); /* it is LIVE now */
+    far_sim_release(hold);
+    stage_finish(b);
+    assert_true(b->result == 0 && b->value_len == 8 && memcmp(b->value, V2, 8) == 0);
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_close(&s);
+}
+
+
 /* H14. The same for a node: written in the memory of a removed one with the same prefix, but not linked (its CAS will
  * lose), it is no place for an insert. Fails when nodes in used memory are written LIVE. */
 static void pending_node_recycled(void **state) {
@@ -229,6 +270,7 @@ int main(void) {
         cmocka_unit_test(pending_leaf_recycled),
         cmocka_unit_test(nobody_needs_the_flip),
         cmocka_unit_test(torn_over_lives),
+        cmocka_unit_test(gets_together_torn_over_lives),
         cmocka_unit_test(pending_node_recycled),
         cmocka_unit_test(pending_copy_recycled),
         cmocka_unit_test(cas_recycled_slot),

@@ -243,6 +243,42 @@ static void what_came_back_after_the_first_attempt_is_seen(void **state) {
 }
 
 
+/* ---- What an attempt leaves ---- */
+
+static int put_and_fail(far_task *t, void *arg) {
+    static const uint64_t word = 12345;
+    (void)arg;
+    int err = far_pin_take(t);
+    far_write(t, far_addr_make(0, FAR_SUPER_LEAKED), &word, 8);
+    return err < 0 ? err : FAR_ERR_NO_MEMORY;
+}
+
+
+static int fail_hungry(far_task *t, void *arg) {
+    int err = put_and_fail(t, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, put_and_fail, arg) : err;
+}
+
+
+static int read_leaked(far_task *t, void *arg) {
+    return far_read_word(t, far_addr_make(0, FAR_SUPER_LEAKED), arg);
+}
+
+
+/* It had put a verb when it found no memory: that is not posted any more, its pin is gone and perhaps its memory. */
+static void verbs_of_an_attempt_that_failed_are_not_posted(void **state) {
+    (void)state;
+    room r;
+    uint64_t word = 77;
+    open_room(&r, 425, 1, 1, "2M");
+    far_session *s = r.guests[0].session;
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, fail_hungry, NULL), FAR_ERR_NO_MEMORY);
+    assert_int_equal(far_session_call(s, FAR_STATS_OTHER, false, read_leaked, &word), 0);
+    assert_int_equal(word, 0);
+    close_room(&r);
+}
+
+
 /* ---- Stopped processes ---- */
 
 static int hold_pin(far_task *t, void *arg) {
@@ -282,6 +318,42 @@ static void nobody_waits_for_ever_beside_a_pin_that_stays(void **state) {
     far_sim_resume(stopped->client);
     assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
     assert_int_equal(put(&r.guests[2], "b", LARGE), 0);
+    close_room(&r);
+}
+
+
+static int stand_still(far_task *t, void *arg) {
+    (void)arg;
+    far_point(t, "hunger:still");
+    return 0;
+}
+
+
+static void stand_main(void *arg) {
+    guest *g = arg;
+    g->result = far_session_call(g->session, FAR_STATS_OTHER, false, stand_still, NULL);
+}
+
+
+/* Its thread does not get to run for a while, inside the session: nobody can make it give up what it holds. */
+static void a_session_whose_thread_is_slow_is_waited_for(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 431, 1, 2, "2M");
+    guest *slow = &r.guests[0], *hungry = &r.guests[1];
+    assert_int_equal(put(hungry, "first", 1), 0);
+    assert_true(fill(slow, "a", LARGE) > 2);
+    slow->client = far_sim_start(r.pool[0]->fabric, "slow", stand_main, slow);
+    delete_key(slow, "a", 0);
+    far_sim_stop_before(slow->client, (far_sim_match){.point = "hunger:still"});
+    assert_int_equal(far_sim_run_client(slow->client), FAR_SIM_STOPPED);
+    start(&r, 1, 1, LARGE);
+    far_sim_limit(r.world, 10000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(slow->client);
+    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
     close_room(&r);
 }
 
@@ -352,6 +424,36 @@ static void a_handle_that_sleeps_hears_of_who_waits_in_another(void **state) {
 }
 
 
+static void delete_and_put(void *arg) {
+    guest *g = arg;
+    for (unsigned i = 0; i < 4; i++)
+        delete_key(g, "a", i);
+    g->result = put(g, g->key, LARGE);
+}
+
+
+/* Its thread is always inside, so no tick of housekeeping tells what it holds: it does so itself before it waits. */
+static void who_waits_for_memory_tells_what_he_holds_himself(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 443, 2, 2, "2M");
+    guest *g = &r.guests[0];
+    assert_true(fill(g, "a", LARGE) > 10);
+    g->client = far_sim_start(r.pool[0]->fabric, "busy", delete_and_put, g);
+    far_sim_stop_before(g->client, (far_sim_match){.point = "hunger:waits"});
+    assert_int_equal(far_sim_run_client(g->client), FAR_SIM_STOPPED);
+    const far_client *told =
+        (const far_client *)((const char *)far_sim_memory(r.world, 0) + far_client_entry(g->session->id));
+    assert_true(g->session->memory->retired_bytes > 4 * LARGE);
+    assert_int_equal(told->retired_bytes, g->session->memory->retired_bytes);
+    assert_int_equal(told->free_bytes, g->session->memory->free_bytes);
+    far_sim_resume(g->client);
+    assert_int_equal(far_sim_run_client(g->client), FAR_SIM_ENDED);
+    assert_int_equal(g->result, 0);
+    close_room(&r);
+}
+
+
 /* One takes its announcement back just when another handle has announced itself: that one must be heard. */
 static void who_takes_an_announcement_back_leaves_those_of_others(void **state) {
     (void)state;
@@ -397,23 +499,29 @@ static void check_main(void *arg) {
 }
 
 
-/* A sweep covers all blocks of the pool: what is free there comes back when it is over. */
-static void what_a_sweep_covers_is_waited_for(void **state) {
-    (void)state;
-    room r;
-    open_room(&r, 450, 2, 2, "1500K");
-    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
+/* A sweep covers all blocks of the pool, three quarters of which are free; it stands still. */
+static void stop_in_a_sweep(room *r, unsigned seed) {
+    open_room(r, seed, 2, 2, "1500K");
+    guest *hungry = &r->guests[0], *sweeper = &r->guests[1];
     unsigned count = fill(hungry, "a", SMALL);
     for (unsigned i = 0; i < count; i++)
         if (i % 4 != 0)
             delete_key(hungry, "a", i);
     pass_epochs(hungry);
-    sweeper->client = far_sim_start(r.pool[1]->fabric, "sweeper", check_main, sweeper);
+    sweeper->client = far_sim_start(r->pool[1]->fabric, "sweeper", check_main, sweeper);
     far_sim_stop_before(
         sweeper->client,
         (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 3});
     assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_STOPPED);
+}
 
+
+/* What is free there comes back when it is over. */
+static void what_a_sweep_covers_is_waited_for(void **state) {
+    (void)state;
+    room r;
+    stop_in_a_sweep(&r, 450);
+    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
     start(&r, 0, 1, SMALL);
     far_sim_limit(r.world, 20000000);
     assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
@@ -426,6 +534,46 @@ static void what_a_sweep_covers_is_waited_for(void **state) {
 }
 
 
+/* But not for ever, and only once: the sweeper's process was stopped. */
+static void nobody_waits_for_ever_for_a_sweep_that_stands_still(void **state) {
+    (void)state;
+    room r;
+    stop_in_a_sweep(&r, 452);
+    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
+    for (unsigned i = 0; i < 3; i++) {
+        start(&r, 0, 1, SMALL);
+        far_sim_limit(r.world, i == 0 ? 2000000000 : 100000000);
+        assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+        assert_int_equal(hungry->result, FAR_ERR_NO_MEMORY);
+    }
+    far_sim_limit(r.world, 0);
+    far_sim_resume(sweeper->client);
+    assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_ENDED);
+    assert_int_equal(put(hungry, "b", SMALL), 0);
+    close_room(&r);
+}
+
+
+/* A handle died with objects that it had unlinked in blocks of others: when memory is short these are found. */
+static void what_the_dead_had_unlinked_comes_back_when_memory_is_short(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 451, 2, 2, "1500K");
+    guest *hungry = &r.guests[0], *dead = &r.guests[1];
+    assert_int_equal(put(dead, "first", 1), 0);
+    assert_true(fill(hungry, "a", SMALL) > 300);
+    for (unsigned i = 0; i < 200; i++)
+        delete_key(dead, "a", i);
+    far_sim_kill(r.pool[1]->fabric);
+    far_sim_sleep(r.world, 500000000); /* what was its own is swept */
+    unsigned more = fill(hungry, "b", SMALL);
+    if (more < 180)
+        fail_msg("of 200 values that the dead had deleted there is room for %u", more);
+    assert_int_equal(far_pool_check(hungry->session, 0, fail_at_problem, NULL), 0);
+    leave_room(&r);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handle_is_closed_while_operations_wait_for_memory),
@@ -435,11 +583,16 @@ int main(void) {
         cmocka_unit_test(what_the_session_itself_is_freeing_is_waited_for),
         cmocka_unit_test(ticks_of_a_session_do_not_pile_up),
         cmocka_unit_test(what_came_back_after_the_first_attempt_is_seen),
+        cmocka_unit_test(verbs_of_an_attempt_that_failed_are_not_posted),
         cmocka_unit_test(nobody_waits_for_ever_beside_a_pin_that_stays),
+        cmocka_unit_test(a_session_whose_thread_is_slow_is_waited_for),
         cmocka_unit_test(a_handle_that_is_always_short_starves_nobody),
         cmocka_unit_test(a_handle_that_sleeps_hears_of_who_waits_in_another),
+        cmocka_unit_test(who_waits_for_memory_tells_what_he_holds_himself),
         cmocka_unit_test(who_takes_an_announcement_back_leaves_those_of_others),
         cmocka_unit_test(what_a_sweep_covers_is_waited_for),
+        cmocka_unit_test(nobody_waits_for_ever_for_a_sweep_that_stands_still),
+        cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

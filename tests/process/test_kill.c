@@ -38,20 +38,13 @@ static void pause_for(int64_t ns) {
 }
 
 
-/* What a wait lasts without what a busy machine adds to it. */
-static int64_t fair_time(const stalls *s, int64_t from, int64_t to) {
-    int64_t fair = to - from - stalls_between(s, from, to);
-    return fair > 0 ? fair : 0;
-}
-
-
 static void assert_nobody_is_stuck(const crew *c, const stalls *s) {
     char words[512];
     if (crew_broken(c, words, sizeof(words)))
         fail_msg("%s", words);
     for (unsigned i = 0; i < c->places; i++) {
         int64_t since = atomic_load_explicit(&c->book->stuck_since[i], memory_order_relaxed), now = crew_now();
-        if (since && now - since > STUCK_NS && fair_time(s, since, now) > STUCK_NS)
+        if (since && now - since > STUCK_NS && stalls_fair_time(s, since, now) > STUCK_NS)
             fail_msg("process %u waits for %lld ms", i, (long long)(now - since) / 1000000);
     }
 }
@@ -66,7 +59,7 @@ static int64_t longest_fair(const crew *c, const stalls *s) {
         int64_t took = record->end - record->start;
         if (atomic_load_explicit(&record->state, memory_order_acquire) != 2 || took <= longest || took < LONG_NS)
             continue;
-        int64_t fair = fair_time(s, record->start, record->end);
+        int64_t fair = stalls_fair_time(s, record->start, record->end);
         longest = fair > longest ? fair : longest;
     }
     return longest;

@@ -115,12 +115,14 @@ static void be_looker(stalls_book *book) {
     newly_stolen(l);
     for (int64_t last = crew_now();;) {
         nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        int64_t waited = newly_stolen(l);
+        int64_t stolen = newly_stolen(l), waited = 0;
         for (unsigned i = 0; i < STALLS_WATCHED; i++) {
             int pid = atomic_load_explicit(&book->watched[i], memory_order_relaxed);
-            waited += pid ? delay_of_process(l, pid) : 0;
+            int64_t delay = pid ? delay_of_process(l, pid) : 0;
+            waited = delay > waited ? delay : waited;
         }
         forget_the_dead(l);
+        waited += stolen;
         int64_t now = crew_now(), passed = now - last, missed = passed - LOOK_NS;
         int64_t stalled = waited > missed ? waited : missed;
         unsigned count = atomic_load_explicit(&book->count, memory_order_relaxed);
@@ -164,7 +166,7 @@ void stalls_free(stalls *s) {
 }
 
 
-int64_t stalls_between(const stalls *s, int64_t from, int64_t to) {
+int64_t stalls_fair_time(const stalls *s, int64_t from, int64_t to) {
     unsigned count = atomic_load_explicit(&s->book->count, memory_order_acquire);
     int64_t sum = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -172,5 +174,5 @@ int64_t stalls_between(const stalls *s, int64_t from, int64_t to) {
         if (begin < to && s->book->looks[i].at > from)
             sum += s->book->looks[i].stalled;
     }
-    return sum;
+    return sum < to - from ? to - from - sum : 0;
 }

@@ -59,7 +59,7 @@ static void some_stand(const char *kind, const char *keys, unsigned unit, uint64
     torture.atomic_bytes = unit;
     torture.cache_bytes = cache;
     torture.options = options;
-    for (uint64_t seed = 1; seed <= 12; seed++)
+    for (uint64_t seed = 1; seed <= 6; seed++)
         stands(&torture, seed);
 }
 
