@@ -86,6 +86,40 @@ static void what_the_short_lived_leave_comes_back(void **state) {
 }
 
 
+static void come_in_and_die(void) {
+    rig r = {0};
+    alarm(60);
+    int err = far_pool_open(uri, NULL, &r.pool);
+    if (err == 0)
+        err = far_session_open(r.pool, &r.session);
+    if (err == 0)
+        raise(SIGKILL);
+    print_error("%d: %s\n", err, far_last_error());
+    fflush(NULL);
+    _exit(1);
+}
+
+
+/* Each of them takes two of the 64 that so small a pool has, for itself and for its handle. */
+static void ids_of_the_short_lived_come_back(void **state) {
+    rig r = {0};
+    (void)state;
+    make_pool("dart", "1M");
+    for (unsigned i = 0; i < 100; i++) {
+        int status;
+        fflush(NULL);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
+            come_in_and_die();
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+    assert_ok(open_all(&r));
+    close_all(&r);
+}
+
+
 /* Small pairs, until nothing fits any more. */
 static void fill_and_die(void) {
     rig r = {0};
@@ -139,12 +173,13 @@ static int remove_pool(void **state) {
 int main(void) {
     const char *kinds[CONFORM_KINDS];
     size_t count = conform_kinds(kinds);
-    struct CMUnitTest tests[2 * CONFORM_KINDS];
+    struct CMUnitTest tests[2 * CONFORM_KINDS + 1];
     for (size_t i = 0; i < count; i++) {
         tests[2 * i] =
             (struct CMUnitTest){kinds[i], what_the_short_lived_leave_comes_back, NULL, remove_pool, (void *)kinds[i]};
         tests[2 * i + 1] = (struct CMUnitTest){kinds[i], a_pool_that_was_filled_to_the_brim_can_be_opened, NULL,
                                                remove_pool, (void *)kinds[i]};
     }
-    return _cmocka_run_group_tests("short lives", tests, 2 * count, NULL, NULL);
+    tests[2 * count] = (struct CMUnitTest)cmocka_unit_test_teardown(ids_of_the_short_lived_come_back, remove_pool);
+    return _cmocka_run_group_tests("short lives", tests, 2 * count + 1, NULL, NULL);
 }
