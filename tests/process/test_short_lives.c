@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LIVES 150 /* several times as many as fill the pool */
+#define LIVES 32 /* more than fill the pool */
 
 static char path[64], uri[96];
 
@@ -60,7 +60,7 @@ static void what_the_short_lived_leave_comes_back(void **state) {
     rig r = {0};
     far_pool_usage usage;
     int told = 0, status;
-    make_pool(kind, "4M");
+    make_pool(kind, "1M");
     for (unsigned i = 0; i < LIVES; i++) {
         fflush(NULL);
         pid_t pid = fork();
@@ -105,7 +105,7 @@ static void ids_of_the_short_lived_come_back(void **state) {
     rig r = {0};
     (void)state;
     make_pool("dart", "1M");
-    for (unsigned i = 0; i < 100; i++) {
+    for (unsigned i = 0; i < 48; i++) {
         int status;
         fflush(NULL);
         pid_t pid = fork();
