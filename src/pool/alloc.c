@@ -254,7 +254,10 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     found f = {{0, 0}, true, false};
     pthread_mutex_lock(&m->lock);
     far_class *class = far_class_for(m, index, type, size);
+    unsigned pick = m->pick;
     bool got = class != NULL && simple && class->info->recover == NULL && take_at_once(m, class, node, &f);
+    if (!got)
+        m->pick = pick; /* it is tried again below */
     pthread_mutex_unlock(&m->lock);
     if (class == NULL)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");

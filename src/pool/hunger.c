@@ -358,20 +358,34 @@ static int ask_others(far_task *t) {
 }
 
 
+/* 1: sessions have died since the last full sweep, and were swept themselves. */
+static int have_some_died(far_task *t, uint64_t *died) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t before;
+    far_read(t, far_addr_make(0, FAR_SUPER_DIED), died, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &before, 8);
+    int err = far_wait(t);
+    return err < 0 ? err : *died != before && *died != q->swept_in_vain;
+}
+
+
 /* The last resort: what the dead had, and what they had unlinked or freed in blocks of others, comes back with a full
  * sweep. 1: try again. */
 static int sweep_after_deaths(far_task *t, hunger *h, bool dead) {
-    uint64_t died, before;
-    far_read(t, far_addr_make(0, FAR_SUPER_DIED), &died, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &before, 8);
-    int err = far_wait(t);
-    if (err < 0 || (died == before && !dead) || h->swept)
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t died;
+    if (h->swept)
+        return 0;
+    int err = have_some_died(t, &died);
+    if (err < 0 || (err == 0 && !dead))
         return err;
     h->swept = true;
     far_sweep_result result;
-    far_sweep(t, true, true, &result); /* it may have failed: somebody else was at it, or an index is broken */
+    err = far_sweep(t, true, true, &result);
     if (t->session->lost)
         return t->session->lost;
+    if (err < 0 && err != FAR_ERR_BUSY) /* an index is broken, say: another sweep would not end better */
+        q->swept_in_vain = died;
     err = pass_sweep(t);
     far_memory_look_again(far_memory_of(t));
     return err < 0 ? err : 1;

@@ -210,18 +210,18 @@ static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, lis
 }
 
 
-/* Its index is open, no hook wants to know of it, and no sweep or watch: it only goes from one list to the other. */
+/* Its index is open, no hook wants to know of it, and no sweep: it only goes from one list to the other. */
 static bool is_plain(far_memory *m, const far_retired *item) {
     const far_class *class = item->class;
     const far_pool *pool = m->session->pool;
     return class->index != NULL && class->info->reclaim == NULL && class->info->recover == NULL &&
-           !far_size_is_run(&pool->geometry, class->size) && pool->fabric->watch == NULL &&
-           !far_is_marked(m, item->addr);
+           !far_size_is_run(&pool->geometry, class->size) && !far_is_marked(m, item->addr);
 }
 
 
 /* With the lock: those that are plain, up to the first that is not. */
 static unsigned reclaim_plain(far_memory *m, uint64_t epoch) {
+    far_fabric *fabric = m->session->pool->fabric;
     far_queue *q = &m->retired;
     unsigned count = 0;
     while (count < PLAIN_AT_ONCE && q->count > 0 && q->items[q->first].ready <= epoch &&
@@ -229,6 +229,8 @@ static unsigned reclaim_plain(far_memory *m, uint64_t epoch) {
         far_retired item;
         far_queue_take(q, &item);
         m->retired_bytes -= far_class_footprint(m, item.class);
+        if (fabric->watch != NULL)
+            fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
         far_put_free(m, item.class, (far_entry){item.addr, 0});
         count++;
     }

@@ -90,7 +90,7 @@ static void an_old_tag_never_looks_new(void **state) {
         far_budget *budget = far_budget_new(64 * KIB);
         dart_cache directory, express;
         uint64_t epoch = 10, word = dart_directory_word(0, 4096), entry = dart_est_word(7, 1, DART_N8, 4096), got;
-        bool fresh;
+        bool fresh, current;
         assert_int_equal(dart_cache_open(&directory, budget, "directory", 1, DART_CHUNK_WORDS), 0);
         assert_int_equal(dart_cache_open(&express, budget, "express", 1, DART_EXPRESS_WORDS), 0);
         dart_directory_set(&directory, 5, word, epoch);
@@ -100,7 +100,7 @@ static void an_old_tag_never_looks_new(void **state) {
             dart_cache_age(&directory, &express, epoch, next);
             epoch = next;
             dart_directory_get(&directory, 5, epoch, &fresh);
-            bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got);
+            bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got, &current);
             assert_int_equal(fresh, epoch <= 11);
             assert_int_equal(kept, epoch <= 11);
         }
@@ -119,6 +119,7 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
     far_random random;
     far_random_seed(&random, 3);
     uint64_t *hashes = malloc(ENTRIES * sizeof(*hashes)), got;
+    bool current;
     unsigned kept = 0;
     assert_int_equal(dart_cache_open(&cache, budget, "test", 256, DART_EXPRESS_WORDS), 0);
     for (unsigned i = 0; i < ENTRIES; i++) {
@@ -126,16 +127,18 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
         dart_express_put(&cache, hashes[i], dart_est_word(1, 0, DART_N8, (i + 1) * 16ull), 50);
     }
     for (unsigned i = 0; i < ENTRIES; i++)
-        if (dart_express_get(&cache, hashes[i], 51, &got)) {
+        if (dart_express_get(&cache, hashes[i], 51, &got, &current)) {
             assert_int_equal(dart_word_addr(got), (i + 1) * 16ull);
             kept++;
         }
     assert_true(kept > ENTRIES * 9 / 10);
-    assert_false(dart_express_get(&cache, hashes[0], 52, &got));
+    assert_false(dart_express_get(&cache, hashes[0], 52, &got, &current));
     dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 52);
-    assert_true(dart_express_get(&cache, hashes[0], 53, &got) && dart_word_addr(got) == 999 * 16);
+    assert_true(dart_express_get(&cache, hashes[0], 52, &got, &current) && current);
+    assert_true(dart_express_get(&cache, hashes[0], 53, &got, &current) && dart_word_addr(got) == 999 * 16);
+    assert_false(current); /* it must be put again to be known in the next epoch */
     dart_express_drop(&cache, hashes[0]);
-    assert_false(dart_express_get(&cache, hashes[0], 53, &got));
+    assert_false(dart_express_get(&cache, hashes[0], 53, &got, &current));
     dart_cache_close(&cache);
     far_budget_free(budget);
     free(hashes);
@@ -152,6 +155,7 @@ static void the_express_cache_uses_more_chunks_as_it_fills(void **state) {
     far_random random;
     far_random_seed(&random, 8);
     uint64_t *hashes = malloc(MANY * sizeof(*hashes)), got;
+    bool current;
     unsigned kept = 0;
     assert_int_equal(dart_cache_open(&cache, budget, "test", CHUNKS, DART_EXPRESS_WORDS), 0);
     for (unsigned i = 0; i < MANY; i++) {
@@ -161,10 +165,10 @@ static void the_express_cache_uses_more_chunks_as_it_fills(void **state) {
         dart_express_put(&cache, hashes[i], dart_est_word(1, 0, DART_N8, (i + 1) * 16ull), i % 2 ? 50 : 51);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        bool found = dart_express_get(&cache, hashes[i], 51, &got);
+        bool found = dart_express_get(&cache, hashes[i], 51, &got, &current);
         kept += found;
         assert_true(!found || dart_word_addr(got) == (i + 1) * 16ull);
-        assert_int_equal(dart_express_get(&cache, hashes[i], 52, &got), found && i % 2 == 0);
+        assert_int_equal(dart_express_get(&cache, hashes[i], 52, &got, &current), found && i % 2 == 0);
     }
     print_message("%u of %u were kept, in %u chunks\n", kept, MANY, (unsigned)(dart_cache_used(&cache) / CHUNK));
     assert_true(kept > MANY * 9 / 10);
@@ -185,6 +189,7 @@ static void entries_that_are_asked_for_often_stay(void **state) {
     dart_cache cache;
     far_random random;
     uint64_t often[OFTEN], got;
+    bool current;
     unsigned hits = 0, asked = 0;
     far_random_seed(&random, 6);
     assert_int_equal(dart_cache_open(&cache, budget, "test", 1, DART_EXPRESS_WORDS), 0);
@@ -193,7 +198,7 @@ static void entries_that_are_asked_for_often_stay(void **state) {
     for (unsigned i = 0; i < TURNS; i++) {
         bool once = far_random_below(&random, 4) != 0;
         uint64_t hash = once ? far_random_next(&random) : often[far_random_below(&random, OFTEN)];
-        bool hit = dart_express_get(&cache, hash, 9, &got);
+        bool hit = dart_express_get(&cache, hash, 9, &got, &current);
         asked += !once && i > TURNS / 2;
         hits += hit && i > TURNS / 2;
         dart_express_put(&cache, hash, dart_est_word(1, 0, DART_N8, 4096), 9);

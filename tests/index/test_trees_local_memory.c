@@ -162,7 +162,8 @@ static void trees_do_without_memory(void **state) {
     static const char *const kinds[] = {"dart", "smart"};
     for (unsigned i = 0; i < 2; i++) {
         set_up(kinds[i]);
-        unsigned gets = at_every_place(get) + at_every_place(get_none), scans = at_every_place(scan), checks = at_every_place(check);
+        unsigned gets = at_every_place(get) + at_every_place(get_none), scans = at_every_place(scan),
+                 checks = at_every_place(check);
         assert_true(gets > 3 && scans > 10 && checks > 1);
         tear_down();
     }

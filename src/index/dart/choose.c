@@ -65,7 +65,7 @@ static unsigned cheapest(dart_class *class, unsigned usable, unsigned width) {
 
 
 dart_choice dart_choose(dart_class *class, unsigned usable, unsigned width) {
-    unsigned turn = atomic_fetch_add_explicit(&class->turns, 1, memory_order_relaxed);
+    unsigned turn = dart_count_roughly(&class->turns);
     unsigned every = turn < WARM_UP ? 2 : EXPLORE_EVERY;
     if (usable == 0)
         return choice_of(ROOT_ARM);

@@ -53,6 +53,7 @@ typedef struct dart_start {
     unsigned length; /* of the prefix under which it is registered */
     far_addr entry;  /* address of the EST slot; 0: from the express cache */
     uint64_t word;   /* of that slot */
+    bool current;    /* the express cache has it, as of this epoch */
 } dart_start;
 
 #define DART_STARTS_MAX 8u

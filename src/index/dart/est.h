@@ -63,8 +63,9 @@ uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool
 /* The word was in the directory, or a slot of its segment was not frozen, at this epoch. word 0: forget it. */
 void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch);
 
-/* Entries by the hash of their prefix; only those whose node may be read at this epoch. */
-bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word);
+/* Entries by the hash of their prefix; only those whose node may be read at this epoch. *current: to put it again at
+ * this epoch would change nothing. */
+bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word, bool *current);
 void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word,
                       uint64_t epoch); /* a slot of the node was seen unfrozen at this epoch */
 void dart_express_drop(dart_cache *cache, uint64_t hash);
@@ -72,6 +73,15 @@ void dart_express_drop(dart_cache *cache, uint64_t hash);
 /* Tags are epochs modulo 4096: before they could be mistaken, old ones are forgotten. Called for every new epoch. */
 #define DART_TAG_PERIOD 1024u
 void dart_cache_age(dart_cache *directory, dart_cache *express, uint64_t before, uint64_t epoch);
+
+
+/* One more; of two threads at the same time one may be lost, which costs less than to wait for each other's line. The
+ * count before. */
+static inline unsigned dart_count_roughly(atomic_uint *count) {
+    unsigned before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + 1, memory_order_relaxed);
+    return before;
+}
 
 
 /* ---- choose.c: the first choice of prefix lengths, by what it cost before ---- */
@@ -294,7 +304,6 @@ static inline unsigned dart_est_segments_at_once(const far_index *index) {
     unsigned slice = (dart_of(index)->walk_slice + 3) / 4;
     return slice < DART_SEGMENTS_AT_ONCE ? slice : DART_SEGMENTS_AT_ONCE;
 }
-
 
 
 /* ---- est.c ---- */

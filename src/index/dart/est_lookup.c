@@ -124,7 +124,7 @@ static asking *begin(far_task *t, dart_est *est, far_bytes key) {
 
 
 static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word,
-                      far_addr entry) {
+                      far_addr entry, bool current) {
     unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
     if (depth > key.length || type < DART_N4 || type > DART_N256 || probe->count == DART_STARTS_MAX)
         return false;
@@ -134,7 +134,7 @@ static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_byte
                              dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
         return false;
     probe->starts[probe->count++] =
-        (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word};
+        (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word, current};
     return true;
 }
 
@@ -147,8 +147,9 @@ static bool ask_cache(far_task *t, far_index *index, asking *a, far_bytes key, d
     for (unsigned i = a->count; i-- > 0 && !hit;) {
         unsigned length = a->list->lookup[a->first + i];
         uint64_t word, hash = dart_est_hash(est, key.data, length);
-        hit = dart_express_get(&est->express, hash, far_epoch(t), &word) &&
-              add_start(t, index, probe, key, length, word, 0);
+        bool current;
+        hit = dart_express_get(&est->express, hash, far_epoch(t), &word, &current) &&
+              add_start(t, index, probe, key, length, word, 0, current);
     }
     far_count_cache(t, hit);
     return hit;
@@ -198,7 +199,7 @@ static void collect(far_task *t, far_index *index, const asking *a, far_bytes ke
         for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
             if (dart_est_is_committed(r->slots[s]) && !dart_is_frozen(r->slots[s]) &&
                 dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
-                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s));
+                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s), false);
     }
 }
 
@@ -278,7 +279,7 @@ static void keep_entries(far_task *t, dart_est *est, const asking *a, const dart
         if (step >= 0 || (used && used->length == length))
             break;
     }
-    if (used)
+    if (used && !used->current)
         keep(t, est, f, used->length, 0);
 }
 
@@ -324,8 +325,8 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
         dart_est_spawn_register(t, index, &f->path.steps[step].node, 0, f->key.data, length);
         break;
     }
-    if (f->seek == DART_SEEK_VALUE)
+    if (f->seek == DART_SEEK_VALUE && !atomic_load_explicit(&est->adjust.read_from, memory_order_relaxed))
         atomic_store_explicit(&est->adjust.read_from, true, memory_order_relaxed);
-    if (est->adjusting && atomic_fetch_add_explicit(&est->adjust.seen, 1, memory_order_relaxed) % est->sample_every == 0)
+    if (est->adjusting && dart_count_roughly(&est->adjust.seen) % est->sample_every == 0)
         dart_est_sample(est, f->key);
 }

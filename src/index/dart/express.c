@@ -189,7 +189,7 @@ static uint64_t *find_entry(uint64_t *set, uint64_t hash) {
 }
 
 
-bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word) {
+bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t *word, bool *current) {
     dart_chunk *chunk;
     uint64_t *set = lock_set(cache, hash, false, &chunk), *entry;
     if (!set)
@@ -197,7 +197,9 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
     bool found = (entry = find_entry(set, hash)) && is_fresh(entry[1], epoch);
     if (found) {
         *word = entry[0] & ~REFERENCED;
-        entry[0] |= REFERENCED;
+        *current = age_of(entry[1], epoch) <= 0;
+        if (!(entry[0] & REFERENCED))
+            entry[0] |= REFERENCED;
     }
     far_spin_unlock(&chunk->lock);
     return found;

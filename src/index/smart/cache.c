@@ -280,6 +280,13 @@ static void forget(smart_shard *shard, uint64_t *link, smart_local *parent) {
 }
 
 
+/* Most nodes have a few lines: what the search in one will touch comes with its head, not after it. */
+static void prefetch_local(const smart_local *c) {
+    for (unsigned line = 1; line < 4; line++)
+        __builtin_prefetch((const char *)c + 64 * line);
+}
+
+
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_hint *hint) {
     unsigned number = smart_part(key, 0), from = 1, at;
     const smart_shard *shard = &cache->shard[number];
@@ -292,6 +299,7 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
     }
     while (smart_entry_is_local(entry)) {
         smart_local *c = smart_entry_local(entry);
+        prefetch_local(c);
         unsigned depth = smart_local_depth(c);
         if (depth >= below || depth > key.length || agree(c, key, from) < c->skip)
             break;
