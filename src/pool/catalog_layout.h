@@ -5,7 +5,7 @@
  * record                  what an index is; immutable but for its drop mark
  * drop mark               0, or client id 14 | generation 16 << 14 | 1 << 63: that session is dropping the index
  * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
- * open) */
+ * open); while it has no table, the one word it has, with FAR_OPENS_ALONE, stands where its address would */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
@@ -86,6 +86,7 @@ static inline unsigned far_drop_mark_generation(uint64_t mark) {
 
 
 #define FAR_OPENS_USER  (1ull << 32)
+#define FAR_OPENS_ALONE (1ull << 63)
 #define FAR_OPENS_BYTES (FAR_OPENS_MAX * 8ull)
 
 

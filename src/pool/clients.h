@@ -5,7 +5,7 @@
  *   word 1  *  the pin that its handle publishes: an epoch, or 0 = none
  *   word 2     address of its table of kept objects (pool/alloc.h), 0 = none
  *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
- *   word 5  *  address of the handle's table of open indexes (pool/catalog.h), 0 = none
+ *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
  *   word 6  *  the last sweep that the handle has heeded
  *   word 7     bytes of free pages in its blocks (as last told)
  *

@@ -1,6 +1,7 @@
 /* Opening and closing pool handles and sessions. */
 #include "pool/handle.h"
 #include "pool/catalog.h"
+#include "pool/sweep.h"
 #include "runtime/budget.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -186,6 +187,32 @@ static int declared_dead(void) {
 }
 
 
+static int count_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_client_state state = far_client_state_of(client->word);
+    far_conn *conn = t->session->conn;
+    bool dead =
+        state == FAR_CLIENT_DEAD || (state == FAR_CLIENT_LIVE && id != t->session->id &&
+                                     conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0);
+    *(unsigned *)ctx += dead;
+    return 0;
+}
+
+
+/* An id is free again after a sweep only. Processes that live too short for their housekeeping to sweep would use them
+ * all up, and then nobody could come in to do it. What fails is left to the next. */
+static int spare_ids(far_task *t, void *arg) {
+    unsigned slots = far_task_pool(t)->geometry.session_slots, dead = 0;
+    far_sweep_result result;
+    (void)arg;
+    if (t->session->id <= slots / 2) /* the lowest that was free */
+        return 0;
+    int err = far_clients_each(t, count_dead, &dead);
+    if (err >= 0 && dead >= slots / 4)
+        err = far_sweep(t, false, true, &result);
+    return err;
+}
+
+
 /* It is linked before it takes any pin: ticks must see all of them. */
 static int open_session(far_pool *pool, far_session **session) {
     far_session *s;
@@ -202,6 +229,7 @@ static int open_session(far_pool *pool, far_session **session) {
         far_pool_release(pool);
         return err;
     }
+    far_session_call(s, FAR_STATS_OTHER, true, spare_ids, NULL);
     *session = s;
     return 0;
 }

@@ -255,15 +255,21 @@ static outlook look_out(far_task *t, unsigned asked) {
 typedef struct abroad {
     uint64_t held;  /* what sessions of other handles hold beside live data, as they told last */
     unsigned count; /* of them */
+    bool dead;      /* some are, and nobody has swept what they left */
 } abroad;
 
 
 static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
     abroad *a = ctx;
-    (void)id;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
-        far_client_handle_of(client->word) == far_task_pool(t)->own->id)
+    far_conn *conn = t->session->conn;
+    far_client_state state = far_client_state_of(client->word);
+    if (state == FAR_CLIENT_FREE || far_client_handle_of(client->word) == far_task_pool(t)->own->id)
         return 0;
+    /* Of processes that live too short to look after each other nobody may have noticed. */
+    if (state == FAR_CLIENT_DEAD || conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0) {
+        a->dead = true;
+        return 0;
+    }
     a->held += client->free_bytes + client->retired_bytes + client->page_bytes;
     a->count++;
     return 0;
@@ -293,7 +299,7 @@ static int ask_abroad(far_task *t, hunger *h, uint64_t held) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
     uint64_t until = far_now(t) + ABROAD_TICKS * far_housekeeping_tick(pool);
-    abroad now = {held, 0};
+    abroad now = {.held = held};
     int err = announce(t, h);
     for (unsigned epochs = 0;
          err >= 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
@@ -352,20 +358,34 @@ static int ask_others(far_task *t) {
 }
 
 
-/* The last resort: what the dead had unlinked or freed in blocks of others comes back with a full sweep. 1: try again.
- */
-static int sweep_after_deaths(far_task *t, hunger *h) {
-    uint64_t died, before;
-    far_read(t, far_addr_make(0, FAR_SUPER_DIED), &died, 8);
+/* 1: sessions have died since the last full sweep, and were swept themselves. */
+static int have_some_died(far_task *t, uint64_t *died) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t before;
+    far_read(t, far_addr_make(0, FAR_SUPER_DIED), died, 8);
     far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &before, 8);
     int err = far_wait(t);
-    if (err < 0 || died == before || h->swept)
+    return err < 0 ? err : *died != before && *died != q->swept_in_vain;
+}
+
+
+/* The last resort: what the dead had, and what they had unlinked or freed in blocks of others, comes back with a full
+ * sweep. 1: try again. */
+static int sweep_after_deaths(far_task *t, hunger *h, bool dead) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    uint64_t died;
+    if (h->swept)
+        return 0;
+    int err = have_some_died(t, &died);
+    if (err < 0 || (err == 0 && !dead))
         return err;
     h->swept = true;
     far_sweep_result result;
-    far_sweep(t, true, true, &result); /* it may have failed: somebody else was at it, or an index is broken */
+    err = far_sweep(t, true, true, &result);
     if (t->session->lost)
         return t->session->lost;
+    if (err < 0 && err != FAR_ERR_BUSY) /* an index is broken, say: another sweep would not end better */
+        q->swept_in_vain = died;
     err = pass_sweep(t);
     far_memory_look_again(far_memory_of(t));
     return err < 0 ? err : 1;
@@ -397,7 +417,7 @@ static int wait_for_memory(far_task *t, hunger *h) {
         here = h->rounds < ROUNDS_MAX && (swept || came || (more && (o.ready > 0 || o.others))),
          ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
     if (!here && !ask)
-        return sweep_after_deaths(t, h);
+        return sweep_after_deaths(t, h, a.dead);
     h->rounds++;
     h->moved = moved;
     err = far_memory_tell(t); /* others, who look at that, may be as short */

@@ -181,6 +181,7 @@ typedef struct far_quarantine {
     uint64_t in_vain_until;       /* ... which counts until this epoch */
     uint64_t stuck;               /* the epoch that was waited for and did not move */
     uint64_t slow_sweep;          /* the same of a sweep; 0: none */
+    uint64_t swept_in_vain;       /* so many had died when a full sweep failed; 0: none did */
     struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
     uint64_t tickets;             /* given out */
     uint64_t pool_bytes;

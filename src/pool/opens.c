@@ -41,7 +41,10 @@ void far_opens_unlatch(far_task *t) {
  * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is
  * fenced. So such a word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the
  * lost session is fenced. Then housekeeping writes what it is to be. The same goes for the word that says where the
- * table is. */
+ * table is.
+ *
+ * The first index needs no table: its word stands alone in place of the address. So a full pool can be swept, and an
+ * index in it opened, when there is no memory for a table. The table has that word when its address takes the place. */
 
 static void note_due(far_opens *opens, far_opens_word *word) {
     if (!word->due)
@@ -69,14 +72,39 @@ static int wait_for_writer(far_task *t, far_opens_word *word) {
 }
 
 
+/* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
+ * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
+static int find_table(far_task *t) {
+    far_opens *opens = &far_task_pool(t)->opens;
+    if (opens->table || opens->address.writer == 0)
+        return 0;
+    uint64_t word;
+    int err = wait_for_writer(t, &opens->address);
+    if (err != 0 || (err = far_read_word(t, far_opens_word_of(far_task_pool(t)->own->id), &word)) < 0)
+        return err;
+    opens->table = word & FAR_OPENS_ALONE ? 0 : word;
+    return 0;
+}
+
+
+static int write_slot(far_task *t, unsigned slot, uint64_t word) {
+    const far_pool *pool = far_task_pool(t);
+    if (pool->opens.table)
+        return far_write_word(t, pool->opens.table + 8 * slot, word);
+    return far_write_word(t, far_opens_word_of(pool->own->id), word ? word | FAR_OPENS_ALONE : 0);
+}
+
+
 /* 1: not yet. */
 static int write_due(far_task *t, unsigned slot) {
     far_opens *opens = &far_task_pool(t)->opens;
     far_opens_word *word = &opens->words[slot];
     int err = wait_for_writer(t, word);
+    if (err == 0)
+        err = find_table(t);
     if (err != 0 || (err = far_pin_take(t)) < 0)
         return err;
-    if ((err = far_write_word(t, opens->table + 8 * slot, word->wanted)) < 0) {
+    if ((err = write_slot(t, slot, word->wanted)) < 0) {
         note_writer(t, word);
         return err;
     }
@@ -95,10 +123,16 @@ static int change(far_task *t, unsigned slot, uint64_t wanted) {
 }
 
 
+/* 1: a late WRITE of the word that stands alone might take the place of the address. */
 static int make_table(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     far_object object;
-    int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPENS_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    int err = opens->words[0].due ? write_due(t, 0) : 0;
+    if (err != 0 || opens->table)
+        return err;
+    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPENS_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    if (err >= 0 && opens->words[0].wanted)
+        err = far_write_word(t, object.addr, opens->words[0].wanted);
     if (err < 0)
         return err;
     if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), object.addr)) < 0) {
@@ -110,27 +144,30 @@ static int make_table(far_task *t) {
 }
 
 
-/* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
- * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
-static int find_table(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    if (opens->table || opens->address.writer == 0)
-        return 0;
-    int err = wait_for_writer(t, &opens->address);
-    return err != 0 ? err : far_read_word(t, far_opens_word_of(far_task_pool(t)->own->id), &opens->table);
+static bool is_free(const far_opens *opens, unsigned slot) {
+    return !opens->words[slot].wanted && !opens->words[slot].due;
+}
+
+
+/* A walk does without a table if it can; the user would like one, so that walks can beside him. */
+static int provide_table(far_task *t, bool user) {
+    const far_opens *opens = &far_task_pool(t)->opens;
+    bool alone = is_free(opens, 0);
+    int err = find_table(t);
+    if (err == 0 && opens->table == 0 && (user || !alone))
+        err = make_table(t);
+    return err == FAR_ERR_NO_MEMORY && alone ? 0 : err;
 }
 
 
 /* Pinned. 1: look again. */
 int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
     far_opens *opens = &far_task_pool(t)->opens;
-    int err = find_table(t);
-    if (err == 0 && opens->table == 0)
-        err = make_table(t);
+    int err = provide_table(t, user);
     if (err != 0)
         return err;
     unsigned free_slot = 0;
-    while (free_slot < FAR_OPENS_MAX && (opens->words[free_slot].wanted || opens->words[free_slot].due))
+    while (free_slot < FAR_OPENS_MAX && !is_free(opens, free_slot))
         free_slot++;
     if (free_slot == FAR_OPENS_MAX)
         return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPENS_MAX);
@@ -484,16 +521,19 @@ typedef struct question {
 } question;
 
 
-static bool has_table(const far_client *client) {
+static bool has_any(const far_client *client) {
     return far_client_state_of(client->word) != FAR_CLIENT_FREE && client->opened != 0;
 }
 
 
 /* How a handle has it open: 0 not, 1 by walks, 2 by the user. */
-static int look_into_table(far_task *t, const question *q, far_addr addr) {
-    far_read(t, addr, q->table, FAR_OPENS_BYTES);
-    int found = far_wait(t);
-    for (unsigned i = 0; found >= 0 && i < FAR_OPENS_MAX; i++)
+static int look_into_table(far_task *t, const question *q, uint64_t word) {
+    bool alone = word & FAR_OPENS_ALONE;
+    q->table[0] = word;
+    if (!alone)
+        far_read(t, word, q->table, FAR_OPENS_BYTES);
+    int found = alone ? 0 : far_wait(t);
+    for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPENS_MAX); i++)
         if (far_opens_uid(q->table[i]) == q->uid && found < 2)
             found = q->table[i] & FAR_OPENS_USER ? 2 : 1;
     return found;
@@ -502,7 +542,7 @@ static int look_into_table(far_task *t, const question *q, far_addr addr) {
 
 static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *client) {
     question *q = ctx;
-    if (!has_table(client))
+    if (!has_any(client))
         return 0;
     int here = look_into_table(t, q, client->opened);
     if (here <= q->found)
@@ -527,9 +567,11 @@ int far_opens_anywhere(far_task *t, uint32_t uid) {
 
 static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *client) {
     uint64_t old;
-    if (!has_table(client))
+    if (!has_any(client))
         return 0;
     int gone = far_client_handle_gone(t, id, true);
+    if (gone == 0 && client->opened & FAR_OPENS_ALONE)
+        return 0;
     if (gone == 0)
         return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPENS, client->opened, FAR_OPENS_BYTES);
     return gone < 0 ? gone : far_cas_word(t, far_opens_word_of(id), client->opened, 0, &old);

@@ -21,7 +21,7 @@
 #include "runtime/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" */
-#define FAR_POOL_FORMAT     1u
+#define FAR_POOL_FORMAT     2u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
 #define FAR_BLOCK_BYTES_MAX (16ull << 20)

@@ -116,6 +116,7 @@ static void come_and_go(client *c) {
     guest.left = LATE_OPS;
     if (judge(c, "opening the pool", far_pool_open(c->run->uri, &c->run->options, &late.pool)) < 0 || late.pool == NULL)
         return;
+    c->guest = late.pool;
     if (judge(c, "opening a session", far_session_open(late.pool, &guest.session)) == 0 && guest.session != NULL &&
         judge(c, "opening the index", far_index_open(guest.session, FAR_TORTURED_INDEX, &late.index)) == 0 &&
         late.index != NULL) {
@@ -128,6 +129,7 @@ static void come_and_go(client *c) {
         c->run->crashes++;
         far_sim_kill(late.pool->fabric);
     }
+    c->guest = NULL;
     far_index_close(late.index);
     if (below(c, 2) == 0)
         far_session_close(guest.session);

@@ -510,6 +510,9 @@ static void give_up(run *r, far_sim_result how) {
     far_torture_problem(r, text);
     for (unsigned i = 0; i < r->node_count; i++)
         far_sim_kill(r->nodes[i].pool->fabric);
+    for (unsigned i = 0; i < r->client_count; i++)
+        if (r->clients[i].guest)
+            far_sim_kill(r->clients[i].guest->fabric);
     far_sim_run(r->world);
 }
 

@@ -34,6 +34,7 @@ typedef struct far_torture_client {
     uint64_t left, written;
     far_random random;
     far_session *session;
+    far_pool *guest; /* one more compute node that it runs just now */
     far_sim_client *sim;
     far_torture_slot *slots;
     uint64_t verbs_to_live; /* of its session; then it is declared dead while it works: a zombie */

@@ -99,11 +99,60 @@ EST_RACE(scan_does_not_begin_at_a_node_of_another_prefix) {
 }
 
 
+/* A scan that began at an express node below which nothing is left goes on right behind that node's prefix. (At a later
+ * place: the next key is missing.) */
+EST_RACE(scan_goes_on_behind_an_exhausted_node) {
+    stage s;
+    set_up(&s, sim, "adjust=0,directory_bits=0");
+    LOAD(&s.a, "az", "abcd1", "abcd2", "abcd3", "abce", "abcf");
+    settle(&s);
+    for (unsigned i = 0; i < 32; i++) {
+        s.b.got_length = 0;
+        assert_int_equal(far_scan(s.b.session, s.b.index, "abcd9", 5, NULL, 0, 1, collect_keys, &s.b), 1);
+        assert_string_equal(s.b.got, "abce ");
+    }
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
+/* A node on a long path, from which a has deleted a key: one leaf is left, to be put into the slot above. Before a has
+ * frozen it, that leaf goes too, and another node comes below, over a long path: the two paths do not fit into one
+ * slot, and the node stays. (It does not when the length is not looked at: the slot names no node.) */
+RACE(paths_too_long_for_one_slot) {
+    stage s;
+    char z[80], w[80], one[200], two[200];
+    memset(z, 'p', 60);
+    memcpy(w, z, 60);
+    strcpy(z + 60, "z");
+    strcpy(w + 60, "w");
+    memcpy(one, z, 60);
+    memset(one + 60, 'q', 120);
+    memcpy(two, one, 180);
+    strcpy(one + 180, "1");
+    strcpy(two + 180, "2");
+    set_up(&s, sim, options);
+    LOAD(&s.a, z, w);
+    start_to(&s.a, "a", FAR_OP_DELETE, w, "", "dart:freeze", 1);
+    assert_int_equal(does(&s.b, FAR_OP_INSERT, one, "1"), 0);
+    assert_int_equal(does(&s.b, FAR_OP_INSERT, two, "2"), 0);
+    assert_int_equal(does(&s.b, FAR_OP_DELETE, z, ""), 0);
+    finish(&s.a, 0);
+    reads(&s.c, one, "1");
+    reads(&s.c, two, "2");
+    reads(&s.c, z, NULL);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entry_committed_while_it_is_removed),
         cmocka_unit_test(scan_does_not_begin_at_a_dead_node),
         cmocka_unit_test(scan_does_not_begin_at_a_node_of_another_prefix),
+        cmocka_unit_test(scan_goes_on_behind_an_exhausted_node),
+        cmocka_unit_test(paths_too_long_for_one_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,8 @@
 
 #define SESSIONS_MAX 6
 #define LARGE        60000 /* nearly a block */
+#define HALF         30000
+#define SMALL        1900
 
 
 typedef struct room room;

@@ -1,9 +1,6 @@
-/* Memory that is short, move by move: operations that wait for it beside closes, sweeps, stopped processes and others
- * that give theirs up just then. */
+/* Memory that is short, move by move: operations that wait for it beside closes, stopped processes and others that give
+ * theirs up just then. */
 #include "hunger_rig.h"
-
-#define SMALL 1900
-#define HALF  30000
 
 
 static const far_pool_options without_thread = {.rdwc = 1, .no_thread = 1};
@@ -491,89 +488,6 @@ static void who_takes_an_announcement_back_leaves_those_of_others(void **state) 
 }
 
 
-/* ---- Sweeps ---- */
-
-static void check_main(void *arg) {
-    guest *g = arg;
-    g->result = far_pool_check(g->session, 0, fail_at_problem, NULL);
-}
-
-
-/* A sweep covers all blocks of the pool, three quarters of which are free; it stands still. */
-static void stop_in_a_sweep(room *r, unsigned seed) {
-    open_room(r, seed, 2, 2, "1500K");
-    guest *hungry = &r->guests[0], *sweeper = &r->guests[1];
-    unsigned count = fill(hungry, "a", SMALL);
-    for (unsigned i = 0; i < count; i++)
-        if (i % 4 != 0)
-            delete_key(hungry, "a", i);
-    pass_epochs(hungry);
-    sweeper->client = far_sim_start(r->pool[1]->fabric, "sweeper", check_main, sweeper);
-    far_sim_stop_before(
-        sweeper->client,
-        (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8, .nth = 3});
-    assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_STOPPED);
-}
-
-
-/* What is free there comes back when it is over. */
-static void what_a_sweep_covers_is_waited_for(void **state) {
-    (void)state;
-    room r;
-    stop_in_a_sweep(&r, 450);
-    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
-    start(&r, 0, 1, SMALL);
-    far_sim_limit(r.world, 20000000);
-    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
-    far_sim_limit(r.world, 200000000); /* its handle slept meanwhile: it wakes in time */
-    far_sim_resume(sweeper->client);
-    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
-    assert_int_equal(sweeper->result, 0);
-    assert_int_equal(hungry->result, 0);
-    close_room(&r);
-}
-
-
-/* But not for ever, and only once: the sweeper's process was stopped. */
-static void nobody_waits_for_ever_for_a_sweep_that_stands_still(void **state) {
-    (void)state;
-    room r;
-    stop_in_a_sweep(&r, 452);
-    guest *hungry = &r.guests[0], *sweeper = &r.guests[1];
-    for (unsigned i = 0; i < 3; i++) {
-        start(&r, 0, 1, SMALL);
-        far_sim_limit(r.world, i == 0 ? 2000000000 : 100000000);
-        assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
-        assert_int_equal(hungry->result, FAR_ERR_NO_MEMORY);
-    }
-    far_sim_limit(r.world, 0);
-    far_sim_resume(sweeper->client);
-    assert_int_equal(far_sim_run_client(sweeper->client), FAR_SIM_ENDED);
-    assert_int_equal(put(hungry, "b", SMALL), 0);
-    close_room(&r);
-}
-
-
-/* A handle died with objects that it had unlinked in blocks of others: when memory is short these are found. */
-static void what_the_dead_had_unlinked_comes_back_when_memory_is_short(void **state) {
-    (void)state;
-    room r;
-    open_room(&r, 451, 2, 2, "1500K");
-    guest *hungry = &r.guests[0], *dead = &r.guests[1];
-    assert_int_equal(put(dead, "first", 1), 0);
-    assert_true(fill(hungry, "a", SMALL) > 300);
-    for (unsigned i = 0; i < 200; i++)
-        delete_key(dead, "a", i);
-    far_sim_kill(r.pool[1]->fabric);
-    far_sim_sleep(r.world, 500000000); /* what was its own is swept */
-    unsigned more = fill(hungry, "b", SMALL);
-    if (more < 180)
-        fail_msg("of 200 values that the dead had deleted there is room for %u", more);
-    assert_int_equal(far_pool_check(hungry->session, 0, fail_at_problem, NULL), 0);
-    leave_room(&r);
-}
-
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handle_is_closed_while_operations_wait_for_memory),
@@ -590,9 +504,6 @@ int main(void) {
         cmocka_unit_test(a_handle_that_sleeps_hears_of_who_waits_in_another),
         cmocka_unit_test(who_waits_for_memory_tells_what_he_holds_himself),
         cmocka_unit_test(who_takes_an_announcement_back_leaves_those_of_others),
-        cmocka_unit_test(what_a_sweep_covers_is_waited_for),
-        cmocka_unit_test(nobody_waits_for_ever_for_a_sweep_that_stands_still),
-        cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

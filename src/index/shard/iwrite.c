@@ -15,28 +15,12 @@ typedef struct change { /* of one operation */
 } change;
 
 
-/* As shard_p_lock: the 8-byte READ proves that what was read after it was read under the lock. */
 int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen) {
-    far_addr k = image->addr + 8 * SHARD_I_K;
-    uint64_t mine = shard_k(far_task_client(y->t), far_task_number(y->t)), shown = mine;
     far_point(y->t, "shard:lock");
     far_latch(y->t, image->addr);
     y->latched = image->addr;
-    far_cas(y->t, k, SHARD_K_FREE, mine, seen);
-    if (!far_task_capabilities(y->t)->atomics_in_order)
-        far_read(y->t, k, &shown, 8);
-    far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
-    int err = far_wait(y->t);
-    if (err >= 0 && *seen == SHARD_K_FREE && shown != mine) {
-        far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
-        err = far_wait(y->t);
-    }
-    if (err < 0 || *seen != SHARD_K_FREE) {
-        shard_unlatch(y);
-        return err < 0 ? err : 0;
-    }
-    far_point(y->t, "shard:locked");
-    return 1;
+    return shard_lock_and_read(y, image, SHARD_I_K, SHARD_K_FREE, shard_k(far_task_client(y->t), far_task_number(y->t)),
+                               seen);
 }
 
 

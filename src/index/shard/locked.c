@@ -12,36 +12,17 @@ static uint64_t *header_of(shard_try *y) {
 }
 
 
-/* CAS and READs in one batch. An atomic and a READ have no order: that the 8-byte READ shows our lock proves that the
- * READs after it ran under the lock. fnew: filter bits to be set with it. */
+/* fnew: filter bits to be set with it. */
 int shard_p_lock(shard_try *y, unsigned fnew) {
-    far_addr bucket = y->home->addr, at = bucket + 8 * SHARD_P_HEADER;
-    uint64_t expected = *header_of(y), old, seen;
-    if (shard_header_owner(expected) || !far_latch_try(y->t, bucket))
+    uint64_t expected = *header_of(y), old;
+    if (shard_header_owner(expected) || !far_latch_try(y->t, y->home->addr))
         return 0;
-    y->latched = bucket;
+    y->latched = y->home->addr;
     uint64_t mine = shard_header_with(shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER), fnew);
-    bool in_order = far_task_capabilities(y->t)->atomics_in_order;
-    seen = mine;
-    far_cas(y->t, at, expected, mine, &old);
-    if (!in_order)
-        far_read(y->t, at, &seen, 8);
-    far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
-    int err = far_wait(y->t);
-    if (err < 0 || old != expected) {
-        shard_unlatch(y);
-        return err < 0 ? err : 0;
-    }
-    far_point(y->t, "shard:locked");
-    if (seen != mine) {
-        far_read(y->t, bucket, y->home->w, SHARD_BUCKET_BYTES);
-        if ((err = far_wait(y->t)) < 0) {
-            shard_unlatch(y);
-            return err;
-        }
-    }
-    *header_of(y) = mine; /* the image may have been cut before it */
-    return 1;
+    int err = shard_lock_and_read(y, y->home, SHARD_P_HEADER, expected, mine, &old);
+    if (err == 1)
+        *header_of(y) = mine; /* the image may have been cut before it */
+    return err;
 }
 
 

@@ -281,6 +281,8 @@ void shard_attempt(shard_try *y);   /* takes the root that counts for this attem
 int shard_put_home(shard_try *y);   /* puts the READ(s) of the home bucket into the batch */
 int shard_put_window(shard_try *y); /* 1: the READs of a part of the home bucket */
 int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
+int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
+                        uint64_t *old); /* 1: locked; 0: the word was *old, and the latch is given back */
 void shard_drop_block(shard_try *y);
 int shard_retry(shard_try *y, bool refresh); /* backs off, renews the pin now and then */
 bool shard_unwritten(const shard_state *st, const uint64_t *w);
