@@ -255,7 +255,7 @@ static int use_plain_tmpfs(void) {
         const shm_world *world = ((shm_fabric *)h.pool->fabric)->world;
         MUST(put_and_get(&h, 0, 3000) == 0);
         for (uint64_t at = 0; at < world->node_bytes; at += 4096)
-            (void)*(volatile char *)(world->memory[0] + at);
+            (void)atomic_load_explicit((_Atomic uint64_t *)(world->memory[0] + at), memory_order_relaxed);
         huge_pages_eligible(world->memory[0], &kb);
         close_handle(&h);
         char path[256];
