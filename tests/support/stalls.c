@@ -12,9 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS   20000000ll
-#define LOOKS_MAX 100000
-#define TASKS_MAX 256
+#define LOOK_NS    20000000ll
+#define LOOKS_MAX  100000
+#define TASKS_MAX  8
+#define NEW_LOOKS  3  /* so often, and then ever so often, threads are looked for */
+#define FIND_EVERY 50
 
 typedef struct look {
     int64_t at, stalled; /* in the time since the one before */
@@ -27,15 +29,18 @@ struct stalls_book {
 };
 
 typedef struct task {
-    int tid;
-    bool seen;
+    int tid, file;
     int64_t delay;
 } task;
 
-typedef struct looker {
-    stalls_book *book;
+typedef struct process {
+    int pid;
+    unsigned looks, count;
     task tasks[TASKS_MAX];
-    unsigned count;
+} process;
+
+typedef struct looker {
+    process processes[STALLS_WATCHED];
     int64_t stolen;
 } looker;
 
@@ -50,49 +55,62 @@ static bool read_text(const char *path, char *text, size_t size) {
 }
 
 
+/* Files stay open: who looks for names below /proc all the time makes the end of those processes a matter of luck, since
+ * the kernel tidies up what was looked for while others do the same. */
+static void find_threads(process *p) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/task", p->pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *one; threads && (one = readdir(threads)) != NULL && p->count < TASKS_MAX;) {
+        int tid = atoi(one->d_name);
+        unsigned i = 0;
+        while (i < p->count && p->tasks[i].tid != tid)
+            i++;
+        if (tid == 0 || i < p->count)
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/task/%d/schedstat", p->pid, tid);
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        if (file >= 0)
+            p->tasks[p->count++] = (task){.tid = tid, .file = file};
+    }
+    if (threads)
+        closedir(threads);
+}
+
+
+static void forget_threads(process *p) {
+    for (unsigned i = 0; i < p->count; i++)
+        close(p->tasks[i].file);
+    *p = (process){0};
+}
+
+
 /* How much longer this thread has stood in line than at the last look. */
-static int64_t delay_of(looker *l, int pid, int tid) {
-    char path[64], text[128];
+static int64_t delay_of(task *t) {
+    char text[128];
     int64_t delay = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/schedstat", pid, tid);
-    if (!read_text(path, text, sizeof(text)) || sscanf(text, "%*d %" SCNd64, &delay) != 1)
+    ssize_t length = pread(t->file, text, sizeof(text) - 1, 0);
+    text[length > 0 ? length : 0] = 0;
+    if (sscanf(text, "%*d %" SCNd64, &delay) != 1)
         return 0;
-    unsigned i = 0;
-    while (i < l->count && l->tasks[i].tid != tid)
-        i++;
-    if (i == TASKS_MAX)
-        return 0;
-    if (i == l->count)
-        l->tasks[l->count++] = (task){.tid = tid};
-    int64_t more = delay - l->tasks[i].delay;
-    l->tasks[i].delay = delay;
-    l->tasks[i].seen = true;
+    int64_t more = delay - t->delay;
+    t->delay = delay;
     return more > 0 ? more : 0;
 }
 
 
-static int64_t delay_of_process(looker *l, int pid) {
-    char path[64];
+static int64_t delay_of_process(process *p, int pid) {
     int64_t sum = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task", pid);
-    DIR *threads = opendir(path);
-    for (const struct dirent *one; threads && (one = readdir(threads)) != NULL;)
-        if (one->d_name[0] != '.')
-            sum += delay_of(l, pid, atoi(one->d_name));
-    if (threads)
-        closedir(threads);
+    if (p->pid != pid) {
+        forget_threads(p);
+        p->pid = pid;
+    }
+    if (p->looks < NEW_LOOKS || p->looks % FIND_EVERY == 0)
+        find_threads(p);
+    p->looks++;
+    for (unsigned i = 0; i < p->count; i++)
+        sum += delay_of(&p->tasks[i]);
     return sum;
-}
-
-
-static void forget_the_dead(looker *l) {
-    unsigned kept = 0;
-    for (unsigned i = 0; i < l->count; i++)
-        if (l->tasks[i].seen) {
-            l->tasks[kept] = l->tasks[i];
-            l->tasks[kept++].seen = false;
-        }
-    l->count = kept;
 }
 
 
@@ -111,17 +129,15 @@ static int64_t newly_stolen(looker *l) {
 
 static void be_looker(stalls_book *book) {
     looker *l = calloc(1, sizeof(*l));
-    l->book = book;
     newly_stolen(l);
     for (int64_t last = crew_now();;) {
         nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
         int64_t stolen = newly_stolen(l), waited = 0;
         for (unsigned i = 0; i < STALLS_WATCHED; i++) {
             int pid = atomic_load_explicit(&book->watched[i], memory_order_relaxed);
-            int64_t delay = pid ? delay_of_process(l, pid) : 0;
+            int64_t delay = pid ? delay_of_process(&l->processes[i], pid) : 0;
             waited = delay > waited ? delay : waited;
         }
-        forget_the_dead(l);
         waited += stolen;
         int64_t now = crew_now(), passed = now - last, missed = passed - LOOK_NS;
         int64_t stalled = waited > missed ? waited : missed;
