@@ -325,6 +325,8 @@ static int complete(request *r) {
     }
     if (r->ops == 0)
         return cli_wrong_usage("bench", "--ops: must be at least 1");
+    if (config->cache == 0)
+        return cli_wrong_usage("bench", "--cache: 0 is no size; kinds have options to go without ('farindex kinds')");
     config->ops = r->ops == UINT64_MAX ? 0 : r->ops;
     int err = choose_keys(r);
     if (!err)

@@ -396,6 +396,7 @@ static void wrong_usage_is_told_apart(void **state) {
         {"--records 0", "--records"},
         {"--records many", "--records"},
         {"--ops 0", "--ops"},
+        {"--cache 0", "--cache"},
         {"--threads 0", "--threads"},
         {"--threads 8000 --compute-nodes 8000", "clients"},
         {"--depth 201", "--depth"},
