@@ -21,12 +21,37 @@ static bool may_be_gone(const far_memory *m, const far_class *c) {
 }
 
 
+bool far_drops_are_due(far_memory *m) {
+    bool any = m->drop_count > 0;
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS && !any; i++)
+        for (far_class *c = m->classes[i]; c != NULL && !any; c = c->next)
+            any = c->unlisted != 0;
+    return any;
+}
+
+
 bool far_drops_wait(far_memory *m) {
     bool any = m->drop_count > 0;
     for (unsigned i = 0; i < FAR_CLASS_BUCKETS && !any; i++)
         for (far_class *c = m->classes[i]; c != NULL && !any; c = c->next)
             any = may_be_gone(m, c);
     return any;
+}
+
+
+/* With the lock. */
+static void add_drop(far_memory *m, uint32_t uid, uint64_t epoch) {
+    for (size_t i = 0; i < m->drop_count; i++)
+        if (m->drops[i].uid == uid) {
+            if (m->drops[i].epoch < epoch)
+                m->drops[i].epoch = epoch;
+            return;
+        }
+    struct far_drop *more = realloc(m->drops, (m->drop_count + 1) * sizeof(*more));
+    if (more == NULL)
+        return; /* the sweep frees it */
+    m->drops = more;
+    m->drops[m->drop_count++] = (struct far_drop){uid, epoch};
 }
 
 
@@ -43,14 +68,26 @@ int far_blocks_drop_uid(far_task *t, uint32_t uid) {
                 c->index = NULL;
                 c->unlisted = epoch;
             }
-    struct far_drop *more = realloc(m->drops, (m->drop_count + 1) * sizeof(*more));
-    if (more != NULL) { /* else the sweep frees it */
-        m->drops = more;
-        m->drops[m->drop_count++] = (struct far_drop){uid, epoch};
-    }
+    add_drop(m, uid, epoch);
     pthread_mutex_unlock(&m->lock);
     far_epoch_request(far_task_pool(t));
     return 0;
+}
+
+
+void far_drops_leave(far_memory *m, const far_held *block) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        if (block->slab[p] != NULL && block->slab[p]->class->unlisted != 0)
+            add_drop(m, block->slab[p]->class->uid, block->slab[p]->class->unlisted);
+}
+
+
+void far_drops_hand_over(far_memory *m, far_memory *heir) {
+    pthread_mutex_lock(&heir->lock);
+    for (size_t i = 0; i < m->drop_count; i++)
+        add_drop(heir, m->drops[i].uid, m->drops[i].epoch);
+    m->drop_count = 0;
+    pthread_mutex_unlock(&heir->lock);
 }
 
 

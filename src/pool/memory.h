@@ -262,8 +262,13 @@ int far_reclaim(far_task *t);                          /* frees what is past its
 bool far_put_retired(far_memory *m, far_retired item); /* with the lock; false: to be given back at once */
 uint64_t far_class_footprint(const far_memory *m, const far_class *class); /* bytes of far memory per object */
 void far_class_purge(far_memory *m, far_class *class); /* with the lock: forgets all objects of it */
-int far_drops_tick(far_task *t);                       /* drop.c; inside */
-bool far_drops_wait(far_memory *m);
+
+/* drop.c */
+int far_drops_tick(far_task *t);                            /* inside */
+bool far_drops_wait(far_memory *m);                         /* with the lock: a tick has something to look at */
+bool far_drops_are_due(far_memory *m);                      /* with the lock: something that is gone is to be freed */
+void far_drops_leave(far_memory *m, const far_held *block); /* with the lock: the block becomes nobody's */
+void far_drops_hand_over(far_memory *m, far_memory *heir);  /* the session has ended, its blocks are nobody's */
 
 /* keep.c */
 int far_keep(far_task *t, far_class *class, const far_object *object, bool reserve);

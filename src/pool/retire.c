@@ -483,18 +483,16 @@ static int hand_over(far_task *t, far_memory *heir) {
             far_gives_add(&m->pending, from, item.addr);
         pthread_mutex_unlock(&m->lock);
     }
-    for (size_t i = 0; i < m->drop_count; i++) {
-        pthread_mutex_lock(&heir->lock);
-        struct far_drop *more = realloc(heir->drops, (heir->drop_count + 1) * sizeof(*more));
-        if (more != NULL) {
-            heir->drops = more;
-            heir->drops[heir->drop_count++] = m->drops[i];
-        }
-        pthread_mutex_unlock(&heir->lock);
-    }
-    m->drop_count = 0;
     m->retired_bytes = 0;
     return far_give_pending(t);
+}
+
+
+static int drops_tick(far_task *t) {
+    far_memory_enter(t);
+    int err = far_drops_tick(t);
+    far_memory_leave(t);
+    return err;
 }
 
 
@@ -508,7 +506,7 @@ static int wait_for_retired(far_task *t) {
             round = 0;
         epoch = far_epoch_known(t);
         pthread_mutex_lock(&m->lock);
-        bool waits = m->retired.count > 0 || m->late.count > 0 || m->drop_count > 0;
+        bool waits = m->retired.count > 0 || m->late.count > 0 || far_drops_are_due(m);
         pthread_mutex_unlock(&m->lock);
         if (!waits)
             break;
@@ -522,30 +520,36 @@ static int wait_for_retired(far_task *t) {
             err = far_pin_take(t);
         if (err >= 0)
             err = far_reclaim(t);
-        if (err >= 0) {
-            far_memory_enter(t);
-            err = far_drops_tick(t);
-            far_memory_leave(t);
-        }
+        if (err >= 0)
+            err = drops_tick(t);
     }
     return err < 0 ? err : 0;
 }
 
 
+/* Which indexes are gone is found under the pin that is held until the blocks are nobody's: who drops one later, cleans
+ * up later. And only then the heir is told: it looks at blocks that are nobody's. */
 static int give_all_back(far_task *t) {
+    far_memory *m = far_memory_of(t);
     far_session *own = far_task_pool(t)->own;
+    far_memory *heir = own != NULL && own != t->session ? own->memory : NULL;
     int err = far_keep_close(t);
     if (err == 0)
         err = far_reclaim(t);
     if (err == 0)
-        err = own != NULL && own != t->session && own->memory != NULL ? hand_over(t, own->memory) : wait_for_retired(t);
+        err = drops_tick(t);
+    if (err == 0)
+        err = heir != NULL ? hand_over(t, heir) : wait_for_retired(t);
     if (err == 0) {
         far_memory_enter(t);
+        far_point(t, "memory:leave");
         err = far_memory_leave_blocks(t, true);
         if (err == 0)
             err = give_foreign(t, true);
         far_memory_leave(t);
     }
+    if (heir != NULL)
+        far_drops_hand_over(m, heir);
     return err < 0 ? err : far_give_pending(t);
 }
 

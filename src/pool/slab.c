@@ -500,6 +500,7 @@ int far_memory_leave_blocks(far_task *t, bool all) {
         if (b != NULL) {
             id = b->id;
             away = b->away;
+            far_drops_leave(m, b);
             far_held_collect(m, b, &gives);
             far_held_remove(m, b);
         }

@@ -249,12 +249,109 @@ static void a_close_does_not_wait_for_a_sweep_whose_owner_died(void **state) {
 }
 
 
+/* ---- Slabs of indexes that are gone ---- */
+
+/* The dropper has long cleaned up what was nobody's; the one who held slabs of it has not heard of that when it is
+ * closed.
+ */
+static void slabs_of_what_another_has_dropped_go_with_the_handle_that_holds_them(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        visitor dropper = {0}, holder = {0};
+        open_pool(60 + i, "", &dropper.pool);
+        assert_int_equal(far_session_open(dropper.pool, &dropper.sessions[0]), 0);
+        far_pool_options options = FAR_POOL_OPTIONS_INIT;
+        options.no_thread = 1; /* it does nothing by itself */
+        char uri[64];
+        snprintf(uri, sizeof(uri), "sim:seed=%u,name=close%u,size=16M,limit=100s", 60 + i, 60 + i);
+        assert_int_equal(far_pool_open(uri, &options, &holder.pool), 0);
+        assert_int_equal(far_session_open(holder.pool, &holder.sessions[0]), 0);
+        assert_int_equal(far_index_create(holder.sessions[0], "x", "toy", NULL, &holder.index), 0);
+        assert_int_equal(churn(holder.sessions[0], holder.index, 0, 100), 0);
+        far_index_close(holder.index);
+        while (far_epoch_is_awake(holder.pool)) {
+            far_sim_sleep(far_sim_world_of(dropper.pool->fabric), 100000);
+            assert_int_equal(far_pool_poll(holder.pool), 0);
+        }
+
+        assert_int_equal(far_index_drop(dropper.sessions[0], "x"), 0);
+        far_sim_sleep(far_sim_world_of(dropper.pool->fabric), 50000000);
+        if (i == 0)
+            far_session_close(holder.sessions[0]);
+        far_pool_close(holder.pool);
+        if (i == 1)
+            far_session_close(holder.sessions[0]);
+        assert_int_equal(check(dropper.sessions[0]).leaked, 0);
+        assert_int_equal(far_sim_watch_errors(far_sim_world_of(dropper.pool->fabric)), 0);
+        far_session_close(dropper.sessions[0]);
+        far_pool_close(dropper.pool);
+    }
+}
+
+
+static void create_main(void *arg) {
+    visitor *v = arg;
+    v->result = far_index_create(v->sessions[0], "x", "dart", NULL, &v->index);
+}
+
+
+static void close_session_main(void *arg) {
+    visitor *v = arg;
+    far_session_close(v->sessions[0]);
+    v->sessions[0] = NULL;
+}
+
+
+/* Housekeeping frees what an unsuccessful creation had built as soon as its time has come: that may be while the
+ * session that built it is closing, with its blocks not left yet. `wait` moves that time. */
+static void a_creation_that_was_in_vain_leaves_nothing(unsigned serial, uint64_t wait) {
+    visitor winner = {0}, loser = {.result = 77};
+    open_pool(serial, "", &winner.pool);
+    open_pool(serial, "", &loser.pool);
+    assert_int_equal(far_session_open(winner.pool, &winner.sessions[0]), 0);
+    assert_int_equal(far_session_open(loser.pool, &loser.sessions[0]), 0);
+    far_sim_world *world = far_sim_world_of(winner.pool->fabric);
+    loser.client = far_sim_start(loser.pool->fabric, "loser", create_main, &loser);
+    far_sim_stop_before(loser.client, (far_sim_match){.point = "catalog:publish"});
+    assert_int_equal(far_sim_run_client(loser.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_index_create(winner.sessions[0], "x", "dart", NULL, &winner.index), 0);
+    far_sim_resume(loser.client);
+    assert_int_equal(far_sim_run_client(loser.client), FAR_SIM_ENDED);
+    assert_int_equal(loser.result, FAR_ERR_EXISTS);
+
+    far_sim_sleep(world, wait);
+    loser.client = far_sim_start(loser.pool->fabric, "closer", close_session_main, &loser);
+    far_sim_stop_before(loser.client, (far_sim_match){.point = "memory:leave"});
+    assert_int_equal(far_sim_run_client(loser.client), FAR_SIM_STOPPED);
+    far_sim_sleep(world, 50000000);
+    far_sim_resume(loser.client);
+    assert_int_equal(far_sim_run_client(loser.client), FAR_SIM_ENDED);
+    far_pool_close(loser.pool);
+
+    if (check(winner.sessions[0]).leaked != 0)
+        fail_msg("closed %u us after the creation: something leaked", (unsigned)(wait / 1000));
+    assert_int_equal(far_sim_watch_errors(world), 0);
+    far_index_close(winner.index);
+    far_session_close(winner.sessions[0]);
+    far_pool_close(winner.pool);
+}
+
+
+static void a_session_that_is_closed_after_a_creation_in_vain_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 60; i++)
+        a_creation_that_was_in_vain_leaves_nothing(100 + i, i * 50000);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handle_that_is_closed_with_nobody_else_awake_leaves_nothing_behind),
         cmocka_unit_test(handles_that_are_closed_beside_busy_ones_leave_nothing_behind),
         cmocka_unit_test(a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_the_rest),
         cmocka_unit_test(a_close_does_not_wait_for_a_sweep_whose_owner_died),
+        cmocka_unit_test(slabs_of_what_another_has_dropped_go_with_the_handle_that_holds_them),
+        cmocka_unit_test(a_session_that_is_closed_after_a_creation_in_vain_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
