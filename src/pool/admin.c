@@ -160,6 +160,7 @@ void far_index_close(far_index *index) {
     far_pool *pool = index->pool;
     closing c = {.index = index};
     if (far_pool_enter(pool) < 0) {
+        far_pool_await_close(pool); /* until then it may be used */
         far_catalog_close_locally(index);
         return;
     }
