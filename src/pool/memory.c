@@ -186,6 +186,14 @@ far_held *far_held_find(far_memory *m, far_block_id id) {
 }
 
 
+bool far_some_are_away(const far_memory *m) {
+    const far_held *b = m->blocks;
+    while (b != NULL && !b->away)
+        b = b->next;
+    return b != NULL;
+}
+
+
 far_held *far_held_add(far_memory *m, far_block_id id, bool used) {
     far_held *b = calloc(1, sizeof(*b));
     if (b == NULL)

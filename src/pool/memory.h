@@ -141,6 +141,7 @@ typedef struct far_memory {
     struct far_drop {
         uint32_t uid;
         uint64_t epoch; /* when it was dropped */
+        bool added;     /* once more, by a session that closed: for blocks that were passed by, perhaps */
     } * drops;
     size_t drop_count;
 
@@ -194,6 +195,7 @@ far_class *far_class_get(far_memory *m, uint32_t uid, unsigned type, uint64_t si
 far_class *far_class_for(far_memory *m, far_index *index, unsigned type,
                          uint64_t size); /* NULL: no memory, or no such type */
 far_held *far_held_find(far_memory *m, far_block_id id);
+bool far_some_are_away(const far_memory *m); /* blocks, of which nobody knows what is in them */
 far_held *far_held_add(far_memory *m, far_block_id id, bool used);
 void far_held_remove(far_memory *m, far_held *block);
 bool far_held_load(far_memory *m, far_held *block,
@@ -268,6 +270,7 @@ int far_drops_tick(far_task *t);                            /* inside */
 bool far_drops_wait(far_memory *m);                         /* with the lock: a tick has something to look at */
 bool far_drops_are_due(far_memory *m);                      /* with the lock: something that is gone is to be freed */
 void far_drops_leave(far_memory *m, const far_held *block); /* with the lock: the block becomes nobody's */
+int far_drops_leave_away(far_task *t, far_block_id id);     /* the same of one that is away */
 void far_drops_hand_over(far_memory *m, far_memory *heir);  /* the session has ended, its blocks are nobody's */
 
 /* keep.c */
