@@ -14,7 +14,8 @@
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
 #define CLOSE_EPOCHS                                                                                                   \
     64 /* ... and beyond that for what is not back when so many have passed: a sweep whose owner died holds it */
-#define CLOSE_QUICK 64 /* of these at short intervals; others may not get to run for long */
+#define CLOSE_SWEPT 65536 /* rounds for a sweep that goes on; it may be waiting for others that sleep */
+#define CLOSE_QUICK 64    /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -463,25 +464,25 @@ static int hand_over(far_task *t, far_memory *heir) {
         far_retired item;
         pthread_mutex_lock(&m->lock);
         bool any = far_queue_take(&m->retired, &item) || far_queue_take(&m->late, &item);
+        if (any) { /* both locks: whoever closes the index makes us forget it first, then the heir */
+            pthread_mutex_lock(&heir->lock);
+            far_class *from = item.class, *class = far_class_get(heir, from->uid, from->type, from->size, from->stable);
+            bool put = true;
+            if (class != NULL) {
+                if (class->info == NULL)
+                    class->info = from->info;
+                if (class->index == NULL)
+                    class->index = from->index;
+                item.class = class;
+                put = far_put_retired(heir, item);
+            }
+            pthread_mutex_unlock(&heir->lock);
+            if (!put)
+                far_gives_add(&m->pending, from, item.addr);
+        }
         pthread_mutex_unlock(&m->lock);
         if (!any)
             break;
-        pthread_mutex_lock(&heir->lock);
-        far_class *from = item.class, *class = far_class_get(heir, from->uid, from->type, from->size, from->stable);
-        bool put = true;
-        if (class != NULL) {
-            if (class->info == NULL)
-                class->info = from->info;
-            if (class->index == NULL)
-                class->index = from->index;
-            item.class = class;
-            put = far_put_retired(heir, item);
-        }
-        pthread_mutex_unlock(&heir->lock);
-        pthread_mutex_lock(&m->lock);
-        if (!put)
-            far_gives_add(&m->pending, from, item.addr);
-        pthread_mutex_unlock(&m->lock);
     }
     m->retired_bytes = 0;
     return far_give_pending(t);
@@ -496,17 +497,33 @@ static int drops_tick(far_task *t) {
 }
 
 
+/* 1: a live client sweeps, and will let go of what it covers. */
+static int is_being_swept(far_task *t) {
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    if (err < 0 || far_sweep_owner(word) == 0)
+        return err;
+    int dead = far_is_dead(t, far_sweep_owner(word), far_sweep_generation(word));
+    return dead < 0 ? dead : !dead;
+}
+
+
 /* The last one waits, but not for ever beside a pin that stays, or a sweep: what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
     uint64_t first = far_epoch_known(t), epoch = first;
     int err = 0;
-    for (unsigned round = 0; round < CLOSE_ROUNDS && epoch - first < CLOSE_EPOCHS && err >= 0; round++) {
+    for (unsigned round = 0, all = 0; round < CLOSE_ROUNDS && err >= 0; round++, all++) {
         if (far_epoch_known(t) != epoch)
             round = 0;
         epoch = far_epoch_known(t);
+        if (epoch - first >= CLOSE_EPOCHS) {
+            if (all >= CLOSE_SWEPT || (err = is_being_swept(t)) <= 0)
+                break;
+            first = epoch;
+        }
         pthread_mutex_lock(&m->lock);
-        bool waits = m->retired.count > 0 || m->late.count > 0 || far_drops_are_due(m);
+        bool waits = m->retired.count > 0 || m->late.count > 0 || far_drops_are_due(m) || far_some_are_away(m);
         pthread_mutex_unlock(&m->lock);
         if (!waits)
             break;
@@ -518,6 +535,7 @@ static int wait_for_retired(far_task *t) {
                              (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
+        far_point(t, "memory:wait");
         if (err >= 0)
             err = far_reclaim(t);
         if (err >= 0)
