@@ -43,6 +43,7 @@ struct far_pool {
     atomic_bool closed;   /* far_pool_close was called */
     atomic_bool finished; /* ... and has given back everything but memory of this process */
     atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */
+    atomic_uint waiters;  /* closes of what was open through it, which wait until it is finished */
 
     far_session *own;        /* housekeeping's session; its id stands for the handle */
     far_thread *housekeeper; /* NULL with the option no_thread */
@@ -95,6 +96,10 @@ int far_pool_enter(far_pool *pool);
 void far_pool_leave(far_pool *pool);
 int far_call_enter(far_session *s);
 void far_call_leave(far_session *s);
+
+/* The pool was closed: until far_pool_close, which may be at work in another thread, has given back all that is open.
+ */
+void far_pool_await_close(far_pool *pool);
 
 void far_pool_reference(far_pool *pool); /* an open index holds the handle's memory until it is closed */
 void far_pool_release(far_pool *pool);
