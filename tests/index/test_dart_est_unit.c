@@ -56,7 +56,11 @@ static void groups_of_a_larger_segment_refine_those_of_a_smaller(void **state) {
 
 /* ---- Tags ---- */
 
-static void a_directory_word_is_fresh_for_one_epoch_more(void **state) {
+enum { FRESH = 1 + DART_EXTRA_EPOCHS }; /* epochs for which one may be used */
+
+
+
+static void a_directory_word_is_fresh_for_some_epochs_more(void **state) {
     (void)state;
     for (uint64_t epoch = 4080; epoch < 4120; epoch++) { /* over the end of the stored tag */
         far_budget *budget = far_budget_new(64 * KIB);
@@ -68,10 +72,10 @@ static void a_directory_word_is_fresh_for_one_epoch_more(void **state) {
         dart_directory_set(&cache, 700, word, epoch);
         for (uint64_t at = epoch - 1; at < epoch + 1000; at++) {
             assert_int_equal(dart_directory_get(&cache, 700, at, &fresh), word);
-            assert_int_equal(fresh, at <= epoch + 1);
+            assert_int_equal(fresh, at <= epoch + FRESH);
         }
         dart_directory_set(&cache, 700, word, epoch - 1); /* the proof of an older operation */
-        assert_int_equal(dart_directory_get(&cache, 700, epoch + 1, &fresh), word);
+        assert_int_equal(dart_directory_get(&cache, 700, epoch + FRESH, &fresh), word);
         assert_true(fresh);
         dart_directory_set(&cache, 700, 0, epoch);
         assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
@@ -101,9 +105,36 @@ static void an_old_tag_never_looks_new(void **state) {
             epoch = next;
             dart_directory_get(&directory, 5, epoch, &fresh);
             bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got, &current);
-            assert_int_equal(fresh, epoch <= 11);
-            assert_int_equal(kept, epoch <= 11);
+            assert_int_equal(fresh, epoch <= 10 + FRESH);
+            assert_int_equal(kept, epoch <= 10 + FRESH);
         }
+        dart_cache_close(&directory);
+        dart_cache_close(&express);
+        far_budget_free(budget);
+    }
+}
+
+
+/* The same over the edges of a period: kept once because it was young, then almost two periods are missed. */
+static void an_old_tag_never_looks_new_after_a_long_sleep(void **state) {
+    (void)state;
+    for (uint64_t slept = 500; slept < 2 * DART_TAG_PERIOD; slept++) {
+        far_budget *budget = far_budget_new(64 * KIB);
+        dart_cache directory, express;
+        uint64_t epoch = 3 * DART_TAG_PERIOD, entry = dart_est_word(7, 1, DART_N8, 4096), got;
+        bool fresh, current;
+        assert_int_equal(dart_cache_open(&directory, budget, "directory", 1, DART_CHUNK_WORDS), 0);
+        assert_int_equal(dart_cache_open(&express, budget, "express", 1, DART_EXPRESS_WORDS), 0);
+        dart_directory_set(&directory, 5, dart_directory_word(0, 4096), epoch - FRESH);
+        dart_express_put(&express, 0x123456789abcdef0ull, entry, epoch - FRESH);
+        dart_cache_age(&directory, &express, epoch - FRESH, epoch);
+        uint64_t end = epoch + DART_TAG_PERIOD - 1;
+        for (; epoch < end; epoch++)
+            dart_cache_age(&directory, &express, epoch, epoch + 1);
+        dart_cache_age(&directory, &express, end, end + slept);
+        dart_directory_get(&directory, 5, end + slept, &fresh);
+        assert_false(fresh);
+        assert_false(dart_express_get(&express, 0x123456789abcdef0ull, end + slept, &got, &current));
         dart_cache_close(&directory);
         dart_cache_close(&express);
         far_budget_free(budget);
@@ -132,13 +163,13 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
             kept++;
         }
     assert_true(kept > ENTRIES * 9 / 10);
-    assert_false(dart_express_get(&cache, hashes[0], 52, &got, &current));
-    dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 52);
-    assert_true(dart_express_get(&cache, hashes[0], 52, &got, &current) && current);
-    assert_true(dart_express_get(&cache, hashes[0], 53, &got, &current) && dart_word_addr(got) == 999 * 16);
+    assert_false(dart_express_get(&cache, hashes[0], 51 + FRESH, &got, &current));
+    dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 60);
+    assert_true(dart_express_get(&cache, hashes[0], 60, &got, &current) && current);
+    assert_true(dart_express_get(&cache, hashes[0], 60 + FRESH, &got, &current) && dart_word_addr(got) == 999 * 16);
     assert_false(current); /* it must be put again to be known in the next epoch */
     dart_express_drop(&cache, hashes[0]);
-    assert_false(dart_express_get(&cache, hashes[0], 53, &got, &current));
+    assert_false(dart_express_get(&cache, hashes[0], 60, &got, &current));
     dart_cache_close(&cache);
     far_budget_free(budget);
     free(hashes);
@@ -168,7 +199,7 @@ static void the_express_cache_uses_more_chunks_as_it_fills(void **state) {
         bool found = dart_express_get(&cache, hashes[i], 51, &got, &current);
         kept += found;
         assert_true(!found || dart_word_addr(got) == (i + 1) * 16ull);
-        assert_int_equal(dart_express_get(&cache, hashes[i], 52, &got, &current), found && i % 2 == 0);
+        assert_int_equal(dart_express_get(&cache, hashes[i], 51 + FRESH, &got, &current), found && i % 2 == 0);
     }
     print_message("%u of %u were kept, in %u chunks\n", kept, MANY, (unsigned)(dart_cache_used(&cache) / CHUNK));
     assert_true(kept > MANY * 9 / 10);
@@ -309,8 +340,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_keep_what_was_packed),
         cmocka_unit_test(groups_of_a_larger_segment_refine_those_of_a_smaller),
-        cmocka_unit_test(a_directory_word_is_fresh_for_one_epoch_more),
+        cmocka_unit_test(a_directory_word_is_fresh_for_some_epochs_more),
         cmocka_unit_test(an_old_tag_never_looks_new),
+        cmocka_unit_test(an_old_tag_never_looks_new_after_a_long_sleep),
         cmocka_unit_test(the_express_cache_gives_only_what_was_put),
         cmocka_unit_test(the_express_cache_uses_more_chunks_as_it_fills),
         cmocka_unit_test(entries_that_are_asked_for_often_stay),
