@@ -336,6 +336,34 @@ static void the_greedy_choice_saves_most_reads(void **state) {
 }
 
 
+/* So many of the keys hang at depth 3, the others at depth 2. */
+static bool is_worth(unsigned deep, const dart_list *now) {
+    dart_sample samples[DART_SAMPLES];
+    uint8_t lengths[DART_LIST_MAX];
+    for (unsigned i = 0; i < DART_SAMPLES; i++)
+        samples[i] = i < deep ? sample(8, 4, (unsigned[]){0, 1, 2, 3}) : sample(8, 3, (unsigned[]){0, 1, 2});
+    unsigned count = dart_choose_lengths(samples, DART_SAMPLES, 8, lengths);
+    return dart_lengths_are_worth(samples, DART_SAMPLES, now, lengths, count);
+}
+
+
+/* Where the greedy choice is now this, now that list, because a length is just worth it or just not, the one that is
+ * there stays. */
+static void a_list_stays_until_another_is_much_better(void **state) {
+    (void)state;
+    const dart_list two = {.lookup_count = 1, .lookup = {2}}, both = {.lookup_count = 2, .lookup = {2, 3}},
+                    more = {.lookup_count = 2, .lookup = {2, 4}}, none = {0};
+    for (unsigned deep = 10; deep < 22; deep++) { /* 16 and more: length 3 saves 2 % */
+        assert_false(is_worth(deep, &two));
+        assert_false(is_worth(deep, &both));
+        assert_true(is_worth(deep, &more)); /* length 4 is of no use */
+        assert_true(is_worth(deep, &none));
+    }
+    assert_true(is_worth(60, &two));
+    assert_true(is_worth(2, &both));
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_keep_what_was_packed),
@@ -350,6 +378,7 @@ int main(void) {
         cmocka_unit_test(the_cheapest_length_is_found_and_found_again),
         cmocka_unit_test(classes_cover_every_key_length),
         cmocka_unit_test(the_greedy_choice_saves_most_reads),
+        cmocka_unit_test(a_list_stays_until_another_is_much_better),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
