@@ -119,7 +119,7 @@ static int end_session(far_task *t, void *arg) {
 
 
 /* Until nothing is under way in it. What it waits for may be work of another session that nobody drives: without
- * housekeeping we do. */
+ * housekeeping we do. (Not of one that another thread is driving just now, perhaps this very one.) */
 static void quiesce(far_session *s) {
     far_pool *pool = s->pool;
     if (pool->housekeeper) {
@@ -127,9 +127,11 @@ static void quiesce(far_session *s) {
         far_session_drain(s);
         far_session_leave(s);
     }
-    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
-        if (far_pool_drive(pool))
+    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0) {
+        far_pool_drive(pool);
+        if (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
             pause_briefly(pool);
+    }
 }
 
 

@@ -54,8 +54,7 @@ struct far_pool {
     atomic_bool dead_seen; /* the registry holds a dead session that wants a sweep */
     bool sweeping;         /* housekeeping's own, as all of these: a sweep is running */
     uint64_t next_sweep, next_look, next_check;
-    uint64_t seen_sweep;   /* the sweep word for which the sleeping handle woke last */
-    uint64_t seen_catalog; /* the catalog when it looked last: an index may have been dropped since */
+    uint64_t seen_sweep, seen_catalog, seen_uids; /* the words when the sleeping handle looked last */
     unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;

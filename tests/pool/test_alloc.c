@@ -422,6 +422,26 @@ static void threads_never_get_the_same_memory_and_nothing_is_lost(void **state) 
 }
 
 
+/* Whatever the order in which they come: the next to be free is the first, those of one epoch in the order they came. */
+static void objects_that_wait_longer_are_sorted_by_their_epoch(void **state) {
+    (void)state;
+    far_queue q = {0};
+    far_random r;
+    far_random_seed(&r, 5);
+    far_retired item, last = {0};
+    for (uint64_t round = 0, number = 0; round < 300; round++) {
+        for (uint64_t n = far_random_below(&r, 40); n > 0; n--) {
+            number++;
+            uint64_t ready = far_random_below(&r, 8) + (number % 5 ? round : 0);
+            assert_true(far_queue_put_sorted(&q, (far_retired){.addr = number, .ready = ready}));
+        }
+        for (uint64_t n = far_random_below(&r, 40), i = 0; i < n && far_queue_take(&q, &item); i++, last = item)
+            assert_true(i == 0 || last.ready < item.ready || (last.ready == item.ready && last.addr < item.addr));
+    }
+    free(q.items);
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -435,6 +455,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_closed_session_leaves_its_memory_and_cookies_are_recovered),
         cmocka_unit_test(what_others_free_comes_back_through_the_pool),
         cmocka_unit_test(threads_never_get_the_same_memory_and_nothing_is_lost),
+        cmocka_unit_test(objects_that_wait_longer_are_sorted_by_their_epoch),
     };
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }
