@@ -123,7 +123,7 @@ typedef struct far_memory {
 
     far_class *classes[FAR_CLASS_BUCKETS];
     far_held *blocks, *buckets[FAR_HELD_BUCKETS];
-    far_queue retired, late; /* in the order of their epochs; the others */
+    far_queue retired, late; /* as they came, which is the order of their epochs; the others, sorted by them */
     far_gives pending;       /* to be given back before the pin of whoever put them here ends */
 
     far_kept *kept;
@@ -217,6 +217,7 @@ static inline bool far_slab_is_free(const far_slab *slab) {
 void far_put_free(far_memory *m, far_class *class, far_entry entry); /* to its list; quarantined: to the pool */
 bool far_take_free(far_memory *m, far_class *class, unsigned node, far_entry *entry);
 bool far_queue_put(far_queue *q, far_retired item);
+bool far_queue_put_sorted(far_queue *q, far_retired item); /* by its epoch, behind those of the same one */
 bool far_queue_take(far_queue *q, far_retired *item);
 bool far_gives_add(far_gives *gives, const far_class *class, far_addr addr);
 bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quarantine; no lock needed */
