@@ -25,7 +25,7 @@ bool far_drops_are_due(far_memory *m) {
     bool any = m->drop_count > 0;
     for (unsigned i = 0; i < FAR_CLASS_BUCKETS && !any; i++)
         for (far_class *c = m->classes[i]; c != NULL && !any; c = c->next)
-            any = c->unlisted != 0;
+            any = c->unlisted != 0 && may_be_gone(m, c);
     return any;
 }
 
@@ -292,6 +292,8 @@ int far_drops_tick(far_task *t) {
         err = more < 0 ? more : 0;
         waiting |= more > 0;
     }
+    if (err == 0 && drops > 0) /* what came with the blocks that are ours now: before anybody may leave them */
+        err = find_unlisted(t, &waiting, &drops);
     if (waiting)
         far_epoch_request(far_task_pool(t));
     return err;

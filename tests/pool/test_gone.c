@@ -243,6 +243,50 @@ static void a_drop_that_is_added_while_it_is_being_done_is_done_again(void **sta
 }
 
 
+/* A session that closes takes the block for its own drop, and leaves it. The other dropper passes by just then. */
+static void what_comes_with_a_block_that_is_taken_for_a_drop_is_not_left(void **state) {
+    (void)state;
+    cast c;
+    set_up(&c, false, false);
+    player busy = c.a;
+    far_session **s = &c.keeper.session;
+    make_some(c.a.session, "z", "smart", 0); /* they have blocks of their own */
+    make_some(c.b.session, "w", "smart", 0);
+    uint32_t uid[2] = {make_some(*s, "x", "smart", 0), make_some(*s, "y", "smart", 0)};
+    assert_true(share_a_block(&c, uid));
+    far_session_close(*s);
+    assert_int_equal(far_session_open(c.keeper.pool, s), 0);
+    assert_int_equal(far_index_drop(c.a.session, "y"), 0);
+    start(&c, &busy, "busy", inside_main); /* its drop has to wait for its close */
+    far_sim_stop_before(busy.client, (far_sim_match){.point = "test:inside"});
+    assert_int_equal(far_sim_run_client(busy.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_index_drop(c.b.session, "x"), 0);
+    start(&c, &c.a, "polls", poll_main);
+    start(&c, &c.b, "dropper", poll_main);
+    far_sim_stop_before(c.b.client, (far_sim_match){.point = "drop:clean"});
+    far_sim_run_for(c.world, 2000000);
+    assert_int_equal(far_sim_run_client(c.b.client), FAR_SIM_STOPPED);
+
+    far_sim_resume(busy.client);
+    assert_int_equal(far_sim_run_client(busy.client), FAR_SIM_ENDED);
+    start(&c, &busy, "closer", close_session_main);
+    far_sim_stop_before(busy.client, (far_sim_match){.point = "memory:leave"});
+    assert_int_equal(far_sim_run_client(busy.client), FAR_SIM_STOPPED);
+    c.a.session = NULL;
+    assert_int_equal(count_of(&c, uid[1]), 0);
+    assert_true(count_of(&c, uid[0]) > 0);
+    far_sim_resume(c.b.client);
+    far_sim_run_for(c.world, 200000);
+    far_sim_resume(busy.client);
+    far_sim_run_for(c.world, 20000000);
+    assert_true(far_sim_ended(busy.client));
+    c.a.stop = c.b.stop = true;
+    assert_int_equal(far_sim_run(c.world), FAR_SIM_ENDED);
+    assert_int_equal(count_of(&c, uid[0]), 0);
+    tear_down(&c);
+}
+
+
 /* ---- A drop and a sweep ---- */
 
 /* The drop has seen that nobody sweeps the block; then somebody does. toy: slabs in an orphan; shard: a run. */
@@ -598,6 +642,7 @@ static void an_index_that_is_dropped_while_blocks_of_the_dead_are_released_leave
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drop_that_is_added_while_it_is_being_done_is_done_again),
+        cmocka_unit_test(what_comes_with_a_block_that_is_taken_for_a_drop_is_not_left),
         cmocka_unit_test(a_drop_whose_blocks_a_sweep_takes_meanwhile_is_done_later),
         cmocka_unit_test(a_drop_that_waits_for_a_sweep_is_done_although_its_handle_sleeps),
         cmocka_unit_test(slabs_in_blocks_that_are_away_go_after_the_session_that_had_them),
