@@ -534,13 +534,15 @@ static int is_being_swept(far_task *t) {
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
     uint64_t first = far_epoch_known(t), epoch = first;
-    int err = 0;
+    int err = 0, swept = 1; /* one may have ended just now: as many epochs again to hear of that */
     for (unsigned round = 0, all = 0; round < CLOSE_ROUNDS && err >= 0; round++, all++) {
         if (far_epoch_known(t) != epoch)
             round = 0;
         epoch = far_epoch_known(t);
         if (epoch - first >= CLOSE_EPOCHS) {
-            if (all >= CLOSE_SWEPT || (err = is_being_swept(t)) <= 0)
+            int before = swept;
+            err = swept = is_being_swept(t);
+            if (swept + before <= 0 || all >= CLOSE_SWEPT)
                 break;
             first = epoch;
         }

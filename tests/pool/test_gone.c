@@ -472,6 +472,41 @@ static void a_close_waits_for_a_sweep_that_goes_on(void **state) {
 }
 
 
+/* The sweep ends when the close has waited for n rounds, perhaps just before it looks whether one goes on: it must still
+ * hear of the end. */
+static void a_sweep_ends_after(unsigned rounds) {
+    cast c;
+    set_up(&c, true, true);
+    uint32_t uid = make_some(c.keeper.session, "x", "smart", 0);
+    far_session_close(c.keeper.session);
+    assert_int_equal(far_session_open(c.keeper.pool, &c.keeper.session), 0);
+    start(&c, &c.b, "sweeper", check_main);
+    far_sim_stop_before(c.b.client, sweep_word(4));
+    assert_int_equal(far_sim_run_client(c.b.client), FAR_SIM_STOPPED);
+    assert_int_equal(far_index_drop(c.a.session, "x"), 0);
+    far_session_close(c.a.session);
+    c.a.session = NULL;
+    start(&c, &c.a, "closer", close_pool_main);
+    far_sim_stop_before(c.a.client, (far_sim_match){.point = "memory:wait", .nth = rounds});
+    assert_int_equal(far_sim_run_client(c.a.client), FAR_SIM_STOPPED);
+    far_sim_resume(c.b.client);
+    assert_int_equal(far_sim_run_client(c.b.client), FAR_SIM_ENDED);
+    far_sim_resume(c.a.client);
+    assert_int_equal(far_sim_run_client(c.a.client), FAR_SIM_ENDED);
+    c.a.pool = NULL;
+    if (count_of(&c, uid) > 0)
+        fail_msg("after %u rounds: something is left", rounds);
+    tear_down(&c);
+}
+
+
+static void a_close_hears_of_the_end_of_the_sweep_that_it_waited_for(void **state) {
+    (void)state;
+    for (unsigned rounds = 60; rounds < 160; rounds++)
+        a_sweep_ends_after(rounds);
+}
+
+
 /* The sweep needs epochs, which wait for all who are awake: the one who waits for his turn is, and has no thread. */
 static void who_waits_for_a_sweep_without_a_thread_is_not_in_its_way(void **state) {
     (void)state;
@@ -649,6 +684,7 @@ int main(void) {
         cmocka_unit_test(a_handle_that_sleeps_lets_go_of_slabs_in_blocks_that_were_away),
         cmocka_unit_test(a_handle_that_sleeps_lets_go_of_what_came_and_went_between_its_looks),
         cmocka_unit_test(a_close_waits_for_a_sweep_that_goes_on),
+        cmocka_unit_test(a_close_hears_of_the_end_of_the_sweep_that_it_waited_for),
         cmocka_unit_test(who_waits_for_a_sweep_without_a_thread_is_not_in_its_way),
         cmocka_unit_test(what_a_handle_had_retired_of_an_open_index_is_not_freed_after_its_drop),
         cmocka_unit_test(an_index_is_not_freed_while_its_handle_is_being_closed),
