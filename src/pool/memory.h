@@ -159,6 +159,7 @@ typedef struct far_memory {
     unsigned shared;         /* the same, when what it asked for was done; under the lock */
     bool mute;               /* it was waited for, and did not do it; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
+    bool closing;            /* it does: that task gives back what is pending, too, and none may come after it */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
 } far_memory;
