@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_SHARE    256        /* part of the pool that a session retires before it asks for the next epoch ... */
+#define PILE_SHARE    512        /* part of the pool that a session retires before it asks for the next epoch ... */
 #define PILE_MIN      (1u << 20) /* ... at least ... */
-#define PILE_MAX      (16u << 20)
-#define SMALL_SHARE   64   /* ... but not more than this part */
-#define FOREIGN_SHARE 1024 /* part of the pool that a session holds free in the blocks of others */
+#define PILE_MAX      (4u << 20) /* ... and at most: what lies long is no more in the caches of the processor */
+#define SMALL_SHARE   64         /* ... but not more than this part */
+#define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
 #define PLAIN_AT_ONCE 64   /* objects that are freed under one lock */
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */

@@ -151,14 +151,35 @@ EST_RACE(A8b_frozen_via_express_cache) {
 }
 
 
+/* The node of an entry that b keeps was replaced: the table leads to the new one, not the way from the root. (Only
+ * shorter prefixes asked for: five round trips.) */
+EST_RACE(A8d_replaced_node_of_a_kept_entry) {
+    stage s;
+    set_up(&s, sim, "adjust=0,directory_bits=4");
+    LOAD(&s.a, SEVEN("ab"), SEVEN("ac"), SEVEN("cd")); /* nodes at depths 0, 1 and 2 */
+    settle(&s);
+    far_stats before, after;
+    for (unsigned i = 0; i < 70; i++)
+        reads(&s.b, "abc", "abc");
+    busy(&s.a, "a", FAR_OP_INSERT, "abx", "a");
+    settle(&s);
+    far_session_stats_of(s.b.session, FAR_OP_GET, &before);
+    reads(&s.b, "abc", "abc");
+    far_session_stats_of(s.b.session, FAR_OP_GET, &after);
+    assert_int_equal(after.round_trips - before.round_trips, 4); /* old node, table, new node, leaf */
+    is_sound(&s, &s.b);
+    tear_down(&s);
+}
+
+
 static bool is_poisoned(stage *s, far_addr addr) {
     const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
     return memory[far_addr_offset(addr)] == FAR_SIM_POISON;
 }
 
 
-/* The same, so many epochs after the node was retired: as long as b may use what it kept, the memory is not free. (Nodes
- * without DART_EXTRA_EPOCHS: a READ of free memory after four epochs.) */
+/* The same, so many epochs after the node was retired: as long as b may use what it kept, the memory is not free.
+ * (Nodes without DART_EXTRA_EPOCHS: a READ of free memory after four epochs.) */
 EST_RACE(A8c_express_cache_after_each_epoch) {
     bool first = false, last = false;
     for (unsigned epochs = 0; epochs < 12 + DART_EXTRA_EPOCHS; epochs++) {
@@ -387,6 +408,7 @@ int main(void) {
         cmocka_unit_test(A8_frozen_via_est),
         cmocka_unit_test(A8b_frozen_via_express_cache),
         cmocka_unit_test(A8c_express_cache_after_each_epoch),
+        cmocka_unit_test(A8d_replaced_node_of_a_kept_entry),
         cmocka_unit_test(A11_slow_est_updater),
         cmocka_unit_test(A11_registered_while_it_is_being_frozen),
         cmocka_unit_test(A12_tentative_aba),

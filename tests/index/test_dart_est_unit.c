@@ -59,7 +59,6 @@ static void groups_of_a_larger_segment_refine_those_of_a_smaller(void **state) {
 enum { FRESH = 1 + DART_EXTRA_EPOCHS }; /* epochs for which one may be used */
 
 
-
 static void a_directory_word_is_fresh_for_some_epochs_more(void **state) {
     (void)state;
     for (uint64_t epoch = 4080; epoch < 4120; epoch++) { /* over the end of the stored tag */

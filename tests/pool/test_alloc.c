@@ -411,7 +411,7 @@ static void threads_never_get_the_same_memory_and_nothing_is_lost(void **state) 
         assert_int_equal(workers[i].problems, 0);
     }
     far_pool_usage now = stat_of(&b);
-    const uint64_t most = used + now.total / 20; /* ends of slabs of stable types */
+    const uint64_t most = used + now.total / 20;                                   /* ends of slabs of stable types */
     for (unsigned i = 0; i < 10000 && (now.retired > 0 || now.used > most); i++) { /* housekeeping frees it */
         epochs(&b, 1);
         now = stat_of(&b);
@@ -422,7 +422,8 @@ static void threads_never_get_the_same_memory_and_nothing_is_lost(void **state) 
 }
 
 
-/* Whatever the order in which they come: the next to be free is the first, those of one epoch in the order they came. */
+/* Whatever the order in which they come: the next to be free is the first, those of one epoch in the order they came.
+ */
 static void objects_that_wait_longer_are_sorted_by_their_epoch(void **state) {
     (void)state;
     far_queue q = {0};

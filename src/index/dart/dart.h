@@ -231,9 +231,9 @@ int dart_est_open(far_task *t, far_index *index);
 void dart_est_close(far_index *index);
 
 /* LOCATE step 1. The first question (probe zeroed): the chosen lengths below len(key); after an answer that did not
- * help: all shorter ones (below probe->below) at once. ask puts READs into the batch: 1: wait, then take the answer; 0:
- * probe->starts is filled in already (from the express cache; perhaps none); negative: error. Lengths l < len(key) and
- * l + delta <= len(key) only. */
+ * help: all shorter ones (below probe->below) at once, after one of the express cache its own length too. ask puts
+ * READs into the batch: 1: wait, then take the answer; 0: probe->starts is filled in already (from the express cache;
+ * perhaps none); negative: error. Lengths l < len(key) and l + delta <= len(key) only. */
 int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe);
 int dart_est_answer(far_task *t, far_index *index, far_bytes key,
                     dart_probe *probe); /* 1: ask once more (wait, answer again); 0 */

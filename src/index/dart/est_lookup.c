@@ -168,7 +168,7 @@ int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a lookup");
         probe->below = a->count ? a->list->lookup[a->first] : 0;
         if (ask_cache(t, index, a, key, probe)) {
-            probe->below = probe->starts[0].length;
+            probe->below = probe->starts[0].length + 1; /* of a node that was replaced: the table knows the new one */
             return 0;
         }
     } else {

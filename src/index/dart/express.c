@@ -1,9 +1,9 @@
 /* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
  *
  * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
- * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS. Proof that this is safe: a target that was
- * live in an operation pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when every pin
- * is at T+2+x or later, because its type asks for x more epochs. An operation at E <= T+1+x ends before that.
+ * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS. Proof that this is safe: a target that
+ * was live in an operation pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when
+ * every pin is at T+2+x or later, because its type asks for x more epochs. An operation at E <= T+1+x ends before that.
  *
  * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
  * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */

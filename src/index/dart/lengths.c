@@ -2,7 +2,7 @@
 #include "index/dart/est.h"
 
 #define CHOSEN_SHARE 50u  /* of the node READs: what the next length must save to be chosen */
-#define CHANGE_SHARE 25u  /* what another list must save more than the one that is there: it costs a tour of the tree */
+#define CHANGE_SHARE 25u  /* what another list must save more than the one that is there, for the tour that it costs */
 #define USED_SHARE   200u /* what a length must save to stay as long as the others do */
 
 
