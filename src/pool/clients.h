@@ -7,8 +7,8 @@
  *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
  *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
  *   word 6  *  the last sweep that the handle has heeded
- *   word 7     number of the last announcement that it has answered (pool/hunger.c) << 32 | free pages in its blocks (as
- *              last told)
+ *   word 7     number of the last announcement that it has answered (pool/hunger.c) << 32 | free pages in its blocks
+ * (as last told)
  *
  * (* only in the entry of the handle's own session.)
  *

@@ -183,12 +183,12 @@ typedef struct far_quarantine {
     _Atomic uint64_t overheard;   /* an announcement that was heeded for long enough */
     atomic_bool heedless;         /* the one who is served has heeded others for long enough */
     uint64_t deaf[FAR_CLIENT_ID_MAX / 64 + 1]; /* bit per handle that was waited for and did not answer */
-    uint64_t in_vain;             /* what other handles had left when they were last asked */
-    uint64_t stuck;               /* the epoch that was waited for and did not move */
-    uint64_t slow_sweep;          /* the same of a sweep; 0: none */
-    uint64_t swept_in_vain;       /* so many had died when a full sweep failed; 0: none did */
-    struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
-    uint64_t tickets;             /* given out */
+    uint64_t in_vain;                          /* what other handles had left when they were last asked */
+    uint64_t stuck;                            /* the epoch that was waited for and did not move */
+    uint64_t slow_sweep;                       /* the same of a sweep; 0: none */
+    uint64_t swept_in_vain;                    /* so many had died when a full sweep failed; 0: none did */
+    struct far_hunger *hungry;                 /* operations that found no memory, in line; hunger.c */
+    uint64_t tickets;                          /* given out */
     uint64_t pool_bytes;
 } far_quarantine;
 

@@ -68,8 +68,8 @@ typedef struct far_geometry { /* derived from the superblock, the same for every
 #define FAR_POOL_MAGIC_WORD (FAR_POOL_MAGIC << 16 | FAR_POOL_FORMAT)
 
 
-/* An announcement that memory is short (pool/hunger.c): its number 32 << 32 | epoch (its low bits) 18 << 14 | the handle,
- * 0: it was taken back. */
+/* An announcement that memory is short (pool/hunger.c): its number 32 << 32 | epoch (its low bits) 18 << 14 | the
+ * handle, 0: it was taken back. */
 static inline uint64_t far_short_pack(uint32_t number, uint64_t epoch, unsigned handle) {
     return (uint64_t)number << 32 | (epoch & 0x3ffff) << 14 | handle;
 }
