@@ -100,9 +100,10 @@ static void add_client(abroad *a, const far_quarantine *q, unsigned id, const fa
     a->count++;
     if (awake || held > 0)
         a->due[at] |= bit;
-    if ((int32_t)(far_client_answered(client->answer) - a->asked) < 0)
+    bool silent = (int32_t)(far_client_answered(client->answer) - a->asked) < 0;
+    if (silent)
         a->silent[at] |= bit;
-    if (q->deaf[at] & bit)
+    if (silent && q->deaf[at] & bit)
         return;
     a->awake |= awake;
     a->held += held;

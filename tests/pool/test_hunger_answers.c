@@ -1,0 +1,335 @@
+/* Memory that is short, and other handles that have some: each answers the announcement, early or late or never. */
+#include "hunger_rig.h"
+
+
+/* ---- A handle that is slow ---- */
+
+typedef struct slow_room { /* the second handle has no thread of its own: it stands still when nobody polls */
+    room r;
+    bool stop;
+    far_thread *poller;
+} slow_room;
+
+
+static void poll_main(void *arg) {
+    slow_room *s = arg;
+    far_pool *pool = s->r.pool[1];
+    far_host *host = pool->fabric->host;
+    while (!s->stop) {
+        far_parker parker = {0};
+        far_pool_poll(pool);
+        host->ops->park(host, &parker, far_host_now(host) + far_housekeeping_tick(pool));
+    }
+}
+
+
+static void go(slow_room *s) {
+    far_host *host = s->r.pool[1]->fabric->host;
+    s->stop = false;
+    assert_int_equal(host->ops->start(host, poll_main, s, &s->poller), 0);
+}
+
+
+static void stand_still(slow_room *s) {
+    far_host *host = s->r.pool[1]->fabric->host;
+    s->stop = true;
+    host->ops->join(host, s->poller);
+}
+
+
+static uint64_t word_at(const room *r, far_addr addr) {
+    uint64_t word;
+    memcpy(&word, (const char *)far_sim_memory(r->world, 0) + addr, 8);
+    return word;
+}
+
+
+static uint32_t announced(const room *r) {
+    return far_short_number(word_at(r, FAR_SUPER_SHORT));
+}
+
+
+static uint32_t answered(const room *r, const guest *g) {
+    return far_client_answered(word_at(r, far_client_entry(g->session->id) + offsetof(far_client, answer)));
+}
+
+
+/* The pool is full but for half a block, which a session of the slow handle holds; all have answered what was announced
+ * so far. */
+static void open_slow_room(slow_room *s, unsigned seed, bool asleep) {
+    static const far_pool_options options[] = {{.rdwc = 1}, {.rdwc = 1, .no_thread = 1}};
+    static const char *const keys[] = {"g0", "g1", "g2"};
+    room *r = &s->r;
+    open_room_with(r, seed, 2, 2, "1500K", options);
+    guest *hungry = &r->guests[0], *holder = &r->guests[1];
+    go(s);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(put(holder, keys[i], HALF), 0);
+    assert_true(fill(hungry, "a", HALF) > 4);
+    assert_true(fill(hungry, "b", 1) > 4);
+    pass_epochs(holder);
+    delete_key(holder, "g", 1);
+    pass_epochs(holder);
+    if (asleep)
+        far_sim_sleep(r->world, 50000000);
+    else
+        assert_int_equal(far_get(holder->session, holder->index, "g0", 2, NULL, 0, NULL), FAR_ERR_TOO_SMALL);
+    assert_int_equal(far_epoch_is_awake(r->pool[1]), !asleep);
+    assert_int_equal(answered(r, holder), announced(r));
+    stand_still(s);
+}
+
+
+static void close_slow_room(slow_room *s) {
+    assert_int_equal(far_pool_check(s->r.guests[0].session, 0, fail_at_problem, NULL), 0);
+    assert_int_equal(far_sim_watch_errors(s->r.world), 0);
+    stand_still(s);
+    leave_room(&s->r);
+}
+
+
+/* Its answer to an earlier announcement does not count. */
+static void comes_late(unsigned seed, bool asleep) {
+    slow_room s;
+    open_slow_room(&s, seed, asleep);
+    guest *hungry = &s.r.guests[0], *holder = &s.r.guests[1];
+    uint32_t before = announced(&s.r);
+    assert_true(before > 0);
+    start(&s.r, 0, 1, HALF);
+    far_sim_limit(s.r.world, 500000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    assert_int_equal(answered(&s.r, holder), before);
+    assert_true(announced(&s.r) > before);
+    far_sim_limit(s.r.world, 0);
+    go(&s);
+    assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
+    close_slow_room(&s);
+}
+
+
+static void an_answer_that_comes_late_is_waited_for(void **state) {
+    (void)state;
+    comes_late(500, false);
+    comes_late(501, true);
+}
+
+
+/* Its process was stopped. Once that was found out nobody waits for it, until it answers again. */
+static void never_comes(unsigned seed, bool asleep) {
+    slow_room s;
+    open_slow_room(&s, seed, asleep);
+    guest *hungry = &s.r.guests[0];
+    for (unsigned i = 0; i < 3; i++) {
+        start(&s.r, 0, 1, HALF);
+        far_sim_limit(s.r.world, i == 0 ? 3000000000 : 50000000);
+        assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+        assert_int_equal(hungry->result, FAR_ERR_NO_MEMORY);
+    }
+    far_sim_limit(s.r.world, 0);
+    go(&s);
+    far_sim_sleep(s.r.world, 50000000);
+    assert_int_equal(put(hungry, "c", HALF), 0);
+    close_slow_room(&s);
+}
+
+
+static void nobody_waits_for_ever_for_an_answer(void **state) {
+    (void)state;
+    never_comes(510, false);
+    never_comes(511, true);
+}
+
+
+/* It is not waited for any more, and what it held comes back. */
+static void who_dies_is_not_waited_for(void **state) {
+    (void)state;
+    for (unsigned seed = 520; seed < 522; seed++) {
+        slow_room s;
+        open_slow_room(&s, seed, seed == 521);
+        guest *hungry = &s.r.guests[0];
+        start(&s.r, 0, 1, HALF);
+        far_sim_limit(s.r.world, 300000000);
+        assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+        far_sim_kill(s.r.pool[1]->fabric);
+        far_sim_limit(s.r.world, 100000000);
+        assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+        assert_int_equal(hungry->result, 0);
+        far_sim_limit(s.r.world, 0);
+        leave_room(&s.r);
+    }
+}
+
+
+/* The epoch moves meanwhile: those who hear of it late shall not take it for an old one. */
+static void an_announcement_is_renewed_while_answers_are_waited_for(void **state) {
+    (void)state;
+    slow_room s;
+    open_slow_room(&s, 530, true);
+    guest *hungry = &s.r.guests[0];
+    far_session *other;
+    assert_int_equal(far_session_open(s.r.pool[0], &other), 0);
+    start(&s.r, 0, 1, HALF);
+    far_sim_limit(s.r.world, 50000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    for (unsigned i = 0; i < 8; i++) {
+        uint64_t epoch = word_at(&s.r, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
+        far_sim_limit(s.r.world, 0);
+        assert_int_equal(far_session_call(other, FAR_STATS_OTHER, true, wait_and_tick, NULL), 0);
+        far_sim_limit(s.r.world, 1000000);
+        assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+        assert_true(word_at(&s.r, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST >= epoch + 5);
+        assert_true(far_short_is_near(word_at(&s.r, FAR_SUPER_SHORT), epoch + 5, 16));
+    }
+    far_sim_limit(s.r.world, 0);
+    go(&s);
+    assert_int_equal(far_sim_run_client(hungry->client), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
+    far_session_close(other);
+    close_slow_room(&s);
+}
+
+
+/* ---- Two at once ---- */
+
+static const far_sim_match announces = {.kind = FAR_SIM_CAS, .from = FAR_SUPER_SHORT, .to = FAR_SUPER_SHORT + 8};
+
+
+static unsigned announcer(const room *r) {
+    return far_short_handle(word_at(r, FAR_SUPER_SHORT));
+}
+
+
+static void open_full_room(room *r, unsigned seed) {
+    open_room(r, seed, 2, 3, "2M");
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(put(&r->guests[i], "first", 1), 0); /* it has what it keeps for itself */
+    assert_true(fill(&r->guests[2], "a", LARGE) > 2);
+    far_sim_sleep(r->world, 500000); /* all have heard that nobody is short any more */
+}
+
+
+/* Both want to announce themselves: one is faster, the other one lets it go first. */
+static void of_two_that_announce_themselves_at_once_one_goes_first(void **state) {
+    (void)state;
+    room r;
+    open_full_room(&r, 540);
+    delete_key(&r.guests[2], "a", 0); /* there will be room for one */
+    guest *second = &r.guests[0], *first = &r.guests[1];
+    start(&r, 0, 1, LARGE);
+    far_sim_stop_before(second->client, announces);
+    assert_int_equal(far_sim_run_client(second->client), FAR_SIM_STOPPED);
+    start(&r, 1, 1, LARGE);
+    far_sim_stop_before(first->client, (far_sim_match){.point = "hunger:waits"});
+    assert_int_equal(far_sim_run_client(first->client), FAR_SIM_STOPPED);
+    assert_int_equal(announcer(&r), r.pool[1]->own->id);
+    far_sim_resume(second->client);
+    far_sim_limit(r.world, 300000);
+    assert_true(far_sim_run_client(second->client) != FAR_SIM_ENDED);
+    assert_int_equal(announcer(&r), r.pool[1]->own->id);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(first->client);
+    assert_int_equal(far_sim_run_client(first->client), FAR_SIM_ENDED);
+    assert_int_equal(first->result, 0);
+    assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
+    assert_int_equal(second->result, FAR_ERR_NO_MEMORY);
+    close_room(&r);
+}
+
+
+static int announce_once(far_task *t, void *arg) {
+    bool on = *(bool *)arg;
+    uint64_t word, epoch;
+    int err = far_read_word(t, FAR_SUPER_SHORT, &word);
+    if (err == 0)
+        err = far_epoch_read(t, &epoch);
+    uint64_t mine = far_short_pack(far_short_number(word) + on, epoch, on ? far_task_pool(t)->own->id : 0);
+    return err < 0 ? err : far_cas_word(t, FAR_SUPER_SHORT, word, mine, &word);
+}
+
+
+/* It let others go first, and it is its turn now; but before it looks again, another handle announces itself, and has
+ * all it needs when it looks: that one may take it. */
+static void who_is_first_in_line_takes_nothing_while_another_handle_goes_first(void **state) {
+    (void)state;
+    room r;
+    open_full_room(&r, 541);
+    guest *late = &r.guests[0], *early = &r.guests[1]; /* in different handles */
+    bool on = true;
+    assert_int_equal(far_session_call(early->session, FAR_STATS_OTHER, true, announce_once, &on), 0);
+    far_sim_sleep(r.world, 300000);
+    start(&r, 0, 1, LARGE);
+    far_sim_stop_before(late->client, (far_sim_match){.point = "hunger:served"});
+    far_sim_run_for(r.world, 300000);
+    on = false;
+    assert_int_equal(far_session_call(early->session, FAR_STATS_OTHER, true, announce_once, &on), 0);
+    assert_int_equal(far_sim_run_client(late->client), FAR_SIM_STOPPED);
+
+    delete_key(early, "a", 0); /* there will be room for one */
+    start(&r, 1, 1, LARGE);
+    far_sim_stop_before(early->client, (far_sim_match){.point = "hunger:served"});
+    assert_int_equal(far_sim_run_client(early->client), FAR_SIM_STOPPED);
+    assert_int_equal(announcer(&r), r.pool[1]->own->id);
+    far_sim_resume(late->client);
+    far_sim_limit(r.world, 300000);
+    assert_true(far_sim_run_client(late->client) != FAR_SIM_ENDED);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(early->client);
+    assert_int_equal(far_sim_run_client(early->client), FAR_SIM_ENDED);
+    assert_int_equal(early->result, 0);
+    assert_int_equal(far_sim_run_client(late->client), FAR_SIM_ENDED);
+    assert_int_equal(late->result, FAR_ERR_NO_MEMORY);
+    close_room(&r);
+}
+
+
+/* ---- What was given back in blocks of others ---- */
+
+/* One session has all blocks, another one deletes what is in them: bits in far memory that only the first can find, who
+ * does not know of them. A third one needs a whole block. past: the bits are there before that; else they come when the
+ * deleter is asked to give up what it has. */
+static void bits_in_blocks(unsigned seed, unsigned handles, unsigned deleter, unsigned hungry, bool past) {
+    room r;
+    open_room(&r, seed, handles, 4, "1500K");
+    for (unsigned i = 1; i < 4; i++)
+        assert_int_equal(put(&r.guests[i], "first", 1), 0);
+    unsigned count = fill(&r.guests[0], "a", SMALL);
+    assert_true(count > 300);
+    fill(&r.guests[0], "b", SMALL / 2);
+    fill(&r.guests[0], "c", SMALL / 4);
+    for (unsigned i = 0; i < count / 2; i++)
+        delete_key(&r.guests[deleter], "a", i);
+    for (unsigned i = 0; past && i < 2; i++)
+        pass_epochs(&r.guests[deleter]);
+    if (past)
+        assert_int_equal(r.guests[deleter].session->memory->free_bytes, 0);
+    int result = put(&r.guests[hungry], "d", LARGE);
+    if (result != 0)
+        fail_msg("seed %u: %d", seed, result);
+    close_room(&r);
+}
+
+
+static void what_others_gave_back_in_blocks_of_a_session_is_found(void **state) {
+    (void)state;
+    for (unsigned past = 0; past < 2; past++) {
+        bits_in_blocks(550 + past, 1, 1, 2, past);
+        bits_in_blocks(552 + past, 2, 1, 2, past); /* by the other handle */
+        bits_in_blocks(554 + past, 2, 2, 3, past); /* in the other handle */
+        bits_in_blocks(556 + past, 2, 1, 3, past); /* in the other handle, by this one */
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_that_comes_late_is_waited_for),
+        cmocka_unit_test(nobody_waits_for_ever_for_an_answer),
+        cmocka_unit_test(who_dies_is_not_waited_for),
+        cmocka_unit_test(an_announcement_is_renewed_while_answers_are_waited_for),
+        cmocka_unit_test(of_two_that_announce_themselves_at_once_one_goes_first),
+        cmocka_unit_test(who_is_first_in_line_takes_nothing_while_another_handle_goes_first),
+        cmocka_unit_test(what_others_gave_back_in_blocks_of_a_session_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
