@@ -286,7 +286,7 @@ static void who_is_first_in_line_takes_nothing_while_another_handle_goes_first(v
 /* ---- What was given back in blocks of others ---- */
 
 /* One session has all blocks, another one deletes what is in them: bits in far memory that only the first can find, who
- * does not know of them. A third one needs a whole block. past: the bits are there before that; else they come when the
+ * does not know of them. A third one needs some pages. past: the bits are there before that; else they come when the
  * deleter is asked to give up what it has. */
 static void bits_in_blocks(unsigned seed, unsigned handles, unsigned deleter, unsigned hungry, bool past) {
     room r;
@@ -303,7 +303,7 @@ static void bits_in_blocks(unsigned seed, unsigned handles, unsigned deleter, un
         pass_epochs(&r.guests[deleter]);
     if (past)
         assert_int_equal(r.guests[deleter].session->memory->free_bytes, 0);
-    int result = put(&r.guests[hungry], "d", LARGE);
+    int result = put(&r.guests[hungry], "d", 9000);
     if (result != 0)
         fail_msg("seed %u: %d", seed, result);
     close_room(&r);
