@@ -286,24 +286,25 @@ static void who_is_first_in_line_takes_nothing_while_another_handle_goes_first(v
 /* ---- What was given back in blocks of others ---- */
 
 /* One session has all blocks, another one deletes what is in them: bits in far memory that only the first can find, who
- * does not know of them. A third one needs some pages. past: the bits are there before that; else they come when the
- * deleter is asked to give up what it has. */
-static void bits_in_blocks(unsigned seed, unsigned handles, unsigned deleter, unsigned hungry, bool past) {
+ * does not know of them. A third one needs the memory. past: the bits are there before that; else they come when the
+ * deleter is asked to give up what it has. Sessions of a handle are asked from the last one on. */
+static void bits_in_blocks(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry,
+                           bool past) {
     room r;
     open_room(&r, seed, handles, 4, "1500K");
-    for (unsigned i = 1; i < 4; i++)
+    for (unsigned i = 0; i < 4; i++)
         assert_int_equal(put(&r.guests[i], "first", 1), 0);
-    unsigned count = fill(&r.guests[0], "a", SMALL);
-    assert_true(count > 300);
-    fill(&r.guests[0], "b", SMALL / 2);
-    fill(&r.guests[0], "c", SMALL / 4);
-    for (unsigned i = 0; i < count / 2; i++)
-        delete_key(&r.guests[deleter], "a", i);
+    unsigned count = fill(&r.guests[owner], "a", 9000);
+    assert_true(count > 20);
+    for (size_t bytes = 4000, i = 1; bytes > 10; bytes /= 2, i++)
+        fill(&r.guests[owner], (char[]){(char)('a' + i), 0}, bytes);
+    far_sim_sleep(r.world, 500000); /* all have heard that nobody is short any more */
+    for (unsigned i = 0; i < (past ? 4 : 1); i++)
+        delete_key(&r.guests[deleter], "a", count / 2 + i);
     for (unsigned i = 0; past && i < 2; i++)
         pass_epochs(&r.guests[deleter]);
-    if (past)
-        assert_int_equal(r.guests[deleter].session->memory->free_bytes, 0);
-    int result = put(&r.guests[hungry], "d", 9000);
+    assert_int_equal(r.guests[deleter].session->memory->retired_bytes > 0, !past);
+    int result = put(&r.guests[hungry], "z", 9000);
     if (result != 0)
         fail_msg("seed %u: %d", seed, result);
     close_room(&r);
@@ -313,11 +314,125 @@ static void bits_in_blocks(unsigned seed, unsigned handles, unsigned deleter, un
 static void what_others_gave_back_in_blocks_of_a_session_is_found(void **state) {
     (void)state;
     for (unsigned past = 0; past < 2; past++) {
-        bits_in_blocks(550 + past, 1, 1, 2, past);
-        bits_in_blocks(552 + past, 2, 1, 2, past); /* by the other handle */
-        bits_in_blocks(554 + past, 2, 2, 3, past); /* in the other handle */
-        bits_in_blocks(556 + past, 2, 1, 3, past); /* in the other handle, by this one */
+        bits_in_blocks(550 + past, 1, 2, 1, 3, past);
+        bits_in_blocks(552 + past, 1, 1, 2, 3, past);
+        bits_in_blocks(554 + past, 2, 2, 1, 0, past); /* by the other handle */
+        bits_in_blocks(556 + past, 2, 3, 1, 0, past); /* in the other handle */
+        bits_in_blocks(558 + past, 2, 3, 2, 0, past); /* in the other handle, by this one */
     }
+}
+
+
+/* ---- What is not told ---- */
+
+static int stand_at_point(far_task *t, void *arg) {
+    (void)arg;
+    far_point(t, "hunger:inside");
+    return 0;
+}
+
+
+static void delete_and_stand(void *arg) {
+    guest *g = arg;
+    delete_key(g, "a", 0);
+    g->result = far_session_call(g->session, FAR_STATS_OTHER, false, stand_at_point, NULL);
+}
+
+
+/* Its thread stands still inside the session, before anybody was told of what it has just freed. */
+static void who_could_not_tell_what_it_holds_is_waited_for(void **state) {
+    (void)state;
+    room r;
+    open_full_room(&r, 560);
+    guest *hungry = &r.guests[1], *holder = &r.guests[2];
+    far_sim_sleep(r.world, 50000000);
+    assert_false(far_epoch_is_awake(r.pool[0]));
+    holder->client = far_sim_start(r.pool[0]->fabric, "holder", delete_and_stand, holder);
+    far_sim_stop_before(holder->client, (far_sim_match){.point = "hunger:inside"});
+    assert_int_equal(far_sim_run_client(holder->client), FAR_SIM_STOPPED);
+    far_sim_sleep(r.world, 20000000);
+    assert_int_equal(word_at(&r, far_client_entry(holder->session->id) + offsetof(far_client, retired_bytes)), 0);
+    start(&r, 1, 1, LARGE);
+    far_sim_limit(r.world, 50000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(holder->client);
+    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
+    close_room(&r);
+}
+
+
+/* ---- Heeding ---- */
+
+static int pin_at_point(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_point(t, "hunger:pinned");
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void pin_main(void *arg) {
+    guest *g = arg;
+    g->result = far_session_call(g->session, FAR_STATS_OTHER, false, pin_at_point, NULL);
+}
+
+
+/* It was stopped, and the epoch with it, so that the announcement does not grow old: it holds up one operation. */
+static void an_announcement_that_was_heeded_for_long_is_not_heeded_again(void **state) {
+    (void)state;
+    room r;
+    bool on = true;
+    open_room(&r, 570, 2, 2, "2M");
+    guest *stopped = &r.guests[1];
+    assert_int_equal(put(&r.guests[0], "first", 1), 0);
+    assert_int_equal(far_session_call(stopped->session, FAR_STATS_OTHER, true, announce_once, &on), 0);
+    stopped->client = far_sim_start(r.pool[1]->fabric, "stopped", pin_main, stopped);
+    far_sim_stop_before(stopped->client, (far_sim_match){.point = "hunger:pinned"});
+    assert_int_equal(far_sim_run_client(stopped->client), FAR_SIM_STOPPED);
+    far_sim_sleep(r.world, 500000); /* the others have heard of it */
+    for (unsigned i = 0; i < 3; i++) {
+        start(&r, 0, i + 1, LARGE); /* one more */
+        far_sim_limit(r.world, 50000000);
+        far_sim_result result = far_sim_run_client(r.guests[0].client);
+        assert_int_equal(result == FAR_SIM_ENDED, i > 0);
+        far_sim_limit(r.world, 1000000000);
+        if (i == 0)
+            assert_int_equal(far_sim_run_client(r.guests[0].client), FAR_SIM_ENDED);
+        assert_int_equal(r.guests[0].result, 0);
+    }
+    far_sim_limit(r.world, 0);
+    far_sim_resume(stopped->client);
+    assert_int_equal(far_sim_run_client(stopped->client), FAR_SIM_ENDED);
+    close_room(&r);
+}
+
+
+/* Those who read the word come in any order: the last one said counts. */
+static void an_announcement_that_was_read_earlier_is_not_taken_for_news(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 580, 1, 1, "2M");
+    far_pool *pool = r.pool[0];
+    uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
+    uint64_t first = far_short_pack(UINT32_MAX - 1, epoch, 77), second = far_short_pack(0, epoch, 78),
+             nobody = far_short_pack(0, 0, 0);
+    assert_true(far_memory_hear(pool, far_short_pack(INT32_MAX, epoch, 76)));
+    assert_true(far_memory_hear(pool, first));
+    assert_true(far_memory_hear(pool, second));
+    assert_false(far_memory_hear(pool, first));
+    assert_int_equal(atomic_load_explicit(&pool->quarantine->announced, memory_order_relaxed), second);
+    assert_false(far_memory_hear(pool, nobody)); /* no news, but it counts */
+    assert_false(far_memory_hear(pool, second));
+    assert_int_equal(atomic_load_explicit(&pool->quarantine->announced, memory_order_relaxed), nobody);
+    assert_false(far_short_is_near(first, epoch + 16, 16));
+    assert_true(far_short_is_near(first, epoch + 15, 16));
+    assert_true(far_short_is_near(first, epoch - 15, 16));
+    assert_false(far_short_is_near(first, epoch - 16, 16));
+    assert_true(far_short_is_near(far_short_pack(1, 0x3fffe, 1), 0x40002, 16));
+    leave_room(&r);
 }
 
 
@@ -330,6 +445,9 @@ int main(void) {
         cmocka_unit_test(of_two_that_announce_themselves_at_once_one_goes_first),
         cmocka_unit_test(who_is_first_in_line_takes_nothing_while_another_handle_goes_first),
         cmocka_unit_test(what_others_gave_back_in_blocks_of_a_session_is_found),
+        cmocka_unit_test(who_could_not_tell_what_it_holds_is_waited_for),
+        cmocka_unit_test(an_announcement_that_was_heeded_for_long_is_not_heeded_again),
+        cmocka_unit_test(an_announcement_that_was_read_earlier_is_not_taken_for_news),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

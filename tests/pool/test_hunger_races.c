@@ -483,6 +483,9 @@ static void who_takes_an_announcement_back_leaves_those_of_others(void **state) 
     far_sim_resume(first->client);
     assert_int_equal(far_sim_run_client(first->client), FAR_SIM_ENDED);
     assert_int_equal(first->result, 0);
+    uint64_t word;
+    memcpy(&word, (const char *)far_sim_memory(r.world, 0) + FAR_SUPER_SHORT, 8);
+    assert_int_equal(far_short_handle(word), r.pool[1]->own->id);
     far_sim_release(hold);
     assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
     assert_int_equal(second->result, 0);
