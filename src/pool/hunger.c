@@ -195,11 +195,6 @@ static int pass_sweep(far_task *t) {
 }
 
 
-static unsigned shortage_of(far_quarantine *q) {
-    return atomic_load_explicit(&q->shortage, memory_order_relaxed);
-}
-
-
 typedef struct outlook {
     uint64_t ready;  /* 0: nothing is retired */
     bool others;     /* have room, or will have */
@@ -215,12 +210,12 @@ static outlook look_out(far_task *t, unsigned asked) {
     for (far_memory *m = q->memories; m != NULL; m = m->next) {
         pthread_mutex_lock(&m->lock);
         uint64_t ready = all_ready(m, far_epoch_known(t));
-        bool answered = (int)(m->shared - asked) >= 0;
-        bool other = m->session != t->session && (ready > 0 || has_room(m) || (!answered && m->inside != NULL));
+        bool other = m->session != t->session && (ready > 0 || has_room(m) || m->inside != NULL);
         o.ready = ready > o.ready ? ready : o.ready;
         o.others |= other;
-        o.unanswered |= other && !answered;
-        o.slow |= other && !answered && !m->mute;
+        bool unanswered = other && (int)(m->shared - asked) < 0;
+        o.unanswered |= unanswered;
+        o.slow |= unanswered && !m->mute;
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&q->lock);
@@ -346,7 +341,7 @@ static int wait_for_memory(far_task *t, far_hunger *h) {
     if (swept < 0)
         return swept;
     uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
-    round r = {look_out(t, shortage_of(q) + 1), ask, swept};
+    round r = {look_out(t, 0), ask, swept};
     bool more = h->rounds == 0 || (moved != h->moved && !h->all_free),
          came = h->rounds == 0 && far_memory_moved_by_others(t) != t->searched, /* after it had looked */
         here = h->rounds < ROUNDS_MAX && (swept || came || (more && (r.o.ready > 0 || r.o.others)));
@@ -359,7 +354,7 @@ static int wait_for_memory(far_task *t, far_hunger *h) {
     h->moved = moved;
     if (err >= 0)
         err = make_round(t, h, &r);
-    outlook left = look_out(t, shortage_of(q));
+    outlook left = look_out(t, 0);
     h->all_free = left.ready == 0 && !left.others;
     return err < 0 && err != FAR_ERR_NO_MEMORY ? err : 1;
 }

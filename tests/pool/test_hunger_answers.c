@@ -285,46 +285,6 @@ static void who_is_first_in_line_takes_nothing_while_another_handle_goes_first(v
 
 /* ---- What was given back in blocks of others ---- */
 
-/* One session has all blocks, another one deletes what is in them: bits in far memory that only the first can find, who
- * does not know of them. A third one needs the memory. past: the bits are there before that; else they come when the
- * deleter is asked to give up what it has. Sessions of a handle are asked from the last one on. */
-static void bits_in_blocks(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry,
-                           bool past) {
-    room r;
-    open_room(&r, seed, handles, 4, "1500K");
-    for (unsigned i = 0; i < 4; i++)
-        assert_int_equal(put(&r.guests[i], "first", 1), 0);
-    unsigned count = fill(&r.guests[owner], "a", 9000);
-    assert_true(count > 20);
-    for (size_t bytes = 4000, i = 1; bytes > 10; bytes /= 2, i++)
-        fill(&r.guests[owner], (char[]){(char)('a' + i), 0}, bytes);
-    far_sim_sleep(r.world, 500000); /* all have heard that nobody is short any more */
-    for (unsigned i = 0; i < (past ? 4 : 1); i++)
-        delete_key(&r.guests[deleter], "a", count / 2 + i);
-    for (unsigned i = 0; past && i < 2; i++)
-        pass_epochs(&r.guests[deleter]);
-    assert_int_equal(r.guests[deleter].session->memory->retired_bytes > 0, !past);
-    int result = put(&r.guests[hungry], "z", 9000);
-    if (result != 0)
-        fail_msg("seed %u: %d", seed, result);
-    close_room(&r);
-}
-
-
-static void what_others_gave_back_in_blocks_of_a_session_is_found(void **state) {
-    (void)state;
-    for (unsigned past = 0; past < 2; past++) {
-        bits_in_blocks(550 + past, 1, 2, 1, 3, past);
-        bits_in_blocks(552 + past, 1, 1, 2, 3, past);
-        bits_in_blocks(554 + past, 2, 2, 1, 0, past); /* by the other handle */
-        bits_in_blocks(556 + past, 2, 3, 1, 0, past); /* in the other handle */
-        bits_in_blocks(558 + past, 2, 3, 2, 0, past); /* in the other handle, by this one */
-    }
-}
-
-
-/* ---- What is not told ---- */
-
 static int stand_at_point(far_task *t, void *arg) {
     (void)arg;
     far_point(t, "hunger:inside");
@@ -332,24 +292,110 @@ static int stand_at_point(far_task *t, void *arg) {
 }
 
 
+/* Its thread stands still inside the session, before anybody was told of what it has just freed. */
 static void delete_and_stand(void *arg) {
     guest *g = arg;
-    delete_key(g, "a", 0);
+    delete_key(g, "a", g->wanted);
     g->result = far_session_call(g->session, FAR_STATS_OTHER, false, stand_at_point, NULL);
 }
 
 
-/* Its thread stands still inside the session, before anybody was told of what it has just freed. */
+static void start_delete_and_stand(guest *g, unsigned key) {
+    g->wanted = key;
+    g->client = far_sim_start(g->session->pool->fabric, "deleter", delete_and_stand, g);
+    far_sim_stop_before(g->client, (far_sim_match){.point = "hunger:inside"});
+    assert_int_equal(far_sim_run_client(g->client), FAR_SIM_STOPPED);
+}
+
+
+/* One session has all blocks. */
+static unsigned open_room_of_one(room *r, unsigned seed, unsigned handles, unsigned owner, unsigned hungry) {
+    open_room(r, seed, handles, 4, "1500K");
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(put(&r->guests[i], "first", 1), 0);
+    unsigned count = fill(&r->guests[owner], "a", 9000);
+    assert_true(count > 20);
+    assert_int_equal(fill(&r->guests[hungry], "b", 9000), 0); /* who takes what the others have left */
+    far_sim_sleep(r->world, 500000);                          /* all have heard that nobody is short any more */
+    assert_int_equal(r->guests[owner].session->memory->free_bytes, 0);
+    return count / 2;
+}
+
+
+/* Another one deletes some of what is in them: bits in far memory that only the first can find, who does not know of
+ * them. A third one needs that memory. */
+static void found_when_there(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry) {
+    room r;
+    unsigned key = open_room_of_one(&r, seed, handles, owner, hungry);
+    for (unsigned i = 0; i < 4; i++)
+        delete_key(&r.guests[deleter], "a", key + i);
+    for (unsigned i = 0; i < 2; i++)
+        pass_epochs(&r.guests[deleter]);
+    const far_memory *m = r.guests[deleter].session->memory;
+    assert_int_equal(m->retired_bytes + m->free_bytes, 0);
+    far_sim_sleep(r.world, 50000000);
+    assert_int_equal(put(&r.guests[hungry], "z", 9000), 0);
+    close_room(&r);
+}
+
+
+/* The same, but the deleter is late: when it gives up what it has, the first one has done so already. */
+static void found_when_late(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry) {
+    room r;
+    unsigned key = open_room_of_one(&r, seed, handles, owner, hungry);
+    start_delete_and_stand(&r.guests[deleter], key);
+    start(&r, hungry, 1, 9000);
+    far_sim_limit(r.world, 20000000);
+    assert_true(far_sim_run_client(r.guests[hungry].client) != FAR_SIM_ENDED);
+    far_sim_limit(r.world, 0);
+    far_sim_resume(r.guests[deleter].client);
+    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
+    assert_int_equal(r.guests[hungry].result, 0);
+    close_room(&r);
+}
+
+
+static void what_others_gave_back_in_blocks_of_a_session_is_found(void **state) {
+    (void)state;
+    for (unsigned late = 0; late < 2; late++) {
+        void (*found)(unsigned, unsigned, unsigned, unsigned, unsigned) = late ? found_when_late : found_when_there;
+        found(550 + late, 1, 2, 1, 3);
+        found(552 + late, 2, 2, 1, 0); /* by the other handle */
+        found(554 + late, 2, 3, 1, 0); /* in the other handle */
+        found(556 + late, 2, 3, 2, 0); /* in the other handle, by this one */
+    }
+}
+
+
+/* An orphan may hold objects that were given back. */
+static void who_adopts_a_block_does_not_know_what_is_in_it(void **state) {
+    (void)state;
+    room r;
+    open_room(&r, 558, 1, 2, "1500K");
+    guest *heir = &r.guests[1];
+    assert_true(fill(&r.guests[0], "a", SMALL) > 300);
+    far_session_close(r.guests[0].session);
+    r.guests[0] = (guest){0};
+    assert_int_equal(heir->session->memory->looked, r.pool[0]->quarantine->given);
+    assert_int_equal(put(heir, "b", 1), 0);
+    assert_non_null(heir->session->memory->blocks);
+    assert_true(heir->session->memory->looked != r.pool[0]->quarantine->given);
+    leave_room(&r);
+}
+
+
+/* ---- What is not told ---- */
+
 static void who_could_not_tell_what_it_holds_is_waited_for(void **state) {
     (void)state;
     room r;
     open_full_room(&r, 560);
     guest *hungry = &r.guests[1], *holder = &r.guests[2];
+    assert_int_equal(fill(hungry, "b", LARGE), 0); /* the others have given up what they had */
     far_sim_sleep(r.world, 50000000);
+    assert_int_equal(holder->session->memory->free_bytes, 0);
     assert_false(far_epoch_is_awake(r.pool[0]));
-    holder->client = far_sim_start(r.pool[0]->fabric, "holder", delete_and_stand, holder);
-    far_sim_stop_before(holder->client, (far_sim_match){.point = "hunger:inside"});
-    assert_int_equal(far_sim_run_client(holder->client), FAR_SIM_STOPPED);
+    start_delete_and_stand(holder, 0);
     far_sim_sleep(r.world, 20000000);
     assert_int_equal(word_at(&r, far_client_entry(holder->session->id) + offsetof(far_client, retired_bytes)), 0);
     start(&r, 1, 1, LARGE);
@@ -445,6 +491,7 @@ int main(void) {
         cmocka_unit_test(of_two_that_announce_themselves_at_once_one_goes_first),
         cmocka_unit_test(who_is_first_in_line_takes_nothing_while_another_handle_goes_first),
         cmocka_unit_test(what_others_gave_back_in_blocks_of_a_session_is_found),
+        cmocka_unit_test(who_adopts_a_block_does_not_know_what_is_in_it),
         cmocka_unit_test(who_could_not_tell_what_it_holds_is_waited_for),
         cmocka_unit_test(an_announcement_that_was_heeded_for_long_is_not_heeded_again),
         cmocka_unit_test(an_announcement_that_was_read_earlier_is_not_taken_for_news),
