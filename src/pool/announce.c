@@ -238,8 +238,6 @@ int far_is_worth_asking(far_task *t, far_hunger *h, bool *dead) {
         bool may_have = a->awake || a->gave || a->held != far_task_pool(t)->quarantine->in_vain;
         worth = !given && a->count > 0 && may_have && h->rounds < ROUNDS_MAX;
         *dead = a->dead;
-        if (a->count > 0 && h->rounds == 0) /* by them, in blocks of this handle, at any time */
-            atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
     }
     far_scratch_back(t, mark);
     return err < 0 ? err : worth;
