@@ -8,8 +8,7 @@
  * these can find. When the attempt that follows fails and the word has stood all the time, there was not enough in the
  * whole pool when the round began.
  *
- * Who sleeps and has told that it holds nothing is not waited for, unless something was given back that it may have to
- * find. Who does not answer was stopped, perhaps: it counts
+ * Who sleeps and has told that it holds nothing is not waited for. Who does not answer was stopped, perhaps: it counts
  * as deaf, and is not waited for again before it answers. */
 #include "pool/hunger.h"
 
@@ -83,14 +82,12 @@ bool far_must_heed(far_task *t, far_hunger *h) {
 #define HANDLE_WORDS (FAR_CLIENT_ID_MAX / 64 + 1)
 
 typedef struct abroad {
-    uint32_t asked;             /* the number whose answers are looked for */
-    uint64_t held;              /* what sessions of other handles hold beside live data, as they told last */
-    unsigned count;             /* of them */
-    bool awake;                 /* some of the handles are */
-    bool gave;                  /* some sessions, of this handle too, gave back objects in blocks of others */
-    bool dead;                  /* some sessions are, and nobody has swept what they left */
-    uint64_t due[HANDLE_WORDS]; /* bit per handle that is awake or has told that it holds something; then, of these or
-                                 * all, per handle that is waited for */
+    uint32_t asked;                /* the number whose answers are looked for */
+    uint64_t held;                 /* what sessions of other handles hold beside live data, as they told last */
+    unsigned count;                /* of them */
+    bool awake;                    /* some of the handles are */
+    bool dead;                     /* some sessions are, and nobody has swept what they left */
+    uint64_t due[HANDLE_WORDS];    /* bit per handle that is awake, or has told that it holds something */
     uint64_t silent[HANDLE_WORDS]; /* bit per handle of which not all sessions have answered */
 } abroad;
 
@@ -117,10 +114,7 @@ static int look_at_client(far_task *t, void *ctx, unsigned id, const far_client 
     abroad *a = ctx;
     far_conn *conn = t->session->conn;
     far_client_state state = far_client_state_of(client->word);
-    if (state == FAR_CLIENT_FREE)
-        return 0;
-    a->gave |= far_client_gave(client->answer);
-    if (far_client_handle_of(client->word) == far_task_pool(t)->own->id)
+    if (state == FAR_CLIENT_FREE || far_client_handle_of(client->word) == far_task_pool(t)->own->id)
         return 0;
     /* Of processes that live too short to look after each other nobody may have noticed. */
     if (state == FAR_CLIENT_DEAD || conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0)
@@ -132,15 +126,13 @@ static int look_at_client(far_task *t, void *ctx, unsigned id, const far_client 
 
 
 /* 1: an answer is to be waited for. Who has answered is not deaf. */
-static int look_abroad(far_task *t, far_hunger *h, abroad *a, uint32_t asked) {
+static int look_abroad(far_task *t, abroad *a, uint32_t asked) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     *a = (abroad){.asked = asked};
     int result = far_clients_each(t, look_at_client, a);
-    h->given_back |= a->gave;
     for (unsigned i = 0; result >= 0 && i < HANDLE_WORDS; i++) {
-        a->due[i] = h->given_back ? a->silent[i] : a->due[i] & a->silent[i];
         q->deaf[i] &= a->silent[i];
-        if (a->due[i] & ~q->deaf[i])
+        if (a->due[i] & a->silent[i] & ~q->deaf[i])
             result = 1;
     }
     return result;
@@ -149,7 +141,7 @@ static int look_abroad(far_task *t, far_hunger *h, abroad *a, uint32_t asked) {
 
 static void note_deaf(far_quarantine *q, const abroad *a) {
     for (unsigned i = 0; i < HANDLE_WORDS; i++)
-        q->deaf[i] |= a->due[i];
+        q->deaf[i] |= a->due[i] & a->silent[i];
 }
 
 
@@ -209,7 +201,7 @@ int far_wait_for_answers(far_task *t, far_hunger *h) {
     abroad *a = far_scratch(t, sizeof(*a));
     int stands = a == NULL ? FAR_ERR_NO_MEMORY : still_stands(t, h), err = stands < 0 ? stands : far_announce(t, h);
     uint32_t asked = far_short_number(h->announced);
-    while (err == 0 && (err = look_abroad(t, h, a, asked)) == 1) {
+    while (err == 0 && (err = look_abroad(t, a, asked)) == 1) {
         if (far_now(t) >= until)
             note_deaf(q, a);
         if ((err = far_hunger_tick(t)) == 0)
@@ -226,18 +218,19 @@ int far_wait_for_answers(far_task *t, far_hunger *h) {
 }
 
 
-int far_is_worth_asking(far_task *t, far_hunger *h, bool *dead) {
+int far_is_worth_asking(far_task *t, const far_hunger *h, bool *dead) {
     far_scratch_mark mark = far_scratch_here(t);
     abroad *a = far_scratch(t, sizeof(*a));
-    h->given_back = false;
-    int err = a == NULL ? FAR_ERR_NO_MEMORY : look_abroad(t, h, a, last_number(far_task_pool(t))), given = 0;
+    int err = a == NULL ? FAR_ERR_NO_MEMORY : look_abroad(t, a, last_number(far_task_pool(t))), given = 0;
     bool worth = false;
     if (err >= 0 && h->all_given)
         err = given = still_stands(t, h);
     if (err >= 0) {
-        bool may_have = a->awake || a->gave || a->held != far_task_pool(t)->quarantine->in_vain;
+        bool may_have = a->awake || a->held != far_task_pool(t)->quarantine->in_vain;
         worth = !given && a->count > 0 && may_have && h->rounds < ROUNDS_MAX;
         *dead = a->dead;
+        if (a->count > 0 && h->rounds == 0) /* by them, in blocks of this handle, at any time */
+            atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
     }
     far_scratch_back(t, mark);
     return err < 0 ? err : worth;

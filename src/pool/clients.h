@@ -7,8 +7,8 @@
  *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
  *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
  *   word 6  *  the last sweep that the handle has heeded
- *   word 7     number of the last announcement that it has answered (pool/announce.c) << 32 | whether it has given back
- *              objects in blocks of others since << 31 | free pages in its blocks (all as last told)
+ *   word 7     number of the last announcement that it has answered (pool/hunger.c) << 32 | free pages in its blocks
+ * (as last told)
  *
  * (* only in the entry of the handle's own session.)
  *
@@ -55,8 +55,8 @@ static inline far_addr far_client_entry(unsigned id) {
 }
 
 
-static inline uint64_t far_client_answer_pack(uint32_t number, bool gave, uint64_t pages) {
-    return (uint64_t)number << 32 | (uint64_t)gave << 31 | (pages < INT32_MAX ? pages : INT32_MAX);
+static inline uint64_t far_client_answer_pack(uint32_t number, uint64_t pages) {
+    return (uint64_t)number << 32 | (pages < UINT32_MAX ? pages : UINT32_MAX);
 }
 
 
@@ -65,13 +65,8 @@ static inline uint32_t far_client_answered(uint64_t answer) {
 }
 
 
-static inline bool far_client_gave(uint64_t answer) {
-    return answer >> 31 & 1;
-}
-
-
 static inline uint32_t far_client_pages(uint64_t answer) {
-    return (uint32_t)answer & INT32_MAX;
+    return (uint32_t)answer;
 }
 
 

@@ -83,15 +83,6 @@ int far_give_back(far_task *t, far_gives *gives) {
 }
 
 
-void far_memory_gave(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
-    pthread_mutex_lock(&m->lock);
-    m->gave = true;
-    pthread_mutex_unlock(&m->lock);
-}
-
-
 int far_give_pending(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
@@ -103,7 +94,7 @@ int far_give_pending(far_task *t) {
     far_aside aside = far_aside_begin(t);
     int err = far_give_back(t, &gives);
     far_aside_end(t, aside);
-    far_memory_gave(t);
+    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
     return err;
 }
 

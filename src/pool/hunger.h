@@ -12,7 +12,6 @@ typedef struct far_hunger { /* an operation in line */
     unsigned rounds;
     bool all_free;        /* when its last attempt began nothing was held back in this handle */
     bool all_given;       /* ... nor in others, if its announcement still stands */
-    bool given_back;      /* somebody has given back objects in blocks of others since all were last asked */
     bool swept;           /* it has made a full sweep */
     uint64_t announced;   /* the word of its announcement; 0: none */
     uint64_t heeds_until; /* so long it lets others go first; 0: not known yet */
@@ -32,6 +31,6 @@ int far_wait_for_answers(far_task *t, far_hunger *h); /* to another announcement
 int far_take_back(far_task *t, const far_hunger *h);  /* the others need not wait until it is old */
 /* 1: other handles may have something that they do not need. 0: all they have left is what they had when they were last
  * asked, and they sleep; or they have given all, and that was not enough. dead: what dead sessions had is not swept. */
-int far_is_worth_asking(far_task *t, far_hunger *h, bool *dead);
+int far_is_worth_asking(far_task *t, const far_hunger *h, bool *dead);
 
 #endif

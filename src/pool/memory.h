@@ -157,7 +157,6 @@ typedef struct far_memory {
     unsigned shortage;       /* of the handle, when last heeded */
     unsigned shared;         /* the same, when what it asked for was done; under the lock */
     uint32_t answered;       /* the last announcement of another handle for which it gave up what it could; there too */
-    bool gave;               /* since then it gave back objects in blocks of others; there too */
     unsigned looked;         /* far_quarantine.given, when all bits in its blocks were last looked at; there too */
     bool mute;               /* it was waited for, and did not do it; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
@@ -231,7 +230,6 @@ far_memory *far_memory_of(const far_task *t);
 void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);
 int far_give_back(far_task *t, far_gives *gives); /* adds bits; empties the list */
-void far_memory_gave(far_task *t);                /* perhaps in blocks of others, who must look for it */
 int far_give_pending(far_task *t);
 int far_pending_soon(far_task *t); /* from code that must not wait: a task of the same pin does it */
 

@@ -320,7 +320,7 @@ static int give_foreign(far_task *t, bool all) {
     if (gives.count == 0)
         return 0;
     int err = far_give_back(t, &gives);
-    far_memory_gave(t);
+    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
     return err;
 }
 
@@ -359,7 +359,7 @@ static uint64_t free_pages(const far_memory *m) {
 int far_memory_tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, answer = far_client_answer_pack(m->answered, m->gave, free_pages(m));
+    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, answer = far_client_answer_pack(m->answered, free_pages(m));
     bool known = memcmp(now, m->told, sizeof(now)) == 0 && answer == m->told_answer;
     memcpy(m->told, now, sizeof(now));
     m->told_answer = answer;
@@ -424,8 +424,6 @@ static int tick_inside(far_task *t) {
     uint32_t number = far_short_number(atomic_load_explicit(&q->announced, memory_order_relaxed));
     bool is_short = shortage != m->shortage || number != m->answered;
     m->shortage = shortage;
-    if (number != m->answered)
-        m->gave = false;
     int err = far_drops_tick(t);
     if (err == 0)
         err = give_foreign(t, is_short);

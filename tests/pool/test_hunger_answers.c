@@ -292,19 +292,31 @@ static int stand_at_point(far_task *t, void *arg) {
 }
 
 
-/* Its thread stands still inside the session, before anybody was told of what it has just freed. */
-static void delete_and_stand(void *arg) {
+static void stand_inside(void *arg) {
     guest *g = arg;
-    delete_key(g, "a", g->wanted);
     g->result = far_session_call(g->session, FAR_STATS_OTHER, false, stand_at_point, NULL);
 }
 
 
-static void start_delete_and_stand(guest *g, unsigned key) {
-    g->wanted = key;
-    g->client = far_sim_start(g->session->pool->fabric, "deleter", delete_and_stand, g);
+static void delete_and_stand(void *arg) {
+    guest *g = arg;
+    delete_key(g, "a", g->wanted);
+    stand_inside(g);
+}
+
+
+/* Its thread stands still inside the session. */
+static void start_and_stand(guest *g, void (*run)(void *arg)) {
+    g->client = far_sim_start(g->session->pool->fabric, "stands", run, g);
     far_sim_stop_before(g->client, (far_sim_match){.point = "hunger:inside"});
     assert_int_equal(far_sim_run_client(g->client), FAR_SIM_STOPPED);
+}
+
+
+/* It has told nobody of what it has just freed. */
+static void start_delete_and_stand(guest *g, unsigned key) {
+    g->wanted = key;
+    start_and_stand(g, delete_and_stand);
 }
 
 
@@ -322,35 +334,58 @@ static unsigned open_room_of_one(room *r, unsigned seed, unsigned handles, unsig
 }
 
 
+/* It stands still, and is waited for: then the hungry one gets what it needs. */
+static void put_beside(room *r, guest *hungry, guest *slow) {
+    start(r, (unsigned)(hungry - r->guests), 1, 9000);
+    far_sim_limit(r->world, 20000000);
+    assert_true(far_sim_run_client(hungry->client) != FAR_SIM_ENDED);
+    far_sim_limit(r->world, 0);
+    far_sim_resume(slow->client);
+    assert_int_equal(far_sim_run(r->world), FAR_SIM_ENDED);
+    assert_int_equal(hungry->result, 0);
+}
+
+
+static void delete_some(guest *deleter, unsigned key) {
+    for (unsigned i = 0; i < 4; i++)
+        delete_key(deleter, "a", key + i);
+    for (unsigned i = 0; i < 2; i++)
+        pass_epochs(deleter);
+    assert_int_equal(deleter->session->memory->retired_bytes + deleter->session->memory->free_bytes, 0);
+    assert_true(far_epoch_is_awake(deleter->session->pool));
+}
+
+
 /* Another one deletes some of what is in them: bits in far memory that only the first can find, who does not know of
  * them. A third one needs that memory. */
 static void found_when_there(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry) {
     room r;
     unsigned key = open_room_of_one(&r, seed, handles, owner, hungry);
-    for (unsigned i = 0; i < 4; i++)
-        delete_key(&r.guests[deleter], "a", key + i);
-    for (unsigned i = 0; i < 2; i++)
-        pass_epochs(&r.guests[deleter]);
-    const far_memory *m = r.guests[deleter].session->memory;
-    assert_int_equal(m->retired_bytes + m->free_bytes, 0);
-    far_sim_sleep(r.world, 50000000);
+    delete_some(&r.guests[deleter], key);
+    if (handles == 1 || owner % 2 == hungry % 2) /* what others sleep on is not found */
+        far_sim_sleep(r.world, 50000000);
     assert_int_equal(put(&r.guests[hungry], "z", 9000), 0);
     close_room(&r);
 }
 
 
-/* The same, but the deleter is late: when it gives up what it has, the first one has done so already. */
+/* The first one takes its time. */
+static void found_when_slow(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry) {
+    room r;
+    unsigned key = open_room_of_one(&r, seed, handles, owner, hungry);
+    delete_some(&r.guests[deleter], key);
+    start_and_stand(&r.guests[owner], stand_inside);
+    put_beside(&r, &r.guests[hungry], &r.guests[owner]);
+    close_room(&r);
+}
+
+
+/* The deleter is late: when it gives up what it has, the first one has done so already. */
 static void found_when_late(unsigned seed, unsigned handles, unsigned owner, unsigned deleter, unsigned hungry) {
     room r;
     unsigned key = open_room_of_one(&r, seed, handles, owner, hungry);
     start_delete_and_stand(&r.guests[deleter], key);
-    start(&r, hungry, 1, 9000);
-    far_sim_limit(r.world, 20000000);
-    assert_true(far_sim_run_client(r.guests[hungry].client) != FAR_SIM_ENDED);
-    far_sim_limit(r.world, 0);
-    far_sim_resume(r.guests[deleter].client);
-    assert_int_equal(far_sim_run(r.world), FAR_SIM_ENDED);
-    assert_int_equal(r.guests[hungry].result, 0);
+    put_beside(&r, &r.guests[hungry], &r.guests[deleter]);
     close_room(&r);
 }
 
@@ -364,6 +399,8 @@ static void what_others_gave_back_in_blocks_of_a_session_is_found(void **state) 
         found(554 + late, 2, 3, 1, 0); /* in the other handle */
         found(556 + late, 2, 3, 2, 0); /* in the other handle, by this one */
     }
+    found_when_slow(545, 1, 2, 1, 3);
+    found_when_slow(546, 2, 2, 1, 0);
 }
 
 

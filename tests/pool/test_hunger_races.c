@@ -366,7 +366,7 @@ static int announce_on(far_task *t, void *arg) {
     while (err == 0 && far_now(t) < *until) {
         if ((err = far_epoch_read(t, &epoch)) == 0 && (err = far_read_word(t, word, &last)) == 0)
             err = far_cas_word(t, word, last, far_short_pack(far_short_number(last) + 1, epoch, handle), &last);
-        far_sleep(t, 10000);
+        far_sleep(t, 40000);
     }
     return err;
 }
