@@ -337,6 +337,7 @@ int far_local_open(const char *rest, far_fabric **opened) {
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
     fabric->fabric.at_once = options.rtt == 0;
     fabric->fabric.nodes = options.nodes;
+    fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < options.nodes; i++)
         fabric->fabric.node_bytes[i] = options.node_bytes;
     *opened = &fabric->fabric;

@@ -164,6 +164,7 @@ int far_shm_open(const char *rest, far_fabric **opened) {
     fabric->fabric.rtt = 1000;
     fabric->fabric.at_once = true;
     fabric->fabric.nodes = fabric->world->nodes;
+    fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < fabric->world->nodes; i++)
         fabric->fabric.node_bytes[i] = fabric->world->node_bytes;
     *opened = &fabric->fabric;

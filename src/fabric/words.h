@@ -11,9 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define FAR_LINE_WORDS     8
-#define FAR_PREFETCH_FROM  3 /* verbs of a batch */
-#define FAR_PREFETCH_BYTES 512u
+#define FAR_LINE_WORDS 8
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(_Atomic uint64_t) == 8,
                "atomics of one word work between processes");
@@ -115,21 +113,9 @@ static inline char *far_words_at(char *const *memory, far_addr addr) {
 }
 
 
-/* Of large batches: their misses overlap then. */
-static inline void far_words_prefetch(char *const *memory, const far_verb *verb) {
-    const char *at = far_words_at(memory, verb->addr);
-    uint32_t bytes = verb->length < FAR_PREFETCH_BYTES ? verb->length : FAR_PREFETCH_BYTES;
-    for (uint32_t i = 0; i < bytes; i += 8 * FAR_LINE_WORDS)
-        __builtin_prefetch(at + i);
-}
-
-
 /* Runs a batch on memory nodes that begin at these addresses. */
 static inline void far_words_run_all(char *const *memory, far_batch *batch, atomic_uint *fence_word) {
     far_verb *end = batch->verbs + batch->count;
-    if (batch->count >= FAR_PREFETCH_FROM)
-        for (const far_verb *verb = batch->verbs; verb < end; verb++)
-            far_words_prefetch(memory, verb);
     for (far_verb *verb = batch->verbs; verb < end; verb++)
         far_words_run((_Atomic uint64_t *)far_words_at(memory, verb->addr), verb, fence_word);
 }

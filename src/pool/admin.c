@@ -160,6 +160,7 @@ void far_index_close(far_index *index) {
     far_pool *pool = index->pool;
     closing c = {.index = index};
     if (far_pool_enter(pool) < 0) {
+        far_pool_await_close(pool); /* until then it may be used */
         far_catalog_close_locally(index);
         return;
     }
@@ -459,12 +460,21 @@ static int check_indexes(far_task *t, far_report *report) {
 }
 
 
-/* Waits for its turn: a live client's sweep ends. */
+/* Waits for its turn: a live client's sweep ends. That one waits for epochs, and for what this handle lets go of:
+ * without housekeeping we see to it. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
+    far_pool *pool = far_task_pool(t);
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, true, repair, result);
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
             return err;
+        if (far_pool_is_unattended(pool)) {
+            err = far_pin_take(t); /* a handle that sleeps does not hear of it */
+            far_pin_drop(t);
+            if (err < 0 || (err = far_epoch_tick(t)) < 0)
+                return err;
+            far_pool_drive(pool);
+        }
         far_back_off(t, attempt);
     }
 }

@@ -45,13 +45,25 @@ static void add_drop(far_memory *m, uint32_t uid, uint64_t epoch) {
         if (m->drops[i].uid == uid) {
             if (m->drops[i].epoch < epoch)
                 m->drops[i].epoch = epoch;
+            m->drops[i].added = true;
             return;
         }
     struct far_drop *more = realloc(m->drops, (m->drop_count + 1) * sizeof(*more));
     if (more == NULL)
         return; /* the sweep frees it */
     m->drops = more;
-    m->drops[m->drop_count++] = (struct far_drop){uid, epoch};
+    m->drops[m->drop_count++] = (struct far_drop){uid, epoch, false};
+}
+
+
+/* With the lock. */
+static void mark_unlisted(far_memory *m, uint32_t uid, uint64_t epoch) {
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = m->classes[i]; c != NULL; c = c->next)
+            if (c->uid == uid) {
+                c->index = NULL;
+                c->unlisted = epoch;
+            }
 }
 
 
@@ -62,12 +74,7 @@ int far_blocks_drop_uid(far_task *t, uint32_t uid) {
     if (err < 0)
         return err;
     pthread_mutex_lock(&m->lock);
-    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
-        for (far_class *c = m->classes[i]; c != NULL; c = c->next)
-            if (c->uid == uid) {
-                c->index = NULL;
-                c->unlisted = epoch;
-            }
+    mark_unlisted(m, uid, epoch);
     add_drop(m, uid, epoch);
     pthread_mutex_unlock(&m->lock);
     far_epoch_request(far_task_pool(t));
@@ -82,7 +89,34 @@ void far_drops_leave(far_memory *m, const far_held *block) {
 }
 
 
+/* Its page words say what the session does not know. */
+int far_drops_leave_away(far_task *t, far_block_id id) {
+    far_memory *m = far_memory_of(t);
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t pages[FAR_BLOCK_PAGES], epoch = 0;
+    far_catalog_view view;
+    int err = far_pages_read(t, id, pages);
+    if (err == FAR_ERR_CORRUPT) /* a sweep made it free, and somebody has it now */
+        return 0;
+    if (err == 0)
+        err = far_catalog_look(t, &view);
+    if (err == 0)
+        err = far_epoch_read(t, &epoch);
+    pthread_mutex_lock(&m->lock);
+    for (unsigned p = 0; err == 0 && p < FAR_BLOCK_PAGES; p++) {
+        far_page_state s = far_page_unpack(pages[p]);
+        if (s.in_use && s.uid != 0 && far_catalog_find_uid(&view, s.uid) == NULL)
+            add_drop(m, s.uid, epoch);
+    }
+    pthread_mutex_unlock(&m->lock);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
 void far_drops_hand_over(far_memory *m, far_memory *heir) {
+    if (m->drop_count > 0) /* when that has come the heir looks */
+        far_epoch_request(heir->session->pool);
     pthread_mutex_lock(&heir->lock);
     for (size_t i = 0; i < m->drop_count; i++)
         add_drop(heir, m->drops[i].uid, m->drops[i].epoch);
@@ -91,8 +125,17 @@ void far_drops_hand_over(far_memory *m, far_memory *heir) {
 }
 
 
-/* Marks the classes of indexes that are gone; true: some are waiting for their epoch. */
-static int find_unlisted(far_task *t, bool *waiting) {
+/* With the lock: what was just being created when it was taken for gone. */
+static void forget_listed(far_memory *m, const far_catalog_view *view) {
+    for (size_t i = m->drop_count; i-- > 0;)
+        if (far_catalog_find_uid(view, m->drops[i].uid) != NULL)
+            m->drops[i] = m->drops[--m->drop_count];
+}
+
+
+/* Marks the classes of indexes that are gone; true: some are waiting for their epoch. *drops: how many were looked at.
+ */
+static int find_unlisted(far_task *t, bool *waiting, size_t *drops) {
     far_memory *m = far_memory_of(t);
     far_scratch_mark mark = far_scratch_here(t);
     far_catalog_view view;
@@ -109,6 +152,9 @@ static int find_unlisted(far_task *t, bool *waiting) {
                 c->unlisted = epoch;
             *waiting |= c->unlisted != 0;
         }
+    if (err == 0)
+        forget_listed(m, &view);
+    *drops = m->drop_count;
     pthread_mutex_unlock(&m->lock);
     far_scratch_back(t, mark);
     return err;
@@ -148,8 +194,8 @@ static int free_unlisted(far_task *t) {
 }
 
 
-/* An orphan with slabs of the index becomes ours, and they go. */
-static int clean_orphan(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
+/* An orphan with slabs of the index becomes ours. 0: it changed hands. */
+static int take_orphan(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
     uint64_t pages[FAR_BLOCK_PAGES];
     int err = far_pages_read(t, id, pages);
     bool any = false;
@@ -157,32 +203,29 @@ static int clean_orphan(far_task *t, far_block_id id, uint64_t word, uint32_t ui
         far_page_state s = far_page_unpack(pages[p]);
         any |= s.in_use && s.uid == uid;
     }
-    if (!any || (err = far_block_adopt(t, id, word)) <= 0)
-        return err;
-    const far_geometry *g = &far_task_pool(t)->geometry;
-    far_memory *m = far_memory_of(t);
-    for (unsigned p = 0; err >= 0 && p < FAR_BLOCK_PAGES; p++) {
-        far_addr base = far_block_base(g, id) + p * g->page_bytes;
-        pthread_mutex_lock(&m->lock);
-        far_slab *slab = far_slab_of(m, base);
-        bool gone = slab != NULL && slab->page == p && slab->class->uid == uid;
-        pthread_mutex_unlock(&m->lock);
-        if (gone)
-            err = far_slab_release(t, base, true);
-    }
-    return err < 0 ? err : 0;
+    if (!any || err < 0)
+        return err < 0 ? err : 1;
+    return far_block_adopt(t, id, word);
 }
 
 
-/* 1: a sweep covers it, which may free it or not. */
+/* Whatever the block has become meanwhile. 1: a sweep covers it, which may free what is in it or not, and may make an
+ * orphan of what a dead one owned. */
 static int clean_block(far_task *t, far_block_id id, uint64_t word, uint32_t uid) {
-    far_block_state s = far_block_unpack(word);
-    int err = 0;
-    if (s.kind == FAR_BLOCK_RUN && s.uid == uid)
-        err = s.quarantined ? 1 : far_run_free(t, id, &s);
-    else if (s.kind == FAR_BLOCK_ORPHAN)
-        err = s.quarantined ? 1 : clean_orphan(t, id, word, uid);
-    return err < 0 ? err : s.quarantined && err == 1;
+    for (;;) {
+        far_block_state s = far_block_unpack(word);
+        bool orphan = s.kind == FAR_BLOCK_ORPHAN, run = s.kind == FAR_BLOCK_RUN && s.uid == uid;
+        if (s.quarantined && (orphan || run || s.kind == FAR_BLOCK_OWNED))
+            return 1;
+        if (!orphan && !run)
+            return 0;
+        far_point(t, "drop:clean");
+        int done = orphan ? take_orphan(t, id, word, uid) : far_run_free(t, id, &s);
+        if (done != 0)
+            return done < 0 ? done : 0;
+        if ((done = far_read_word(t, far_block_entry(&far_task_pool(t)->geometry, id), &word)) < 0)
+            return done;
+    }
 }
 
 
@@ -209,6 +252,29 @@ static int clean_all_blocks(far_task *t, uint32_t uid) {
 }
 
 
+/* One of the drops. Slabs in blocks that are ours by now, for this one or for another, go as those that were ours
+ * before. 1: it needs another epoch. */
+static int do_drop(far_task *t, size_t at) {
+    far_memory *m = far_memory_of(t);
+    pthread_mutex_lock(&m->lock);
+    struct far_drop drop = m->drops[at];
+    m->drops[at].added = false;
+    pthread_mutex_unlock(&m->lock);
+    if (drop.epoch + DROP_EPOCHS > far_epoch_known(t))
+        return 1;
+    int again = clean_all_blocks(t, drop.uid);
+    far_point(t, "drop:cleaned");
+    pthread_mutex_lock(&m->lock);
+    mark_unlisted(m, drop.uid, drop.epoch);
+    bool added = m->drops[at].added;
+    if (again == 0 && !added)
+        m->drops[at] = m->drops[--m->drop_count];
+    pthread_mutex_unlock(&m->lock);
+    int err = again < 0 ? again : free_unlisted(t);
+    return err < 0 ? err : added;
+}
+
+
 int far_drops_tick(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
@@ -217,31 +283,14 @@ int far_drops_tick(far_task *t) {
     if (!waiting)
         return 0;
     waiting = false;
-    int err = find_unlisted(t, &waiting);
+    size_t drops = 0;
+    int err = find_unlisted(t, &waiting, &drops);
     if (err == 0)
         err = free_unlisted(t);
-    for (size_t i = 0; err == 0;) {
-        struct far_drop drop = {0, 0};
-        pthread_mutex_lock(&m->lock); /* a session that closes may be adding its own */
-        bool more = i < m->drop_count;
-        if (more)
-            drop = m->drops[i];
-        pthread_mutex_unlock(&m->lock);
-        if (!more)
-            break;
-        if (drop.epoch + DROP_EPOCHS > far_epoch_known(t)) {
-            waiting = true;
-            i++;
-            continue;
-        }
-        int again = clean_all_blocks(t, drop.uid);
-        err = again < 0 ? again : 0;
-        pthread_mutex_lock(&m->lock);
-        if (again > 0)
-            i++;
-        else
-            m->drops[i] = m->drops[--m->drop_count];
-        pthread_mutex_unlock(&m->lock);
+    for (size_t i = drops; err == 0 && i-- > 0;) { /* sessions that close may add some: those are looked at later */
+        int more = do_drop(t, i);
+        err = more < 0 ? more : 0;
+        waiting |= more > 0;
     }
     if (waiting)
         far_epoch_request(far_task_pool(t));

@@ -119,7 +119,7 @@ static int end_session(far_task *t, void *arg) {
 
 
 /* Until nothing is under way in it. What it waits for may be work of another session that nobody drives: without
- * housekeeping we do. */
+ * housekeeping we do. (Not of one that another thread is driving just now, perhaps this very one.) */
 static void quiesce(far_session *s) {
     far_pool *pool = s->pool;
     if (pool->housekeeper) {
@@ -127,9 +127,11 @@ static void quiesce(far_session *s) {
         far_session_drain(s);
         far_session_leave(s);
     }
-    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
-        if (far_pool_drive(pool))
+    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0) {
+        far_pool_drive(pool);
+        if (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
             pause_briefly(pool);
+    }
 }
 
 
@@ -256,6 +258,15 @@ int far_session_open(far_pool *pool, far_session **session) {
 }
 
 
+/* Not counted as a call: far_pool_close waits for those. */
+void far_pool_await_close(far_pool *pool) {
+    atomic_fetch_add_explicit(&pool->waiters, 1, memory_order_seq_cst);
+    while (!atomic_load_explicit(&pool->finished, memory_order_seq_cst))
+        pause_briefly(pool);
+    atomic_fetch_sub_explicit(&pool->waiters, 1, memory_order_seq_cst);
+}
+
+
 void far_session_close(far_session *s) {
     if (!s)
         return;
@@ -264,11 +275,8 @@ void far_session_close(far_session *s) {
         finish_session(s);
         unlink_session(pool, s);
         far_pool_leave(pool);
-    } else { /* far_pool_close has given back what it held, or is about to */
-        atomic_fetch_add_explicit(&pool->calls, 1, memory_order_seq_cst);
-        while (!atomic_load_explicit(&pool->finished, memory_order_seq_cst))
-            pause_briefly(pool);
-        far_pool_leave(pool);
+    } else {
+        far_pool_await_close(pool);
         unlink_session(pool, s);
     }
     far_session_free(s);
@@ -416,8 +424,8 @@ void far_pool_close(far_pool *pool) {
     far_session_call(pool->own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */
     close_own_session(pool);
     atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
-    while (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)
-        pause_briefly(pool); /* closes of sessions that waited for us, on the fabric's host */
+    while (atomic_load_explicit(&pool->waiters, memory_order_seq_cst) != 0)
+        pause_briefly(pool); /* on the fabric's host */
     pool->fabric->ops->close(pool->fabric);
     pool->fabric = NULL;
     far_pool_release(pool);

@@ -43,6 +43,7 @@ struct far_pool {
     atomic_bool closed;   /* far_pool_close was called */
     atomic_bool finished; /* ... and has given back everything but memory of this process */
     atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */
+    atomic_uint waiters;  /* closes of what was open through it, which wait until it is finished */
 
     far_session *own;        /* housekeeping's session; its id stands for the handle */
     far_thread *housekeeper; /* NULL with the option no_thread */
@@ -53,8 +54,7 @@ struct far_pool {
     atomic_bool dead_seen; /* the registry holds a dead session that wants a sweep */
     bool sweeping;         /* housekeeping's own, as all of these: a sweep is running */
     uint64_t next_sweep, next_look, next_check;
-    uint64_t seen_sweep;   /* the sweep word for which the sleeping handle woke last */
-    uint64_t seen_catalog; /* the catalog when it looked last: an index may have been dropped since */
+    uint64_t seen_sweep, seen_catalog, seen_uids; /* the words when the sleeping handle looked last */
     unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;
@@ -95,6 +95,10 @@ int far_pool_enter(far_pool *pool);
 void far_pool_leave(far_pool *pool);
 int far_call_enter(far_session *s);
 void far_call_leave(far_session *s);
+
+/* The pool was closed: until far_pool_close, which may be at work in another thread, has given back all that is open.
+ */
+void far_pool_await_close(far_pool *pool);
 
 void far_pool_reference(far_pool *pool); /* an open index holds the handle's memory until it is closed */
 void far_pool_release(far_pool *pool);

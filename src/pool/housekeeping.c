@@ -227,25 +227,27 @@ static void start_sweep(far_task *t) {
 
 
 /* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when
- * others are short of memory, or an index may have been dropped, and we hold some. */
+ * others are short of memory, or an index may have been dropped, or a sweep has ended that was in the way of a drop,
+ * and we hold some. (The catalog may be where it was, and another: then an index was created.) */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t now = far_now(t), sweep, hungry, catalog;
+    uint64_t now = far_now(t), sweep, hungry, catalog, uids;
     if (now < pool->next_look)
         return 0;
     pool->next_look = now + SLOW_TICKS * far_housekeeping_tick(pool);
     far_read(t, far_addr_make(0, FAR_SUPER_SWEEP), &sweep, 8);
     far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
     far_read(t, far_addr_make(0, FAR_SUPER_CATALOG), &catalog, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_NEXT_UID), &uids, 8);
     int err = far_wait(t);
     if (err < 0)
         return err;
-    bool wake = far_sweep_phase_of(sweep) != FAR_SWEEP_NONE && sweep != pool->seen_sweep;
-    if (wake)
-        pool->seen_sweep = sweep;
-    bool wanted = far_memory_hear(pool, hungry), dropped = catalog != pool->seen_catalog;
+    bool swept = sweep != pool->seen_sweep, wake = swept && far_sweep_phase_of(sweep) != FAR_SWEEP_NONE;
+    bool wanted = far_memory_hear(pool, hungry), dropped = catalog != pool->seen_catalog || uids != pool->seen_uids;
+    pool->seen_sweep = sweep;
     pool->seen_catalog = catalog;
-    if ((wanted || dropped) && far_memory_has_some(pool, wanted)) {
+    pool->seen_uids = uids;
+    if ((wanted || dropped || swept) && far_memory_has_some(pool, wanted)) {
         far_epoch_request(pool);
         wake = true;
     }

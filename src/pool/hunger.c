@@ -366,7 +366,7 @@ bool far_memory_has_some(far_pool *pool, bool all) {
     pthread_mutex_lock(&q->lock);
     for (far_memory *m = q->memories; m != NULL && !some; m = m->next) {
         pthread_mutex_lock(&m->lock);
-        some = far_drops_wait(m) || (all && (m->retired_bytes > 0 || has_room(m)));
+        some = far_drops_wait(m) || far_some_are_away(m) || (all && (m->retired_bytes > 0 || has_room(m)));
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&q->lock);

@@ -80,6 +80,21 @@ bool far_queue_put(far_queue *q, far_retired item) {
 }
 
 
+bool far_queue_put_sorted(far_queue *q, far_retired item) {
+    if (!far_queue_put(q, item))
+        return false;
+    size_t at = q->count - 1;
+    for (; at > 0; at--) { /* it is seldom far from the end */
+        const far_retired *before = &q->items[(q->first + at - 1) % q->capacity];
+        if (before->ready <= item.ready)
+            break;
+        q->items[(q->first + at) % q->capacity] = *before;
+    }
+    q->items[(q->first + at) % q->capacity] = item;
+    return true;
+}
+
+
 bool far_queue_take(far_queue *q, far_retired *item) {
     if (q->count == 0)
         return false;
@@ -132,7 +147,7 @@ void far_put_free(far_memory *m, far_class *class, far_entry entry) {
         return;
     }
     if (marked || far_size_is_run(geometry(m), class->size)) { /* runs are freed where verbs can be waited for */
-        if (far_queue_put(&m->late, (far_retired){.addr = addr, .class = class, .ready = 1, .clean = true}))
+        if (far_queue_put_sorted(&m->late, (far_retired){.addr = addr, .class = class, .ready = 1, .clean = true}))
             m->retired_bytes += far_class_footprint(m, class);
         return;
     }
@@ -183,6 +198,14 @@ far_held *far_held_find(far_memory *m, far_block_id id) {
         if (b->id.node == id.node && b->id.index == id.index)
             return b;
     return NULL;
+}
+
+
+bool far_some_are_away(const far_memory *m) {
+    const far_held *b = m->blocks;
+    while (b != NULL && !b->away)
+        b = b->next;
+    return b != NULL;
 }
 
 

@@ -123,7 +123,7 @@ typedef struct far_memory {
 
     far_class *classes[FAR_CLASS_BUCKETS];
     far_held *blocks, *buckets[FAR_HELD_BUCKETS];
-    far_queue retired, late; /* in the order of their epochs; the others */
+    far_queue retired, late; /* as they came, which is the order of their epochs; the others, sorted by them */
     far_gives pending;       /* to be given back before the pin of whoever put them here ends */
 
     far_kept *kept;
@@ -141,6 +141,7 @@ typedef struct far_memory {
     struct far_drop {
         uint32_t uid;
         uint64_t epoch; /* when it was dropped */
+        bool added;     /* once more, by a session that closed: for blocks that were passed by, perhaps */
     } * drops;
     size_t drop_count;
 
@@ -199,6 +200,7 @@ far_class *far_class_get(far_memory *m, uint32_t uid, unsigned type, uint64_t si
 far_class *far_class_for(far_memory *m, far_index *index, unsigned type,
                          uint64_t size); /* NULL: no memory, or no such type */
 far_held *far_held_find(far_memory *m, far_block_id id);
+bool far_some_are_away(const far_memory *m); /* blocks, of which nobody knows what is in them */
 far_held *far_held_add(far_memory *m, far_block_id id, bool used);
 void far_held_remove(far_memory *m, far_held *block);
 bool far_held_load(far_memory *m, far_held *block,
@@ -219,6 +221,7 @@ static inline bool far_slab_is_free(const far_slab *slab) {
 void far_put_free(far_memory *m, far_class *class, far_entry entry); /* to its list; quarantined: to the pool */
 bool far_take_free(far_memory *m, far_class *class, unsigned node, far_entry *entry);
 bool far_queue_put(far_queue *q, far_retired item);
+bool far_queue_put_sorted(far_queue *q, far_retired item); /* by its epoch, behind those of the same one */
 bool far_queue_take(far_queue *q, far_retired *item);
 bool far_gives_add(far_gives *gives, const far_class *class, far_addr addr);
 bool far_is_marked(far_memory *m, far_addr addr); /* its block is under quarantine; no lock needed */
@@ -275,6 +278,7 @@ int far_drops_tick(far_task *t);                            /* inside */
 bool far_drops_wait(far_memory *m);                         /* with the lock: a tick has something to look at */
 bool far_drops_are_due(far_memory *m);                      /* with the lock: something that is gone is to be freed */
 void far_drops_leave(far_memory *m, const far_held *block); /* with the lock: the block becomes nobody's */
+int far_drops_leave_away(far_task *t, far_block_id id);     /* the same of one that is away */
 void far_drops_hand_over(far_memory *m, far_memory *heir);  /* the session has ended, its blocks are nobody's */
 
 /* keep.c */

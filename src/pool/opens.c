@@ -222,11 +222,27 @@ static int drop_table(far_task *t) {
 }
 
 
+/* From then on others may drop them: no hook runs any more, and objects of them are known by their uids only. */
+static void forget_indexes(far_pool *pool) {
+    for (;;) {
+        pthread_mutex_lock(&pool->lock);
+        far_index *index = pool->indexes;
+        if (index)
+            pool->indexes = index->next;
+        pthread_mutex_unlock(&pool->lock);
+        if (!index)
+            break;
+        far_memory_index_closed(pool, index);
+    }
+}
+
+
 /* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
  * fenced. */
 int far_catalog_leave(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     far_opens_latch(t);
+    forget_indexes(far_task_pool(t));
     int err;
     for (unsigned attempt = 0;; attempt++) {
         err = find_table(t);

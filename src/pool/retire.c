@@ -6,15 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_BYTES    (1u << 20) /* retired memory for which the epoch is asked to move ... */
-#define PILE_SHARE    64         /* ... or this part of the pool */
-#define FOREIGN_SHARE 1024       /* part of the pool that a session holds free in the blocks of others */
+#define PILE_SHARE    256        /* part of the pool that a session retires before it asks for the next epoch ... */
+#define PILE_MIN      (1u << 20) /* ... at least ... */
+#define PILE_MAX      (16u << 20)
+#define SMALL_SHARE   64   /* ... but not more than this part */
+#define FOREIGN_SHARE 1024 /* part of the pool that a session holds free in the blocks of others */
 #define FOREIGN_BYTES (16u << 10)
 #define PLAIN_AT_ONCE 64   /* objects that are freed under one lock */
 #define CLOSE_ROUNDS  1024 /* how long the last session of a handle waits for the epoch to move on */
 #define CLOSE_EPOCHS                                                                                                   \
     64 /* ... and beyond that for what is not back when so many have passed: a sweep whose owner died holds it */
-#define CLOSE_QUICK 64 /* of these at short intervals; others may not get to run for long */
+#define CLOSE_SWEPT 65536 /* rounds for a sweep that goes on; it may be waiting for others that sleep */
+#define CLOSE_QUICK 64    /* of these at short intervals; others may not get to run for long */
 
 
 static uint64_t epochs_of(const far_class *class) {
@@ -26,14 +29,22 @@ bool far_put_retired(far_memory *m, far_retired item) {
     far_quarantine *q = m->session->pool->quarantine;
     if (far_is_marked(m, item.addr) && atomic_load_explicit(&q->phase, memory_order_acquire) == FAR_SWEEP_QUARANTINE)
         return false;
-    bool in_order = item.ready > 1 && epochs_of(item.class) == FAR_RETIRE_EPOCHS;
+    bool in_order = item.ready > 1 && !item.clean && epochs_of(item.class) == FAR_RETIRE_EPOCHS;
     if (in_order && m->retired.count > 0) { /* a task with an old pin, or one that was put off */
         const far_queue *r = &m->retired;
         in_order = r->items[(r->first + r->count - 1) % r->capacity].ready <= item.ready;
     }
-    if (far_queue_put(in_order ? &m->retired : &m->late, item))
+    if (in_order ? far_queue_put(&m->retired, item) : far_queue_put_sorted(&m->late, item))
         m->retired_bytes += far_class_footprint(m, item.class);
     return true;
+}
+
+
+/* Caches of indexes count on what they saw some epochs ago: the less often the epoch moves, the more they serve. */
+static uint64_t pile_bytes(const far_quarantine *q) {
+    uint64_t pile = q->pool_bytes / PILE_SHARE, most = q->pool_bytes / SMALL_SHARE;
+    pile = pile < PILE_MIN ? PILE_MIN : pile > PILE_MAX ? PILE_MAX : pile;
+    return pile < most ? pile : most;
 }
 
 
@@ -41,7 +52,7 @@ bool far_put_retired(far_memory *m, far_retired item) {
 static bool has_piled_up(far_task *t, far_memory *m) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t epoch = far_epoch_known(t);
-    bool ask = m->asked != epoch && (m->retired_bytes >= PILE_BYTES || m->retired_bytes >= q->pool_bytes / PILE_SHARE);
+    bool ask = m->asked != epoch && m->retired_bytes >= pile_bytes(q);
     if (ask)
         m->asked = epoch;
     return ask;
@@ -177,8 +188,8 @@ static int reclaim_one(far_task *t, const far_retired *item) {
 
 static int put_off(far_task *t, far_retired item, uint64_t epoch) {
     far_memory *m = far_memory_of(t);
-    if (item.ready <= epoch && !item.clean)
-        item.ready = epoch + 1;
+    if (item.ready <= epoch)
+        item.ready = item.clean ? epoch : epoch + 1; /* behind those that are due as well */
     pthread_mutex_lock(&m->lock);
     if (!far_put_retired(m, item))
         far_gives_add(&m->pending, item.class, item.addr);
@@ -218,12 +229,24 @@ static bool is_plain(far_memory *m, const far_retired *item) {
 }
 
 
+static bool is_due(const far_queue *q, uint64_t epoch) {
+    return q->count > 0 && q->items[q->first].ready <= epoch;
+}
+
+
+static size_t count_due(const far_queue *q, uint64_t epoch) {
+    size_t due = 0;
+    while (due < q->count && q->items[(q->first + due) % q->capacity].ready <= epoch)
+        due++;
+    return due;
+}
+
+
 /* With the lock: those that are plain, up to the first that is not. */
-static unsigned reclaim_plain(far_memory *m, uint64_t epoch) {
+static unsigned reclaim_plain(far_memory *m, far_queue *q, uint64_t epoch) {
     far_fabric *fabric = m->session->pool->fabric;
-    far_queue *q = &m->retired;
     unsigned count = 0;
-    while (count < PLAIN_AT_ONCE && q->count > 0 && q->items[q->first].ready <= epoch &&
+    while (count < PLAIN_AT_ONCE && is_due(q, epoch) && q->items[q->first].ready != 0 &&
            is_plain(m, &q->items[q->first])) {
         far_retired item;
         far_queue_take(q, &item);
@@ -247,19 +270,19 @@ int far_reclaim(far_task *t) {
     int err = 0;
     pthread_mutex_lock(&m->lock);
     m->reclaiming = true;
-    size_t late = m->late.count;
+    size_t late = count_due(&m->late, epoch); /* each once: some are put off, and due again */
     pthread_mutex_unlock(&m->lock);
     for (bool more = true; more && err == 0;) {
         far_retired item;
         pthread_mutex_lock(&m->lock);
-        if (reclaim_plain(m, epoch) > 0) {
+        if (reclaim_plain(m, &m->retired, epoch) + reclaim_plain(m, &m->late, epoch) > 0) {
             pthread_mutex_unlock(&m->lock);
             far_memory_moved(t);
             continue;
         }
-        if (m->retired.count > 0 && m->retired.items[m->retired.first].ready <= epoch)
+        if (is_due(&m->retired, epoch))
             more = far_queue_take(&m->retired, &item);
-        else if (late > 0 && far_queue_take(&m->late, &item))
+        else if (late > 0 && is_due(&m->late, epoch) && far_queue_take(&m->late, &item))
             late--;
         else
             more = false;
@@ -490,25 +513,25 @@ static int hand_over(far_task *t, far_memory *heir) {
         far_retired item;
         pthread_mutex_lock(&m->lock);
         bool any = far_queue_take(&m->retired, &item) || far_queue_take(&m->late, &item);
+        if (any) { /* both locks: whoever closes the index makes us forget it first, then the heir */
+            pthread_mutex_lock(&heir->lock);
+            far_class *from = item.class, *class = far_class_get(heir, from->uid, from->type, from->size, from->stable);
+            bool put = true;
+            if (class != NULL) {
+                if (class->info == NULL)
+                    class->info = from->info;
+                if (class->index == NULL)
+                    class->index = from->index;
+                item.class = class;
+                put = far_put_retired(heir, item);
+            }
+            pthread_mutex_unlock(&heir->lock);
+            if (!put)
+                far_gives_add(&m->pending, from, item.addr);
+        }
         pthread_mutex_unlock(&m->lock);
         if (!any)
             break;
-        pthread_mutex_lock(&heir->lock);
-        far_class *from = item.class, *class = far_class_get(heir, from->uid, from->type, from->size, from->stable);
-        bool put = true;
-        if (class != NULL) {
-            if (class->info == NULL)
-                class->info = from->info;
-            if (class->index == NULL)
-                class->index = from->index;
-            item.class = class;
-            put = far_put_retired(heir, item);
-        }
-        pthread_mutex_unlock(&heir->lock);
-        pthread_mutex_lock(&m->lock);
-        if (!put)
-            far_gives_add(&m->pending, from, item.addr);
-        pthread_mutex_unlock(&m->lock);
     }
     m->retired_bytes = 0;
     return far_give_pending(t);
@@ -523,17 +546,33 @@ static int drops_tick(far_task *t) {
 }
 
 
+/* 1: a live client sweeps, and will let go of what it covers. */
+static int is_being_swept(far_task *t) {
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
+    if (err < 0 || far_sweep_owner(word) == 0)
+        return err;
+    int dead = far_is_dead(t, far_sweep_owner(word), far_sweep_generation(word));
+    return dead < 0 ? dead : !dead;
+}
+
+
 /* The last one waits, but not for ever beside a pin that stays, or a sweep: what is left then, a sweep finds. */
 static int wait_for_retired(far_task *t) {
     far_memory *m = far_memory_of(t);
     uint64_t first = far_epoch_known(t), epoch = first;
     int err = 0;
-    for (unsigned round = 0; round < CLOSE_ROUNDS && epoch - first < CLOSE_EPOCHS && err >= 0; round++) {
+    for (unsigned round = 0, all = 0; round < CLOSE_ROUNDS && err >= 0; round++, all++) {
         if (far_epoch_known(t) != epoch)
             round = 0;
         epoch = far_epoch_known(t);
+        if (epoch - first >= CLOSE_EPOCHS) {
+            if (all >= CLOSE_SWEPT || (err = is_being_swept(t)) <= 0)
+                break;
+            first = epoch;
+        }
         pthread_mutex_lock(&m->lock);
-        bool waits = m->retired.count > 0 || m->late.count > 0 || far_drops_are_due(m);
+        bool waits = m->retired.count > 0 || m->late.count > 0 || far_drops_are_due(m) || far_some_are_away(m);
         pthread_mutex_unlock(&m->lock);
         if (!waits)
             break;
@@ -545,6 +584,7 @@ static int wait_for_retired(far_task *t) {
                              (round < CLOSE_QUICK ? 8 : 1)); /* others move on with their ticks */
         if (err >= 0)
             err = far_pin_take(t);
+        far_point(t, "memory:wait");
         if (err >= 0)
             err = far_reclaim(t);
         if (err >= 0)

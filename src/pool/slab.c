@@ -511,6 +511,8 @@ int far_memory_leave_blocks(far_task *t, bool all) {
             break;
         far_memory_moved(t);
         err = far_give_back(t, &gives);
+        if (err == 0 && away)
+            err = far_drops_leave_away(t, id);
         if (err == 0)
             err = change_owned(t, id, (far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = true}, true);
         if (err == FAR_ERR_CORRUPT && away)

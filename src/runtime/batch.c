@@ -145,6 +145,7 @@ static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr,
     far_batch_box *box = t->open;
     if (!box || box->batch.count == box->capacity || !is_sound(t, addr, bytes))
         return put_verb_slowly(t, kind, addr, local, bytes);
+    far_fabric_prefetch(t->session->conn->fabric, addr, bytes);
     return fill_verb(t, box, kind, addr, local, bytes);
 }
 

@@ -238,7 +238,7 @@ static void churn_of_all_sizes_leaks_nothing(const conform *c) {
  * is asked to. */
 static void wait_until_used_is_below(const rig *r, uint64_t bound) {
     far_pool_usage usage = {.used = UINT64_MAX};
-    for (int i = 0; i < 2000 && (usage.used > bound || usage.retired > 0); i++) {
+    for (int i = 0; i < 60000 && (usage.used > bound || usage.retired > 0); i++) {
         far_epoch_request(r->pool);
         assert_true(far_pool_poll(r->pool) >= 0);
         if (r->c->fabric->threads)

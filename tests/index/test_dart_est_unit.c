@@ -56,7 +56,11 @@ static void groups_of_a_larger_segment_refine_those_of_a_smaller(void **state) {
 
 /* ---- Tags ---- */
 
-static void a_directory_word_is_fresh_for_one_epoch_more(void **state) {
+enum { FRESH = 1 + DART_EXTRA_EPOCHS }; /* epochs for which one may be used */
+
+
+
+static void a_directory_word_is_fresh_for_some_epochs_more(void **state) {
     (void)state;
     for (uint64_t epoch = 4080; epoch < 4120; epoch++) { /* over the end of the stored tag */
         far_budget *budget = far_budget_new(64 * KIB);
@@ -68,10 +72,10 @@ static void a_directory_word_is_fresh_for_one_epoch_more(void **state) {
         dart_directory_set(&cache, 700, word, epoch);
         for (uint64_t at = epoch - 1; at < epoch + 1000; at++) {
             assert_int_equal(dart_directory_get(&cache, 700, at, &fresh), word);
-            assert_int_equal(fresh, at <= epoch + 1);
+            assert_int_equal(fresh, at <= epoch + FRESH);
         }
         dart_directory_set(&cache, 700, word, epoch - 1); /* the proof of an older operation */
-        assert_int_equal(dart_directory_get(&cache, 700, epoch + 1, &fresh), word);
+        assert_int_equal(dart_directory_get(&cache, 700, epoch + FRESH, &fresh), word);
         assert_true(fresh);
         dart_directory_set(&cache, 700, 0, epoch);
         assert_int_equal(dart_directory_get(&cache, 700, epoch, &fresh), 0);
@@ -101,9 +105,36 @@ static void an_old_tag_never_looks_new(void **state) {
             epoch = next;
             dart_directory_get(&directory, 5, epoch, &fresh);
             bool kept = dart_express_get(&express, 0x123456789abcdef0ull, epoch, &got, &current);
-            assert_int_equal(fresh, epoch <= 11);
-            assert_int_equal(kept, epoch <= 11);
+            assert_int_equal(fresh, epoch <= 10 + FRESH);
+            assert_int_equal(kept, epoch <= 10 + FRESH);
         }
+        dart_cache_close(&directory);
+        dart_cache_close(&express);
+        far_budget_free(budget);
+    }
+}
+
+
+/* The same over the edges of a period: kept once because it was young, then almost two periods are missed. */
+static void an_old_tag_never_looks_new_after_a_long_sleep(void **state) {
+    (void)state;
+    for (uint64_t slept = 500; slept < 2 * DART_TAG_PERIOD; slept++) {
+        far_budget *budget = far_budget_new(64 * KIB);
+        dart_cache directory, express;
+        uint64_t epoch = 3 * DART_TAG_PERIOD, entry = dart_est_word(7, 1, DART_N8, 4096), got;
+        bool fresh, current;
+        assert_int_equal(dart_cache_open(&directory, budget, "directory", 1, DART_CHUNK_WORDS), 0);
+        assert_int_equal(dart_cache_open(&express, budget, "express", 1, DART_EXPRESS_WORDS), 0);
+        dart_directory_set(&directory, 5, dart_directory_word(0, 4096), epoch - FRESH);
+        dart_express_put(&express, 0x123456789abcdef0ull, entry, epoch - FRESH);
+        dart_cache_age(&directory, &express, epoch - FRESH, epoch);
+        uint64_t end = epoch + DART_TAG_PERIOD - 1;
+        for (; epoch < end; epoch++)
+            dart_cache_age(&directory, &express, epoch, epoch + 1);
+        dart_cache_age(&directory, &express, end, end + slept);
+        dart_directory_get(&directory, 5, end + slept, &fresh);
+        assert_false(fresh);
+        assert_false(dart_express_get(&express, 0x123456789abcdef0ull, end + slept, &got, &current));
         dart_cache_close(&directory);
         dart_cache_close(&express);
         far_budget_free(budget);
@@ -132,13 +163,13 @@ static void the_express_cache_gives_only_what_was_put(void **state) {
             kept++;
         }
     assert_true(kept > ENTRIES * 9 / 10);
-    assert_false(dart_express_get(&cache, hashes[0], 52, &got, &current));
-    dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 52);
-    assert_true(dart_express_get(&cache, hashes[0], 52, &got, &current) && current);
-    assert_true(dart_express_get(&cache, hashes[0], 53, &got, &current) && dart_word_addr(got) == 999 * 16);
+    assert_false(dart_express_get(&cache, hashes[0], 51 + FRESH, &got, &current));
+    dart_express_put(&cache, hashes[0], dart_est_word(1, 0, DART_N8, 999 * 16), 60);
+    assert_true(dart_express_get(&cache, hashes[0], 60, &got, &current) && current);
+    assert_true(dart_express_get(&cache, hashes[0], 60 + FRESH, &got, &current) && dart_word_addr(got) == 999 * 16);
     assert_false(current); /* it must be put again to be known in the next epoch */
     dart_express_drop(&cache, hashes[0]);
-    assert_false(dart_express_get(&cache, hashes[0], 53, &got, &current));
+    assert_false(dart_express_get(&cache, hashes[0], 60, &got, &current));
     dart_cache_close(&cache);
     far_budget_free(budget);
     free(hashes);
@@ -168,7 +199,7 @@ static void the_express_cache_uses_more_chunks_as_it_fills(void **state) {
         bool found = dart_express_get(&cache, hashes[i], 51, &got, &current);
         kept += found;
         assert_true(!found || dart_word_addr(got) == (i + 1) * 16ull);
-        assert_int_equal(dart_express_get(&cache, hashes[i], 52, &got, &current), found && i % 2 == 0);
+        assert_int_equal(dart_express_get(&cache, hashes[i], 51 + FRESH, &got, &current), found && i % 2 == 0);
     }
     print_message("%u of %u were kept, in %u chunks\n", kept, MANY, (unsigned)(dart_cache_used(&cache) / CHUNK));
     assert_true(kept > MANY * 9 / 10);
@@ -305,12 +336,41 @@ static void the_greedy_choice_saves_most_reads(void **state) {
 }
 
 
+/* So many of the keys hang at depth 3, the others at depth 2. */
+static bool is_worth(unsigned deep, const dart_list *now) {
+    dart_sample samples[DART_SAMPLES];
+    uint8_t lengths[DART_LIST_MAX];
+    for (unsigned i = 0; i < DART_SAMPLES; i++)
+        samples[i] = i < deep ? sample(8, 4, (unsigned[]){0, 1, 2, 3}) : sample(8, 3, (unsigned[]){0, 1, 2});
+    unsigned count = dart_choose_lengths(samples, DART_SAMPLES, 8, lengths);
+    return dart_lengths_are_worth(samples, DART_SAMPLES, now, lengths, count);
+}
+
+
+/* Where the greedy choice is now this, now that list, because a length is just worth it or just not, the one that is
+ * there stays. */
+static void a_list_stays_until_another_is_much_better(void **state) {
+    (void)state;
+    const dart_list two = {.lookup_count = 1, .lookup = {2}}, both = {.lookup_count = 2, .lookup = {2, 3}},
+                    more = {.lookup_count = 2, .lookup = {2, 4}}, none = {0};
+    for (unsigned deep = 10; deep < 22; deep++) { /* 16 and more: length 3 saves 2 % */
+        assert_false(is_worth(deep, &two));
+        assert_false(is_worth(deep, &both));
+        assert_true(is_worth(deep, &more)); /* length 4 is of no use */
+        assert_true(is_worth(deep, &none));
+    }
+    assert_true(is_worth(60, &two));
+    assert_true(is_worth(2, &both));
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_keep_what_was_packed),
         cmocka_unit_test(groups_of_a_larger_segment_refine_those_of_a_smaller),
-        cmocka_unit_test(a_directory_word_is_fresh_for_one_epoch_more),
+        cmocka_unit_test(a_directory_word_is_fresh_for_some_epochs_more),
         cmocka_unit_test(an_old_tag_never_looks_new),
+        cmocka_unit_test(an_old_tag_never_looks_new_after_a_long_sleep),
         cmocka_unit_test(the_express_cache_gives_only_what_was_put),
         cmocka_unit_test(the_express_cache_uses_more_chunks_as_it_fills),
         cmocka_unit_test(entries_that_are_asked_for_often_stay),
@@ -318,6 +378,7 @@ int main(void) {
         cmocka_unit_test(the_cheapest_length_is_found_and_found_again),
         cmocka_unit_test(classes_cover_every_key_length),
         cmocka_unit_test(the_greedy_choice_saves_most_reads),
+        cmocka_unit_test(a_list_stays_until_another_is_much_better),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

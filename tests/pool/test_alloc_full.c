@@ -5,7 +5,7 @@
 static void a_full_pool_says_so_and_all_of_it_comes_back(void **state) {
     (void)state;
     bench b;
-    set_up(&b, "local:2x4M", &kind);
+    set_up(&b, "sim:seed=1,memory_nodes=2,size=2M", &kind);
     uint64_t used = stat_of(&b).used;
     static const uint64_t sizes[] = {100, 4000, 30000, 64, 50000, 200000, 16, 100};
     unsigned first = 0;
@@ -31,7 +31,7 @@ static void a_full_pool_says_so_and_all_of_it_comes_back(void **state) {
 static void stable_memory_is_never_used_for_another_type(void **state) {
     (void)state;
     bench b;
-    set_up(&b, "local:4M", &kind);
+    set_up(&b, "sim:seed=1,size=4M", &kind);
     fill stable = new_fill(STABLE, 512), other = new_fill(PLAIN, 512), third = new_fill(STABLE, 1024);
     stable.room = 2000;
     assert_int_equal(call(&b, b.session, fill_pool, &stable), 0);
@@ -98,7 +98,7 @@ static int look_for_dirt(far_task *t, bench *b) {
 static void free_blocks_go_back_wiped_and_marked_as_used(void **state) {
     (void)state;
     bench b;
-    set_up(&b, "local:4M", &kind);
+    set_up(&b, "sim:seed=1,size=4M", &kind);
     fill f = new_fill(PLAIN, 1000), runs = new_fill(PLAIN, 150000);
     f.room = 1000;
     runs.room = 5;
@@ -138,7 +138,7 @@ static int from_reserve(far_task *t, bench *b) {
 static void the_reserve_is_there_when_the_pool_is_full_and_is_filled_again(void **state) {
     (void)state;
     bench b;
-    set_up(&b, "local:4M", &frugal_kind);
+    set_up(&b, "sim:seed=1,size=4M", &frugal_kind);
     fill f = new_fill(PLAIN, 3000), g = new_fill(PLAIN, 4000), h = new_fill(STABLE, 64);
     assert_int_equal(call(&b, b.session, write_something, NULL), 0);
     assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
@@ -167,7 +167,7 @@ static void the_reserve_is_there_when_the_pool_is_full_and_is_filled_again(void 
 static void without_its_reserve_an_index_is_not_written(void **state) {
     (void)state;
     bench b;
-    set_up(&b, "local:4M", &kind);
+    set_up(&b, "sim:seed=1,size=4M", &kind);
     fill f = new_fill(PLAIN, 4000), small = new_fill(PLAIN, 1000);
     assert_int_equal(call(&b, b.session, fill_pool, &f), FAR_ERR_NO_MEMORY);
     assert_int_equal(call(&b, b.session, fill_pool, &small), FAR_ERR_NO_MEMORY);

@@ -249,6 +249,95 @@ static void a_close_does_not_wait_for_a_sweep_whose_owner_died(void **state) {
 }
 
 
+/* ---- Closes at once ---- */
+
+static void create_main(void *arg) {
+    visitor *v = arg;
+    v->result = far_index_create(v->sessions[0], "x", "dart", NULL, &v->index);
+}
+
+
+static void close_pool_main(void *arg) {
+    visitor *v = arg;
+    far_pool_close(v->pool);
+}
+
+
+static void close_second_session_main(void *arg) {
+    visitor *v = arg;
+    far_session_close(v->sessions[1]);
+}
+
+
+/* The close of the session waits for that of the handle, which waits for the call alone. */
+static void a_session_is_closed_while_the_handle_is_closed_beside_a_call(void **state) {
+    (void)state;
+    visitor keeper = {0}, v = {.result = 77};
+    open_pool(51, "", &keeper.pool);
+    open_pool(51, "", &v.pool);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_session_open(v.pool, &v.sessions[i]), 0);
+    assert_int_equal(far_session_open(keeper.pool, &keeper.sessions[0]), 0);
+    far_sim_world *world = far_sim_world_of(keeper.pool->fabric);
+    far_sim_client *caller = far_sim_start(keeper.pool->fabric, "caller", create_main, &v);
+    far_sim_stop_before(caller, (far_sim_match){.point = "catalog:publish"});
+    assert_int_equal(far_sim_run_client(caller), FAR_SIM_STOPPED);
+    far_sim_client *closers[2];
+    closers[0] = far_sim_start(keeper.pool->fabric, "pool", close_pool_main, &v);
+    far_sim_run_for(world, 1000000);
+    closers[1] = far_sim_start(keeper.pool->fabric, "session", close_second_session_main, &v);
+    far_sim_run_for(world, 1000000);
+    assert_false(far_sim_ended(closers[0]) || far_sim_ended(closers[1]));
+    far_sim_resume(caller);
+    far_sim_limit(world, 1000000000);
+    assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+    assert_int_equal(v.result, 0);
+    far_index_close(v.index);
+    far_session_close(v.sessions[0]);
+    far_pool_usage usage = check(keeper.sessions[0]);
+    assert_int_equal(usage.leaked, 0);
+    assert_int_equal(usage.sessions, 2);
+    far_session_close(keeper.sessions[0]);
+    far_pool_close(keeper.pool);
+}
+
+
+static void poll_main(void *arg) {
+    visitor *v = arg;
+    v->result = far_pool_poll(v->pool);
+}
+
+
+/* Without a thread its operation is driven by whoever polls: here in the middle of it. (A close that did not pause
+ * would not let it go on, and never come to an end.) */
+static void a_session_is_closed_while_another_thread_drives_it(void **state) {
+    (void)state;
+    visitor v = {.result = 77};
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open("sim:seed=52,name=close52,size=16M,limit=1s", &options, &v.pool), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_session_open(v.pool, &v.sessions[i]), 0);
+    assert_int_equal(far_index_create(v.sessions[0], "x", "toy", NULL, &v.index), 0);
+    far_op op = {.kind = FAR_OP_PUT, .index = v.index, .key = "k", .key_len = 1, .value = "v", .value_len = 1};
+    assert_int_equal(far_submit(v.sessions[1], &(far_op *){&op}, 1), 1);
+    far_sim_world *world = far_sim_world_of(v.pool->fabric);
+    far_sim_client *driver = far_sim_start(v.pool->fabric, "driver", poll_main, &v);
+    far_sim_stop_before(driver, (far_sim_match){.label = "put"});
+    assert_int_equal(far_sim_run_client(driver), FAR_SIM_STOPPED);
+    far_sim_client *closer = far_sim_start(v.pool->fabric, "closer", close_second_session_main, &v);
+    far_sim_run_for(world, 100000);
+    assert_false(far_sim_ended(closer));
+    far_sim_resume(driver);
+    assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
+    assert_int_equal(v.result, 0);
+    assert_int_equal(op.result, 0);
+    far_index_close(v.index);
+    far_session_close(v.sessions[0]);
+    far_pool_close(v.pool);
+}
+
+
 /* ---- Slabs of indexes that are gone ---- */
 
 /* The dropper has long cleaned up what was nobody's; the one who held slabs of it has not heard of that when it is
@@ -286,12 +375,6 @@ static void slabs_of_what_another_has_dropped_go_with_the_handle_that_holds_them
         far_session_close(dropper.sessions[0]);
         far_pool_close(dropper.pool);
     }
-}
-
-
-static void create_main(void *arg) {
-    visitor *v = arg;
-    v->result = far_index_create(v->sessions[0], "x", "dart", NULL, &v->index);
 }
 
 
@@ -350,6 +433,8 @@ int main(void) {
         cmocka_unit_test(handles_that_are_closed_beside_busy_ones_leave_nothing_behind),
         cmocka_unit_test(a_close_beside_a_pin_that_stays_comes_to_an_end_and_a_sweep_finds_the_rest),
         cmocka_unit_test(a_close_does_not_wait_for_a_sweep_whose_owner_died),
+        cmocka_unit_test(a_session_is_closed_while_the_handle_is_closed_beside_a_call),
+        cmocka_unit_test(a_session_is_closed_while_another_thread_drives_it),
         cmocka_unit_test(slabs_of_what_another_has_dropped_go_with_the_handle_that_holds_them),
         cmocka_unit_test(a_session_that_is_closed_after_a_creation_in_vain_leaves_nothing_behind),
     };

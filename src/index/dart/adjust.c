@@ -141,6 +141,7 @@ static int take_sample(far_task *t, far_index *index, far_bytes key, dart_sample
 }
 
 
+/* The lengths that the sampled keys ask for; or those that are there, when these are not much better. */
 static int choose(far_task *t, far_index *index, dart_list *target) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     dart_sample *samples = far_scratch(t, DART_SAMPLES * sizeof(*samples));
@@ -160,7 +161,13 @@ static int choose(far_task *t, far_index *index, dart_list *target) {
             return err;
     }
     target->lookup_count = (uint8_t)dart_choose_lengths(samples, count, LENGTHS_MAX, target->lookup);
-    return 0;
+    int err = dart_est_read_list(t, index); /* with the lock: it stays */
+    const dart_list *now = dart_est_list(dart_est_of(index));
+    if (!dart_lengths_are_worth(samples, count, now, target->lookup, target->lookup_count)) {
+        target->lookup_count = now->lookup_count;
+        memcpy(target->lookup, now->lookup, sizeof(target->lookup));
+    }
+    return err;
 }
 
 

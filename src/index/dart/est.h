@@ -121,6 +121,10 @@ typedef struct dart_sample { /* a key's way through the tree: its length, the de
 /* Greedy: the length that saves most node READs, again and again, at most max of them, until the next saves less than 2
  * %. Rising. */
 unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigned max, uint8_t lengths[DART_LIST_MAX]);
+/* In place of the list that is there: they save much more, or a length of that saves nothing. Else samples that are a
+ * little different every time would have the table filled and swept again and again. */
+bool dart_lengths_are_worth(const dart_sample *samples, unsigned count, const dart_list *now, const uint8_t *lengths,
+                            unsigned length_count);
 
 typedef enum {
     DART_ADJUST_IDLE,

@@ -1,9 +1,9 @@
 /* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
  *
  * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
- * pinned at epoch E only if the tag is E-1 or later. Proof that this is safe: a target that was live in an operation
- * pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when every pin is at T+2 or later.
- * An operation at E <= T+1 ends before that.
+ * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS. Proof that this is safe: a target that was
+ * live in an operation pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when every pin
+ * is at T+2+x or later, because its type asks for x more epochs. An operation at E <= T+1+x ends before that.
  *
  * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
  * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */
@@ -26,7 +26,7 @@
 
 _Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
 _Static_assert(DART_CHUNK_WORDS * 8 % 64 == 0 && DART_EXPRESS_WORDS * 8 % 64 == 0, "chunks begin with a line");
-_Static_assert(DART_TAG_PERIOD * 4 <= TAG_MASK + 1, "tags are told apart");
+_Static_assert(DART_TAG_PERIOD * 3 / 2 + 1 + DART_EXTRA_EPOCHS <= TAG_MASK / 2, "tags are told apart");
 
 
 /* Epochs since the tag; negative: it is of a newer one. */
@@ -43,7 +43,7 @@ static uint64_t epoch_of(uint64_t tag, uint64_t epoch) {
 
 
 static bool is_fresh(uint64_t tag, uint64_t epoch) {
-    return age_of(tag, epoch) <= 1;
+    return age_of(tag, epoch) <= 1 + DART_EXTRA_EPOCHS;
 }
 
 
@@ -199,7 +199,7 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
     bool found = (entry = find_entry(set, hash)) && is_fresh(entry[1], epoch);
     if (found) {
         *word = entry[0] & ~REFERENCED;
-        *current = age_of(entry[1], epoch) <= 0;
+        *current = age_of(entry[1], epoch) <= DART_EXTRA_EPOCHS / 2; /* it need not be shown to live every time */
         if (!(entry[0] & REFERENCED))
             entry[0] |= REFERENCED;
     }
@@ -335,7 +335,7 @@ static void forget_old(dart_cache *cache, bool entries, uint64_t epoch, bool all
 void dart_cache_age(dart_cache *directory, dart_cache *express, uint64_t before, uint64_t epoch) {
     if (before / DART_TAG_PERIOD == epoch / DART_TAG_PERIOD)
         return;
-    bool all = epoch - before > DART_TAG_PERIOD;
+    bool all = epoch - before > DART_TAG_PERIOD / 2;
     forget_old(directory, false, epoch, all);
     forget_old(express, true, epoch, all);
 }

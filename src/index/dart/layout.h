@@ -34,6 +34,10 @@ enum {
     DART_TYPES
 };
 
+/* So much longer than necessary nodes and segments stay as they are after they were retired: so many epochs longer a
+ * handle may use what it kept of them (express.c). */
+#define DART_EXTRA_EPOCHS 4
+
 typedef enum {
     DART_END_LEAF,
     DART_N4,

@@ -1,6 +1,10 @@
 /* Which prefix lengths are worth having: the greedy choice. */
 #include "index/dart/est.h"
 
+#define CHOSEN_SHARE 50u  /* of the node READs: what the next length must save to be chosen */
+#define CHANGE_SHARE 25u  /* what another list must save more than the one that is there: it costs a tour of the tree */
+#define USED_SHARE   200u /* what a length must save to stay as long as the others do */
+
 
 /* Nodes that a descent need not read when it starts from an entry of this length: those above the first node at least
  * that deep. 0: there is no such node, or the key is too short to ask. */
@@ -39,7 +43,7 @@ unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigne
                 length = l;
             }
         }
-        if (most == 0 || most * 50 < reads)
+        if (most == 0 || most * CHOSEN_SHARE < reads)
             break;
         taken[length] = true;
         chosen++;
@@ -53,4 +57,34 @@ unsigned dart_choose_lengths(const dart_sample *samples, unsigned count, unsigne
         if (taken[l])
             lengths[n++] = (uint8_t)l;
     return n;
+}
+
+
+/* What all of them but one save together. */
+static unsigned saved_without(const dart_sample *samples, unsigned count, const uint8_t *lengths, unsigned length_count,
+                              unsigned without) {
+    unsigned sum = 0;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned best = 0;
+        for (unsigned l = 0; l < length_count; l++) {
+            unsigned now = l == without ? 0 : saved(&samples[i], lengths[l]);
+            best = now > best ? now : best;
+        }
+        sum += best;
+    }
+    return sum;
+}
+
+
+bool dart_lengths_are_worth(const dart_sample *samples, unsigned count, const dart_list *now, const uint8_t *lengths,
+                            unsigned length_count) {
+    unsigned reads = 0, all = now->lookup_count;
+    for (unsigned i = 0; i < count; i++)
+        reads += samples[i].count;
+    unsigned saves = saved_without(samples, count, now->lookup, all, all);
+    for (unsigned l = 0; l < all; l++)
+        if ((saves - saved_without(samples, count, now->lookup, all, l)) * USED_SHARE < reads)
+            return true;
+    unsigned would = saved_without(samples, count, lengths, length_count, length_count);
+    return would > saves && (would - saves) * CHANGE_SHARE >= reads;
 }

@@ -56,30 +56,42 @@ size_t dart_item_place(const dart_item *item, uint8_t *place) {
 }
 
 
-/* The children of a node as items in order, those outside the bounds left out. *last: where the next one is hung. */
-static int add_items(far_task *t, dart_tour *tour, const dart_view *view, dart_item ***last) {
-    uint16_t at[DART_NODE_SLOTS_MAX] = {0}; /* by rank of the symbol: slot + 1 */
-    for (unsigned i = 0; i < view->count; i++)
-        if (dart_is_child(view->slots[i]))
-            at[dart_symbol_rank(dart_word_symbol(view->slots[i]))] = (uint16_t)(i + 1);
-    for (unsigned rank = 0; rank < DART_NODE_SLOTS_MAX; rank++) {
-        if (!at[rank])
-            continue;
-        uint64_t word = dart_thawed(view->slots[at[rank] - 1]); /* in an item F is a mark of our own: read_rest */
-        unsigned symbol = dart_word_symbol(word);
-        bool covers, ignored;
-        if (compare_place(view->header, symbol, tour->from, &covers) < 0 && !covers)
-            continue;
-        if (tour->bounded && compare_place(view->header, symbol, tour->to, &ignored) >= 0)
-            break;
-        dart_item *item = far_scratch(t, sizeof(*item));
-        if (!item)
-            return no_memory();
-        *item = (dart_item){NULL, word, view->header, symbol, covers, NULL};
-        **last = item;
-        *last = &item->next;
-    }
+/* A child as an item, if it lies inside the bounds; 1: it and all that follow lie behind them. */
+static int add_item(far_task *t, const dart_tour *tour, const dart_header *above, uint64_t word, dart_item ***last) {
+    unsigned symbol = dart_word_symbol(word);
+    bool covers, ignored;
+    if (compare_place(above, symbol, tour->from, &covers) < 0 && !covers)
+        return 0;
+    if (tour->bounded && compare_place(above, symbol, tour->to, &ignored) >= 0)
+        return 1;
+    dart_item *item = far_scratch(t, sizeof(*item));
+    if (!item)
+        return no_memory();
+    *item = (dart_item){NULL, word, above, symbol, covers, NULL};
+    **last = item;
+    *last = &item->next;
     return 0;
+}
+
+
+/* The children of a node as items in order, those outside the bounds left out. *last: where the next one is hung. */
+static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, dart_item ***last) {
+    uint64_t there[(DART_NODE_SLOTS_MAX + 63) / 64] = {0}; /* a bit per rank of a symbol */
+    uint16_t at[DART_NODE_SLOTS_MAX];                      /* its slot */
+    for (unsigned i = 0; i < view->count; i++) {
+        if (!dart_is_child(view->slots[i]))
+            continue;
+        unsigned rank = dart_symbol_rank(dart_word_symbol(view->slots[i]));
+        there[rank / 64] |= 1ull << rank % 64;
+        at[rank] = (uint16_t)i;
+    }
+    int err = 0;
+    for (unsigned w = 0; w < sizeof(there) / 8; w++)
+        for (uint64_t rest = there[w]; rest && err == 0; rest &= rest - 1) {
+            uint64_t word = view->slots[at[w * 64 + (unsigned)__builtin_ctzll(rest)]];
+            err = add_item(t, tour, view->header, dart_thawed(word), last); /* in an item F is a mark of our own */
+        }
+    return err < 0 ? err : 0;
 }
 
 
