@@ -374,6 +374,22 @@ bool far_memory_has_some(far_pool *pool, bool all) {
 }
 
 
+bool far_memory_is_untold(far_pool *pool) {
+    far_quarantine *q = pool->quarantine;
+    bool untold = false;
+    if (q == NULL)
+        return false;
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL && !untold; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        untold = m->free_bytes != m->told[0] || m->retired_bytes != m->told[1];
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return untold;
+}
+
+
 int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     far_hunger h;
     int err = FAR_ERR_NO_MEMORY, again = 1;

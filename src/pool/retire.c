@@ -401,22 +401,6 @@ int far_memory_tell(far_task *t) {
 }
 
 
-bool far_memory_is_untold(far_pool *pool) {
-    far_quarantine *q = pool->quarantine;
-    bool untold = false;
-    if (q == NULL)
-        return false;
-    pthread_mutex_lock(&q->lock);
-    for (far_memory *m = q->memories; m != NULL && !untold; m = m->next) {
-        pthread_mutex_lock(&m->lock);
-        untold = m->free_bytes != m->told[0] || m->retired_bytes != m->told[1];
-        pthread_mutex_unlock(&m->lock);
-    }
-    pthread_mutex_unlock(&q->lock);
-    return untold;
-}
-
-
 bool far_memory_wants_tick(far_session *s) {
     far_memory *m = s->memory;
     if (m == NULL)
