@@ -1,6 +1,6 @@
 /* Threads that share a small pool: what lives is a part of it, the rest goes from hand to hand. Nobody hangs, and the
- * pool stays sound. (That nobody is told that there is none when there is some, is proven in virtual time: a thread that
- * does not get to run for seconds is not waited for.) */
+ * pool stays sound. (That nobody is told that there is none when there is some, is proven in virtual time: a thread
+ * that does not get to run for seconds is not waited for.) */
 #include "farindex.h"
 
 #include <pthread.h>
