@@ -110,7 +110,7 @@ int far_pending_soon(far_task *t) {
     pthread_mutex_lock(&m->lock);
     bool any = m->pending.count > 0;
     pthread_mutex_unlock(&m->lock);
-    if (any && !far_spawn(t, give_soon, NULL, 0))
+    if (any && !m->closing && !far_spawn(t, give_soon, NULL, 0))
         return far_give_pending(t);
     return 0;
 }

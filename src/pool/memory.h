@@ -161,6 +161,7 @@ typedef struct far_memory {
     unsigned looked;         /* far_quarantine.given, when all bits in its blocks were last looked at; there too */
     bool mute;               /* it was waited for, and did not do it; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
+    bool closing;            /* it does: that task gives back what is pending, too, and none may come after it */
     uint64_t uids_checked;   /* epoch in which the catalog was last compared */
     struct far_memory *next; /* of the handle */
 } far_memory;

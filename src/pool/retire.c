@@ -608,7 +608,7 @@ static int give_all_back(far_task *t) {
 int far_memory_close(far_task *t) {
     if (t->session->memory == NULL)
         return 0;
-    t->session->memory->helping = true;
+    t->session->memory->helping = t->session->memory->closing = true;
     int err = t->session->lost;
     if (err == 0)
         err = far_pin_take(t);

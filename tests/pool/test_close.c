@@ -338,6 +338,51 @@ static void a_session_is_closed_while_another_thread_drives_it(void **state) {
 }
 
 
+/* ---- Closes beside a sweep ---- */
+
+static int count_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
+
+static void *check_thread(void *arg) {
+    visitor *v = arg;
+    v->result = far_pool_check(v->sessions[0], 0, count_problem, NULL);
+    return NULL;
+}
+
+
+/* In quarantine what it keeps for itself goes back at once: the task that closes it must do so, no other comes after
+ * that one. (Here nothing makes a task pause, so that another could.) */
+static void a_session_that_keeps_something_is_closed_beside_a_sweep(void **state) {
+    (void)state;
+    visitor sweeper = {.result = 77}, v = {0};
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open("local:16M?name=close-kept", NULL, &sweeper.pool), 0);
+    assert_int_equal(far_session_open(sweeper.pool, &sweeper.sessions[0]), 0);
+    assert_int_equal(far_pool_open("local:16M?name=close-kept", &options, &v.pool), 0);
+    assert_int_equal(far_session_open(v.pool, &v.sessions[0]), 0);
+    assert_int_equal(far_index_create(v.sessions[0], "x", "toy", NULL, &v.index), 0);
+    assert_int_equal(churn(v.sessions[0], v.index, 0, 10), 0);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, check_thread, &sweeper), 0);
+    while (atomic_load_explicit(&v.pool->quarantine->phase, memory_order_acquire) != FAR_SWEEP_QUARANTINE) {
+        assert_int_equal(churn(v.sessions[0], v.index, 0, 1), 0);
+        assert_int_equal(far_pool_poll(v.pool), 0);
+    }
+    far_session_close(v.sessions[0]);
+    far_index_close(v.index);
+    far_pool_close(v.pool);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(sweeper.result, 0);
+    assert_int_equal(check(sweeper.sessions[0]).leaked, 0);
+    far_session_close(sweeper.sessions[0]);
+    far_pool_close(sweeper.pool);
+}
+
+
 /* ---- Slabs of indexes that are gone ---- */
 
 /* The dropper has long cleaned up what was nobody's; the one who held slabs of it has not heard of that when it is
@@ -435,6 +480,7 @@ int main(void) {
         cmocka_unit_test(a_close_does_not_wait_for_a_sweep_whose_owner_died),
         cmocka_unit_test(a_session_is_closed_while_the_handle_is_closed_beside_a_call),
         cmocka_unit_test(a_session_is_closed_while_another_thread_drives_it),
+        cmocka_unit_test(a_session_that_keeps_something_is_closed_beside_a_sweep),
         cmocka_unit_test(slabs_of_what_another_has_dropped_go_with_the_handle_that_holds_them),
         cmocka_unit_test(a_session_that_is_closed_after_a_creation_in_vain_leaves_nothing_behind),
     };

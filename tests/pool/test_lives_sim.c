@@ -1,0 +1,540 @@
+/* Lives that come and go: several compute nodes open and close handles, sessions and indexes at random, create and drop
+ * the same names, and check, all at once. When everybody has gone in order, nothing is left: without any repair a check
+ * finds no leak, no page belongs to an index that is gone, and what is in use is what the empty pool had, to the byte.
+ * The same must hold while handles stay open and nobody does anything for a while. With deaths, after a repair.
+ *
+ * A seed says all. By hand: test_lives_sim first count [deaths]. */
+#include "fabric/sim/sim.h"
+#include "pool/catalog_layout.h"
+#include "pool/handle.h"
+#include "pool/memory.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { NODES_MAX = 4, ACTORS_MAX = 2 * NODES_MAX, SESSIONS = 3, INDEXES = 3, FLIGHT = 4, VALUE_MAX = 60000 };
+
+typedef struct story story;
+
+typedef struct node { /* a compute node; one handle at a time, which its two actors share */
+    far_pool *pool;
+    far_pool_options options;
+    unsigned users; /* actors that have something open through it */
+    bool killed;
+} node;
+
+typedef struct actor {
+    story *story;
+    node *node;
+    far_pool *pool; /* through which it has things open */
+    far_random random;
+    unsigned steps;
+    bool may_open; /* a handle; its mate uses what is there */
+    far_session *sessions[SESSIONS];
+    far_index *indexes[INDEXES];
+    far_op ops[FLIGHT];
+    far_session *flying; /* the session that they were given to */
+    unsigned in_flight;
+    far_sim_client *client;
+} actor;
+
+struct story {
+    unsigned long long seed;
+    char uri[192];
+    far_random random;
+    far_pool *root;
+    far_session *session;
+    far_sim_world *world;
+    bool deaths, tight;
+    node nodes[NODES_MAX];
+    actor actors[ACTORS_MAX];
+    unsigned actor_count, living;
+    char bad[256]; /* the first thing that went wrong */
+};
+
+static const char *const names[INDEXES] = {"x", "y", "z"};
+static const char *const kinds[] = {"toy", "dart", "smart", "shard", "toy"};
+static const char value[VALUE_MAX];
+
+
+static void note(story *s, const char *format, ...) {
+    va_list list;
+    if (s->bad[0])
+        return;
+    va_start(list, format);
+    vsnprintf(s->bad, sizeof(s->bad), format, list);
+    va_end(list);
+}
+
+
+/* Clients run on stacks of their own: what they find is told at the end. */
+static void expect(actor *a, const char *what, int result, unsigned allowed) {
+    if (result >= 0 || allowed >> -result & 1)
+        return;
+    if (result == FAR_ERR_INVALID && a->node->pool != a->pool) /* its mate closes it, or has */
+        return;
+    if (result == FAR_ERR_NO_MEMORY && a->story->tight)
+        return;
+    if ((result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE) && a->node->killed)
+        return;
+    note(a->story, "%s: %s (%s)", what, far_strerror(result), far_last_error());
+}
+
+#define ALLOW(error) (1u << -(error))
+
+
+static uint64_t below(actor *a, uint64_t bound) {
+    return far_random_below(&a->random, bound);
+}
+
+
+static int count_problem(void *ctx, const char *what) {
+    note(ctx, "problem: %s", what);
+    return 0;
+}
+
+
+/* ---- What an actor does ---- */
+
+static void rest(actor *a, uint64_t ns) {
+    if (a->pool && a->node->options.no_thread)
+        for (uint64_t slept = 0; slept < ns; slept += 100000) {
+            far_sim_sleep(a->story->world, 100000);
+            if (a->pool == a->node->pool)
+                expect(a, "poll", far_pool_poll(a->pool), 0);
+        }
+    else
+        far_sim_sleep(a->story->world, ns);
+}
+
+
+static void sleep_a_while(actor *a) {
+    static const uint64_t lengths[] = {3000, 30000, 300000, 1000000, 12000000};
+    rest(a, below(a, lengths[below(a, 5)]));
+}
+
+
+static void land(actor *a) {
+    far_op *done[FLIGHT];
+    if (a->in_flight) {
+        int reaped = far_reap(a->flying, done, FLIGHT, a->in_flight);
+        expect(a, "reap", reaped, 0);
+        a->in_flight -= reaped > 0 ? (unsigned)reaped : a->in_flight;
+    }
+}
+
+
+static void close_index(actor *a, unsigned i) {
+    land(a); /* no operation of this actor is on it */
+    far_index *index = a->indexes[i];
+    a->indexes[i] = NULL;
+    far_index_close(index);
+}
+
+
+static void close_session(actor *a, unsigned i) {
+    far_session *session = a->sessions[i];
+    a->sessions[i] = NULL;
+    if (session == a->flying)
+        a->in_flight = 0; /* it finishes them */
+    far_session_close(session);
+}
+
+
+/* What it has open holds the handle's memory after a mate has closed it. */
+static void leave_closed_pool(actor *a) {
+    bool open = !a->pool || a->pool == a->node->pool;
+    for (unsigned i = 0; i < SESSIONS; i++)
+        open |= a->sessions[i] != NULL;
+    for (unsigned i = 0; i < INDEXES; i++)
+        open |= a->indexes[i] != NULL;
+    if (open)
+        return;
+    a->pool = NULL;
+    a->node->users--;
+}
+
+
+/* In any order; the handle first, last, or in between. Two actors may close one handle at once. */
+static void close_all(actor *a) {
+    unsigned order[SESSIONS + INDEXES + 1], count = SESSIONS + INDEXES + 1;
+    far_pool *pool = a->pool;
+    if (!pool)
+        return;
+    for (unsigned i = 0; i < count; i++)
+        order[i] = i;
+    for (unsigned i = count; i-- > 1;) {
+        unsigned j = (unsigned)below(a, i + 1), k = order[i];
+        order[i] = order[j];
+        order[j] = k;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (order[i] < SESSIONS)
+            close_session(a, order[i]);
+        else if (order[i] < SESSIONS + INDEXES)
+            close_index(a, order[i] - SESSIONS);
+        else if (a->node->pool == pool) {
+            a->node->pool = NULL;
+            far_pool_close(pool);
+        }
+        if (below(a, 4) == 0) /* not long: without a thread it is not polled */
+            far_sim_sleep(a->story->world, below(a, 300000));
+    }
+    leave_closed_pool(a);
+}
+
+
+static void open_pool(actor *a) {
+    node *n = a->node;
+    far_pool *pool;
+    if (!n->pool) {
+        if (!a->may_open || n->users)
+            return; /* its last one is not quite gone */
+        n->users++; /* so that no other does */
+        n->options.no_thread = below(a, 4) == 0;
+        n->options.rdwc = below(a, 4) != 0;
+        n->killed = false;
+        int result = far_pool_open(a->story->uri, &n->options, &pool);
+        n->users--;
+        expect(a, "pool open", result, 0);
+        if (result < 0)
+            return;
+        n->pool = pool;
+    }
+    a->pool = n->pool;
+    n->users++;
+}
+
+
+static void open_session(actor *a, unsigned i) {
+    if (a->sessions[i])
+        close_session(a, i);
+    else
+        expect(a, "session open", far_session_open(a->pool, &a->sessions[i]), 0);
+}
+
+
+static void create_or_open(actor *a, far_session *s, unsigned i, bool create) {
+    if (a->indexes[i]) {
+        close_index(a, i);
+        return;
+    }
+    if (create)
+        expect(a, "create", far_index_create(s, names[i], kinds[below(a, 5)], NULL, &a->indexes[i]),
+               ALLOW(FAR_ERR_EXISTS));
+    else
+        expect(a, "open", far_index_open(s, names[i], &a->indexes[i]), ALLOW(FAR_ERR_NOT_FOUND));
+}
+
+
+static unsigned some_key(actor *a, unsigned *key) {
+    *key = (unsigned)below(a, 60) * 2654435761u;
+    return sizeof(*key);
+}
+
+
+static size_t some_length(actor *a) {
+    static const size_t bounds[] = {1, 20, 20, 100, 100, 1000, 9000, VALUE_MAX};
+    return below(a, bounds[below(a, a->story->tight ? 7 : 8)]);
+}
+
+
+static void operate(actor *a, far_session *s, far_index *index) {
+    unsigned count = 1 + (unsigned)below(a, 12), key;
+    for (unsigned i = 0; i < count && !a->story->bad[0]; i++) {
+        size_t length = some_key(a, &key);
+        if (below(a, 3) == 0)
+            expect(a, "delete", far_delete(s, index, &key, length), ALLOW(FAR_ERR_NOT_FOUND));
+        else
+            expect(a, "put", far_put(s, index, &key, length, value, some_length(a)), 0);
+    }
+}
+
+
+/* Left in flight. */
+static void submit(actor *a, far_session *s, far_index *index) {
+    static const unsigned keys[FLIGHT] = {5, 6, 7, 8};
+    far_op *ops[FLIGHT];
+    land(a);
+    for (unsigned i = 0; i < FLIGHT; i++) {
+        a->ops[i] = (far_op){.kind = i % 2 ? FAR_OP_DELETE : FAR_OP_PUT,
+                             .index = index,
+                             .key = &keys[i],
+                             .key_len = sizeof(keys[i]),
+                             .value = (void *)value,
+                             .value_len = some_length(a)};
+        ops[i] = &a->ops[i];
+    }
+    int taken = far_submit(s, ops, FLIGHT);
+    expect(a, "submit", taken, 0);
+    a->flying = s;
+    a->in_flight = taken > 0 ? (unsigned)taken : 0;
+}
+
+
+static void look(actor *a, far_session *s) {
+    far_pool_usage usage;
+    if (below(a, 3))
+        expect(a, "stat", far_pool_stat(s, &usage), 0);
+    else
+        expect(a, "check", far_pool_check(s, 0, count_problem, a->story), 0);
+}
+
+
+static void step(actor *a) {
+    unsigned session = (unsigned)below(a, SESSIONS), index = (unsigned)below(a, INDEXES), what = (unsigned)below(a, 40);
+    far_session *s = a->sessions[session];
+    leave_closed_pool(a);
+    if (!a->pool)
+        open_pool(a);
+    if (!a->pool || what < 8)
+        sleep_a_while(a);
+    else if (what == 8)
+        close_all(a);
+    else if (!s || what < 11)
+        open_session(a, session);
+    else if (what < 15)
+        create_or_open(a, s, index, true);
+    else if (what < 18)
+        create_or_open(a, s, index, false);
+    else if (what < 22)
+        expect(a, "drop", far_index_drop(s, names[index]), ALLOW(FAR_ERR_NOT_FOUND) | ALLOW(FAR_ERR_BUSY));
+    else if (what < 24)
+        look(a, s);
+    else if (what < 25 && a->story->deaths && !a->node->killed && a->node->pool == a->pool) {
+        a->node->killed = true;
+        far_sim_kill(a->pool->fabric);
+    } else if (what < 28 && a->indexes[index])
+        submit(a, s, a->indexes[index]);
+    else if (a->indexes[index])
+        operate(a, s, a->indexes[index]);
+    else if (what < 38)
+        create_or_open(a, s, index, what % 2);
+}
+
+
+static void live(void *arg) {
+    actor *a = arg;
+    for (unsigned i = 0; i < a->steps && !a->story->bad[0]; i++)
+        step(a);
+    land(a);
+    a->story->living--;
+    while (a->story->living > 0 && a->pool && a->pool == a->node->pool && a->node->options.no_thread) /* others wait */
+        rest(a, 100000);
+}
+
+
+static void end(void *arg) {
+    actor *a = arg;
+    far_sim_sleep(a->story->world, below(a, 2000000));
+    close_all(a);
+}
+
+
+/* ---- What must be there at the end ---- */
+
+static uint64_t word_at(story *s, far_addr addr) {
+    uint64_t word;
+    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
+    return word;
+}
+
+
+static bool is_listed(story *s, uint32_t uid) {
+    uint64_t word = word_at(s, FAR_SUPER_CATALOG);
+    far_addr at = far_catalog_word_addr(word);
+    const far_catalog_head *head = (void *)((char *)far_sim_memory(s->world, far_addr_node(at)) + far_addr_offset(at));
+    const far_catalog_entry *entries = (const void *)(head + 1);
+    bool found = uid == 0;
+    for (unsigned i = 0; word != 0 && i < head->count && !found; i++)
+        found = entries[i].uid == uid;
+    return found;
+}
+
+
+typedef struct tables { /* what the allocator's tables say */
+    uint64_t ends;      /* bytes of slabs behind their last object */
+    uint64_t runs;
+    unsigned gone; /* slabs and runs of indexes that are not listed */
+} tables;
+
+
+static tables read_tables(story *s) {
+    const far_geometry *g = &s->root->geometry;
+    tables t = {0};
+    for (unsigned n = 0; n < g->nodes; n++)
+        for (uint32_t i = 0; i < g->node[n].blocks; i++) {
+            far_block_id id = {n, i};
+            far_block_state state = far_block_unpack(word_at(s, far_block_entry(g, id)));
+            if (state.kind == FAR_BLOCK_RUN) {
+                t.runs += state.length * g->block_bytes;
+                t.gone += !is_listed(s, state.uid);
+            }
+            for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+                far_page_state page = far_page_unpack(word_at(s, far_block_page(g, id, p)));
+                if (!page.in_use)
+                    continue;
+                t.gone += !is_listed(s, page.uid);
+                t.ends += page.pages * g->page_bytes - far_slab_objects(g->page_bytes, &page) * page.size;
+            }
+        }
+    return t;
+}
+
+
+static far_pool_usage check(story *s, const char *when) {
+    far_pool_usage usage = {0};
+    int result = far_pool_check(s->session, 0, count_problem, s);
+    if (result == 0)
+        result = far_pool_stat(s->session, &usage);
+    if (result < 0)
+        note(s, "%s: check: %s", when, far_last_error());
+    if (usage.leaked)
+        note(s, "%s: %llu bytes leaked", when, (unsigned long long)usage.leaked);
+    return usage;
+}
+
+
+static void run(story *s, const char *when) {
+    far_sim_result result = far_sim_run(s->world);
+    if (result != FAR_SIM_ENDED)
+        note(s, "%s: the run is %s", when, far_sim_result_name(result));
+}
+
+
+/* Nobody does anything; those who have a housekeeping thread have cleaned up. */
+static void be_still(story *s) {
+    bool polled = true;
+    far_sim_sleep(s->world, 60000000);
+    for (unsigned i = 0; i < NODES_MAX; i++)
+        polled &= !s->nodes[i].pool || !s->nodes[i].options.no_thread;
+    if (!polled || s->deaths || s->bad[0])
+        return;
+    check(s, "still");
+    unsigned gone = read_tables(s).gone;
+    if (gone)
+        note(s, "still: %u slabs of indexes that are gone", gone);
+}
+
+
+static void all_is_as_in_the_beginning(story *s, const far_pool_usage *before) {
+    far_pool_usage after = check(s, "at the end");
+    for (unsigned i = 0; i < INDEXES && !s->bad[0]; i++) {
+        int result = far_index_drop(s->session, names[i]);
+        if (result < 0 && result != FAR_ERR_NOT_FOUND)
+            note(s, "the last drop: %s", far_last_error());
+    }
+    far_sim_sleep(s->world, 60000000);
+    after = check(s, "after the last drop");
+    tables t = read_tables(s);
+    if (t.gone || t.runs)
+        note(s, "at the end: %u slabs of indexes that are gone", t.gone);
+    uint64_t opened = word_at(s, far_opens_word_of(s->root->own->id)),
+             used = before->used + t.ends + (opened && !(opened & FAR_OPENS_ALONE) ? FAR_OPENS_BYTES : 0);
+    if (after.used != used || after.retired || after.sessions != before->sessions)
+        note(s, "at the end: used %llu, not %llu, retired %llu, sessions %llu", (unsigned long long)after.used,
+             (unsigned long long)used, (unsigned long long)after.retired, (unsigned long long)after.sessions);
+    if (far_sim_watch_errors(s->world))
+        note(s, "watch: %s", far_sim_watch_error(s->world, 0));
+}
+
+
+/* ---- Stories ---- */
+
+static void set_up(story *s, unsigned long long seed, bool deaths) {
+    memset(s, 0, sizeof(*s));
+    s->seed = seed;
+    s->deaths = deaths;
+    far_random_seed(&s->random, seed);
+    unsigned shape = (unsigned)far_random_below(&s->random, 4), nodes = 2 + (unsigned)far_random_below(&s->random, 3);
+    s->tight = shape == 3;
+    snprintf(s->uri, sizeof(s->uri), "sim:seed=%llu,name=lives%llu%s,limit=30s,%s%s", seed, seed, deaths ? "d" : "",
+             shape == 0   ? "size=16M"
+             : shape == 1 ? "size=8M,memory_nodes=2"
+             : shape == 2 ? "size=64M"
+                          : "size=1M,memory_nodes=2",
+             far_random_below(&s->random, 2) ? ",faults=all" : "");
+    assert_int_equal(far_pool_open(s->uri, NULL, &s->root), 0);
+    assert_int_equal(far_session_open(s->root, &s->session), 0);
+    s->world = far_sim_world_of(s->root->fabric);
+    for (unsigned i = 0; i < nodes; i++)
+        for (unsigned j = 0; j < 2; j++) {
+            if (j == 1 && far_random_below(&s->random, 2))
+                break;
+            actor *a = &s->actors[s->actor_count++];
+            *a = (actor){.story = s, .node = &s->nodes[i], .may_open = j == 0};
+            a->steps = 5 + (unsigned)far_random_below(&s->random, 40);
+            far_random_seed(&a->random, far_random_next(&s->random));
+        }
+}
+
+
+static void start_all(story *s, const char *name, void (*main)(void *arg)) {
+    for (unsigned i = 0; i < s->actor_count; i++)
+        s->actors[i].client = far_sim_start(s->root->fabric, name, main, &s->actors[i]);
+}
+
+
+static void tell(unsigned long long seed, bool deaths) {
+    static story s;
+    far_pool_usage before;
+    set_up(&s, seed, deaths);
+    assert_int_equal(far_pool_stat(s.session, &before), 0);
+    s.living = s.actor_count;
+    start_all(&s, "life", live);
+    run(&s, "lives");
+    if (!s.bad[0] && far_random_below(&s.random, 2))
+        be_still(&s);
+    if (!s.bad[0]) {
+        start_all(&s, "end", end);
+        run(&s, "ends");
+    }
+    if (!s.bad[0])
+        far_sim_sleep(s.world, deaths ? 500000000 : far_random_below(&s.random, 2) ? 60000000 : 0);
+    if (!s.bad[0] && deaths && far_pool_check(s.session, 1, count_problem, &s) < 0)
+        note(&s, "repair: %s", far_last_error());
+    if (!s.bad[0])
+        all_is_as_in_the_beginning(&s, &before);
+    if (s.bad[0]) /* the world stays behind */
+        fail_msg("seed %llu%s: %s", seed, deaths ? " deaths" : "", s.bad);
+    far_session_close(s.session);
+    far_pool_close(s.root);
+}
+
+
+static unsigned long long first = 1, count = 30;
+
+
+static void what_comes_and_goes_in_order_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (unsigned long long seed = first; seed < first + count; seed++)
+        tell(seed, false);
+}
+
+
+static void what_dies_is_swept_and_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (unsigned long long seed = first; seed < first + count; seed++)
+        tell(seed, true);
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_and_goes_in_order_leaves_nothing_behind),
+        cmocka_unit_test(what_dies_is_swept_and_leaves_nothing_behind),
+    };
+    const struct CMUnitTest one[] = {tests[argc > 3]};
+    if (argc < 3)
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    first = strtoull(argv[1], NULL, 10);
+    count = strtoull(argv[2], NULL, 10);
+    return cmocka_run_group_tests(one, NULL, NULL);
+}
