@@ -52,8 +52,9 @@ int far_memory_open(far_session *s);
 int far_memory_close(struct far_task *t);
 int far_memory_tick(struct far_task *t);
 bool far_memory_wants_tick(
-    far_session *s);                      /* it is quiet, and others do not know yet what it holds; or they are short */
-void far_quarantine_free(far_pool *pool); /* the last of the handle */
+    far_session *s); /* it is quiet, and others do not know yet what it holds; or they are short */
+bool far_memory_is_untold(far_pool *pool); /* others do not know yet what some session of the handle holds */
+void far_quarantine_free(far_pool *pool);  /* the last of the handle */
 
 /* For an operation that said FAR_ERR_NO_MEMORY (unpinned and with nothing in flight, or it will be): waits for memory
  * that comes back in this handle, in line with others, and runs it again, until it says something else or nothing is

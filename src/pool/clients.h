@@ -7,7 +7,8 @@
  *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
  *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
  *   word 6  *  the last sweep that the handle has heeded
- *   word 7     bytes of free pages in its blocks (as last told)
+ *   word 7     number of the last announcement that it has answered (pool/hunger.c) << 32 | free pages in its blocks
+ * (as last told)
  *
  * (* only in the entry of the handle's own session.)
  *
@@ -54,13 +55,28 @@ static inline far_addr far_client_entry(unsigned id) {
 }
 
 
+static inline uint64_t far_client_answer_pack(uint32_t number, uint64_t pages) {
+    return (uint64_t)number << 32 | (pages < UINT32_MAX ? pages : UINT32_MAX);
+}
+
+
+static inline uint32_t far_client_answered(uint64_t answer) {
+    return (uint32_t)(answer >> 32);
+}
+
+
+static inline uint32_t far_client_pages(uint64_t answer) {
+    return (uint32_t)answer;
+}
+
+
 typedef struct far_client { /* an entry as it lies in far memory */
     uint64_t word;
     uint64_t pin;
     far_addr kept;
     uint64_t free_bytes, retired_bytes;
     far_addr opened;
-    uint64_t seen_sweep, page_bytes;
+    uint64_t seen_sweep, answer;
 } far_client;
 
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");

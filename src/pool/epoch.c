@@ -35,9 +35,10 @@
 #include "pool/handle.h"
 #include "runtime/error.h"
 
-#define BLOCKED_BEFORE_ASKING 8  /* attempts to advance, before the one in the way is asked for */
-#define PUBLISHED_UNKNOWN     1  /* not 0 and below every epoch: to be written anew */
-#define IDLE_TICKS            10 /* without a pin, until the handle sleeps */
+#define BLOCKED_BEFORE_ASKING 8    /* attempts to advance, before the one in the way is asked for */
+#define PUBLISHED_UNKNOWN     1    /* not 0 and below every epoch: to be written anew */
+#define IDLE_TICKS            10   /* without a pin, until the handle sleeps ... */
+#define UNTOLD_TICKS          1000 /* ... while a session holds memory that others do not know of */
 
 static const far_addr epoch_word = FAR_SUPER_EPOCH, sweep_word = FAR_SUPER_SWEEP;
 
@@ -448,6 +449,14 @@ static int fall_asleep(far_task *t, uint64_t current) {
 }
 
 
+/* Of a handle that sleeps others believe what its sessions have told (pool/announce.c). */
+static bool is_idle(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t ticks = (far_now(t) - pool->epochs.used_at) / far_housekeeping_tick(pool);
+    return ticks >= IDLE_TICKS && (ticks >= UNTOLD_TICKS || !far_memory_is_untold(pool));
+}
+
+
 static int publish_oldest(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
@@ -457,7 +466,7 @@ static int publish_oldest(far_task *t) {
     held_pins held = count_held(pool);
     if (held.used)
         epochs->used_at = far_now(t);
-    else if (far_now(t) - epochs->used_at >= IDLE_TICKS * far_housekeeping_tick(pool))
+    else if (is_idle(t))
         return fall_asleep(t, current);
     uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
     return oldest > published ? publish(t, oldest) : 0;

@@ -94,6 +94,7 @@ int far_give_pending(far_task *t) {
     far_aside aside = far_aside_begin(t);
     int err = far_give_back(t, &gives);
     far_aside_end(t, aside);
+    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
     return err;
 }
 

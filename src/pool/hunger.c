@@ -11,60 +11,23 @@
  *
  * What a sweep covers is waited for too. When nothing else is left and sessions have died since the last full sweep,
  * the first in line makes one: what the dead had unlinked in blocks of others comes back. Nothing is waited for without
- * end: a pin, a sweep or an announcement may be that of a process which was stopped.
- *
- * When other handles hold memory beside live data (they tell in the registry), the first in line announces itself in a
- * word of the superblock: epoch << 14 | id of the handle. They read it with the epoch, or, asleep, from time to time;
- * then their sessions share too, and who gets hungry there waits until the announcement is some epochs old. */
-#include "pool/memory.h"
+ * end: a pin, a sweep or an announcement may be that of a process which was stopped. Other handles are asked too:
+ * announce.c. */
+#include "pool/hunger.h"
 #include "pool/sweep.h"
 
-#define ROUNDS_MAX    64    /* whatever moves */
-#define ASK_EPOCHS    4     /* so long a session that does not answer is waited for in any case ... */
-#define ASK_TICKS     1000  /* ... and so long the first time: its thread, inside a call, does not get to run */
-#define RECENT_EPOCHS 16    /* so old an announcement still counts: a round is over by then, or the announcer is gone */
-#define ABROAD_TICKS  250   /* how long other handles are waited for: those that sleep look every 100 */
-#define ABROAD_ROUNDS 8     /* beside busy handles there is always something that may come back */
-#define VAIN_EPOCHS   8     /* so long they are not asked again when nothing came of it */
-#define DEAF_EPOCHS   256   /* the same when they were waited for to the end: their process was stopped, say */
-#define STUCK_TICKS   1000  /* how long the epoch is waited for while it does not move */
-#define SWEEP_TICKS   10000 /* how long the end of a sweep is waited for: one whose owner died is finished by others */
-#define HEED_TICKS    500   /* how long announcements of others hold up an operation, however many come */
-
-typedef struct far_hunger {
-    far_task *task;
-    uint64_t ticket;
-    uint64_t moved; /* q->moved when its last round began */
-    unsigned rounds;
-    bool all_free;      /* when its last attempt began nothing was held back in this handle */
-    bool swept;         /* it has made a full sweep */
-    uint64_t announced; /* to other handles; 0: not */
-    struct far_hunger *next;
-} hunger;
-
-
-/* Another handle is short of memory, or was a short time ago. */
-static bool is_announced(far_pool *pool) {
-    far_quarantine *q = pool->quarantine;
-    uint64_t word = atomic_load_explicit(&q->announced, memory_order_relaxed);
-    uint64_t known = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    return word != 0 && (word & 0x3fff) != pool->own->id && (word >> 14) + RECENT_EPOCHS > known;
-}
-
-
-bool far_memory_hear(far_pool *pool, uint64_t word) {
-    far_quarantine *q = pool->quarantine;
-    if (q == NULL || atomic_exchange_explicit(&q->announced, word, memory_order_relaxed) == word || word == 0)
-        return false;
-    atomic_fetch_add_explicit(&q->shortage, 1, memory_order_relaxed);
-    return true;
-}
+#define ROUNDS_MAX  64    /* whatever moves */
+#define ASK_EPOCHS  4     /* so long a session that does not answer is waited for in any case ... */
+#define ASK_TICKS   1000  /* ... and so long the first time: its thread, inside a call, does not get to run */
+#define STUCK_TICKS 1000  /* how long the epoch is waited for while it does not move */
+#define SWEEP_TICKS 10000 /* how long the end of a sweep is waited for: one whose owner died is finished by others */
 
 
 bool far_may_take(far_task *t) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t served = atomic_load_explicit(&q->served, memory_order_relaxed);
-    if (served == 0 ? !is_announced(far_task_pool(t)) : served == t->ticket)
+    bool heeds = served == 0 || !atomic_load_explicit(&q->heedless, memory_order_relaxed);
+    if ((served == 0 || served == t->ticket) && (!heeds || !far_is_announced(far_task_pool(t))))
         return true;
     t->barred = true;
     return false;
@@ -87,22 +50,20 @@ uint64_t far_memory_moved_by_others(far_task *t) {
 bool far_memory_is_wanted(far_memory *m) {
     far_quarantine *q = m->session->pool->quarantine;
     pthread_mutex_lock(&q->lock);
-    const hunger *first = q->hungry;
+    const far_hunger *first = q->hungry;
     bool wanted = first != NULL && first->task->session != m->session;
-    if (first == NULL || (!wanted && first->announced == 0)) /* else it is at it itself */
-        wanted = is_announced(m->session->pool);
     pthread_mutex_unlock(&q->lock);
-    return wanted;
+    return wanted || far_is_announced(m->session->pool);
 }
 
 
 /* The line. */
 
-static void get_in_line(far_task *t, hunger *h) {
+static void get_in_line(far_task *t, far_hunger *h) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     pthread_mutex_lock(&q->lock);
-    *h = (hunger){.task = t, .ticket = ++q->tickets};
-    hunger **last = &q->hungry;
+    *h = (far_hunger){.task = t, .ticket = ++q->tickets};
+    far_hunger **last = &q->hungry;
     while (*last != NULL)
         last = &(*last)->next;
     *last = h;
@@ -113,16 +74,18 @@ static void get_in_line(far_task *t, hunger *h) {
 }
 
 
-static void leave_line(far_task *t, hunger *h) {
+static void leave_line(far_task *t, far_hunger *h) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     t->ticket = 0;
     pthread_mutex_lock(&q->lock);
-    hunger **at = &q->hungry;
+    far_hunger **at = &q->hungry;
     while (*at != h)
         at = &(*at)->next;
     *at = h->next;
-    if (at == &q->hungry)
+    if (at == &q->hungry) {
+        atomic_store_explicit(&q->heedless, false, memory_order_relaxed);
         atomic_store_explicit(&q->served, *at == NULL ? 0 : (*at)->ticket, memory_order_relaxed);
+    }
     if (at == &q->hungry && *at != NULL)
         far_task_wake((*at)->task);
     pthread_mutex_unlock(&q->lock);
@@ -130,35 +93,43 @@ static void leave_line(far_task *t, hunger *h) {
 
 
 /* Its thread is inside the session: what others want of it, it must do itself meanwhile. */
-static int wait_for_turn(far_task *t) {
+int far_hunger_tick(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t epoch;
+    int err = far_epoch_read(t, &epoch); /* a session that was declared dead finds out */
+    if (err == 0 && far_memory_is_asked(far_memory_of(t)))
+        err = far_memory_tick(t);
+    if (err == FAR_ERR_NO_MEMORY)
+        err = 0;
+    if (err == 0 && far_pool_is_unattended(pool)) {
+        far_pool_tend(pool);
+        err = far_epoch_tick(t);
+    }
+    if (err >= 0)
+        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+    return err < 0 ? err : 0;
+}
+
+
+static int wait_for_turn(far_task *t, far_hunger *h) {
     far_pool *pool = far_task_pool(t);
     far_quarantine *q = pool->quarantine;
-    uint64_t epoch, until = far_now(t) + HEED_TICKS * far_housekeeping_tick(pool);
     int err = 0;
-    while (err >= 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != t->ticket ||
-                        (is_announced(pool) && far_now(t) < until))) {
-        far_epoch_request(pool);         /* announcements grow old */
-        err = far_epoch_read(t, &epoch); /* and a session that was declared dead finds out */
-        if (err == 0 && far_memory_of(t)->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed))
-            err = far_memory_tick(t);
-        if (err == FAR_ERR_NO_MEMORY)
-            err = 0;
-        if (err == 0 && far_pool_is_unattended(pool)) {
-            far_pool_tend(pool);
-            err = far_epoch_tick(t);
-        }
-        if (err >= 0)
-            far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+    while (err == 0 && (atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket || far_must_heed(t, h))) {
+        far_epoch_request(pool); /* announcements grow old */
+        err = far_hunger_tick(t);
     }
-    return err < 0 ? err : 0;
+    return err < 0 ? err : 1;
 }
 
 
 /* What will come back. */
 
-/* With the lock. */
+/* With the lock. Or it may have: objects that others gave back in its blocks it must look for. */
 static bool has_room(const far_memory *m) {
-    bool room = m->free_bytes > 0;
+    const far_quarantine *q = m->session->pool->quarantine;
+    bool room =
+        m->free_bytes > 0 || (m->blocks != NULL && m->looked != atomic_load_explicit(&q->given, memory_order_relaxed));
     for (const far_held *b = m->blocks; b != NULL && !room; b = b->next)
         room = !b->away && b->free_pages != 0;
     return room;
@@ -252,78 +223,6 @@ static outlook look_out(far_task *t, unsigned asked) {
 }
 
 
-typedef struct abroad {
-    uint64_t held;  /* what sessions of other handles hold beside live data, as they told last */
-    unsigned count; /* of them */
-    bool dead;      /* some are, and nobody has swept what they left */
-} abroad;
-
-
-static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    abroad *a = ctx;
-    far_conn *conn = t->session->conn;
-    far_client_state state = far_client_state_of(client->word);
-    if (state == FAR_CLIENT_FREE || far_client_handle_of(client->word) == far_task_pool(t)->own->id)
-        return 0;
-    /* Of processes that live too short to look after each other nobody may have noticed. */
-    if (state == FAR_CLIENT_DEAD || conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0) {
-        a->dead = true;
-        return 0;
-    }
-    a->held += client->free_bytes + client->retired_bytes + client->page_bytes;
-    a->count++;
-    return 0;
-}
-
-
-static int look_abroad(far_task *t, abroad *a) {
-    *a = (abroad){0};
-    return far_clients_each(t, add_told, a);
-}
-
-
-static int announce(far_task *t, hunger *h) {
-    far_pool *pool = far_task_pool(t);
-    far_quarantine *q = pool->quarantine;
-    pthread_mutex_lock(&q->lock); /* others look at it */
-    h->announced = far_epoch_known(t) << 14 | pool->own->id;
-    pthread_mutex_unlock(&q->lock);
-    return far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), h->announced);
-}
-
-
-/* Announces itself, and waits until what the others hold has changed and all that they had retired is past its time.
- * It does so again and again: the epoch moves meanwhile, and those that sleep shall not take the word for an old one
- * when they look; and who takes back his own may wipe out ours. */
-static int ask_abroad(far_task *t, hunger *h, uint64_t held) {
-    far_pool *pool = far_task_pool(t);
-    far_quarantine *q = pool->quarantine;
-    uint64_t until = far_now(t) + ABROAD_TICKS * far_housekeeping_tick(pool);
-    abroad now = {.held = held};
-    int err = announce(t, h);
-    for (unsigned epochs = 0;
-         err >= 0 && (epochs <= FAR_RETIRE_EPOCHS || (now.held > 0 && now.held == held)) && far_now(t) < until;
-         epochs++) {
-        err = (h->announced >> 14) + RECENT_EPOCHS / 2 > far_epoch_known(t) ? 0 : announce(t, h);
-        if (err >= 0)
-            err = pass_epochs(t, 0);
-        if (err >= 0)
-            err = look_abroad(t, &now);
-    }
-    q->in_vain = now.held;
-    q->in_vain_until = 0;
-    if (now.held == held)
-        q->in_vain_until = far_epoch_known(t) + (far_now(t) < until ? VAIN_EPOCHS : DEAF_EPOCHS);
-    return err;
-}
-
-
-static bool is_in_vain(far_task *t, const abroad *a) {
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    return a->count == 0 || (a->held == q->in_vain && far_epoch_known(t) < q->in_vain_until);
-}
-
-
 /* Who did not answer will not be waited for so long again, until it does. */
 static void note_mute(far_quarantine *q, unsigned asked) {
     pthread_mutex_lock(&q->lock);
@@ -371,7 +270,7 @@ static int have_some_died(far_task *t, uint64_t *died) {
 
 /* The last resort: what the dead had, and what they had unlinked or freed in blocks of others, comes back with a full
  * sweep. 1: try again. */
-static int sweep_after_deaths(far_task *t, hunger *h, bool dead) {
+static int sweep_after_deaths(far_task *t, far_hunger *h, bool dead) {
     far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t died;
     if (h->swept)
@@ -392,50 +291,71 @@ static int sweep_after_deaths(far_task *t, hunger *h, bool dead) {
 }
 
 
-/* 1: try again; 0: nothing will come back. */
-static int wait_for_memory(far_task *t, hunger *h) {
+typedef struct round {
+    outlook o;
+    bool ask, swept; /* other handles are asked; a sweep is on */
+} round;
+
+
+static int make_round(far_task *t, far_hunger *h, const round *r) {
     far_quarantine *q = far_task_pool(t)->quarantine;
-    bool barred = t->barred || atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket;
+    int err = far_memory_tell(t); /* others, who look at that, may be as short */
+    far_point(t, "hunger:waits");
+    uint64_t epoch = far_epoch_known(t), ready = r->ask ? epoch + FAR_RETIRE_EPOCHS + 1 : 0;
+    if (r->o.ready > ready)
+        ready = r->o.ready;
+    if (err >= 0 && ready > epoch)
+        err = pass_epochs(t, (unsigned)(ready - epoch - 1));
+    if (err >= 0 && r->swept)
+        err = pass_sweep(t);
+    if (err >= 0)
+        err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
+    if (err >= 0 && r->o.others)
+        err = ask_others(t);
+    if (err >= 0 && r->ask) { /* what some give back in the blocks of others these find the second time */
+        err = far_wait_for_answers(t, h);
+        atomic_fetch_add_explicit(&q->given, 1, memory_order_relaxed);
+        if (err >= 0)
+            err = ask_others(t);
+        if (err >= 0)
+            err = far_wait_for_answers(t, h);
+    }
+    far_memory_look_again(far_memory_of(t));
+    return err;
+}
+
+
+/* 1: try again; 0: nothing will come back. */
+static int wait_for_memory(far_task *t, far_hunger *h) {
+    far_quarantine *q = far_task_pool(t)->quarantine;
+    bool barred = t->barred || atomic_load_explicit(&q->served, memory_order_relaxed) != h->ticket, dead = false;
     t->refused = FAR_ERR_NO_MEMORY; /* what the attempt had put and not posted must not go out with our verbs */
     far_start(t);
     far_task_wait_for(t, FAR_WAIT_ALL);
     far_pin_drop(t);
     t->barred = false;
-    if (barred) {
-        int err = wait_for_turn(t);
-        return err < 0 ? err : 1;
-    }
-    uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
-    outlook o = look_out(t, 0);
-    abroad a;
+    if (barred || far_must_heed(t, h))
+        return wait_for_turn(t, h);
     uint64_t sweep;
-    int err = look_abroad(t, &a), swept = err < 0 ? err : is_swept(t, &sweep);
+    int ask = far_is_worth_asking(t, h, &dead), swept = ask < 0 ? ask : is_swept(t, &sweep);
     if (swept < 0)
         return swept;
+    uint64_t moved = atomic_load_explicit(&q->moved, memory_order_relaxed);
+    round r = {look_out(t, 0), ask, swept};
     bool more = h->rounds == 0 || (moved != h->moved && !h->all_free),
          came = h->rounds == 0 && far_memory_moved_by_others(t) != t->searched, /* after it had looked */
-        here = h->rounds < ROUNDS_MAX && (swept || came || (more && (o.ready > 0 || o.others))),
-         ask = h->rounds < ABROAD_ROUNDS && !is_in_vain(t, &a);
+        here = h->rounds < ROUNDS_MAX && (swept || came || (more && (r.o.ready > 0 || r.o.others)));
     if (!here && !ask)
-        return sweep_after_deaths(t, h, a.dead);
+        return sweep_after_deaths(t, h, dead);
+    int err = ask ? far_announce(t, h) : 0;
+    if (err == 1)
+        return wait_for_turn(t, h);
     h->rounds++;
     h->moved = moved;
-    err = far_memory_tell(t); /* others, who look at that, may be as short */
-    far_point(t, "hunger:waits");
-    if (err >= 0 && ask)
-        err = ask_abroad(t, h, a.held);
-    uint64_t epoch = far_epoch_known(t);
-    if (err >= 0 && o.ready > epoch)
-        err = pass_epochs(t, (unsigned)(o.ready - epoch - 1));
-    if (err >= 0 && swept)
-        err = pass_sweep(t);
-    if (err >= 0 && o.others)
-        err = ask_others(t);
     if (err >= 0)
-        err = far_memory_tick(t); /* housekeeping cannot: this thread is inside the session */
-    far_memory_look_again(far_memory_of(t));
-    o = look_out(t, 0);
-    h->all_free = o.ready == 0 && !o.others;
+        err = make_round(t, h, &r);
+    outlook left = look_out(t, 0);
+    h->all_free = left.ready == 0 && !left.others;
     return err < 0 && err != FAR_ERR_NO_MEMORY ? err : 1;
 }
 
@@ -454,22 +374,24 @@ bool far_memory_has_some(far_pool *pool, bool all) {
 }
 
 
-/* The others need not wait until it is old. */
-static int take_back(far_task *t, const hunger *h) {
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    if (h->announced == 0 || atomic_load_explicit(&q->announced, memory_order_relaxed) != h->announced ||
-        t->session->lost)
-        return 0;
-    far_point(t, "hunger:take_back");
-    far_aside aside = far_aside_begin(t);
-    int err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), 0);
-    far_aside_end(t, aside);
-    return err;
+bool far_memory_is_untold(far_pool *pool) {
+    far_quarantine *q = pool->quarantine;
+    bool untold = false;
+    if (q == NULL)
+        return false;
+    pthread_mutex_lock(&q->lock);
+    for (far_memory *m = q->memories; m != NULL && !untold; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        untold = m->free_bytes != m->told[0] || m->retired_bytes != m->told[1];
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return untold;
 }
 
 
 int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    hunger h;
+    far_hunger h;
     int err = FAR_ERR_NO_MEMORY, again = 1;
     far_point(t, "hunger:short");
     get_in_line(t, &h);
@@ -486,6 +408,6 @@ int far_run_hungry(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     }
     leave_line(t, &h);
     if (again >= 0)
-        again = take_back(t, &h);
+        again = far_take_back(t, &h);
     return again < 0 ? again : err;
 }

@@ -389,6 +389,7 @@ static far_quarantine *quarantine_new(far_pool *pool) {
     far_quarantine *q = calloc(1, sizeof(*q));
     if (q == NULL)
         return NULL;
+    q->in_vain = UINT64_MAX; /* they were never asked */
     q->marked = calloc(far_block_total(&pool->geometry) / 64 + 1, sizeof(*q->marked));
     if (q->marked == NULL) {
         free(q);

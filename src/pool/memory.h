@@ -152,11 +152,13 @@ typedef struct far_memory {
     uint64_t asked;      /* the epoch in which one more was last asked for */
     uint64_t free_bytes, retired_bytes, foreign_bytes;
     uint64_t told[2];        /* what the registry says */
-    uint64_t told_pages;     /* the same of free pages in its blocks */
+    uint64_t told_answer;    /* the same: what it has answered, and free pages in its blocks */
     uint64_t noticed[2];     /* what housekeeping saw last */
     unsigned trim;           /* ticks in which to look for slabs that can go back */
     unsigned shortage;       /* of the handle, when last heeded */
     unsigned shared;         /* the same, when what it asked for was done; under the lock */
+    uint32_t answered;       /* the last announcement of another handle for which it gave up what it could; there too */
+    unsigned looked;         /* far_quarantine.given, when all bits in its blocks were last looked at; there too */
     bool mute;               /* it was waited for, and did not do it; under the lock */
     bool helping;            /* a task is giving up what others are short of, or the session closes and gives up all */
     bool closing;            /* it does: that task gives back what is pending, too, and none may come after it */
@@ -176,16 +178,19 @@ typedef struct far_quarantine {
     atomic_uint blocks;           /* how many are marked */
     _Atomic uint64_t *marked;     /* bit per block of the pool */
     atomic_uint shortage;         /* how often memory was found short */
+    atomic_uint given;            /* how often objects may have been given back in blocks of others */
     _Atomic uint64_t served;      /* ticket of the operation whose turn it is to take memory; 0: nobody is short */
     _Atomic uint64_t moved;       /* counts what became free or went back to the pool */
     _Atomic uint64_t announced;   /* who was last short of memory in the whole pool, as last read */
-    uint64_t in_vain;             /* what other handles held when it was last waited for and did not change ... */
-    uint64_t in_vain_until;       /* ... which counts until this epoch */
-    uint64_t stuck;               /* the epoch that was waited for and did not move */
-    uint64_t slow_sweep;          /* the same of a sweep; 0: none */
-    uint64_t swept_in_vain;       /* so many had died when a full sweep failed; 0: none did */
-    struct far_hunger *hungry;    /* operations that found no memory, in line; hunger.c */
-    uint64_t tickets;             /* given out */
+    _Atomic uint64_t overheard;   /* an announcement that was heeded for long enough */
+    atomic_bool heedless;         /* the one who is served has heeded others for long enough */
+    uint64_t deaf[FAR_CLIENT_ID_MAX / 64 + 1]; /* bit per handle that was waited for and did not answer */
+    uint64_t in_vain;                          /* what other handles had left when they were last asked */
+    uint64_t stuck;                            /* the epoch that was waited for and did not move */
+    uint64_t slow_sweep;                       /* the same of a sweep; 0: none */
+    uint64_t swept_in_vain;                    /* so many had died when a full sweep failed; 0: none did */
+    struct far_hunger *hungry;                 /* operations that found no memory, in line; hunger.c */
+    uint64_t tickets;                          /* given out */
     uint64_t pool_bytes;
 } far_quarantine;
 
@@ -244,12 +249,14 @@ void far_aside_end(far_task *t, far_aside aside);
 bool far_may_take(far_task *t);                   /* new slabs and blocks; false is remembered in the task */
 void far_memory_moved(far_task *t);               /* something became free, or went back to the pool */
 uint64_t far_memory_moved_by_others(far_task *t); /* counts that */
+bool far_memory_is_asked(far_memory *m);          /* memory was found short since it last gave up what it could */
 bool far_memory_is_wanted(far_memory *m);         /* by an operation of another session; no lock held */
 void far_memory_look_again(far_memory *m);        /* also where it looked in this epoch */
 
 /* slab.c: inside. 1: there is something now; 0: no. */
 int far_slab_carve(far_task *t, far_class *class, unsigned node);
 int far_slab_look(far_task *t, far_class *class, unsigned node);
+int far_slabs_look(far_task *t); /* at all of them; 0 */
 int far_block_get(far_task *t, far_class *class, unsigned node);
 int far_slabs_trim(far_task *t, bool all);
 int far_scour(far_task *t); /* memory is short: takes all orphans and all that others gave back, frees what is wholly

@@ -80,8 +80,7 @@ static void tick_soon(far_task *t, void *arg) {
  * does so itself. */
 void far_memory_help(far_task *t) {
     far_memory *m = far_memory_of(t);
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    if (m == NULL || m->helping || m->shortage == atomic_load_explicit(&q->shortage, memory_order_relaxed))
+    if (m == NULL || m->helping || !far_memory_is_asked(m))
         return;
     m->helping = far_spawn(t, tick_soon, NULL, 0);
 }
@@ -341,7 +340,11 @@ static int give_foreign(far_task *t, bool all) {
     if (m->foreign_bytes > (all ? 0 : bound))
         far_foreign_collect(m, false, &gives);
     pthread_mutex_unlock(&m->lock);
-    return gives.count == 0 ? 0 : far_give_back(t, &gives);
+    if (gives.count == 0)
+        return 0;
+    int err = far_give_back(t, &gives);
+    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
+    return err;
 }
 
 
@@ -367,11 +370,11 @@ static int trim(far_task *t, bool all) {
 
 
 /* With the lock. */
-static uint64_t free_page_bytes(const far_memory *m) {
+static uint64_t free_pages(const far_memory *m) {
     uint64_t pages = 0;
     for (const far_held *b = m->blocks; b != NULL; b = b->next)
         pages += b->away ? 0 : (unsigned)__builtin_popcountll(b->free_pages);
-    return pages * m->session->pool->geometry.page_bytes;
+    return pages;
 }
 
 
@@ -379,10 +382,10 @@ static uint64_t free_page_bytes(const far_memory *m) {
 int far_memory_tell(far_task *t) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, pages = free_page_bytes(m);
-    bool known = memcmp(now, m->told, sizeof(now)) == 0 && pages == m->told_pages;
+    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, answer = far_client_answer_pack(m->answered, free_pages(m));
+    bool known = memcmp(now, m->told, sizeof(now)) == 0 && answer == m->told_answer;
     memcpy(m->told, now, sizeof(now));
-    m->told_pages = pages;
+    m->told_answer = answer;
     pthread_mutex_unlock(&m->lock);
     if (known)
         return 0;
@@ -390,10 +393,10 @@ int far_memory_tell(far_task *t) {
     if (words == NULL)
         return FAR_ERR_NO_MEMORY;
     memcpy(words, now, sizeof(now));
-    words[2] = pages;
+    words[2] = answer;
     far_addr entry = far_client_entry(far_task_client(t));
     far_write(t, entry + offsetof(far_client, free_bytes), words, sizeof(now));
-    far_write(t, entry + offsetof(far_client, page_bytes), words + 2, 8);
+    far_write(t, entry + offsetof(far_client, answer), words + 2, 8);
     return far_wait(t);
 }
 
@@ -407,19 +410,17 @@ bool far_memory_wants_tick(far_session *s) {
     bool wants = memcmp(now, m->told, sizeof(now)) != 0 && memcmp(now, m->noticed, sizeof(now)) == 0;
     memcpy(m->noticed, now, sizeof(now));
     pthread_mutex_unlock(&m->lock);
-    far_quarantine *q = s->pool->quarantine;
-    return wants || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
+    return wants || far_memory_is_asked(m);
 }
 
 
 static bool has_work(far_memory *m) {
-    far_quarantine *q = m->session->pool->quarantine;
     pthread_mutex_lock(&m->lock);
     bool work = m->retired.count > 0 || m->late.count > 0 || m->foreign_bytes > 0 || m->trim > 0 || m->kept_count > 0 ||
                 m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] ||
                 far_drops_wait(m);
     pthread_mutex_unlock(&m->lock);
-    return work || m->shortage != atomic_load_explicit(&q->shortage, memory_order_relaxed);
+    return work || far_memory_is_asked(m);
 }
 
 
@@ -427,17 +428,27 @@ static int tick_inside(far_task *t) {
     far_memory *m = far_memory_of(t);
     far_quarantine *q = far_task_pool(t)->quarantine;
     unsigned shortage = atomic_load_explicit(&q->shortage, memory_order_relaxed);
-    bool is_short = shortage != m->shortage;
+    uint32_t number = far_short_number(atomic_load_explicit(&q->announced, memory_order_relaxed));
+    bool is_short = shortage != m->shortage || number != m->answered;
     m->shortage = shortage;
     int err = far_drops_tick(t);
     if (err == 0)
         err = give_foreign(t, is_short);
+    bool wanted = is_short && far_memory_is_wanted(m);
+    unsigned given = atomic_load_explicit(&q->given, memory_order_relaxed);
+    if (err == 0 && wanted) { /* what others gave back in its blocks only it can find */
+        far_memory_look_again(m);
+        err = far_slabs_look(t);
+    }
     if (err == 0 && (m->trim > 0 || is_short))
         err = trim(t, is_short);
-    if (err == 0 && is_short && far_memory_is_wanted(m))
+    if (err == 0 && wanted)
         err = far_memory_leave_blocks(t, false);
     pthread_mutex_lock(&m->lock);
     m->shared = shortage;
+    if (wanted)
+        m->looked = given;
+    m->answered = number;
     m->mute = false;
     pthread_mutex_unlock(&m->lock);
     return err;

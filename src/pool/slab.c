@@ -259,6 +259,8 @@ static int hold(far_task *t, far_block_id id, bool used, const uint64_t pages[FA
             far_held_remove(m, b);
             b = NULL;
         }
+        if (pages != NULL) /* there may be bits in it */
+            m->looked = atomic_load_explicit(&far_task_pool(t)->quarantine->given, memory_order_relaxed) - 1;
     }
     int result = b == NULL ? FAR_ERR_NO_MEMORY : !b->away;
     pthread_mutex_unlock(&m->lock);
@@ -541,21 +543,30 @@ void far_memory_look_again(far_memory *m) {
 }
 
 
+/* Those of this epoch apart: far_memory_look_again. */
+int far_slabs_look(far_task *t) {
+    far_memory *m = far_memory_of(t);
+    int result = 0;
+    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
+        for (far_class *c = next_class(m, i, NULL); c != NULL; c = next_class(m, i, c))
+            for (unsigned node = 0; node < geometry(t)->nodes && result == 0; node++)
+                while ((result = far_slab_look(t, c, node)) == 1)
+                    continue;
+    return result;
+}
+
+
 int far_scour(far_task *t) {
     far_memory *m = far_memory_of(t);
-    unsigned nodes = geometry(t)->nodes;
     uint64_t epoch = far_epoch_known(t);
     if (m->scoured == epoch)
         return 0;
     m->scoured = epoch;
     int result = 0;
-    for (unsigned node = 0; node < nodes && result == 0; node++)
+    for (unsigned node = 0; node < geometry(t)->nodes && result == 0; node++)
         result = adopt_some(t, NULL, node, UINT32_MAX);
-    for (unsigned i = 0; i < FAR_CLASS_BUCKETS; i++)
-        for (far_class *c = next_class(m, i, NULL); c != NULL; c = next_class(m, i, c))
-            for (unsigned node = 0; node < nodes && result == 0; node++)
-                while ((result = far_slab_look(t, c, node)) == 1)
-                    continue;
+    if (result == 0)
+        result = far_slabs_look(t);
     if (result == 0)
         result = far_slabs_trim(t, true);
     return result < 0 ? result : 1;

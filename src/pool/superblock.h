@@ -21,7 +21,7 @@
 #include "runtime/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" */
-#define FAR_POOL_FORMAT     2u
+#define FAR_POOL_FORMAT     3u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
 #define FAR_BLOCK_BYTES_MAX (16ull << 20)
@@ -40,7 +40,7 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_NEXT_UID = 88,    /* index uids given out so far */
        FAR_SUPER_SLOTS_HIGH = 96,  /* session slots ever used: registry scans end here */
        FAR_SUPER_LEAKED = 104,     /* bytes found leaked by the last full check and not freed */
-       FAR_SUPER_SHORT = 112,      /* memory was last short in this handle, at this epoch (pool/hunger.c) */
+       FAR_SUPER_SHORT = 112,      /* who was last short of memory: far_short_pack; changed by CAS only */
        FAR_SUPER_DIED = 120,       /* dead sessions that were swept and made free so far ... */
        FAR_SUPER_SWEPT = 128,      /* ... before the last full sweep: what later ones had unlinked may be leaked */
        FAR_SUPER_NODE_TABLE = 256, /* 256 x 8 B: bytes of each node */
@@ -66,6 +66,29 @@ typedef struct far_geometry { /* derived from the superblock, the same for every
 } far_geometry;
 
 #define FAR_POOL_MAGIC_WORD (FAR_POOL_MAGIC << 16 | FAR_POOL_FORMAT)
+
+
+/* An announcement that memory is short (pool/hunger.c): its number 32 << 32 | epoch (its low bits) 18 << 14 | the
+ * handle, 0: it was taken back. */
+static inline uint64_t far_short_pack(uint32_t number, uint64_t epoch, unsigned handle) {
+    return (uint64_t)number << 32 | (epoch & 0x3ffff) << 14 | handle;
+}
+
+
+static inline uint32_t far_short_number(uint64_t word) {
+    return (uint32_t)(word >> 32);
+}
+
+
+static inline unsigned far_short_handle(uint64_t word) {
+    return (unsigned)(word & 0x3fff);
+}
+
+
+/* The epoch is less than so many away from the one it was made in. */
+static inline bool far_short_is_near(uint64_t word, uint64_t epoch, unsigned epochs) {
+    return ((epoch - (word >> 14) + epochs - 1) & 0x3ffff) < 2 * epochs - 1;
+}
 
 
 /* atomic_bytes 16 | masked_cas << 16 | atomics_in_order << 17; never 0. min_rtt is each client's own. */

@@ -44,13 +44,14 @@ struct room {
 };
 
 
+/* options: NULL, or those of each handle. */
 static inline void open_room_with(room *r, unsigned seed, unsigned handles, unsigned sessions, const char *size,
                                   const far_pool_options *options) {
     char uri[96];
     *r = (room){.handles = handles, .count = sessions};
     snprintf(uri, sizeof(uri), "sim:seed=%u,name=hunger%u,size=%s", seed, seed, size);
     for (unsigned h = 0; h < handles; h++)
-        assert_int_equal(far_pool_open(uri, options, &r->pool[h]), 0);
+        assert_int_equal(far_pool_open(uri, options == NULL ? NULL : &options[h], &r->pool[h]), 0);
     r->world = far_sim_world_of(r->pool[0]->fabric);
     for (unsigned i = 0; i < sessions; i++) {
         guest *g = &r->guests[i];

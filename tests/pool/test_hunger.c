@@ -59,6 +59,7 @@ static void first_come_first_served(unsigned seed, unsigned handles) {
     for (unsigned i = 1; i < r.count; i++)
         assert_int_equal(put(&r.guests[i], "first", 1), 0); /* it has what it keeps for itself */
     assert_true(fill(&r.guests[0], "a", LARGE) > 2);
+    far_sim_sleep(r.world, 500000); /* all have heard that nobody is short any more */
     assert_int_equal(far_delete(r.guests[0].session, r.guests[0].index, "a0", 2), 0);
 
     start(&r, 1, 1, LARGE);
@@ -93,6 +94,7 @@ static void dies_in_line(unsigned seed, unsigned handles) {
     for (unsigned i = 1; i < r.count; i++)
         assert_int_equal(put(&r.guests[i], "first", 1), 0);
     assert_true(fill(&r.guests[0], "a", LARGE) > 2);
+    far_sim_sleep(r.world, 500000);
     assert_int_equal(far_delete(r.guests[0].session, r.guests[0].index, "a0", 2), 0);
     start(&r, 1, 1, LARGE);
     far_sim_stop_before(first->client, (far_sim_match){.point = "hunger:served"});

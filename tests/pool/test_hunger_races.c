@@ -359,14 +359,16 @@ static void a_session_whose_thread_is_slow_is_waited_for(void **state) {
 
 static int announce_on(far_task *t, void *arg) {
     const uint64_t *until = arg;
+    const far_addr word = far_addr_make(0, FAR_SUPER_SHORT);
+    unsigned handle = far_task_pool(t)->own->id;
+    uint64_t epoch, last = 0;
     int err = 0;
     while (err == 0 && far_now(t) < *until) {
-        uint64_t epoch;
-        if ((err = far_epoch_read(t, &epoch)) == 0)
-            err = far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), epoch << 14 | far_task_pool(t)->own->id);
-        far_sleep(t, 10000);
+        if ((err = far_epoch_read(t, &epoch)) == 0 && (err = far_read_word(t, word, &last)) == 0)
+            err = far_cas_word(t, word, last, far_short_pack(far_short_number(last) + 1, epoch, handle), &last);
+        far_sleep(t, 40000);
     }
-    return err < 0 ? err : far_write_word(t, far_addr_make(0, FAR_SUPER_SHORT), 0);
+    return err;
 }
 
 
@@ -476,11 +478,14 @@ static void who_takes_an_announcement_back_leaves_those_of_others(void **state) 
 
     start(&r, 1, 1, SMALL);
     far_sim_hold *hold = far_sim_hold_completion(
-        second->client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = FAR_SUPER_SHORT, .to = FAR_SUPER_SHORT + 8});
+        second->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SHORT, .to = FAR_SUPER_SHORT + 8});
     assert_int_equal(far_sim_run_client(second->client), FAR_SIM_HELD);
     far_sim_resume(first->client);
     assert_int_equal(far_sim_run_client(first->client), FAR_SIM_ENDED);
     assert_int_equal(first->result, 0);
+    uint64_t word;
+    memcpy(&word, (const char *)far_sim_memory(r.world, 0) + FAR_SUPER_SHORT, 8);
+    assert_int_equal(far_short_handle(word), r.pool[1]->own->id);
     far_sim_release(hold);
     assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
     assert_int_equal(second->result, 0);
