@@ -4,7 +4,9 @@
 
 #include <stdlib.h>
 
-#define GIVE_VERBS 256u
+#define GIVE_VERBS    256u
+#define FOREIGN_SHARE 1024 /* part of the pool that a session holds free in the blocks of others */
+#define FOREIGN_BYTES (16u << 10)
 
 
 far_aside far_aside_begin(far_task *t) {
@@ -113,4 +115,22 @@ int far_pending_soon(far_task *t) {
     if (any && !m->closing && !far_spawn(t, give_soon, NULL, 0))
         return far_give_pending(t);
     return 0;
+}
+
+
+int far_give_foreign(far_task *t, bool all) {
+    far_memory *m = far_memory_of(t);
+    uint64_t bound = ((far_quarantine *)far_task_pool(t)->quarantine)->pool_bytes / FOREIGN_SHARE;
+    if (bound < FOREIGN_BYTES)
+        bound = FOREIGN_BYTES;
+    far_gives gives = {0};
+    pthread_mutex_lock(&m->lock);
+    if (m->foreign_bytes > (all ? 0 : bound))
+        far_foreign_collect(m, false, &gives);
+    pthread_mutex_unlock(&m->lock);
+    if (gives.count == 0)
+        return 0;
+    int err = far_give_back(t, &gives);
+    atomic_fetch_add_explicit(&far_task_pool(t)->quarantine->given, 1, memory_order_relaxed);
+    return err;
 }

@@ -235,7 +235,8 @@ void far_memory_enter(far_task *t); /* one task of the session at a time */
 void far_memory_leave(far_task *t);
 int far_give_back(far_task *t, far_gives *gives); /* adds bits; empties the list */
 int far_give_pending(far_task *t);
-int far_pending_soon(far_task *t); /* from code that must not wait: a task of the same pin does it */
+int far_give_foreign(far_task *t, bool all); /* what it holds free in blocks of others: all, or when it is much */
+int far_pending_soon(far_task *t);           /* from code that must not wait: a task of the same pin does it */
 
 typedef struct far_aside { /* verbs of the allocator's own, apart from those the operation has put and not posted */
     struct far_batch_box *open;
