@@ -239,7 +239,7 @@ static void of_two_that_announce_themselves_at_once_one_goes_first(void **state)
 
 static int announce_once(far_task *t, void *arg) {
     bool on = *(bool *)arg;
-    uint64_t word, epoch;
+    uint64_t word, epoch = 0;
     int err = far_read_word(t, FAR_SUPER_SHORT, &word);
     if (err == 0)
         err = far_epoch_read(t, &epoch);
