@@ -80,6 +80,14 @@ static char *text_of(const char *name) {
 }
 
 
+static bool has(const char *name, const char *part) {
+    char *text = text_of(name);
+    bool found = strstr(text, part) != NULL;
+    free(text);
+    return found;
+}
+
+
 static void assert_has(const char *name, const char *part) {
     char *text = text_of(name);
     if (!strstr(text, part))
@@ -176,12 +184,11 @@ static void an_interrupted_dump_leaves_the_old_one_and_no_half(void **state) {
         kill(r.pid, SIGSTOP);
         kill(r.pid, SIGINT);
         kill(r.pid, SIGCONT);
-        caught = end_of(&r) == -SIGINT;
-        if (!caught)
+        caught = end_of(&r) == -SIGINT && has("err", "farindex: interrupted after");
+        if (!caught) /* it was there already */
             works("echo old >dump", "");
     }
     assert_true(caught);
-    assert_has("err", "farindex: interrupted after");
     works("cat dump; ls", "old\nall\ndump\nerr\nout\n");
     assert_pool_is_left_clean();
 }
