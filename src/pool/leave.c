@@ -5,7 +5,7 @@
 
 /* How long the last session of a handle waits for the epoch to move on; and for what is not back when so many have
  * passed: a sweep whose owner died holds it. */
-#define CLOSE_ROUNDS 1024
+#define CLOSE_ROUNDS 3072
 #define CLOSE_EPOCHS 64
 #define CLOSE_SWEPT  65536 /* rounds for a sweep that goes on; it may be waiting for others that sleep */
 #define CLOSE_QUICK  64    /* of these at short intervals; others may not get to run for long */
