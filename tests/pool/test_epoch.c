@@ -607,7 +607,7 @@ static void *user_main(void *arg) {
     far_session *s;
     if (far_session_open(u->pool, &s) < 0)
         return (void *)1;
-    for (unsigned round = 0; !atomic_load(&stop); round++) {
+    for (unsigned round = 0; round == 0 || !atomic_load(&stop); round++) {
         if (call(s, use_pin, u) < 0)
             atomic_fetch_add(&broken, 1);
         if (round % 64 == 63)
