@@ -108,6 +108,23 @@ static inline void let_memory_go(stage *s, actor *a) {
 }
 
 
+/* One by one; a, awake, looks at what it has retired. */
+static inline void pass_epochs(stage *s, actor *a, unsigned epochs) {
+    char byte;
+    for (unsigned i = 0; i < epochs; i++) {
+        far_epoch_request(a->pool);
+        far_sim_sleep(s->world, 300000);
+        far_get(a->session, a->index, "~", 1, &byte, 1, NULL);
+    }
+}
+
+
+static inline bool is_poisoned(stage *s, far_addr addr) {
+    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
+    return memory[far_addr_offset(addr)] == FAR_SIM_POISON;
+}
+
+
 /* Background work comes to its end. */
 static inline void settle(stage *s) {
     far_sim_sleep(s->world, 5000000);

@@ -141,6 +141,38 @@ EST_RACE(A15_stale_directory_word) {
 }
 
 
+/* The same after each epoch: as long as c may use the word that it kept, the segment is not free. (Segments without
+ * DART_EXTRA_EPOCHS: a READ of free memory.) */
+EST_RACE(A15b_directory_word_after_each_epoch) {
+    bool first = false, last = false;
+    for (unsigned epochs = 0; epochs < 12 + DART_EXTRA_EPOCHS; epochs++) {
+        stage s;
+        set_up(&s, sim, OPTIONS ",express_cache=0");
+        LOAD(&s.b, SEVEN("ab"));
+        settle(&s);
+        for (unsigned i = 0; i < 70; i++)
+            reads(&s.c, "aba", "aba");
+        far_addr old = dart_word_addr(directory_word(&s, &s.b));
+        grow_to(&s.a, NULL);
+        assert_true(dart_word_addr(directory_word(&s, &s.b)) != old);
+        pass_epochs(&s, &s.a, epochs);
+        last = is_poisoned(&s, old);
+        first |= last && epochs == 0;
+        bool fresh;
+        far_pool_usage usage = {0};
+        assert_int_equal(far_pool_stat(s.a.session, &usage), 0);
+        uint64_t kept = dart_directory_get(&dart_est_of(s.c.index)->directory, 0, usage.epoch, &fresh);
+        assert_true(dart_word_addr(kept) == old && !(fresh && last));
+        for (unsigned i = 0; i < 8; i++)
+            reads(&s.c, "aba", "aba");
+        no_watch_error(&s);
+        is_sound(&s, &s.c);
+        tear_down(&s);
+    }
+    assert_true(!first && last); /* all moments were met */
+}
+
+
 /* A dead client's half-done growth: others read on, and the next who needs the segment finishes it. (Nobody helps.) */
 EST_RACE(dead_grower_is_helped) {
     static const char *const points[] = {"dart:est_frozen", "dart:est_grow"};
@@ -288,10 +320,15 @@ EST_RACE(adjuster_dies) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(A14_grow_vs_remove),          cmocka_unit_test(A14b_grow_vs_commit),
-        cmocka_unit_test(A15_stale_directory_word),    cmocka_unit_test(dead_grower_is_helped),
-        cmocka_unit_test(adjust_to_another_length),    cmocka_unit_test(adjust_active_before_fill),
-        cmocka_unit_test(adjust_waits_for_the_pinned), cmocka_unit_test(adjuster_dies),
+        cmocka_unit_test(A14_grow_vs_remove),
+        cmocka_unit_test(A14b_grow_vs_commit),
+        cmocka_unit_test(A15_stale_directory_word),
+        cmocka_unit_test(A15b_directory_word_after_each_epoch),
+        cmocka_unit_test(dead_grower_is_helped),
+        cmocka_unit_test(adjust_to_another_length),
+        cmocka_unit_test(adjust_active_before_fill),
+        cmocka_unit_test(adjust_waits_for_the_pinned),
+        cmocka_unit_test(adjuster_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

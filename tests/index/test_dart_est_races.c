@@ -172,19 +172,12 @@ EST_RACE(A8d_replaced_node_of_a_kept_entry) {
 }
 
 
-static bool is_poisoned(stage *s, far_addr addr) {
-    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
-    return memory[far_addr_offset(addr)] == FAR_SIM_POISON;
-}
-
-
 /* The same, so many epochs after the node was retired: as long as b may use what it kept, the memory is not free.
  * (Nodes without DART_EXTRA_EPOCHS: a READ of free memory after four epochs.) */
 EST_RACE(A8c_express_cache_after_each_epoch) {
     bool first = false, last = false;
     for (unsigned epochs = 0; epochs < 12 + DART_EXTRA_EPOCHS; epochs++) {
         stage s;
-        char byte;
         set_up(&s, sim, "adjust=0,directory_bits=4");
         LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
         settle(&s);
@@ -192,11 +185,7 @@ EST_RACE(A8c_express_cache_after_each_epoch) {
             reads(&s.b, "abc", "abc");
         dart_node x = node_at(&s.c, "aba", 2);
         busy(&s.a, "a", FAR_OP_INSERT, "abx", "a");
-        for (unsigned i = 0; i < epochs; i++) {
-            far_epoch_request(s.a.pool);
-            far_sim_sleep(s.world, 300000);
-            far_get(s.a.session, s.a.index, "~", 1, &byte, 1, NULL); /* awake, it looks at what it has retired */
-        }
+        pass_epochs(&s, &s.a, epochs);
         last = is_poisoned(&s, x.addr);
         first |= last && epochs == 0;
         reads(&s.b, "abc", "abc");
