@@ -5,6 +5,7 @@
 #include "pool/catalog.h"
 #include "index/options.h"
 #include "pool/catalog_layout.h"
+#include "pool/owner.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
@@ -102,7 +103,7 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
 
 
 int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark) {
-    int dead = far_is_dead(t, far_drop_mark_id(mark), far_drop_mark_generation(mark));
+    int dead = far_owner_is_dead(t, mark);
     if (dead <= 0)
         return dead;
     far_point(t, "catalog:clear_mark");
@@ -347,7 +348,7 @@ static int drop_once(far_task *t, const char *name) {
     far_catalog_view view;
     far_catalog_entry entry;
     far_index_record record;
-    uint64_t mark = far_drop_mark(far_task_client(t), far_task_generation(t)), old;
+    uint64_t mark = far_owner_of_session(t), old;
     int err = far_pin_take(t);
     if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
         return err;

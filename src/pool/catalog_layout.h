@@ -3,7 +3,7 @@
  * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
  * catalog object          head {magic, count, check} and one entry {record, name hash, uid} per index; immutable
  * record                  what an index is; immutable but for its drop mark
- * drop mark               0, or client id 14 | generation 16 << 14 | 1 << 63: that session is dropping the index
+ * drop mark               0, or the session (pool/owner.h) that is dropping the index
  * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
  * open); while it has no table, the one word it has, with FAR_OPENS_ALONE, stands where its address would */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
@@ -67,21 +67,6 @@ static inline far_addr far_catalog_word_addr(uint64_t word) {
 
 static inline uint64_t far_catalog_word_bytes(uint64_t word) {
     return (word >> 48) * FAR_GRANULE;
-}
-
-
-static inline uint64_t far_drop_mark(unsigned id, unsigned generation) {
-    return (uint64_t)id | (uint64_t)generation << 14 | 1ull << 63;
-}
-
-
-static inline unsigned far_drop_mark_id(uint64_t mark) {
-    return (unsigned)mark & 0x3fff;
-}
-
-
-static inline unsigned far_drop_mark_generation(uint64_t mark) {
-    return (unsigned)(mark >> 14) & 0xffff;
 }
 
 

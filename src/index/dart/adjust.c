@@ -11,8 +11,8 @@
  * waits. */
 #include "index/dart/est.h"
 #include "index/dart/tour.h"
-#include "pool/clients.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 #include "runtime/error.h"
 
 #define LENGTHS_MAX 8u /* of a chosen list */
@@ -35,11 +35,11 @@ void dart_est_sample(dart_est *est, far_bytes key) {
 static int take_lock(far_task *t, far_index *index) {
     dart_adjust *a = &dart_est_of(index)->adjust;
     far_addr addr = index->descriptor + offsetof(dart_super, adjuster);
-    uint64_t mine = dart_adjuster(far_task_client(t), far_task_generation(t)), seen;
+    uint64_t mine = far_owner_of_session(t), seen;
     int err = far_cas_word(t, addr, 0, mine, &seen);
     if (err >= 0 && seen != 0 && seen != mine) {
         uint64_t theirs = seen;
-        if ((err = far_is_dead(t, dart_adjuster_client(theirs), dart_adjuster_generation(theirs))) <= 0)
+        if ((err = far_owner_is_dead(t, theirs)) <= 0)
             return err;
         if ((err = far_cas_word(t, addr, theirs, mine, &seen)) >= 0 && seen != theirs)
             return 0;

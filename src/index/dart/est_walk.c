@@ -1,7 +1,7 @@
 /* Walk, check and counts of the skip table: in slices of the directory, each under its own pin. */
 #include "index/dart/est.h"
-#include "pool/clients.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 #include "runtime/error.h"
 
 
@@ -144,12 +144,9 @@ static int walk_segment(far_task *t, far_index *index, unsigned at, uint64_t wor
 
 static int free_dead_adjuster(far_task *t, far_index *index) {
     far_addr addr = index->descriptor + offsetof(dart_super, adjuster);
-    uint64_t word, seen;
+    uint64_t word;
     int err = far_read_word(t, addr, &word);
-    if (err < 0 || word == 0)
-        return err;
-    int dead = far_is_dead(t, dart_adjuster_client(word), dart_adjuster_generation(word));
-    return dead > 0 ? far_cas_word(t, addr, word, 0, &seen) : dead;
+    return err < 0 ? err : far_locks_free_dead(t, addr, &word, 1);
 }
 
 

@@ -349,7 +349,7 @@ _Static_assert(sizeof(dart_super) == 256, "the descriptor");
  *                   0 (but F): empty
  *   list            64 bytes, immutable: generation, lookup lengths, active lengths (a superset)
  *   list word       low bits of the list's generation 20 << 44 | g of the list
- *   adjuster word   client 14 | generation 16 << 14; 0 = free */
+ *   adjuster word   the owner (pool/owner.h), without a task; 0 = free */
 
 #define DART_EST_BUCKET      8u
 #define DART_EST_GROUP_BYTES 192u
@@ -446,21 +446,6 @@ static inline unsigned dart_est_client(uint64_t word) { /* of a tentative word *
 
 static inline uint64_t dart_list_word(uint64_t generation, far_addr list) {
     return generation << 44 | dart_granule(list);
-}
-
-
-static inline unsigned dart_adjuster_client(uint64_t word) {
-    return (unsigned)word & 0x3fff;
-}
-
-
-static inline unsigned dart_adjuster_generation(uint64_t word) {
-    return (unsigned)(word >> 14) & 0xffff;
-}
-
-
-static inline uint64_t dart_adjuster(unsigned client, unsigned generation) {
-    return (uint64_t)client | (uint64_t)generation << 14;
 }
 
 #endif

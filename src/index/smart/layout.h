@@ -338,7 +338,7 @@ static inline uint64_t smart_leaf_bytes(unsigned kind, uint64_t key_length, uint
 
 
 /* Locks of VI leaves. With a redo record: its address / 32 | a version so that no word comes twice; without one
- * (everything that is written lies in one atomic unit): the owner. */
+ * (everything that is written lies in one atomic unit): this bit and the owner (pool/owner.h). */
 #define SMART_LOCK_OWNER (1ull << 63)
 
 
@@ -352,23 +352,8 @@ static inline far_addr smart_lock_record(uint64_t lock) {
 }
 
 
-static inline uint64_t smart_lock_owner(unsigned client, unsigned generation, unsigned task) {
-    return (uint64_t)client | (uint64_t)generation << 14 | (uint64_t)task << 30 | SMART_LOCK_OWNER;
-}
-
-
-static inline unsigned smart_lock_client(uint64_t lock) {
-    return (unsigned)lock & 0x3fff;
-}
-
-
-static inline unsigned smart_lock_generation(uint64_t lock) {
-    return (unsigned)(lock >> 14) & 0xffff;
-}
-
-
 typedef struct smart_redo { /* before the bytes */
-    uint64_t owner;         /* smart_lock_owner of who wrote it, or completes it: by CAS when that one is dead */
+    uint64_t owner;         /* the session that wrote it, or completes it: by CAS when that one is dead */
     uint64_t lock;          /* the lock word it belongs to */
     uint64_t leaf, bytes;
     uint64_t chk; /* of all this but the owner, and the bytes */

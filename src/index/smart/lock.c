@@ -3,7 +3,7 @@
  * redo record, which says who holds it and what it writes: when the holder is dead, anybody completes the update. Where
  * all that is written lies in one atomic unit nothing can be half done: then the lock word names the holder itself. */
 #include "index/smart/smart.h"
-#include "pool/clients.h"
+#include "pool/owner.h"
 #include "runtime/error.h"
 #include "runtime/latch.h"
 #include "runtime/spin.h"
@@ -15,7 +15,7 @@
 /* A redo record that belongs to a session, while no task of it uses it. */
 typedef struct record {
     struct record *next;
-    uint64_t owner; /* smart_lock_owner without a task */
+    uint64_t owner; /* far_owner_of_session */
     far_addr addr;
     unsigned version;
 } record;
@@ -46,17 +46,12 @@ void smart_records_free(smart_records *records) {
 }
 
 
-static uint64_t session_of(const smart_op *op) {
-    return smart_lock_owner(far_task_client(op->t), far_task_generation(op->t), 0);
-}
-
-
 /* A record of this session on that memory node, for this task alone until it is put back. */
 static int take_record(smart_op *op, unsigned node, record **taken) {
     smart_records *all = op->st->records;
     far_spin_lock(&all->lock);
     record **at = &all->free, *r = NULL;
-    while (*at && ((*at)->owner != session_of(op) || far_addr_node((*at)->addr) != node))
+    while (*at && ((*at)->owner != far_owner_of_session(op->t) || far_addr_node((*at)->addr) != node))
         at = &(*at)->next;
     if (*at) {
         r = *at;
@@ -75,7 +70,7 @@ static int take_record(smart_op *op, unsigned node, record **taken) {
         free(r);
         return err;
     }
-    r->owner = session_of(op);
+    r->owner = far_owner_of_session(op->t);
     r->addr = object.addr;
     r->version = (unsigned)far_task_random(op->t);
     *taken = r;
@@ -149,7 +144,7 @@ static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_r
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     memcpy(body, redo + 1, redo->bytes);
     memset(body + redo->bytes, 0, 8);
-    int err = far_cas_word(op->t, record + offsetof(smart_redo, owner), redo->owner, session_of(op), &seen);
+    int err = far_cas_word(op->t, record + offsetof(smart_redo, owner), redo->owner, far_owner_of_session(op->t), &seen);
     if (err < 0 || seen != redo->owner)
         return err < 0 ? err : 1;
     far_point(op->t, "smart:taken_over");
@@ -173,7 +168,7 @@ static int redo_dead(smart_op *op, far_addr lock_at, uint64_t lock, bool *lives)
             return err;
         owner = redo->owner;
     }
-    if ((err = far_is_dead(op->t, smart_lock_client(owner), smart_lock_generation(owner))) <= 0) {
+    if ((err = far_owner_is_dead(op->t, owner)) <= 0) {
         *lives = err == 0 && redo;
         return err;
     }
@@ -243,7 +238,7 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
     const smart_leaf *leaf = &s->leaf;
     unsigned bytes = smart_class_bytes(leaf->class);
     far_addr lock_at = leaf->addr + bytes - 8;
-    uint64_t mine = smart_lock_owner(far_task_client(op->t), far_task_generation(op->t), far_task_number(op->t)), seen;
+    uint64_t mine = SMART_LOCK_OWNER | far_owner_of_task(op->t), seen;
     for (unsigned attempt = 0;; attempt++) {
         int err = 0;
         if (r)

@@ -140,9 +140,13 @@ static inline smart_state *smart_state_of(const far_index *index) {
 
 
 /* Who waits asks now and then whether the other one lives. */
+static inline unsigned smart_ask_every(const smart_state *st) {
+    return (st->patience + 2) / 3;
+}
+
+
 static inline bool smart_is_time_to_ask(const smart_state *st, unsigned attempt) {
-    unsigned every = (st->patience + 2) / 3;
-    return attempt % every == every - 1;
+    return attempt % smart_ask_every(st) == smart_ask_every(st) - 1;
 }
 
 

@@ -4,7 +4,7 @@
  *   stripe                  one per memory node: slot i of the map is slot i / stripes of stripe i % stripes
  *   slot                    the word, and with locks its lock word behind it
  *     word                  address / 16: 44 | bytes / 16: 20 << 44 of the slot's bucket object, 0 = no keys
- *     lock                  0, or client id 14 | generation 16 << 14 | task 8 << 30 | 1 << 63
+ *     lock                  0, or the owner (pool/owner.h)
  *   bucket                  {count, bytes} and all pairs whose keys hash to the slot, sorted; immutable
  *     pair                  {key length, value length}, key, zeros to a multiple of 8, value, zeros to a multiple of 8
  */
@@ -64,21 +64,6 @@ static inline uint64_t toy_object_bytes(uint64_t bytes) {
     while (size < bytes)
         size *= 2;
     return size;
-}
-
-
-static inline uint64_t toy_lock(unsigned client, unsigned generation, unsigned task) {
-    return (uint64_t)client | (uint64_t)generation << 14 | (uint64_t)task << 30 | 1ull << 63;
-}
-
-
-static inline unsigned toy_lock_client(uint64_t lock) {
-    return (unsigned)lock & 0x3fff;
-}
-
-
-static inline unsigned toy_lock_generation(uint64_t lock) {
-    return (unsigned)(lock >> 14) & 0xffff;
 }
 
 

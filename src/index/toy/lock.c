@@ -2,10 +2,11 @@
  * lock of a dead client is taken over. Nothing is half done under a lock (the slot changes by one WRITE), so there is
  * nothing to repair. */
 #include "index/toy/toy.h"
-#include "pool/clients.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 
-#define ASK_EVERY 4 /* attempts between two looks at the holder */
+#define ASK_EVERY 4  /* attempts between two looks at the holder */
+#define PATIENCE  16 /* attempts under one pin */
 
 
 static far_addr lock_addr(const far_index *index, uint64_t slot) {
@@ -21,30 +22,15 @@ static int renew_pin(far_task *t) {
 
 
 int toy_lock_slot(far_task *t, far_index *index, uint64_t slot) {
-    uint64_t mine = toy_lock(far_task_client(t), far_task_generation(t), far_task_number(t)), expected = 0, old;
-    for (unsigned attempt = 0;; attempt++) {
-        int err = far_cas_word(t, lock_addr(index, slot), expected, mine, &old);
-        if (err < 0)
-            return err;
-        if (old == expected) {
-            far_point(t, "toy:locked");
-            return 0;
-        }
-        far_count_retry(t);
-        expected = 0;
-        if (old && attempt % ASK_EVERY == ASK_EVERY - 1) {
-            bool takes_over = toy_state_of(index)->fault != TOY_FORGOTTEN_LOCK;
-            int dead = takes_over ? far_is_dead(t, toy_lock_client(old), toy_lock_generation(old)) : 0;
-            if (dead < 0 || (dead == 0 && (dead = renew_pin(t)) < 0))
-                return dead;
-            if (dead) {
-                expected = old;
-                continue;
-            }
-        }
-        if (old)
-            far_back_off(t, attempt);
-    }
+    unsigned ask_every = toy_state_of(index)->fault == TOY_FORGOTTEN_LOCK ? 0 : ASK_EVERY;
+    int locked;
+    while ((locked = far_lock_take(t, lock_addr(index, slot), PATIENCE, ask_every)) == 0)
+        if ((locked = renew_pin(t)) < 0)
+            break;
+    if (locked < 0)
+        return locked;
+    far_point(t, "toy:locked");
+    return 0;
 }
 
 
@@ -54,9 +40,7 @@ int toy_unlock_slot(far_task *t, far_index *index, uint64_t slot) {
 
 
 int toy_free_dead_lock(far_task *t, far_index *index, uint64_t slot, uint64_t lock) {
-    uint64_t old;
     if (toy_state_of(index)->fault == TOY_FORGOTTEN_LOCK)
         return 0;
-    int dead = far_is_dead(t, toy_lock_client(lock), toy_lock_generation(lock));
-    return dead <= 0 ? dead : far_cas_word(t, lock_addr(index, slot), lock, 0, &old);
+    return far_locks_free_dead(t, lock_addr(index, slot), &lock, 1);
 }

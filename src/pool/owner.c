@@ -1,0 +1,33 @@
+/* Plain locks in far memory, taken over from dead holders. */
+#include "pool/owner.h"
+
+
+int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_every) {
+    uint64_t mine = far_owner_of_task(t), expected = 0, old;
+    for (unsigned attempt = 0; attempt < attempts; attempt++) {
+        int err = far_cas_word(t, lock, expected, mine, &old);
+        if (err < 0 || old == expected)
+            return err < 0 ? err : 1;
+        far_count_retry(t);
+        expected = 0;
+        if (old && ask_every && attempt % ask_every == ask_every - 1) {
+            int dead = far_owner_is_dead(t, old);
+            if (dead < 0)
+                return dead;
+            expected = dead ? old : 0;
+        }
+        if (old && !expected)
+            far_back_off(t, attempt);
+    }
+    return 0;
+}
+
+
+int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsigned count) {
+    uint64_t old;
+    int err = 0;
+    for (unsigned i = 0; err >= 0 && i < count; i++)
+        if (words[i] && (err = far_owner_is_dead(t, words[i])) > 0)
+            err = far_cas_word(t, first + 8ull * i, words[i], 0, &old);
+    return err < 0 ? err : 0;
+}
