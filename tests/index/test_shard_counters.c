@@ -135,7 +135,8 @@ static void pointer_layout_keeps_its_round_trips(void **state) {
 }
 
 
-/* Fills until just before the next doubling of most partitions. */
+/* Fills until just before the next doubling of most partitions: keys are not spread evenly over them, and each doubles
+ * by its own count. */
 static void pointer_layout_is_dense_when_full(void **state) {
     (void)state;
     table t;
@@ -181,7 +182,7 @@ static void inline_layout_is_dense_when_full(void **state) {
     far_load load;
     far_usage usage;
     open_table(&t, SIM, "key_size=8,value_size=8");
-    uint64_t slots = 64ull * 35 * 16 << 3, count = slots * 74 / 100;
+    uint64_t slots = 64ull * 35 * 16 << 3, count = slots * 71 / 100;
     for (uint64_t n = 0; n < count; n++)
         assert_int_equal(one(&t, FAR_OP_INSERT, n), 0);
     assert_int_equal(far_index_load(t.session, t.index, &load), 0);
@@ -195,7 +196,7 @@ static void inline_layout_is_dense_when_full(void **state) {
     double bytes = (double)(after.bytes_read - before.bytes_read) / (double)count;
     print_message("    load %.3f, level 1 %.4f, level 3 %llu keys, %.2f bytes a key, %.0f bytes a get\n", factor, first,
                   (unsigned long long)load.keys[2], (double)usage.pool_bytes / (double)count, bytes);
-    assert_true(factor > 0.68);
+    assert_true(factor > 0.69);
     assert_true(first >= 0.975);
     assert_true((double)usage.pool_bytes / (0.75 * (double)load.slots) <=
                 23); /* some partitions have doubled already */
@@ -217,6 +218,38 @@ static void window_read_saves_bytes(void **state) {
 }
 
 
+/* However large the table is, and whatever is to be done for its growth just then: who alone works on it waits for a
+ * few round trips. (retire_table with a READ for every head of a chain; steps of a drain without a bound.) */
+static void no_operation_waits_for_long_on(const char *options, uint64_t keys) {
+    table t;
+    far_stats before, now;
+    uint64_t most = 0, more_than_8 = 0;
+    open_table(&t, SIM, options);
+    far_session_stats(t.session, &before);
+    for (uint64_t n = 0; n < keys; n++) {
+        assert_int_equal(one(&t, FAR_OP_INSERT, n), 0);
+        far_session_stats(t.session, &now);
+        uint64_t trips = now.round_trips - before.round_trips; /* others are those of memory that comes back */
+        most = trips > most ? trips : most;
+        more_than_8 += trips > 8;
+        before = now;
+    }
+    print_message("    %llu keys: at most %llu round trips, more than 8 in %llu inserts\n", (unsigned long long)keys,
+                  (unsigned long long)most, (unsigned long long)more_than_8);
+    assert_true(most <= 12);
+    close_table(&t);
+}
+
+
+static void no_operation_waits_for_long(void **state) {
+    (void)state;
+    no_operation_waits_for_long_on("layout=pointer", 600000);
+    no_operation_waits_for_long_on("key_size=8,value_size=8", 2000000);
+    no_operation_waits_for_long_on("key_size=8,value_size=8,partitions=1,bits=10",
+                                   2000000); /* as one of 64 with 128 M */
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -226,6 +259,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(inline_layout_keeps_its_round_trips),
         cmocka_unit_test(inline_layout_is_dense_when_full),
         cmocka_unit_test(window_read_saves_bytes),
+        cmocka_unit_test(no_operation_waits_for_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,8 @@ static void service_goes_on(const char *options, const char *stop_at) {
     longest_gap = 0;
     far_sim_stop_before(clients[9].sim,
                         (far_sim_match){.point = stop_at, .nth = 300}); /* stops for ever, without a lock, in node 1 */
-    far_sim_kill_at(clients[10].sim, (far_sim_match){.point = "shard:write_halves"}, 0); /* node 2 dies in a split */
+    for (unsigned i = 2; i < CLIENTS; i += NODES)                       /* node 2 dies in a split */
+        far_sim_kill_at(clients[i].sim, (far_sim_match){.point = "shard:write_halves"}, 0);
     assert_int_equal(far_sim_run(world), FAR_SIM_STOPPED);
     assert_true(far_sim_killed(nodes[2].pool->fabric));
     unsigned whole = 0;
@@ -274,11 +275,44 @@ static void torture_meets_everything(void **state) {
 }
 
 
+static void show_coverage(const far_torture_result *result) {
+    const shard_counters *c = &shard_totals;
+    print_message(
+        "    %llu ops, %llu crashes, %llu doublings, %llu+%llu splits, %llu with a change, %llu overflows, %llu "
+        "chained, %llu drained, %llu nodes unlinked, %llu under a lock, %llu taken over, %llu absorbed\n",
+        (unsigned long long)result->ops, (unsigned long long)result->crashes, (unsigned long long)c->grows,
+        (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced, (unsigned long long)c->merged,
+        (unsigned long long)c->overflows, (unsigned long long)c->chained, (unsigned long long)c->drained,
+        (unsigned long long)c->unlinked, (unsigned long long)c->locked, (unsigned long long)c->takeovers,
+        (unsigned long long)c->absorbed);
+}
+
+
+/* What one gets who asks for nothing. (far_torture_run without make_small: no partition ever doubles.) */
+static void torture_by_default_meets_everything(void **state) {
+    (void)state;
+    far_torture torture;
+    far_torture_result result = {0};
+    memset(&shard_totals, 0, sizeof(shard_totals));
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        far_torture_init(&torture);
+        torture.kind = "shard";
+        torture.scans = false;
+        assert_int_equal(far_torture_run(&torture, seed, &result, stdout), 0);
+    }
+    assert_int_equal(result.violations + result.problems, 0);
+    show_coverage(&result);
+    const shard_counters *c = &shard_totals;
+    assert_true(c->grows > 100 && c->splits_frozen && c->splits_graced && c->merged && c->overflows && c->chained);
+    assert_true(c->drained && c->unlinked && c->locked && c->takeovers && c->absorbed);
+}
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pointer_table_never_pauses),  cmocka_unit_test(inline_table_never_pauses),
         cmocka_unit_test(many_clients_double_in_time), cmocka_unit_test(late_comers_double_in_time),
-        cmocka_unit_test(torture_meets_everything),
+        cmocka_unit_test(torture_meets_everything),    cmocka_unit_test(torture_by_default_meets_everything),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -163,7 +163,7 @@ static int work_until_stable(far_task *t, void *arg) {
     shard_partition *part = &shard_state_of(index)->part[0];
     int err = far_pin_take(t);
     for (unsigned i = 0; err >= 0 && i < 100 && shard_root_phase(part->root) != SHARD_STABLE; i++)
-        err = shard_work(t, index, part);
+        err = shard_work(t, index, part, &(int){5});
     return err < 0 ? err : 0;
 }
 

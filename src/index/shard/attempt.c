@@ -111,18 +111,25 @@ int shard_put_window(shard_try *y) {
 }
 
 
+static void put_reads(shard_try *y, shard_image *image, shard_beside *beside) {
+    far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
+    for (unsigned i = 0; beside && i < beside->count; i++)
+        far_read(y->t, beside->at[i], &beside->word[i], 8);
+}
+
+
 /* The latch is held: takes the lock, a word of the bucket, and reads the bucket, in one batch. An atomic and a READ
- * have no order: that the 8-byte READ shows our lock proves that the READ after it ran under the lock. */
+ * have no order: that the 8-byte READ shows our lock proves that the READs after it ran under the lock. */
 int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
-                        uint64_t *old) {
+                        uint64_t *old, shard_beside *beside) {
     uint64_t seen = mine;
     far_cas(y->t, image->addr + 8 * word, expected, mine, old);
     if (!far_task_capabilities(y->t)->atomics_in_order)
         far_read(y->t, image->addr + 8 * word, &seen, 8);
-    far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
+    put_reads(y, image, beside);
     int err = far_wait(y->t);
     if (err >= 0 && *old == expected && seen != mine) {
-        far_read(y->t, image->addr, image->w, SHARD_BUCKET_BYTES);
+        put_reads(y, image, beside);
         err = far_wait(y->t);
     }
     if (err < 0 || *old != expected) {

@@ -23,13 +23,13 @@ struct tour {
     far_index *index;
     shard_state *st;
     shard_partition *part;
-    uint64_t root;       /* of the partition, before the buckets of a slice were read */
-    far_walk *walk;      /* or NULL */
-    far_report *report;  /* or NULL */
-    far_usage *usage;    /* or NULL */
-    far_load *load;      /* or NULL */
-    shard_census census; /* of those two */
-    far_keys *keys;      /* or NULL */
+    uint64_t root;         /* of the partition, before the buckets of a slice were read */
+    far_walk *walk;        /* or NULL */
+    far_report *report;    /* or NULL */
+    far_usage *usage;      /* or NULL */
+    far_load *load;        /* or NULL */
+    shard_counted counted; /* of those two */
+    far_keys *keys;        /* or NULL */
     entry_fn each;
     pair_fn each_pair;
 };
@@ -54,13 +54,13 @@ static int each_word(tour *r, far_addr at, const uint64_t *words, unsigned count
 
 
 static int tour_chain(tour *r, far_addr at, shard_p_node node, unsigned generation) {
-    int err = each_word(r, at, node.entry, 7, 3, 0, generation);
+    int err = each_word(r, at, node.entry, SHARD_P_NODE_SLOTS, 3, 0, generation);
     for (at = node.next; err >= 0 && at; at = node.next) {
         if ((err = tell_object(r, SHARD_TYPE_NODE, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) >= 0)
-            err = each_word(r, at, node.entry, 7, 3, 0, generation);
+            err = each_word(r, at, node.entry, SHARD_P_NODE_SLOTS, 3, 0, generation);
     }
     return err;
 }
@@ -97,7 +97,7 @@ static int tour_l2_pairs(tour *r, far_addr at, const uint64_t *words, uint64_t b
 static int tour_pair_chain(tour *r, far_addr at, shard_i_node node, unsigned generation) {
     for (;;) {
         int err = 0;
-        for (unsigned i = 0; err >= 0 && i < 5; i++) {
+        for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
             uint64_t state = node.slot[i].state, h = shard_hash(r->index, (far_bytes){&node.slot[i].key, 8});
             err = tour_pair(r, at + i * sizeof(shard_i_slot) + 16, state, state & SHARD_STATE_LIVE,
                             state & SHARD_STATE_BUSY, shard_state_owner(state),
@@ -264,7 +264,7 @@ static int tour_bucket(tour *r, shard_image *image) {
         shard_forget_what_left(st, image->w, v);
     if (r->report && (err = shard_check_bucket(r->t, r->index, r->part, r->root, image, r->report)) < 0)
         return err;
-    if (counts && (err = shard_census_bucket(&r->census, st, image->bucket, v + left)) <= 0)
+    if (counts && (err = shard_counted_bucket(&r->counted, st, image->bucket, v + left)) <= 0)
         return err;
     if (st->inlined)
         return tour_inlined(r, image);
@@ -356,10 +356,10 @@ static int tour_all(tour *r) {
                           (sizeof(shard_descriptor) + (8ull << r->st->p) + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
-        shard_census_begin(&r->census);
+        shard_counted_begin(&r->counted);
         err = tour_partition(r);
     }
-    shard_census_end(&r->census);
+    shard_counted_end(&r->counted);
     return err < 0 ? err : 0;
 }
 
@@ -384,7 +384,7 @@ int shard_walk(far_task *t, far_index *index, far_walk *walk) {
 
 /* what: the same wherever the key is moved to. 1: it was not counted yet. */
 static int count_once(tour *r, uint64_t what, int level) {
-    return level > 1 ? shard_census_below(&r->census, what) : !shard_census_knows(&r->census, what);
+    return level > 1 ? shard_counted_below(&r->counted, what) : !shard_counted_knows(&r->counted, what);
 }
 
 

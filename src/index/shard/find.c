@@ -1,5 +1,14 @@
-/* Reading, for both layouts: the home bucket, then, if its filter says so, the levels below. The rules R1-R6 say which
- * images prove what. How a layout recognises its key: pfind.c, ifind.c. */
+/* Reading, for both layouts: the home bucket, then, if its filter says so, the levels below. How a layout recognises
+ * its key: pfind.c, ifind.c. An image is one READ of a bucket, whose words may be of different moments. What it proves
+ * of a key, where v is the version of its header:
+ *
+ *   R1  A child of which a word is zero is not written yet: its parent counts, read after it.
+ *   R2  A hit counts if the key stays in the bucket at version v+1; else only if the child was seen unwritten before,
+ * or if no split has begun: the header is not marked, the word not frozen. R3  A miss counts if the key stays; else
+ * only in an image whose words are all of version v, and as in R2. R4  After a miss generation v is looked at if the
+ * key's bit of fnew is set, and v-1 if its bit of fold is set and the drain of v-1 is not known to have ended. R5  Of a
+ * generation both buckets of level 2 and the whole chain are read, the older generation before the newer. R6  A miss
+ * there is believed when level 1, read again, says the same: a drain may have moved the key up. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -112,6 +121,7 @@ static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hit
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count) {
     shard_hits all;
     int err;
+    y->had_more_to_do = true;
     while ((err = look_below(y, header, whole, &all)) == 1)
         far_count_retry(y->t);
     *count = all.count < SHARD_COPIES_MAX ? all.count : SHARD_COPIES_MAX;
@@ -127,24 +137,24 @@ static uint64_t relevant(const shard_try *y, uint64_t header) {
 }
 
 
-/* 1: found; 0: absent; 2: start over. One look at level 1 and, if its filter says so, at the levels below. A miss below
+/* One look at level 1 and, if its filter says so, at the levels below. A miss below
  * is believed when level 1, read again, says the same as before: a drain may have moved the key up (R6). */
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
     uint64_t before = 0;
     for (bool again = false;; again = true) {
         int err;
         if (!shard_home_is_right(y))
-            return 2;
+            return SHARD_START_OVER;
         if ((err = shard_find_l1(y, whole, hit)) < 0)
             return err;
         if (err == 1)
-            return hit_counts(y, hit) ? 1 : 2;
+            return hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
         if (!miss_counts(y))
-            return 2;
+            return SHARD_START_OVER;
         uint64_t header = shard_home_header(y), now = relevant(y, header);
         unsigned generation[2], count;
         if (shard_generations(y, header, generation) == 0 || (again && now == before))
-            return 0;
+            return SHARD_ABSENT;
         before = now;
         far_point(y->t, "shard:l1_missed");
         shard_hit hits[SHARD_COPIES_MAX];
@@ -152,13 +162,13 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
             return err;
         if (count) {
             *hit = hits[count - 1];
-            return 1;
+            return SHARD_FOUND;
         }
         far_point(y->t, "shard:l2_missed");
         y->child_unwritten = false;
         *mark = far_rdwc_mark(y->t);
         if ((err = shard_put_home(y)) != 0)
-            return err < 0 ? err : 2;
+            return err < 0 ? err : SHARD_START_OVER;
         if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
             return err;
     }
@@ -195,18 +205,18 @@ static int find_in_window(shard_try *y, shard_hit *hit) {
 }
 
 
-/* 1: found; 0: absent; 2: start over. */
+/* A shard_found. */
 static int find_in_home(shard_try *y, shard_hit *hit, uint32_t *mark) {
     int err = shard_put_home(y);
     if (err != 0)
-        return err < 0 ? err : 2;
+        return err < 0 ? err : SHARD_START_OVER;
     if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
-    if ((err = shard_find(y, true, hit, mark)) != 1)
+    if ((err = shard_find(y, true, hit, mark)) != SHARD_FOUND)
         return err;
     err = confirm(y, hit);
-    return err == 0 ? 2 : err;
+    return err == 0 ? SHARD_START_OVER : err;
 }
 
 
@@ -222,7 +232,7 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         uint32_t mark = far_rdwc_mark(t);
         if ((err = find_in_window(&y, &hit)) == 0) {
             mark = far_rdwc_mark(t);
-            if ((err = find_in_home(&y, &hit, &mark)) == 0)
+            if ((err = find_in_home(&y, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
         }
         if (err == 1 || err == FAR_ERR_NOT_FOUND)

@@ -31,7 +31,7 @@ static void add_hit(shard_hits *hits, shard_hit hit) {
 
 
 static void search_node(const shard_i_node *node, far_addr at, unsigned generation, uint64_t key, shard_hits *hits) {
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < SHARD_I_NODE_SLOTS; i++) {
         const shard_i_slot *slot = &node->slot[i];
         if ((slot->state & SHARD_STATE_LIVE) && slot->key == key)
             add_hit(hits, (shard_hit){.addr = at + sizeof(*slot) * i,

@@ -15,12 +15,12 @@ typedef struct change { /* of one operation */
 } change;
 
 
-int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen) {
+int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen, shard_beside *beside) {
     far_point(y->t, "shard:lock");
     far_latch(y->t, image->addr);
     y->latched = image->addr;
     return shard_lock_and_read(y, image, SHARD_I_K, SHARD_K_FREE, shard_k(far_task_client(y->t), far_task_number(y->t)),
-                               seen);
+                               seen, beside);
 }
 
 
@@ -86,11 +86,12 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
     shard_i_node node;
     slot[0] = value;
     memcpy(&slot[1], y->key.data, 8);
+    y->landed = 3;
     shard_want(y->part, shard_home_v(y) + 1);
-    for (far_addr here = head;; here = node.next) {
+    for (far_addr here = head;; here = node.next, y->walked++) {
         far_read(y->t, here, &node, sizeof(node));
         int err = far_wait(y->t);
-        for (unsigned i = 0; err >= 0 && i < 5; i++) {
+        for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
             uint64_t state = node.slot[i].state, gen = shard_state_gen(state);
             *at = here + i * sizeof(shard_i_slot);
             err = is_open(y, shard_state_is_free(state), state & SHARD_STATE_BUSY, shard_state_owner(state));
@@ -133,6 +134,7 @@ int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], 
     if ((err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
+    y->landed = 2;
     far_point(y->t, "shard:place_below");
     *words = 2;
     if ((err = place_at_l2(y, &o, value, at, slot)) != 0)
@@ -245,6 +247,7 @@ static int split_and_change(shard_try *y, change *c) {
     int refused = along ? shard_refusal(c->how, own.slot >= 0) : 0;
     if (along && refused == 0 && !own.remove)
         seal(y, c, &own.value);
+    y->had_more_to_do = true;
     int err = shard_i_split(y, y->home, along && refused == 0 ? &own : NULL);
     if (err < 0 || refused < 0)
         return err < 0 ? err : refused;
@@ -258,7 +261,7 @@ static int split_parent(shard_try *y, change *c) {
     uint64_t seen;
     y->spare->bucket = shard_parent(y->home->bucket, y->st->b, y->d);
     int err = shard_bucket_addr(y->t, y->st, y->part, y->spare->bucket, &y->spare->addr);
-    if (err < 0 || (err = shard_i_lock(y, y->spare, &seen)) < 0)
+    if (err < 0 || (err = shard_i_lock(y, y->spare, &seen, NULL)) < 0)
         return err;
     if (err == 0)
         return wait_for(y, y->spare, seen);
@@ -281,7 +284,7 @@ static int attempt(shard_try *y, change *c) {
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
         return err < 0 ? err : shard_retry(y, true);
-    if ((err = shard_i_lock(y, y->home, &seen)) < 0)
+    if ((err = shard_i_lock(y, y->home, &seen, NULL)) < 0)
         return err;
     if (err == 0 && seen == 0 && y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return split_parent(y, c);
@@ -318,9 +321,7 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
     if (err < 0)
         return err;
     far_rdwc_done(t, c->mark);
-    if (c->delta > 0)
-        shard_sample(&y);
-    shard_after_write(t, index, y.part, c->delta);
+    shard_after_write(&y, c->delta);
     return 0;
 }
 

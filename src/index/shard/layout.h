@@ -21,6 +21,9 @@ enum {
     SHARD_L2_BYTES = 64,
     SHARD_L2_P_SLOTS = 8,
     SHARD_L2_I_SLOTS = 4,
+    SHARD_PER_HEAD = 16, /* buckets of level 2 for every chain of level 3 */
+    SHARD_P_NODE_SLOTS = 7,
+    SHARD_I_NODE_SLOTS = 5,
     SHARD_VERSIONS = 48, /* a partition can double 47 times */
     SHARD_IMPLIED = 10,  /* I: hash bits that the place of a slot implies */
     SHARD_REM_BITS = 54,
@@ -479,7 +482,7 @@ static inline unsigned shard_k_owner(uint64_t k) {
 /* ---- L3 nodes ---- */
 
 typedef struct shard_p_node { /* level 3 of P */
-    uint64_t entry[7];
+    uint64_t entry[SHARD_P_NODE_SLOTS];
     far_addr next;
 } shard_p_node;
 
@@ -513,7 +516,7 @@ static inline unsigned shard_state_owner(uint64_t state) {
 
 
 typedef struct shard_i_node {
-    shard_i_slot slot[5];
+    shard_i_slot slot[SHARD_I_NODE_SLOTS];
     far_addr next;
 } shard_i_node;
 

@@ -93,11 +93,11 @@ int shard_p_gather_below(shard_try *y, const shard_overflow *o, unsigned generat
         err = add_candidates(y, hits, o->l2[1], 8, o->at[1], 2, generation);
     shard_p_node node = o->node.p;
     if (err >= 0)
-        err = add_candidates(y, hits, node.entry, 7, o->head, 3, generation);
+        err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, o->head, 3, generation);
     for (far_addr at = node.next; err >= 0 && at; at = node.next) {
         far_read(y->t, at, &node, sizeof(node));
         if ((err = far_wait(y->t)) >= 0)
-            err = add_candidates(y, hits, node.entry, 7, at, 3, generation);
+            err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, at, 3, generation);
     }
     return err;
 }

@@ -183,6 +183,7 @@ static int read_partitions(far_task *t, far_index *index, shard_state *st) {
         atomic_store_explicit(&st->part[i].root, words[2 * i], memory_order_relaxed);
         atomic_store_explicit(&st->part[i].count, (int64_t)words[2 * i + 1], memory_order_relaxed);
         atomic_flag_clear_explicit(&st->part[i].working, memory_order_relaxed);
+        atomic_flag_clear_explicit(&st->part[i].growing, memory_order_relaxed);
     }
     return err;
 }
@@ -209,6 +210,7 @@ static int shard_open(far_task *t, far_index *index) {
         return err;
     }
     atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
+    atomic_store_explicit(&st->idle_next, far_task_client(t) % (1u << st->p), memory_order_relaxed); /* not all alike */
     index->state = st;
     return 0;
 }

@@ -67,17 +67,25 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint32_t writes;           /* since the load was looked at last */
     _Atomic uint32_t inserts;          /* for the share of the sweep */
     _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
+    uint32_t idle_writes;              /* writes, when it looked for counts to be told */
     _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or samples say so */
+    _Atomic uint32_t owed;             /* steps of sweep and drain that inserts have yet to take */
+    _Atomic uint32_t proved;           /* the version of which it was seen that it is due */
+    atomic_flag growing;               /* a task of this handle begins a doubling */
     atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
     unsigned work_version, work_phase; /* what chunk belongs to */
     uint64_t next, end;                /* buckets of the chunk still to do */
     uint64_t chunk;
-    bool chunk_failed; /* a bucket of it was left out: not done */
+    bool has_chunk;
+    bool chunk_failed;              /* a bucket of it was left out: not done */
+    bool cursor_through;            /* all chunks were given out: those that are not done are left */
+    unsigned rest, rests;           /* no memory: so many steps are left out; the next time more */
+    unsigned grow_rest, grow_rests; /* the same of doublings, under `growing` */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        locked, merged;
+        locked, merged, unlinked, rebased;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -94,7 +102,8 @@ typedef struct shard_state {     /* of an open index */
     bool lazy, idle_sweep, move_on_read, sampling;
     uint64_t extent;
     uint64_t seed, level_seed[3];
-    atomic_uint clients; /* sessions that live, as last counted */
+    atomic_uint clients;   /* sessions that live, as last counted */
+    atomic_uint idle_next; /* the partition at which housekeeping goes on */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -123,8 +132,33 @@ typedef struct shard_try {
     far_addr block; /* P: the new block, not shown yet; 0 = none */
     unsigned class;
     bool written, inserting;
-    far_addr latched; /* 0: none */
+    unsigned landed;     /* the level below the first to which an insert had to go; 0: none */
+    bool had_more_to_do; /* than most inserts: it looked below level 1, split its bucket, or told */
+    unsigned walked;     /* nodes of the chain on the way there */
+    int trips;           /* of a drain: round trips that its step may still take, about */
+    far_addr latched;    /* 0: none */
 } shard_try;
+
+/* Words that are read together with a lock and its bucket: as they are under the lock. */
+typedef struct shard_beside {
+    unsigned count;
+    far_addr at[2];
+    uint64_t word[2];
+} shard_beside;
+
+enum {
+    SHARD_LOOK = 32, /* buckets that sweep and drain look at in one batch */
+};
+
+/* What a search says; errors are negative. */
+typedef enum { SHARD_ABSENT, SHARD_FOUND, SHARD_START_OVER } shard_found;
+
+/* What a drain says of a bucket, a node or an entry; errors are negative. */
+enum {
+    SHARD_LEFT, /* it is still there: somebody has a lock */
+    SHARD_GONE,
+    SHARD_MORE, /* the step has done its share: call again */
+};
 
 /* Where a key lies, or may lie. */
 typedef struct shard_hit {
@@ -282,7 +316,8 @@ int shard_put_home(shard_try *y);   /* puts the READ(s) of the home bucket into 
 int shard_put_window(shard_try *y); /* 1: the READs of a part of the home bucket */
 int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
 int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
-                        uint64_t *old); /* 1: locked; 0: the word was *old, and the latch is given back */
+                        uint64_t *old,
+                        shard_beside *beside); /* 1: locked; 0: the word was *old, and the latch is given back */
 void shard_drop_block(shard_try *y);
 int shard_retry(shard_try *y, bool refresh); /* backs off, renews the pin now and then */
 bool shard_unwritten(const shard_state *st, const uint64_t *w);
@@ -293,7 +328,7 @@ bool shard_home_is_right(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* 1: found */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
-int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* 1: found, 0: absent, 2: start over */
+int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* a shard_found */
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
@@ -316,8 +351,9 @@ int shard_p_first_empty(const shard_try *y, const uint64_t *w);
 int shard_p_first_tomb(const shard_try *y, const uint64_t *w);
 void shard_p_retire(shard_try *y, uint64_t word);
 
-/* locked.c: P, under the home lock */
-int shard_p_lock(shard_try *y, unsigned fnew); /* 1: locked, home read again; 0: somebody else has it */
+/* home_lock.c: P, under the home lock */
+int shard_p_lock(shard_try *y, unsigned fnew,
+                 shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
 int shard_p_place(shard_try *y, unsigned class, far_addr block);   /* 1: done; 0: somebody was faster */
 int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole operation: 1: done; 0: start over */
@@ -331,7 +367,8 @@ int shard_p_help(far_task *t, far_index *index, shard_partition *part,
 /* iwrite.c: I, all under the lock K */
 int shard_i_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int shard_i_remove(far_task *t, far_index *index, far_bytes key);
-int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen); /* 1: locked, image read; 0: K was *seen */
+int shard_i_lock(shard_try *y, shard_image *image, uint64_t *seen,
+                 shard_beside *beside); /* 1: locked, image read; 0: K was *seen */
 int shard_i_unlock(shard_try *y, const shard_image *image);
 int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3],
                   unsigned *words); /* level 2 or 3: where and what to WRITE */
@@ -342,48 +379,60 @@ int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own); /* t
 int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
                  uint64_t k); /* its owner may be dead */
 
-/* pdrain.c, idrain.c: 1: nothing is left there */
+/* pdrain.c, idrain.c: SHARD_GONE: nothing is left there */
 int shard_p_drain_words(shard_try *y, far_addr at, const uint64_t *words, unsigned count);
 int shard_i_drain_l2(shard_try *y, far_addr at, const uint64_t *words, uint64_t bucket);
 int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 
-/* grow.c */
+/* drain.c */
+int shard_drain_home(shard_try *y, uint64_t h);
+int shard_drain_step(far_task *t, far_index *index, shard_partition *part, unsigned d, int *trips);
+
+/* grow.c: the states of a partition */
+bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
+int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root);
+bool shard_may_grow(const far_task *t, const shard_state *st, uint64_t root);
+int shard_try_grow(far_task *t, far_index *index, shard_partition *part); /* 1: it doubles */
+int shard_next_phase(far_task *t, far_index *index, shard_partition *part, uint64_t root);
+
+/* sweep.c */
+int shard_work(far_task *t, far_index *index, shard_partition *part,
+               int *trips);               /* a step of sweep or drain; 1: something was to do */
+void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home is still to be split */
+
+/* load.c: how full a partition is */
 void shard_want(shard_partition *part, unsigned version);
 bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version);
-void shard_after_write(far_task *t, far_index *index, shard_partition *part, int delta);
-int shard_work(far_task *t, far_index *index,
-               shard_partition *part); /* a step of sweep or drain; 1: something was to do */
-int shard_try_grow(far_task *t, far_index *index, shard_partition *part);
+int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* it is due */
+void shard_after_write(shard_try *y, int delta);
+int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
+
+/* idle.c: housekeeping */
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);
-void shard_sample(shard_try *y);          /* load_by=sample: of an insert, its home as it was read */
-void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home is still to be split */
-bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 
-/* below.c: levels 2 and 3 of both layouts */
+/* overflow.c: levels 2 and 3 of both layouts */
 int shard_put_overflow(shard_try *y, unsigned generation,
                        shard_overflow *o); /* READs into the batch; 1: there is none */
 int shard_append_node(shard_try *y, far_addr at, const void *node);
-int shard_drain_home(shard_try *y, uint64_t h);
-int shard_drain(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t bucket);
 
-/* census.c: of one partition, for those who count its keys */
-typedef struct shard_census {
+/* count_once.c: of one partition, for those who count its keys */
+typedef struct shard_counted {
     uint8_t *seen; /* per bucket: the version at which it was counted, and 1; 0: not yet */
     uint64_t buckets;
     uint64_t *below; /* a hash table of what was met at levels 2 and 3 */
     uint64_t room, count;
-} shard_census;
+} shard_counted;
 
-void shard_census_begin(shard_census *c); /* of the next partition */
-void shard_census_end(shard_census *c);
-int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
-int shard_census_below(shard_census *c, uint64_t what);                                       /* 1: it is new */
+void shard_counted_begin(shard_counted *c); /* of the next partition */
+void shard_counted_end(shard_counted *c);
+int shard_counted_bucket(shard_counted *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
+int shard_counted_below(shard_counted *c, uint64_t what);                                       /* 1: it is new */
 int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image);
 void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v); /* of a bucket whose child is complete */
-bool shard_census_knows(const shard_census *c, uint64_t what);
+bool shard_counted_knows(const shard_counted *c, uint64_t what);
 
-/* sound.c: what check says of a level-1 bucket as a whole */
+/* check_bucket.c: what check says of a level-1 bucket as a whole */
 int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
                        far_report *report);
 

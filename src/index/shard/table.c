@@ -144,20 +144,53 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
 }
 
 
-/* Links a new zeroed object into a word; who comes second gives his own back and knows the word then. *word: what
- * was expected there, then what is there. 1: ours was linked. */
-static int provide(far_task *t, far_index *index, unsigned type, uint64_t size, far_addr at, uint64_t add,
-                   uint64_t *word) {
-    uint64_t expected = *word;
+/* An object that a word is to name. Who comes second gives his own back and knows the word then. */
+typedef struct piece {
+    unsigned type;
+    uint64_t size;
+    far_addr at;   /* of the word */
+    uint64_t add;  /* to the address */
+    uint64_t word; /* what was read there, then what is there */
+    bool missing, linked;
+    uint64_t made, old;
+} piece;
+
+
+static void give_back(far_task *t, far_index *index, const piece *p) {
+    far_free(t, index, p->type, p->made & shard_mask(48), p->size);
+}
+
+
+/* Makes what is missing, zeroed, and links all of it in one batch. Without memory for one none is made. */
+static int provide(far_task *t, far_index *index, piece *pieces, unsigned count) {
     far_object object;
-    int err = far_alloc(t, index, type, size, far_addr_node(at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
-    if (err < 0 || (err = far_cas_word(t, at, expected, object.addr | add, word)) < 0)
-        return err;
-    if (*word == expected) {
-        *word = object.addr | add;
-        return 1;
+    int err = 0;
+    for (unsigned i = 0; err >= 0 && i < count; i++) {
+        piece *p = &pieces[i];
+        p->made = 0;
+        p->linked = false;
+        if (!p->missing)
+            continue;
+        err = far_alloc(t, index, p->type, p->size, far_addr_node(p->at), FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object);
+        if (err >= 0)
+            p->made = object.addr | p->add;
     }
-    far_free(t, index, type, object.addr, size);
+    for (unsigned i = 0; i < count; i++)
+        if (err < 0 && pieces[i].made)
+            give_back(t, index, &pieces[i]);
+        else if (pieces[i].made)
+            far_cas(t, pieces[i].at, pieces[i].word, pieces[i].made, &pieces[i].old);
+    if (err < 0 || (err = far_wait(t)) < 0)
+        return err;
+    for (unsigned i = 0; i < count; i++) {
+        piece *p = &pieces[i];
+        if (!p->made)
+            continue;
+        p->linked = p->old == p->word;
+        if (!p->linked)
+            give_back(t, index, p);
+        p->word = p->linked ? p->made : p->old;
+    }
     return 0;
 }
 
@@ -191,25 +224,13 @@ int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation
 }
 
 
-/* A table that `word` named, and that nobody finds any more; nothing lies in it. Of level 3 the nodes behind the heads
- * go with it. */
-static int retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
+/* A table that `word` named, and that nobody finds any more. No key lies in it, and its chains have no nodes: the drain
+ * has unlinked them. */
+static void retire_table(far_task *t, far_index *index, unsigned level, uint64_t word) {
     const shard_state *st = shard_state_of(index);
     unsigned generation = (unsigned)(word >> 48);
-    far_addr table = shard_table_addr(word, generation);
-    uint64_t bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation),
-             size = shard_node_bytes(st);
-    far_retire(t, index, SHARD_TYPE_OVERFLOW, table, bytes);
-    for (uint64_t at = size - 8; level == 3 && at < bytes; at += size)
-        for (far_addr node = table + at, next;; node = next + size - 8) {
-            int err = far_read_word(t, node, &next);
-            if (err < 0)
-                return err;
-            if (next == 0)
-                break;
-            far_retire(t, index, SHARD_TYPE_NODE, next, size);
-        }
-    return 0;
+    uint64_t bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation);
+    far_retire(t, index, SHARD_TYPE_OVERFLOW, shard_table_addr(word, generation), bytes);
 }
 
 
@@ -218,50 +239,63 @@ static far_addr table_word(const shard_partition *part, unsigned level, unsigned
 }
 
 
-/* A word that still names an older generation was left by a client that died, or is slow, after the drain, or made by
- * one that did not know of it. */
-static int make_table(far_task *t, far_index *index, shard_partition *part, unsigned level, unsigned generation) {
-    const shard_state *st = shard_state_of(index);
-    uint64_t word, bytes = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation);
-    far_addr at = table_word(part, level, generation);
-    int err = far_read_word(t, at, &word);
-    if (err < 0 || shard_table_addr(word, generation))
-        return err;
-    if (word && word >> 48 > generation)
-        return 0;
-    uint64_t stale = word;
-    err = provide(t, index, SHARD_TYPE_OVERFLOW, bytes, at, shard_table(0, generation), &word);
-    if (err == 1 && stale)
-        err = retire_table(t, index, level, stale);
-    return err < 0 ? err : 0;
+/* The table of that level and generation; word: what stands where it is named. A word that still names an older
+ * generation was left by a client that died, or is slow, after the drain, or made by one that did not know of it. */
+static piece table_piece(const shard_state *st, const shard_partition *part, unsigned level, unsigned generation,
+                         uint64_t word) {
+    return (piece){.type = SHARD_TYPE_OVERFLOW,
+                   .size = level == 2 ? shard_l2_bytes(st, generation) : shard_l3_bytes(st, generation),
+                   .at = table_word(part, level, generation),
+                   .add = shard_table(0, generation),
+                   .word = word,
+                   .missing = word == 0 || word >> 48 < generation};
+}
+
+
+/* After tables were provided: pieces[i] was `before[i]`. */
+static void settle_tables(far_task *t, far_index *index, shard_partition *part, const piece *pieces,
+                          const uint64_t *before, unsigned generation) {
+    for (unsigned i = 0; i < 2; i++) {
+        if (pieces[i].linked && before[i])
+            retire_table(t, index, 2 + i, before[i]);
+        atomic_store_explicit(&part->table[2 * i + (generation & 1)], pieces[i].word, memory_order_release);
+    }
 }
 
 
 int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
+    const shard_state *st = shard_state_of(index);
     far_addr l2, l3;
+    piece pieces[2];
+    uint64_t before[2];
     int err = shard_overflow_addrs(t, part, generation, &l2, &l3);
     if (err < 0 || (l2 && l3))
         return err;
-    err = make_table(t, index, part, 2, generation);
-    return err < 0 ? err : make_table(t, index, part, 3, generation);
-}
-
-
-static int drop_table(far_task *t, far_index *index, shard_partition *part, unsigned level, unsigned generation) {
-    far_addr at = table_word(part, level, generation);
-    uint64_t word, old;
-    int err = far_read_word(t, at, &word);
-    if (err < 0 || !shard_table_addr(word, generation))
+    for (unsigned i = 0; i < 2; i++) {
+        before[i] = atomic_load_explicit(&part->table[2 * i + (generation & 1)], memory_order_acquire);
+        pieces[i] = table_piece(st, part, 2 + i, generation, before[i]);
+    }
+    if ((err = provide(t, index, pieces, 2)) < 0)
         return err;
-    if ((err = far_cas_word(t, at, word, 0, &old)) < 0)
-        return err;
-    return old == word ? retire_table(t, index, level, word) : 0;
+    settle_tables(t, index, part, pieces, before, generation);
+    return 0;
 }
 
 
 int shard_drop_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation) {
-    int err = drop_table(t, index, part, 2, generation);
-    return err < 0 ? err : drop_table(t, index, part, 3, generation);
+    uint64_t word[2], old[2] = {0, 0};
+    for (unsigned i = 0; i < 2; i++)
+        far_read(t, table_word(part, 2 + i, generation), &word[i], 8);
+    int err = far_wait(t);
+    for (unsigned i = 0; err >= 0 && i < 2; i++)
+        if (shard_table_addr(word[i], generation))
+            far_cas(t, table_word(part, 2 + i, generation), word[i], 0, &old[i]);
+    if (err < 0 || (err = far_wait(t)) < 0)
+        return err;
+    for (unsigned i = 0; i < 2; i++)
+        if (shard_table_addr(word[i], generation) && old[i] == word[i])
+            retire_table(t, index, 2 + i, word[i]);
+    return 0;
 }
 
 
@@ -283,7 +317,7 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
 }
 
 
-/* One extent of a large segment, the first that this handle does not know of. */
+/* One extent of a large segment, the first that this handle does not know of. 1: it was the last. */
 static int make_extent(far_task *t, far_index *index, shard_extents *extents, uint64_t count) {
     uint64_t n = 0, word;
     while (n < count && atomic_load_explicit(&extents->extent[n], memory_order_acquire))
@@ -293,36 +327,49 @@ static int make_extent(far_task *t, far_index *index, shard_extents *extents, ui
     int err = extent_word(t, extents, n, &word);
     if (err < 0 || word)
         return err < 0 ? err : n + 1 == count;
-    err = provide(t, index, SHARD_TYPE_SEGMENT, shard_state_of(index)->extent, extents->word + 8 * n, 0, &word);
-    if (err >= 0)
-        atomic_store_explicit(&extents->extent[n], word, memory_order_release);
-    return err < 0 ? err : n + 1 == count;
+    piece p = {.type = SHARD_TYPE_SEGMENT,
+               .size = shard_state_of(index)->extent,
+               .at = extents->word + 8 * n,
+               .missing = true};
+    if ((err = provide(t, index, &p, 1)) < 0)
+        return err;
+    atomic_store_explicit(&extents->extent[n], p.word, memory_order_release);
+    return n + 1 == count;
 }
 
 
-/* All that version needs, before anybody can know of it: then no split, and so no delete, ever waits for memory. One
- * extent a call: so no operation pays for more. */
+/* All that a version needs, before anybody can know of it: then no split, and so no delete, ever waits for memory, and
+ * a drain has tables to move keys to. 1: all is there; 0: call again: of a large segment one extent a call, so that no
+ * operation pays for more. */
 int shard_make_segment(far_task *t, far_index *index, shard_partition *part, unsigned version) {
     shard_state *st = shard_state_of(index);
-    uint64_t bytes = segment_bytes(st, version), count = shard_extent_count(st, version), word = 0;
-    far_addr at = pcb_word(part, SHARD_PCB_PROGRESS + version);
-    shard_extents *extents;
-    int err = far_read_word(t, at, &word);
-    if (err < 0 || (word == 0 && (err = provide(t, index, SHARD_TYPE_PROGRESS, shard_progress_bytes(st, version), at, 0,
-                                                &word)) < 0))
-        return err;
-    at = pcb_word(part, SHARD_PCB_SEGMENT + version);
-    if (count == 0) {
-        err = segment_word(t, part, version, &word);
-        if (err >= 0 && word == 0)
-            err = provide(t, index, SHARD_TYPE_SEGMENT, bytes, at, 0, &word);
-        return err < 0 ? err : 1;
+    uint64_t count = shard_extent_count(st, version), before[2];
+    piece pieces[4];
+    shard_extents *extents = NULL;
+    pieces[2] = (piece){.type = count ? SHARD_TYPE_PROGRESS : SHARD_TYPE_SEGMENT, /* large: addresses of extents */
+                        .size = count ? (count * 8 + 15) & ~15ull : segment_bytes(st, version),
+                        .at = pcb_word(part, SHARD_PCB_SEGMENT + version)};
+    pieces[3] = (piece){.type = SHARD_TYPE_PROGRESS,
+                        .size = shard_progress_bytes(st, version),
+                        .at = pcb_word(part, SHARD_PCB_PROGRESS + version)};
+    for (unsigned i = 0; i < 2; i++) {
+        far_read(t, table_word(part, 2 + i, version), &before[i], 8);
+        far_read(t, pieces[2 + i].at, &pieces[2 + i].word, 8);
     }
+    int err = far_wait(t);
+    if (err < 0)
+        return err;
+    for (unsigned i = 0; i < 2; i++) {
+        pieces[i] = table_piece(st, part, 2 + i, version, before[i]);
+        pieces[2 + i].missing = pieces[2 + i].word == 0;
+    }
+    if ((err = provide(t, index, pieces, 4)) < 0)
+        return err;
+    settle_tables(t, index, part, pieces, before, version);
+    if (count == 0)
+        return 1;
+    bool fresh = pieces[2].linked;
     if ((err = segment_extents(t, st, part, version, &extents)) < 0)
         return err;
-    if (extents)
-        return make_extent(t, index, extents, count);
-    word = 0;
-    err = provide(t, index, SHARD_TYPE_PROGRESS, (count * 8 + 15) & ~15ull, at, 0, &word);
-    return err < 0 ? err : 0;
+    return extents && !fresh ? make_extent(t, index, extents, count) : 0;
 }

@@ -1,6 +1,6 @@
 /* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and
  * words never become EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma).
- * What cannot be done by one CAS goes through the home lock (locked.c). */
+ * What cannot be done by one CAS goes through the home lock (home_lock.c). */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
 #include "runtime/rdwc.h"
@@ -61,21 +61,27 @@ static int put_block(shard_try *y, far_bytes value) {
 }
 
 
-/* The image can be written to by this attempt. 1: yes; 2: its bucket is to be split first; 0: start over (it may have
- * been helped meanwhile). */
+/* What an attempt may do with the image; errors are negative. */
+enum {
+    AGAIN, /* nothing: it starts over, after somebody may have been helped */
+    WRITABLE,
+    SPLIT_FIRST,
+};
+
+
 static int make_writable(shard_try *y) {
     uint64_t header = y->home->w[SHARD_P_HEADER];
     unsigned v = shard_header_v(header);
     int err;
     if (shard_home_is_right(y) && v == y->d && shard_header_op(header) != SHARD_OP_SPLIT)
-        return 1;
+        return WRITABLE;
     bool behind = shard_home_is_right(y) && v + 1 == y->d;
     if (shard_header_op(header) == SHARD_OP_SPLIT || (behind && shard_header_owner(header))) {
         if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
             return err;
         return shard_retry(y, !behind);
     }
-    return behind ? 2 : shard_retry(y, true);
+    return behind ? SPLIT_FIRST : shard_retry(y, true);
 }
 
 
@@ -144,6 +150,7 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
         own.slot = hit.slot;
     if (err < 0 || (along && (err = shard_refusal(how, own.slot >= 0)) < 0))
         return err;
+    y->had_more_to_do = true;
     err = shard_p_split(y->t, y->index, y->part, y->d, y->graced, y->home, along ? &own : NULL);
     if (err <= 0)
         return err < 0 ? err : shard_retry(y, false);
@@ -199,15 +206,15 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
-    if ((err = make_writable(y)) <= 0)
+    if ((err = make_writable(y)) <= AGAIN)
         return err;
-    if (err == 2)
+    if (err == SPLIT_FIRST)
         return split_and_change(y, how, delta);
     if ((err = shard_find(y, false, &hit, &read_mark)) < 0)
         return err;
-    if (err == 2)
+    if (err == SHARD_START_OVER)
         return shard_retry(y, true);
-    if ((err = apply(y, how, err == 1, &hit, delta)) != 0)
+    if ((err = apply(y, how, err == SHARD_FOUND, &hit, delta)) != 0)
         return err;
     if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
         return err;
@@ -231,9 +238,7 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
     if (err < 0)
         return err;
     far_rdwc_done(t, mark);
-    if (delta > 0)
-        shard_sample(&y);
-    shard_after_write(t, index, y.part, delta);
+    shard_after_write(&y, delta);
     return 0;
 }
 

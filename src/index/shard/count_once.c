@@ -1,5 +1,5 @@
 /* Who counts keys while a partition grows meets some of them twice: in the parent and then in the child, below level 1
- * and then where a drain has brought them. A census remembers, of one partition, at which version it counted each
+ * and then where a drain has brought them. It remembers, of one partition, at which version it counted each
  * bucket, and what it met below. */
 #include "index/shard/shard.h"
 #include "runtime/error.h"
@@ -15,7 +15,7 @@ static int no_memory(void) {
 }
 
 
-void shard_census_begin(shard_census *c) {
+void shard_counted_begin(shard_counted *c) {
     if (c->seen)
         memset(c->seen, 0, c->buckets);
     if (c->below)
@@ -24,14 +24,14 @@ void shard_census_begin(shard_census *c) {
 }
 
 
-void shard_census_end(shard_census *c) {
+void shard_counted_end(shard_counted *c) {
     free(c->seen);
     free(c->below);
-    *c = (shard_census){0};
+    *c = (shard_counted){0};
 }
 
 
-static int make_room(shard_census *c, uint64_t bucket) {
+static int make_room(shard_counted *c, uint64_t bucket) {
     uint64_t buckets = c->buckets ? c->buckets : LEAST;
     while (buckets <= bucket)
         buckets *= 2;
@@ -82,7 +82,7 @@ void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v) {
 
 
 /* v: the version of which its keys are. 1: they are to be counted; 0: they were, with its parent. */
-int shard_census_bucket(shard_census *c, const shard_state *st, uint64_t bucket, unsigned v) {
+int shard_counted_bucket(shard_counted *c, const shard_state *st, uint64_t bucket, unsigned v) {
     unsigned born = shard_segment(bucket, st->b);
     uint64_t parent = born ? shard_parent(bucket, st->b, born) : 0;
     int err = make_room(c, bucket);
@@ -102,7 +102,7 @@ static uint64_t not_zero(uint64_t what) { /* 0 is an empty place */
 }
 
 
-static uint64_t *place_of(const shard_census *c, uint64_t what) {
+static uint64_t *place_of(const shard_counted *c, uint64_t what) {
     uint64_t at = what * SHARD_FACTOR >> 32 & (c->room - 1);
     while (c->below[at] && c->below[at] != what)
         at = (at + 1) & (c->room - 1);
@@ -110,16 +110,16 @@ static uint64_t *place_of(const shard_census *c, uint64_t what) {
 }
 
 
-bool shard_census_knows(const shard_census *c, uint64_t what) {
+bool shard_counted_knows(const shard_counted *c, uint64_t what) {
     return c->room && *place_of(c, not_zero(what)) != 0;
 }
 
 
 /* 1: it is new. */
-int shard_census_below(shard_census *c, uint64_t what) {
+int shard_counted_below(shard_counted *c, uint64_t what) {
     what = not_zero(what);
     if (2 * (c->count + 1) > c->room) {
-        shard_census larger = {.room = c->room ? 2 * c->room : LEAST};
+        shard_counted larger = {.room = c->room ? 2 * c->room : LEAST};
         if (!(larger.below = calloc(larger.room, sizeof(*larger.below))))
             return no_memory();
         for (uint64_t i = 0; i < c->room; i++)

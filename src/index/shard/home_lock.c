@@ -13,13 +13,13 @@ static uint64_t *header_of(shard_try *y) {
 
 
 /* fnew: filter bits to be set with it. */
-int shard_p_lock(shard_try *y, unsigned fnew) {
+int shard_p_lock(shard_try *y, unsigned fnew, shard_beside *beside) {
     uint64_t expected = *header_of(y), old;
     if (shard_header_owner(expected) || !far_latch_try(y->t, y->home->addr))
         return 0;
     y->latched = y->home->addr;
     uint64_t mine = shard_header_with(shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER), fnew);
-    int err = shard_lock_and_read(y, y->home, SHARD_P_HEADER, expected, mine, &old);
+    int err = shard_lock_and_read(y, y->home, SHARD_P_HEADER, expected, mine, &old, beside);
     if (err == 1)
         *header_of(y) = mine; /* the image may have been cut before it */
     return err;
@@ -42,13 +42,14 @@ int shard_p_unlock(shard_try *y, bool wait) {
 /* Somewhere in the chain, from the head on. */
 static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
     shard_p_node node;
+    y->landed = 3;
     shard_want(y->part, shard_home_v(y) + 1);
-    for (far_addr at = head;; at = node.next) {
+    for (far_addr at = head;; at = node.next, y->walked++) {
         far_read(y->t, at, &node, sizeof(node));
         int err = far_wait(y->t);
         if (err < 0)
             return err;
-        for (unsigned i = 0; i < 7; i++) {
+        for (unsigned i = 0; i < SHARD_P_NODE_SLOTS; i++) {
             uint64_t old = 1;
             if (node.entry[i] == 0 && (err = far_cas_word(y->t, at + 8 * i, 0, word, &old)) < 0)
                 return err;
@@ -78,6 +79,7 @@ static int place_below(shard_try *y, uint64_t word) {
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
+    y->landed = 2;
     for (unsigned choice = 0; choice < 2; choice++)
         for (unsigned i = 0; i < y->st->l2_slots; i++) {
             uint64_t old = 1;
@@ -184,7 +186,7 @@ int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
         return err;
     y->inserting = inserting;
     unsigned bit = shard_bit(y->st, y->h);
-    if ((err = shard_p_lock(y, inserting && closed && !tomb ? bit : 0)) <= 0)
+    if ((err = shard_p_lock(y, inserting && closed && !tomb ? bit : 0, NULL)) <= 0)
         return err;
     err = change(y, how);
     if (shard_is_lost(err)) {

@@ -1,0 +1,76 @@
+/* Housekeeping of a handle: what it learns with every epoch, and the growth of partitions into which nobody inserts. */
+#include "index/shard/shard.h"
+#include "pool/clients.h"
+#include "runtime/error.h"
+
+enum {
+    IDLE_TRIPS = 20, /* of one call, about: the epoch stands still meanwhile */
+    GROW_TRIPS = 8,
+};
+
+
+int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
+    shard_state *st = shard_state_of(index);
+    uint64_t count = 1ull << st->p;
+    (void)epoch;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *words = far_scratch(t, count * 16);
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the roots of a shard index");
+    for (uint64_t i = 0; i < count; i++)
+        far_read(t, st->part[i].pcb + 8 * SHARD_PCB_ROOT, &words[2 * i], 16);
+    int err = far_wait(t);
+    for (uint64_t i = 0; err >= 0 && i < count; i++) {
+        shard_learn_root(&st->part[i], words[2 * i]);
+        atomic_store_explicit(&st->part[i].count, (int64_t)words[2 * i + 1], memory_order_relaxed);
+    }
+    unsigned clients;
+    if (err >= 0 && (err = far_clients_live(t, &clients)) >= 0)
+        atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 0;
+}
+
+
+/* A partition that is too full doubles although nobody inserts: its chains are what gets pay for. 1: there is more to
+ * do. */
+static int tend(far_task *t, far_index *index, shard_partition *part, int *trips) {
+    uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    bool stable = shard_root_phase(root) == SHARD_STABLE;
+    if (stable && !shard_is_due(shard_state_of(index), part, shard_root_d(root) + 1))
+        return 0;
+    uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed);
+    if (atomic_exchange_explicit(&part->idle_seen, inserts, memory_order_relaxed) != inserts)
+        return 0; /* not idle: the inserts do it */
+    int err = stable ? shard_grow_if_full(t, index, part) : 1;
+    if (stable)
+        *trips -= GROW_TRIPS;
+    while (!stable && err == 1 && *trips > 0)
+        err = shard_work(t, index, part, trips);
+    return err;
+}
+
+
+/* Goes on where the last call has ended. */
+int shard_idle_hook(far_task *t, far_index *index) {
+    shard_state *st = shard_state_of(index);
+    uint64_t count = 1ull << st->p;
+    unsigned first = atomic_load_explicit(&st->idle_next, memory_order_relaxed);
+    far_scratch_mark mark = far_scratch_here(t);
+    int trips = IDLE_TRIPS, more = 0, err = shard_tell_all(t, index);
+    far_scratch_back(t, mark);
+    if (shard_is_lost(err))
+        return err;
+    for (uint64_t i = 0; st->idle_sweep && i < count; i++) {
+        uint64_t number = (first + i) % count;
+        err = tend(t, index, &st->part[number], &trips);
+        if (shard_is_lost(err))
+            return err;
+        more |= err == 1;
+        if (trips <= 0) {
+            atomic_store_explicit(&st->idle_next, (unsigned)((number + 1) % count), memory_order_relaxed);
+            return more;
+        }
+    }
+    return more;
+}

@@ -1,0 +1,185 @@
+/* Growth keeps up with many clients: from an empty table on, with 8 to 128 clients of few and of many handles, a
+ * partition doubles when its load is at the bound, a doubling ends long before the next one is due, nothing is left at
+ * level 3, and an insert costs what it costs one client. An overloaded table recovers when there are only gets. */
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "index/shard/shard.h"
+#include "pool/handle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { HANDLES_MAX = 32, PARTITIONS = 64, VERSIONS = 12 };
+
+typedef struct crowd {
+    unsigned handles, threads;
+    far_sim_world *world;
+    far_pool *pool[HANDLES_MAX];
+    far_index *index[HANDLES_MAX];
+    uint64_t keys; /* to be inserted, over all clients */
+    uint64_t next; /* the first one that nobody has taken */
+    uint64_t in[PARTITIONS], began[PARTITIONS], root[PARTITIONS];
+    double load_sum, load_most; /* at which doublings began */
+    unsigned begun;
+    uint64_t took[VERSIONS]; /* inserts from GROW to STABLE, over all partitions */
+    uint64_t doublings[VERSIONS];
+} crowd;
+
+typedef struct client {
+    crowd *crowd;
+    unsigned handle;
+    far_session *session;
+} client;
+
+
+static uint64_t key_of(uint64_t n) {
+    return n * 0x9e3779b97f4a7c15ull + 1;
+}
+
+
+static uint64_t root_of(const crowd *c, uint64_t partition) {
+    far_addr pcb = shard_state_of(c->index[0])->part[partition].pcb;
+    return *(const uint64_t *)((char *)far_sim_memory(c->world, far_addr_node(pcb)) + far_addr_offset(pcb));
+}
+
+
+/* An insert into the partition has ended: what has its root come to? */
+static void note(crowd *c, uint64_t partition) {
+    const shard_state *st = shard_state_of(c->index[0]);
+    uint64_t root = root_of(c, partition), before = c->root[partition];
+    c->in[partition]++;
+    if (root == before)
+        return;
+    c->root[partition] = root;
+    unsigned d = shard_root_d(root);
+    if (d != shard_root_d(before)) {
+        double slots = (double)((uint64_t)(st->slots + st->l2_slots) << (st->b + d - 1));
+        double load = (double)c->in[partition] / slots;
+        c->load_sum += load;
+        c->begun++;
+        c->load_most = load > c->load_most ? load : c->load_most;
+        c->began[partition] = c->in[partition];
+    }
+    if (shard_root_phase(root) == SHARD_STABLE && d > 0 && d < VERSIONS) {
+        c->took[d] += c->in[partition] - c->began[partition];
+        c->doublings[d]++;
+    }
+}
+
+
+static void load_keys(void *arg) {
+    client *me = arg;
+    crowd *c = me->crowd;
+    char value[100] = {0};
+    far_index *index = c->index[me->handle];
+    const shard_state *st = shard_state_of(index);
+    while (c->next < c->keys) {
+        uint64_t key = key_of(c->next++);
+        memcpy(value, &key, 8);
+        assert_int_equal(far_insert(me->session, index, &key, 8, value, st->inlined ? 8 : sizeof(value)), 0);
+        note(c, shard_hash(index, (far_bytes){&key, 8}) & (PARTITIONS - 1));
+    }
+}
+
+
+static double trips_of(client *clients, unsigned count, far_op_kind kind) {
+    uint64_t trips = 0, ops = 0;
+    for (unsigned i = 0; i < count; i++) {
+        far_stats stats;
+        assert_int_equal(far_session_stats_of(clients[i].session, kind, &stats), 0);
+        trips += stats.round_trips + stats.background_round_trips;
+        ops += stats.ops[kind];
+    }
+    return (double)trips / (double)ops;
+}
+
+
+static void keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t keys, double most) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    crowd *c = calloc(1, sizeof(*c));
+    client *clients = calloc(handles * threads, sizeof(*clients));
+    static unsigned serial;
+    char uri[128];
+    far_load load;
+    assert_true(c && clients);
+    *c = (crowd){.handles = handles, .threads = threads, .keys = keys};
+    snprintf(uri, sizeof(uri), "sim:name=crowd%u,seed=1,size=512M,faults=none,watch=off,limit=1000s", ++serial);
+    for (unsigned i = 0; i < handles * threads; i++) {
+        unsigned h = i % handles;
+        if (i < handles)
+            assert_int_equal(far_pool_open(uri, &options, &c->pool[h]), 0);
+        clients[i] = (client){.crowd = c, .handle = h};
+        assert_int_equal(far_session_open(c->pool[h], &clients[i].session), 0);
+        if (i == 0)
+            assert_int_equal(far_index_create(clients[0].session, "t", "shard",
+                                              inlined ? "key_size=8,value_size=8" : "layout=pointer", &c->index[0]),
+                             0);
+        else if (i < handles)
+            assert_int_equal(far_index_open(clients[i].session, "t", &c->index[h]), 0);
+    }
+    c->world = far_sim_world_of(c->pool[0]->fabric);
+    for (unsigned i = 0; i < handles * threads; i++)
+        far_sim_start(c->pool[clients[i].handle]->fabric, "client", load_keys, &clients[i]);
+    assert_int_equal(far_sim_run(c->world), FAR_SIM_ENDED);
+    double trips = trips_of(clients, handles * threads, FAR_OP_INSERT), took_most = 0;
+    assert_int_equal(far_index_load(clients[0].session, c->index[0], &load), 0);
+    const shard_state *st = shard_state_of(c->index[0]);
+    for (unsigned d = 1; d < VERSIONS; d++)
+        if (c->doublings[d] >= PARTITIONS / 2) {
+            double took = (double)c->took[d] / (double)(c->doublings[d] << (st->b + d - 1));
+            took_most = took > took_most ? took : took_most;
+        }
+    print_message("    %u x %u, %s: insert %.2f round trips, doubled at %.3f, at most %.3f, a doubling took %.1f "
+                  "inserts a parent, "
+                  "level 3: %llu\n",
+                  handles, threads, inlined ? "inline" : "pointers", trips, c->load_sum / c->begun, c->load_most,
+                  took_most, (unsigned long long)load.keys[2]);
+    assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], keys);
+    assert_true(load.keys[2] * 1000 < keys);
+    assert_true(trips <= most);
+    assert_true(c->load_sum / c->begun <= st->load / 100.0 + 0.06);
+    assert_true(c->load_most <= st->load / 100.0 + 0.25);
+    assert_true(took_most > 0 && took_most <= (inlined ? 20 : 40));
+    for (unsigned h = 0; h < handles; h++)
+        far_index_close(c->index[h]);
+    for (unsigned i = 0; i < handles * threads; i++)
+        far_session_close(clients[i].session);
+    for (unsigned h = 0; h < handles; h++)
+        far_pool_close(c->pool[h]);
+    free(clients);
+    free(c);
+}
+
+
+static void inline_table_keeps_up(void **state) {
+    (void)state;
+    keeps_up(4, 2, true, 200000, 2.3);
+    keeps_up(4, 16, true, 200000, 2.5);
+    keeps_up(4, 32, true, 200000, 2.6);
+    keeps_up(32, 4, true, 200000, 2.7);
+}
+
+
+static void pointer_table_keeps_up(void **state) {
+    (void)state;
+    keeps_up(4, 2, false, 200000, 2.5);
+    keeps_up(4, 32, false, 200000, 2.7);
+    keeps_up(32, 4, false, 200000, 2.9);
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inline_table_keeps_up),
+        cmocka_unit_test(pointer_table_keeps_up),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,478 @@
+/* Named stories of sweep and drain, which look at many buckets in one batch and go on later by what they saw, and of
+ * what goes on in between. Both layouts. What was taken out of the code to see a story fail is told with it. */
+#include "shard_rig.h"
+
+#include "pool/epoch.h"
+#include "pool/sweep.h"
+#include "runtime/session.h"
+
+/* One bucket at version 0; levels 2 and 3 are where most keys go. Nobody works on a doubling but who is told to. */
+#define BELOW "slots=2,l2_slots=1,load=95,afs=1000000,idle_sweep=off"
+
+typedef struct worker {
+    stage_actor *actor;
+    unsigned steps;
+    int trips; /* of each step */
+    int result;
+} worker;
+
+
+static int run_steps(far_task *t, void *arg) {
+    worker *w = arg;
+    far_index *index = w->actor->index;
+    shard_partition *part = &shard_state_of(index)->part[0];
+    int err = far_pin_take(t);
+    t->index = index;
+    for (unsigned i = 0; err >= 0 && i < w->steps; i++) {
+        int trips = w->trips;
+        if ((err = shard_refresh(t, part)) >= 0)
+            err = shard_work(t, index, part, &trips);
+        if (err == FAR_ERR_NO_MEMORY)
+            err = 0;
+    }
+    w->result = err;
+    far_pin_drop(t);
+    return err < 0 ? err : 0;
+}
+
+
+static void work(void *arg) {
+    worker *w = arg;
+    far_session_call(w->actor->session, FAR_STATS_OTHER, false, run_steps, w);
+    w->actor->ended = true;
+}
+
+
+static void start_work(worker *w) {
+    w->actor->ended = false;
+    w->actor->client = far_sim_start(w->actor->pool->fabric, "worker", work, w);
+}
+
+
+static unsigned phase(stage *s) {
+    return shard_root_phase(true_root(s));
+}
+
+
+static void work_until(stage *s, stage_actor *a, unsigned wanted) {
+    worker w = {.actor = a, .steps = 1, .trips = 5};
+    for (unsigned i = 0; i < 400 && phase(s) != wanted; i++)
+        work(&w);
+    assert_int_equal(phase(s), wanted);
+}
+
+
+static int grow_once(far_task *t, void *arg) {
+    far_index *index = arg;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = shard_try_grow(t, index, &shard_state_of(index)->part[0]);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void double_by(stage *s, stage_actor *a) {
+    unsigned d = shard_root_d(true_root(s));
+    for (unsigned i = 0; i < 100 && shard_root_d(true_root(s)) == d; i++) {
+        assert_true(far_session_call(a->session, FAR_STATS_OTHER, false, grow_once, a->index) >= 0);
+        far_epoch_request(a->pool);
+        far_sim_sleep(s->world, 300000);
+    }
+    assert_int_equal(shard_root_d(true_root(s)), d + 1);
+}
+
+
+static bool is_split(stage *s, uint64_t bucket, unsigned d) {
+    const shard_state *st = shard_state_of(s->a.index);
+    return shard_header_v(words_at(s, bucket_addr(&s->a, bucket))[shard_header_at(st)]) >= d;
+}
+
+
+static void assert_all_there(stage *s, uint64_t first, uint64_t last) {
+    for (uint64_t n = first; n <= last; n++)
+        assert_int_equal(get(&s->c, number(n)), n);
+}
+
+
+/* The sweep has looked at the headers; before it splits the bucket that it chose, a writer does. It finds that, and the
+ * phase does not end before every bucket is split. (Skipping buckets at version d-1; no look at the version under the
+ * lock.) */
+static void sweep_by_old_header_told(const told *told) {
+    stage s;
+    worker w = {.actor = &s.c, .steps = 1, .trips = 10};
+    open_stage(&s, told, 4, "slots=4,l2_slots=1,load=95,afs=1000000,idle_sweep=off");
+    for (uint64_t n = 1; n <= 20; n++)
+        put(&s.a, number(n), n);
+    double_by(&s, &s.a);
+    put(&s.b, key_in(&s.a, 0, 0, 0), 7); /* splits bucket 0 */
+    put(&s.a, key_in(&s.a, 1, 0, 0), 7);
+    uint64_t one = get(&s.b, key_in(&s.a, 0, 0, 0));
+    assert_int_equal(one, 7);
+    start_work(&w);
+    stage_stop_at(&s.c, at("shard:sweep_looked")); /* at bucket 2 */
+    put(&s.a, key_in(&s.a, 2, 1, 0), 8);
+    put(&s.a, key_in(&s.a, 2, 0, 0), 9);
+    assert_true(is_split(&s, 2, 1) && !is_split(&s, 3, 1));
+    stage_finish(&s.c);
+    assert_int_equal(w.result, 1);
+    for (unsigned i = 0; i < 400 && phase(&s) == SHARD_GROW; i++) {
+        work(&w);
+        for (uint64_t bucket = 0; phase(&s) != SHARD_GROW && bucket < 16; bucket++)
+            assert_true(is_split(&s, bucket, 1));
+    }
+    assert_int_equal(phase(&s), SHARD_DRAIN);
+    work_until(&s, &s.b, SHARD_STABLE);
+    assert_there_once(&s, key_in(&s.a, 2, 1, 0), 8);
+    assert_there_once(&s, key_in(&s.a, 2, 0, 0), 9);
+    stage_close(&s);
+}
+TOLD_OF_ALL(sweep_by_old_header);
+
+
+/* Keys 1..count, most of them below level 1 at version 1, which a client that stands still keeps from doubling again;
+ * then the next doubling, up to its drain. */
+static void begin_drain(stage *s, const told *told, uint64_t count) {
+    open_stage(s, told, 0, BELOW);
+    put(&s->c, number(1), 1);
+    start(&s->c, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s->c, at("shard:home_read"));
+    for (uint64_t n = 2; n <= count; n++)
+        put(&s->a, number(n), n);
+    work_until(s, &s->a, SHARD_STABLE);
+    assert_int_equal(shard_root_d(true_root(s)), 1);
+    stage_finish(&s->c);
+    double_by(s, &s->a);
+    work_until(s, &s->a, SHARD_DRAIN);
+}
+
+
+/* The drain has seen keys of the old generation; before it moves one, they are deleted, changed and put back, and other
+ * keys come to the same homes. Nothing comes back, nothing is lost. (move_up going by the entry as it was seen.) */
+static void change_after_look(const told *told, unsigned nth, bool inserts) {
+    enum { KEYS = 12 };
+    stage s;
+    worker w = {.actor = &s.c, .steps = 30, .trips = 5};
+    begin_drain(&s, told, KEYS);
+    start_work(&w);
+    stage_stop_at(&s.c, (far_sim_match){.point = "shard:drain_looked", .nth = nth});
+    for (uint64_t n = 1; n <= KEYS; n++) {
+        if (n % 3 == 2)
+            put(&s.b, number(n), 100 + n);
+        else
+            assert_int_equal(delete_key(&s.a, number(n)), 0);
+        if (n % 3 == 0 && inserts) /* these help the drain */
+            assert_int_equal(insert(&s.b, number(n), 200 + n), 0);
+    }
+    stage_finish(&s.c);
+    work_until(&s, &s.b, SHARD_STABLE);
+    for (uint64_t n = 1; n <= KEYS; n++) {
+        uint64_t value = n % 3 == 2 ? 100 + n : n % 3 == 0 && inserts ? 200 + n : 0;
+        assert_int_equal(get(&s.a, number(n)), value);
+        assert_int_equal(delete_key(&s.b, number(n)), value ? 0 : FAR_ERR_NOT_FOUND);
+        assert_int_equal(get(&s.c, number(n)), 0);
+    }
+    stage_close(&s);
+}
+
+
+static void drain_by_old_words_told(const told *told) {
+    for (unsigned nth = 1; nth <= 5; nth++)
+        for (unsigned inserts = 0; inserts < 2; inserts++)
+            change_after_look(told, nth, inserts);
+}
+TOLD_OF_ALL(drain_by_old_words);
+
+
+/* Live entries of a stable partition with 2^d buckets, of all levels, also those that hide behind others. */
+static uint64_t copies(stage *s) {
+    const shard_state *st = shard_state_of(s->a.index);
+    const shard_partition *part = &st->part[0];
+    unsigned d = shard_root_d(true_root(s)), step = 1 + st->inlined;
+    const uint64_t *pcb = words_at(s, part->pcb);
+    far_addr l2 = shard_table_addr(pcb[SHARD_PCB_L2 + (d & 1)], d),
+             l3 = shard_table_addr(pcb[SHARD_PCB_L3 + (d & 1)], d);
+    uint64_t live = 0;
+    for (uint64_t bucket = 0; bucket < 1u << d; bucket++) {
+        for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += step)
+            live += shard_is_live(words_at(s, bucket_addr(&s->a, bucket))[i]);
+        for (unsigned i = st->inlined; i < 8; i += step)
+            live += shard_is_live(words_at(s, l2 + SHARD_L2_BYTES * bucket)[i]);
+    }
+    for (far_addr at = l3; at;) {
+        const shard_node *node = (const void *)words_at(s, at);
+        for (unsigned i = 0; i < (st->inlined ? SHARD_I_NODE_SLOTS : SHARD_P_NODE_SLOTS); i++)
+            live += st->inlined ? node->i.slot[i].state & SHARD_STATE_LIVE : shard_is_live(node->p.entry[i]);
+        at = *shard_next_of(st, node);
+    }
+    return live;
+}
+
+
+/* A drain died after it had put a key where it goes, and before it took it away where it was. Where it goes is level 1,
+ * or level 2 or 3 of the new generation: the n-th move of many. The next drain finds that, and the key is there once.
+ * (is_moved, is_linked: without the look at level 1; without the look below.) */
+static void die_at_move(const told *told, unsigned nth, unsigned written) {
+    enum { KEYS = 14 };
+    stage s;
+    worker w = {.actor = &s.c, .steps = 60, .trips = 5};
+    begin_drain(&s, told, KEYS);
+    start_work(&w);
+    stage_stop_at(&s.c, (far_sim_match){.point = told->inlined ? "shard:drain_move" : "shard:drained_up", .nth = nth});
+    if (told->inlined) {
+        far_sim_kill_at(s.c.client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = 1 + written}, 0);
+        far_sim_resume(s.c.client);
+        far_sim_run(s.world);
+    } else {
+        stage_kill(&s, &s.c);
+    }
+    assert_true(far_sim_killed(s.c.pool->fabric));
+    work_until(&s, &s.b, SHARD_STABLE);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        assert_int_equal(get(&s.a, number(n)), n);
+    assert_int_equal(copies(&s), KEYS);
+    for (uint64_t n = 1; n <= KEYS; n++) {
+        assert_int_equal(delete_key(&s.b, number(n)), 0);
+        assert_int_equal(get(&s.a, number(n)), 0);
+        assert_int_equal(delete_key(&s.b, number(n)), FAR_ERR_NOT_FOUND);
+    }
+    stage_close(&s);
+}
+
+
+static void drain_linked_at_d_told(const told *told) {
+    for (unsigned nth = 1; nth <= 9; nth++) {
+        die_at_move(told, nth, 1);
+        if (told->inlined) /* a node that was linked with the key in it */
+            die_at_move(told, nth, 0);
+    }
+}
+TOLD_OF_ALL(drain_linked_at_d);
+
+
+/* A chain takes many steps, each of a few keys, by one who is killed after the k-th of them and then by another; keys
+ * of the chain are changed and deleted in between. The drain does not end before all are gone from it. (SHARD_MORE
+ * taken for SHARD_GONE; unlinking a node that still has keys.) */
+static void drain_step_resumes_told(const told *told) {
+    enum { KEYS = 40 };
+    for (unsigned killed_after = 1; killed_after < 8; killed_after += 3) {
+        stage s;
+        begin_drain(&s, told, KEYS);
+        worker w = {.actor = &s.c, .steps = killed_after, .trips = 3};
+        assert_true(COUNTED(&s, chained) >= 3);
+        work(&w);
+        assert_int_equal(w.result, 1);
+        assert_int_equal(phase(&s), SHARD_DRAIN);
+        far_sim_kill(s.c.pool->fabric);
+        w = (worker){.actor = &s.b, .steps = 1, .trips = 3};
+        for (uint64_t n = 1; n <= KEYS || phase(&s) != SHARD_STABLE; n++) {
+            assert_true(n < 2000);
+            work(&w);
+            if (n <= KEYS && n % 4 == 0)
+                assert_int_equal(delete_key(&s.a, number(n)), 0);
+            else if (n <= KEYS && n % 4 == 1)
+                put(&s.a, number(n), 100 + n);
+        }
+        for (uint64_t n = 1; n <= KEYS; n++) {
+            assert_int_equal(get(&s.b, number(n)), n % 4 == 0 ? 0 : n % 4 == 1 ? 100 + n : n);
+            assert_int_equal(delete_key(&s.a, number(n)), n % 4 ? 0 : FAR_ERR_NOT_FOUND);
+        }
+        stage_close(&s);
+    }
+}
+TOLD_OF_ALL(drain_step_resumes);
+
+
+/* A step that must leave a key, because somebody holds the lock of its home, does not end the chunk; what lies behind
+ * that key is moved all the same. (SHARD_LEFT taken for SHARD_GONE; drain_chain ending at the first key that is left.)
+ */
+static void drain_beside_a_lock(const told *told, uint64_t locked) {
+    enum { KEYS = 24 };
+    stage s;
+    worker w = {.actor = &s.c, .steps = 60, .trips = 40};
+    begin_drain(&s, told, KEYS);
+    key locks = number(locked); /* it lies below, so that P takes the lock too */
+    start(&s.a, FAR_OP_UPDATE, locks, 77);
+    stage_stop_at(&s.a, at("shard:locked"));
+    uint64_t before = COUNTED(&s, drained);
+    start_work(&w);
+    assert_int_equal(far_sim_run_client(s.c.client), FAR_SIM_ENDED);
+    assert_int_equal(phase(&s), SHARD_DRAIN);
+    uint64_t elsewhere = 0, at_level_1 = 4;
+    for (uint64_t n = 1; n <= KEYS; n++)
+        elsewhere += shard_bucket(hash_of(&s.a, number(n)), 0, 0, 2) != shard_bucket(hash_of(&s.a, locks), 0, 0, 2);
+    assert_true(elsewhere > 8);
+    assert_true(COUNTED(&s, drained) - before + at_level_1 >= elsewhere);
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    work_until(&s, &s.b, SHARD_STABLE);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        if (n != locked)
+            assert_int_equal(get(&s.c, number(n)), n);
+    assert_there_once(&s, locks, 77);
+    stage_close(&s);
+}
+
+
+static void drain_leaves_what_is_locked_told(const told *told) {
+    for (uint64_t locked = 8; locked <= 24; locked += 4)
+        drain_beside_a_lock(told, locked);
+}
+TOLD_OF_ALL(drain_leaves_what_is_locked);
+
+
+static int look_for_leaks(far_task *t, void *arg) {
+    return far_sweep(t, true, false, arg);
+}
+
+
+/* A reader stands on a node of a chain while the drain empties and unlinks all of it: it finds the key, or finds where
+ * it went. The nodes are not used again under its pin (the watch looks), and none is lost. (unlink_node freeing at
+ * once; unlink_node not retiring.) */
+static void reader_on_an_unlinked_node_told(const told *told) {
+    enum { KEYS = 24 };
+    for (uint64_t n = 2; n <= KEYS; n += 5) {
+        stage s;
+        begin_drain(&s, told, KEYS);
+        const shard_partition *part = &shard_state_of(s.a.index)->part[0];
+        far_addr head = shard_table_addr(part->table[3], 1), node;
+        uint64_t size = shard_node_bytes(shard_state_of(s.a.index));
+        assert_int_not_equal(head, 0);
+        node = words_at(&s, head)[size / 8 - 1];
+        assert_int_not_equal(node, 0);
+        start(&s.c, FAR_OP_GET, number(n), 0);
+        far_sim_stop_before(s.c.client, (far_sim_match){.kind = FAR_SIM_READ, .from = node, .to = node + size});
+        far_sim_run_client(s.c.client); /* it may find the key before it comes to the chain */
+        work_until(&s, &s.b, SHARD_STABLE);
+        assert_true(COUNTED(&s, unlinked) > 0);
+        for (unsigned i = 0; i < 20; i++)
+            put(&s.a, number(100 + i), 1);
+        stage_finish(&s.c);
+        assert_int_equal(given(&s.c), n);
+        assert_all_there(&s, 1, KEYS);
+        far_sweep_result leaks;
+        assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, true, look_for_leaks, &leaks), 0);
+        assert_int_equal(leaks.leaked_bytes, 0);
+        stage_close(&s);
+    }
+}
+TOLD_OF_ALL(reader_on_an_unlinked_node);
+
+
+/* What a drain may need is taken before the doubling begins: in a full pool, where deletes are the way out, it does not
+ * wait for a table. (shard_make_segment without the tables.) */
+static void a_doubling_has_its_tables_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, BELOW);
+    put(&s.a, number(1), 1);
+    for (unsigned d = 1; d < 4; d++) {
+        double_by(&s, &s.a);
+        const uint64_t *pcb = words_at(&s, shard_state_of(s.a.index)->part[0].pcb);
+        assert_int_not_equal(shard_table_addr(pcb[SHARD_PCB_L2 + (d & 1)], d), 0);
+        assert_int_not_equal(shard_table_addr(pcb[SHARD_PCB_L3 + (d & 1)], d), 0);
+        work_until(&s, &s.b, SHARD_STABLE);
+    }
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_doubling_has_its_tables);
+
+
+/* Nothing is free in the pool, and the drain needs nodes of chains: it asks less and less often, all keys are there,
+ * and when there is memory again it ends. (rest doing nothing.) */
+static void drain_waits_for_memory_told(const told *told) {
+    enum { KEYS = 60, STEPS = 600 };
+    stage s;
+    static const char value[60000];
+    far_index *hog;
+    begin_drain(&s, told, KEYS);
+    assert_int_equal(far_index_create(s.a.session, "hog", "shard", "layout=pointer,partitions=1", &hog), 0);
+    uint64_t hogs = 0;
+    for (size_t bytes = sizeof(value); bytes > 40; bytes = bytes / 3 * 2) {
+        int err = 0;
+        while (err == 0) {
+            key k = number(++hogs);
+            err = far_insert(s.a.session, hog, k.bytes, 8, value, bytes);
+        }
+        assert_int_equal(err, FAR_ERR_NO_MEMORY);
+    }
+    worker w = {.actor = &s.b, .steps = STEPS, .trips = 5};
+    start_work(&w);
+    assert_int_equal(far_sim_run_client(s.b.client), FAR_SIM_ENDED);
+    assert_int_equal(phase(&s), SHARD_DRAIN);
+    uint64_t verbs = far_sim_verbs(s.b.client) - STEPS; /* each looks at the root */
+    print_message("    %llu verbs in %u steps\n", (unsigned long long)verbs, (unsigned)STEPS);
+    assert_true(verbs < 3 * STEPS);
+    assert_all_there(&s, 1, KEYS);
+    for (uint64_t n = 1; n <= hogs; n++)
+        far_delete(s.a.session, hog, number(n).bytes, 8);
+    far_index_close(hog);
+    for (unsigned i = 0; i < 400 && phase(&s) != SHARD_STABLE; i++) {
+        w.steps = 50;
+        work(&w);
+        far_sim_sleep(s.world, 500000);
+    }
+    assert_int_equal(phase(&s), SHARD_STABLE);
+    assert_all_there(&s, 1, KEYS);
+    stage_close(&s);
+}
+
+
+static void drain_waits_for_memory(void **state) {
+    (void)state;
+    drain_waits_for_memory_told(&all_told[0]);
+    drain_waits_for_memory_told(&all_told[4]);
+}
+
+
+/* A drain died between the WRITE above and the WRITE below; the key was changed since, above; and who deletes it dies
+ * after his first WRITE. What is left is the key with its last value, or nothing, never the copy. (replace taking away
+ * the copy above before those below.) */
+static unsigned delete_and_die(const told *told, uint64_t n, unsigned nth) {
+    enum { KEYS = 14 };
+    stage s;
+    worker w = {.actor = &s.c, .steps = 60, .trips = 5};
+    begin_drain(&s, told, KEYS);
+    start_work(&w);
+    stage_stop_at(&s.c, (far_sim_match){.point = "shard:drain_move", .nth = nth});
+    far_sim_kill_at(s.c.client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = 2}, 0);
+    far_sim_resume(s.c.client);
+    far_sim_run(s.world);
+    for (uint64_t i = 1; i <= KEYS; i++)
+        put(&s.a, number(i), 100 + i);
+    start(&s.b, FAR_OP_DELETE, number(n), 0);
+    stage_stop_at(&s.b, at("shard:replace"));
+    far_sim_kill_at(s.b.client, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = 2}, 0);
+    far_sim_resume(s.b.client);
+    far_sim_run(s.world);
+    assert_true(far_sim_killed(s.b.pool->fabric));
+    uint64_t value = get(&s.a, number(n));
+    assert_true(value == 0 || value == 100 + n);
+    work_until(&s, &s.a, SHARD_STABLE);
+    assert_int_equal(get(&s.a, number(n)), value);
+    stage_close(&s);
+    return value != 0;
+}
+
+
+static void delete_dies_beside_a_copy_told(const told *told) {
+    unsigned there = 0;
+    for (unsigned nth = 1; nth <= 9; nth++)
+        for (uint64_t n = 1; n <= 14; n++)
+            there += delete_and_die(told, n, nth);
+    assert_true(there >= 2); /* those that had a copy */
+}
+TOLD_OF(delete_dies_beside_a_copy, INLINE);
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(delete_dies_beside_a_copy),  cmocka_unit_test(sweep_by_old_header),
+        cmocka_unit_test(drain_by_old_words),         cmocka_unit_test(drain_linked_at_d),
+        cmocka_unit_test(drain_step_resumes),         cmocka_unit_test(drain_leaves_what_is_locked),
+        cmocka_unit_test(reader_on_an_unlinked_node), cmocka_unit_test(a_doubling_has_its_tables),
+        cmocka_unit_test(drain_waits_for_memory),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
