@@ -112,6 +112,13 @@ static void smart_slices(void **state) {
 }
 
 
+static void dolphin_slices(void **state) {
+    (void)state;
+    slices_miss_nothing("dolphin", ",leaf_slots=2");
+    slices_miss_nothing("dolphin", "");
+}
+
+
 static uint64_t entries_of_length(unsigned length) {
     uint64_t count = 0;
     const dart_est *est = dart_est_of(map);
@@ -173,6 +180,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dart_slices),
         cmocka_unit_test(smart_slices),
+        cmocka_unit_test(dolphin_slices),
         cmocka_unit_test(dart_adjusts_after_few_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

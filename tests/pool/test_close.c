@@ -111,8 +111,8 @@ static void nothing_is_left_of(const char *kind, unsigned serial, const char *mo
 
 static void a_handle_that_is_closed_with_nobody_else_awake_leaves_nothing_behind(void **state) {
     (void)state;
-    static const char *const kinds[] = {"toy", "dart", "smart", "shard"};
-    for (unsigned i = 0; i < 4; i++) {
+    static const char *const kinds[] = {"toy", "dart", "smart", "shard", "dolphin"};
+    for (unsigned i = 0; i < 5; i++) {
         nothing_is_left_of(kinds[i], 10 + i, "");
         nothing_is_left_of(kinds[i], 20 + i, ",memory_nodes=2,faults=all");
     }

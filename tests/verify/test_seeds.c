@@ -80,12 +80,22 @@ static void smart_with_small_constants(void **state) {
 }
 
 
+/* Few keys split, deepen, grow and merge; walks and scans go on after a few leaves. */
+static void dolphin_with_small_constants(void **state) {
+    (void)state;
+    some_stand("dolphin", "email", 8, 2048, "leaf_slots=2,walk_slice=2,scan_batch=1,patience=2");
+    some_stand("dolphin", "prefix", 64, 4096, "leaf_slots=4,walk_slice=1,scan_batch=2,patience=3,insert=ticket");
+    some_stand("dolphin", "prefix", 8, 1 << 20, "leaf_slots=1,coverage=lastbyte,sync=exclusive,hints=off");
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_openers_hold_up_no_drop),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
         cmocka_unit_test(dart_with_small_constants),
         cmocka_unit_test(smart_with_small_constants),
+        cmocka_unit_test(dolphin_with_small_constants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,110 @@
+/* Inner nodes as they are READ, looked up and made. */
+#include "index/dolphin/dolphin.h"
+#include "runtime/error.h"
+
+#include <xxhash.h>
+
+
+int dolphin_put_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
+    unsigned bytes = dolphin_class_bytes(dolphin_entry_class(word));
+    far_addr addr = dolphin_entry_addr(word);
+    *node = (dolphin_node){.word = word};
+    if (!far_fabric_in_range(far_task_fabric(op->t), addr, bytes))
+        return dolphin_broken(op->index, addr, "node");
+    if (!(node->image = far_scratch(op->t, bytes)))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    far_read(op->t, addr, node->image, bytes);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    return 0;
+}
+
+
+static void set_parts(dolphin_node *node) {
+    node->depth = dolphin_ident_depth(node->image[1]);
+    node->class = dolphin_ident_class(node->image[1]);
+    node->capacity = dolphin_capacity(node->class, node->depth);
+    node->entries = node->image + (DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(node->depth)) / 8;
+}
+
+
+/* A frozen node that is not known to be linked may be memory that is being used anew: its tag is the last to change. */
+int dolphin_take_node(const dolphin_op *op, dolphin_node *node, bool linked) {
+    if (!dolphin_is_life(node->image[0], node->word) || ((node->image[0] & DOLPHIN_FROZEN) && !linked))
+        return 0;
+    uint64_t ident = node->image[1];
+    if (ident >> 40 != DOLPHIN_NODE_MAGIC || dolphin_ident_class(ident) != dolphin_entry_class(node->word) ||
+        dolphin_ident_depth(ident) > FAR_KEY_MAX)
+        return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+    set_parts(node);
+    for (unsigned i = 0; i < node->capacity; i++)
+        if (!dolphin_entry_is_sound(node->entries[i]))
+            return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+    node->proven = true;
+    return 1;
+}
+
+
+const uint8_t *dolphin_node_prefix(const dolphin_node *node) {
+    return (const uint8_t *)(node->image + (node->depth > DOLPHIN_EXACT ? 3 : 2));
+}
+
+
+bool dolphin_has_prefix_of(const dolphin_node *node, far_bytes key) {
+    return key.length >= node->depth &&
+           (node->depth == 0 || memcmp(dolphin_node_prefix(node), key.data, node->depth) == 0);
+}
+
+
+int dolphin_lookup(const dolphin_node *node, unsigned position) {
+    int best = -1;
+    unsigned best_lb = 0;
+    for (unsigned i = 0; i < node->capacity; i++) {
+        uint64_t entry = node->entries[i];
+        unsigned lb = dolphin_entry_lb(entry);
+        if (entry && lb <= position && (best < 0 || lb > best_lb)) {
+            best = (int)i;
+            best_lb = lb;
+        }
+    }
+    return best;
+}
+
+
+unsigned dolphin_next_lb(const dolphin_node *node, unsigned lb) {
+    unsigned next = DOLPHIN_POSITIONS;
+    for (unsigned i = 0; i < node->capacity; i++)
+        if (node->entries[i] && dolphin_entry_lb(node->entries[i]) > lb && dolphin_entry_lb(node->entries[i]) < next)
+            next = dolphin_entry_lb(node->entries[i]);
+    return next;
+}
+
+
+unsigned dolphin_free_entries(const dolphin_node *node) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < node->capacity; i++)
+        count += node->entries[i] == 0;
+    return count;
+}
+
+
+/* Without a lock word, and without entries. */
+int dolphin_new_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, unsigned class, dolphin_node *node) {
+    unsigned bytes = dolphin_class_bytes(class);
+    *node = (dolphin_node){.image = far_scratch(op->t, bytes)};
+    if (!node->image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    memset(node->image, 0, bytes);
+    node->image[1] = dolphin_node_ident(depth, class);
+    node->image[2] = dolphin_prefix_word(op->st, prefix, depth);
+    if (depth > DOLPHIN_EXACT)
+        memcpy(node->image + 3, prefix, depth);
+    set_parts(node);
+    return 0;
+}
+
+
+/* The memory node of a node, and of its leaves: in turn for nodes that differ in the last byte of their prefix. */
+unsigned dolphin_place(const dolphin_op *op, const uint8_t *prefix, unsigned depth) {
+    uint64_t turn = depth ? XXH3_64bits_withSeed(prefix, depth - 1, op->st->seed + depth) % 256 + prefix[depth - 1] : 0;
+    return (unsigned)(turn % far_task_fabric(op->t)->nodes);
+}

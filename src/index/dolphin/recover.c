@@ -1,0 +1,130 @@
+/* What a dead client left under the lock of a node. Whoever takes the lock over puts it right before anything else:
+ *
+ * - A leaf is frozen, the entries are as they were: it thaws. Nothing was changed.
+ * - A leaf is frozen, and entries for its upper part lead elsewhere already: what it still speaks for goes to a new
+ * one.
+ * - A node below is frozen, which is done under the lock of the node above: it was to be replaced by a copy, and was
+ * not. It thaws, locked by us, and is put right in the same way.
+ * - All entries are changed: there is only the lock.
+ *
+ * So a node that is not locked has no frozen child. */
+#include "index/dolphin/dolphin.h"
+#include "runtime/error.h"
+
+#define LEVELS_MAX 260
+
+
+static int recover(dolphin_op *op, dolphin_node *node, unsigned level);
+
+
+/* The control words of all children, by entry. */
+static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *words) {
+    for (unsigned i = 0; i < node->capacity; i++) {
+        uint64_t entry = node->entries[i];
+        words[i] = 0;
+        if (dolphin_entry_kind(entry) < DOLPHIN_LEAF ||
+            (node->depth == 0 && dolphin_entry_lb(entry) != dolphin_position(op->key, 0)))
+            continue; /* of the root one entry: the others are not under this lock */
+        if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_entry_addr(entry), 8)) {
+            far_forget(op->t);
+            return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+        }
+        far_read(op->t, dolphin_entry_addr(entry), &words[i], 8);
+    }
+    return dolphin_wait(op);
+}
+
+
+static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
+    uint64_t entry = node->entries[at], ident;
+    unsigned lb = dolphin_entry_lb(entry);
+    int err = far_read_word(op->t, dolphin_entry_addr(entry) + 8, &ident);
+    if (err < 0)
+        return err;
+    if (node->depth && dolphin_ident_hi(ident) != dolphin_next_lb(node, lb) - 1)
+        return dolphin_rebuild(op, node, at);
+    far_faa(op->t, dolphin_entry_addr(entry), 0 - DOLPHIN_FROZEN, NULL);
+    return dolphin_wait(op);
+}
+
+
+static int recover_child(dolphin_op *op, uint64_t word, uint64_t lock, unsigned level) {
+    uint64_t mine = dolphin_locked_by_me(op, word), seen;
+    dolphin_node child;
+    int err = dolphin_cas(op, dolphin_entry_addr(word), lock, mine, &seen);
+    if (err < 0 || seen != lock)
+        return err;
+    err = dolphin_put_read_node(op, word, &child);
+    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_take_node(op, &child, true)) == 1)
+        err = recover(op, &child, level + 1);
+    if (err < 0) { /* as it was: another one will try */
+        far_forget(op->t);
+        dolphin_cas(op, dolphin_entry_addr(word), mine, lock, &seen);
+        return err;
+    }
+    return dolphin_unlock(op, word);
+}
+
+
+static int recover(dolphin_op *op, dolphin_node *node, unsigned level) {
+    uint64_t *words = far_scratch(op->t, node->capacity * sizeof(*words));
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    if (level > LEVELS_MAX)
+        return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
+    int err = read_children(op, node, words);
+    for (unsigned i = 0; i < node->capacity && err == 0; i++) {
+        uint64_t entry = node->entries[i];
+        if (!(words[i] & DOLPHIN_FROZEN) || !dolphin_is_life(words[i], entry))
+            continue;
+        err = dolphin_entry_is_node(entry) ? recover_child(op, entry, words[i], level) : recover_leaf(op, node, i);
+    }
+    return err;
+}
+
+
+int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
+    uint64_t mine = dolphin_locked_by_me(op, word), seen;
+    dolphin_node node;
+    int err = far_owner_is_dead(op->t, dolphin_lock_owner(lock));
+    if (err <= 0)
+        return err;
+    if ((err = dolphin_cas(op, dolphin_lock_place(op, word), lock, mine, &seen)) < 0 || seen != lock)
+        return err;
+    far_point(op->t, "dolphin:taken_over");
+    op->last_resort = true;
+    err = dolphin_put_read_node(op, word, &node);
+    if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_take_node(op, &node, true)) == 1)
+        err = recover(op, &node, 0);
+    op->last_resort = false;
+    if (err < 0) {
+        far_forget(op->t);
+        dolphin_cas(op, dolphin_lock_place(op, word), mine, lock, &seen);
+        return err;
+    }
+    err = dolphin_unlock(op, word);
+    return err < 0 ? err : 1;
+}
+
+
+int dolphin_help(dolphin_op *op) {
+    far_scratch_mark here = far_scratch_here(op->t);
+    uint64_t word = op->st->root;
+    int err = 0;
+    for (unsigned level = 0; level < LEVELS_MAX && word && err == 0; level++) {
+        dolphin_node node;
+        uint64_t lock;
+        err = dolphin_put_read_node(op, word, &node);
+        far_read(op->t, dolphin_lock_place(op, word), &lock, 8);
+        if (err < 0)
+            far_forget(op->t);
+        if (err < 0 || (err = dolphin_wait(op)) < 0 || (err = dolphin_take_node(op, &node, true)) <= 0)
+            break;
+        err = dolphin_lock_owner(lock) && !(lock & DOLPHIN_FROZEN) ? dolphin_take_over(op, word, lock) : 0;
+        int at =
+            dolphin_has_prefix_of(&node, op->key) ? dolphin_lookup(&node, dolphin_position(op->key, node.depth)) : -1;
+        word = at >= 0 && dolphin_entry_is_node(node.entries[at]) ? node.entries[at] : 0;
+    }
+    far_scratch_back(op->t, here);
+    return err < 0 ? err : 0;
+}

@@ -1,0 +1,97 @@
+/* For named interleavings of Dolphin. Keys begin with 'n', so that all of a test lie below one entry of the root. The
+ * handles have no housekeeping. */
+#ifndef TESTS_INDEX_DOLPHIN_RIG_H
+#define TESTS_INDEX_DOLPHIN_RIG_H
+
+#include "../support/stage.h"
+#include "index/dolphin/dolphin.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WORDS "value_size=8,hints=off"
+#define V1    "value--1"
+#define V2    "value--2"
+#define V3    "value--3"
+#define LONG1 "a value that does not fit into a word, the first"
+#define LONG2 "a value that does not fit into a word, the second one"
+
+static stage s;
+static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
+
+
+static inline void up(const char *options, const char *sim) {
+    stage_open_by_hand(&s, "dolphin", options, sim);
+}
+
+
+static inline void put_all(stage_actor *by, const char *keys) {
+    char copy[256], *next = copy, *key;
+    snprintf(copy, sizeof(copy), "%s", keys);
+    while ((key = strsep(&next, " ")))
+        stage_write(by, key, V1);
+}
+
+
+static inline bool all_read(stage_actor *by, const char *keys, const char *value) {
+    char copy[256], *next = copy, *key;
+    bool all = true;
+    snprintf(copy, sizeof(copy), "%s", keys);
+    while ((key = strsep(&next, " ")))
+        all &= stage_reads(by, key, value);
+    return all;
+}
+
+
+/* The operation of `by` stands at the point, for the nth time. */
+static inline void stand_at(stage_actor *by, const char *point, unsigned nth, far_op_kind does, const char *key,
+                            const char *value) {
+    stage_start(by, does, key, value);
+    stage_stop_at(by, (far_sim_match){.point = point, .nth = nth});
+}
+
+
+static inline void stand(stage_actor *by, const char *point, far_op_kind does, const char *key, const char *value) {
+    stand_at(by, point, 1, does, key, value);
+}
+
+
+static inline uint64_t *memory_of(far_addr addr) {
+    return (uint64_t *)((char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr));
+}
+
+
+static inline dolphin_state *state_of(const stage_actor *by) {
+    return dolphin_state_of(by->index);
+}
+
+
+/* The node for the key at this level (0: the root), as it is in memory now. */
+static inline dolphin_node node_at(const char *key, unsigned level) {
+    far_bytes bytes = {key, strlen(key)};
+    dolphin_node node = {.word = state_of(c)->root};
+    for (unsigned i = 0;; i++) {
+        node.image = memory_of(dolphin_entry_addr(node.word));
+        node.depth = dolphin_ident_depth(node.image[1]);
+        node.class = dolphin_ident_class(node.image[1]);
+        node.capacity = dolphin_capacity(node.class, node.depth);
+        node.entries = node.image + (DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(node.depth)) / 8;
+        if (i == level)
+            return node;
+        int at = dolphin_lookup(&node, dolphin_position(bytes, node.depth));
+        assert_true(at >= 0 && dolphin_entry_is_node(node.entries[at]));
+        node.word = node.entries[at];
+    }
+}
+
+
+/* The entry of the leaf of a key, below the node at this level. */
+static inline uint64_t leaf_entry(const char *key, unsigned level) {
+    far_bytes bytes = {key, strlen(key)};
+    dolphin_node node = node_at(key, level);
+    int at = dolphin_lookup(&node, dolphin_position(bytes, node.depth));
+    assert_true(at >= 0 && dolphin_entry_kind(node.entries[at]) == DOLPHIN_LEAF);
+    return node.entries[at];
+}
+
+#endif

@@ -1,0 +1,419 @@
+/* Dolphin: its words, leaves and cuts as values; then what is its own, on the local fabric and the simulator. */
+#include "../support/stage.h"
+#include "index/dolphin/dolphin.h"
+#include "runtime/random.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+
+static void entries_keep_all_their_fields(void **state) {
+    (void)state;
+    far_addr addr = far_addr_make(255, (1ull << 40) - 64);
+    for (unsigned lb = 0; lb <= DOLPHIN_LAST; lb++)
+        for (unsigned tag = 0; tag < DOLPHIN_TAGS; tag += 73) {
+            uint64_t leaf = dolphin_entry(addr, tag, lb, DOLPHIN_LEAF), node = dolphin_entry(addr, tag, lb, 13);
+            assert_true(dolphin_entry_addr(leaf) == addr && dolphin_entry_lb(leaf) == lb);
+            assert_true(dolphin_entry_tag(leaf) == tag && dolphin_entry_kind(leaf) == DOLPHIN_LEAF);
+            assert_true(dolphin_entry_is_node(node) && dolphin_entry_class(node) == 5 && !dolphin_entry_is_node(leaf));
+            assert_true(dolphin_entry_is_sound(leaf) && dolphin_entry_is_sound(node));
+            assert_true(dolphin_entry_same(leaf, dolphin_entry_with_lb(leaf, 3)) && !dolphin_entry_same(leaf, node));
+            assert_true(dolphin_entry_may_cover(leaf, DOLPHIN_LAST) && dolphin_entry_may_cover(node, lb));
+            assert_true(lb == 0 || (!dolphin_entry_may_cover(node, lb - 1) && !dolphin_entry_may_cover(leaf, lb - 1)));
+        }
+    uint64_t null = dolphin_null(3, 9);
+    assert_true(dolphin_entry_may_cover(null, 3) && dolphin_entry_may_cover(null, 9));
+    assert_false(dolphin_entry_may_cover(null, 2) || dolphin_entry_may_cover(null, 10));
+    assert_false(dolphin_entry_is_sound(dolphin_null(9, 3)) || dolphin_entry_is_sound(dolphin_null(3, 300)));
+    assert_false(dolphin_entry_is_sound(dolphin_entry(addr, 1, 300, DOLPHIN_LEAF)));
+    assert_false(dolphin_entry_is_sound(dolphin_entry(0, 1, 3, DOLPHIN_LEAF)));
+    assert_false(dolphin_entry_is_sound(dolphin_entry(addr, 1, 3, DOLPHIN_NODE)));
+    assert_false(dolphin_entry_is_sound(dolphin_entry(addr, 1, 3, 15)));
+}
+
+
+/* Key words of one leaf are in the order of their keys: payload, then length. Zeros and ends count. */
+static void key_words_compare_like_keys(void **state) {
+    (void)state;
+    static const uint8_t letters[] = {0, 1, 0x7f, 0xfe, 0xff};
+    uint8_t x[10] = {7, 7}, y[10] = {7, 7};
+    far_random random;
+    far_random_seed(&random, 1);
+    for (unsigned i = 0; i < 200000; i++) {
+        unsigned depth = (unsigned)far_random_below(&random, 3);
+        far_bytes a = {x, depth + far_random_below(&random, 8)}, b = {y, depth + far_random_below(&random, 8)};
+        for (unsigned k = depth; k < 10; k++) {
+            x[k] = letters[far_random_below(&random, 5)];
+            y[k] = far_random_chance(&random, 2, 3) ? x[k] : letters[far_random_below(&random, 5)];
+        }
+        memcpy(y, x, depth);
+        uint64_t ka = dolphin_inline_kword(a, depth), kb = dolphin_inline_kword(b, depth);
+        uint64_t pa = ka & DOLPHIN_PAYLOAD, pb = kb & DOLPHIN_PAYLOAD;
+        int order = pa != pb ? (pa > pb) - (pa < pb) : (ka > kb) - (ka < kb), right = far_bytes_compare(a, b);
+        assert_int_equal(order, (right > 0) - (right < 0));
+        assert_int_equal(dolphin_inline_position(ka), dolphin_position(a, depth));
+        assert_true(dolphin_kword_is_sound(dolphin_with_state(ka, DOLPHIN_HELD)) && !dolphin_kword_is_block(ka));
+        uint8_t back[DOLPHIN_INLINE_MAX];
+        dolphin_inline_bytes(ka, back);
+        assert_memory_equal(back, x + depth, a.length - depth);
+    }
+}
+
+
+static void blocks_have_room_for_what_is_in_them(void **state) {
+    (void)state;
+    for (size_t length = 1; length <= FAR_KEY_MAX; length++) {
+        unsigned class = dolphin_key_class(length);
+        assert_true(class < DOLPHIN_KEY_CLASSES && dolphin_key_block_bytes(class) >= length + 2);
+        assert_true(class == 0 || dolphin_key_block_bytes(class - 1) < length + 2);
+        uint64_t kword = dolphin_block_kword(far_addr_make(255, (1ull << 40) - 16), class, 0xabc);
+        assert_true(dolphin_kword_is_block(kword) &&
+                    dolphin_kword_block(kword) == far_addr_make(255, (1ull << 40) - 16));
+        assert_true(dolphin_kword_fingerprint(kword) == 0xabc &&
+                    dolphin_kword_block_bytes(kword) == dolphin_key_block_bytes(class));
+    }
+    for (size_t length = 0; length <= FAR_VALUE_MAX; length++) {
+        unsigned code = dolphin_value_code(length);
+        assert_true(code < 4096 && dolphin_code_bytes(code) >= length + 8);
+        assert_true(dolphin_code_bytes(code - 1) < length + 8);
+    }
+    assert_true(dolphin_value_is_sound(0) && dolphin_value_is_sound(1ull << 56) &&
+                dolphin_value_is_sound(0xffull | 2ull << 56));
+    assert_false(dolphin_value_is_sound(1) || dolphin_value_is_sound(9ull << 56) ||
+                 dolphin_value_is_sound(1ull << 56 | 1));
+}
+
+
+/* The count is the top field: it carries into nothing, and nothing borrows from what is below. */
+static void spear_words_add_up(void **state) {
+    (void)state;
+    uint64_t spear = 511 | DOLPHIN_LIVE;
+    for (unsigned i = 0; i < (1u << 24) - 1; i += 4099)
+        assert_true(dolphin_count(spear + i * DOLPHIN_ENTER) == i && dolphin_tag(spear + i * DOLPHIN_ENTER) == 511);
+    assert_true(spear + DOLPHIN_ENTER + DOLPHIN_FROZEN + DOLPHIN_EXIT == (spear | DOLPHIN_FROZEN));
+    uint64_t old = spear | DOLPHIN_FROZEN, next = dolphin_next_tag(old) | DOLPHIN_LIVE; /* a new life, at the wrap */
+    uint64_t born = old + 3 * DOLPHIN_ENTER + (next - (old & DOLPHIN_LOW_MASK));
+    assert_true(dolphin_tag(born) == 0 && dolphin_count(born) == 3 && !(born & DOLPHIN_FROZEN));
+}
+
+
+static void node_classes_have_room(void **state) {
+    (void)state;
+    for (unsigned depth = 0; depth <= FAR_KEY_MAX; depth++)
+        for (unsigned entries = 1; entries <= DOLPHIN_POSITIONS + 2; entries++) {
+            unsigned class = dolphin_class_for(entries, depth, 1);
+            assert_true(dolphin_capacity(class, depth) >= entries);
+            assert_true(class == 1 || dolphin_capacity(class - 1, depth) < entries);
+        }
+}
+
+
+static void cuts_are_where_positions_change(void **state) {
+    (void)state;
+    uint8_t bytes[65][2];
+    dolphin_item items[65];
+    far_random random;
+    far_random_seed(&random, 1);
+    for (unsigned round = 0; round < 20000; round++) {
+        unsigned count = 2 + (unsigned)far_random_below(&random, 64),
+                 kinds = 2 + (unsigned)far_random_below(&random, 254);
+        for (unsigned i = 0; i < count; i++) {
+            bytes[i][0] = (uint8_t)far_random_below(&random, kinds);
+            bytes[i][1] = (uint8_t)i;
+            items[i] = (dolphin_item){.key = {bytes[i], 2}};
+        }
+        bytes[0][0] = 0, bytes[1][0] = (uint8_t)(kinds - 1);
+        dolphin_sort_items(items, count);
+        unsigned cut = dolphin_cut(items, count, 0, -1);
+        assert_in_range(cut, 1, count - 1);
+        assert_true(dolphin_position(items[cut - 1].key, 0) < dolphin_position(items[cut].key, 0));
+    }
+    for (unsigned i = 0; i < 64; i++) {
+        bytes[i][0] = (uint8_t)i;
+        items[i] = (dolphin_item){.key = {bytes[i], 1}};
+    }
+    assert_int_equal(dolphin_cut(items, 64, 0, 10), 32);
+    assert_int_equal(dolphin_cut(items, 64, 0, 63), 48); /* keys that come in rising order */
+}
+
+
+static void keys_beyond(void **state) {
+    (void)state;
+    uint8_t key[8];
+    size_t length;
+    assert_true(dolphin_beyond((const uint8_t *)"ab", 2, 0, key, &length) && length == 3 &&
+                memcmp(key, "ab\0", 3) == 0);
+    assert_true(dolphin_beyond((const uint8_t *)"ab", 2, 256, key, &length) && length == 2 &&
+                memcmp(key, "ac", 2) == 0);
+    assert_true(dolphin_beyond((const uint8_t *)"a\xff", 2, 256, key, &length) && length == 1 && key[0] == 'b');
+    assert_false(dolphin_beyond((const uint8_t *)"\xff\xff", 2, 256, key, &length));
+}
+
+
+/* On the local fabric. */
+
+static far_pool *pool;
+static far_session *session;
+static far_index *map;
+
+
+static void open_map(const char *uri, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    assert_int_equal(far_pool_open(uri, &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "map", "dolphin", options, &map), 0);
+}
+
+
+static void close_map(void) {
+    far_pool_usage usage;
+    assert_int_equal(far_index_check(session, map, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    far_index_close(map);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static int count_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+static int64_t scan(const void *from, size_t from_len, const void *to, size_t to_len, size_t limit, unsigned *pairs) {
+    *pairs = 0;
+    return far_scan(session, map, from, from_len, to, to_len, limit, count_pair, pairs);
+}
+
+
+/* T1, A1. Keys and separators that end in FF belong to one leaf each, END to the first. */
+static void last_bytes_are_bytes_like_others(void **state) {
+    (void)state;
+    static const char *const options[] = {"value_size=8,leaf_slots=2", "leaf_slots=3",
+                                          "coverage=lastbyte,leaf_slots=4"};
+    for (unsigned o = 0; o < 3; o++) {
+        unsigned pairs, count = 0;
+        open_map("local:16M", options[o]);
+        for (unsigned round = 0; round < 2; round++)
+            for (unsigned x = 0; x < 256; x += 5)
+                for (unsigned y = 0; y <= 256; y += 32) {
+                    uint8_t key[3] = {'k', (uint8_t)(255 - x), (uint8_t)(y ? y - 1 : 0)}, back[8];
+                    size_t size = y ? 3 : 2, length;
+                    if (round == 0)
+                        assert_int_equal(far_insert(session, map, key, size, "8 bytes.", 8), 0);
+                    else
+                        assert_int_equal(far_get(session, map, key, size, back, 8, &length), 0);
+                    count += round;
+                }
+        assert_int_equal(scan("k", 1, NULL, 0, 0, &pairs), count);
+        close_map();
+    }
+}
+
+
+static void scans_stop_where_they_are_told(void **state) {
+    (void)state;
+    far_stats before, after;
+    unsigned pairs;
+    open_map("local:64M", "value_size=8");
+    for (unsigned i = 0; i < 5000; i++) {
+        uint8_t key[8] = {0, 0, 0, 0, 0, 0, (uint8_t)(i >> 8), (uint8_t)i};
+        assert_int_equal(far_insert(session, map, key, 8, key, 8), 0);
+    }
+    for (unsigned i = 0; i < 5000; i += 7) {
+        uint8_t from[8] = {0, 0, 0, 0, 0, 0, (uint8_t)(i >> 8), (uint8_t)i}, to[8];
+        unsigned end = i + 3;
+        memcpy(to, from, 8);
+        to[6] = (uint8_t)(end >> 8), to[7] = (uint8_t)end;
+        scan(from, 8, to, 8, 0, &pairs);
+        far_session_stats(session, &before);
+        assert_int_equal(scan(from, 8, to, 8, 0, &pairs), end <= 5000 ? 3 : 5000 - i);
+        far_session_stats(session, &after);
+        far_stats d = far_stats_diff(&after, &before);
+        assert_true(d.round_trips <= 3 && d.reads <= 3); /* of the last leaves of a node two */
+        far_session_stats(session, &before);
+        assert_int_equal(scan(from, 8, NULL, 0, 1, &pairs), 1);
+        far_session_stats(session, &after);
+        d = far_stats_diff(&after, &before);
+        if (d.round_trips != 1 || d.reads > 2)
+            fail_msg("a scan of one key at %u: %u round trips, %u READs", i, (unsigned)d.round_trips,
+                     (unsigned)d.reads);
+    }
+    close_map();
+}
+
+
+/* Sound keys and values in, all deleted: leaves, nodes and blocks go. */
+static void memory_comes_back(void **state) {
+    (void)state;
+    static const char *const options[] = {"value_size=8", "leaf_slots=8,value_size=8", "leaf_slots=4"};
+    for (unsigned o = 0; o < 3; o++) {
+        far_usage full, empty;
+        open_map("local:64M", options[o]);
+        for (unsigned del = 0; del < 2; del++) {
+            for (uint64_t i = 0; i < 20000; i++) {
+                uint64_t seed = i, x = far_splitmix(&seed);
+                uint8_t key[8] = {'k', (uint8_t)(x >> 8), (uint8_t)x, (uint8_t)(x >> 16), (uint8_t)(x >> 24), 0, 0, 0};
+                int result = del ? far_delete(session, map, key, 5) : far_put(session, map, key, 5, "8 bytes.", 8);
+                assert_true(result == 0 || result == FAR_ERR_NOT_FOUND);
+            }
+            assert_int_equal(far_index_usage(session, map, del ? &empty : &full), 0);
+        }
+        print_message("%s: %llu bytes with 20000 keys, %llu with none\n", options[o],
+                      (unsigned long long)full.pool_bytes, (unsigned long long)empty.pool_bytes);
+        assert_int_equal(empty.keys, 0);
+        assert_true(empty.pool_bytes <= full.pool_bytes / 20);
+        close_map();
+    }
+}
+
+
+/* Leaves and nodes are spread over the memory nodes: the largest share is not more than 1.3 times the mean. */
+static void memory_nodes_share(void **state) {
+    (void)state;
+    open_map("local:8x32M", "value_size=8");
+    uint64_t bytes[8] = {0}, sum = 0, most = 0;
+    for (uint64_t i = 0; i < 300000; i++) {
+        uint64_t seed = i, x = far_splitmix(&seed);
+        assert_int_equal(far_insert(session, map, &x, 8, &x, 8), 0);
+    }
+    dolphin_state *st = dolphin_state_of(map);
+    char *const *memory = pool->fabric->memory;
+    assert_int_equal(pool->fabric->nodes, 8);
+    uint64_t stack[4096], count = 0;
+    stack[count++] = st->root;
+    while (count) {
+        uint64_t word = stack[--count];
+        far_addr addr = dolphin_entry_addr(word);
+        uint64_t *image = (uint64_t *)(memory[far_addr_node(addr)] + far_addr_offset(addr));
+        unsigned depth = dolphin_ident_depth(image[1]), class = dolphin_ident_class(image[1]);
+        for (unsigned i = 0; i < dolphin_capacity(class, depth); i++) {
+            uint64_t entry = image[(DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(depth)) / 8 + i];
+            if (dolphin_entry_is_node(entry))
+                stack[count++] = entry;
+            if (dolphin_entry_kind(entry) >= DOLPHIN_LEAF)
+                bytes[far_addr_node(dolphin_entry_addr(entry))] +=
+                    dolphin_entry_is_node(entry) ? dolphin_class_bytes(dolphin_entry_class(entry)) : st->leaf_bytes;
+        }
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        sum += bytes[i];
+        most = bytes[i] > most ? bytes[i] : most;
+    }
+    print_message("the largest share is %.2f times the mean\n", (double)most * 8 / (double)sum);
+    assert_true((double)most * 8 / (double)sum <= 1.3);
+    close_map();
+}
+
+
+/* Damage is told in words: by operations as FAR_ERR_CORRUPT, by check as problems; nothing hangs. */
+static int note_problem(void *ctx, const char *what) {
+    (void)what;
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+static void damage_is_found(void **state) {
+    (void)state;
+    far_random random;
+    char back[64];
+    size_t length;
+    unsigned found = 0, told = 0;
+    far_random_seed(&random, 5);
+    for (unsigned round = 0; round < 300; round++) {
+        open_map("local:8M", round % 2 ? "leaf_slots=4" : "leaf_slots=4,value_size=8");
+        for (unsigned i = 0; i < 200; i++) {
+            char key[32];
+            int size = snprintf(key, sizeof(key), "key-%u%s", i * 37 % 200, round % 4 == 1 ? "-and-a-long-rest" : "");
+            assert_int_equal(far_put(session, map, key, (size_t)size, "8 bytes.", 8), 0);
+        }
+        /* A word on the way to a random key is overwritten. */
+        uint64_t word = dolphin_state_of(map)->root;
+        char *const *memory = pool->fabric->memory;
+        unsigned steps = (unsigned)far_random_below(&random, 4);
+        uint64_t *image;
+        for (;;) {
+            far_addr addr = dolphin_entry_addr(word);
+            image = (uint64_t *)(memory[far_addr_node(addr)] + far_addr_offset(addr));
+            if (!dolphin_entry_is_node(word) || steps-- == 0)
+                break;
+            unsigned depth = dolphin_ident_depth(image[1]),
+                     capacity = dolphin_capacity(dolphin_ident_class(image[1]), depth);
+            uint64_t *entries = image + (DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(depth)) / 8, at;
+            do
+                at = far_random_below(&random, capacity);
+            while (dolphin_entry_kind(entries[at]) < DOLPHIN_LEAF);
+            word = entries[at];
+        }
+        unsigned words = 16, place = 1 + (unsigned)far_random_below(&random, words - 1);
+        uint64_t was = image[place];
+        image[place] =
+            far_random_chance(&random, 1, 2) ? far_random_next(&random) : was ^ 1ull << far_random_below(&random, 64);
+        unsigned problems = 0;
+        assert_true(far_index_check(session, map, note_problem, &problems) >= 0);
+        found += problems > 0;
+        for (unsigned i = 0; i < 200; i++) {
+            char key[32];
+            int size = snprintf(key, sizeof(key), "key-%u%s", i, round % 4 == 1 ? "-and-a-long-rest" : "");
+            int result = far_get(session, map, key, (size_t)size, back, sizeof(back), &length);
+            assert_true(result == 0 || result == FAR_ERR_NOT_FOUND || result == FAR_ERR_CORRUPT ||
+                        result == FAR_ERR_TOO_SMALL);
+            told += result == FAR_ERR_CORRUPT;
+        }
+        unsigned pairs;
+        int64_t scanned = scan("key", 3, NULL, 0, 0, &pairs);
+        assert_true(scanned >= 0 || scanned == FAR_ERR_CORRUPT);
+        image[place] = was;
+        close_map();
+    }
+    print_message("check found %u of 300, gets told of it %u times\n", found, told);
+    assert_true(found > 150 && told > 10);
+}
+
+
+/* Paper's coverage, for contrast: random keys have a leaf each. */
+static void last_byte_coverage_has_a_leaf_per_random_key(void **state) {
+    (void)state;
+    double per_key[2];
+    static const char *const options[] = {"value_size=8", "value_size=8,coverage=lastbyte"};
+    for (unsigned o = 0; o < 2; o++) {
+        far_usage usage;
+        open_map("local:256M", options[o]);
+        for (uint64_t i = 0; i < 50000; i++) {
+            uint64_t seed = i, x = far_splitmix(&seed);
+            assert_int_equal(far_insert(session, map, &x, 8, &x, 8), 0);
+        }
+        assert_int_equal(far_index_usage(session, map, &usage), 0);
+        per_key[o] = (double)usage.pool_bytes / 50000;
+        print_message("%s: %.1f bytes per random key\n", options[o], per_key[o]);
+        close_map();
+    }
+    assert_true(per_key[0] < 40 && per_key[1] > 1000);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_keep_all_their_fields),
+        cmocka_unit_test(key_words_compare_like_keys),
+        cmocka_unit_test(blocks_have_room_for_what_is_in_them),
+        cmocka_unit_test(spear_words_add_up),
+        cmocka_unit_test(node_classes_have_room),
+        cmocka_unit_test(cuts_are_where_positions_change),
+        cmocka_unit_test(keys_beyond),
+        cmocka_unit_test(last_bytes_are_bytes_like_others),
+        cmocka_unit_test(scans_stop_where_they_are_told),
+        cmocka_unit_test(memory_comes_back),
+        cmocka_unit_test(memory_nodes_share),
+        cmocka_unit_test(damage_is_found),
+        cmocka_unit_test(last_byte_coverage_has_a_leaf_per_random_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,308 @@
+/* Dolphin by its counters: round trips and bytes per operation, far memory and cache per key. They are exact: they do
+ * not depend on the machine. */
+#include "farindex.h"
+#include "runtime/random.h"
+#include "workload/distribution.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define KEYS 1000000ull
+#define OPS  200000ull
+#define MANY 4000000ull
+
+typedef struct tree {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    bool consecutive;
+    size_t value_bytes;
+} tree;
+
+
+static void big_endian(uint64_t x, uint8_t key[8]) {
+    for (int i = 0; i < 8; i++)
+        key[i] = (uint8_t)(x >> (56 - 8 * i));
+}
+
+
+static void key_of(const tree *tr, uint64_t n, uint8_t key[8]) {
+    uint64_t seed = n;
+    big_endian(tr->consecutive ? n : far_splitmix(&seed), key);
+}
+
+
+static void open_tree(tree *tr, const char *options, const char *uri, size_t cache_bytes) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.cache_bytes = cache_bytes;
+    pool_options.rdwc = 0;
+    memset(tr, 0, sizeof(*tr));
+    assert_int_equal(far_pool_open(uri, &pool_options, &tr->pool), 0);
+    assert_int_equal(far_session_open(tr->pool, &tr->session), 0);
+    assert_int_equal(far_index_create(tr->session, "tree", "dolphin", options, &tr->index), 0);
+    tr->value_bytes = 8;
+}
+
+
+static void close_tree(tree *tr) {
+    far_index_close(tr->index);
+    far_session_close(tr->session);
+    far_pool_close(tr->pool);
+}
+
+
+static void load(tree *tr, uint64_t keys) {
+    uint8_t key[8], value[64] = {0};
+    for (uint64_t n = 0; n < keys; n++) {
+        key_of(tr, n, key);
+        memcpy(value, &n, sizeof(n));
+        assert_int_equal(far_insert(tr->session, tr->index, key, 8, value, tr->value_bytes), 0);
+    }
+}
+
+
+static void get_number(tree *tr, uint64_t n) {
+    uint8_t key[8], value[64];
+    size_t length;
+    uint64_t back;
+    key_of(tr, n, key);
+    assert_int_equal(far_get(tr->session, tr->index, key, 8, value, sizeof(value), &length), 0);
+    assert_int_equal(length, tr->value_bytes);
+    memcpy(&back, value, sizeof(back));
+    assert_int_equal(back, n);
+}
+
+
+static void update_number(tree *tr, uint64_t n) {
+    uint8_t key[8], value[64] = {0};
+    key_of(tr, n, key);
+    memcpy(value, &n, sizeof(n));
+    assert_int_equal(far_update(tr->session, tr->index, key, 8, value, tr->value_bytes), 0);
+}
+
+
+typedef struct figures {
+    double trips, bytes, reads, retries;
+} figures;
+
+
+static figures since(const tree *tr, const far_stats *before, uint64_t ops, const char *what) {
+    far_stats after;
+    far_session_stats(tr->session, &after);
+    far_stats d = far_stats_diff(&after, before);
+    figures f = {(double)d.round_trips / (double)ops, (double)d.bytes_read / (double)ops, (double)d.reads / (double)ops,
+                 (double)d.retries / (double)ops};
+    print_message(
+        "%-44s %.3f round trips, %.1f bytes read, %.3f READs, %.3f WRITEs, %.3f CASes, %.3f FAAs, %.4f retries\n", what,
+        f.trips, f.bytes, f.reads, (double)d.writes / (double)ops, (double)d.cas / (double)ops,
+        (double)d.faa / (double)ops, f.retries);
+    return f;
+}
+
+
+static void mixed(tree *tr, uint64_t ops) { /* YCSB A */
+    far_random random;
+    far_distribution zipf;
+    far_random_seed(&random, 1);
+    assert_int_equal(far_distribution_init(&zipf, FAR_DISTRIBUTION_ZIPFIAN, FAR_ZIPF_THETA, KEYS), 0);
+    for (uint64_t i = 0; i < ops; i++) {
+        uint64_t n = far_distribution_next(&zipf, &random, KEYS);
+        if (far_random_chance(&random, 1, 2))
+            get_number(tr, n);
+        else
+            update_number(tr, n);
+    }
+}
+
+
+static void cached_operations_meet_the_bars(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    uint8_t key[8];
+    open_tree(&tr, "value_size=8", "local:1G", 64 << 20);
+    far_session_stats(tr.session, &before);
+    load(&tr, KEYS);
+    assert_true(since(&tr, &before, KEYS, "insert (LOAD)").trips <= 3.1);
+
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < KEYS; n += 5)
+        get_number(&tr, n);
+    figures f = since(&tr, &before, KEYS / 5, "get");
+    assert_true(f.trips <= 1.02 && f.bytes <= 1100.0);
+
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < KEYS; n += 5)
+        update_number(&tr, n);
+    f = since(&tr, &before, KEYS / 5, "update");
+    assert_true(f.trips <= 2.02 && f.bytes <= 580.0);
+
+    far_session_stats(tr.session, &before);
+    mixed(&tr, OPS);
+    assert_true(since(&tr, &before, OPS, "YCSB A").trips <= 1.52);
+
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < KEYS; n += 10) {
+        key_of(&tr, n, key);
+        assert_int_equal(far_delete(tr.session, tr.index, key, 8), 0);
+    }
+    assert_true(since(&tr, &before, KEYS / 10, "delete").trips <= 2.02);
+    close_tree(&tr);
+}
+
+
+static int count_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)key, (void)key_len, (void)value, (void)value_len;
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+static void scan_some(tree *tr, unsigned scans, unsigned limit) {
+    far_random random;
+    uint8_t key[8];
+    far_random_seed(&random, 3);
+    for (unsigned i = 0; i < scans; i++) {
+        unsigned pairs = 0;
+        key_of(tr, far_random_below(&random, KEYS - 1000), key);
+        assert_true(far_scan(tr->session, tr->index, key, 8, NULL, 0, limit, count_pair, &pairs) >= 0);
+    }
+}
+
+
+static void scans_read_few_leaves(void **state) {
+    (void)state;
+    for (unsigned consecutive = 0; consecutive < 2; consecutive++) {
+        tree tr;
+        far_stats before;
+        open_tree(&tr, "value_size=8", "local:1G", 64 << 20);
+        tr.consecutive = consecutive;
+        load(&tr, KEYS);
+        scan_some(&tr, 2000, 100);
+        far_session_stats(tr.session, &before);
+        scan_some(&tr, 2000, 100);
+        figures f = since(&tr, &before, 2000, consecutive ? "scan of 100, consecutive" : "scan of 100, random");
+        assert_true(f.trips <= 2.0 && f.reads <= 4.0);
+        close_tree(&tr);
+    }
+}
+
+
+/* 4 M keys: what a key takes in far memory and in the cache. */
+static void memory_per_key(void **state) {
+    (void)state;
+    for (unsigned consecutive = 0; consecutive < 2; consecutive++) {
+        tree tr;
+        far_usage usage;
+        open_tree(&tr, "value_size=8", "local:1G", 64 << 20);
+        tr.consecutive = consecutive;
+        load(&tr, MANY);
+        for (uint64_t n = 0; n < MANY; n += 8) /* the cache knows every node */
+            get_number(&tr, n);
+        assert_int_equal(far_index_usage(tr.session, tr.index, &usage), 0);
+        double far = (double)usage.pool_bytes / (double)MANY, cache = (double)usage.cache_bytes / (double)MANY;
+        print_message("%s: %.1f bytes of far memory, %.2f of cache per key\n", consecutive ? "consecutive" : "random",
+                      far, cache);
+        assert_true(usage.keys == MANY && far <= 28.0 && cache <= 0.55);
+        close_tree(&tr);
+    }
+}
+
+
+static void tickets_save_a_round_trip(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    open_tree(&tr, "value_size=8,insert=ticket", "local:1G", 64 << 20);
+    far_session_stats(tr.session, &before);
+    load(&tr, KEYS);
+    assert_true(since(&tr, &before, KEYS, "insert by ticket (LOAD)").trips <= 2.3);
+    for (uint64_t n = 0; n < KEYS; n += 50)
+        get_number(&tr, n);
+    close_tree(&tr);
+}
+
+
+/* The baseline: with a lock per leaf an update has one round trip more. */
+static void exclusive_locks_cost_a_round_trip(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    open_tree(&tr, "value_size=8,sync=exclusive,hints=off", "local:1G", 64 << 20);
+    load(&tr, KEYS);
+    far_session_stats(tr.session, &before);
+    mixed(&tr, OPS);
+    assert_true(since(&tr, &before, OPS, "YCSB A, exclusive").trips >= 1.95);
+    close_tree(&tr);
+}
+
+
+/* A hot key: its slot is known. */
+static void hot_keys_cost_few_bytes(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    open_tree(&tr, "value_size=8", "local:1G", 64 << 20);
+    load(&tr, 100000);
+    get_number(&tr, 5);
+    far_session_stats(tr.session, &before);
+    for (unsigned i = 0; i < 1000; i++)
+        get_number(&tr, 5);
+    figures f = since(&tr, &before, 1000, "get of a hot key");
+    assert_true(f.trips == 1.0 && f.bytes == 24.0);
+    far_session_stats(tr.session, &before);
+    for (unsigned i = 0; i < 1000; i++)
+        update_number(&tr, 5);
+    f = since(&tr, &before, 1000, "update of a hot key");
+    assert_true(f.trips == 2.0 && f.bytes == 8.0); /* and the word that the FAA returns */
+    close_tree(&tr);
+}
+
+
+/* Long values: one READ more; and a cache that holds nothing costs the levels of the tree. */
+static void long_values_and_no_cache(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    open_tree(&tr, "hints=off", "local:1G", 64 << 20);
+    tr.value_bytes = 64;
+    load(&tr, 200000);
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < 200000; n += 5)
+        get_number(&tr, n);
+    assert_true(since(&tr, &before, 40000, "get, 64 bytes").trips <= 2.02);
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < 200000; n += 5)
+        update_number(&tr, n);
+    assert_true(since(&tr, &before, 40000, "update, 64 bytes").trips <= 2.02);
+    close_tree(&tr);
+
+    open_tree(&tr, "value_size=8,cache=off", "local:1G", 64 << 20);
+    load(&tr, 200000);
+    far_session_stats(tr.session, &before);
+    for (uint64_t n = 0; n < 200000; n += 5)
+        get_number(&tr, n);
+    assert_true(since(&tr, &before, 40000, "get, no cache").trips <= 4.0);
+    close_tree(&tr);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cached_operations_meet_the_bars),
+        cmocka_unit_test(scans_read_few_leaves),
+        cmocka_unit_test(memory_per_key),
+        cmocka_unit_test(tickets_save_a_round_trip),
+        cmocka_unit_test(exclusive_locks_cost_a_round_trip),
+        cmocka_unit_test(hot_keys_cost_few_bytes),
+        cmocka_unit_test(long_values_and_no_cache),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

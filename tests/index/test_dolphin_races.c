@@ -1,0 +1,438 @@
+/* Dolphin, named interleavings: slots of a leaf (T2 .. T11, T26 .. T29 of its design). Each drives a race by hand; what
+ * fails when the guarding line is taken out is said at each test. */
+#include "dolphin_rig.h"
+
+#define SLOTS4 WORDS ",leaf_slots=4"
+
+
+/* T2. A reserved slot is no key yet. Published at once, its value would be POISON. */
+static void get_between_reserve_and_live(void **state) {
+    (void)state;
+    up(WORDS, NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:reserved", FAR_OP_INSERT, "nc", V2);
+    assert_true(stage_reads(b, "nc", NULL) && stage_scans(b, "n", "na nb"));
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(b, "nc", V2));
+    stage_close(&s);
+}
+
+
+/* T3. The values of a leaf are sampled before an insert, its keys after it: without POISON, garbage is read. */
+static void value_line_before_key_line(void **state) {
+    (void)state;
+    up(SLOTS4, "atomic_bytes=8");
+    put_all(a, "na nb");
+    assert_true(stage_reads(b, "na", V1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    stage_start(b, FAR_OP_GET, "nc", NULL);
+    far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 128});
+    static const uint32_t values[] = {12, 13, 14, 15};
+    assert_int_equal(far_sim_release_units(hold, values, 4), 0);
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "nc", V2), 0);
+    far_sim_release(hold);
+    stage_finish(b);
+    assert_int_equal(b->result, 0);
+    assert_memory_equal(b->value, V2, 8);
+    stage_close(&s);
+}
+
+
+/* T4. Both saw the slot empty: who loses it looks whose it is. Without that look the key is there twice. */
+static void twin_insert_two_views(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:entered", FAR_OP_INSERT, "nk", V2);
+    assert_int_equal(stage_do(b, FAR_OP_DELETE, "na", NULL), 0);
+    stage_write(b, "nz", V1);
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
+    stage_finish(a);
+    assert_int_equal(a->result, FAR_ERR_EXISTS);
+    assert_int_equal(stage_do(b, FAR_OP_DELETE, "nk", NULL), 0);
+    assert_true(stage_reads(c, "nk", NULL));
+    stage_close(&s);
+}
+
+
+/* T5. A slot serves one key: reused, the late WRITE would change another one. */
+static void stale_update_after_delete_insert(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stage_delete(b, "na");
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
+    stage_finish(a);
+    assert_true(stage_reads(c, "nk", V3) && stage_reads(c, "na", NULL));
+    stage_close(&s);
+}
+
+
+/* T6. ... and serves it once. */
+static void same_key_reinsert_late_write(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stage_delete(b, "na");
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "na", V3), 0);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(c, "na", V3));
+    stage_close(&s);
+}
+
+
+/* T7. A delete is a CAS: one of two finds the key. */
+static void twin_delete(void **state) {
+    (void)state;
+    static const char *const options[] = {SLOTS4, "leaf_slots=4"};
+    for (unsigned i = 0; i < 2; i++) {
+        up(options[i], NULL);
+        put_all(a, "na nb");
+        stand(a, "dolphin:remove", FAR_OP_DELETE, "na", NULL);
+        assert_int_equal(stage_do(b, FAR_OP_DELETE, "na", NULL), 0);
+        assert_int_equal(stage_do(b, FAR_OP_INSERT, "na", V2), 0);
+        stage_finish(a);
+        assert_true(a->result == FAR_ERR_NOT_FOUND && stage_reads(c, "na", V2));
+        stage_close(&s);
+    }
+}
+
+
+/* T8. Values larger than a word are written aside: two updates never mix. */
+static void interleaved_long_updates(void **state) {
+    (void)state;
+    up("leaf_slots=4", "atomic_bytes=8");
+    put_all(a, "na nb");
+    stand(a, "dolphin:update", FAR_OP_UPDATE, "na", LONG1);
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "na", LONG2), 0);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(c, "na", LONG2));
+    stage_close(&s);
+}
+
+
+/* T9, A13. A stale cache leads to the old leaf, which is frozen: answered from there, an update would be missed. */
+static void stale_get_after_split_then_update(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    assert_true(stage_reads(b, "na", V1) && stage_reads(b, "nd", V1));
+    stage_write(a, "ne", V1);
+    assert_int_equal(stage_do(a, FAR_OP_UPDATE, "na", V2), 0);
+    assert_int_equal(stage_do(a, FAR_OP_UPDATE, "nd", V2), 0);
+    assert_true(stage_reads(b, "na", V2) && stage_reads(b, "nd", V2));
+    stage_close(&s);
+}
+
+
+/* T10, A15. Whoever replaces the leaf waits for a writer inside. Without the drain its update is lost. */
+static void update_across_freeze(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stand_at(b, "dolphin:frozen", 3, FAR_OP_INSERT, "ne", V1); /* it looks again and again */
+    stage_finish(a);
+    stage_finish(b);
+    assert_true(a->result == 0 && b->result == 0);
+    assert_true(stage_reads(c, "na", V2) && stage_reads(c, "ne", V1));
+    stage_close(&s);
+}
+
+
+/* T11. Who enters a frozen leaf leaves it again. Without the look at FROZEN the update is lost. */
+static void late_enter_on_frozen(void **state) {
+    (void)state;
+    static const far_op_kind does[] = {FAR_OP_UPDATE, FAR_OP_DELETE, FAR_OP_INSERT};
+    for (unsigned i = 0; i < 3; i++) {
+        up(SLOTS4, NULL);
+        put_all(a, "na nb nc nd");
+        stage_delete(a, "nb");
+        assert_true(stage_reads(b, "na", V1));
+        stand(a, "dolphin:frozen", FAR_OP_INSERT, "ne", V1);
+        stand_at(b, "dolphin:entered", 2, does[i], does[i] == FAR_OP_INSERT ? "nf" : "na", V2);
+        stage_finish(a);
+        stage_finish(b);
+        assert_true(a->result == 0 && b->result == 0);
+        assert_true(stage_reads(c, "na", i == 0 ? V2 : i == 1 ? NULL : V1));
+        assert_true(stage_reads(c, "nf", i == 2 ? V2 : NULL) && stage_reads(c, "ne", V1));
+        stage_close(&s);
+    }
+}
+
+
+/* Reads do not wait for that: a frozen leaf that its node still names is answered from. */
+static void gets_and_scans_pass_a_frozen_leaf(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    assert_true(stage_reads(b, "na", V1));
+    stand(a, "dolphin:publish", FAR_OP_INSERT, "ne", V1);
+    assert_true(stage_reads(b, "na", V1) && stage_reads(c, "nd", V1) && stage_reads(c, "ne", NULL));
+    assert_true(stage_scans(b, "n", "na nb nc nd"));
+    stage_finish(a);
+    assert_true(stage_scans(b, "n", "na nb nc nd ne"));
+    stage_close(&s);
+}
+
+
+/* T26. A slot that stays reserved is taken from its holder, who then looks again. */
+static void reserved_kill_vs_publish(void **state) {
+    (void)state;
+    static const char *const options[] = {WORDS, ""};
+    for (unsigned i = 0; i < 2; i++) {
+        up(options[i], NULL);
+        put_all(a, "na");
+        stand(a, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
+        assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
+        stage_finish(a);
+        assert_true(a->result == FAR_ERR_EXISTS && stage_reads(c, "nk", V3));
+        stage_delete(b, "nk");
+        assert_true(stage_reads(c, "nk", NULL));
+        stage_close(&s);
+    }
+}
+
+
+/* The holder is through in time. */
+static void reserved_publish_before_kill(void **state) {
+    (void)state;
+    up(WORDS, NULL);
+    put_all(a, "na");
+    stand(a, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
+    stand(b, "dolphin:kill", FAR_OP_INSERT, "nk", V3);
+    stage_finish(a);
+    stage_finish(b);
+    assert_true(a->result == 0 && b->result == FAR_ERR_EXISTS && stage_reads(c, "nk", V2));
+    stage_close(&s);
+}
+
+
+/* T27. A value that is POISON by chance is a value. */
+static void user_value_equals_poison(void **state) {
+    (void)state;
+    uint64_t back = 0;
+    size_t length;
+    for (unsigned hints = 0; hints < 2; hints++) {
+        up(hints ? "value_size=8" : WORDS, NULL);
+        uint64_t poison = state_of(a)->poison;
+        put_all(a, "na");
+        assert_int_equal(far_put(a->session, a->index, "nk", 2, &poison, 8), 0);
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(far_get(b->session, b->index, "nk", 2, &back, 8, &length), 0);
+            assert_true(back == poison && length == 8);
+        }
+        assert_true(stage_scans(c, "n", "na nk"));
+        stage_close(&s);
+    }
+}
+
+
+/* T28. A delete and an update of one block: it is retired once, whoever comes first (the watch and the check tell). */
+static void long_update_vs_delete(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        up("leaf_slots=4", NULL);
+        stage_write(a, "na", LONG1);
+        stage_write(a, "nb", LONG1);
+        stand(a, i ? "dolphin:remove" : "dolphin:update", i ? FAR_OP_DELETE : FAR_OP_UPDATE, "na", i ? NULL : LONG2);
+        assert_int_equal(stage_do(b, i ? FAR_OP_UPDATE : FAR_OP_DELETE, "na", i ? LONG2 : NULL), 0);
+        stage_finish(a);
+        assert_true(a->result == 0 && stage_reads(c, "na", NULL) && stage_reads(c, "nb", LONG1));
+        stage_age(&s);
+        put_all(a, "nc nd ne nf");
+        stage_close(&s);
+    }
+}
+
+
+/* T28. The value word is sampled before the insert, the key word after it: a CAS from 0 would lose the update. */
+static void long_update_on_early_zero(void **state) {
+    (void)state;
+    up("leaf_slots=4", "atomic_bytes=8");
+    stage_write(a, "na", LONG1);
+    assert_true(stage_reads(b, "na", LONG1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    stage_start(b, FAR_OP_UPDATE, "nc", LONG2);
+    far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf + 64, .to = leaf + 128});
+    static const uint32_t values[] = {12, 13, 14, 15};
+    assert_int_equal(far_sim_release_units(hold, values, 4), 0);
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "nc", LONG1), 0);
+    far_sim_release(hold);
+    stage_finish(b);
+    assert_true(b->result == 0 && stage_reads(c, "nc", LONG2));
+    stage_close(&s);
+}
+
+
+/* The value word is sampled before the insert, the key word after it, and then the key is deleted: a put inserts it. */
+static void long_put_on_early_zero(void **state) {
+    (void)state;
+    up("leaf_slots=4", "atomic_bytes=8");
+    stage_write(a, "na", LONG1);
+    assert_true(stage_reads(b, "na", LONG1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    stage_start(b, FAR_OP_PUT, "nc", LONG2);
+    far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf + 64, .to = leaf + 128});
+    static const uint32_t values[] = {12, 13, 14, 15};
+    assert_int_equal(far_sim_release_units(hold, values, 4), 0);
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "nc", LONG1), 0);
+    far_sim_release(hold);
+    stage_stop_at(b, (far_sim_match){.kind = FAR_SIM_READ}); /* it looks again */
+    stage_delete(a, "nc");
+    stage_finish(b);
+    assert_true(b->result == 0 && stage_reads(c, "nc", LONG2));
+    stage_close(&s);
+}
+
+
+/* T29. Two first keys below one entry of the root. */
+static void first_insert_race(void **state) {
+    (void)state;
+    up(WORDS, NULL);
+    stage_start(a, FAR_OP_INSERT, "na", V2);
+    stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_CAS});
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nb", V3), 0);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(c, "na", V2) && stage_reads(c, "nb", V3));
+    stage_close(&s);
+}
+
+
+/* A hint is as good as the slot that it names: gone, moved, changed. */
+static void hints_are_verified(void **state) {
+    (void)state;
+    up("value_size=8,leaf_slots=4", NULL);
+    put_all(a, "na nb nc nd");
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(all_read(b, "na nb nc nd", V1));
+    stage_delete(a, "na");
+    assert_true(stage_reads(b, "na", NULL));
+    stage_write(a, "ne", V2); /* the leaf is copied, slots move */
+    assert_true(stage_reads(b, "nb", V1) && stage_reads(b, "nd", V1) && stage_reads(b, "ne", V2));
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nb", V3), 0);
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nb", V2), 0);
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "na", V2), FAR_ERR_NOT_FOUND);
+    assert_true(stage_reads(a, "nb", V2) && stage_reads(a, "na", NULL));
+    stage_close(&s);
+}
+
+
+/* An update that goes by a hint waits and is waited for like any other. */
+static void update_by_hint_across_freeze(void **state) {
+    (void)state;
+    up("value_size=8,leaf_slots=4", NULL);
+    put_all(a, "na nb nc nd");
+    assert_true(stage_reads(b, "na", V1) && stage_reads(b, "na", V1));
+    stand(b, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stand_at(a, "dolphin:frozen", 3, FAR_OP_INSERT, "ne", V1);
+    stage_finish(b);
+    stage_finish(a);
+    assert_true(stage_reads(c, "na", V2) && stage_reads(b, "na", V2));
+    stage_close(&s);
+
+    up("value_size=8,leaf_slots=4", NULL);
+    put_all(a, "na nb nc nd");
+    assert_true(stage_reads(b, "na", V1) && stage_reads(b, "na", V1));
+    stand(a, "dolphin:frozen", FAR_OP_INSERT, "ne", V1);
+    stand_at(b, "dolphin:entered", 2, FAR_OP_UPDATE, "na", V2);
+    stage_finish(a);
+    stage_finish(b);
+    assert_true(b->result == 0 && stage_reads(c, "na", V2));
+    stage_close(&s);
+}
+
+
+/* insert=ticket. A slot that was given out to a client that is not through is taken from it, when another insert has
+ * one above: without that both insert the key, the lower one later. */
+static void ticket_below_is_killed(void **state) {
+    (void)state;
+    static const char *const options[] = {WORDS ",insert=ticket", "insert=ticket"};
+    for (unsigned i = 0; i < 2; i++) {
+        up(options[i], NULL);
+        put_all(a, "na nb");
+        stand(a, "dolphin:ticket", FAR_OP_INSERT, "nk", V2);
+        assert_int_equal(stage_do(b, FAR_OP_INSERT, "nk", V3), 0);
+        stage_finish(a);
+        assert_true(a->result == FAR_ERR_EXISTS && stage_reads(c, "nk", V3));
+        stage_delete(b, "nk");
+        assert_true(stage_reads(c, "nk", NULL));
+        stage_close(&s);
+    }
+}
+
+
+/* A slot below that is reserved for the key is waited for; for another key it is passed. */
+static void ticket_meets_reserved(void **state) {
+    (void)state;
+    up(WORDS ",insert=ticket", NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:ticket", FAR_OP_INSERT, "nx", V1); /* its slot stays empty */
+    stand(b, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
+    stage_start(c, FAR_OP_INSERT, "nk", V3);
+    stage_stop_at(c, (far_sim_match){.point = "dolphin:kill"});
+    stage_finish(b);
+    stage_finish(c);
+    assert_true(b->result == 0 && c->result == FAR_ERR_EXISTS);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(b, "nk", V2) && stage_reads(c, "nx", V1));
+    stage_delete(b, "nk");
+    assert_true(stage_reads(c, "nk", NULL) && stage_scans(c, "n", "na nb nx"));
+    stage_close(&s);
+}
+
+
+/* Holes: of an insert that found its key, and of one that died. Nobody waits for them twice. */
+static void holes_are_passed(void **state) {
+    (void)state;
+    far_stats before, after;
+    up(WORDS ",insert=ticket", NULL);
+    put_all(a, "na nb");
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "na", V2), FAR_ERR_EXISTS);
+    assert_true(stage_reads(b, "nb", V1));
+    far_session_stats(b->session, &before);
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nc", V2), 0);
+    far_session_stats(b->session, &after);
+    assert_int_equal(far_stats_diff(&after, &before).round_trips, 2);
+    stand(a, "dolphin:ticket", FAR_OP_INSERT, "nd", V2);
+    stage_kill(&s, a);
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "ne", V2), 0);
+    far_session_stats(b->session, &before);
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nf", V2), 0);
+    far_session_stats(b->session, &after);
+    assert_int_equal(far_stats_diff(&after, &before).round_trips, 2);
+    assert_true(stage_scans(c, "n", "na nb nc ne nf"));
+    stage_close(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(get_between_reserve_and_live),
+        cmocka_unit_test(value_line_before_key_line),
+        cmocka_unit_test(twin_insert_two_views),
+        cmocka_unit_test(stale_update_after_delete_insert),
+        cmocka_unit_test(same_key_reinsert_late_write),
+        cmocka_unit_test(twin_delete),
+        cmocka_unit_test(interleaved_long_updates),
+        cmocka_unit_test(stale_get_after_split_then_update),
+        cmocka_unit_test(update_across_freeze),
+        cmocka_unit_test(late_enter_on_frozen),
+        cmocka_unit_test(gets_and_scans_pass_a_frozen_leaf),
+        cmocka_unit_test(reserved_kill_vs_publish),
+        cmocka_unit_test(reserved_publish_before_kill),
+        cmocka_unit_test(user_value_equals_poison),
+        cmocka_unit_test(long_update_vs_delete),
+        cmocka_unit_test(long_update_on_early_zero),
+        cmocka_unit_test(long_put_on_early_zero),
+        cmocka_unit_test(first_insert_race),
+        cmocka_unit_test(hints_are_verified),
+        cmocka_unit_test(update_by_hint_across_freeze),
+        cmocka_unit_test(ticket_below_is_killed),
+        cmocka_unit_test(ticket_meets_reserved),
+        cmocka_unit_test(holes_are_passed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

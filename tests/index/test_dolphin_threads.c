@@ -1,0 +1,187 @@
+/* Dolphin on real threads: 8 of them with 64 operations in flight each, in leaves that are split, merged and written at
+ * the same time. Each thread knows what its own keys must hold; meant to run under the address and thread sanitizers.
+ */
+#include "farindex.h"
+#include "runtime/random.h"
+#include "runtime/sanitizer.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { THREADS = 8, DEPTH = 64, OPS = FAR_TSAN ? 5000 : 20000, OWN = 256, HOT = 3 };
+
+typedef struct flight { /* one operation */
+    far_op op;
+    char key[24];
+    uint64_t value;
+    unsigned own; /* OWN: a key that all write */
+} flight;
+
+typedef struct worker {
+    far_pool *pool;
+    far_index *index;
+    unsigned number;
+    uint64_t holds[OWN]; /* 0: absent */
+    bool busy[OWN];
+    atomic_uint *wrong;
+} worker;
+
+
+static void fill(worker *w, far_random *random, flight *f) {
+    unsigned pick = (unsigned)far_random_below(random, 10);
+    memset(&f->op, 0, sizeof(f->op));
+    f->own = (unsigned)far_random_below(random, OWN);
+    if (pick < 3 || w->busy[f->own])
+        f->own = OWN;
+    else
+        w->busy[f->own] = true;
+    size_t length = f->own == OWN
+                        ? (size_t)snprintf(f->key, sizeof(f->key), "k%u", (unsigned)far_random_below(random, HOT))
+                        : (size_t)snprintf(f->key, sizeof(f->key), "k%02x-%u", f->own, w->number);
+    f->value = far_random_next(random) | 1;
+    f->op.index = w->index;
+    f->op.key = f->key;
+    f->op.key_len = length;
+    f->op.value = &f->value;
+    f->op.user = f;
+    f->op.kind = f->own == OWN ? (pick == 0 ? FAR_OP_GET : FAR_OP_PUT)
+                 : pick < 5    ? FAR_OP_GET
+                 : pick < 8    ? FAR_OP_PUT
+                               : FAR_OP_DELETE;
+    if (f->op.kind == FAR_OP_GET)
+        f->op.capacity = 8;
+    else if (f->op.kind == FAR_OP_PUT)
+        f->op.value_len = 8;
+}
+
+
+static bool is_right(worker *w, flight *f) {
+    int result = f->op.result;
+    if (f->own == OWN)
+        return result == 0;
+    w->busy[f->own] = false;
+    uint64_t held = w->holds[f->own];
+    if (f->op.kind == FAR_OP_GET)
+        return held ? result == 0 && f->value == held : result == FAR_ERR_NOT_FOUND;
+    w->holds[f->own] = f->op.kind == FAR_OP_PUT ? f->value : 0;
+    return result == (f->op.kind == FAR_OP_PUT || held ? 0 : FAR_ERR_NOT_FOUND);
+}
+
+
+static void *work(void *arg) {
+    worker *w = arg;
+    static _Thread_local flight flights[DEPTH];
+    far_session *session;
+    far_random random;
+    unsigned started = 0, ended = 0, wrong = 0;
+    far_random_seed(&random, w->number + 1);
+    if (far_session_open(w->pool, &session) < 0) {
+        atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
+        return NULL;
+    }
+    for (; started < DEPTH; started++) {
+        far_op *op = &flights[started].op;
+        fill(w, &random, &flights[started]);
+        wrong += far_submit(session, &op, 1) != 1;
+    }
+    while (ended < started) {
+        far_op *done[DEPTH];
+        int count = far_reap(session, done, DEPTH, 1);
+        for (int i = 0; i < count; i++, ended++) {
+            flight *f = done[i]->user;
+            wrong += !is_right(w, f);
+            if (started == OPS)
+                continue;
+            far_op *op = &f->op;
+            fill(w, &random, f);
+            started++;
+            wrong += far_submit(session, &op, 1) != 1;
+        }
+    }
+    far_session_close(session);
+    atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
+    return NULL;
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+static void run(const char *options) {
+    static worker workers[THREADS];
+    pthread_t threads[THREADS];
+    atomic_uint wrong = 0;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_pool_usage usage;
+    assert_int_equal(far_pool_open("local:2x64M", NULL, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "map", "dolphin", options, &index), 0);
+    for (unsigned i = 0; i < HOT; i++) {
+        char key[8];
+        size_t length = (size_t)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(far_put(session, index, key, length, "8 bytes.", 8), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        memset(&workers[i], 0, sizeof(workers[i]));
+        workers[i].pool = pool;
+        workers[i].index = index;
+        workers[i].number = i;
+        workers[i].wrong = &wrong;
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(atomic_load(&wrong), 0);
+    assert_int_equal(far_index_check(session, index, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void values_in_leaves(void **state) {
+    (void)state;
+    run("value_size=8");
+    run("value_size=8,leaf_slots=4");
+}
+
+
+static void values_in_blocks(void **state) {
+    (void)state;
+    run("leaf_slots=8");
+}
+
+
+static void exclusive_and_last_byte(void **state) {
+    (void)state;
+    run("value_size=8,leaf_slots=8,sync=exclusive");
+    run("leaf_slots=8,coverage=lastbyte");
+    run("value_size=8,leaf_slots=16,insert=ticket");
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_in_leaves),
+        cmocka_unit_test(values_in_blocks),
+        cmocka_unit_test(exclusive_and_last_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
