@@ -65,7 +65,8 @@ typedef struct bench_result {
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* at the end; cache_bytes: mean per compute node */
     bool has_cache;
-    far_load load; /* slots 0: the kind has no such thing */
+    far_load load;       /* slots 0: the kind has no such thing */
+    far_figures figures; /* of this workload, all compute nodes; all 0: the kind counts nothing */
     far_capabilities capabilities;
     double ideal_mops; /* this and nic: sim only */
     far_sim_model nic;

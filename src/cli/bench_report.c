@@ -151,6 +151,14 @@ static void print_load(FILE *file, const far_load *load) {
 }
 
 
+static void print_figures(FILE *file, const far_figures *figures) {
+    uint64_t wrong = figures->speculated - figures->speculated_well;
+    number_field(file, "split_load", per(figures->split_keys, figures->split_slots));
+    number_field(file, "speculation_hit_ratio", per(figures->speculated_well, figures->gets));
+    number_field(file, "speculation_wrong_ratio", per(wrong, figures->speculated));
+}
+
+
 static void print_numbers(FILE *file, const bench_config *config, const bench_result *result) {
     const far_stats *stats = &result->stats;
     const far_usage *usage = &result->usage;
@@ -176,6 +184,7 @@ static void print_numbers(FILE *file, const bench_config *config, const bench_re
     count_field(file, "pool_bytes", usage->pool_bytes);
     number_field(file, "index_bytes_per_key", per(usage->pool_index_bytes, usage->keys));
     print_load(file, &result->load);
+    print_figures(file, &result->figures);
 }
 
 

@@ -10,6 +10,7 @@
 
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
+    far_figures figures;
 } counters;
 
 
@@ -149,6 +150,15 @@ void bench_add_stats(far_stats *sum, const far_stats *more) {
 }
 
 
+static void add_figures(far_figures *sum, const far_figures *more, bool plus) {
+    _Static_assert(sizeof(far_figures) % sizeof(uint64_t) == 0, "all figures are words");
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)more;
+    for (size_t i = 0; i < sizeof(*sum) / sizeof(*to); i++)
+        to[i] = plus ? to[i] + from[i] : to[i] - from[i];
+}
+
+
 static void take_counters(const bench_run *run, counters *sum) {
     memset(sum, 0, sizeof(*sum));
     for (unsigned i = 0; i < run->client_count; i++) {
@@ -158,6 +168,13 @@ static void take_counters(const bench_run *run, counters *sum) {
         for (unsigned kind = 0; kind < BENCH_OPS; kind++)
             if (far_session_stats_of(run->clients[i].session, (far_op_kind)kind, &stats) == 0)
                 bench_add_stats(&sum->of[kind], &stats);
+    }
+    for (unsigned i = 0; i < run->config->compute_nodes; i++) {
+        far_index *index = run->nodes[i].index;
+        far_figures figures = {0};
+        if (index->kind->figures)
+            index->kind->figures(index, &figures);
+        add_figures(&sum->figures, &figures, true);
     }
 }
 
@@ -253,6 +270,8 @@ static int measure(bench_run *run, far_ycsb_workload workload, bench_result *res
     result->kind = run->kind;
     result->workload = workload;
     result->stats = far_stats_diff(&after.all, &before.all);
+    result->figures = after.figures;
+    add_figures(&result->figures, &before.figures, false);
     for (unsigned kind = 0; kind < BENCH_OPS; kind++)
         result->by_op[kind] = far_stats_diff(&after.of[kind], &before.of[kind]);
     result->capabilities = run->nodes[0].pool->geometry.capabilities;

@@ -80,6 +80,13 @@ typedef struct far_load {
     uint64_t local_bytes; /* what the handle keeps of it, not counting caches */
 } far_load;
 
+/* What a kind counts for itself, in this handle, since it was opened. */
+typedef struct far_figures {
+    uint64_t splits, split_keys, split_slots; /* nodes that were split, what was in them, what they had room for */
+    uint64_t gets, speculated,
+        speculated_well; /* gets; of them those that went where the key was last found, and was */
+} far_figures;
+
 #define FAR_GET_ALONE 1
 
 typedef struct far_index_kind {
@@ -115,6 +122,7 @@ typedef struct far_index_kind {
     int (*keys)(far_task *t, far_index *index, far_keys *keys);        /* instead of scan; not pinned when called */
     int (*load_factor)(far_task *t, far_index *index, far_load *load); /* optional; not pinned when called */
     size_t (*cache_bytes)(far_index *index);                           /* optional */
+    void (*figures)(far_index *index, far_figures *figures);           /* optional */
 
     /* Optional: ends before the first operation is pinned at that epoch. The task is pinned: at the epoch before, or on
      * waking at that epoch; it must not drop the pin. It may run in a task of any session of the handle. */

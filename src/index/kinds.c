@@ -4,13 +4,14 @@
 #include <string.h>
 
 extern const far_index_kind far_toy_kind;
+extern const far_index_kind far_chime_kind;
 extern const far_index_kind far_dart_kind;
 extern const far_index_kind far_dolphin_kind;
 extern const far_index_kind far_shard_kind;
 extern const far_index_kind far_smart_kind;
 
 const far_index_kind *const far_index_kinds[] = {
-    &far_toy_kind, &far_dart_kind, &far_dolphin_kind, &far_shard_kind, &far_smart_kind, NULL,
+    &far_toy_kind, &far_chime_kind, &far_dart_kind, &far_dolphin_kind, &far_shard_kind, &far_smart_kind, NULL,
 };
 
 

@@ -134,6 +134,9 @@ static const char *const fields[] = {"index",
                                      "load_factor",
                                      "keys_by_level",
                                      "local_bytes",
+                                     "split_load",
+                                     "speculation_hit_ratio",
+                                     "speculation_wrong_ratio",
                                      "version",
                                      "seed",
                                      "theta",
@@ -229,6 +232,22 @@ static void counters_are_exact(void **state) {
                 1000); /* every operation of f reads, half of them write then */
     assert_true(fabs(number(json_field(by_op, "update"), "ops") - 500) < 100);
     assert_true(number(json_field(by_op, "get"), "rtt_per_op") == 2);
+    done(&o);
+}
+
+
+static void a_kind_that_splits_and_speculates_tells_how_well(void **state) {
+    (void)state;
+    outcome o = run_well("--index toy,chime --workload load,c --records 20000 --ops 40000 --threads 1 --json -");
+    assert_type(json_item(o.results, 0), "split_load", JSON_NULL);
+    assert_type(json_item(o.results, 1), "speculation_hit_ratio", JSON_NULL);
+    const json *load = json_item(o.results, 2), *reads = json_item(o.results, 3);
+    assert_true(number(load, "split_load") > 0.8 && number(load, "split_load") < 0.95);
+    assert_true(number(load, "load_factor") > 0.5 && number(load, "load_factor") < 0.75);
+    assert_type(load, "speculation_hit_ratio", JSON_NULL);
+    assert_type(reads, "split_load", JSON_NULL);
+    assert_true(number(reads, "speculation_hit_ratio") > 0.3 && number(reads, "speculation_hit_ratio") <= 1);
+    assert_true(number(reads, "speculation_wrong_ratio") < 0.01);
     done(&o);
 }
 
@@ -515,6 +534,7 @@ int main(void) {
         cmocka_unit_test(all_workloads_on_an_embedded_pool_have_every_field),
         cmocka_unit_test(what_is_said_is_what_is_done),
         cmocka_unit_test(counters_are_exact),
+        cmocka_unit_test(a_kind_that_splits_and_speculates_tells_how_well),
         cmocka_unit_test(a_kind_with_slots_tells_how_full_they_are),
         cmocka_unit_test(warming_up_is_not_measured),
         cmocka_unit_test(warming_up_happens),

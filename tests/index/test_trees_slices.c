@@ -106,6 +106,12 @@ static void dart_slices(void **state) {
 }
 
 
+static void chime_slices(void **state) {
+    (void)state;
+    slices_miss_nothing("chime", ",span=12,hop=4");
+}
+
+
 static void smart_slices(void **state) {
     (void)state;
     slices_miss_nothing("smart", "");
@@ -179,6 +185,7 @@ static void dart_adjusts_after_few_operations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dart_slices),
+        cmocka_unit_test(chime_slices),
         cmocka_unit_test(smart_slices),
         cmocka_unit_test(dolphin_slices),
         cmocka_unit_test(dart_adjusts_after_few_operations),

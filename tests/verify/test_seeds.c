@@ -72,6 +72,15 @@ static void dart_with_small_constants(void **state) {
 }
 
 
+/* Small leaves: splits, hops, merges and their repair with few keys; a cache that evicts all the time. */
+static void chime_with_small_leaves(void **state) {
+    (void)state;
+    some_stand("chime", "email", 8, 2048, "span=12,hop=4,merge=sparse,walk_slice=1,patience=2");
+    some_stand("chime", "prefix", 64, 4096, "span=12,hop=3,merge=sparse,walk_slice=2,hotspot=1K");
+    some_stand("chime", "u64", 64, 1 << 20, "span=15,hop=4,merge=sparse,wrap=off,miss=bracket");
+}
+
+
 /* The cache evicts all the time, scans and walks go on after a few leaves, who waits takes a new pin. */
 static void smart_with_small_constants(void **state) {
     (void)state;
@@ -94,6 +103,7 @@ int main(void) {
         cmocka_unit_test(lost_openers_hold_up_no_drop),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
         cmocka_unit_test(dart_with_small_constants),
+        cmocka_unit_test(chime_with_small_leaves),
         cmocka_unit_test(smart_with_small_constants),
         cmocka_unit_test(dolphin_with_small_constants),
     };

@@ -67,7 +67,7 @@ static void and_in_a_pool_that_is_nearly_full(void **state) {
 /* RDWC merges under torture, gets too, in every kind; switched off it merges nothing. */
 static void operations_of_one_key_are_merged_meanwhile(void **state) {
     (void)state;
-    static const char *const kinds[] = {"toy", "smart", "dart", "shard", "dolphin"};
+    static const char *const kinds[] = {"toy", "smart", "dart", "shard", "dolphin", "chime"};
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         for (unsigned on = 0; on < 2; on++) {
             far_torture_result sum = {0};

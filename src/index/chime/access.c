@@ -1,0 +1,306 @@
+/* Verbs on nodes: reading parts of them, locking them, and the WRITEs of a change in the order that crashes and readers
+ * can bear. */
+#include "index/chime/chime.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+
+int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key) {
+    memset(op, 0, sizeof(*op));
+    op->t = t;
+    op->index = index;
+    op->st = chime_state_of(index);
+    chime_key_make(op->st, key, &op->key);
+    op->home = chime_home(op->st, op->key.hash);
+    return 0;
+}
+
+
+int chime_wait(chime_op *op) {
+    op->mark = far_rdwc_mark(op->t);
+    op->words_used = 0;
+    return far_wait(op->t);
+}
+
+
+int chime_renew_pin(chime_op *op) {
+    far_pin_drop(op->t);
+    return far_pin_take(op->t);
+}
+
+
+int chime_broken(const far_index *index, chime_ptr p, const char *what) {
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': node at %#llx: %s", index->name,
+                    (unsigned long long)chime_ptr_addr(p), what);
+}
+
+
+uint64_t *chime_new_image(chime_op *op) {
+    uint64_t *w = far_scratch(op->t, op->st->node_bytes);
+    if (!w)
+        far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+    return w;
+}
+
+
+bool chime_ptr_is_sound(const chime_op *op, chime_ptr p) {
+    return chime_ptr_addr(p) && far_fabric_in_range(far_task_fabric(op->t), chime_ptr_addr(p), op->st->node_bytes);
+}
+
+
+/* Reading. Where a pointer came from may be long ago: whoever READs looks at tag and valid. */
+
+static void put_read(chime_op *op, chime_node *n, unsigned from, unsigned end) {
+    far_read(op->t, chime_ptr_addr(n->ptr) + from, (char *)n->w + from, end - from);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+}
+
+
+void chime_put_read_slots(chime_op *op, chime_node *n, unsigned first, unsigned count) {
+    unsigned span = op->st->span, last = first + count - 1;
+    if (last < span) {
+        put_read(op, n, chime_read_from(first), chime_read_end(last));
+        return;
+    }
+    if (!op->st->wrap) {
+        put_read(op, n, chime_read_from(first), chime_read_end(span - 1));
+        return;
+    }
+    if (chime_line_of(last - span) >= chime_line_of(first)) { /* all the way round */
+        put_read(op, n, 0, chime_tail_at(span));
+        return;
+    }
+    put_read(op, n, chime_read_from(first), chime_read_end(span - 1));
+    put_read(op, n, 0, chime_read_end(last - span));
+}
+
+
+void chime_put_read_tail(chime_op *op, chime_node *n) {
+    put_read(op, n, chime_tail_at(op->st->span), op->st->node_bytes);
+}
+
+
+void chime_put_read_s(chime_op *op, chime_node *n, unsigned which) {
+    far_read(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_S), &n->s[which], 8);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+}
+
+
+void chime_put_read_all(chime_op *op, chime_node *n) {
+    chime_put_read_s(op, n, 0);
+    put_read(op, n, 0, op->st->node_bytes);
+    chime_put_read_s(op, n, 1);
+}
+
+
+bool chime_is_quiet(const chime_node *n) {
+    return n->s[0] == n->s[1] && !chime_nonce_busy(n->s[0]);
+}
+
+
+/* Another incarnation, or none any more: no line of it can be trusted from now on. */
+static bool is_gone(chime_op *op, chime_node *n) {
+    const chime_state *st = op->st;
+    unsigned tag = chime_ptr_tag(n->ptr);
+    const uint64_t *tail = chime_tail(st, n->w);
+    bool gone = !chime_h0_valid(tail[CHIME_TAIL_H0]) || chime_h0_tag(tail[CHIME_TAIL_H0]) != tag;
+    for (unsigned line = 0; line < st->lines && !gone; line++)
+        gone = !chime_line_is(n->w, line, tag);
+    if (gone && chime_h0_tag(tail[CHIME_TAIL_H0]) == tag)
+        op->aux = tail[CHIME_TAIL_AUX];
+    return gone;
+}
+
+
+int chime_node_state(chime_op *op, chime_node *n) {
+    if (is_gone(op, n))
+        return CHIME_STALE;
+    if (!chime_is_quiet(n) || !chime_is_whole(op->st, n->w, chime_ptr_tag(n->ptr)))
+        return CHIME_AGAIN;
+    bool leaf = chime_h0_level(chime_tail(op->st, n->w)[CHIME_TAIL_H0]) == 0;
+    return leaf && !chime_maps_agree(op->st, n->w) ? CHIME_AGAIN : 0;
+}
+
+
+#define ASK_EVERY    4  /* attempts between two looks at who holds a lock */
+#define TORN_AT_REST 16 /* times that a node nobody changes may look half changed: then it is damaged */
+
+
+int chime_read_node(chime_op *op, chime_ptr p, chime_node *n) {
+    unsigned at_rest = 0;
+    n->ptr = p;
+    if (!chime_ptr_is_sound(op, p))
+        return CHIME_STALE;
+    if (!n->w && !(n->w = chime_new_image(op)))
+        return FAR_ERR_NO_MEMORY;
+    for (unsigned attempt = 0;; attempt++) {
+        chime_put_read_all(op, n);
+        int err = chime_wait(op);
+        if (err < 0 || (err = chime_node_state(op, n)) != CHIME_AGAIN)
+            return err;
+        far_count_retry(op->t);
+        uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
+        at_rest = chime_is_quiet(n) && !chime_lock_is_held(lock) ? at_rest + 1 : 0;
+        if (at_rest == TORN_AT_REST)
+            return chime_broken(op->index, p, "its lines do not belong together");
+        if (attempt % ASK_EVERY == ASK_EVERY - 1 && chime_lock_is_held(lock) && (err = chime_resolve(op, p, lock)) < 0)
+            return err;
+        far_back_off(op->t, attempt);
+    }
+}
+
+
+/* Locks. */
+
+static uint64_t next_nonce(chime_op *op) {
+    return atomic_fetch_add_explicit(&op->st->nonce, 1, memory_order_relaxed);
+}
+
+
+void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock) {
+    far_addr at = chime_tail_addr(op->st, p, CHIME_TAIL_L);
+    lock->mine = chime_lock_make(far_owner_of_task(op->t), next_nonce(op));
+    if (op->st->masked) {
+        far_masked_cas(op->t, at, 0, 1, lock->mine, ~0ull, &lock->old);
+        far_mark(op->t, FAR_VERB_UNPROVEN);
+        return;
+    }
+    far_cas(op->t, at, 0, lock->mine, &lock->old);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    /* The map is read by a CAS that never matches: atomics keep their order, and one that fails writes nothing. */
+    far_cas(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_V), ~0ull, ~0ull, &lock->v);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+}
+
+
+int chime_lock_result(chime_op *op, chime_lock *lock) {
+    if (lock->old == CHIME_LOCK_DEAD)
+        return CHIME_STALE;
+    if (op->st->masked ? chime_lock_is_held(lock->old) : lock->old != 0)
+        return CHIME_AGAIN;
+    lock->map = chime_word_map(op->st->masked ? lock->old : lock->v);
+    return 0;
+}
+
+
+uint64_t chime_fresh_s(chime_op *op, bool busy) {
+    return chime_nonce_make(far_task_client(op->t), far_task_generation(op->t), next_nonce(op), busy);
+}
+
+
+/* The node may be another by now: only our own word is taken away. */
+int chime_unlock_unchanged(chime_op *op, chime_ptr p, const chime_lock *lock) {
+    far_cas(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_L), lock->mine, lock->old, NULL);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    return far_post(op->t);
+}
+
+
+/* What finishes a change must not fail for want of memory: a few words are the operation's own. */
+static uint64_t *new_words(chime_op *op, unsigned count) {
+    if (op->words_used + count < CHIME_OP_WORDS) {
+        op->words_used += count;
+        return op->words + op->words_used - count;
+    }
+    uint64_t *words = far_scratch(op->t, count * 8ull);
+    if (!words)
+        far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    return words;
+}
+
+
+int chime_put_unlock(chime_op *op, chime_ptr p, uint64_t map) {
+    uint64_t *words = new_words(op, 3);
+    if (!words)
+        return FAR_ERR_NO_MEMORY;
+    words[0] = chime_map_word(map);
+    words[1] = chime_fresh_s(op, false);
+    words[2] = op->st->masked ? chime_map_word(map) : 0;
+    if (op->st->masked)
+        far_write(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_S), words + 1, 16);
+    else
+        far_write(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_V), words, 24);
+    return 0;
+}
+
+
+int chime_put_busy(chime_op *op, chime_ptr p) {
+    uint64_t *word = op->st->words ? new_words(op, 1) : NULL;
+    if (!op->st->words)
+        return 0;
+    if (!word)
+        return FAR_ERR_NO_MEMORY;
+    *word = chime_fresh_s(op, true);
+    far_write(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_S), word, 8);
+    return 0;
+}
+
+
+/* Writing. */
+
+static void put_words(chime_op *op, chime_node *n, unsigned first, unsigned count) {
+    far_write(op->t, chime_ptr_addr(n->ptr) + 8ull * first, n->w + first, 8ull * count);
+}
+
+
+void chime_put_lines(chime_op *op, chime_node *n, const uint64_t *before, unsigned first) {
+    const chime_state *st = op->st;
+    for (unsigned i = st->lines; i-- > 0;) {
+        unsigned line = (first + i) % st->lines, from = 8, end = 0;
+        for (unsigned k = 0; k < 8; k++)
+            if (n->w[line * 8 + k] != before[line * 8 + k]) {
+                from = k < from ? k : from;
+                end = k + 1;
+            }
+        if (end)
+            put_words(op, n, line * 8 + from, end - from);
+    }
+}
+
+
+/* A slot is changed only while it is not occupied: whoever is cut in between leaves no slot that is half of two items,
+ * and every item at least once. */
+int chime_put_moves(chime_op *op, chime_node *n, const uint64_t *before, const chime_move *moves, unsigned count,
+                    unsigned at) {
+    const chime_state *st = op->st;
+    uint64_t h1[CHIME_SPAN_MAX / CHIME_PER_LINE], *words = new_words(op, (count + 1) * 2);
+    if (!words)
+        return FAR_ERR_NO_MEMORY;
+    for (unsigned line = 0; line < st->lines; line++)
+        h1[line] = before[chime_h1_at(line) / 8];
+    for (unsigned i = 0; i <= count; i++) {
+        unsigned to = i < count ? moves[i].to : at, line = chime_line_of(to), bit = 1u << to % CHIME_PER_LINE;
+        far_addr header = chime_ptr_addr(n->ptr) + chime_h1_at(line);
+        if (chime_h1_occupied(h1[line]) & bit) {
+            h1[line] = chime_h1_with_occupied(h1[line], chime_h1_occupied(h1[line]) & ~bit);
+            words[2 * i] = h1[line];
+            far_write(op->t, header, &words[2 * i], 8);
+        }
+        put_words(op, n, chime_slot_at(to) / 8, 2);
+        h1[line] = chime_h1_with_occupied(h1[line], chime_h1_occupied(h1[line]) | bit);
+        words[2 * i + 1] = h1[line];
+        far_write(op->t, header, &words[2 * i + 1], 8);
+    }
+    for (unsigned line = 0; line < st->lines; line++)
+        if (*chime_h0(n->w, line) != before[chime_h0_at(line) / 8])
+            put_words(op, n, chime_h0_at(line) / 8, 1);
+    return 0;
+}
+
+
+int chime_put_image(chime_op *op, chime_node *n, const uint64_t *before) {
+    const chime_state *st = op->st;
+    if (!st->words) {
+        put_words(op, n, 0, st->lines * 8 + CHIME_TAIL_S);
+        return 0;
+    }
+    for (unsigned line = 0; line < st->lines; line++) {
+        for (unsigned slot = line * CHIME_PER_LINE; slot < (line + 1) * CHIME_PER_LINE; slot++)
+            if (chime_is_occupied(n->w, slot) && memcmp(chime_slot(n->w, slot), before + chime_slot_at(slot) / 8, 16))
+                put_words(op, n, chime_slot_at(slot) / 8, 2);
+        if (memcmp(chime_h0(n->w, line), before + chime_h0_at(line) / 8, 16))
+            put_words(op, n, chime_h0_at(line) / 8, 2);
+    }
+    put_words(op, n, st->lines * 8, CHIME_TAIL_S);
+    return 0;
+}

@@ -1,0 +1,192 @@
+/* CHIME, after "CHIME: A Cache-Efficient and High-Performance Hybrid Index on Disaggregated Memory" (SOSP 2024): a
+ * B-link tree whose leaves are small hopscotch hash tables, so that a point read fetches one neighbourhood instead of a
+ * leaf, while the compute side caches inner nodes only. README.md beside this file has the protocol on a page. */
+#include "index/chime/chime.h"
+#include "pool/handle.h"
+#include "runtime/budget.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+
+static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
+    const int64_t *options = index->options;
+    const far_capabilities *can = far_task_capabilities(t);
+    uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE];
+    st->span = (unsigned)options[CHIME_OPTION_SPAN] / CHIME_PER_LINE * CHIME_PER_LINE;
+    st->hop = (unsigned)options[CHIME_OPTION_HOP];
+    st->wrap = options[CHIME_OPTION_WRAP] != 0;
+    st->homes = st->wrap ? st->span : st->span - st->hop + 1;
+    st->lines = chime_lines(st->span);
+    st->node_bytes = chime_node_bytes(st->span);
+    st->fixed = key_size == 8 && options[FAR_OPTION_VALUE_SIZE] == 8;
+    st->exact = key_size > 0 && key_size <= 8;
+    st->words = can->atomic_bytes < CHIME_LINE;
+    st->masked = can->masked_cas;
+    st->fused = can->atomics_in_order && options[CHIME_OPTION_FUSION];
+    st->hopscotch = options[CHIME_OPTION_HOPSCOTCH] != 0;
+    st->vacancy = options[CHIME_OPTION_VACANCY] != 0;
+    st->replication = options[CHIME_OPTION_REPLICATION] != 0;
+    st->paper_split = options[CHIME_OPTION_SPLIT] == CHIME_SPLIT_PAPER;
+    st->miss = (unsigned)options[CHIME_OPTION_MISS];
+    st->merge = (unsigned)options[CHIME_OPTION_MERGE];
+    st->patience = (unsigned)options[CHIME_OPTION_PATIENCE];
+    st->walk_slice = (unsigned)options[CHIME_OPTION_WALK_SLICE];
+    memcpy(&st->seed, index->secret, sizeof(st->seed));
+}
+
+
+static chime_root describe(const chime_state *st) {
+    return (chime_root){.magic = CHIME_MAGIC,
+                        .span = st->span,
+                        .hop = st->hop,
+                        .homes = st->homes,
+                        .fixed = st->fixed,
+                        .unit = st->words ? 8 : 64,
+                        .masked = st->masked};
+}
+
+
+/* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
+ * allocated. */
+static int chime_create(far_task *t, far_index *index) {
+    chime_state *st = far_scratch(t, sizeof(*st));
+    far_object leaf, descriptor;
+    if (!st)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    memset(st, 0, sizeof(*st));
+    set_geometry(t, index, st);
+    if (st->hop + CHIME_PER_LINE > st->span)
+        return far_fail(FAR_ERR_INVALID, "option hop: %u slots are too many for a span of %u", st->hop, st->span);
+    uint64_t *w = far_scratch(t, st->node_bytes);
+    chime_root *root = far_scratch(t, sizeof(*root));
+    if (!w || !root)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    int err = far_alloc(t, index, CHIME_TYPE_NODE, st->node_bytes, FAR_NODE_ANY, 0, &leaf);
+    if (err < 0 || (err = far_alloc(t, index, CHIME_TYPE_ROOT, sizeof(*root), 0, 0, &descriptor)) < 0)
+        return err;
+    chime_empty_node(st, w, (unsigned)leaf.epoch, 0);
+    chime_tail(st, w)[CHIME_TAIL_S] = chime_nonce_make(far_task_client(t), far_task_generation(t), 0, false);
+    *root = describe(st);
+    root->root = chime_ptr_make(leaf.addr, (unsigned)leaf.epoch, 0);
+    index->descriptor = descriptor.addr;
+    far_write(t, leaf.addr, w, st->node_bytes);
+    far_write(t, descriptor.addr, root, sizeof(*root));
+    return far_wait(t);
+}
+
+
+static void chime_close(far_index *index) {
+    chime_state *st = index->state;
+    chime_forget_merges(st);
+    chime_hot_free(st->hot);
+    chime_cache_free(st->cache);
+    free(st);
+    index->state = NULL;
+}
+
+
+/* Default: three tenths of a budget that is large enough for both. */
+static uint64_t hotspot_bytes(const far_index *index) {
+    int64_t asked = index->options[CHIME_OPTION_HOTSPOT];
+    size_t budget = far_budget_limit(index->pool->budget);
+    if (!index->options[CHIME_OPTION_SPECULATION])
+        return 0;
+    return asked >= 0 ? (uint64_t)asked : budget >= 50u << 20 ? budget / 10 * 3 : 0;
+}
+
+
+static int chime_open(far_task *t, far_index *index) {
+    chime_state *st = calloc(1, sizeof(*st));
+    if (!st)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    set_geometry(t, index, st);
+    index->state = st;
+    chime_root root, mine = describe(st);
+    far_read(t, index->descriptor, &root, sizeof(root));
+    int err = far_wait(t);
+    if (err >= 0) {
+        mine.root = root.root;
+        if (memcmp(&root, &mine, sizeof(root)) != 0)
+            err = far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
+    }
+    if (err >= 0 && index->options[CHIME_OPTION_CACHE] != 2)
+        err = chime_cache_new(index, &st->cache);
+    if (err >= 0)
+        err = chime_hot_new(index, st->cache, hotspot_bytes(index), &st->hot);
+    if (err < 0)
+        chime_close(index);
+    return err;
+}
+
+
+static void chime_figures(far_index *index, far_figures *figures) {
+    chime_counts *counts = &chime_state_of(index)->counts;
+    figures->splits = atomic_load_explicit(&counts->splits, memory_order_relaxed);
+    figures->split_keys = atomic_load_explicit(&counts->split_items, memory_order_relaxed);
+    figures->split_slots = figures->splits * chime_state_of(index)->span;
+    figures->gets = atomic_load_explicit(&counts->gets, memory_order_relaxed);
+    figures->speculated = atomic_load_explicit(&counts->speculated, memory_order_relaxed);
+    figures->speculated_well = atomic_load_explicit(&counts->speculated_well, memory_order_relaxed);
+}
+
+
+static const char *const misses[] = {"adaptive", "confirm", "bracket", NULL};
+static const char *const splits[] = {"median", "paper", NULL};
+static const char *const merges[] = {"off", "empty", "sparse", NULL};
+static const char *const caches[] = {"plain", "packed", "off", NULL};
+
+static const far_option_def options[] = {
+    {"span", FAR_OPTION_NUMBER, 63, 12, CHIME_SPAN_MAX, NULL, "slots of a node; rounded down to a multiple of 3"},
+    {"hop", FAR_OPTION_NUMBER, 8, 2, CHIME_HOP_MAX, NULL, "slots of a neighbourhood"},
+    {"wrap", FAR_OPTION_BOOL, 1, 0, 1, NULL, "neighbourhoods go on at the beginning of the leaf"},
+    {"hopscotch", FAR_OPTION_BOOL, 1, 0, 1, NULL, "a get reads a neighbourhood; off: the whole leaf"},
+    {"vacancy", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "the lock brings the map of free slots; off: an insert reads the whole leaf"},
+    {"replication", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "every line carries what a get checks; off: the tail of the leaf is read too"},
+    {"speculation", FAR_OPTION_BOOL, 1, 0, 1, NULL, "hot keys are read where they were found last"},
+    {"hotspot", FAR_OPTION_NUMBER, -1, -1, 1ll << 32, NULL,
+     "bytes for hot keys; -1: three tenths of the cache if that has 50 MB or more"},
+    {"miss", FAR_OPTION_CHOICE, CHIME_MISS_ADAPTIVE, 0, 0, misses,
+     "how it is proven that a key is absent: by a second look, in the first one, or as it pays"},
+    {"fusion", FAR_OPTION_BOOL, 1, 0, 1, NULL, "lock and read in one round trip where the fabric orders them"},
+    {"split", FAR_OPTION_CHOICE, CHIME_SPLIT_MEDIAN, 0, 0, splits,
+     "where a leaf is split: near its median, or the median of the crowded neighbourhood"},
+    {"merge", FAR_OPTION_CHOICE, CHIME_MERGE_EMPTY, 0, 0, merges, "leaves that their left neighbour takes in"},
+    {"cache", FAR_OPTION_CHOICE, 1, 0, 0, caches, "how inner nodes are cached on the compute side"},
+    {"walk_slice", FAR_OPTION_NUMBER, 64, 1, 1 << 20, NULL, "nodes that a walk or a check looks at under one pin"},
+    {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL, "attempts at a lock before the search begins anew"},
+    {0},
+};
+
+static const far_type types[CHIME_TYPES] = {
+    [CHIME_TYPE_ROOT] = {.name = "root", .align = 64},
+    [CHIME_TYPE_NODE] = {.name = "node", .align = 64, .stable = true},
+    [CHIME_TYPE_BLOCK] = {.name = "block", .align = 16},
+    [CHIME_TYPE_KEY] = {.name = "key", .align = 16},
+};
+
+const far_index_kind far_chime_kind = {
+    .name = "chime",
+    .what_for = "scans and point reads of ordered data, with a small cache",
+    .options = options,
+    .max_key = CHIME_KEY_MAX,
+    .types = types,
+    .type_count = CHIME_TYPES,
+    .create = chime_create,
+    .open = chime_open,
+    .close = chime_close,
+    .get = chime_get,
+    .get_many = chime_get_many,
+    .put = chime_put,
+    .remove = chime_remove,
+    .scan = chime_scan,
+    .walk = chime_walk,
+    .check = chime_check,
+    .usage = chime_usage,
+    .load_factor = chime_load_factor,
+    .cache_bytes = chime_cache_bytes,
+    .figures = chime_figures,
+    .idle_hook = chime_merge_some,
+};

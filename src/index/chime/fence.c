@@ -1,0 +1,187 @@
+/* Fences and pivots: the keys that part nodes. Keys of 8 bytes are in the word; others are too when they are short, or
+ * lie in a key block that belongs to the leaf which begins there. */
+#include "index/chime/chime.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+
+static far_bytes bytes_of(const chime_fence *f, uint8_t small[8]) {
+    if (!chime_ref_is_inline(f->word))
+        return f->bytes;
+    for (unsigned i = 0; i < 7; i++)
+        small[i] = (uint8_t)(f->word >> (56 - 8 * i));
+    return (far_bytes){small, f->word ? chime_ref_length(f->word) : 0};
+}
+
+
+bool chime_fence_is_known(const chime_state *st, chime_fence *f) {
+    if (st->fixed)
+        f->first = f->word;
+    else if (chime_ref_is_inline(f->word))
+        f->first = f->word & ~0xffull;
+    else
+        return false;
+    f->bytes = (far_bytes){NULL, 0};
+    return true;
+}
+
+
+int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
+    unsigned unknown = 0;
+    for (unsigned i = 0; i < count; i++) {
+        chime_fence *f = fences[i];
+        if (chime_fence_is_known(op->st, f))
+            continue;
+        size_t length = chime_ref_length(f->word);
+        uint64_t bytes = chime_key_block_bytes(length);
+        if (length > CHIME_KEY_MAX || !length ||
+            !far_fabric_in_range(far_task_fabric(op->t), chime_ref_addr(f->word), bytes)) {
+            far_forget(op->t);
+            return far_fail(FAR_ERR_CORRUPT, "index '%s': a fence of %zu bytes at %#llx", op->index->name, length,
+                            (unsigned long long)chime_ref_addr(f->word));
+        }
+        void *room = far_scratch(op->t, bytes);
+        if (!room) {
+            far_forget(op->t);
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for fences");
+        }
+        far_read(op->t, chime_ref_addr(f->word), room, bytes);
+        f->bytes = (far_bytes){room, length};
+        unknown++;
+    }
+    int err = unknown ? chime_wait(op) : 0;
+    for (unsigned i = 0; err >= 0 && unknown && i < count; i++)
+        if (fences[i]->bytes.data)
+            fences[i]->first = chime_number(fences[i]->bytes.data, fences[i]->bytes.length);
+    return err;
+}
+
+
+int chime_fence_compare(const chime_state *st, const chime_fence *f, const chime_key *key) {
+    uint8_t small[8];
+    if (f->first != key->first)
+        return f->first < key->first ? -1 : 1;
+    return st->fixed ? 0 : far_bytes_compare(bytes_of(f, small), key->bytes);
+}
+
+
+size_t chime_separator(far_bytes left, far_bytes right) {
+    const uint8_t *a = left.data, *b = right.data;
+    size_t i = 0;
+    while (i < left.length && i < right.length && a[i] == b[i])
+        i++;
+    return i + 1 < right.length ? i + 1 : right.length;
+}
+
+
+int chime_make_fence(chime_op *op, far_bytes key, chime_fence *f) {
+    *f = (chime_fence){.first = chime_number(key.data, key.length)};
+    if (op->st->fixed) {
+        f->word = f->first;
+        return 0;
+    }
+    if (key.length <= 7) {
+        f->word = chime_ref_inline(key.data, key.length);
+        return 0;
+    }
+    uint64_t bytes = chime_key_block_bytes(key.length);
+    uint8_t *image = far_scratch(op->t, bytes);
+    far_object object;
+    if (!image)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a fence");
+    int err = far_alloc(op->t, op->index, CHIME_TYPE_KEY, bytes, FAR_NODE_ANY, 0, &object);
+    if (err < 0)
+        return err;
+    memset(image, 0, bytes);
+    memcpy(image, key.data, key.length);
+    far_write(op->t, object.addr, image, bytes);
+    f->word = chime_ref_block(object.addr, key.length);
+    f->bytes = (far_bytes){image, key.length};
+    return 0;
+}
+
+
+void chime_free_fence(chime_op *op, uint64_t word) {
+    if (!op->st->fixed && !chime_ref_is_inline(word))
+        far_free(op->t, op->index, CHIME_TYPE_KEY, chime_ref_addr(word), chime_key_block_bytes(chime_ref_length(word)));
+}
+
+
+void chime_retire_fence(chime_op *op, uint64_t word) {
+    if (!op->st->fixed && !chime_ref_is_inline(word))
+        far_retire(op->t, op->index, CHIME_TYPE_KEY, chime_ref_addr(word),
+                   chime_key_block_bytes(chime_ref_length(word)));
+}
+
+
+int chime_check_range(chime_op *op, const uint64_t *tail) {
+    chime_fence low = {.word = tail[CHIME_TAIL_LOW]}, high = {.word = tail[CHIME_TAIL_HIGH]};
+    chime_fence *both[2] = {&low, &high};
+    bool bounded = chime_h1_sibling(tail[CHIME_TAIL_H1]) != 0;
+    int err = chime_read_fences(op, both, bounded ? 2 : 1);
+    if (err < 0)
+        return err;
+    if (bounded && chime_fence_compare(op->st, &high, &op->key) <= 0)
+        return CHIME_RIGHT;
+    return chime_fence_compare(op->st, &low, &op->key) <= 0 ? 0 : CHIME_STALE;
+}
+
+
+/* Inner nodes. */
+
+static int compare_fences(const chime_state *st, const chime_fence *a, const chime_fence *b) {
+    uint8_t small[2][8];
+    if (a->first != b->first)
+        return a->first < b->first ? -1 : 1;
+    return st->fixed ? 0 : far_bytes_compare(bytes_of(a, small[0]), bytes_of(b, small[1]));
+}
+
+
+static void sort_children(const chime_state *st, chime_inner *inner) {
+    for (unsigned i = 1; i < inner->count; i++) {
+        chime_fence pivot = inner->pivot[i];
+        chime_ptr child = inner->child[i];
+        unsigned at = i;
+        for (; at > 0 && compare_fences(st, &inner->pivot[at - 1], &pivot) > 0; at--) {
+            inner->pivot[at] = inner->pivot[at - 1];
+            inner->child[at] = inner->child[at - 1];
+        }
+        inner->pivot[at] = pivot;
+        inner->child[at] = child;
+    }
+}
+
+
+int chime_decode(chime_op *op, chime_node *n, chime_inner *inner) {
+    const chime_state *st = op->st;
+    const uint64_t *tail = chime_tail(st, n->w);
+    chime_fence *all[CHIME_SPAN_MAX + 2];
+    unsigned fences = 0;
+    inner->ptr = n->ptr;
+    inner->sibling = chime_h1_sibling(tail[CHIME_TAIL_H1]);
+    inner->bounded = inner->sibling != 0;
+    inner->level = chime_h0_level(tail[CHIME_TAIL_H0]);
+    inner->low = (chime_fence){.word = tail[CHIME_TAIL_LOW]};
+    inner->high = (chime_fence){.word = tail[CHIME_TAIL_HIGH]};
+    inner->count = 0;
+    all[fences++] = &inner->low;
+    if (inner->bounded)
+        all[fences++] = &inner->high;
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(n->w, slot)) {
+            const uint64_t *words = chime_slot(n->w, slot);
+            inner->pivot[inner->count] = (chime_fence){.word = words[0]};
+            inner->child[inner->count] = words[1];
+            all[fences++] = &inner->pivot[inner->count++];
+        }
+    if (inner->level == 0 || inner->level >= CHIME_LEVELS || inner->count == 0)
+        return chime_broken(op->index, n->ptr, "an inner node without level or children");
+    int err = chime_read_fences(op, all, fences);
+    if (err < 0)
+        return err;
+    sort_children(st, inner);
+    if (compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
+        return chime_broken(op->index, n->ptr, "its first child begins elsewhere");
+    return 0;
+}

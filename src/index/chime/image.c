@@ -1,0 +1,200 @@
+/* Pure functions on images of nodes in local memory: hopscotch hashing, maps, shapes. */
+#include "index/chime/chime.h"
+
+#include <xxhash.h>
+
+
+uint64_t chime_number(const void *key, size_t length) {
+    uint64_t number = 0;
+    for (size_t i = 0; i < 8; i++)
+        number = number << 8 | (i < length ? ((const uint8_t *)key)[i] : 0);
+    return number;
+}
+
+
+void chime_key_make(const chime_state *st, far_bytes bytes, chime_key *key) {
+    key->bytes = bytes;
+    key->first = chime_number(bytes.data, bytes.length);
+    key->hash = st->fixed ? XXH3_64bits_withSeed(&key->first, 8, st->seed)
+                          : XXH3_64bits_withSeed(bytes.data, bytes.length, st->seed);
+}
+
+
+unsigned chime_home(const chime_state *st, uint64_t hash) {
+    return (unsigned)((unsigned __int128)hash * st->homes >> 64);
+}
+
+
+unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot) {
+    const uint64_t *words = chime_slot(w, slot);
+    if (!st->fixed) {
+        unsigned home = chime_step(st, slot, st->span - chime_value_distance(words[1]));
+        return home < st->homes && chime_value_distance(words[1]) < st->hop ? home : st->span;
+    }
+    unsigned home = chime_home(st, XXH3_64bits_withSeed(&words[0], 8, st->seed));
+    return chime_distance(st, home, slot) < st->hop ? home : st->span;
+}
+
+
+uint64_t chime_occupied_map(const chime_state *st, uint64_t *w) {
+    uint64_t map = 0;
+    for (unsigned line = 0; line < st->lines; line++)
+        map |= (uint64_t)chime_h1_occupied(*chime_h1(w, line)) << line * CHIME_PER_LINE;
+    return map;
+}
+
+
+static unsigned items_of_home(const chime_state *st, uint64_t *w, unsigned home) {
+    unsigned map = 0;
+    for (unsigned i = 0; i < st->hop && (st->wrap || home + i < st->span); i++) {
+        unsigned slot = chime_step(st, home, i);
+        if (chime_is_occupied(w, slot) && chime_home_of(st, w, slot) == home)
+            map |= 1u << i;
+    }
+    return map;
+}
+
+
+bool chime_map_agrees(const chime_state *st, uint64_t *w, unsigned home) {
+    return chime_h0_map(*chime_h0(w, chime_line_of(home)), home % CHIME_PER_LINE) == items_of_home(st, w, home);
+}
+
+
+static void maps_of(const chime_state *st, uint64_t *w, unsigned maps[CHIME_SPAN_MAX + 1]) {
+    memset(maps, 0, (CHIME_SPAN_MAX + 1) * sizeof(maps[0]));
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(w, slot)) {
+            unsigned home = chime_home_of(st, w, slot);
+            maps[home] |= home < st->span ? 1u << chime_distance(st, home, slot) : 1;
+        }
+}
+
+
+void chime_build_maps(const chime_state *st, uint64_t *w) {
+    unsigned maps[CHIME_SPAN_MAX + 1];
+    maps_of(st, w, maps);
+    for (unsigned home = 0; home < st->span; home++) {
+        uint64_t *h0 = chime_h0(w, chime_line_of(home));
+        *h0 = chime_h0_with_map(*h0, home % CHIME_PER_LINE, maps[home]);
+    }
+}
+
+
+bool chime_maps_agree(const chime_state *st, uint64_t *w) {
+    unsigned maps[CHIME_SPAN_MAX + 1];
+    maps_of(st, w, maps);
+    for (unsigned home = 0; home < st->span; home++)
+        if (chime_h0_map(*chime_h0(w, chime_line_of(home)), home % CHIME_PER_LINE) != maps[home])
+            return false;
+    return maps[st->span] == 0;
+}
+
+
+bool chime_line_is(uint64_t *w, unsigned line, unsigned tag) {
+    uint64_t h0 = *chime_h0(w, line);
+    return chime_h0_valid(h0) && chime_h0_tag(h0) == tag;
+}
+
+
+bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag) {
+    const uint64_t *tail = chime_tail(st, w);
+    if (!chime_h0_valid(tail[CHIME_TAIL_H0]) || chime_h0_tag(tail[CHIME_TAIL_H0]) != tag)
+        return false;
+    for (unsigned line = 0; line < st->lines; line++)
+        if (!chime_line_is(w, line, tag) || chime_h1_shape(*chime_h1(w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]))
+            return false;
+    return true;
+}
+
+
+int chime_first_free(const chime_state *st, uint64_t map, unsigned home) {
+    for (unsigned i = 0; i < st->span && (st->wrap || home + i < st->span); i++) {
+        unsigned slot = chime_step(st, home, i);
+        if (!(map >> slot & 1))
+            return (int)slot;
+    }
+    return -1;
+}
+
+
+static void set_home_bit(const chime_state *st, uint64_t *w, unsigned home, unsigned slot, bool set) {
+    uint64_t *h0 = chime_h0(w, chime_line_of(home));
+    unsigned which = home % CHIME_PER_LINE, map = chime_h0_map(*h0, which), bit = 1u << chime_distance(st, home, slot);
+    *h0 = chime_h0_with_map(*h0, which, set ? map | bit : map & ~bit);
+}
+
+
+void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key, uint64_t value) {
+    uint64_t *words = chime_slot(w, slot);
+    words[0] = key;
+    words[1] = st->fixed ? value : chime_value_with_distance(value, chime_distance(st, home, slot));
+    chime_set_occupied(w, slot, true);
+    set_home_bit(st, w, home, slot, true);
+}
+
+
+void chime_clear(const chime_state *st, uint64_t *w, unsigned slot, unsigned home) {
+    chime_set_occupied(w, slot, false);
+    set_home_bit(st, w, home, slot, false);
+}
+
+
+/* The farthest item that may go to the free slot hops there, until the free slot is near enough. A range that goes all
+ * the way round would write one line twice: that is treated as full. */
+int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, chime_move *moves, unsigned *at) {
+    int count = 0;
+    if (chime_distance(st, home, free) > st->span - CHIME_PER_LINE)
+        return -1;
+    while (chime_distance(st, home, free) >= st->hop) {
+        unsigned by = st->hop - 1;
+        for (; by > 0; by--) {
+            unsigned from = chime_step(st, free, st->span - by), its_home = chime_home_of(st, w, from);
+            if (its_home < st->span && chime_distance(st, its_home, free) < st->hop) {
+                const uint64_t *words = chime_slot(w, from);
+                uint64_t key = words[0], value = words[1];
+                chime_clear(st, w, from, its_home);
+                chime_place(st, w, free, its_home, key, value);
+                moves[count++] = (chime_move){(uint8_t)from, (uint8_t)free};
+                free = from;
+                break;
+            }
+        }
+        if (by == 0)
+            return -1;
+    }
+    *at = free;
+    return count;
+}
+
+
+int chime_free_near(const chime_state *st, uint64_t *w, unsigned home) {
+    for (unsigned i = 0; i < st->hop && (st->wrap || home + i < st->span); i++)
+        if (!chime_is_occupied(w, chime_step(st, home, i)))
+            return (int)chime_step(st, home, i);
+    return -1;
+}
+
+
+void chime_empty_node(const chime_state *st, uint64_t *w, unsigned tag, unsigned level) {
+    memset(w, 0, st->node_bytes);
+    for (unsigned line = 0; line < st->lines; line++)
+        *chime_h0(w, line) = chime_h0_make(0, tag, true);
+    chime_tail(st, w)[CHIME_TAIL_H0] = chime_h0_make(level, tag, true);
+}
+
+
+void chime_set_shape(const chime_state *st, uint64_t *w, chime_ptr sibling, unsigned nv) {
+    for (unsigned line = 0; line < st->lines; line++) {
+        uint64_t *h1 = chime_h1(w, line);
+        *h1 = chime_h1_make(sibling, nv, chime_h1_occupied(*h1));
+    }
+    chime_tail(st, w)[CHIME_TAIL_H1] = chime_h1_make(sibling, nv, 0);
+}
+
+
+void chime_set_valid(const chime_state *st, uint64_t *w, bool valid) {
+    for (unsigned line = 0; line <= st->lines; line++) {
+        uint64_t *h0 = line < st->lines ? chime_h0(w, line) : &chime_tail(st, w)[CHIME_TAIL_H0];
+        *h0 = valid ? *h0 | CHIME_VALID : *h0 & ~CHIME_VALID;
+    }
+}

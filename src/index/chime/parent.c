@@ -1,0 +1,378 @@
+/* Pivots: a node that only its left sibling names gets its place in the level above; that level is split, or made, if
+ * it must be. Anybody can do this, and more than one: whoever comes second finds the pivot there, or the node gone. */
+#include "index/chime/chime.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+#include "runtime/latch.h"
+
+#define ASK_EVERY 4
+
+void chime_set_free(const chime_state *st, uint64_t *tail, uint64_t map);
+
+typedef struct pivot {
+    unsigned level;         /* of the node that gets it */
+    chime_ptr child, above; /* above: a node that was split for it, and needs a pivot itself; 0: none */
+    uint64_t low;
+    uint8_t bytes[CHIME_KEY_MAX + 8]; /* what low stands for */
+    size_t length;
+} pivot;
+
+
+unsigned chime_place_node(chime_op *op) {
+    return (unsigned)(far_task_random(op->t) % far_task_fabric(op->t)->nodes);
+}
+
+
+/* 0: the child lives, and its low is known. 1: it is gone. */
+static int read_low(chime_op *op, pivot *p) {
+    chime_node n = {.ptr = p->child};
+    if (!chime_ptr_is_sound(op, p->child))
+        return 1;
+    if (!(n.w = chime_new_image(op)))
+        return FAR_ERR_NO_MEMORY;
+    chime_put_read_tail(op, &n);
+    int err = chime_wait(op);
+    const uint64_t *tail = chime_tail(op->st, n.w);
+    if (err < 0)
+        return err;
+    if (chime_h0_tag(tail[CHIME_TAIL_H0]) != chime_ptr_tag(p->child) || !chime_h0_valid(tail[CHIME_TAIL_H0]))
+        return 1;
+    chime_fence low = {.word = tail[CHIME_TAIL_LOW]}, *list = &low;
+    if ((err = chime_read_fences(op, &list, 1)) < 0)
+        return err;
+    p->low = low.word;
+    p->length = op->st->fixed                   ? 8
+                : chime_ref_is_inline(low.word) ? (low.word ? chime_ref_length(low.word) : 0)
+                                                : low.bytes.length;
+    for (unsigned i = 0; i < 8; i++)
+        p->bytes[i] = (uint8_t)(low.first >> (56 - 8 * i));
+    if (low.bytes.data)
+        memcpy(p->bytes, low.bytes.data, low.bytes.length);
+    return 0;
+}
+
+
+static void set_key(chime_op *op, const pivot *p) {
+    chime_key_make(op->st, (far_bytes){p->bytes, p->length}, &op->key);
+}
+
+
+/* A root above the old one, with the child at its side. 0: there is a level more, by us or by others. */
+static int grow_root(chime_op *op, const pivot *p) {
+    chime_state *st = op->st;
+    uint64_t old = atomic_load_explicit(&st->root, memory_order_relaxed), seen;
+    far_object object;
+    if (!old || chime_ptr_low(old) + 1 != p->level)
+        return old && chime_ptr_low(old) >= p->level ? 0 : chime_broken(op->index, p->child, "it lies above the root");
+    uint64_t *w = chime_new_image(op), *tail;
+    if (!w)
+        return FAR_ERR_NO_MEMORY;
+    int err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object);
+    if (err < 0)
+        return err;
+    chime_ptr made = chime_ptr_make(object.addr, (unsigned)object.epoch, p->level);
+    chime_empty_node(st, w, chime_ptr_tag(made), p->level);
+    chime_slot(w, 0)[1] = chime_ptr_plain(old);
+    chime_slot(w, 1)[0] = p->low;
+    chime_slot(w, 1)[1] = p->child;
+    chime_set_occupied(w, 0, true);
+    chime_set_occupied(w, 1, true);
+    tail = chime_tail(st, w);
+    tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
+    chime_set_free(st, tail, 3);
+    far_write(op->t, object.addr, w, st->node_bytes);
+    if ((err = chime_wait(op)) < 0)
+        return err;
+    far_point(op->t, "chime:root");
+    far_cas(op->t, op->index->descriptor + CHIME_ROOT_WORD, old, made, &seen);
+    if ((err = chime_wait(op)) < 0)
+        return err;
+    if (seen != old) {
+        far_free(op->t, op->index, CHIME_TYPE_NODE, object.addr, st->node_bytes);
+        return chime_read_root(op);
+    }
+    atomic_fetch_add_explicit(&st->counts.grown, 1, memory_order_relaxed);
+    atomic_store_explicit(&st->root, made, memory_order_relaxed);
+    return 0;
+}
+
+
+static void keep(chime_op *op, chime_node *n) {
+    chime_inner *inner = op->st->cache ? far_scratch(op->t, sizeof(*inner)) : NULL;
+    if (inner && chime_decode(op, n, inner) == 0)
+        chime_cache_put(op->st->cache, op->st, inner, far_epoch(op->t));
+}
+
+
+static int add_to_slot(chime_op *op, chime_node *n, const pivot *p, uint64_t map, const uint64_t *before) {
+    int slot = chime_first_free(op->st, map, 0);
+    uint64_t *words = chime_slot(n->w, (unsigned)slot);
+    words[0] = p->low;
+    words[1] = p->child;
+    chime_set_occupied(n->w, (unsigned)slot, true);
+    if (!op->st->words) {
+        chime_put_lines(op, n, before, 0);
+        return 0;
+    }
+    return chime_put_moves(op, n, before, NULL, 0, (unsigned)slot);
+}
+
+
+static int commit(chime_op *op, chime_node *n, uint64_t map) {
+    int err = chime_put_unlock(op, n->ptr, map);
+    if (err < 0) {
+        far_forget(op->t);
+        return err;
+    }
+    return (err = chime_wait(op)) < 0 ? err : 1;
+}
+
+
+/* 1: done. */
+static int add_pivot_here(chime_op *op, chime_node *n, const pivot *p) {
+    uint64_t *before = chime_new_image(op);
+    if (!before)
+        return FAR_ERR_NO_MEMORY;
+    memcpy(before, n->w, op->st->node_bytes);
+    far_point(op->t, "chime:pivot");
+    int err = chime_put_busy(op, n->ptr);
+    if (err < 0 || (err = add_to_slot(op, n, p, chime_occupied_map(op->st, n->w), before)) < 0)
+        return err;
+    if ((err = commit(op, n, chime_occupied_map(op->st, n->w))) == 1)
+        keep(op, n);
+    return err;
+}
+
+
+/* The children from the middle on go to a new node; a largest one at the right end goes alone. */
+static unsigned split_at(const chime_op *op, const chime_inner *inner) {
+    bool appends = !inner->bounded && chime_fence_compare(op->st, &inner->pivot[inner->count - 1], &op->key) < 0;
+    return appends ? inner->count : inner->count / 2;
+}
+
+
+static void build_right(chime_op *op, const chime_inner *inner, unsigned from, pivot *p, uint64_t *w, unsigned tag,
+                        bool with) {
+    const chime_state *st = op->st;
+    uint64_t *tail = chime_tail(st, w);
+    unsigned slot = 0;
+    chime_empty_node(st, w, tag, inner->level);
+    for (unsigned i = from; i < inner->count; i++, slot++) {
+        chime_slot(w, slot)[0] = inner->pivot[i].word;
+        chime_slot(w, slot)[1] = inner->child[i];
+        chime_set_occupied(w, slot, true);
+    }
+    if (with) {
+        chime_slot(w, slot)[0] = p->low;
+        chime_slot(w, slot)[1] = p->child;
+        chime_set_occupied(w, slot, true);
+    }
+    chime_set_shape(st, w, inner->sibling, 0);
+    tail[CHIME_TAIL_LOW] = from < inner->count ? inner->pivot[from].word : p->low;
+    tail[CHIME_TAIL_HIGH] = inner->high.word;
+    tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
+    chime_set_free(st, tail, chime_occupied_map(st, w));
+}
+
+
+static int publish_split(chime_op *op, chime_node *n, const chime_inner *inner, unsigned from, pivot *p, uint64_t low,
+                         bool with) {
+    const chime_state *st = op->st;
+    uint64_t *before = chime_new_image(op), *tail = chime_tail(st, n->w);
+    chime_node more = {.ptr = n->ptr, .w = chime_new_image(op)};
+    int err;
+    if (!before || !more.w)
+        return FAR_ERR_NO_MEMORY;
+    memcpy(before, n->w, st->node_bytes);
+    for (unsigned slot = 0; slot < st->span; slot++)
+        for (unsigned i = from; i < inner->count; i++)
+            if (chime_is_occupied(n->w, slot) && chime_slot(n->w, slot)[1] == inner->child[i])
+                chime_set_occupied(n->w, slot, false);
+    chime_set_shape(st, n->w, p->above, chime_h1_nv(tail[CHIME_TAIL_H1]) + 1);
+    tail[CHIME_TAIL_HIGH] = low;
+    memcpy(more.w, n->w, st->node_bytes);
+    if ((err = chime_put_busy(op, n->ptr)) < 0 || (err = chime_put_image(op, n, before)) < 0)
+        return err;
+    if (!with && (err = add_to_slot(op, &more, p, chime_occupied_map(st, n->w), n->w)) < 0)
+        return err;
+    if ((err = commit(op, n, chime_occupied_map(st, more.w))) == 1)
+        keep(op, &more);
+    return err;
+}
+
+
+static int split_inner(chime_op *op, chime_node *n, pivot *p) {
+    const chime_state *st = op->st;
+    chime_inner *inner = far_scratch(op->t, sizeof(*inner));
+    uint64_t *w = chime_new_image(op);
+    far_object object;
+    int err = inner && w ? chime_decode(op, n, inner) : FAR_ERR_NO_MEMORY;
+    if (err < 0)
+        return err;
+    unsigned from = split_at(op, inner);
+    bool with = from == inner->count || chime_fence_compare(st, &inner->pivot[from], &op->key) <= 0;
+    if ((err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object)) < 0)
+        return err;
+    p->above = chime_ptr_make(object.addr, (unsigned)object.epoch, 0);
+    build_right(op, inner, from, p, w, chime_ptr_tag(p->above), with);
+    far_write(op->t, object.addr, w, st->node_bytes);
+    if ((err = chime_wait(op)) < 0)
+        return err;
+    far_point(op->t, "chime:inner_split");
+    err = publish_split(op, n, inner, from, p, chime_tail(st, w)[CHIME_TAIL_LOW], with);
+    if (err < 0) {
+        far_forget(op->t);
+        far_free(op->t, op->index, CHIME_TYPE_NODE, object.addr, st->node_bytes);
+        p->above = 0;
+        return err;
+    }
+    atomic_fetch_add_explicit(&op->st->counts.splits, 0, memory_order_relaxed);
+    return 1;
+}
+
+
+/* The lock is held. 1: the pivot is in, and the lock free; 2: nothing is to be done; 0: not here, and *node is where.
+ */
+static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
+    const chime_state *st = op->st;
+    chime_node child = {.ptr = p->child, .w = chime_new_image(op)};
+    if (!child.w)
+        return FAR_ERR_NO_MEMORY;
+    chime_put_read_all(op, n);
+    chime_put_read_tail(op, &child);
+    int err = chime_wait(op);
+    if (err < 0)
+        return err;
+    const uint64_t *tail = chime_tail(st, n->w), *its = chime_tail(st, child.w);
+    unsigned tag = chime_ptr_tag(n->ptr);
+    if (chime_h0_tag(tail[CHIME_TAIL_H0]) != tag || !chime_h0_valid(tail[CHIME_TAIL_H0])) {
+        *node = 0;
+        return 0;
+    }
+    if (!chime_is_whole(st, n->w, tag) || chime_h0_level(tail[CHIME_TAIL_H0]) != p->level)
+        return chime_broken(op->index, n->ptr, "its lines do not belong together");
+    if ((err = chime_check_range(op, tail)) != 0) {
+        *node = err == CHIME_RIGHT ? chime_h1_sibling(tail[CHIME_TAIL_H1]) : 0;
+        return err < 0 ? err : 0;
+    }
+    if (chime_h0_tag(its[CHIME_TAIL_H0]) != chime_ptr_tag(p->child) || !chime_h0_valid(its[CHIME_TAIL_H0]))
+        return 2; /* it was taken in by its neighbour meanwhile */
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(n->w, slot) && chime_slot(n->w, slot)[1] == p->child) {
+            keep(op, n);
+            return 2;
+        }
+    uint64_t all = st->span == 64 ? ~0ull : (1ull << st->span) - 1;
+    return chime_occupied_map(st, n->w) == all ? split_inner(op, n, p) : add_pivot_here(op, n, p);
+}
+
+
+/* 1, 2: it is in; 0: find again (*node: there, or from the root if 0). */
+static int try_node(chime_op *op, chime_ptr *node, pivot *p, unsigned attempt) {
+    chime_node n = {.ptr = *node, .w = chime_new_image(op)};
+    chime_lock lock;
+    if (!n.w)
+        return FAR_ERR_NO_MEMORY;
+    if (!chime_ptr_is_sound(op, *node)) {
+        *node = 0;
+        return 0;
+    }
+    far_latch(op->t, chime_ptr_addr(n.ptr));
+    chime_put_lock(op, n.ptr, &lock);
+    int err = chime_wait(op), state = err < 0 ? err : chime_lock_result(op, &lock);
+    if (state == 0) {
+        far_point(op->t, "chime:parent_locked");
+        err = locked(op, &n, p, node);
+        if (err != 1 && err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+            far_forget(op->t);
+            int unlocked = chime_unlock_unchanged(op, n.ptr, &lock);
+            err = unlocked < 0 ? unlocked : err;
+        }
+    }
+    far_unlatch(op->t, chime_ptr_addr(n.ptr));
+    if (state < 0)
+        return state;
+    if (state == CHIME_STALE)
+        *node = 0;
+    if (state == CHIME_AGAIN) {
+        if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, n.ptr, lock.old)) == 2)
+            *node = 0;
+        if (err == 0)
+            far_back_off(op->t, attempt < 8 ? attempt : 8);
+        return err < 0 ? err : 0;
+    }
+    return state == 0 ? err : 0;
+}
+
+
+static int add_one(chime_op *op, pivot *p) {
+    unsigned moves = 0;
+    for (unsigned attempt = 0;; attempt++) {
+        far_scratch_mark here = far_scratch_here(op->t);
+        int err = read_low(op, p);
+        chime_ptr node = 0, from = 0;
+        if (err != 0)
+            return err < 0 ? err : 0;
+        set_key(op, p);
+        if ((err = chime_descend(op, p->level, &node)) == CHIME_NO_LEVEL) {
+            err = grow_root(op, p);
+            node = 0;
+        }
+        while (err >= 0 && node) {
+            from = node;
+            if ((err = try_node(op, &node, p, attempt)) != 0)
+                return err < 0 ? err : 0;
+            if (node && node != from && ++moves > CHIME_MOVES_MAX)
+                return chime_broken(op->index, node, "its siblings have no end");
+            if (node == from)
+                attempt++;
+        }
+        if (err >= 0 && from && !node)
+            err = chime_not_there(op, from, p->level);
+        if (err < 0)
+            return err;
+        far_scratch_back(op->t, here);
+    }
+}
+
+
+/* Splits on the way up are followed to the top. */
+int chime_add_pivot(far_task *t, far_index *index, unsigned level, chime_ptr child) {
+    chime_op *op = far_scratch(t, sizeof(*op));
+    pivot *p = far_scratch(t, sizeof(*p));
+    if (!op || !p)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pivot");
+    memset(p, 0, sizeof(*p));
+    p->level = level;
+    p->child = child;
+    chime_begin(op, t, index, (far_bytes){p->bytes, 1});
+    for (;;) {
+        p->above = 0;
+        int err = p->level < CHIME_LEVELS ? add_one(op, p) : chime_broken(index, p->child, "the tree is too high");
+        if (err < 0 || !p->above)
+            return err;
+        p->child = p->above;
+        p->level++;
+        op->restarts = 0;
+    }
+}
+
+
+typedef struct later {
+    unsigned level;
+    chime_ptr child;
+} later;
+
+
+static void add_in_background(far_task *t, far_index *index, void *arg) {
+    const later *l = arg;
+    (void)chime_add_pivot(t, index, l->level, l->child); /* without it the tree is right all the same */
+}
+
+
+int chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child) {
+    later l = {level, child};
+    if (!far_index_spawn(op->t, op->index, add_in_background, &l, sizeof(l)))
+        (void)chime_add_pivot(op->t, op->index, level, child);
+    return 0;
+}

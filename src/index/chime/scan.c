@@ -1,0 +1,330 @@
+/* scan: the leaves from the cursor on, as many as are wanted in one batch. What a leaf holds between the cursor and its
+ * right end is given, then the cursor is that end: ranges of leaves are exact, so no key is missed or given twice,
+ * however leaves are split and merged meanwhile. */
+#include "index/chime/chime.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+#define BLOCK_BYTES_MAX (256u << 10) /* of blocks in one batch, unless one alone is larger */
+
+typedef struct pair {
+    uint64_t first, value;
+    chime_block block;
+} pair;
+
+typedef struct pass {
+    chime_op op; /* its key is the cursor */
+    far_scan_chunk *scan;
+    chime_key to;
+    bool enough;
+    bool begun;   /* a batch of leaves was given: the cursor is where a leaf begins */
+    size_t given; /* pairs */
+    uint8_t cursor[CHIME_KEY_MAX + 8];
+    unsigned count; /* leaves of this batch */
+    chime_ptr leaf[CHIME_SCAN_LEAVES];
+    chime_node node[CHIME_SCAN_LEAVES];
+    chime_node extra; /* a leaf that the parent does not know yet */
+    chime_ptr taken;  /* the leaf at the cursor is gone: this one took it in */
+} pass;
+
+
+static void set_cursor(pass *p, const void *bytes, size_t length) {
+    memmove(p->cursor, bytes, length);
+    if (p->op.st->fixed && length < 8) { /* from the beginning */
+        memset(p->cursor + length, 0, 8 - length);
+        length = 8;
+    }
+    chime_key_make(p->op.st, (far_bytes){p->cursor, length}, &p->op.key);
+}
+
+
+static int compare_first(const void *a, const void *b) {
+    const pair *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+
+static int compare_keys(const void *a, const void *b) {
+    return far_bytes_compare(((const pair *)a)->block.key, ((const pair *)b)->block.key);
+}
+
+
+static int give_fixed(pass *p, const pair *pairs, unsigned count) {
+    for (unsigned i = 0; i < count && !p->enough; i++) {
+        uint8_t key[8];
+        for (unsigned k = 0; k < 8; k++)
+            key[k] = (uint8_t)(pairs[i].first >> (56 - 8 * k));
+        int err = far_scan_give(p->scan, (far_bytes){key, 8}, (far_bytes){&pairs[i].value, 8});
+        if (err < 0)
+            return err;
+        p->enough = err == 1;
+        p->given++;
+    }
+    return 0;
+}
+
+
+/* Pairs with the same first bytes stay together: only their blocks tell their order. How many go into the next batch.
+ */
+static unsigned batch_of(const pass *p, const pair *pairs, unsigned count) {
+    unsigned n = 0;
+    uint64_t bytes = 0;
+    while (n < count) {
+        unsigned same = n;
+        uint64_t more = 0;
+        while (same < count && pairs[same].first == pairs[n].first)
+            more += chime_class_bytes(chime_value_class(pairs[same++].value));
+        if (n && (bytes + more > BLOCK_BYTES_MAX || n >= p->scan->wanted))
+            break;
+        bytes += more;
+        n = same;
+    }
+    return n;
+}
+
+
+static int give_blocks(pass *p, pair *pairs, unsigned count) {
+    chime_op *op = &p->op;
+    int err;
+    while (count && !p->enough) {
+        far_scratch_mark here = far_scratch_here(op->t);
+        unsigned n = batch_of(p, pairs, count);
+        for (unsigned i = 0; i < n; i++)
+            if ((err = chime_put_read_block(op, pairs[i].value, &pairs[i].block)) < 0)
+                return err;
+        if ((err = chime_wait(op)) < 0)
+            return err;
+        for (unsigned i = 0; i < n; i++)
+            if ((err = chime_take_block(op, pairs[i].value, &pairs[i].block)) < 0)
+                return err;
+        qsort(pairs, n, sizeof(*pairs), compare_keys);
+        for (unsigned i = 0; i < n && !p->enough; i++) {
+            if ((err = far_scan_give(p->scan, pairs[i].block.key, pairs[i].block.value)) < 0)
+                return err;
+            p->enough = err == 1;
+            p->given++;
+        }
+        far_scratch_back(op->t, here);
+        pairs += n;
+        count -= n;
+    }
+    return 0;
+}
+
+
+/* What lies in the leaf from the cursor on. */
+static int give_leaf(pass *p, chime_node *n) {
+    const chime_state *st = p->op.st;
+    pair pairs[CHIME_SPAN_MAX];
+    unsigned count = 0;
+    for (unsigned slot = 0; slot < st->span; slot++) {
+        const uint64_t *words = chime_slot(n->w, slot);
+        if (!chime_is_occupied(n->w, slot) || words[0] < p->op.key.first ||
+            (p->scan->bounded && words[0] > p->to.first))
+            continue;
+        pairs[count++] = (pair){.first = words[0], .value = words[1]};
+    }
+    qsort(pairs, count, sizeof(pairs[0]), compare_first);
+    return st->fixed ? give_fixed(p, pairs, count) : give_blocks(p, pairs, count);
+}
+
+
+/* The leaf was given: the cursor goes to its end. 1: that was all. */
+static int step_on(pass *p, chime_node *n) {
+    const chime_state *st = p->op.st;
+    const uint64_t *tail = chime_tail(st, n->w);
+    chime_fence high = {.word = tail[CHIME_TAIL_HIGH]}, *list = &high;
+    uint8_t bytes[8];
+    if (!chime_h1_sibling(tail[CHIME_TAIL_H1])) {
+        p->scan->end = true;
+        return 1;
+    }
+    int err = chime_read_fences(&p->op, &list, 1);
+    if (err < 0)
+        return err;
+    if (p->scan->bounded && chime_fence_compare(st, &high, &p->to) >= 0) {
+        p->scan->end = true;
+        return 1;
+    }
+    for (unsigned i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(high.first >> (56 - 8 * i));
+    if (high.bytes.data)
+        set_cursor(p, high.bytes.data, high.bytes.length);
+    else
+        set_cursor(p, bytes, st->fixed ? 8 : high.word ? chime_ref_length(high.word) : 0);
+    return 0;
+}
+
+
+/* How many leaves hold so many keys, if they are as full as leaves are. */
+static unsigned leaves_wanted(const pass *p) {
+    uint64_t wanted = p->scan->wanted > p->given ? p->scan->wanted - p->given : 1, per_leaf = p->op.st->span * 6 / 10;
+    if (wanted >= per_leaf * (CHIME_SCAN_LEAVES - 1))
+        return CHIME_SCAN_LEAVES;
+    return (unsigned)((wanted + per_leaf - 1) / per_leaf) + !p->begun;
+}
+
+
+/* The leaves from the cursor on, as far as one parent knows them. */
+static int list_leaves(pass *p) {
+    chime_op *op = &p->op;
+    chime_state *st = op->st;
+    chime_ptr parent;
+    unsigned most = leaves_wanted(p);
+    const chime_key *to = p->scan->bounded ? &p->to : NULL;
+    int err = chime_descend(op, 1, &parent);
+    if (err == CHIME_NO_LEVEL) {
+        p->count = 1;
+        return chime_descend(op, 0, &p->leaf[0]);
+    }
+    for (unsigned moves = 0; err == 0; moves++) {
+        if (st->cache &&
+            (p->count = chime_cache_children(st->cache, st, parent, &op->key, to, far_epoch(op->t), most, p->leaf))) {
+            op->path[1] = parent;
+            return 0;
+        }
+        chime_inner *inner = far_scratch(op->t, sizeof(*inner));
+        chime_route r;
+        if (!inner)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
+        if ((err = chime_read_inner(op, parent, inner)) != 0)
+            return err;
+        if (st->cache)
+            chime_cache_put(st->cache, st, inner, far_epoch(op->t));
+        chime_route_in(st, inner, &op->key, &r);
+        if (moves > CHIME_MOVES_MAX)
+            return chime_broken(op->index, parent, "its siblings have no end");
+        if (r.right) {
+            chime_went_right(op, 1, parent, r.next);
+            parent = r.next;
+            continue;
+        }
+        op->path[1] = parent;
+        unsigned at = 0;
+        while (inner->child[at] != r.next)
+            at++;
+        for (p->count = 0; at < inner->count && p->count < most; at++) {
+            if (p->count && to && chime_fence_compare(st, &inner->pivot[at], to) >= 0)
+                break;
+            p->leaf[p->count++] = inner->child[at];
+        }
+        return 0;
+    }
+    return err;
+}
+
+
+static int read_leaves(pass *p) {
+    chime_op *op = &p->op;
+    for (unsigned i = 0; i < p->count; i++) {
+        p->node[i] = (chime_node){.ptr = p->leaf[i], .w = chime_new_image(op)};
+        if (!p->node[i].w || !chime_ptr_is_sound(op, p->leaf[i])) {
+            far_forget(op->t);
+            return p->node[i].w ? chime_broken(op->index, p->leaf[i], "a parent names it") : FAR_ERR_NO_MEMORY;
+        }
+        chime_put_read_all(op, &p->node[i]);
+    }
+    return chime_wait(op);
+}
+
+
+/* One leaf at the cursor, from what was READ together or alone. 0: given, and the cursor moved; 1: it is over; other:
+ * CHIME_STALE + 1. */
+static int take_leaf(pass *p, chime_node *n) {
+    chime_op *op = &p->op;
+    int err = chime_node_state(op, n);
+    if (err == CHIME_AGAIN)
+        err = chime_read_node(op, n->ptr, n);
+    if (err < 0)
+        return err;
+    if (err == 0)
+        err = chime_check_range(op, chime_tail(op->st, n->w));
+    for (unsigned moves = 0; err == CHIME_RIGHT; moves++) {
+        chime_ptr from = n->ptr, next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
+        if (moves > CHIME_MOVES_MAX)
+            return chime_broken(op->index, next, "its siblings have no end");
+        chime_went_right(op, 0, from, next);
+        if ((err = chime_read_node(op, next, n)) == 0)
+            err = chime_check_range(op, chime_tail(op->st, n->w));
+    }
+    if (err < 0)
+        return err;
+    if (err > 0)
+        return CHIME_STALE + 1;
+    if ((err = give_leaf(p, n)) < 0)
+        return err;
+    return p->enough ? 1 : step_on(p, n);
+}
+
+
+/* 1: it is over; 0: go on from the cursor; CHIME_STALE + 1. */
+static int one_batch(pass *p) {
+    chime_op *op = &p->op;
+    int err = p->taken ? 0 : list_leaves(p);
+    if (p->taken) {
+        p->count = 1;
+        p->leaf[0] = p->taken;
+        p->taken = 0;
+    }
+    if (err > 0)
+        return CHIME_STALE + 1;
+    if (err < 0 || (err = read_leaves(p)) < 0)
+        return err;
+    for (unsigned i = 0; i < p->count; i++) {
+        chime_node *n = &p->node[i];
+        if ((err = take_leaf(p, n)) != 0)
+            return err;
+        /* Split since its parent was READ: what follows is no child that we know. */
+        chime_ptr next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
+        for (unsigned moves = 0; i + 1 < p->count && next != p->leaf[i + 1]; moves++) {
+            if (moves > 8)
+                return 0;
+            p->extra.w = p->extra.w ? p->extra.w : chime_new_image(op);
+            if (!p->extra.w)
+                return FAR_ERR_NO_MEMORY;
+            if ((err = chime_read_node(op, next, &p->extra)) != 0)
+                return err < 0 ? err : 0;
+            if ((err = take_leaf(p, &p->extra)) != 0)
+                return err;
+            next = chime_h1_sibling(chime_tail(op->st, p->extra.w)[CHIME_TAIL_H1]);
+        }
+    }
+    return 0;
+}
+
+
+int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
+    pass *p = far_scratch(t, sizeof(*p));
+    if (!p)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    memset(p, 0, sizeof(*p));
+    p->scan = scan;
+    chime_begin(&p->op, t, index, scan->from);
+    set_cursor(p, scan->from.data, scan->from.length);
+    if (scan->bounded)
+        chime_key_make(p->op.st, scan->to, &p->to);
+    if (scan->bounded && far_bytes_compare(scan->from, scan->to) >= 0) {
+        scan->end = true;
+        return 0;
+    }
+    int err = 0;
+    while (err == 0 || err == CHIME_STALE + 1) {
+        far_scratch_mark here = far_scratch_here(t);
+        p->extra.w = NULL;
+        if ((err = one_batch(p)) == CHIME_STALE + 1) {
+            int gone = chime_not_there(&p->op, p->leaf[0], 0);
+            p->taken = chime_ptr_is_sound(&p->op, p->op.aux) ? p->op.aux : 0;
+            p->op.aux = 0;
+            err = gone < 0 ? gone : err;
+        } else if (err == 0) {
+            p->op.restarts = 0;
+            p->begun = true;
+        }
+        far_scratch_back(t, here);
+    }
+    if (err >= 0)
+        chime_finish(&p->op);
+    return err < 0 ? err : 0;
+}

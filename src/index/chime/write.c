@@ -1,0 +1,392 @@
+/* insert, update, put and delete: lock the leaf, READ what the change needs, WRITE it with the unlock behind it. Three
+ * round trips; two where an atomic takes effect before the READs that are posted behind it. */
+#include "index/chime/chime.h"
+#include "pool/epoch.h"
+#include "runtime/error.h"
+#include "runtime/latch.h"
+
+#define ASK_EVERY 4
+
+typedef struct change {
+    far_op_kind how;
+    far_bytes value;
+    uint64_t word; /* what the slot will say, without the distance */
+    far_addr block;
+    unsigned class;
+    uint8_t *image; /* of the block */
+    bool locked;    /* the leaf's lock is held, and nothing was changed */
+} change;
+
+
+/* Blocks. */
+
+static bool needs_block(const chime_op *op, const change *c) {
+    return !op->st->fixed && c->how != FAR_OP_DELETE;
+}
+
+
+static int build_block(chime_op *op, change *c) {
+    far_bytes key = op->key.bytes;
+    if (!needs_block(op, c))
+        return 0;
+    far_rdwc_seal(op->t, &c->value);
+    uint64_t bytes = CHIME_BLOCK_HEAD + key.length + c->value.length,
+             head = chime_block_head(key.length, c->value.length);
+    c->class = chime_class_for(bytes);
+    if (!(c->image = far_scratch(op->t, chime_class_bytes(c->class))))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    memset(c->image + bytes / 8 * 8, 0, (bytes + 7) / 8 * 8 - bytes / 8 * 8);
+    memcpy(c->image, &head, 8);
+    memcpy(c->image + CHIME_BLOCK_HEAD, key.data, key.length);
+    if (c->value.length)
+        memcpy(c->image + CHIME_BLOCK_HEAD + key.length, c->value.data, c->value.length);
+    return 0;
+}
+
+
+/* Puts the WRITE of the block, once: it completes with the batch that takes the lock, before any slot names it. */
+static int put_block(chime_op *op, change *c, chime_ptr leaf) {
+    far_object object;
+    if (!needs_block(op, c) || c->block)
+        return 0;
+    int err = far_alloc(op->t, op->index, CHIME_TYPE_BLOCK, chime_class_bytes(c->class),
+                        far_addr_node(chime_ptr_addr(leaf)), 0, &object);
+    if (err < 0)
+        return err;
+    c->block = object.addr;
+    c->word = chime_value_word(c->block, c->class, 0, (unsigned)op->key.hash & 1023);
+    uint64_t bytes = (CHIME_BLOCK_HEAD + op->key.bytes.length + c->value.length + 7) / 8 * 8;
+    far_write(op->t, c->block, c->image, bytes);
+    return 0;
+}
+
+
+static void drop_block(chime_op *op, change *c) {
+    if (c->block)
+        far_free(op->t, op->index, CHIME_TYPE_BLOCK, c->block, chime_class_bytes(c->class));
+    c->block = 0;
+}
+
+
+static void retire_block(chime_op *op, uint64_t word) {
+    if (!op->st->fixed)
+        far_retire(op->t, op->index, CHIME_TYPE_BLOCK, chime_value_block(word),
+                   chime_class_bytes(chime_value_class(word)));
+}
+
+
+/* Under the lock. */
+
+static bool inserts(const change *c) {
+    return c->how == FAR_OP_INSERT || c->how == FAR_OP_PUT;
+}
+
+
+/* Slots that the change needs, from home on. */
+static unsigned slots_needed(const chime_op *op, const change *c, const chime_lock *lock) {
+    const chime_state *st = op->st;
+    if (!st->hopscotch || (inserts(c) && !st->vacancy))
+        return st->span;
+    int free = inserts(c) ? chime_first_free(st, lock->map, op->home) : (int)op->home;
+    if (free < 0)
+        return st->span;
+    unsigned count = chime_distance(st, op->home, (unsigned)free) + 1;
+    return count > st->hop ? count : st->hop;
+}
+
+
+static void put_reads(chime_op *op, chime_node *n, unsigned slots) {
+    if (slots == op->st->span)
+        chime_put_read_slots(op, n, 0, slots);
+    else
+        chime_put_read_slots(op, n, op->home, slots);
+    chime_put_read_tail(op, n);
+}
+
+
+static int check_node(chime_op *op, chime_node *n, chime_ptr *leaf) {
+    const uint64_t *tail = chime_tail(op->st, n->w);
+    unsigned tag = chime_ptr_tag(n->ptr);
+    if (chime_h0_tag(tail[CHIME_TAIL_H0]) != tag || !chime_h0_valid(tail[CHIME_TAIL_H0])) {
+        op->aux = chime_h0_tag(tail[CHIME_TAIL_H0]) == tag ? tail[CHIME_TAIL_AUX] : 0;
+        return CHIME_STALE;
+    }
+    int err = chime_check_range(op, tail);
+    if (err == CHIME_RIGHT)
+        *leaf = chime_h1_sibling(tail[CHIME_TAIL_H1]);
+    for (unsigned i = 0; err == 0 && i < op->st->hop && (op->st->wrap || op->home + i < op->st->span); i++)
+        if (!chime_line_is(n->w, chime_line_of(chime_step(op->st, op->home, i)), tag))
+            return chime_broken(op->index, n->ptr, "a line of it is not valid");
+    return err;
+}
+
+
+static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
+    uint64_t old = chime_slot(n->w, slot)[1], *words = far_scratch(op->t, 16);
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    if (op->st->fixed) {
+        far_rdwc_seal(op->t, &c->value);
+        memcpy(&words[0], c->value.data, 8);
+    } else
+        words[0] = chime_value_with_distance(c->word, chime_distance(op->st, op->home, slot));
+    words[1] = lock->old;
+    far_point(op->t, "chime:update");
+    far_write(op->t, chime_ptr_addr(n->ptr) + chime_slot_at(slot) + 8, &words[0], 8);
+    far_write(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), &words[1], 8);
+    c->locked = false;
+    c->block = 0;
+    int err = chime_wait(op);
+    if (err >= 0)
+        retire_block(op, old);
+    return err;
+}
+
+
+static bool is_sparse(const chime_state *st, uint64_t map) {
+    return st->merge == CHIME_MERGE_SPARSE ? (unsigned)__builtin_popcountll(map) * 5 < st->span
+                                           : st->merge == CHIME_MERGE_EMPTY && map == 0;
+}
+
+
+static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
+    uint64_t old = chime_slot(n->w, slot)[1], map = lock->map & ~(1ull << slot), *before = chime_new_image(op);
+    if (!before)
+        return FAR_ERR_NO_MEMORY;
+    memcpy(before, n->w, op->st->node_bytes);
+    chime_clear(op->st, n->w, slot, op->home);
+    far_point(op->t, "chime:remove");
+    int err = chime_put_busy(op, n->ptr);
+    if (err < 0)
+        return err;
+    chime_put_lines(op, n, before, chime_line_of(op->home));
+    if ((err = chime_put_unlock(op, n->ptr, map)) < 0) {
+        far_forget(op->t);
+        return err;
+    }
+    c->locked = false;
+    if ((err = chime_wait(op)) < 0)
+        return err;
+    retire_block(op, old);
+    return is_sparse(op->st, map) ? chime_merge_later(op, 0) : 0;
+}
+
+
+static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_lock *lock, const uint64_t *before,
+                         const chime_move *moves, unsigned hops, unsigned at) {
+    unsigned filled = hops ? moves[0].to : at;
+    int err = chime_put_busy(op, n->ptr);
+    if (err >= 0 && op->st->words)
+        err = chime_put_moves(op, n, before, moves, hops, at);
+    else if (err >= 0)
+        chime_put_lines(op, n, before, chime_line_of(op->home));
+    if (err >= 0)
+        err = chime_put_unlock(op, n->ptr, lock->map | 1ull << filled);
+    if (err < 0) {
+        far_forget(op->t);
+        return err;
+    }
+    c->locked = false;
+    c->block = 0;
+    if (hops)
+        atomic_fetch_add_explicit(&op->st->counts.hops, 1, memory_order_relaxed);
+    return chime_wait(op);
+}
+
+
+static int split(chime_op *op, change *c, chime_node *n, const chime_lock *lock) {
+    chime_put_read_slots(op, n, 0, op->st->span);
+    chime_put_read_tail(op, n);
+    int err = chime_wait(op);
+    if (err < 0)
+        return err;
+    if (!chime_is_whole(op->st, n->w, chime_ptr_tag(n->ptr)))
+        return chime_broken(op->index, n->ptr, "its lines do not belong together");
+    err = chime_split_leaf(op, n, lock, c->word, op->key.bytes);
+    if (err == 0) {
+        c->locked = false;
+        c->block = 0;
+    }
+    return err;
+}
+
+
+/* known: slots from home on that were READ. */
+static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned known) {
+    const chime_state *st = op->st;
+    chime_move moves[CHIME_SPAN_MAX];
+    unsigned at;
+    int err, free = chime_free_near(st, n->w, op->home);
+    if (st->fixed) {
+        far_rdwc_seal(op->t, &c->value);
+        memcpy(&c->word, c->value.data, 8);
+    }
+    if (free < 0 && (free = chime_first_free(st, lock->map, op->home)) >= 0 &&
+        chime_distance(st, op->home, (unsigned)free) >= known) {
+        known = chime_distance(st, op->home, (unsigned)free) + 1;
+        chime_put_read_slots(op, n, op->home, known);
+        if ((err = chime_wait(op)) < 0)
+            return err;
+    }
+    uint64_t *before = free < 0 ? NULL : chime_new_image(op);
+    if (free < 0)
+        return split(op, c, n, lock);
+    if (!before)
+        return FAR_ERR_NO_MEMORY;
+    if (chime_is_occupied(n->w, (unsigned)free) != 0)
+        return chime_broken(op->index, n->ptr, "its map names a slot free that is not");
+    memcpy(before, n->w, st->node_bytes);
+    int hops = chime_hop(st, n->w, op->home, (unsigned)free, moves, &at);
+    if (hops < 0)
+        return split(op, c, n, lock);
+    chime_place(st, n->w, at, op->home, op->key.first, c->word);
+    far_point(op->t, hops ? "chime:hop" : "chime:insert");
+    return commit_insert(op, c, n, lock, before, moves, (unsigned)hops, at);
+}
+
+
+static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chime_ptr *leaf) {
+    const chime_state *st = op->st;
+    unsigned known = st->fused ? (st->hopscotch ? st->hop : st->span) : slots_needed(op, c, lock);
+    chime_block block;
+    int err, slot;
+    if (!st->fused) {
+        put_reads(op, n, known);
+        if ((err = chime_wait(op)) < 0)
+            return err;
+    }
+    if ((err = check_node(op, n, leaf)) != 0 || (err = chime_find_item(op, n, &slot, st->exact ? NULL : &block)) < 0)
+        return err;
+    if (slot >= 0 && c->how == FAR_OP_INSERT)
+        return FAR_ERR_EXISTS;
+    if (slot < 0 && !inserts(c))
+        return FAR_ERR_NOT_FOUND;
+    if (slot < 0)
+        return insert_item(op, c, n, lock, known);
+    return c->how == FAR_OP_DELETE ? remove_item(op, c, n, lock, (unsigned)slot)
+                                   : update_item(op, c, n, lock, (unsigned)slot);
+}
+
+
+static bool is_lost(int err) {
+    return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE;
+}
+
+
+/* The node is gone: who took it in? */
+static int look_for_heir(chime_op *op, chime_node *n) {
+    const uint64_t *tail = chime_tail(op->st, n->w);
+    chime_put_read_tail(op, n);
+    int err = chime_wait(op);
+    op->aux = err >= 0 && chime_h0_tag(tail[CHIME_TAIL_H0]) == chime_ptr_tag(n->ptr) ? tail[CHIME_TAIL_AUX] : 0;
+    return err < 0 ? err : CHIME_STALE;
+}
+
+
+/* 0 or an error: it is over. CHIME_RIGHT: *leaf is the sibling; CHIME_STALE; CHIME_AGAIN: lock->old holds it. */
+static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, chime_lock *lock) {
+    chime_node n = {.ptr = *leaf};
+    if (!chime_ptr_is_sound(op, *leaf))
+        return CHIME_STALE;
+    int err = put_block(op, c, *leaf);
+    if (err < 0)
+        return err;
+    if (!(n.w = chime_new_image(op))) {
+        far_forget(op->t);
+        drop_block(op, c);
+        return FAR_ERR_NO_MEMORY;
+    }
+    far_latch(op->t, chime_ptr_addr(n.ptr));
+    chime_put_lock(op, n.ptr, lock);
+    if (op->st->fused)
+        put_reads(op, &n, op->st->hopscotch ? op->st->hop : op->st->span);
+    err = chime_wait(op);
+    if (err >= 0 && (err = chime_lock_result(op, lock)) == 0) {
+        c->locked = true;
+        far_point(op->t, "chime:locked");
+        err = locked(op, c, &n, lock, leaf);
+        if (c->locked && !is_lost(err)) {
+            far_forget(op->t);
+            int unlocked = chime_unlock_unchanged(op, n.ptr, lock);
+            err = unlocked < 0 ? unlocked : err;
+        }
+        c->locked = false;
+    } else if (err == CHIME_STALE)
+        err = look_for_heir(op, &n);
+    far_unlatch(op->t, chime_ptr_addr(n.ptr));
+    return err;
+}
+
+
+/* A long wait for others holds nothing back. */
+static int rest(chime_op *op, change *c, unsigned attempt) {
+    far_count_retry(op->t);
+    if (attempt % op->st->patience != op->st->patience - 1)
+        return 0;
+    drop_block(op, c);
+    return chime_renew_pin(op);
+}
+
+
+static int held(chime_op *op, chime_ptr leaf, const chime_lock *lock, unsigned attempt) {
+    int err = 0;
+    if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock->old)) == 2)
+        return chime_not_there(op, leaf, 0);
+    if (err == 0)
+        far_back_off(op->t, attempt < 8 ? attempt : 8);
+    return err < 0 ? err : 0;
+}
+
+
+static int write_key(chime_op *op, change *c) {
+    int err = build_block(op, c);
+    chime_lock lock;
+    for (unsigned attempt = 0; err >= 0; attempt++) {
+        far_scratch_mark here = far_scratch_here(op->t);
+        chime_ptr leaf = 0, from;
+        unsigned moves = 0;
+        op->aux = 0;
+        if ((err = chime_descend(op, 0, &leaf)) < 0)
+            break;
+        for (from = leaf; (err = try_leaf(op, c, &leaf, &lock)) == CHIME_RIGHT; from = leaf) {
+            chime_went_right(op, 0, from, leaf);
+            if (++moves > CHIME_MOVES_MAX) {
+                err = chime_broken(op->index, from, "its siblings have no end");
+                break;
+            }
+        }
+        if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
+            leaf = op->aux;
+            err = try_leaf(op, c, &leaf, &lock);
+            err = err == CHIME_RIGHT ? CHIME_STALE : err;
+        }
+        if (err <= 0)
+            break;
+        err = err == CHIME_AGAIN ? held(op, leaf, &lock, attempt) : chime_not_there(op, from, 0);
+        if (err >= 0)
+            err = rest(op, c, attempt);
+        far_scratch_back(op->t, here);
+    }
+    if (err < 0 && !is_lost(err))
+        drop_block(op, c);
+    far_rdwc_done(op->t, op->mark);
+    if (!is_lost(err))
+        chime_finish(op);
+    return err;
+}
+
+
+int chime_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
+    chime_op op;
+    change c = {.how = how, .value = value};
+    chime_begin(&op, t, index, key);
+    return write_key(&op, &c);
+}
+
+
+int chime_remove(far_task *t, far_index *index, far_bytes key) {
+    chime_op op;
+    change c = {.how = FAR_OP_DELETE};
+    chime_begin(&op, t, index, key);
+    return write_key(&op, &c);
+}

@@ -1,0 +1,381 @@
+/* CHIME, parts that need no pool: packing of words, what READs of a neighbourhood cover, hopscotch against a plain
+ * model, where leaves are split, separators, the hotspot buffer's sets. */
+#include "index/chime/chime.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+
+static void pointers_keep_their_parts(void **state) {
+    (void)state;
+    static const far_addr addrs[] = {64, 1ull << 40, (1ull << 48) - 64, 0x123456789ac0};
+    static const unsigned tags[] = {0, 1, 0x7fff, 0x5555};
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 4; k++)
+            for (unsigned low = 0; low < 128; low += 21) {
+                chime_ptr p = chime_ptr_make(addrs[i], tags[k], low);
+                assert_true(chime_ptr_addr(p) == addrs[i] && chime_ptr_tag(p) == tags[k] && chime_ptr_low(p) == low);
+                assert_true(chime_ptr_plain(p) == chime_ptr_make(addrs[i], tags[k], 0));
+                assert_true(chime_ptr_tag(chime_ptr_make(addrs[i], tags[k] + 0x8000, 0)) == tags[k]);
+            }
+}
+
+
+static void headers_keep_their_parts(void **state) {
+    (void)state;
+    chime_ptr sibling = chime_ptr_make((1ull << 48) - 64, 0x7fff, 0);
+    for (unsigned nv = 0; nv < 16; nv++)
+        for (unsigned occupied = 0; occupied < 8; occupied++) {
+            uint64_t h1 = chime_h1_make(sibling, nv, occupied);
+            assert_true(chime_h1_sibling(h1) == sibling && chime_h1_nv(h1) == nv && chime_h1_occupied(h1) == occupied);
+            assert_true(chime_h1_shape(h1) == chime_h1_shape(chime_h1_with_occupied(h1, 7 - occupied)));
+            assert_int_equal(chime_h1_occupied(chime_h1_with_occupied(h1, 7 - occupied)), 7 - occupied);
+        }
+    assert_true(chime_h1_shape(chime_h1_make(sibling, 3, 0)) != chime_h1_shape(chime_h1_make(sibling, 4, 0)));
+    uint64_t h0 = chime_h0_make(0, 0x7fff, true);
+    for (unsigned which = 0; which < 3; which++) {
+        h0 = chime_h0_with_map(h0, which, 0xffff);
+        assert_int_equal(chime_h0_map(h0, which), 0xffff);
+        h0 = chime_h0_with_map(h0, which, 0x8001 + which);
+    }
+    assert_true(chime_h0_map(h0, 0) == 0x8001 && chime_h0_map(h0, 1) == 0x8002 && chime_h0_map(h0, 2) == 0x8003);
+    assert_true(chime_h0_tag(h0) == 0x7fff && chime_h0_valid(h0));
+    assert_false(chime_h0_valid(chime_h0_make(~0ull, 0x7fff, false)));
+    assert_int_equal(chime_h0_level(chime_h0_make(31, 5, true)), 31);
+}
+
+
+static void locks_and_nonces_keep_their_parts(void **state) {
+    (void)state;
+    uint64_t owner = far_owner_pack(FAR_CLIENT_ID_MAX, 0xffff, 0xff), lock = chime_lock_make(owner, ~0ull);
+    assert_true(chime_lock_is_held(lock) && chime_lock_owner(lock) == owner && lock != CHIME_LOCK_DEAD);
+    assert_true(chime_lock_is_held(CHIME_LOCK_DEAD));
+    assert_false(chime_lock_is_held(chime_map_word((1ull << 63) - 1)));
+    assert_true(chime_word_map(chime_map_word((1ull << 63) - 1)) == (1ull << 63) - 1);
+    assert_true(chime_nonce_busy(chime_nonce_make(1, 1, 1, true)) &&
+                !chime_nonce_busy(chime_nonce_make(1, 1, 1, false)));
+    assert_true(chime_nonce_make(1, 1, 1, false) != chime_nonce_make(2, 1, 1, false));
+    assert_true(chime_nonce_make(1, 1, 1, false) != chime_nonce_make(1, 2, 1, false));
+    assert_true(chime_nonce_make(1, 1, 1, false) != chime_nonce_make(1, 1, 2, false));
+}
+
+
+static void blocks_and_references_keep_their_parts(void **state) {
+    (void)state;
+    far_addr block = (1ull << 48) - 16;
+    uint64_t word = chime_value_word(block, 48, 15, 1023);
+    assert_true(chime_value_block(word) == block && chime_value_class(word) == 48);
+    assert_true(chime_value_distance(word) == 15 && chime_value_print(word) == 1023);
+    word = chime_value_with_distance(word, 3);
+    assert_true(chime_value_block(word) == block && chime_value_distance(word) == 3 && chime_value_class(word) == 48);
+    assert_true(chime_value_identity(word) == chime_value_identity(chime_value_with_distance(word, 9)));
+    for (unsigned class = 1; class < CHIME_CLASSES; class ++) {
+        assert_true(chime_class_bytes(class) > chime_class_bytes(class - 1) && chime_class_bytes(class) % 8 == 0);
+        assert_int_equal(chime_class_for(chime_class_bytes(class)), class);
+        assert_int_equal(chime_class_for(chime_class_bytes(class - 1) + 1), class);
+    }
+    assert_int_equal(chime_class_for(1), 0);
+    assert_true(chime_class_bytes(chime_class_for(FAR_VALUE_MAX + CHIME_KEY_MAX + CHIME_BLOCK_HEAD)) <= 128u << 10);
+    uint64_t ref = chime_ref_inline((const uint8_t *)"seven77", 7);
+    assert_true(chime_ref_is_inline(ref) && chime_ref_length(ref) == 7 && ref >> 56 == 's');
+    assert_true(chime_ref_inline(NULL, 0) == 0 && chime_ref_is_inline(0));
+    ref = chime_ref_block(block, CHIME_KEY_MAX);
+    assert_true(!chime_ref_is_inline(ref) && chime_ref_addr(ref) == block && chime_ref_length(ref) == CHIME_KEY_MAX);
+}
+
+
+/* Every slot of a range lies in what is READ, with the header of its line, and bytes are as few as the design says. */
+static void reads_cover_their_slots(void **state) {
+    (void)state;
+    unsigned total = 0, wraps = 0;
+    for (unsigned home = 0; home < 63; home++) {
+        unsigned last = home + 7;
+        for (unsigned segment = 0; segment < 2; segment++) {
+            unsigned first = segment ? 0 : home, end = segment ? last - 63 : last < 63 ? last : 62;
+            if (segment && last < 63)
+                continue;
+            unsigned from = chime_read_from(first), to = chime_read_end(end);
+            wraps += segment;
+            total += to - from;
+            assert_true(from % 8 == 0 && to % 8 == 0);
+            for (unsigned slot = first; slot <= end; slot++) {
+                unsigned line = chime_line_of(slot);
+                assert_true(chime_slot_at(slot) >= from && chime_slot_at(slot) + 16 <= to);
+                assert_true(chime_h0_at(line) >= from && chime_h1_at(line) + 8 <= to);
+            }
+        }
+    }
+    assert_int_equal(wraps, 7);
+    assert_in_range(total / 63, 180, 190);
+    assert_int_equal(chime_read_end(0) - chime_read_from(0), 32);
+    assert_int_equal(chime_read_end(1) - chime_read_from(1), 32);
+    assert_int_equal(chime_read_end(2) - chime_read_from(2), 48);
+    assert_int_equal(chime_node_bytes(63), 1408);
+}
+
+
+static chime_state geometry(unsigned span, unsigned hop, bool wrap) {
+    return (chime_state){.span = span,
+                         .hop = hop,
+                         .wrap = wrap,
+                         .homes = wrap ? span : span - hop + 1,
+                         .lines = span / 3,
+                         .node_bytes = chime_node_bytes(span),
+                         .fixed = true,
+                         .masked = true,
+                         .seed = 7};
+}
+
+
+static unsigned home_of_key(const chime_state *st, uint64_t number) {
+    uint8_t bytes[8];
+    chime_key key;
+    for (unsigned i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(number >> (56 - 8 * i));
+    chime_key_make(st, (far_bytes){bytes, 8}, &key);
+    assert_true(key.first == number);
+    return chime_home(st, key.hash);
+}
+
+
+/* All items are there, each in its neighbourhood, once; maps show just that. */
+static void assert_sound(const chime_state *st, uint64_t *w, const uint64_t *keys, unsigned count) {
+    assert_int_equal(__builtin_popcountll(chime_occupied_map(st, w)), count);
+    assert_true(chime_maps_agree(st, w));
+    for (unsigned i = 0; i < count; i++) {
+        unsigned home = home_of_key(st, keys[i]), seen = 0;
+        for (unsigned k = 0; k < st->hop && (st->wrap || home + k < st->span); k++) {
+            unsigned slot = chime_step(st, home, k);
+            seen += chime_is_occupied(w, slot) && chime_slot(w, slot)[0] == keys[i];
+        }
+        assert_int_equal(seen, 1);
+        assert_true(chime_map_agrees(st, w, home));
+    }
+}
+
+
+/* Every prefix of the lines, from the highest to the lowest, keeps every item, and one insert seen in any mixture of
+ * old and new lines never hides an item from a reader who compares the bitmap. */
+static void assert_no_mixture_hides(const chime_state *st, uint64_t *before, uint64_t *after, const uint64_t *keys,
+                                    unsigned count, far_random *random) {
+    unsigned changed[32], n = 0;
+    uint64_t mix[CHIME_NODE_WORDS];
+    for (unsigned line = 0; line < st->lines; line++)
+        if (memcmp(before + line * 8, after + line * 8, 64))
+            changed[n++] = line;
+    for (unsigned trial = 0; trial < (n < 6 ? 1u << n : 64); trial++) {
+        unsigned chosen = n < 6 ? trial : (unsigned)far_random_next(random);
+        memcpy(mix, before, st->node_bytes);
+        for (unsigned i = 0; i < n; i++)
+            if (chosen >> i & 1)
+                memcpy(mix + changed[i] * 8, after + changed[i] * 8, 64);
+        for (unsigned i = 0; i < count; i++) {
+            unsigned home = home_of_key(st, keys[i]);
+            bool seen = false;
+            for (unsigned k = 0; k < st->hop && (st->wrap || home + k < st->span); k++) {
+                unsigned slot = chime_step(st, home, k);
+                seen |= chime_is_occupied(mix, slot) && chime_slot(mix, slot)[0] == keys[i];
+            }
+            assert_true(seen || !chime_map_agrees(st, mix, home));
+        }
+    }
+}
+
+
+static void assert_prefixes_keep_all(const chime_state *st, uint64_t *before, uint64_t *after, const uint64_t *keys,
+                                     unsigned count, unsigned first) {
+    uint64_t w[CHIME_NODE_WORDS];
+    memcpy(w, before, st->node_bytes);
+    for (unsigned i = st->lines; i-- > 0;) {
+        unsigned line = (first + i) % st->lines;
+        memcpy(w + line * 8, after + line * 8, 64);
+        for (unsigned k = 0; k < count; k++) {
+            bool there = false;
+            for (unsigned slot = 0; slot < st->span && !there; slot++)
+                there = chime_is_occupied(w, slot) && chime_slot(w, slot)[0] == keys[k];
+            assert_true(there);
+        }
+    }
+}
+
+
+static unsigned fill_one(const chime_state *st, far_random *random, unsigned *hops) {
+    uint64_t w[CHIME_NODE_WORDS], before[CHIME_NODE_WORDS], keys[CHIME_SPAN_MAX];
+    unsigned count = 0, at;
+    chime_move moves[CHIME_SPAN_MAX];
+    chime_empty_node(st, w, 3, 0);
+    for (;;) {
+        uint64_t key = far_random_next(random);
+        unsigned home = home_of_key(st, key);
+        int free = chime_first_free(st, chime_occupied_map(st, w), home), moved;
+        memcpy(before, w, st->node_bytes);
+        if (free < 0 || (moved = chime_hop(st, w, home, (unsigned)free, moves, &at)) < 0)
+            return count;
+        chime_place(st, w, at, home, key, key + 1);
+        *hops += moved > 0;
+        assert_prefixes_keep_all(st, before, w, keys, count, chime_line_of(home));
+        if (moved > 0)
+            assert_no_mixture_hides(st, before, w, keys, count, random);
+        keys[count++] = key;
+        assert_sound(st, w, keys, count);
+    }
+}
+
+
+static void hopping_keeps_every_item(void **state) {
+    (void)state;
+    static const struct {
+        unsigned span, hop;
+        bool wrap;
+        double least, most;
+    } cases[] = {{63, 8, true, 0.90, 0.97}, {63, 2, true, 0.3, 0.6},   {63, 16, true, 0.97, 1.01},
+                 {12, 4, true, 0.5, 1.01},  {63, 8, false, 0.7, 0.95}, {24, 6, false, 0.5, 0.98},
+                 {33, 12, true, 0.85, 1.01}};
+    far_random random;
+    far_random_seed(&random, 11);
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        chime_state st = geometry(cases[i].span, cases[i].hop, cases[i].wrap);
+        unsigned filled = 0, hops = 0, rounds = 100;
+        for (unsigned k = 0; k < rounds; k++)
+            filled += fill_one(&st, &random, &hops);
+        double load = (double)filled / (rounds * cases[i].span);
+        print_message("span %u, hop %u: one leaf alone is filled to %.3f, %u hops\n", cases[i].span, cases[i].hop, load,
+                      hops);
+        assert_true(load >= cases[i].least && load <= cases[i].most);
+        assert_true(hops > 0);
+    }
+}
+
+
+/* Wherever the new key stands, its side has a free slot of its neighbourhood after the split. */
+static void a_split_always_makes_room(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 5);
+    for (unsigned paper = 0; paper < 2; paper++)
+        for (unsigned round = 0; round < 20000; round++) {
+            chime_state st = geometry(63, 8, true);
+            uint8_t slots[CHIME_SPAN_MAX];
+            st.paper_split = paper;
+            for (unsigned i = 0; i < 63; i++)
+                slots[i] = (uint8_t)i;
+            for (unsigned i = 62; i > 0; i--) {
+                unsigned k = (unsigned)far_random_below(&random, i + 1);
+                uint8_t x = slots[i];
+                slots[i] = slots[k];
+                slots[k] = x;
+            }
+            unsigned home = (unsigned)far_random_below(&random, 63),
+                     count = 40 + (unsigned)far_random_below(&random, 24);
+            for (unsigned i = 0; i < 63; i++) /* the neighbourhood is among those that are there */
+                if (i >= count && chime_distance(&st, home, slots[i]) < 8)
+                    for (unsigned k = 0; k < count; k++)
+                        if (chime_distance(&st, home, slots[k]) >= 8) {
+                            uint8_t x = slots[i];
+                            slots[i] = slots[k];
+                            slots[k] = x;
+                            break;
+                        }
+            unsigned mine = (unsigned)far_random_below(&random, count + 1);
+            bool right = false, rightmost = far_random_chance(&random, 1, 2);
+            int left = chime_choose_split(&st, count, slots, mine, home, rightmost, &right);
+            assert_in_range(left, 0, count);
+            assert_true(right ? (unsigned)left <= mine : (unsigned)left >= mine);
+            unsigned freed = 0;
+            for (unsigned i = 0; i < count; i++)
+                freed += chime_distance(&st, home, slots[i]) < 8 && (right ? i < (unsigned)left : i >= (unsigned)left);
+            assert_true(freed > 0);
+            if (rightmost && mine == count)
+                assert_true(right && (unsigned)left == count);
+        }
+}
+
+
+static void separators_are_short_and_part(void **state) {
+    (void)state;
+    uint8_t zeros[256] = {0}, ones[256], a[256], b[256];
+    memset(ones, 0xff, sizeof(ones));
+    memset(a, 'x', sizeof(a));
+    memset(b, 'x', sizeof(b));
+    b[255] = 'y';
+    const struct {
+        far_bytes left, right;
+        size_t length;
+    } cases[] = {
+        {{"a", 1}, {"a\0", 2}, 2},
+        {{"apple", 5}, {"banana", 6}, 1},
+        {{"abc", 3}, {"abd", 3}, 3},
+        {{a, 256}, {b, 256}, 256},
+        {{zeros, 3}, {zeros, 4}, 4},
+        {{ones, 255}, {ones, 256}, 256},
+        {{"user1", 5}, {"user100000", 10}, 6},
+        {{"", 0}, {"q", 1}, 1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t length = chime_separator(cases[i].left, cases[i].right);
+        far_bytes s = {cases[i].right.data, length};
+        assert_int_equal(length, cases[i].length);
+        assert_true(far_bytes_compare(cases[i].left, s) < 0 && far_bytes_compare(s, cases[i].right) <= 0);
+    }
+}
+
+
+/* The order of first words, with ties for the bytes, is that of keys. */
+static void fences_compare_like_keys(void **state) {
+    (void)state;
+    static const far_bytes keys[] = {
+        {"", 0},     {"\0", 1}, {"\0\0", 2},    {"a", 1}, {"a\0", 2},
+        {"a\0b", 3}, {"ab", 2}, {"abcdefg", 7}, {"b", 1}, {"\xff\xff\xff\xff\xff\xff\xff", 7}};
+    chime_state st = geometry(63, 8, true);
+    st.fixed = false;
+    for (unsigned i = 0; i < 10; i++)
+        for (unsigned k = 0; k < 10; k++) {
+            chime_fence f = {.word = chime_ref_inline(keys[i].data, keys[i].length)};
+            chime_key key;
+            assert_true(chime_fence_is_known(&st, &f));
+            chime_key_make(&st, keys[k], &key);
+            int order = chime_fence_compare(&st, &f, &key), wanted = far_bytes_compare(keys[i], keys[k]);
+            assert_int_equal((order > 0) - (order < 0), (wanted > 0) - (wanted < 0));
+        }
+}
+
+
+/* What absorbs does so by a fixed rule: done again it gives the same, byte for byte. */
+static void taking_in_a_neighbour_is_repeatable(void **state) {
+    (void)state;
+    far_random random;
+    far_random_seed(&random, 3);
+    chime_state st = geometry(63, 8, true);
+    for (unsigned round = 0; round < 200; round++) {
+        uint64_t a[CHIME_NODE_WORDS], b[CHIME_NODE_WORDS], once[CHIME_NODE_WORDS], again[CHIME_NODE_WORDS];
+        chime_empty_node(&st, a, 1, 0);
+        chime_empty_node(&st, b, 2, 0);
+        for (unsigned i = 0; i < 24; i++) {
+            uint64_t key = far_random_next(&random);
+            int slot = chime_free_near(&st, i % 2 ? a : b, home_of_key(&st, key));
+            if (slot >= 0)
+                chime_place(&st, i % 2 ? a : b, (unsigned)slot, home_of_key(&st, key), key, key);
+        }
+        memcpy(once, a, sizeof(a));
+        memcpy(again, a, sizeof(a));
+        assert_true(chime_absorb(&st, once, b) == chime_absorb(&st, again, b));
+        assert_memory_equal(once, again, st.node_bytes);
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pointers_keep_their_parts),         cmocka_unit_test(headers_keep_their_parts),
+        cmocka_unit_test(locks_and_nonces_keep_their_parts), cmocka_unit_test(blocks_and_references_keep_their_parts),
+        cmocka_unit_test(reads_cover_their_slots),           cmocka_unit_test(hopping_keeps_every_item),
+        cmocka_unit_test(a_split_always_makes_room),         cmocka_unit_test(separators_are_short_and_part),
+        cmocka_unit_test(fences_compare_like_keys),          cmocka_unit_test(taking_in_a_neighbour_is_repeatable),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* CHIME against a plain model: random operations of one client, for every geometry and layout, on both units and with
+ * and without masked CAS. After every few operations the structure is checked. */
+#include "farindex.h"
+#include "runtime/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { KEYS = 400, STEPS = 6000 };
+
+typedef struct model {
+    far_session *session;
+    far_index *index;
+    bool fixed;
+    unsigned long_keys;    /* bytes before the number */
+    unsigned number[KEYS]; /* 0: absent; else which value */
+} model;
+
+
+/* In the order of their numbers. */
+static size_t key_of(const model *m, unsigned n, uint8_t key[64]) {
+    size_t at = 0;
+    for (; at < m->long_keys; at++)
+        key[at] = 'c';
+    if (m->fixed || n % 3)
+        for (unsigned i = 0; i < 8; i++)
+            key[at++] = i < 4 ? (uint8_t)(n >> (24 - 8 * i)) : 0;
+    else /* shorter ones in between: "a" before "a\0" */
+        for (unsigned i = 0; i < 4; i++)
+            key[at++] = (uint8_t)(n >> (24 - 8 * i));
+    return at;
+}
+
+
+static size_t value_of(const model *m, unsigned number, uint8_t value[256]) {
+    size_t length = m->fixed ? 8 : number % 200;
+    memset(value, (int)(number & 0xff), length);
+    if (length >= 4)
+        memcpy(value, &number, 4);
+    return length;
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+typedef struct pass {
+    const model *m;
+    unsigned next, pairs;
+} pass;
+
+
+static int look_at_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    pass *p = ctx;
+    uint8_t k[64], v[256];
+    while (p->next < KEYS && !p->m->number[p->next])
+        p->next++;
+    assert_true(p->next < KEYS);
+    assert_int_equal(key_len, key_of(p->m, p->next, k));
+    assert_memory_equal(key, k, key_len);
+    assert_int_equal(value_len, value_of(p->m, p->m->number[p->next], v));
+    assert_memory_equal(value, v, value_len);
+    p->next++;
+    p->pairs++;
+    return 0;
+}
+
+
+static void scan_from(model *m, unsigned from, unsigned to, uint64_t limit) {
+    uint8_t a[64], b[64];
+    size_t a_len = key_of(m, from, a), b_len = key_of(m, to, b);
+    pass p = {.m = m, .next = from};
+    unsigned there = 0;
+    for (unsigned n = from; n < to; n++)
+        there += m->number[n] != 0;
+    int64_t pairs = far_scan(m->session, m->index, a, a_len, b, b_len, limit, look_at_pair, &p);
+    assert_int_equal(pairs, limit && limit < there ? limit : there);
+    assert_int_equal(p.pairs, pairs);
+}
+
+
+static void one_step(model *m, far_random *random, unsigned step) {
+    unsigned n = (unsigned)far_random_below(random, KEYS), pick = (unsigned)far_random_below(random, 100);
+    /* Times of growing, of shrinking to nothing, and of both. */
+    unsigned inserts = step / 1500 % 3 == 0 ? 60 : step / 1500 % 3 == 1 ? 10 : 35;
+    uint8_t key[64], value[256], back[256];
+    size_t length = key_of(m, n, key), bytes = value_of(m, step + 1, value), found = 0;
+    unsigned before = m->number[n];
+    if (pick < inserts) {
+        bool put = pick % 2;
+        int result = put ? far_put(m->session, m->index, key, length, value, bytes)
+                         : far_insert(m->session, m->index, key, length, value, bytes);
+        assert_int_equal(result, put || !before ? 0 : FAR_ERR_EXISTS);
+        m->number[n] = result == 0 ? step + 1 : before;
+    } else if (pick < 75) {
+        assert_int_equal(far_delete(m->session, m->index, key, length), before ? 0 : FAR_ERR_NOT_FOUND);
+        m->number[n] = 0;
+    } else if (pick < 80) {
+        assert_int_equal(far_update(m->session, m->index, key, length, value, bytes), before ? 0 : FAR_ERR_NOT_FOUND);
+        m->number[n] = before ? step + 1 : 0;
+    } else if (pick < 97) {
+        assert_int_equal(far_get(m->session, m->index, key, length, back, sizeof(back), &found),
+                         before ? 0 : FAR_ERR_NOT_FOUND);
+        if (before) {
+            assert_int_equal(found, value_of(m, before, value));
+            assert_memory_equal(back, value, found);
+        }
+    } else {
+        unsigned to = n + (unsigned)far_random_below(random, KEYS - n);
+        scan_from(m, n, to, pick == 99 ? 0 : 1 + far_random_below(random, 30));
+    }
+}
+
+
+static void run(const char *sim, const char *options, unsigned long_keys) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    model m = {.fixed = strstr(options, "value_size=8") != NULL, .long_keys = long_keys};
+    far_random random;
+    pool_options.cache_bytes = 16 << 10;
+    assert_int_equal(far_pool_open(sim, &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &m.session), 0);
+    assert_int_equal(far_index_create(m.session, "map", "chime", options, &m.index), 0);
+    far_random_seed(&random, strlen(options) + long_keys);
+    for (unsigned step = 0; step < STEPS; step++) {
+        one_step(&m, &random, step);
+        if (step % 300 == 0)
+            assert_int_equal(far_index_check(m.session, m.index, fail_at_problem, NULL), 0);
+    }
+    far_usage usage;
+    unsigned there = 0;
+    for (unsigned n = 0; n < KEYS; n++)
+        there += m.number[n] != 0;
+    assert_int_equal(far_index_usage(m.session, m.index, &usage), 0);
+    assert_int_equal(usage.keys, there);
+    assert_int_equal(far_pool_check(m.session, 1, fail_at_problem, NULL), 0);
+    far_index_close(m.index);
+    far_session_close(m.session);
+    far_pool_close(pool);
+}
+
+
+#define FIXED "key_size=8,value_size=8"
+#define SIM   "sim:seed=3,memory_nodes=2,size=8M"
+
+
+static void every_geometry(void **state) {
+    (void)state;
+    static const char *const more[] = {"span=12,hop=2",
+                                       "span=12,hop=4,merge=sparse",
+                                       "span=15,hop=8,merge=sparse",
+                                       "span=63,hop=8,merge=sparse",
+                                       "span=63,hop=16",
+                                       "span=33,hop=5,wrap=off",
+                                       "span=21,hop=4,merge=off,split=paper"};
+    for (unsigned i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        char options[128];
+        snprintf(options, sizeof(options), FIXED ",%s", more[i]);
+        run(SIM, options, 0);
+        run(SIM ",atomic_bytes=8", more[i], i % 2 * 20);
+    }
+}
+
+
+static void every_switch(void **state) {
+    (void)state;
+    static const char *const more[] = {"hopscotch=off", "vacancy=off", "replication=off",
+                                       "miss=bracket",  "cache=off",   "cache=plain,speculation=off",
+                                       "hotspot=1K",    "fusion=off"};
+    static const char *const sims[] = {SIM ",masked_cas=off", SIM ",atomics_in_order=on",
+                                       SIM ",atomic_bytes=8,masked_cas=off,atomics_in_order=on"};
+    for (unsigned i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        char options[128];
+        snprintf(options, sizeof(options), "span=12,hop=4,merge=sparse,%s%s", more[i], i % 2 ? "," FIXED : "");
+        run(sims[i % 3], options, i % 2 ? 0 : 9);
+    }
+    run("local:2x16M", "span=12,hop=4,merge=sparse", 0);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_geometry),
+        cmocka_unit_test(every_switch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* CHIME on real threads: 8 of them with 64 operations in flight each, on keys that all share, in few small leaves that
+ * are split and merged all the time, and on keys of their own. What is left is what the last operations on each key
+ * said; meant to run under the address and thread sanitizers. */
+#include "farindex.h"
+#include "runtime/random.h"
+#include "runtime/sanitizer.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { THREADS = 8, DEPTH = 64, OPS = FAR_TSAN ? 4000 : 15000, SHARED = 96, OWN = 64 };
+
+typedef struct flight { /* one operation in flight */
+    far_op op;
+    uint8_t key[8];
+    uint64_t value, number;
+} flight;
+
+typedef struct worker {
+    far_pool *pool;
+    far_index *index;
+    unsigned thread;
+    uint64_t own[OWN]; /* keys that only this thread writes: 0 absent, else the last value */
+    bool busy[OWN];
+    atomic_uint *wrong;
+} worker;
+
+
+static void set_key(flight *f, uint64_t number) {
+    uint64_t x = number * 0x9e3779b97f4a7c15ull;
+    f->number = number;
+    for (unsigned i = 0; i < 8; i++)
+        f->key[i] = (uint8_t)(x >> (56 - 8 * i));
+}
+
+
+/* Numbers of shared keys are below SHARED; those of a thread's own follow. */
+static void prepare(worker *w, far_random *random, flight *f) {
+    unsigned pick = (unsigned)far_random_below(random, 12);
+    memset(&f->op, 0, sizeof(f->op));
+    f->value = far_random_next(random) | 1;
+    if (pick < 7) {
+        static const far_op_kind kinds[] = {FAR_OP_GET, FAR_OP_GET,    FAR_OP_INSERT, FAR_OP_DELETE,
+                                            FAR_OP_PUT, FAR_OP_UPDATE, FAR_OP_DELETE};
+        set_key(f, far_random_below(random, SHARED));
+        f->op.kind = kinds[pick];
+    } else {
+        unsigned n = (unsigned)far_random_below(random, OWN);
+        while (w->busy[n])
+            n = (n + 1) % OWN;
+        w->busy[n] = true;
+        set_key(f, SHARED + w->thread * OWN + n);
+        f->op.kind = pick < 9 ? FAR_OP_GET : pick < 11 ? FAR_OP_PUT : FAR_OP_DELETE;
+    }
+    f->op.index = w->index;
+    f->op.key = f->key;
+    f->op.key_len = 8;
+    f->op.value = &f->value;
+    f->op.user = f;
+    if (f->op.kind == FAR_OP_GET)
+        f->op.capacity = 8;
+    else
+        f->op.value_len = 8;
+}
+
+
+static bool is_right(worker *w, flight *f) {
+    int result = f->op.result;
+    if (f->number < SHARED)
+        return result == 0 || result == FAR_ERR_EXISTS || result == FAR_ERR_NOT_FOUND;
+    unsigned n = (unsigned)(f->number - SHARED) % OWN;
+    uint64_t before = w->own[n];
+    w->busy[n] = false;
+    if (f->op.kind == FAR_OP_GET)
+        return before ? result == 0 && f->value == before : result == FAR_ERR_NOT_FOUND;
+    w->own[n] = f->op.kind == FAR_OP_PUT ? f->value : 0;
+    return result == (f->op.kind == FAR_OP_PUT || before ? 0 : FAR_ERR_NOT_FOUND);
+}
+
+
+static void *work(void *arg) {
+    worker *w = arg;
+    far_session *session;
+    far_random random;
+    static _Thread_local flight flights[DEPTH];
+    far_op *done[DEPTH];
+    unsigned started = 0, ended = 0, wrong = 0;
+    far_random_seed(&random, w->thread + 1);
+    if (far_session_open(w->pool, &session) < 0) {
+        atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
+        return NULL;
+    }
+    for (; started < DEPTH - 1; started++) {
+        far_op *op = &flights[started].op;
+        prepare(w, &random, &flights[started]);
+        wrong += far_submit(session, &op, 1) != 1;
+    }
+    while (ended < started) {
+        int count = far_reap(session, done, DEPTH, 1);
+        for (int i = 0; i < count; i++, ended++) {
+            flight *f = done[i]->user;
+            wrong += !is_right(w, f);
+            if (started == OPS)
+                continue;
+            far_op *op = &f->op;
+            prepare(w, &random, f);
+            started++;
+            wrong += far_submit(session, &op, 1) != 1;
+        }
+    }
+    far_session_close(session);
+    atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
+    return NULL;
+}
+
+
+static int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 1;
+}
+
+
+static void run_threads(const char *options, int rdwc, size_t cache_bytes) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_session *s;
+    far_index *index;
+    pthread_t threads[THREADS];
+    static worker workers[THREADS];
+    atomic_uint wrong = 0;
+    pool_options.rdwc = rdwc;
+    pool_options.cache_bytes = cache_bytes;
+    assert_int_equal(far_pool_open("local:2x128M", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &s), 0);
+    assert_int_equal(far_index_create(s, "map", "chime", options, &index), 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (worker){.pool = pool, .index = index, .thread = i, .wrong = &wrong};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(wrong, 0);
+    for (unsigned i = 0; i < THREADS; i++)
+        for (unsigned n = 0; n < OWN; n++) {
+            flight f;
+            uint64_t value = 0;
+            set_key(&f, SHARED + i * OWN + n);
+            int result = far_get(s, index, f.key, 8, &value, 8, NULL);
+            assert_int_equal(result, workers[i].own[n] ? 0 : FAR_ERR_NOT_FOUND);
+            assert_true(value == workers[i].own[n]);
+        }
+    assert_int_equal(far_index_check(s, index, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(s, 1, fail_at_problem, NULL), 0);
+    far_index_close(index);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
+static void threads_share_a_tree(void **state) {
+    (void)state;
+    run_threads("key_size=8,value_size=8,span=12,hop=4,merge=sparse", 0, 0);
+    run_threads("key_size=8,value_size=8,hotspot=64K", 1, 0);
+}
+
+
+static void threads_share_a_tree_of_blocks(void **state) {
+    (void)state;
+    run_threads("span=12,hop=4,merge=sparse,hotspot=16K", 0, 64 << 10);
+    run_threads("", 1, 0);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_share_a_tree),
+        cmocka_unit_test(threads_share_a_tree_of_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
