@@ -65,7 +65,7 @@ enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTIO
 
 typedef struct far_reserve { /* what each session keeps, to finish a half-done change when the pool is full */
     unsigned type;
-    uint64_t size;
+    uint64_t size; /* below FAR_BLOCK_BYTES_MIN: larger objects are runs of blocks, which belong to nobody */
     unsigned count;
 } far_reserve;
 

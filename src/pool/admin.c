@@ -4,6 +4,7 @@
 #include "index/report.h"
 #include "pool/catalog.h"
 #include "pool/handle.h"
+#include "pool/request.h"
 #include "runtime/error.h"
 #include "runtime/op.h"
 
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
+#define REPAIR_SWEEPS  16     /* of one repair, at most */
 #define CLOSE_PAUSE_NS 10000
 
 
@@ -67,7 +69,7 @@ static int try_create(far_task *t, void *arg) {
 static int run_create(far_task *t, void *arg) {
     t->label = "create";
     int err = try_create(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_create, arg) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_create, arg) : err;
 }
 
 
@@ -106,7 +108,7 @@ static int try_open(far_task *t, void *arg) {
 static int run_open(far_task *t, void *arg) {
     t->label = "open";
     int err = try_open(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_open, arg) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_open, arg) : err;
 }
 
 
@@ -189,7 +191,7 @@ static int try_drop(far_task *t, void *arg) {
 static int run_drop(far_task *t, void *arg) {
     t->label = "drop";
     int err = try_drop(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, try_drop, arg) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_drop, arg) : err;
 }
 
 
@@ -460,23 +462,60 @@ static int check_indexes(far_task *t, far_report *report) {
 }
 
 
-/* Waits for its turn: a live client's sweep ends. That one waits for epochs, and for what this handle lets go of:
- * without housekeeping we see to it. */
+static int only_a_number(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)r, (void)ctx;
+    return 0;
+}
+
+
+/* Waits for its turn: a live client's sweep ends, the sooner when it hears that somebody waits. That one waits for
+ * epochs, and for what this handle lets go of: without housekeeping we see to it. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
     far_pool *pool = far_task_pool(t);
     for (unsigned attempt = 0;; attempt++) {
-        int err = far_sweep(t, true, repair, result);
+        int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
+            return err;
+        far_request made;
+        if (attempt == 0 && (err = far_request_make(t, only_a_number, NULL, &made)) < 0)
             return err;
         if (far_pool_is_unattended(pool)) {
             err = far_pin_take(t); /* a handle that sleeps does not hear of it */
             far_pin_drop(t);
-            if (err < 0 || (err = far_epoch_tick(t)) < 0)
+            if (err < 0 || (err = far_epoch_tick(t)) < 0 || (err = far_memory_tick(t)) < 0)
                 return err;
             far_pool_drive(pool);
         }
         far_back_off(t, attempt);
     }
+}
+
+
+static int sweep_is_wanted(far_task *t) {
+    uint64_t wanted, swept;
+    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
+    int err = far_wait(t);
+    return err < 0 ? err : wanted != swept;
+}
+
+
+/* What is known to be lost is not told as a leak: the sweep that finds it would have come by itself. */
+static int heal(far_task *t, far_sweep_result *result) {
+    int wanted = sweep_is_wanted(t), err = 0;
+    for (unsigned round = 0; round < REPAIR_SWEEPS && wanted == 1 && err == 0; round++) {
+        err = sweep_all(t, true, result);
+        wanted = err < 0 ? err : sweep_is_wanted(t);
+    }
+    return wanted < 0 ? wanted : err;
+}
+
+
+static int sweep_pool(far_task *t, bool repair, far_sweep_result *result) {
+    int err = repair ? sweep_all(t, true, result) : 0;
+    if (err == 0)
+        err = heal(t, result); /* what changes hands while a sweep runs, the next one finds */
+    return err < 0 || repair ? err : sweep_all(t, false, result);
 }
 
 
@@ -488,7 +527,7 @@ static int run_pool_check(far_task *t, void *arg) {
     if (err >= 0)
         err = far_memory_check(t, check->report);
     if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */
-        err = sweep_all(t, check->repair, &swept);
+        err = sweep_pool(t, check->repair, &swept);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(check->report, "%s", far_last_error());
         return 0;

@@ -1,6 +1,6 @@
-/* Far memory for indexes. Objects come from slabs of one type and size inside blocks that the session owns, without any
- * verb; freed and retired objects go to lists of the session, whatever block they lie in. See alloc.c for the rules,
- * blocks.h for the tables.
+/* Far memory for indexes. Objects come from slabs of one type and size inside blocks that the handle owns, without any
+ * verb; freed and retired objects are reused by the handle that freed them, whatever block they lie in. README.md in
+ * this folder tells how; blocks.h has the tables.
  *
  * Sizes are rounded up: steps of 16 bytes to 4 KiB, then at most 3 % more. */
 #ifndef FAR_POOL_ALLOC_H
@@ -10,7 +10,6 @@
 #include "farindex.h"
 
 struct far_task;
-struct far_memory; /* what a session holds */
 
 /* A kind of object an index declares. Memory of a stable type is only ever reused for that type and size (until the
  * index is dropped), is zero when fresh, is untouched between retire and reuse, and holds no allocator data while free.
@@ -20,19 +19,17 @@ typedef struct far_type {
     bool stable;
     uint8_t align;         /* 16, 32 or 64 */
     uint16_t extra_epochs; /* wait this many epochs longer before reuse */
-    /* Runs when an object is about to become free; may post verbs. 0: free, and *cookie stays with it; 1: not yet, ask
-     * again after an epoch; negative: an error. NULL: nothing to do, cookie 0. */
-    int (*reclaim)(struct far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie);
-    /* The cookie of a free object that another client left to the pool. NULL: 0. */
-    int (*recover)(struct far_task *t, far_index *index, far_addr addr, uint64_t size, uint64_t *cookie);
+    /* Runs when an object is about to become free; may post verbs. 0: free; 1: not yet, ask again after an epoch;
+     * negative: an error. NULL: nothing to do. An object may become free without it, in a handle that does not have the
+     * index open: what a kind must know of used memory it reads from the object when it allocates it. */
+    int (*reclaim)(struct far_task *t, far_index *index, far_addr addr, uint64_t size);
 } far_type;
 
 typedef struct far_object {
     far_addr addr;
-    uint64_t size;   /* as rounded */
-    bool used;       /* the memory was in use before (wiped or not) */
-    uint64_t cookie; /* left by the reclaim hook */
-    uint64_t epoch;  /* the caller's pin when it was allocated */
+    uint64_t size;  /* as rounded */
+    bool used;      /* the memory was in use before (wiped or not) */
+    uint64_t epoch; /* the caller's pin when it was allocated */
 } far_object;
 
 #define FAR_NODE_ANY (~0u)
@@ -45,33 +42,38 @@ enum {
     FAR_ALLOC_KEEP = 8, /* stays this session's own (redo records): survives sweeps, is freed when the session ends */
 };
 
-/* A session's hold on far memory, from after its registration until before it is unregistered. Close gives everything
- * back to the pool; it frees the memory of this process also when the session is lost. Tick: frees retired objects
- * whose time has come, collects what others gave back; run by housekeeping in a task of that session. */
-int far_memory_open(far_session *s);
-int far_memory_close(struct far_task *t);
-int far_memory_tick(struct far_task *t);
-bool far_memory_wants_tick(
-    far_session *s); /* it is quiet, and others do not know yet what it holds; or they are short */
-bool far_memory_is_untold(far_pool *pool); /* others do not know yet what some session of the handle holds */
-void far_quarantine_free(far_pool *pool);  /* the last of the handle */
+/* What a handle holds of far memory: from after the registration of its own session until before that is unregistered.
+ * far_memory_end gives everything back to the pool; far_store_free frees memory of this process only. */
+int far_store_open(far_pool *pool);
+int far_memory_end(struct far_task *t); /* in its own session, when all others are closed */
+void far_store_free(far_pool *pool);
 
-/* For an operation that said FAR_ERR_NO_MEMORY (unpinned and with nothing in flight, or it will be): waits for memory
- * that comes back in this handle, in line with others, and runs it again, until it says something else or nothing is
- * left to wait for. */
-int far_run_hungry(struct far_task *t, int (*run)(struct far_task *t, void *arg), void *arg);
-bool far_memory_hear(far_pool *pool, uint64_t word); /* FAR_SUPER_SHORT, as it was just read; true: it is news */
-bool far_memory_has_some(
-    far_pool *pool,
-    bool all); /* the handle holds memory of indexes that are closed here; all: or any that others could use */
-void far_memory_help(struct far_task *t); /* an operation begins: others may be waiting for what its session has */
+/* The same of a session, within its handle: no verb. */
+int far_memory_open(far_session *s);
+void far_memory_close(far_session *s);
+
+/* Housekeeping, from an unpinned task of any session of the handle: frees retired objects whose time has come, brings
+ * home what a request asks for, settles sweeps. 1: there is more to be done at once. Nothing while the handle sleeps.
+ */
+int far_memory_tick(struct far_task *t);
+bool far_memory_is_untold(far_pool *pool);                   /* the registry does not say yet what the handle holds */
+bool far_memory_may_sleep(far_pool *pool);                   /* it holds nothing that others may have to wait for */
+bool far_memory_is_wanted(far_pool *pool, uint64_t request); /* asleep: it should wake, for what the request says */
+int far_memory_give_up_blocks(struct far_task *t);
+void far_memory_sums(far_pool *pool, uint64_t *free_bytes, uint64_t *retired_bytes); /* that the handle holds */
+
+/* For an operation that said FAR_ERR_NO_MEMORY: waits for memory that comes back, in line with others, and runs it
+ * again, until it says something else or nothing is left to wait for. */
+int far_run_short(struct far_task *t, int (*run)(struct far_task *t, void *arg), void *arg);
 
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
 void far_memory_index_closed(far_pool *pool, far_index *index);
 
-/* The index with this uid is not listed any more, or never was: all its memory goes back, after some epochs, in ticks.
- * Every session frees its own slabs of it, this one the runs and what lies in orphaned blocks. With a pin. */
-int far_blocks_drop_uid(struct far_task *t, uint32_t uid);
+/* This handle has taken an index off the list, or given up creating one: its memory goes back in time. */
+void far_memory_dropped(far_pool *pool, uint32_t uid);
+
+/* A session of the handle was lost and is fenced: what its operations had in hand a sweep finds. */
+void far_memory_lost_some(far_pool *pool);
 
 /* Where the bytes of the pool are: total = used + retired + free + leaked. Sets these five. Exact when nothing is under
  * way. */
@@ -88,8 +90,7 @@ uint64_t far_alloc_round(uint64_t size);
 int far_alloc(struct far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
               far_object *object);
 
-/* An object that was never shown to others: reusable at once (its cookie comes from the recover hook then). All verbs
- * to it have completed. */
+/* An object that was never shown to others: reusable at once. All verbs to it have completed. */
 void far_free(struct far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size);
 
 /* An object that this operation unlinked, under the same pin: reusable when nobody can hold it any more. */

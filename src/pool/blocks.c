@@ -1,25 +1,17 @@
+/* The tables of the allocator in far memory: sizes, and the verbs that change entries. */
 #include "pool/blocks.h"
 
-#include "pool/memory.h"
+#include "pool/alloc.h"
+#include "pool/handle.h"
+#include "runtime/error.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#define SCAN_ENTRIES     1024u
+#define SCAN_ENTRIES     512u /* of a READ */
+#define CAS_AT_ONCE      256u /* of a batch */
 #define WIPE_BYTES       (256u << 10)
 #define SMALL_SLAB_PAGES 8u /* slabs are not made larger than this only to hold several objects */
-
-
-uint64_t far_block_number(const far_geometry *g, far_block_id b) {
-    uint64_t before = 0;
-    for (unsigned n = 0; n < b.node; n++)
-        before += g->node[n].blocks;
-    return before + b.index;
-}
-
-
-uint64_t far_block_total(const far_geometry *g) {
-    return far_block_number(g, (far_block_id){.node = g->nodes, .index = 0});
-}
 
 
 /* Steps of 16 bytes to 4 KiB, then 64 steps per doubling: less than 1/64 too much, which leaves room for the waste of
@@ -94,10 +86,43 @@ int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, 
     const uint32_t most = FAR_VERB_BYTES_MAX / FAR_BLOCK_ENTRY_BYTES;
     for (uint32_t at = 0; at < count; at += most) {
         uint32_t n = count - at < most ? count - at : most;
-        far_read(t, far_block_entry(g, (far_block_id){node, first + at}), entries + 2 * (size_t)at,
+        far_read(t, far_block_entry(g, (far_block_id){node, first + at}), entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at,
                  n * FAR_BLOCK_ENTRY_BYTES);
     }
     return far_wait(t);
+}
+
+
+int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_id b, const uint64_t *entry),
+                    void *ctx) {
+    const far_geometry *g = geometry(t);
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
+    int err = entries == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
+    for (unsigned node = 0; node < g->nodes; node++)
+        for (uint32_t at = 0; at < g->node[node].blocks && err == 0; at += SCAN_ENTRIES) {
+            uint32_t left = (uint32_t)g->node[node].blocks - at, n = left < SCAN_ENTRIES ? left : SCAN_ENTRIES;
+            err = far_blocks_read(t, node, at, n, entries);
+            for (uint32_t i = 0; i < n && err == 0; i++)
+                err = each(t, ctx, (far_block_id){node, at + i}, entries + FAR_BLOCK_ENTRY_WORDS * (size_t)i);
+        }
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *words = far_scratch(t, FAR_BLOCK_PAGES * 8);
+    if (words == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to read page words");
+    far_read(t, far_block_page(geometry(t), b, 0), words, FAR_BLOCK_PAGES * 8);
+    int err = far_wait(t);
+    memcpy(pages, words, FAR_BLOCK_PAGES * 8);
+    far_scratch_back(t, mark);
+    if (err == 0 && !far_pages_sound(geometry(t), pages))
+        err = far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
+    return err;
 }
 
 
@@ -132,117 +157,171 @@ int far_wipe(far_task *t, far_addr addr, uint64_t bytes) {
 }
 
 
-static far_block_state owned_by(far_task *t, bool used, bool quarantined) {
-    return (far_block_state){.kind = FAR_BLOCK_OWNED,
-                             .used = used,
-                             .quarantined = quarantined,
-                             .id = far_task_client(t),
-                             .generation = far_task_generation(t)};
-}
-
-
-/* Makes free again what was taken and not used. */
-static int untake(far_task *t, far_block_id first, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
-        far_block_id b = {first.node, first.index + i};
-        far_block_state mine = owned_by(t, false, false);
-        for (uint64_t word = far_block_pack(&mine);;) {
-            far_block_state now = far_block_unpack(word);
-            now.kind = FAR_BLOCK_FREE;
-            int done = far_block_swap(t, b, &word, &now);
-            if (done < 0)
-                return done;
-            if (done)
-                break;
-            now = far_block_unpack(word);
-            if (now.kind != FAR_BLOCK_OWNED || now.id != mine.id || now.generation != mine.generation)
-                return FAR_ERR_CORRUPT;
-        }
-    }
-    return 0;
-}
-
-
-/* 1: all are ours; 0: somebody was faster with one of them, which is what *lost says. */
-static int take_each(far_task *t, far_block_id first, uint32_t count, const uint64_t *words, bool *used,
-                     uint32_t *lost) {
-    *used = false;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t word = words[2 * (size_t)i];
-        far_block_state was = far_block_unpack(word), mine = owned_by(t, was.used, false);
-        int done = far_block_swap(t, (far_block_id){first.node, first.index + i}, &word, &mine);
-        if (done == 1) {
-            /* We may have had it before a sweep made it free, and not have heard of that yet. */
-            far_memory_forget(t, (far_block_id){first.node, first.index + i});
-            *used |= was.used;
-            continue;
-        }
-        int err = untake(t, first, i);
-        *lost = i;
-        return done < 0 ? done : err;
-    }
-    return 1;
+/* Whether a block was used before only its owner knows while it has it: the word says yes. */
+far_block_state far_block_owned(far_task *t) {
+    const far_session *own = far_task_pool(t)->own;
+    return (far_block_state){.kind = FAR_BLOCK_OWNED, .used = true, .id = own->id, .generation = own->generation};
 }
 
 
 static bool is_free(uint64_t word) {
-    far_block_state s = far_block_unpack(word);
-    return s.kind == FAR_BLOCK_FREE && !s.quarantined;
+    return far_block_unpack(word).kind == FAR_BLOCK_FREE;
 }
 
 
-int far_blocks_take(far_task *t, unsigned node, uint32_t count, far_block_id *first, bool *used) {
-    uint32_t blocks = (uint32_t)geometry(t)->node[node].blocks;
-    if (count > blocks)
-        return 0;
-    uint32_t window = count + SCAN_ENTRIES < blocks ? count + SCAN_ENTRIES : blocks;
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *entries = far_scratch(t, (size_t)window * FAR_BLOCK_ENTRY_BYTES);
-    int result = entries == NULL ? FAR_ERR_NO_MEMORY : 0;
-    for (uint32_t at = 0; result == 0 && at + count <= blocks;) {
-        uint32_t n = blocks - at < window ? blocks - at : window, found = 0, i = 0;
-        if ((result = far_blocks_read(t, node, at, n, entries)) < 0)
-            break;
-        for (; i < n && result == 0; i++) {
-            found = is_free(entries[2 * (size_t)i]) ? found + 1 : 0;
-            if (found < count)
-                continue;
-            uint32_t begin = i + 1 - count, lost = 0;
-            *first = (far_block_id){node, at + begin};
-            result = take_each(t, *first, count, entries + 2 * (size_t)begin, used, &lost);
-            if (result == 0) { /* go on behind the block that was lost */
-                found = 0;
-                i = begin + lost;
-            }
+/* Single blocks. */
+
+int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, unsigned wanted,
+                    far_block_id blocks[], bool used[], bool *any) {
+    uint32_t free_count = 0;
+    uint32_t *at = far_scratch(t, count * sizeof(*at));
+    uint64_t old[FAR_TAKE_MAX];
+    if (at == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to choose blocks");
+    for (uint32_t i = 0; i < count; i++)
+        if (is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
+            at[free_count++] = i;
+    *any = free_count > 0;
+    wanted = wanted < FAR_TAKE_MAX ? wanted : FAR_TAKE_MAX;
+    unsigned tried = wanted < free_count ? wanted : free_count;
+    for (unsigned i = 0; i < tried; i++) {
+        uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
+        at[pick] = at[i];
+        at[i] = chosen;
+        uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen];
+        far_block_state mine = far_block_owned(t);
+        far_cas(t, far_block_entry(geometry(t), (far_block_id){first.node, first.index + chosen}), word,
+                far_block_pack(&mine), &old[i]);
+    }
+    int err = tried == 0 ? 0 : far_wait(t);
+    int taken = 0;
+    for (unsigned i = 0; i < tried && err == 0; i++)
+        if (old[i] == entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
+            blocks[taken] = (far_block_id){first.node, first.index + at[i]};
+            used[taken++] = far_block_unpack(old[i]).used;
         }
-        at += at + n == blocks ? n : n - found;
+    return err < 0 ? err : taken;
+}
+
+
+/* Runs. The head is owned first, so that a run that is left half made can be told from one that its maker still works
+ * on; the bodies follow; last the head says that all of it is the run. */
+
+/* Changes the bodies of a run, in batches. How many of them, from the first on, were as expected. */
+static int change_bodies(far_task *t, far_block_id head, uint32_t length, const uint64_t *from, bool to_body,
+                         uint32_t *changed) {
+    uint64_t old[CAS_AT_ONCE];
+    int err = 0;
+    bool all = true;
+    *changed = 0;
+    for (uint32_t at = 1; at < length && err == 0 && all; at += CAS_AT_ONCE) {
+        uint32_t n = length - at < CAS_AT_ONCE ? length - at : CAS_AT_ONCE;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t was = from[at + i];
+            far_block_state body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(was).used, .length = at + i};
+            far_addr entry = far_block_entry(geometry(t), (far_block_id){head.node, head.index + at + i});
+            if (to_body)
+                far_cas(t, entry, was, far_block_pack(&body), &old[i]);
+            else
+                far_cas(t, entry, far_block_pack(&body), was, &old[i]);
+        }
+        err = far_wait(t);
+        for (uint32_t i = 0; i < n && err == 0; i++) {
+            all &= !to_body || old[i] == from[at + i];
+            *changed += all;
+        }
+        if (err == 0 && !all) /* those behind the lost one that were free have become bodies: they are freed again */
+            for (uint32_t i = 0; i < n; i++)
+                if (at + i > *changed && old[i] == from[at + i]) {
+                    far_block_state body = {
+                        .kind = FAR_BLOCK_BODY, .used = far_block_unpack(old[i]).used, .length = at + i};
+                    far_cas(t, far_block_entry(geometry(t), (far_block_id){head.node, head.index + at + i}),
+                            far_block_pack(&body), old[i], NULL);
+                }
+    }
+    int last = far_wait(t);
+    return err < 0 ? err : last;
+}
+
+
+/* The blocks from head on were free as `words` says. 1: they are the run; 0: *lost of them were taken before one was
+ * not free any more. */
+static int make_run(far_task *t, far_block_id head, const far_block_state *run, uint32_t sweep, const uint64_t *words,
+                    uint32_t *lost) {
+    far_addr entry = far_block_entry(geometry(t), head);
+    far_block_state mine = far_block_owned(t), made = *run;
+    mine.length = run->length;
+    uint64_t old, *heard = far_scratch(t, 8);
+    uint32_t bodies = 0;
+    *lost = 0;
+    if (heard == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a run of blocks");
+    int err = far_cas_word(t, entry, words[0], far_block_pack(&mine), &old);
+    if (err < 0 || old != words[0])
+        return err;
+    err = change_bodies(t, head, run->length, words, true, &bodies);
+    if (err < 0)
+        return err;
+    if (bodies + 1 < run->length) {
+        *lost = bodies + 1;
+        err = change_bodies(t, head, bodies + 1, words, false, &bodies);
+        return err < 0 ? err : far_cas_word(t, entry, far_block_pack(&mine), words[0], &old);
+    }
+    made.used = true;
+    *heard = sweep;
+    far_write(t, far_block_hint(geometry(t), head), heard, 8);
+    far_cas(t, entry, far_block_pack(&mine), far_block_pack(&made), &old);
+    err = far_wait(t);
+    return err < 0 ? err : 1;
+}
+
+
+int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_t sweep, far_block_id *head,
+                 bool *used) {
+    uint32_t total = (uint32_t)geometry(t)->node[node].blocks, length = run->length, found = 0;
+    if (length > total)
+        return 0;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES), *words = far_scratch(t, 8ull * length);
+    int result = entries == NULL || words == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to look for blocks") : 0;
+    for (uint32_t end = total; end > 0 && result == 0;) { /* from the high end down */
+        uint32_t at = end < SCAN_ENTRIES ? 0 : end - SCAN_ENTRIES;
+        if ((result = far_blocks_read(t, node, at, end - at, entries)) < 0)
+            break;
+        for (uint32_t i = end - at; i-- > 0 && result == 0;) {
+            uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i];
+            found = is_free(word) ? found + 1 : 0;
+            if (found > 0)
+                words[length - found] = word; /* found backwards */
+            if (found < length)
+                continue;
+            uint32_t lost = 0;
+            *head = (far_block_id){node, at + i};
+            *used = false;
+            for (uint32_t n = 0; n < length; n++)
+                *used |= far_block_unpack(words[n]).used;
+            result = make_run(t, *head, run, sweep, words, &lost);
+            memmove(words + length - lost, words, 8ull * lost); /* before the one that was lost all are free still */
+            found = lost;
+        }
+        end = at;
     }
     far_scratch_back(t, mark);
     return result;
 }
 
 
-int far_run_make(far_task *t, far_block_id head, uint32_t length, uint32_t uid, unsigned type, bool stable) {
-    for (uint32_t i = 0; i < length; i++) { /* the head first: from then on all of it is the run */
+int far_run_undo(far_task *t, far_block_id head, uint32_t length) {
+    const far_geometry *g = geometry(t);
+    for (uint32_t i = 1; i < length && head.index + i < g->node[head.node].blocks; i++) {
         far_block_id b = {head.node, head.index + i};
-        far_block_state mine = owned_by(t, false, false);
-        uint64_t word = far_block_pack(&mine);
-        for (int done = 0; done == 0;) {
-            far_block_state was = far_block_unpack(word),
-                            to = {
-                                .kind = FAR_BLOCK_BODY, .used = was.used, .quarantined = was.quarantined, .length = i};
-            if (was.kind != FAR_BLOCK_OWNED || was.id != mine.id || was.generation != mine.generation)
-                return FAR_ERR_CORRUPT;
-            if (i == 0) {
-                to.kind = FAR_BLOCK_RUN;
-                to.length = length;
-                to.uid = uid;
-                to.type = type;
-                to.stable = stable;
-            }
-            if ((done = far_block_swap(t, b, &word, &to)) < 0)
-                return done;
-        }
+        uint64_t word;
+        int err = far_read_word(t, far_block_entry(g, b), &word);
+        far_block_state state = far_block_unpack(word);
+        if (err == 0 && state.kind == FAR_BLOCK_BODY && state.length == i)
+            err = far_block_swap(t, b, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = state.used});
+        if (err < 0)
+            return err;
     }
     return 0;
 }
@@ -263,16 +342,10 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
             continue; /* freed before, and perhaps taken again */
         if (fabric->watch != NULL)
             fabric->watch->released(fabric, far_block_base(g, b), g->block_bytes);
-        if ((err = far_wipe(t, far_block_base(g, b), g->block_bytes)) < 0 ||
-            (err = far_wipe(t, far_block_bitmap(g, b), 8)) < 0)
+        if ((err = far_wipe(t, far_block_base(g, b), g->block_bytes)) < 0)
             return err;
         far_block_state empty = {.kind = FAR_BLOCK_FREE, .used = true};
-        while ((err = far_block_swap(t, b, &now, &empty)) == 0) {
-            far_block_kind kind = far_block_unpack(now).kind;
-            if (kind != (i == 0 ? FAR_BLOCK_WIPING : FAR_BLOCK_BODY))
-                break;
-        }
-        if (err < 0)
+        if ((err = far_block_swap(t, b, &now, &empty)) < 0)
             return err;
     }
     return 1;
@@ -281,11 +354,9 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
 
 int far_run_free(far_task *t, far_block_id head, const far_block_state *expected) {
     uint64_t word = far_block_pack(expected);
-    far_block_state wiping = {.kind = FAR_BLOCK_WIPING,
-                              .used = true,
-                              .id = far_task_client(t),
-                              .generation = far_task_generation(t),
-                              .length = expected->length};
+    far_block_state wiping = far_block_owned(t);
+    wiping.kind = FAR_BLOCK_WIPING;
+    wiping.length = expected->length;
     int done = far_block_swap(t, head, &word, &wiping);
     return done <= 0 ? done : far_run_finish(t, head, word);
 }

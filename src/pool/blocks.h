@@ -1,31 +1,42 @@
-/* The allocator's tables in far memory: what they look like, and the verbs that change them. One writer or one CAS per
- * word.
+/* The allocator's tables in far memory: what they look like, and the verbs that change them.
  *
- * Block entry, 16 bytes.
- *   word 0  kind 3 | used 1 << 3 | quarantined 1 << 4 | owner or run 30 << 5 | length 17 << 35 | stable 1 << 52
- *             free    nobody's, all bytes zero; used: it was somebody's before. All zero: free and never used.
- *             owned   (id 14, generation 16) cuts it into slabs
- *             orphan  holds slabs, owned by nobody: to be adopted
- *             run     the first of `length` blocks that are one object (uid 24, type 6); head and bodies change hands
- * with this word body    part of a run, `length` blocks behind its head wiping  the first of `length` blocks that (id,
- * generation) makes free changed by CAS only; quarantined: a sweep covers it (pool/sweep.h) word 1  low half: sequence
- * number of the last sweep that covered it; high half: of the last one that may have freed what it did not meet there.
- * Written by the sweeper only.
+ * clang-format off
+ *
+ * Block entry, 32 bytes.
+ *   word 0   kind 3 | used 1 << 3 | owner or run 30 << 4 | length 20 << 34 | stable 1 << 54; changed by CAS only
+ *              free    nobody's, all bytes zero; used: it was somebody's before. All zero: free and never used.
+ *              owned   a handle (id 14 of its own session, generation 16) cuts it into slabs; length > 0: it is making
+ *                      a run of so many blocks, of which this is the first
+ *              orphan  holds slabs, owned by nobody: to be adopted
+ *              run     the first of `length` blocks that are one object (uid 24, type 6)
+ *              body    part of a run, `length` blocks behind its head
+ *              wiping  the first of `length` blocks that a handle (id, generation) makes free
+ *   word 1   orphan: the last sweep for which nothing in it is to be settled (pool/settle.c). Written by the last owner
+ *            with the change to orphan, or by the sweeper that takes the block from a dead owner.
+ *   word 2   orphan: a bit for each of 64 hashed classes that had free objects (a hint); bit 0 of the hash of no class:
+ *            free pages. Run: the last sweep that its maker had heard of. Written before word 0.
+ *   word 3   unused
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
  *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | in use 1 << 63
  * Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where
  * objects begin.
  *
- * Free bitmap, 1 bit per 16 bytes: the object that begins there is free and belongs to the pool. Giving back adds the
- * bits of a word by FAA (every object has one holder, so no bit is set twice), the owner of the block takes them by
- * subtracting what it read. Free pages have no bits; a page is at least one word, so slabs share none. */
+ * Free bitmap, 1 bit per 16 bytes: the object that begins there is free, nobody can still see it, and it is home: the
+ * owner of the block may hand it out. Whoever brings it home adds the bit by FAA (every object has one holder, so no
+ * bit is added twice); the owner takes bits by subtracting what it read. Free pages have no bits; a page is at least
+ * one word, so slabs share none.
+ *
+ * Mark bitmap, the same shape: the walk of the last sweep met the object. Written by the sweeper, whole blocks.
+ *
+ * clang-format on */
 #ifndef FAR_POOL_BLOCKS_H
 #define FAR_POOL_BLOCKS_H
 
 #include "pool/superblock.h"
 
-#define FAR_BLOCK_ENTRY_BYTES 16
+#define FAR_BLOCK_ENTRY_BYTES 32
+#define FAR_BLOCK_ENTRY_WORDS 4
 #define FAR_WORD_GRANULES     64 /* of one bitmap word */
 
 typedef enum {
@@ -40,7 +51,7 @@ typedef enum {
 
 typedef struct far_block_state {
     far_block_kind kind;
-    bool used, quarantined, stable;
+    bool used, stable;
     unsigned id, generation; /* owned, wiping */
     uint32_t uid;            /* run */
     unsigned type;
@@ -61,23 +72,22 @@ static inline uint64_t far_block_pack(const far_block_state *s) {
         who = (uint64_t)s->id | (uint64_t)s->generation << 14;
     else if (s->kind == FAR_BLOCK_RUN)
         who = (uint64_t)s->uid | (uint64_t)s->type << 24;
-    return (uint64_t)s->kind | (uint64_t)s->used << 3 | (uint64_t)s->quarantined << 4 | who << 5 |
-           (uint64_t)s->length << 35 | (uint64_t)s->stable << 52;
+    return (uint64_t)s->kind | (uint64_t)s->used << 3 | who << 4 | (uint64_t)s->length << 34 |
+           (uint64_t)s->stable << 54;
 }
 
 
 static inline far_block_state far_block_unpack(uint64_t word) {
     far_block_state s = {.kind = (far_block_kind)(word & 7),
                          .used = word >> 3 & 1,
-                         .quarantined = word >> 4 & 1,
-                         .stable = word >> 52 & 1,
-                         .length = (uint32_t)(word >> 35) & 0x1ffff};
+                         .stable = word >> 54 & 1,
+                         .length = (uint32_t)(word >> 34) & 0xfffff};
     if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING) {
-        s.id = (unsigned)(word >> 5) & 0x3fff;
-        s.generation = (unsigned)(word >> 19) & 0xffff;
+        s.id = (unsigned)(word >> 4) & 0x3fff;
+        s.generation = (unsigned)(word >> 18) & 0xffff;
     } else if (s.kind == FAR_BLOCK_RUN) {
-        s.uid = (uint32_t)(word >> 5) & 0xffffff;
-        s.type = (unsigned)(word >> 29) & 0x3f;
+        s.uid = (uint32_t)(word >> 4) & 0xffffff;
+        s.type = (unsigned)(word >> 28) & 0x3f;
     }
     return s;
 }
@@ -99,24 +109,9 @@ static inline far_page_state far_page_unpack(uint64_t word) {
 }
 
 _Static_assert((FAR_BLOCK_BYTES_MAX - 1) / FAR_GRANULE < 1u << 20, "the size of a slab's objects fits its field");
-_Static_assert(FAR_NODE_BYTES_MAX / FAR_BLOCK_BYTES_MAX < 1u << 17, "a run of all blocks fits its field");
+_Static_assert(FAR_NODE_BYTES_MAX / FAR_BLOCK_BYTES_MAX < 1u << 20, "a run of all blocks fits its field");
 _Static_assert(FAR_BLOCK_PAGES == 64, "the pages of a block are the bits of a word");
 _Static_assert(FAR_BLOCK_BYTES_MIN / FAR_BLOCK_PAGES >= FAR_GRANULE * FAR_WORD_GRANULES, "slabs share no bitmap word");
-
-
-static inline uint32_t far_stamp_covered(uint64_t stamp) {
-    return (uint32_t)stamp;
-}
-
-
-static inline uint32_t far_stamp_freed(uint64_t stamp) {
-    return (uint32_t)(stamp >> 32);
-}
-
-
-static inline uint64_t far_stamp_pack(uint32_t covered, uint32_t freed) {
-    return (uint64_t)covered | (uint64_t)freed << 32;
-}
 
 
 /* A block by its place, and all its places in far memory. */
@@ -136,8 +131,13 @@ static inline far_addr far_block_entry(const far_geometry *g, far_block_id b) {
 }
 
 
-static inline far_addr far_block_stamp(const far_geometry *g, far_block_id b) {
+static inline far_addr far_block_stamp(const far_geometry *g, far_block_id b) { /* and the hint behind it */
     return far_block_entry(g, b) + 8;
+}
+
+
+static inline far_addr far_block_hint(const far_geometry *g, far_block_id b) {
+    return far_block_entry(g, b) + 16;
 }
 
 
@@ -153,6 +153,11 @@ static inline uint64_t far_bitmap_bytes(const far_geometry *g) { /* of one block
 
 static inline far_addr far_block_bitmap(const far_geometry *g, far_block_id b) {
     return far_addr_make(b.node, g->node[b.node].bitmaps + b.index * far_bitmap_bytes(g));
+}
+
+
+static inline far_addr far_block_marks(const far_geometry *g, far_block_id b) {
+    return far_addr_make(b.node, g->node[b.node].marks + b.index * far_bitmap_bytes(g));
 }
 
 
@@ -175,8 +180,15 @@ static inline uint64_t far_block_inner(const far_geometry *g, far_addr addr) { /
 
 
 /* Number of a block among those of all nodes. */
-uint64_t far_block_number(const far_geometry *g, far_block_id b);
-uint64_t far_block_total(const far_geometry *g);
+static inline uint64_t far_block_number(const far_geometry *g, far_block_id b) {
+    return g->node[b.node].first_number + b.index;
+}
+
+
+static inline uint64_t far_block_total(const far_geometry *g) {
+    return g->node[g->nodes - 1].first_number + g->node[g->nodes - 1].blocks;
+}
+
 
 /* Pure: the size an object of this alignment gets, 0 = impossible; whether it is a run of blocks; the pages of its
  * slabs. */
@@ -199,20 +211,31 @@ static inline uint32_t far_run_blocks(const far_geometry *g, uint64_t size) {
 bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]);
 
 /* Verbs. Waited for. */
-int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, uint64_t *entries); /* 2 words each */
+int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count,
+                    uint64_t *entries); /* FAR_BLOCK_ENTRY_WORDS each */
 int far_block_swap(far_task *t, far_block_id b, uint64_t *word,
                    const far_block_state *to); /* 1: done, 0: *word is what was there */
+int far_pages_read(far_task *t, far_block_id b,
+                   uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
+far_block_state far_block_owned(far_task *t); /* by the task's handle */
 
-/* Takes `count` neighbouring free blocks as owned by the task's session, at least one of which was used before: *used.
- * 1: done, 0: there are none. */
-int far_blocks_take(far_task *t, unsigned node, uint32_t count, far_block_id *first, bool *used);
+/* All entries of the pool, node by node, a batch at a time. each may use the task; not 0 ends it and is returned. */
+int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_id b, const uint64_t *entry), void *ctx);
 
-/* A run: made of blocks that were taken; freed by whoever holds the object (0: it is quarantined, or was freed by
- * somebody else). */
-int far_run_make(far_task *t, far_block_id head, uint32_t length, uint32_t uid, unsigned type, bool stable);
-int far_run_free(far_task *t, far_block_id head, const far_block_state *expected);
+/* Takes up to `wanted` of the free blocks among those whose entries were just read, chosen at random so that handles
+ * that come together do not meet, for the task's handle. How many; *any: there were some to try for. */
+#define FAR_TAKE_MAX 8u
+int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, unsigned wanted,
+                    far_block_id blocks[], bool used[], bool *any);
+
+/* A run of free blocks, from the high end, becomes one object. 1: done, 0: there is no room. sweep: the last one that
+ * this handle has heard of. */
+int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_t sweep, far_block_id *head,
+                 bool *used);
+int far_run_undo(far_task *t, far_block_id head, uint32_t length); /* half made: its bodies become free, not the head */
+int far_run_free(far_task *t, far_block_id head, const far_block_state *expected); /* 0: somebody else did */
 int far_run_finish(far_task *t, far_block_id head,
-                   uint64_t word); /* word: wiping, and its owner is this session or dead */
+                   uint64_t word); /* word: wiping, and its owner is this handle or dead */
 
 #endif

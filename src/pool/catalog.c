@@ -306,7 +306,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         if (made->record)
             far_free(t, NULL, FAR_POOL_TYPE_RECORD, made->record, sizeof(far_index_record));
         if (made->uid)
-            far_blocks_drop_uid(t, made->uid);
+            far_memory_dropped(far_task_pool(t), made->uid);
     }
     far_opens_free(made);
     return err;
@@ -370,7 +370,8 @@ static int drop_once(far_task *t, const char *name) {
     }
     far_point(t, "catalog:unlisted");
     far_retire(t, NULL, FAR_POOL_TYPE_RECORD, entry.record, sizeof(far_index_record));
-    return far_blocks_drop_uid(t, entry.uid);
+    far_memory_dropped(far_task_pool(t), entry.uid);
+    return 0;
 }
 
 

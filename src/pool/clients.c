@@ -192,14 +192,15 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     int dead = s->conn->fabric->ops->is_dead(s->conn, id, living);
     if (dead <= 0)
         return dead;
-    err = far_cas_word(t, far_client_entry(id), word,
-                       far_client_pack(FAR_CLIENT_DEAD, living, far_client_handle_of(word)), &old);
+    far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL); /* first: should we die too, a sweep is wanted already */
+    err = far_wait(t);
+    if (err == 0)
+        err = far_cas_word(t, far_client_entry(id), word,
+                           far_client_pack(FAR_CLIENT_DEAD, living, far_client_handle_of(word)), &old);
     if (err < 0)
         return err;
-    if (old == word) {
-        atomic_store_explicit(&far_task_pool(t)->dead_seen, true, memory_order_relaxed);
+    if (old == word)
         far_housekeeping_wake(far_task_pool(t));
-    }
     return 1;
 }
 

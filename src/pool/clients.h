@@ -1,16 +1,20 @@
 /* The client registry: one 64-byte entry per session id on node 0.
  *
+ * clang-format off
+ *
  *   word 0     state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | its handle << 18: the id
  *              of the handle's own session
  *   word 1  *  the pin that its handle publishes: an epoch, or 0 = none
- *   word 2     address of its table of kept objects (pool/alloc.h), 0 = none
- *   word 3, 4  bytes it holds free, and retired (as last told; for far_pool_stat)
+ *   word 2  *  number of the last request that the handle has answered (pool/request.h)
+ *   word 3  *  bytes that the handle holds free, as last told
+ *   word 4  *  bytes that it holds retired, as last told
  *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
- *   word 6  *  the last sweep that the handle has heeded
- *   word 7     number of the last announcement that it has answered (pool/hunger.c) << 32 | free pages in its blocks
- * (as last told)
+ *   word 6  *  the last sweep that the handle has settled 24 | bytes / 16 that it found lost 40 << 24
+ *   word 7     unused
  *
- * (* only in the entry of the handle's own session.)
+ *   (* only in the entry of the handle's own session.)
+ *
+ * clang-format on
  *
  * An id goes free -> live (generation + 1) -> free at close, or live -> dead -> free after the sweep of what it left.
  * The fabric knows the pair before it is written here, so that whoever reads it can ask. A pair is never given out
@@ -55,28 +59,27 @@ static inline far_addr far_client_entry(unsigned id) {
 }
 
 
-static inline uint64_t far_client_answer_pack(uint32_t number, uint64_t pages) {
-    return (uint64_t)number << 32 | (pages < UINT32_MAX ? pages : UINT32_MAX);
+static inline uint64_t far_settled_pack(uint32_t sweep, uint64_t bytes) {
+    return (uint64_t)sweep | bytes / 16 << 24;
 }
 
 
-static inline uint32_t far_client_answered(uint64_t answer) {
-    return (uint32_t)(answer >> 32);
+static inline uint32_t far_settled_sweep(uint64_t word) {
+    return (uint32_t)word & 0xffffff;
 }
 
 
-static inline uint32_t far_client_pages(uint64_t answer) {
-    return (uint32_t)answer;
+static inline uint64_t far_settled_bytes(uint64_t word) {
+    return (word >> 24) * 16;
 }
 
 
 typedef struct far_client { /* an entry as it lies in far memory */
     uint64_t word;
-    uint64_t pin;
-    far_addr kept;
+    uint64_t pin, answered;
     uint64_t free_bytes, retired_bytes;
     far_addr opened;
-    uint64_t seen_sweep, answer;
+    uint64_t settled, unused;
 } far_client;
 
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");

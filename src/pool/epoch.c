@@ -33,14 +33,15 @@
 #include "pool/epoch.h"
 #include "index/index.h"
 #include "pool/handle.h"
+#include "pool/request.h"
 #include "runtime/error.h"
 
-#define BLOCKED_BEFORE_ASKING 8    /* attempts to advance, before the one in the way is asked for */
-#define PUBLISHED_UNKNOWN     1    /* not 0 and below every epoch: to be written anew */
-#define IDLE_TICKS            10   /* without a pin, until the handle sleeps ... */
-#define UNTOLD_TICKS          1000 /* ... while a session holds memory that others do not know of */
+#define BLOCKED_BEFORE_ASKING 8   /* attempts to advance, before the one in the way is asked for */
+#define PUBLISHED_UNKNOWN     1   /* not 0 and below every epoch: to be written anew */
+#define IDLE_TICKS            100 /* without a pin, until the handle sleeps */
+#define REST_SHARE            9   /* a background walk rests so many times as long as it worked */
 
-static const far_addr epoch_word = FAR_SUPER_EPOCH, sweep_word = FAR_SUPER_SWEEP;
+static const far_addr epoch_word = FAR_SUPER_EPOCH, line_words = FAR_SUPER_REQUEST;
 
 
 static uint64_t load(const _Atomic uint64_t *word) {
@@ -130,11 +131,13 @@ void far_pin_share(const far_task *from, far_task *to) {
 }
 
 
-/* Before the first pin at the epoch: what sweeps ask for, then the hooks of the open indexes. The task is pinned. */
-static int enter_epoch(far_task *t, uint64_t epoch, uint64_t sweep) {
+/* Before the first pin at the epoch: the request, then the hooks of the open indexes. The task is pinned. heard: pins
+ * up to this epoch may have been held before. */
+static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t request) {
     far_pool *pool = far_task_pool(t);
-    int err = far_sweep_observe(t, sweep);
-    for (far_index *index = err < 0 ? NULL : far_pool_use_index(pool, 0); index;) {
+    int err = 0;
+    far_request_hear(pool, request, heard);
+    for (far_index *index = far_pool_use_index(pool, 0); index;) {
         uint32_t uid = index->uid;
         if (index->kind->epoch_hook)
             err = index->kind->epoch_hook(t, index, epoch);
@@ -145,20 +148,18 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t sweep) {
 }
 
 
-/* Also hears of others who are short of memory.
- *
- * The sweep word is read after the epoch (READs keep their order; one READ of both could tear the wrong way): who sees
- * an epoch that was reached after a sweep began sees that sweep. */
-static int read_epoch_and_sweep(far_task *t, uint64_t *epoch, uint64_t *sweep) {
+/* The request and what stands beside it are read after the epoch (READs keep their order; one READ of all could tear
+ * the wrong way): who sees an epoch that was reached after a request was made sees that request. */
+static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t known = load(&epochs->known), hungry;
+    uint64_t known = load(&epochs->known), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
     far_read(t, epoch_word, epoch, 8);
-    far_read(t, sweep_word, sweep, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
+    far_read(t, line_words, words, sizeof(words));
     int err = far_wait(t);
     if (err < 0)
         return err;
-    far_memory_hear(far_task_pool(t), hungry);
+    *request = words[0];
+    far_line_learn(far_task_pool(t), words);
     *epoch += FAR_EPOCH_FIRST;
     if (*epoch < known)
         return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
@@ -197,24 +198,24 @@ static int settle(far_task *t) {
 static int wake_up(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
-    uint64_t word = load(&epochs->known), epoch, sweep;
+    uint64_t word = load(&epochs->known), epoch, request;
     int err = settle(t);
     if (err < 0)
         return err;
     store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
     far_write(t, far_client_entry(pool->own->id) + 8, &word, 8);
-    err = read_epoch_and_sweep(t, &epoch, &sweep);
+    err = read_epoch_and_request(t, &epoch, &request);
     if (err < 0 && t->session->lost)
         doubt(t);
     if (err < 0)
         return err;
     count_pin(t, epoch);
-    err = enter_epoch(t, epoch, sweep);
+    err = enter_epoch(t, epoch, epoch - 1, request);
     if (err < 0) {
         far_pin_drop(t);
         return err;
     }
-    epochs->used_at = far_now(t);
+    store(&epochs->used_at, far_now(t));
     store(&epochs->current, epoch);
     far_housekeeping_wake(pool);
     return 0;
@@ -238,12 +239,34 @@ static int try_wake(far_task *t) {
 }
 
 
+/* A walk in the background leaves others nine tenths of the time, unless somebody has made another request since it
+ * began, who may be waiting for it. */
+static void rest(far_task *t) {
+    uint64_t worked = far_now(t) - t->rest_since, epoch;
+    if (far_request_heard(far_task_pool(t), &epoch) != t->rest_request)
+        t->rest_since = 0;
+    else if (worked > 0)
+        far_sleep(t, REST_SHARE * worked);
+    if (t->rest_since != 0)
+        t->rest_since = far_now(t) | 1;
+}
+
+
+void far_task_rest_between_pins(far_task *t, bool rests) {
+    uint64_t epoch;
+    t->rest_request = far_request_heard(far_task_pool(t), &epoch);
+    t->rest_since = rests && far_task_fabric(t)->at_once ? far_now(t) | 1 : 0;
+}
+
+
 int far_pin_take(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
         return 0;
     if (t->session->lost)
         return t->lost ? t->lost : t->session->lost;
+    if (t->rest_since)
+        rest(t);
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load(&pool->epochs.current);
         if (epoch != 0) {
@@ -297,6 +320,7 @@ int far_pins_settle(far_task *t) {
         if (s)
             atomic_store_explicit(&s->pins.stuck, false, memory_order_seq_cst);
         pthread_mutex_unlock(&pool->lock);
+        far_memory_lost_some(pool); /* what its operations had in hand */
     }
 }
 
@@ -411,25 +435,35 @@ static held_pins count_held(far_pool *pool) {
 }
 
 
-static int publish(far_task *t, uint64_t epoch) {
+/* Our pin, and the request that we have answered. */
+static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    int err = far_write_word(t, far_client_entry(far_task_pool(t)->own->id) + 8, epoch);
-    if (err == 0)
+    uint64_t *words = far_scratch(t, 16);
+    _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
+    words[0] = epoch;
+    words[1] = answer;
+    far_write(t, far_client_entry(far_task_pool(t)->own->id) + offsetof(far_client, pin), words, 16);
+    int err = far_wait(t);
+    if (err == 0) {
         store(&epochs->published, epoch);
-    else
+        epochs->answered = answer;
+    } else {
         doubt(t);
+    }
     return err;
 }
 
 
 /* The hooks run under the old word, then new pins are taken at the new epoch. */
-static int move_on(far_task *t, uint64_t epoch, uint64_t sweep) {
+static int move_on(far_task *t, uint64_t epoch, uint64_t request) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t current = load(&epochs->current);
     if (epoch != current + 1) /* our word forbids it, unless it counts no more */
         return far_fail(FAR_ERR_FENCED, "the epoch went on without this handle: it was declared dead");
     count_pin(t, current);
-    int err = enter_epoch(t, epoch, sweep);
+    int err = enter_epoch(t, epoch, current, request);
     if (err == 0)
         store(&epochs->current, epoch);
     far_pin_drop(t);
@@ -437,39 +471,49 @@ static int move_on(far_task *t, uint64_t epoch, uint64_t sweep) {
 }
 
 
+/* What the handle holds is looked at after no pin is left that could add to it. */
 static int fall_asleep(far_task *t, uint64_t current) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
+    far_pool *pool = far_task_pool(t);
+    far_epochs *epochs = &pool->epochs;
     store(&epochs->current, 0);
-    held_pins held = count_held(far_task_pool(t));
-    if (held.at[0] + held.at[1] > 0) { /* one slipped in before */
+    held_pins held = count_held(pool);
+    if (held.at[0] + held.at[1] > 0 || (current != 0 && !far_memory_may_sleep(pool))) {
         store(&epochs->current, current);
         return 0;
     }
-    return publish(t, 0);
+    return publish(t, 0, epochs->answered);
 }
 
 
-/* Of a handle that sleeps others believe what its sessions have told (pool/announce.c). */
-static bool is_idle(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    uint64_t ticks = (far_now(t) - pool->epochs.used_at) / far_housekeeping_tick(pool);
-    return ticks >= IDLE_TICKS && (ticks >= UNTOLD_TICKS || !far_memory_is_untold(pool));
+bool far_epoch_is_idle(const far_task *t) {
+    const far_pool *pool = far_task_pool(t);
+    return far_now(t) - load(&pool->epochs.used_at) >= IDLE_TICKS * far_housekeeping_tick(pool);
 }
 
 
 static int publish_oldest(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
-    uint64_t current = load(&epochs->current), published = load(&epochs->published);
+    uint64_t current = load(&epochs->current), published = load(&epochs->published), heard_epoch = 0;
     if (current == 0)
         return published == 0 ? 0 : fall_asleep(t, 0); /* an attempt to wake failed */
     held_pins held = count_held(pool);
-    if (held.used)
-        epochs->used_at = far_now(t);
-    else if (is_idle(t))
-        return fall_asleep(t, current);
+    uint32_t heard = far_request_heard(pool, &heard_epoch), answer = epochs->answered;
     uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
-    return oldest > published ? publish(t, oldest) : 0;
+    if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
+        answer = heard;
+    if (heard != answer) /* what was retired must become free first */
+        far_epoch_request(pool);
+    if (held.used)
+        store(&epochs->used_at, far_now(t));
+    else if (answer == heard && far_epoch_is_idle(t)) {
+        int err = fall_asleep(t, current);
+        if (err < 0 || load(&epochs->current) == 0)
+            return err;
+    }
+    return oldest > published || answer != epochs->answered
+               ? publish(t, oldest > published ? oldest : published, answer)
+               : 0;
 }
 
 
@@ -515,15 +559,15 @@ static int advance(far_task *t, uint64_t epoch) {
 
 static int tick(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t epoch, sweep;
+    uint64_t epoch, request;
     int err = settle(t);
     if (err == 0)
         err = far_pins_settle(t);
     if (err == 0)
-        err = read_epoch_and_sweep(t, &epoch, &sweep);
+        err = read_epoch_and_request(t, &epoch, &request);
     uint64_t current = load(&epochs->current);
     if (err == 0 && current != 0 && epoch > current)
-        err = move_on(t, epoch, sweep);
+        err = move_on(t, epoch, request);
     if (err == 0)
         err = publish_oldest(t);
     return err < 0 ? err : advance(t, epoch);

@@ -34,9 +34,10 @@ typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
     atomic_uint requests;       /* wishes for an advance not yet served */
     atomic_uint waking; /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
     atomic_bool keep_awake;              /* delayed work is to be done: not to fall asleep yet */
-    uint64_t used_at;                    /* time of the last tick that saw a pin taken or held */
+    _Atomic uint64_t used_at;            /* time of the last tick that saw a pin taken or held */
     unsigned doubt_id, doubt_generation; /* a session whose WRITE of our word failed: it may still take effect */
     unsigned blocked;                    /* attempts to advance in a row that a published word forbade */
+    uint32_t answered;                   /* the request that our registry entry says was answered (pool/request.h) */
 } far_epochs;
 
 /* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip.
@@ -60,10 +61,16 @@ void far_epoch_request(far_pool *pool);                  /* asks for the epoch t
 int far_wait_epochs(struct far_task *t, unsigned k);
 int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */
 
+/* From now on the task sleeps before each pin that it takes, nine times as long as it worked since the last one: for
+ * walks in the background. Only where verbs are work of this host's processors: elsewhere a walk waits for its round
+ * trips, and is one client among many. */
+void far_task_rest_between_pins(struct far_task *t, bool rests);
+
 /* Housekeeping: learns the epoch, runs epoch hooks, publishes the oldest pin or none, advances on demand. From an
  * unpinned task of any session of the handle. 1: the epoch moved, more can be done at once. 0: nothing more to do now.
  * No verb when the handle sleeps and nobody asks. */
 int far_epoch_tick(struct far_task *t);
-bool far_epoch_is_awake(const far_pool *pool); /* pins are, or were a short time ago, held: ticks are needed */
+bool far_epoch_is_idle(const struct far_task *t); /* no pin but housekeeping's own was held for a while: it may sleep */
+bool far_epoch_is_awake(const far_pool *pool);    /* pins are, or were a short time ago, held: ticks are needed */
 
 #endif

@@ -76,7 +76,7 @@ void far_pool_reference(far_pool *pool) {
 
 
 static void free_pool(far_pool *pool) {
-    far_quarantine_free(pool);
+    far_store_free(pool);
     far_rdwc_free(pool->rdwc);
     far_latches_free(pool->latches);
     far_budget_free(pool->budget);
@@ -98,10 +98,14 @@ void far_pool_release(far_pool *pool) {
 
 /* Of a user's session, or (handle 0) of the handle's own. */
 static int start_session(far_task *t, void *arg) {
-    int err = far_client_register(t, *(unsigned *)arg);
+    unsigned handle = *(unsigned *)arg;
+    int err = far_client_register(t, handle);
     if (err < 0)
         return err;
-    err = far_memory_open(t->session);
+    if (handle == 0)
+        err = far_store_open(far_task_pool(t));
+    if (err == 0)
+        err = far_memory_open(t->session);
     if (err < 0)
         far_client_unregister(
             t); /* the first error is the one to tell; a failure here leaves a dead client for the sweep */
@@ -111,7 +115,7 @@ static int start_session(far_task *t, void *arg) {
 
 static int end_session(far_task *t, void *arg) {
     (void)arg;
-    int err = t->session->memory ? far_memory_close(t) : 0;
+    int err = t->session == far_task_pool(t)->own ? far_memory_end(t) : 0;
     if (err < 0)
         return err; /* what it holds is not given back: it stays registered, and is swept as a dead one */
     return far_client_unregister(t);
@@ -149,6 +153,7 @@ static void finish_session(far_session *s) {
     if (s->id != 0 || s->memory)
         far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
     quiesce(s);
+    far_memory_close(s);
     if (atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst) && s->pool->own && s != s->pool->own)
         far_session_call(s->pool->own, FAR_STATS_OTHER, true, settle_pins, NULL); /* else the whole handle is dead */
     far_session_enter(s); /* for good: housekeeping must not step it without its connection */
@@ -210,7 +215,7 @@ static int spare_ids(far_task *t, void *arg) {
         return 0;
     int err = far_clients_each(t, count_dead, &dead);
     if (err >= 0 && dead >= slots / 4)
-        err = far_sweep(t, false, true, &result);
+        err = far_sweep(t, FAR_SWEEP_REPAIR, &result);
     return err;
 }
 

@@ -8,10 +8,10 @@
 #include "pool/superblock.h"
 #include "runtime/session.h"
 
-struct far_budget;     /* runtime/budget.h */
-struct far_latches;    /* runtime/latch.h */
-struct far_rdwc;       /* runtime/rdwc.h */
-struct far_quarantine; /* pool/sweep.c: what this handle knows of sweeps */
+struct far_budget;  /* runtime/budget.h */
+struct far_latches; /* runtime/latch.h */
+struct far_rdwc;    /* runtime/rdwc.h */
+struct far_store;   /* pool/store.h: what it holds of far memory */
 
 #define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
 
@@ -49,16 +49,16 @@ struct far_pool {
     far_thread *housekeeper; /* NULL with the option no_thread */
     far_parker parker;       /* wakes housekeeping */
     atomic_bool stopping;
-    atomic_int polling;    /* a slice of housekeeping is running */
-    atomic_bool dead;      /* the own session is lost: nobody publishes pins any more, all sessions end */
-    atomic_bool dead_seen; /* the registry holds a dead session that wants a sweep */
-    bool sweeping;         /* housekeeping's own, as all of these: a sweep is running */
-    uint64_t next_sweep, next_look, next_check;
-    uint64_t seen_sweep, seen_catalog, seen_uids; /* the words when the sleeping handle looked last */
+    atomic_int polling; /* a slice of housekeeping is running */
+    atomic_bool dead;   /* the own session is lost: nobody publishes pins any more, all sessions end */
+    bool sweeping;      /* housekeeping's own, as all of these: a sweep is running */
+    unsigned sweep_failures;
+    uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
+    uint64_t next_look, next_check;
     unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;
-    struct far_quarantine *quarantine;
+    struct far_store *store;
     struct far_budget *budget;
     struct far_latches *latches;
     struct far_rdwc *rdwc;
@@ -77,9 +77,6 @@ bool far_pool_is_unattended(const far_pool *pool);
 
 /* Runs what is ready in sessions that nobody is inside of; never waits. True: something is still under way there. */
 bool far_pool_drive(far_pool *pool);
-
-/* The same, after a tick of the memory of each session that wants one. From a task too. */
-bool far_pool_tend(far_pool *pool);
 
 /* The user's sessions one by one (from NULL on): the one given is not freed until the next is asked for. */
 far_session *far_pool_visit(far_pool *pool, far_session *previous);

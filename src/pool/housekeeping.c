@@ -4,17 +4,18 @@
 #include "index/index.h"
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
+#include "pool/request.h"
+#include "pool/unlisted.h"
 
-#define TICK_NS    1000000u /* between slices while the handle is awake */
-#define TICK_RTTS  40u      /* the same in virtual time */
-#define SLOW_TICKS 100u     /* asleep: how often a look is taken at sweeps */
-#define CHECK_TICKS                                                                                                    \
-    1000u                 /* how often registry entries are asked whether they live, and sweeps of the dead are tried  \
-                           */
-#define CHECK_ENTRIES 64u /* so many at a time */
-#define DRIVE_STEPS   64u /* of one session in one go: its thread may be waiting to come in */
-#define BRIEF_NS      50000u /* until the next slice while something is under way */
-#define BRIEF_RTTS    4u
+#define TICK_NS           1000000u /* between slices while the handle is awake */
+#define TICK_RTTS         40u      /* the same in virtual time */
+#define SLOW_TICKS        100u     /* asleep: how often a look is taken at the pool */
+#define CHECK_TICKS       1000u    /* how often registry entries are asked whether they live ... */
+#define CHECK_ENTRIES     64u      /* ... so many at a time */
+#define SWEEP_PAUSE_TICKS 200u     /* at least, from when a sweep is wanted, and between two */
+#define DRIVE_STEPS       64u      /* of one session in one go: its thread may be waiting to come in */
+#define BRIEF_NS          50000u   /* until the next slice while something is under way */
+#define BRIEF_RTTS        4u
 
 
 static bool is_real(const far_pool *pool) {
@@ -89,49 +90,17 @@ static bool drive_session(far_session *s) {
 }
 
 
-bool far_pool_drive(far_pool *pool) {
-    bool busy = drive_session(pool->own);
+static bool drive_users(far_pool *pool) {
+    bool busy = false;
     for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
         busy |= drive_session(s);
     return busy;
 }
 
 
-static void run_memory_tick(far_task *t, void *arg) {
-    (void)arg;
-    t->background = true;
-    far_memory_tick(t); /* an error has ended the session: its next call says so */
-    t->session->ticking = false;
-}
-
-
-static bool tend_session(far_session *s, uint64_t epoch) {
-    if (!far_session_try_enter(s))
-        return false;
-    bool tick = !s->ticking && (s->ticked_epoch != epoch || far_memory_wants_tick(s));
-    if (tick && s->memory && !s->lost && far_task_new(s, FAR_STATS_OTHER, run_memory_tick, NULL)) {
-        s->ticked_epoch = epoch;
-        s->ticking = true;
-    }
-    bool busy = drive_inside(s);
-    far_session_leave(s);
-    return busy;
-}
-
-
-/* The user's sessions: their retired memory once per epoch, and whatever is under way. */
-static bool tend_sessions(far_pool *pool) {
-    bool busy = false;
-    uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    for (far_session *s = far_pool_visit(pool, NULL); s; s = far_pool_visit(pool, s))
-        busy |= tend_session(s, epoch);
-    return busy;
-}
-
-
-bool far_pool_tend(far_pool *pool) {
-    bool busy = tend_session(pool->own, atomic_load_explicit(&pool->epochs.known, memory_order_relaxed));
-    return tend_sessions(pool) || busy;
+bool far_pool_drive(far_pool *pool) {
+    bool busy = drive_session(pool->own);
+    return drive_users(pool) || busy;
 }
 
 
@@ -175,13 +144,10 @@ typedef struct life_check {
 } life_check;
 
 
-/* Asks for the next registry entries whether they live; those that do not are marked there, for a sweep. */
+/* Asks for the next registry entries whether they live; those that do not are marked there, and a sweep is wanted. */
 static int check_lives(far_task *t, void *ctx, unsigned id, const far_client *client) {
     life_check *check = ctx;
-    far_pool *pool = far_task_pool(t);
     check->last = id;
-    if (far_client_state_of(client->word) == FAR_CLIENT_DEAD)
-        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed);
     if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
         id == t->session->id)
         return 0;
@@ -203,55 +169,90 @@ static int check_next_lives(far_task *t) {
 }
 
 
+/* ---- Work that waits for others: tasks of their own, beside which the slices go on ---- */
+
 static void run_sweep(far_task *t, void *arg) {
     far_pool *pool = arg;
     far_sweep_result result;
+    uint64_t begun = far_now(t), tick = far_housekeeping_tick(pool);
     t->background = true;
-    if (far_sweep(t, false, true, &result) < 0)
-        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed); /* somebody else is at it, or next time */
-    pool->next_sweep = far_now(t) + CHECK_TICKS * far_housekeeping_tick(pool);
+    int err = far_sweep(t, FAR_SWEEP_SLOWLY, &result);
+    uint64_t pause = 3 * (far_now(t) - begun);
+    pool->sweep_failures = err < 0 && err != FAR_ERR_BUSY ? pool->sweep_failures + 1 : 0;
+    if (pool->sweep_failures > 0) /* an index is broken, say: another sweep will not end better soon */
+        pause = SWEEP_PAUSE_TICKS * tick << (pool->sweep_failures < 8 ? pool->sweep_failures : 8);
+    pool->sweep_at = far_now(t) + (pause < SWEEP_PAUSE_TICKS * tick ? SWEEP_PAUSE_TICKS * tick : pause);
     pool->sweeping = false;
 }
 
 
-/* A sweep takes long: it is a task of its own, beside which the slices go on. */
-static void start_sweep(far_task *t) {
+/* Something may be lost: after a pause, different in every handle, so that one of them is first. */
+static bool sweep_is_due(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (pool->sweeping || far_now(t) < pool->next_sweep ||
-        !atomic_exchange_explicit(&pool->dead_seen, false, memory_order_relaxed))
-        return;
-    pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_sweep, pool) != NULL;
-    if (!pool->sweeping)
-        atomic_store_explicit(&pool->dead_seen, true, memory_order_relaxed);
+    uint64_t now = far_now(t);
+    if (pool->sweeping || !far_line_wants_sweep(pool)) {
+        if (now >= pool->sweep_at)
+            pool->sweep_at = 0;
+        return false;
+    }
+    if (pool->sweep_at == 0)
+        pool->sweep_at =
+            now + (SWEEP_PAUSE_TICKS + pool->own->id * 37 % SWEEP_PAUSE_TICKS) * far_housekeeping_tick(pool);
+    return now >= pool->sweep_at;
 }
 
 
-/* Asleep. When a sweep began since we last looked, the handle wakes once, to let go of what it asks for; also when
- * others are short of memory, or an index may have been dropped, or a sweep has ended that was in the way of a drop,
- * and we hold some. (The catalog may be where it was, and another: then an index was created.) */
+static void start_sweep(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (sweep_is_due(t))
+        pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_sweep, pool) != NULL;
+}
+
+
+static void run_collect(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    bool all;
+    t->background = true;
+    far_unlisted_collect(t, FAR_TIME_NEVER, &all); /* what fails is tried again */
+    far_store_set_collecting(pool, false);
+}
+
+
+/* Slabs of indexes that were dropped. */
+static int start_collect(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (!far_unlisted_is_due(pool))
+        return 0;
+    int due = far_pin_take(t);
+    if (due == 0)
+        due = far_unlisted_tick(t);
+    far_pin_drop(t);
+    if (due == 1) {
+        far_store_set_collecting(pool, true);
+        if (!far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool))
+            far_store_set_collecting(pool, false);
+    }
+    return due < 0 ? due : 0;
+}
+
+
+/* Asleep: a look at the pool now and then. The handle wakes when there is something to be done: a sweep is wanted, one
+ * is to be settled, an index was dropped, memory is short. */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t now = far_now(t), sweep, hungry, catalog, uids;
+    uint64_t now = far_now(t), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
     if (now < pool->next_look)
         return 0;
     pool->next_look = now + SLOW_TICKS * far_housekeeping_tick(pool);
-    far_read(t, far_addr_make(0, FAR_SUPER_SWEEP), &sweep, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SHORT), &hungry, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_CATALOG), &catalog, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_NEXT_UID), &uids, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_REQUEST), words, sizeof(words));
     int err = far_wait(t);
+    if (err == 0)
+        err = check_next_lives(t);
     if (err < 0)
         return err;
-    bool swept = sweep != pool->seen_sweep, wake = swept && far_sweep_phase_of(sweep) != FAR_SWEEP_NONE;
-    bool wanted = far_memory_hear(pool, hungry), dropped = catalog != pool->seen_catalog || uids != pool->seen_uids;
-    pool->seen_sweep = sweep;
-    pool->seen_catalog = catalog;
-    pool->seen_uids = uids;
-    if ((wanted || dropped || swept) && far_memory_has_some(pool, wanted)) {
-        far_epoch_request(pool);
-        wake = true;
-    }
-    if (wake) {
+    far_line_learn(pool, words);
+    if (sweep_is_due(t) || far_unlisted_is_due(pool) || far_memory_is_wanted(pool, words[0])) {
+        atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
         err = far_pin_take(t);
         far_pin_drop(t);
     }
@@ -262,27 +263,25 @@ static int look_around(far_task *t) {
 static int slice(far_task *t, far_pool *pool) {
     const far_fabric *fabric = pool->fabric;
     int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
-    if (err < 0)
-        return err;
-    start_sweep(t);
-    if ((err = far_opens_settle(t)) < 0)
+    if (err < 0 || (err = far_opens_settle(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
         return look_around(t);
     int moved = far_epoch_tick(t);
     if (moved < 0)
         return moved;
-    uint64_t epoch = far_epoch_known(t);
-    if (t->session->ticked_epoch != epoch || far_memory_wants_tick(t->session)) {
-        t->session->ticked_epoch = epoch;
-        err = far_memory_tick(t);
+    int more = far_memory_tick(t);
+    if (more == 0 && far_epoch_is_idle(t))
+        more = far_memory_give_up_blocks(t);
+    if (more >= 0 && (err = check_next_lives(t)) < 0)
+        more = err;
+    if (more >= 0 && atomic_load_explicit(&pool->epochs.current, memory_order_relaxed) != 0) {
+        start_sweep(t);
+        if ((err = start_collect(t)) < 0 || (err = run_idle_hooks(t)) < 0)
+            return err;
+        more |= err;
     }
-    if (err >= 0)
-        err = check_next_lives(t);
-    int more = 0;
-    if (err >= 0 && atomic_load_explicit(&pool->epochs.current, memory_order_relaxed) != 0)
-        more = run_idle_hooks(t);
-    return err < 0 ? err : more < 0 ? more : moved | more;
+    return more < 0 ? more : moved | more;
 }
 
 
@@ -302,7 +301,7 @@ int far_housekeeping(far_pool *pool) {
     int more = far_session_call(pool->own, FAR_STATS_OTHER, true, run_slice, pool);
     if (atomic_load_explicit(&pool->dead, memory_order_acquire))
         lose_sessions(pool);
-    bool busy = tend_sessions(pool) || atomic_load_explicit(&pool->own->active, memory_order_relaxed) > 0;
+    bool busy = drive_users(pool) || atomic_load_explicit(&pool->own->active, memory_order_relaxed) > 0;
     atomic_store_explicit(&pool->polling, 0, memory_order_release);
     return busy ? 1 : more;
 }

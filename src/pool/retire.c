@@ -1,463 +1,407 @@
-/* Retiring, and what a session does from time to time: freeing what is past its time, giving back, telling what it
- * holds. */
-#include "pool/catalog_layout.h"
-#include "pool/memory.h"
+/* Retired objects: waiting for their epoch, becoming free, going home. */
+#include "pool/store.h"
+#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_SHARE    512        /* part of the pool that a session retires before it asks for the next epoch ... */
-#define PILE_MIN      (1u << 20) /* ... at least ... */
-#define PILE_MAX      (4u << 20) /* ... and at most: what lies long is no more in the caches of the processor */
-#define SMALL_SHARE   64         /* ... but not more than this part */
-#define PLAIN_AT_ONCE 64         /* objects that are freed under one lock */
+#define RETIRE_EPOCHS 4   /* from the pin under which it was retired to the reuse: every pin is at the third or later */
+#define PILE_SHARE    512 /* part of the pool that a session retires before it asks for the next epoch ... */
+#define PILE_MIN      (1u << 20)  /* ... at least ... */
+#define PILE_MAX      (4u << 20)  /* ... and at most: what lies long is no more in the caches of the processor */
+#define SMALL_SHARE   64          /* ... but not more than this part */
+#define AT_ONCE       64          /* objects that are freed under one lock */
+#define FOREIGN_SHARE 1024        /* part of the pool that a handle holds free in the blocks of others ... */
+#define FOREIGN_MIN   (64u << 10) /* ... or this */
 
 
-static uint64_t epochs_of(const far_class *class) {
-    return FAR_RETIRE_EPOCHS + (class->info != NULL ? class->info->extra_epochs : 0);
+/* ---- Queues ---- */
+
+static unsigned epochs_of(const far_class *class) {
+    const far_type *info = far_class_info(class);
+    return RETIRE_EPOCHS + (info != NULL ? info->extra_epochs : 0);
 }
 
 
-bool far_put_retired(far_memory *m, far_retired item) {
-    far_quarantine *q = m->session->pool->quarantine;
-    if (far_is_marked(m, item.addr) && atomic_load_explicit(&q->phase, memory_order_acquire) == FAR_SWEEP_QUARANTINE)
-        return false;
-    bool in_order = item.ready > 1 && !item.clean && epochs_of(item.class) == FAR_RETIRE_EPOCHS;
-    if (in_order && m->retired.count > 0) { /* a task with an old pin, or one that was put off */
-        const far_queue *r = &m->retired;
-        in_order = r->items[(r->first + r->count - 1) % r->capacity].ready <= item.ready;
+/* Objects of one queue wait for the same number of epochs, so that they become free in order; a task with an older pin
+ * that comes late only makes those behind it wait a little longer. */
+static far_queue *queue_for(far_memory *m, unsigned epochs) {
+    far_queue *spare = NULL;
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
+        if (m->queues[i].epochs == epochs)
+            return &m->queues[i];
+        if (m->queues[i].epochs == 0 && spare == NULL)
+            spare = &m->queues[i];
     }
-    if (in_order ? far_queue_put(&m->retired, item) : far_queue_put_sorted(&m->late, item))
-        m->retired_bytes += far_class_footprint(m, item.class);
+    if (spare == NULL)
+        return &m->queues[FAR_QUEUES_MAX - 1]; /* they wait too long, perhaps; each has its own time all the same */
+    spare->epochs = epochs;
+    return spare;
+}
+
+
+bool far_queue_put(far_memory *m, far_retired item) {
+    far_queue *q = queue_for(m, epochs_of(item.class));
+    if (q->count == q->capacity) {
+        size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
+        far_retired *bigger = malloc(more * sizeof(*bigger));
+        if (bigger == NULL)
+            return false; /* the object is lost to this process: a sweep finds it */
+        for (size_t i = 0; i < q->count; i++)
+            bigger[i] = q->items[(q->first + i) % q->capacity];
+        free(q->items);
+        q->items = bigger;
+        q->first = 0;
+        q->capacity = more;
+    }
+    q->items[(q->first + q->count++) % q->capacity] = item;
+    m->retired_bytes += far_class_footprint(m->store, item.class);
     return true;
 }
 
 
+bool far_queue_take(far_queue *q, far_retired *item) {
+    if (q->count == 0)
+        return false;
+    *item = q->items[q->first];
+    q->first = (q->first + 1) % q->capacity;
+    q->count--;
+    return true;
+}
+
+
+bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
+    bool any = false;
+    pthread_mutex_lock(&s->list);
+    for (far_memory *m = s->memories; m != NULL && !any; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
+            const far_queue *q = &m->queues[i];
+            for (size_t at = 0; at < q->count && !any; at++) {
+                const far_retired *item = &q->items[(q->first + at) % q->capacity];
+                any = item->pin <= up_to && !(foreign_only && far_is_own(s, item->addr));
+            }
+        }
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&s->list);
+    return any;
+}
+
+
+/* ---- Retiring ---- */
+
 /* Caches of indexes count on what they saw some epochs ago: the less often the epoch moves, the more they serve. */
-static uint64_t pile_bytes(const far_quarantine *q) {
-    uint64_t pile = q->pool_bytes / PILE_SHARE, most = q->pool_bytes / SMALL_SHARE;
+static uint64_t pile_bytes(const far_store *s) {
+    const far_geometry *g = &s->pool->geometry;
+    uint64_t pool_bytes = far_block_total(g) * g->block_bytes;
+    uint64_t pile = pool_bytes / PILE_SHARE, most = pool_bytes / SMALL_SHARE;
     pile = pile < PILE_MIN ? PILE_MIN : pile > PILE_MAX ? PILE_MAX : pile;
     return pile < most ? pile : most;
 }
 
 
-/* With the lock: whether to ask for the next epoch, once in each. */
+/* With the session's lock: whether to ask for the next epoch, once in each. */
 static bool has_piled_up(far_task *t, far_memory *m) {
-    far_quarantine *q = far_task_pool(t)->quarantine;
     uint64_t epoch = far_epoch_known(t);
-    bool ask = m->asked != epoch && m->retired_bytes >= pile_bytes(q);
+    bool ask = m->retired_bytes >= pile_bytes(m->store) && m->asked != epoch;
     if (ask)
         m->asked = epoch;
     return ask;
 }
 
 
-/* The walk of a sweep is over, but this operation began before that was known here: the walk may have missed the
- * object. */
-static bool is_before_release(far_task *t, far_memory *m, far_addr addr) {
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    return t->pin.epoch != 0 && far_is_marked(m, addr) &&
-           atomic_load_explicit(&q->phase, memory_order_acquire) == FAR_SWEEP_RELEASING &&
-           t->pin.epoch < atomic_load_explicit(&q->normal_from, memory_order_acquire);
-}
-
-
-static void tick_soon(far_task *t, void *arg) {
-    (void)arg;
-    far_memory_tick(t); /* an error has ended the session: its next call says so */
-    far_memory_of(t)->helping = false;
-}
-
-
-/* Another session finds no memory. Housekeeping cannot make one that is always busy give up what it does not need: it
- * does so itself. */
-void far_memory_help(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    if (m == NULL || m->helping || !far_memory_is_asked(m))
-        return;
-    m->helping = far_spawn(t, tick_soon, NULL, 0);
+/* Verbs are needed before it is free: that is housekeeping's work. */
+static bool is_special(const far_class *class) {
+    const far_type *info = far_class_info(class);
+    return class->is_run || (info != NULL && info->reclaim != NULL);
 }
 
 
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
-    far_memory *m = far_memory_of(t);
+    far_memory *m = far_memory_of(t), *keeper = m;
+    far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
     pthread_mutex_lock(&m->lock);
-    far_class *class = far_class_for(m, index, type, size);
-    bool pending = false, ask = false;
-    if (class != NULL) {
-        far_kept_forget(m, addr);
-        far_retired item = {.addr = addr, .class = class};
-        if (t->pin.epoch != 0)
-            item.ready = t->pin.epoch + 1 + epochs_of(class);
-        if (is_before_release(t, m, addr) || !far_put_retired(m, item))
-            far_gives_add(&m->pending, class, addr);
-        pending = m->pending.count > 0;
-        ask = has_piled_up(t, m);
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (class == NULL)
+    far_bin *bin = far_bin_get(m, index, type, size);
+    if (bin == NULL) {
+        pthread_mutex_unlock(&m->lock);
         return;
+    }
+    far_class *class = bin->class;
+    far_kept_forget(m, addr);
+    if (is_special(class) && far_task_pool(t)->own->memory != NULL && far_task_pool(t)->own->memory != m) {
+        pthread_mutex_unlock(&m->lock);
+        keeper = far_task_pool(t)->own->memory;
+        pthread_mutex_lock(&keeper->lock);
+    }
+    uint64_t pin = t->pin.epoch;
+    far_queue_put(keeper, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs_of(class)});
+    bool ask = has_piled_up(t, keeper);
+    pthread_mutex_lock(&s->lock);
+    if (far_is_unsettled(s))
+        far_store_blacken(s, addr);
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&keeper->lock);
     if (fabric->watch != NULL)
         fabric->watch->retired(fabric, addr, class->size);
-    if (pending)
-        far_pending_soon(t);
     if (ask)
         far_epoch_request(far_task_pool(t));
-    far_memory_help(t);
 }
 
 
-/* A run goes back as a whole. 1: gone; 0: a sweep covers it, later. */
-static int reclaim_run(far_task *t, const far_class *class, far_addr addr) {
-    const far_geometry *g = &far_task_pool(t)->geometry;
-    far_block_id head;
-    uint64_t word;
-    if (!far_block_of(g, addr, &head))
-        return FAR_ERR_CORRUPT;
-    int err = far_read_word(t, far_block_entry(g, head), &word);
-    if (err < 0)
-        return err;
-    far_block_state s = far_block_unpack(word);
-    if (s.kind != FAR_BLOCK_RUN || s.uid != class->uid || s.type != class->type)
-        return 1; /* its index was dropped, and all its runs with it */
-    return s.quarantined ? 0 : far_run_free(t, head, &s);
-}
-
-
-/* What a task knows of the catalog; under one pin once is enough. */
-typedef struct listed_uids {
-    bool known;
-    far_catalog_view view;
-} listed_uids;
-
-
-/* 1: the index of this class is not open here and not listed any more: whoever owns the block frees the slab as a
- * whole, or has done so and cut it anew. While we are pinned, what is listed stays as it is. */
-static int is_dropped(far_task *t, const far_class *class, listed_uids *listed) {
-    pthread_mutex_lock(&far_memory_of(t)->lock);
-    bool open = class->uid == 0 || class->index != NULL;
-    pthread_mutex_unlock(&far_memory_of(t)->lock);
-    if (open)
-        return 0;
-    int err = listed->known ? 0 : far_catalog_look(t, &listed->view);
-    listed->known = err == 0;
-    return err < 0 ? err : far_catalog_find_uid(&listed->view, class->uid) == NULL;
-}
-
-
-/* Past its time: the hook, then the list. 1: done; 0: not yet. */
-static int reclaim_one(far_task *t, const far_retired *item) {
+/* An object that was never shown to others. */
+void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
-    far_class *class = item->class;
+    far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
     pthread_mutex_lock(&m->lock);
-    far_index *index = class->index;
-    bool run_hook = !item->clean && index != NULL && class->info->reclaim != NULL;
-    if (run_hook)
-        atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&m->lock);
-
-    far_entry entry = {item->addr, 0};
-    int err = 0;
-    if (run_hook) {
-        err = class->info->reclaim(t, index, item->addr, class->size, &entry.cookie);
-        atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
-        if (err != 0)
-            return err < 0 ? err : 0;
-    } else if (class->info == NULL || class->info->recover != NULL) {
-        entry.word |= FAR_ENTRY_RECOVER;
-    }
-    if (far_size_is_run(&far_task_pool(t)->geometry, class->size))
-        return reclaim_run(t, class, item->addr);
-    if (fabric->watch != NULL)
-        fabric->watch->freed(fabric, item->addr, class->size, class->stable);
-    pthread_mutex_lock(&m->lock);
-    far_put_free(m, class, entry);
-    pthread_mutex_unlock(&m->lock);
-    return 1;
-}
-
-
-static int put_off(far_task *t, far_retired item, uint64_t epoch) {
-    far_memory *m = far_memory_of(t);
-    if (item.ready <= epoch)
-        item.ready = item.clean ? epoch : epoch + 1; /* behind those that are due as well */
-    pthread_mutex_lock(&m->lock);
-    if (!far_put_retired(m, item))
-        far_gives_add(&m->pending, item.class, item.addr);
-    pthread_mutex_unlock(&m->lock);
-    return 0;
-}
-
-
-static int reclaim_or_put_off(far_task *t, far_retired item, uint64_t epoch, listed_uids *listed) {
-    far_memory *m = far_memory_of(t);
-    if (item.ready == 0) { /* retired without a pin: its time begins now */
-        uint64_t now;
-        int err = far_epoch_read(t, &now);
-        if (err < 0)
-            return err;
-        item.ready = now + 1 + epochs_of(item.class);
-    }
-    if (item.ready > epoch || far_is_marked(m, item.addr))
-        return put_off(t, item, epoch);
-    int done = is_dropped(t, item.class, listed);
-    if (done == 0)
-        done = reclaim_one(t, &item);
-    if (done <= 0)
-        put_off(t, item, epoch);
-    else
-        far_memory_moved(t);
-    return done < 0 ? done : 0;
-}
-
-
-/* Its index is open, no hook wants to know of it, and no sweep: it only goes from one list to the other. */
-static bool is_plain(far_memory *m, const far_retired *item) {
-    const far_class *class = item->class;
-    const far_pool *pool = m->session->pool;
-    return class->index != NULL && class->info->reclaim == NULL && class->info->recover == NULL &&
-           !far_size_is_run(&pool->geometry, class->size) && !far_is_marked(m, item->addr);
-}
-
-
-static bool is_due(const far_queue *q, uint64_t epoch) {
-    return q->count > 0 && q->items[q->first].ready <= epoch;
-}
-
-
-static size_t count_due(const far_queue *q, uint64_t epoch) {
-    size_t due = 0;
-    while (due < q->count && q->items[(q->first + due) % q->capacity].ready <= epoch)
-        due++;
-    return due;
-}
-
-
-/* With the lock: those that are plain, up to the first that is not. */
-static unsigned reclaim_plain(far_memory *m, far_queue *q, uint64_t epoch) {
-    far_fabric *fabric = m->session->pool->fabric;
-    unsigned count = 0;
-    while (count < PLAIN_AT_ONCE && is_due(q, epoch) && q->items[q->first].ready != 0 &&
-           is_plain(m, &q->items[q->first])) {
-        far_retired item;
-        far_queue_take(q, &item);
-        m->retired_bytes -= far_class_footprint(m, item.class);
+    far_bin *bin = far_bin_get(m, index, type, size);
+    if (bin != NULL) {
+        far_kept_forget(m, addr);
         if (fabric->watch != NULL)
-            fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
-        far_put_free(m, item.class, (far_entry){item.addr, 0});
-        count++;
+            fabric->watch->freed(fabric, addr, bin->class->size, bin->class->stable);
+        pthread_mutex_lock(&s->lock);
+        far_magazine_put(m, bin->class, addr, t->pin.epoch == 0 ? UINT64_MAX : t->pin.epoch);
+        pthread_mutex_unlock(&s->lock);
     }
+    pthread_mutex_unlock(&m->lock);
+}
+
+
+/* ---- Becoming free ---- */
+
+/* An object that was retired without a pin: its time begins now. */
+static void set_time(far_retired *item, uint64_t epoch) {
+    if (item->ready != 0)
+        return;
+    item->pin = epoch + 1; /* the epoch that this handle knows may be one behind */
+    item->ready = item->pin + epochs_of(item->class);
+}
+
+
+/* With both locks. True: the head of the queue was free, and only went from one list of the session to another. */
+static bool free_plain(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
+    far_fabric *fabric = s->pool->fabric;
+    if (q->count == 0)
+        return false;
+    far_retired *head = &q->items[q->first], item;
+    set_time(head, epoch);
+    item = *head;
+    if (item.ready > epoch || is_special(item.class))
+        return false;
+    far_queue_take(q, &item);
+    m->retired_bytes -= item.class->size;
+    if (fabric->watch != NULL)
+        fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
+    far_magazine_put(m, item.class, item.addr, item.pin);
+    return true;
+}
+
+
+/* Of one session, with its lock; at most so many. */
+static unsigned reclaim_plain(far_store *s, far_memory *m, uint64_t epoch, unsigned most) {
+    unsigned count = 0;
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        while (count < most && free_plain(s, m, &m->queues[i], epoch))
+            count++;
+    pthread_mutex_unlock(&s->lock);
     return count;
 }
 
 
-int far_reclaim(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    if (m->reclaiming) /* by another task, or by the one whose hook allocates */
-        return 0;
-    far_scratch_mark mark = far_scratch_here(t);
-    listed_uids listed = {0};
-    uint64_t epoch = far_epoch_known(t);
-    int err = 0;
-    pthread_mutex_lock(&m->lock);
-    m->reclaiming = true;
-    size_t late = count_due(&m->late, epoch); /* each once: some are put off, and due again */
-    pthread_mutex_unlock(&m->lock);
-    for (bool more = true; more && err == 0;) {
-        far_retired item;
-        pthread_mutex_lock(&m->lock);
-        if (reclaim_plain(m, &m->retired, epoch) + reclaim_plain(m, &m->late, epoch) > 0) {
+/* All sessions, a little at a time: others want the locks too. */
+unsigned far_reclaim_plain(far_store *s, uint64_t epoch) {
+    unsigned total = 0, count;
+    do {
+        count = 0;
+        pthread_mutex_lock(&s->list);
+        for (far_memory *m = s->memories; m != NULL; m = m->next) {
+            pthread_mutex_lock(&m->lock);
+            count += reclaim_plain(s, m, epoch, AT_ONCE);
             pthread_mutex_unlock(&m->lock);
-            far_memory_moved(t);
-            continue;
         }
-        if (is_due(&m->retired, epoch))
-            more = far_queue_take(&m->retired, &item);
-        else if (late > 0 && is_due(&m->late, epoch) && far_queue_take(&m->late, &item))
-            late--;
-        else
-            more = false;
-        if (more)
-            m->retired_bytes -= far_class_footprint(m, item.class);
-        pthread_mutex_unlock(&m->lock);
-        if (more)
-            err = reclaim_or_put_off(t, item, epoch, &listed);
-    }
-    far_scratch_back(t, mark);
-    int given = far_give_pending(t);
-    pthread_mutex_lock(&m->lock);
-    m->reclaiming = false;
-    pthread_mutex_unlock(&m->lock);
-    return err < 0 ? err : given;
+        pthread_mutex_unlock(&s->list);
+        total += count;
+    } while (count > 0);
+    if (total > 0)
+        far_memory_returned(s);
+    return total;
 }
 
 
-static void filter_queue(far_memory *m, far_queue *q, const far_class *class) {
-    for (size_t n = q->count; n > 0; n--) {
-        far_retired item;
-        far_queue_take(q, &item);
-        if (item.class == class)
-            m->retired_bytes -= far_class_footprint(m, class);
-        else
-            far_queue_put(q, item);
-    }
+/* A run goes back as a whole. */
+static int free_run(far_task *t, const far_class *class, far_addr addr) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    far_block_id head;
+    uint64_t word;
+    if (!far_block_of(g, addr, &head))
+        return far_fail(FAR_ERR_CORRUPT, "%#llx lies in no block", (unsigned long long)addr);
+    int err = far_read_word(t, far_block_entry(g, head), &word);
+    if (err < 0)
+        return err;
+    far_block_state state = far_block_unpack(word);
+    if (state.kind != FAR_BLOCK_RUN || state.uid != class->uid || state.type != class->type)
+        return 0; /* its index was dropped, and all its runs with it */
+    err = far_store_free_run(t, head, &state);
+    return err < 0 ? err : 0;
 }
 
 
-void far_class_purge(far_memory *m, far_class *class) {
-    filter_queue(m, &m->retired, class);
-    filter_queue(m, &m->late, class);
-    for (size_t i = 0; i < m->kept_count; i++)
-        if (m->kept[i].addr != 0 && m->kept[i].class == class && !m->kept[i].stale) {
-            m->kept[i].stale = true;
-            m->keeps -= !m->kept[i].reserve;
-        }
-    far_entry entry;
-    for (unsigned n = 0; n < m->session->pool->geometry.nodes; n++)
-        while (far_take_free(m, class, n, &entry))
-            ;
-}
-
-
-/* Ticks. */
-
-/* Inside: slabs that were wholly free for some ticks go back. */
-static int trim(far_task *t, bool all) {
-    far_memory *m = far_memory_of(t);
-    bool any = false;
-    pthread_mutex_lock(&m->lock);
-    m->trim -= m->trim > 0;
-    for (far_held *b = m->blocks; b != NULL; b = b->next)
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            far_slab *s = b->slab[p];
-            if (s == NULL || s->page != p)
-                continue;
-            s->idle = far_slab_is_free(s) && !s->class->stable ? s->idle + 1 : 0;
-            any |= s->idle > 0;
-        }
-    if (any && m->trim == 0)
-        m->trim = 1;
-    pthread_mutex_unlock(&m->lock);
-    return far_slabs_trim(t, all);
-}
-
-
-/* With the lock. */
-static uint64_t free_pages(const far_memory *m) {
-    uint64_t pages = 0;
-    for (const far_held *b = m->blocks; b != NULL; b = b->next)
-        pages += b->away ? 0 : (unsigned)__builtin_popcountll(b->free_pages);
-    return pages;
-}
-
-
-/* What others are told of this session's lists (far_pool_stat) and of what it has room for (hunger.c). */
-int far_memory_tell(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    pthread_mutex_lock(&m->lock);
-    uint64_t now[2] = {m->free_bytes, m->retired_bytes}, answer = far_client_answer_pack(m->answered, free_pages(m));
-    bool known = memcmp(now, m->told, sizeof(now)) == 0 && answer == m->told_answer;
-    memcpy(m->told, now, sizeof(now));
-    m->told_answer = answer;
-    pthread_mutex_unlock(&m->lock);
-    if (known)
+/* 0: the type's hook has nothing against it, or its index is not open here; 1: not yet. */
+static int run_hook(far_task *t, far_store *s, const far_retired *item) {
+    pthread_mutex_lock(&s->lock);
+    far_index *index = far_class_index(item->class);
+    const far_type *info = far_class_info(item->class);
+    bool run = index != NULL && info->reclaim != NULL;
+    if (run)
+        atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    if (!run)
         return 0;
-    uint64_t *words = far_scratch(t, sizeof(now) + 8);
-    if (words == NULL)
-        return FAR_ERR_NO_MEMORY;
-    memcpy(words, now, sizeof(now));
-    words[2] = answer;
-    far_addr entry = far_client_entry(far_task_client(t));
-    far_write(t, entry + offsetof(far_client, free_bytes), words, sizeof(now));
-    far_write(t, entry + offsetof(far_client, answer), words + 2, 8);
-    return far_wait(t);
-}
-
-
-bool far_memory_wants_tick(far_session *s) {
-    far_memory *m = s->memory;
-    if (m == NULL)
-        return false;
-    pthread_mutex_lock(&m->lock);
-    uint64_t now[2] = {m->free_bytes, m->retired_bytes};
-    bool wants = memcmp(now, m->told, sizeof(now)) != 0 && memcmp(now, m->noticed, sizeof(now)) == 0;
-    memcpy(m->noticed, now, sizeof(now));
-    pthread_mutex_unlock(&m->lock);
-    return wants || far_memory_is_asked(m);
-}
-
-
-static bool has_work(far_memory *m) {
-    pthread_mutex_lock(&m->lock);
-    bool work = m->retired.count > 0 || m->late.count > 0 || m->foreign_bytes > 0 || m->trim > 0 || m->kept_count > 0 ||
-                m->pending.count > 0 || m->free_bytes != m->told[0] || m->retired_bytes != m->told[1] ||
-                far_drops_wait(m);
-    pthread_mutex_unlock(&m->lock);
-    return work || far_memory_is_asked(m);
-}
-
-
-static int tick_inside(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    far_quarantine *q = far_task_pool(t)->quarantine;
-    unsigned shortage = atomic_load_explicit(&q->shortage, memory_order_relaxed);
-    uint32_t number = far_short_number(atomic_load_explicit(&q->announced, memory_order_relaxed));
-    bool is_short = shortage != m->shortage || number != m->answered;
-    m->shortage = shortage;
-    int err = far_drops_tick(t);
-    if (err == 0)
-        err = far_give_foreign(t, is_short);
-    bool wanted = is_short && far_memory_is_wanted(m);
-    unsigned given = atomic_load_explicit(&q->given, memory_order_relaxed);
-    if (err == 0 && wanted) { /* what others gave back in its blocks only it can find */
-        far_memory_look_again(m);
-        err = far_slabs_look(t);
-    }
-    if (err == 0 && (m->trim > 0 || is_short))
-        err = trim(t, is_short);
-    if (err == 0 && wanted)
-        err = far_memory_leave_blocks(t, false);
-    pthread_mutex_lock(&m->lock);
-    m->shared = shortage;
-    if (wanted)
-        m->looked = given;
-    m->answered = number;
-    m->mute = false;
-    pthread_mutex_unlock(&m->lock);
+    uint32_t key = t->index_key;
+    t->index_key = index->uid;
+    int err = info->reclaim(t, index, item->addr, item->class->size);
+    t->index_key = key;
+    atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
     return err;
 }
 
 
-int far_memory_tick(far_task *t) {
-    far_memory *m = far_memory_of(t);
-    if (m == NULL || t->session->lost || !has_work(m))
-        return 0;
-    bool pinned = t->pin.epoch != 0;
-    int err = far_pin_take(t);
-    if (err < 0)
-        return err;
-    far_aside aside = far_aside_begin(t);
-    err = far_reclaim(t);
-    if (err == 0) {
-        far_memory_enter(t);
-        err = tick_inside(t);
-        far_memory_leave(t);
-    }
-    if (err == 0)
-        err = far_keep_tick(t);
-    if (err == 0)
-        err = far_give_pending(t);
-    if (err == 0)
-        err = far_memory_tell(t);
+/* Takes the next object that is due from the queues of the handle's own session. */
+static bool next_special(far_store *s, far_memory *m, uint64_t epoch, size_t *looks, far_retired *item) {
+    bool found = false;
     pthread_mutex_lock(&m->lock);
-    bool ask = has_piled_up(t, m);
+    for (unsigned i = 0; i < FAR_QUEUES_MAX && !found; i++) {
+        far_queue *q = &m->queues[i];
+        far_retired *head = q->count == 0 ? NULL : &q->items[q->first];
+        if (head == NULL || *looks == 0)
+            continue;
+        set_time(head, epoch);
+        if (head->ready > epoch)
+            continue;
+        found = far_queue_take(q, item);
+        m->retired_bytes -= far_class_footprint(s, item->class);
+        pthread_mutex_lock(&s->lock);
+        s->in_hand++;
+        pthread_mutex_unlock(&s->lock);
+        --*looks;
+    }
     pthread_mutex_unlock(&m->lock);
-    if (ask)
-        far_epoch_request(far_task_pool(t));
-    far_aside_end(t, aside);
-    if (!pinned)
-        far_pin_drop(t);
+    return found;
+}
+
+
+static size_t queue_length(far_memory *m) {
+    size_t count = 0;
+    pthread_mutex_lock(&m->lock);
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        count += m->queues[i].count;
+    pthread_mutex_unlock(&m->lock);
+    return count;
+}
+
+
+int far_reclaim_special(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_memory *m = far_task_pool(t)->own->memory;
+    far_fabric *fabric = far_task_fabric(t);
+    uint64_t epoch = far_epoch_known(t);
+    size_t looks = m == NULL ? 0 : queue_length(m); /* each once: some are put off, and are due again */
+    far_retired item;
+    int err = 0;
+    while (err == 0 && looks > 0 && next_special(s, m, epoch, &looks, &item)) {
+        int held = run_hook(t, s, &item);
+        if (held == 0 && item.class->is_run)
+            held = free_run(t, item.class, item.addr);
+        else if (held == 0 && fabric->watch != NULL)
+            fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
+        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&s->lock);
+        if (held != 0) { /* put off, or tried again after an error */
+            item.ready = epoch + 1;
+            far_queue_put(m, item);
+        } else if (!item.class->is_run) {
+            far_store_put(s, item.class, item.addr, item.pin);
+        }
+        s->in_hand--;
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&m->lock);
+        if (held == 0)
+            far_memory_returned(s);
+        err = held < 0 ? held : 0;
+    }
+    return err;
+}
+
+
+int far_reclaim(far_task *t, far_memory *m) {
+    pthread_mutex_lock(&m->lock);
+    unsigned count = reclaim_plain(m->store, m, far_epoch_known(t), AT_ONCE);
+    pthread_mutex_unlock(&m->lock);
+    if (count > 0)
+        far_memory_returned(m->store);
+    return (int)count;
+}
+
+
+/* ---- Going home ---- */
+
+/* A handle that deletes what others insert would gather their memory. */
+static void send_surplus(far_store *s) {
+    const far_geometry *g = &s->pool->geometry;
+    uint64_t bound = far_block_total(g) * g->block_bytes / FOREIGN_SHARE;
+    if (s->foreign_bytes <= (bound < FOREIGN_MIN ? FOREIGN_MIN : bound))
+        return;
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+            for (unsigned n = 0; n < g->nodes; n++)
+                while (c->shelf[n].foreign.count > 0) {
+                    far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
+                    s->foreign_bytes -= c->size;
+                }
+}
+
+
+/* Objects of slabs by their bits, runs by being freed. */
+static int bring_home(far_task *t, far_leaving *objects, size_t count) {
+    size_t slabs = 0;
+    int err = 0;
+    for (size_t i = 0; i < count && err == 0; i++) {
+        if (objects[i].class->is_run)
+            err = free_run(t, objects[i].class, objects[i].addr);
+        else
+            objects[slabs++] = objects[i];
+    }
+    return err < 0 ? err : far_bits_add(t, objects, slabs);
+}
+
+
+int far_send_home(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_leaving *objects = NULL;
+    pthread_mutex_lock(&s->lock);
+    send_surplus(s);
+    size_t count = s->leaving_now == 0 ? s->leaving_count : 0;
+    if (count > 0 && (objects = malloc(count * sizeof(*objects))) != NULL) {
+        memcpy(objects, s->leaving, count * sizeof(*objects));
+        s->leaving_now = count;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (objects == NULL)
+        return 0;
+    int err = bring_home(t, objects, count);
+    free(objects);
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < count; i++)
+        s->leaving_bytes -= far_class_footprint(s, s->leaving[i].class);
+    s->leaving_count -= count;
+    memmove(s->leaving, s->leaving + count, s->leaving_count * sizeof(*s->leaving));
+    s->leaving_now = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (err < 0) /* nobody knows which bits were added: a sweep finds the others */
+        atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);
+    far_memory_returned(s);
     return err;
 }

@@ -9,13 +9,13 @@
 #define SLOTS_MIN         64
 #define SLOTS_MAX         16382
 #define BYTES_PER_SLOT    16384
-#define BLOCKS_AIM        256 /* of a pool, before blocks grow beyond the smallest */
-#define BLOCK_ENTRY_BYTES 16
+#define BLOCKS_AIM        8192 /* of a pool, before blocks grow beyond the smallest */
+#define BLOCK_ENTRY_BYTES 32
 #define BLOCK_PAGES_BYTES (FAR_BLOCK_PAGES * 8)
 
 _Static_assert(FAR_SUPER_NODE_TABLE + 8 * FAR_NODES_MAX <= FAR_SUPER_REGISTRY,
                "the node table ends before the registry");
-_Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_SHORT < 128, "the words that change share one line");
+_Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_SLOTS_HIGH < 128, "the words that change share one line");
 
 typedef struct super_image { /* as read: the magic word first, the rest later */
     uint64_t magic;
@@ -52,14 +52,15 @@ static uint64_t lay_out_node(far_geometry *g, unsigned n, uint64_t start, uint64
     g->node[n].entries = round_up(start, 64);
     g->node[n].pages = round_up(g->node[n].entries + blocks * BLOCK_ENTRY_BYTES, 64);
     g->node[n].bitmaps = round_up(g->node[n].pages + blocks * BLOCK_PAGES_BYTES, 64);
-    g->node[n].first_block = round_up(g->node[n].bitmaps + blocks * bitmap_bytes(g->block_bytes), 4096);
+    g->node[n].marks = round_up(g->node[n].bitmaps + blocks * bitmap_bytes(g->block_bytes), 64);
+    g->node[n].first_block = round_up(g->node[n].marks + blocks * bitmap_bytes(g->block_bytes), 4096);
     return g->node[n].first_block + blocks * g->block_bytes;
 }
 
 
 static int fit_node(far_geometry *g, unsigned n) {
     uint64_t start = n == 0 ? FAR_SUPER_REGISTRY + (uint64_t)(g->session_slots + 1) * 64 : 64, blocks = 0;
-    uint64_t per_block = g->block_bytes + BLOCK_ENTRY_BYTES + BLOCK_PAGES_BYTES + bitmap_bytes(g->block_bytes);
+    uint64_t per_block = g->block_bytes + BLOCK_ENTRY_BYTES + BLOCK_PAGES_BYTES + 2 * bitmap_bytes(g->block_bytes);
     if (g->node_bytes[n] > start)
         blocks = (g->node_bytes[n] - start) / per_block;
     while (blocks >= BLOCKS_MIN && lay_out_node(g, n, start, blocks) > g->node_bytes[n])
@@ -76,6 +77,8 @@ static int fit_nodes(far_geometry *g) {
     g->page_bytes = g->block_bytes / FAR_BLOCK_PAGES;
     for (unsigned n = 0; n < g->nodes && err == 0; n++)
         err = fit_node(g, n);
+    for (unsigned n = 1; n < g->nodes; n++)
+        g->node[n].first_number = g->node[n - 1].first_number + g->node[n - 1].blocks;
     return err;
 }
 

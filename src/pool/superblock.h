@@ -1,15 +1,20 @@
 /* The pool as bytes: what lies where on the memory nodes, fixed when the pool is formatted.
  *
- * node 0:  0     superblock: one line of constants, one line of words that change, the node table
- *          4096  client registry, 64 bytes per session slot
- *          ...   tables of its blocks, then its blocks
- * node n:  0     node header {magic, pool id, n}
- *          64    tables of its blocks, then its blocks
+ * clang-format off
  *
- * Tables of a node with B blocks, each array beginning at a multiple of 64:
- *   block entries  16 B each: state word, sweep stamp      page words  64 x 8 B each: what slab a page belongs to
- *   free bitmaps   1 bit per 16 bytes of block: a free object that was given back to the pool sets the bit of its first
- * granule
+ *   node 0:  0     superblock: a line of constants, a line of words that change, the node table
+ *            4096  client registry, 64 bytes per session slot
+ *            ...   tables of its blocks, then its blocks
+ *   node n:  0     node header {magic, pool id, n}
+ *            64    tables of its blocks, then its blocks
+ *
+ *   Tables of a node with B blocks (pool/blocks.h), each array beginning at a multiple of 64:
+ *     block entries  32 bytes each
+ *     page words     64 x 8 bytes each: what slab a page belongs to
+ *     free bitmaps   1 bit per 16 bytes of block: the object that begins there is free, and home
+ *     mark bitmaps   1 bit per 16 bytes of block: the last sweep met the object that begins there
+ *
+ * clang-format on
  *
  * All-zero memory is an unformatted pool. Formatting agrees on id and capabilities by CAS, writes only constants that
  * every formatter derives alike, and publishes by one CAS of word 0: a crash is redone by the next opener, two at once
@@ -21,10 +26,10 @@
 #include "runtime/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" */
-#define FAR_POOL_FORMAT     3u
+#define FAR_POOL_FORMAT     4u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
-#define FAR_BLOCK_BYTES_MAX (16ull << 20)
+#define FAR_BLOCK_BYTES_MAX (4ull << 20)
 #define FAR_GRANULE         16u
 
 enum {                              /* offsets of words on node 0 */
@@ -33,16 +38,18 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_CAPABILITIES = 16, /* atomic_bytes, masked_cas, atomics_in_order of all clients */
        FAR_SUPER_SHAPE = 24,        /* nodes, log2 of the block size, session slots */
        FAR_SUPER_CHECK = 32,        /* hash of the constants */
-       FAR_SUPER_EPOCH = 64,        /* the global epoch minus FAR_EPOCH_FIRST */
-       FAR_SUPER_SWEEP =
-           72, /* the running sweep: owner, phase, sequence number (pool/sweep.h); read together with the epoch */
-       FAR_SUPER_CATALOG = 80,     /* address of the current catalog object, 0 = no index yet */
-       FAR_SUPER_NEXT_UID = 88,    /* index uids given out so far */
-       FAR_SUPER_SLOTS_HIGH = 96,  /* session slots ever used: registry scans end here */
-       FAR_SUPER_LEAKED = 104,     /* bytes found leaked by the last full check and not freed */
-       FAR_SUPER_SHORT = 112,      /* who was last short of memory: far_short_pack; changed by CAS only */
-       FAR_SUPER_DIED = 120,       /* dead sessions that were swept and made free so far ... */
-       FAR_SUPER_SWEPT = 128,      /* ... before the last full sweep: what later ones had unlinked may be leaked */
+
+       /* The line that housekeeping reads at every tick. The epoch stands first: pool/request.h says why. */
+       FAR_SUPER_EPOCH = 64,       /* the global epoch minus FAR_EPOCH_FIRST */
+       FAR_SUPER_REQUEST = 72,     /* the one request to bring memory home (pool/request.h); changed by CAS only */
+       FAR_SUPER_DONE = 80,        /* the last finished sweep (pool/request.h); written by the sweeper */
+       FAR_SUPER_WANTED = 88,      /* counts events after which memory may be lost: a sweep is wanted; by FAA */
+       FAR_SUPER_SWEPT = 96,       /* FAR_SUPER_WANTED as it was when the last finished sweep began; by the sweeper */
+       FAR_SUPER_CATALOG = 104,    /* address of the current catalog object, 0 = no index yet */
+       FAR_SUPER_NEXT_UID = 112,   /* index uids given out so far */
+       FAR_SUPER_SLOTS_HIGH = 120, /* session slots ever used: registry scans end here */
+
+       FAR_SUPER_LEAKED = 128,     /* bytes found leaked by the last check and not freed */
        FAR_SUPER_NODE_TABLE = 256, /* 256 x 8 B: bytes of each node */
        FAR_SUPER_REGISTRY = 4096,
 };
@@ -57,38 +64,17 @@ typedef struct far_geometry { /* derived from the superblock, the same for every
     uint64_t block_bytes, page_bytes;
     unsigned session_slots; /* ids 1 .. session_slots */
     struct {
-        uint64_t blocks;  /* how many */
-        uint64_t entries; /* offsets on the node */
+        uint64_t blocks;       /* how many */
+        uint64_t first_number; /* of its first block among the blocks of all nodes */
+        uint64_t entries;      /* offsets on the node */
         uint64_t pages;
         uint64_t bitmaps;
+        uint64_t marks;
         uint64_t first_block;
     } node[FAR_NODES_MAX];
 } far_geometry;
 
 #define FAR_POOL_MAGIC_WORD (FAR_POOL_MAGIC << 16 | FAR_POOL_FORMAT)
-
-
-/* An announcement that memory is short (pool/hunger.c): its number 32 << 32 | epoch (its low bits) 18 << 14 | the
- * handle, 0: it was taken back. */
-static inline uint64_t far_short_pack(uint32_t number, uint64_t epoch, unsigned handle) {
-    return (uint64_t)number << 32 | (epoch & 0x3ffff) << 14 | handle;
-}
-
-
-static inline uint32_t far_short_number(uint64_t word) {
-    return (uint32_t)(word >> 32);
-}
-
-
-static inline unsigned far_short_handle(uint64_t word) {
-    return (unsigned)(word & 0x3fff);
-}
-
-
-/* The epoch is less than so many away from the one it was made in. */
-static inline bool far_short_is_near(uint64_t word, uint64_t epoch, unsigned epochs) {
-    return ((epoch - (word >> 14) + epochs - 1) & 0x3ffff) < 2 * epochs - 1;
-}
 
 
 /* atomic_bytes 16 | masked_cas << 16 | atomics_in_order << 17; never 0. min_rtt is each client's own. */

@@ -1,559 +1,580 @@
-/* The leak sweep, one pass over a set of blocks: choose and stamp, quarantine, walk, release (sweep.h). Every step can
- * be done twice: a sweeper that died leaves the flags of its blocks, and whoever comes next begins again with those. */
-#include "pool/sweeping.h"
+/* The sweeper's work (sweep.h). Cut off anywhere, the next sweeper begins anew with a new number: without DONE nobody
+ * settles the old one. */
+#include "pool/sweep.h"
 
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/store.h"
 #include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_BLOCKS    64u  /* in quarantine at once */
-#define RELEASE_EPOCHS  5u   /* after the walk: what was given back during it is then past its time */
-#define SLEEPER_TICKS   250u /* how long a handle that sleeps is given to let go */
-#define KEPT_TABLES_MAX 65536u
+#define MARKS_MAX     (256ull << 20) /* bytes of local memory for marks; in a larger pool a sweep covers a part of it */
+#define MARK_BLOCKS   64u            /* whose marks are written at once */
+#define SETTLE_TICKS  300u           /* how long owners that sleep are given to settle, when somebody waits for it */
+#define SETTLE_BLOCKS 32u            /* orphans adopted under one pin */
+
+typedef struct owner { /* of blocks */
+    unsigned id, generation;
+    bool gone;
+} owner;
+
+typedef struct dead_client {
+    unsigned id, generation; /* id 0 = freed */
+} dead_client;
+
+typedef struct sweeper {
+    far_walk walk; /* first: the walk is told of this */
+    far_task *t;
+    far_store *store;
+    const far_geometry *geometry;
+    far_sweep_mode mode;
+    uint32_t sweep, old_sweep; /* this one, and the one before */
+    uint64_t wanted;           /* when it began */
+    uint64_t **marks;          /* per block number: bit per granule; NULL: nothing was met */
+    uint64_t mark_bytes;
+    uint64_t first, end; /* the blocks that this sweep covers; of the others all counts as met */
+    dead_client *dead;
+    size_t dead_count;
+    owner *owners;
+    size_t owner_count;
+    uint32_t *uids; /* listed at the end */
+    size_t uid_count;
+    uint64_t *waiting; /* block numbers of orphans to be settled */
+    size_t waiting_count;
+    far_sweep_result result;
+} sweeper;
 
 
-static far_swept *find_swept(far_sweeper *s, far_block_id id) {
-    uint32_t at = s->place[far_block_number(s->geometry, id)];
-    return at == 0 ? NULL : &s->blocks[at - 1];
-}
+/* ---- Marks ---- */
 
-
-/* The object that begins at the address is reachable. True: there is one, or its block is not swept. */
-static bool meet(far_sweeper *s, far_addr addr) {
-    far_block_id id;
-    if (!far_block_of(s->geometry, addr, &id))
-        return false;
-    far_swept *b = find_swept(s, id);
-    if (b == NULL || b->met == NULL) /* not swept, or it went out of our hands: parts of a run did while it was made */
-        return true;
-    uint64_t inner = far_block_inner(s->geometry, addr);
-    if (b->run) {
-        b->met[0] |= 1;
-        return inner == 0;
-    }
-    unsigned first = (unsigned)(inner / s->geometry->page_bytes);
-    while (first > 0 && b->pages[first] == 0)
-        first--;
-    far_page_state page = far_page_unpack(b->pages[first]);
-    uint64_t at = inner - first * s->geometry->page_bytes;
-    if (!page.in_use || at % page.size != 0 || at / page.size >= far_slab_objects(s->geometry->page_bytes, &page))
-        return false;
-    b->met[inner / FAR_GRANULE / 64] |= 1ull << inner / FAR_GRANULE % 64;
-    return true;
+static bool is_covered(const sweeper *s, uint64_t number) {
+    return number >= s->first && number < s->end;
 }
 
 
 static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    sweeper *s = (sweeper *)walk;
+    far_block_id id;
     (void)type, (void)size;
-    if (!meet((far_sweeper *)walk, addr))
+    if (!far_block_of(s->geometry, addr, &id) || addr % FAR_GRANULE != 0)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' reaches %#llx, where no object begins",
                         index != NULL ? index->name : "(the pool)", (unsigned long long)addr);
+    uint64_t number = far_block_number(s->geometry, id), at = far_block_inner(s->geometry, addr) / FAR_GRANULE;
+    if (!is_covered(s, number))
+        return 0;
+    if (s->marks[number] == NULL && (s->marks[number] = calloc(1, far_bitmap_bytes(s->geometry))) == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the marks of a sweep");
+    s->marks[number][at / 64] |= 1ull << at % 64;
     return 0;
 }
 
 
-/* The sweep word. */
+/* ---- Step 1: the sweeper, the dead ---- */
 
-static int set_word(far_sweeper *s, uint64_t word) {
-    uint64_t old;
-    int err = far_cas_word(s->t, far_addr_make(0, FAR_SUPER_SWEEP), s->word, word, &old);
-    if (err == 0 && old != s->word)
-        err = far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
-    if (err == 0)
-        s->word = word;
-    return err;
-}
-
-
-static uint64_t own_word(const far_sweeper *s, far_sweep_phase phase) {
-    return far_sweep_pack(far_task_client(s->t), far_task_generation(s->t), phase, s->sequence);
-}
-
-
-/* The word becomes ours with a new number. */
-static int begin(far_sweeper *s) {
-    far_addr addr = far_addr_make(0, FAR_SUPER_SWEEP);
-    uint64_t word, old;
-    int err = far_read_word(s->t, addr, &word);
-    if (err < 0)
-        return err;
-    unsigned owner = far_sweep_owner(word);
-    if (owner != 0) {
-        int dead = owner == far_task_client(s->t) ? 0 : far_is_dead(s->t, owner, far_sweep_generation(word));
-        if (dead <= 0)
-            return dead < 0 ? dead : far_fail(FAR_ERR_BUSY, "client %u is sweeping", owner);
+static int become_sweeper(far_task *t, far_request *r, void *ctx) {
+    unsigned own = far_task_pool(t)->own->id;
+    (void)ctx;
+    if (r->sweeper != 0 && r->sweeper != own) {
+        int gone = far_client_handle_gone(t, r->sweeper, true);
+        if (gone <= 0)
+            return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is sweeping", r->sweeper);
     }
-    if (far_sweep_sequence(word) == UINT32_MAX) /* stamps are compared */
-        return far_fail(FAR_ERR_UNSUPPORTED, "this pool was swept 2^32 times: its sweeps have no more numbers");
-    s->sequence = far_sweep_sequence(word) + 1;
-    s->word = own_word(s, FAR_SWEEP_NONE);
-    err = far_cas_word(s->t, addr, word, s->word, &old);
-    if (err == 0 && old != word)
-        err = far_fail(FAR_ERR_BUSY, "another client began a sweep");
-    return err;
-}
-
-
-/* Choosing and stamping. */
-
-/* A block whose owner is dead; 0, 1 or an error. */
-static int is_dead_owner(far_sweeper *s, const far_block_state *state) {
-    if (state->id == far_task_client(s->t) && state->generation == far_task_generation(s->t))
-        return 0;
-    return far_is_dead(s->t, state->id, state->generation);
-}
-
-
-static int is_chosen(far_sweeper *s, uint64_t number, const far_block_state *state) {
-    if (state->quarantined)
-        return 1; /* left by a sweeper that died */
-    switch (state->kind) {
-    case FAR_BLOCK_OWNED:
-        if (s->only_dead)
-            return is_dead_owner(s, state);
-        break; /* whoever has it: a full sweep takes each block once */
-    case FAR_BLOCK_WIPING: {
-        int dead = is_dead_owner(s, state);
-        if (dead <= 0 || s->only_dead)
-            return dead;
-        break;
-    }
-    case FAR_BLOCK_RUN:
-        if (s->only_dead)
-            return 1; /* made by a dead one and linked nowhere, perhaps: to look is cheap */
-        break;
-    case FAR_BLOCK_ORPHAN:
-        if (s->only_dead)
-            return 0;
-        break;
-    default:
-        return 0;
-    }
-    return number >= s->cursor;
-}
-
-
-/* Stamps a block and puts the flag on it. 1: it is covered; 0: it changed hands just now, and is stamped as before:
- * what is retired in a block with our stamp counts on us to wait until it can be reused. *entry: what is there now. */
-static int cover(far_sweeper *s, far_block_id id, uint64_t entry[2]) {
-    far_block_state state = far_block_unpack(entry[0]);
-    uint64_t old, stamped = far_stamp_pack(s->sequence, far_stamp_freed(entry[1]));
-    state.quarantined = true;
-    far_write(s->t, far_block_stamp(s->geometry, id), &stamped, 8);
-    far_cas(s->t, far_block_entry(s->geometry, id), entry[0], far_block_pack(&state), &old);
-    int err = far_wait(s->t);
-    if (err == 0 && old != entry[0]) {
-        entry[0] = old;
-        return far_write_word(s->t, far_block_stamp(s->geometry, id), entry[1]);
-    }
-    if (err < 0)
-        return err;
-    far_swept *b = &s->blocks[s->count++];
-    *b = (far_swept){.id = id, .stamp = stamped};
-    s->place[far_block_number(s->geometry, id)] = (uint32_t)s->count;
-    return 1;
-}
-
-
-static int choose_on_node(far_sweeper *s, unsigned node, uint64_t number, unsigned *room) {
-    uint32_t blocks = (uint32_t)s->geometry->node[node].blocks;
-    far_scratch_mark mark = far_scratch_here(s->t);
-    uint64_t *entries = far_scratch(s->t, (size_t)blocks * FAR_BLOCK_ENTRY_BYTES + 16);
-    int err = entries == NULL ? FAR_ERR_NO_MEMORY : far_blocks_read(s->t, node, 0, blocks, entries);
-    uint32_t run_end = 0, run_head = 0;
-    for (uint32_t i = 0; i < blocks && err >= 0; number += err == 1, i += err == 1) {
-        uint64_t *entry = entries + 2 * (size_t)i;
-        far_block_state state = far_block_unpack(entry[0]);
-        if (state.kind == FAR_BLOCK_RUN) {
-            run_head = i;
-            run_end = i + state.length;
-        }
-        bool large = state.kind != FAR_BLOCK_RUN, full = large ? *room == 0 : s->more && !s->only_dead;
-        err = is_chosen(s, number, &state);
-        if (err == 1 && full) {
-            s->more = true;
-            if (number < s->next_cursor)
-                s->next_cursor = number;
-        } else if (err == 1) {
-            err = cover(s, (far_block_id){node, i}, entry); /* 0: once more with what is there now */
-            *room -= err == 1 && large;
-            if (err == 1 && state.kind == FAR_BLOCK_OWNED && i < run_end)
-                s->blocks[s->count - 1].body_of = i - run_head;
-        } else if (err == 0) {
-            err = 1; /* not to be swept */
-        }
-    }
-    far_scratch_back(s->t, mark);
-    return err < 0 ? err : 0;
-}
-
-
-/* First what was left in quarantine and belongs to the dead, then, in a full sweep, the next blocks behind the cursor.
- */
-static int choose(far_sweeper *s) {
-    uint64_t total = far_block_total(s->geometry), number = 0;
-    unsigned room = SLICE_BLOCKS;
-    s->count = 0;
-    s->more = false;
-    s->next_cursor = total;
-    memset(s->place, 0, total * sizeof(*s->place));
-    int err = 0;
-    for (unsigned node = 0; node < s->geometry->nodes && err == 0; node++) {
-        err = choose_on_node(s, node, number, &room);
-        number += s->geometry->node[node].blocks;
-    }
-    return err;
-}
-
-
-/* The quarantine has been heard of everywhere: states and page words do not change any more. */
-
-/* A run that its maker did not finish before it died: all the blocks that its head claims are the run. */
-static int finish_body(far_sweeper *s, far_swept *b, uint64_t word) {
-    uint64_t head_word;
-    far_block_id head = {b->id.node, b->id.index - b->body_of};
-    int done = far_read_word(s->t, far_block_entry(s->geometry, head), &head_word);
-    far_block_state run = far_block_unpack(head_word),
-                    body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(word).used, .length = b->body_of};
-    if (done == 0 && run.kind == FAR_BLOCK_RUN && run.length > b->body_of)
-        done = far_block_swap(s->t, b->id, &word, &body);
-    return done < 0 ? done : 0;
-}
-
-
-static int look_at_block(far_sweeper *s, far_swept *b) {
-    uint64_t word;
-    int err = far_read_word(s->t, far_block_entry(s->geometry, b->id), &word);
-    if (err < 0)
-        return err;
-    far_block_state state = far_block_unpack(word);
-    size_t words = 1;
-    if (!state.quarantined)
-        return 0;
-    if (state.kind == FAR_BLOCK_OWNED && b->body_of > 0)
-        return finish_body(s, b, word);
-    if (state.kind == FAR_BLOCK_RUN) {
-        b->run = true;
-    } else if (state.kind == FAR_BLOCK_OWNED || state.kind == FAR_BLOCK_ORPHAN) {
-        err = far_pages_read(s->t, b->id, b->pages);
-        if (err == FAR_ERR_CORRUPT)
-            return far_fail(err, "the page words of block %u of node %u are broken", b->id.index, b->id.node);
-        words = s->geometry->block_bytes / FAR_GRANULE / 64;
-    } else {
-        return 0;
-    }
-    if (err == 0 && (b->met = calloc(words, 8)) == NULL)
-        err = FAR_ERR_NO_MEMORY;
-    return err;
-}
-
-
-/* Handles that sleep let go when they look at the sweep word; one that does not look is dealt with when it wakes, and
- * what it holds counts as leaked. */
-static int count_late(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    far_sweeper *s = ctx;
-    (void)t;
-    bool handle = far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id;
-    s->late += handle && client->seen_sweep < s->sequence;
+    r->sweeper = own;
+    r->spare = false;
     return 0;
 }
 
-
-static int wait_for_sleepers(far_sweeper *s) {
-    uint64_t tick = far_housekeeping_tick(far_task_pool(s->t)), until = far_now(s->t) + SLEEPER_TICKS * tick;
-    for (;;) {
-        s->late = 0;
-        int err = far_clients_each(s->t, count_late, s);
-        if (err < 0 || s->late == 0)
-            return err;
-        if (s->impatient || far_now(s->t) >= until) {
-            s->impatient = true; /* once is enough */
-            return 0;
-        }
-        far_sleep(s->t, tick);
-    }
-}
-
-
-/* What live sessions keep for themselves. */
-static int meet_kept(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    far_sweeper *s = ctx;
-    (void)id;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE)
-        return 0;
-    const size_t words = 2 + 2 * FAR_KEPT_PER_TABLE;
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *table = far_scratch(t, words * 8);
-    int err = table == NULL ? FAR_ERR_NO_MEMORY : 0;
-    far_addr at = client->kept;
-    for (unsigned n = 0; at != 0 && err == 0 && n < KEPT_TABLES_MAX; n++) {
-        if (!meet(s, at))
-            break; /* closed meanwhile */
-        far_read(t, at, table, words * 8);
-        err = far_wait(t);
-        for (size_t i = 2; err == 0 && i < words; i += 2)
-            if (table[i] != 0)
-                meet(s, table[i]);
-        at = table[0];
-    }
-    far_scratch_back(t, mark);
-    return err;
-}
-
-
-static int walk_all(far_sweeper *s) {
-    int err = far_pin_take(s->t);
-    if (err == 0)
-        err = far_clients_each(s->t, meet_kept, s);
-    far_catalog_unpin(s->t);
-    if (err == 0)
-        err = far_catalog_walk(s->t, &s->walk);
-    return err;
-}
-
-
-/* From here on objects that were not met may be freed: handles that have not heard of it must forget them when they
- * wake. */
-static int stamp_freed(far_sweeper *s) {
-    for (size_t i = 0; i < s->count; i++) {
-        s->blocks[i].stamp = far_stamp_pack(s->sequence, s->sequence);
-        far_write(s->t, far_block_stamp(s->geometry, s->blocks[i].id), &s->blocks[i].stamp, 8);
-    }
-    return far_wait(s->t);
-}
-
-
-static unsigned extra_epochs(void) {
-    unsigned most = 0;
-    for (unsigned k = 0; far_index_kinds[k] != NULL; k++)
-        for (unsigned i = 0; i < far_index_kinds[k]->type_count; i++)
-            if (far_index_kinds[k]->types[i].extra_epochs > most)
-                most = far_index_kinds[k]->types[i].extra_epochs;
-    return most;
-}
-
-
-static int examine(far_sweeper *s) {
-    int err = set_word(s, own_word(s, FAR_SWEEP_QUARANTINE));
-    if (err == 0)
-        err = far_pin_take(s->t); /* our own handle is not to sleep through it */
-    far_pin_drop(s->t);
-    if (err == 0)
-        err = far_wait_epochs(s->t, 2);
-    if (err == 0)
-        err = wait_for_sleepers(s);
-    for (size_t i = 0; i < s->count && err == 0; i++)
-        err = look_at_block(s, &s->blocks[i]);
-    if (err == 0)
-        err = walk_all(s);
-    return err;
-}
-
-
-static int release(far_sweeper *s) {
-    int err = s->repair ? stamp_freed(s) : 0;
-    if (err == 0)
-        err = set_word(s, own_word(s, FAR_SWEEP_RELEASING));
-    if (err == 0)
-        err = far_wait_epochs(s->t, RELEASE_EPOCHS + extra_epochs());
-    if (err == 0)
-        err = far_sweep_read_uids(s);
-    for (size_t i = 0; i < s->count && err == 0; i++) {
-        err = far_sweep_release_block(s, &s->blocks[i]);
-        if (far_task_fabric(s->t)->at_once) /* nothing else makes it pause, and to wipe takes long */
-            far_yield(s->t);
-    }
-    free(s->uids);
-    s->uids = NULL;
-    return err;
-}
-
-
-/* The dead. */
 
 static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    far_sweeper *s = ctx;
+    sweeper *s = ctx;
     far_client_state state = far_client_state_of(client->word);
     int dead = state == FAR_CLIENT_DEAD;
     if (state == FAR_CLIENT_LIVE && id != far_task_client(t))
         dead = far_is_dead(t, id, far_client_generation_of(client->word));
     if (dead <= 0)
         return dead;
-    struct far_dead *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
+    dead_client *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
     if (more == NULL)
-        return FAR_ERR_NO_MEMORY;
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of dead clients");
     s->dead = more;
-    s->dead[s->dead_count++] = (struct far_dead){id, far_client_generation_of(client->word)};
+    s->dead[s->dead_count++] = (dead_client){id, far_client_generation_of(client->word)};
     return 0;
 }
 
 
-/* Before it is free: what it had unlinked in blocks of others is not found by this sweep. */
-static int count_died(far_sweeper *s) {
-    far_faa(s->t, far_addr_make(0, FAR_SUPER_DIED), 1, NULL);
-    int err = far_wait(s->t);
-    return err < 0 ? err : 1;
+/* Whether all sessions of the handle that owns a block are closed or fenced. */
+static int is_gone(sweeper *s, unsigned id, unsigned generation) {
+    const far_session *own = far_task_pool(s->t)->own;
+    for (size_t i = 0; i < s->owner_count; i++)
+        if (s->owners[i].id == id && s->owners[i].generation == generation)
+            return s->owners[i].gone;
+    int gone = 0;
+    if (id != own->id || generation != own->generation) {
+        gone = far_is_dead(s->t, id, generation);
+        uint64_t word = 0;
+        if (gone == 1)
+            gone = far_read_word(s->t, far_client_entry(id), &word);
+        if (gone == 0 && word != 0) /* another incarnation of the id has its own blocks */
+            gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id, true);
+    }
+    if (gone < 0)
+        return gone;
+    owner *more = realloc(s->owners, (s->owner_count + 1) * sizeof(*more));
+    if (more == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of owners");
+    s->owners = more;
+    s->owners[s->owner_count++] = (owner){id, generation, gone == 1};
+    return gone == 1;
 }
 
 
-/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. The sweep word is still
- * ours: two who freed one entry would clear that of a session which has it by then. */
-static int free_dead(far_sweeper *s) {
+/* The stamp keeps the marks of earlier sweeps away from it: what its owner had in hand since then died with it. */
+static int disown(sweeper *s, far_block_id id, uint64_t word) {
+    far_block_state orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
+    uint64_t *words = far_scratch(s->t, 16), old;
+    if (words == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to take a block");
+    words[0] = s->old_sweep;
+    words[1] = UINT64_MAX; /* nobody knows what is free in it */
+    far_write(s->t, far_block_stamp(s->geometry, id), words, 16);
+    far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&orphan), &old);
+    return far_wait(s->t);
+}
+
+
+static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    sweeper *s = ctx;
+    uint64_t word = entry[0];
+    far_block_state state = far_block_unpack(word);
+    if (state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING)
+        return 0;
+    int err = is_gone(s, state.id, state.generation);
+    if (err <= 0)
+        return err;
+    far_scratch_mark mark = far_scratch_here(t);
+    if (state.kind == FAR_BLOCK_OWNED) {
+        err = far_run_undo(t, id, state.length); /* its maker died before it was finished, perhaps */
+        if (err == 0)
+            err = disown(s, id, word);
+    } else {
+        far_block_state mine = far_block_owned(t);
+        mine.kind = FAR_BLOCK_WIPING;
+        mine.length = state.length;
+        err = far_block_swap(t, id, &word, &mine);
+        if (err == 1)
+            err = far_run_finish(t, id, word);
+    }
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 0;
+}
+
+
+static int begin(sweeper *s) {
+    far_request made;
+    int err = far_request_make(s->t, become_sweeper, s, &made);
+    if (err < 0)
+        return err;
+    s->old_sweep = made.sweep;
+    err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_WANTED), &s->wanted);
+    if (err == 0)
+        err = far_clients_each(s->t, find_dead, s);
+    if (err == 0)
+        err = far_blocks_each(s->t, take_from_dead, s);
+    return err;
+}
+
+
+/* ---- Steps 2 to 4: the walk ---- */
+
+static int walk_on(far_task *t, far_request *r, void *ctx) {
+    (void)ctx;
+    if (r->sweeper != far_task_pool(t)->own->id)
+        return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
+    r->sweep = far_number_next(r->sweep);
+    r->walk = true;
+    return 0;
+}
+
+
+static int walk_off(far_task *t, far_request *r, void *ctx) {
+    (void)ctx;
+    if (r->sweeper != far_task_pool(t)->own->id)
+        return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
+    r->walk = false;
+    return 0;
+}
+
+
+/* The sweeper itself must hear its requests, and settle: it is awake. */
+static int request(sweeper *s, int (*change)(far_task *t, far_request *r, void *ctx), far_request *made) {
+    int err = far_request_make(s->t, change, s, made);
+    if (err == 0)
+        err = far_pin_take(s->t);
+    far_pin_drop(s->t);
+    return err < 0 ? err : far_request_wait(s->t, made->number, FAR_TIME_NEVER);
+}
+
+
+typedef struct mark_writer {
+    sweeper *s;
+    unsigned pending;
+    uint64_t *zeros, *ones;
+} mark_writer;
+
+
+static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    mark_writer *w = ctx;
+    sweeper *s = w->s;
+    far_block_kind kind = far_block_unpack(entry[0]).kind;
+    uint64_t number = far_block_number(s->geometry, id);
+    if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
+        return 0;
+    const uint64_t *marks = !is_covered(s, number) ? w->ones : s->marks[number] != NULL ? s->marks[number] : w->zeros;
+    far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
+    return ++w->pending % MARK_BLOCKS == 0 ? far_wait(t) : 0;
+}
+
+
+static int write_marks(sweeper *s) {
+    mark_writer w = {
+        .s = s, .zeros = calloc(1, far_bitmap_bytes(s->geometry)), .ones = malloc(far_bitmap_bytes(s->geometry))};
+    int err = w.zeros == NULL || w.ones == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
+    if (err == 0) {
+        memset(w.ones, 0xff, far_bitmap_bytes(s->geometry));
+        err = far_blocks_each(s->t, write_marks_of, &w);
+    }
+    int last = far_wait(s->t);
+    free(w.zeros);
+    free(w.ones);
+    return err < 0 ? err : last;
+}
+
+
+static int walk(sweeper *s) {
+    far_request made;
+    int err = request(s, walk_on, &made);
+    if (err < 0)
+        return err;
+    s->sweep = made.sweep;
+    far_point(s->t, "sweep:walk");
+    far_task_rest_between_pins(s->t, s->mode == FAR_SWEEP_SLOWLY);
+    err = far_catalog_walk(s->t, &s->walk);
+    far_task_rest_between_pins(s->t, false);
+    far_point(s->t, "sweep:walked");
+    if (err == 0)
+        err = write_marks(s);
+    if (err == 0)
+        err = request(s, walk_off, &made);
+    return err;
+}
+
+
+/* ---- Step 5: the end ---- */
+
+/* A pool that is larger than the marks of one sweep is swept in parts, by one sweep after the other; those that a sweep
+ * was wanted for before the first of them began are then found. */
+static int write_swept(sweeper *s) {
+    far_store *store = s->store;
+    uint64_t total = far_block_total(s->geometry);
+    if (s->first == 0)
+        store->swept_from = s->wanted;
+    store->next_part = s->end == total ? 0 : s->end;
+    if (s->end < total || s->mode == FAR_SWEEP_COUNT)
+        return 0;
+    atomic_store_explicit(&store->line.swept, store->swept_from, memory_order_release);
+    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), store->swept_from);
+}
+
+
+static int publish(sweeper *s) {
+    uint64_t done = far_done_pack(s->sweep, s->mode == FAR_SWEEP_COUNT);
+    int err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_DONE), done);
+    if (err < 0)
+        return err;
+    atomic_store_explicit(&s->store->line.done, done, memory_order_release);
+    far_epoch_request(far_task_pool(s->t));
+    return write_swept(s);
+}
+
+
+static bool is_listed(const sweeper *s, uint32_t uid) {
+    for (size_t i = 0; i < s->uid_count; i++)
+        if (s->uids[i] == uid)
+            return true;
+    return uid == 0;
+}
+
+
+static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
+    far_block_state state = far_block_unpack(entry[0]);
+    uint64_t number = far_block_number(s->geometry, id);
+    bool met = !is_covered(s, number) || (s->marks[number] != NULL && s->marks[number][0] & 1);
+    if (met || !far_number_is_newer(s->sweep, (uint32_t)entry[2]))
+        return 0;
+    if (s->mode == FAR_SWEEP_COUNT && !is_listed(s, state.uid))
+        return 0; /* whoever dropped its index is about to free it */
+    s->result.leaked_bytes += state.length * s->geometry->block_bytes;
+    if (s->mode == FAR_SWEEP_COUNT)
+        return 0;
+    int err = far_store_free_run(s->t, id, &state);
+    return err < 0 ? err : 0;
+}
+
+
+/* Bytes of an orphan that are neither met nor home; all of a slab whose index is not listed, which its next owner frees
+ * as a whole (a count leaves that to whoever dropped the index). settled: only these. */
+static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *lost) {
+    const far_geometry *g = s->geometry;
+    uint64_t pages[FAR_BLOCK_PAGES], number = far_block_number(g, id);
+    uint64_t *bits = far_scratch(s->t, far_bitmap_bytes(g));
+    int err =
+        bits == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap") : far_pages_read(s->t, id, pages);
+    *lost = 0;
+    if (err < 0)
+        return err;
+    far_read(s->t, far_block_bitmap(g, id), bits, far_bitmap_bytes(g));
+    err = far_wait(s->t);
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0; p++) {
+        far_page_state page = far_page_unpack(pages[p]);
+        for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {
+            uint64_t at = p * (g->page_bytes / FAR_GRANULE) + n * (page.size / FAR_GRANULE);
+            bool met = s->marks[number] != NULL && s->marks[number][at / 64] >> at % 64 & 1;
+            bool listed = is_listed(s, page.uid);
+            if ((!listed && s->mode != FAR_SWEEP_COUNT) ||
+                (listed && !settled && !met && !(bits[at / 64] >> at % 64 & 1)))
+                *lost += page.size;
+        }
+    }
+    return err;
+}
+
+
+static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
+    uint64_t number = far_block_number(s->geometry, id), lost;
+    if (!is_covered(s, number))
+        return 0;
+    far_scratch_mark mark = far_scratch_here(s->t);
+    int err = look_at_orphan(s, id, !far_number_is_newer(s->sweep, (uint32_t)entry[1]), &lost);
+    far_scratch_back(s->t, mark);
+    if (err < 0 || lost == 0)
+        return err;
+    if (s->mode == FAR_SWEEP_COUNT)
+        s->result.leaked_bytes += lost;
+    else /* counted by who settles it: us */
+        s->waiting[s->waiting_count++] = number;
+    return 0;
+}
+
+
+static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    (void)t;
+    switch (far_block_unpack(entry[0]).kind) {
+    case FAR_BLOCK_RUN:
+        return end_run(ctx, id, entry);
+    case FAR_BLOCK_ORPHAN:
+        return end_orphan(ctx, id, entry);
+    default:
+        return 0;
+    }
+}
+
+
+static far_block_id block_numbered(const far_geometry *g, uint64_t number) {
+    unsigned node = 0;
+    while (node + 1 < g->nodes && number >= g->node[node + 1].first_number)
+        node++;
+    return (far_block_id){node, (uint32_t)(number - g->node[node].first_number)};
+}
+
+
+/* Orphans with something to settle become ours: they are settled with our own blocks. */
+static int adopt_orphans(sweeper *s) {
+    int err = 0;
+    for (size_t at = 0; at < s->waiting_count && err >= 0; at += SETTLE_BLOCKS) {
+        if ((err = far_pin_take(s->t)) < 0)
+            break;
+        far_store_enter(s->t);
+        for (size_t i = at; i < s->waiting_count && i < at + SETTLE_BLOCKS && err >= 0; i++) {
+            far_block_id id = block_numbered(s->geometry, s->waiting[i]);
+            uint64_t entry[FAR_BLOCK_ENTRY_WORDS];
+            far_read(s->t, far_block_entry(s->geometry, id), entry, sizeof(entry));
+            err = far_wait(s->t);
+            if (err == 0 && far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN)
+                err = far_block_adopt(s->t, id, entry);
+        }
+        far_store_leave(s->t);
+        far_catalog_unpin(s->t);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. */
+static int free_dead(sweeper *s) {
     for (unsigned round = 0; round < 2; round++)
         for (size_t i = 0; i < s->dead_count; i++) {
-            if (s->dead[i].id == 0)
-                continue;
-            int done = far_client_may_free(s->t, s->dead[i].id);
-            if (done == 1)
-                done = count_died(s);
-            if (done == 1)
-                done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+            int done = s->dead[i].id == 0 ? 0 : far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
             if (done < 0)
                 return done;
-            if (done == 1) {
-                s->result.dead_clients++;
-                s->dead[i].id = 0;
-            }
+            s->result.dead_clients += done == 1;
+            s->dead[i].id = done == 1 ? 0 : s->dead[i].id;
         }
     return 0;
 }
 
 
-/* Nothing was decided. But what was given back in quarantine is not past its time: the blocks stay covered until it is.
- */
-static int give_up(far_sweeper *s) {
-    int err = set_word(s, own_word(s, FAR_SWEEP_RELEASING));
+static int finish(sweeper *s) {
+    int err = publish(s);
+    s->waiting = calloc(far_block_total(s->geometry) + 1, sizeof(*s->waiting));
+    if (err == 0 && s->waiting == NULL)
+        err = far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of blocks");
     if (err == 0)
-        err = far_wait_epochs(s->t, RELEASE_EPOCHS + extra_epochs());
-    for (size_t i = 0; i < s->count && err == 0; i++)
-        err = far_sweep_unmark(s, s->blocks[i].id);
-    return err;
-}
-
-
-/* The word is ours. */
-static int examine_and_release(far_sweeper *s) {
-    bool find = s->only_dead && s->dead_count == 0;
-    int err = find ? far_clients_each(s->t, find_dead, s) : 0; /* before blocks are chosen: theirs are among them */
+        err = far_catalog_uids(s->t, &s->uids, &s->uid_count);
     if (err == 0)
-        err = choose(s);
-    bool work = s->count > 0 || s->must_walk;
-    if (err == 0 && work)
-        err = examine(s);
-    if (err < 0 && s->count > 0 && !s->t->session->lost) {
-        s->left = give_up(s) < 0;
-        return err;
-    }
-    if (err == 0 && work)
-        err = release(s);
-    s->left = err < 0 && s->count > 0;
-    if (err == 0 && s->only_dead && !s->more)
+        err = far_pin_take(s->t);
+    if (err == 0)
+        err = far_blocks_each(s->t, end_block, s);
+    far_catalog_unpin(s->t);
+    if (err == 0)
+        err = adopt_orphans(s);
+    if (err == 0)
         err = free_dead(s);
     return err;
 }
 
 
-static int pass(far_sweeper *s) {
-    int err = begin(s);
-    if (err < 0)
-        return err;
-    s->left = false;
-    s->count = 0;
-    err = examine_and_release(s);
-    for (size_t i = 0; i < s->count; i++)
-        free(s->blocks[i].met);
-    if (s->t->session->lost)
-        return err < 0 ? err : s->t->session->lost;
-    int end = set_word(s, far_sweep_pack(0, 0, s->left ? FAR_SWEEP_RELEASING : FAR_SWEEP_NONE, s->sequence));
-    far_epoch_request(far_task_pool(s->t)); /* so that all hear of it */
-    return err < 0 ? err : end;
-}
-
-
-/* Sweeps. */
-
-static bool is_abandoned(uint64_t word) {
-    return far_sweep_owner(word) != 0 || far_sweep_phase_of(word) != FAR_SWEEP_NONE;
-}
-
-
-static int sweep_dead(far_sweeper *s) {
-    uint64_t word;
-    int err = far_clients_each(s->t, find_dead, s);
-    if (err == 0)
-        err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_SWEEP), &word);
-    if (err < 0 || (s->dead_count == 0 && !is_abandoned(word)))
-        return err;
-    s->only_dead = s->must_walk = true;
-    s->dead_count = 0; /* others may have swept them before it is our turn: they are looked for again then */
-    do
-        err = pass(s);
-    while (err == 0 && s->more);
+/* The field becomes free, whatever came of it; `walk` with it. */
+static int step_down(sweeper *s) {
+    const far_addr addr = far_addr_make(0, FAR_SUPER_REQUEST);
+    uint64_t word, old;
+    int err = far_read_word(s->t, addr, &word);
+    while (err == 0) {
+        far_request r = far_request_unpack(word);
+        if (r.sweeper != far_task_pool(s->t)->own->id)
+            return 0;
+        r.sweeper = 0;
+        if (r.walk) { /* it was given up: all are to hear of that */
+            r.walk = false;
+            r.number = far_number_next(r.number);
+        }
+        if ((err = far_cas_word(s->t, addr, word, far_request_pack(&r), &old)) < 0 || old == word)
+            return err;
+        word = old;
+    }
     return err;
 }
 
 
-/* Drops of this handle that are under way shall not look like leaks. */
-static int finish_drops(far_sweeper *s) {
-    far_quarantine *q = far_task_pool(s->t)->quarantine;
-    for (unsigned round = 0; round < 3; round++) {
-        bool any = false;
-        pthread_mutex_lock(&q->lock);
-        for (far_memory *m = q->memories; m != NULL; m = m->next) {
-            pthread_mutex_lock(&m->lock);
-            any |= m->drop_count > 0;
-            pthread_mutex_unlock(&m->lock);
-        }
-        pthread_mutex_unlock(&q->lock);
-        int err = any ? far_wait_epochs(s->t, 3) : 0;
-        if (err == 0 && any)
-            err = far_memory_tick(s->t);
-        if (err < 0 || !any)
-            return err;
-    }
+/* ---- Waiting for the owners ---- */
+
+typedef struct settling {
+    sweeper *s;
+    unsigned missing;
+    uint64_t leaked;
+} settling;
+
+
+static bool owns_blocks(const sweeper *s, unsigned id) {
+    for (size_t i = 0; i < s->owner_count; i++)
+        if (s->owners[i].id == id && !s->owners[i].gone)
+            return true;
+    return false;
+}
+
+
+static int has_settled(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    settling *x = ctx;
+    (void)t;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != id)
+        return 0;
+    if (far_settled_sweep(client->settled) == x->s->sweep)
+        x->leaked += far_settled_bytes(client->settled);
+    else
+        x->missing += owns_blocks(x->s, id) || id == far_task_pool(t)->own->id;
     return 0;
 }
 
 
-static int sweep_all(far_sweeper *s) {
-    uint64_t total = far_block_total(s->geometry), died = 0;
-    int err = finish_drops(s);
-    if (err == 0)
-        err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_DIED), &died);
-    s->only_dead = s->must_walk = false;
-    for (s->cursor = 0; s->cursor < total && err == 0; s->cursor = s->next_cursor)
-        err = pass(s);
-    if (err == 0)
-        err =
-            far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), s->result.leaked_bytes - s->result.repaired_bytes);
-    if (err == 0 && s->repair)
-        err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), died);
-    return err;
+/* A handle that sleeps settles when it looks at the pool next; one that was stopped never does. */
+static int wait_until_settled(sweeper *s) {
+    far_pool *pool = far_task_pool(s->t);
+    uint64_t tick = far_housekeeping_tick(pool), until = far_now(s->t) + SETTLE_TICKS * tick;
+    settling x;
+    for (;;) {
+        x = (settling){.s = s};
+        int err = far_clients_each(s->t, has_settled, &x);
+        if (err < 0)
+            return err;
+        if (x.missing == 0 || far_now(s->t) >= until)
+            break;
+        if ((err = far_pin_take(s->t)) < 0) /* awake, to settle our own */
+            return err;
+        far_pin_drop(s->t);
+        if (far_pool_is_unattended(pool) || s->t->session == pool->own) {
+            if ((err = far_epoch_tick(s->t)) < 0 || (err = far_memory_tick(s->t)) < 0)
+                return err;
+            far_pool_drive(pool);
+        }
+        far_sleep(s->t, tick / 2);
+    }
+    s->result.leaked_bytes += x.leaked;
+    return 0;
 }
 
 
-int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result) {
+/* ---- The sweep as a whole ---- */
+
+static void choose_part(sweeper *s) {
+    uint64_t total = far_block_total(s->geometry), most = MARKS_MAX / far_bitmap_bytes(s->geometry);
+    s->first = s->store->next_part < total ? s->store->next_part : 0;
+    s->end = total - s->first > most ? s->first + most : total;
+}
+
+
+static int sweep(sweeper *s) {
+    int err = begin(s);
+    if (err < 0)
+        return err;
+    if ((err = walk(s)) == 0)
+        err = finish(s);
+    if (s->t->session->lost)
+        return err < 0 ? err : s->t->session->lost;
+    far_pin_drop(s->t);
+    int end = step_down(s);
+    err = err < 0 ? err : end;
+    if (err == 0 && s->mode != FAR_SWEEP_SLOWLY)
+        err = wait_until_settled(s);
+    uint64_t left = s->mode == FAR_SWEEP_COUNT ? s->result.leaked_bytes : 0;
+    s->result.repaired_bytes = s->mode == FAR_SWEEP_COUNT ? 0 : s->result.leaked_bytes;
+    return err < 0 ? err : far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), left);
+}
+
+
+int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result) {
+    far_pool *pool = far_task_pool(t);
     *result = (far_sweep_result){0};
-    const far_geometry *g = &far_task_pool(t)->geometry;
-    uint64_t total = far_block_total(g);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot sweep: it would wait for itself");
-    far_sweeper s = {.walk = {.object = meet_object}, .t = t, .geometry = g, .repair = repair, .impatient = !all};
-    s.place = calloc(total + 1, sizeof(*s.place));
-    s.blocks = calloc(total + 1, sizeof(*s.blocks));
+    if (atomic_exchange_explicit(&pool->store->sweeping, true, memory_order_acquire))
+        return far_fail(FAR_ERR_BUSY, "this handle is sweeping");
+    sweeper s = {
+        .walk = {.object = meet_object}, .t = t, .store = pool->store, .geometry = &pool->geometry, .mode = mode};
+    uint64_t total = far_block_total(s.geometry);
+    choose_part(&s);
+    s.marks = calloc(total, sizeof(*s.marks));
     far_aside aside = far_aside_begin(t);
-    int err = s.place == NULL || s.blocks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : 0;
-    if (err == 0 && repair)
-        err = sweep_dead(&s);
-    if (err == 0 && all)
-        err = sweep_all(&s);
+    int err = s.marks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : sweep(&s);
     far_aside_end(t, aside);
     *result = s.result;
-    free(s.place);
-    free(s.blocks);
+    for (uint64_t i = 0; s.marks != NULL && i < total; i++)
+        free(s.marks[i]);
+    free(s.marks);
     free(s.dead);
+    free(s.owners);
+    free(s.waiting);
+    atomic_store_explicit(&pool->store->sweeping, false, memory_order_release);
     return err;
 }

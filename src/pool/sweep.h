@@ -1,48 +1,15 @@
-/* The leak sweep: finds what no index reaches in a set of blocks, beside live clients.
+/* The sweep: finds memory that nobody has, beside live clients. One handle sweeps at a time:
  *
- * The sweep word on node 0: owner id 14 | owner generation 16 << 14 | phase 2 << 30 | sequence 32 << 32.
- *   phase 0  none runs; or, with an owner, one is choosing and stamping its blocks
- *   phase 1  quarantine: the blocks of sequence number s carry it in their stamp. Every handle, before its next epoch
- * or on waking, gives back through the bitmaps what it holds free or retired there, stops allocating there, and gives
- * back in the same way, at once, what it retires there from then on. phase 2  the walk is over: handles retire normally
- * again. After more epochs, so that everything given back is past its time, the blocks are released. A handle that
- * slept through phases compares stamps with the last sequence it saw and forgets what it holds in blocks where a sweep
- * since then may have freed what it did not meet (the high half of the stamp, written before phase 2).
- * Whatever a walk did not meet and whose bit is clear at the end is leaked: freed (repair), or counted.
- * The owner died, or could not go on and left the word without an owner in phase 2: the next sweeper starts over with a
- * new sequence number, and covers all blocks still in quarantine. */
+ *   1. It becomes the sweeper (request.h), asks for all clients whether they live, and takes the blocks of the dead.
+ *   2. A request, `walk` on. When all have answered, nobody has a foreign object in hand that it got before.
+ *   3. It walks every index once, and writes what it met as marks into far memory.
+ *   4. A second request, `walk` off. When all have answered, what they unlinked during the walk is home.
+ *   5. DONE: every owner settles its own blocks (settle.c). The sweeper frees runs that were not met, adopts orphans
+ *      with something to settle, and frees the ids of the dead. */
 #ifndef FAR_POOL_SWEEP_H
 #define FAR_POOL_SWEEP_H
 
 #include "pool/superblock.h"
-
-typedef enum { FAR_SWEEP_NONE, FAR_SWEEP_QUARANTINE, FAR_SWEEP_RELEASING } far_sweep_phase;
-
-
-static inline uint64_t far_sweep_pack(unsigned id, unsigned generation, far_sweep_phase phase, uint32_t sequence) {
-    return (uint64_t)id | (uint64_t)generation << 14 | (uint64_t)phase << 30 | (uint64_t)sequence << 32;
-}
-
-
-static inline unsigned far_sweep_owner(uint64_t word) {
-    return (unsigned)word & 0x3fff;
-}
-
-
-static inline unsigned far_sweep_generation(uint64_t word) {
-    return (unsigned)(word >> 14) & 0xffff;
-}
-
-
-static inline far_sweep_phase far_sweep_phase_of(uint64_t word) {
-    return (far_sweep_phase)(word >> 30 & 3);
-}
-
-
-static inline uint32_t far_sweep_sequence(uint64_t word) {
-    return (uint32_t)(word >> 32);
-}
-
 
 /* What a walk reports to: every object linked throughout the walk. Whoever starts a walk puts this first into a struct
  * of its own. */
@@ -59,18 +26,19 @@ static inline int far_walk_object(far_walk *walk, far_index *index, unsigned typ
 }
 
 
+typedef enum {
+    FAR_SWEEP_SLOWLY, /* in the background: leaves others nine tenths of the time */
+    FAR_SWEEP_REPAIR, /* at full speed, and waits until all owners have settled */
+    FAR_SWEEP_COUNT,  /* the same, but frees nothing */
+} far_sweep_mode;
+
 typedef struct far_sweep_result {
     uint64_t leaked_bytes;   /* not reachable, not free */
     uint64_t repaired_bytes; /* of them, freed */
     unsigned dead_clients;   /* whose ids became free */
 } far_sweep_result;
 
-/* Sweeps the blocks of dead sessions (all = false) or all blocks in turn, without a pin. FAR_ERR_BUSY: a live client is
- * sweeping. */
-int far_sweep(far_task *t, bool all, bool repair, far_sweep_result *result);
-
-/* The handle saw this sweep word at its last epoch or waking: does what the phases ask. Called before the handle's next
- * pin. */
-int far_sweep_observe(far_task *t, uint64_t word);
+/* Without a pin. FAR_ERR_BUSY: a live client is sweeping. */
+int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result);
 
 #endif

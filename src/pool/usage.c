@@ -1,5 +1,5 @@
 /* Looking at the allocator's tables: where the bytes are, and whether the tables are sound. */
-#include "pool/memory.h"
+#include "pool/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@ typedef struct sums {
 } sums;
 
 
-/* Sessions of this handle are asked directly, the others have told. */
+/* This handle is asked directly, the others have told. */
 static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
     sums *s = ctx;
-    (void)t, (void)id;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) == s->pool->own->id)
+    (void)t;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == s->pool->own->id)
         return 0;
     s->free += client->free_bytes;
     s->retired += client->retired_bytes;
@@ -27,16 +27,11 @@ static int add_told(far_task *t, void *ctx, unsigned id, const far_client *clien
 }
 
 
-static void add_local(sums *s) {
-    far_quarantine *q = s->pool->quarantine;
-    pthread_mutex_lock(&q->lock);
-    for (far_memory *m = q->memories; m != NULL; m = m->next) {
-        pthread_mutex_lock(&m->lock);
-        s->free += m->free_bytes;
-        s->retired += m->retired_bytes;
-        pthread_mutex_unlock(&m->lock);
-    }
-    pthread_mutex_unlock(&q->lock);
+static void add_own(sums *s) {
+    uint64_t free_bytes, retired_bytes;
+    far_memory_sums(s->pool, &free_bytes, &retired_bytes);
+    s->free += free_bytes;
+    s->retired += retired_bytes;
 }
 
 
@@ -72,21 +67,15 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
 }
 
 
-static int add_node(far_task *t, sums *s, unsigned node) {
-    const far_geometry *g = &s->pool->geometry;
-    uint32_t blocks = (uint32_t)g->node[node].blocks;
+static int add_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    sums *s = ctx;
+    far_block_kind kind = far_block_unpack(entry[0]).kind;
     far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *entries = far_scratch(t, (size_t)blocks * FAR_BLOCK_ENTRY_BYTES + 16);
-    int err = entries == NULL ? FAR_ERR_NO_MEMORY : far_blocks_read(t, node, 0, blocks, entries);
-    for (uint32_t i = 0; i < blocks && err == 0; i++) {
-        far_block_kind kind = far_block_unpack(entries[2 * (size_t)i]).kind;
-        far_scratch_mark inner = far_scratch_here(t);
-        if (kind == FAR_BLOCK_FREE)
-            s->free += g->block_bytes;
-        else if (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN)
-            err = add_slabs(t, s, (far_block_id){node, i});
-        far_scratch_back(t, inner);
-    }
+    int err = 0;
+    if (kind == FAR_BLOCK_FREE)
+        s->free += s->pool->geometry.block_bytes;
+    else if (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN)
+        err = add_slabs(t, s, id);
     far_scratch_back(t, mark);
     return err;
 }
@@ -96,18 +85,16 @@ int far_memory_stat(far_task *t, far_pool_usage *usage) {
     far_pool *pool = far_task_pool(t);
     sums s = {.pool = pool};
     uint64_t leaked = 0, total = 0;
-    int err = 0;
-    for (unsigned node = 0; node < pool->geometry.nodes && err == 0; node++) {
+    for (unsigned node = 0; node < pool->geometry.nodes; node++)
         total += pool->geometry.node_bytes[node];
-        err = add_node(t, &s, node);
-    }
+    int err = far_blocks_each(t, add_block, &s);
     if (err == 0)
         err = far_clients_each(t, add_told, &s);
     if (err == 0)
         err = far_read_word(t, far_addr_make(0, FAR_SUPER_LEAKED), &leaked);
     if (err < 0)
         return err;
-    add_local(&s);
+    add_own(&s);
     usage->total = total;
     usage->free = s.free < total ? s.free : total; /* beside live clients the sum is not exact */
     usage->retired = s.retired < total - usage->free ? s.retired : total - usage->free;
@@ -123,6 +110,7 @@ int far_memory_stat(far_task *t, far_pool_usage *usage) {
 typedef struct checked {
     far_task *t;
     const far_geometry *g;
+    bool at_rest; /* no sweep is wanted: a block whose owner is gone would stay so */
     char problem[160];
 } checked;
 
@@ -160,7 +148,7 @@ static int check_owner(checked *c, const far_block_state *s) {
         return PROBLEM(c, "owned by client %u, an impossible id", s->id);
     far_read(c->t, far_client_entry(s->id), &client, sizeof(client));
     int err = far_wait(c->t);
-    if (err == 0 &&
+    if (err == 0 && c->at_rest &&
         (far_client_state_of(client.word) == FAR_CLIENT_FREE || far_client_generation_of(client.word) != s->generation))
         return PROBLEM(c, "owned by client %u of generation %u, who is gone", s->id, s->generation);
     return err;
@@ -200,7 +188,8 @@ static int check_run(checked *c, far_block_id id, const far_block_state *s) {
         if (err < 0)
             return err;
         far_block_state o = far_block_unpack(word);
-        bool head = (o.kind == FAR_BLOCK_RUN || o.kind == FAR_BLOCK_WIPING) && o.length > s->length;
+        bool head = (o.kind == FAR_BLOCK_RUN || o.kind == FAR_BLOCK_WIPING || o.kind == FAR_BLOCK_OWNED) &&
+                    o.length > s->length; /* owned: it is just being made */
         bool body = (o.kind == FAR_BLOCK_BODY && o.length == i) || o.kind == FAR_BLOCK_OWNED;
         if (s->kind == FAR_BLOCK_BODY ? !head : s->kind == FAR_BLOCK_RUN && !body)
             return PROBLEM(c, "a run whose block %u is something else", other.index + i);
@@ -232,6 +221,13 @@ static int check_once(checked *c, far_block_id id) {
 
 int far_memory_check(far_task *t, far_report *report) {
     checked c = {.t = t, .g = &far_task_pool(t)->geometry};
+    uint64_t wanted, swept;
+    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
+    int read = far_wait(t);
+    if (read < 0)
+        return read;
+    c.at_rest = wanted == swept;
     far_scratch_mark mark = far_scratch_here(t);
     for (unsigned node = 0; node < c.g->nodes; node++)
         for (uint32_t i = 0; i < c.g->node[node].blocks; i++) {

@@ -148,9 +148,8 @@ static int pin_and_run(far_task *t, void *arg) {
 
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     pinned_run r = {run, arg};
-    far_memory_help(t);
     int err = pin_and_run(t, &r);
-    return err == FAR_ERR_NO_MEMORY ? far_run_hungry(t, pin_and_run, &r) : err;
+    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, pin_and_run, &r) : err;
 }
 
 

@@ -11,7 +11,7 @@ int far_check_index(const far_session *s, const far_index *index);
 /* Gives far_last_error words for codes that index code returns without any. Returns err. */
 int far_tell(const far_session *s, int err);
 
-/* Runs with a pin; again, with another, when memory was short and some came back (far_run_hungry). */
+/* Runs with a pin; again, with another, when memory was short and some came back (far_run_short). */
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);
 
 void far_index_use(far_index *index); /* it is not closed before ... */

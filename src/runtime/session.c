@@ -247,8 +247,7 @@ static void begin_task(far_task *t, unsigned kind) {
     t->index_key = 0;
     t->index = NULL;
     t->uses_index = false;
-    t->ticket = 0;
-    t->barred = false;
+    t->rest_since = 0;
     t->error = t->refused = t->lost = 0;
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
@@ -293,7 +292,6 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
     made->label = t->label;
     made->index_key = t->index_key;
     made->lost = t->lost;
-    made->ticket = t->ticket;
     made->arg = work;
     if (!work) /* it runs all the same, with nothing to do, and ends in the usual way */
         return false;

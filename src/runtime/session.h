@@ -50,9 +50,8 @@ struct far_task {
     int lost;                  /* what this task is told of the loss of its session */
 
     far_pin pin;
-    uint64_t ticket;          /* pool/hunger.c: it found no memory and waits for it; 0 = no */
-    bool barred;              /* it found none because others wait for it */
-    uint64_t moves, searched; /* what it moved itself; what others had moved when it last looked for memory */
+    uint64_t rest_since;   /* pool/epoch.h: a walk in the background; 0 = it is none ... */
+    uint32_t rest_request; /* ... or another request than this one stands */
     bool background;
     far_stats *stats;
     const char *label;
@@ -105,8 +104,6 @@ struct far_session {
     atomic_bool closing;
     atomic_uint calls;     /* API calls inside (pool/handle.h: far_call_enter) */
     unsigned visitors;     /* housekeeping looks at it: not to be freed; under the pool's lock */
-    uint64_t ticked_epoch; /* housekeeping: the epoch of its last memory tick */
-    bool ticking;          /* ... which is still under way: one at a time */
     far_session *next;     /* in the pool's list */
 };
 

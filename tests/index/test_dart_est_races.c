@@ -166,7 +166,7 @@ EST_RACE(A8d_replaced_node_of_a_kept_entry) {
     far_session_stats_of(s.b.session, FAR_OP_GET, &before);
     reads(&s.b, "abc", "abc");
     far_session_stats_of(s.b.session, FAR_OP_GET, &after);
-    assert_int_equal(after.round_trips - before.round_trips, 4); /* old node, table, new node, leaf */
+    assert_in_range(after.round_trips - before.round_trips, 3, 4); /* old node (unless too old), table, new node, leaf */
     is_sound(&s, &s.b);
     tear_down(&s);
 }

@@ -322,7 +322,7 @@ TOLD_OF_ALL(drain_leaves_what_is_locked);
 
 
 static int look_for_leaks(far_task *t, void *arg) {
-    return far_sweep(t, true, false, arg);
+    return far_sweep(t, FAR_SWEEP_COUNT, arg);
 }
 
 

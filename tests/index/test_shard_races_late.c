@@ -172,7 +172,7 @@ TOLD_OF_ALL(samples_end_with_the_doubling);
 
 
 static int look_for_leaks(far_task *t, void *arg) {
-    return far_sweep(t, true, false, arg);
+    return far_sweep(t, FAR_SWEEP_COUNT, arg);
 }
 
 

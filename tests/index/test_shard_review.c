@@ -204,7 +204,7 @@ static void a_walk_meets_what_a_drain_moves_down_again(void **state) {
 static int run_sweep(far_task *t, void *arg) {
     far_sweep_result result;
     (void)arg;
-    return far_sweep(t, true, true, &result);
+    return far_sweep(t, FAR_SWEEP_REPAIR, &result);
 }
 
 
@@ -218,7 +218,7 @@ static void sweep_all(void *arg) {
 static void hold_the_sweep(stage *s) {
     s->c.ended = false;
     s->c.client = far_sim_start(s->c.pool->fabric, "sweeper", sweep_all, &s->c);
-    stage_stop_at(&s->c, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_SWEEP, .to = FAR_SUPER_SWEEP + 8});
+    stage_stop_at(&s->c, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_REQUEST, .to = FAR_SUPER_REQUEST + 8});
     stage_stop_at(&s->c, (far_sim_match){.kind = FAR_SIM_READ});
 }
 

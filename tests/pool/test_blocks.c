@@ -1,6 +1,8 @@
 /* The block tables as bits, and the geometry of slabs: pure functions. */
 #include "pool/alloc.h"
 #include "pool/blocks.h"
+#include "pool/clients.h"
+#include "pool/request.h"
 #include "runtime/random.h"
 
 #include <setjmp.h>
@@ -17,7 +19,7 @@ static void a_block_that_was_never_used_is_all_zero(void **state) {
     assert_int_equal(far_block_pack(&fresh), 0);
     far_block_state s = far_block_unpack(0);
     assert_int_equal(s.kind, FAR_BLOCK_FREE);
-    assert_false(s.used || s.quarantined);
+    assert_false(s.used);
 }
 
 
@@ -25,7 +27,6 @@ static void assert_same_block(far_block_state s) {
     far_block_state back = far_block_unpack(far_block_pack(&s));
     assert_int_equal(back.kind, s.kind);
     assert_int_equal(back.used, s.used);
-    assert_int_equal(back.quarantined, s.quarantined);
     assert_int_equal(back.stable, s.stable);
     assert_int_equal(back.id, s.id);
     assert_int_equal(back.generation, s.generation);
@@ -37,15 +38,12 @@ static void assert_same_block(far_block_state s) {
 
 static void every_state_of_a_block_comes_back_from_its_word(void **state) {
     (void)state;
-    for (int flags = 0; flags < 4; flags++) {
-        bool used = flags & 1, quarantined = flags & 2;
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_FREE, .used = used, .quarantined = quarantined});
-        assert_same_block((far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = used, .quarantined = quarantined});
-        assert_same_block((far_block_state){
-            .kind = FAR_BLOCK_OWNED, .used = used, .quarantined = quarantined, .id = 16382, .generation = 0xffff});
+    for (int used = 0; used < 2; used++) {
+        assert_same_block((far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
+        assert_same_block((far_block_state){.kind = FAR_BLOCK_ORPHAN, .used = used});
+        assert_same_block((far_block_state){.kind = FAR_BLOCK_OWNED, .used = used, .id = 16382, .generation = 0xffff});
         assert_same_block((far_block_state){.kind = FAR_BLOCK_OWNED, .used = used, .id = 1, .generation = 0});
-        assert_same_block(
-            (far_block_state){.kind = FAR_BLOCK_BODY, .used = used, .quarantined = quarantined, .length = 65535});
+        assert_same_block((far_block_state){.kind = FAR_BLOCK_BODY, .used = used, .length = 65535});
         assert_same_block((far_block_state){
             .kind = FAR_BLOCK_WIPING, .used = used, .id = 16382, .generation = 0xffff, .length = 65536});
         assert_same_block((far_block_state){
@@ -77,11 +75,21 @@ static void every_page_word_comes_back(void **state) {
 }
 
 
-static void stamps_keep_their_halves_apart(void **state) {
+static void numbers_of_requests_and_sweeps_go_round(void **state) {
     (void)state;
-    uint64_t stamp = far_stamp_pack(0xfffffffe, 0x12345678);
-    assert_int_equal(far_stamp_covered(stamp), 0xfffffffe);
-    assert_int_equal(far_stamp_freed(stamp), 0x12345678);
+    far_request r = {.number = 0xffffff, .sweep = 0xfffffe, .walk = true, .spare = true, .sweeper = 16382};
+    far_request back = far_request_unpack(far_request_pack(&r));
+    assert_int_equal(back.number, r.number);
+    assert_int_equal(back.sweep, r.sweep);
+    assert_true(back.walk && back.spare);
+    assert_int_equal(back.sweeper, r.sweeper);
+    assert_int_equal(far_number_next(0xffffff), 0);
+    assert_true(far_number_is_newer(0, 0xffffff) && far_number_is_newer(5, 3) && far_number_is_newer(0x7fffff, 0));
+    assert_false(far_number_is_newer(0xffffff, 0) || far_number_is_newer(3, 3) || far_number_is_newer(0x800000, 0));
+    assert_int_equal(far_done_sweep(far_done_pack(0xffffff, true)), 0xffffff);
+    assert_true(far_done_count_only(far_done_pack(1, true)) && !far_done_count_only(far_done_pack(0xffffff, false)));
+    assert_int_equal(far_settled_sweep(far_settled_pack(0xffffff, 1600)), 0xffffff);
+    assert_int_equal(far_settled_bytes(far_settled_pack(0xffffff, 1600)), 1600);
 }
 
 
@@ -192,7 +200,7 @@ int main(void) {
         cmocka_unit_test(a_block_that_was_never_used_is_all_zero),
         cmocka_unit_test(every_state_of_a_block_comes_back_from_its_word),
         cmocka_unit_test(every_page_word_comes_back),
-        cmocka_unit_test(stamps_keep_their_halves_apart),
+        cmocka_unit_test(numbers_of_requests_and_sweeps_go_round),
         cmocka_unit_test(sizes_are_rounded_by_steps_of_16_and_then_by_at_most_3_percent),
         cmocka_unit_test(a_slab_wastes_at_most_3_percent),
         cmocka_unit_test(broken_page_words_are_recognized),

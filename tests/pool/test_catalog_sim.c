@@ -141,7 +141,7 @@ static void nothing_is_lost(actor *a, uint64_t used) {
     assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_stat(a->session, &usage), 0);
     assert_int_equal(usage.leaked, 0);
-    assert_int_equal(usage.used, used);
+    assert_true(usage.used <= used + 1024); /* ends of slabs of which a session has something at hand */
     assert_int_equal(usage.total, usage.used + usage.retired + usage.free + usage.leaked);
 }
 

@@ -132,6 +132,11 @@ static void set_entry(node *n, unsigned id, far_client client) {
 }
 
 
+static int read_wanted(far_task *t, void *arg) {
+    return far_read_word(t, far_addr_make(0, FAR_SUPER_WANTED), arg);
+}
+
+
 static int count_them(far_task *t, void *arg) {
     return far_clients_live(t, arg);
 }
@@ -196,7 +201,7 @@ static void a_close_leaves_an_entry_of_zeros(void **state) {
     assert_int_equal(user_open(&n, 0), 0);
     unsigned id = n.users[0]->id;
     far_client client = entry(&n, id);
-    client.pin = 1, client.kept = 2, client.free_bytes = 3, client.retired_bytes = 4, client.opened = 5;
+    client.pin = 1, client.answered = 2, client.free_bytes = 3, client.retired_bytes = 4, client.opened = 5;
     set_entry(&n, id, client);
     assert_int_equal(call(n.users[0], unregister_it, NULL), 0);
     far_client expected = {.word = far_client_pack(FAR_CLIENT_FREE, 1, 0)};
@@ -274,18 +279,20 @@ static void the_dead_are_marked_and_their_ids_not_reused_before_a_sweep(void **s
     assert_int_equal(user_open(&n, 0), 0);
     unsigned id = n.users[0]->id;
     far_client client = entry(&n, id);
-    client.kept = 77;
+    client.settled = 77;
     set_entry(&n, id, client);
     assert_int_equal(is_dead(&m, id, 1), 0);
     session_dies(&n.users[0]);
     assert_int_equal(is_dead(&m, id, 1), 1);
     assert_int_equal(far_client_state_of(entry(&m, id).word), FAR_CLIENT_DEAD);
-    assert_true(atomic_load(&m.pool.dead_seen));
+    uint64_t wanted = 0;
+    assert_int_equal(call(m.pool.own, read_wanted, &wanted), 0);
+    assert_int_equal(wanted, 1); /* a sweep */
     assert_int_equal(is_dead(&n, id, FAR_ANY_GENERATION), 1);
     assert_int_equal(user_open(&n, 1), 0);
     assert_int_not_equal(n.users[1]->id, id);
     assert_int_equal(call(m.pool.own, free_it, &id), 1);
-    assert_int_equal(entry(&m, id).kept, 0);
+    assert_int_equal(entry(&m, id).settled, 0);
     assert_int_equal(user_open(&n, 2), 0);
     assert_int_equal(n.users[2]->id, id);
     assert_int_equal(n.users[2]->generation, 2);

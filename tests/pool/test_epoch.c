@@ -1,6 +1,7 @@
 /* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, the rules under threads. */
 #include "index/index.h"
 #include "pool/handle.h"
+#include "pool/request.h"
 #include "runtime/error.h"
 
 #include <setjmp.h>
@@ -159,7 +160,7 @@ static void set_time_by_hand(far_pool *pool) {
 static void let_it_fall_asleep(far_pool *pool) {
     for (int i = 0; i < 2; i++) { /* the first takes note of the last pin */
         poll_times(pool, 1);
-        hand_time += 20 * far_housekeeping_tick(pool);
+        hand_time += 200 * far_housekeeping_tick(pool);
         poll_times(pool, 1);
     }
 }
@@ -321,7 +322,7 @@ static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **stat
     assert_int_equal(s->lost, FAR_ERR_FENCED);
     push(other, 40);
     assert_true(global(o) > epoch + 10);
-    assert_true(atomic_load(&other->dead_seen) || other->sweeping || other->next_sweep > 0);
+    assert_true(far_line_wants_sweep(other) || other->sweeping);
     far_session *more;
     assert_int_equal(far_session_open(dying, &more), FAR_ERR_FENCED);
     drop(&h);

@@ -1,5 +1,6 @@
 /* The rules of epochs in random interleavings of single verbs, with sessions that die at any moment; every run is
  * repeatable. */
+#include "pool/alloc.h"
 #include "pool/handle.h"
 #include "runtime/error.h"
 #include "staged.h"
@@ -162,6 +163,8 @@ static void set_handle(unsigned h, const char *uri) {
             pool->sessions = a->session;
         }
         assert_int_equal(call(a->session, register_it, &handle), 0);
+        if (i == 0)
+            assert_int_equal(far_store_open(pool), 0);
         far_session_try_enter(a->session);
         assert_non_null(far_task_new(a->session, FAR_STATS_OTHER, i ? run_user : run_ticks, a));
     }
@@ -216,6 +219,8 @@ static void clear_stage(void) {
         far_session_free(st.actors[i].session);
     for (int h = 0; h < HANDLES; h++)
         st.pools[h].fabric->ops->close(st.pools[h].fabric);
+    for (unsigned h = 0; h < HANDLES; h++)
+        far_store_free(&st.pools[h]);
     far_session_free(st.watching);
     st.watcher.fabric->ops->close(st.watcher.fabric);
 }

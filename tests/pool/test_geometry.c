@@ -1,4 +1,5 @@
 /* How a pool is laid out: pure arithmetic. */
+#include "pool/blocks.h"
 #include "pool/clients.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
@@ -27,16 +28,17 @@ static void check_sound(const far_geometry *g) {
         uint64_t before = n == 0 ? FAR_SUPER_REGISTRY + (g->session_slots + 1ull) * FAR_CLIENT_BYTES : 64;
         uint64_t blocks = g->node[n].blocks;
         assert_true(blocks >= 4);
-        assert_int_equal((g->node[n].entries | g->node[n].pages | g->node[n].bitmaps) % 64, 0);
+        assert_int_equal((g->node[n].entries | g->node[n].pages | g->node[n].bitmaps | g->node[n].marks) % 64, 0);
         assert_int_equal(g->node[n].first_block % 4096, 0);
         assert_true(before <= g->node[n].entries);
-        assert_true(g->node[n].entries + 16 * blocks <= g->node[n].pages);
+        assert_true(g->node[n].entries + FAR_BLOCK_ENTRY_BYTES * blocks <= g->node[n].pages);
         assert_true(g->node[n].pages + 8ull * FAR_BLOCK_PAGES * blocks <= g->node[n].bitmaps);
-        assert_true(end_of_bitmaps(g, n) <= g->node[n].first_block);
+        assert_true(end_of_bitmaps(g, n) <= g->node[n].marks);
+        assert_true(g->node[n].marks + blocks * (g->block_bytes / 128) <= g->node[n].first_block);
         uint64_t end = g->node[n].first_block + blocks * g->block_bytes;
         assert_true(end <= g->node_bytes[n]);
         /* less is left over than one block with its tables and the rounding */
-        assert_true(g->node_bytes[n] - end < g->block_bytes + 528 + g->block_bytes / 128 + 4096);
+        assert_true(g->node_bytes[n] - end < g->block_bytes + 544 + 2 * (g->block_bytes / 128) + 4096);
     }
 }
 
@@ -81,10 +83,10 @@ static void sizes_grow_with_the_pool_up_to_their_bounds(void **state) {
     assert_int_equal(g.block_bytes, 64 << 10);
     assert_int_equal(g.session_slots, 256);
     assert_int_equal(far_geometry_make(1, &middle, &plain, 1, &g), 0);
-    assert_int_equal(g.block_bytes, 4 << 20);
+    assert_int_equal(g.block_bytes, 128 << 10);
     assert_int_equal(g.session_slots, 16382);
     assert_int_equal(far_geometry_make(1, &large, &plain, 1, &g), 0);
-    assert_int_equal(g.block_bytes, 16 << 20);
+    assert_int_equal(g.block_bytes, 4 << 20);
     assert_int_equal(g.session_slots, 16382);
 }
 

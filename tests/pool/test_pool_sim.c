@@ -212,7 +212,8 @@ static bool visitor_dies_at(unsigned n, uint32_t units) {
         for (unsigned id = 1; id <= 8; id++) {
             far_client client = entry_of(world, id);
             if (far_client_state_of(client.word) == FAR_CLIENT_FREE)
-                assert_true(client.pin == 0 && client.kept == 0 && client.opened == 0 && client.free_bytes == 0);
+                assert_true(client.pin == 0 && client.answered == 0 && client.settled == 0 && client.opened == 0 &&
+                            client.free_bytes == 0);
         }
         assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, sweep_registry, NULL), 0);
         assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, live_count, &live), 0);
@@ -327,8 +328,8 @@ static void close_handles(far_pool *pools[], user users[]) {
 }
 
 
-/* Whoever sees an epoch that was reached after a sweep began must see the sweep: its word is read after the epoch, in
- * the same batch. */
+/* Whoever sees an epoch that was reached after a request was made must see the request: its word is read after the
+ * epoch, in the same batch. */
 typedef struct epoch_reads {
     const far_batch *batch; /* of the last READ of the epoch */
     unsigned pairs;
@@ -347,7 +348,7 @@ static void watch_epoch_reads(void *ctx, const far_sim_posted *posted) {
     epoch_reads *reads = ctx;
     if (posted->verb->kind == FAR_READ && posted->verb->addr == FAR_SUPER_EPOCH)
         reads->batch = posted->batch;
-    if (posted->verb->kind != FAR_READ || posted->verb->addr != FAR_SUPER_SWEEP || !reads_epoch(posted->batch))
+    if (posted->verb->kind != FAR_READ || posted->verb->addr != FAR_SUPER_REQUEST || !reads_epoch(posted->batch))
         return; /* a sleeper that only looks */
     assert_ptr_equal(reads->batch, posted->batch);
     reads->batch = NULL;

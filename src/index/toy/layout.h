@@ -19,7 +19,7 @@ enum { TOY_TYPE_ROOT, TOY_TYPE_STRIPE, TOY_TYPE_BUCKET, TOY_TYPES };
 #define TOY_MAGIC      0x70616d796f74ull
 #define TOY_BUCKET_MAX ((1u << 24) - FAR_GRANULE) /* bytes: what 20 bits of granules can say */
 #define TOY_CLASS_MIN  64u         /* objects of buckets up to TOY_CLASS_MAX have sizes that are powers of two: */
-#define TOY_CLASS_MAX  (64u << 10) /* what one bucket gives back another one can use */
+#define TOY_CLASS_MAX  (32u << 10) /* what one bucket gives back another one can use */
 
 typedef struct toy_root {
     uint64_t magic;

@@ -131,7 +131,7 @@ static const far_type types[TOY_TYPES] = {
     { TOY_TYPE_BUCKET, bytes, 1 }
 static const far_reserve reserve[] = {
     ONE_OF(64),   ONE_OF(128),  ONE_OF(256),   ONE_OF(512),   ONE_OF(1024),  ONE_OF(2048),
-    ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768), ONE_OF(65536),
+    ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768),
 };
 
 const far_index_kind far_toy_kind = {

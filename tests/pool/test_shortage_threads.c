@@ -107,7 +107,7 @@ static void threads_of_one_handle_share_a_small_pool(void **state) {
 
 static void threads_of_two_handles_share_a_small_pool(void **state) {
     (void)state;
-    share("local:1500K?name=hunger_threads", 2);
+    share("local:1500K?name=shortage_threads", 2);
 }
 
 

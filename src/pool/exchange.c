@@ -1,0 +1,481 @@
+/* Blocks that change hands: taking free ones, adopting orphans, giving blocks up. Tasks come in here one at a time per
+ * handle (far_store_enter) and with a pin. */
+#include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/store.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WINDOW_ENTRIES 1024u /* of the table of blocks, read at once */
+#define TAKE_ROUNDS    16u   /* lost races in one window, before it goes on with the next */
+#define BIT_VERBS      256u  /* FAAs at once */
+#define ROOM_SHARE     16u   /* a block is given up for others when at least this part of it is free */
+#define GIVE_UP_BLOCKS 32u   /* at once */
+
+#define HINT_PAGES 1ull /* the orphan has free pages */
+
+
+static const far_geometry *geometry(far_task *t) {
+    return &far_task_pool(t)->geometry;
+}
+
+
+/* The bit of a class in the hint of an orphan. */
+static uint64_t hint_of(uint32_t uid, unsigned type, uint64_t size) {
+    uint64_t hash = (uid * 0x9e3779b97f4a7c15ull + type * 0xff51afd7ed558ccdull + size) * 0xc4ceb9fe1a85ec53ull;
+    return 2ull << (hash >> 32) % 63;
+}
+
+
+/* ---- Bringing objects home ---- */
+
+static int by_address(const void *a, const void *b) {
+    far_addr x = ((const far_leaving *)a)->addr, y = ((const far_leaving *)b)->addr;
+    return (x > y) - (x < y);
+}
+
+
+int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
+    const far_geometry *g = geometry(t);
+    const uint64_t span = FAR_GRANULE * FAR_WORD_GRANULES; /* what a bitmap word covers */
+    unsigned verbs = 0;
+    int err = 0;
+    if (count > 0)
+        qsort(objects, count, sizeof(*objects), by_address);
+    for (size_t i = 0; i < count && err == 0;) {
+        far_block_id id;
+        far_addr addr = objects[i].addr;
+        if (!far_block_of(g, addr, &id))
+            return far_fail(FAR_ERR_CORRUPT, "%#llx lies in no block", (unsigned long long)addr);
+        uint64_t inner = far_block_inner(g, addr), bits = 0;
+        far_addr word = addr - inner % span;
+        for (; i < count && objects[i].addr - word < span; i++)
+            bits |= 1ull << (objects[i].addr - word) / FAR_GRANULE;
+        far_faa(t, far_block_bitmap(g, id) + inner / span * 8, bits, NULL);
+        if (++verbs % BIT_VERBS == 0)
+            err = far_wait(t);
+    }
+    int last = verbs % BIT_VERBS == 0 ? 0 : far_wait(t);
+    return err < 0 ? err : last;
+}
+
+
+/* ---- Adopting ---- */
+
+/* Objects of the block that this handle held while the block was not its own: a sweep must not free them. */
+static bool blacken_item(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)class;
+    if (far_held_at(s, far_item_addr(item)) == ctx)
+        far_store_blacken(s, far_item_addr(item));
+    return true;
+}
+
+
+static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
+    if (far_held_at(s, item->addr) == ctx)
+        far_store_blacken(s, item->addr);
+    return true;
+}
+
+
+static void each_foreign_of(far_store *s, const far_held *b, bool absorb) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next) {
+            far_items *list = &c->shelf[b->id.node].foreign;
+            for (uint32_t at = list->count; at-- > 0;) {
+                far_addr addr = list->items[at];
+                if (far_held_at(s, addr) != b)
+                    continue;
+                if (!absorb) {
+                    far_store_blacken(s, addr);
+                    continue;
+                }
+                list->items[at] = list->items[--list->count];
+                s->foreign_bytes -= c->size;
+                far_store_put(s, c, addr, UINT64_MAX);
+            }
+        }
+    for (size_t at = s->leaving_count; at-- > 0;) {
+        far_leaving o = s->leaving[at];
+        if (far_held_at(s, o.addr) != b)
+            continue;
+        if (!absorb || at < s->leaving_now) { /* its bit is on its way */
+            far_store_blacken(s, o.addr);
+            continue;
+        }
+        s->leaving[at] = s->leaving[--s->leaving_count];
+        s->leaving_bytes -= far_class_footprint(s, o.class);
+        far_store_put(s, o.class, o.addr, UINT64_MAX);
+    }
+}
+
+
+/* The block is ours. What is free in it and not home is settled before anything of it is handed out. */
+static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
+    far_store *s = far_store_of(t);
+    uint64_t pages[FAR_BLOCK_PAGES];
+    int err = far_pages_read(t, id, pages); /* now: until the swap somebody else may have had it */
+    if (err < 0)
+        return err;
+    pthread_mutex_lock(&s->lock);
+    far_held *b = far_held_add(s, id, true, stamp);
+    bool loaded = b != NULL && far_held_load(s, b, pages);
+    s->catalog_seen = UINT64_MAX; /* its slabs are to be compared with the catalog */
+    pthread_mutex_unlock(&s->lock);
+    if (!loaded)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an adopted block");
+    far_store_visit(s, &(far_visit){.in_magazine = blacken_item, .retired = blacken_retired, .ctx = b});
+    pthread_mutex_lock(&s->lock);
+    each_foreign_of(s, b, false);
+    pthread_mutex_unlock(&s->lock);
+    err = far_settle_block(t, b);
+    pthread_mutex_lock(&s->lock);
+    each_foreign_of(s, b, true);
+    pthread_mutex_unlock(&s->lock);
+    return err < 0 ? err : 1;
+}
+
+
+int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
+    const far_block_state mine = far_block_owned(t);
+    uint64_t word = entry[0], stamp;
+    int done = far_block_swap(t, id, &word, &mine);
+    if (done <= 0)
+        return done;
+    int err = far_read_word(t, far_block_stamp(geometry(t), id), &stamp);
+    return err < 0 ? err : move_in(t, id, (uint32_t)stamp);
+}
+
+
+/* ---- Getting one ---- */
+
+static int add_taken(far_task *t, const far_block_id *blocks, const bool *used, int count) {
+    far_store *s = far_store_of(t);
+    bool all = true;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < count; i++)
+        all &= far_held_add(s, blocks[i], used[i], s->sweep) != NULL; /* nothing in it is older than that sweep */
+    pthread_mutex_unlock(&s->lock);
+    return all ? 1 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+}
+
+
+/* The first orphan of a window, from a random place on, that may have room for the class; count: none. */
+static uint32_t find_orphan(far_task *t, const uint64_t *entries, uint32_t count, uint64_t hint) {
+    uint32_t start = count == 0 ? 0 : (uint32_t)(far_task_random(t) % count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = (start + i) % count;
+        const uint64_t *entry = entries + FAR_BLOCK_ENTRY_WORDS * (size_t)at;
+        if (far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && entry[2] & hint)
+            return at;
+    }
+    return count;
+}
+
+
+/* One window of the table. 1: got something; 0: no. *lost: somebody was faster, it is worth to look again. */
+static int get_in_window(far_task *t, far_class *class, far_block_id first, uint64_t *entries, uint32_t count,
+                         bool *lost) {
+    far_store *s = far_store_of(t);
+    far_block_id blocks[FAR_TAKE_MAX];
+    bool used[FAR_TAKE_MAX];
+    *lost = false;
+    int err = far_blocks_read(t, first.node, first.index, count, entries);
+    if (err < 0)
+        return err;
+    uint32_t orphan = find_orphan(t, entries, count, hint_of(class->uid, class->type, class->size));
+    if (orphan == count) {
+        pthread_mutex_lock(&s->lock);
+        unsigned wanted = s->spare ? 1 : 1 + s->block_count / 8;
+        pthread_mutex_unlock(&s->lock);
+        int taken = far_blocks_take(t, first, entries, count, wanted, blocks, used, lost);
+        if (taken != 0 || *lost)
+            return taken <= 0 ? taken : add_taken(t, blocks, used, taken);
+        orphan = find_orphan(t, entries, count, HINT_PAGES);
+    }
+    if (orphan == count)
+        return 0;
+    *lost = true;
+    return far_block_adopt(t, (far_block_id){first.node, first.index + orphan},
+                           entries + FAR_BLOCK_ENTRY_WORDS * (size_t)orphan);
+}
+
+
+int far_block_get(far_task *t, far_class *class, unsigned node) {
+    far_store *s = far_store_of(t);
+    uint32_t total = (uint32_t)geometry(t)->node[node].blocks, windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES,
+             window = s->hint[node] / WINDOW_ENTRIES;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
+    int got = entries == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
+    for (uint32_t seen = 0, rounds = 0; seen < windows && got == 0;) {
+        uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
+        bool lost;
+        got = get_in_window(t, class, (far_block_id){node, at}, entries, n, &lost);
+        pthread_mutex_lock(&s->lock);
+        s->hint[node] = at;
+        pthread_mutex_unlock(&s->lock);
+        if (!lost || ++rounds % TAKE_ROUNDS == 0) {
+            window++;
+            seen++;
+        }
+    }
+    far_scratch_back(t, mark);
+    return got;
+}
+
+
+/* Memory is short: whatever is in them. Their slabs may have become wholly free by what came home. */
+static int adopt_if_orphan(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    (void)ctx;
+    int done = far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN ? far_block_adopt(t, id, entry) : 0;
+    return done < 0 ? done : 0;
+}
+
+
+int far_orphans_adopt(far_task *t) {
+    return far_blocks_each(t, adopt_if_orphan, NULL);
+}
+
+
+/* ---- Giving up ---- */
+
+typedef struct giving {
+    far_block_id id;
+    uint32_t stamp; /* of the block when it was held */
+    uint64_t hint;  /* what is free in it */
+} giving;
+
+typedef struct given {
+    far_task *t;
+    giving blocks[GIVE_UP_BLOCKS];
+    unsigned count;
+    far_leaving *objects;
+    size_t object_count, object_capacity;
+    bool lost; /* some objects are left to a sweep */
+} given;
+
+
+static void add_object(given *g, far_class *class, far_addr addr) {
+    if (g->object_count == g->object_capacity) {
+        size_t more = g->object_capacity == 0 ? 256 : 2 * g->object_capacity;
+        far_leaving *bigger = realloc(g->objects, more * sizeof(*bigger));
+        if (bigger == NULL) {
+            g->lost = true;
+            return;
+        }
+        g->objects = bigger;
+        g->object_capacity = more;
+    }
+    g->objects[g->object_count++] = (far_leaving){addr, class};
+}
+
+
+/* With the lock. */
+static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
+    uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        const far_slab *slab = b->slab[p];
+        if (slab != NULL && slab->page == p)
+            bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
+    }
+    return bytes;
+}
+
+
+/* With the lock: all that is in store in the block joins the list, the block is no longer held. */
+static void take_out(far_store *s, far_held *b, given *g) {
+    giving *out = &g->blocks[g->count++];
+    *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        const far_slab *slab = b->slab[p];
+        if (slab == NULL || slab->page != p)
+            continue;
+        const far_class *c = slab->class;
+        if (slab->stored > 0 || slab->carved < slab->objects)
+            out->hint |= hint_of(c->uid, c->type, c->size);
+        for (uint32_t n = 0; n < slab->objects; n++)
+            if (n >= slab->carved || slab->in_store[n / 64] >> n % 64 & 1)
+                add_object(g, slab->class, far_slab_base(s, slab) + n * c->size);
+    }
+    far_held_remove(s, b);
+}
+
+
+static bool is_given(const far_store *s, const given *g, far_addr addr) {
+    far_block_id id;
+    if (!far_block_of(&s->pool->geometry, addr, &id))
+        return false;
+    for (unsigned i = 0; i < g->count; i++)
+        if (g->blocks[i].id.node == id.node && g->blocks[i].id.index == id.index)
+            return true;
+    return false;
+}
+
+
+/* A session's magazine holds an object of a block that is given up. */
+static bool take_from_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    given *g = ctx;
+    if (!is_given(s, g, far_item_addr(item)))
+        return true;
+    add_object(g, class, far_item_addr(item));
+    return false;
+}
+
+
+/* A slab of it belongs to an index that was dropped, or is just being created. */
+static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        const far_class *c = b->slab[p] != NULL ? b->slab[p]->class : NULL;
+        if (c != NULL && c->uid != 0 && far_catalog_find_uid(view, c->uid) == NULL)
+            return true;
+    }
+    return false;
+}
+
+
+/* Which blocks go. The pin is held from the look at the catalog until they are orphans: whoever drops an index later
+ * looks at orphans after our pin has ended, and finds them. What is not listed now we free ourselves (unlisted.c), or,
+ * at the end, a sweep does. */
+static void choose(far_store *s, far_give_up which, const far_catalog_view *view, given *g) {
+    const uint64_t room = s->pool->geometry.block_bytes / ROOM_SHARE;
+    pthread_mutex_lock(&s->lock);
+    for (far_held *b = far_held_next(s, NULL), *next; b != NULL && g->count < GIVE_UP_BLOCKS; b = next) {
+        next = far_held_next(s, b);
+        bool unlisted = holds_unlisted(b, view);
+        if (b->kept > 0 || (which == FAR_GIVE_UP_ROOMY && free_bytes_of(s, b) < room) ||
+            (which != FAR_GIVE_UP_AT_END && unlisted))
+            continue;
+        g->lost |= unlisted; /* whoever dropped it may have looked at the orphans already */
+        take_out(s, b, g);
+    }
+    pthread_mutex_unlock(&s->lock);
+    far_store_visit(s, &(far_visit){.in_magazine = take_from_magazine, .ctx = g});
+}
+
+
+/* Their objects are home: they become orphans. A sweep that is heard of and not settled never is in them: another one
+ * is wanted. */
+static int make_orphans(far_task *t, const given *g) {
+    far_store *s = far_store_of(t);
+    const far_block_state mine = far_block_owned(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t(*words)[2] = far_scratch(t, GIVE_UP_BLOCKS * sizeof(*words)), old[GIVE_UP_BLOCKS];
+    bool is_void = g->lost;
+    if (words == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to give up blocks");
+    pthread_mutex_lock(&s->lock);
+    uint32_t sweep = s->sweep;
+    pthread_mutex_unlock(&s->lock);
+    for (unsigned i = 0; i < g->count; i++) {
+        words[i][0] = sweep;
+        words[i][1] = g->blocks[i].hint;
+        is_void |= g->blocks[i].stamp != sweep;
+        far_write(t, far_block_stamp(geometry(t), g->blocks[i].id), words[i], sizeof(words[i]));
+        far_cas(t, far_block_entry(geometry(t), g->blocks[i].id), far_block_pack(&mine), far_block_pack(&orphan),
+                &old[i]);
+    }
+    int err = far_wait(t);
+    for (unsigned i = 0; i < g->count && err == 0; i++)
+        if (old[i] != far_block_pack(&mine))
+            err = far_fail(FAR_ERR_CORRUPT, "block %u of node %u was taken away", g->blocks[i].id.index,
+                           g->blocks[i].id.node);
+    if (err == 0 && is_void)
+        err = far_want_sweep(t);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int far_blocks_orphan(far_task *t, far_give_up which) {
+    far_store *s = far_store_of(t);
+    int err = 0;
+    if (which != FAR_GIVE_UP_ROOMY) { /* so that what is wholly free goes back as such */
+        far_magazines_empty(s);
+        err = far_slabs_look_at_all(t);
+    }
+    if (err == 0)
+        err = far_slabs_trim(t, true);
+    for (bool more = err == 0; more && err == 0;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        far_catalog_view view;
+        given g = {.t = t};
+        err = far_catalog_look(t, &view);
+        if (err == 0)
+            choose(s, which, &view, &g);
+        far_scratch_back(t, mark);
+        more = g.count > 0;
+        if (err == 0 && more)
+            err = far_bits_add(t, g.objects, g.object_count);
+        if (err == 0 && more)
+            err = make_orphans(t, &g);
+        free(g.objects);
+    }
+    return err;
+}
+
+
+/* ---- Runs, and what a lost session left ---- */
+
+int far_store_free_run(far_task *t, far_block_id head, const far_block_state *run) {
+    far_store *s = far_store_of(t);
+    far_addr base = far_block_base(geometry(t), head);
+    pthread_mutex_lock(&s->lock);
+    bool noted = far_items_add(&s->wiping, base);
+    pthread_mutex_unlock(&s->lock);
+    if (!noted)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to free a run of blocks");
+    int done = far_run_free(t, head, run);
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->wiping.count; i++)
+        if (s->wiping.items[i] == base) {
+            s->wiping.items[i] = s->wiping.items[--s->wiping.count];
+            break;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return done;
+}
+
+
+static bool is_being_wiped(far_store *s, far_addr base) {
+    bool wiped = false;
+    for (uint32_t i = 0; i < s->wiping.count; i++)
+        wiped |= s->wiping.items[i] == base;
+    return wiped;
+}
+
+
+/* Whatever the lost session was about to do with it: nothing of it is known to this handle, so the sweep that is heard
+ * of does not settle it, and the next one does. */
+static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    far_store *s = ctx;
+    const far_session *own = far_task_pool(t)->own;
+    far_addr base = far_block_base(geometry(t), id);
+    far_block_state state = far_block_unpack(entry[0]);
+    uint64_t word = entry[0];
+    if ((state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING) || state.id != own->id ||
+        state.generation != own->generation)
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    bool known = far_held_at(s, base) != NULL || is_being_wiped(s, base);
+    uint32_t sweep = s->sweep;
+    pthread_mutex_unlock(&s->lock);
+    if (known)
+        return 0;
+    int err = state.kind == FAR_BLOCK_WIPING ? far_run_finish(t, id, word) : far_run_undo(t, id, state.length);
+    if (err == 0 && state.length > 0) {
+        far_block_state mine = far_block_owned(t);
+        err = far_block_swap(t, id, &word, &mine);
+    }
+    if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
+        err = move_in(t, id, sweep);
+    return err < 0 ? err : 0;
+}
+
+
+int far_blocks_recount(far_task *t) {
+    far_store *s = far_store_of(t);
+    return far_blocks_each(t, take_in, s);
+}

@@ -1,0 +1,227 @@
+/* Hearing, answering, making and waiting for requests (request.h). */
+#include "pool/request.h"
+#include "pool/store.h"
+#include "runtime/error.h"
+
+#define ASK_EVERY 16u /* looks at the registry between two questions whether those who do not answer live */
+
+
+/* ---- Hearing ---- */
+
+/* With the lock: what the handle holds of others leaves. */
+static void purge_shelves(far_store *s) {
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+            for (unsigned n = 0; n < s->pool->geometry.nodes; n++) {
+                far_items *list = &c->shelf[n].foreign;
+                while (list->count > 0)
+                    far_store_send_home(s, c, list->items[--list->count]);
+            }
+    s->foreign_bytes = 0;
+}
+
+
+static void forget_black(far_store *s) {
+    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
+        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+            far_slab *slab = b->slab[p];
+            if (slab != NULL && slab->page == p)
+                for (uint32_t w = 0; w < (slab->objects + 63) / 64; w++)
+                    slab->black[w] = 0;
+        }
+}
+
+
+/* Objects in magazines are handed out without a look: foreign ones leave, own ones are black. */
+static bool purge_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)ctx;
+    if (!far_is_own(s, far_item_addr(item))) {
+        far_store_send_home(s, class, far_item_addr(item));
+        return false;
+    }
+    if (far_is_unsettled(s))
+        far_store_blacken(s, far_item_addr(item));
+    return true;
+}
+
+
+static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
+    (void)ctx;
+    if (far_is_unsettled(s))
+        far_store_blacken(s, item->addr);
+    return true;
+}
+
+
+static void blacken_kept(far_store *s, const far_kept *kept, void *ctx) {
+    (void)ctx;
+    if (far_is_unsettled(s))
+        far_store_blacken(s, far_item_addr(kept->item));
+}
+
+
+/* The store first: from then on nothing foreign enters a magazine, and every own object that does is black. A session
+ * that hands out what its magazine held before does so under a pin that the answer waits for. */
+void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
+    far_store *s = pool->store;
+    far_request r = far_request_unpack(word);
+    if (s == NULL)
+        return;
+    pthread_mutex_lock(&s->lock);
+    bool news = r.number != s->heard || r.sweep != s->sweep || r.walk != s->walk;
+    if (news) {
+        if (r.sweep != s->sweep) {
+            s->missed |= s->block_count > 0 && (far_is_unsettled(s) || r.sweep != far_number_next(s->sweep));
+            forget_black(s);
+            s->leaked = 0;
+        }
+        s->sweep = r.sweep;
+        s->heard = r.number;
+        s->heard_epoch = heard_epoch;
+        s->walk = r.walk;
+        s->spare = r.spare;
+        purge_shelves(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!news)
+        return;
+    far_store_visit(
+        s, &(far_visit){.in_magazine = purge_magazine, .retired = blacken_retired, .kept = blacken_kept, .ctx = NULL});
+    pthread_mutex_lock(&s->lock);
+    purge_shelves(s); /* again: a session that closed meanwhile may have put there what its magazines held */
+    for (size_t i = 0; i < s->leaving_now; i++) /* sent home while their block was another's, which is ours now */
+        far_store_blacken(s, s->leaving[i].addr);
+    pthread_mutex_unlock(&s->lock);
+    far_epoch_request(pool);
+}
+
+
+uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
+    far_store *s = pool->store;
+    if (s == NULL)
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    uint32_t heard = s->heard;
+    *epoch = s->heard_epoch;
+    pthread_mutex_unlock(&s->lock);
+    return heard;
+}
+
+
+bool far_request_is_met(far_pool *pool) {
+    far_store *s = pool->store;
+    pthread_mutex_lock(&s->lock);
+    bool met = s->leaving_count == 0 && s->in_hand == 0 && (!s->spare || s->gave_up == s->heard);
+    uint64_t epoch = s->heard_epoch;
+    pthread_mutex_unlock(&s->lock);
+    return met && !far_has_retired(s, epoch, true);
+}
+
+
+/* ---- Making one ---- */
+
+int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made) {
+    const far_addr addr = far_addr_make(0, FAR_SUPER_REQUEST);
+    uint64_t word, old;
+    int err = far_read_word(t, addr, &word);
+    while (err == 0) {
+        far_request r = far_request_unpack(word);
+        if ((err = change(t, &r, ctx)) != 0)
+            break;
+        r.number = far_number_next(r.number);
+        if ((err = far_cas_word(t, addr, word, far_request_pack(&r), &old)) < 0)
+            break;
+        if (old == word) {
+            *made = r;
+            far_epoch_request(far_task_pool(t));
+            return 0;
+        }
+        far_count_retry(t);
+        word = old;
+    }
+    return err;
+}
+
+
+/* ---- Waiting ---- */
+
+typedef struct roll_call {
+    uint32_t number;
+    bool ask;
+} roll_call;
+
+
+/* 1: this handle is still waited for. */
+static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    const roll_call *r = ctx;
+    far_client_state state = far_client_state_of(client->word);
+    if (state == FAR_CLIENT_FREE || far_client_handle_of(client->word) != id || client->pin == 0 ||
+        !far_number_is_newer(r->number, (uint32_t)client->answered & 0xffffff))
+        return 0;
+    if (state == FAR_CLIENT_LIVE && !r->ask)
+        return 1;
+    int gone = far_client_handle_gone(t, id, true);
+    return gone < 0 ? gone : !gone;
+}
+
+
+int far_request_wait(far_task *t, uint32_t number, uint64_t until) {
+    far_pool *pool = far_task_pool(t);
+    bool own = t->session == pool->own;
+    if (t->pin.epoch != 0)
+        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for answers: it would wait for itself");
+    for (unsigned attempt = 0;; attempt++) {
+        if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed) && until == FAR_TIME_NEVER)
+            return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
+        roll_call r = {number, attempt % ASK_EVERY == ASK_EVERY - 1};
+        int missing = far_clients_each(t, is_missing, &r);
+        if (missing <= 0)
+            return missing;
+        if (far_now(t) >= until)
+            return 1;
+        if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
+            far_epoch_request(pool);
+        atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
+        if (own || far_pool_is_unattended(pool)) { /* nobody else may be there to tick and to drive */
+            int err = far_epoch_tick(t);
+            if (err >= 0)
+                err = far_memory_tick(t);
+            if (err < 0)
+                return err;
+            far_pool_drive(pool);
+        }
+        far_sleep(t, far_housekeeping_tick(pool) / 2);
+    }
+}
+
+
+int far_want_sweep(far_task *t) {
+    far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL);
+    return far_wait(t);
+}
+
+
+void far_memory_lost_some(far_pool *pool) {
+    atomic_store_explicit(&pool->store->recount, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->store->wants_sweep, true, memory_order_relaxed);
+}
+
+
+bool far_line_wants_sweep(far_pool *pool) {
+    far_store *s = pool->store;
+    return atomic_load_explicit(&s->line.wanted, memory_order_acquire) !=
+           atomic_load_explicit(&s->line.swept, memory_order_acquire);
+}
+
+
+void far_line_learn(far_pool *pool, const uint64_t *words) {
+    const unsigned first = FAR_SUPER_REQUEST;
+    far_store *s = pool->store;
+    if (s == NULL)
+        return;
+    atomic_store_explicit(&s->line.done, words[(FAR_SUPER_DONE - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->line.wanted, words[(FAR_SUPER_WANTED - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->line.swept, words[(FAR_SUPER_SWEPT - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->line.catalog, words[(FAR_SUPER_CATALOG - first) / 8], memory_order_release);
+    atomic_store_explicit(&s->line.uids, words[(FAR_SUPER_NEXT_UID - first) / 8], memory_order_release);
+}

@@ -1,0 +1,211 @@
+/* Settling a sweep: every owner frees in its own blocks what the walk did not meet. That is sound for an object that is
+ * not marked, not home, not in store and not black: nobody alive holds it (README.md has the argument). Only awake
+ * handles settle: the marks of a sweep are overwritten when all that are awake have heard of the next. */
+#include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/store.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+
+#define STEP_BYTES  (1u << 20) /* of tables read in one step */
+#define STEP_BLOCKS 128u
+
+typedef struct judged { /* a block, and its tables as read after the sweep was done */
+    far_block_id id;
+    uint64_t *bits, *marks;
+} judged;
+
+typedef struct judgement {
+    far_store *s;
+    const far_catalog_view *view;
+    bool count_only;
+    uint64_t leaked;
+    far_leaving *later; /* objects whose type has a hook, or asks for a longer wait */
+    size_t later_count, later_capacity;
+} judgement;
+
+
+static int read_tables(far_task *t, judged *blocks, unsigned count) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    for (unsigned i = 0; i < count; i++) {
+        blocks[i].bits = far_scratch(t, far_bitmap_bytes(g));
+        blocks[i].marks = far_scratch(t, far_bitmap_bytes(g));
+        if (blocks[i].bits == NULL || blocks[i].marks == NULL)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory to read bitmaps");
+        far_read(t, far_block_bitmap(g, blocks[i].id), blocks[i].bits, far_bitmap_bytes(g));
+        far_read(t, far_block_marks(g, blocks[i].id), blocks[i].marks, far_bitmap_bytes(g));
+    }
+    return far_wait(t);
+}
+
+
+static void add_later(judgement *j, far_class *class, far_addr addr) {
+    if (j->later_count == j->later_capacity) {
+        size_t more = j->later_capacity == 0 ? 64 : 2 * j->later_capacity;
+        far_leaving *bigger = realloc(j->later, more * sizeof(*bigger));
+        if (bigger == NULL) { /* another sweep finds it */
+            atomic_store_explicit(&j->s->wants_sweep, true, memory_order_relaxed);
+            return;
+        }
+        j->later = bigger;
+        j->later_capacity = more;
+    }
+    j->later[j->later_count++] = (far_leaving){addr, class};
+}
+
+
+/* How many epochs longer than others the objects of a class must wait before they are used again. An index that is not
+ * open here does not tell: then as long as any kind asks for. */
+static unsigned extra_epochs(const far_class *class) {
+    const far_type *info = far_class_info(class);
+    unsigned most = info != NULL ? info->extra_epochs : 0;
+    for (unsigned k = 0; info == NULL && far_index_kinds[k] != NULL; k++)
+        for (unsigned i = 0; i < far_index_kinds[k]->type_count; i++)
+            if (far_index_kinds[k]->types[i].extra_epochs > most)
+                most = far_index_kinds[k]->types[i].extra_epochs;
+    return most;
+}
+
+
+/* With the lock: an object that nobody has. */
+static void free_lost(judgement *j, far_slab *slab, uint32_t number) {
+    far_store *s = j->s;
+    far_class *class = slab->class;
+    far_addr addr = far_slab_base(s, slab) + number * class->size;
+    j->leaked += class->size;
+    if (j->count_only)
+        return;
+    const far_type *info = far_class_info(class);
+    if (extra_epochs(class) > 0 || (info != NULL && info->reclaim != NULL && far_class_index(class) != NULL)) {
+        slab->black[number / 64] |= 1ull << number % 64;
+        add_later(j, class, addr);
+        return;
+    }
+    if (s->pool->fabric->watch != NULL)
+        s->pool->fabric->watch->freed(s->pool->fabric, addr, class->size, class->stable);
+    far_store_put(s, class, addr, UINT64_MAX);
+}
+
+
+static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
+    const far_geometry *g = &j->s->pool->geometry;
+    const uint64_t first = slab->page * (g->page_bytes / FAR_GRANULE);
+    uint32_t uid = slab->class->uid;
+    if (uid != 0 && far_class_index(slab->class) == NULL && far_catalog_find_uid(j->view, uid) == NULL)
+        return; /* its index was dropped, or is just being created: unlisted.c */
+    for (uint32_t n = 0; n < slab->carved; n++) {
+        uint64_t at = first + n * (slab->class->size / FAR_GRANULE), bit = 1ull << at % 64;
+        if (((slab->in_store[n / 64] | slab->black[n / 64]) >> n % 64 & 1) == 0 &&
+            ((b->bits[at / 64] | b->marks[at / 64]) & bit) == 0)
+            free_lost(j, slab, n);
+    }
+}
+
+
+/* With the lock. */
+static void judge_block(judgement *j, far_held *block, const judged *b) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        far_slab *slab = block->slab[p];
+        if (slab != NULL && slab->page == p)
+            judge_slab(j, slab, b);
+    }
+    block->stamp = j->s->sweep;
+}
+
+
+/* As objects that were retired now: whoever unlinked them may have done so a few epochs ago only. */
+static void queue_later(far_task *t, judgement *j) {
+    far_memory *m = far_task_pool(t)->own->memory;
+    pthread_mutex_lock(&m->lock);
+    for (size_t i = 0; i < j->later_count; i++)
+        far_queue_put(m, (far_retired){j->later[i].addr, j->later[i].class, t->pin.epoch,
+                                       t->pin.epoch + extra_epochs(j->later[i].class)});
+    pthread_mutex_unlock(&m->lock);
+    free(j->later);
+}
+
+
+/* Settles these blocks for the sweep, if it still is the last one heard of. */
+static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sweep, uint64_t done) {
+    far_store *s = far_store_of(t);
+    far_catalog_view view;
+    int err = read_tables(t, blocks, count);
+    if (err == 0)
+        err = far_catalog_look(t, &view);
+    if (err < 0)
+        return err;
+    far_point(t, "settle:read");
+    judgement j = {.s = s, .view = &view, .count_only = far_done_count_only(done)};
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < count && s->sweep == sweep; i++) {
+        far_held *b = far_held_at(s, far_block_base(&s->pool->geometry, blocks[i].id));
+        if (b != NULL)
+            judge_block(&j, b, &blocks[i]);
+    }
+    s->leaked += j.leaked;
+    pthread_mutex_unlock(&s->lock);
+    queue_later(t, &j);
+    if (j.leaked > 0 && !j.count_only)
+        far_memory_returned(s);
+    return 0;
+}
+
+
+/* With the lock: the next own blocks that are to be settled. */
+static unsigned choose(far_store *s, judged *blocks) {
+    const uint64_t bytes = 2 * far_bitmap_bytes(&s->pool->geometry);
+    unsigned count = 0;
+    for (far_held *b = far_held_next(s, NULL); b != NULL && count < STEP_BLOCKS; b = far_held_next(s, b)) {
+        if (b->stamp == s->sweep || far_number_is_newer(b->stamp, s->sweep))
+            continue;
+        if (count > 0 && (count + 1) * bytes > STEP_BYTES)
+            break;
+        blocks[count++] = (judged){.id = b->id};
+    }
+    return count;
+}
+
+
+/* 1: there is more to be done. */
+int far_settle_step(far_task *t) {
+    far_store *s = far_store_of(t);
+    uint64_t done = atomic_load_explicit(&s->line.done, memory_order_acquire);
+    judged blocks[STEP_BLOCKS];
+    unsigned count = 0;
+    pthread_mutex_lock(&s->lock);
+    uint32_t sweep = s->sweep;
+    bool due = far_is_unsettled(s) && far_done_sweep(done) == sweep;
+    if (due && (count = choose(s, blocks)) == 0) {
+        s->settled = sweep; /* what was in hand since it was heard of counts no more */
+        if (!far_done_count_only(done))
+            s->missed = false;
+        else if (s->missed) /* what that one would have freed is only counted */
+            atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (count == 0)
+        return 0;
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = settle_these(t, blocks, count, sweep, done);
+    far_scratch_back(t, mark);
+    return err < 0 ? err : 1;
+}
+
+
+int far_settle_block(far_task *t, far_held *block) {
+    far_store *s = far_store_of(t);
+    uint64_t done = atomic_load_explicit(&s->line.done, memory_order_acquire);
+    judged one = {.id = block->id};
+    pthread_mutex_lock(&s->lock);
+    uint32_t sweep = s->sweep;
+    bool due = !far_is_unsettled(s) && far_done_sweep(done) == sweep && !far_done_count_only(done) &&
+               far_number_is_newer(sweep, block->stamp);
+    pthread_mutex_unlock(&s->lock);
+    if (!due) /* nothing to be done, or it is done with the other own blocks */
+        return 0;
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = settle_these(t, &one, 1, sweep, done);
+    far_scratch_back(t, mark);
+    return err;
+}

@@ -1,0 +1,301 @@
+/* Operations that found no memory. They wait in line, over all sessions of the handle, and are run again one after the
+ * other. The first in line asks all handles to give up blocks with room (a request with `spare`), waits for the
+ * answers, and tries again; when something may have been lost, it makes the sweep that finds it. FAR_ERR_NO_MEMORY is
+ * reported when that brought nothing, twice, or when one who holds up the epoch does not answer: what it holds cannot
+ * be had. */
+#include "pool/request.h"
+#include "pool/store.h"
+#include "pool/sweep.h"
+
+#define ROUNDS_MAX   8    /* while something came back */
+#define STUCK_TICKS  1000 /* how long answers, and a sweep, are waited for while the epoch does not move */
+#define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
+#define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
+
+typedef struct far_line_up {
+    far_task *task;
+    struct far_line_up *next;
+} far_line_up;
+
+
+void far_memory_returned(far_store *s) {
+    atomic_fetch_add_explicit(&s->returned, 1, memory_order_relaxed);
+}
+
+
+/* ---- The line ---- */
+
+static void get_in_line(far_store *s, far_line_up *self) {
+    pthread_mutex_lock(&s->lock);
+    far_line_up **last = &s->line_up;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = self;
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+static void leave_line(far_store *s, far_line_up *self) {
+    pthread_mutex_lock(&s->lock);
+    far_line_up **at = &s->line_up;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+    if (at == &s->line_up && *at != NULL)
+        far_task_wake((*at)->task);
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+static bool is_first(far_store *s, const far_line_up *self) {
+    pthread_mutex_lock(&s->lock);
+    bool first = s->line_up == self;
+    pthread_mutex_unlock(&s->lock);
+    return first;
+}
+
+
+/* Its thread is inside the session, and may be the only one that could do housekeeping. */
+static int rest(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t epoch;
+    int err = far_epoch_read(t, &epoch); /* a session that was declared dead finds out */
+    if (err == 0 && far_pool_is_unattended(pool)) {
+        far_pool_drive(pool);
+        err = far_epoch_tick(t);
+        if (err >= 0)
+            err = far_memory_tick(t);
+    }
+    if (err >= 0)
+        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+    return err < 0 ? err : 0;
+}
+
+
+static int wait_for_turn(far_task *t, const far_line_up *self) {
+    int err = 0;
+    while (err == 0 && !is_first(far_store_of(t), self))
+        err = rest(t);
+    return err;
+}
+
+
+/* ---- Asking ---- */
+
+typedef struct outlook {
+    const far_pool *pool;
+    uint64_t bytes;   /* held beside live data by other handles, as they told, and retired here */
+    uint64_t retired; /* of them */
+} outlook;
+
+
+static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    outlook *o = ctx;
+    (void)t;
+    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == o->pool->own->id)
+        return 0;
+    o->bytes += client->free_bytes + client->retired_bytes;
+    o->retired += client->retired_bytes;
+    return 0;
+}
+
+
+static int look_out(far_task *t, outlook *o) {
+    uint64_t free_bytes, retired;
+    *o = (outlook){.pool = far_task_pool(t)};
+    int err = far_clients_each(t, add_told, o);
+    far_memory_sums(far_task_pool(t), &free_bytes, &retired);
+    o->bytes += retired;
+    o->retired += retired;
+    return err;
+}
+
+
+/* A request for spare memory that somebody else made a short time ago: its answers will do. */
+static int ask_for_spare(far_task *t, far_request *r, void *ctx) {
+    far_store *s = far_store_of(t);
+    pthread_mutex_lock(&s->lock);
+    bool fresh = r->number != s->heard || far_epoch_known(t) - s->heard_epoch < JOIN_EPOCHS,
+         join = r->spare && fresh && r->number != s->spare_number; /* the one it waited for did not help */
+    pthread_mutex_unlock(&s->lock);
+    *(uint32_t *)ctx = join ? r->number : far_number_next(r->number);
+    r->spare = true;
+    return join;
+}
+
+
+static int request_spare(far_task *t, uint32_t *number) {
+    far_store *s = far_store_of(t);
+    far_request made;
+    int err = far_request_make(t, ask_for_spare, number, &made);
+    pthread_mutex_lock(&s->lock);
+    s->spare_number = err < 0 ? s->spare_number : *number;
+    pthread_mutex_unlock(&s->lock);
+    return err < 0 ? err : 0;
+}
+
+
+/* Until all have answered, as long as the epoch moves. */
+static int wait_for_answers(far_task *t, uint32_t number) {
+    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), epoch;
+    int missing;
+    do {
+        epoch = far_epoch_known(t);
+        missing = far_request_wait(t, number, far_now(t) + STUCK_TICKS * tick);
+    } while (missing == 1 && far_epoch_known(t) != epoch);
+    return missing < 0 ? missing : 0;
+}
+
+
+static int sweep_is_wanted(far_task *t) {
+    uint64_t wanted, swept;
+    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
+    int err = far_wait(t);
+    return err < 0 ? err : wanted != swept;
+}
+
+
+static int ask_for_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == far_task_client(t))
+        return 0;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    return dead < 0 ? dead : 0;
+}
+
+
+static int wait_for_sweep(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t tick = far_housekeeping_tick(pool), until = far_now(t) + SWEEP_ROUNDS * STUCK_TICKS * tick;
+    int wanted = sweep_is_wanted(t);
+    while (wanted == 1 && far_now(t) < until) {
+        int err = far_pin_take(t); /* a handle that sleeps hears of none */
+        far_pin_drop(t);
+        if (err == 0)
+            err = rest(t);
+        wanted = err < 0 ? err : sweep_is_wanted(t);
+    }
+    return wanted < 0 ? wanted : 0;
+}
+
+
+/* The dead may have much, also those of whom nobody knows yet. 1: a sweep was made; it may have found something. */
+static int sweep_for_lost(far_task *t) {
+    far_sweep_result result;
+    int err = far_clients_each(t, ask_for_life, NULL);
+    if (err == 0)
+        err = sweep_is_wanted(t);
+    if (err <= 0)
+        return err;
+    far_point(t, "shortage:sweeps");
+    err = far_sweep(t, FAR_SWEEP_REPAIR, &result);
+    if (t->session->lost)
+        return t->session->lost;
+    if (err == FAR_ERR_BUSY && (err = wait_for_sweep(t)) < 0)
+        return err;
+    far_store *s = far_store_of(t);
+    pthread_mutex_lock(&s->lock);
+    s->gathered = 0; /* orphans may have room now */
+    pthread_mutex_unlock(&s->lock);
+    return err == 0; /* an index is broken, say: another sweep would not end better */
+}
+
+
+/* A round. 1: try again. */
+static int make_round(far_task *t) {
+    uint32_t number;
+    int err = far_pin_take(t); /* so that this handle is awake, and answers too */
+    far_pin_drop(t);
+    far_point(t, "shortage:asks");
+    if (err == 0)
+        err = request_spare(t, &number);
+    if (err == 0)
+        err = wait_for_answers(t, number);
+    if (err == 0)
+        err = rest(t);
+    return err;
+}
+
+
+/* What an attempt had put and not posted must not go out with our verbs. */
+static void put_down(far_task *t) {
+    t->refused = FAR_ERR_NO_MEMORY;
+    far_start(t);
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    far_pin_drop(t);
+}
+
+
+/* Nobody has more than when it was found, not long ago, that nothing can be had; nor will what is retired come back. */
+static bool is_known_to_be_exhausted(far_task *t, const outlook *o) {
+    const far_store *s = far_store_of(t);
+    return s->exhausted != UINT64_MAX && o->bytes <= s->exhausted && !far_line_wants_sweep(s->pool) &&
+           o->retired == 0 && far_now(t) - s->exhausted_at < STUCK_TICKS * far_housekeeping_tick(s->pool);
+}
+
+
+/* The first in line. The result of the last attempt. */
+static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
+    far_store *s = far_store_of(t);
+    outlook before, after;
+    int err = look_out(t, &before);
+    unsigned in_vain = 0;
+    bool swept = false;
+    if (err == 0 && is_known_to_be_exhausted(t, &before))
+        return FAR_ERR_NO_MEMORY;
+    for (unsigned round = 0; err == 0 && round < ROUNDS_MAX && in_vain < 2; round++) {
+        unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
+        if ((err = make_round(t)) < 0)
+            return err;
+        far_count_retry(t);
+        t->background = background;
+        err = run(t, arg);
+        t->background = true;
+        if (err != FAR_ERR_NO_MEMORY) {
+            s->exhausted = UINT64_MAX;
+            return err;
+        }
+        put_down(t);
+        if ((err = look_out(t, &after)) < 0)
+            return err;
+        bool came = atomic_load_explicit(&s->returned, memory_order_relaxed) != returned || after.bytes > before.bytes;
+        in_vain = came ? in_vain : in_vain + 1;
+        before = after;
+        if (!swept && (!came || round > 0)) {
+            swept = true;
+            if ((err = sweep_for_lost(t)) < 0)
+                return err;
+            in_vain = err ? 0 : in_vain;
+            err = 0;
+        }
+    }
+    if (err < 0)
+        return err;
+    s->exhausted = before.bytes;
+    s->exhausted_at = far_now(t);
+    return FAR_ERR_NO_MEMORY;
+}
+
+
+int far_run_short(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
+    far_store *s = far_store_of(t);
+    far_line_up self = {t, NULL};
+    bool background = t->background;
+    far_point(t, "shortage:found");
+    put_down(t);
+    get_in_line(s, &self);
+    t->background = true;
+    int err = wait_for_turn(t, &self);
+    t->background = background;
+    if (err == 0)
+        err = run(t, arg); /* others before it may have brought some */
+    if (err == FAR_ERR_NO_MEMORY) {
+        put_down(t);
+        t->background = true;
+        err = try_again(t, run, arg, background);
+        t->background = background;
+    }
+    leave_line(s, &self);
+    return err;
+}

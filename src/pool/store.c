@@ -1,0 +1,691 @@
+/* What a handle holds, seen locally: classes, blocks, slabs, lists. No verbs here. */
+#include "pool/store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGAZINE_BYTES 2048 /* taken from the store at once */
+
+const far_type far_pool_type = {.name = "pool", .align = 64};
+
+struct far_waiter {
+    far_task *task;
+    struct far_waiter *next;
+};
+
+
+static const far_geometry *geometry(const far_store *s) {
+    return &s->pool->geometry;
+}
+
+
+far_store *far_store_of(const far_task *t) {
+    return far_task_pool(t)->store;
+}
+
+
+far_memory *far_memory_of(const far_task *t) {
+    return t->session->memory;
+}
+
+
+bool far_items_add(far_items *list, uint64_t item) {
+    if (list->count == list->capacity) {
+        uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
+        uint64_t *bigger = realloc(list->items, more * sizeof(*bigger));
+        if (bigger == NULL)
+            return false;
+        list->items = bigger;
+        list->capacity = more;
+    }
+    list->items[list->count++] = item;
+    return true;
+}
+
+
+/* ---- Classes ---- */
+
+static unsigned bucket_of(uint32_t uid, unsigned type, uint64_t size) {
+    return (unsigned)((uid * 31 + type * 7 + size / FAR_GRANULE) % FAR_BINS);
+}
+
+
+/* A class that is met for the first time, in an adopted block perhaps: its index may be open here. */
+static void find_index(far_store *s, far_class *class) {
+    if (class->uid == 0)
+        return;
+    pthread_mutex_lock(&s->pool->lock);
+    far_index *index = s->pool->indexes;
+    while (index != NULL && index->uid != class->uid)
+        index = index->next;
+    pthread_mutex_unlock(&s->pool->lock);
+    if (index == NULL || class->type >= index->kind->type_count)
+        return;
+    atomic_store_explicit(&class->info, &index->kind->types[class->type], memory_order_release);
+    atomic_store_explicit(&class->index, index, memory_order_release);
+}
+
+
+far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable) {
+    far_class **bucket = &s->classes[bucket_of(uid, type, size)];
+    for (far_class *c = *bucket; c != NULL; c = c->next)
+        if (c->uid == uid && c->type == type && c->size == size)
+            return c;
+    far_class *c = calloc(1, sizeof(*c) + geometry(s)->nodes * sizeof(far_shelf));
+    if (c == NULL)
+        return NULL;
+    c->uid = uid;
+    c->type = type;
+    c->size = size;
+    c->stable = stable;
+    c->is_run = far_size_is_run(geometry(s), size);
+    atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
+    find_index(s, c);
+    c->next = *bucket;
+    *bucket = c;
+    return c;
+}
+
+
+uint64_t far_class_footprint(const far_store *s, const far_class *class) {
+    return class->is_run ? far_run_blocks(geometry(s), class->size) * geometry(s)->block_bytes : class->size;
+}
+
+
+/* ---- Blocks and slabs ---- */
+
+far_held *far_held_at(const far_store *s, far_addr addr) {
+    far_block_id id;
+    return far_block_of(geometry(s), addr, &id)
+               ? atomic_load_explicit(&s->held[far_block_number(geometry(s), id)], memory_order_relaxed)
+               : NULL;
+}
+
+
+static void link_block(far_store *s, far_held *b) {
+    far_held **list = &s->blocks[b->free_pages == 0];
+    b->next = *list;
+    b->link = list;
+    if (b->next != NULL)
+        b->next->link = &b->next;
+    *list = b;
+}
+
+
+static void unlink_block(far_held *b) {
+    *b->link = b->next;
+    if (b->next != NULL)
+        b->next->link = b->link;
+}
+
+
+void far_held_pages(far_store *s, far_held *b, uint64_t free_pages) {
+    bool moves = (b->free_pages == 0) != (free_pages == 0);
+    b->free_pages = free_pages;
+    if (moves) {
+        unlink_block(b);
+        link_block(s, b);
+    }
+}
+
+
+far_held *far_held_next(const far_store *s, const far_held *b) {
+    if (b == NULL)
+        return s->blocks[0] != NULL ? s->blocks[0] : s->blocks[1];
+    return b->next == NULL && b->free_pages != 0 ? s->blocks[1] : b->next;
+}
+
+
+far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp) {
+    far_held *b = calloc(1, sizeof(*b));
+    if (b == NULL)
+        return NULL;
+    b->id = id;
+    b->used = used;
+    b->stamp = stamp;
+    b->free_pages = UINT64_MAX;
+    link_block(s, b);
+    s->block_count++;
+    atomic_store_explicit(&s->held[far_block_number(geometry(s), id)], b, memory_order_release);
+    return b;
+}
+
+
+void far_held_remove(far_store *s, far_held *b) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        if (b->slab[p] != NULL)
+            far_slab_remove(s, b->slab[p]);
+    atomic_store_explicit(&s->held[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
+    unlink_block(b);
+    s->block_count--;
+    free(b);
+}
+
+
+far_addr far_slab_base(const far_store *s, const far_slab *slab) {
+    return far_block_base(geometry(s), slab->block->id) + slab->page * geometry(s)->page_bytes;
+}
+
+
+far_slab *far_slab_at(const far_store *s, far_addr addr) {
+    far_held *b = far_held_at(s, addr);
+    return b == NULL ? NULL : b->slab[far_block_inner(geometry(s), addr) / geometry(s)->page_bytes];
+}
+
+
+/* Slabs with objects in store are listed. */
+static void list_open(far_slab *slab) {
+    far_shelf *shelf = &slab->class->shelf[slab->block->id.node];
+    bool open = slab->stored > 0 || slab->carved < slab->objects;
+    if (open == (slab->open_link != NULL))
+        return;
+    if (open) {
+        slab->open_next = shelf->open;
+        slab->open_link = &shelf->open;
+        if (slab->open_next != NULL)
+            slab->open_next->open_link = &slab->open_next;
+        shelf->open = slab;
+    } else {
+        *slab->open_link = slab->open_next;
+        if (slab->open_next != NULL)
+            slab->open_next->open_link = slab->open_link;
+        slab->open_link = NULL;
+    }
+}
+
+
+/* All of its objects are in store. */
+far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pages, far_class *class) {
+    uint32_t objects = (uint32_t)(pages * geometry(s)->page_bytes / class->size);
+    size_t words = (objects + 63) / 64;
+    far_slab *slab = calloc(1, sizeof(*slab) + 2 * words * 8);
+    if (slab == NULL)
+        return NULL;
+    slab->block = block;
+    slab->class = class;
+    slab->page = (uint8_t)page;
+    slab->pages = (uint8_t)pages;
+    slab->objects = objects;
+    slab->black = slab->in_store + words;
+    far_shelf *shelf = &class->shelf[block->id.node];
+    slab->next = shelf->slabs;
+    slab->link = &shelf->slabs;
+    if (slab->next != NULL)
+        slab->next->link = &slab->next;
+    shelf->slabs = slab;
+    shelf->slab_count++;
+    list_open(slab);
+    for (unsigned p = page; p < page + pages; p++)
+        block->slab[p] = slab;
+    far_held_pages(s, block, block->free_pages & ~far_page_mask(page, pages));
+    s->spare_bytes += objects * class->size;
+    return slab;
+}
+
+
+void far_slab_remove(far_store *s, far_slab *slab) {
+    far_shelf *shelf = &slab->class->shelf[slab->block->id.node];
+    s->spare_bytes -= (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
+    slab->carved = slab->objects;
+    slab->stored = 0;
+    list_open(slab);
+    *slab->link = slab->next;
+    if (slab->next != NULL)
+        slab->next->link = slab->link;
+    shelf->slab_count--;
+    for (unsigned p = slab->page; p < slab->page + slab->pages; p++)
+        slab->block->slab[p] = NULL;
+    free(slab);
+}
+
+
+/* Slabs as the page words say; nothing of them is in store yet. */
+bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK_PAGES]) {
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        if (pages[p] == 0)
+            continue;
+        far_page_state page = far_page_unpack(pages[p]);
+        far_class *class = far_class_get(s, page.uid, page.type, page.size, page.stable);
+        far_slab *slab = class == NULL ? NULL : far_slab_add(s, block, p, page.pages, class);
+        if (slab == NULL)
+            return false;
+        s->spare_bytes -= slab->objects * class->size;
+        slab->carved = slab->objects;
+        list_open(slab);
+        p += page.pages - 1;
+    }
+    return true;
+}
+
+
+/* ---- Objects ---- */
+
+/* The slab of ours that the object is counted in, and its number there. NULL: it is foreign, or belongs to an index
+ * that was dropped, whose pages are used anew. */
+static far_slab *counted_in(const far_store *s, const far_class *class, far_addr addr, uint32_t *number) {
+    far_slab *slab = class->is_run ? NULL : far_slab_at(s, addr);
+    if (slab == NULL || slab->class != class)
+        return NULL;
+    *number = (uint32_t)((addr - far_slab_base(s, slab)) / class->size);
+    return slab;
+}
+
+
+void far_store_blacken(far_store *s, far_addr addr) {
+    far_slab *slab = far_slab_at(s, addr);
+    if (slab == NULL)
+        return;
+    uint64_t number = (addr - far_slab_base(s, slab)) / slab->class->size;
+    slab->black[number / 64] |= 1ull << number % 64;
+}
+
+
+/* When this process has no memory for a list, the object is lost to it; a sweep finds it again. */
+void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
+    if (s->leaving_count == s->leaving_capacity) {
+        size_t more = s->leaving_capacity == 0 ? 64 : 2 * s->leaving_capacity;
+        far_leaving *bigger = realloc(s->leaving, more * sizeof(*bigger));
+        if (bigger == NULL)
+            return;
+        s->leaving = bigger;
+        s->leaving_capacity = more;
+    }
+    s->leaving[s->leaving_count++] = (far_leaving){addr, class};
+    s->leaving_bytes += far_class_footprint(s, class);
+}
+
+
+static void put_own(far_store *s, far_slab *slab, uint32_t number) {
+    uint64_t bit = 1ull << number % 64;
+    assert(number < slab->carved && !(slab->in_store[number / 64] & bit)); /* it has one holder */
+    slab->in_store[number / 64] |= bit;
+    slab->stored++;
+    slab->idle = 0;
+    s->spare_bytes += slab->class->size;
+    list_open(slab);
+    if (far_slab_is_free(slab))
+        atomic_store_explicit(&s->trim, true, memory_order_relaxed);
+}
+
+
+void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) {
+    uint32_t number = 0;
+    far_slab *slab = counted_in(s, class, addr, &number);
+    if (slab != NULL) {
+        put_own(s, slab, number);
+        return;
+    }
+    if (far_is_own(s, addr)) /* the block is ours, the slab is another: the index of the object was dropped */
+        return;
+    if (class->is_run || s->walk || pin <= s->heard_epoch) {
+        far_store_send_home(s, class, addr);
+        return;
+    }
+    if (far_items_add(&class->shelf[far_addr_node(addr)].foreign, addr))
+        s->foreign_bytes += class->size;
+}
+
+
+unsigned far_magazine_quantum(const far_class *class) {
+    unsigned objects = class->size >= MAGAZINE_BYTES ? 1 : (unsigned)(MAGAZINE_BYTES / class->size);
+    return objects < FAR_MAGAZINE_OBJECTS ? objects : FAR_MAGAZINE_OBJECTS;
+}
+
+
+void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t pin) {
+    far_store *s = m->store;
+    uint32_t number = 0;
+    far_bin *bin = class->is_run ? NULL : far_bin_of(m, class);
+    far_items *magazine = bin == NULL ? NULL : &bin->magazine[far_addr_node(addr)];
+    far_slab *slab = counted_in(s, class, addr, &number);
+    bool may = slab != NULL || !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
+    if (magazine == NULL || magazine->count >= 2 * far_magazine_quantum(class) || !may ||
+        !far_items_add(magazine, addr)) {
+        far_store_put(s, class, addr, pin);
+        return;
+    }
+    m->magazine_bytes += class->size;
+    if (slab != NULL && far_is_unsettled(s))
+        slab->black[number / 64] |= 1ull << number % 64;
+}
+
+
+static unsigned take_foreign(far_store *s, far_class *class, unsigned node, unsigned wanted, uint64_t items[]) {
+    far_items *list = &class->shelf[node].foreign;
+    unsigned taken = 0;
+    while (taken < wanted && list->count > 0) {
+        items[taken++] = list->items[--list->count];
+        s->foreign_bytes -= class->size;
+    }
+    return taken;
+}
+
+
+static uint64_t take_own(far_store *s, far_slab *slab) {
+    uint32_t number;
+    uint64_t flags = 0;
+    if (slab->stored > 0) {
+        uint32_t word = 0;
+        while (slab->in_store[word] == 0)
+            word++;
+        number = word * 64 + (uint32_t)__builtin_ctzll(slab->in_store[word]);
+        slab->in_store[word] &= slab->in_store[word] - 1;
+        slab->stored--;
+    } else {
+        number = slab->carved++;
+        flags = FAR_ITEM_ZERO | (slab->block->used ? 0 : FAR_ITEM_FRESH);
+    }
+    s->spare_bytes -= slab->class->size;
+    slab->idle = 0;
+    if (far_is_unsettled(s))
+        slab->black[number / 64] |= 1ull << number % 64;
+    return (far_slab_base(s, slab) + number * slab->class->size) | flags;
+}
+
+
+unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned wanted, bool own_only,
+                        uint64_t items[]) {
+    unsigned taken = own_only ? 0 : take_foreign(s, class, node, wanted, items);
+    while (taken < wanted && class->shelf[node].open != NULL) {
+        far_slab *slab = class->shelf[node].open;
+        while (taken < wanted && (slab->stored > 0 || slab->carved < slab->objects))
+            items[taken++] = take_own(s, slab);
+        list_open(slab);
+    }
+    return taken;
+}
+
+
+/* ---- Sessions ---- */
+
+far_bin *far_bin_of(far_memory *m, far_class *class) {
+    far_bin **bucket = &m->bins[bucket_of(class->uid, class->type, class->size)];
+    for (far_bin *b = *bucket; b != NULL; b = b->next)
+        if (b->class == class)
+            return b;
+    far_bin *b = calloc(1, sizeof(*b) + geometry(m->store)->nodes * sizeof(far_items));
+    if (b == NULL)
+        return NULL;
+    b->class = class;
+    b->next = *bucket;
+    *bucket = b;
+    return b;
+}
+
+
+far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    if (index != NULL && type >= index->kind->type_count)
+        return NULL;
+    const far_type *info = index != NULL ? &index->kind->types[type] : &far_pool_type;
+    uint64_t rounded = far_size_class(size, info->align);
+    uint32_t uid = index != NULL ? index->uid : 0;
+    if (rounded == 0 || type > 0x3f)
+        return NULL;
+    for (far_bin *b = m->bins[bucket_of(uid, type, rounded)]; b != NULL; b = b->next)
+        if (b->class->uid == uid && b->class->type == type && b->class->size == rounded &&
+            far_class_index(b->class) == index)
+            return b;
+    far_store *s = m->store;
+    pthread_mutex_lock(&s->lock);
+    far_class *class = far_class_get(s, uid, type, rounded, info->stable);
+    if (class != NULL) {
+        atomic_store_explicit(&class->info, info, memory_order_release);
+        atomic_store_explicit(&class->index, index, memory_order_release);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return class == NULL ? NULL : far_bin_of(m, class);
+}
+
+
+static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
+    for (unsigned i = 0; v->in_magazine != NULL && i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b != NULL; b = b->next)
+            for (unsigned n = 0; n < geometry(s)->nodes; n++) {
+                far_items *list = &b->magazine[n];
+                for (uint32_t at = list->count; at-- > 0;)
+                    if (!v->in_magazine(s, b->class, list->items[at], v->ctx)) {
+                        list->items[at] = list->items[--list->count];
+                        m->magazine_bytes -= b->class->size;
+                    }
+            }
+    for (unsigned i = 0; v->retired != NULL && i < FAR_QUEUES_MAX; i++) {
+        far_queue *q = &m->queues[i];
+        size_t kept = 0;
+        for (size_t at = 0; at < q->count; at++) {
+            far_retired item = q->items[(q->first + at) % q->capacity];
+            if (v->retired(s, &item, v->ctx))
+                q->items[(q->first + kept++) % q->capacity] = item;
+            else
+                m->retired_bytes -= far_class_footprint(s, item.class);
+        }
+        q->count = kept;
+    }
+    for (uint32_t i = 0; v->kept != NULL && i < m->kept_count; i++)
+        v->kept(s, &m->kept[i], v->ctx);
+}
+
+
+void far_store_visit(far_store *s, const far_visit *visit) {
+    pthread_mutex_lock(&s->list);
+    for (far_memory *m = s->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&s->lock);
+        visit_memory(s, m, visit);
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&s->list);
+}
+
+
+static bool empty_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)ctx;
+    far_store_put(s, class, far_item_addr(item), UINT64_MAX);
+    return false;
+}
+
+
+void far_magazines_empty(far_store *s) {
+    far_store_visit(s, &(far_visit){.in_magazine = empty_magazine});
+}
+
+
+/* An index of this handle is gone: its objects are from now on known by their uid only. */
+void far_memory_index_closed(far_pool *pool, far_index *index) {
+    far_store *s = pool->store;
+    if (s == NULL)
+        return;
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+            if (c->uid != 0 && far_class_index(c) == index)
+                atomic_store_explicit(&c->index, NULL, memory_order_release);
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+/* ---- One task at a time ---- */
+
+static bool try_enter(far_store *s, far_task *t, struct far_waiter *self) {
+    pthread_mutex_lock(&s->lock);
+    bool entered = s->inside == NULL && (s->waiting == NULL || s->waiting == self);
+    struct far_waiter **at = &s->waiting;
+    while (*at != NULL && *at != self)
+        at = &(*at)->next;
+    if (entered) {
+        s->inside = t;
+        if (*at == self)
+            *at = self->next;
+    } else if (*at == NULL) {
+        self->next = NULL;
+        *at = self;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return entered;
+}
+
+
+void far_store_enter(far_task *t) {
+    far_store *s = far_store_of(t);
+    struct far_waiter self = {t, NULL};
+    while (!try_enter(s, t, &self))
+        far_task_await_other(t);
+}
+
+
+void far_store_leave(far_task *t) {
+    far_store *s = far_store_of(t);
+    pthread_mutex_lock(&s->lock);
+    s->inside = NULL;
+    if (s->waiting != NULL)
+        far_task_wake(s->waiting->task);
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+far_aside far_aside_begin(far_task *t) {
+    far_aside aside = {t->open, t->refused, t->background};
+    t->open = NULL;
+    t->refused = 0;
+    t->background = true;
+    return aside;
+}
+
+
+void far_aside_end(far_task *t, far_aside aside) {
+    far_box_back(t);
+    t->open = aside.open;
+    t->refused = aside.refused;
+    t->background = aside.background;
+}
+
+
+/* ---- Opening and the end ---- */
+
+static void free_store(far_store *s) {
+    for (far_held *b; (b = far_held_next(s, NULL)) != NULL;)
+        far_held_remove(s, b);
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (s->classes[i] != NULL) {
+            far_class *c = s->classes[i];
+            s->classes[i] = c->next;
+            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+                free(c->shelf[n].foreign.items);
+            free(c);
+        }
+    free(s->leaving);
+    free(s->wiping.items);
+    free(s->dropped.items);
+    free(s->held);
+    free(s->hint);
+    free(s->full);
+    pthread_mutex_destroy(&s->list);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+
+int far_store_open(far_pool *pool) {
+    far_store *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return FAR_ERR_NO_MEMORY;
+    s->pool = pool;
+    s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
+    s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
+    s->full = calloc(pool->geometry.nodes, sizeof(*s->full));
+    s->turn = pool->own->id % pool->geometry.nodes;
+    s->exhausted = UINT64_MAX;
+    pthread_mutex_init(&s->list, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    if (s->held == NULL || s->hint == NULL || s->full == NULL) {
+        free_store(s);
+        return FAR_ERR_NO_MEMORY;
+    }
+    pool->store = s;
+    return 0;
+}
+
+
+/* Local memory only; what the handle still holds is found by a sweep. */
+void far_store_free(far_pool *pool) {
+    if (pool->store != NULL)
+        free_store(pool->store);
+    pool->store = NULL;
+}
+
+
+int far_memory_open(far_session *session) {
+    far_store *s = session->pool->store;
+    far_memory *m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return FAR_ERR_NO_MEMORY;
+    m->session = session;
+    m->store = s;
+    m->pick = session->id;
+    pthread_mutex_init(&m->lock, NULL);
+    session->memory = m;
+    pthread_mutex_lock(&s->list);
+    m->next = s->memories;
+    s->memories = m;
+    pthread_mutex_unlock(&s->list);
+    return 0;
+}
+
+
+/* With both locks: what it hands out from goes to the store, what it retired waits with the handle's own session. */
+static void hand_over(far_memory *m, far_memory *heir) {
+    far_store *s = m->store;
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b != NULL; b = b->next)
+            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+                while (b->magazine[n].count > 0)
+                    far_store_put(s, b->class, far_item_addr(b->magazine[n].items[--b->magazine[n].count]), UINT64_MAX);
+    for (unsigned i = 0; heir != NULL && i < FAR_QUEUES_MAX; i++) {
+        far_retired item;
+        while (far_queue_take(&m->queues[i], &item))
+            far_queue_put(heir, item);
+    }
+}
+
+
+void far_memory_close(far_session *session) {
+    far_memory *m = session->memory;
+    if (m == NULL)
+        return;
+    far_store *s = m->store;
+    far_session *own = session->pool->own;
+    far_memory *heir = own != NULL && own != session ? own->memory : NULL;
+    pthread_mutex_lock(&s->list);
+    far_memory **at = &s->memories;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    if (heir != NULL)
+        pthread_mutex_lock(&heir->lock);
+    pthread_mutex_lock(&m->lock);
+    far_kept_free(m, true);
+    pthread_mutex_lock(&s->lock);
+    hand_over(m, heir);
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&m->lock);
+    if (heir != NULL)
+        pthread_mutex_unlock(&heir->lock);
+    pthread_mutex_unlock(&s->list);
+
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (m->bins[i] != NULL) {
+            far_bin *b = m->bins[i];
+            m->bins[i] = b->next;
+            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+                free(b->magazine[n].items);
+            free(b);
+        }
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        free(m->queues[i].items);
+    free(m->kept);
+    free(m->reserved);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+    session->memory = NULL;
+}

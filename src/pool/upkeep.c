@@ -1,0 +1,352 @@
+/* What a handle does with its memory from time to time (a tick), before it sleeps, and at its end. */
+#include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/store.h"
+#include "pool/unlisted.h"
+#include "runtime/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define END_TICKS 64u /* how long a closing handle waits for an epoch that does not move; the rest is left to a sweep  \
+                       */
+#define END_QUICK 64u /* rounds at short intervals; others may not get to run for long */
+
+
+/* ---- Telling others ---- */
+
+/* Bytes that the handle holds beside live data: free, and retired. */
+static void sum_up(far_store *s, uint64_t sums[2]) {
+    uint64_t magazines = 0, retired = 0;
+    pthread_mutex_lock(&s->list);
+    for (far_memory *m = s->memories; m != NULL; m = m->next) {
+        pthread_mutex_lock(&m->lock);
+        magazines += m->magazine_bytes;
+        retired += m->retired_bytes;
+        pthread_mutex_unlock(&m->lock);
+    }
+    pthread_mutex_unlock(&s->list);
+    pthread_mutex_lock(&s->lock);
+    sums[0] = s->spare_bytes + s->foreign_bytes + s->leaving_bytes + magazines;
+    sums[1] = retired;
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+void far_memory_sums(far_pool *pool, uint64_t *free_bytes, uint64_t *retired_bytes) {
+    uint64_t sums[2];
+    sum_up(pool->store, sums);
+    *free_bytes = sums[0];
+    *retired_bytes = sums[1];
+}
+
+
+static uint64_t settled_word(far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    uint64_t word = far_settled_pack(s->settled, s->leaked);
+    pthread_mutex_unlock(&s->lock);
+    return word;
+}
+
+
+/* In the registry: for far_pool_stat, for those who are short of memory, and for the sweeper. now: also while it
+ * changes. */
+static int tell(far_task *t, bool now) {
+    far_store *s = far_store_of(t);
+    far_addr entry = far_client_entry(far_task_pool(t)->own->id);
+    uint64_t sums[2], settled = settled_word(s);
+    sum_up(s, sums);
+    pthread_mutex_lock(&s->lock);
+    bool quiet = memcmp(sums, s->noticed, sizeof(sums)) == 0;
+    bool sums_due = memcmp(sums, s->told, sizeof(sums)) != 0 && (now || quiet),
+         settled_due = settled != s->told_settled;
+    memcpy(s->noticed, sums, sizeof(sums));
+    pthread_mutex_unlock(&s->lock);
+    if (!sums_due && !settled_due)
+        return 0;
+    uint64_t *words = far_scratch(t, sizeof(sums) + 8);
+    if (words == NULL)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to tell what is held");
+    memcpy(words, sums, sizeof(sums));
+    words[2] = settled;
+    if (sums_due)
+        far_write(t, entry + offsetof(far_client, free_bytes), words, sizeof(sums));
+    if (settled_due)
+        far_write(t, entry + offsetof(far_client, settled), words + 2, 8);
+    int err = far_wait(t);
+    pthread_mutex_lock(&s->lock);
+    if (err == 0 && sums_due)
+        memcpy(s->told, sums, sizeof(sums));
+    if (err == 0)
+        s->told_settled = settled;
+    pthread_mutex_unlock(&s->lock);
+    return err;
+}
+
+
+/* ---- Ticks ---- */
+
+/* Blocks with room are asked for: they are given up when what was retired before is room too. */
+static bool must_give_up(far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool must = s->spare && s->gave_up != s->heard;
+    uint64_t epoch = s->heard_epoch;
+    pthread_mutex_unlock(&s->lock);
+    return must && !far_has_retired(s, epoch, false);
+}
+
+
+static bool must_settle(far_store *s) {
+    uint64_t done = atomic_load_explicit(&s->line.done, memory_order_acquire);
+    pthread_mutex_lock(&s->lock);
+    bool must = far_is_unsettled(s) && far_done_sweep(done) == s->sweep;
+    pthread_mutex_unlock(&s->lock);
+    return must;
+}
+
+
+/* Inside. */
+static int tick_blocks(far_task *t) {
+    far_store *s = far_store_of(t);
+    int err = 0;
+    pthread_mutex_lock(&s->lock);
+    uint32_t heard = s->heard;
+    pthread_mutex_unlock(&s->lock);
+    if (atomic_exchange_explicit(&s->recount, false, memory_order_relaxed))
+        err = far_blocks_recount(t);
+    bool must = must_give_up(s);
+    if (err == 0 && must)
+        err = far_slabs_look_at_all(t); /* what others brought home is room too */
+    if (err == 0 && must && (err = far_blocks_orphan(t, FAR_GIVE_UP_ROOMY)) == 0) {
+        pthread_mutex_lock(&s->lock);
+        s->gave_up = heard;
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (err == 0)
+        err = far_slabs_trim(t, false);
+    if (err == 0)
+        err = far_settle_step(t);
+    return err;
+}
+
+
+static int tick_pinned(far_task *t) {
+    far_store *s = far_store_of(t);
+    uint64_t epoch = far_epoch_known(t);
+    int err = 0, more = 0;
+    pthread_mutex_lock(&s->lock);
+    bool new_epoch = s->ticked != epoch;
+    s->ticked = epoch;
+    pthread_mutex_unlock(&s->lock);
+    if (new_epoch) {
+        far_kept_free_closed(s);
+        far_reclaim_plain(s, epoch);
+        err = far_reclaim_special(t);
+    }
+    if (err == 0)
+        err = far_send_home(t);
+    if (err == 0 && (must_give_up(s) || must_settle(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+                     atomic_load_explicit(&s->recount, memory_order_relaxed))) {
+        far_store_enter(t);
+        err = more = tick_blocks(t);
+        far_store_leave(t);
+    }
+    if (err >= 0 && atomic_exchange_explicit(&s->wants_sweep, false, memory_order_relaxed))
+        err = far_want_sweep(t);
+    if (err >= 0)
+        err = tell(t, new_epoch);
+    return err < 0 ? err : more;
+}
+
+
+static bool has_work(far_task *t, far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool work = s->leaving_count > 0 || s->ticked != far_epoch_known(t);
+    pthread_mutex_unlock(&s->lock);
+    return work || must_give_up(s) || must_settle(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+           atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) || far_memory_is_untold(s->pool);
+}
+
+
+int far_memory_tick(far_task *t) {
+    far_store *s = far_store_of(t);
+    if (s == NULL || t->session->lost || t->pin.epoch != 0 ||
+        atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_work(t, s) ||
+        atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
+        return 0;
+    int err = far_pin_take(t);
+    if (err == 0) {
+        far_aside aside = far_aside_begin(t);
+        err = tick_pinned(t);
+        far_aside_end(t, aside);
+        far_pin_drop(t);
+    }
+    atomic_store_explicit(&s->ticking, false, memory_order_release);
+    return err;
+}
+
+
+/* ---- Sleep ---- */
+
+bool far_memory_is_untold(far_pool *pool) {
+    far_store *s = pool->store;
+    uint64_t sums[2], settled = settled_word(s);
+    sum_up(s, sums);
+    pthread_mutex_lock(&s->lock);
+    bool untold = memcmp(sums, s->told, sizeof(sums)) != 0 || settled != s->told_settled;
+    pthread_mutex_unlock(&s->lock);
+    return untold;
+}
+
+
+static bool send_foreign(far_store *s, far_class *class, uint64_t item, void *ctx) {
+    (void)ctx;
+    if (far_is_own(s, far_item_addr(item)))
+        return true;
+    far_store_send_home(s, class, far_item_addr(item));
+    return false;
+}
+
+
+static void leave_foreign(far_store *s) {
+    far_store_visit(s, &(far_visit){.in_magazine = send_foreign});
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; s->foreign_bytes > 0 && i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+            for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+                while (c->shelf[n].foreign.count > 0)
+                    far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
+    s->foreign_bytes = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+static bool can_be_given_up(far_store *s) {
+    bool any = false;
+    pthread_mutex_lock(&s->lock);
+    for (far_held *b = far_held_next(s, NULL); b != NULL && !any; b = far_held_next(s, b))
+        any = b->kept == 0;
+    pthread_mutex_unlock(&s->lock);
+    return any;
+}
+
+
+/* Nobody waits for a handle that sleeps: it holds nothing of others, nothing retired, only blocks with kept objects,
+ * and no sweep that is done is to be settled. */
+bool far_memory_may_sleep(far_pool *pool) {
+    far_store *s = pool->store;
+    leave_foreign(s);
+    pthread_mutex_lock(&s->lock);
+    bool busy = s->leaving_count > 0 || s->in_hand > 0 || s->collecting;
+    pthread_mutex_unlock(&s->lock);
+    bool retired = far_has_retired(s, UINT64_MAX, false);
+    if (retired)
+        far_epoch_request(pool);
+    return !busy && !retired && !can_be_given_up(s) && !must_settle(s) && !far_memory_is_untold(pool);
+}
+
+
+/* The handle sleeps, and the request word says this: a sweep that is done is not settled in its blocks, or blocks with
+ * room are asked for. */
+bool far_memory_is_wanted(far_pool *pool, uint64_t word) {
+    far_store *s = pool->store;
+    far_request r = far_request_unpack(word);
+    uint64_t done = atomic_load_explicit(&s->line.done, memory_order_acquire);
+    pthread_mutex_lock(&s->lock);
+    bool wanted = s->block_count > 0 &&
+                  ((r.sweep != s->settled && far_done_sweep(done) == r.sweep) || (r.spare && r.number != s->heard));
+    pthread_mutex_unlock(&s->lock);
+    return wanted;
+}
+
+
+/* The handle is idle: before it sleeps others may have its blocks, but for those with kept objects. */
+int far_memory_give_up_blocks(far_task *t) {
+    far_store *s = far_store_of(t);
+    if (!can_be_given_up(s) || t->session->lost || far_has_retired(s, UINT64_MAX, false))
+        return 0;
+    int err = far_pin_take(t);
+    if (err < 0)
+        return err;
+    far_aside aside = far_aside_begin(t);
+    far_store_enter(t);
+    err = far_blocks_orphan(t, FAR_GIVE_UP_ALL);
+    far_store_leave(t);
+    far_aside_end(t, aside);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* ---- The end ---- */
+
+/* Until what was retired is past its time, as long as the epoch moves. */
+static int wait_for_retired(far_task *t) {
+    far_store *s = far_store_of(t);
+    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), epoch = far_epoch_known(t), moved = far_now(t);
+    int err = 0;
+    for (unsigned round = 0; err >= 0 && far_now(t) - moved < END_TICKS * tick; round++) {
+        far_reclaim_plain(s, far_epoch_known(t));
+        if ((err = far_reclaim_special(t)) < 0 || !far_has_retired(s, UINT64_MAX, false))
+            break;
+        far_pin_drop(t);
+        far_epoch_request(far_task_pool(t));
+        if ((err = far_epoch_tick(t)) < 0)
+            break;
+        far_sleep(t, round < END_QUICK ? tick / 8 : tick); /* others move on with their ticks */
+        err = far_pin_take(t);
+        far_point(t, "memory:wait");
+        if (far_epoch_known(t) != epoch)
+            moved = far_now(t);
+        epoch = far_epoch_known(t);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+static int give_all_up(far_task *t) {
+    far_store *s = far_store_of(t);
+    leave_foreign(s);
+    int err = far_send_home(t);
+    far_store_enter(t);
+    far_point(t, "memory:leave");
+    if (err == 0)
+        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
+    far_store_leave(t);
+    return err;
+}
+
+
+/* Everything goes back. What cannot in short time, because the epoch stands still, a sweep finds: it is asked for. */
+int far_memory_end(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_pool *pool = far_task_pool(t);
+    if (s == NULL || t->session->memory == NULL)
+        return 0;
+    bool all = true;
+    far_memory *m = t->session->memory;
+    pthread_mutex_lock(&m->lock);
+    far_kept_free(m, true);
+    pthread_mutex_unlock(&m->lock);
+    far_aside aside = far_aside_begin(t);
+    int err = far_pin_take(t);
+    int unlisted = err == 0 ? far_unlisted_tick(t) : err;
+    if (err == 0)
+        err = wait_for_retired(t);
+    far_pin_drop(t);
+    if (err == 0 && unlisted > 0)
+        err = far_unlisted_collect(t, far_now(t) + END_TICKS * far_housekeeping_tick(pool), &all);
+    if (err == 0)
+        err = far_pin_take(t);
+    if (err == 0)
+        err = give_all_up(t);
+    pthread_mutex_lock(&s->lock);
+    bool left = !all || s->dropped.count > 0 || s->block_count > 0 || s->leaving_count > 0;
+    pthread_mutex_unlock(&s->lock);
+    left |= far_has_retired(s, UINT64_MAX, false) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed);
+    if (err == 0 && left)
+        err = far_want_sweep(t);
+    far_aside_end(t, aside);
+    far_pin_drop(t);
+    return err;
+}

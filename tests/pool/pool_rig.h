@@ -1,0 +1,849 @@
+/* For tests of the pool's memory in the simulator: some compute nodes on one small pool with an index "x" (toy), each
+ * with keys of its own, that work, sweep, leak, fall asleep, stop and die; and looks behind the verbs. */
+#ifndef TESTS_POOL_POOL_RIG_H
+#define TESTS_POOL_POOL_RIG_H
+
+#include "fabric/fabric.h"
+#include "fabric/sim/sim.h"
+#include "index/report.h"
+#include "index/toy/toy.h"
+#include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ACTORS_MAX = 6, KEYS = 40, VERBS_MAX = 40000 };
+#define LARGE 60000 /* nearly a block */
+#define HALF  30000
+#define SMALL 1900
+
+#define BY_HAND(number)                                                                                                \
+    (1u << (number)) /* that compute node has no housekeeping: it stands still unless it is polled */
+
+typedef struct actor { /* a client of one compute node */
+    unsigned number;
+    far_sim_world *world;
+    far_pool *pool;
+    far_session *session, *other;
+    far_index *index;
+    bool guest; /* its handle and index are another's, which closes them */
+    far_sim_client *client;
+    int result;
+    bool stop; /* for poll_main */
+
+    uint8_t versions[KEYS]; /* of its keys; 0: absent */
+    unsigned steps;
+
+    far_sweep_mode mode;
+    far_sweep_result swept;
+    uint32_t number_waited; /* a request */
+
+    char key[16]; /* for keep_putting */
+    unsigned puts, wanted;
+    size_t bytes;
+
+    far_addr object;
+    uint64_t size;
+} actor;
+
+typedef struct rig {
+    far_sim_world *world;
+    char uri[192];
+    unsigned count;
+    actor actors[ACTORS_MAX];
+} rig;
+
+
+/* More of them on request. */
+static inline unsigned seeds(unsigned usual) {
+    const char *wish = getenv("FARINDEX_SEEDS");
+    return wish != NULL ? (unsigned)strtoul(wish, NULL, 10) : usual;
+}
+
+
+/* ---- Coming and going ---- */
+
+static inline void join(rig *r, unsigned number, bool by_hand) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = by_hand;
+    actor *a = &r->actors[number];
+    *a = (actor){.number = number, .result = 77, .mode = FAR_SWEEP_REPAIR};
+    snprintf(a->key, sizeof(a->key), "key%u", number);
+    assert_int_equal(far_pool_open(r->uri, &options, &a->pool), 0);
+    assert_int_equal(far_session_open(a->pool, &a->session), 0);
+    a->world = r->world = far_sim_world_of(a->pool->fabric);
+}
+
+
+/* sim: options of the simulator. slots: of the index, 0 = there is none. */
+static inline void open_rig_with(rig *r, unsigned seed, unsigned count, unsigned by_hand, const char *sim,
+                                 unsigned slots) {
+    static unsigned serial; /* a test that failed leaves its world behind */
+    char options[32];
+    *r = (rig){.count = count};
+    snprintf(r->uri, sizeof(r->uri), "sim:name=rig%u,seed=%u,limit=200s,%s", ++serial, seed, sim);
+    snprintf(options, sizeof(options), "slots=%u", slots);
+    for (unsigned i = 0; i < count; i++) {
+        join(r, i, by_hand >> i & 1);
+        actor *a = &r->actors[i];
+        if (slots == 0)
+            continue;
+        if (i == 0)
+            assert_int_equal(far_index_create(a->session, "x", "toy", options, &a->index), 0);
+        else
+            assert_int_equal(far_index_open(a->session, "x", &a->index), 0);
+    }
+}
+
+
+static inline void open_rig(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
+    open_rig_with(r, seed, count, by_hand, "size=4M,memory_nodes=2", 16);
+}
+
+
+/* One more session of the handle of `host`, with the same index. */
+static inline void join_handle(rig *r, unsigned number, const actor *host) {
+    actor *a = &r->actors[number];
+    *a = (actor){.number = number,
+                 .result = 77,
+                 .mode = FAR_SWEEP_REPAIR,
+                 .guest = true,
+                 .pool = host->pool,
+                 .index = host->index,
+                 .world = r->world};
+    snprintf(a->key, sizeof(a->key), "key%u", number);
+    assert_int_equal(far_session_open(a->pool, &a->session), 0);
+    r->count = r->count > number ? r->count : number + 1;
+}
+
+
+static inline void leave(actor *a) {
+    far_index_close(a->index);
+    far_session_close(a->session);
+    far_session_close(a->other);
+    far_pool_close(a->pool);
+    a->index = NULL;
+    a->session = a->other = NULL;
+    a->pool = NULL;
+}
+
+
+/* `sessions` of `handles` handles, in turn, on a pool of this size with an index of many slots. */
+static inline void open_small_pool(rig *r, unsigned seed, unsigned handles, unsigned sessions, unsigned by_hand,
+                                   const char *size) {
+    char sim[32];
+    snprintf(sim, sizeof(sim), "size=%s", size);
+    open_rig_with(r, seed, handles, by_hand, sim, 4096);
+    for (unsigned i = handles; i < sessions; i++)
+        join_handle(r, i, &r->actors[i % handles]);
+}
+
+
+static inline void assert_watch_is_content(const rig *r) {
+    if (far_sim_watch_errors(r->world))
+        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(r->world), far_sim_watch_error(r->world, 0));
+}
+
+
+static inline void close_rig(rig *r) {
+    assert_watch_is_content(r);
+    for (unsigned i = 0; i < r->count; i++) {
+        if (!r->actors[i].guest)
+            far_index_close(r->actors[i].index);
+        far_session_close(r->actors[i].session);
+        far_session_close(r->actors[i].other);
+    }
+    for (unsigned i = 0; i < r->count; i++)
+        if (!r->actors[i].guest)
+            far_pool_close(r->actors[i].pool);
+}
+
+
+/* As if a session kept an object in each of its blocks: it does not give them up when it is idle. */
+static inline void hold_blocks(actor *a, bool hold) {
+    enum { HELD = 1000000 };
+    far_store *s = a->pool->store;
+    pthread_mutex_lock(&s->lock);
+    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b)) {
+        if (hold && b->kept < HELD)
+            b->kept += HELD;
+        else if (!hold && b->kept >= HELD)
+            b->kept -= HELD;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+static inline void close_holders(rig *r) {
+    for (unsigned i = 0; i < r->count; i++)
+        if (r->actors[i].pool != NULL)
+            hold_blocks(&r->actors[i], false);
+    close_rig(r);
+}
+
+
+static inline void start(actor *a, const char *name, void (*run)(void *arg)) {
+    a->result = 77;
+    a->client = far_sim_start(a->pool->fabric, name, run, a);
+    assert_non_null(a->client);
+}
+
+
+static inline void stop_at(actor *a, far_sim_match match) {
+    far_sim_stop_before(a->client, match);
+    far_sim_resume(a->client);
+    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_STOPPED));
+}
+
+
+static inline void stop_at_point(actor *a, const char *point) {
+    stop_at(a, (far_sim_match){.point = point});
+}
+
+
+static inline void finish(actor *a) {
+    far_sim_resume(a->client);
+    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_ENDED));
+}
+
+
+static inline void run_all(rig *r) {
+    far_sim_result result = far_sim_run(r->world);
+    if (result != FAR_SIM_ENDED)
+        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(r->world), far_sim_result_name(result));
+}
+
+
+static inline int call(actor *a, int (*run)(far_task *t, void *arg), void *arg) {
+    return far_session_call(a->session, FAR_STATS_OTHER, true, run, arg);
+}
+
+
+/* ---- Behind the verbs ---- */
+
+static inline void *bytes_at(const rig *r, far_addr addr) {
+    return (char *)far_sim_memory(r->world, far_addr_node(addr)) + far_addr_offset(addr);
+}
+
+
+static inline uint64_t word_at(const rig *r, far_addr addr) {
+    uint64_t word;
+    memcpy(&word, bytes_at(r, addr), 8);
+    return word;
+}
+
+
+static inline far_request request_now(const rig *r) {
+    return far_request_unpack(word_at(r, FAR_SUPER_REQUEST));
+}
+
+
+static inline far_client client_now(const rig *r, const actor *a) { /* what its handle tells */
+    far_client client;
+    memcpy(&client, bytes_at(r, far_client_entry(a->pool->own->id)), sizeof(client));
+    return client;
+}
+
+
+static inline bool sweep_is_wanted(const rig *r) {
+    return word_at(r, FAR_SUPER_WANTED) != word_at(r, FAR_SUPER_SWEPT);
+}
+
+
+static inline far_block_id block_of(const actor *a, far_addr addr) {
+    far_block_id id = {0, 0};
+    assert_true(far_block_of(&a->pool->geometry, addr, &id));
+    return id;
+}
+
+
+static inline far_block_state block_state(const rig *r, const actor *a, far_addr addr) {
+    return far_block_unpack(word_at(r, far_block_entry(&a->pool->geometry, block_of(a, addr))));
+}
+
+
+static inline bool is_set(const rig *r, const actor *a, far_addr bitmap, far_addr addr) {
+    uint64_t at = far_block_inner(&a->pool->geometry, addr) / FAR_GRANULE;
+    return word_at(r, bitmap + at / 64 * 8) >> at % 64 & 1;
+}
+
+
+static inline bool is_home(const rig *r, const actor *a, far_addr addr) {
+    return is_set(r, a, far_block_bitmap(&a->pool->geometry, block_of(a, addr)), addr);
+}
+
+
+static inline bool is_marked(const rig *r, const actor *a, far_addr addr) {
+    return is_set(r, a, far_block_marks(&a->pool->geometry, block_of(a, addr)), addr);
+}
+
+
+/* Where the bitmap word of the object lies. */
+static inline far_addr bit_word(const actor *a, far_addr addr) {
+    const far_geometry *g = &a->pool->geometry;
+    return far_block_bitmap(g, block_of(a, addr)) + far_block_inner(g, addr) / FAR_GRANULE / 64 * 8;
+}
+
+
+/* The bucket that the key lies in, as its slot says; 0: none. */
+static inline far_addr bucket_of(const rig *r, const actor *a, const char *key) {
+    uint64_t slot = toy_slot_of(a->index, (far_bytes){key, strlen(key)});
+    return toy_word_addr(word_at(r, toy_slot_addr(toy_state_of(a->index), slot)));
+}
+
+
+/* Pages and runs of an index in the whole pool. */
+static inline unsigned count_of(const rig *r, const actor *a, uint32_t uid) {
+    const far_geometry *g = &a->pool->geometry;
+    unsigned count = 0;
+    for (unsigned n = 0; n < g->nodes; n++)
+        for (uint32_t i = 0; i < g->node[n].blocks; i++) {
+            far_block_id id = {n, i};
+            far_block_state s = far_block_unpack(word_at(r, far_block_entry(g, id)));
+            count += s.kind == FAR_BLOCK_RUN && s.uid == uid;
+            for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+                far_page_state page = far_page_unpack(word_at(r, far_block_page(g, id, p)));
+                count += page.in_use && page.uid == uid;
+            }
+        }
+    return count;
+}
+
+
+static inline unsigned blocks_of_kind(const rig *r, const actor *a, far_block_kind kind) {
+    const far_geometry *g = &a->pool->geometry;
+    unsigned count = 0;
+    for (unsigned n = 0; n < g->nodes; n++)
+        for (uint32_t i = 0; i < g->node[n].blocks; i++)
+            count += far_block_unpack(word_at(r, far_block_entry(g, (far_block_id){n, i}))).kind == kind;
+    return count;
+}
+
+
+/* ---- Time ---- */
+
+/* One slice of housekeeping of those who have none, and time for those who have. */
+static inline void poll_all(rig *r, uint64_t ns) {
+    for (unsigned i = 0; i < r->count; i++) {
+        actor *a = &r->actors[i];
+        if (a->pool != NULL && !a->guest && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
+            far_pool_poll(a->pool);
+    }
+    far_sim_sleep(r->world, ns);
+}
+
+
+static inline void poll_main(void *arg) {
+    actor *a = arg;
+    while (!a->stop) {
+        a->result = far_pool_poll(a->pool);
+        far_sim_sleep(a->world, 50000);
+    }
+}
+
+
+static inline void poll_until_asleep(actor *a) {
+    for (unsigned i = 0; i < 2000 && far_epoch_is_awake(a->pool); i++) {
+        far_sim_sleep(a->world, 100000);
+        assert_int_equal(far_pool_poll(a->pool), 0);
+    }
+    assert_false(far_epoch_is_awake(a->pool));
+}
+
+
+/* All without housekeeping, together: they may wait for each other's pins. */
+static inline void poll_until_all_asleep(rig *r) {
+    bool awake = true;
+    for (unsigned i = 0; i < 2000 && awake; i++) {
+        poll_all(r, 100000);
+        awake = false;
+        for (unsigned k = 0; k < r->count; k++) {
+            far_pool *pool = r->actors[k].pool;
+            awake |= pool != NULL && !far_sim_killed(pool->fabric) && far_epoch_is_awake(pool);
+        }
+    }
+    assert_false(awake);
+}
+
+
+static inline int wait_and_tick(far_task *t, void *arg) {
+    unsigned *count = arg;
+    int err = 0;
+    for (unsigned i = 0; i < *count && err >= 0; i++) {
+        err = far_wait_epochs(t, 1);
+        if (err == 0)
+            err = far_memory_tick(t);
+    }
+    return err < 0 ? err : 0;
+}
+
+
+/* By this handle; all others that are awake must go on by themselves. */
+static inline void pass_epochs(actor *a, unsigned count) {
+    assert_int_equal(call(a, wait_and_tick, &count), 0);
+}
+
+
+/* Until no sweep is wanted any more, and all have settled and told. */
+static inline void wait_for_sweeps(rig *r) {
+    for (unsigned i = 0; i < 4000 && sweep_is_wanted(r); i++)
+        poll_all(r, 2000000);
+    assert_int_equal(word_at(r, FAR_SUPER_WANTED), word_at(r, FAR_SUPER_SWEPT));
+    for (unsigned i = 0; i < 50; i++)
+        poll_all(r, 2000000);
+}
+
+
+/* ---- Work ---- */
+
+static inline int put_key(actor *a, unsigned k, uint8_t version) {
+    char key[8], value[600];
+    size_t length = 8 + (k * 37u + version * 101u) % 592;
+    snprintf(key, sizeof(key), "%u.%03u", a->number, k);
+    memset(value, version, length);
+    return far_put(a->session, a->index, key, 5, value, length);
+}
+
+
+static inline int delete_key(actor *a, unsigned k) {
+    char key[8];
+    snprintf(key, sizeof(key), "%u.%03u", a->number, k);
+    return far_delete(a->session, a->index, key, 5);
+}
+
+
+static inline void work(void *arg) {
+    actor *a = arg;
+    a->result = 0;
+    for (unsigned i = 0; i < a->steps && a->result == 0; i++) {
+        unsigned k = (unsigned)far_random_below(&a->session->random, KEYS);
+        if (a->versions[k] != 0 && far_random_chance(&a->session->random, 1, 3)) {
+            a->result = delete_key(a, k);
+            a->versions[k] = 0;
+        } else {
+            uint8_t version = (uint8_t)(1 + far_random_below(&a->session->random, 255));
+            a->result = put_key(a, k, version);
+            a->versions[k] = version;
+        }
+    }
+}
+
+
+/* From outside: it must succeed. */
+static inline void work_now(actor *a, unsigned steps) {
+    a->steps = steps;
+    work(a);
+    assert_int_equal(a->result, 0);
+}
+
+
+/* By `reader`: the keys of `a` are as it left them. */
+static inline void assert_keys(actor *reader, const actor *a) {
+    for (unsigned k = 0; k < KEYS; k++) {
+        char key[8], value[600];
+        size_t length = 0;
+        snprintf(key, sizeof(key), "%u.%03u", a->number, k);
+        int err = far_get(reader->session, reader->index, key, 5, value, sizeof(value), &length);
+        if (a->versions[k] == 0) {
+            assert_int_equal(err, FAR_ERR_NOT_FOUND);
+            continue;
+        }
+        assert_int_equal(err, 0);
+        assert_int_equal(length, 8 + (k * 37u + a->versions[k] * 101u) % 592);
+        for (size_t i = 0; i < length; i++)
+            assert_int_equal((uint8_t)value[i], a->versions[k]);
+    }
+}
+
+
+/* Any key, with a value of so many bytes. */
+static inline int put(actor *a, const char *key, size_t bytes) {
+    static const char value[FAR_VALUE_MAX];
+    return far_put(a->session, a->index, key, strlen(key), value, bytes);
+}
+
+
+static inline void put_now(actor *a, const char *key, size_t bytes) {
+    int err = put(a, key, bytes);
+    if (err != 0)
+        fail_msg("put of %s gave %d: %s", key, err, far_last_error());
+}
+
+
+static inline void remove_now(actor *a, const char *key) {
+    assert_int_equal(far_delete(a->session, a->index, key, strlen(key)), 0);
+}
+
+
+static inline void remove_numbered(actor *a, const char *prefix, unsigned number) {
+    char key[32];
+    snprintf(key, sizeof(key), "%s%u", prefix, number);
+    remove_now(a, key);
+}
+
+
+/* Until the pool is full: also what the puts themselves retired, and what an attempt in vain gave back, is used. */
+static inline unsigned fill(actor *a, const char *prefix, size_t bytes) {
+    char key[32];
+    unsigned count = 0;
+    for (unsigned in_vain = 0; in_vain < 4;) {
+        snprintf(key, sizeof(key), "%s%u", prefix, count);
+        int result = put(a, key, bytes);
+        assert_true(result == 0 || result == FAR_ERR_NO_MEMORY);
+        count += result == 0;
+        in_vain = result == 0 ? 0 : in_vain + 1;
+    }
+    return count;
+}
+
+
+static inline void keep_putting(void *arg) {
+    actor *a = arg;
+    while (a->puts < a->wanted && (a->result = put(a, a->key, a->bytes)) == 0)
+        a->puts++;
+}
+
+
+static inline void start_putting(actor *a, unsigned puts, size_t bytes) {
+    a->puts = 0;
+    a->wanted = puts;
+    a->bytes = bytes;
+    start(a, "putter", keep_putting);
+}
+
+
+/* An operation with a pin that a test stops at "test:pinned". */
+static inline int hold_pin(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_point(t, "test:pinned");
+    far_pin_drop(t);
+    return err;
+}
+
+
+static inline void hold_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, hold_pin, NULL);
+}
+
+
+/* Objects that are linked nowhere: some of the index's, some of the pool's own, and a run. */
+static inline int leak(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 10 && err == 0; i++)
+        err = far_alloc(t, a->index, 0, 100 + 50 * i, FAR_NODE_ANY, 0, &object);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, 100, FAR_NODE_ANY, 0, &object);
+    if (err == 0)
+        err = far_alloc(t, a->index, 0, 100000, FAR_NODE_ANY, 0, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* One object of the pool's own, linked nowhere, of a size that nothing else has; it stays with the actor. */
+static inline int alloc_object(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, 5, a->size, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static inline int retire_object(far_task *t, void *arg) {
+    actor *a = arg;
+    int err = far_pin_take(t);
+    far_retire(t, NULL, 5, a->object, a->size);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* ---- Sweeps ---- */
+
+static inline int run_sweep(far_task *t, void *arg) {
+    actor *a = arg;
+    return far_sweep(t, a->mode, &a->swept);
+}
+
+
+static inline int sweep(actor *a, far_sweep_mode mode) {
+    a->mode = mode;
+    return call(a, run_sweep, a);
+}
+
+
+static inline void sweep_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, run_sweep, a);
+}
+
+
+static inline void start_sweep(actor *a) {
+    start(a, "sweeper", sweep_main);
+}
+
+
+/* From outside: the housekeeping of another handle may be sweeping. */
+static inline int sweep_in_turn(actor *a, far_sweep_mode mode) {
+    int err = FAR_ERR_BUSY;
+    for (unsigned i = 0; i < 1000 && err == FAR_ERR_BUSY; i++) {
+        err = sweep(a, mode);
+        if (err == FAR_ERR_BUSY)
+            far_sim_sleep(a->world, 1000000);
+    }
+    return err;
+}
+
+
+static inline int fail_at_problem(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 0;
+}
+
+
+static inline void check_main(void *arg) {
+    actor *a = arg;
+    a->result = far_pool_check(a->session, 0, fail_at_problem, NULL);
+}
+
+
+static inline int run_memory_check(far_task *t, void *arg) {
+    return far_memory_check(t, arg);
+}
+
+
+static inline int print_problem(void *ctx, const char *what) {
+    (void)ctx;
+    print_message("%s\n", what);
+    return 0;
+}
+
+
+static inline void assert_tables_sound(actor *a) {
+    far_report report = {0};
+    assert_int_equal(call(a, run_memory_check, &report), 0);
+    assert_int_equal(far_report_tell(&report, print_problem, NULL), 0);
+    far_report_free(&report);
+}
+
+
+/* What a check without repair finds. */
+static inline uint64_t leaked(actor *a) {
+    int err = sweep_in_turn(a, FAR_SWEEP_COUNT);
+    if (err != 0)
+        fail_msg("the check gave %d: %s", err, far_last_error());
+    return a->swept.leaked_bytes;
+}
+
+
+/* All handles have housekeeping. By a survivor: what the dead and the careless left was found in the background, or is
+ * now, and then there is nothing more. */
+static inline void assert_nothing_lost(rig *r, actor *a) {
+    int err = far_pool_check(a->session, 1, fail_at_problem, NULL);
+    if (err != 0)
+        fail_msg("seed %llu: the repair gave %d: %s", (unsigned long long)far_sim_seed(r->world), err,
+                 far_last_error());
+    uint64_t lost = leaked(a);
+    if (lost != 0)
+        fail_msg("seed %llu: %llu bytes are still lost", (unsigned long long)far_sim_seed(r->world),
+                 (unsigned long long)lost);
+    assert_tables_sound(a);
+    far_pool_usage usage = {0};
+    assert_int_equal(far_pool_stat(a->session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+}
+
+
+/* The same without any repair: housekeeping notices who died, and sweeps in the background find what is lost. */
+static inline void assert_nothing_lost_by_itself(rig *r, actor *a) {
+    for (unsigned i = 0; i < 250; i++)
+        poll_all(r, 2000000);
+    wait_for_sweeps(r);
+    uint64_t lost = leaked(a);
+    if (lost != 0)
+        fail_msg("seed %llu: %llu bytes are lost", (unsigned long long)far_sim_seed(r->world),
+                 (unsigned long long)lost);
+    assert_tables_sound(a);
+}
+
+
+/* After a while of quiet, in which everybody has told what it holds. */
+static inline uint64_t used_bytes(actor *a) {
+    far_pool_usage usage = {0};
+    far_sim_sleep(a->world, 2000000);
+    assert_int_equal(far_pool_stat(a->session, &usage), 0);
+    assert_int_equal(usage.total, usage.used + usage.retired + usage.free + usage.leaked);
+    return usage.used;
+}
+
+
+/* ---- The allocator alone: an index with types of its own, tasks with a pin, epochs that pass ---- */
+
+enum { PLAIN, WIDE, LINE, STABLE, SLOW, HOOKED, TYPES };
+
+static unsigned put_offs; /* how often the hook says "not yet" */
+static unsigned hook_calls;
+
+
+static inline int reclaim_hook(far_task *t, far_index *index, far_addr addr, uint64_t size) {
+    (void)t, (void)index, (void)addr, (void)size;
+    hook_calls++;
+    if (put_offs == 0)
+        return 0;
+    put_offs--;
+    return 1;
+}
+
+
+static const far_type types[TYPES] = {
+    [PLAIN] = {.name = "plain", .align = 16},
+    [WIDE] = {.name = "wide", .align = 32},
+    [LINE] = {.name = "line", .align = 64},
+    [STABLE] = {.name = "stable", .align = 16, .stable = true},
+    [SLOW] = {.name = "slow", .align = 16, .extra_epochs = 3},
+    [HOOKED] = {.name = "hooked", .align = 16, .stable = true, .reclaim = reclaim_hook},
+};
+static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
+static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
+static const far_index_kind frugal_kind = {
+    .name = "frugal", .types = types, .type_count = TYPES, .reserve = reserve, .reserve_count = 2};
+
+
+typedef struct bench {
+    far_pool *pool;
+    far_session *session, *maker;
+    far_index *listed[2]; /* what stands in the catalog: memory of an index that does not is freed */
+    far_index index;      /* the same to the allocator, with types of our own */
+    int (*run)(far_task *t, struct bench *b);
+    void *arg;
+} bench;
+
+
+static inline void open_bench(bench *b, const char *uri, const far_index_kind *k) {
+    *b = (bench){0};
+    assert_int_equal(far_pool_open(uri, NULL, &b->pool), 0);
+    assert_int_equal(far_session_open(b->pool, &b->session), 0);
+    b->index.kind = k;
+    b->index.pool = b->pool;
+    assert_int_equal(far_session_open(b->pool, &b->maker), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(far_index_create(b->maker, i ? "b" : "a", "toy", "slots=2", &b->listed[i]), 0);
+    b->index.uid = b->listed[0]->uid;
+    put_offs = hook_calls = 0;
+}
+
+
+static inline void close_bench(bench *b) {
+    for (unsigned i = 0; i < 2; i++)
+        far_index_close(b->listed[i]);
+    far_session_close(b->maker);
+    far_session_close(b->session);
+    far_pool_close(b->pool);
+}
+
+
+static inline int run_bench(far_task *t, void *arg) {
+    bench *b = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = b->run(t, b);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static inline int bench_call(bench *b, far_session *s, int (*run)(far_task *t, bench *b), void *arg) {
+    b->run = run;
+    b->arg = arg;
+    return far_session_call(s, FAR_STATS_OTHER, false, run_bench, b);
+}
+
+
+static inline int run_bench_stat(far_task *t, void *arg) {
+    return far_memory_stat(t, arg);
+}
+
+
+static inline far_pool_usage bench_stat(bench *b) {
+    far_pool_usage usage = {0};
+    assert_int_equal(far_session_call(b->session, FAR_STATS_OTHER, false, run_bench_stat, &usage), 0);
+    assert_int_equal(usage.total, usage.used + usage.retired + usage.free + usage.leaked);
+    return usage;
+}
+
+
+/* Lets the epoch move and everybody tick. */
+static inline int bench_pass_epochs(far_task *t, void *arg) {
+    for (unsigned i = 0; i < *(unsigned *)arg; i++) {
+        int err = far_wait_epochs(t, 1);
+        if (err == 0)
+            err = far_memory_tick(t);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+static inline void bench_epochs(bench *b, unsigned count) {
+    assert_int_equal(far_session_call(b->session, FAR_STATS_OTHER, false, bench_pass_epochs, &count), 0);
+}
+
+
+static inline int by_address(const void *a, const void *b) {
+    far_addr x = ((const far_object *)a)->addr, y = ((const far_object *)b)->addr;
+    return (x > y) - (x < y);
+}
+
+
+typedef struct filling {
+    unsigned type;
+    uint64_t size;
+    far_object *objects;
+    unsigned count, room;
+    unsigned flags;
+} filling;
+
+
+static inline int fill_pool(far_task *t, bench *b) {
+    filling *f = b->arg;
+    int err = 0;
+    while (f->count < f->room &&
+           (err = far_alloc(t, &b->index, f->type, f->size, FAR_NODE_ANY, f->flags, &f->objects[f->count])) == 0)
+        f->count++;
+    return err;
+}
+
+
+static inline int empty_pool(far_task *t, bench *b) {
+    filling *f = b->arg;
+    while (f->count > 0) {
+        f->count--;
+        far_free(t, &b->index, f->type, f->objects[f->count].addr, f->size);
+    }
+    return 0;
+}
+
+
+static inline filling new_filling(unsigned type, uint64_t size) {
+    return (filling){.type = type, .size = size, .objects = calloc(600000, sizeof(far_object)), .room = 600000};
+}
+
+#endif

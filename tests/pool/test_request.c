@@ -1,0 +1,387 @@
+/* The one request: when a handle answers it, and what it must have brought home by then. Its other side, what a sweep
+ * makes of the answers, is in test_settle.c. */
+#include "pool_rig.h"
+
+
+/* Two actors, or more, on one memory node; every key has a bucket of its own. */
+static void open_answers(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
+    open_rig_with(r, seed, count, by_hand, "size=4M", 4096);
+}
+
+
+enum { FOREIGN = 40 };
+
+
+/* `other` has retired objects in blocks of `owner`: it replaced what that one had put. */
+static void retire_foreign(rig *r, actor *owner, actor *other, far_addr objects[FOREIGN]) {
+    char key[8];
+    for (unsigned i = 0; i < FOREIGN; i++) {
+        snprintf(key, sizeof(key), "f%u", i);
+        put_now(owner, key, 300);
+    }
+    for (unsigned i = 0; i < FOREIGN; i++) { /* two keys may have one bucket */
+        snprintf(key, sizeof(key), "f%u", i);
+        objects[i] = bucket_of(r, owner, key);
+    }
+    put_now(other, "first", 1); /* has its reserve */
+    for (unsigned i = 0; i < FOREIGN; i++) {
+        snprintf(key, sizeof(key), "f%u", i);
+        put_now(other, key, 300);
+        assert_false(far_is_own(other->pool->store, objects[i]));
+    }
+    hold_blocks(owner, true); /* it keeps them although it is idle */
+    hold_blocks(other, true);
+}
+
+
+static unsigned count_home(const rig *r, const actor *a, const far_addr objects[FOREIGN]) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < FOREIGN; i++)
+        count += is_home(r, a, objects[i]);
+    return count;
+}
+
+
+static bool is_linked(const rig *r, const actor *a, far_addr object) {
+    bool linked = bucket_of(r, a, "g") == object;
+    for (unsigned i = 0; i < FOREIGN; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "f%u", i);
+        linked |= bucket_of(r, a, key) == object;
+    }
+    return linked;
+}
+
+
+static int only_a_number(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)r, (void)ctx;
+    return 0;
+}
+
+
+static int make_walk(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)ctx;
+    r->walk = true;
+    r->sweep = far_number_next(r->sweep);
+    return 0;
+}
+
+
+static int make_request(far_task *t, void *arg) {
+    actor *a = arg;
+    far_request made;
+    int err = far_request_make(t, a->steps ? make_walk : only_a_number, NULL, &made);
+    a->number_waited = made.number;
+    return err;
+}
+
+
+/* By a: a number, perhaps that of a walk. */
+static uint32_t ask(actor *a, bool walk) {
+    a->steps = walk;
+    assert_int_equal(call(a, make_request, a), 0);
+    return a->number_waited;
+}
+
+
+static bool has_answered(const rig *r, const actor *a, uint32_t number) {
+    far_client client = client_now(r, a);
+    return client.pin == 0 || !far_number_is_newer(number, (uint32_t)client.answered);
+}
+
+
+/* One slice of its housekeeping, and time for the others. It stays awake. */
+static void poll_once(rig *r, actor *a) {
+    far_get(a->session, a->index, "first", 5, NULL, 0, NULL);
+    far_epoch_request(a->pool);
+    assert_int_equal(far_pool_poll(a->pool), 0);
+    far_sim_sleep(r->world, 100000);
+}
+
+
+static void poll_until_answered(rig *r, actor *a, uint32_t number) {
+    for (unsigned i = 0; i < 200 && !has_answered(r, a, number); i++)
+        poll_once(r, a);
+    assert_true(has_answered(r, a, number));
+}
+
+
+/* As one who waits for answers does. */
+static void let_epochs_pass(rig *r, actor *a) {
+    for (unsigned i = 0; i < 40; i++) {
+        far_epoch_request(a->pool);
+        far_sim_sleep(r->world, 300000);
+    }
+}
+
+
+static void put_main(void *arg) {
+    actor *a = arg;
+    a->result = put(a, a->key, 300);
+}
+
+
+/* An operation got an object of another's block before its handle heard of the request, and has not linked it yet. */
+static void answer_waits_for_old_pins(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 1, 2, 0);
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    while (other->session->memory->retired_bytes > 0) { /* it has them free in its lists, and nothing retired */
+        far_get(other->session, other->index, "first", 5, NULL, 0, NULL);
+        far_epoch_request(other->pool);
+        far_sim_sleep(r.world, 100000);
+    }
+    start(other, "writer", put_main);
+    stop_at_point(other, "toy:publish");
+    uint32_t number = ask(owner, false);
+    let_epochs_pass(&r, owner);
+    assert_int_equal(other->pool->store->heard, number);
+    assert_false(has_answered(&r, other, number));
+    assert_int_equal(other->pool->store->leaving_count, 0); /* all else is home */
+    finish(other);
+    let_epochs_pass(&r, owner);
+    assert_true(has_answered(&r, other, number));
+    close_holders(&r);
+}
+
+
+/* Objects of others that it had retired when it heard come home when nobody can see them any more; then it answers. */
+static void answer_waits_for_retired(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 2, 2, BY_HAND(1));
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    uint32_t number = ask(owner, false);
+    unsigned slices = 0;
+    for (; slices < 200 && !has_answered(&r, other, number); slices++) {
+        assert_true(count_home(&r, owner, objects) < FOREIGN || slices > 2);
+        poll_once(&r, other);
+    }
+    assert_true(has_answered(&r, other, number) && client_now(&r, other).pin != 0);
+    assert_int_equal(count_home(&r, owner, objects), FOREIGN);
+    assert_true(slices >= 4); /* epochs */
+    poll_until_asleep(other);
+    close_holders(&r);
+}
+
+
+static void wait_epochs_main(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->other, FAR_STATS_OTHER, true, wait_and_tick, &(unsigned){20});
+}
+
+
+/* Who made it may have died. */
+static void a_request_is_answered_although_nobody_waits(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 9, 2, 0);
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    uint32_t number = ask(owner, false);
+    far_sim_sleep(r.world, 50000000);
+    assert_true(has_answered(&r, other, number));
+    assert_false(far_epoch_is_awake(other->pool));
+    close_holders(&r);
+}
+
+
+/* They are on their way home; meanwhile another session of the handle drives its epochs. */
+static void answer_waits_for_faas(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 3, 2, BY_HAND(1));
+    actor *owner = &r.actors[0], *other = &r.actors[1], waiter;
+    assert_int_equal(far_session_open(other->pool, &other->other), 0);
+    waiter = *other;
+    retire_foreign(&r, owner, other, objects);
+    uint32_t number = ask(owner, false);
+    start(other, "poller", poll_main);
+    far_sim_hold *hold = far_sim_hold_effect(other->client, (far_sim_match){.kind = FAR_SIM_FAA,
+                                                                            .from = bit_word(owner, objects[0]),
+                                                                            .to = bit_word(owner, objects[0]) + 8});
+    for (unsigned i = 0; i < 200 && !far_sim_reached(hold); i++) {
+        far_epoch_request(other->pool);
+        far_sim_run_for(r.world, 100000);
+    }
+    assert_true(far_sim_reached(hold));
+    start(&waiter, "waiter", wait_epochs_main);
+    far_sim_run_for(r.world, 20000000);
+    assert_false(has_answered(&r, other, number));
+    far_sim_release(hold);
+    far_sim_run_for(r.world, 20000000);
+    assert_true(has_answered(&r, other, number));
+    other->stop = true;
+    run_all(&r);
+    assert_int_equal(waiter.result, 0);
+    close_holders(&r);
+}
+
+
+/* Free objects of others in its lists leave at once; what it frees or what becomes free later goes home too. */
+static void walk_hands_out_nothing_foreign(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 4, 2, BY_HAND(1));
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    for (unsigned i = 0; i < 12; i++)
+        poll_once(&r, other);
+    assert_true(other->pool->store->foreign_bytes > 0);
+    put_now(other, "g", 300); /* some are in its session's hand */
+    unsigned home = count_home(&r, owner, objects);
+    assert_true(home < FOREIGN - 10);
+
+    uint32_t number = ask(owner, true);
+    poll_until_answered(&r, other, number);
+    for (unsigned i = 0; i < FOREIGN; i++)
+        assert_true(is_home(&r, owner, objects[i]) || is_linked(&r, owner, objects[i]));
+
+    put_now(owner, "h", 300);
+    hold_blocks(owner, true);
+    far_addr late = bucket_of(&r, owner, "h");
+    put_now(other, "h", 300); /* retired during the walk */
+    for (unsigned i = 0; i < 12; i++)
+        poll_once(&r, other);
+    assert_true(is_home(&r, owner, late));
+    assert_int_equal(other->pool->store->foreign_bytes, 0);
+    for (unsigned i = 0; i < 100; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "i%u", i);
+        put_now(other, key, 300);
+        assert_true(far_is_own(other->pool->store, bucket_of(&r, other, key)));
+    }
+    poll_until_asleep(other);
+    close_holders(&r);
+}
+
+
+/* Nobody waits for a handle that sleeps: so it holds nothing of others. */
+static void sleeper_gave_home(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 5, 2, BY_HAND(1));
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    for (unsigned i = 0; i < 12; i++)
+        poll_once(&r, other);
+    assert_true(other->pool->store->foreign_bytes > 0);
+    put_now(other, "g", 300);
+    while (far_epoch_is_awake(other->pool)) {
+        assert_int_equal(far_pool_poll(other->pool), 0);
+        far_sim_sleep(r.world, 100000);
+    }
+    assert_int_equal(client_now(&r, other).pin, 0);
+    for (unsigned i = 0; i < FOREIGN; i++)
+        assert_true(is_home(&r, owner, objects[i]) || is_linked(&r, owner, objects[i]));
+    close_holders(&r);
+}
+
+
+/* The request is made after the sleeper was looked at; it wakes, and hears of it before its first pin. */
+static void waker_between_number_and_first_pin(void **state) {
+    (void)state;
+    rig r;
+    open_answers(&r, 6, 2, BY_HAND(1));
+    actor *owner = &r.actors[0], *sleeper = &r.actors[1];
+    put_now(sleeper, "a", 300);
+    poll_until_asleep(sleeper);
+    uint32_t number = ask(owner, true);
+    assert_true(has_answered(&r, sleeper, number));
+    assert_int_not_equal(sleeper->pool->store->heard, number);
+    start(sleeper, "waker", hold_main);
+    stop_at_point(sleeper, "test:pinned");
+    assert_int_equal(sleeper->pool->store->heard, number);
+    assert_true(sleeper->pool->store->walk && far_is_unsettled(sleeper->pool->store));
+    assert_true(client_now(&r, sleeper).pin != 0);
+    finish(sleeper);
+    poll_until_asleep(sleeper);
+    close_holders(&r);
+}
+
+
+/* An owner takes the bits of objects that came home: it hands them out after that has taken effect, or a bit that is
+ * brought home again would meet the old one and carry. */
+static void bit_taken_is_waited_for(void **state) {
+    (void)state;
+    rig r;
+    far_addr objects[FOREIGN];
+    open_answers(&r, 7, 2, 0);
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    retire_foreign(&r, owner, other, objects);
+    uint32_t number = ask(owner, false);
+    let_epochs_pass(&r, owner);
+    assert_true(has_answered(&r, other, number));
+    assert_int_equal(count_home(&r, owner, objects), FOREIGN);
+    far_addr first = bit_word(owner, objects[0]);
+    start_putting(owner, 200, 300); /* one key: each put needs another object */
+    far_sim_hold *hold =
+        far_sim_hold_effect(owner->client, (far_sim_match){.kind = FAR_SIM_FAA, .from = first, .to = first + 8});
+    while (!far_sim_reached(hold) && !far_sim_ended(owner->client))
+        far_sim_run_client(owner->client);
+    assert_true(far_sim_reached(hold));
+    unsigned before = owner->puts;
+    far_sim_run_for(r.world, 10000000);
+    assert_int_equal(owner->puts, before);
+    far_sim_release(hold);
+    run_all(&r);
+    assert_int_equal(owner->puts, 200);
+    assert_nothing_lost(&r, owner);
+    close_holders(&r);
+}
+
+
+/* A handle that stands still awake holds up who waits for answers, and nobody else; when it goes on it answers. */
+static void stopped_awake_goes_on(void **state) {
+    (void)state;
+    rig r;
+    open_answers(&r, 8, 3, BY_HAND(1));
+    actor *a = &r.actors[0], *stopped = &r.actors[1], *sweeper = &r.actors[2];
+    work_now(stopped, 40);
+    work_now(a, 40);
+    assert_int_equal(call(a, leak, a), 0);
+    start_sweep(sweeper);
+    far_sim_run_for(r.world, 100000000);
+    assert_false(far_sim_ended(sweeper->client));
+    work_now(a, 100); /* finds memory, and is not held up */
+    for (unsigned i = 0; i < 2000 && !far_sim_ended(sweeper->client); i++) {
+        assert_int_equal(far_pool_poll(stopped->pool), 0);
+        far_sim_run_for(r.world, 100000);
+    }
+    assert_true(far_sim_ended(sweeper->client));
+    assert_int_equal(sweeper->result, 0);
+    assert_true(sweeper->swept.leaked_bytes >= 3000);
+    assert_keys(a, stopped);
+    work_now(stopped, 40);
+    assert_keys(a, stopped);
+    poll_until_asleep(stopped);
+    assert_nothing_lost(&r, a);
+    close_holders(&r);
+}
+
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answer_waits_for_old_pins),
+        cmocka_unit_test(answer_waits_for_retired),
+        cmocka_unit_test(answer_waits_for_faas),
+        cmocka_unit_test(a_request_is_answered_although_nobody_waits),
+        cmocka_unit_test(walk_hands_out_nothing_foreign),
+        cmocka_unit_test(sleeper_gave_home),
+        cmocka_unit_test(waker_between_number_and_first_pin),
+        cmocka_unit_test(bit_taken_is_waited_for),
+        cmocka_unit_test(stopped_awake_goes_on),
+    };
+    return cmocka_run_group_tests_name("request", tests, NULL, NULL);
+}
