@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { THREADS = 8, DEPTH = 64, KEYS_EACH = FAR_TSAN ? 10000 : FAR_ASAN ? 25000 : 60000 };
+enum { THREADS = 8, DEPTH = 64, KEYS_EACH = FAR_TSAN ? 2000 : FAR_ASAN ? 8000 : 20000 };
 
 static uint64_t keys_each = KEYS_EACH; /* SHARD_KEYS in the environment asks for so many, of all threads */
 
