@@ -279,14 +279,18 @@ static void run_spawned(far_task *t, void *arg) {
     spawned *work = arg;
     if (work)
         work->run(t, work->arg);
+    t->session->spawned--;
 }
 
 
 bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes) {
     far_session *s = t->session;
-    far_task *made = far_task_new(s, (unsigned)(t->stats - s->stats), run_spawned, NULL);
+    far_task *made = NULL;
+    if (s->spawned < FAR_SPAWN_MAX)
+        made = far_task_new(s, (unsigned)(t->stats - s->stats), run_spawned, NULL);
     if (!made)
         return false;
+    s->spawned++;
     spawned *work = far_scratch(made, sizeof(*work) + bytes);
     made->background = true;
     made->label = t->label;

@@ -91,6 +91,7 @@ struct far_session {
     _Atomic(far_task *) woken; /* stack of tasks woken from anywhere */
     atomic_uint active;        /* tasks that are not free; housekeeping looks at it too */
     unsigned sleeping;         /* tasks with a wake_at */
+    unsigned spawned;          /* tasks that far_spawn made and that have not ended */
 
     far_batch_box *free_boxes;
     far_scratch_chunk *free_chunks;

@@ -13,7 +13,8 @@
 #include "farindex.h"
 
 #define FAR_TASKS_MAX  256 /* of a session together, each with an 8-bit number */
-#define FAR_OPS_MAX    200 /* of them operations of the user; the rest is left to background work */
+#define FAR_OPS_MAX    200 /* of them operations of the user: these always find their tasks ... */
+#define FAR_SPAWN_MAX  40  /* ... because no more work is spawned than this; the rest is left to housekeeping */
 #define FAR_TASK_STACK (64 * 1024)
 
 typedef struct far_task far_task;
@@ -72,8 +73,8 @@ void far_task_block_until(far_task *t, uint64_t time);
 void far_task_wake(far_task *t); /* from any thread; t must not have ended */
 
 /* Background work of the running operation: a task of the same session that starts with a copy of `bytes` bytes at arg,
- * holds the same pin, and counts as background work of the same kind of operation. False: too many tasks; do without,
- * or do it now. */
+ * holds the same pin, and counts as background work of the same kind of operation. False: FAR_SPAWN_MAX are under way;
+ * do without, or do it now. */
 bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes);
 
 /* A named point of index code, where a simulated test can stop, kill or reorder. Costs nothing elsewhere. */

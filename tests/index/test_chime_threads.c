@@ -85,6 +85,16 @@ static bool is_right(worker *w, flight *f) {
 }
 
 
+/* An operation that is refused is wrong, and is not waited for. */
+static void submit(far_session *session, flight *f, unsigned *started, unsigned *wrong) {
+    far_op *op = &f->op;
+    if (far_submit(session, &op, 1) == 1)
+        ++*started;
+    else
+        ++*wrong;
+}
+
+
 static void *work(void *arg) {
     worker *w = arg;
     far_session *session;
@@ -97,22 +107,19 @@ static void *work(void *arg) {
         atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
         return NULL;
     }
-    for (; started < DEPTH - 1; started++) {
-        far_op *op = &flights[started].op;
-        prepare(w, &random, &flights[started]);
-        wrong += far_submit(session, &op, 1) != 1;
+    for (unsigned i = 0; i < DEPTH - 1; i++) {
+        prepare(w, &random, &flights[i]);
+        submit(session, &flights[i], &started, &wrong);
     }
     while (ended < started) {
         int count = far_reap(session, done, DEPTH, 1);
         for (int i = 0; i < count; i++, ended++) {
             flight *f = done[i]->user;
             wrong += !is_right(w, f);
-            if (started == OPS)
+            if (started >= OPS)
                 continue;
-            far_op *op = &f->op;
             prepare(w, &random, f);
-            started++;
-            wrong += far_submit(session, &op, 1) != 1;
+            submit(session, f, &started, &wrong);
         }
     }
     far_session_close(session);

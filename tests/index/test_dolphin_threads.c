@@ -76,6 +76,16 @@ static bool is_right(worker *w, flight *f) {
 }
 
 
+/* An operation that is refused is wrong, and is not waited for. */
+static void submit(far_session *session, flight *f, unsigned *started, unsigned *wrong) {
+    far_op *op = &f->op;
+    if (far_submit(session, &op, 1) == 1)
+        ++*started;
+    else
+        ++*wrong;
+}
+
+
 static void *work(void *arg) {
     worker *w = arg;
     static _Thread_local flight flights[DEPTH];
@@ -87,10 +97,9 @@ static void *work(void *arg) {
         atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
         return NULL;
     }
-    for (; started < DEPTH; started++) {
-        far_op *op = &flights[started].op;
-        fill(w, &random, &flights[started]);
-        wrong += far_submit(session, &op, 1) != 1;
+    for (unsigned i = 0; i < DEPTH; i++) {
+        fill(w, &random, &flights[i]);
+        submit(session, &flights[i], &started, &wrong);
     }
     while (ended < started) {
         far_op *done[DEPTH];
@@ -98,12 +107,10 @@ static void *work(void *arg) {
         for (int i = 0; i < count; i++, ended++) {
             flight *f = done[i]->user;
             wrong += !is_right(w, f);
-            if (started == OPS)
+            if (started >= OPS)
                 continue;
-            far_op *op = &f->op;
             fill(w, &random, f);
-            started++;
-            wrong += far_submit(session, &op, 1) != 1;
+            submit(session, f, &started, &wrong);
         }
     }
     far_session_close(session);

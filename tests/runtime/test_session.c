@@ -248,6 +248,33 @@ static int look(far_task *t, void *arg) {
 }
 
 
+static int spawn_all(far_task *t, void *arg) {
+    unsigned *spawned = arg;
+    uint64_t value = 1;
+    while (far_spawn(t, child, &value, sizeof(value)))
+        ++*spawned;
+    return 0;
+}
+
+
+/* Work that operations leave behind must not keep the next operations out, however much of it there is. */
+static void spawned_work_leaves_tasks_to_operations(void **state) {
+    ground *g = *state;
+    for (unsigned round = 0; round < 3; round++) { /* what has ended makes room again */
+        unsigned spawned = 0, done = 0, made = 0;
+        assert_int_equal(far_session_call(g->session, FAR_OP_PUT, false, spawn_all, &spawned), 0);
+        assert_int_equal(spawned, FAR_SPAWN_MAX);
+        far_session_enter(g->session);
+        while (made < FAR_OPS_MAX && far_task_new(g->session, FAR_STATS_OTHER, many_body, &done))
+            made++;
+        assert_int_equal(made, FAR_OPS_MAX);
+        far_session_drain(g->session);
+        far_session_leave(g->session);
+        assert_int_equal(done, made);
+    }
+}
+
+
 static void spawned_work_is_background_of_the_same_kind(void **state) {
     ground *g = *state;
     uint64_t seen = 0;
@@ -310,6 +337,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(spawned_work_is_background_of_the_same_kind, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(spawned_work_leaves_tasks_to_operations, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(a_lost_session_says_so_for_ever, set_up, tear_down),
         cmocka_unit_test_setup_teardown(scratch_memory_goes_back_to_the_mark, set_up, tear_down),
     };
