@@ -1,8 +1,8 @@
 /* farindex bench: what is asked for. */
 #include "cli/bench.h"
+#include "base/parse.h"
 #include "cli/bench_processes.h"
-#include "index/options.h"
-#include "runtime/parse.h"
+#include "pool/options.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,10 +4,10 @@
 #ifndef FAR_CLI_BENCH_H
 #define FAR_CLI_BENCH_H
 
+#include "base/bytes.h"
 #include "cli/cli.h"
 #include "fabric/sim/model.h"
 #include "index/index.h"
-#include "runtime/bytes.h"
 #include "workload/histogram.h"
 #include "workload/keyset.h"
 #include "workload/ycsb.h"

@@ -4,10 +4,10 @@
  * with places known in advance, where a processor overlaps the cache misses of plain copies: a copy
  * is a few instructions, a READ some hundred, so that fewer of them overlap. Measured and floor alternate in short
  * turns, and the best turn counts, so that a busy machine disturbs both alike. */
+#include "base/coroutine.h"
+#include "base/random.h"
 #include "cli/bench.h"
 #include "pool/handle.h"
-#include "runtime/coroutine.h"
-#include "runtime/random.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@
 #define PLACES       (1u << 20) /* random offsets, drawn before measuring: they touch far more than the caches hold */
 #define TURNS        150
 #define TURNS_LEAST  3
-#define LONG_ENOUGH  5.0 /* seconds for all turns, on a machine so slow that it matters */
+#define LONG_ENOUGH  5.0        /* seconds for all turns, on a machine so slow that it matters */
 #define ROUNDS       (1u << 14) /* of a turn */
 #define SIM_TURNS    9
 #define SIM_URI      "sim:size=64M,memory_nodes=2,watch=off"

@@ -1,5 +1,6 @@
 /* One kind under load: compute nodes and clients, the load, the workloads, and what they counted. */
 #include "cli/bench_client.h"
+#include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
 

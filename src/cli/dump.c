@@ -1,6 +1,7 @@
 /* farindex dump: all pairs of an index, to a file or to stdout. */
 #define _GNU_SOURCE
 #include "cli/data.h"
+#include "client/op.h"
 #include "index/index.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* farindex load: many pairs into an index. One thread reads; the pairs of a key all go to the same loader, in the order
  * of the input, so that the last one wins. */
 #include "cli/data.h"
-#include "runtime/op.h"
+#include "client/op.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,8 @@
 /* farindex create, drop, list, stat, check, evict: indexes, the pool and its clients. */
 #include "cli/data.h"
+#include "client/end_client.h"
+#include "client/op.h"
 #include "index/index.h"
-#include "pool/evict.h"
 
 #include <errno.h>
 #include <inttypes.h>

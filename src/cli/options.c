@@ -1,6 +1,6 @@
 /* Options, messages and progress of all subcommands. */
+#include "base/parse.h"
 #include "cli/cli.h"
-#include "runtime/parse.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

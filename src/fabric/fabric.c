@@ -1,7 +1,7 @@
 /* Which fabric a URI names. */
 #include "fabric/fabric.h"
+#include "base/error.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The fabric: one-sided verbs on the memory nodes of a pool. The contract (order, atomicity, death) stands in
  * architecture terms in docs/fabric.md; this is its interface. A far_fabric is one compute node's access to a pool, a
- * far_conn one session's queue pairs to all its memory nodes. Sessions post batches; the layer above (runtime/batch.c)
+ * far_conn one session's queue pairs to all its memory nodes. Sessions post batches; the layer above (task/batch.c)
  * checks addresses and counts.
  *
  * Order, one connection to one node: a WRITE takes effect before every verb posted after it; READ -> READ and ATOMIC ->
@@ -9,7 +9,7 @@
 #ifndef FAR_FABRIC_FABRIC_H
 #define FAR_FABRIC_FABRIC_H
 
-#include "runtime/host.h"
+#include "base/host.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,10 +3,10 @@
  *
  * local:4G   local:2x4G   local:1G?name=a&rtt=2us */
 #define _GNU_SOURCE
+#include "base/error.h"
+#include "base/parse.h"
 #include "fabric/words.h"
 #include "farindex.h"
-#include "runtime/error.h"
-#include "runtime/parse.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

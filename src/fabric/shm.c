@@ -3,10 +3,10 @@
  *
  * shm:/dev/shm/p?size=4G   shm:/dev/shm/p?size=4G&nodes=2   shm:/dev/shm/p */
 #include "fabric/shm.h"
+#include "base/error.h"
+#include "base/parse.h"
 #include "fabric/words.h"
 #include "farindex.h"
-#include "runtime/error.h"
-#include "runtime/parse.h"
 
 #include <stdlib.h>
 #include <string.h>

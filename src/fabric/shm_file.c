@@ -1,10 +1,10 @@
 /* The fabric `shm`: the file. It is made without a name, whole and with all its room, and then linked to its path:
  * whoever finds it finds it ready, and of two who make one at once one wins and both use that. */
 #define _GNU_SOURCE
+#include "base/error.h"
+#include "base/parse.h"
 #include "fabric/shm.h"
 #include "farindex.h"
-#include "runtime/error.h"
-#include "runtime/parse.h"
 
 #include <errno.h>
 #include <fcntl.h>

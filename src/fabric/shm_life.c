@@ -1,8 +1,8 @@
 /* The fabric `shm`: who lives. */
 #define _GNU_SOURCE
+#include "base/error.h"
 #include "fabric/shm.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <errno.h>
 #include <fcntl.h>

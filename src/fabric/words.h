@@ -5,8 +5,8 @@
 #ifndef FAR_FABRIC_WORDS_H
 #define FAR_FABRIC_WORDS_H
 
+#include "base/sanitizer.h"
 #include "fabric/fabric.h"
-#include "runtime/sanitizer.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* The kinds of this build. A new kind is one line here. */
 #include "index/index.h"
 
-#include <string.h>
-
 extern const far_index_kind far_toy_kind;
 extern const far_index_kind far_chime_kind;
 extern const far_index_kind far_dart_kind;
@@ -16,10 +14,7 @@ const far_index_kind *const far_index_kinds[] = {
 
 
 const far_index_kind *far_index_kind_named(const char *name) {
-    for (unsigned i = 0; far_index_kinds[i]; i++)
-        if (strcmp(far_index_kinds[i]->name, name) == 0)
-            return far_index_kinds[i];
-    return NULL;
+    return far_kind_in(far_index_kinds, name);
 }
 
 

@@ -1,8 +1,8 @@
 /* Allocation: from the session's magazine or the handle's store without a verb; when these are empty, by looking for
  * what others brought home, cutting new slabs, taking or adopting blocks. */
+#include "base/error.h"
 #include "pool/request.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #define SLOW_TRIES 8 /* what one task found, others of the handle may take */
 

@@ -9,6 +9,8 @@
 #include "fabric/fabric.h"
 #include "farindex.h"
 
+#define FAR_GRANULE 16u /* bytes: every object begins at a multiple of it, and takes one */
+
 struct far_task;
 
 /* A kind of object an index declares. Memory of a stable type is only ever reused for that type and size (until the

@@ -1,9 +1,9 @@
 /* The tables of the allocator in far memory: sizes, and the verbs that change entries. */
 #include "pool/blocks.h"
 
+#include "base/error.h"
 #include "pool/alloc.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +159,7 @@ int far_wipe(far_task *t, far_addr addr, uint64_t bytes) {
 
 /* Whether a block was used before only its owner knows while it has it: the word says yes. */
 far_block_state far_block_owned(far_task *t) {
-    const far_session *own = far_task_pool(t)->own;
+    const far_session *own = far_task_pool(t)->team.own;
     return (far_block_state){.kind = FAR_BLOCK_OWNED, .used = true, .id = own->id, .generation = own->generation};
 }
 

@@ -1,7 +1,5 @@
 /* The allocator's tables in far memory: what they look like, and the verbs that change them.
  *
- * clang-format off
- *
  * Block entry, 32 bytes.
  *   word 0   kind 3 | used 1 << 3 | owner or run 30 << 4 | length 20 << 34 | stable 1 << 54; changed by CAS only
  *              free    nobody's, all bytes zero; used: it was somebody's before. All zero: free and never used.
@@ -28,8 +26,7 @@
  * one word, so slabs share none.
  *
  * Mark bitmap, the same shape: the walk of the last sweep met the object. Written by the sweeper, whole blocks.
- *
- * clang-format on */
+ */
 #ifndef FAR_POOL_BLOCKS_H
 #define FAR_POOL_BLOCKS_H
 

@@ -3,10 +3,10 @@
  * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it
  * is held, so a CAS that finds the word unchanged finds the list unchanged. */
 #include "pool/catalog.h"
-#include "index/options.h"
+#include "base/error.h"
 #include "pool/catalog_layout.h"
+#include "pool/options.h"
 #include "pool/owner.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

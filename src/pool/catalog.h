@@ -12,7 +12,7 @@
 #ifndef FAR_POOL_CATALOG_H
 #define FAR_POOL_CATALOG_H
 
-#include "index/index.h"
+#include "pool/kind.h"
 
 int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options,
                        far_index **index);

@@ -9,8 +9,8 @@
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
-#include "index/index.h"
 #include "pool/handle.h"
+#include "pool/kind.h"
 
 #define FAR_CATALOG_MAGIC 0x676c6174616366ull
 #define FAR_RECORD_MAGIC  0x6365727869646e69ull

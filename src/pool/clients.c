@@ -1,6 +1,6 @@
 /* The client registry. */
+#include "base/error.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 
 #define CHUNK           64 /* entries per READ */
 #define GENERATION_LAST 0xffffu
@@ -126,7 +126,7 @@ static int check_handle(far_task *t, unsigned handle) {
     int err = far_read_word(t, far_client_entry(handle), &word);
     if (err < 0)
         return err;
-    const far_session *own = far_task_pool(t)->own;
+    const far_session *own = far_task_pool(t)->team.own;
     if (word == far_client_pack(FAR_CLIENT_LIVE, own->generation, handle))
         return 0;
     far_client_unregister(t);
@@ -200,7 +200,7 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     if (err < 0)
         return err;
     if (old == word)
-        far_housekeeping_wake(far_task_pool(t));
+        far_pool_wake(far_task_pool(t));
     return 1;
 }
 

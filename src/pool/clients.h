@@ -1,7 +1,5 @@
 /* The client registry: one 64-byte entry per session id on node 0.
  *
- * clang-format off
- *
  *   word 0     state 2 (0 free, 1 live, 2 dead: fenced, not yet swept) | generation 16 << 2 | its handle << 18: the id
  *              of the handle's own session
  *   word 1  *  the pin that its handle publishes: an epoch, or 0 = none
@@ -13,8 +11,6 @@
  *   word 7     unused
  *
  *   (* only in the entry of the handle's own session.)
- *
- * clang-format on
  *
  * An id goes free -> live (generation + 1) -> free at close, or live -> dead -> free after the sweep of what it left.
  * The fabric knows the pair before it is written here, so that whoever reads it can ask. A pair is never given out

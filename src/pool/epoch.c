@@ -31,10 +31,10 @@
  *
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
-#include "index/index.h"
+#include "base/error.h"
 #include "pool/handle.h"
+#include "pool/kind.h"
 #include "pool/request.h"
-#include "runtime/error.h"
 
 #define BLOCKED_BEFORE_ASKING 8   /* attempts to advance, before the one in the way is asked for */
 #define PUBLISHED_UNKNOWN     1   /* not 0 and below every epoch: to be written anew */
@@ -76,58 +76,16 @@ static void learn(far_epochs *epochs, uint64_t epoch) {
 
 /* ---- Pins ---- */
 
-/* The counts of a session change only inside it (far_pins_settle: when it is lost, and changes them no more). */
-static void add_pin(far_session *s, uint64_t epoch) {
-    atomic_uint *held = &s->pins.held[epoch & 1];
-    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1, memory_order_seq_cst);
-}
-
-
-static void count_pin(far_task *t, uint64_t epoch) {
-    far_fabric *fabric = far_task_fabric(t);
-    t->pin.epoch = epoch;
-    t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;
-    add_pin(t->session, epoch);
-}
-
-
-static void uncount_pin(far_task *t) {
-    atomic_uint *held = &t->session->pins.held[t->pin.epoch & 1];
-    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
-    t->pin = (far_pin){0, 0};
-}
-
-
 static bool pin_at(far_task *t, uint64_t epoch) {
     far_session_pins *pins = &t->session->pins;
-    count_pin(t, epoch);
+    far_pin_count(t, epoch);
     if (load(&far_task_pool(t)->epochs.current) != epoch) {
-        uncount_pin(t);
+        far_pin_uncount(t);
         return false;
     }
     if (!atomic_load_explicit(&pins->used, memory_order_relaxed))
         atomic_store_explicit(&pins->used, true, memory_order_relaxed);
     return true;
-}
-
-
-void far_pin_drop(far_task *t) {
-    if (t->pin.epoch == 0)
-        return;
-    if (t->session->lost) /* its verbs may yet take effect: far_pins_settle */
-        t->pin = (far_pin){0, 0};
-    else
-        uncount_pin(t);
-}
-
-
-void far_pin_share(const far_task *from, far_task *to) {
-    if (from->pin.epoch == 0 || to->pin.epoch != 0)
-        return;
-    to->pin = from->pin;
-    if (to->session->lost)
-        return;
-    add_pin(to->session, to->pin.epoch);
 }
 
 
@@ -141,7 +99,7 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t req
         uint32_t uid = index->uid;
         if (index->kind->epoch_hook)
             err = index->kind->epoch_hook(t, index, epoch);
-        far_pool_unuse_index(index);
+        far_index_unuse(index);
         index = err < 0 ? NULL : far_pool_use_index(pool, uid);
     }
     return err < 0 ? err : 0;
@@ -203,13 +161,13 @@ static int wake_up(far_task *t) {
     if (err < 0)
         return err;
     store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
-    far_write(t, far_client_entry(pool->own->id) + 8, &word, 8);
+    far_write(t, far_client_entry(pool->team.own->id) + 8, &word, 8);
     err = read_epoch_and_request(t, &epoch, &request);
     if (err < 0 && t->session->lost)
         doubt(t);
     if (err < 0)
         return err;
-    count_pin(t, epoch);
+    far_pin_count(t, epoch);
     err = enter_epoch(t, epoch, epoch - 1, request);
     if (err < 0) {
         far_pin_drop(t);
@@ -217,7 +175,7 @@ static int wake_up(far_task *t) {
     }
     store(&epochs->used_at, far_now(t));
     store(&epochs->current, epoch);
-    far_housekeeping_wake(pool);
+    far_pool_wake(pool);
     return 0;
 }
 
@@ -281,8 +239,8 @@ int far_pin_take(far_task *t) {
             return result;
         if (load(&pool->epochs.current) != 0)
             continue;
-        if (t->session == pool->own || far_pool_is_unattended(pool))
-            far_pool_drive(pool); /* the one who wakes the handle may be a session that only we can drive */
+        if (t->session == pool->team.own || far_team_is_unattended(&pool->team))
+            far_team_drive(&pool->team); /* the one who wakes the handle may be a session that only we can drive */
         far_back_off(t, attempt++);
     }
 }
@@ -291,7 +249,7 @@ int far_pin_take(far_task *t) {
 /* ---- Lost sessions ---- */
 
 static far_session *find_stuck(far_pool *pool, const far_session *asker, unsigned id) {
-    far_session *s = pool->sessions;
+    far_session *s = pool->team.first;
     while (s && (s == asker || s->id == 0 || (id != 0 && s->id != id) ||
                  !atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst)))
         s = s->next;
@@ -303,23 +261,23 @@ int far_pins_settle(far_task *t) {
     far_pool *pool = far_task_pool(t);
     for (;;) {
         unsigned id = 0, generation = 0;
-        pthread_mutex_lock(&pool->lock);
+        pthread_mutex_lock(&pool->team.lock);
         far_session *s = find_stuck(pool, t->session, 0);
         if (s) {
             id = s->id;
             generation = s->generation;
         }
-        pthread_mutex_unlock(&pool->lock);
+        pthread_mutex_unlock(&pool->team.lock);
         int dead = id == 0 ? 0 : far_is_dead(t, id, generation);
         if (dead <= 0)
             return dead;
-        pthread_mutex_lock(&pool->lock);
+        pthread_mutex_lock(&pool->team.lock);
         s = find_stuck(pool, t->session, id); /* it may have been closed meanwhile */
         for (int i = 0; s && i < 2; i++)
             atomic_store_explicit(&s->pins.held[i], 0, memory_order_seq_cst);
         if (s)
             atomic_store_explicit(&s->pins.stuck, false, memory_order_seq_cst);
-        pthread_mutex_unlock(&pool->lock);
+        pthread_mutex_unlock(&pool->team.lock);
         far_memory_lost_some(pool); /* what its operations had in hand */
     }
 }
@@ -355,7 +313,7 @@ int far_epoch_read(far_task *t, uint64_t *epoch) {
 
 void far_epoch_request(far_pool *pool) {
     if (atomic_fetch_add_explicit(&pool->epochs.requests, 1, memory_order_relaxed) == 0)
-        far_housekeeping_wake(pool);
+        far_pool_wake(pool);
 }
 
 
@@ -371,7 +329,7 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
-    bool own = t->session == pool->own;
+    bool own = t->session == pool->team.own;
     uint64_t epoch, target;
     int err = far_epoch_read(t, &epoch);
     if (err < 0)
@@ -384,9 +342,9 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
-        if (own || far_pool_is_unattended(pool)) { /* nobody else may be there to tick and to drive */
+        if (own || far_team_is_unattended(&pool->team)) { /* nobody else may be there to tick and to drive */
             err = far_epoch_tick(t);
-            far_pool_drive(pool);
+            far_team_drive(&pool->team);
         }
         if (err == 0)
             far_back_off(t, attempt);
@@ -421,14 +379,14 @@ static void add_held(held_pins *sum, far_session *s) {
 /* Pins that housekeeping itself takes from time to time do not keep the handle awake. */
 static held_pins count_held(far_pool *pool) {
     held_pins sum = {{0, 0}, false};
-    pthread_mutex_lock(&pool->lock);
-    add_held(&sum, pool->own);
-    for (far_session *s = pool->sessions; s; s = s->next) {
+    pthread_mutex_lock(&pool->team.lock);
+    add_held(&sum, pool->team.own);
+    for (far_session *s = pool->team.first; s; s = s->next) {
         add_held(&sum, s);
         if (atomic_load_explicit(&s->pins.used, memory_order_relaxed))
             sum.used |= atomic_exchange_explicit(&s->pins.used, false, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&pool->team.lock);
     sum.used |= atomic_exchange_explicit(&pool->epochs.keep_awake, false, memory_order_relaxed);
     sum.used |= sum.at[0] + sum.at[1] > 0;
     return sum;
@@ -444,7 +402,7 @@ static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
     words[0] = epoch;
     words[1] = answer;
-    far_write(t, far_client_entry(far_task_pool(t)->own->id) + offsetof(far_client, pin), words, 16);
+    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, 16);
     int err = far_wait(t);
     if (err == 0) {
         store(&epochs->published, epoch);
@@ -462,7 +420,7 @@ static int move_on(far_task *t, uint64_t epoch, uint64_t request) {
     uint64_t current = load(&epochs->current);
     if (epoch != current + 1) /* our word forbids it, unless it counts no more */
         return far_fail(FAR_ERR_FENCED, "the epoch went on without this handle: it was declared dead");
-    count_pin(t, current);
+    far_pin_count(t, current);
     int err = enter_epoch(t, epoch, current, request);
     if (err == 0)
         store(&epochs->current, epoch);
@@ -487,7 +445,7 @@ static int fall_asleep(far_task *t, uint64_t current) {
 
 bool far_epoch_is_idle(const far_task *t) {
     const far_pool *pool = far_task_pool(t);
-    return far_now(t) - load(&pool->epochs.used_at) >= IDLE_TICKS * far_housekeeping_tick(pool);
+    return far_now(t) - load(&pool->epochs.used_at) >= IDLE_TICKS * far_tick(pool->fabric);
 }
 
 

@@ -10,22 +10,12 @@
 
 #include "fabric/fabric.h"
 #include "farindex.h"
+#include "task/pin.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 struct far_task;
-
-typedef struct far_pin {
-    uint64_t epoch; /* 0: none held */
-    uint64_t clock; /* of the fabric's watch */
-} far_pin;
-
-typedef struct far_session_pins {
-    atomic_uint held[2]; /* pins at even and at odd epochs: no others can be held at once */
-    atomic_bool used;    /* a pin was taken since housekeeping looked */
-    atomic_bool stuck;   /* the session is lost: what it held stays counted until it is known to be fenced */
-} far_session_pins;
 
 typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
     _Atomic uint64_t current;   /* epoch of new pins; 0 = asleep: the next pin must wake the handle first */
@@ -43,9 +33,6 @@ typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
 /* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip.
  */
 int far_pin_take(struct far_task *t);
-void far_pin_drop(struct far_task *t); /* nothing when none is held */
-void far_pin_share(const struct far_task *from,
-                   struct far_task *to); /* a task started by a pinned one holds the same pin */
 
 /* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another
  * session. */

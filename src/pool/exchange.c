@@ -1,9 +1,9 @@
 /* Blocks that change hands: taking free ones, adopting orphans, giving blocks up. Tasks come in here one at a time per
  * handle (far_store_enter) and with a pin. */
+#include "base/error.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -451,7 +451,7 @@ static bool is_being_wiped(far_store *s, far_addr base) {
  * of does not settle it, and the next one does. */
 static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     far_store *s = ctx;
-    const far_session *own = far_task_pool(t)->own;
+    const far_session *own = far_task_pool(t)->team.own;
     far_addr base = far_block_base(geometry(t), id);
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t word = entry[0];

@@ -1,8 +1,8 @@
 /* Objects that stay a session's own: those asked for with FAR_ALLOC_KEEP, and the reserves of its indexes. They lie in
  * blocks of the handle, which are not given up meanwhile, and the handle knows them when it settles a sweep: nothing of
  * this is written to far memory. */
+#include "base/error.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

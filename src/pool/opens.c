@@ -1,9 +1,9 @@
 /* The indexes that a handle has open: its table in far memory, through which a drop sees them, and the local objects.
  */
-#include "index/options.h"
+#include "base/error.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
-#include "runtime/error.h"
+#include "pool/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static int find_table(far_task *t) {
         return 0;
     uint64_t word;
     int err = wait_for_writer(t, &opens->address);
-    if (err != 0 || (err = far_read_word(t, far_opens_word_of(far_task_pool(t)->own->id), &word)) < 0)
+    if (err != 0 || (err = far_read_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), &word)) < 0)
         return err;
     opens->table = word & FAR_OPENS_ALONE ? 0 : word;
     return 0;
@@ -91,7 +91,7 @@ static int write_slot(far_task *t, unsigned slot, uint64_t word) {
     const far_pool *pool = far_task_pool(t);
     if (pool->opens.table)
         return far_write_word(t, pool->opens.table + 8 * slot, word);
-    return far_write_word(t, far_opens_word_of(pool->own->id), word ? word | FAR_OPENS_ALONE : 0);
+    return far_write_word(t, far_opens_word_of(pool->team.own->id), word ? word | FAR_OPENS_ALONE : 0);
 }
 
 
@@ -135,7 +135,7 @@ static int make_table(far_task *t) {
         err = far_write_word(t, object.addr, opens->words[0].wanted);
     if (err < 0)
         return err;
-    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), object.addr)) < 0) {
+    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), object.addr)) < 0) {
         note_writer(t, &opens->address);
         return err;
     }
@@ -214,7 +214,7 @@ int far_opens_settle(far_task *t) {
 static int drop_table(far_task *t) {
     far_opens *opens = &far_task_pool(t)->opens;
     int err = far_pin_take(t);
-    if (err < 0 || (err = far_write_word(t, far_opens_word_of(far_task_pool(t)->own->id), 0)) < 0)
+    if (err < 0 || (err = far_write_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), 0)) < 0)
         return err;
     far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPENS_BYTES);
     opens->table = 0;
@@ -389,7 +389,7 @@ static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index 
 
 
 static int open_kind(far_task *t, const far_catalog_entry *entry, const far_index_record *record, far_index **index) {
-    const far_index_kind *kind = far_index_kind_named(record->kind);
+    const far_index_kind *kind = far_kind_in(far_task_pool(t)->kinds, record->kind);
     if (!kind)
         return far_fail(FAR_ERR_UNSUPPORTED, "index '%s' is of kind '%s', which this build does not have", record->name,
                         record->kind);

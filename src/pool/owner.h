@@ -10,7 +10,7 @@
 #define FAR_POOL_OWNER_H
 
 #include "pool/clients.h"
-#include "runtime/task.h"
+#include "task/task.h"
 
 #define FAR_OWNER_BITS 38
 #define FAR_OWNER_MASK ((1ull << FAR_OWNER_BITS) - 1)

@@ -1,7 +1,7 @@
 /* Hearing, answering, making and waiting for requests (request.h). */
 #include "pool/request.h"
+#include "base/error.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #define ASK_EVERY 16u /* looks at the registry between two questions whether those who do not answer live */
 
@@ -167,7 +167,7 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 int far_request_wait(far_task *t, uint32_t number, uint64_t until) {
     far_pool *pool = far_task_pool(t);
-    bool own = t->session == pool->own;
+    bool own = t->session == pool->team.own;
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for answers: it would wait for itself");
     for (unsigned attempt = 0;; attempt++) {
@@ -182,15 +182,15 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t until) {
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
-        if (own || far_pool_is_unattended(pool)) { /* nobody else may be there to tick and to drive */
+        if (own || far_team_is_unattended(&pool->team)) { /* nobody else may be there to tick and to drive */
             int err = far_epoch_tick(t);
             if (err >= 0)
                 err = far_memory_tick(t);
             if (err < 0)
                 return err;
-            far_pool_drive(pool);
+            far_team_drive(&pool->team);
         }
-        far_sleep(t, far_housekeeping_tick(pool) / 2);
+        far_sleep(t, far_tick(pool->fabric) / 2);
     }
 }
 

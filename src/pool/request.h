@@ -1,7 +1,5 @@
 /* The one request of a pool: every handle brings home what it holds of others.
  *
- * clang-format off
- *
  *   REQUEST  number 24 | sweep 24 << 24 | walk 1 << 48 | spare 1 << 49 | sweeper 14 << 50     (node 0, CAS only)
  *              number   of the request
  *              sweep    number of the sweep that runs, or ran last
@@ -9,8 +7,6 @@
  *              spare    memory is short: blocks with room are given up
  *              sweeper  the handle that sweeps, 0 = nobody
  *   DONE     sweep 24 | count only 1 << 24: the marks of this sweep count                     (WRITE by the sweeper)
- *
- * clang-format on
  *
  * A handle hears a request with the epoch, before its first pin at the next one, or on waking after its published pin
  * is visible and before its first pin. It answers with the number in its registry entry when all that it held free or

@@ -1,6 +1,6 @@
 /* Retired objects: waiting for their epoch, becoming free, going home. */
+#include "base/error.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,9 +130,9 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    if (is_special(class) && far_task_pool(t)->own->memory != NULL && far_task_pool(t)->own->memory != m) {
+    if (is_special(class) && far_task_pool(t)->team.own->memory != NULL && far_task_pool(t)->team.own->memory != m) {
         pthread_mutex_unlock(&m->lock);
-        keeper = far_task_pool(t)->own->memory;
+        keeper = far_task_pool(t)->team.own->memory;
         pthread_mutex_lock(&keeper->lock);
     }
     uint64_t pin = t->pin.epoch;
@@ -305,7 +305,7 @@ static size_t queue_length(far_memory *m) {
 
 int far_reclaim_special(far_task *t) {
     far_store *s = far_store_of(t);
-    far_memory *m = far_task_pool(t)->own->memory;
+    far_memory *m = far_task_pool(t)->team.own->memory;
     far_fabric *fabric = far_task_fabric(t);
     uint64_t epoch = far_epoch_known(t);
     size_t looks = m == NULL ? 0 : queue_length(m); /* each once: some are put off, and are due again */

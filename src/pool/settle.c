@@ -1,10 +1,10 @@
 /* Settling a sweep: every owner frees in its own blocks what the walk did not meet. That is sound for an object that is
  * not marked, not home, not in store and not black: nobody alive holds it (README.md has the argument). Only awake
  * handles settle: the marks of a sweep are overwritten when all that are awake have heard of the next. */
+#include "base/error.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 
@@ -57,13 +57,14 @@ static void add_later(judgement *j, far_class *class, far_addr addr) {
 
 /* How many epochs longer than others the objects of a class must wait before they are used again. An index that is not
  * open here does not tell: then as long as any kind asks for. */
-static unsigned extra_epochs(const far_class *class) {
+static unsigned extra_epochs(const far_store *s, const far_class *class) {
     const far_type *info = far_class_info(class);
     unsigned most = info != NULL ? info->extra_epochs : 0;
-    for (unsigned k = 0; info == NULL && far_index_kinds[k] != NULL; k++)
-        for (unsigned i = 0; i < far_index_kinds[k]->type_count; i++)
-            if (far_index_kinds[k]->types[i].extra_epochs > most)
-                most = far_index_kinds[k]->types[i].extra_epochs;
+    const far_index_kind *const *kinds = s->pool->kinds;
+    for (unsigned k = 0; info == NULL && kinds[k] != NULL; k++)
+        for (unsigned i = 0; i < kinds[k]->type_count; i++)
+            if (kinds[k]->types[i].extra_epochs > most)
+                most = kinds[k]->types[i].extra_epochs;
     return most;
 }
 
@@ -77,7 +78,7 @@ static void free_lost(judgement *j, far_slab *slab, uint32_t number) {
     if (j->count_only)
         return;
     const far_type *info = far_class_info(class);
-    if (extra_epochs(class) > 0 || (info != NULL && info->reclaim != NULL && far_class_index(class) != NULL)) {
+    if (extra_epochs(s, class) > 0 || (info != NULL && info->reclaim != NULL && far_class_index(class) != NULL)) {
         slab->black[number / 64] |= 1ull << number % 64;
         add_later(j, class, addr);
         return;
@@ -116,11 +117,11 @@ static void judge_block(judgement *j, far_held *block, const judged *b) {
 
 /* As objects that were retired now: whoever unlinked them may have done so a few epochs ago only. */
 static void queue_later(far_task *t, judgement *j) {
-    far_memory *m = far_task_pool(t)->own->memory;
+    far_memory *m = far_task_pool(t)->team.own->memory;
     pthread_mutex_lock(&m->lock);
     for (size_t i = 0; i < j->later_count; i++)
         far_queue_put(m, (far_retired){j->later[i].addr, j->later[i].class, t->pin.epoch,
-                                       t->pin.epoch + extra_epochs(j->later[i].class)});
+                                       t->pin.epoch + extra_epochs(j->s, j->later[i].class)});
     pthread_mutex_unlock(&m->lock);
     free(j->later);
 }

@@ -60,14 +60,14 @@ static int rest(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch); /* a session that was declared dead finds out */
-    if (err == 0 && far_pool_is_unattended(pool)) {
-        far_pool_drive(pool);
+    if (err == 0 && far_team_is_unattended(&pool->team)) {
+        far_team_drive(&pool->team);
         err = far_epoch_tick(t);
         if (err >= 0)
             err = far_memory_tick(t);
     }
     if (err >= 0)
-        far_task_block_until(t, far_now(t) + far_housekeeping_tick(pool));
+        far_task_block_until(t, far_now(t) + far_tick(pool->fabric));
     return err < 0 ? err : 0;
 }
 
@@ -92,7 +92,7 @@ typedef struct outlook {
 static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
     outlook *o = ctx;
     (void)t;
-    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == o->pool->own->id)
+    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == o->pool->team.own->id)
         return 0;
     o->bytes += client->free_bytes + client->retired_bytes;
     o->retired += client->retired_bytes;
@@ -137,7 +137,7 @@ static int request_spare(far_task *t, uint32_t *number) {
 
 /* Until all have answered, as long as the epoch moves. */
 static int wait_for_answers(far_task *t, uint32_t number) {
-    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), epoch;
+    uint64_t tick = far_tick(far_task_fabric(t)), epoch;
     int missing;
     do {
         epoch = far_epoch_known(t);
@@ -167,7 +167,7 @@ static int ask_for_life(far_task *t, void *ctx, unsigned id, const far_client *c
 
 static int wait_for_sweep(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t tick = far_housekeeping_tick(pool), until = far_now(t) + SWEEP_ROUNDS * STUCK_TICKS * tick;
+    uint64_t tick = far_tick(pool->fabric), until = far_now(t) + SWEEP_ROUNDS * STUCK_TICKS * tick;
     int wanted = sweep_is_wanted(t);
     while (wanted == 1 && far_now(t) < until) {
         int err = far_pin_take(t); /* a handle that sleeps hears of none */
@@ -231,7 +231,7 @@ static void put_down(far_task *t) {
 static bool is_known_to_be_exhausted(far_task *t, const outlook *o) {
     const far_store *s = far_store_of(t);
     return s->exhausted != UINT64_MAX && o->bytes <= s->exhausted && !far_line_wants_sweep(s->pool) &&
-           o->retired == 0 && far_now(t) - s->exhausted_at < STUCK_TICKS * far_housekeeping_tick(s->pool);
+           o->retired == 0 && far_now(t) - s->exhausted_at < STUCK_TICKS * far_tick(s->pool->fabric);
 }
 
 

@@ -1,7 +1,7 @@
 /* Slabs in the blocks of a handle: cutting, looking for what others brought home, giving back pages and blocks. Tasks
  * come in here one at a time per handle (far_store_enter) and with a pin. */
+#include "base/error.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

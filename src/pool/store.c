@@ -594,7 +594,7 @@ int far_store_open(far_pool *pool) {
     s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
     s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
     s->full = calloc(pool->geometry.nodes, sizeof(*s->full));
-    s->turn = pool->own->id % pool->geometry.nodes;
+    s->turn = pool->team.own->id % pool->geometry.nodes;
     s->exhausted = UINT64_MAX;
     pthread_mutex_init(&s->list, NULL);
     pthread_mutex_init(&s->lock, NULL);
@@ -654,7 +654,7 @@ void far_memory_close(far_session *session) {
     if (m == NULL)
         return;
     far_store *s = m->store;
-    far_session *own = session->pool->own;
+    far_session *own = session->pool->team.own;
     far_memory *heir = own != NULL && own != session ? own->memory : NULL;
     pthread_mutex_lock(&s->list);
     far_memory **at = &s->memories;

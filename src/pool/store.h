@@ -11,9 +11,9 @@
 #ifndef FAR_POOL_STORE_H
 #define FAR_POOL_STORE_H
 
-#include "index/index.h"
 #include "pool/blocks.h"
 #include "pool/handle.h"
+#include "pool/kind.h"
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 /* Laying out a pool, formatting it, and checking what is there. */
 #include "pool/superblock.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <string.h>
 #include <xxhash.h>

@@ -1,7 +1,5 @@
 /* The pool as bytes: what lies where on the memory nodes, fixed when the pool is formatted.
  *
- * clang-format off
- *
  *   node 0:  0     superblock: a line of constants, a line of words that change, the node table
  *            4096  client registry, 64 bytes per session slot
  *            ...   tables of its blocks, then its blocks
@@ -14,8 +12,6 @@
  *     free bitmaps   1 bit per 16 bytes of block: the object that begins there is free, and home
  *     mark bitmaps   1 bit per 16 bytes of block: the last sweep met the object that begins there
  *
- * clang-format on
- *
  * All-zero memory is an unformatted pool. Formatting agrees on id and capabilities by CAS, writes only constants that
  * every formatter derives alike, and publishes by one CAS of word 0: a crash is redone by the next opener, two at once
  * do no harm. */
@@ -23,14 +19,14 @@
 #define FAR_POOL_SUPERBLOCK_H
 
 #include "fabric/fabric.h"
-#include "runtime/task.h"
+#include "pool/alloc.h"
+#include "task/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" */
 #define FAR_POOL_FORMAT     4u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
 #define FAR_BLOCK_BYTES_MAX (4ull << 20)
-#define FAR_GRANULE         16u
 
 enum {                              /* offsets of words on node 0 */
        FAR_SUPER_MAGIC = 0,         /* magic << 16 | format version, written last */

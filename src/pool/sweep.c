@@ -2,11 +2,11 @@
  * settles the old one. */
 #include "pool/sweep.h"
 
+#include "base/error.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr
 /* ---- Step 1: the sweeper, the dead ---- */
 
 static int become_sweeper(far_task *t, far_request *r, void *ctx) {
-    unsigned own = far_task_pool(t)->own->id;
+    unsigned own = far_task_pool(t)->team.own->id;
     (void)ctx;
     if (r->sweeper != 0 && r->sweeper != own) {
         int gone = far_client_handle_gone(t, r->sweeper, true);
@@ -107,7 +107,7 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
 
 /* Whether all sessions of the handle that owns a block are closed or fenced. */
 static int is_gone(sweeper *s, unsigned id, unsigned generation) {
-    const far_session *own = far_task_pool(s->t)->own;
+    const far_session *own = far_task_pool(s->t)->team.own;
     for (size_t i = 0; i < s->owner_count; i++)
         if (s->owners[i].id == id && s->owners[i].generation == generation)
             return s->owners[i].gone;
@@ -191,7 +191,7 @@ static int begin(sweeper *s) {
 
 static int walk_on(far_task *t, far_request *r, void *ctx) {
     (void)ctx;
-    if (r->sweeper != far_task_pool(t)->own->id)
+    if (r->sweeper != far_task_pool(t)->team.own->id)
         return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
     r->sweep = far_number_next(r->sweep);
     r->walk = true;
@@ -201,7 +201,7 @@ static int walk_on(far_task *t, far_request *r, void *ctx) {
 
 static int walk_off(far_task *t, far_request *r, void *ctx) {
     (void)ctx;
-    if (r->sweeper != far_task_pool(t)->own->id)
+    if (r->sweeper != far_task_pool(t)->team.own->id)
         return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
     r->walk = false;
     return 0;
@@ -453,7 +453,7 @@ static int step_down(sweeper *s) {
     int err = far_read_word(s->t, addr, &word);
     while (err == 0) {
         far_request r = far_request_unpack(word);
-        if (r.sweeper != far_task_pool(s->t)->own->id)
+        if (r.sweeper != far_task_pool(s->t)->team.own->id)
             return 0;
         r.sweeper = 0;
         if (r.walk) { /* it was given up: all are to hear of that */
@@ -493,7 +493,7 @@ static int has_settled(far_task *t, void *ctx, unsigned id, const far_client *cl
     if (far_settled_sweep(client->settled) == x->s->sweep)
         x->leaked += far_settled_bytes(client->settled);
     else
-        x->missing += owns_blocks(x->s, id) || id == far_task_pool(t)->own->id;
+        x->missing += owns_blocks(x->s, id) || id == far_task_pool(t)->team.own->id;
     return 0;
 }
 
@@ -501,7 +501,7 @@ static int has_settled(far_task *t, void *ctx, unsigned id, const far_client *cl
 /* A handle that sleeps settles when it looks at the pool next; one that was stopped never does. */
 static int wait_until_settled(sweeper *s) {
     far_pool *pool = far_task_pool(s->t);
-    uint64_t tick = far_housekeeping_tick(pool), until = far_now(s->t) + SETTLE_TICKS * tick;
+    uint64_t tick = far_tick(pool->fabric), until = far_now(s->t) + SETTLE_TICKS * tick;
     settling x;
     for (;;) {
         x = (settling){.s = s};
@@ -513,10 +513,10 @@ static int wait_until_settled(sweeper *s) {
         if ((err = far_pin_take(s->t)) < 0) /* awake, to settle our own */
             return err;
         far_pin_drop(s->t);
-        if (far_pool_is_unattended(pool) || s->t->session == pool->own) {
+        if (far_team_is_unattended(&pool->team) || s->t->session == pool->team.own) {
             if ((err = far_epoch_tick(s->t)) < 0 || (err = far_memory_tick(s->t)) < 0)
                 return err;
-            far_pool_drive(pool);
+            far_team_drive(&pool->team);
         }
         far_sleep(s->t, tick / 2);
     }

@@ -8,10 +8,10 @@
  * this handle has slabs, is gone for good. Which those are is found out before the request: of an index that is dropped
  * later others may still hold objects. */
 #include "pool/unlisted.h"
+#include "base/error.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #ifndef FAR_POOL_UNLISTED_H
 #define FAR_POOL_UNLISTED_H
 
-#include "runtime/task.h"
+#include "task/task.h"
 
 bool far_unlisted_is_due(far_pool *pool); /* the catalog changed, or this handle has dropped an index */
 int far_unlisted_tick(far_task *t);       /* with a pin: 1 when there is something to collect */

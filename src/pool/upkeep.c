@@ -1,14 +1,15 @@
 /* What a handle does with its memory from time to time (a tick), before it sleeps, and at its end. */
+#include "base/error.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
 #include "pool/unlisted.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define END_TICKS 64u /* how long a closing handle waits for an epoch that does not move; the rest is left to a sweep  \
+#define END_TICKS                                                                                                      \
+    64u               /* how long a closing handle waits for an epoch that does not move; the rest is left to a sweep  \
                        */
 #define END_QUICK 64u /* rounds at short intervals; others may not get to run for long */
 
@@ -53,7 +54,7 @@ static uint64_t settled_word(far_store *s) {
  * changes. */
 static int tell(far_task *t, bool now) {
     far_store *s = far_store_of(t);
-    far_addr entry = far_client_entry(far_task_pool(t)->own->id);
+    far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
     uint64_t sums[2], settled = settled_word(s);
     sum_up(s, sums);
     pthread_mutex_lock(&s->lock);
@@ -283,7 +284,7 @@ int far_memory_give_up_blocks(far_task *t) {
 /* Until what was retired is past its time, as long as the epoch moves. */
 static int wait_for_retired(far_task *t) {
     far_store *s = far_store_of(t);
-    uint64_t tick = far_housekeeping_tick(far_task_pool(t)), epoch = far_epoch_known(t), moved = far_now(t);
+    uint64_t tick = far_tick(far_task_fabric(t)), epoch = far_epoch_known(t), moved = far_now(t);
     int err = 0;
     for (unsigned round = 0; err >= 0 && far_now(t) - moved < END_TICKS * tick; round++) {
         far_reclaim_plain(s, far_epoch_known(t));
@@ -335,7 +336,7 @@ int far_memory_end(far_task *t) {
         err = wait_for_retired(t);
     far_pin_drop(t);
     if (err == 0 && unlisted > 0)
-        err = far_unlisted_collect(t, far_now(t) + END_TICKS * far_housekeeping_tick(pool), &all);
+        err = far_unlisted_collect(t, far_now(t) + END_TICKS * far_tick(pool->fabric), &all);
     if (err == 0)
         err = far_pin_take(t);
     if (err == 0)

@@ -19,7 +19,7 @@ typedef struct sums {
 static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
     sums *s = ctx;
     (void)t;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == s->pool->own->id)
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == s->pool->team.own->id)
         return 0;
     s->free += client->free_bytes;
     s->retired += client->retired_bytes;

@@ -1,6 +1,6 @@
 /* Churn: what goes on in a pool beside the operations. Nothing it does may be seen in the tortured index; everything it
  * leaves behind, or is cut off in, must be found by a sweep. */
-#include "verify/torturing.h"
+#include "verify/torture_run.h"
 
 #include "index/index.h"
 #include "pool/handle.h"

@@ -1,3 +1,4 @@
+/* One operation crashed after each of its verbs in turn. */
 #include "verify/explore.h"
 
 #include "fabric/sim/sim.h"

@@ -1,3 +1,4 @@
+/* A set of the states that a search has reached, each once. */
 #include "verify/memory.h"
 #include "verify/search.h"
 

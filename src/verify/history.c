@@ -1,3 +1,4 @@
+/* A history: operations with the times at which they were asked for and answered. */
 #include "verify/history.h"
 
 #include "verify/memory.h"

@@ -9,8 +9,8 @@
 #ifndef FAR_VERIFY_HISTORY_H
 #define FAR_VERIFY_HISTORY_H
 
+#include "base/bytes.h"
 #include "farindex.h"
-#include "runtime/bytes.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Is the history of a key linearizable: splits it by key and chooses how to search. */
 #include "verify/linear.h"
 
 #include "verify/memory.h"

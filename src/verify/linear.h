@@ -1,8 +1,10 @@
 /* Linearizability of one key: a register that is absent or holds a value.
  *
- *   get      0 with the value | FAR_ERR_NOT_FOUND: absent | FAR_ERR_TOO_SMALL: present, with the value if one is
- * recorded insert   0: was absent, now the value | FAR_ERR_EXISTS: present update   0: was present, now the value |
- * FAR_ERR_NOT_FOUND: absent put      0: now the value delete   0: was present, now absent | FAR_ERR_NOT_FOUND: absent
+ *   get      0 with the value | FAR_ERR_NOT_FOUND: absent | FAR_ERR_TOO_SMALL: present, with the value if recorded
+ *   insert   0: was absent, now the value | FAR_ERR_EXISTS: present
+ *   update   0: was present, now the value | FAR_ERR_NOT_FOUND: absent
+ *   put      0: now the value
+ *   delete   0: was present, now absent | FAR_ERR_NOT_FOUND: absent
  *
  * A write that was cut, or ended with FAR_ERR_UNREACHABLE or FAR_ERR_FENCED, may take effect once, at any moment after
  * its start (also after its end), or never; an insert, update or delete of these only when the key is absent, present,

@@ -1,3 +1,4 @@
+/* Memory of the verifier: running out of it ends the program, because half a proof proves nothing. */
 #include "verify/memory.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
+/* The reference model: a sorted map in local memory. */
 #include "verify/model.h"
 
-#include "runtime/random.h"
+#include "base/random.h"
 #include "verify/history.h"
 #include "verify/memory.h"
 

@@ -1,3 +1,4 @@
+/* The rule that every scan must keep beside the point operations of a history. */
 #include "verify/verify.h"
 
 

@@ -1,3 +1,4 @@
+/* The search for an order of operations that explains a history of one key. */
 #include "verify/search.h"
 
 #include "verify/memory.h"

@@ -1,8 +1,9 @@
-#include "verify/torturing.h"
+/* Torture: a simulated world with faults made from one seed, its clients, and the judgement of what they saw. */
+#include "verify/torture_run.h"
 
+#include "base/error.h"
+#include "index/rdwc.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
 #include "verify/verify.h"
 
 #include <inttypes.h>

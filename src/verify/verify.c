@@ -1,3 +1,4 @@
+/* A whole history: every key, every scan. */
 #include "verify/verify.h"
 
 #include "verify/memory.h"

@@ -1,3 +1,4 @@
+/* Which key comes next: uniform, zipfian, latest. */
 #include "workload/distribution.h"
 
 #include "farindex.h"

@@ -3,7 +3,7 @@
 #ifndef FAR_WORKLOAD_DISTRIBUTION_H
 #define FAR_WORKLOAD_DISTRIBUTION_H
 
-#include "runtime/random.h"
+#include "base/random.h"
 
 #include <stdint.h>
 

@@ -15,7 +15,7 @@
  * real lists. */
 #include "workload/email.h"
 
-#include "runtime/random.h"
+#include "base/random.h"
 
 #include <stdlib.h>
 #include <string.h>

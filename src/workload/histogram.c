@@ -1,3 +1,4 @@
+/* A latency histogram: 128 buckets to each power of two. */
 #include "workload/histogram.h"
 
 #include <string.h>

@@ -1,8 +1,9 @@
+/* Sets of keys: numbers, e-mail addresses, long common prefixes. */
 #include "workload/keyset.h"
 
+#include "base/parse.h"
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/parse.h"
-#include "runtime/random.h"
 #include "workload/email.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Logarithm, exponential and power, the same on every machine. */
 #include "workload/power.h"
 
 #include <stdint.h>

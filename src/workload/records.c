@@ -1,3 +1,4 @@
+/* The records of an index under load: which numbers were given out, and which of them are surely there. */
 #include "workload/records.h"
 
 #include "farindex.h"

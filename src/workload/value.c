@@ -1,6 +1,7 @@
+/* Values that prove whose they are. */
 #include "workload/value.h"
 
-#include "runtime/random.h"
+#include "base/random.h"
 
 #include <string.h>
 #include <xxhash.h>

@@ -3,8 +3,9 @@
  *
  *   size 0        nothing to check
  *   1..7          bytes of a hash of key and size; no version
- *   8..15         u32 version (masked by the hash), u32 hash of key and size mixed with the version, then bytes derived
- * from both 16 and more   u64 hash of key and size mixed with the version, u64 version, then words derived from both
+ *   8..15         u32 version (masked by the hash), u32 hash of key and size mixed with the version, then bytes
+ *                 derived from both
+ *   16 and more   u64 hash of key and size mixed with the version, u64 version, then words derived from both
  *
  * From 8 bytes on every single flipped bit is found, and so is a value put together from words of two versions (the
  * words of two versions differ everywhere: each is a bijection of the version). */

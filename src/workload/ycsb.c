@@ -1,7 +1,8 @@
+/* The YCSB workloads. */
 #include "workload/ycsb.h"
 
+#include "base/parse.h"
 #include "farindex.h"
-#include "runtime/parse.h"
 
 #include <strings.h>
 

@@ -9,7 +9,7 @@
 #ifndef FAR_WORKLOAD_YCSB_H
 #define FAR_WORKLOAD_YCSB_H
 
-#include "runtime/random.h"
+#include "base/random.h"
 #include "workload/distribution.h"
 #include "workload/records.h"
 

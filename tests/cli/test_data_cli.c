@@ -1,9 +1,9 @@
 /* The data and management commands as users meet them: the built command on a shm pool, its output and its exit status.
  */
+#include "base/random.h"
 #include "conform.h"
 #include "crew.h"
 #include "json.h"
-#include "runtime/random.h"
 #include "shell.h"
 
 #include <signal.h>
@@ -329,7 +329,8 @@ static void check_finds_leaks_of_the_dead_and_repairs_them(void **state) {
     for (unsigned round = 0; round < 10; round++) {
         for (unsigned i = 0; i < 2; i++)
             crew_start(&c, i);
-        usleep(50000);
+        for (unsigned i = 0; i < 2; i++)
+            crew_await(&c, i, 20);
         for (unsigned i = 0; i < 2; i++)
             crew_kill(&c, i);
     }
@@ -360,8 +361,7 @@ static void a_stopped_client_is_evicted(void **state) {
     c.pace_ns = 500000;
     works("farindex evict --list", "");
     crew_start(&c, 0);
-    while (atomic_load_explicit(&c.book->done_by[0], memory_order_relaxed) < 5)
-        usleep(1000);
+    crew_await(&c, 0, 5);
     assert_int_equal(kill(c.pids[0], SIGSTOP), 0);
     outcome o = run("farindex evict --list");
     assert_int_equal(sscanf(o.out, "%u\t%d\t", &client, &pid), 2);

@@ -4,6 +4,7 @@
 #include "json.h"
 #include "shell.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <signal.h>
@@ -242,14 +243,37 @@ static void so_does_one_with_processes(void **state) {
 }
 
 
+static bool is_child(const running *r, const char *process) {
+    char path[64], state;
+    int parent = 0;
+    snprintf(path, sizeof(path), "/proc/%.20s/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file) /* it has ended */
+        return false;
+    int fields = fscanf(file, "%*d (%*[^)]) %c %d", &state, &parent);
+    fclose(file);
+    return fields == 2 && parent == r->pid;
+}
+
+
+static bool has_children(const running *r, unsigned wanted) {
+    unsigned children = 0;
+    DIR *processes = opendir("/proc");
+    assert_non_null(processes);
+    for (const struct dirent *entry; (entry = readdir(processes));)
+        children += entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_child(r, entry->d_name);
+    closedir(processes);
+    return children >= wanted;
+}
+
+
 static void an_interrupted_bench_takes_its_own_pool_with_it(void **state) {
     (void)state;
     char own[64];
     running r = start("bench --processes 2 --index dart --records 1000 --ops 1000000000000 --workload c");
     snprintf(own, sizeof(own), "/dev/shm/farindex-bench-%d", (int)r.pid);
-    while (access(own, F_OK) != 0)
+    while (access(own, F_OK) != 0 || !has_children(&r, 2)) /* its processes are at work, or about to be */
         usleep(1000);
-    usleep(50000); /* in the middle of something */
     assert_int_equal(kill(r.pid, SIGTERM), 0);
     assert_int_equal(end_of(&r), -SIGTERM);
     assert_true(access(own, F_OK) != 0);

@@ -1,8 +1,8 @@
 /* Far memory: a full pool, what comes back, and that nothing is lost on the way. */
+#include "base/random.h"
+#include "base/sanitizer.h"
 #include "conform.h"
 #include "pool/epoch.h"
-#include "runtime/random.h"
-#include "runtime/sanitizer.h"
 #include "workload/value.h"
 
 #include <unistd.h>

@@ -4,9 +4,9 @@
  * FARINDEX_STEPS  steps per run (default: few, so that all runs together take seconds)
  * FARINDEX_SEED   the seed that a failure prints
  * --kind, --fabric, --filter, --all as for the conformance tests */
+#include "base/random.h"
+#include "base/sanitizer.h"
 #include "conform.h"
-#include "runtime/random.h"
-#include "runtime/sanitizer.h"
 #include "verify/model.h"
 
 #define STEPS_DEFAULT (FAR_TSAN ? 1200 : 4000)

@@ -292,7 +292,7 @@ static int close_what_was_inherited(long arg) {
         _exit(far_pool_open(uri, NULL, &own) == 0 ? 0 : 1);
     }
     MUST(waitpid(pid, &status, 0) == pid && status == 0);
-    MUST(h.session->conn->fabric->ops->is_dead(h.pool->own->conn, h.session->id, h.session->generation) == 0);
+    MUST(h.session->conn->fabric->ops->is_dead(h.pool->team.own->conn, h.session->id, h.session->generation) == 0);
     MUST(get(&h) == 0);
     MUST(far_put(h.session, h.index, "k", 1, "w", 1) == 0);
     close_handle(&h);

@@ -1,6 +1,6 @@
 /* The world: options, names, the virtual host, determinism, the trace, and that nothing can hang. */
-#include "runtime/coroutine.h"
-#include "runtime/random.h"
+#include "base/coroutine.h"
+#include "base/random.h"
 #include "sim_rig.h"
 
 #include <setjmp.h>

@@ -7,7 +7,7 @@
 
 #include "index/dart/est.h"
 #include "pool/epoch.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
 #define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "

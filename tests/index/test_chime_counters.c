@@ -1,7 +1,7 @@
 /* CHIME by its counters: round trips and bytes per operation, load at split, far memory and cache per key, hit ratio of
  * the hotspot buffer against an ideal one. They are exact: they do not depend on the machine. */
+#include "base/random.h"
 #include "index/chime/chime.h"
-#include "runtime/random.h"
 #include "workload/distribution.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* CHIME, parts that need no pool: packing of words, what READs of a neighbourhood cover, hopscotch against a plain
  * model, where leaves are split, separators, the hotspot buffer's sets. */
+#include "base/random.h"
 #include "index/chime/chime.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

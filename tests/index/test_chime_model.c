@@ -1,7 +1,7 @@
 /* CHIME against a plain model: random operations of one client, for every geometry and layout, on both units and with
  * and without masked CAS. After every few operations the structure is checked. */
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * 64-byte values. */
 #include "farindex.h"
 #include "index/dart/est.h"
-#include "runtime/session.h"
+#include "task/session.h"
 #include "workload/keyset.h"
 
 #include <setjmp.h>

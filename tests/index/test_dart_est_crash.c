@@ -3,7 +3,7 @@
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 #include "pool/handle.h"
-#include "runtime/session.h"
+#include "task/session.h"
 #include "verify/explore.h"
 
 #include <setjmp.h>

@@ -233,7 +233,7 @@ EST_RACE(adjust_to_another_length) {
     set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
     dart_node x = node_at(&s.a, "abca", 3);
-    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
     adjust_for(&s, &s.a, 200);
     assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_IDLE);
     const dart_list *list = dart_est_list(dart_est_of(s.a.index));
@@ -261,7 +261,7 @@ EST_RACE(adjust_active_before_fill) {
     load_two_levels(&s);
     dart_node x = node_at(&s.a, "abca", 3);
     start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:freeze", 1);
-    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
     adjust_for(&s, &s.a, 20);
     finish(&s.b, 0);
     adjust_for(&s, &s.a, 200);
@@ -287,7 +287,7 @@ EST_RACE(adjust_waits_for_the_pinned) {
     load_two_levels(&s);
     dart_node x = node_at(&s.a, "abca", 3);
     start_to(&s.b, "b", FAR_OP_INSERT, "abch", "b", "dart:install", 1);
-    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
     adjust_for(&s, &s.a, 20);
     assert_int_equal(dart_est_of(s.a.index)->adjust.phase, DART_ADJUST_PUBLISHED);
     assert_int_equal(names_of_length(&s.a, &x, 3), 0);
@@ -305,10 +305,10 @@ EST_RACE(adjuster_dies) {
     stage s;
     set_up(&s, sim, "adjust=1,directory_bits=2");
     load_two_levels(&s);
-    assert_int_equal(far_session_call(s.a.pool->own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.a.index), 1);
     far_sim_kill(s.a.pool->fabric);
     settle(&s);
-    assert_int_equal(far_session_call(s.b.pool->own, FAR_STATS_OTHER, true, set_out_task, s.b.index), 1);
+    assert_int_equal(far_session_call(s.b.pool->team.own, FAR_STATS_OTHER, true, set_out_task, s.b.index), 1);
     adjust_for(&s, &s.b, 200);
     assert_int_equal(dart_est_of(s.b.index)->adjust.phase, DART_ADJUST_IDLE);
     dart_node x = node_at(&s.b, "abca", 3);

@@ -1,7 +1,7 @@
 /* Parts of DART's skip table alone: what a handle keeps and its tags, the first choice of lengths, the greedy choice of
  * a list, words. */
+#include "base/random.h"
 #include "index/dart/est.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "index/dart/est.h"
 #include "index/dart/layout.h"
 #include "pool/epoch.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 
 /* ---- Deleting ---- */

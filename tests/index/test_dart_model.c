@@ -1,7 +1,7 @@
 /* DART against the ordered reference: small alphabets (deep prefixes, keys that begin others, NULs), all operations,
  * values of all sizes, for every switch, bucket size and skip; the tree is checked after every phase. */
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/random.h"
 #include "verify/model.h"
 
 #include <setjmp.h>

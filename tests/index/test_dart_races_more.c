@@ -3,7 +3,7 @@
 #include "dart_rig.h"
 #include "index/dart/dart.h"
 #include "pool/epoch.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
 #define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "

@@ -1,9 +1,9 @@
 /* DART on real threads: 8 of them with 64 operations in flight each, on a hot key, on keys of one node that come and
  * go, and on all keys. What is left is what the last operations on each key said; meant to run under the address and
  * thread sanitizers. */
+#include "base/random.h"
+#include "base/sanitizer.h"
 #include "farindex.h"
-#include "runtime/random.h"
-#include "runtime/sanitizer.h"
 
 #include <pthread.h>
 #include <setjmp.h>

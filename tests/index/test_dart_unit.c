@@ -1,7 +1,7 @@
 /* DART's bits and pure functions: words, size codes, geometry, hashing into buckets, choice of types, order of symbols.
  */
+#include "base/random.h"
 #include "index/dart/dart.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Dolphin: its words, leaves and cuts as values; then what is its own, on the local fabric and the simulator. */
 #include "../support/stage.h"
+#include "base/random.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Dolphin by its counters: round trips and bytes per operation, far memory and cache per key. They are exact: they do
  * not depend on the machine. */
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/random.h"
 #include "workload/distribution.h"
 
 #include <setjmp.h>

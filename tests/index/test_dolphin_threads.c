@@ -1,9 +1,9 @@
 /* Dolphin on real threads: 8 of them with 64 operations in flight each, in leaves that are split, merged and written at
  * the same time. Each thread knows what its own keys must hold; meant to run under the address and thread sanitizers.
  */
+#include "base/random.h"
+#include "base/sanitizer.h"
 #include "farindex.h"
-#include "runtime/random.h"
-#include "runtime/sanitizer.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,7 +1,8 @@
 /* Option lists of indexes, and the table of kinds. */
-#include "index/options.h"
-#include "index/report.h"
-#include "runtime/error.h"
+#include "base/error.h"
+#include "index/index.h"
+#include "pool/options.h"
+#include "pool/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,8 +9,8 @@
  * (delegate_cross_machine), a value is acknowledged and never written (wc_late_join), or written into a leaf that was
  * deleted before its write began (wc_join_after_delete), or with the length of another (wc_mixed_sizes). */
 #include "../support/stage.h"
-#include "runtime/rdwc.h"
-#include "runtime/sanitizer.h"
+#include "base/sanitizer.h"
+#include "index/rdwc.h"
 #include "verify/history.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* The count of a partition: what handles add and take away and do not tell, because they are closed or die, does not
  * make a table grow that is not full, nor keep a full one from growing; and a table that was overloaded while it could
  * not double recovers without inserts. */
+#include "client/op.h"
 #include "shard_rig.h"
 
 #include "pool/epoch.h"

@@ -1,9 +1,10 @@
 /* What operations of the shard index cost, in round trips and bytes, over whole cycles of growth; how full it gets;
  * what it keeps. The figures are counted, not timed. The sweep's share that housekeeping takes over is counted too. */
+#include "base/random.h"
+#include "client/op.h"
 #include "farindex.h"
 #include "index/index.h"
 #include "pool/handle.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,7 +90,7 @@ static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE 
     far_random_seed(&random, 7);
     for (unsigned kind = 0; kind <= FAR_OP_DELETE; kind++)
         assert_int_equal(far_session_stats_of(t->session, (far_op_kind)kind, &before[kind]), 0);
-    far_session_stats(t->pool->own, &own_before);
+    far_session_stats(t->pool->team.own, &own_before);
     for (uint64_t n = 0; n < count; n++) {
         assert_int_equal(one(t, FAR_OP_INSERT, n), 0);
         if (n < count / 64 || n % 8)
@@ -106,7 +107,7 @@ static void load_and_measure(table *t, uint64_t count, cost costs[FAR_OP_DELETE 
     for (unsigned kind = 0; kind <= FAR_OP_DELETE; kind++)
         if (kind != FAR_OP_PUT)
             costs[kind] = cost_since(t, (far_op_kind)kind, &before[kind]);
-    far_session_stats(t->pool->own, &own);
+    far_session_stats(t->pool->team.own, &own);
     far_stats diff = far_stats_diff(&own, &own_before);
     print_message(
         "    get %.3f update %.3f delete %.3f insert %.3f round trips; %.0f bytes a get; housekeeping %.3f an insert\n",

@@ -1,6 +1,7 @@
 /* Growth keeps up with many clients: from an empty table on, with 8 to 128 clients of few and of many handles, a
  * partition doubles when its load is at the bound, a doubling ends long before the next one is due, nothing is left at
  * level 3, and an insert costs what it costs one client. An overloaded table recovers when there are only gets. */
+#include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "index/shard/shard.h"

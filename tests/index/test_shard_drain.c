@@ -4,7 +4,7 @@
 
 #include "pool/epoch.h"
 #include "pool/sweep.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 /* One bucket at version 0; levels 2 and 3 are where most keys go. Nobody works on a doubling but who is told to. */
 #define BELOW "slots=2,l2_slots=1,load=95,afs=1000000,idle_sweep=off"
@@ -22,7 +22,6 @@ static int run_steps(far_task *t, void *arg) {
     far_index *index = w->actor->index;
     shard_partition *part = &shard_state_of(index)->part[0];
     int err = far_pin_take(t);
-    t->index = index;
     for (unsigned i = 0; err >= 0 && i < w->steps; i++) {
         int trips = w->trips;
         if ((err = shard_refresh(t, part)) >= 0)

@@ -1,6 +1,7 @@
 /* Named interleavings of the shard index, layout I: pairs inside the buckets, all writes under the lock of the bucket,
  * reads without. */
 #include "../support/stage.h"
+#include "client/op.h"
 #include "index/shard/shard.h"
 
 #include <stdio.h>

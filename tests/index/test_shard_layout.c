@@ -1,6 +1,6 @@
 /* The words and the arithmetic of the shard index: no pool is needed. */
+#include "base/random.h"
 #include "index/shard/shard.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
 #include "pool/sweep.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Named interleavings of the shard index in both layouts: several operations on one key, chains, and the levels below
  * the first. What was taken out of the code to see a story fail is told with it. */
+#include "client/op.h"
 #include "shard_rig.h"
 
 #include "pool/epoch.h"

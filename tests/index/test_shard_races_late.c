@@ -2,10 +2,10 @@
  * of the code to see it fail is told with it. */
 #include "shard_rig.h"
 
+#include "index/rdwc.h"
 #include "pool/epoch.h"
 #include "pool/sweep.h"
-#include "runtime/rdwc.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 
 static void let_epochs_pass(stage *s) {

@@ -1,9 +1,10 @@
 /* Cases of the shard index that a review found: each failed before its fix. */
 #include "../support/stage.h"
+#include "client/op.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
 #include "pool/sweep.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* Eight threads with 64 operations in flight each, on one table that grows from empty: nothing is lost, nothing is
  * there twice, and the sanitizers are content. */
+#include "base/sanitizer.h"
+#include "client/op.h"
 #include "farindex.h"
-#include "runtime/sanitizer.h"
 #include "index/index.h"
 
 #include <pthread.h>

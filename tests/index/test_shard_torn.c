@@ -2,8 +2,8 @@
  * after it. For every word: that one first, that one last; and every prefix, and every suffix. */
 #include "shard_rig.h"
 
-#include "runtime/rdwc.h"
-#include "runtime/sanitizer.h"
+#include "base/sanitizer.h"
+#include "index/rdwc.h"
 
 /* Which units are seen first. */
 enum { FORMS = 4 };

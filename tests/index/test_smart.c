@@ -1,10 +1,10 @@
 /* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that
  * check finds. */
+#include "base/budget.h"
+#include "base/random.h"
 #include "farindex.h"
 #include "index/smart/cache.h"
 #include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/random.h"
 #include "workload/value.h"
 
 #include <pthread.h>

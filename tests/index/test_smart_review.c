@@ -2,8 +2,8 @@
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "pool/sweep.h"
-#include "runtime/session.h"
 #include "stage.h"
+#include "task/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>

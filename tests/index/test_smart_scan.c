@@ -1,7 +1,7 @@
 /* What a scan of SMART costs, by its counters: a round trip per level and one for the leaves, and no more nodes than it
  * takes to find what is wanted. */
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/random.h"
 #include "workload/keyset.h"
 
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /* The toy map through the public API, on the local fabric. */
+#include "base/random.h"
 #include "farindex.h"
 #include "index/index.h"
 #include "index/toy/layout.h"
-#include "runtime/random.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #include <pthread.h>
 #include <setjmp.h>

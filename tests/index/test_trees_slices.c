@@ -1,10 +1,10 @@
 /* DART and SMART: walks, checks and counts in slices of a few leaves say the same as those in one, and what acts only
  * after many operations, acts after few when it is told to. */
+#include "base/random.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "index/dart/est.h"
 #include "pool/handle.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

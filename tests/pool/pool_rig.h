@@ -5,9 +5,9 @@
 
 #include "fabric/fabric.h"
 #include "fabric/sim/sim.h"
-#include "index/report.h"
 #include "index/toy/toy.h"
 #include "pool/catalog_layout.h"
+#include "pool/report.h"
 #include "pool/request.h"
 #include "pool/store.h"
 
@@ -248,7 +248,7 @@ static inline far_request request_now(const rig *r) {
 
 static inline far_client client_now(const rig *r, const actor *a) { /* what its handle tells */
     far_client client;
-    memcpy(&client, bytes_at(r, far_client_entry(a->pool->own->id)), sizeof(client));
+    memcpy(&client, bytes_at(r, far_client_entry(a->pool->team.own->id)), sizeof(client));
     return client;
 }
 

@@ -1,9 +1,9 @@
 /* The block tables as bits, and the geometry of slabs: pure functions. */
+#include "base/random.h"
 #include "pool/alloc.h"
 #include "pool/blocks.h"
 #include "pool/clients.h"
 #include "pool/request.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* Named indexes: create, open, close, drop, list; from several handles and threads, on the local fabric. */
+#include "base/sanitizer.h"
+#include "client/op.h"
 #include "farindex.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
-#include "runtime/op.h"
-#include "runtime/sanitizer.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #include <pthread.h>
 #include <setjmp.h>

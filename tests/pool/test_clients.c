@@ -1,6 +1,6 @@
 /* The client registry: ids, generations, death, and what may be freed when. */
+#include "base/error.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 #include "staged.h"
 
 #include <setjmp.h>
@@ -48,20 +48,20 @@ static void node_begin(node *n, bool staged) {
     if (staged)
         staged_install(n->pool.fabric);
     pthread_mutex_init(&n->pool.lock, NULL);
-    assert_int_equal(far_session_new(&n->pool, &n->pool.own), 0);
-    assert_int_equal(call(n->pool.own, open_it, &n->pool.geometry), 0);
+    assert_int_equal(far_pool_session_new(&n->pool, &n->pool.team.own), 0);
+    assert_int_equal(call(n->pool.team.own, open_it, &n->pool.geometry), 0);
 }
 
 
 static void node_register(node *n) {
     unsigned none = 0;
-    assert_int_equal(call(n->pool.own, register_it, &none), 0);
+    assert_int_equal(call(n->pool.team.own, register_it, &none), 0);
 }
 
 
 static int user_open(node *n, unsigned i) {
-    assert_int_equal(far_session_new(&n->pool, &n->users[i]), 0);
-    return call(n->users[i], register_it, &n->pool.own->id);
+    assert_int_equal(far_pool_session_new(&n->pool, &n->users[i]), 0);
+    return call(n->users[i], register_it, &n->pool.team.own->id);
 }
 
 
@@ -76,8 +76,8 @@ static void node_end(node *n) {
     for (unsigned i = 0; i < 64; i++)
         if (n->users[i])
             far_session_free(n->users[i]);
-    if (n->pool.own)
-        far_session_free(n->pool.own);
+    if (n->pool.team.own)
+        far_session_free(n->pool.team.own);
     n->pool.fabric->ops->close(n->pool.fabric);
 }
 
@@ -95,7 +95,7 @@ static int ask_dead(far_task *t, void *arg) {
 
 static int is_dead(node *n, unsigned id, unsigned generation) {
     question q = {id, generation};
-    return call(n->pool.own, ask_dead, &q);
+    return call(n->pool.team.own, ask_dead, &q);
 }
 
 
@@ -114,7 +114,7 @@ static int read_entry(far_task *t, void *arg) {
 
 static far_client entry(node *n, unsigned id) {
     entry_access a = {.id = id};
-    assert_int_equal(call(n->pool.own, read_entry, &a), 0);
+    assert_int_equal(call(n->pool.team.own, read_entry, &a), 0);
     return a.client;
 }
 
@@ -128,7 +128,7 @@ static int write_entry(far_task *t, void *arg) {
 
 static void set_entry(node *n, unsigned id, far_client client) {
     entry_access a = {id, client};
-    assert_int_equal(call(n->pool.own, write_entry, &a), 0);
+    assert_int_equal(call(n->pool.team.own, write_entry, &a), 0);
 }
 
 
@@ -144,7 +144,7 @@ static int count_them(far_task *t, void *arg) {
 
 static unsigned live(node *n) {
     unsigned count;
-    assert_int_equal(call(n->pool.own, count_them, &count), 0);
+    assert_int_equal(call(n->pool.team.own, count_them, &count), 0);
     return count;
 }
 
@@ -171,8 +171,8 @@ static void ids_are_reused_with_a_new_generation_after_a_close(void **state) {
     node n;
     node_begin(&n, false);
     node_register(&n);
-    assert_int_equal(n.pool.own->id, 1);
-    assert_int_equal(n.pool.own->generation, 1);
+    assert_int_equal(n.pool.team.own->id, 1);
+    assert_int_equal(n.pool.team.own->generation, 1);
     assert_int_equal(user_open(&n, 0), 0);
     assert_int_equal(user_open(&n, 1), 0);
     assert_int_equal(n.users[0]->id, 2);
@@ -286,12 +286,12 @@ static void the_dead_are_marked_and_their_ids_not_reused_before_a_sweep(void **s
     assert_int_equal(is_dead(&m, id, 1), 1);
     assert_int_equal(far_client_state_of(entry(&m, id).word), FAR_CLIENT_DEAD);
     uint64_t wanted = 0;
-    assert_int_equal(call(m.pool.own, read_wanted, &wanted), 0);
+    assert_int_equal(call(m.pool.team.own, read_wanted, &wanted), 0);
     assert_int_equal(wanted, 1); /* a sweep */
     assert_int_equal(is_dead(&n, id, FAR_ANY_GENERATION), 1);
     assert_int_equal(user_open(&n, 1), 0);
     assert_int_not_equal(n.users[1]->id, id);
-    assert_int_equal(call(m.pool.own, free_it, &id), 1);
+    assert_int_equal(call(m.pool.team.own, free_it, &id), 1);
     assert_int_equal(entry(&m, id).settled, 0);
     assert_int_equal(user_open(&n, 2), 0);
     assert_int_equal(n.users[2]->id, id);
@@ -309,16 +309,16 @@ static void the_entry_of_a_handle_outlives_all_its_sessions(void **state) {
     node_register(&n);
     node_register(&m);
     assert_int_equal(user_open(&n, 0), 0);
-    unsigned own = n.pool.own->id, user = n.users[0]->id;
-    session_dies(&n.pool.own);
+    unsigned own = n.pool.team.own->id, user = n.users[0]->id;
+    session_dies(&n.pool.team.own);
     assert_int_equal(is_dead(&m, own, 1), 1);
-    assert_int_equal(call(m.pool.own, may_free, &own), 0);
-    assert_int_equal(call(m.pool.own, free_it, &own), 0);
+    assert_int_equal(call(m.pool.team.own, may_free, &own), 0);
+    assert_int_equal(call(m.pool.team.own, free_it, &own), 0);
     assert_int_equal(far_client_state_of(entry(&m, own).word), FAR_CLIENT_DEAD);
     session_dies(&n.users[0]);
-    assert_int_equal(call(m.pool.own, may_free, &own), 1); /* it asks for the user's session too */
+    assert_int_equal(call(m.pool.team.own, may_free, &own), 1); /* it asks for the user's session too */
     assert_int_equal(far_client_state_of(entry(&m, user).word), FAR_CLIENT_DEAD);
-    assert_int_equal(call(m.pool.own, free_it, &own), 1);
+    assert_int_equal(call(m.pool.team.own, free_it, &own), 1);
     assert_int_equal(far_client_state_of(entry(&m, own).word), FAR_CLIENT_FREE);
     node_end(&n);
     node_end(&m);
@@ -384,7 +384,7 @@ static void claimants_at_once_get_different_ids(void **state) {
         if (seed % 2) /* a free entry with a generation for all of them */
             set_entry(&watcher, 1, (far_client){.word = far_client_pack(FAR_CLIENT_FREE, 6, 0)});
         for (unsigned i = 0; i < 4; i++) {
-            assert_int_equal(far_session_new(&n.pool, &n.users[i]), 0);
+            assert_int_equal(far_pool_session_new(&n.pool, &n.users[i]), 0);
             c[i].session = n.users[i];
             far_session_try_enter(c[i].session);
             assert_non_null(far_task_new(c[i].session, FAR_STATS_OTHER, run_claim, &c[i]));
@@ -395,7 +395,7 @@ static void claimants_at_once_get_different_ids(void **state) {
             if (!far_random_chance(&random, 1, 2))
                 far_session_step(next->session);
             else if (staged_effect(next->session->conn))
-                call(watcher.pool.own, check_entries, NULL);
+                call(watcher.pool.team.own, check_entries, NULL);
             running -= next->done && !was_done;
         }
         unsigned taken = 0;

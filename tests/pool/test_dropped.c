@@ -149,7 +149,7 @@ static unsigned pages_in_blocks_of(const rig *r, const actor *a, uint32_t uid) {
         for (uint32_t i = 0; i < g->node[n].blocks; i++) {
             far_block_id id = {n, i};
             far_block_state s = far_block_unpack(word_at(r, far_block_entry(g, id)));
-            if (s.kind == FAR_BLOCK_OWNED && s.id == a->pool->own->id)
+            if (s.kind == FAR_BLOCK_OWNED && s.id == a->pool->team.own->id)
                 count += block_has(r, id, uid);
         }
     return count;

@@ -1,8 +1,8 @@
 /* Epochs on the local fabric: what holds the epoch back and what does not, hooks, costs, the rules under threads. */
+#include "base/error.h"
 #include "index/index.h"
 #include "pool/handle.h"
 #include "pool/request.h"
-#include "runtime/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,7 +66,7 @@ static uint64_t global(far_session *s) {
 
 
 static int read_pin_word(far_task *t, void *arg) {
-    return far_read_word(t, far_client_entry(far_task_pool(t)->own->id) + 8, arg);
+    return far_read_word(t, far_client_entry(far_task_pool(t)->team.own->id) + 8, arg);
 }
 
 
@@ -160,7 +160,7 @@ static void set_time_by_hand(far_pool *pool) {
 static void let_it_fall_asleep(far_pool *pool) {
     for (int i = 0; i < 2; i++) { /* the first takes note of the last pin */
         poll_times(pool, 1);
-        hand_time += 200 * far_housekeeping_tick(pool);
+        hand_time += 200 * far_tick(pool->fabric);
         poll_times(pool, 1);
     }
 }
@@ -197,9 +197,9 @@ static void a_pin_costs_a_background_round_trip_only_after_idleness(void **state
 static void a_sleeping_handle_posts_no_verbs(void **state) {
     (void)state;
     far_pool *pool = open_pool(1);
-    far_stats before = pool->own->stats[FAR_STATS_OTHER];
+    far_stats before = pool->team.own->stats[FAR_STATS_OTHER];
     poll_times(pool, 50);
-    assert_memory_equal(&before, &pool->own->stats[FAR_STATS_OTHER], sizeof(before));
+    assert_memory_equal(&before, &pool->team.own->stats[FAR_STATS_OTHER], sizeof(before));
     far_pool_close(pool);
 }
 
@@ -315,7 +315,7 @@ static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **stat
     take(&h, s);
     poll_times(dying, 1); /* nothing is under way in the user's session from now on */
     uint64_t epoch = global(o);
-    fence(dying->own);
+    fence(dying->team.own);
     push(other, 20);
     assert_int_equal(global(o), epoch + 1);                 /* the user's session lives and may hold pins */
     assert_int_equal(far_pool_poll(dying), FAR_ERR_FENCED); /* this takes its sessions with it */
@@ -398,17 +398,17 @@ static void a_handle_does_not_fall_asleep_under_a_pin_that_slipped_in(void **sta
     far_pool *pool = open_pool(1);
     far_session *s = open_session(pool);
     assert_int_equal(call(s, pin_and_tell, &slipping_epoch), 0);
-    assert_int_equal(call(pool->own, tick, NULL), 0); /* takes note of that pin */
+    assert_int_equal(call(pool->team.own, tick, NULL), 0); /* takes note of that pin */
     slipping_ops = *far_host_threads.ops;
     slipping_ops.now = time_at_which_a_pin_slips_in;
     slipping_session = s;
     pool->fabric->host = &slipping;
-    assert_int_equal(call(pool->own, tick, NULL), 0);
+    assert_int_equal(call(pool->team.own, tick, NULL), 0);
     assert_null(slipping_session);
     assert_int_equal(atomic_load(&pool->epochs.current), slipping_epoch);
     assert_int_equal(published(s), slipping_epoch);
     atomic_fetch_sub(&s->pins.held[slipping_epoch & 1], 1);
-    assert_int_equal(call(pool->own, tick, NULL), 0);
+    assert_int_equal(call(pool->team.own, tick, NULL), 0);
     assert_int_equal(atomic_load(&pool->epochs.current), 0);
     assert_int_equal(published(s), 0);
     pool->fabric->host = &far_host_threads;
@@ -430,10 +430,10 @@ static void an_epoch_that_went_on_without_us_means_that_we_are_dead(void **state
     take(&h, s);
     uint64_t far_ahead = h.epoch + 2;
     assert_int_equal(call(s, jump, &far_ahead), 0);
-    assert_int_equal(call(pool->own, tick, NULL), FAR_ERR_FENCED);
+    assert_int_equal(call(pool->team.own, tick, NULL), FAR_ERR_FENCED);
     uint64_t back = h.epoch - 1;
     assert_int_equal(call(s, jump, &back), 0);
-    assert_int_equal(call(pool->own, tick, NULL), FAR_ERR_CORRUPT);
+    assert_int_equal(call(pool->team.own, tick, NULL), FAR_ERR_CORRUPT);
     drop(&h);
     far_session_close(s);
     far_pool_close(pool);
@@ -550,7 +550,7 @@ static void waiting_for_epochs_works_from_every_session(void **state) {
         uint64_t epoch = global(s);
         assert_int_equal(call(s, wait_epochs, &k), 0);
         assert_int_equal(global(s), epoch + 4);
-        assert_int_equal(call(pool->own, wait_epochs, &k), 0);
+        assert_int_equal(call(pool->team.own, wait_epochs, &k), 0);
         assert_true(global(s) >= epoch + 8);
         k = 0;
         assert_int_equal(call(s, wait_epochs, &k), 0);

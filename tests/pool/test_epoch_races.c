@@ -1,8 +1,8 @@
 /* The rules of epochs in random interleavings of single verbs, with sessions that die at any moment; every run is
  * repeatable. */
+#include "base/error.h"
 #include "pool/alloc.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 #include "staged.h"
 
 #include <setjmp.h>
@@ -152,15 +152,14 @@ static void set_handle(unsigned h, const char *uri) {
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
     for (unsigned i = 0; i <= USERS; i++) {
         actor *a = &st.actors[h * (USERS + 1) + i];
-        unsigned handle = i ? pool->own->id : 0;
+        unsigned handle = i ? pool->team.own->id : 0;
         a->pool = pool;
-        assert_int_equal(far_session_new(pool, &a->session), 0);
+        assert_int_equal(far_pool_session_new(pool, &a->session), 0);
         if (i == 0) {
-            pool->own = a->session;
-            assert_int_equal(call(pool->own, open_it, &pool->geometry), 0);
+            pool->team.own = a->session;
+            assert_int_equal(call(pool->team.own, open_it, &pool->geometry), 0);
         } else {
-            a->session->next = pool->sessions;
-            pool->sessions = a->session;
+            far_team_add(&pool->team, a->session);
         }
         assert_int_equal(call(a->session, register_it, &handle), 0);
         if (i == 0)
@@ -179,7 +178,7 @@ static void set_stage(uint64_t seed) {
     staged_seed(seed);
     snprintf(uri, sizeof(uri), "local:2M?name=races%llu", (unsigned long long)seed);
     assert_int_equal(far_fabric_open(uri, &st.watcher.fabric), 0);
-    assert_int_equal(far_session_new(&st.watcher, &st.watching), 0);
+    assert_int_equal(far_pool_session_new(&st.watcher, &st.watching), 0);
     for (unsigned h = 0; h < HANDLES; h++)
         set_handle(h, uri);
     actor *waiter = &st.actors[1]; /* a user's session of the first handle does nothing but wait */

@@ -1,8 +1,8 @@
 /* How a pool is laid out: pure arithmetic. */
+#include "base/error.h"
+#include "base/random.h"
 #include "pool/blocks.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,8 @@
 /* Opening and closing handles and sessions: errors in words, use after close, what is given back, and housekeeping of
  * the absent. */
+#include "base/error.h"
+#include "client/client.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,7 +83,7 @@ static int count_live(far_task *t, void *arg) {
 
 static unsigned live(far_pool *pool) {
     unsigned count;
-    assert_int_equal(far_session_call(pool->own, FAR_STATS_OTHER, true, count_live, &count), 0);
+    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, count_live, &count), 0);
     return count;
 }
 
@@ -181,7 +182,7 @@ static void a_dead_compute_node_closes_without_hanging(void **state) {
         assert_int_equal(far_pool_open("local:2M", NULL, &pool), 0);
         assert_int_equal(far_session_open(pool, &s), 0);
         lose(s);
-        lose(pool->own);
+        lose(pool->team.own);
         if (sessions_first)
             far_session_close(s);
         far_pool_close(pool);
@@ -229,7 +230,7 @@ static void housekeeping_finishes_what_a_thread_left_under_way(void **state) {
     assert_int_equal(far_pool_open("local:2M?rtt=200us", NULL, &pool), 0);
     assert_int_equal(far_session_open(pool, &s), 0);
     leave_behind(s, &e);
-    far_housekeeping_wake(pool);
+    far_pool_wake(pool);
     for (int i = 0; i < 60000 && !atomic_load(&e.done); i++)
         sleep_ms(1);
     assert_true(atomic_load(&e.done));
@@ -298,12 +299,13 @@ static void sessions_that_wait_for_each_other_are_closed_together(void **state) 
         far_session *s;
         assert_int_equal(far_pool_open("local:2M?rtt=200us", &options, &pool), 0);
         assert_int_equal(far_session_open(pool, &s), 0);
-        pool->options.no_thread = 0; /* as when housekeeping has stopped: tasks count on others to be driven */
+        atomic_store(&pool->team.unattended,
+                     false); /* as when housekeeping has stopped: tasks count on others to be driven */
         atomic_bool waker = false, waiter = false;
-        far_session_enter(pool->own);
-        assert_non_null(far_task_new(pool->own, FAR_STATS_OTHER, run_pinned, &waker));
-        far_session_step(pool->own); /* its verbs are on their way; it holds the flag */
-        far_session_leave(pool->own);
+        far_session_enter(pool->team.own);
+        assert_non_null(far_task_new(pool->team.own, FAR_STATS_OTHER, run_pinned, &waker));
+        far_session_step(pool->team.own); /* its verbs are on their way; it holds the flag */
+        far_session_leave(pool->team.own);
         far_session_enter(s);
         assert_non_null(far_task_new(s, FAR_STATS_OTHER, run_pinned, &waiter));
         far_session_step(s);

@@ -5,11 +5,11 @@
  * in the background find.
  *
  * A seed says all. By hand: test_lives_sim first count [deaths]. */
+#include "base/random.h"
 #include "fabric/sim/sim.h"
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
 #include "pool/store.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -450,7 +450,7 @@ static void all_is_as_in_the_beginning(story *s, const far_pool_usage *before) {
     tables t = read_tables(s);
     if (t.gone || t.runs)
         note(s, "at the end: %u slabs of indexes that are gone", t.gone);
-    uint64_t opened = word_at(s, far_opens_word_of(s->root->own->id)),
+    uint64_t opened = word_at(s, far_opens_word_of(s->root->team.own->id)),
              used = before->used + t.ends + (opened && !(opened & FAR_OPENS_ALONE) ? FAR_OPENS_BYTES : 0);
     if (after.used != used || after.retired || after.sessions != before->sessions)
         note(s, "at the end: used %llu, not %llu, retired %llu, sessions %llu", (unsigned long long)after.used,

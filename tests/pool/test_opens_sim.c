@@ -159,7 +159,7 @@ static far_index *open_next(story *s, const char *name) {
 
 static far_addr table_of(story *s) { /* an index that is open in between makes the handle's table */
     far_index_close(open_next(s, "y"));
-    return word_at(s, far_opens_word_of(s->pool->own->id));
+    return word_at(s, far_opens_word_of(s->pool->team.own->id));
 }
 
 
@@ -275,7 +275,7 @@ static void the_repair_waits_until_nothing_can_come_late(void **state) {
 /* The first opener makes the table. Its address comes late, after another session has shown one: droppers would look at
  * the wrong one, and a sweep free the right one. */
 static bool address_comes_late(story *s) {
-    far_addr address = far_opens_word_of(s->pool->own->id);
+    far_addr address = far_opens_word_of(s->pool->team.own->id);
     far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -301,7 +301,7 @@ static void a_late_address_of_a_table_replaces_no_other(void **state) {
 
 /* A creator enters the table with what it made: it waits in the same way. */
 static bool creator_meets_a_lost_table(story *s) {
-    far_addr address = far_opens_word_of(s->pool->own->id);
+    far_addr address = far_opens_word_of(s->pool->team.own->id);
     far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -355,7 +355,7 @@ static walking walk_x(story *s) {
 /* The flag comes after the walk has left its slot, and another index has taken it: it must not. */
 static bool flag_comes_late(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
     far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -380,7 +380,7 @@ static void a_late_flag_of_a_lost_opener_outlives_no_walk(void **state) {
 /* While the walk goes on: a drop waits for walks, and is not refused because of the flag of an opener that was lost. */
 static bool flag_stands_on_a_walk(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
     release(s, lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES)));
     bool landed = word_at(s, table) & FAR_OPENS_USER;
     assert_int_equal(far_pool_poll(s->pool), 0);
@@ -404,7 +404,7 @@ static void a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk(void *
 /* The opener met a drop and takes its flag back; that WRITE is lost and comes late. */
 static bool undoing_comes_late(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->own->id));
+    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
     s->client = far_sim_start(s->pool->fabric, "lost", open_x, s);
     far_sim_stop_before(s->client, (far_sim_match){.point = "catalog:enter_user"});
     assert_int_equal(far_sim_run_client(s->client), FAR_SIM_STOPPED);
@@ -448,7 +448,7 @@ static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
 
 /* The handle is closed, and its memory and its registry entry are another's, when the WRITE would come. */
 static bool handle_is_closed(story *s, bool with_table) {
-    far_addr address = far_opens_word_of(s->pool->own->id), table = with_table ? table_of(s) : 0;
+    far_addr address = far_opens_word_of(s->pool->team.own->id), table = with_table ? table_of(s) : 0;
     far_sim_match match = with_table ? write_of(table, FAR_OPENS_BYTES) : write_of(address, 8);
     far_sim_hold *hold = lose_at(s, open_x, match);
     bool early = far_sim_seed(s->world) % 2;

@@ -1,6 +1,6 @@
 /* The packing of an owner: what is packed comes back, and the bits above belong to whoever embeds it. */
+#include "base/random.h"
 #include "pool/owner.h"
-#include "runtime/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

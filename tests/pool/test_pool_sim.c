@@ -1,8 +1,8 @@
 /* Formatting, registration, epochs and closing under the simulator: deaths at every verb and every unit of every WRITE,
  * torn and late effects, zombies. */
+#include "base/error.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,8 +55,8 @@ static far_sim_client *opener_start(opener *o, const char *name, const char *uri
     o->result = 1;
     assert_int_equal(far_fabric_open(uri, &o->pool.fabric), 0);
     pthread_mutex_init(&o->pool.lock, NULL);
-    assert_int_equal(far_session_new(&o->pool, &o->session), 0);
-    o->pool.own = o->session;
+    assert_int_equal(far_pool_session_new(&o->pool, &o->session), 0);
+    o->pool.team.own = o->session;
     return far_sim_start(o->pool.fabric, name, run_opener, o);
 }
 
@@ -95,9 +95,9 @@ static bool formatter_dies_at(unsigned n, uint32_t units, bool *more_units) {
     if (far_pool_open(uri_of(seed, ",atomic_bytes=8"), &options, &pool) < 0)
         fail_msg("after a death at verb %u, unit %u: %s", n, units, far_last_error());
     unsigned live;
-    if (died && pool->own->id != 1) /* it registered before it died: found out */
-        assert_int_equal(far_session_call(pool->own, FAR_STATS_OTHER, true, ask_first, NULL), 1);
-    assert_int_equal(far_session_call(pool->own, FAR_STATS_OTHER, true, live_count, &live), 0);
+    if (died && pool->team.own->id != 1) /* it registered before it died: found out */
+        assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, ask_first, NULL), 1);
+    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, true, live_count, &live), 0);
     assert_int_equal(live, died ? 1 : 2);
     *more_units = units < 3; /* the largest WRITEs, of the node headers, have three words */
     far_pool_close(pool);
@@ -215,8 +215,8 @@ static bool visitor_dies_at(unsigned n, uint32_t units) {
                 assert_true(client.pin == 0 && client.answered == 0 && client.settled == 0 && client.opened == 0 &&
                             client.free_bytes == 0);
         }
-        assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, sweep_registry, NULL), 0);
-        assert_int_equal(far_session_call(survivor->own, FAR_STATS_OTHER, true, live_count, &live), 0);
+        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, sweep_registry, NULL), 0);
+        assert_int_equal(far_session_call(survivor->team.own, FAR_STATS_OTHER, true, live_count, &live), 0);
         assert_int_equal(live, 1);
     }
     far_session *s;
@@ -400,7 +400,7 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
         far_random_seed(&u.random, seed);
         assert_int_equal(far_session_open(pool, &u.session), 0);
         far_sim_client *client = far_sim_start(pool->fabric, "lost", run_one_pin, &u);
-        far_addr word = far_client_entry(pool->own->id) + 8;
+        far_addr word = far_client_entry(pool->team.own->id) + 8;
         far_sim_hold *hold =
             far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = word, .to = word + 8});
         assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
@@ -442,7 +442,7 @@ static void the_dead_hold_nobody_back_and_zombies_do_no_harm(void **state) {
             far_sim_kill(pools[1]->fabric);
             break;
         case 1:
-            victim = pools[1]->own; /* falls through */
+            victim = pools[1]->team.own; /* falls through */
         case 2:
             far_sim_declare_dead(world, victim->id, victim->generation);
             break;

@@ -16,8 +16,8 @@
 static bool tidied;
 
 
-static void tidy(far_task *t, void *arg) {
-    far_index *index = *(far_index **)arg;
+static void tidy(far_task *t, far_index *index, void *arg) {
+    (void)arg;
     far_sleep(t, SLOW);
     assert_int_equal(far_pin_take(t), 0);
     assert_string_equal(index->name, "x");
@@ -27,9 +27,8 @@ static void tidy(far_task *t, void *arg) {
 
 static int operate(far_task *t, void *arg) {
     far_index *index = arg;
-    t->index = index; /* as the runtime does for an operation */
     int err = far_pin_take(t);
-    return err < 0 ? err : !far_spawn(t, tidy, &index, sizeof(index));
+    return err < 0 ? err : !far_index_spawn(t, index, tidy, NULL, 0);
 }
 
 

@@ -178,7 +178,7 @@ static void adopt_by_use(rig *r, actor *heir, far_addr object) {
     for (char last = 'A'; last <= 'Z' && !far_is_own(heir->pool->store, object); last++)
         put_many(heir, (char[]){'h', last, 0});
     assert_true(far_is_own(heir->pool->store, object));
-    assert_int_equal(block_state(r, heir, object).id, heir->pool->own->id);
+    assert_int_equal(block_state(r, heir, object).id, heir->pool->team.own->id);
 }
 
 
@@ -453,7 +453,7 @@ static void stopped_asleep_with_kept(void **state) {
             use_all_free_memory(&r, sweeper);
         }
         assert_int_equal(word_at(&r, stopped->object), 0x6b657074);
-        assert_int_equal(block_state(&r, sweeper, lost).id, stopped->pool->own->id);
+        assert_int_equal(block_state(&r, sweeper, lost).id, stopped->pool->team.own->id);
         if (dies) {
             far_sim_kill(stopped->pool->fabric);
             assert_nothing_lost_by_itself(&r, sweeper);
@@ -564,7 +564,7 @@ static void dead_during_walk_is_swept_again(void **state) {
     assert_nothing_lost_by_itself(&r, other);
     assert_many(other, "a");
     assert_many(other, "b");
-    assert_int_equal(far_client_state_of(word_at(&r, far_client_entry(dead->pool->own->id))), FAR_CLIENT_FREE);
+    assert_int_equal(far_client_state_of(word_at(&r, far_client_entry(dead->pool->team.own->id))), FAR_CLIENT_FREE);
     close_holders(&r);
 }
 
@@ -626,7 +626,7 @@ static void lost_session_of_a_live_handle(void **state) {
         far_sim_sleep(r.world, 1000000);
     }
     assert_true(word_at(&r, FAR_SUPER_WANTED) > 0);
-    assert_int_equal(block_state(&r, a, object).id, a->pool->own->id);
+    assert_int_equal(block_state(&r, a, object).id, a->pool->team.own->id);
     assert_nothing_lost_by_itself(&r, other);
     put_many(a, "c");
     assert_many(other, "a");
@@ -646,7 +646,7 @@ static void idle_handles_notice(void **state) {
     far_sim_sleep(r.world, 20000000);
     for (unsigned i = 0; i < r.count; i++)
         assert_false(far_epoch_is_awake(r.actors[i].pool));
-    unsigned id = dead->pool->own->id;
+    unsigned id = dead->pool->team.own->id;
     far_sim_kill(dead->pool->fabric);
     far_sim_sleep(r.world, 500000000);
     assert_int_equal(far_client_state_of(word_at(&r, far_client_entry(id))), FAR_CLIENT_FREE);

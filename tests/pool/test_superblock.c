@@ -1,6 +1,6 @@
 /* Formatting and opening: crashes between any two verbs, several formatters at once, sleepers, and what is refused. */
+#include "base/error.h"
 #include "pool/handle.h"
-#include "runtime/error.h"
 #include "staged.h"
 
 #include <setjmp.h>
@@ -31,8 +31,8 @@ static void opener_begin(opener *o, unsigned number, bool staged) {
     assert_int_equal(far_fabric_open(uri_of(number), &o->pool.fabric), 0);
     if (staged)
         staged_install(o->pool.fabric);
-    assert_int_equal(far_session_new(&o->pool, &o->session), 0);
-    o->pool.own = o->session;
+    assert_int_equal(far_pool_session_new(&o->pool, &o->session), 0);
+    o->pool.team.own = o->session;
     pthread_mutex_init(&o->pool.lock, NULL);
 }
 

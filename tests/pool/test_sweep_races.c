@@ -31,8 +31,8 @@ static void a_session_that_opens_while_its_handle_is_declared_dead_counts(void *
     open_two(&r, 1, 2, BY_HAND(0) | BY_HAND(1));
     actor *a = &r.actors[0], *b = &r.actors[1];
     far_session_close(b->session);
-    far_sim_declare_dead(r.world, b->pool->own->id, b->pool->own->generation);
-    unsigned id = a->number_waited = b->pool->own->id;
+    far_sim_declare_dead(r.world, b->pool->team.own->id, b->pool->team.own->generation);
+    unsigned id = a->number_waited = b->pool->team.own->id;
     start(a, "asker", ask_main);
     stop_at(a, (far_sim_match){.from = far_client_entry(id), .to = far_client_entry(id) + 8, .nth = 2});
     int opened = far_session_open(b->pool, &b->session);
@@ -52,7 +52,7 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
     actor *a = &r.actors[0], *b = &r.actors[1], *dead = &r.actors[2], *fresh = &r.actors[3];
     assert_int_equal(far_index_create(a->session, "x", "toy", "slots=16", &a->index), 0);
     poll_until_all_asleep(&r);
-    unsigned id = dead->pool->own->id;
+    unsigned id = dead->pool->team.own->id;
     far_sim_kill(dead->pool->fabric);
 
     start_sweep(a);
@@ -62,7 +62,7 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
     join(&r, 3, true);
     r.count = 4;
     assert_int_equal(far_index_open(fresh->session, "x", &fresh->index), 0);
-    far_addr table = *word_of(&r, far_opens_word_of(fresh->pool->own->id));
+    far_addr table = *word_of(&r, far_opens_word_of(fresh->pool->team.own->id));
     assert_true(table != 0);
 
     far_sim_resume(a->client);
@@ -72,7 +72,7 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
         far_pool_poll(fresh->pool);
     }
     assert_true(far_sim_ended(a->client));
-    assert_int_equal(*word_of(&r, far_opens_word_of(fresh->pool->own->id)), table);
+    assert_int_equal(*word_of(&r, far_opens_word_of(fresh->pool->team.own->id)), table);
     assert_int_equal(a->result, 0);
     assert_int_equal(a->swept.dead_clients, 2);
     assert_int_equal(second, FAR_ERR_BUSY);
@@ -100,7 +100,7 @@ static void only_the_generation_that_was_swept_is_freed(void **state) {
     assert_int_equal(dead->session->id, id);
     assert_int_equal(dead->session->generation, 2);
     far_sim_kill(dead->pool->fabric);
-    a->number_waited = dead->pool->own->id;
+    a->number_waited = dead->pool->team.own->id;
     assert_int_equal(call(a, ask_handle, a), 1);
     assert_int_equal(far_client_state_of(*word_of(&r, far_client_entry(id))), FAR_CLIENT_DEAD);
     assert_int_equal(call(a, free_old, &id), 1);

@@ -2,7 +2,7 @@
  * must drive it. Housekeeping does, unless it is itself the one that waits; without its thread, whoever waits does. */
 #include "../support/stage.h"
 #include "index/shard/shard.h"
-#include "runtime/session.h"
+#include "task/session.h"
 
 #include <stdio.h>
 

@@ -3,10 +3,10 @@
  * the operations that a death cut done or not; nobody waits longer than a second, not counting the time in which one of
  * them stood in line for a processor; the structure is sound afterwards, and nothing is lost. For every kind, side by
  * side. FARINDEX_KILLS says how many; FARINDEX_SEED which random choices. */
+#include "base/random.h"
+#include "base/sanitizer.h"
 #include "conform.h"
 #include "crew.h"
-#include "runtime/random.h"
-#include "runtime/sanitizer.h"
 #include "stalls.h"
 
 #include <signal.h>

@@ -1,13 +1,13 @@
 /* A process that is stopped is not dead: nothing is taken from it, and who needs nothing that it holds goes on. To
  * evict it is to end it for good; then the others go on. FARINDEX_STOP_MS says how long it is stopped. */
+#include "base/bytes.h"
+#include "base/sanitizer.h"
+#include "client/end_client.h"
 #include "conform.h"
 #include "crew.h"
 #include "index/toy/toy.h"
 #include "pool/epoch.h"
-#include "pool/evict.h"
 #include "pool/handle.h"
-#include "runtime/bytes.h"
-#include "runtime/sanitizer.h"
 #include "stalls.h"
 
 #include <pthread.h>
@@ -16,9 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SOON_NS ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 500000000ll) /* of fair time: what is not held up ends within this   \
+#define SOON_NS                                                                                                        \
+    ((FAR_TSAN || FAR_ASAN ? 5 : 1) * 500000000ll) /* of fair time: what is not held up ends within this   \
                                                                 */
-#define STUCK_NS (10 * 1000000000ll) /* of fair time; whoever is stopped stays so meanwhile */
+#define STUCK_NS (10 * 1000000000ll)               /* of fair time; whoever is stopped stays so meanwhile */
 
 static char path[64], uri[96];
 static stalls line; /* for a processor */

@@ -1,6 +1,6 @@
 /* Every behaviour, for every kind, on every fabric, as one cmocka test each. */
 #include "conform.h"
-#include "runtime/sanitizer.h"
+#include "base/sanitizer.h"
 
 typedef struct test_case {
     conform c;

@@ -1,7 +1,7 @@
 /* Processes that work on one pool and keep a book of it. */
 #include "crew.h"
+#include "base/random.h"
 #include "conform.h"
-#include "runtime/random.h"
 #include "verify/verify.h"
 #include "workload/value.h"
 
@@ -64,11 +64,13 @@ static size_t value_size(uint64_t version) {
 
 
 static void complain(worker *w, const char *what, int result) {
+    crew_book *book = w->crew->book;
     int none = 0;
-    if (atomic_compare_exchange_strong_explicit(&w->crew->book->broken, &none, result ? result : 1,
-                                                memory_order_relaxed, memory_order_relaxed))
-        snprintf(w->crew->book->words, sizeof(w->crew->book->words), "client %u: %s: %d: %s", w->client, what, result,
+    if (!atomic_exchange_explicit(&book->telling, true, memory_order_relaxed))
+        snprintf(book->words, sizeof(book->words), "client %u: %s: %d: %s", w->client, what, result,
                  result < 0 ? far_last_error() : "");
+    atomic_compare_exchange_strong_explicit(&book->broken, &none, result ? result : 1, memory_order_release,
+                                            memory_order_relaxed);
 }
 
 
@@ -312,6 +314,7 @@ void crew_up(crew *c, const char *uri, const char *kind, const char *options, un
 
 void crew_start(crew *c, unsigned place) {
     c->clients++;
+    c->done[place] = atomic_load_explicit(&c->book->done_by[place], memory_order_relaxed);
     fflush(NULL);
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -330,10 +333,16 @@ void crew_kill(crew *c, unsigned place) {
 }
 
 
+void crew_await(crew *c, unsigned place, uint64_t operations) {
+    while (atomic_load_explicit(&c->book->done_by[place], memory_order_relaxed) < c->done[place] + operations &&
+           !atomic_load_explicit(&c->book->broken, memory_order_relaxed))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+
 bool crew_broken(const crew *c, char *words, size_t size) {
-    if (!atomic_load_explicit(&c->book->broken, memory_order_relaxed))
+    if (!atomic_load_explicit(&c->book->broken, memory_order_acquire))
         return false;
-    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); /* until the words are there */
     snprintf(words, size, "%s", c->book->words);
     return true;
 }

@@ -32,7 +32,8 @@ typedef struct crew_book {
     _Atomic uint64_t used;    /* records */
     _Atomic uint64_t allowed; /* so many may be used by now: who finds more rests */
     atomic_bool stop;
-    atomic_int broken; /* the first unexpected result; what it was is in words */
+    atomic_bool telling; /* somebody has begun to write words */
+    atomic_int broken;   /* the first unexpected result; what it was is in words */
     char words[400];
     _Atomic uint64_t done_by[CREW_MAX];    /* operations that ended, by place */
     _Atomic int64_t stuck_since[CREW_MAX]; /* when the operation under way began; 0: none (crews of depth 1) */
@@ -49,13 +50,16 @@ typedef struct crew {
     long pace_ns;   /* rest after each operation; 0: a short one now and then */
     crew_book *book;
     pid_t pids[CREW_MAX];
-    unsigned clients; /* numbers given out */
+    uint64_t done[CREW_MAX]; /* operations of the place before its process was started */
+    unsigned clients;        /* numbers given out */
 } crew;
 
 void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);
 void crew_start(crew *c, unsigned place); /* a process for that place */
 void crew_kill(crew *c, unsigned place);  /* SIGKILL, and waits until it is gone */
-void crew_finish(crew *c);                /* all that live stop and end well, or the test fails */
+/* Until the process of that place has done so many operations, or something is broken. */
+void crew_await(crew *c, unsigned place, uint64_t operations);
+void crew_finish(crew *c); /* all that live stop and end well, or the test fails */
 void crew_down(crew *c);
 
 int64_t crew_now(void);

@@ -4,14 +4,13 @@
  *     stage s;
  *     stage_open(&s, "toy", "slots=1", NULL);
  *     stage_write(&s.a, "z", "0");
- *     stage_start(&s.a, FAR_OP_PUT, "x", "1");                                        a puts x ...
- *     stage_stop_at(&s.a, (far_sim_match){.point = "toy:publish"});                    ... and stops before it
- * publishes, stage_write(&s.b, "y", "2");                                                    b puts y meanwhile,
- *     stage_finish(&s.a);                                                             a goes on to its end
+ *     stage_start(&s.a, FAR_OP_PUT, "x", "1");                          a puts x ...
+ *     stage_stop_at(&s.a, (far_sim_match){.point = "toy:publish"});     ... and stops before it publishes,
+ *     stage_write(&s.b, "y", "2");                                      b puts y meanwhile,
+ *     stage_finish(&s.a);                                               a goes on to its end
  *     assert_int_equal(s.a.result, 0);
  *     assert_true(stage_reads(&s.b, "x", "1") && stage_reads(&s.b, "y", "2"));
- *     stage_close(&s);                                                                checks the index, the memory and
- * the watch */
+ *     stage_close(&s);                                     checks the index, the memory and the watch */
 #ifndef FAR_TESTS_STAGE_H
 #define FAR_TESTS_STAGE_H
 

@@ -1,7 +1,7 @@
 #include "staged.h"
 
+#include "base/random.h"
 #include "farindex.h"
-#include "runtime/random.h"
 
 #include <stdlib.h>
 #include <string.h>

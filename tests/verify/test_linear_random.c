@@ -1,5 +1,5 @@
 /* The checker against an obvious one on small random histories, and its cost on large ones. */
-#include "runtime/random.h"
+#include "base/random.h"
 #include "verify/linear.h"
 #include "verify/memory.h"
 

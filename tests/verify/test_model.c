@@ -1,6 +1,6 @@
 /* The reference map against a flat array that is searched from end to end. */
-#include "runtime/bytes.h"
-#include "runtime/random.h"
+#include "base/bytes.h"
+#include "base/random.h"
 #include "verify/model.h"
 
 #include <setjmp.h>

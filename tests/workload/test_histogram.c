@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/random.h"
+#include "base/random.h"
 #include "workload/histogram.h"
 
 #include <stdlib.h>

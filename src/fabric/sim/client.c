@@ -1,8 +1,8 @@
 /* Simulated threads, and the virtual host through which they wait and ask for the time. */
+#include "base/error.h"
+#include "base/sanitizer.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
-#include "runtime/sanitizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Connections: posting batches, sending their verbs, completing them. */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Death: of compute nodes, connections and memory nodes; what of the posted verbs still happens, and the fence after
  * which nothing does. */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* What a world's NICs are set to, for reports. */
 #include "fabric/sim/model.h"
 #include "fabric/sim/sim_internal.h"
 

@@ -2,9 +2,9 @@
  * a message keeps the longer of the two busy, so that both limits of a NIC come out exactly. Data cuts through: what
  * flows in at the far end is not counted a second time. The way back takes what is missing to the preset's round trip.
  */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

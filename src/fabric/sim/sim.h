@@ -5,12 +5,15 @@
  * (fabric.h) makes a world, or joins the one with the same name=; every open is one compute node: one far_fabric with
  * its own virtual far_host. The world ends with its last handle. Options are a list "name=value,name=value":
  *
- *   seed=1 memory_nodes=1 size=64M (each node) name=N      atomic_bytes=64|8  masked_cas=on|off atomics_in_order=on|off
- *   nic=cx6|cx5, and each parameter of it: read_mops write_mops atomic_mops word_mops bandwidth (GB/s) rtt_read
- * rtt_write rtt_atomic wire (durations: 2350, 2350ns, 2.35us) outstanding cpu_doorbell cpu_verb cpu_completion
- *   faults=none|all|tear+reorder+stall (also: late, swallow; reorder contains both)   watch=on|off
- *   limit=20s (virtual time that one call below may take before it gives up)   unreachable=100us (a node that is down
- * fails a batch)
+ *   seed=1 memory_nodes=1 size=64M (each node) name=N
+ *   atomic_bytes=64|8 masked_cas=on|off atomics_in_order=on|off
+ *   nic=cx6|cx5, and each parameter of it: read_mops write_mops atomic_mops word_mops bandwidth (GB/s)
+ *       rtt_read rtt_write rtt_atomic wire (durations: 2350, 2350ns, 2.35us)
+ *       outstanding cpu_doorbell cpu_verb cpu_completion
+ *   faults=none|all|tear+reorder+stall (also: late, swallow; reorder contains both)
+ *   watch=on|off
+ *   limit=20s            virtual time that one call below may take before it gives up
+ *   unreachable=100us    after which a batch to a node that is down fails
  *
  * A *client* is a simulated thread with a stack of its own. far_sim_start makes one; the virtual host's start makes
  * background ones (housekeeping). Code runs in no time, except that posting and completions cost a session's CPU: other
@@ -23,9 +26,12 @@
  *
  * A named interleaving, whole: b's update falls between the READ and the CAS of a's.
  *
- *     far_sim_client *a = far_sim_start(fabric_a, "a", update_x, &ctx_a), *b = far_sim_start(fabric_b, "b", update_x,
- * &ctx_b); far_sim_stop_before(a, (far_sim_match){.kind = FAR_SIM_CAS}); assert_int_equal(far_sim_run_client(a),
- * FAR_SIM_STOPPED); assert_int_equal(far_sim_run_client(b), FAR_SIM_ENDED); far_sim_resume(a);
+ *     far_sim_client *a = far_sim_start(fabric_a, "a", update_x, &ctx_a);
+ *     far_sim_client *b = far_sim_start(fabric_b, "b", update_x, &ctx_b);
+ *     far_sim_stop_before(a, (far_sim_match){.kind = FAR_SIM_CAS});
+ *     assert_int_equal(far_sim_run_client(a), FAR_SIM_STOPPED);
+ *     assert_int_equal(far_sim_run_client(b), FAR_SIM_ENDED);
+ *     far_sim_resume(a);
  *     assert_int_equal(far_sim_run_client(a), FAR_SIM_ENDED);
  *     assert_int_equal(far_sim_watch_errors(far_sim_world_of(fabric_a)), 0);
  *

@@ -4,9 +4,9 @@
 #ifndef FAR_FABRIC_SIM_SIM_INTERNAL_H
 #define FAR_FABRIC_SIM_SIM_INTERNAL_H
 
+#include "base/coroutine.h"
+#include "base/random.h"
 #include "fabric/sim/sim.h"
-#include "runtime/coroutine.h"
-#include "runtime/random.h"
 
 #define SIM_PS          ((uint64_t)1000) /* picoseconds in a nanosecond */
 #define SIM_NEVER       UINT64_MAX

@@ -1,7 +1,7 @@
 /* Steering by hand: what a test asked to happen at a certain verb or point of a client. */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The option list of a sim: URI, and the presets of NICs. */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

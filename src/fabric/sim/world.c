@@ -1,7 +1,7 @@
 /* The world: its memory, its event queue in virtual time, and the loops that run it. */
+#include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Verbs on nodes: reading parts of them, locking them, and the WRITEs of a change in the order that crashes and readers
  * can bear. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 
 int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key) {

@@ -1,6 +1,6 @@
 /* Blocks: a key and its value, immutable, where they do not fit into a slot. And finding an item in a neighbourhood. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
 
 
 static int put_read(chime_op *op, uint64_t word, uint64_t most, chime_block *b) {

@@ -6,11 +6,10 @@
  *
  * Eviction takes nodes just above the leaves first, the colder one of two; the few above them stay as long as there is
  * any other. An entry is trusted for 2^14 epochs only: tags repeat after 2^15. */
+#include "base/budget.h"
+#include "base/error.h"
+#include "base/readers.h"
 #include "index/chime/chime.h"
-#include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/error.h"
-#include "runtime/readers.h"
 
 #include <stdlib.h>
 
@@ -39,7 +38,6 @@ typedef struct shard {
 
 struct chime_cache {
     far_readers readers;
-    far_pool *pool;
     far_budget_cache *budget;
     bool packed;
     atomic_uint hand;
@@ -403,9 +401,8 @@ int chime_cache_new(far_index *index, chime_cache **made) {
     if (!c)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
     memset(c, 0, sizeof(*c));
-    c->pool = index->pool;
     c->packed = index->options[CHIME_OPTION_CACHE] == 1;
-    c->budget = far_budget_register(index->pool->budget, index->name, evict, c);
+    c->budget = far_budget_register(far_index_budget(index), index->name, evict, c);
     if (!c->budget) { /* too many caches: without one */
         free(c);
         return 0;

@@ -1,8 +1,8 @@
 /* Walk, check, usage and load: passes over the levels, each from left to right along the siblings, in slices with a pin
  * of their own. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

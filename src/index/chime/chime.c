@@ -2,9 +2,8 @@
  * B-link tree whose leaves are small hopscotch hash tables, so that a point read fetches one neighbourhood instead of a
  * leaf, while the compute side caches inner nodes only. README.md beside this file has the protocol on a page. */
 #include "index/chime/chime.h"
-#include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/error.h"
+#include "base/budget.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 
@@ -89,7 +88,7 @@ static void chime_close(far_index *index) {
 /* Default: three tenths of a budget that is large enough for both. */
 static uint64_t hotspot_bytes(const far_index *index) {
     int64_t asked = index->options[CHIME_OPTION_HOTSPOT];
-    size_t budget = far_budget_limit(index->pool->budget);
+    size_t budget = far_budget_limit(far_index_budget(index));
     if (!index->options[CHIME_OPTION_SPECULATION])
         return 0;
     return asked >= 0 ? (uint64_t)asked : budget >= 50u << 20 ? budget / 10 * 3 : 0;

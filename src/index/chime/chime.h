@@ -2,10 +2,10 @@
 #ifndef FAR_INDEX_CHIME_CHIME_H
 #define FAR_INDEX_CHIME_CHIME_H
 
+#include "base/spin.h"
 #include "index/chime/layout.h"
 #include "index/index.h"
-#include "runtime/rdwc.h"
-#include "runtime/spin.h"
+#include "index/rdwc.h"
 
 #include <string.h>
 

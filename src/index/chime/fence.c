@@ -1,7 +1,7 @@
 /* Fences and pivots: the keys that part nodes. Keys of 8 bytes are in the word; others are too when they are short, or
  * lie in a key block that belongs to the leaf which begins there. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

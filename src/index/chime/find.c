@@ -1,8 +1,8 @@
 /* The way down: from the root through cached nodes to the leaf, or to a node of any level. A node is entered by what
  * its parent says, and left for its right sibling when the key lies beyond: pivots may be missing, never wrong. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define REST_MAX 64 /* times that a tree nobody changes may lead nowhere */
 

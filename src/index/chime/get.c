@@ -2,9 +2,9 @@
  * incarnation and holds the key holds its current value at that instant. That it is absent is decided by a second READ
  * with the node's fences, between two looks at S: at most one change can have been seen in part then, and the hop
  * bitmap shows that one. With units of 8 bytes every answer needs S unchanged and not busy. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define ASK_EVERY    4
 #define TORN_AT_REST 64

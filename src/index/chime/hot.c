@@ -4,8 +4,8 @@
  * Sets of 8 entries of 16 bytes: {leaf and slot | fingerprint 16, epoch 16, uses 16}. Least frequently used with
  * ageing: a newcomer takes the place of the least used one if that is hardly used at all, else it makes that one older
  * now and then; when a counter is full all of its set are halved. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

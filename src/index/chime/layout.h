@@ -11,7 +11,6 @@
 #ifndef FAR_INDEX_CHIME_LAYOUT_H
 #define FAR_INDEX_CHIME_LAYOUT_H
 
-#include "fabric/fabric.h"
 #include "pool/owner.h"
 
 #define CHIME_MAGIC    0x3130454d494843ull /* "CHIME01" */

@@ -2,9 +2,9 @@
  * items are going (aux) before it turns invalid; it is invalid in all lines before the first line of the other shows
  * its items; nobody can lock it any more before the parent lets go of it. Whoever dies in between is finished by
  * repair.c. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
-#include "runtime/latch.h"
+#include "task/latch.h"
 
 #include <stdlib.h>
 

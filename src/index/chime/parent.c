@@ -1,9 +1,9 @@
 /* Pivots: a node that only its left sibling names gets its place in the level above; that level is split, or made, if
  * it must be. Anybody can do this, and more than one: whoever comes second finds the pivot there, or the node gone. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
-#include "runtime/latch.h"
+#include "task/latch.h"
 
 #define ASK_EVERY 4
 

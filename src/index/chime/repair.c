@@ -10,8 +10,8 @@
  *   a child with aux set                                        the parent had not let go of it yet: it does
  *
  * Repair never moves an item and writes in the order of the changes themselves, so that it can be repaired in turn. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
 
 #define REPAIRS_MAX 6     /* inside of one another */
 #define WAIT_MAX    1000u /* looks at a neighbour that somebody alive is repairing, under our own lock */

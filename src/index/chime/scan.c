@@ -1,9 +1,9 @@
 /* scan: the leaves from the cursor on, as many as are wanted in one batch. What a leaf holds between the cursor and its
  * right end is given, then the cursor is that end: ranges of leaves are exact, so no key is missed or given twice,
  * however leaves are split and merged meanwhile. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* A full leaf is split: the upper part goes to a new node at the right, which is complete before the first line of the
  * old one changes, so that whoever finds the old one half changed can do the rest. The pivot is put in afterwards. */
+#include "base/error.h"
 #include "index/chime/chime.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* insert, update, put and delete: lock the leaf, READ what the change needs, WRITE it with the unlock behind it. Three
  * round trips; two where an atomic takes effect before the READs that are posted behind it. */
+#include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
-#include "runtime/latch.h"
+#include "task/latch.h"
 
 #define ASK_EVERY 4
 

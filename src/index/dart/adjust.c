@@ -9,11 +9,11 @@
  * Active is a superset of lookup at every moment, so a death anywhere does no harm: the next adjuster starts over. One
  * at a time: the lock names its owner; that of a dead one is taken over. A step at a time, from the idle hook: nothing
  * waits. */
+#include "base/error.h"
 #include "index/dart/est.h"
 #include "index/dart/tour.h"
 #include "pool/epoch.h"
 #include "pool/owner.h"
-#include "runtime/error.h"
 
 #define LENGTHS_MAX 8u /* of a chosen list */
 

@@ -1,9 +1,9 @@
 /* walk, check and usage: tours in slices, each under its own pin, so that they hold nobody back. A slice ends at a
  * place, where the next one begins. */
+#include "base/error.h"
 #include "index/dart/lock.h"
 #include "index/dart/tour.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

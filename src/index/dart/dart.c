@@ -2,7 +2,7 @@
  * radix tree for disaggregated memory); README.md tells the protocol on one page, and what differs and why. Here:
  * options, create, open, close. */
 #include "index/dart/dart.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /* The skip table as a whole: create, open, close, and what happens once per epoch. */
 #include "index/dart/est.h"
+#include "base/error.h"
 #include "pool/epoch.h"
-#include "pool/handle.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 
@@ -99,8 +98,8 @@ int dart_est_read_list(far_task *t, far_index *index) {
 
 /* ---- Open and close ---- */
 
-static int open_caches(far_task *t, far_index *index, dart_est *est) {
-    struct far_budget *budget = far_task_pool(t)->budget;
+static int open_caches(const far_index *index, dart_est *est) {
+    struct far_budget *budget = far_index_budget(index);
     unsigned words = 1u << est->bits;
     uint64_t limit = far_budget_limit(budget), directory = words * 8ull;
     uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) / (DART_EXPRESS_WORDS * 8);
@@ -141,7 +140,7 @@ int dart_est_open(far_task *t, far_index *index) {
     est->sample_every = est->adjust_every > DART_SAMPLES ? est->adjust_every / DART_SAMPLES : 1;
     int err = est->bits > 16 || est->width == 0 || est->width > DART_EST_WIDTH_MAX
                   ? far_fail(FAR_ERR_CORRUPT, "index '%s': its skip table is broken", index->name)
-                  : open_caches(t, index, est);
+                  : open_caches(index, est);
     if (err >= 0)
         err = dart_est_read_list(t, index);
     if (err < 0)

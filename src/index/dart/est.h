@@ -16,9 +16,9 @@
 #ifndef FAR_INDEX_DART_EST_H
 #define FAR_INDEX_DART_EST_H
 
+#include "base/budget.h"
+#include "base/spin.h"
 #include "index/dart/dart.h"
-#include "runtime/budget.h"
-#include "runtime/spin.h"
 
 #define DART_EST_READ_SLOTS  16u
 #define DART_EST_GROUP_SLOTS 24u

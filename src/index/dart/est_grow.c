@@ -2,9 +2,9 @@
  * so what is copied is final; then one CAS of the directory word. Whoever meets a frozen slot and needs the segment
  * does the same: any number of clients may copy, one wins. The copy needs the hash of every entry: node headers hold
  * the prefix. */
+#include "base/error.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define VERBS_AT_ONCE   256u
 #define TARGETS_AT_ONCE 32u

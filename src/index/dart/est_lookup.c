@@ -1,7 +1,7 @@
 /* Reading the skip table: LOCATE's first step, and what is learnt from how it ended. */
+#include "base/error.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <xxhash.h>
 

@@ -3,9 +3,9 @@
  * retired after that. A registrar commits only if it saw a slot unfrozen after its tentative word was in place: then
  * the remover looks later and finds that word, tentative or committed. The tentative word names its owner, and one
  * client has at most one task at work on a node, so nobody commits the word of another. */
+#include "base/error.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define TRIES 4u
 

@@ -1,8 +1,8 @@
 /* Walk, check and counts of the skip table: in slices of the directory, each under its own pin. */
+#include "base/error.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 #include "pool/owner.h"
-#include "runtime/error.h"
 
 
 static int read_segments(far_task *t, const uint64_t *words, uint64_t **slots, unsigned count) {

@@ -7,8 +7,8 @@
  *
  * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
  * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */
+#include "base/error.h"
 #include "index/dart/est.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

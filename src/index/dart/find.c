@@ -1,8 +1,8 @@
 /* LOCATE: the descent to a key. A step is a batch of READs; nothing negative is concluded before exact evidence (the
  * header of a node, or the key of a leaf) covers the path. */
+#include "base/error.h"
 #include "index/dart/dart.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
+#include "index/rdwc.h"
 
 #include <string.h>
 

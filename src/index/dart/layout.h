@@ -20,7 +20,6 @@
 #define FAR_INDEX_DART_LAYOUT_H
 
 #include "index/index.h"
-#include "pool/superblock.h"
 
 enum {
     DART_TYPE_SUPER,

@@ -2,10 +2,10 @@
  * belongs to the node, and give it back. What is written is still published by CAS, so nothing rests on the lock, and
  * that of a dead client is simply taken over. */
 #include "index/dart/lock.h"
+#include "base/error.h"
 #include "index/dart/write.h"
 #include "pool/epoch.h"
 #include "pool/owner.h"
-#include "runtime/error.h"
 
 #include <limits.h>
 

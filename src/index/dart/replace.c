@@ -1,9 +1,9 @@
 /* REPLACE: grow, shrink, purge, merge, remove and help, all one procedure. A node is frozen slot by slot; from its
  * final contents anybody can build what comes in its place; one CAS of the parent's slot decides whose version counts.
  */
+#include "base/error.h"
 #include "index/dart/dart.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
+#include "index/rdwc.h"
 
 #include <string.h>
 

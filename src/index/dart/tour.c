@@ -1,5 +1,6 @@
+/* A tour: the way through nodes in the order of keys, for scans, walks, checks and sums. */
 #include "index/dart/tour.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* insert, update, put: a leaf is written unseen together with the first READ; one CAS publishes it. */
 #include "index/dart/write.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
+#include "base/error.h"
+#include "index/rdwc.h"
 
 #include <string.h>
 

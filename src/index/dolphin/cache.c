@@ -5,14 +5,13 @@
  * DOLPHIN_POINTER_LIFE epochs are not used: then the tag of a pointer tells lives apart for certain. All else that is
  * stale shows where it leads to.
  *
- * One tree per first byte of the key, and the root's word above it. Those who probe share a tree (runtime/readers.h);
+ * One tree per first byte of the key, and the root's word above it. Those who probe share a tree (base/readers.h);
  * one at a time changes it. When the budget is spent, nodes that were not used since the last round go, those below
  * first. */
+#include "base/budget.h"
+#include "base/error.h"
+#include "base/readers.h"
 #include "index/dolphin/dolphin.h"
-#include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/error.h"
-#include "runtime/readers.h"
 
 #include <stdlib.h>
 
@@ -35,7 +34,6 @@ typedef struct shard {
 } shard;
 
 struct dolphin_cache {
-    far_pool *pool;
     far_budget_cache *budget;
     uint64_t root;
     atomic_uint next_shard; /* where the next eviction begins */
@@ -107,9 +105,8 @@ int dolphin_cache_new(far_index *index, dolphin_cache **cache) {
     *cache = NULL;
     if (!c)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
-    c->pool = index->pool;
     c->root = dolphin_state_of(index)->root;
-    c->budget = far_budget_register(index->pool->budget, index->name, evict, c);
+    c->budget = far_budget_register(far_index_budget(index), index->name, evict, c);
     if (!c->budget) {
         free(c);
         return 0;

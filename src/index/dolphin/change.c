@@ -1,7 +1,7 @@
 /* Changes that need no other leaf: a NULL interval gets its first leaf, a path between two nodes is parted. */
 #include "index/dolphin/change.h"
+#include "base/error.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define INNER_CLASS 1u /* new nodes have 13 entries */
 

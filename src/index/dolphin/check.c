@@ -1,8 +1,8 @@
 /* Walk, check and usage: tours over the tree in the order of keys, in slices with a pin each. A slice begins at the
  * root and goes down to where the one before ended. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * cached by the clients, over leaves of many slots that are written without an exclusive lock. README.md beside this
  * file has the protocol on a page. */
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 

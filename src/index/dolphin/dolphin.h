@@ -3,7 +3,7 @@
 #define FAR_INDEX_DOLPHIN_DOLPHIN_H
 
 #include "index/dolphin/layout.h"
-#include "runtime/rdwc.h"
+#include "index/rdwc.h"
 
 #include <stdatomic.h>
 

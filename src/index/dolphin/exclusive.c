@@ -1,8 +1,8 @@
 /* sync=exclusive, the baseline: {CAS lock}, {enter}, {WRITE, leave, unlock}. One writer at a time is in a leaf, a round
  * trip is added to every write. Nothing rests on it: the spear word still says who is inside. So the lock of a dead
  * client is taken over as it is, and one that went with its leaf is forgotten. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 
 static far_addr lock_of(uint64_t entry) {

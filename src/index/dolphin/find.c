@@ -4,9 +4,9 @@
  * a node freezes it first), or its word was READ from a proven node. Only a proven node may say that a key is absent. A
  * leaf that is LIVE with the tag of the entry, and not frozen, speaks for its keys whatever way led to it; a frozen one
  * does if a proven node, READ after it, still names it. Nobody who reads waits. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 enum { AGAIN = 1 };
 

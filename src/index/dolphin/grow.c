@@ -1,9 +1,9 @@
 /* A node is replaced by a copy: larger, or with what is left of it. Under the locks of the node above and of the node
  * itself: {WRITE the copy, CAS the old lock word to FROZEN}, {CAS entry above, unlock}. The old node is frozen before
  * the entry is changed: whoever finds it not frozen finds what counts. It keeps its lock for ever. */
+#include "base/error.h"
 #include "index/dolphin/change.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

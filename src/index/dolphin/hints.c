@@ -1,9 +1,8 @@
 /* Hints: in which slot of its leaf a key was seen last. A table of words, key hash 32 | leaf 26 | slot 6, each written
  * and read as a whole, none to be relied on: what a hint leads to says itself whether it is that. */
+#include "base/budget.h"
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
@@ -20,7 +19,7 @@ struct dolphin_hints {
 
 int dolphin_hints_new(far_index *index, dolphin_hints **hints) {
     uint32_t places = PLACES_MAX;
-    while (places > 1 && places * 8ull > far_budget_limit(index->pool->budget) / SHARE)
+    while (places > 1 && places * 8ull > far_budget_limit(far_index_budget(index)) / SHARE)
         places /= 2;
     dolphin_hints *h = calloc(1, sizeof(*h) + places * sizeof(h->word[0]));
     *hints = NULL;

@@ -1,6 +1,6 @@
 /* Keys as leaves hold them: prefix words, key words, and the blocks of keys whose rest is longer than 7 bytes. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #include <xxhash.h>
 

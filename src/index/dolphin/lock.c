@@ -1,8 +1,8 @@
 /* Locks of nodes: their entries change under the lock only. And gates: of the tasks of a handle one replaces a leaf,
  * the others wait for it without verbs. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 
 uint64_t dolphin_locked_by_me(const dolphin_op *op, uint64_t word) {

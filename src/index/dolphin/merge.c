@@ -1,7 +1,7 @@
 /* Small leaves side by side become one, in a copy of their node: inside one life of a node an entry's positions only
  * become fewer, never more. With nothing else left, a leaf takes the place of the node itself. */
+#include "base/error.h"
 #include "index/dolphin/change.h"
-#include "runtime/error.h"
 
 typedef struct pair { /* two leaves with nothing but NULLs between them */
     uint64_t first, second;

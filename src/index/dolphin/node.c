@@ -1,6 +1,6 @@
 /* Inner nodes as they are READ, looked up and made. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #include <xxhash.h>
 

@@ -8,8 +8,8 @@
  * - All entries are changed: there is only the lock.
  *
  * So a node that is not locked has no frozen child. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #define LEVELS_MAX 260
 

@@ -1,6 +1,6 @@
 /* Deleting: {enter}, {CAS key word LIVE -> DEAD, leave}; one word, so that of two deletes one finds the key. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #define LEVELS_MAX 260u
 

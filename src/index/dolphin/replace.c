@@ -3,9 +3,9 @@
  * {lock of the node}, {FAA FROZEN, READ spear, READ leaf}: writers that come now leave again. If the spear READ shows
  * nobody inside, the leaf READ after it is final; else it is polled, and when somebody stays inside (dead, or stalled)
  * the pins decide: whoever was inside when it was frozen held one. Then {new leaves, entries, unlock}. */
+#include "base/error.h"
 #include "index/dolphin/change.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define POLLS 16
 

@@ -2,9 +2,9 @@
  * the pairs of each that speaks for the cursor are given, and the cursor moves behind what the leaf is for. Whatever
  * happens to leaves meanwhile, the cursor misses nothing and passes nothing twice. What is empty is said by a proven
  * node. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

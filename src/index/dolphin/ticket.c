@@ -5,8 +5,8 @@
  * one key the upper one looks at the slot of the lower one. Where a slot below is still empty (its holder is on the
  * way, or dead, or came through an old pointer) or reserved for the key, ours is reserved, others are left a while, and
  * then the slot is taken from them: EMPTY or RESERVED -> DEAD. Whoever gives up his ticket does that himself. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #define PATIENCE 2 /* looks before slots are taken from others */
 

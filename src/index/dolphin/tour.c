@@ -1,6 +1,6 @@
 /* The pairs of a leaf with their whole keys; shared by scans and checks. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* Values of any size, and the blocks of long keys: immutable once they are linked. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 
 /* value_size=8: the value itself. Else up to 7 bytes in the word, or a block, whose image is to be written. */

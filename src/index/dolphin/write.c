@@ -5,8 +5,8 @@
  * waits. Update: {WRITE value, FAA leave}. Insert: {CAS key word EMPTY -> RESERVED}, {WRITE value, CAS RESERVED ->
  * LIVE, FAA leave}. A slot serves one key once: it is emptied only by copying the leaf. Inserts take the first empty
  * slot, one after another: so two of one key meet. */
+#include "base/error.h"
 #include "index/dolphin/dolphin.h"
-#include "runtime/error.h"
 
 #define HELD     DOLPHIN_STATE_BIT(DOLPHIN_HELD)
 #define RESERVED DOLPHIN_STATE_BIT(DOLPHIN_RESERVED)

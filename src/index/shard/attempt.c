@@ -1,8 +1,8 @@
 /* Attempts. Each goes by one root word, taken at its beginning; whatever it sees that does not fit that root makes it
  * look at the root again and start over. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

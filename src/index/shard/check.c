@@ -1,10 +1,10 @@
 /* Walk, check, usage and load, all by one tour: levels 2 and 3, the older generation first, then level 1 in rising
  * order, then segments that were added meanwhile. Keys only ever move forward in this order, so what is linked
  * throughout is met. Each slice has its own pin. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Check of one level-1 bucket: what must hold of its words together. Images are torn, and others are at work: what
  * looks wrong is looked at again. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

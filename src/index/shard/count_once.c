@@ -1,8 +1,8 @@
 /* Who counts keys while a partition grows meets some of them twice: in the parent and then in the child, below level 1
  * and then where a drain has brought them. It remembers, of one partition, at which version it counted each
  * bucket, and what it met below. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,8 @@
  *
  * Nodes of a chain are unlinked from its head as soon as they are empty: a step begins at the head and finds what is
  * left. Readers that stand on an unlinked node go on from there: its link stays. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 enum {
     HEADS = SHARD_LOOK / SHARD_PER_HEAD + 1,

@@ -9,9 +9,9 @@
  * key's bit of fnew is set, and v-1 if its bit of fold is set and the drain of v-1 is not known to have ended. R5  Of a
  * generation both buckets of level 2 and the whole chain are read, the older generation before the newer. R6  A miss
  * there is believed when level 1, read again, says the same: a drain may have moved the key up. */
+#include "base/error.h"
+#include "index/rdwc.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* The states of a partition: STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d). Each arrow is one CAS on the root word,
  * by anybody; nobody holds a lock. GROW: buckets are split, by whoever writes to one and by the sweep (sweep.c). DRAIN:
  * what lies at levels 2 and 3 of the generation before goes up (drain.c). When a doubling is due: load.c. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 enum { GRACE = 2 };
 

@@ -1,8 +1,8 @@
 /* Layout P under the home lock: keys that overflow, closed buckets (no EMPTY word left: TOMBs are used again), and keys
  * of which an old copy may hide below. The lock is the header; gets, and inserts, updates and deletes that one CAS
  * does, never take it. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Housekeeping of a handle: what it learns with every epoch, and the growth of partitions into which nobody inserts. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
 
 enum {
     IDLE_TRIPS = 20, /* of one call, about: the epoch stands still meanwhile */

@@ -1,8 +1,8 @@
 /* Layout I: moves pairs of levels 2 and 3 up. The hash, and so the home of a pair, follows from where it lies. Two
  * round trips: {lock of the home, READ home, READ the pair}, then {WRITE where it goes, WRITE where it was, free the
  * lock}, in this order. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Layout I: the pair lies in the bucket. What is compared is all of the hash that the place does not imply, so a match
  * is the key. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* Layout I: a bucket at version d-1, whose lock is held, becomes two at version d, in one round trip: {WRITE H with
  * MOVING, WRITE child, WRITE parent}. Each WRITE rises: the child's H tells that its pairs are there, its K that it may
  * be locked; the parent's H and K are its last words. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

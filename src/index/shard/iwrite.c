@@ -1,9 +1,9 @@
 /* Layout I, writing: lock the bucket (K) and read it in one round trip, decide, then WRITE what changes and free the
  * lock in the next. */
+#include "base/error.h"
+#include "index/rdwc.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
 
 #include <string.h>
 

@@ -3,9 +3,9 @@
  * inserts have read make a handle tell at once when it seems time. What was not told when a handle was closed or died
  * is missing from the count for ever: so whoever would double looks at some buckets first, and puts the count right if
  * it is far from what is there. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Levels 2 and 3, both layouts: where a key may lie there, and chains. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Layout P: drains entries of levels 2 and 3. Each one moves under the home lock of its key: first it is linked where
  * it goes, then unlinked where it was. Who dies in between leaves two entries with one block. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Layout P: tags say which entries may be the key's, their blocks which are. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* shard: options, types, create, open, close. The protocol: README.md. */
 #include "index/shard/shard.h"
+#include "base/error.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

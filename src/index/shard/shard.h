@@ -3,7 +3,7 @@
 #define FAR_INDEX_SHARD_SHARD_H
 
 #include "index/shard/layout.h"
-#include "runtime/latch.h"
+#include "task/latch.h"
 
 #include <stdatomic.h>
 

@@ -4,9 +4,9 @@
  * Mode F (always): all words are frozen, so that a CAS of somebody who does not know of the doubling fails or is seen.
  * Mode C (grace: nobody is left who does not know): nobody changes a bucket that was not split, so the image that was
  * read is what there is. */
+#include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

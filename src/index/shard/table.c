@@ -1,7 +1,7 @@
 /* Where the parts of a partition are. Addresses are remembered per handle; each word is valid by itself, and 0 means:
  * look again. */
+#include "base/error.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

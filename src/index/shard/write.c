@@ -1,9 +1,9 @@
 /* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and
  * words never become EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma).
  * What cannot be done by one CAS goes through the home lock (home_lock.c). */
+#include "base/error.h"
+#include "index/rdwc.h"
 #include "index/shard/shard.h"
-#include "runtime/error.h"
-#include "runtime/rdwc.h"
 
 #include <string.h>
 

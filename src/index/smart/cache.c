@@ -6,11 +6,10 @@
  * READ of it; of a DIR node only those words are known that were READ one by one. Whatever is here may be stale: find.c
  * proves it.
  *
- * One tree per first byte of the key. Those who probe share it (runtime/readers.h); one at a time changes it. */
+ * One tree per first byte of the key. Those who probe share it (base/readers.h); one at a time changes it. */
 #include "index/smart/cache.h"
-#include "pool/handle.h"
-#include "runtime/budget.h"
-#include "runtime/error.h"
+#include "base/budget.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -323,7 +322,7 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
 /* Takes room for a change; false: it is not to be made. When the budget is spent, only what was asked for before gets
  * in. */
 static bool take_room(smart_cache *cache, size_t bytes, uint64_t what) {
-    bool full = far_budget_used(cache->pool->budget) + bytes > far_budget_limit(cache->pool->budget);
+    bool full = far_budget_used(cache->all) + bytes > far_budget_limit(cache->all);
     unsigned seen = smart_sketch_add(cache, what);
     if (full != atomic_load_explicit(&cache->full, memory_order_relaxed))
         atomic_store_explicit(&cache->full, full, memory_order_relaxed);
@@ -475,9 +474,9 @@ int smart_cache_new(far_index *index, bool fifo, smart_cache **made) {
     if (!cache)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
     memset(cache, 0, sizeof(*cache));
-    cache->pool = index->pool;
+    cache->all = far_index_budget(index);
     cache->fifo = fifo;
-    cache->budget = far_budget_register(index->pool->budget, index->name, smart_cache_evict, cache);
+    cache->budget = far_budget_register(far_index_budget(index), index->name, smart_cache_evict, cache);
     if (!cache->budget) { /* too many caches: without one */
         free(cache);
         return 0;

@@ -2,9 +2,9 @@
 #ifndef FAR_INDEX_SMART_CACHE_H
 #define FAR_INDEX_SMART_CACHE_H
 
+#include "base/budget.h"
+#include "base/readers.h"
 #include "index/smart/smart.h"
-#include "runtime/budget.h"
-#include "runtime/readers.h"
 
 #include <stdatomic.h>
 
@@ -35,7 +35,7 @@ typedef struct smart_shard { /* the keys with one first byte */
 } smart_shard;
 
 struct smart_cache {
-    far_pool *pool;
+    struct far_budget *all; /* of all caches of the handle */
     far_budget_cache *budget;
     bool fifo;
     atomic_bool full;       /* the budget was spent when bytes were asked for last */

@@ -1,7 +1,7 @@
 /* Walk, check and usage: passes over the tree in slices, each under its own pin. */
+#include "base/error.h"
 #include "index/smart/pass.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

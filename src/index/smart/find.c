@@ -4,9 +4,9 @@
  * accepted) node. A node at an address from the cache is accepted when it is LIVE and has the right prefix hash, a leaf
  * certifies itself when it is LIVE, has the key and its checksum holds. Only a hit may rest on a leaf that certified
  * itself; that the key is absent, and every change, needs a proven or accepted owner. */
+#include "base/error.h"
 #include "index/smart/smart.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

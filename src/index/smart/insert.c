@@ -1,7 +1,7 @@
 /* Inserting: into a free slot, over a tombstone or a dead leaf, or by a new node between the slot and what it names.
  * Each is one CAS. */
+#include "base/error.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
  * value too. */
+#include "base/error.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <string.h>
 #include <xxhash.h>

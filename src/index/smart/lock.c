@@ -2,11 +2,11 @@
  * unlock: READ leaf; {WRITE redo record, CAS lock}; {WRITE meta, chk, key, value, lock = 0}. The lock word names the
  * redo record, which says who holds it and what it writes: when the holder is dead, anybody completes the update. Where
  * all that is written lies in one atomic unit nothing can be half done: then the lock word names the holder itself. */
+#include "base/error.h"
+#include "base/spin.h"
 #include "index/smart/smart.h"
 #include "pool/owner.h"
-#include "runtime/error.h"
-#include "runtime/latch.h"
-#include "runtime/spin.h"
+#include "task/latch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -144,7 +144,8 @@ static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_r
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     memcpy(body, redo + 1, redo->bytes);
     memset(body + redo->bytes, 0, 8);
-    int err = far_cas_word(op->t, record + offsetof(smart_redo, owner), redo->owner, far_owner_of_session(op->t), &seen);
+    int err =
+        far_cas_word(op->t, record + offsetof(smart_redo, owner), redo->owner, far_owner_of_session(op->t), &seen);
     if (err < 0 || seen != redo->owner)
         return err < 0 ? err : 1;
     far_point(op->t, "smart:taken_over");

@@ -1,6 +1,6 @@
 /* Inner nodes: reading, looking up, building. */
+#include "base/error.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

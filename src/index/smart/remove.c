@@ -1,11 +1,9 @@
 /* Deleting: the leaf becomes DEAD by one CAS, that is all. The slot, and nodes that are left with one child or none,
  * are tidied up afterwards, by a task of its own or whoever comes by. Where no leaf is ever replaced by another the
  * slot goes in the same batch: it cannot name anything then but the leaf that just died. */
+#include "base/error.h"
+#include "base/spin.h"
 #include "index/smart/smart.h"
-#include "pool/handle.h"
-#include "runtime/error.h"
-#include "runtime/op.h"
-#include "runtime/spin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +138,7 @@ static void tidy_task(far_task *t, void *arg) {
 /* What goes wrong here is found again by the next who comes by, and by a walk. */
 void smart_tidy_later(smart_op *op, bool merge) {
     size_t bytes = sizeof(tidy_arg) + op->key.length;
-    if (far_task_pool(op->t)->options.no_thread) { /* nobody drives a task that is left behind */
+    if (far_task_is_unattended(op->t)) { /* nobody drives a task that is left behind */
         tidy(op->t, op->index, op->key, merge, op->st->eager);
         return;
     }

@@ -1,8 +1,8 @@
 /* REPLACE: removing, merging, growing and compacting a node are one thing. All its words are frozen, so that nobody can
  * change it any more; then it is decided from the frozen words what takes its place, and the slot above is moved by one
  * CAS. Whoever meets a frozen word does the same: any number may help, one wins. */
+#include "base/error.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

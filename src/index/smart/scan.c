@@ -5,9 +5,9 @@
  * together and give way to their children; then the leaves in front are READ together. So a scan takes one round trip
  * per level and one for the leaves. A frozen word ends the pass: it is helped, and the next pass begins at the last
  * key. */
+#include "base/error.h"
 #include "index/smart/pass.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 #include <string.h>

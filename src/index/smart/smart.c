@@ -2,7 +2,7 @@
  * lock-free inner nodes over one leaf per key, with a cache of inner nodes on the compute side. README.md beside this
  * file has the protocol on a page. */
 #include "index/smart/smart.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 #include <string.h>

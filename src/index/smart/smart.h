@@ -2,8 +2,8 @@
 #ifndef FAR_INDEX_SMART_SMART_H
 #define FAR_INDEX_SMART_SMART_H
 
+#include "index/rdwc.h"
 #include "index/smart/layout.h"
-#include "runtime/rdwc.h"
 
 #include <string.h>
 

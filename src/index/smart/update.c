@@ -1,8 +1,8 @@
 /* Updating. W: the 8-byte value is one WRITE, without a lock: a late one lands in a leaf that nobody reads as LIVE any
  * more. I: in place under the leaf's lock (lock.c). R: a new leaf, and one CAS that turns the old one into a pointer to
  * it; the slot follows later. */
+#include "base/error.h"
 #include "index/smart/smart.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Buckets as images in local memory: nothing here talks to the pool. */
+#include "base/error.h"
 #include "index/toy/toy.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* Walk, check and usage: all three go over the table in slices, each under its own pin, so that they hold nobody back.
  */
+#include "base/error.h"
 #include "index/toy/toy.h"
 #include "pool/epoch.h"
-#include "runtime/error.h"
 
 #define SLOTS_AT_ONCE 256
 

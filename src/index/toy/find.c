@@ -1,6 +1,6 @@
 /* Finding: slot, then bucket. */
+#include "base/error.h"
 #include "index/toy/toy.h"
-#include "runtime/error.h"
 
 #include <stdatomic.h>
 #include <xxhash.h>

@@ -12,7 +12,6 @@
 #define FAR_INDEX_TOY_LAYOUT_H
 
 #include "index/index.h"
-#include "pool/superblock.h"
 
 enum { TOY_TYPE_ROOT, TOY_TYPE_STRIPE, TOY_TYPE_BUCKET, TOY_TYPES };
 

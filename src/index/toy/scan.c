@@ -1,6 +1,6 @@
 /* Scanning: a hash table has no order, so every chunk reads all of it and sorts. It is a toy. */
+#include "base/error.h"
 #include "index/toy/toy.h"
-#include "runtime/error.h"
 
 #include <stdlib.h>
 

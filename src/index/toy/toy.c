@@ -5,7 +5,7 @@
  * Round trips: get 2, write 3 (READ slot, READ bucket, {WRITE bucket, CAS slot}). With locks=on: the lock is one more,
  * and the slot is WRITTEN together with the unlock. README.md beside index.h walks through these files. */
 #include "index/toy/toy.h"
-#include "runtime/error.h"
+#include "base/error.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -130,8 +130,8 @@ static const far_type types[TOY_TYPES] = {
 #define ONE_OF(bytes)                                                                                                  \
     { TOY_TYPE_BUCKET, bytes, 1 }
 static const far_reserve reserve[] = {
-    ONE_OF(64),   ONE_OF(128),  ONE_OF(256),   ONE_OF(512),   ONE_OF(1024),  ONE_OF(2048),
-    ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768),
+    ONE_OF(64),   ONE_OF(128),  ONE_OF(256),  ONE_OF(512),   ONE_OF(1024),
+    ONE_OF(2048), ONE_OF(4096), ONE_OF(8192), ONE_OF(16384), ONE_OF(32768),
 };
 
 const far_index_kind far_toy_kind = {

@@ -1,6 +1,6 @@
 /* Writing: build the new bucket, then swing the slot to it. */
+#include "base/error.h"
 #include "index/toy/toy.h"
-#include "runtime/error.h"
 
 #include <string.h>
 

@@ -1,0 +1,259 @@
+/* Coroutines: their stacks, with a guard page each, and what the sanitizers want to know of every switch. */
+#include "base/coroutine.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/sanitizer.h"
+
+#if FAR_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if FAR_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+/* The frame that far_context_swap pops (coroutine_switch.S), in words: where the first two callee-saved registers and
+ * the return address lie. AFTER keeps the stack 16-byte aligned when far_context_begin starts, with zeros above it. */
+#if defined(__x86_64__)
+enum { FRAME_FIRST = 4, FRAME_SECOND = 3, FRAME_RETURN = 6, FRAME_WORDS = 7, FRAME_AFTER = 2 };
+#elif defined(__aarch64__)
+enum { FRAME_FIRST = 0, FRAME_SECOND = 1, FRAME_RETURN = 11, FRAME_WORDS = 20, FRAME_AFTER = 2 };
+#endif
+
+/* Sanitizers make frames several times larger, and run their own code on our stacks. */
+#if FAR_ASAN || FAR_TSAN
+enum { STACK_FACTOR = 2, STACK_EXTRA = 128 << 10 };
+#else
+enum { STACK_FACTOR = 1, STACK_EXTRA = 0 };
+#endif
+
+#if defined(__has_attribute)
+#if __has_attribute(noipa)
+#define OPAQUE __attribute__((noipa))
+#endif
+#endif
+#ifndef OPAQUE
+#define OPAQUE __attribute__((noinline))
+#endif
+
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+
+struct far_context {
+    void *stack_pointer; /* while it does not run */
+    void (*entry)(void *arg);
+    void *arg;
+    void *mapping; /* guard page and stack; NULL for a thread's own stack */
+    size_t mapping_bytes;
+#if FAR_ASAN
+    const void *stack_bottom;
+    size_t stack_bytes;
+    void *fake_stack;
+    far_context *previous; /* from where the last switch came here */
+#endif
+#if FAR_TSAN
+    void *fiber; /* NULL until it runs */
+#endif
+};
+
+void far_context_swap(void **save, void *load);
+void far_context_begin(void);
+
+static _Thread_local far_context thread_context;
+static _Thread_local far_context *current_context;
+
+static size_t page_bytes(void);
+static void make_ready(far_context *context, void (*entry)(void *arg), void *arg);
+static void run_entry(far_context *self);
+static far_context *exchange_current(far_context *to);
+ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good);
+ALWAYS_INLINE static void announce_arrival(far_context *self);
+static void forget_frames(far_context *context);
+
+
+far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void *arg) {
+    size_t page = page_bytes();
+    if (stack_bytes > SIZE_MAX / 4)
+        return NULL;
+    stack_bytes = stack_bytes * STACK_FACTOR + STACK_EXTRA;
+    stack_bytes = stack_bytes == 0 ? page : (stack_bytes + page - 1) / page * page;
+
+    far_context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return NULL;
+    context->mapping_bytes = page + stack_bytes;
+    context->mapping = mmap(NULL, context->mapping_bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (context->mapping == MAP_FAILED) {
+        free(context);
+        return NULL;
+    }
+    if (mprotect(context->mapping, page, PROT_NONE) != 0) {
+        munmap(context->mapping, context->mapping_bytes);
+        free(context);
+        return NULL;
+    }
+#if FAR_ASAN
+    context->stack_bottom = (char *)context->mapping + page;
+    context->stack_bytes = stack_bytes;
+#endif
+    make_ready(context, entry, arg);
+    return context;
+}
+
+
+void far_context_reset(far_context *context, void (*entry)(void *arg), void *arg) {
+    assert(context->mapping != NULL && context != far_context_current());
+    forget_frames(context);
+    make_ready(context, entry, arg);
+}
+
+
+void far_context_free(far_context *context) {
+    if (context == NULL)
+        return;
+    assert(context->mapping != NULL && context != far_context_current());
+    forget_frames(context);
+    munmap(context->mapping, context->mapping_bytes);
+    free(context);
+}
+
+
+/* A context may be resumed by another thread than the one that suspended it. So the address of a thread-local variable
+ * must not survive a switch: the two functions that use one are opaque to the compiler, and their empty asm keeps it
+ * from concluding that a second call gives what the first one gave. */
+OPAQUE far_context *far_context_current(void) {
+    __asm__ volatile("" ::: "memory");
+    if (current_context == NULL) {
+        current_context = &thread_context;
+#if FAR_TSAN
+        thread_context.fiber = __tsan_get_current_fiber();
+#endif
+    }
+    return current_context;
+}
+
+
+void far_context_switch(far_context *to) {
+    far_context *from = exchange_current(to);
+    if (from == to)
+        return;
+    announce_switch(from, to, 0);
+    far_context_swap(&from->stack_pointer, to->stack_pointer);
+    announce_arrival(from);
+}
+
+
+void far_context_exit(far_context *to) {
+    far_context *from = exchange_current(to);
+    assert(from->mapping != NULL && from != to);
+    announce_switch(from, to, 1);
+    far_context_swap(&from->stack_pointer, to->stack_pointer);
+    abort(); /* somebody switched to a context that had finished */
+}
+
+
+static size_t page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+
+static void make_ready(far_context *context, void (*entry)(void *arg), void *arg) {
+    uintptr_t *top = (uintptr_t *)((char *)context->mapping + context->mapping_bytes);
+    uintptr_t *frame = top - FRAME_AFTER - FRAME_WORDS;
+    memset(frame, 0, (FRAME_WORDS + FRAME_AFTER) * sizeof *frame);
+    frame[FRAME_FIRST] = (uintptr_t)context;
+    frame[FRAME_SECOND] = (uintptr_t)run_entry;
+    frame[FRAME_RETURN] = (uintptr_t)far_context_begin;
+    context->stack_pointer = frame;
+    context->entry = entry;
+    context->arg = arg;
+}
+
+
+static void run_entry(far_context *self) {
+    announce_arrival(self);
+    self->entry(self->arg);
+    abort(); /* entry must not return: nobody knows where to go on */
+}
+
+
+OPAQUE static far_context *exchange_current(far_context *to) {
+    far_context *from = current_context;
+    if (from == NULL)
+        from = far_context_current();
+    /* A thread's own stack goes on in its own thread only. */
+    assert(to->mapping != NULL || to == &thread_context);
+    current_context = to;
+    __asm__ volatile("" ::: "memory");
+    return from;
+}
+
+
+/* Right before the swap: the sanitizers learn which stack comes next. It must be inlined, since the thread sanitizer
+ * counts calls and returns per fiber, and this call would return in another fiber than it was made in. A fiber is made
+ * no sooner than it runs: libtsan may crash on one that is destroyed without ever having run. */
+ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, int for_good) {
+#if FAR_ASAN
+    to->previous = from;
+    __sanitizer_start_switch_fiber(for_good ? NULL : &from->fake_stack, to->stack_bottom, to->stack_bytes);
+    if (for_good)
+        from->fake_stack = NULL;
+#endif
+#if FAR_TSAN
+    if (to->fiber == NULL)
+        to->fiber = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(to->fiber, 0);
+#endif
+    (void)from;
+    (void)to;
+    (void)for_good;
+}
+
+
+/* Right after the swap, on the stack of self. The address sanitizer says where the stack lies that was left, which is
+ * how the bounds of a thread's own stack become known. */
+ALWAYS_INLINE static void announce_arrival(far_context *self) {
+#if FAR_ASAN
+    __sanitizer_finish_switch_fiber(self->fake_stack, &self->previous->stack_bottom, &self->previous->stack_bytes);
+#endif
+    (void)self;
+}
+
+
+#if FAR_ASAN
+/* A context that was dropped in the middle still owns a fake stack, which only a switch away from it for good releases:
+ * pretend to go there and to come back. */
+__attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(far_context *context) {
+    void *own_fake_stack = NULL;
+    const void *own_bottom = NULL;
+    size_t own_bytes = 0;
+    __sanitizer_start_switch_fiber(&own_fake_stack, context->stack_bottom, context->stack_bytes);
+    __sanitizer_finish_switch_fiber(context->fake_stack, &own_bottom, &own_bytes);
+    __sanitizer_start_switch_fiber(NULL, own_bottom, own_bytes);
+    __sanitizer_finish_switch_fiber(own_fake_stack, NULL, NULL);
+    context->fake_stack = NULL;
+}
+#endif
+
+
+/* What the sanitizers still know of the frames that were on the stack. The thread sanitizer's fiber holds the calls
+ * that never returned, so it is not used again. */
+static void forget_frames(far_context *context) {
+#if FAR_ASAN
+    if (context->fake_stack != NULL)
+        discard_fake_stack(context);
+    ASAN_UNPOISON_MEMORY_REGION(context->stack_bottom, context->stack_bytes);
+#endif
+#if FAR_TSAN
+    if (context->fiber != NULL)
+        __tsan_destroy_fiber(context->fiber);
+    context->fiber = NULL;
+#endif
+    (void)context;
+}

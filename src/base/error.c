@@ -1,0 +1,74 @@
+/* The words of the last error of a thread. */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_OF(number)     #number
+#define VERSION_OF(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+static _Thread_local char message[FAR_MESSAGE_BYTES];
+
+
+const char *far_version(void) {
+    return VERSION_OF(FAR_VERSION_MAJOR, FAR_VERSION_MINOR, FAR_VERSION_PATCH);
+}
+
+
+const char *far_strerror(int err) {
+    switch (err) {
+    case FAR_OK:
+        return "success";
+    case FAR_ERR_NOT_FOUND:
+        return "not found";
+    case FAR_ERR_EXISTS:
+        return "exists already";
+    case FAR_ERR_INVALID:
+        return "invalid argument";
+    case FAR_ERR_TOO_SMALL:
+        return "the buffer is too small";
+    case FAR_ERR_NO_MEMORY:
+        return "out of memory";
+    case FAR_ERR_UNREACHABLE:
+        return "a memory node does not answer";
+    case FAR_ERR_FENCED:
+        return "the session was declared dead";
+    case FAR_ERR_UNSUPPORTED:
+        return "not supported";
+    case FAR_ERR_CORRUPT:
+        return "not a pool of this version, or a broken structure";
+    case FAR_ERR_BUSY:
+        return "in use";
+    default:
+        return "unknown error";
+    }
+}
+
+
+const char *far_last_error(void) {
+    return message;
+}
+
+
+/* Never inlined: a coroutine may go on in another thread, and an inlined copy could keep the address of the first
+ * thread's message over the switch. */
+__attribute__((noinline)) int far_fail(int code, const char *format, ...) {
+    int saved_errno = errno;
+    char text[FAR_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        strcpy(text, far_strerror(code));
+    strcpy(message, text);
+    errno = saved_errno;
+    return code;
+}
+
+
+__attribute__((noinline)) void far_fail_clear(void) {
+    message[0] = '\0';
+}

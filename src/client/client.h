@@ -1,0 +1,23 @@
+/* What the public calls share: their guards, and housekeeping, which runs beside them. */
+#ifndef FAR_CLIENT_CLIENT_H
+#define FAR_CLIENT_CLIENT_H
+
+#include "pool/handle.h"
+
+/* One slice of housekeeping; returns 1 when more is to be done at once, 0 when it can wait for a tick, an error of the
+ * own session. */
+int far_housekeeping(far_pool *pool);
+void far_housekeeper(void *pool); /* the thread: slices until pool->stopping */
+
+/* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not
+ * 0: FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */
+int far_pool_enter(far_pool *pool);
+void far_pool_leave(far_pool *pool);
+int far_call_enter(far_session *s);
+void far_call_leave(far_session *s);
+
+/* The pool was closed: until far_pool_close, which may be at work in another thread, has given back all that is open.
+ */
+void far_pool_await_close(far_pool *pool);
+
+#endif

@@ -1,0 +1,403 @@
+/* Opening and closing pool handles and sessions. */
+#include "base/budget.h"
+#include "base/error.h"
+#include "client/client.h"
+#include "client/op.h"
+#include "index/rdwc.h"
+#include "pool/catalog.h"
+#include "pool/sweep.h"
+
+#include <stdlib.h>
+
+#define OPEN_TRIES 3
+
+
+/* ---- Guards of the public calls ---- */
+
+/* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the
+ * other. */
+int far_pool_enter(far_pool *pool) {
+    if (!pool)
+        return far_fail(FAR_ERR_INVALID, "pool is NULL");
+    atomic_fetch_add_explicit(&pool->calls, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&pool->closed, memory_order_seq_cst))
+        return 0;
+    far_pool_leave(pool);
+    return far_fail(FAR_ERR_INVALID, "the pool was closed");
+}
+
+
+void far_pool_leave(far_pool *pool) {
+    atomic_fetch_sub_explicit(&pool->calls, 1, memory_order_seq_cst);
+}
+
+
+int far_call_enter(far_session *s) {
+    if (!s)
+        return far_fail(FAR_ERR_INVALID, "session is NULL");
+    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed); /* one thread at a time has the session */
+    atomic_store_explicit(&s->calls, calls + 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&s->pool->closed, memory_order_seq_cst))
+        return 0;
+    far_call_leave(s);
+    return far_fail(FAR_ERR_INVALID, "the pool of this session was closed");
+}
+
+
+void far_call_leave(far_session *s) {
+    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed);
+    atomic_store_explicit(&s->calls, calls - 1, memory_order_release);
+}
+
+
+static void pause_briefly(far_pool *pool) {
+    far_parker parker = {0};
+    far_host *host = pool->fabric->host;
+    host->ops->park(host, &parker, far_host_now(host) + far_tick(pool->fabric) / 10);
+}
+
+
+static bool calls_are_over(far_pool *pool) {
+    if (atomic_load_explicit(&pool->calls, memory_order_seq_cst) != 0)
+        return false;
+    bool over = true;
+    pthread_mutex_lock(&pool->team.lock);
+    for (far_session *s = pool->team.first; s; s = s->next)
+        over &= atomic_load_explicit(&s->calls, memory_order_seq_cst) == 0;
+    pthread_mutex_unlock(&pool->team.lock);
+    return over;
+}
+
+
+/* ---- Sessions ---- */
+
+/* Of a user's session, or (handle 0) of the handle's own. */
+static int start_session(far_task *t, void *arg) {
+    unsigned handle = *(unsigned *)arg;
+    int err = far_client_register(t, handle);
+    if (err < 0)
+        return err;
+    if (handle == 0)
+        err = far_store_open(far_task_pool(t));
+    if (err == 0)
+        err = far_memory_open(t->session);
+    if (err < 0)
+        far_client_unregister(
+            t); /* the first error is the one to tell; a failure here leaves a dead client for the sweep */
+    return err;
+}
+
+
+static int end_session(far_task *t, void *arg) {
+    (void)arg;
+    int err = t->session == far_task_pool(t)->team.own ? far_memory_end(t) : 0;
+    if (err < 0)
+        return err; /* what it holds is not given back: it stays registered, and is swept as a dead one */
+    return far_client_unregister(t);
+}
+
+
+/* Until nothing is under way in it. What it waits for may be work of another session that nobody drives: without
+ * housekeeping we do. (Not of one that another thread is driving just now, perhaps this very one.) */
+static void quiesce(far_session *s) {
+    far_pool *pool = s->pool;
+    if (pool->housekeeper) {
+        far_session_enter(s);
+        far_session_drain(s);
+        far_session_leave(s);
+    }
+    while (atomic_load_explicit(&s->active, memory_order_acquire) > 0) {
+        far_team_drive(&pool->team);
+        if (atomic_load_explicit(&s->active, memory_order_acquire) > 0)
+            pause_briefly(pool);
+    }
+}
+
+
+static int settle_pins(far_task *t, void *arg) {
+    (void)arg;
+    return far_pins_settle(t);
+}
+
+
+/* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any
+ * more. */
+static void finish_session(far_session *s) {
+    atomic_store_explicit(&s->closing, true, memory_order_relaxed);
+    quiesce(s);
+    if (s->id != 0 || s->memory)
+        far_session_call(s, FAR_STATS_OTHER, true, end_session, NULL);
+    quiesce(s);
+    far_memory_close(s);
+    if (atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst) && s->pool->team.own && s != s->pool->team.own)
+        far_session_call(s->pool->team.own, FAR_STATS_OTHER, true, settle_pins,
+                         NULL); /* else the whole handle is dead */
+    far_session_enter(s);       /* for good: housekeeping must not step it without its connection */
+    far_session_drain(s);
+    s->conn->fabric->ops->disconnect(s->conn);
+    s->conn = NULL;
+}
+
+
+static int declared_dead(void) {
+    return far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
+}
+
+
+static int count_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_client_state state = far_client_state_of(client->word);
+    far_conn *conn = t->session->conn;
+    bool dead =
+        state == FAR_CLIENT_DEAD || (state == FAR_CLIENT_LIVE && id != t->session->id &&
+                                     conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0);
+    *(unsigned *)ctx += dead;
+    return 0;
+}
+
+
+/* An id is free again after a sweep only. Processes that live too short for their housekeeping to sweep would use them
+ * all up, and then nobody could come in to do it. What fails is left to the next. */
+static int spare_ids(far_task *t, void *arg) {
+    unsigned slots = far_task_pool(t)->geometry.session_slots, dead = 0;
+    far_sweep_result result;
+    (void)arg;
+    if (t->session->id <= slots / 2) /* the lowest that was free */
+        return 0;
+    int err = far_clients_each(t, count_dead, &dead);
+    if (err >= 0 && dead >= slots / 4)
+        err = far_sweep(t, FAR_SWEEP_REPAIR, &result);
+    return err;
+}
+
+
+/* It is linked before it takes any pin: ticks must see all of them. */
+static int open_session(far_pool *pool, far_session **session) {
+    far_session *s;
+    int err = far_pool_session_new(pool, &s);
+    if (err < 0)
+        return err;
+    far_pool_reference(pool);
+    far_team_add(&pool->team, s);
+    unsigned handle = pool->team.own->id;
+    err = far_session_call(s, FAR_STATS_OTHER, true, start_session, &handle);
+    if (err < 0) {
+        finish_session(s);
+        far_team_remove(&pool->team, s);
+        far_ops_free(s);
+        far_session_free(s);
+        far_pool_release(pool);
+        return err;
+    }
+    far_session_call(s, FAR_STATS_OTHER, true, spare_ids, NULL);
+    *session = s;
+    return 0;
+}
+
+
+int far_session_open(far_pool *pool, far_session **session) {
+    if (!session)
+        return far_fail(FAR_ERR_INVALID, "session is NULL: where would it go?");
+    *session = NULL;
+    int err = far_pool_enter(pool);
+    if (err < 0)
+        return err;
+    if (atomic_load_explicit(&pool->team.dead, memory_order_acquire))
+        err = declared_dead();
+    else
+        err = open_session(pool, session);
+    /* While two compete for an id, the loser's connection bears the winner's name for a moment, and dies with it. */
+    for (unsigned tries = 0;
+         err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->team.dead, memory_order_acquire);
+         tries++)
+        err = open_session(pool, session);
+    far_pool_leave(pool);
+    return err;
+}
+
+
+/* Not counted as a call: far_pool_close waits for those. */
+void far_pool_await_close(far_pool *pool) {
+    atomic_fetch_add_explicit(&pool->waiters, 1, memory_order_seq_cst);
+    while (!atomic_load_explicit(&pool->finished, memory_order_seq_cst))
+        pause_briefly(pool);
+    atomic_fetch_sub_explicit(&pool->waiters, 1, memory_order_seq_cst);
+}
+
+
+void far_session_close(far_session *s) {
+    if (!s)
+        return;
+    far_pool *pool = s->pool;
+    if (far_pool_enter(pool) == 0) {
+        finish_session(s);
+        far_team_remove(&pool->team, s);
+        far_pool_leave(pool);
+    } else {
+        far_pool_await_close(pool);
+        far_team_remove(&pool->team, s);
+    }
+    far_ops_free(s);
+    far_session_free(s);
+    far_pool_release(pool);
+}
+
+
+/* ---- Pools ---- */
+
+static int open_superblock(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    return far_superblock_open(t, &pool->geometry);
+}
+
+
+static int open_own_session(far_pool *pool) {
+    int err = far_pool_session_new(pool, &pool->team.own);
+    if (err < 0)
+        return err;
+    unsigned none = 0;
+    err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, open_superblock, pool);
+    if (err == 0)
+        err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, start_session, &none);
+    return err;
+}
+
+
+static void close_own_session(far_pool *pool) {
+    if (!pool->team.own)
+        return;
+    finish_session(pool->team.own);
+    far_ops_free(pool->team.own);
+    far_session_free(pool->team.own);
+    pool->team.own = NULL;
+}
+
+
+static int check_options(const far_pool_options *options) {
+    if (options->rdwc != 0 && options->rdwc != 1)
+        return far_fail(FAR_ERR_INVALID, "options.rdwc is %d, not 0 or 1", options->rdwc);
+    if (options->no_thread != 0 && options->no_thread != 1)
+        return far_fail(FAR_ERR_INVALID, "options.no_thread is %d, not 0 or 1", options->no_thread);
+    return 0;
+}
+
+
+/* No operation is under way, and none will be. */
+static void release_pool(far_pool *pool) {
+    far_rdwc_free(pool->rdwc);
+    pool->rdwc = NULL;
+    far_pool_release(pool);
+}
+
+
+static far_pool *make_pool(const far_pool_options *options) {
+    far_pool *pool = calloc(1, sizeof(*pool));
+    if (!pool)
+        return NULL;
+    pool->options = *options;
+    if (pool->options.cache_bytes == 0)
+        pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
+    pool->references = 1;
+    pool->kinds = far_index_kinds;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_mutex_init(&pool->team.lock, NULL);
+    atomic_init(&pool->team.unattended, options->no_thread != 0);
+    atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
+    pool->budget = far_budget_new(pool->options.cache_bytes);
+    pool->team.latches = far_latches_new();
+    pool->rdwc = options->rdwc ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
+    if (pool->budget && pool->team.latches && (pool->rdwc || !options->rdwc))
+        return pool;
+    release_pool(pool);
+    return NULL;
+}
+
+
+static int start_pool(far_pool *pool, const char *uri) {
+    int err = far_fabric_open(uri, &pool->fabric);
+    if (err == 0)
+        err = open_own_session(pool);
+    if (err < 0)
+        return err;
+    far_host *host = pool->fabric->host;
+    pool->next_look = far_host_now(host) + 100 * far_tick(pool->fabric);
+    pool->next_check = far_host_now(host) + 1000 * far_tick(pool->fabric);
+    if (!pool->options.no_thread && host->ops->start(host, far_housekeeper, pool, &pool->housekeeper) < 0)
+        return far_fail(FAR_ERR_NO_MEMORY, "no thread for housekeeping could be started");
+    return 0;
+}
+
+
+int far_pool_open(const char *uri, const far_pool_options *options, far_pool **pool) {
+    static const far_pool_options defaults = FAR_POOL_OPTIONS_INIT;
+    if (!pool)
+        return far_fail(FAR_ERR_INVALID, "pool is NULL: where would it go?");
+    *pool = NULL;
+    if (!uri)
+        return far_fail(FAR_ERR_INVALID, "uri is NULL");
+    int err = check_options(options ? options : &defaults);
+    if (err < 0)
+        return err;
+    far_pool *made = make_pool(options ? options : &defaults);
+    if (!made)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a pool handle");
+    err = start_pool(made, uri);
+    if (err < 0) {
+        close_own_session(made);
+        if (made->fabric)
+            made->fabric->ops->close(made->fabric);
+        release_pool(made);
+        return err;
+    }
+    *pool = made;
+    return 0;
+}
+
+
+int far_pool_poll(far_pool *pool) {
+    int err = far_pool_enter(pool);
+    if (err < 0)
+        return err;
+    err = far_housekeeping(pool);
+    if (atomic_load_explicit(&pool->team.dead, memory_order_acquire))
+        err = declared_dead();
+    far_pool_leave(pool);
+    return err < 0 ? err : 0;
+}
+
+
+static void stop_housekeeping(far_pool *pool) {
+    far_host *host = pool->fabric->host;
+    atomic_store_explicit(&pool->stopping, true, memory_order_release);
+    atomic_store_explicit(&pool->team.unattended, true, memory_order_release);
+    if (!pool->housekeeper)
+        return;
+    far_pool_wake(pool);
+    host->ops->join(host, pool->housekeeper);
+    pool->housekeeper = NULL;
+}
+
+
+static int leave_catalog(far_task *t, void *arg) {
+    (void)arg;
+    return far_catalog_leave(t);
+}
+
+
+void far_pool_close(far_pool *pool) {
+    if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
+        return;
+    while (!calls_are_over(pool))
+        pause_briefly(pool);
+    stop_housekeeping(pool);
+    quiesce(pool->team.own); /* a sweep gives up; it may be in the way of the others */
+    for (far_session *s = far_team_visit(&pool->team, NULL); s; s = far_team_visit(&pool->team, s))
+        finish_session(s);
+    far_session_call(pool->team.own, FAR_STATS_OTHER, true, leave_catalog, NULL); /* what fails is left to a sweep */
+    close_own_session(pool);
+    atomic_store_explicit(&pool->finished, true, memory_order_seq_cst);
+    while (atomic_load_explicit(&pool->waiters, memory_order_seq_cst) != 0)
+        pause_briefly(pool); /* on the fabric's host */
+    pool->fabric->ops->close(pool->fabric);
+    pool->fabric = NULL;
+    release_pool(pool);
+}

@@ -1,0 +1,226 @@
+/* Housekeeping: what a handle does off the operations' path. A slice runs in the handle's own session, called by the
+ * housekeeping thread or by far_pool_poll; it also drives the user's sessions that nobody is inside of while they have
+ * work under way. */
+#include "client/client.h"
+#include "index/index.h"
+#include "pool/catalog_layout.h"
+#include "pool/request.h"
+#include "pool/unlisted.h"
+
+#define SLOW_TICKS        100u   /* asleep: how often a look is taken at the pool */
+#define CHECK_TICKS       1000u  /* how often registry entries are asked whether they live ... */
+#define CHECK_ENTRIES     64u    /* ... so many at a time */
+#define SWEEP_PAUSE_TICKS 200u   /* at least, from when a sweep is wanted, and between two */
+#define BRIEF_NS          50000u /* until the next slice while something is under way */
+#define BRIEF_RTTS        4u
+
+
+static bool is_real(const far_pool *pool) {
+    return pool->fabric->host == &far_host_threads;
+}
+
+
+/* ---- What runs in the own session ---- */
+
+static int run_idle_hooks(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    int more = 0, err = 0, first_err = 0;
+    for (far_index *index = far_pool_use_index(pool, 0); index;) {
+        uint32_t uid = index->uid;
+        if (index->kind->idle_hook && (err = far_pin_take(t)) == 0) {
+            err = index->kind->idle_hook(t, index);
+            far_pin_drop(t);
+            more |= err > 0;
+        }
+        far_index_unuse(index);
+        if (err < 0 && first_err == 0)
+            first_err = err;
+        index = t->session->lost ? NULL : far_pool_use_index(pool, uid);
+    }
+    if (more)
+        atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
+    return first_err < 0 ? first_err : more;
+}
+
+
+typedef struct life_check {
+    unsigned from, last; /* ids: the first to be asked, the last that was ever used */
+} life_check;
+
+
+/* Asks for the next registry entries whether they live; those that do not are marked there, and a sweep is wanted. */
+static int check_lives(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    life_check *check = ctx;
+    check->last = id;
+    if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
+        id == t->session->id)
+        return 0;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    return dead < 0 ? dead : 0;
+}
+
+
+static int check_next_lives(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t);
+    if (now < pool->next_check)
+        return 0;
+    pool->next_check = now + CHECK_TICKS * far_tick(pool->fabric);
+    life_check check = {pool->check_cursor + 1, 0};
+    int err = far_clients_each(t, check_lives, &check);
+    pool->check_cursor = check.last < check.from + CHECK_ENTRIES ? 0 : pool->check_cursor + CHECK_ENTRIES;
+    return err;
+}
+
+
+/* ---- Work that waits for others: tasks of their own, beside which the slices go on ---- */
+
+static void run_sweep(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    far_sweep_result result;
+    uint64_t begun = far_now(t), tick = far_tick(pool->fabric);
+    t->background = true;
+    int err = far_sweep(t, FAR_SWEEP_SLOWLY, &result);
+    uint64_t pause = 3 * (far_now(t) - begun);
+    pool->sweep_failures = err < 0 && err != FAR_ERR_BUSY ? pool->sweep_failures + 1 : 0;
+    if (pool->sweep_failures > 0) /* an index is broken, say: another sweep will not end better soon */
+        pause = SWEEP_PAUSE_TICKS * tick << (pool->sweep_failures < 8 ? pool->sweep_failures : 8);
+    pool->sweep_at = far_now(t) + (pause < SWEEP_PAUSE_TICKS * tick ? SWEEP_PAUSE_TICKS * tick : pause);
+    pool->sweeping = false;
+}
+
+
+/* Something may be lost: after a pause, different in every handle, so that one of them is first. */
+static bool sweep_is_due(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t);
+    if (pool->sweeping || !far_line_wants_sweep(pool)) {
+        if (now >= pool->sweep_at)
+            pool->sweep_at = 0;
+        return false;
+    }
+    if (pool->sweep_at == 0)
+        pool->sweep_at =
+            now + (SWEEP_PAUSE_TICKS + pool->team.own->id * 37 % SWEEP_PAUSE_TICKS) * far_tick(pool->fabric);
+    return now >= pool->sweep_at;
+}
+
+
+static void start_sweep(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (sweep_is_due(t))
+        pool->sweeping = far_task_new(t->session, FAR_STATS_OTHER, run_sweep, pool) != NULL;
+}
+
+
+static void run_collect(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    bool all;
+    t->background = true;
+    far_unlisted_collect(t, FAR_TIME_NEVER, &all); /* what fails is tried again */
+    far_store_set_collecting(pool, false);
+}
+
+
+/* Slabs of indexes that were dropped. */
+static int start_collect(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (!far_unlisted_is_due(pool))
+        return 0;
+    int due = far_pin_take(t);
+    if (due == 0)
+        due = far_unlisted_tick(t);
+    far_pin_drop(t);
+    if (due == 1) {
+        far_store_set_collecting(pool, true);
+        if (!far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool))
+            far_store_set_collecting(pool, false);
+    }
+    return due < 0 ? due : 0;
+}
+
+
+/* Asleep: a look at the pool now and then. The handle wakes when there is something to be done: a sweep is wanted, one
+ * is to be settled, an index was dropped, memory is short. */
+static int look_around(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
+    if (now < pool->next_look)
+        return 0;
+    pool->next_look = now + SLOW_TICKS * far_tick(pool->fabric);
+    far_read(t, far_addr_make(0, FAR_SUPER_REQUEST), words, sizeof(words));
+    int err = far_wait(t);
+    if (err == 0)
+        err = check_next_lives(t);
+    if (err < 0)
+        return err;
+    far_line_learn(pool, words);
+    if (sweep_is_due(t) || far_unlisted_is_due(pool) || far_memory_is_wanted(pool, words[0])) {
+        atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
+        err = far_pin_take(t);
+        far_pin_drop(t);
+    }
+    return err;
+}
+
+
+static int slice(far_task *t, far_pool *pool) {
+    const far_fabric *fabric = pool->fabric;
+    int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
+    if (err < 0 || (err = far_opens_settle(t)) < 0)
+        return err;
+    if (!far_epoch_is_awake(pool))
+        return look_around(t);
+    int moved = far_epoch_tick(t);
+    if (moved < 0)
+        return moved;
+    int more = far_memory_tick(t);
+    if (more == 0 && far_epoch_is_idle(t))
+        more = far_memory_give_up_blocks(t);
+    if (more >= 0 && (err = check_next_lives(t)) < 0)
+        more = err;
+    if (more >= 0 && atomic_load_explicit(&pool->epochs.current, memory_order_relaxed) != 0) {
+        start_sweep(t);
+        if ((err = start_collect(t)) < 0 || (err = run_idle_hooks(t)) < 0)
+            return err;
+        more |= err;
+    }
+    return more < 0 ? more : moved | more;
+}
+
+
+static int run_slice(far_task *t, void *arg) {
+    far_pool *pool = arg;
+    int result = slice(t, pool);
+    if (t->session->lost)
+        atomic_store_explicit(&pool->team.dead, true, memory_order_release);
+    return result;
+}
+
+
+int far_housekeeping(far_pool *pool) {
+    int off = 0;
+    if (!atomic_compare_exchange_strong_explicit(&pool->polling, &off, 1, memory_order_acquire, memory_order_relaxed))
+        return 0;
+    int more = far_session_call(pool->team.own, FAR_STATS_OTHER, true, run_slice, pool);
+    if (atomic_load_explicit(&pool->team.dead, memory_order_acquire))
+        far_team_lose(&pool->team);
+    bool busy =
+        far_team_drive_users(&pool->team) || atomic_load_explicit(&pool->team.own->active, memory_order_relaxed) > 0;
+    atomic_store_explicit(&pool->polling, 0, memory_order_release);
+    return busy ? 1 : more;
+}
+
+
+void far_housekeeper(void *arg) {
+    far_pool *pool = arg;
+    far_host *host = pool->fabric->host;
+    uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_tick(pool->fabric);
+    while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
+        int more = far_housekeeping(pool);
+        bool awake = (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
+                     !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
+        uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
+        host->ops->park(host, &pool->parker, far_host_now(host) + pause);
+    }
+}

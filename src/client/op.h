@@ -1,0 +1,39 @@
+/* Operations of the user as tasks: what op.c, scan.c and admin.c share. */
+#ifndef FAR_CLIENT_OP_H
+#define FAR_CLIENT_OP_H
+
+#include "index/index.h"
+#include "task/session.h"
+
+/* The index belongs to the session's handle. */
+int far_check_index(const far_session *s, const far_index *index);
+
+/* Gives far_last_error words for codes that index code returns without any. Returns err. */
+int far_tell(const far_session *s, int err);
+
+/* Runs with a pin; again, with another, when memory was short and some came back (far_run_short). */
+int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);
+
+/* FAR_ERR_UNSUPPORTED: the kind has no load_factor. */
+int far_index_load(far_session *s, far_index *index, far_load *load);
+
+/* All pairs of an index of any kind: as far_scan gives them or, of a kind that has only `keys`, in no order; there a
+ * key that moves meanwhile may come twice, each time with the value that it then had, the newer one last. How many, or
+ * an error. */
+int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void *ctx);
+
+/* Scans, chunk by chunk (scan.c). */
+typedef struct far_scan_run far_scan_run;
+int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **run); /* checks the arguments */
+int far_scan_run_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
+bool far_scan_is_over(const far_scan_run *run); /* nothing to deliver, no further chunk */
+/* Gives the chunk to `each`, on the caller's stack. True: the scan is over. */
+bool far_scan_deliver(far_scan_run *run);
+int64_t far_scan_given(const far_scan_run *run);
+void far_scan_finish(far_scan_run *run);
+
+/* Operations in flight (op.c). */
+void far_ops_free(far_session *s);    /* before the session is */
+void far_ops_deliver(far_session *s); /* chunks of submitted scans that wait for their `each` */
+
+#endif

@@ -1,0 +1,135 @@
+/* What index code found, on its way to the caller. */
+#include "index/results.h"
+#include "base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_PAIRS 256
+#define CHUNK_BYTES (64 * 1024)
+#define FIRST_BYTES (4 * 1024)
+
+typedef struct pair_head {
+    uint32_t key, value; /* lengths; key and value follow, then the next at a multiple of 8 */
+} pair_head;
+
+
+int far_out_give(far_out *out, const void *value, size_t length) {
+    out->length = length;
+    if (length > out->capacity)
+        return FAR_ERR_TOO_SMALL;
+    if (length)
+        memcpy(out->buffer, value, length);
+    return 0;
+}
+
+
+/* ---- Pairs of a scan ---- */
+
+void far_scan_empty(struct far_scan_buffer *buffer) {
+    buffer->used = buffer->last = buffer->pairs = 0;
+    buffer->full = buffer->past = false;
+}
+
+
+static size_t pair_bytes(size_t key, size_t value) {
+    return (sizeof(pair_head) + key + value + 7) & ~(size_t)7;
+}
+
+
+static bool make_room(struct far_scan_buffer *buffer, size_t bytes) {
+    if (buffer->used + bytes <= buffer->size)
+        return true;
+    size_t size = buffer->size ? buffer->size : FIRST_BYTES;
+    while (size < buffer->used + bytes)
+        size *= 2;
+    char *data = realloc(buffer->data, size);
+    if (!data)
+        return false;
+    buffer->data = data;
+    buffer->size = size;
+    return true;
+}
+
+
+far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
+    pair_head head;
+    memcpy(&head, buffer->data + buffer->last, sizeof(head));
+    return (far_bytes){buffer->data + buffer->last + sizeof(head), head.key};
+}
+
+
+/* Keys before the range, and keys that are not beyond the last one, are passed over: a kind may give whole leaves, and
+ * a leaf twice. */
+int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
+    struct far_scan_buffer *buffer = scan->buffer;
+    if (scan->bounded && far_bytes_compare(key, scan->to) >= 0) {
+        buffer->past = true;
+        return 1;
+    }
+    if (buffer->pairs) {
+        if (far_bytes_compare(key, far_scan_last_key(buffer)) <= 0)
+            return 0;
+    } else {
+        int order = far_bytes_compare(key, scan->from);
+        if (order < 0 || (order == 0 && scan->after))
+            return 0;
+    }
+    size_t bytes = pair_bytes(key.length, value.length);
+    if (buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted ||
+        (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
+        buffer->full = true;
+        return 1;
+    }
+    if (!make_room(buffer, bytes))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
+    pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
+    char *at = buffer->data + buffer->used;
+    memcpy(at, &head, sizeof(head));
+    memcpy(at + sizeof(head), key.data, key.length);
+    if (value.length)
+        memcpy(at + sizeof(head) + key.length, value.data, value.length);
+    buffer->last = buffer->used;
+    buffer->used += bytes;
+    buffer->pairs++;
+    return 0;
+}
+
+
+void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value) {
+    pair_head head;
+    memcpy(&head, buffer->data + *at, sizeof(head));
+    const char *data = buffer->data + *at + sizeof(head);
+    *key = (far_bytes){data, head.key};
+    *value = (far_bytes){data + head.key, head.value};
+    *at += pair_bytes(head.key, head.value);
+}
+
+
+/* ---- Keys without order ---- */
+
+int far_keys_give(far_keys *keys, far_bytes key) {
+    uint32_t length = (uint32_t)key.length;
+    if (keys->used + sizeof(length) + key.length > keys->size) {
+        size_t size = 2 * keys->size + CHUNK_BYTES + sizeof(length) + key.length;
+        char *data = realloc(keys->data, size);
+        if (!data)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the keys of an index");
+        keys->data = data;
+        keys->size = size;
+    }
+    memcpy(keys->data + keys->used, &length, sizeof(length));
+    memcpy(keys->data + keys->used + sizeof(length), key.data, key.length);
+    keys->used += sizeof(length) + key.length;
+    return 0;
+}
+
+
+int far_keys_rest(far_task *t, far_keys *keys) {
+    if (keys->used >= CHUNK_BYTES) {
+        keys->resting = keys->due = true;
+        while (keys->resting)
+            far_task_block(t);
+    }
+    return keys->stopped ? FAR_ERR_BUSY : 0;
+}

@@ -1,0 +1,29 @@
+/* Open indexes as the pool counts their users, and kinds by name. */
+#include "pool/kind.h"
+#include "pool/handle.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+
+struct far_budget *far_index_budget(const far_index *index) {
+    return index->pool->budget;
+}
+
+
+void far_index_use(far_index *index) {
+    atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
+}
+
+
+void far_index_unuse(far_index *index) {
+    atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
+}
+
+
+const far_index_kind *far_kind_in(const far_index_kind *const kinds[], const char *name) {
+    for (unsigned i = 0; kinds[i]; i++)
+        if (strcmp(kinds[i]->name, name) == 0)
+            return kinds[i];
+    return NULL;
+}

@@ -1,0 +1,61 @@
+/* Problems found by checks. */
+#include "pool/report.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_BYTES 512
+
+
+/* A line that cannot be kept for want of memory is still counted. */
+static void keep_line(far_report *report, const char *line) {
+    if (report->kept == FAR_REPORT_KEPT)
+        return;
+    if (report->kept == report->size) {
+        unsigned size = report->size ? 2 * report->size : 16;
+        char **lines = realloc(report->lines, size * sizeof(*lines));
+        if (!lines)
+            return;
+        report->lines = lines;
+        report->size = size;
+    }
+    char *copy = strdup(line);
+    if (copy)
+        report->lines[report->kept++] = copy;
+}
+
+
+void far_report_problem(far_report *report, const char *format, ...) {
+    char line[LINE_BYTES] = "";
+    size_t used = 0;
+    if (report->about) {
+        snprintf(line, sizeof(line), "%s: ", report->about);
+        used = strlen(line);
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + used, sizeof(line) - used, format, arguments);
+    va_end(arguments);
+    if (report->count < INT_MAX)
+        report->count++;
+    keep_line(report, line);
+}
+
+
+int far_report_tell(const far_report *report, int (*problem)(void *ctx, const char *what), void *ctx) {
+    for (unsigned i = 0; problem && i < report->kept; i++)
+        if (problem(ctx, report->lines[i]))
+            break;
+    return (int)report->count;
+}
+
+
+void far_report_free(far_report *report) {
+    for (unsigned i = 0; i < report->kept; i++)
+        free(report->lines[i]);
+    free(report->lines);
+    *report = (far_report){0};
+}

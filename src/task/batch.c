@@ -1,0 +1,372 @@
+/* Verbs of a task: putting them into the open batch, posting, waiting, counting. */
+#include "base/error.h"
+#include "task/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_CAPACITY 8
+
+static void batch_done(far_batch *batch);
+
+static _Thread_local far_verb
+    overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
+
+
+static __attribute__((noinline)) far_batch_box *make_box(void) {
+    far_batch_box *box = calloc(1, sizeof(*box));
+    if (!box)
+        return NULL;
+    box->batch.verbs = malloc(FIRST_CAPACITY * sizeof(far_verb));
+    if (!box->batch.verbs) {
+        free(box);
+        return NULL;
+    }
+    box->capacity = FIRST_CAPACITY;
+    box->batch.done = batch_done;
+    return box;
+}
+
+
+/* An empty box: those in the list are empty. */
+static inline far_batch_box *get_box(far_session *s) {
+    far_batch_box *box = s->free_boxes;
+    if (!box)
+        return make_box();
+    s->free_boxes = box->next;
+    return box;
+}
+
+
+static inline void empty_box(far_batch_box *box) {
+    box->batch.count = 0;
+    if (box->fences)
+        box->fences = 0;
+    if (box->atomics)
+        box->atomics = false;
+}
+
+
+static inline void put_box(far_session *s, far_batch_box *box) {
+    empty_box(box);
+    box->next = s->free_boxes;
+    s->free_boxes = box;
+}
+
+
+void far_box_back(far_task *t) {
+    if (t->open)
+        put_box(t->session, t->open);
+    t->open = NULL;
+}
+
+
+void far_boxes_free(far_session *s) {
+    while (s->free_boxes) {
+        far_batch_box *box = s->free_boxes;
+        s->free_boxes = box->next;
+        free(box->batch.verbs);
+        free(box);
+    }
+}
+
+
+/* One more of this kind, or (by = -1) one less. */
+static inline void count_verb(far_stats *stats, far_verb_kind kind, size_t bytes, uint64_t by) {
+    switch (kind) {
+    case FAR_READ:
+        stats->reads += by;
+        stats->bytes_read += by * bytes;
+        break;
+    case FAR_WRITE:
+        stats->writes += by;
+        stats->bytes_written += by * bytes;
+        break;
+    case FAR_CAS:
+        stats->cas += by;
+        break;
+    case FAR_FAA:
+        stats->faa += by;
+        break;
+    default:
+        stats->masked_cas += by;
+        break;
+    }
+}
+
+
+static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind kind, far_addr addr, void *local,
+                                  size_t bytes) {
+    far_verb *verb = &box->batch.verbs[box->batch.count++];
+    verb->kind = (uint8_t)kind;
+    verb->flags = 0;
+    verb->addr = addr;
+    verb->local = local;
+    verb->length = (uint32_t)bytes;
+    if (kind > FAR_WRITE)
+        box->atomics = true;
+    count_verb(t->stats, kind, bytes, 1);
+    return verb;
+}
+
+
+static inline bool is_sound(const far_task *t, far_addr addr, size_t bytes) {
+    return bytes - 1 < FAR_VERB_BYTES_MAX && far_fabric_in_range(t->session->conn->fabric, addr, bytes);
+}
+
+
+/* A verb for which there is no room yet, or that is refused. */
+static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
+                                                           size_t bytes) {
+    far_batch_box *box = t->open;
+    if (!box && (box = t->open = get_box(t->session)))
+        box->batch.owner = t;
+    if (box && box->batch.count == box->capacity) {
+        far_verb *more = realloc(box->batch.verbs, 2 * box->capacity * sizeof(far_verb));
+        if (more) {
+            box->batch.verbs = more;
+            box->capacity *= 2;
+        }
+    }
+    if (!box || box->batch.count == box->capacity) {
+        t->refused = FAR_ERR_NO_MEMORY;
+        return &overflow_verb;
+    }
+    if (!is_sound(t, addr, bytes))
+        t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes,
+                              (unsigned long long)addr);
+    return fill_verb(t, box, kind, addr, local, bytes);
+}
+
+
+static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
+    far_batch_box *box = t->open;
+    if (!box || box->batch.count == box->capacity || !is_sound(t, addr, bytes))
+        return put_verb_slowly(t, kind, addr, local, bytes);
+    far_fabric_prefetch(t->session->conn->fabric, addr, bytes);
+    return fill_verb(t, box, kind, addr, local, bytes);
+}
+
+
+void far_read(far_task *t, far_addr addr, void *to, size_t bytes) {
+    put_verb(t, FAR_READ, addr, to, bytes);
+}
+
+
+void far_write(far_task *t, far_addr addr, const void *from, size_t bytes) {
+    put_verb(t, FAR_WRITE, addr, (void *)from, bytes);
+}
+
+
+void far_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
+    far_verb *verb = put_verb(t, FAR_CAS, addr, old, 8);
+    verb->compare = expected;
+    verb->swap = desired;
+}
+
+
+void far_faa(far_task *t, far_addr addr, uint64_t addend, uint64_t *old) {
+    put_verb(t, FAR_FAA, addr, old, 8)->swap = addend;
+}
+
+
+void far_masked_cas(far_task *t, far_addr addr, uint64_t compare, uint64_t compare_mask, uint64_t swap,
+                    uint64_t swap_mask, uint64_t *old) {
+    far_verb *verb = put_verb(t, FAR_MASKED_CAS, addr, old, 8);
+    verb->compare = compare;
+    verb->compare_mask = compare_mask;
+    verb->swap = swap;
+    verb->swap_mask = swap_mask;
+    if (!far_task_capabilities(t)->masked_cas)
+        t->refused = far_fail(FAR_ERR_UNSUPPORTED, "this pool has no masked CAS");
+}
+
+
+void far_mark(far_task *t, unsigned flags) {
+    if (!t->open || t->open->batch.count == 0)
+        return;
+    far_verb *verb = &t->open->batch.verbs[t->open->batch.count - 1];
+    if (flags & ~verb->flags & FAR_VERB_FENCE)
+        t->open->fences++;
+    verb->flags |= (uint8_t)flags;
+}
+
+
+/* Where the old words go that nobody asked for. Not when they are put: the verbs may move until they are posted. */
+static void place_old_words(far_batch *batch) {
+    for (far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
+        if (!verb->local)
+            verb->local = &verb->old;
+}
+
+
+/* Whose batch it is, for the watch and for traces. */
+static void label_batch(const far_task *t, far_batch *batch) {
+    batch->pin_clock = t->pin.epoch ? t->pin.clock : UINT64_MAX;
+    batch->index_key = t->index_key;
+    batch->label = t->label;
+}
+
+
+static void count_failed(far_task *t, const far_batch *batch) {
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const far_verb *verb = &batch->verbs[i];
+        if (verb->kind != FAR_CAS && verb->kind != FAR_MASKED_CAS)
+            continue;
+        uint64_t old, mask = verb->kind == FAR_CAS ? UINT64_MAX : verb->compare_mask;
+        memcpy(&old, verb->local, 8);
+        t->stats->cas_failed += ((old ^ verb->compare) & mask) != 0;
+    }
+}
+
+
+static __attribute__((noinline, cold)) void batch_failed(far_task *t, int status) {
+    far_session_lose(t->session, status);
+    if (!t->error)
+        t->error = status;
+}
+
+
+/* The batch is over: its numbers are taken. */
+static inline void settle(far_task *t, const far_batch_box *box) {
+    if (box->batch.status < 0)
+        batch_failed(t, box->batch.status);
+    else if (box->atomics)
+        count_failed(t, &box->batch);
+}
+
+
+static void batch_done(far_batch *batch) {
+    far_batch_box *box = (far_batch_box *)batch;
+    far_task *t = batch->owner;
+    if (box->waited)
+        t->waited--;
+    else
+        t->unwaited--;
+    settle(t, box);
+    put_box(t->session, box);
+    far_task_batch_done(t);
+}
+
+
+/* The verbs of the open batch do not count. */
+static void give_up_open(far_task *t) {
+    const far_batch *batch = &t->open->batch;
+    for (const far_verb *verb = batch->verbs, *end = verb + batch->count; verb < end; verb++)
+        count_verb(t->stats, (far_verb_kind)verb->kind, verb->length, (uint64_t)-1);
+    empty_box(t->open);
+}
+
+
+void far_forget(far_task *t) {
+    t->refused = 0;
+    if (t->open)
+        give_up_open(t);
+}
+
+
+/* Why the open batch cannot be posted, or 0. It is given up then. */
+static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
+    int err = t->refused;
+    t->refused = 0;
+    if (dead) /* nobody publishes our pins any more */
+        far_session_lose(t->session, FAR_ERR_FENCED);
+    if (!err && t->session->lost)
+        err = far_session_tell(t->session, t->lost ? t->lost : t->session->lost);
+    if (!err || !t->open)
+        return err;
+    give_up_open(t);
+    return err;
+}
+
+
+static __attribute__((noinline)) void keep_pending(far_task *t, far_batch_box *box, bool waited) {
+    t->open = NULL;
+    box->waited = waited;
+    t->waited += waited;
+    t->unwaited += !waited;
+}
+
+
+/* Posts the open batch. 1: it was not empty; t->trips then tells of more than one round trip. This and put_verb are the
+ * way of every verb: they avoid stores, because those of a READ that misses the cache block all later ones, and so the
+ * overlap with the next READ. So a box whose batch completed at once stays the open one. */
+static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited) {
+    far_session *s = t->session;
+    bool dead = atomic_load_explicit(&s->team->dead, memory_order_acquire);
+    int err = t->refused || s->lost || dead ? refuse(t, dead) : 0;
+    far_batch_box *box = t->open;
+    if (err || !box || box->batch.count == 0)
+        return err;
+    far_batch *batch = &box->batch;
+    far_conn *conn = s->conn;
+    if (conn->fabric->watch)
+        label_batch(t, batch);
+    if (box->atomics)
+        place_old_words(batch);
+    if (t->background)
+        t->stats->background_verbs += batch->count;
+    if (!waited)
+        t->stats->unwaited_verbs += batch->count;
+    else if (box->fences)
+        t->trips = (t->trips ? t->trips : 1) + box->fences;
+    conn->fabric->ops->post(conn, batch);
+    if (batch->pending) {
+        keep_pending(t, box, waited);
+    } else {
+        settle(t, box);
+        empty_box(box);
+    }
+    return 1;
+}
+
+
+int far_start(far_task *t) {
+    int posted = post_open(t, true);
+    if (posted > 0 && t->trips == 0)
+        t->trips = 1;
+    return posted < 0 ? posted : 0;
+}
+
+
+int far_post(far_task *t) {
+    int posted = post_open(t, false);
+    return posted < 0 ? posted : 0;
+}
+
+
+int far_wait(far_task *t) {
+    int posted = post_open(t, true), err = posted < 0 ? posted : 0;
+    if (t->waited)
+        far_task_wait_for(t, FAR_WAIT_WAITED);
+    unsigned trips = t->trips ? t->trips : posted > 0;
+    if (t->background)
+        t->stats->background_round_trips += trips;
+    else
+        t->stats->round_trips += trips;
+    if (t->trips)
+        t->trips = 0;
+    if (t->error) {
+        err = err ? err : t->error;
+        t->error = 0;
+    }
+    return err;
+}
+
+
+int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
+    far_read(t, addr, word, 8);
+    return far_wait(t);
+}
+
+
+int far_write_word(far_task *t, far_addr addr, uint64_t word) {
+    far_write(t, addr, &word, 8);
+    return far_wait(t);
+}
+
+
+int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
+    far_cas(t, addr, expected, desired, old);
+    return far_wait(t);
+}

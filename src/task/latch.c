@@ -1,0 +1,142 @@
+/* Latches: a table of buckets; the holder has the queue of those that wait, and hands over to the first of them. */
+#include "task/latch.h"
+#include "base/spin.h"
+#include "task/session.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define BUCKETS 1024
+
+typedef struct bucket {
+    _Alignas(64) far_spin lock;
+    far_latch_hold *first; /* holders; those that wait stand in their holder's queue */
+} bucket;
+
+struct far_latches {
+    bucket buckets[BUCKETS];
+};
+
+
+far_latches *far_latches_new(void) {
+    far_latches *latches = aligned_alloc(64, sizeof(*latches));
+    for (unsigned i = 0; latches && i < BUCKETS; i++) {
+        atomic_init(&latches->buckets[i].lock, 0);
+        latches->buckets[i].first = NULL;
+    }
+    return latches;
+}
+
+
+void far_latches_free(far_latches *latches) {
+    for (unsigned i = 0; latches && i < BUCKETS; i++)
+        assert(!latches->buckets[i].first);
+    free(latches);
+}
+
+
+static bucket *bucket_of(const far_task *t, far_addr addr) {
+    uint64_t mixed = (addr >> 3) * 0x9e3779b97f4a7c15ull;
+    return &t->session->team->latches->buckets[mixed >> 54];
+}
+
+_Static_assert(BUCKETS == 1u << (64 - 54), "the top bits of the mixed address choose the bucket");
+
+
+static far_latch_hold *unused_hold(far_task *t) {
+    far_latch_hold *hold = t->latches;
+    while (hold < t->latches + FAR_LATCHES_HELD_MAX && hold->addr)
+        hold++;
+    assert(hold < t->latches + FAR_LATCHES_HELD_MAX);
+    return hold;
+}
+
+
+/* Under the bucket's lock. */
+static far_latch_hold **find_holder(bucket *b, far_addr addr) {
+    far_latch_hold **link = &b->first;
+    while (*link && (*link)->addr != addr)
+        link = &(*link)->next;
+    return link;
+}
+
+
+static void become_holder(bucket *b, far_latch_hold *hold) {
+    hold->granted = true;
+    hold->next = b->first;
+    b->first = hold;
+}
+
+
+static void join_queue(far_latch_hold *holder, far_latch_hold *hold) {
+    assert(holder->task != hold->task);
+    if (holder->last_waiting)
+        holder->last_waiting->next = hold;
+    else
+        holder->first_waiting = hold;
+    holder->last_waiting = hold;
+}
+
+
+static bool take_latch(far_task *t, far_addr addr, bool wait) {
+    bucket *b = bucket_of(t, addr);
+    far_latch_hold *hold = unused_hold(t);
+    far_spin_lock(&b->lock);
+    far_latch_hold *holder = *find_holder(b, addr);
+    bool taken = !holder || wait;
+    if (taken) {
+        *hold = (far_latch_hold){.addr = addr, .task = t};
+        t->latched++;
+    }
+    if (!holder)
+        become_holder(b, hold);
+    else if (wait)
+        join_queue(holder, hold);
+    while (taken && !hold->granted) {
+        far_spin_unlock(&b->lock);
+        far_task_await_other(t);
+        far_spin_lock(&b->lock);
+    }
+    far_spin_unlock(&b->lock);
+    return taken;
+}
+
+
+void far_latch(far_task *t, far_addr addr) {
+    take_latch(t, addr, true);
+}
+
+
+bool far_latch_try(far_task *t, far_addr addr) {
+    return take_latch(t, addr, false);
+}
+
+
+void far_unlatch(far_task *t, far_addr addr) {
+    bucket *b = bucket_of(t, addr);
+    far_spin_lock(&b->lock);
+    far_latch_hold **link = find_holder(b, addr), *hold = *link;
+    assert(hold && hold->task == t);
+    *link = hold->next;
+    hold->addr = 0;
+    t->latched--;
+    far_latch_hold *heir = hold->first_waiting;
+    if (heir) {
+        heir->first_waiting = heir->next;
+        heir->last_waiting = heir->next ? hold->last_waiting : NULL;
+        become_holder(b, heir);
+        /* Under the lock: the heir cannot leave far_latch, and its session cannot end, before the wake-up is through.
+         */
+        far_task_wake(heir->task);
+    }
+    far_spin_unlock(&b->lock);
+}
+
+
+void far_unlatch_all(far_task *t) {
+    for (unsigned i = 0; t->latched && i < FAR_LATCHES_HELD_MAX; i++)
+        if (t->latches[i].addr) {
+            assert(!"a task ended while it held a latch");
+            far_unlatch(t, t->latches[i].addr);
+        }
+}

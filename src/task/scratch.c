@@ -1,0 +1,91 @@
+/* Scratch memory of a task: chunks that are filled from the bottom and given back together. */
+#include "task/session.h"
+
+#include <stdlib.h>
+
+#define CHUNK_BYTES (32 * 1024)
+
+struct far_scratch_chunk {
+    far_scratch_chunk *below; /* filled before this one */
+    size_t size, used;
+    _Alignas(64) char data[];
+};
+
+
+static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
+    far_scratch_chunk *chunk = s->free_chunks;
+    if (chunk && bytes <= chunk->size) {
+        s->free_chunks = chunk->below;
+    } else {
+        size_t size = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
+        chunk = aligned_alloc(64, (sizeof(*chunk) + size + 63) / 64 * 64);
+        if (!chunk)
+            return NULL;
+        chunk->size = size;
+    }
+    chunk->used = 0;
+    return chunk;
+}
+
+
+static void put_chunk(far_session *s, far_scratch_chunk *chunk) {
+    if (chunk->size != CHUNK_BYTES) {
+        free(chunk);
+        return;
+    }
+    chunk->below = s->free_chunks;
+    s->free_chunks = chunk;
+}
+
+
+void *far_scratch(far_task *t, size_t bytes) {
+    bytes = (bytes + 15) & ~(size_t)15;
+    far_scratch_chunk *chunk = t->chunk;
+    if (!chunk || chunk->size - chunk->used < bytes) {
+        chunk = get_chunk(t->session, bytes);
+        if (!chunk)
+            return NULL;
+        chunk->below = t->chunk;
+        t->chunk = chunk;
+    }
+    void *memory = chunk->data + chunk->used;
+    chunk->used += bytes;
+    return memory;
+}
+
+
+far_scratch_mark far_scratch_here(far_task *t) {
+    return (far_scratch_mark){t->chunk, t->chunk ? t->chunk->used : 0};
+}
+
+
+void far_scratch_back(far_task *t, far_scratch_mark mark) {
+    while (t->chunk && t->chunk != mark.chunk) {
+        far_scratch_chunk *chunk = t->chunk;
+        t->chunk = chunk->below;
+        put_chunk(t->session, chunk);
+    }
+    if (t->chunk)
+        t->chunk->used = mark.used;
+}
+
+
+void far_scratch_empty(far_task *t) {
+    far_scratch_chunk *chunk = t->chunk;
+    while (chunk && (chunk->below || chunk->size != CHUNK_BYTES)) {
+        t->chunk = chunk->below;
+        put_chunk(t->session, chunk);
+        chunk = t->chunk;
+    }
+    if (chunk)
+        chunk->used = 0;
+}
+
+
+void far_scratch_free(far_session *s) {
+    while (s->free_chunks) {
+        far_scratch_chunk *chunk = s->free_chunks;
+        s->free_chunks = chunk->below;
+        free(chunk);
+    }
+}

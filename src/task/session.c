@@ -1,0 +1,609 @@
+/* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it
+ * delivers completions, wakes sleepers, and switches to one ready task after the other; a task that must wait switches
+ * back. */
+#include "task/session.h"
+#include "base/error.h"
+#include "base/sanitizer.h"
+
+#include <stdlib.h>
+
+#if FAR_ASAN || FAR_TSAN
+#define STACK_BYTES (4 * FAR_TASK_STACK) /* frames are larger there */
+#else
+#define STACK_BYTES FAR_TASK_STACK
+#endif
+
+#define ENTER_SPINS 100
+
+
+static far_host *host_of(const far_session *s) {
+    return s->conn->fabric->host;
+}
+
+
+/* Changed only inside: others look. */
+static void count_active(far_session *s, int more) {
+    unsigned active = atomic_load_explicit(&s->active, memory_order_relaxed);
+    atomic_store_explicit(&s->active, active + (unsigned)more, memory_order_release);
+}
+
+
+/* The ready queue. */
+
+static void make_ready(far_task *t) {
+    far_session *s = t->session;
+    t->state = FAR_TASK_READY;
+    t->next = NULL;
+    if (s->ready_last)
+        s->ready_last->next = t;
+    else
+        s->ready_first = t;
+    s->ready_last = t;
+}
+
+
+static far_task *take_ready(far_session *s) {
+    far_task *t = s->ready_first;
+    if (t) {
+        s->ready_first = t->next;
+        if (!s->ready_first)
+            s->ready_last = NULL;
+    }
+    return t;
+}
+
+
+static uint64_t next_wake(const far_session *s) {
+    uint64_t next = FAR_TIME_NEVER;
+    for (unsigned i = 0; s->sleeping && i < s->task_count; i++)
+        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at < next)
+            next = s->tasks[i]->wake_at;
+    return next;
+}
+
+
+/* Waiting, seen from the task. */
+
+static bool is_there(const far_task *t, far_wait_for what) {
+    switch (what) {
+    case FAR_WAIT_WAITED:
+        return t->waited == 0;
+    case FAR_WAIT_ALL:
+        return t->waited == 0 && t->unwaited == 0;
+    default:
+        return t->woken;
+    }
+}
+
+
+/* A direct task is on the stack of the thread that is inside: that becomes the scheduler until the task may go on. */
+static void schedule_until_ready(far_task *t) {
+    far_session *s = t->session;
+    while (t->state == FAR_TASK_WAITING)
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
+static void wait_switch(far_task *t, far_wait_for what) {
+    t->waits_for = what;
+    t->state = FAR_TASK_WAITING;
+    if (t->context)
+        far_context_switch(t->session->scheduler);
+    else
+        schedule_until_ready(t);
+    t->state = FAR_TASK_RUNNING;
+}
+
+
+void far_task_wait_for(far_task *t, far_wait_for what) {
+    while (!is_there(t, what))
+        wait_switch(t, what);
+}
+
+
+void far_task_batch_done(far_task *t) {
+    if (t->state == FAR_TASK_WAITING && t->waits_for != FAR_WAIT_WAKE && is_there(t, t->waits_for))
+        make_ready(t);
+}
+
+
+void far_task_block_until(far_task *t, uint64_t time) {
+    if (!t->woken) {
+        t->wake_at = time;
+        t->session->sleeping += time != FAR_TIME_NEVER;
+        wait_switch(t, FAR_WAIT_WAKE);
+        t->session->sleeping -= time != FAR_TIME_NEVER;
+        t->wake_at = FAR_TIME_NEVER;
+    }
+    t->woken = false;
+}
+
+
+void far_task_block(far_task *t) {
+    far_task_block_until(t, FAR_TIME_NEVER);
+}
+
+
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where its thread is not
+ * there: then who waits for others must. */
+static bool must_drive(const far_task *t) {
+    const far_team *team = t->session->team;
+    return t->session == team->own || far_team_is_unattended(team);
+}
+
+
+bool far_task_is_unattended(const far_task *t) {
+    return far_team_is_unattended(t->session->team);
+}
+
+
+void far_task_await_other(far_task *t) {
+    if (!must_drive(t))
+        far_task_block(t);
+    else if (far_team_drive(t->session->team))
+        far_task_block_until(t, far_now(t) + far_rtt(t));
+    else
+        far_task_block_until(t, far_now(t) + far_tick(far_task_fabric(t)));
+}
+
+
+void far_task_wake(far_task *t) {
+    far_session *s = t->session;
+    if (atomic_exchange_explicit(&t->wake_queued, true, memory_order_acq_rel))
+        return;
+    far_task *top = atomic_load_explicit(&s->woken, memory_order_relaxed);
+    do {
+        t->woken_next = top;
+    } while (!atomic_compare_exchange_weak_explicit(&s->woken, &top, t, memory_order_release, memory_order_relaxed));
+    host_of(s)->ops->unpark(host_of(s), &s->parker);
+}
+
+
+void far_yield(far_task *t) {
+    make_ready(t);
+    if (t->context)
+        far_context_switch(t->session->scheduler);
+    else
+        far_session_step(t->session);
+    t->state = FAR_TASK_RUNNING;
+}
+
+
+void far_sleep(far_task *t, uint64_t ns) {
+    uint64_t until = far_now(t) + ns;
+    bool woken = false;
+    while (far_now(t) < until) {
+        far_task_block_until(t, until);
+        woken |= far_now(t) < until;
+    }
+    t->woken |= woken; /* meant for a wait that comes later */
+}
+
+
+void far_back_off(far_task *t, unsigned attempt) {
+    if (must_drive(t)) /* it may wait for a lock that one of them has */
+        far_team_drive(t->session->team);
+    uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
+    far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
+}
+
+
+/* The life of a task. */
+
+static void task_end(far_task *t) {
+    far_session *s = t->session;
+    if (t->refused || (t->open && t->open->batch.count))
+        far_start(t); /* nothing must stay open; an error here has nobody to tell */
+    far_task_wait_for(t, FAR_WAIT_ALL);
+    if (t->latched)
+        far_unlatch_all(t);
+    far_pin_drop(t);
+    far_scratch_empty(t);
+    t->state = FAR_TASK_FREE;
+    if (t->context) {
+        t->next = s->free_tasks;
+        s->free_tasks = t;
+    }
+    count_active(s, -1);
+}
+
+
+static void task_main(void *arg) {
+    far_task *t = arg;
+    for (;;) {
+        t->state = FAR_TASK_RUNNING;
+        t->run(t, t->arg);
+        task_end(t);
+        far_context_switch(t->session->scheduler);
+    }
+}
+
+
+/* direct: without a stack of its own. */
+static far_task *make_task(far_session *s, bool direct) {
+    if (s->task_count == FAR_TASKS_MAX)
+        return NULL;
+    far_task *t = calloc(1, sizeof(*t));
+    if (!t)
+        return NULL;
+    t->session = s;
+    t->number = (uint8_t)s->task_count;
+    t->context = direct ? NULL : far_context_new(STACK_BYTES, task_main, t);
+    if (!direct && !t->context) {
+        free(t);
+        return NULL;
+    }
+    s->tasks[s->task_count++] = t;
+    return t;
+}
+
+
+static void begin_task(far_task *t, unsigned kind) {
+    far_session *s = t->session;
+    t->background = false;
+    t->stats = &s->stats[kind];
+    t->label = NULL;
+    t->index_key = 0;
+    t->rest_since = 0;
+    t->error = t->refused = t->lost = 0;
+    t->woken = false;
+    t->wake_at = FAR_TIME_NEVER;
+    count_active(s, 1);
+}
+
+
+far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg) {
+    far_task *t = s->free_tasks;
+    if (t)
+        s->free_tasks = t->next;
+    else if (!(t = make_task(s, false)))
+        return NULL;
+    t->run = run;
+    t->arg = arg;
+    begin_task(t, kind);
+    make_ready(t);
+    return t;
+}
+
+
+typedef struct spawned {
+    void (*run)(far_task *t, void *arg);
+    _Alignas(16) char arg[];
+} spawned;
+
+
+static void run_spawned(far_task *t, void *arg) {
+    spawned *work = arg;
+    if (work)
+        work->run(t, work->arg);
+    t->session->spawned--;
+}
+
+
+bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg, size_t bytes) {
+    far_session *s = t->session;
+    far_task *made = NULL;
+    if (s->spawned < FAR_SPAWN_MAX)
+        made = far_task_new(s, (unsigned)(t->stats - s->stats), run_spawned, NULL);
+    if (!made)
+        return false;
+    s->spawned++;
+    spawned *work = far_scratch(made, sizeof(*work) + bytes);
+    made->background = true;
+    made->label = t->label;
+    made->index_key = t->index_key;
+    made->lost = t->lost;
+    made->arg = work;
+    if (!work) /* it runs all the same, with nothing to do, and ends in the usual way */
+        return false;
+    work->run = run;
+    if (bytes)
+        __builtin_memcpy(work->arg, arg, bytes);
+    far_pin_share(t, made);
+    return true;
+}
+
+
+/* The scheduler. */
+
+/* Tasks that others woke: the stack is turned over, so that they run in the order in which they were woken. */
+static bool take_woken(far_session *s) {
+    if (!atomic_load_explicit(&s->woken, memory_order_relaxed)) /* one that comes now unparks us afterwards */
+        return false;
+    far_task *top = atomic_exchange_explicit(&s->woken, NULL, memory_order_acquire), *first = NULL;
+    while (top) {
+        far_task *below = top->woken_next;
+        top->woken_next = first;
+        first = top;
+        top = below;
+    }
+    bool any = first != NULL;
+    while (first) {
+        far_task *t = first;
+        first = t->woken_next;
+        atomic_store_explicit(&t->wake_queued, false, memory_order_release);
+        t->woken = true;
+        if (t->state == FAR_TASK_WAITING && t->waits_for == FAR_WAIT_WAKE)
+            make_ready(t);
+    }
+    return any;
+}
+
+
+static void wake_sleepers(far_session *s) {
+    if (!s->sleeping)
+        return;
+    uint64_t now = far_host_now(host_of(s));
+    for (unsigned i = 0; i < s->task_count; i++)
+        if (s->tasks[i]->state == FAR_TASK_WAITING && s->tasks[i]->wake_at <= now)
+            make_ready(s->tasks[i]);
+}
+
+
+bool far_session_step(far_session *s) {
+    take_woken(s);
+    s->conn->fabric->ops->poll(s->conn);
+    wake_sleepers(s);
+    far_task *last = s->ready_last; /* those that become ready meanwhile wait for the next step */
+    if (!last)
+        return false;
+    far_task *t;
+    do {
+        t = take_ready(s);
+        if (t->context) /* a direct one goes on when this step is over */
+            far_context_switch(t->context);
+    } while (t != last && s->ready_first);
+    return true;
+}
+
+
+void far_session_run_until(far_session *s, const bool *condition) {
+    while (!*condition)
+        if (!far_session_step(s) && !*condition)
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
+void far_session_drain(far_session *s) {
+    while (atomic_load_explicit(&s->active, memory_order_relaxed))
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
+/* Entering. */
+
+bool far_session_try_enter(far_session *s) {
+    int out = 0;
+    if (!atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed))
+        return false;
+    s->scheduler = far_context_current();
+    return true;
+}
+
+
+void far_session_enter(far_session *s) {
+    for (unsigned spins = 0; !far_session_try_enter(s); spins++)
+        if (spins >= ENTER_SPINS) {
+            far_parker parker = {0};
+            host_of(s)->ops->park(host_of(s), &parker, far_host_now(host_of(s)) + 1000);
+        }
+}
+
+
+void far_session_leave(far_session *s) {
+    atomic_store_explicit(&s->entered, 0, memory_order_release);
+}
+
+
+typedef struct call {
+    int (*run)(far_task *t, void *arg);
+    void *arg;
+    bool background;
+    int result;
+    bool done;
+} call;
+
+
+static void run_call(far_task *t, void *arg) {
+    call *c = arg;
+    t->background = c->background;
+    c->result = c->run(t, c->arg);
+    c->done = true; /* the caller goes on; c is gone from here */
+}
+
+
+/* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What
+ * was ready before it comes first, as always. */
+static int call_directly(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
+                         void *arg) {
+    far_task *t = s->direct;
+    if (atomic_load_explicit(&s->active, memory_order_relaxed))
+        far_session_step(s);
+    begin_task(t, kind);
+    t->background = background;
+    t->state = FAR_TASK_RUNNING;
+    int result = run(t, arg);
+    task_end(t);
+    return result;
+}
+
+
+static bool can_call_directly(far_session *s) {
+    if (!s->direct && s->conn->fabric->at_once)
+        s->direct = make_task(s, true);
+    return s->direct != NULL;
+}
+
+
+int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
+    far_session_enter(s);
+    if (can_call_directly(s)) {
+        int result = call_directly(s, kind, background, run, arg);
+        far_session_leave(s);
+        return result;
+    }
+    call c = {run, arg, background, 0, false};
+    while (!far_task_new(s, kind, run_call, &c)) {
+        if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
+            atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
+            far_session_leave(s);
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
+        }
+        if (!far_session_step(s))
+            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+    }
+    far_session_run_until(s, &c.done);
+    far_session_leave(s);
+    return c.result;
+}
+
+
+void far_session_lose(far_session *s, int status) {
+    if (s->lost)
+        return;
+    s->lost = FAR_ERR_FENCED;
+    const char *gone = atomic_load_explicit(&s->conn->fabric->gone, memory_order_acquire);
+    atomic_store_explicit(&s->gone, gone, memory_order_release);
+    atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
+    for (unsigned i = 0; i < s->task_count; i++)
+        if (s->tasks[i]->state != FAR_TASK_FREE)
+            s->tasks[i]->lost = status;
+    s->conn->fabric->ops->fence_self(s->conn);
+}
+
+
+int far_session_tell(const far_session *s, int err) {
+    const char *gone = atomic_load_explicit(&s->gone, memory_order_acquire);
+    if (err == FAR_ERR_UNREACHABLE)
+        return far_fail(err, "%s; the session is lost", gone ? gone : "a memory node does not answer");
+    if (err == FAR_ERR_FENCED)
+        return far_fail(err, "the session is lost: %s",
+                        gone ? gone : "it was declared dead, or a memory node did not answer it");
+    return err;
+}
+
+
+/* The session as a whole. */
+
+int far_session_new(far_fabric *fabric, far_team *team, far_session **session) {
+    far_session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a session");
+    s->team = team;
+    s->capabilities = &fabric->capabilities;
+    int err = fabric->ops->connect(fabric, &s->parker, &s->conn);
+    if (err) {
+        free(s);
+        return err;
+    }
+    uint64_t seed;
+    fabric->host->ops->secret(fabric->host, &seed, sizeof(seed));
+    far_random_seed(&s->random, seed);
+    *session = s;
+    return 0;
+}
+
+
+void far_session_free(far_session *s) {
+    if (s->conn) /* none when its pool was closed first */
+        s->conn->fabric->ops->disconnect(s->conn);
+    for (unsigned i = 0; i < s->task_count; i++) {
+        far_box_back(s->tasks[i]);
+        far_scratch_back(s->tasks[i], (far_scratch_mark){NULL, 0});
+        far_context_free(s->tasks[i]->context);
+        free(s->tasks[i]);
+    }
+    far_boxes_free(s);
+    far_scratch_free(s);
+    free(s);
+}
+
+
+/* What a task can ask. */
+
+uint64_t far_now(const far_task *t) {
+    return far_host_now(host_of(t->session));
+}
+
+
+uint64_t far_rtt(const far_task *t) {
+    return t->session->conn->fabric->rtt;
+}
+
+
+uint64_t far_task_random(far_task *t) {
+    return far_random_next(&t->session->random);
+}
+
+
+void far_task_reached(far_task *t, const char *name) {
+    t->session->conn->fabric->watch->point(t->session->conn, name, t->label);
+}
+
+
+void far_count_retry(far_task *t) {
+    t->stats->retries++;
+}
+
+
+void far_count_cache(far_task *t, bool hit) {
+    if (hit)
+        t->stats->cache_hits++;
+    else
+        t->stats->cache_misses++;
+}
+
+
+void far_count_combined(far_task *t, bool write) {
+    if (write)
+        t->stats->combined_writes++;
+    else
+        t->stats->delegated_reads++;
+}
+
+
+far_session *far_task_session(const far_task *t) {
+    return t->session;
+}
+
+
+far_pool *far_task_pool(const far_task *t) {
+    return t->session->pool;
+}
+
+
+far_fabric *far_task_fabric(const far_task *t) {
+    return t->session->conn->fabric;
+}
+
+
+unsigned far_task_nodes(const far_task *t) {
+    return far_task_fabric(t)->nodes;
+}
+
+
+bool far_task_reaches(const far_task *t, far_addr addr, uint64_t bytes) {
+    return far_fabric_in_range(far_task_fabric(t), addr, bytes);
+}
+
+
+unsigned far_task_number(const far_task *t) {
+    return t->number;
+}
+
+
+unsigned far_task_client(const far_task *t) {
+    return t->session->id;
+}
+
+
+unsigned far_task_generation(const far_task *t) {
+    return t->session->generation;
+}
+
+
+const far_capabilities *far_task_capabilities(const far_task *t) {
+    return t->session->capabilities;
+}

@@ -1,0 +1,144 @@
+/* Inside a session: its tasks, the scheduler that runs them, its connection and its counters. Private to the library:
+ * index code sees task.h only. */
+#ifndef FAR_TASK_SESSION_H
+#define FAR_TASK_SESSION_H
+
+#include "base/coroutine.h"
+#include "base/random.h"
+#include "task/latch.h"
+#include "task/pin.h"
+#include "task/task.h"
+#include "task/team.h"
+
+#include <pthread.h>
+
+#define FAR_STATS_KINDS 7 /* far_op_kind, then work that belongs to no operation */
+#define FAR_STATS_OTHER 6
+
+/* A batch with room for verbs, taken from a session's list. */
+typedef struct far_batch_box {
+    far_batch batch; /* first: the fabric gives this back */
+    uint32_t capacity, fences;
+    bool waited;
+    bool atomics; /* holds some */
+    struct far_batch_box *next;
+} far_batch_box;
+
+typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING } far_task_state;
+typedef enum {
+    FAR_WAIT_WAITED,
+    FAR_WAIT_ALL,
+    FAR_WAIT_WAKE
+} far_wait_for; /* started batches; unwaited ones too; a wake-up */
+
+typedef struct far_scratch_chunk far_scratch_chunk;
+
+struct far_task {
+    far_session *session;
+    far_context *context; /* NULL: a direct task, on the stack of the thread that is inside */
+    uint8_t number;
+    far_task_state state;
+    far_task *next; /* in the ready queue, or the free list */
+    void (*run)(far_task *t, void *arg);
+    void *arg;
+
+    far_batch_box *open;       /* verbs put, not posted; empty ones stay with the task */
+    unsigned waited, unwaited; /* batches in flight */
+    unsigned trips;            /* round trips of what was started since the last wait */
+    int refused;               /* why the open batch must not be posted */
+    int error;                 /* of a batch that completed since the last wait */
+    int lost;                  /* what this task is told of the loss of its session */
+
+    far_pin pin;
+    uint64_t rest_since;   /* pool/epoch.h: a walk in the background; 0 = it is none ... */
+    uint32_t rest_request; /* ... or another request than this one stands */
+    bool background;
+    far_stats *stats;
+    const char *label;
+    uint32_t index_key;
+
+    far_wait_for waits_for;  /* while waiting */
+    uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
+    bool woken;              /* a wake-up came while it did not wait for one */
+    atomic_bool wake_queued; /* it stands in the session's stack of woken tasks */
+    far_task *woken_next;
+
+    far_scratch_chunk *chunk; /* the first one stays with it */
+
+    struct far_rdwc_member *rdwc; /* index/rdwc.c: set while it leads a round */
+    unsigned latched;             /* of these, in use */
+    far_latch_hold latches[FAR_LATCHES_HELD_MAX];
+};
+
+struct far_session {
+    far_pool *pool; /* of those above: nothing here looks into it */
+    far_team *team;
+    const far_capabilities *capabilities; /* of the pool: what all its nodes have */
+    far_conn *conn;
+    unsigned id, generation;    /* 0: not registered yet */
+    int lost;                   /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    _Atomic(const char *) gone; /* ... because of this, as the fabric says; NULL: it does not know */
+
+    atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
+    far_parker parker;
+    far_context *scheduler; /* of the thread that is inside */
+
+    far_task *tasks[FAR_TASKS_MAX];
+    unsigned task_count; /* made so far */
+    far_task *free_tasks;
+    far_task *direct; /* for synchronous calls where no verb is ever under way; NULL: none */
+    far_task *ready_first, *ready_last;
+    _Atomic(far_task *) woken; /* stack of tasks woken from anywhere */
+    atomic_uint active;        /* tasks that are not free; housekeeping looks at it too */
+    unsigned sleeping;         /* tasks with a wake_at */
+    unsigned spawned;          /* tasks that far_spawn made and that have not ended */
+
+    far_batch_box *free_boxes;
+    far_scratch_chunk *free_chunks;
+    struct far_op_runs *ops; /* client/op.c: operations submitted and not reaped */
+
+    far_session_pins pins;     /* pool/epoch.h */
+    struct far_memory *memory; /* pool/alloc.h: what it holds of far memory */
+
+    far_random random;
+    far_stats stats[FAR_STATS_KINDS];
+    atomic_bool closing;
+    atomic_uint calls; /* API calls inside (pool/handle.h: far_call_enter) */
+    unsigned visitors; /* housekeeping looks at it: not to be freed; under the pool's lock */
+    far_session *next; /* in the pool's list */
+};
+
+/* Session life below the API: makes a session with a connection, not yet registered with the pool. */
+int far_session_new(far_fabric *fabric, far_team *team, far_session **session);
+void far_session_free(far_session *s); /* no task is active */
+
+/* Entering: one thread at a time, waits for housekeeping to leave. */
+void far_session_enter(far_session *s);
+bool far_session_try_enter(far_session *s);
+void far_session_leave(far_session *s);
+
+/* Inside: */
+/* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory.
+ */
+far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg);
+bool far_session_step(far_session *s); /* completions, wake-ups, ready tasks; false: nothing was to be done */
+void far_session_run_until(far_session *s, const bool *condition); /* steps and waits */
+void far_session_drain(far_session *s);                            /* until no task is active */
+
+/* Enters, runs one function as a task to its end, leaves: how synchronous calls and housekeeping use tasks. */
+int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg);
+
+void far_session_lose(far_session *s, int status);   /* a verb failed: fences itself */
+int far_session_tell(const far_session *s, int err); /* words for why it is lost, if err says that it is; returns err */
+
+/* Between batch.c, scratch.c and session.c. */
+void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
+void far_task_batch_done(far_task *t);
+/* As far_task_block; the one waited for may be of a session that only this thread drives. */
+void far_task_await_other(far_task *t);
+void far_box_back(far_task *t); /* the open batch is given up */
+void far_boxes_free(far_session *s);
+void far_scratch_empty(far_task *t); /* it ends */
+void far_scratch_free(far_session *s);
+
+#endif

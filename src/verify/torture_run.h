@@ -1,0 +1,71 @@
+/* The parts of a torture run (torture.c, churn.c). */
+#ifndef FAR_VERIFY_TORTURING_H
+#define FAR_VERIFY_TORTURING_H
+
+#include "base/random.h"
+#include "fabric/sim/sim.h"
+#include "verify/history.h"
+#include "verify/torture.h"
+#include "workload/keyset.h"
+
+#define FAR_TORTURED_INDEX "tortured"
+
+typedef struct far_tortured far_tortured;
+
+typedef struct far_torture_slot { /* an operation in flight */
+    far_op op;
+    size_t record; /* in the history */
+    bool busy;
+    uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX];
+    uint8_t *value;
+    far_tortured *owner;
+} far_torture_slot;
+
+typedef struct far_torture_node {
+    far_pool *pool;
+    far_index *index;
+    uint64_t verbs_to_live; /* it is killed with this verb; 0 = survives */
+} far_torture_node;
+
+typedef struct far_torture_client {
+    far_tortured *run;
+    unsigned number;
+    far_torture_node *node;
+    uint64_t left, written;
+    far_random random;
+    far_session *session;
+    far_pool *guest; /* one more compute node that it runs just now */
+    far_sim_client *sim;
+    far_torture_slot *slots;
+    uint64_t verbs_to_live; /* of its session; then it is declared dead while it works: a zombie */
+    bool loses;             /* or else it loses its connection */
+} far_torture_client;
+
+struct far_tortured {
+    const far_torture *torture;
+    uint64_t seed, key_space;
+    far_random random;
+    far_keyset *keyset;
+    far_history *history;
+    far_sim_world *world;
+    char uri[256];
+    far_pool_options options;
+    int64_t stamp;                     /* of the last begin or end: a total order, because one thread runs everything */
+    unsigned node_count, client_count; /* of the clients the last node_count churn, if that is asked for */
+    far_torture_node *nodes;
+    far_torture_client *clients;
+    uint64_t crashes, problems, merged;
+    FILE *out;
+};
+
+void far_torture_problem(far_tortured *r, const char *what);
+bool far_torture_is_dead(const far_torture_client *c); /* its compute node is */
+
+/* Runs c->left operations on the tortured index, one after the other; false: the session is lost. */
+bool far_torture_work(far_torture_client *c);
+
+/* The client that does all that operations do not: sessions, indexes and compute nodes come and go, the pool is checked
+ * and swept, long stalls. Until c->left things are done. */
+void far_torture_churn(void *client);
+
+#endif

@@ -1,0 +1,345 @@
+/* Tasks, batches and the scheduler, on the local fabric without a pool around them. */
+#include "pool/handle.h"
+#include "task/session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct ground {
+    far_pool pool;
+    far_session *session;
+} ground;
+
+
+static int set_up_with(void **state, const char *uri) {
+    static ground g;
+    memset(&g, 0, sizeof(g));
+    if (far_fabric_open(uri, &g.pool.fabric) < 0)
+        return -1;
+    g.pool.geometry.capabilities = g.pool.fabric->capabilities;
+    *state = &g;
+    return far_pool_session_new(&g.pool, &g.session);
+}
+
+
+static int set_up(void **state) {
+    return set_up_with(state, "local:2x1M");
+}
+
+
+static int set_up_slow(void **state) {
+    return set_up_with(state, "local:2x1M?rtt=200us");
+}
+
+
+static int tear_down(void **state) {
+    ground *g = *state;
+    far_session_free(g->session);
+    g->pool.fabric->ops->close(g->pool.fabric);
+    return 0;
+}
+
+
+static const far_addr A = 4096, B = 8192;
+
+
+static int every_verb(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[3] = {1, 2, 3}, back[3] = {0}, old[4] = {0};
+    far_write(t, A, image, sizeof(image));
+    far_read(t, A, back, sizeof(back));
+    far_cas(t, A, 1, 10, &old[0]);
+    far_cas(t, A, 1, 11, &old[1]);
+    far_faa(t, A + 8, 5, &old[2]);
+    far_masked_cas(t, A + 16, 0x3, 0xff, 0x4400, 0xff00, &old[3]);
+    assert_int_equal(far_wait(t), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    assert_int_equal(old[0], 1);
+    assert_int_equal(old[1], 10);
+    assert_int_equal(old[2], 2);
+    assert_int_equal(old[3], 3);
+    far_read(t, A, back, sizeof(back));
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(back[0], 10);
+    assert_int_equal(back[1], 7);
+    assert_int_equal(back[2], 0x4403);
+    return 42;
+}
+
+
+static void verbs_do_what_they_say_and_are_counted(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_OP_PUT, false, every_verb, NULL), 42);
+    const far_stats *s = &g->session->stats[FAR_OP_PUT];
+    assert_int_equal(s->round_trips, 2);
+    assert_int_equal(s->reads, 2);
+    assert_int_equal(s->writes, 1);
+    assert_int_equal(s->cas, 2);
+    assert_int_equal(s->cas_failed, 1);
+    assert_int_equal(s->faa, 1);
+    assert_int_equal(s->masked_cas, 1);
+    assert_int_equal(s->bytes_read, 48);
+    assert_int_equal(s->bytes_written, 24);
+    assert_int_equal(s->background_verbs, 0);
+}
+
+
+static int overlapped(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t a = 0, b = 0, *c = far_scratch(t, 8);
+    *c = 9;
+    far_read(t, A, &a, 8);
+    assert_int_equal(far_start(t), 0);
+    far_read(t, B, &b, 8);
+    assert_int_equal(far_wait(t), 0);
+    far_read(t, A, &a, 8);
+    far_read(t, B, &b, 8);
+    far_mark(t, FAR_VERB_FENCE);
+    assert_int_equal(far_wait(t), 0);
+    far_write(t, B, c, 8);
+    return far_post(t);
+}
+
+
+static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, true, overlapped, NULL), 0);
+    far_session_enter(g->session);
+    far_session_drain(g->session);
+    far_session_leave(g->session);
+    const far_stats *s = &g->session->stats[FAR_OP_GET];
+    assert_int_equal(s->round_trips, 0);
+    assert_int_equal(s->background_round_trips, 3);
+    assert_int_equal(s->background_verbs, 5);
+    assert_int_equal(s->unwaited_verbs, 1);
+}
+
+
+/* Verbs of every kind, and then one outside: none is counted. */
+static void put_all_and(far_task *t, far_addr bad, uint64_t *word) {
+    far_write(t, A, word, 8);
+    far_cas(t, A, 0, 7, NULL);
+    far_faa(t, A, 7, NULL);
+    far_masked_cas(t, A, 0, 0, 7, 7, NULL);
+    far_read(t, A, word, 8);
+    far_write(t, bad, word, 8);
+}
+
+
+static int outside(far_task *t, void *arg) {
+    const far_stats *stats = arg;
+    uint64_t word = 7;
+    const far_addr bad[] = {far_addr_make(2, 0), far_addr_make(0, 1 << 20), far_addr_make(1, (1 << 20) - 4), 4097,
+                            (1ull << 48) + 4096};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        far_stats before = *stats;
+        put_all_and(t, bad[i], &word);
+        assert_int_equal(far_wait(t), FAR_ERR_CORRUPT);
+        assert_memory_equal(&before, stats, sizeof(before));
+    }
+    uint64_t back = 1;
+    far_read(t, A, &back, 8);
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(back, 0);
+    return 0;
+}
+
+
+static void an_address_outside_refuses_the_whole_batch(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, outside, &g->session->stats[FAR_STATS_OTHER]),
+                     0);
+}
+
+
+typedef struct pair {
+    far_task *sleeper;
+    int order[4];
+    int count;
+} pair;
+
+
+static void sleeper(far_task *t, void *arg) {
+    pair *p = arg;
+    p->sleeper = t;
+    far_task_block(t);
+    p->order[p->count++] = 2;
+}
+
+
+static void waker(far_task *t, void *arg) {
+    pair *p = arg;
+    far_sleep(t, 1000);
+    p->order[p->count++] = 1;
+    far_task_wake(p->sleeper);
+}
+
+
+static void early_waker(far_task *t, void *arg) {
+    (void)arg;
+    far_task_wake(t); /* before the block: must not be lost */
+    far_task_block(t);
+}
+
+
+static void tasks_wake_each_other_and_no_wake_is_lost(void **state) {
+    ground *g = *state;
+    pair p = {0};
+    far_session_enter(g->session);
+    assert_non_null(far_task_new(g->session, FAR_STATS_OTHER, sleeper, &p));
+    assert_non_null(far_task_new(g->session, FAR_STATS_OTHER, waker, &p));
+    assert_non_null(far_task_new(g->session, FAR_STATS_OTHER, early_waker, NULL));
+    far_session_drain(g->session);
+    far_session_leave(g->session);
+    assert_int_equal(p.count, 2);
+    assert_int_equal(p.order[0], 1);
+    assert_int_equal(p.order[1], 2);
+}
+
+
+static void many_body(far_task *t, void *arg) {
+    unsigned *done = arg;
+    uint64_t old;
+    for (int i = 0; i < 10; i++) {
+        far_faa(t, A, 1, &old);
+        assert_int_equal(far_wait(t), 0);
+        void *scratch = far_scratch(t, 1000 + 40000u * (i == 5));
+        memset(scratch, i, 1000);
+    }
+    ++*done;
+}
+
+
+static void hundreds_of_tasks_share_one_session(void **state) {
+    ground *g = *state;
+    unsigned done = 0, made = 0;
+    far_session_enter(g->session);
+    while (far_task_new(g->session, FAR_STATS_OTHER, many_body, &done))
+        made++;
+    assert_int_equal(made, FAR_TASKS_MAX);
+    far_session_drain(g->session);
+    far_session_leave(g->session);
+    assert_int_equal(done, made);
+    assert_int_equal(g->session->stats[FAR_STATS_OTHER].faa, 10 * made);
+}
+
+
+static void child(far_task *t, void *arg) {
+    uint64_t *value = arg;
+    assert_int_equal(far_write_word(t, A, *value), 0);
+}
+
+
+static int parent(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t value = 77;
+    assert_true(far_spawn(t, child, &value, sizeof(value)));
+    value = 0; /* the child has a copy */
+    return 0;
+}
+
+
+static int look(far_task *t, void *arg) {
+    return far_read_word(t, A, arg);
+}
+
+
+static int spawn_all(far_task *t, void *arg) {
+    unsigned *spawned = arg;
+    uint64_t value = 1;
+    while (far_spawn(t, child, &value, sizeof(value)))
+        ++*spawned;
+    return 0;
+}
+
+
+/* Work that operations leave behind must not keep the next operations out, however much of it there is. */
+static void spawned_work_leaves_tasks_to_operations(void **state) {
+    ground *g = *state;
+    for (unsigned round = 0; round < 3; round++) { /* what has ended makes room again */
+        unsigned spawned = 0, done = 0, made = 0;
+        assert_int_equal(far_session_call(g->session, FAR_OP_PUT, false, spawn_all, &spawned), 0);
+        assert_int_equal(spawned, FAR_SPAWN_MAX);
+        far_session_enter(g->session);
+        while (made < FAR_OPS_MAX && far_task_new(g->session, FAR_STATS_OTHER, many_body, &done))
+            made++;
+        assert_int_equal(made, FAR_OPS_MAX);
+        far_session_drain(g->session);
+        far_session_leave(g->session);
+        assert_int_equal(done, made);
+    }
+}
+
+
+static void spawned_work_is_background_of_the_same_kind(void **state) {
+    ground *g = *state;
+    uint64_t seen = 0;
+    assert_int_equal(far_session_call(g->session, FAR_OP_DELETE, false, parent, NULL), 0);
+    far_session_enter(g->session);
+    far_session_drain(g->session);
+    far_session_leave(g->session);
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, look, &seen), 0);
+    assert_int_equal(seen, 77);
+    assert_int_equal(g->session->stats[FAR_OP_DELETE].background_round_trips, 1);
+    assert_int_equal(g->session->stats[FAR_OP_DELETE].round_trips, 0);
+}
+
+
+static int lose(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t word;
+    far_session_lose(far_task_session(t), FAR_ERR_UNREACHABLE);
+    return far_read_word(t, A, &word);
+}
+
+
+static void a_lost_session_says_so_for_ever(void **state) {
+    ground *g = *state;
+    uint64_t word;
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, lose, NULL), FAR_ERR_UNREACHABLE);
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, look, &word), FAR_ERR_FENCED);
+}
+
+
+static int scratch(far_task *t, void *arg) {
+    (void)arg;
+    char *first = far_scratch(t, 10);
+    memset(first, 1, 10);
+    far_scratch_mark mark = far_scratch_here(t);
+    for (int i = 0; i < 100; i++)
+        memset(far_scratch(t, 5000), 2, 5000);
+    far_scratch_back(t, mark);
+    char *again = far_scratch(t, 16);
+    assert_ptr_equal(again, first + 16);
+    assert_int_equal((uintptr_t)far_scratch(t, 3) % 16, 0);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(first[i], 1);
+    return 0;
+}
+
+
+static void scratch_memory_goes_back_to_the_mark(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, scratch, NULL), 0);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
+                                        set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(spawned_work_is_background_of_the_same_kind, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(spawned_work_leaves_tasks_to_operations, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(a_lost_session_says_so_for_ever, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(scratch_memory_goes_back_to_the_mark, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
