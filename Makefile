@@ -5,7 +5,7 @@ JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/release/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 
-.PHONY: all build deps bench test test-quick test-aarch64 torture install format clean help
+.PHONY: all build deps bench test test-all test-quick test-aarch64 torture install format clean help
 
 all: build
 
@@ -22,6 +22,9 @@ bench: deps
 
 test: deps
 	@JOBS=$(JOBS) scripts/test
+
+test-all: deps
+	@ALL=1 JOBS=$(JOBS) scripts/test
 
 test-quick: deps
 	@JOBS=$(JOBS) scripts/test release
@@ -49,6 +52,7 @@ help:
 	@echo 'make              builds the library and the command into build/release/ (also: make build)'
 	@echo 'make bench        installs what is missing, builds, and runs the benchmark on an embedded pool'
 	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
+	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
 	@echo 'make test-quick   the plain part of make test'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
