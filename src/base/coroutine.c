@@ -50,6 +50,7 @@ struct far_context {
     void *arg;
     void *mapping; /* guard page and stack; NULL for a thread's own stack */
     size_t mapping_bytes;
+    char *words; /* base/error.h */
 #if FAR_ASAN
     const void *stack_bottom;
     size_t stack_bytes;
@@ -121,6 +122,16 @@ void far_context_free(far_context *context) {
     forget_frames(context);
     munmap(context->mapping, context->mapping_bytes);
     free(context);
+}
+
+
+void far_context_set_words(far_context *context, char *words) {
+    context->words = words;
+}
+
+
+char *far_context_words(const far_context *context) {
+    return context->words;
 }
 
 

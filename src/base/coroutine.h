@@ -29,6 +29,10 @@ void far_context_free(far_context *context);
 /* The context in which the calling thread runs now: a coroutine, or the thread's own stack. */
 far_context *far_context_current(void);
 
+/* The message of the last failure in this context (base/error.h): a buffer that outlives it; NULL: that of the thread. */
+void far_context_set_words(far_context *context, char *words);
+char *far_context_words(const far_context *context);
+
 /* Hands the processor from the current context to `to`; returns when somebody switches back here. */
 void far_context_switch(far_context *to);
 

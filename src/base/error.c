@@ -1,5 +1,6 @@
-/* The words of the last error of a thread. */
+/* The words of the last error of a thread, or of the coroutine that it runs. */
 #include "base/error.h"
+#include "base/coroutine.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -47,8 +48,14 @@ const char *far_strerror(int err) {
 }
 
 
-const char *far_last_error(void) {
-    return message;
+static char *current(void) {
+    char *words = far_context_words(far_context_current());
+    return words ? words : message;
+}
+
+
+__attribute__((noinline)) const char *far_last_error(void) {
+    return current();
 }
 
 
@@ -63,12 +70,12 @@ __attribute__((noinline)) int far_fail(int code, const char *format, ...) {
     va_end(arguments);
     if (length < 0)
         strcpy(text, far_strerror(code));
-    strcpy(message, text);
+    strcpy(current(), text);
     errno = saved_errno;
     return code;
 }
 
 
 __attribute__((noinline)) void far_fail_clear(void) {
-    message[0] = '\0';
+    current()[0] = '\0';
 }

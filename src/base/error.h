@@ -8,8 +8,10 @@
 
 #define FAR_MESSAGE_BYTES 512 /* with the final NUL; longer messages are cut */
 
-/* Sets this thread's message and returns code, so that a caller can write `return far_fail(FAR_ERR_INVALID, ...)`. The
- * arguments may point into the message that is being replaced (to put words around it). errno stays as it was. */
+/* Sets the message and returns code, so that a caller can write `return far_fail(FAR_ERR_INVALID, ...)`. It is that of
+ * the thread, or of the coroutine that it runs (far_context_set_words): every task has one of its own, whichever tasks
+ * run between its failure and its end. The arguments may point into the message that is being replaced (to put words
+ * around it). errno stays as it was. */
 int far_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Forgets this thread's message: far_last_error gives "" until the next failure. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CREATE_TRIES   8      /* of somebody who opens or creates, while others create and drop */
 #define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
 #define REPAIR_SWEEPS  16     /* of one repair, at most */
 #define CLOSE_PAUSE_NS 10000
@@ -127,6 +128,50 @@ int far_index_open(far_session *s, const char *name, far_index **index) {
     far_ops_deliver(s);
     far_call_leave(s);
     return err;
+}
+
+
+/* Is the open index what the caller asked for? */
+static int check_same(const far_index *index, const char *kind, const int64_t wanted[FAR_OPTIONS_MAX]) {
+    if (strcmp(index->kind->name, kind) != 0)
+        return far_fail(FAR_ERR_EXISTS, "index '%s' exists and is of kind %s, not %s", index->name, index->kind->name,
+                        kind);
+    for (unsigned i = 0; i < far_index_option_count(index->kind); i++)
+        if (index->options[i] != wanted[i])
+            return far_fail(FAR_ERR_EXISTS, "index '%s' exists with another %s than was asked for (it has: %s)",
+                            index->name, far_index_option_at(index->kind, i).name,
+                            index->options_text[0] ? index->options_text : "the defaults");
+    return 0;
+}
+
+
+int far_index_open_or_create(far_session *s, const char *name, const char *kind, const char *options,
+                             far_index **index) {
+    int64_t wanted[FAR_OPTIONS_MAX];
+    const far_index_kind *known = kind ? far_index_kind_named(kind) : NULL;
+    int err = FAR_ERR_NOT_FOUND;
+    if (known) { /* a bad option is told also when there is an index */
+        err = far_index_options_parse(known, options, wanted);
+        if (err < 0)
+            return err;
+        err = far_index_open(s, name, index);
+    }
+    for (unsigned tries = 0; err == FAR_ERR_NOT_FOUND && tries < CREATE_TRIES; tries++) {
+        err = far_index_create(s, name, kind, options, index);
+        if (err != FAR_ERR_EXISTS)
+            return err;
+        err = far_index_open(s, name, index); /* another was first; it may have dropped it again */
+    }
+    if (err < 0)
+        return err;
+    err = check_same(*index, kind, wanted);
+    if (err == 0)
+        return 0;
+    char words[FAR_MESSAGE_BYTES]; /* the close may fail with others */
+    strcpy(words, far_last_error());
+    far_index_close(*index);
+    *index = NULL;
+    return far_fail(err, "%s", words);
 }
 
 

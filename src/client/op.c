@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GETS_TOGETHER 32 /* at most, in one task */
+#define GETS_TOGETHER 32   /* at most, in one task */
+#define FAILURES_MAX  1024 /* whose words are kept; beyond that the oldest are forgotten */
 
 /* One operation, already checked. */
 typedef struct request {
@@ -28,6 +29,12 @@ typedef struct far_op_run {
     struct far_op_run *next; /* in the list that it stands in */
 } far_op_run;
 
+typedef struct failure { /* of an operation that may have been reaped */
+    const far_op *op;
+    struct failure *older, *newer;
+    char words[];
+} failure;
+
 typedef struct run_list {
     far_op_run *first, *last;
 } run_list;
@@ -39,6 +46,8 @@ struct far_op_runs {
     atomic_uint waiting; /* how many are in chunks: looked at from outside the session */
     unsigned in_flight;  /* taken, not reaped */
     unsigned done_count;
+    failure *newest, *oldest;
+    unsigned failures;
     unsigned target; /* far_reap waits for this many */
     bool due;        /* there is something for it to do */
     far_op_run runs[FAR_OPS_MAX];
@@ -244,11 +253,65 @@ static struct far_op_runs *get_runs(far_session *s) {
 }
 
 
+/* The words of failures. */
+
+static void forget(struct far_op_runs *runs, failure *f) {
+    *(f->older ? &f->older->newer : &runs->oldest) = f->newer;
+    *(f->newer ? &f->newer->older : &runs->newest) = f->older;
+    runs->failures--;
+    free(f);
+}
+
+
+static failure *failure_of(const struct far_op_runs *runs, const far_op *op) {
+    failure *f = runs->newest;
+    while (f && f->op != op)
+        f = f->older;
+    return f;
+}
+
+
+/* For the codes that far_tell has words for nothing is kept. */
+static void keep_words(struct far_op_runs *runs, const far_op *op, int result) {
+    if (result == FAR_ERR_NOT_FOUND || result == FAR_ERR_EXISTS || result == FAR_ERR_TOO_SMALL)
+        return;
+    const char *words = far_last_error();
+    failure *f = malloc(sizeof(*f) + strlen(words) + 1);
+    if (!f)
+        return;
+    if (runs->failures == FAILURES_MAX)
+        forget(runs, runs->oldest);
+    *f = (failure){.op = op, .older = runs->newest};
+    strcpy(f->words, words);
+    *(f->older ? &f->older->newer : &runs->oldest) = f;
+    runs->newest = f;
+    runs->failures++;
+}
+
+
+const char *far_op_error(far_session *s, const far_op *op) {
+    if (!s || !op) {
+        far_fail(FAR_ERR_INVALID, "%s: is NULL", s ? "op" : "session");
+        return far_last_error();
+    }
+    if (op->result >= 0)
+        return "";
+    const failure *f = s->ops ? failure_of(s->ops, op) : NULL;
+    if (f && f->words[0])
+        return f->words;
+    far_fail(op->result, "%s", far_strerror(op->result)); /* unless there are better words */
+    far_tell(s, op->result);
+    return far_last_error();
+}
+
+
 /* The operation is over; the user's thread will take it. */
 static void finish(far_op_run *run, int64_t result) {
     struct far_op_runs *runs = run->session->ops;
     far_op *op = run->op;
     op->result = result > INT_MAX ? INT_MAX : (int)result;
+    if (result < 0)
+        keep_words(runs, op, op->result);
     if (run->scan)
         far_scan_finish(run->scan);
     run->scan = NULL;
@@ -456,6 +519,9 @@ static bool take(submission *sub, far_op *op) {
     if (!run)
         return false;
     runs->free = run->next;
+    failure *before = runs->failures ? failure_of(runs, op) : NULL;
+    if (before)
+        forget(runs, before);
     run->op = op;
     run->out = (far_out){op->value, op->capacity, 0};
     run->scan = NULL;
@@ -566,6 +632,8 @@ void far_ops_free(far_session *s) {
         return;
     for (far_op_run *run = s->ops->chunks.first; run; run = run->next)
         far_scan_finish(run->scan);
+    while (s->ops->newest)
+        forget(s->ops, s->ops->newest);
     free(s->ops);
     s->ops = NULL;
 }

@@ -46,7 +46,38 @@ struct local_conn {
 };
 
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
-static local_world *worlds; /* those with a name */
+static local_world *worlds;
+
+
+/* ---- Fork: the child has a copy of the memory, not the pool; what it wrote there would be lost without a word ---- */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&worlds_lock);
+}
+
+
+static void after_fork(void) {
+    pthread_mutex_unlock(&worlds_lock);
+}
+
+
+static void after_fork_in_child(void) {
+    for (local_world *world = worlds; world; world = world->next) {
+        pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
+        for (local_conn *conn = world->conns; conn; conn = conn->next) {
+            atomic_store_explicit(&conn->fenced, true, memory_order_relaxed);
+            atomic_store_explicit(&conn->conn.fabric->gone, "a local pool does not outlive a fork",
+                                  memory_order_relaxed);
+        }
+    }
+    worlds = NULL;
+    pthread_mutex_unlock(&worlds_lock);
+}
+
+
+static void watch_forks(void) {
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
 
 
 /* The verbs have taken effect; the result is shown only after the time of the round trips. */
@@ -240,7 +271,7 @@ static int join_world(const char *name, unsigned nodes, uint64_t node_bytes, loc
         if (!world) {
             err = far_fail(FAR_ERR_NO_MEMORY, "uri: no memory for %u nodes of %llu bytes", nodes,
                            (unsigned long long)node_bytes);
-        } else if (*name) {
+        } else {
             world->next = worlds;
             worlds = world;
         }
@@ -318,7 +349,9 @@ static int parse_local(const char *rest, local_options *options, char *error, si
 
 
 int far_local_open(const char *rest, far_fabric **opened) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char error[256];
+    pthread_once(&once, watch_forks);
     local_options options;
     if (parse_local(rest, &options, error, sizeof(error)) < 0)
         return far_fail(FAR_ERR_INVALID, "uri: local:%s: %s", rest, error);

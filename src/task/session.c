@@ -6,6 +6,7 @@
 #include "base/sanitizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #if FAR_ASAN || FAR_TSAN
 #define STACK_BYTES (4 * FAR_TASK_STACK) /* frames are larger there */
@@ -234,6 +235,8 @@ static far_task *make_task(far_session *s, bool direct) {
         free(t);
         return NULL;
     }
+    if (!direct)
+        far_context_set_words(t->context, t->words);
     s->tasks[s->task_count++] = t;
     return t;
 }
@@ -247,6 +250,7 @@ static void begin_task(far_task *t, unsigned kind) {
     t->index_key = 0;
     t->rest_since = 0;
     t->error = t->refused = t->lost = 0;
+    t->words[0] = '\0';
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
     count_active(s, 1);
@@ -403,6 +407,7 @@ typedef struct call {
     bool background;
     int result;
     bool done;
+    char words[FAR_MESSAGE_BYTES]; /* of its failure */
 } call;
 
 
@@ -410,6 +415,7 @@ static void run_call(far_task *t, void *arg) {
     call *c = arg;
     t->background = c->background;
     c->result = c->run(t, c->arg);
+    strcpy(c->words, c->result < 0 ? t->words : "");
     c->done = true; /* the caller goes on; c is gone from here */
 }
 
@@ -444,7 +450,7 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
         far_session_leave(s);
         return result;
     }
-    call c = {run, arg, background, 0, false};
+    call c = {.run = run, .arg = arg, .background = background};
     while (!far_task_new(s, kind, run_call, &c)) {
         if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
             atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
@@ -456,7 +462,7 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
     }
     far_session_run_until(s, &c.done);
     far_session_leave(s);
-    return c.result;
+    return c.words[0] ? far_fail(c.result, "%s", c.words) : c.result;
 }
 
 

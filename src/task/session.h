@@ -4,6 +4,7 @@
 #define FAR_TASK_SESSION_H
 
 #include "base/coroutine.h"
+#include "base/error.h"
 #include "base/random.h"
 #include "task/latch.h"
 #include "task/pin.h"
@@ -56,6 +57,7 @@ struct far_task {
     far_stats *stats;
     const char *label;
     uint32_t index_key;
+    char words[FAR_MESSAGE_BYTES]; /* its last failure; a direct task's are its thread's */
 
     far_wait_for waits_for;  /* while waiting */
     uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */

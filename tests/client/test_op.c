@@ -264,6 +264,46 @@ static void a_bad_operation_is_taken_and_finishes_with_its_error(void **state) {
 }
 
 
+static void op_says(ground *g, const far_op *op, const char *word) {
+    if (!strstr(far_op_error(g->session, op), word))
+        fail_msg("the operation's words '%s' do not say '%s'", far_op_error(g->session, op), word);
+}
+
+
+static void every_operation_has_words_of_its_own(void **state) {
+    (void)state;
+    ground g;
+    open_ground(&g, "local:8M?rtt=20us", NULL);
+    char value[8];
+    far_op ops[4] = {{.kind = FAR_OP_PUT, .index = g.index, .key = "", .key_len = 0},
+                     {.kind = (far_op_kind)77, .index = g.index, .key = "k", .key_len = 1},
+                     {.kind = FAR_OP_GET, .index = g.index, .key = "k", .key_len = 1, .value = value, .capacity = 8},
+                     {.kind = FAR_OP_PUT, .index = g.index, .key = "k", .key_len = 1, .value = value, .value_len = 8}};
+    far_op *all[4] = {&ops[0], &ops[1], &ops[2], &ops[3]}, *done[4];
+    assert_int_equal(far_submit(g.session, all, 3), 3);
+    assert_int_equal(far_reap(g.session, done, 4, 3), 3);
+    assert_int_equal(far_submit(g.session, all + 3, 1), 1);
+    assert_int_equal(far_reap(g.session, done, 4, 1), 1);
+    op_says(&g, &ops[0], "key: is empty");
+    op_says(&g, &ops[1], "77 is no kind");
+    op_says(&g, &ops[2], "no such key");
+    assert_string_equal(far_op_error(g.session, &ops[3]), "");
+    op_says(&g, &ops[0], "key: is empty"); /* until it is submitted again */
+    ops[0].key = "k", ops[0].key_len = 1, ops[0].value_len = FAR_VALUE_MAX + 1, ops[0].value = value;
+    assert_int_equal(far_submit(g.session, all, 1), 1);
+    assert_int_equal(far_reap(g.session, done, 4, 1), 1);
+    op_says(&g, &ops[0], "value");
+    for (unsigned i = 0; i < 3000; i++) { /* words of old failures are forgotten, not gathered */
+        far_op bad = ops[1], *one = &bad;
+        assert_int_equal(far_submit(g.session, &one, 1), 1);
+        assert_int_equal(far_reap(g.session, done, 4, 1), 1);
+        op_says(&g, &bad, "77 is no kind");
+    }
+    assert_non_null(strstr(far_op_error(NULL, &ops[0]), "session"));
+    close_ground(&g);
+}
+
+
 static void reap_waits_for_as_many_as_asked_and_no_more(void **state) {
     (void)state;
     ground g;
@@ -599,6 +639,7 @@ int main(void) {
         cmocka_unit_test(a_small_buffer_is_told_the_size_and_not_written),
         cmocka_unit_test(submitted_operations_all_finish_with_their_results),
         cmocka_unit_test(a_bad_operation_is_taken_and_finishes_with_its_error),
+        cmocka_unit_test(every_operation_has_words_of_its_own),
         cmocka_unit_test(reap_waits_for_as_many_as_asked_and_no_more),
         cmocka_unit_test(a_synchronous_call_lets_the_others_go_on),
         cmocka_unit_test(operations_finish_while_their_thread_stays_away),

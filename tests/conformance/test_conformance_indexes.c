@@ -29,6 +29,37 @@ static void a_name_can_be_created_once(const conform *c) {
 }
 
 
+static void open_or_create_does_either(const conform *c) {
+    rig r;
+    rig_up(&r, c);
+    far_index *index = NULL;
+    char other[256];
+    assert_ok(put_text(&r, "k", "v"));
+    assert_ok(far_index_open_or_create(r.session, "index", c->kind, c->options, &index)); /* is there */
+    assert_ok(far_get(r.session, index, "k", 1, other, sizeof(other), NULL));
+    far_index_close(index);
+    assert_ok(far_index_open_or_create(r.session, "new", c->kind, c->options, &index)); /* is not */
+    assert_code(FAR_ERR_NOT_FOUND, far_get(r.session, index, "k", 1, other, sizeof(other), NULL));
+    far_index_close(index);
+    assert_ok(far_index_drop(r.session, "new"));
+
+    const char *another = strcmp(c->kind, "toy") == 0 ? "dart" : "toy";
+    assert_code(FAR_ERR_EXISTS, far_index_open_or_create(r.session, "index", another, NULL, &index));
+    assert_null(index);
+    assert_non_null(strstr(far_last_error(), c->kind));
+    snprintf(other, sizeof(other), "%s%skey_size=16", c->options ? c->options : "", c->options ? "," : "");
+    assert_code(FAR_ERR_EXISTS, far_index_open_or_create(r.session, "index", c->kind, other, &index));
+    assert_null(index);
+    assert_non_null(strstr(far_last_error(), "key_size"));
+    assert_code(FAR_ERR_INVALID, far_index_open_or_create(r.session, "index", c->kind, "no_such=1", &index));
+    assert_code(FAR_ERR_INVALID, far_index_open_or_create(r.session, "index", "no_such", NULL, &index));
+    assert_code(FAR_ERR_INVALID, far_index_open_or_create(r.session, "index", NULL, NULL, &index));
+    assert_code(FAR_ERR_INVALID, far_index_open_or_create(r.session, "", c->kind, c->options, &index));
+    assert_text(&r, "k", "v");
+    rig_down(&r);
+}
+
+
 static void an_absent_index_is_not_found(const conform *c) {
     rig r;
     rig_up(&r, c);
@@ -342,6 +373,7 @@ static void an_index_is_for_sessions_of_its_handle(const conform *c) {
 
 static const behaviour behaviours[] = {
     BEHAVIOUR(a_name_can_be_created_once),
+    BEHAVIOUR(open_or_create_does_either),
     BEHAVIOUR(an_absent_index_is_not_found),
     BEHAVIOUR(data_stays_when_the_index_is_closed),
     BEHAVIOUR(an_index_can_be_opened_several_times),

@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -258,6 +260,44 @@ static void malformed_uris_are_refused_with_words(void **state) {
 }
 
 
+/* In the child: what it wrote would be in a copy of the memory, and lost. */
+static int use_after_fork(far_session *s, far_index *index) {
+    far_pool *own;
+    if (far_put(s, index, "k", 1, "w", 1) != FAR_ERR_FENCED || !strstr(far_last_error(), "fork"))
+        return 1;
+    if (far_pool_open("local:4M?name=forked", NULL, &own) < 0) /* a new one, though the parent has one of that name */
+        return 2;
+    far_pool_close(own);
+    return 0;
+}
+
+
+static void a_forked_child_is_refused_and_can_open_its_own(void **state) {
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        far_pool *pool;
+        far_session *s;
+        far_index *index;
+        int status = -1;
+        char value;
+        assert_int_equal(far_pool_open(named ? "local:4M?name=forked" : "local:4M", NULL, &pool), 0);
+        assert_int_equal(far_session_open(pool, &s), 0);
+        assert_int_equal(far_index_create(s, "map", "toy", NULL, &index), 0);
+        assert_int_equal(far_put(s, index, "k", 1, "v", 1), 0);
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(use_after_fork(s, index));
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        assert_int_equal(far_get(s, index, "k", 1, &value, 1, NULL), 0);
+        assert_int_equal(value, 'v');
+        far_index_close(index);
+        far_session_close(s);
+        far_pool_close(pool);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_finished_write_is_seen_by_every_later_read),
@@ -266,6 +306,7 @@ int main(void) {
         cmocka_unit_test(masks_select_bits),
         cmocka_unit_test(the_same_name_is_the_same_memory_until_the_last_handle),
         cmocka_unit_test(malformed_uris_are_refused_with_words),
+        cmocka_unit_test(a_forked_child_is_refused_and_can_open_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

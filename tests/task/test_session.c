@@ -257,6 +257,44 @@ static int spawn_all(far_task *t, void *arg) {
 }
 
 
+typedef struct failing {
+    const char *words;
+    bool right;
+} failing;
+
+
+static void fail_and_wait(far_task *t, void *arg) {
+    failing *f = arg;
+    far_fail(FAR_ERR_BUSY, "%s", f->words);
+    assert_int_equal(far_write_word(t, A, 1), 0); /* others run, and fail with other words */
+    f->right = strcmp(far_last_error(), f->words) == 0;
+}
+
+
+static int fail_in_call(far_task *t, void *arg) {
+    int err = far_fail(FAR_ERR_BUSY, "%s", (const char *)arg);
+    far_write_word(t, A, 1);
+    return err;
+}
+
+
+static void every_task_has_words_of_its_own(void **state) {
+    ground *g = *state;
+    failing all[3] = {{"one", false}, {"two", false}, {"three", false}};
+    far_fail(FAR_ERR_BUSY, "before");
+    far_session_enter(g->session);
+    for (unsigned i = 0; i < 3; i++)
+        assert_non_null(far_task_new(g->session, FAR_STATS_OTHER, fail_and_wait, &all[i]));
+    far_session_drain(g->session);
+    far_session_leave(g->session);
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(all[i].right);
+    assert_string_equal(far_last_error(), "before"); /* the thread's own are untouched */
+    assert_int_equal(far_session_call(g->session, FAR_STATS_OTHER, false, fail_in_call, "called"), FAR_ERR_BUSY);
+    assert_string_equal(far_last_error(), "called");
+}
+
+
 /* Work that operations leave behind must not keep the next operations out, however much of it there is. */
 static void spawned_work_leaves_tasks_to_operations(void **state) {
     ground *g = *state;
@@ -338,6 +376,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(spawned_work_is_background_of_the_same_kind, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(spawned_work_leaves_tasks_to_operations, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(every_task_has_words_of_its_own, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(a_lost_session_says_so_for_ever, set_up, tear_down),
         cmocka_unit_test_setup_teardown(scratch_memory_goes_back_to_the_mark, set_up, tear_down),
     };
