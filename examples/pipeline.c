@@ -56,6 +56,8 @@ static int run(far_session *session, far_index *index, far_op_kind kind, int pai
         if (count < 0)
             return count;
         for (int i = 0; i < count; i++) {
+            if (done[i]->result < 0) /* every operation has words of its own */
+                fprintf(stderr, "%s\n", far_op_error(session, done[i]));
             right += is_right(done[i]->user);
             idle[idle_count++] = done[i]->user;
         }
