@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BUCKETS 1024
 
@@ -112,7 +113,30 @@ bool far_latch_try(far_task *t, far_addr addr) {
 }
 
 
-void far_unlatch(far_task *t, far_addr addr) {
+far_task *far_latch_next(far_task *t, far_addr addr) {
+    bucket *b = bucket_of(t, addr);
+    far_spin_lock(&b->lock);
+    const far_latch_hold *hold = *find_holder(b, addr);
+    assert(hold && hold->task == t);
+    far_task *next = hold->first_waiting ? hold->first_waiting->task : NULL;
+    far_spin_unlock(&b->lock);
+    return next;
+}
+
+
+bool far_latch_gift(far_task *t, far_addr addr, uint64_t gift[FAR_GIFT_WORDS]) {
+    bucket *b = bucket_of(t, addr);
+    far_spin_lock(&b->lock);
+    const far_latch_hold *hold = *find_holder(b, addr);
+    assert(hold && hold->task == t);
+    bool gifted = hold->gifted;
+    memcpy(gift, hold->gift, sizeof(hold->gift));
+    far_spin_unlock(&b->lock);
+    return gifted;
+}
+
+
+static void unlatch(far_task *t, far_addr addr, const uint64_t *gift) {
     bucket *b = bucket_of(t, addr);
     far_spin_lock(&b->lock);
     far_latch_hold **link = find_holder(b, addr), *hold = *link;
@@ -121,7 +145,11 @@ void far_unlatch(far_task *t, far_addr addr) {
     hold->addr = 0;
     t->latched--;
     far_latch_hold *heir = hold->first_waiting;
+    assert(heir || !gift);
     if (heir) {
+        heir->gifted = gift != NULL;
+        if (gift)
+            memcpy(heir->gift, gift, sizeof(heir->gift));
         heir->first_waiting = heir->next;
         heir->last_waiting = heir->next ? hold->last_waiting : NULL;
         become_holder(b, heir);
@@ -130,6 +158,16 @@ void far_unlatch(far_task *t, far_addr addr) {
         far_task_wake(heir->task);
     }
     far_spin_unlock(&b->lock);
+}
+
+
+void far_unlatch(far_task *t, far_addr addr) {
+    unlatch(t, addr, NULL);
+}
+
+
+void far_unlatch_gift(far_task *t, far_addr addr, const uint64_t gift[FAR_GIFT_WORDS]) {
+    unlatch(t, addr, gift);
 }
 
 

@@ -5,8 +5,10 @@
 #include "pool/handle.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define INDEX_NAME "explored"
+#define VERBS_MAX  4096 /* of a victim: those after them are taken for changes */
 
 typedef struct cut { /* where the victim dies; verb 0: not at all */
     uint64_t verb;
@@ -19,8 +21,9 @@ typedef struct victim {
     far_pool *pool;
     far_index *index;
     far_session *session;
-    uint64_t verbs;         /* so far */
-    uint32_t units_of_verb; /* how often the verb of its cut can be cut */
+    uint64_t verbs;               /* so far */
+    uint32_t units_of_verb;       /* how often the verb of its cut can be cut */
+    uint8_t reads[VERBS_MAX / 8]; /* which of them change nothing */
     void *ctx;
 } victim;
 
@@ -59,6 +62,8 @@ static void count_verb(void *ctx, const far_sim_posted *posted) {
     if (posted->conn != v->session->conn)
         return;
     v->verbs++;
+    if (posted->verb->kind == FAR_READ && v->verbs < VERBS_MAX)
+        v->reads[v->verbs / 8] |= (uint8_t)(1u << v->verbs % 8);
     if (v->verbs == v->cut.verb)
         v->units_of_verb = posted->verb->kind == FAR_WRITE ? posted->units : 1;
 }
@@ -195,15 +200,22 @@ static int explore_victim(story *s, unsigned which) {
     uint64_t verbs = v->verbs;
     if (which == 0)
         s->result->verbs = verbs;
-    uint64_t step = which > 0 && s->explore->stride ? s->explore->stride : 1;
-    for (uint64_t verb = 1; !err && verb <= verbs; verb += step) {
+    uint8_t reads[VERBS_MAX / 8];
+    memcpy(reads, v->reads, sizeof(reads));
+    uint64_t step = which > 0 && s->explore->stride ? s->explore->stride : 1, skip = 0;
+    for (uint64_t verb = 1; !err && verb <= verbs; verb++) {
+        bool through = !s->explore->changes_only || verb == verbs;
+        if (!through && verb < VERBS_MAX && (reads[verb / 8] >> verb % 8 & 1))
+            continue;
+        if (skip++ % step != 0)
+            continue;
         uint32_t units = 1;
-        for (uint32_t unit = 0; !err && unit <= units; unit++) { /* unit 0: before it; units: after it */
+        for (uint32_t unit = 0; !err && unit < units + through; unit++) { /* unit 0: before it; units: after it */
             v->cut = (cut){verb, unit};
             err = last ? explore_cut(s) : explore_victim(s, which + 1);
             units = v->units_of_verb;
             if (!s->explore->every_unit && unit == 0 && units > 0)
-                unit = units - 1;
+                unit = through ? units - 1 : units;
         }
     }
     return err;

@@ -23,7 +23,9 @@ typedef struct far_explore {
     far_explore_step survive; /* after the death: works on and says what is wrong */
     unsigned stride;          /* the second dies at every so manieth verb; 0, 1: at every one */
     bool every_unit;          /* cut every WRITE after every unit too */
-    bool sweep;               /* then a full check with repair; afterwards nothing may be lost */
+    bool changes_only; /* one death for each state that it leaves behind: not at READs, and what is before a change is
+                          not explored after the one before it too */
+    bool sweep;        /* then a full check with repair; afterwards nothing may be lost */
     void *ctx;
     FILE *out; /* where problems are told */
 } far_explore;

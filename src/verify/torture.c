@@ -568,13 +568,18 @@ typedef struct small_index {
     const char *kind, *options;
     const char *keys; /* of these alone; NULL: any */
     uint64_t value_bytes;
+    uint64_t key_space; /* 0: as usual */
 } small_index;
 
 static const small_index small_indexes[] = {
-    {"shard", "partitions=1,bits=0,slots=2,l2_slots=1,load=15", NULL, 0},
-    {"shard", "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1", NULL, 0},
-    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=60", "seq", 8},
-    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=2,l2_slots=1,load=95,afs=1", "seq", 8},
+    {"shard", "partitions=1,bits=0,slots=2,l2_slots=1,load=15", NULL, 0, 0},
+    {"shard", "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1", NULL, 0, 0},
+    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=60", "seq", 8, 0},
+    {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=2,l2_slots=1,load=95,afs=1", "seq", 8, 0},
+    {"chime", "span=12,hop=2,merge=sparse", NULL, 0, 24},
+    {"chime", "span=12,hop=4,merge=sparse,walk_slice=2,hotspot=4K", NULL, 0, 100},
+    {"chime", "key_size=8,value_size=8,span=12,hop=2,merge=sparse,hotspot=4K", "u64", 8, 24},
+    {"chime", "key_size=8,value_size=8,span=12,hop=4,merge=sparse,walk_slice=2", "u64", 8, 100},
 };
 
 
@@ -589,6 +594,7 @@ static void make_small(far_torture *torture, uint64_t seed) {
         if (strcmp(small->kind, torture->kind) != 0 || ++n != turn || (small->keys && !free))
             continue;
         torture->options = small->options;
+        torture->key_space = torture->key_space ? torture->key_space : small->key_space;
         torture->keys = small->keys ? small->keys : torture->keys;
         if (small->value_bytes) {
             torture->value_bytes[0] = torture->value_bytes[1] = small->value_bytes;

@@ -95,6 +95,65 @@ static void those_who_wait_are_served_in_their_order(void **state) {
 }
 
 
+static far_task *seen_next;
+static uint64_t found[FAR_GIFT_WORDS];
+static bool was_gift;
+
+
+static void give(far_task *t, void *arg) {
+    holder *h = arg;
+    static const uint64_t gift[FAR_GIFT_WORDS] = {1, 2, 3, 4};
+    far_latch(t, h->addr);
+    h->holds = true;
+    while (!h->let_go)
+        far_yield(t);
+    seen_next = far_latch_next(t, h->addr);
+    if (seen_next)
+        far_unlatch_gift(t, h->addr, gift);
+    else
+        far_unlatch(t, h->addr);
+    h->ended = true;
+}
+
+
+static void take(far_task *t, void *arg) {
+    holder *h = arg;
+    far_latch(t, h->addr);
+    was_gift = far_latch_gift(t, h->addr, found);
+    far_unlatch(t, h->addr);
+    h->ended = true;
+}
+
+
+/* The next one is known before it is given anything, and what it gets it gives to nobody else by itself. */
+static void a_gift_goes_to_the_next_one(void **state) {
+    (void)state;
+    for (unsigned waiting = 0; waiting < 3; waiting++) {
+        holder first = {.addr = 64}, others[2] = {{.addr = 64}, {.addr = 64}};
+        far_task *tasks[2] = {NULL, NULL};
+        assert_non_null(far_task_new(one, FAR_STATS_OTHER, give, &first));
+        settle();
+        for (unsigned i = 0; i < waiting; i++) {
+            tasks[i] = far_task_new(i % 2 ? one : two, FAR_STATS_OTHER, i ? take : give, &others[i]);
+            others[i].let_go = true;
+            settle();
+        }
+        was_gift = false;
+        memset(found, 0, sizeof(found));
+        first.let_go = true;
+        settle();
+        assert_true(first.ended);
+        assert_ptr_equal(seen_next, waiting == 2 ? tasks[1] : NULL); /* what the last giver saw */
+        assert_int_equal(was_gift, waiting == 2);
+        assert_true(waiting < 2 || (found[0] == 1 && found[3] == 4));
+    }
+    holder last = {.addr = 64};
+    assert_non_null(far_task_new(one, FAR_STATS_OTHER, take, &last));
+    settle();
+    assert_true(last.ended && !was_gift);
+}
+
+
 static void addresses_are_independent(void **state) {
     (void)state;
     static holder holders[200]; /* some of them share a bucket */
@@ -280,6 +339,7 @@ static void threads_exclude_each_other_and_no_wake_up_is_lost(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(those_who_wait_are_served_in_their_order),
+        TEST(a_gift_goes_to_the_next_one),
         TEST(addresses_are_independent),
         TEST(trying_does_not_wait),
         TEST(a_task_holds_several_taken_in_order),

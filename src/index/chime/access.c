@@ -10,6 +10,7 @@ int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key) {
     op->t = t;
     op->index = index;
     op->st = chime_state_of(index);
+    op->moves_allowed = CHIME_MOVES_FIRST;
     chime_key_make(op->st, key, &op->key);
     op->home = chime_home(op->st, op->key.hash);
     return 0;
@@ -152,14 +153,14 @@ int chime_read_node(chime_op *op, chime_ptr p, chime_node *n) {
 
 /* Locks. */
 
-static uint64_t next_nonce(chime_op *op) {
+uint64_t chime_next_nonce(chime_op *op) {
     return atomic_fetch_add_explicit(&op->st->nonce, 1, memory_order_relaxed);
 }
 
 
 void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock) {
     far_addr at = chime_tail_addr(op->st, p, CHIME_TAIL_L);
-    lock->mine = chime_lock_make(far_owner_of_task(op->t), next_nonce(op));
+    lock->mine = chime_lock_make(far_owner_of_task(op->t), chime_next_nonce(op));
     if (op->st->masked) {
         far_masked_cas(op->t, at, 0, 1, lock->mine, ~0ull, &lock->old);
         far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -184,7 +185,7 @@ int chime_lock_result(chime_op *op, chime_lock *lock) {
 
 
 uint64_t chime_fresh_s(chime_op *op, bool busy) {
-    return chime_nonce_make(far_task_client(op->t), far_task_generation(op->t), next_nonce(op), busy);
+    return chime_nonce_make(far_task_client(op->t), far_task_generation(op->t), chime_next_nonce(op), busy);
 }
 
 
@@ -215,7 +216,8 @@ int chime_put_unlock(chime_op *op, chime_ptr p, uint64_t map) {
         return FAR_ERR_NO_MEMORY;
     words[0] = chime_map_word(map);
     words[1] = chime_fresh_s(op, false);
-    words[2] = op->st->masked ? chime_map_word(map) : 0;
+    words[2] = op->heir ? op->heir : op->st->masked ? chime_map_word(map) : 0;
+    op->heir_map = map;
     if (op->st->masked)
         far_write(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_S), words + 1, 16);
     else
@@ -245,8 +247,8 @@ static void put_words(chime_op *op, chime_node *n, unsigned first, unsigned coun
 
 void chime_put_lines(chime_op *op, chime_node *n, const uint64_t *before, unsigned first) {
     const chime_state *st = op->st;
-    for (unsigned i = st->lines; i-- > 0;) {
-        unsigned line = (first + i) % st->lines, from = 8, end = 0;
+    for (unsigned i = 0; i < st->lines; i++) {
+        unsigned nth = st->rising ? i : st->lines - 1 - i, line = (first + nth) % st->lines, from = 8, end = 0;
         for (unsigned k = 0; k < 8; k++)
             if (n->w[line * 8 + k] != before[line * 8 + k]) {
                 from = k < from ? k : from;

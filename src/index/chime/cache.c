@@ -26,6 +26,7 @@ typedef struct entry {
     uint16_t count;
     uint8_t level, first_width, first_shift, child_width;
     bool bounded;
+    atomic_bool renew; /* whoever comes next READs the node again; the others go by this meanwhile */
     atomic_uchar uses;
     uint8_t data[]; /* pivots, children, with byte strings: offsets (4 each, one more) and bytes */
 } entry;
@@ -226,6 +227,14 @@ static entry *usable(shard *s, chime_ptr p, uint64_t epoch) {
 }
 
 
+/* The same for a route. */
+static entry *usable_or_renewed(shard *s, chime_ptr p, uint64_t epoch) {
+    entry *e = usable(s, p, epoch);
+    bool renew = e && atomic_load_explicit(&e->renew, memory_order_relaxed);
+    return renew && atomic_exchange_explicit(&e->renew, false, memory_order_relaxed) ? NULL : e;
+}
+
+
 static void touch(entry *e) {
     unsigned uses = atomic_load_explicit(&e->uses, memory_order_relaxed);
     if (uses < 255)
@@ -233,12 +242,12 @@ static void touch(entry *e) {
 }
 
 
-bool chime_cache_route(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
-                       chime_route *route) {
+static bool route_by(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
+                     bool renews, chime_route *route) {
     unsigned number;
     shard *s = shard_of(c, node, &number);
     unsigned place = far_readers_enter(&c->readers, &s->lock, number);
-    entry *e = usable(s, node, epoch);
+    entry *e = renews ? usable_or_renewed(s, node, epoch) : usable(s, node, epoch);
     if (e) {
         touch(e);
         route->level = e->level;
@@ -247,6 +256,18 @@ bool chime_cache_route(chime_cache *c, const chime_state *st, chime_ptr node, co
     }
     far_readers_leave(&c->readers, place);
     return e != NULL;
+}
+
+
+bool chime_cache_route(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
+                       chime_route *route) {
+    return route_by(c, st, node, key, epoch, false, route);
+}
+
+
+bool chime_cache_route_renewed(chime_cache *c, const chime_state *st, chime_ptr node, const chime_key *key,
+                               uint64_t epoch, chime_route *route) {
+    return route_by(c, st, node, key, epoch, true, route);
 }
 
 
@@ -301,19 +322,17 @@ static bool grow(shard *s) {
 }
 
 
-void chime_cache_put(chime_cache *c, const chime_state *st, const chime_inner *inner, uint64_t epoch) {
+static bool install(chime_cache *c, entry *e) {
     unsigned number;
-    entry *e = new_entry(st, inner, c->packed, epoch);
-    if (!e)
-        return;
-    if (!far_budget_take(c->budget, e->bytes)) {
+    if (!e || !far_budget_take(c->budget, e->bytes)) {
         free(e);
-        return;
+        return false;
     }
     size_t freed = 0;
-    shard *s = shard_of(c, inner->ptr, &number);
+    bool installed = true;
+    shard *s = shard_of(c, e->ptr, &number);
     far_writer_enter(&c->readers, &s->lock, number);
-    entry **old = find(s, inner->ptr);
+    entry **old = find(s, e->ptr);
     if (old) {
         unsigned uses = atomic_load_explicit(&(*old)->uses, memory_order_relaxed);
         atomic_store_explicit(&e->uses, (unsigned char)uses, memory_order_relaxed);
@@ -328,10 +347,77 @@ void chime_cache_put(chime_cache *c, const chime_state *st, const chime_inner *i
     } else {
         freed += e->bytes;
         free(e);
+        installed = false;
     }
     far_writer_leave(&s->lock);
     if (freed)
         far_budget_give(c->budget, freed);
+    return installed;
+}
+
+
+void chime_cache_put(chime_cache *c, const chime_state *st, const chime_inner *inner, uint64_t epoch) {
+    install(c, new_entry(st, inner, c->packed, epoch));
+}
+
+
+static void unpack(const entry *e, const chime_state *st, chime_inner *inner) {
+    inner->ptr = e->ptr;
+    inner->sibling = e->sibling;
+    inner->level = e->level;
+    inner->count = e->count;
+    inner->bounded = e->bounded;
+    for (unsigned i = 0; i <= e->count; i++) {
+        chime_fence *f = i < e->count ? &inner->pivot[i] : &inner->high;
+        *f = (chime_fence){.word = CHIME_REF_ELSEWHERE, .first = i < e->count ? first_of(e, i) : e->high};
+        if (!st->fixed)
+            f->bytes = bytes_of(e, i);
+        if (i < e->count)
+            inner->child[i] = child_of(e, i);
+    }
+}
+
+
+/* The node with a child more. NULL: it has that one, or it is none of its children. */
+static entry *with_child(chime_cache *c, const entry *e, const chime_state *st, const chime_fence *pivot,
+                         chime_ptr child) {
+    chime_inner inner;
+    uint8_t small[8];
+    chime_key key = {.first = pivot->first, .bytes = st->fixed ? (far_bytes){NULL, 0} : fence_bytes(pivot, small)};
+    if (e->count == CHIME_SPAN_MAX || compare_at(e, st, 0, &key) >= 0 ||
+        (e->bounded && compare_at(e, st, e->count, &key) <= 0))
+        return NULL;
+    unsigned at = child_for(e, st, &key) + 1;
+    if (compare_at(e, st, at - 1, &key) == 0)
+        return NULL;
+    unpack(e, st, &inner);
+    memmove(&inner.pivot[at + 1], &inner.pivot[at], (e->count - at) * sizeof(inner.pivot[0]));
+    memmove(&inner.child[at + 1], &inner.child[at], (e->count - at) * sizeof(inner.child[0]));
+    inner.pivot[at] = *pivot;
+    inner.child[at] = child;
+    inner.count++;
+    return new_entry(st, &inner, c->packed, e->epoch);
+}
+
+
+bool chime_cache_add(chime_cache *c, const chime_state *st, chime_ptr node, const chime_fence *pivot, chime_ptr child) {
+    unsigned number;
+    shard *s = shard_of(c, node, &number);
+    unsigned place = far_readers_enter(&c->readers, &s->lock, number);
+    entry **at = find(s, node), *e = at ? with_child(c, *at, st, pivot, child) : NULL;
+    far_readers_leave(&c->readers, place);
+    return install(c, e);
+}
+
+
+void chime_cache_renew(chime_cache *c, chime_ptr node) {
+    unsigned number;
+    shard *s = shard_of(c, node, &number);
+    unsigned place = far_readers_enter(&c->readers, &s->lock, number);
+    entry **at = find(s, node);
+    if (at)
+        atomic_store_explicit(&(*at)->renew, true, memory_order_relaxed);
+    far_readers_leave(&c->readers, place);
 }
 
 

@@ -23,10 +23,12 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     st->words = can->atomic_bytes < CHIME_LINE;
     st->masked = can->masked_cas;
     st->fused = can->atomics_in_order && options[CHIME_OPTION_FUSION];
+    st->handover = options[CHIME_OPTION_HANDOVER] != 0;
     st->hopscotch = options[CHIME_OPTION_HOPSCOTCH] != 0;
     st->vacancy = options[CHIME_OPTION_VACANCY] != 0;
     st->replication = options[CHIME_OPTION_REPLICATION] != 0;
     st->paper_split = options[CHIME_OPTION_SPLIT] == CHIME_SPLIT_PAPER;
+    st->rising = options[CHIME_OPTION_HOP_WRITES] != 0;
     st->miss = (unsigned)options[CHIME_OPTION_MISS];
     st->merge = (unsigned)options[CHIME_OPTION_MERGE];
     st->patience = (unsigned)options[CHIME_OPTION_PATIENCE];
@@ -100,6 +102,7 @@ static int chime_open(far_task *t, far_index *index) {
     if (!st)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     set_geometry(t, index, st);
+    atomic_init(&st->half_due, UINT64_MAX);
     index->state = st;
     chime_root root, mine = describe(st);
     far_read(t, index->descriptor, &root, sizeof(root));
@@ -130,7 +133,8 @@ static void chime_figures(far_index *index, far_figures *figures) {
 }
 
 
-static const char *const misses[] = {"adaptive", "confirm", "bracket", NULL};
+static const char *const misses[] = {"adaptive", "confirm", "bracket", "unsafe", NULL};
+static const char *const hop_writes[] = {"falling", "rising", NULL};
 static const char *const splits[] = {"median", "paper", NULL};
 static const char *const merges[] = {"off", "empty", "sparse", NULL};
 static const char *const caches[] = {"plain", "packed", "off", NULL};
@@ -148,8 +152,12 @@ static const far_option_def options[] = {
     {"hotspot", FAR_OPTION_NUMBER, -1, -1, 1ll << 32, NULL,
      "bytes for hot keys; -1: three tenths of the cache if that has 50 MB or more"},
     {"miss", FAR_OPTION_CHOICE, CHIME_MISS_ADAPTIVE, 0, 0, misses,
-     "how it is proven that a key is absent: by a second look, in the first one, or as it pays"},
+     "how it is proven that a key is absent: by a second look, in the first one, or as it pays; unsafe: by hop bitmaps "
+     "alone, as in the paper (a key that is there may be missed)"},
+    {"hop_writes", FAR_OPTION_CHOICE, 0, 0, 0, hop_writes,
+     "order of the lines that an insert changes; rising: as in the paper (a client that dies in between loses keys)"},
     {"fusion", FAR_OPTION_BOOL, 1, 0, 1, NULL, "lock and read in one round trip where the fabric orders them"},
+    {"handover", FAR_OPTION_BOOL, 1, 0, 1, NULL, "a lock is handed over to who waits for it in the same compute node"},
     {"split", FAR_OPTION_CHOICE, CHIME_SPLIT_MEDIAN, 0, 0, splits,
      "where a leaf is split: near its median, or the median of the crowded neighbourhood"},
     {"merge", FAR_OPTION_CHOICE, CHIME_MERGE_EMPTY, 0, 0, merges, "leaves that their left neighbour takes in"},

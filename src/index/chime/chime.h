@@ -19,7 +19,9 @@ enum {
     CHIME_OPTION_SPECULATION,
     CHIME_OPTION_HOTSPOT,
     CHIME_OPTION_MISS,
+    CHIME_OPTION_HOP_WRITES,
     CHIME_OPTION_FUSION,
+    CHIME_OPTION_HANDOVER,
     CHIME_OPTION_SPLIT,
     CHIME_OPTION_MERGE,
     CHIME_OPTION_CACHE,
@@ -27,7 +29,7 @@ enum {
     CHIME_OPTION_PATIENCE,
 };
 
-enum { CHIME_MISS_ADAPTIVE, CHIME_MISS_CONFIRM, CHIME_MISS_BRACKET };
+enum { CHIME_MISS_ADAPTIVE, CHIME_MISS_CONFIRM, CHIME_MISS_BRACKET, CHIME_MISS_UNSAFE };
 enum { CHIME_SPLIT_MEDIAN, CHIME_SPLIT_PAPER };
 enum { CHIME_MERGE_OFF, CHIME_MERGE_EMPTY, CHIME_MERGE_SPARSE };
 
@@ -36,7 +38,8 @@ enum { CHIME_MERGE_OFF, CHIME_MERGE_EMPTY, CHIME_MERGE_SPARSE };
 #define CHIME_MERGES_MAX  256
 #define CHIME_OP_WORDS    16
 #define CHIME_SCAN_LEAVES 16
-#define CHIME_MOVES_MAX   1000u /* to the right, in one descent: a chain of siblings that long is damage */
+#define CHIME_MOVES_FIRST 4u    /* to the right, in one descent: then it begins anew, and may go twice as far */
+#define CHIME_MOVES_MAX   1024u /* a chain of siblings without pivots that is so long is damage */
 
 /* What an attempt can come to, besides 0 and errors. */
 enum {
@@ -51,7 +54,8 @@ typedef struct chime_hot chime_hot;
 
 typedef struct chime_half_split { /* a node that was reached from its sibling only */
     chime_ptr node;
-    uint64_t since; /* when it was met first */
+    chime_ptr above; /* the cached parent that it was noted in, and that is to be READ again; 0: none */
+    uint64_t since;  /* when it was met first */
 } chime_half_split;
 
 typedef struct chime_counts { /* of a handle */
@@ -65,8 +69,9 @@ typedef struct chime_state {    /* of an open index */
     bool fixed;                 /* keys and values of 8 bytes, in the slot itself */
     bool exact;                 /* keys of at most 8 bytes and one length: the first word of a slot decides */
     bool words;                 /* unit 8: a line may be seen half changed */
-    bool masked, fused;
+    bool masked, fused, handover;
     bool hopscotch, vacancy, replication, paper_split;
+    bool rising; /* hops are written from the lowest line up: unsafe */
     unsigned miss, merge, patience, walk_slice;
     uint64_t seed;
     _Atomic uint64_t root, nonce, gets, misses;
@@ -74,6 +79,7 @@ typedef struct chime_state {    /* of an open index */
     chime_hot *hot;     /* NULL: none */
     far_spin half_lock;
     unsigned half_next;
+    _Atomic uint64_t half_due; /* when a parent is to be READ again; UINT64_MAX: none is */
     chime_half_split half[CHIME_HALF_SPLITS];
     far_spin merge_lock;
     unsigned merge_count;
@@ -105,10 +111,14 @@ typedef struct chime_op {
     chime_ptr path[CHIME_LEVELS];   /* node of each level that led here */
     unsigned restarts;              /* ways down that led to nothing */
     chime_ptr aux;                  /* a node that was found gone says: this one took it in */
+    unsigned moves_allowed;         /* to the right, in one descent */
+    chime_fence beyond;             /* the key lies beyond this end of a node ... */
+    chime_ptr beyond_node;          /* ... in this one, or further right */
     uint64_t words[CHIME_OP_WORDS]; /* for WRITEs of the open batch */
     unsigned words_used;
-    unsigned repairs; /* under way, inside of one another */
-    chime_ptr help;   /* a node without a pivot above it that it is time to help; 0: none */
+    uint64_t heir, heir_map; /* a lock word of who gets the lock next, and the map that goes with it; 0: nobody */
+    unsigned repairs;        /* under way, inside of one another */
+    chime_ptr help;          /* a node without a pivot above it that it is time to help; 0: none */
     unsigned help_level;
 } chime_op;
 
@@ -232,12 +242,14 @@ int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 int chime_node_state(chime_op *op, chime_node *n); /* after a chime_put_read_all: 0, CHIME_STALE or CHIME_AGAIN */
 void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock);
 int chime_lock_result(chime_op *op, chime_lock *lock); /* 0: held by us; CHIME_AGAIN; CHIME_STALE */
+uint64_t chime_next_nonce(chime_op *op);
 uint64_t chime_fresh_s(chime_op *op, bool busy);
 int chime_unlock_unchanged(chime_op *op, chime_ptr p, const chime_lock *lock); /* not waited for */
-/* Puts the WRITEs that end a change under a lock: a new S, the map, and the lock is free. */
+/* Puts the WRITEs that end a change under a lock: a new S, the map, and the lock is free, or op->heir's. */
 int chime_put_unlock(chime_op *op, chime_ptr p, uint64_t map);
 int chime_put_busy(chime_op *op, chime_ptr p); /* unit 8: before the first change */
-/* Puts the WRITEs of the lines that differ, from the highest (counted from line `first` on) to the lowest. */
+/* Puts the WRITEs of the lines that differ, from the highest (counted from line `first` on) to the lowest, or, where
+ * the option says so, from the lowest up. */
 void chime_put_lines(chime_op *op, chime_node *n, const uint64_t *before, unsigned first);
 int chime_put_moves(chime_op *op, chime_node *n, const uint64_t *before, const chime_move *moves, unsigned count,
                     unsigned at); /* unit 8: the same, move by move */
@@ -270,10 +282,14 @@ int chime_take_head(chime_op *op, uint64_t word, chime_block *b);
 int chime_find_item(chime_op *op, chime_node *n, int *slot, chime_block *b);
 
 /* find.c */
-int chime_read_root(chime_op *op);
+int chime_read_root(chime_op *op, uint64_t *root);
+bool chime_way_is_cached(chime_op *op, chime_ptr *leaf);           /* from the root to the leaf */
 int chime_descend(chime_op *op, unsigned level, chime_ptr *node);  /* CHIME_NO_LEVEL */
 int chime_not_there(chime_op *op, chime_ptr node, unsigned level); /* the way down led to nothing: forget it */
-void chime_went_right(chime_op *op, unsigned level, chime_ptr from, chime_ptr to);
+/* The sibling of a node of that level is the way: CHIME_RIGHT. CHIME_AGAIN: begin at the top again. */
+int chime_go_right(chime_op *op, unsigned level, chime_ptr to, unsigned *moves);
+int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves);
+void chime_note_split(chime_op *op, unsigned level, const chime_fence *low, chime_ptr node); /* low NULL: not known */
 int chime_read_inner(chime_op *op, chime_ptr p, chime_inner *inner);
 void chime_finish(chime_op *op); /* the operation is over: helps, if there is something to */
 
@@ -324,11 +340,18 @@ int chime_cache_new(far_index *index, chime_cache **cache); /* *cache NULL: ther
 void chime_cache_free(chime_cache *cache);
 bool chime_cache_route(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
                        chime_route *route);
+/* The same; false also where the node is to be READ again, and it is for the caller to do that. */
+bool chime_cache_route_renewed(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key,
+                               uint64_t epoch, chime_route *route);
 /* The children from the key's on, at most `most` and below `to` (NULL: no bound). 0: not known, or the key lies beyond.
  */
 unsigned chime_cache_children(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key,
                               const chime_key *to, uint64_t epoch, unsigned most, chime_ptr *children);
 void chime_cache_put(chime_cache *cache, const chime_state *st, const chime_inner *inner, uint64_t epoch);
+/* A child more, where the node is cached. False: it is not, or has no room. */
+bool chime_cache_add(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_fence *pivot,
+                     chime_ptr child);
+void chime_cache_renew(chime_cache *cache, chime_ptr node); /* READ it again when somebody comes by */
 void chime_cache_drop(chime_cache *cache, chime_ptr node);
 size_t chime_cache_bytes(far_index *index);
 void chime_route_in(const chime_state *st, const chime_inner *inner, const chime_key *key, chime_route *route);

@@ -122,8 +122,11 @@ int chime_check_range(chime_op *op, const uint64_t *tail) {
     int err = chime_read_fences(op, both, bounded ? 2 : 1);
     if (err < 0)
         return err;
-    if (bounded && chime_fence_compare(op->st, &high, &op->key) <= 0)
+    if (bounded && chime_fence_compare(op->st, &high, &op->key) <= 0) {
+        op->beyond = high;
+        op->beyond_node = chime_h1_sibling(tail[CHIME_TAIL_H1]);
         return CHIME_RIGHT;
+    }
     return chime_fence_compare(op->st, &low, &op->key) <= 0 ? 0 : CHIME_STALE;
 }
 

@@ -4,18 +4,19 @@
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
 
-#define REST_MAX 64 /* times that a tree nobody changes may lead nowhere */
+#define REST_MAX    64   /* times that a tree nobody changes may lead nowhere */
+#define HELP_AFTER  32u  /* round trips: a splitter that lives has put its pivot in by then */
+#define RENEW_AFTER 256u /* round trips: until then others note theirs in the same parent */
 
 
-int chime_read_root(chime_op *op) {
-    uint64_t word;
-    far_read(op->t, op->index->descriptor + CHIME_ROOT_WORD, &word, 8);
+int chime_read_root(chime_op *op, uint64_t *root) {
+    far_read(op->t, op->index->descriptor + CHIME_ROOT_WORD, root, 8);
     int err = chime_wait(op);
     if (err < 0)
         return err;
-    if (!chime_ptr_is_sound(op, word) || chime_ptr_low(word) >= CHIME_LEVELS)
+    if (!chime_ptr_is_sound(op, *root) || chime_ptr_low(*root) >= CHIME_LEVELS)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", op->index->name);
-    atomic_store_explicit(&op->st->root, word, memory_order_relaxed);
+    atomic_store_explicit(&op->st->root, *root, memory_order_relaxed);
     return 0;
 }
 
@@ -30,7 +31,7 @@ int chime_read_inner(chime_op *op, chime_ptr p, chime_inner *inner) {
 /* Where the node sends the key: from the cache, or by READing it. */
 static int route(chime_op *op, chime_ptr p, chime_route *r) {
     chime_state *st = op->st;
-    if (st->cache && chime_cache_route(st->cache, st, p, &op->key, far_epoch(op->t), r))
+    if (st->cache && chime_cache_route_renewed(st->cache, st, p, &op->key, far_epoch(op->t), r))
         return 0;
     far_scratch_mark here = far_scratch_here(op->t);
     chime_inner *inner = far_scratch(op->t, sizeof(*inner));
@@ -45,24 +46,130 @@ static int route(chime_op *op, chime_ptr p, chime_route *r) {
 }
 
 
+bool chime_way_is_cached(chime_op *op, chime_ptr *leaf) {
+    chime_state *st = op->st;
+    uint64_t root = atomic_load_explicit(&st->root, memory_order_relaxed);
+    chime_route r;
+    if (!root || !st->cache)
+        return false;
+    *leaf = chime_ptr_plain(root);
+    for (unsigned at = chime_ptr_low(root); at > 0; at--) {
+        if (!chime_cache_route(st->cache, st, *leaf, &op->key, far_epoch(op->t), &r) || r.right || r.level != at)
+            return false;
+        *leaf = r.next;
+    }
+    return chime_ptr_is_sound(op, *leaf);
+}
+
+
+/* Nodes that only their siblings name: their splitters are about to put the pivots in, or are dead. Whoever meets one
+ * notes it in the cached parent, so that the others of this compute node need not come the same way. Some time later
+ * that parent is READ again; whoever goes right then, because the pivot is still missing, puts it in. */
+
+static chime_half_split *find_half(chime_state *st, chime_ptr node) {
+    for (unsigned i = 0; i < CHIME_HALF_SPLITS; i++)
+        if (st->half[i].node == node)
+            return &st->half[i];
+    return NULL;
+}
+
+
+static void note_half(chime_op *op, chime_ptr node, chime_ptr above, uint64_t now) {
+    chime_state *st = op->st;
+    st->half[st->half_next++ % CHIME_HALF_SPLITS] = (chime_half_split){.node = node, .above = above, .since = now};
+    uint64_t due = now + RENEW_AFTER * far_rtt(op->t);
+    if (above && atomic_load_explicit(&st->half_due, memory_order_relaxed) > due)
+        atomic_store_explicit(&st->half_due, due, memory_order_relaxed);
+}
+
+
+/* Parents that were noted in long ago are READ again. */
+static void renew_due(chime_op *op) {
+    chime_state *st = op->st;
+    uint64_t due = atomic_load_explicit(&st->half_due, memory_order_relaxed), next = UINT64_MAX;
+    if (due == UINT64_MAX || far_now(op->t) < due)
+        return;
+    chime_ptr gone[CHIME_HALF_SPLITS];
+    unsigned count = 0;
+    uint64_t now = far_now(op->t), wait = RENEW_AFTER * far_rtt(op->t);
+    far_spin_lock(&st->half_lock);
+    for (unsigned i = 0; i < CHIME_HALF_SPLITS; i++) {
+        chime_half_split *h = &st->half[i];
+        if (h->above && h->since + wait <= now) {
+            gone[count++] = h->above;
+            h->above = 0;
+        } else if (h->above && h->since + wait < next)
+            next = h->since + wait;
+    }
+    atomic_store_explicit(&st->half_due, next, memory_order_relaxed);
+    far_spin_unlock(&st->half_lock);
+    for (unsigned i = 0; i < count; i++)
+        chime_cache_renew(st->cache, gone[i]);
+}
+
+
+void chime_note_split(chime_op *op, unsigned level, const chime_fence *low, chime_ptr node) {
+    chime_state *st = op->st;
+    chime_ptr above = level + 1 < CHIME_LEVELS ? op->path[level + 1] : 0;
+    bool noted = above && low && st->cache && chime_cache_add(st->cache, st, above, low, node);
+    uint64_t now = far_now(op->t);
+    far_spin_lock(&st->half_lock);
+    chime_half_split *h = find_half(st, node);
+    if (!h)
+        note_half(op, node, noted ? above : 0, now);
+    else if (now - h->since > HELP_AFTER * far_rtt(op->t)) {
+        h->node = h->above = 0;
+        op->help = node;
+        op->help_level = level;
+    }
+    far_spin_unlock(&st->half_lock);
+    if (!noted && above && st->cache)
+        chime_cache_renew(st->cache, above);
+    if (!above)
+        atomic_store_explicit(&st->root, 0, memory_order_relaxed);
+}
+
+
+/* Many moves in one descent: much has changed since it began, and the way from the top is shorter by now. If it is not,
+ * more of them are allowed the next time. */
+int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves) {
+    if (++*moves <= op->moves_allowed)
+        return CHIME_RIGHT;
+    if (op->moves_allowed >= CHIME_MOVES_MAX)
+        return chime_broken(op->index, to, "its siblings have no end");
+    op->moves_allowed *= 2;
+    far_count_retry(op->t);
+    return CHIME_AGAIN;
+}
+
+
+int chime_go_right(chime_op *op, unsigned level, chime_ptr to, unsigned *moves) {
+    const chime_fence *low = op->beyond_node == to ? &op->beyond : NULL;
+    chime_note_split(op, level, low, to);
+    op->beyond_node = 0;
+    return chime_count_move(op, to, moves);
+}
+
+
 int chime_descend(chime_op *op, unsigned level, chime_ptr *node) {
     chime_state *st = op->st;
-    unsigned moves = 0;
     bool cached = true;
     int err;
+    op->beyond_node = 0;
+    renew_due(op);
     for (;;) {
+        unsigned moves = 0;
         uint64_t root = atomic_load_explicit(&st->root, memory_order_relaxed);
         if (!root || chime_ptr_low(root) < level) {
-            if ((err = chime_read_root(op)) < 0)
+            if ((err = chime_read_root(op, &root)) < 0)
                 return err;
-            root = atomic_load_explicit(&st->root, memory_order_relaxed);
-            if (!root || chime_ptr_low(root) < level)
+            if (chime_ptr_low(root) < level)
                 return CHIME_NO_LEVEL;
         }
         chime_ptr p = chime_ptr_plain(root);
         unsigned at = chime_ptr_low(root);
         memset(op->path, 0, sizeof(op->path));
-        for (err = 0; at > level && err <= 1;) {
+        for (err = 0; at > level && err >= 0 && err <= 1;) {
             chime_route r;
             if ((err = route(op, p, &r)) < 0)
                 return err;
@@ -71,16 +178,16 @@ int chime_descend(chime_op *op, unsigned level, chime_ptr *node) {
                 break;
             if (r.level != at)
                 return chime_broken(op->index, p, "it has another level than its parent says");
-            if (!r.right) {
+            if (!r.right)
                 op->path[at--] = p;
-                p = r.next;
-            } else {
-                if (++moves > CHIME_MOVES_MAX)
-                    return chime_broken(op->index, p, "its siblings have no end");
-                chime_went_right(op, at, p, r.next);
-                p = r.next;
-            }
+            else if ((err = chime_go_right(op, at, r.next, &moves)) == CHIME_RIGHT)
+                err = 0;
+            p = r.next;
         }
+        if (err < 0)
+            return err;
+        if (err == CHIME_AGAIN)
+            continue;
         if (err <= 1) {
             *node = p;
             far_count_cache(op->t, cached);
@@ -128,32 +235,6 @@ int chime_not_there(chime_op *op, chime_ptr node, unsigned level) {
     }
     far_scratch_back(op->t, here);
     return err < 0 ? err : 0;
-}
-
-
-/* A node that only its sibling names: its splitter is about to put the pivot in, or is dead. Met again some time later:
- * we do it. */
-void chime_went_right(chime_op *op, unsigned level, chime_ptr from, chime_ptr to) {
-    chime_state *st = op->st;
-    uint64_t now = far_now(op->t);
-    (void)from;
-    if (level + 1 < CHIME_LEVELS && op->path[level + 1] && st->cache)
-        chime_cache_drop(st->cache, op->path[level + 1]);
-    if (level + 1 >= CHIME_LEVELS || !op->path[level + 1])
-        atomic_store_explicit(&st->root, 0, memory_order_relaxed);
-    far_spin_lock(&st->half_lock);
-    chime_half_split *h = NULL;
-    for (unsigned i = 0; i < CHIME_HALF_SPLITS && !h; i++)
-        if (st->half[i].node == to)
-            h = &st->half[i];
-    if (!h)
-        st->half[st->half_next++ % CHIME_HALF_SPLITS] = (chime_half_split){to, now};
-    else if (now - h->since > 32 * far_rtt(op->t)) {
-        h->node = 0;
-        op->help = to;
-        op->help_level = level;
-    }
-    far_spin_unlock(&st->half_lock);
 }
 
 

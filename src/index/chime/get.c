@@ -20,7 +20,7 @@ typedef struct answer {
 /* Many keys that are not there: the proof goes into the first batch. */
 static bool brackets(chime_state *st) {
     if (st->miss != CHIME_MISS_ADAPTIVE)
-        return st->miss == CHIME_MISS_BRACKET;
+        return st->miss != CHIME_MISS_CONFIRM;
     return atomic_load_explicit(&st->misses, memory_order_relaxed) >
            atomic_load_explicit(&st->gets, memory_order_relaxed) / 8 + 1;
 }
@@ -43,7 +43,8 @@ static void count_get(chime_state *st, bool found) {
 
 static void put_reads(chime_op *op, chime_node *n, bool proof) {
     const chime_state *st = op->st;
-    if (proof || st->words)
+    bool bracketed = (proof && st->miss != CHIME_MISS_UNSAFE) || st->words;
+    if (bracketed)
         chime_put_read_s(op, n, 0);
     if (proof || !st->replication || !st->hopscotch)
         chime_put_read_tail(op, n);
@@ -51,7 +52,7 @@ static void put_reads(chime_op *op, chime_node *n, bool proof) {
         chime_put_read_slots(op, n, op->home, st->hop);
     else
         chime_put_read_slots(op, n, 0, st->span);
-    if (proof || st->words)
+    if (bracketed)
         chime_put_read_s(op, n, 1);
 }
 
@@ -140,18 +141,17 @@ static int find(chime_op *op, answer *a) {
         unsigned moves = 0;
         op->aux = 0;
         int err = chime_descend(op, 0, &leaf);
-        for (from = leaf; err == 0 && (err = look(op, &leaf, a)) == CHIME_RIGHT; err = 0, from = leaf) {
-            chime_went_right(op, 0, from, leaf);
-            if (++moves > CHIME_MOVES_MAX)
-                return chime_broken(op->index, from, "its siblings have no end");
-        }
+        for (from = leaf; err == 0 && (err = look(op, &leaf, a)) == CHIME_RIGHT &&
+                          (err = chime_go_right(op, 0, leaf, &moves)) == CHIME_RIGHT;
+             err = 0)
+            from = leaf;
         if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
             leaf = op->aux;
             err = look(op, &leaf, a);
         }
         if (err <= 0)
             return err;
-        if ((err = chime_not_there(op, from, 0)) < 0)
+        if (err != CHIME_AGAIN && (err = chime_not_there(op, from, 0)) < 0)
             return err;
         far_scratch_back(op->t, here);
         if (op->restarts % op->st->patience == 0 && (err = chime_renew_pin(op)) < 0)
@@ -236,27 +236,11 @@ typedef struct together {
 } together;
 
 
-static bool way_is_cached(chime_op *op, chime_ptr *leaf) {
-    chime_state *st = op->st;
-    uint64_t root = atomic_load_explicit(&st->root, memory_order_relaxed);
-    chime_route r;
-    if (!root || !st->cache)
-        return false;
-    *leaf = chime_ptr_plain(root);
-    for (unsigned at = chime_ptr_low(root); at > 0; at--) {
-        if (!chime_cache_route(st->cache, st, *leaf, &op->key, far_epoch(op->t), &r) || r.right || r.level != at)
-            return false;
-        *leaf = r.next;
-    }
-    return chime_ptr_is_sound(op, *leaf);
-}
-
-
 static int look_together(far_task *t, together *all, size_t count) {
     bool any = false;
     for (size_t i = 0; i < count; i++) {
         together *g = &all[i];
-        if (!(g->under_way = way_is_cached(&g->op, &g->n.ptr)))
+        if (!(g->under_way = chime_way_is_cached(&g->op, &g->n.ptr)))
             continue;
         if (!(g->n.w = chime_new_image(&g->op))) {
             far_forget(t);

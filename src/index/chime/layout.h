@@ -317,6 +317,9 @@ static inline size_t chime_block_value_length(uint64_t head) {
 /* Fences and pivots. Keys of 8 bytes: the key as a number. Else a reference: 0 = the empty key; up to 7 bytes in the
  * word itself (bytes 56 << 8 | length 3 << 1 | 1); or a key block (address >> 4, 44 << 20 | length 11 << 1). */
 
+#define CHIME_REF_ELSEWHERE 2ull /* of a fence in local memory alone: its bytes are at hand, but not its word */
+
+
 static inline bool chime_ref_is_inline(uint64_t ref) {
     return ref == 0 || (ref & 1);
 }

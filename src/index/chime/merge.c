@@ -222,7 +222,10 @@ static int merge(merging *m) {
     chime_op *op = &m->op;
     const chime_state *st = op->st;
     int err = lock_parent(m);
-    if (err <= 0 || (err = lock_both(m)) <= 0)
+    if (err <= 0)
+        return err;
+    far_point(op->t, "chime:merge_parent");
+    if ((err = lock_both(m)) <= 0)
         return err;
     uint64_t *before_a = chime_new_image(op), *before_b = chime_new_image(op), *before_p = chime_new_image(op);
     if (!before_a || !before_b || !before_p)

@@ -60,14 +60,17 @@ static void set_key(chime_op *op, const pivot *p) {
 /* A root above the old one, with the child at its side. 0: there is a level more, by us or by others. */
 static int grow_root(chime_op *op, const pivot *p) {
     chime_state *st = op->st;
-    uint64_t old = atomic_load_explicit(&st->root, memory_order_relaxed), seen;
+    uint64_t old, seen;
     far_object object;
-    if (!old || chime_ptr_low(old) + 1 != p->level)
-        return old && chime_ptr_low(old) >= p->level ? 0 : chime_broken(op->index, p->child, "it lies above the root");
+    int err = chime_read_root(op, &old);
+    if (err < 0)
+        return err;
+    if (chime_ptr_low(old) + 1 != p->level)
+        return chime_ptr_low(old) >= p->level ? 0 : chime_broken(op->index, p->child, "it lies above the root");
     uint64_t *w = chime_new_image(op), *tail;
     if (!w)
         return FAR_ERR_NO_MEMORY;
-    int err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object);
+    err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object);
     if (err < 0)
         return err;
     chime_ptr made = chime_ptr_make(object.addr, (unsigned)object.epoch, p->level);
@@ -80,6 +83,7 @@ static int grow_root(chime_op *op, const pivot *p) {
     tail = chime_tail(st, w);
     tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
     chime_set_free(st, tail, 3);
+    far_point(op->t, "chime:root_begin");
     far_write(op->t, object.addr, w, st->node_bytes);
     if ((err = chime_wait(op)) < 0)
         return err;
@@ -89,7 +93,7 @@ static int grow_root(chime_op *op, const pivot *p) {
         return err;
     if (seen != old) {
         far_free(op->t, op->index, CHIME_TYPE_NODE, object.addr, st->node_bytes);
-        return chime_read_root(op);
+        return chime_read_root(op, &old);
     }
     atomic_fetch_add_explicit(&st->counts.grown, 1, memory_order_relaxed);
     atomic_store_explicit(&st->root, made, memory_order_relaxed);
@@ -215,6 +219,7 @@ static int split_inner(chime_op *op, chime_node *n, pivot *p) {
         return err;
     p->above = chime_ptr_make(object.addr, (unsigned)object.epoch, 0);
     build_right(op, inner, from, p, w, chime_ptr_tag(p->above), with);
+    far_point(op->t, "chime:inner_begin");
     far_write(op->t, object.addr, w, st->node_bytes);
     if ((err = chime_wait(op)) < 0)
         return err;
@@ -306,8 +311,8 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p, unsigned attempt) {
 
 
 static int add_one(chime_op *op, pivot *p) {
-    unsigned moves = 0;
     for (unsigned attempt = 0;; attempt++) {
+        unsigned moves = 0;
         far_scratch_mark here = far_scratch_here(op->t);
         int err = read_low(op, p);
         chime_ptr node = 0, from = 0;
@@ -322,8 +327,8 @@ static int add_one(chime_op *op, pivot *p) {
             from = node;
             if ((err = try_node(op, &node, p, attempt)) != 0)
                 return err < 0 ? err : 0;
-            if (node && node != from && ++moves > CHIME_MOVES_MAX)
-                return chime_broken(op->index, node, "its siblings have no end");
+            if (node && node != from && (err = chime_count_move(op, node, &moves)) != CHIME_RIGHT)
+                break;
             if (node == from)
                 attempt++;
         }

@@ -179,7 +179,8 @@ static int list_leaves(pass *p) {
         p->count = 1;
         return chime_descend(op, 0, &p->leaf[0]);
     }
-    for (unsigned moves = 0; err == 0; moves++) {
+    unsigned moves = 0;
+    while (err == 0) {
         if (st->cache &&
             (p->count = chime_cache_children(st->cache, st, parent, &op->key, to, far_epoch(op->t), most, p->leaf))) {
             op->path[1] = parent;
@@ -194,11 +195,11 @@ static int list_leaves(pass *p) {
         if (st->cache)
             chime_cache_put(st->cache, st, inner, far_epoch(op->t));
         chime_route_in(st, inner, &op->key, &r);
-        if (moves > CHIME_MOVES_MAX)
-            return chime_broken(op->index, parent, "its siblings have no end");
         if (r.right) {
-            chime_went_right(op, 1, parent, r.next);
+            if ((err = chime_go_right(op, 1, r.next, &moves)) != CHIME_RIGHT)
+                return err;
             parent = r.next;
+            err = 0;
             continue;
         }
         op->path[1] = parent;
@@ -241,12 +242,9 @@ static int take_leaf(pass *p, chime_node *n) {
         return err;
     if (err == 0)
         err = chime_check_range(op, chime_tail(op->st, n->w));
-    for (unsigned moves = 0; err == CHIME_RIGHT; moves++) {
-        chime_ptr from = n->ptr, next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-        if (moves > CHIME_MOVES_MAX)
-            return chime_broken(op->index, next, "its siblings have no end");
-        chime_went_right(op, 0, from, next);
-        if ((err = chime_read_node(op, next, n)) == 0)
+    for (unsigned moves = 0; err == CHIME_RIGHT;) {
+        chime_ptr next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
+        if ((err = chime_go_right(op, 0, next, &moves)) == CHIME_RIGHT && (err = chime_read_node(op, next, n)) == 0)
             err = chime_check_range(op, chime_tail(op->st, n->w));
     }
     if (err < 0)

@@ -269,6 +269,8 @@ int chime_split_leaf(chime_op *op, chime_node *n, const chime_lock *lock, uint64
     atomic_fetch_add_explicit(&op->st->counts.splits, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&op->st->counts.split_items, s->count, memory_order_relaxed);
     far_point(op->t, "chime:split_done");
+    if (st->cache && op->path[1])
+        chime_cache_add(st->cache, st, op->path[1], &s->fence, s->made);
     chime_add_pivot_later(op, 1, s->made);
     return 0;
 }

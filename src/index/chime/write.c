@@ -5,7 +5,8 @@
 #include "pool/epoch.h"
 #include "task/latch.h"
 
-#define ASK_EVERY 4
+#define ASK_EVERY     4
+#define HANDOVERS_MAX 32 /* of a lock inside of a compute node, in a row */
 
 typedef struct change {
     far_op_kind how;
@@ -13,8 +14,11 @@ typedef struct change {
     uint64_t word; /* what the slot will say, without the distance */
     far_addr block;
     unsigned class;
-    uint8_t *image; /* of the block */
-    bool locked;    /* the leaf's lock is held, and nothing was changed */
+    uint8_t *image;    /* of the block */
+    bool locked;       /* the leaf's lock is held, and nothing was changed */
+    unsigned attempts; /* at locks that others hold */
+    unsigned turns;    /* in which the lock was handed over, up to us */
+    unsigned known;    /* slots from home on that were READ with the lock; 0: none */
 } change;
 
 
@@ -75,6 +79,22 @@ static void retire_block(chime_op *op, uint64_t word) {
 }
 
 
+/* Handing the lock over. Whoever waits for the latch is named in the word that would have freed the lock: of tasks of
+ * one compute node only the first asks for it in far memory. After some turns it is free again, for the others. */
+
+enum {
+    GIFT_LOCK,
+    GIFT_MAP,
+    GIFT_TURNS,
+    GIFT_BEFORE /* the giver's word, if its WRITE failed: it may have been done */
+};
+
+static void choose_heir(chime_op *op, change *c, chime_ptr leaf) {
+    far_task *heir = c->turns < HANDOVERS_MAX && op->st->handover ? far_latch_next(op->t, chime_ptr_addr(leaf)) : NULL;
+    op->heir = heir ? chime_lock_make(far_owner_of_task(heir), chime_next_nonce(op)) : 0;
+}
+
+
 /* Under the lock. */
 
 static bool inserts(const change *c) {
@@ -130,8 +150,10 @@ static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock 
         memcpy(&words[0], c->value.data, 8);
     } else
         words[0] = chime_value_with_distance(c->word, chime_distance(op->st, op->home, slot));
-    words[1] = lock->old;
     far_point(op->t, "chime:update");
+    choose_heir(op, c, n->ptr);
+    op->heir_map = lock->map;
+    words[1] = op->heir ? op->heir : lock->old;
     far_write(op->t, chime_ptr_addr(n->ptr) + chime_slot_at(slot) + 8, &words[0], 8);
     far_write(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), &words[1], 8);
     c->locked = false;
@@ -156,6 +178,7 @@ static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     memcpy(before, n->w, op->st->node_bytes);
     chime_clear(op->st, n->w, slot, op->home);
     far_point(op->t, "chime:remove");
+    choose_heir(op, c, n->ptr);
     int err = chime_put_busy(op, n->ptr);
     if (err < 0)
         return err;
@@ -175,6 +198,7 @@ static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock 
 static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_lock *lock, const uint64_t *before,
                          const chime_move *moves, unsigned hops, unsigned at) {
     unsigned filled = hops ? moves[0].to : at;
+    choose_heir(op, c, n->ptr);
     int err = chime_put_busy(op, n->ptr);
     if (err >= 0 && op->st->words)
         err = chime_put_moves(op, n, before, moves, hops, at);
@@ -247,10 +271,10 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
 
 static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chime_ptr *leaf) {
     const chime_state *st = op->st;
-    unsigned known = st->fused ? (st->hopscotch ? st->hop : st->span) : slots_needed(op, c, lock);
+    unsigned known = c->known ? c->known : slots_needed(op, c, lock);
     chime_block block;
     int err, slot;
-    if (!st->fused) {
+    if (!c->known) {
         put_reads(op, n, known);
         if ((err = chime_wait(op)) < 0)
             return err;
@@ -283,88 +307,174 @@ static int look_for_heir(chime_op *op, chime_node *n) {
 }
 
 
-/* 0 or an error: it is over. CHIME_RIGHT: *leaf is the sibling; CHIME_STALE; CHIME_AGAIN: lock->old holds it. */
-static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, chime_lock *lock) {
-    chime_node n = {.ptr = *leaf};
-    if (!chime_ptr_is_sound(op, *leaf))
-        return CHIME_STALE;
-    int err = put_block(op, c, *leaf);
-    if (err < 0)
-        return err;
-    if (!(n.w = chime_new_image(op))) {
-        far_forget(op->t);
-        drop_block(op, c);
-        return FAR_ERR_NO_MEMORY;
-    }
-    far_latch(op->t, chime_ptr_addr(n.ptr));
-    chime_put_lock(op, n.ptr, lock);
-    if (op->st->fused)
-        put_reads(op, &n, op->st->hopscotch ? op->st->hop : op->st->span);
-    err = chime_wait(op);
-    if (err >= 0 && (err = chime_lock_result(op, lock)) == 0) {
-        c->locked = true;
-        far_point(op->t, "chime:locked");
-        err = locked(op, c, &n, lock, leaf);
-        if (c->locked && !is_lost(err)) {
-            far_forget(op->t);
-            int unlocked = chime_unlock_unchanged(op, n.ptr, lock);
-            err = unlocked < 0 ? unlocked : err;
-        }
-        c->locked = false;
-    } else if (err == CHIME_STALE)
-        err = look_for_heir(op, &n);
-    far_unlatch(op->t, chime_ptr_addr(n.ptr));
-    return err;
-}
-
-
 /* A long wait for others holds nothing back. */
-static int rest(chime_op *op, change *c, unsigned attempt) {
-    far_count_retry(op->t);
-    if (attempt % op->st->patience != op->st->patience - 1)
-        return 0;
+static int rest(chime_op *op, change *c) {
     drop_block(op, c);
     return chime_renew_pin(op);
 }
 
 
-static int held(chime_op *op, chime_ptr leaf, const chime_lock *lock, unsigned attempt) {
+/* Somebody holds the lock. CHIME_AGAIN: it is worth another attempt; CHIME_STALE: the node is going. */
+static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
+    unsigned attempt = c->attempts++;
     int err = 0;
-    if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock->old)) == 2)
-        return chime_not_there(op, leaf, 0);
-    if (err == 0)
-        far_back_off(op->t, attempt < 8 ? attempt : 8);
-    return err < 0 ? err : 0;
+    far_count_retry(op->t);
+    if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock)) != 0)
+        return err < 0 ? err : err == 2 ? CHIME_STALE : CHIME_AGAIN;
+    far_back_off(op->t, attempt % op->st->patience);
+    return CHIME_AGAIN;
+}
+
+
+/* {lock}, with what may be READ in the same batch. */
+static int lock_leaf(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
+    chime_put_lock(op, n->ptr, lock);
+    c->known = 0;
+    if (op->st->fused) {
+        c->known = op->st->hopscotch ? op->st->hop : op->st->span;
+        put_reads(op, n, c->known);
+    }
+    int err = chime_wait(op);
+    return err < 0 ? err : chime_lock_result(op, lock);
+}
+
+
+/* The latch is kept while others hold the lock: of this compute node one task asks for it, the others wait without
+ * verbs. After so many attempts it is somebody else's turn. */
+static int lock_in_turn(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
+    int err = lock_leaf(op, c, n, lock);
+    while (err == CHIME_AGAIN && (err = held(op, c, n->ptr, lock->old)) == CHIME_AGAIN &&
+           c->attempts % op->st->patience != 0)
+        err = lock_leaf(op, c, n, lock);
+    return err;
+}
+
+
+static void leave(chime_op *op, const change *c, chime_ptr leaf, const chime_lock *lock, int err) {
+    uint64_t gift[FAR_GIFT_WORDS] = {
+        [GIFT_LOCK] = op->heir, [GIFT_MAP] = op->heir_map, [GIFT_TURNS] = c->turns + 1, [GIFT_BEFORE] = 0};
+    if (is_lost(err))
+        gift[GIFT_BEFORE] = lock->mine;
+    if (op->heir)
+        far_unlatch_gift(op->t, chime_ptr_addr(leaf), gift);
+    else
+        far_unlatch(op->t, chime_ptr_addr(leaf));
+    op->heir = 0;
+}
+
+
+static void inherit(chime_op *op, change *c, const uint64_t *gift, chime_lock *lock) {
+    c->known = 0;
+    c->turns = (unsigned)gift[GIFT_TURNS];
+    lock->mine = gift[GIFT_LOCK];
+    lock->map = gift[GIFT_MAP];
+    lock->old = op->st->masked ? chime_map_word(lock->map) : 0;
+}
+
+
+/* The giver's session was lost over its last WRITE. Either that was done, and the lock is ours, or the giver still
+ * holds it, until it is found dead; what is decided then stays so. */
+static int settle_gift(chime_op *op, change *c, chime_node *n, uint64_t *gift, chime_lock *lock) {
+    const uint64_t *tail = chime_tail(op->st, n->w);
+    for (;;) {
+        chime_put_read_all(op, n);
+        int err = chime_wait(op);
+        if (err < 0)
+            return err;
+        if (tail[CHIME_TAIL_L] == gift[GIFT_LOCK]) {
+            gift[GIFT_MAP] = chime_occupied_map(op->st, n->w);
+            inherit(op, c, gift, lock);
+            return 0;
+        }
+        if (tail[CHIME_TAIL_L] != gift[GIFT_BEFORE])
+            return lock_in_turn(op, c, n, lock);
+        if ((err = held(op, c, n->ptr, tail[CHIME_TAIL_L])) < 0)
+            return err;
+    }
+}
+
+
+static int take_lock(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
+    uint64_t gift[FAR_GIFT_WORDS];
+    c->turns = 0;
+    if (!far_latch_gift(op->t, chime_ptr_addr(n->ptr), gift))
+        return lock_in_turn(op, c, n, lock);
+    if (gift[GIFT_BEFORE])
+        return settle_gift(op, c, n, gift, lock);
+    inherit(op, c, gift, lock);
+    return 0;
+}
+
+
+/* It may have taken long to get the latch, and the leaf may have been split meanwhile. What the cache says costs
+ * nothing. */
+static bool still_leads_here(chime_op *op, const chime_node *n) {
+    uint64_t gift[FAR_GIFT_WORDS];
+    chime_ptr leaf;
+    return far_latch_gift(op->t, chime_ptr_addr(n->ptr), gift) || !chime_way_is_cached(op, &leaf) || leaf == n->ptr;
+}
+
+
+/* first: the way down led here, no sibling did. 0 or an error: it is over. CHIME_RIGHT: *leaf is the sibling;
+ * CHIME_STALE; CHIME_AGAIN: others hold the lock. */
+static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, bool first) {
+    chime_node n = {.ptr = *leaf};
+    chime_lock lock = {0};
+    if (!chime_ptr_is_sound(op, *leaf))
+        return CHIME_STALE;
+    if (!(n.w = chime_new_image(op)))
+        return FAR_ERR_NO_MEMORY;
+    int err = put_block(op, c, *leaf);
+    if (err < 0)
+        return err;
+    far_latch(op->t, chime_ptr_addr(n.ptr));
+    if (!first || still_leads_here(op, &n))
+        err = take_lock(op, c, &n, &lock);
+    else {
+        far_forget(op->t); /* the WRITE of a block */
+        err = CHIME_AGAIN;
+    }
+    if (err == 0) {
+        c->locked = true;
+        far_point(op->t, "chime:locked");
+        err = locked(op, c, &n, &lock, leaf);
+        if (c->locked && !is_lost(err)) {
+            far_forget(op->t);
+            int unlocked = chime_unlock_unchanged(op, n.ptr, &lock);
+            err = unlocked < 0 ? unlocked : err;
+            op->heir = 0;
+        }
+        c->locked = false;
+    } else if (err == CHIME_STALE)
+        err = look_for_heir(op, &n);
+    leave(op, c, n.ptr, &lock, err);
+    return err;
 }
 
 
 static int write_key(chime_op *op, change *c) {
     int err = build_block(op, c);
-    chime_lock lock;
-    for (unsigned attempt = 0; err >= 0; attempt++) {
+    while (err >= 0) {
         far_scratch_mark here = far_scratch_here(op->t);
         chime_ptr leaf = 0, from;
         unsigned moves = 0;
         op->aux = 0;
         if ((err = chime_descend(op, 0, &leaf)) < 0)
             break;
-        for (from = leaf; (err = try_leaf(op, c, &leaf, &lock)) == CHIME_RIGHT; from = leaf) {
-            chime_went_right(op, 0, from, leaf);
-            if (++moves > CHIME_MOVES_MAX) {
-                err = chime_broken(op->index, from, "its siblings have no end");
-                break;
-            }
-        }
+        for (from = leaf; (err = try_leaf(op, c, &leaf, moves == 0)) == CHIME_RIGHT &&
+                          (err = chime_go_right(op, 0, leaf, &moves)) == CHIME_RIGHT;)
+            from = leaf;
         if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
             leaf = op->aux;
-            err = try_leaf(op, c, &leaf, &lock);
+            err = try_leaf(op, c, &leaf, false);
             err = err == CHIME_RIGHT ? CHIME_STALE : err;
         }
         if (err <= 0)
             break;
-        err = err == CHIME_AGAIN ? held(op, leaf, &lock, attempt) : chime_not_there(op, from, 0);
-        if (err >= 0)
-            err = rest(op, c, attempt);
+        if (err == CHIME_STALE)
+            err = chime_not_there(op, from, 0);
+        if (err >= 0 && (err == CHIME_AGAIN || op->restarts % op->st->patience == op->st->patience - 1))
+            err = rest(op, c);
         far_scratch_back(op->t, here);
     }
     if (err < 0 && !is_lost(err))
