@@ -83,19 +83,6 @@ static far_op_kind choose_kind(client *c) {
 }
 
 
-/* Without options two of three seeds have small constants, where a kind needs them: with its usual ones so few keys
- * come to few changes of the structure. */
-static const char *options_of(const run *r) {
-    static const struct {
-        const char *kind, *options;
-    } small[] = {{"dolphin", "leaf_slots=2,walk_slice=2,scan_batch=2"}, {"dolphin", "leaf_slots=4,insert=ticket"}};
-    unsigned third = r->seed % 3;
-    if (r->torture->options || third == 0 || strcmp(r->torture->kind, small[third - 1].kind) != 0)
-        return r->torture->options;
-    return small[third - 1].options;
-}
-
-
 static size_t choose_key(client *c, uint8_t *key) {
     return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->key_space), key);
 }
@@ -406,7 +393,8 @@ static int open_index(run *r) {
         if (err)
             return err;
         if (i == 0)
-            err = far_index_create(session, FAR_TORTURED_INDEX, r->torture->kind, options_of(r), &r->nodes[i].index);
+            err = far_index_create(session, FAR_TORTURED_INDEX, r->torture->kind, r->torture->options,
+                                   &r->nodes[i].index);
         else
             err = far_index_open(session, FAR_TORTURED_INDEX, &r->nodes[i].index);
         far_session_close(session);
@@ -572,6 +560,10 @@ typedef struct small_index {
 } small_index;
 
 static const small_index small_indexes[] = {
+    {"dolphin", "leaf_slots=2,walk_slice=2,scan_batch=2", NULL, 0, 0},
+    {"dolphin", "leaf_slots=4,insert=cas", NULL, 0, 0},
+    {"dolphin", "leaf_slots=1,walk_slice=4", "seq", 0, 0}, /* all below one entry of the root: nodes that grow */
+    {"dolphin", "leaf_slots=4,value_size=8", "seq", 8, 0},
     {"shard", "partitions=1,bits=0,slots=2,l2_slots=1,load=15", NULL, 0, 0},
     {"shard", "partitions=2,bits=0,slots=2,l2_slots=1,load=95,afs=1", NULL, 0, 0},
     {"shard", "key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=1,l2_slots=1,load=60", "seq", 8, 0},

@@ -1,11 +1,20 @@
 /* Dolphin: its words, leaves and cuts as values; then what is its own, on the local fabric and the simulator. */
 #include "../support/stage.h"
 #include "base/random.h"
+#include "base/sanitizer.h"
 #include "index/dolphin/dolphin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+
+enum {
+    NODE_KEYS = FAR_TSAN ? 20000 : 100000,
+    BACK_KEYS = FAR_TSAN ? 4000 : 20000,
+    LAST_BYTE_KEYS = FAR_TSAN ? 4000 : 20000,
+    DAMAGES = FAR_TSAN ? 20 : 120,
+};
 
 
 static void entries_keep_all_their_fields(void **state) {
@@ -257,7 +266,7 @@ static void memory_comes_back(void **state) {
         far_usage full, empty;
         open_map("local:64M", options[o]);
         for (unsigned del = 0; del < 2; del++) {
-            for (uint64_t i = 0; i < 20000; i++) {
+            for (uint64_t i = 0; i < BACK_KEYS; i++) {
                 uint64_t seed = i, x = far_splitmix(&seed);
                 uint8_t key[8] = {'k', (uint8_t)(x >> 8), (uint8_t)x, (uint8_t)(x >> 16), (uint8_t)(x >> 24), 0, 0, 0};
                 int result = del ? far_delete(session, map, key, 5) : far_put(session, map, key, 5, "8 bytes.", 8);
@@ -265,10 +274,79 @@ static void memory_comes_back(void **state) {
             }
             assert_int_equal(far_index_usage(session, map, del ? &empty : &full), 0);
         }
-        print_message("%s: %llu bytes with 20000 keys, %llu with none\n", options[o],
-                      (unsigned long long)full.pool_bytes, (unsigned long long)empty.pool_bytes);
+        print_message("%s: %llu bytes with %d keys, %llu with none\n", options[o], (unsigned long long)full.pool_bytes,
+                      BACK_KEYS, (unsigned long long)empty.pool_bytes);
         assert_int_equal(empty.keys, 0);
         assert_true(empty.pool_bytes <= full.pool_bytes / 20);
+        close_map();
+    }
+}
+
+
+/* One key of sixteen stays: leaves with few keys become one, long before they are empty. */
+static void small_leaves_are_merged(void **state) {
+    (void)state;
+    far_usage full, sparse;
+    open_map("local:64M", "value_size=8");
+    for (unsigned del = 0; del < 2; del++) {
+        for (uint64_t i = 0; i < BACK_KEYS; i++) {
+            uint64_t seed = i, x = far_splitmix(&seed);
+            uint8_t key[8] = {'k', (uint8_t)(x >> 8), (uint8_t)x, (uint8_t)(x >> 16), (uint8_t)(x >> 24)};
+            int result = !del     ? far_put(session, map, key, 5, "8 bytes.", 8)
+                         : i % 16 ? far_delete(session, map, key, 5)
+                                  : 0;
+            assert_true(result == 0);
+        }
+        assert_int_equal(far_index_usage(session, map, del ? &sparse : &full), 0);
+    }
+    print_message("%llu bytes with %d keys, %llu with a sixteenth of them\n", (unsigned long long)full.pool_bytes,
+                  BACK_KEYS, (unsigned long long)sparse.pool_bytes);
+    assert_int_equal(sparse.keys, (BACK_KEYS + 15) / 16);
+    assert_true(sparse.pool_bytes <= full.pool_bytes / 3);
+    close_map();
+}
+
+
+/* Gets that are submitted together READ their leaves in one batch, and value blocks in another. */
+static void gets_together_share_round_trips(void **state) {
+    (void)state;
+    static const char *const options[] = {"value_size=8,hints=off", "hints=off",
+                                          "values=indirect,value_size=8,hints=off"};
+    for (unsigned o = 0; o < 3; o++) {
+        enum { GETS = 16 };
+        far_op ops[GETS], *many[GETS];
+        char keys[GETS][8], values[GETS][64];
+        far_stats before, after;
+        open_map("local:16M", options[o]);
+        for (unsigned i = 0; i < 2000; i++) {
+            char key[8], value[64] = {0};
+            snprintf(key, sizeof(key), "k%05u", i * 7919 % 2000);
+            snprintf(value, sizeof(value), o == 1 && i % 3 ? "value %s which has more than a word" : "%s-v", key);
+            assert_int_equal(far_put(session, map, key, 6, value, o == 1 ? strlen(value) : 8), 0);
+        }
+        for (unsigned round = 0; round < 2; round++) {
+            memset(ops, 0, sizeof(ops));
+            for (unsigned i = 0; i < GETS; i++) {
+                snprintf(keys[i], sizeof(keys[i]), i == 7 ? "k%04u~" : "k%05u", i == 7 ? 70 : i * 101);
+                ops[i] = (far_op){.kind = FAR_OP_GET,
+                                  .index = map,
+                                  .key = keys[i],
+                                  .key_len = 6,
+                                  .value = values[i],
+                                  .capacity = sizeof(values[i])};
+                many[i] = &ops[i];
+            }
+            far_session_stats(session, &before);
+            assert_int_equal(far_submit(session, many, GETS), GETS);
+            for (int done = 0; done < GETS;) {
+                far_op *ended[GETS];
+                done += far_reap(session, ended, GETS, 1);
+            }
+            far_session_stats(session, &after);
+        }
+        for (unsigned i = 0; i < GETS; i++)
+            assert_int_equal(ops[i].result, i == 7 ? FAR_ERR_NOT_FOUND : 0);
+        assert_int_equal(far_stats_diff(&after, &before).round_trips, o == 0 ? 1 : 2);
         close_map();
     }
 }
@@ -279,7 +357,7 @@ static void memory_nodes_share(void **state) {
     (void)state;
     open_map("local:8x32M", "value_size=8");
     uint64_t bytes[8] = {0}, sum = 0, most = 0;
-    for (uint64_t i = 0; i < 300000; i++) {
+    for (uint64_t i = 0; i < NODE_KEYS; i++) {
         uint64_t seed = i, x = far_splitmix(&seed);
         assert_int_equal(far_insert(session, map, &x, 8, &x, 8), 0);
     }
@@ -327,7 +405,7 @@ static void damage_is_found(void **state) {
     size_t length;
     unsigned found = 0, told = 0;
     far_random_seed(&random, 5);
-    for (unsigned round = 0; round < 300; round++) {
+    for (unsigned round = 0; round < DAMAGES; round++) {
         open_map("local:8M", round % 2 ? "leaf_slots=4" : "leaf_slots=4,value_size=8");
         for (unsigned i = 0; i < 200; i++) {
             char key[32];
@@ -373,8 +451,61 @@ static void damage_is_found(void **state) {
         image[place] = was;
         close_map();
     }
-    print_message("check found %u of 300, gets told of it %u times\n", found, told);
-    assert_true(found > 150 && told > 10);
+    print_message("check found %u of %d, gets told of it %u times\n", found, DAMAGES, told);
+    assert_true(found > DAMAGES / 2 && told > DAMAGES / 30);
+}
+
+
+/* Control words that are damaged: writes come to an end, whatever these say. */
+static void damaged_control_words_keep_nobody_waiting(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t flip;
+        bool node;   /* that of a node; else of a leaf */
+        bool broken; /* it cannot be got over */
+    } cases[] = {
+        {DOLPHIN_FROZEN, false, true},
+        {DOLPHIN_LIVE, false, true},
+        {1, false, true},
+        {3 * DOLPHIN_ENTER, false, false},
+        {40 * DOLPHIN_TICKET, false, false},
+        {DOLPHIN_FROZEN, true, true},
+        {DOLPHIN_LIVE, true, true},
+        {1, true, true},
+        {999ull << DOLPHIN_OWNER_SHIFT, true, false},
+    };
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (unsigned below = 0; below < 2; below++) { /* a leaf of the root, or of a node */
+            if (cases[i].node && !below)
+                continue;
+            open_map("local:8M", "leaf_slots=4,value_size=8");
+            for (char c = 'a'; c <= (below ? 'z' : 'c'); c++)
+                assert_int_equal(far_put(session, map, (char[]){'k', c}, 2, "8 bytes.", 8), 0);
+            uint64_t word = dolphin_state_of(map)->root, *image = NULL;
+            far_bytes key = {"ka", 2};
+            char *const *memory = pool->fabric->memory;
+            for (unsigned level = 0; level <= below + (cases[i].node ? 0 : 1u); level++) {
+                if (level) {
+                    dolphin_node node = {.word = word, .image = image, .depth = dolphin_ident_depth(image[1])};
+                    node.capacity = dolphin_capacity(dolphin_ident_class(image[1]), node.depth);
+                    node.entries = image + (DOLPHIN_NODE_HEADER + dolphin_prefix_bytes(node.depth)) / 8;
+                    word = node.entries[dolphin_lookup(&node, dolphin_position(key, node.depth))];
+                }
+                far_addr addr = dolphin_entry_addr(word);
+                image = (uint64_t *)(memory[far_addr_node(addr)] + far_addr_offset(addr));
+            }
+            assert_int_equal(dolphin_entry_is_node(word), cases[i].node);
+            *image ^= cases[i].flip;
+            int result = 0;
+            for (char c = 'A'; c <= 'Z' && result == 0; c++) /* the leaf gets full: its node is needed */
+                result = far_put(session, map, (char[]){'k', 'a', c}, 3, "8 bytes.", 8);
+            if (result == 0)
+                result = far_delete(session, map, "ka", 2);
+            assert_int_equal(result, cases[i].broken ? FAR_ERR_CORRUPT : 0);
+            if (cases[i].broken)
+                *image ^= cases[i].flip;
+            close_map();
+        }
 }
 
 
@@ -386,12 +517,12 @@ static void last_byte_coverage_has_a_leaf_per_random_key(void **state) {
     for (unsigned o = 0; o < 2; o++) {
         far_usage usage;
         open_map("local:256M", options[o]);
-        for (uint64_t i = 0; i < 50000; i++) {
+        for (uint64_t i = 0; i < LAST_BYTE_KEYS; i++) {
             uint64_t seed = i, x = far_splitmix(&seed);
             assert_int_equal(far_insert(session, map, &x, 8, &x, 8), 0);
         }
         assert_int_equal(far_index_usage(session, map, &usage), 0);
-        per_key[o] = (double)usage.pool_bytes / 50000;
+        per_key[o] = (double)usage.pool_bytes / LAST_BYTE_KEYS;
         print_message("%s: %.1f bytes per random key\n", options[o], per_key[o]);
         close_map();
     }
@@ -411,8 +542,11 @@ int main(void) {
         cmocka_unit_test(last_bytes_are_bytes_like_others),
         cmocka_unit_test(scans_stop_where_they_are_told),
         cmocka_unit_test(memory_comes_back),
+        cmocka_unit_test(small_leaves_are_merged),
+        cmocka_unit_test(gets_together_share_round_trips),
         cmocka_unit_test(memory_nodes_share),
         cmocka_unit_test(damage_is_found),
+        cmocka_unit_test(damaged_control_words_keep_nobody_waiting),
         cmocka_unit_test(last_byte_coverage_has_a_leaf_per_random_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,7 +130,7 @@ static void cached_operations_meet_the_bars(void **state) {
     open_tree(&tr, "value_size=8", "local:1G", 64 << 20);
     far_session_stats(tr.session, &before);
     load(&tr, KEYS);
-    assert_true(since(&tr, &before, KEYS, "insert (LOAD)").trips <= 3.1);
+    assert_true(since(&tr, &before, KEYS, "insert (LOAD)").trips <= 2.3);
 
     far_session_stats(tr.session, &before);
     for (uint64_t n = 0; n < KEYS; n += 5)
@@ -216,14 +216,16 @@ static void memory_per_key(void **state) {
 }
 
 
-static void tickets_save_a_round_trip(void **state) {
+/* As in the paper: a slot is reserved by a round trip of its own. */
+static void slots_by_cas_cost_a_round_trip(void **state) {
     (void)state;
     tree tr;
     far_stats before;
-    open_tree(&tr, "value_size=8,insert=ticket", "local:1G", 64 << 20);
+    open_tree(&tr, "value_size=8,insert=cas", "local:1G", 64 << 20);
     far_session_stats(tr.session, &before);
     load(&tr, KEYS);
-    assert_true(since(&tr, &before, KEYS, "insert by ticket (LOAD)").trips <= 2.3);
+    figures f = since(&tr, &before, KEYS, "insert by CAS (LOAD)");
+    assert_true(f.trips >= 3.0 && f.trips <= 3.1);
     for (uint64_t n = 0; n < KEYS; n += 50)
         get_number(&tr, n);
     close_tree(&tr);
@@ -299,7 +301,7 @@ int main(void) {
         cmocka_unit_test(cached_operations_meet_the_bars),
         cmocka_unit_test(scans_read_few_leaves),
         cmocka_unit_test(memory_per_key),
-        cmocka_unit_test(tickets_save_a_round_trip),
+        cmocka_unit_test(slots_by_cas_cost_a_round_trip),
         cmocka_unit_test(exclusive_locks_cost_a_round_trip),
         cmocka_unit_test(hot_keys_cost_few_bytes),
         cmocka_unit_test(long_values_and_no_cache),

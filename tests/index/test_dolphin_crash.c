@@ -25,12 +25,12 @@ typedef struct story {
 #define MANY     "nb nd nf nh nj nl nn np nr nt nv"
 
 static const story stories[] = {
-    {"first leaf", "", "maa", PUT, "naa", 8, 8, 6},
-    {"first leaf, words", "value_size=8", "maa", PUT, "naa", 8, 8, 6},
-    {"first leaf below a node of its own", "coverage=lastbyte", "maa", PUT, "nabc", 8, 8, 8},
-    {"insert", "value_size=8", "naa nba", PUT, "nca", 8, 8, 6},
-    {"insert of a long key", "", "naa nba", PUT, LONG_KEY, 8, 100, 7},
-    {"insert, exclusive", "sync=exclusive", "naa nba", PUT, "nca", 8, 100, 8},
+    {"first leaf", "leaf_slots=4", "maa", PUT, "naa", 8, 8, 6},
+    {"first leaf, words", "leaf_slots=4,value_size=8", "maa", PUT, "naa", 8, 8, 6},
+    {"first leaf below a node of its own", "leaf_slots=4,coverage=lastbyte", "maa", PUT, "nabc", 8, 8, 8},
+    {"insert", "value_size=8,insert=cas", "naa nba", PUT, "nca", 8, 8, 6},
+    {"insert of a long key", "insert=cas", "naa nba", PUT, LONG_KEY, 8, 100, 7},
+    {"insert, exclusive", "sync=exclusive,insert=cas", "naa nba", PUT, "nca", 8, 100, 8},
     {"insert by ticket", "value_size=8,insert=ticket", "naa nba", PUT, "nca", 8, 8, 7},
     {"insert by ticket of a long key", "insert=ticket", "naa nba", PUT, LONG_KEY, 8, 100, 7},
     {"update of a word", "value_size=8", "naa nba", PUT, "naa", 8, 8, 4},
@@ -131,10 +131,11 @@ static void explore(const story *st, const char *sim, bool twice) {
                      .prepare = prepare,
                      .victim = victim,
                      .second = twice ? victim : NULL,
-                     .stride = 7,
+                     .stride = 11,
                      .survive = survive,
                      .every_unit = !twice,
                      .sweep = true,
+                     .changes_only = true,
                      .ctx = (void *)st,
                      .out = stderr};
     far_explore_result result;

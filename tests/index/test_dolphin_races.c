@@ -8,7 +8,7 @@
 /* T2. A reserved slot is no key yet. Published at once, its value would be POISON. */
 static void get_between_reserve_and_live(void **state) {
     (void)state;
-    up(WORDS, NULL);
+    up(WORDS ",insert=cas", NULL);
     put_all(a, "na nb");
     stand(a, "dolphin:reserved", FAR_OP_INSERT, "nc", V2);
     assert_true(stage_reads(b, "nc", NULL) && stage_scans(b, "n", "na nb"));
@@ -41,7 +41,7 @@ static void value_line_before_key_line(void **state) {
 /* T4. Both saw the slot empty: who loses it looks whose it is. Without that look the key is there twice. */
 static void twin_insert_two_views(void **state) {
     (void)state;
-    up(SLOTS4, NULL);
+    up(WORDS ",leaf_slots=8", NULL);
     put_all(a, "na nb");
     stand(a, "dolphin:entered", FAR_OP_INSERT, "nk", V2);
     assert_int_equal(stage_do(b, FAR_OP_DELETE, "na", NULL), 0);
@@ -142,6 +142,24 @@ static void update_across_freeze(void **state) {
 }
 
 
+/* The same with one who stays inside for so long that the pins decide. Without that wait its update is lost. */
+static void update_across_a_long_freeze(void **state) {
+    (void)state;
+    stage_open(&s, "dolphin", SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stand(b, "dolphin:drain", FAR_OP_INSERT, "ne", V1);
+    far_sim_resume(b->client);
+    far_sim_run_for(s.world, 10000000);
+    assert_false(b->ended);
+    far_sim_resume(a->client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_true(a->result == 0 && b->result == 0);
+    assert_true(stage_reads(c, "na", V2) && stage_reads(c, "ne", V1));
+    stage_close(&s);
+}
+
+
 /* T11. Who enters a frozen leaf leaves it again. Without the look at FROZEN the update is lost. */
 static void late_enter_on_frozen(void **state) {
     (void)state;
@@ -152,7 +170,7 @@ static void late_enter_on_frozen(void **state) {
         stage_delete(a, "nb");
         assert_true(stage_reads(b, "na", V1));
         stand(a, "dolphin:frozen", FAR_OP_INSERT, "ne", V1);
-        stand_at(b, "dolphin:entered", 2, does[i], does[i] == FAR_OP_INSERT ? "nf" : "na", V2);
+        start_and_wait(b, does[i], does[i] == FAR_OP_INSERT ? "nf" : "na", V2);
         stage_finish(a);
         stage_finish(b);
         assert_true(a->result == 0 && b->result == 0);
@@ -181,7 +199,7 @@ static void gets_and_scans_pass_a_frozen_leaf(void **state) {
 /* T26. A slot that stays reserved is taken from its holder, who then looks again. */
 static void reserved_kill_vs_publish(void **state) {
     (void)state;
-    static const char *const options[] = {WORDS, ""};
+    static const char *const options[] = {WORDS ",insert=cas", "insert=cas"};
     for (unsigned i = 0; i < 2; i++) {
         up(options[i], NULL);
         put_all(a, "na");
@@ -199,7 +217,7 @@ static void reserved_kill_vs_publish(void **state) {
 /* The holder is through in time. */
 static void reserved_publish_before_kill(void **state) {
     (void)state;
-    up(WORDS, NULL);
+    up(WORDS ",insert=cas", NULL);
     put_all(a, "na");
     stand(a, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
     stand(b, "dolphin:kill", FAR_OP_INSERT, "nk", V3);
@@ -312,6 +330,10 @@ static void hints_are_verified(void **state) {
     assert_true(stage_reads(b, "na", NULL));
     stage_write(a, "ne", V2); /* the leaf is copied, slots move */
     assert_true(stage_reads(b, "nb", V1) && stage_reads(b, "nd", V1) && stage_reads(b, "ne", V2));
+    assert_true(stage_reads(b, "nb", V1));
+    put_all(a, "nba nbb nbc"); /* again; the old leaf has the old value, in its slot */
+    assert_int_equal(stage_do(a, FAR_OP_UPDATE, "nb", V2), 0);
+    assert_true(stage_reads(b, "nb", V2));
     assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nb", V3), 0);
     assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nb", V2), 0);
     assert_int_equal(stage_do(b, FAR_OP_UPDATE, "na", V2), FAR_ERR_NOT_FOUND);
@@ -337,7 +359,7 @@ static void update_by_hint_across_freeze(void **state) {
     put_all(a, "na nb nc nd");
     assert_true(stage_reads(b, "na", V1) && stage_reads(b, "na", V1));
     stand(a, "dolphin:frozen", FAR_OP_INSERT, "ne", V1);
-    stand_at(b, "dolphin:entered", 2, FAR_OP_UPDATE, "na", V2);
+    start_and_wait(b, FAR_OP_UPDATE, "na", V2);
     stage_finish(a);
     stage_finish(b);
     assert_true(b->result == 0 && stage_reads(c, "na", V2));
@@ -384,6 +406,53 @@ static void ticket_meets_reserved(void **state) {
 }
 
 
+/* The same, when nothing else is in the way: without the look at it both insert the key. */
+static void ticket_meets_reserved_alone(void **state) {
+    (void)state;
+    up(WORDS ",insert=ticket", NULL);
+    put_all(a, "na nb");
+    stand(a, "dolphin:ticket", FAR_OP_INSERT, "nx", V1);
+    stand(b, "dolphin:reserved", FAR_OP_INSERT, "nk", V2);
+    stage_finish(a);
+    assert_int_equal(stage_do(c, FAR_OP_INSERT, "nk", V3), 0); /* the slot is taken from b */
+    stage_finish(b);
+    assert_true(b->result == FAR_ERR_EXISTS && stage_reads(a, "nk", V3));
+    stage_delete(c, "nk");
+    assert_true(stage_reads(a, "nk", NULL));
+    stage_close(&s);
+}
+
+
+/* Gets that are submitted together go by the same rules: a leaf that was replaced does not speak any more. */
+static void gets_together_after_split_then_update(void **state) {
+    (void)state;
+    static const char *const options[] = {SLOTS4, "leaf_slots=4,hints=off"};
+    for (unsigned o = 0; o < 2; o++) {
+        static const char *const keys[] = {"na", "nd"};
+        far_op ops[2], *many[2] = {&ops[0], &ops[1]}, *done[2];
+        char values[2][16];
+        up(options[o], NULL);
+        put_all(a, "na nb nc nd");
+        assert_true(stage_reads(b, "na", V1) && stage_reads(b, "nd", V1));
+        stage_write(a, "ne", V1);
+        for (unsigned i = 0; i < 2; i++) {
+            assert_int_equal(stage_do(a, FAR_OP_UPDATE, keys[i], V2), 0);
+            ops[i] = (far_op){.kind = FAR_OP_GET, .index = b->index, .key = keys[i], .key_len = 2};
+            ops[i].value = values[i];
+            ops[i].capacity = sizeof(values[i]);
+        }
+        assert_int_equal(far_submit(b->session, many, 2), 2);
+        for (int ended = 0; ended < 2;)
+            ended += far_reap(b->session, done, 2, 1);
+        for (unsigned i = 0; i < 2; i++) {
+            assert_int_equal(ops[i].result, 0);
+            assert_memory_equal(values[i], V2, 8);
+        }
+        stage_close(&s);
+    }
+}
+
+
 /* Holes: of an insert that found its key, and of one that died. Nobody waits for them twice. */
 static void holes_are_passed(void **state) {
     (void)state;
@@ -408,9 +477,75 @@ static void holes_are_passed(void **state) {
 }
 
 
+/* insert=ticket writes the value before the key. A client dies in between, and its memory is swept: the leaf has the
+ * block from then on. Were it not told in the walk, another value would lie in it when the slot is taken from the dead
+ * and the leaf is copied, which frees what the slot names. */
+static void value_of_a_dead_ticket(void **state) {
+    (void)state;
+    far_session *session;
+    stage_open(&s, "dolphin", "insert=ticket,leaf_slots=4,hints=off", NULL);
+    stage_write(b, "na", LONG1);
+    assert_true(stage_reads(b, "na", LONG1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0)), kword = dolphin_key_at(leaf, 1);
+    far_addr value = dolphin_value_at(leaf, 4, 1);
+    assert_int_equal(far_session_open(b->pool, &session), 0); /* of the same handle: its memory comes back to it */
+    stage_actor d = {.pool = b->pool, .index = b->index, .session = session};
+    stage_start(&d, FAR_OP_INSERT, "nk", LONG2);
+    far_sim_hold *hold = stage_hold(&d, (far_sim_match){.kind = FAR_SIM_CAS, .from = kword, .to = kword + 8});
+    assert_int_equal(far_sim_declare_dead(s.world, session->id, session->generation), 1);
+    far_sim_release(hold);
+    stage_finish(&d);
+    assert_true(d.result < 0 && dolphin_value_is_block(*memory_of(value)) && *memory_of(kword) == 0);
+    far_session_close(session);
+    assert_int_equal(far_pool_check(b->session, 1, stage_fail_at_problem, NULL), 0);
+    char key[8];
+    for (unsigned i = 0; i < 400; i++) { /* memory that came back is used again, on the memory node of the leaf */
+        snprintf(key, sizeof(key), "p%03u", i);
+        stage_write(b, key, LONG2);
+    }
+    for (const char *more = "bcde"; *more; more++) /* the slot is taken from it, the leaf is copied */
+        stage_write(b, (char[]){'n', *more, 0}, LONG1);
+    stage_age(&s);
+    for (unsigned i = 0; i < 400; i++) {
+        snprintf(key, sizeof(key), "r%03u", i);
+        stage_write(b, key, LONG1);
+    }
+    for (unsigned i = 0; i < 400; i++) {
+        snprintf(key, sizeof(key), "p%03u", i);
+        assert_true(stage_reads(c, key, LONG2));
+    }
+    assert_true(stage_reads(c, "nk", NULL));
+    stage_close(&s);
+}
+
+
+/* Who waits for a change of a leaf looks at its node, and stays out of the leaf: else those who wait keep the count of
+ * writers above zero, and the change waiting. */
+static void who_waits_stays_outside(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    assert_true(stage_reads(b, "na", V1) && stage_reads(c, "na", V1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    stand(a, "dolphin:frozen", FAR_OP_INSERT, "ne", V1);
+    far_stats before, after;
+    far_session_stats(b->session, &before);
+    start_and_wait(b, FAR_OP_UPDATE, "na", V2);
+    start_and_wait(c, FAR_OP_DELETE, "nb", NULL);
+    assert_int_equal(dolphin_count(*memory_of(leaf)), 0);
+    stage_finish(a);
+    stage_finish(b);
+    stage_finish(c);
+    far_session_stats(b->session, &after);
+    far_stats d = far_stats_diff(&after, &before);
+    assert_true(d.faa == 4 && d.round_trips > 6); /* in and out of the old leaf and of the new one; many looks */
+    assert_true(a->result == 0 && b->result == 0 && c->result == 0 && stage_reads(a, "na", V2));
+    stage_close(&s);
+}
+
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(get_between_reserve_and_live),
+    const struct CMUnitTest both_ways[] = {
         cmocka_unit_test(value_line_before_key_line),
         cmocka_unit_test(twin_insert_two_views),
         cmocka_unit_test(stale_update_after_delete_insert),
@@ -419,10 +554,10 @@ int main(void) {
         cmocka_unit_test(interleaved_long_updates),
         cmocka_unit_test(stale_get_after_split_then_update),
         cmocka_unit_test(update_across_freeze),
+        cmocka_unit_test(update_across_a_long_freeze),
         cmocka_unit_test(late_enter_on_frozen),
+        cmocka_unit_test(gets_together_after_split_then_update),
         cmocka_unit_test(gets_and_scans_pass_a_frozen_leaf),
-        cmocka_unit_test(reserved_kill_vs_publish),
-        cmocka_unit_test(reserved_publish_before_kill),
         cmocka_unit_test(user_value_equals_poison),
         cmocka_unit_test(long_update_vs_delete),
         cmocka_unit_test(long_update_on_early_zero),
@@ -430,9 +565,20 @@ int main(void) {
         cmocka_unit_test(first_insert_race),
         cmocka_unit_test(hints_are_verified),
         cmocka_unit_test(update_by_hint_across_freeze),
-        cmocka_unit_test(ticket_below_is_killed),
-        cmocka_unit_test(ticket_meets_reserved),
-        cmocka_unit_test(holes_are_passed),
+        cmocka_unit_test(who_waits_stays_outside),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest by_cas[] = {
+        cmocka_unit_test(get_between_reserve_and_live),
+        cmocka_unit_test(reserved_kill_vs_publish),
+        cmocka_unit_test(reserved_publish_before_kill),
+    };
+    const struct CMUnitTest by_ticket[] = {
+        cmocka_unit_test(ticket_below_is_killed),      cmocka_unit_test(ticket_meets_reserved),
+        cmocka_unit_test(ticket_meets_reserved_alone), cmocka_unit_test(holes_are_passed),
+        cmocka_unit_test(value_of_a_dead_ticket),
+    };
+    int failed = cmocka_run_group_tests(both_ways, inserts_by_ticket, NULL);
+    failed += cmocka_run_group_tests(both_ways, inserts_by_cas, NULL);
+    failed += cmocka_run_group_tests(by_cas, NULL, NULL);
+    return failed + cmocka_run_group_tests(by_ticket, NULL, NULL);
 }

@@ -8,6 +8,12 @@
 #define FIVE   "na nb nx ny nc"                      /* with two: na; nb nc; nx ny. So nd splits one leaf, nz another */
 
 
+/* The node below the root. */
+static far_addr node_addr(const char *key) {
+    return dolphin_entry_addr(node_at(key, 1).word);
+}
+
+
 /* The memory of the leaf of "na" is free again, in a life that c's cache still knows. */
 static uint64_t recycle(void) {
     up(SLOTS2, NULL);
@@ -144,6 +150,161 @@ static void get_through_grown_parent(void **state) {
 }
 
 
+/* The same, directly: when the entry above is about to change, the old node is frozen already, in memory, on whatever
+ * memory nodes the two lie. Were it frozen only after the switch, whoever READs it in between would believe it. */
+static void parent_is_frozen_before_the_switch(void **state) {
+    (void)state;
+    unsigned apart = 0, together = 0;
+    for (char first = 'b'; first <= 'q' && !(apart && together); first++) {
+        char key[3] = {first, 'a', 0};
+        up(SLOTS1, "memory_nodes=2");
+        for (char next = 'b'; next <= 'x'; next += 2) {
+            key[1] = next;
+            stage_write(a, key, V1);
+        }
+        dolphin_node root = node_at(key, 0), old = node_at(key, 1);
+        far_addr entry = dolphin_entry_place(&root, (uint8_t)first + 1u);
+        key[1] = 'c';
+        stage_start(a, FAR_OP_INSERT, key, V2);
+        far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_CAS, .from = entry, .to = entry + 8});
+        assert_true(old.image[0] & DOLPHIN_FROZEN);
+        assert_true(dolphin_entry_same(*memory_of(entry), old.word));
+        bool near = far_addr_node(dolphin_entry_addr(old.word)) == far_addr_node(entry);
+        apart += !near;
+        together += near;
+        key[1] = 'b';
+        assert_true(stage_reads(b, key, V1));
+        far_sim_release(hold);
+        stage_finish(a);
+        assert_true(a->result == 0 && stage_reads(b, key, V1));
+        key[1] = 'c';
+        assert_true(stage_reads(b, key, V2));
+        stage_close(&s);
+    }
+    assert_true(apart && together);
+}
+
+
+/* Runs a client as far as it gets while that verb has no effect. */
+static void run_without(stage_actor *by, far_sim_match match, far_sim_hold **hold) {
+    *hold = stage_hold(by, match);
+    for (unsigned i = 0; i < 20; i++)
+        far_sim_run_client(by->client);
+    assert_false(by->ended);
+}
+
+
+/* A23. Nothing orders verbs to two memory nodes. The copy of a node is written, and the old one frozen, there, before
+ * the entry that names them is changed elsewhere: each of the two is waited for. */
+static void switch_waits_for_another_memory_node(void **state) {
+    (void)state;
+    for (unsigned freeze = 0; freeze < 2; freeze++) {
+        char key[3] = "ba";
+        bool near = true;
+        for (; near; key[0]++) { /* a first byte whose node lies elsewhere than the root */
+            up(SLOTS1, "memory_nodes=2");
+            for (char next = 'b'; next <= 'x'; next += 2) {
+                key[1] = next;
+                stage_write(a, key, V1);
+            }
+            near = far_addr_node(node_addr(key)) == far_addr_node(dolphin_entry_addr(state_of(c)->root));
+            if (!near)
+                break;
+            stage_close(&s);
+        }
+        dolphin_node root = node_at(key, 0), old = node_at(key, 1);
+        far_addr entry = dolphin_entry_place(&root, (uint8_t)key[0] + 1u), at = dolphin_entry_addr(old.word);
+        far_sim_hold *hold;
+        key[1] = 'c';
+        stage_start(a, FAR_OP_INSERT, key, V2);
+        if (freeze) {
+            stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+            far_sim_resume(a->client);
+            run_without(a, (far_sim_match){.kind = FAR_SIM_CAS, .from = at, .to = at + 8}, &hold);
+        } else {
+            stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+            far_sim_resume(a->client);
+            run_without(a, (far_sim_match){.kind = FAR_SIM_WRITE}, &hold);
+        }
+        assert_true(*memory_of(entry) == old.word);
+        far_sim_release(hold);
+        stage_finish(a);
+        assert_true(a->result == 0 && stage_reads(b, key, V2));
+        stage_close(&s);
+    }
+}
+
+
+/* The unlock is an atomic, like the changes of entries before it: it does not overtake them, as a WRITE would. */
+static void unlock_comes_after_the_entries(void **state) {
+    (void)state;
+    up(SLOTS2, NULL);
+    put_all(a, FIVE);
+    dolphin_node node = node_at("na", 1);
+    int at = dolphin_lookup(&node, dolphin_position((far_bytes){"nb", 2}, 1));
+    far_addr place = dolphin_entry_place(&node, (unsigned)at);
+    far_sim_hold *hold;
+    stage_start(a, FAR_OP_INSERT, "nd", V2);
+    stage_stop_at(a, (far_sim_match){.point = "dolphin:publish"});
+    far_sim_resume(a->client);
+    run_without(a, (far_sim_match){.kind = FAR_SIM_CAS, .from = place, .to = place + 8}, &hold);
+    assert_int_equal(far_owner_client(dolphin_lock_owner(node.image[0])), a->session->id);
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_int_equal(dolphin_lock_owner(node.image[0]), 0);
+    assert_true(stage_reads(b, "nd", V2) && all_read(b, FIVE, V1));
+    stage_close(&s);
+}
+
+
+/* Until the memory node of the leaf is full, so that blocks of its values come to lie on the other one. */
+static unsigned fill_node_of(far_addr leaf, const char *value) {
+    char key[8];
+    for (unsigned i = 0; i < 2000; i++) {
+        snprintf(key, sizeof(key), "%c%03u", "prtv"[i % 4], i); /* their leaves lie where those of n do */
+        if (far_put(b->session, b->index, key, 4, value, strlen(value)) < 0)
+            break;
+        stage_write(a, "na", value);
+        unsigned there = far_addr_node(dolphin_value_block(*memory_of(dolphin_value_at(leaf, 64, 0))));
+        if (there != far_addr_node(leaf)) {
+            for (unsigned k = 0; k < 3; k++) /* a slab is made there: the next ones come without a verb */
+                stage_write(a, "na", value);
+            return there;
+        }
+    }
+    fail_msg("the memory node does not get full");
+    return 0;
+}
+
+
+/* A block that lies on another memory node than its leaf is written before a slot names it. */
+static void block_on_another_memory_node(void **state) {
+    (void)state;
+    static char large[1000];
+    static const char *const keys[] = {"na", "nz", "n-and-a-rest-of-more-than-7-bytes"};
+    memset(large, 'x', sizeof(large) - 1);
+    for (unsigned i = 0; i < 3; i++) {
+        up("hints=off", "size=1M");
+        stage_write(a, "na", "1");
+        far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+        unsigned other = fill_node_of(leaf, large);
+        uint64_t old = *memory_of(dolphin_value_at(leaf, 64, 0));
+        far_sim_hold *hold;
+        stage_start(a, i ? FAR_OP_INSERT : FAR_OP_UPDATE, keys[i], large);
+        run_without(a,
+                    (far_sim_match){
+                        .kind = FAR_SIM_WRITE, .from = far_addr_make(other, 0), .to = far_addr_make(other, 1 << 20)},
+                    &hold);
+        assert_int_equal(*memory_of(dolphin_value_at(leaf, 64, 0)), old);
+        assert_int_not_equal(dolphin_state_of_slot(*memory_of(dolphin_key_at(leaf, 1))), DOLPHIN_HELD);
+        far_sim_release(hold);
+        stage_finish(a);
+        assert_true(a->result == 0 && stage_reads(c, keys[i], large));
+        stage_close(&s);
+    }
+}
+
+
 /* ... and before the switch the old node, frozen, still counts. */
 static void reads_through_a_frozen_node(void **state) {
     (void)state;
@@ -157,12 +318,6 @@ static void reads_through_a_frozen_node(void **state) {
     stage_finish(a);
     assert_true(stage_reads(b, "nb", V2) && stage_reads(b, "nc", V1));
     stage_close(&s);
-}
-
-
-/* The units of a READ of the node below the root, at 8 bytes each: those of entries in use, and the next. */
-static far_addr node_addr(const char *key) {
-    return dolphin_entry_addr(node_at(key, 1).word);
 }
 
 
@@ -228,7 +383,7 @@ static void two_splits_same_parent(void **state) {
     put_all(a, FIVE);
     assert_true(all_read(b, FIVE, V1));
     stand(a, "dolphin:publish", FAR_OP_INSERT, "nd", V2);
-    stand_at(b, "dolphin:entered", 3, FAR_OP_INSERT, "nz", V2);
+    start_and_wait(b, FAR_OP_INSERT, "nz", V2);
     stage_finish(a);
     stage_finish(b);
     assert_true(a->result == 0 && b->result == 0);
@@ -307,7 +462,7 @@ static void scan_vs_changes(void **state) {
  * the leaf without a pin, while others wait for him and renew theirs. */
 static void dead_writer_inside(void **state) {
     (void)state;
-    stage_open(&s, "dolphin", SLOTS2, NULL);
+    stage_open(&s, "dolphin", insert_by[0] == 'c' ? SLOTS2 ",insert=cas" : SLOTS2, NULL);
     put_all(a, "na nb");
     assert_true(stage_reads(b, "na", V1) && stage_reads(c, "na", V1));
     stand(c, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
@@ -385,6 +540,135 @@ static void lock_of_the_dead(void **state) {
 }
 
 
+/* A client dies when the upper half of a leaf (nc nd of nb nc) is linked, and the lower one is not. nc is updated
+ * since, in its new leaf. */
+static far_addr half_replaced(const char *sim) {
+    stage_open(&s, "dolphin", insert_by[0] == 'c' ? SLOTS2 ",insert=cas" : SLOTS2, sim);
+    put_all(a, FIVE);
+    assert_true(all_read(c, FIVE, V1));
+    dolphin_node node = node_at("na", 1);
+    far_addr leaf = dolphin_entry_addr(leaf_entry("nb", 1));
+    int at = dolphin_lookup(&node, dolphin_position((far_bytes){"nb", 2}, 1));
+    far_addr place = dolphin_entry_place(&node, (unsigned)at);
+    stage_start(a, FAR_OP_INSERT, "nd", V1);
+    far_sim_kill_at(a->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = place, .to = place + 8}, 0);
+    far_sim_run_client(a->client);
+    stage_kill(&s, a);
+    assert_int_not_equal(leaf_entry("nb", 1), leaf_entry("nc", 1));
+    assert_int_equal(dolphin_entry_addr(leaf_entry("nb", 1)), leaf);
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nc", V2), 0);
+    return leaf;
+}
+
+
+/* The frozen leaf speaks for nb alone: were all of it given, nc would be an old value, and nd would be missed. */
+static void scan_of_a_half_replaced_leaf(void **state) {
+    (void)state;
+    half_replaced(NULL);
+    assert_true(stage_scans(b, "n", "na nb nc nd nx ny") && stage_scans(c, "n", "na nb nc nd nx ny"));
+    assert_true(stage_reads(c, "nc", V2) && stage_reads(c, "nd", V1) && stage_reads(c, "nb", V1));
+    stage_close(&s);
+}
+
+
+/* Whoever takes over takes from the leaf what is elsewhere, and lets it thaw: when nobody can still hold a READ of it
+ * that shows what it was for before. Without that wait nc is not found, or an old value. */
+static void narrowed_leaf_vs_late_read(void **state) {
+    (void)state;
+    far_addr leaf = half_replaced("atomic_bytes=8");
+    static const uint32_t ident = 1;
+    stage_start(c, FAR_OP_GET, "nc", NULL); /* by what it knew */
+    far_sim_hold *hold = stage_hold(c, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 96});
+    assert_int_equal(far_sim_release_units(hold, &ident, 1), 0);
+    stage_start(b, FAR_OP_PUT, "nba", V3);
+    stage_stop_at(b, (far_sim_match){.point = "dolphin:narrowed"});
+    assert_true((*memory_of(leaf) & DOLPHIN_FROZEN) && (memory_of(leaf)[1] & DOLPHIN_NARROWED));
+    far_sim_resume(b->client);
+    far_sim_run_for(s.world, 1000000);
+    assert_true(!b->ended && (*memory_of(leaf) & DOLPHIN_FROZEN));
+    far_sim_release(hold);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_true(c->result == 0 && b->result == 0);
+    assert_memory_equal(c->value, V2, 8);
+    assert_true(stage_reads(c, "nba", V3) && stage_reads(c, "nc", V2) && stage_scans(c, "n", "na nb nba nc nd nx ny"));
+    stage_close(&s);
+}
+
+
+/* Who takes over dies between the two: the next one waits as well. */
+static void narrowed_leaf_of_two_dead(void **state) {
+    (void)state;
+    far_addr leaf = half_replaced("atomic_bytes=8");
+    static const uint32_t ident = 1;
+    stage_start(c, FAR_OP_GET, "nc", NULL);
+    far_sim_hold *hold = stage_hold(c, (far_sim_match){.kind = FAR_SIM_READ, .from = leaf, .to = leaf + 96});
+    assert_int_equal(far_sim_release_units(hold, &ident, 1), 0);
+    stand(b, "dolphin:narrowed", FAR_OP_PUT, "nba", V3);
+    far_session *session;
+    assert_int_equal(far_session_open(c->pool, &session), 0);
+    stage_actor d = {.pool = c->pool, .index = c->index, .session = session};
+    far_sim_kill(b->pool->fabric);
+    stage_start(&d, FAR_OP_PUT, "nba", V3);
+    far_sim_run_for(s.world, 3000000);
+    assert_true(!d.ended && (*memory_of(leaf) & DOLPHIN_FROZEN));
+    far_sim_release(hold);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_true(c->result == 0 && d.result == 0);
+    assert_memory_equal(c->value, V2, 8);
+    far_session_close(session);
+    stage_close(&s);
+}
+
+
+/* A client dies when the old node is frozen, and the entry above it not yet changed: whoever takes over the lock above
+ * lets it thaw. */
+static void frozen_node_of_the_dead(void **state) {
+    (void)state;
+    up(SLOTS1, NULL);
+    put_all(a, MANY);
+    stand(a, "dolphin:switch", FAR_OP_INSERT, "nc", V2);
+    uint64_t *lock = node_at("nb", 1).image;
+    stage_kill(&s, a);
+    *lock |= DOLPHIN_FROZEN; /* where the CAS was not waited for it may not have taken effect */
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nc", V3), 0);
+    assert_true(stage_reads(c, "nc", V3) && all_read(c, MANY, V1));
+    stage_close(&s);
+}
+
+
+/* T31. The number of a dead client is used again, by one that lives: a lock with the old generation is a dead one's.
+ * Without the generation in the lock word it would be waited for for ever. */
+static void lock_of_the_dead_whose_number_lives(void **state) {
+    (void)state;
+    stage_open(&s, "dolphin", SLOTS2, NULL);
+    put_all(a, FIVE);
+    stand(a, "dolphin:locked", FAR_OP_INSERT, "nd", V2);
+    unsigned id = a->session->id, generation = a->session->generation;
+    uint64_t *lock = memory_of(node_addr("na")), held = *lock;
+    assert_int_equal(far_owner_client(dolphin_lock_owner(held)), id);
+    stage_kill(&s, a);
+    far_session *sessions[64];
+    unsigned count = 0;
+    bool again = false;
+    for (unsigned tries = 0; tries < 8 && !again; tries++) { /* the sweep takes the lock over, and frees the number */
+        assert_int_equal(far_pool_check(b->session, 1, stage_fail_at_problem, NULL), 0);
+        assert_int_equal(dolphin_lock_owner(*lock), 0);
+        for (unsigned i = 0; i < 8 && !again; i++) {
+            assert_int_equal(far_session_open(c->pool, &sessions[count]), 0);
+            again = sessions[count]->id == id && sessions[count]->generation != generation;
+            count++;
+        }
+    }
+    assert_true(again);
+    *lock = held;
+    assert_int_equal(stage_do(b, FAR_OP_PUT, "nd", V3), 0);
+    assert_true(stage_reads(c, "nd", V3) && all_read(c, FIVE, V1));
+    while (count)
+        far_session_close(sessions[--count]);
+    stage_close(&s);
+}
+
+
 /* T32. A client that is declared dead, and goes on, changes nothing any more. */
 static void zombie_after_takeover(void **state) {
     (void)state;
@@ -437,7 +721,7 @@ static void merge_vs_write(void **state) {
             stand_at(a, "dolphin:frozen", 4, FAR_OP_DELETE, "nd", NULL);
         } else {
             stand(a, "dolphin:copy", FAR_OP_DELETE, "nd", NULL);
-            stand_at(b, "dolphin:entered", 2, FAR_OP_UPDATE, "nh", V2);
+            start_and_wait(b, FAR_OP_UPDATE, "nh", V2);
         }
         stage_finish(i ? a : b);
         stage_finish(i ? b : a);
@@ -456,6 +740,10 @@ int main(void) {
         cmocka_unit_test(read_spanning_two_lives),
         cmocka_unit_test(old_pointers_are_not_used),
         cmocka_unit_test(get_through_grown_parent),
+        cmocka_unit_test(parent_is_frozen_before_the_switch),
+        cmocka_unit_test(switch_waits_for_another_memory_node),
+        cmocka_unit_test(unlock_comes_after_the_entries),
+        cmocka_unit_test(block_on_another_memory_node),
         cmocka_unit_test(reads_through_a_frozen_node),
         cmocka_unit_test(torn_node_during_split),
         cmocka_unit_test(torn_null_during_deepen),
@@ -467,9 +755,15 @@ int main(void) {
         cmocka_unit_test(node_read_before_the_lock),
         cmocka_unit_test(leaf_on_another_memory_node),
         cmocka_unit_test(lock_of_the_dead),
+        cmocka_unit_test(frozen_node_of_the_dead),
+        cmocka_unit_test(scan_of_a_half_replaced_leaf),
+        cmocka_unit_test(narrowed_leaf_vs_late_read),
+        cmocka_unit_test(narrowed_leaf_of_two_dead),
+        cmocka_unit_test(lock_of_the_dead_whose_number_lives),
         cmocka_unit_test(zombie_after_takeover),
         cmocka_unit_test(merge_vs_fill),
         cmocka_unit_test(merge_vs_write),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, inserts_by_ticket, NULL);
+    return failed + cmocka_run_group_tests(tests, inserts_by_cas, NULL);
 }

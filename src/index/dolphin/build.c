@@ -31,7 +31,7 @@ unsigned dolphin_cut(const dolphin_item *items, unsigned count, unsigned depth, 
 }
 
 
-/* All of the leaf but its spear word. */
+/* All of the leaf but its spear word, of which only the ticket is set: the first slot that is empty. */
 void dolphin_fill_leaf(const dolphin_op *op, uint64_t *image, const dolphin_item *items, unsigned count,
                        const uint8_t *prefix, unsigned depth, unsigned lo, unsigned hi) {
     const dolphin_state *st = op->st;
@@ -39,7 +39,7 @@ void dolphin_fill_leaf(const dolphin_op *op, uint64_t *image, const dolphin_item
     memset(image, 0, st->leaf_bytes);
     image[1] = dolphin_leaf_ident(depth, lo, hi, st->slots);
     image[2] = dolphin_prefix_word(st, prefix, depth);
-    image[DOLPHIN_LEAF_TICKET / 8] = count;
+    image[0] = count * DOLPHIN_TICKET;
     for (unsigned i = 0; i < st->slots; i++) {
         if (i < count) {
             bool fits = items[i].key.length - depth <= DOLPHIN_INLINE_MAX;

@@ -3,13 +3,14 @@
 #include "base/error.h"
 #include "pool/epoch.h"
 
-#define INNER_CLASS 1u /* new nodes have 13 entries */
+#define INNER_CLASS   1u /* new nodes have 13 entries */
+#define LOCK_ATTEMPTS 3u /* more, in a row */
 
 
 static int make(dolphin_change *c, dolphin_made *made, unsigned type, unsigned bytes, unsigned node) {
     dolphin_op *op = c->op;
     far_object object;
-    int err = far_alloc(op->t, op->index, type, bytes, node, op->last_resort ? FAR_ALLOC_RESERVE : 0, &object);
+    int err = far_alloc(op->t, op->index, type, bytes, node, 0, &object);
     if (err < 0)
         return err;
     *made = (dolphin_made){
@@ -91,9 +92,9 @@ static void put_birth(dolphin_change *c, dolphin_made *made) {
     dolphin_op *op = c->op;
     uint64_t next = dolphin_next_tag(made->control) | DOLPHIN_LIVE;
     far_write(op->t, made->addr + 8, made->image + 1, made->bytes - 8);
-    if (made->leaf) {
-        far_faa(op->t, made->addr, next - (made->control & DOLPHIN_LOW_MASK), NULL);
-    } else
+    if (made->leaf)
+        far_faa(op->t, made->addr, (next | made->image[0]) - (made->control & DOLPHIN_LOW_MASK), NULL);
+    else
         far_cas(op->t, made->addr, made->control, next, NULL);
     made->linked = true;
 }
@@ -136,6 +137,7 @@ int dolphin_publish(dolphin_change *c, bool unlock) {
         dolphin_put_unlock(op, node->word);
     if ((err = dolphin_wait(op)) < 0)
         return err;
+    far_rdwc_done(op->t, op->mark);
     node->image[0] = dolphin_lock_free(node->word);
     if (op->st->cache && dolphin_has_prefix_of(node, op->key))
         dolphin_cache_node(op->st->cache, op->key, far_epoch(op->t), node);
@@ -143,15 +145,19 @@ int dolphin_publish(dolphin_change *c, bool unlock) {
 }
 
 
+/* Whoever has the lock has it for two round trips, most of the time: to wait here is less than to look for the key
+ * again. */
 int dolphin_change_lock(dolphin_change *c, uint64_t word) {
-    uint64_t words[2];
-    int err = dolphin_put_lock(c->op, word, words, &c->node);
-    if (err == 0 && (err = dolphin_wait(c->op)) == 0)
-        err = dolphin_take_lock(c->op, words, &c->node);
+    int err = dolphin_lock(c->op, word, &c->node);
+    for (unsigned attempt = 0; attempt < LOCK_ATTEMPTS && err == DOLPHIN_BUSY; attempt++) {
+        far_count_retry(c->op->t);
+        far_back_off(c->op->t, attempt);
+        err = dolphin_lock(c->op, word, &c->node);
+    }
     if (err == DOLPHIN_LOCKED)
         return err;
     dolphin_abandon(c);
-    if (err == DOLPHIN_BUSY && c->op->attempt % 4 == 3) {
+    if (err >= 0 && dolphin_is_time_to_help(c->op)) {
         int helped = dolphin_help(c->op);
         return helped < 0 ? helped : err;
     }

@@ -47,7 +47,7 @@ typedef struct dolphin_content { /* of a leaf, when it is final */
     unsigned count;
     int fresh;           /* the item that came now; -1: none */
     uint64_t gone_value; /* the value that a put replaces */
-    uint64_t kept;       /* a bit per slot: its blocks are not ours */
+    uint64_t elsewhere;  /* a bit per slot: a dead client got as far as to put it into another leaf */
     uint8_t prefix[FAR_KEY_MAX];
     unsigned depth, lo, hi; /* of the leaf; as far as the node's entries go */
 } dolphin_content;
@@ -59,8 +59,8 @@ void dolphin_set_bounds(const dolphin_node *node, unsigned at, dolphin_content *
  */
 int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dolphin_leaf *leaf, bool *waited);
 int dolphin_read_content(dolphin_op *op, dolphin_content *it); /* adds its LIVE pairs to the items */
-/* The leaf, and what only it named; depth: of the leaves that its items go to. all: dead slots too. */
-void dolphin_retire_content(dolphin_op *op, const dolphin_content *it, unsigned depth, bool all);
+/* The leaf, and what only it named; depth: of the leaves that its items go to. */
+void dolphin_retire_content(dolphin_op *op, const dolphin_content *it, unsigned depth);
 
 /* grow.c. What is needed to put a copy in the place of a node. c.node: the node above, locked. */
 unsigned dolphin_collect(const dolphin_node *node, uint64_t *entries);

@@ -204,7 +204,8 @@ static int walk_node(tour *t, const dolphin_node *node) {
 }
 
 
-/* Blocks of dead slots too: whoever copies the leaf retires them. */
+/* Blocks of dead slots too: whoever copies the leaf retires them. And those of empty ones, whose values are written
+ * before their keys (insert=ticket): the leaf has them from then on. */
 static int walk_leaf(tour *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     const uint64_t *kwords = dolphin_kwords(leaf), *vwords = dolphin_vwords(op, leaf);
@@ -213,8 +214,6 @@ static int walk_leaf(tour *t, const dolphin_leaf *leaf) {
     if (err >= 0 && lock)
         err = far_locks_free_dead(op->t, leaf->addr + DOLPHIN_LEAF_LOCK, &lock, 1);
     for (unsigned i = 0; i < op->st->slots && err >= 0; i++) {
-        if (kwords[i] == 0)
-            continue;
         if (!dolphin_kword_is_sound(kwords[i]) || (!op->st->words && !dolphin_value_is_sound(vwords[i])))
             return dolphin_broken(op->index, leaf->addr, "leaf");
         if (dolphin_kword_is_block(kwords[i]))
@@ -310,7 +309,7 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
             far_report_problem(t->ctx, "leaf at %#llx: the key word of slot %u is broken", addr, i);
             return 0;
         }
-        if (!op->st->words && kwords[i] && !dolphin_value_is_sound(vwords[i]))
+        if (!op->st->words && !dolphin_value_is_sound(vwords[i]))
             far_report_problem(t->ctx, "leaf at %#llx: the value word of slot %u is broken", addr, i);
     }
     uint8_t prefix[FAR_KEY_MAX];

@@ -7,6 +7,11 @@
 #include <stdlib.h>
 
 
+static bool values_are_words(const int64_t *options) {
+    return options[FAR_OPTION_VALUE_SIZE] == 8 && options[DOLPHIN_OPTION_VALUES] != DOLPHIN_INDIRECT;
+}
+
+
 /* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
  * allocated. */
 static int dolphin_create(far_task *t, far_index *index) {
@@ -28,7 +33,7 @@ static int dolphin_create(far_task *t, far_index *index) {
     for (unsigned i = 0; i < 256; i++)
         image[DOLPHIN_ROOT_LOCKS / 8 + i] = image[0];
     *head = (dolphin_root){DOLPHIN_MAGIC, word, (uint64_t)index->options[DOLPHIN_OPTION_SLOTS],
-                           index->options[FAR_OPTION_VALUE_SIZE] == 8};
+                           values_are_words(index->options)};
     far_write(t, top.addr, image, bytes);
     far_write(t, object.addr, head, sizeof(*head));
     index->descriptor = object.addr;
@@ -66,10 +71,11 @@ static int dolphin_open(far_task *t, far_index *index) {
     const int64_t *options = index->options;
     st->slots = (unsigned)options[DOLPHIN_OPTION_SLOTS];
     st->leaf_bytes = dolphin_leaf_bytes(st->slots);
-    st->words = options[FAR_OPTION_VALUE_SIZE] == 8;
+    st->indirect = options[DOLPHIN_OPTION_VALUES] == DOLPHIN_INDIRECT;
+    st->words = values_are_words(options);
     st->lastbyte = options[DOLPHIN_OPTION_COVERAGE] == DOLPHIN_LASTBYTE;
     st->exclusive = options[DOLPHIN_OPTION_SYNC] == DOLPHIN_EXCLUSIVE;
-    st->tickets = options[DOLPHIN_OPTION_INSERT] != 0;
+    st->tickets = options[DOLPHIN_OPTION_INSERT] == DOLPHIN_BY_TICKET;
     st->split_arrays = options[DOLPHIN_OPTION_SPLIT_ARRAYS] != 0;
     st->scan_batch = (unsigned)options[DOLPHIN_OPTION_SCAN_BATCH];
     st->walk_slice = (unsigned)options[DOLPHIN_OPTION_WALK_SLICE];
@@ -91,6 +97,7 @@ static int dolphin_open(far_task *t, far_index *index) {
 static const char *const coverages[] = {"adaptive", "lastbyte", NULL};
 static const char *const inserts[] = {"cas", "ticket", NULL};
 static const char *const syncs[] = {"spear", "exclusive", NULL};
+static const char *const places[] = {"leaf", "indirect", NULL};
 
 static const far_option_def options[] = {
     {"leaf_slots", FAR_OPTION_NUMBER, DOLPHIN_SLOTS_MAX, 1, DOLPHIN_SLOTS_MAX, NULL, "keys that a leaf has room for"},
@@ -98,8 +105,10 @@ static const far_option_def options[] = {
      "a new leaf is for all keys of an empty interval; or, as in the paper, for those that differ in the last byte"},
     {"sync", FAR_OPTION_CHOICE, DOLPHIN_SPEAR, 0, 0, syncs,
      "writers of a leaf are counted, and share it; or, to compare, one at a time locks it: a round trip more"},
-    {"insert", FAR_OPTION_CHOICE, 0, 0, 0, inserts,
-     "slots are taken by CAS, in three round trips; or given out by a counter of the leaf, in two"},
+    {"insert", FAR_OPTION_CHOICE, DOLPHIN_BY_TICKET, 0, 0, inserts,
+     "slots are given out by a counter of the leaf, in two round trips; or taken by CAS, as in the paper, in three"},
+    {"values", FAR_OPTION_CHOICE, DOLPHIN_IN_LEAF, 0, 0, places,
+     "values that fit lie in the leaf; or, to compare, all of them in blocks: a round trip more for a get"},
     {"split_arrays", FAR_OPTION_BOOL, 1, 0, 1, NULL, "writes READ the keys of a leaf only; off: its values too"},
     {"cache", FAR_OPTION_BOOL, 1, 0, 1, NULL, "inner nodes are cached on the compute side"},
     {"hints", FAR_OPTION_BOOL, 1, 0, 1, NULL,

@@ -12,6 +12,7 @@ enum {
     DOLPHIN_OPTION_COVERAGE,
     DOLPHIN_OPTION_SYNC,
     DOLPHIN_OPTION_INSERT,
+    DOLPHIN_OPTION_VALUES,
     DOLPHIN_OPTION_SPLIT_ARRAYS,
     DOLPHIN_OPTION_CACHE,
     DOLPHIN_OPTION_HINTS,
@@ -22,6 +23,8 @@ enum {
 
 enum { DOLPHIN_ADAPTIVE, DOLPHIN_LASTBYTE };
 enum { DOLPHIN_SPEAR, DOLPHIN_EXCLUSIVE };
+enum { DOLPHIN_BY_CAS, DOLPHIN_BY_TICKET };
+enum { DOLPHIN_IN_LEAF, DOLPHIN_INDIRECT };
 
 #define DOLPHIN_GATES 256u
 
@@ -33,7 +36,7 @@ typedef struct dolphin_state { /* of an open index */
     unsigned slots;            /* of a leaf */
     unsigned leaf_bytes;
     bool words; /* all values have 8 bytes: they lie in the leaf */
-    bool lastbyte, exclusive, split_arrays, tickets;
+    bool lastbyte, exclusive, split_arrays, tickets, indirect;
     unsigned scan_batch, walk_slice, patience;
     uint64_t poison, seed;
     dolphin_cache *cache;                  /* NULL: none */
@@ -48,12 +51,17 @@ typedef struct dolphin_op { /* what an operation works with */
     far_index *index;
     dolphin_state *st;
     far_bytes key;
-    uint32_t mark;    /* of the last batch that was waited for */
-    unsigned attempt; /* of the operation as a whole */
-    unsigned odd;     /* how often what was READ did not fit together */
-    bool last_resort; /* memory may come from the reserve: something half done is finished */
-    uint64_t ticket;  /* insert=ticket: the slot of the leaf that was given to us; DOLPHIN_NO_TICKET */
-    bool lost;        /* the session is: what it posted may still take effect, so nothing is free again */
+    uint32_t mark;        /* of the last batch that was waited for */
+    uint32_t entered;     /* mark of the batch that led into the leaf */
+    unsigned attempt;     /* of the operation as a whole */
+    unsigned odd;         /* how often what was READ did not fit together */
+    bool looked;          /* more than once */
+    bool fresh;           /* the next look READs the node, whatever the cache says */
+    uint64_t trip;        /* ns that the round trip took which led into the leaf: how long others take for theirs */
+    uint64_t full;        /* names a leaf without an empty slot; 0 */
+    uint64_t ticket;      /* insert=ticket: the slot of the leaf that was given to us; DOLPHIN_NO_TICKET */
+    uint64_t last_ticket; /* the same, when it was given back too */
+    bool lost;            /* the session is: what it posted may still take effect, so nothing is free again */
 } dolphin_op;
 
 typedef struct dolphin_node { /* as it was READ */
@@ -176,6 +184,7 @@ int dolphin_again(dolphin_op *op); /* something was in the way: a while later; n
 int dolphin_odd(dolphin_op *op, far_addr addr, const char *what);
 int dolphin_renew_pin(dolphin_op *op);
 int dolphin_locate(dolphin_op *op, bool fresh, dolphin_spot *spot);
+void dolphin_keep_node(dolphin_op *op, const dolphin_node *node); /* in the cache, unless it is on its way out */
 int dolphin_read_leaf(dolphin_op *op, uint64_t entry, dolphin_leaf *leaf);
 bool dolphin_leaf_covers(const dolphin_op *op, const dolphin_leaf *leaf, uint64_t ident);
 bool dolphin_is_held_by(const dolphin_op *op, unsigned depth, uint64_t kword);
@@ -211,23 +220,24 @@ void dolphin_sort_items(dolphin_item *items, unsigned count);
 enum { DOLPHIN_LOCKED = 0, DOLPHIN_BUSY = 1, DOLPHIN_GONE = 2 };
 far_addr dolphin_lock_place(const dolphin_op *op, uint64_t word);
 uint64_t dolphin_locked_by_me(const dolphin_op *op, uint64_t word);
-int dolphin_put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_node *node);
-int dolphin_take_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *node);
 int dolphin_lock(dolphin_op *op, uint64_t word, dolphin_node *node); /* LOCKED: node is READ since */
 void dolphin_put_unlock(dolphin_op *op, uint64_t word);
 int dolphin_unlock(dolphin_op *op, uint64_t word);
 bool dolphin_gate_enter(dolphin_op *op, uint64_t entry); /* false: another task of this handle is inside */
 void dolphin_gate_leave(dolphin_op *op, uint64_t entry);
-int dolphin_gate_wait(dolphin_op *op, uint64_t entry);                 /* until it is open; with a new pin */
-int dolphin_wait_for_change(dolphin_op *op, const dolphin_spot *spot); /* the leaf is frozen */
+int dolphin_gate_wait(dolphin_op *op, uint64_t entry); /* until it is open; with a new pin */
+/* For a write that was not done at the spot, and why: STALE, IS_FROZEN (it is waited for), LOST. The spot is set anew;
+ * scratch memory that was taken since `here` is given back before. */
+int dolphin_look_again(dolphin_op *op, int why, far_scratch_mark here, dolphin_spot *spot);
 
 /* change.c: changes of the structure. 1: done, with the key in it; 0: look again; or an error. */
 int dolphin_fill(dolphin_op *op, const dolphin_spot *spot, far_bytes value);
 int dolphin_part_path(dolphin_op *op, const dolphin_spot *spot, far_bytes value);
 /* replace.c: a leaf by one, two or none; with the key, if there is a value. */
 int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, const far_bytes *value);
-/* Of a frozen leaf below a locked node, what it still speaks for goes to a new one; the rest is elsewhere already. */
-int dolphin_rebuild(dolphin_op *op, dolphin_node *node, unsigned at);
+/* Of a frozen leaf below a locked node, for what the entries still name it: the rest is elsewhere already, and goes
+ * from it. */
+int dolphin_narrow(dolphin_op *op, const dolphin_node *node, unsigned at);
 
 /* grow.c: the node of the spot by a copy with more room, or by nothing if nothing is in it. 0: look again. */
 int dolphin_copy_node(dolphin_op *op, const dolphin_spot *spot);
@@ -236,6 +246,10 @@ int dolphin_copy_node(dolphin_op *op, const dolphin_spot *spot);
 int dolphin_merge(dolphin_op *op);
 
 /* recover.c */
+#define DOLPHIN_HELP_EVERY 4u /* attempts in vain */
+static inline bool dolphin_is_time_to_help(const dolphin_op *op) {
+    return op->attempt % DOLPHIN_HELP_EVERY == DOLPHIN_HELP_EVERY - 1;
+}
 int dolphin_help(dolphin_op *op); /* on the way to the key: what dead clients left is put right; 0 or an error */
 int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock); /* 1: the holder was dead, and all is well */
 

@@ -15,7 +15,12 @@ enum { AGAIN = 1 };
 
 
 void dolphin_begin(dolphin_op *op, far_task *t, far_index *index, far_bytes key) {
-    *op = (dolphin_op){.t = t, .index = index, .st = dolphin_state_of(index), .key = key, .ticket = DOLPHIN_NO_TICKET};
+    *op = (dolphin_op){.t = t,
+                       .index = index,
+                       .st = dolphin_state_of(index),
+                       .key = key,
+                       .ticket = DOLPHIN_NO_TICKET,
+                       .last_ticket = DOLPHIN_NO_TICKET};
 }
 
 
@@ -63,7 +68,7 @@ static int read_node(dolphin_op *op, uint64_t word, bool linked, dolphin_node *n
 }
 
 
-static void keep_node(dolphin_op *op, const dolphin_node *node) {
+void dolphin_keep_node(dolphin_op *op, const dolphin_node *node) {
     if (op->st->cache && !(node->image[0] & DOLPHIN_FROZEN))
         dolphin_cache_node(op->st->cache, op->key, far_epoch(op->t), node);
 }
@@ -78,7 +83,7 @@ static int arrive(dolphin_op *op, dolphin_spot *s, const dolphin_node *node) {
     s->position = dolphin_position(op->key, node->depth);
     int at = dolphin_lookup(node, s->position);
     s->entry = at < 0 ? 0 : node->entries[at];
-    keep_node(op, node);
+    dolphin_keep_node(op, node);
     return 0;
 }
 
@@ -318,12 +323,11 @@ static int get_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
     if (err < 0)
         return err;
     if (!dolphin_is_life(spear, entry) || (spear & DOLPHIN_FROZEN) ||
-        !dolphin_is_held_by(op, dolphin_leaf_depth(spot->depth), kword))
+        !dolphin_is_held_by(op, dolphin_leaf_depth(spot->depth), kword) || (!op->st->words && vword == 0))
         return 1;
+    far_rdwc_done(op->t, op->mark);
     if (op->st->words)
         return far_out_give(out, &vword, 8);
-    if (vword == 0)
-        return 1;
     if ((err = dolphin_put_read_value(op, vword, &block)) < 0 || (block && (err = dolphin_wait(op)) < 0) ||
         (err = dolphin_take_value(op, vword, block, &value)) < 0)
         return err;
@@ -331,10 +335,19 @@ static int get_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
 }
 
 
+/* What a leaf says, as it was READ in that batch or later. */
+static int answer_as_of(dolphin_op *op, uint32_t mark, const dolphin_leaf *leaf, far_out *out) {
+    int err = dolphin_answer(op, leaf, out);
+    far_rdwc_done(op->t, mark);
+    return err;
+}
+
+
 int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     dolphin_op op;
     dolphin_spot spot;
     dolphin_leaf leaf = {0}, kept = {0}; /* kept: READ when it was frozen already */
+    uint32_t kept_mark = 0;
     dolphin_begin(&op, t, index, key);
     far_scratch_mark here = far_scratch_here(t);
     for (bool fresh = false;; fresh = true) {
@@ -347,7 +360,7 @@ int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         if (op.attempt / op.st->patience != renewed)
             kept.entry = 0;
         if (kept.entry && dolphin_entry_same(kept.entry, spot.entry) && dolphin_leaf_covers(&op, &kept, kept.image[1]))
-            return dolphin_answer(&op, &kept, out);
+            return answer_as_of(&op, kept_mark, &kept, out);
         int slot = op.st->hints && !fresh ? dolphin_hint_slot(&op, spot.entry) : -1;
         if (slot >= 0 && (err = get_by_hint(&op, &spot, (unsigned)slot, out)) != 1)
             return err;
@@ -355,8 +368,9 @@ int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
             return err;
         far_point(t, "dolphin:leaf_read");
         if ((err = dolphin_accept_leaf(&op, &leaf)) == 0)
-            return dolphin_answer(&op, &leaf, out);
+            return answer_as_of(&op, op.mark, &leaf, out);
         kept.entry = 0;
+        kept_mark = op.mark;
         if (err == DOLPHIN_IS_FROZEN)
             kept = leaf;
         if (fresh && (err = dolphin_odd(&op, leaf.addr, "leaf")) < 0)
@@ -369,47 +383,91 @@ int dolphin_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 }
 
 
-/* Those whose leaves the cache knows, and whose values lie there, in one batch; the others each for itself. In a handle
- * with RDWC all of them do: what others read at the same time is not read again. */
+#define MANY_BYTES (256u << 10) /* of value blocks that are READ together; the rest is left to each get */
+
+typedef struct wanted { /* one of many gets */
+    dolphin_leaf *leaf; /* NULL: not known */
+    uint64_t vword;     /* 0: not found, or to be done alone */
+    uint8_t *block;
+} wanted;
+
+
+/* What the leaf says, if that takes no further look at it. A block's READ is put. */
+static int look_at_one(dolphin_op *op, wanted *w, uint64_t *bytes, int *result) {
+    unsigned found[DOLPHIN_SLOTS_MAX];
+    if (!w->leaf || dolphin_accept_leaf(op, w->leaf) != 0)
+        return 0;
+    unsigned count = dolphin_candidates(op, w->leaf, DOLPHIN_STATE_BIT(DOLPHIN_HELD), found);
+    uint64_t vword = count ? dolphin_vwords(op, w->leaf)[found[0]] : 0, missing = op->st->words ? op->st->poison : 0;
+    if (count == 0)
+        *result = FAR_ERR_NOT_FOUND;
+    if (count == 0 || dolphin_kword_is_block(dolphin_kwords(w->leaf)[found[0]]) || vword == missing)
+        return 0;
+    if (!op->st->words && dolphin_value_is_block(vword) && (*bytes += dolphin_value_block_bytes(vword)) > MANY_BYTES)
+        return 0;
+    *result = 0; /* until its value says something else */
+    w->vword = vword;
+    return dolphin_put_read_value(op, vword, &w->block);
+}
+
+
+static int give_one(dolphin_op *op, const wanted *w, far_out *out) {
+    far_bytes value = {&w->vword, 8};
+    int err = op->st->words ? 0 : dolphin_take_value(op, w->vword, w->block, &value);
+    return err < 0 ? err : far_out_give(out, value.data, value.length);
+}
+
+
+/* The leaves that the cache knows for the keys, each once. */
+static int put_read_leaves(dolphin_op *op, size_t count, const far_bytes keys[], wanted *w, dolphin_leaf *leaves) {
+    dolphin_hint hint;
+    size_t known = 0, k;
+    for (size_t i = 0; i < count; i++) {
+        w[i] = (wanted){0};
+        if (!dolphin_cache_probe(op->st->cache, keys[i], far_epoch(op->t), &hint) ||
+            dolphin_entry_kind(hint.entry) != DOLPHIN_LEAF)
+            continue;
+        for (k = 0; k < known && !dolphin_entry_same(leaves[k].entry, hint.entry); k++)
+            ;
+        int err = k < known ? 0 : dolphin_put_read_leaf(op, hint.entry, &leaves[known++]);
+        if (err < 0)
+            return err;
+        w[i].leaf = &leaves[k];
+    }
+    return 0;
+}
+
+
+/* Those whose leaves the cache knows in one batch, their value blocks in another; the others each for itself. In a
+ * handle with RDWC all of them do: what others read at the same time is not read again. */
 int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
                      int results[]) {
     dolphin_op op;
-    dolphin_hint hint;
+    uint64_t bytes = 0;
     dolphin_begin(&op, t, index, keys[0]);
     for (size_t i = 0; i < count; i++)
         results[i] = FAR_GET_ALONE;
-    if (!op.st->cache || !op.st->words || far_rdwc_is_on(t))
+    if (!op.st->cache || far_rdwc_is_on(t))
         return 0;
     dolphin_leaf *leaves = far_scratch(t, count * sizeof(*leaves));
-    size_t *which = far_scratch(t, count * sizeof(*which)), known = 0;
-    if (!leaves || !which)
+    wanted *w = far_scratch(t, count * sizeof(*w));
+    if (!leaves || !w)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for leaves");
-    for (size_t i = 0; i < count; i++) {
-        which[i] = count;
-        if (!dolphin_cache_probe(op.st->cache, keys[i], far_epoch(t), &hint) ||
-            dolphin_entry_kind(hint.entry) != DOLPHIN_LEAF)
-            continue;
-        for (which[i] = 0; which[i] < known && !dolphin_entry_same(leaves[which[i]].entry, hint.entry); which[i]++)
-            ;
-        int err = which[i] < known ? 0 : dolphin_put_read_leaf(&op, hint.entry, &leaves[known++]);
-        if (err < 0) {
-            far_forget(t);
-            return err;
-        }
-    }
-    int err = known ? dolphin_wait(&op) : 0;
-    for (size_t i = 0; i < count && err >= 0; i++) {
-        unsigned found[DOLPHIN_SLOTS_MAX];
+    int err = put_read_leaves(&op, count, keys, w, leaves);
+    if (err == 0)
+        err = dolphin_wait(&op);
+    for (size_t i = 0; i < count && err == 0; i++) {
         op.key = keys[i];
-        if (which[i] == count || dolphin_accept_leaf(&op, &leaves[which[i]]) != 0)
-            continue;
-        unsigned candidates = dolphin_candidates(&op, &leaves[which[i]], DOLPHIN_STATE_BIT(DOLPHIN_HELD), found);
-        if (candidates && (dolphin_kword_is_block(dolphin_kwords(&leaves[which[i]])[found[0]]) ||
-                           dolphin_vwords(&op, &leaves[which[i]])[found[0]] == op.st->poison))
-            continue;
-        far_count_cache(t, true);
-        results[i] = candidates ? far_out_give(outs[i], &dolphin_vwords(&op, &leaves[which[i]])[found[0]], 8)
-                                : FAR_ERR_NOT_FOUND;
+        err = look_at_one(&op, &w[i], &bytes, &results[i]);
     }
-    return err;
+    if (err == 0 && bytes)
+        err = dolphin_wait(&op);
+    if (err < 0)
+        far_forget(t);
+    for (size_t i = 0; i < count && err == 0; i++) {
+        far_count_cache(t, results[i] != FAR_GET_ALONE);
+        if (results[i] == 0)
+            results[i] = give_one(&op, &w[i], outs[i]);
+    }
+    return err < 0 ? err : 0;
 }

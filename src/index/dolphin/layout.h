@@ -17,11 +17,13 @@
  *
  *   root        a node of the largest class with an entry per byte, then a lock word per byte in place of its own
  *
- *   leaf        spear, ident, prefix word, lock, ticket, 0 0 0, a key word per slot, a value word per slot
- *     spear       tag 9 | LIVE 1 | FROZEN 1 | 0 29 | writers inside 24: the top field, it carries into nothing
- *     ident       depth 9 | lo 9 | hi 9 | slots 7 | 0 6 | magic 24: the positions lo .. hi of keys with that prefix
+ *   leaf        spear, ident, prefix word, lock, 0 0 0 0, a key word per slot, a value word per slot
+ *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 29 | writers inside 24: the top field, it carries into nothing
+ *       ticket      insert=ticket: the next slot that is given out. Should it ever carry, the count is one too high,
+ *                   which costs the next change a wait, and slots are given out that are taken, which shows
+ *     ident       depth 9 | lo 9 | hi 9 | slots 7 | NARROWED 1 | 0 5 | magic 24: the positions lo .. hi of keys with that
+ *                 prefix; NARROWED: hi was greater in this life
  *     lock        sync=exclusive: owner 38, or 0
- *     ticket      insert=ticket: the next slot that is given out
  *     key word    payload 56 | length 4 | state 4
  *                   length 0 .. 7   the rest of the key from the leaf's depth on, the first byte on top
  *                   length 8 .. 15  size class of a key block; payload: address / 16 44 | fingerprint 12
@@ -165,6 +167,7 @@ static inline bool dolphin_entry_is_sound(uint64_t entry) {
 #define DOLPHIN_OWNER_SHIFT 16
 #define DOLPHIN_ENTER       (1ull << 40)
 #define DOLPHIN_EXIT        (0 - DOLPHIN_ENTER)
+#define DOLPHIN_TICKET      (1ull << 11)
 #define DOLPHIN_LOW_MASK    (DOLPHIN_ENTER - 1) /* of a spear word: all but the count */
 
 
@@ -175,6 +178,11 @@ static inline unsigned dolphin_tag(uint64_t word) {
 
 static inline unsigned dolphin_count(uint64_t spear) {
     return (unsigned)(spear >> 40);
+}
+
+
+static inline uint64_t dolphin_ticket(uint64_t spear) {
+    return (spear & DOLPHIN_LOW_MASK) / DOLPHIN_TICKET;
 }
 
 
@@ -255,7 +263,6 @@ static inline unsigned dolphin_ident_class(uint64_t ident) {
 /* Leaves. */
 
 #define DOLPHIN_LEAF_HEADER 64u
-#define DOLPHIN_LEAF_TICKET 32u
 #define DOLPHIN_LEAF_LOCK   24u
 
 
@@ -281,6 +288,14 @@ static inline unsigned dolphin_ident_hi(uint64_t ident) {
 
 static inline unsigned dolphin_ident_slots(uint64_t ident) {
     return (unsigned)(ident >> 27) & 0x7f;
+}
+
+
+#define DOLPHIN_NARROWED (1ull << 34)
+
+
+static inline uint64_t dolphin_leaf_narrowed(uint64_t ident, unsigned hi) {
+    return (ident & ~(0x1ffull << 18)) | (uint64_t)hi << 18 | DOLPHIN_NARROWED;
 }
 
 

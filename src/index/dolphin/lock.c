@@ -19,7 +19,7 @@ far_addr dolphin_lock_place(const dolphin_op *op, uint64_t word) {
 
 /* {CAS lock, READ lock, READ node}: READs keep their order, so what the second one shows is current if the first shows
  * us as the holder, whenever the CAS took effect. words: [0] what the CAS found, [1] what was READ. */
-int dolphin_put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_node *node) {
+static int put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_node *node) {
     far_addr addr = dolphin_entry_addr(word);
     if (!far_fabric_in_range(far_task_fabric(op->t), addr, dolphin_class_bytes(dolphin_entry_class(word))))
         return dolphin_broken(op->index, addr, "node");
@@ -33,7 +33,7 @@ int dolphin_put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_n
 
 
 /* After the wait. */
-int dolphin_take_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *node) {
+static int take_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *node) {
     uint64_t word = node->word;
     if (words[0] != dolphin_lock_free(word))
         return !dolphin_is_life(words[0], word) || (words[0] & DOLPHIN_FROZEN) ? DOLPHIN_GONE : DOLPHIN_BUSY;
@@ -53,10 +53,10 @@ int dolphin_take_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *nod
 
 int dolphin_lock(dolphin_op *op, uint64_t word, dolphin_node *node) {
     uint64_t words[2];
-    int err = dolphin_put_lock(op, word, words, node);
+    int err = put_lock(op, word, words, node);
     if (err < 0 || (err = dolphin_wait(op)) < 0)
         return err;
-    return dolphin_take_lock(op, words, node);
+    return take_lock(op, words, node);
 }
 
 
@@ -88,8 +88,10 @@ void dolphin_gate_leave(dolphin_op *op, uint64_t entry) {
 }
 
 
-/* Without a pin: whoever holds it may wait for all pins. Nothing that was seen before counts afterwards. */
+/* Without a pin: whoever holds it may wait for all pins. Nothing that was seen before counts afterwards; but who was
+ * inside has put what he made into the cache. */
 int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
+    op->fresh = false;
     far_count_retry(op->t);
     far_pin_drop(op->t);
     while (atomic_load(gate_of(op, entry)) != 0)
@@ -98,9 +100,54 @@ int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
 }
 
 
-/* A leaf that is to be written is frozen: it is being replaced, or whoever did that is dead. */
-int dolphin_wait_for_change(dolphin_op *op, const dolphin_spot *spot) {
-    if (atomic_load(gate_of(op, spot->entry)) == dolphin_entry_addr(spot->entry))
-        return dolphin_gate_wait(op, spot->entry);
-    return op->attempt % 4 == 3 ? dolphin_help(op) : 0;
+static bool still_there(const dolphin_spot *spot, uint64_t entry) {
+    return spot->outcome == DOLPHIN_AT_LEAF && dolphin_entry_same(spot->entry, entry);
+}
+
+
+/* A leaf that is to be written is frozen: it is being replaced, or whoever did that is dead. Its node and its spear
+ * word tell when that is over; whoever entered it again and again would keep others inside, and the change waiting. */
+static int wait_for_change(dolphin_op *op, far_scratch_mark here, dolphin_spot *spot) {
+    uint64_t leaf = spot->entry, *spear;
+    bool again = spot->fresh || (op->full && dolphin_entry_same(op->full, leaf)); /* else it is over, most likely */
+    if (atomic_load(gate_of(op, leaf)) == dolphin_entry_addr(leaf)) {
+        int err = dolphin_gate_wait(op, leaf);
+        far_scratch_back(op->t, here);
+        return err < 0 ? err : dolphin_locate(op, false, spot);
+    }
+    for (;; again = true) {
+        if (again)
+            far_sleep(op->t, op->trip);
+        int err = again ? dolphin_again(op) : 0;
+        if (err == 0 && again && dolphin_is_time_to_help(op))
+            err = dolphin_help(op);
+        if (err < 0)
+            return err;
+        far_scratch_back(op->t, here);
+        if (!(spear = far_scratch(op->t, 8)))
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+        *spear = DOLPHIN_FROZEN;
+        if (again) {
+            far_read(op->t, dolphin_entry_addr(leaf), spear, 8);
+            far_mark(op->t, FAR_VERB_UNPROVEN);
+        }
+        err = dolphin_locate(op, true, spot);
+        if (err < 0 || !still_there(spot, leaf) || !(*spear & DOLPHIN_FROZEN))
+            return err;
+    }
+}
+
+
+/* The first time at once, then a while later. */
+int dolphin_look_again(dolphin_op *op, int why, far_scratch_mark here, dolphin_spot *spot) {
+    int err = 0;
+    if (why == DOLPHIN_IS_FROZEN)
+        return wait_for_change(op, here, spot);
+    if (why == DOLPHIN_STALE && spot->fresh)
+        err = dolphin_odd(op, dolphin_entry_addr(spot->entry), "leaf");
+    else if (op->looked)
+        err = dolphin_again(op);
+    op->looked = true;
+    far_scratch_back(op->t, here);
+    return err < 0 ? err : dolphin_locate(op, op->fresh, spot);
 }

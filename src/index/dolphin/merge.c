@@ -187,7 +187,7 @@ static int merge_locked(dolphin_change *c, const dolphin_node *old, unsigned abo
     for (unsigned i = 0; i < 2; i++) {
         it[i]->count = it[0]->count;
         memcpy(it[i]->items, it[0]->items, it[0]->count * sizeof(it[0]->items[0]));
-        dolphin_retire_content(op, it[i], depth, true);
+        dolphin_retire_content(op, it[i], depth);
     }
     return 0;
 }

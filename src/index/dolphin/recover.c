@@ -1,8 +1,8 @@
 /* What a dead client left under the lock of a node. Whoever takes the lock over puts it right before anything else:
  *
  * - A leaf is frozen, the entries are as they were: it thaws. Nothing was changed.
- * - A leaf is frozen, and entries for its upper part lead elsewhere already: what it still speaks for goes to a new
- * one.
+ * - A leaf is frozen, and entries for its upper part lead elsewhere already: that part goes from it, and it thaws. No
+ * memory is needed, so that nobody waits for the dead in a pool that is full.
  * - A node below is frozen, which is done under the lock of the node above: it was to be replaced by a copy, and was
  * not. It thaws, locked by us, and is put right in the same way.
  * - All entries are changed: there is only the lock.
@@ -10,6 +10,7 @@
  * So a node that is not locked has no frozen child. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
+#include "pool/epoch.h"
 
 #define LEVELS_MAX 260
 
@@ -35,14 +36,28 @@ static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *wor
 }
 
 
+/* One READ of a leaf may show what it was for before, and that it is not frozen, which came later: until all who READ
+ * it meanwhile are through. */
+static int wait_for_readers(dolphin_op *op) {
+    far_point(op->t, "dolphin:narrowed");
+    far_pin_drop(op->t);
+    int err = far_wait_epochs(op->t, 2);
+    return err < 0 ? err : far_pin_take(op->t);
+}
+
+
 static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
     uint64_t entry = node->entries[at], ident;
     unsigned lb = dolphin_entry_lb(entry);
     int err = far_read_word(op->t, dolphin_entry_addr(entry) + 8, &ident);
     if (err < 0)
         return err;
-    if (node->depth && dolphin_ident_hi(ident) != dolphin_next_lb(node, lb) - 1)
-        return dolphin_rebuild(op, node, at);
+    unsigned hi = node->depth ? dolphin_next_lb(node, lb) - 1 : DOLPHIN_LAST;
+    bool narrow = dolphin_ident_hi(ident) != hi;
+    if (narrow && (err = dolphin_narrow(op, node, at)) < 0)
+        return err;
+    if ((narrow || (ident & DOLPHIN_NARROWED)) && (err = wait_for_readers(op)) < 0)
+        return err;
     far_faa(op->t, dolphin_entry_addr(entry), 0 - DOLPHIN_FROZEN, NULL);
     return dolphin_wait(op);
 }
@@ -92,11 +107,9 @@ int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
     if ((err = dolphin_cas(op, dolphin_lock_place(op, word), lock, mine, &seen)) < 0 || seen != lock)
         return err;
     far_point(op->t, "dolphin:taken_over");
-    op->last_resort = true;
     err = dolphin_put_read_node(op, word, &node);
     if (err == 0 && (err = dolphin_wait(op)) == 0 && (err = dolphin_take_node(op, &node, true)) == 1)
         err = recover(op, &node, 0);
-    op->last_resort = false;
     if (err < 0) {
         far_forget(op->t);
         dolphin_cas(op, dolphin_lock_place(op, word), mine, lock, &seen);
@@ -107,6 +120,29 @@ int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
 }
 
 
+/* {READ control word, READ lock}, in this order, of a frozen child of this node. Whoever freezes it has the lock before
+ * and for longer: frozen, and then not locked, it is a change that ended in between. Seen again and again, it is
+ * damage. 0: not so. */
+static int look_at_frozen(dolphin_op *op, uint64_t entry, uint64_t above) {
+    uint64_t word, lock;
+    if (dolphin_entry_kind(entry) < DOLPHIN_LEAF)
+        return 0;
+    if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_entry_addr(entry), 8))
+        return dolphin_broken(op->index, dolphin_entry_addr(above), "node");
+    far_read(op->t, dolphin_entry_addr(entry), &word, 8);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    far_read(op->t, dolphin_lock_place(op, above), &lock, 8);
+    int err = dolphin_wait(op);
+    if (err < 0 || !dolphin_is_life(word, entry) || !(word & DOLPHIN_FROZEN) || dolphin_lock_owner(lock) ||
+        (lock & DOLPHIN_FROZEN))
+        return err;
+    op->odd += DOLPHIN_HELP_EVERY - 1; /* this look stands for those that were not done */
+    err = dolphin_odd(op, dolphin_entry_addr(entry), dolphin_entry_is_node(entry) ? "node" : "leaf");
+    return err < 0 ? err : 1;
+}
+
+
+/* A lock on the way whose holder is dead is taken over, and the next level is looked at with what that left. */
 int dolphin_help(dolphin_op *op) {
     far_scratch_mark here = far_scratch_here(op->t);
     uint64_t word = op->st->root;
@@ -120,10 +156,13 @@ int dolphin_help(dolphin_op *op) {
             far_forget(op->t);
         if (err < 0 || (err = dolphin_wait(op)) < 0 || (err = dolphin_take_node(op, &node, true)) <= 0)
             break;
-        err = dolphin_lock_owner(lock) && !(lock & DOLPHIN_FROZEN) ? dolphin_take_over(op, word, lock) : 0;
+        if (dolphin_lock_owner(lock) && !(lock & DOLPHIN_FROZEN) && (err = dolphin_take_over(op, word, lock)) != 0)
+            break;
         int at =
             dolphin_has_prefix_of(&node, op->key) ? dolphin_lookup(&node, dolphin_position(op->key, node.depth)) : -1;
-        word = at >= 0 && dolphin_entry_is_node(node.entries[at]) ? node.entries[at] : 0;
+        uint64_t entry = at < 0 ? 0 : node.entries[at];
+        if ((err = look_at_frozen(op, entry, word)) == 0)
+            word = dolphin_entry_is_node(entry) ? entry : 0;
     }
     far_scratch_back(op->t, here);
     return err < 0 ? err : 0;

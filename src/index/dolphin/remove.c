@@ -49,12 +49,13 @@ static int remove_in(dolphin_op *op, uint64_t entry, unsigned *left) {
 }
 
 
-/* The key is gone already: whatever keeps this from being done, the next one may do it. Only a leaf that got empty
- * makes work: then its node, and those above, are looked at too. */
+/* The key is gone already: whatever keeps this from being done, the next one may do it. A leaf with an eighth of its
+ * keys left is looked at once, with its neighbours; one that got empty goes: then its node, and those above, are looked
+ * at too. */
 static int tidy_up(dolphin_op *op, const dolphin_spot *spot, unsigned left) {
-    if (left > 0)
+    if (left > 0 && left != op->st->slots / 8)
         return 0;
-    int err = dolphin_replace(op, spot, FAR_OP_DELETE, NULL);
+    int err = left == 0 ? dolphin_replace(op, spot, FAR_OP_DELETE, NULL) : 0;
     bool merge = spot->depth > 0;
     for (unsigned level = 0; level < LEVELS_MAX && err == 0 && merge; level++) {
         err = dolphin_merge(op);
@@ -69,26 +70,19 @@ int dolphin_remove(far_task *t, far_index *index, far_bytes key) {
     dolphin_op op;
     dolphin_spot spot;
     dolphin_begin(&op, t, index, key);
-    for (bool fresh = false;; fresh = true) {
-        far_scratch_mark here = far_scratch_here(t);
+    far_scratch_mark here = far_scratch_here(t);
+    int err = dolphin_locate(&op, false, &spot);
+    while (err == 0) {
         unsigned left = 0;
-        int err = dolphin_locate(&op, fresh, &spot);
-        if (err < 0)
-            return err;
+        op.fresh = true;
         if (spot.outcome != DOLPHIN_AT_LEAF)
             return FAR_ERR_NOT_FOUND;
         if (op.st->exclusive && (err = dolphin_lock_leaf(&op, spot.entry)) < 0)
             return err;
         if (err == 0 && (err = remove_in(&op, spot.entry, &left)) == 0)
             return tidy_up(&op, &spot, left);
-        if (err < 0)
-            return err;
-        if (err == DOLPHIN_STALE && spot.fresh && (err = dolphin_odd(&op, dolphin_entry_addr(spot.entry), "leaf")) < 0)
-            return err;
-        if (err == DOLPHIN_IS_FROZEN && (err = dolphin_wait_for_change(&op, &spot)) < 0)
-            return err;
-        if (fresh && (err = dolphin_again(&op)) < 0)
-            return err;
-        far_scratch_back(t, here);
+        if (err > 0)
+            err = dolphin_look_again(&op, err, here, &spot);
     }
+    return err;
 }

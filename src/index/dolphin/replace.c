@@ -110,7 +110,7 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
             return dolphin_broken(op->index, it->leaf.addr, "leaf");
         unsigned position = dolphin_position(item->key, it->depth);
         if (position < it->lo || position > it->hi) { /* a dead client got as far as to put it elsewhere */
-            it->kept |= 1ull << i;
+            it->elsewhere |= 1ull << i;
             continue;
         }
         it->count++;
@@ -124,7 +124,7 @@ void dolphin_set_bounds(const dolphin_node *node, unsigned at, dolphin_content *
     unsigned lb = dolphin_entry_lb(node->entries[at]);
     it->count = 0;
     it->fresh = -1;
-    it->gone_value = it->kept = 0;
+    it->gone_value = it->elsewhere = 0;
     it->depth = dolphin_leaf_depth(node->depth);
     it->lo = node->depth ? lb : 0;
     it->hi = node->depth ? dolphin_next_lb(node, lb) - 1 : DOLPHIN_LAST;
@@ -227,14 +227,11 @@ static bool goes_on(const dolphin_content *it, unsigned depth, uint64_t kword) {
 
 
 /* The old leaf, and what only it named. */
-void dolphin_retire_content(dolphin_op *op, const dolphin_content *it, unsigned depth, bool all) {
+void dolphin_retire_content(dolphin_op *op, const dolphin_content *it, unsigned depth) {
     const uint64_t *kwords = dolphin_kwords(&it->leaf), *vwords = dolphin_vwords(op, &it->leaf);
     far_retire(op->t, op->index, DOLPHIN_TYPE_LEAF, it->leaf.addr, op->st->leaf_bytes);
     for (unsigned i = 0; i < op->st->slots; i++) {
-        dolphin_slot_state state = dolphin_state_of_slot(kwords[i]);
-        bool held = state == DOLPHIN_HELD;
-        if (state == DOLPHIN_EMPTY || it->kept >> i & 1 || (!held && !all))
-            continue;
+        bool held = dolphin_state_of_slot(kwords[i]) == DOLPHIN_HELD;
         if (!goes_on(it, depth, kwords[i]))
             dolphin_retire_key(op, kwords[i]);
         if (!held)
@@ -299,7 +296,7 @@ static int replace_locked(dolphin_change *c, dolphin_content *it, far_op_kind ho
         return err;
     far_point(op->t, "dolphin:replaced");
     dolphin_drop_key(op, unused_key);
-    dolphin_retire_content(op, it, new_depth(c, it), true);
+    dolphin_retire_content(op, it, new_depth(c, it));
     c->item_linked = true;
     dolphin_abandon(c);
     return value ? 1 : 0;
@@ -323,9 +320,11 @@ int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, c
         int at = dolphin_lookup(&c.node, dolphin_position(op->key, c.node.depth));
         bool same = at >= 0 && dolphin_entry_same(c.node.entries[at], spot->entry);
         grow = same && c.node.depth && dolphin_free_entries(&c.node) < DOLPHIN_ADDS_MAX;
-        if (!same || grow)
+        if (!same || grow) {
+            dolphin_keep_node(op, &c.node); /* another client has replaced the leaf: the next look goes by this */
+            op->fresh = false;
             err = dolphin_change_end(&c, 0);
-        else {
+        } else {
             c.at = (unsigned)at;
             dolphin_set_bounds(&c.node, c.at, it);
             err = replace_locked(&c, it, how, value, place);
@@ -337,28 +336,26 @@ int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, c
 }
 
 
-int dolphin_rebuild(dolphin_op *op, dolphin_node *node, unsigned at) {
+/* The blocks of keys that are elsewhere already are not those of this leaf any more: nothing of them is left in it. */
+int dolphin_narrow(dolphin_op *op, const dolphin_node *node, unsigned at) {
     dolphin_change c = {.op = op, .node = *node, .at = at};
     dolphin_content *it = far_scratch(op->t, sizeof(*it));
     bool waited;
     if (!it)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     dolphin_set_bounds(node, at, it);
-    unsigned place = place_leaves(op, node, it->prefix);
     int err = dolphin_freeze_and_drain(&c, node->entries[at], false, &it->leaf, &waited);
-    if (err == 0)
-        err = dolphin_read_content(op, it);
-    if (err < 0)
+    if (err < 0 || (err = dolphin_read_content(op, it)) < 0)
         return err;
-    dolphin_sort_items(it->items, it->count);
-    if ((err = make_all(&c, NULL, place, it->depth, 1)) == 0 && (err = dolphin_wait(op)) == 0)
-        err = plan(&c, it);
-    if (err == 0)
-        err = dolphin_publish(&c, false);
-    if (err == 0) {
-        node->entries[at] = c.entry;
-        dolphin_retire_content(op, it, new_depth(&c, it), false);
+    for (unsigned i = 0; i < op->st->slots; i++) {
+        uint64_t vword = dolphin_vwords(op, &it->leaf)[i];
+        if (!(it->elsewhere >> i & 1))
+            continue;
+        far_cas(op->t, dolphin_key_at(it->leaf.addr, i), dolphin_kwords(&it->leaf)[i], DOLPHIN_HOLE, NULL);
+        if (!op->st->words)
+            far_cas(op->t, dolphin_value_at(it->leaf.addr, op->st->slots, i), vword, 0, NULL);
     }
-    dolphin_abandon(&c);
-    return err;
+    far_cas(op->t, it->leaf.addr + 8, dolphin_ident(&it->leaf), dolphin_leaf_narrowed(dolphin_ident(&it->leaf), it->hi),
+            NULL);
+    return dolphin_wait(op);
 }

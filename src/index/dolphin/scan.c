@@ -82,12 +82,11 @@ static int give_pairs(cursor *c, const dolphin_leaf *leaf, const dolphin_pair *p
 }
 
 
-/* The pairs of a leaf from the cursor on; the cursor moves. 1: enough. */
-static int give_leaf(cursor *c, const dolphin_leaf *leaf) {
+/* The pairs of a leaf from the cursor on, up to position hi; the cursor moves. 1: enough. */
+static int give_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
     dolphin_op *op = &c->op;
     dolphin_pair *pairs = far_scratch(op->t, op->st->slots * sizeof(*pairs));
-    uint64_t ident = dolphin_ident(leaf);
-    unsigned count, first = 0;
+    unsigned count, first = 0, depth = dolphin_ident_depth(dolphin_ident(leaf));
     if (!pairs)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     int err = dolphin_read_pairs(op, leaf, c->key, pairs, &count);
@@ -95,9 +94,11 @@ static int give_leaf(cursor *c, const dolphin_leaf *leaf) {
         return err;
     while (first < count && far_bytes_compare(pairs[first].key, (far_bytes){c->key, c->length}) < 0)
         first++;
+    while (count > first && dolphin_position(pairs[count - 1].key, depth) > hi)
+        count--;
     if ((err = give_pairs(c, leaf, pairs + first, count - first)) != 0)
         return err;
-    move_beyond(c, dolphin_ident_depth(ident), dolphin_ident_hi(ident));
+    move_beyond(c, depth, hi);
     return 0;
 }
 
@@ -157,6 +158,14 @@ static void pass_path(cursor *c, const dolphin_spot *spot) {
 }
 
 
+/* A frozen leaf speaks for what its node still names it for: its upper part may be elsewhere already. */
+static unsigned hi_of_kept(const dolphin_spot *spot, const dolphin_leaf *kept) {
+    unsigned hi = dolphin_ident_hi(dolphin_ident(kept));
+    unsigned next = spot->depth ? dolphin_next_lb(&spot->node, dolphin_entry_lb(spot->entry)) : DOLPHIN_POSITIONS;
+    return next <= hi ? next - 1 : hi;
+}
+
+
 /* READs and gives. 0: go on; 1: enough; *fresh: the node is to be READ before the next look. */
 static int give_leaves(cursor *c, const dolphin_spot *spot, dolphin_leaf *kept, bool *fresh) {
     dolphin_op *op = &c->op;
@@ -176,7 +185,7 @@ static int give_leaves(cursor *c, const dolphin_spot *spot, dolphin_leaf *kept, 
         op->key = (far_bytes){c->key, c->length};
         int why = dolphin_accept_leaf(op, &leaves[i]);
         if (why == 0)
-            err = give_leaf(c, &leaves[i]);
+            err = give_leaf(c, &leaves[i], dolphin_ident_hi(dolphin_ident(&leaves[i])));
         else {
             *fresh = true;
             kept->entry = 0;
@@ -221,7 +230,7 @@ int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
             pass_path(c, &spot);
         else if (kept.entry && attempts == c->op.attempt && dolphin_entry_same(kept.entry, spot.entry) &&
                  dolphin_leaf_covers(&c->op, &kept, dolphin_ident(&kept))) {
-            err = give_leaf(c, &kept);
+            err = give_leaf(c, &kept, hi_of_kept(&spot, &kept));
             kept.entry = 0;
         } else {
             kept.entry = 0;

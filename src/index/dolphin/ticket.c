@@ -1,21 +1,28 @@
-/* insert=ticket: {FAA spear, FAA ticket, READ key words}, {WRITE value, CAS key word EMPTY -> LIVE, FAA out}: two round
- * trips. The ticket is a slot that nobody else writes to, so its value may be written before the slot is taken.
+/* insert=ticket: {FAA spear, READ key words}, {WRITE value, CAS key word EMPTY -> LIVE, FAA out}: two round trips. The
+ * first FAA counts us in and draws a ticket: a slot that nobody else writes to, so that its value may be written before
+ * the slot is taken.
  *
  * A key becomes LIVE in slot t only when every slot below t is taken, for good, and by other keys. So of two inserts of
  * one key the upper one looks at the slot of the lower one. Where a slot below is still empty (its holder is on the
- * way, or dead, or came through an old pointer) or reserved for the key, ours is reserved, others are left a while, and
- * then the slot is taken from them: EMPTY or RESERVED -> DEAD. Whoever gives up his ticket does that himself. */
+ * way, or dead, or came through an old pointer) or reserved for the key, it is READ again, most often the last time;
+ * then {CAS EMPTY -> RESERVED, READ}: two round trips more, however many are on the way, since those above can pass a
+ * slot that says whose it is. Others are left a while, and then the slot is taken from them: EMPTY or RESERVED -> DEAD.
+ * Whoever gives up his ticket does that himself. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
-#define PATIENCE 2 /* looks before slots are taken from others */
+#define PATIENCE 4 /* looks before slots are taken from others */
 
 
 /* A put that did not find the key: its ticket comes late. */
 int dolphin_take_ticket(dolphin_op *op, dolphin_leaf *leaf) {
-    far_faa(op->t, leaf->addr + DOLPHIN_LEAF_TICKET, 1, &op->ticket);
+    uint64_t seen;
+    far_faa(op->t, leaf->addr, DOLPHIN_TICKET, &seen);
     far_read(op->t, leaf->addr + DOLPHIN_LEAF_HEADER, leaf->image + DOLPHIN_LEAF_HEADER / 8, 8ull * op->st->slots);
-    return dolphin_wait(op);
+    int err = dolphin_wait(op);
+    if (err == 0)
+        op->ticket = dolphin_ticket(seen);
+    return err;
 }
 
 
@@ -41,30 +48,35 @@ static int look_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, u
 }
 
 
-static int read_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) {
-    far_read(op->t, leaf->addr + DOLPHIN_LEAF_HEADER, leaf->image + DOLPHIN_LEAF_HEADER / 8, 8ull * slot);
-    return dolphin_wait(op);
+/* From the first one that counts. */
+static void put_read_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned first, unsigned slot) {
+    far_read(op->t, dolphin_key_at(leaf->addr, first), leaf->image + DOLPHIN_LEAF_HEADER / 8 + first,
+             8ull * (slot - first));
 }
 
 
-/* Until no slot below can come to hold the key. 0, FAR_ERR_EXISTS or an error. */
+static void put_kills(dolphin_op *op, const dolphin_leaf *leaf, const unsigned pending[], unsigned count) {
+    far_point(op->t, "dolphin:kill");
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t kword = dolphin_kwords(leaf)[pending[i]];
+        far_cas(op->t, dolphin_key_at(leaf->addr, pending[i]), kword, dolphin_with_state(kword, DOLPHIN_DEAD), NULL);
+    }
+}
+
+
+/* Until no slot below can come to hold the key, as far as was READ. 0, FAR_ERR_EXISTS or an error. */
 static int clear_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) {
     unsigned pending[DOLPHIN_SLOTS_MAX], count;
     for (unsigned look = 0;; look++) {
-        int err = read_below(op, leaf, slot);
-        if (err < 0 || (err = look_below(op, leaf, slot, pending, &count)) < 0 || count == 0)
+        int err = look_below(op, leaf, slot, pending, &count);
+        if (err < 0 || count == 0)
             return err;
         far_count_retry(op->t);
-        if (look < PATIENCE) {
+        if (look < PATIENCE)
             far_sleep(op->t, far_rtt(op->t));
-            continue;
-        }
-        far_point(op->t, "dolphin:kill");
-        for (unsigned i = 0; i < count; i++) {
-            uint64_t kword = dolphin_kwords(leaf)[pending[i]];
-            far_cas(op->t, dolphin_key_at(leaf->addr, pending[i]), kword, dolphin_with_state(kword, DOLPHIN_DEAD),
-                    NULL);
-        }
+        else
+            put_kills(op, leaf, pending, count);
+        put_read_below(op, leaf, pending[0], slot); /* a kill that it overtakes shows in the next one */
         if ((err = dolphin_wait(op)) < 0)
             return err;
     }
@@ -127,10 +139,22 @@ int dolphin_insert_by_ticket(dolphin_op *op, const dolphin_leaf *leaf, far_bytes
     if (err < 0 || (err = make_item(op, leaf, value, &it)) < 0)
         return err;
     far_point(op->t, "dolphin:ticket");
+    if (count) {
+        far_sleep(op->t, op->trip / 2);
+        put_read_below(op, leaf, pending[0], slot);
+        if ((err = dolphin_wait(op)) == 0)
+            err = look_below(op, leaf, slot, pending, &count);
+        if (err < 0) {
+            dolphin_drop_value(op, it.vword);
+            dolphin_drop_key(op, it.kword);
+            return err;
+        }
+    }
     if (count == 0)
         return publish(op, leaf, slot, &it, 0);
     uint64_t mine = dolphin_with_state(it.kword, DOLPHIN_RESERVED);
     far_cas(op->t, dolphin_key_at(leaf->addr, slot), 0, mine, &seen);
+    put_read_below(op, leaf, pending[0], slot); /* before or after the CAS: a slot that is taken stays taken */
     if ((err = dolphin_wait(op)) < 0)
         return err;
     if (seen != 0) {

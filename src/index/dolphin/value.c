@@ -11,7 +11,7 @@ int dolphin_make_value(dolphin_op *op, far_bytes value, unsigned node, uint64_t 
         memcpy(vword, value.data, 8);
         return 0;
     }
-    if (value.length <= 7) {
+    if (value.length <= 7 && !op->st->indirect) {
         if (value.length)
             memcpy(vword, value.data, value.length);
         *vword |= (uint64_t)(value.length + 1) << 56;

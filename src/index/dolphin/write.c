@@ -21,28 +21,28 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolph
         return dolphin_broken(op->index, leaf->addr, "leaf");
     if (!(leaf->image = far_scratch(op->t, st->leaf_bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-    far_faa(op->t, leaf->addr, DOLPHIN_ENTER, &seen);
+    far_faa(op->t, leaf->addr, DOLPHIN_ENTER + (ticket ? DOLPHIN_TICKET : 0), &seen);
     far_mark(op->t, FAR_VERB_UNPROVEN);
-    if (ticket) {
-        far_faa(op->t, leaf->addr + DOLPHIN_LEAF_TICKET, 1, &op->ticket);
-        far_mark(op->t, FAR_VERB_UNPROVEN);
-    }
     far_read(op->t, leaf->addr, leaf->image, bytes);
     far_mark(op->t, FAR_VERB_UNPROVEN);
+    uint64_t started = far_now(op->t);
     int err = dolphin_wait(op);
     if (err < 0)
         return err;
+    op->trip = far_now(op->t) - started;
+    op->entered = op->mark;
     far_point(op->t, "dolphin:entered");
     leaf->image[0] = seen;
     err = DOLPHIN_STALE;
     if (dolphin_is_life(seen, entry)) {
         if (seen & DOLPHIN_FROZEN)
             err = DOLPHIN_IS_FROZEN;
-        else if (dolphin_leaf_covers(op, leaf, dolphin_ident(leaf)))
+        else if (dolphin_leaf_covers(op, leaf, dolphin_ident(leaf))) {
+            op->ticket = op->last_ticket = ticket ? dolphin_ticket(seen) : DOLPHIN_NO_TICKET;
             return 0;
+        }
     }
-    op->ticket = DOLPHIN_NO_TICKET; /* of a leaf that is not ours to write */
-    dolphin_leave(op, leaf);
+    dolphin_leave(op, leaf); /* a ticket of a leaf that is not ours to write is a hole, which others fill */
     return err;
 }
 
@@ -109,8 +109,17 @@ static int put_value(dolphin_op *op, const dolphin_leaf *leaf, far_bytes value, 
 
 /* Updates. */
 
+/* The key was seen alive in the batch that entered the leaf, and an update may count as one just before a delete that
+ * came since: RDWC leaves out who joined later. */
+static void seal_update(dolphin_op *op, far_bytes *value) {
+    far_rdwc_seal_before(op->t, op->entered, value);
+    far_rdwc_done(op->t, op->entered);
+}
+
+
 static int update_word(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, far_bytes value) {
     uint64_t vword;
+    seal_update(op, &value);
     memcpy(&vword, value.data, 8);
     far_write(op->t, dolphin_value_at(leaf->addr, op->st->slots, slot), &vword, 8);
     dolphin_put_leave(op, leaf);
@@ -135,6 +144,7 @@ static int value_of_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot
 /* A CAS that fails: somebody updated or deleted since we READ the word, and our update came just before that. */
 static int update_block(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, far_bytes value) {
     uint64_t old, vword, seen;
+    seal_update(op, &value);
     int err = value_of_slot(op, leaf, slot, &old);
     if (err == 0 && !dolphin_value_is_sound(old))
         err = dolphin_broken(op->index, leaf->addr, "leaf");
@@ -294,12 +304,16 @@ static int write_leaf(dolphin_op *op, uint64_t entry, far_op_kind how, far_bytes
                                 : update_block(op, &leaf, (unsigned)slot, value);
             return err == FAR_ERR_NOT_FOUND && how == FAR_OP_PUT ? DOLPHIN_LOST : err; /* deleted since: insert it */
         }
-        if (slot < 0 && how == FAR_OP_UPDATE)
+        if (slot < 0 && how == FAR_OP_UPDATE) {
+            far_rdwc_done(op->t, op->entered);
             err = FAR_ERR_NOT_FOUND;
-        else if (slot < 0) {
+        } else if (slot < 0) {
             err = op->st->tickets && !ticket ? dolphin_take_ticket(op, &leaf) : 0;
+            far_rdwc_seal(op->t, &value);
             if (err == 0)
                 err = op->st->tickets ? dolphin_insert_by_ticket(op, &leaf, value) : insert_inside(op, &leaf, value);
+            if (err == 0)
+                far_rdwc_done(op->t, op->mark);
             if (err == 0 || err == DOLPHIN_LOST)
                 return err;
             if (err == FAR_ERR_EXISTS && how == FAR_OP_PUT)
@@ -323,6 +337,7 @@ static int update_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slo
     int err = dolphin_wait(op);
     if (err < 0)
         return err;
+    op->entered = op->mark;
     far_point(op->t, "dolphin:entered");
     if (dolphin_is_life(seen, spot->entry) && !(seen & DOLPHIN_FROZEN) &&
         dolphin_is_held_by(op, dolphin_leaf_depth(spot->depth), kword))
@@ -337,51 +352,58 @@ static bool may_go_by_hint(const dolphin_op *op, far_op_kind how) {
 }
 
 
-static int write_once(dolphin_op *op, bool *fresh, far_op_kind how, far_bytes value) {
-    dolphin_spot spot;
-    int err = dolphin_locate(op, *fresh, &spot);
-    *fresh = true;
-    if (err < 0)
-        return err;
-    if (spot.outcome != DOLPHIN_AT_LEAF && how == FAR_OP_UPDATE)
+static int after_change(int err) {
+    return err < 0 ? err : err == 1 ? 0 : DOLPHIN_LOST;
+}
+
+
+/* The leaf of the spot has no room. A slot is emptied only by copying: that stays so for the life of the leaf, and who
+ * comes back to it does not look into it again. Whose ticket was the first beyond its slots replaces it; the others
+ * look first whether he does. */
+static int write_full(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, far_bytes value) {
+    bool first = op->full || op->last_ticket == DOLPHIN_NO_TICKET || op->last_ticket <= op->st->slots;
+    op->full = spot->entry;
+    if (!first)
+        return DOLPHIN_IS_FROZEN;
+    far_rdwc_seal(op->t, &value);
+    return after_change(dolphin_replace(op, spot, how, &value));
+}
+
+
+/* 0: done, or the result; or STALE, IS_FROZEN; or LOST: look again. */
+static int write_at(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, far_bytes value) {
+    int err;
+    if (spot->outcome != DOLPHIN_AT_LEAF && how == FAR_OP_UPDATE)
         return FAR_ERR_NOT_FOUND;
-    if (spot.outcome == DOLPHIN_AT_NULL)
-        return dolphin_fill(op, &spot, value);
-    if (spot.outcome == DOLPHIN_AT_PATH)
-        return dolphin_part_path(op, &spot, value);
-    int slot = !spot.fresh && may_go_by_hint(op, how) ? dolphin_hint_slot(op, spot.entry) : -1;
-    if (slot >= 0 && (err = update_by_hint(op, &spot, (unsigned)slot, value)) <= 0)
-        return err < 0 ? err : 1;
-    if (op->st->exclusive && (err = dolphin_lock_leaf(op, spot.entry)) != 0)
-        return err < 0 ? err : 0;
-    err = write_leaf(op, spot.entry, how, value);
-    switch (err) {
-    case DOLPHIN_FULL:
-        return dolphin_replace(op, &spot, how, &value);
-    case DOLPHIN_IS_FROZEN:
-        return dolphin_wait_for_change(op, &spot);
-    case DOLPHIN_STALE:
-        err = spot.fresh ? dolphin_odd(op, dolphin_entry_addr(spot.entry), "leaf") : 0;
-        return err < 0 ? err : 0;
-    case DOLPHIN_LOST:
-        return 0;
-    default:
-        return err == 0 ? 1 : err;
-    }
+    if (spot->outcome != DOLPHIN_AT_LEAF)
+        far_rdwc_seal(op->t, &value);
+    if (spot->outcome == DOLPHIN_AT_NULL)
+        return after_change(dolphin_fill(op, spot, value));
+    if (spot->outcome == DOLPHIN_AT_PATH)
+        return after_change(dolphin_part_path(op, spot, value));
+    if (op->full && how == FAR_OP_INSERT && dolphin_entry_same(op->full, spot->entry))
+        return write_full(op, spot, how, value);
+    int slot = !spot->fresh && may_go_by_hint(op, how) ? dolphin_hint_slot(op, spot->entry) : -1;
+    if (slot >= 0 && (err = update_by_hint(op, spot, (unsigned)slot, value)) <= 0)
+        return err;
+    if (op->st->exclusive && (err = dolphin_lock_leaf(op, spot->entry)) != 0)
+        return err;
+    err = write_leaf(op, spot->entry, how, value);
+    return err == DOLPHIN_FULL ? write_full(op, spot, how, value) : err;
 }
 
 
 int dolphin_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value) {
     dolphin_op op;
+    dolphin_spot spot;
     dolphin_begin(&op, t, index, key);
-    for (bool fresh = false;;) {
-        far_scratch_mark here = far_scratch_here(t);
-        bool was_fresh = fresh;
-        int err = write_once(&op, &fresh, how, value);
-        if (err != 0)
-            return err < 0 ? err : 0;
-        if (was_fresh && (err = dolphin_again(&op)) < 0)
+    far_scratch_mark here = far_scratch_here(t);
+    int err = dolphin_locate(&op, false, &spot);
+    while (err == 0) {
+        op.fresh = true;
+        if ((err = write_at(&op, &spot, how, value)) <= 0)
             return err;
-        far_scratch_back(t, here);
+        err = dolphin_look_again(&op, err, here, &spot);
     }
+    return err;
 }
