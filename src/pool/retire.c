@@ -101,12 +101,17 @@ static uint64_t pile_bytes(const far_store *s) {
 }
 
 
-/* With the session's lock: whether to ask for the next epoch, once in each. */
-static bool has_piled_up(far_task *t, far_memory *m) {
-    uint64_t epoch = far_epoch_known(t);
-    bool ask = m->retired_bytes >= pile_bytes(m->store) && m->asked != epoch;
-    if (ask)
+/* With the session's lock: whether to ask for the next epoch, once in each. Not before a quarter of a pile was added
+ * since the last time: epochs that come one by one leave the caches of indexes what was used lately, while those that
+ * it takes to free a pile, all at once, would leave them nothing. */
+static bool has_piled_up(far_task *t, far_memory *m, uint64_t added) {
+    uint64_t epoch = far_epoch_known(t), pile = pile_bytes(m->store);
+    m->asked_since += added;
+    bool ask = m->retired_bytes >= pile && m->asked_since >= pile / 4 && m->asked != epoch;
+    if (ask) {
         m->asked = epoch;
+        m->asked_since = 0;
+    }
     return ask;
 }
 
@@ -137,7 +142,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     uint64_t pin = t->pin.epoch;
     far_queue_put(keeper, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs_of(class)});
-    bool ask = has_piled_up(t, keeper);
+    bool ask = has_piled_up(t, keeper, far_class_footprint(s, class));
     pthread_mutex_lock(&s->lock);
     if (far_is_unsettled(s))
         far_store_blacken(s, addr);

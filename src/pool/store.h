@@ -121,7 +121,8 @@ typedef struct far_memory { /* of a session */
     uint64_t magazine_bytes;
     far_queue queues[FAR_QUEUES_MAX];
     uint64_t retired_bytes;
-    uint64_t asked; /* the epoch in which the next one was last asked for */
+    uint64_t asked;       /* the epoch in which the next one was last asked for */
+    uint64_t asked_since; /* bytes retired since then */
     far_kept *kept;
     uint32_t kept_count, kept_capacity, reserves; /* of these, so many are reserve */
     struct far_reserved {

@@ -1,6 +1,7 @@
 /* What DART's tree costs, by counters: round trips of each way to write, exactly, on small trees; and averages over a
  * million keys from the root, which with whole nodes are those of a plain adaptive radix tree. */
 #include "farindex.h"
+#include "pool/handle.h"
 #include "workload/keyset.h"
 
 #include <setjmp.h>
@@ -67,7 +68,7 @@ static uint64_t trips(rig *r, far_op_kind kind, const char *key) {
 static void each_way_to_write_takes_its_round_trips(void **state) {
     (void)state;
     rig r;
-    begin(&r, "sim:size=32M,memory_nodes=2,faults=none", "est=0");
+    begin(&r, "sim:size=32M,memory_nodes=1,faults=none", "est=0");
     assert_int_equal(trips(&r, FAR_OP_INSERT, "pa"), 2); /* root slot, CAS */
     assert_int_equal(trips(&r, FAR_OP_GET, "pa"), 2);    /* root slot, leaf */
     assert_int_equal(trips(&r, FAR_OP_GET, "x"), 1);     /* root slot */
@@ -372,6 +373,106 @@ static void gets_submitted_together_share_their_round_trips(void **state) {
 }
 
 
+/* ---- Scans that begin at an express node ---- */
+
+typedef struct seen_keys {
+    unsigned count;
+    uint8_t first[8], last[8]; /* bytes of each key */
+} seen_keys;
+
+
+static int see_key(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    seen_keys *seen = ctx;
+    (void)value, (void)value_len;
+    seen->first[seen->count] = *(const uint8_t *)key;
+    seen->last[seen->count++] = ((const uint8_t *)key)[key_len - 1];
+    return 0;
+}
+
+
+/* What follows the keys that begin with A ff are those that begin with B. (The prefix not cut
+ * after the carry: they would be looked for behind B ff.) */
+static void a_scan_goes_on_behind_a_prefix_that_ends_in_ff(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "local:16M", "upkeep_batch=1,adjust=0");
+    uint8_t key[] = {'A', 0xff, 0};
+    for (unsigned last = 0; last < 12; last++) {
+        for (unsigned i = 0; i < 3; i++) {
+            key[0] = "AAB"[i];
+            key[1] = (uint8_t) "\x10\xff\x01"[i];
+            key[2] = (uint8_t)last;
+            assert_int_equal(far_insert(r.session, r.index, key, 3, "value", 5), 0);
+        }
+    }
+    memcpy(key, "A\xff\x0a", 3);
+    for (unsigned i = 0; i < 300; i++) /* lookups of length 2 are tried, and found good */
+        assert_int_equal(far_get(r.session, r.index, key, 3, (char[8]){0}, 8, NULL), 0);
+    for (unsigned i = 0; i < 300; i++) {
+        seen_keys seen = {0};
+        assert_int_equal(far_scan(r.session, r.index, key, 3, NULL, 0, 4, see_key, &seen), 4);
+        assert_memory_equal(seen.first, "AABB", 4);
+        assert_memory_equal(seen.last, ((uint8_t[]){10, 11, 0, 1}), 4);
+    }
+    end(&r);
+}
+
+
+/* ---- Many memory nodes ---- */
+
+enum { NODES = 8 };
+static uint64_t verbs_to[NODES];
+static const far_fabric_ops *real_ops;
+
+
+static void count_and_post(far_conn *conn, far_batch *batch) {
+    for (uint32_t i = 0; i < batch->count; i++)
+        verbs_to[far_addr_node(batch->verbs[i].addr)]++;
+    real_ops->post(conn, batch);
+}
+
+
+/* With a small cache: gets read the skip table, inner nodes and leaves. The busiest memory node has at most 1.3 times
+ * its share. (A child always on the memory node of its parent: all inner nodes on one.) */
+static void gets_spread_over_the_memory_nodes(void **state) {
+    (void)state;
+    rig r;
+    static far_fabric_ops counting;
+    far_keyset *keys;
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = 0;
+    pool_options.cache_bytes = 64 << 10;
+    assert_int_equal(far_pool_open("local:8x64M", &pool_options, &r.pool), 0);
+    assert_int_equal(far_session_open(r.pool, &r.session), 0);
+    assert_int_equal(far_index_create(r.session, "map", "dart", "", &r.index), 0);
+    assert_int_equal(far_keyset_open("u64", 1, &keys, NULL, 0), 0);
+    char key[FAR_KEY_MAX], value[8] = {0};
+    for (uint64_t i = 0; i < 200000; i++)
+        assert_int_equal(far_insert(r.session, r.index, key, far_keyset_key(keys, i, key), value, sizeof(value)), 0);
+    real_ops = r.pool->fabric->ops;
+    counting = *real_ops;
+    counting.post = count_and_post;
+    uint64_t sum = 0, most = 0;
+    for (unsigned round = 0; round < 2; round++) { /* the first one makes the entries that are missing */
+        if (round)
+            r.pool->fabric->ops = &counting;
+        for (uint64_t i = 0; i < 200000; i++)
+            assert_int_equal(far_get(r.session, r.index, key, far_keyset_key(keys, i, key), value, sizeof(value), NULL),
+                             0);
+    }
+    r.pool->fabric->ops = real_ops;
+    for (unsigned i = 0; i < NODES; i++) {
+        sum += verbs_to[i];
+        most = verbs_to[i] > most ? verbs_to[i] : most;
+    }
+    print_message("the busiest memory node has %.2f times its share of %llu verbs\n",
+                  (double)(most * NODES) / (double)sum, (unsigned long long)sum);
+    assert_true(sum > 400000 && most * NODES * 10 <= sum * 13);
+    far_keyset_close(keys);
+    end(&r);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_way_to_write_takes_its_round_trips),
@@ -381,6 +482,8 @@ int main(void) {
         cmocka_unit_test(a_scan_of_100_takes_few_round_trips),
         cmocka_unit_test(leaves_that_lie_side_by_side_are_one_read),
         cmocka_unit_test(gets_submitted_together_share_their_round_trips),
+        cmocka_unit_test(a_scan_goes_on_behind_a_prefix_that_ends_in_ff),
+        cmocka_unit_test(gets_spread_over_the_memory_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

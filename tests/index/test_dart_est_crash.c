@@ -144,21 +144,21 @@ static void explore(const char *sim, const char *options, far_explore_step victi
 
 static void dies_while_it_registers_and_grows(void **state) {
     (void)state;
-    explore("masked_cas=on", "adjust=0,directory_bits=0", make_nodes, survive, 60);
-    explore("masked_cas=off,atomic_bytes=8", "adjust=0,directory_bits=0", make_nodes, survive, 60);
+    explore("masked_cas=on", "upkeep_batch=1,adjust=0,directory_bits=0", make_nodes, survive, 60);
+    explore("masked_cas=off,atomic_bytes=8", "upkeep_batch=1,adjust=0,directory_bits=0", make_nodes, survive, 60);
 }
 
 
 static void dies_while_it_removes(void **state) {
     (void)state;
-    explore("masked_cas=on", "adjust=0,directory_bits=0", replace_nodes, survive, 20);
-    explore("masked_cas=off,atomic_bytes=8", "adjust=0,directory_bits=0", replace_nodes, survive, 20);
+    explore("masked_cas=on", "upkeep_batch=1,adjust=0,directory_bits=0", replace_nodes, survive, 20);
+    explore("masked_cas=off,atomic_bytes=8", "upkeep_batch=1,adjust=0,directory_bits=0", replace_nodes, survive, 20);
 }
 
 
 static void dies_while_it_adjusts(void **state) {
     (void)state;
-    explore("masked_cas=on", "adjust=0,directory_bits=1", adjust, adjust_again, 20);
+    explore("masked_cas=on", "upkeep_batch=1,adjust=0,directory_bits=1", adjust, adjust_again, 20);
 }
 
 

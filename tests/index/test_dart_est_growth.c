@@ -3,7 +3,7 @@
  * without a competitor. */
 #include "dart_est_rig.h"
 
-#define OPTIONS "adjust=0,directory_bits=0"
+#define OPTIONS "upkeep_batch=1,adjust=0,directory_bits=0"
 enum { PREFIXES = 40 };
 
 
@@ -142,10 +142,10 @@ EST_RACE(A15_stale_directory_word) {
 
 
 /* The same after each epoch: as long as c may use the word that it kept, the segment is not free. (Segments without
- * DART_EXTRA_EPOCHS: a READ of free memory.) */
+ * DART_SEGMENT_EPOCHS: a READ of free memory.) */
 EST_RACE(A15b_directory_word_after_each_epoch) {
     bool first = false, last = false;
-    for (unsigned epochs = 0; epochs < 12 + DART_EXTRA_EPOCHS; epochs++) {
+    for (unsigned epochs = 0; epochs < 12 + DART_SEGMENT_EPOCHS; epochs++) {
         stage s;
         set_up(&s, sim, OPTIONS ",express_cache=0");
         LOAD(&s.b, SEVEN("ab"));

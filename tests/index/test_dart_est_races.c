@@ -8,7 +8,7 @@
  */
 EST_RACE(A3_covering_entry_absent) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
     LOAD(&s.a, "abcdefghi1", "abcdefghi2");
     settle(&s);
     dart_node y = node_at(&s.a, "abcdefghi1", 9);
@@ -39,7 +39,7 @@ EST_RACE(A3_covering_entry_absent) {
  * of their prefix.) */
 EST_RACE(A2_fp_clash_insert) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0,one_fingerprint=1");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
     LOAD(&s.a, "aa1", "aa2", "bb1", "bb2", "cc1", "cc2", "dd1", "dd2");
     settle(&s);
     for (unsigned i = 0; i < 4; i++) {
@@ -59,7 +59,7 @@ EST_RACE(A2_fp_clash_insert) {
  * make the node look as if it were on the way of a key with zeros. (Candidates without the compare of their depth.) */
 EST_RACE(A33_length_clash) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0,one_fingerprint=1");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
     LOAD(&s.a, "axyz1", "axyz2", "bxyz1", "bxyz2", "cxyz1", "cxyz2", "dxyz1", "dxyz2", "exyz1", "exyz2", "fxyz1",
          "fxyz2");
     settle(&s);
@@ -115,20 +115,20 @@ static void frozen_then(const char *sim, const char *options, const char *point)
 /* a has frozen the node; b comes through the table and never sees the slot above. (F ignored by writers; "absent" from
  * frozen slots.) */
 EST_RACE(A8_frozen_via_est) {
-    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:frozen");
-    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:install");
-    frozen_then(sim, "adjust=0,express_cache=0,directory_bits=4", "dart:installed");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=4", "dart:frozen");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=4", "dart:install");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=4", "dart:installed");
 }
 
 
 /* The same through an entry that b keeps. Then the node is retired and its memory free: the entry is too old. (The tag
  * not looked at: a READ of free memory.) */
 EST_RACE(A8b_frozen_via_express_cache) {
-    frozen_then(sim, "adjust=0,directory_bits=4", "dart:frozen");
-    frozen_then(sim, "adjust=0,directory_bits=4", "dart:install");
-    frozen_then(sim, "adjust=0,directory_bits=4", "dart:installed");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,directory_bits=4", "dart:frozen");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,directory_bits=4", "dart:install");
+    frozen_then(sim, "upkeep_batch=1,adjust=0,directory_bits=4", "dart:installed");
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
     settle(&s);
     far_stats before, after;
@@ -155,7 +155,7 @@ EST_RACE(A8b_frozen_via_express_cache) {
  * shorter prefixes asked for: five round trips.) */
 EST_RACE(A8d_replaced_node_of_a_kept_entry) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"), SEVEN("ac"), SEVEN("cd")); /* nodes at depths 0, 1 and 2 */
     settle(&s);
     far_stats before, after;
@@ -166,7 +166,8 @@ EST_RACE(A8d_replaced_node_of_a_kept_entry) {
     far_session_stats_of(s.b.session, FAR_OP_GET, &before);
     reads(&s.b, "abc", "abc");
     far_session_stats_of(s.b.session, FAR_OP_GET, &after);
-    assert_in_range(after.round_trips - before.round_trips, 3, 4); /* old node (unless too old), table, new node, leaf */
+    assert_in_range(after.round_trips - before.round_trips, 3,
+                    4); /* old node (unless too old), table, new node, leaf */
     is_sound(&s, &s.b);
     tear_down(&s);
 }
@@ -178,7 +179,7 @@ EST_RACE(A8c_express_cache_after_each_epoch) {
     bool first = false, last = false;
     for (unsigned epochs = 0; epochs < 12 + DART_EXTRA_EPOCHS; epochs++) {
         stage s;
-        set_up(&s, sim, "adjust=0,directory_bits=4");
+        set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
         LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
         settle(&s);
         for (unsigned i = 0; i < 70; i++)
@@ -230,10 +231,10 @@ EST_RACE(A11_slow_est_updater) {
     static const char *const points[] = {"dart:est_upkeep", "dart:est_chosen", "dart:est_tentative",
                                          "dart:est_validated"};
     for (unsigned i = 0; i < 4; i++) {
-        slow_updater(sim, "adjust=0,directory_bits=4", points[i]);
+        slow_updater(sim, "upkeep_batch=1,adjust=0,directory_bits=4", points[i]);
         /* b knows the directory: it looks for entries of N1 in the batch that unlinks it. (Tentative words not seen.)
          */
-        slow_updater(sim, "adjust=0,directory_bits=0,express_cache=0", points[i]);
+        slow_updater(sim, "upkeep_batch=1,adjust=0,directory_bits=0,express_cache=0", points[i]);
     }
 }
 
@@ -242,7 +243,7 @@ EST_RACE(A11_slow_est_updater) {
  * them in the batch that freezes.) */
 EST_RACE(A11_registered_while_it_is_being_frozen) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0,express_cache=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,express_cache=0");
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
     settle(&s);
     for (unsigned i = 0; i < 70; i++)
@@ -280,7 +281,7 @@ EST_RACE(A11_registered_while_it_is_being_frozen) {
  * own into the same slot and dies. a must not commit the word of c. (Tentative words without their owner.) */
 EST_RACE(A12_tentative_aba) {
     stage s;
-    set_up(&s, sim, "adjust=0,express_cache=0,directory_bits=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
     settle(&s);
     busy_to(&s.a, "a", FAR_OP_INSERT, "abh", "a", "dart:est_chosen", 1);
@@ -315,10 +316,12 @@ EST_RACE(A12_tentative_aba) {
  * so its entry must go first. (A walk that leaves entries of frozen nodes.) */
 static void dies_before_upkeep(const char *sim, bool used_first) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"));
     settle(&s);
     dart_node o = node_at(&s.b, "aba", 2);
+    for (unsigned i = 0; i < 16; i++) /* or the entry would change in place, in the batch that links N */
+        dart_directory_set(&dart_est_of(s.a.index)->directory, i, 0, 0);
     busy_to(&s.a, "a", FAR_OP_INSERT, "abx", "a", "dart:installed", 1);
     far_sim_kill(s.a.pool->fabric);
     far_sim_resume(s.a.client);
@@ -362,7 +365,7 @@ static void run_waiting(void *arg) {
  * and taken anew.) */
 EST_RACE(A31_detached_pin) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=4");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=4");
     LOAD(&s.a, SEVEN("ab"), SEVEN("cd"), "cdh");
     settle(&s);
     prepare(&s.a, FAR_OP_INSERT, "abh", "a");

@@ -38,7 +38,7 @@ static void get_often(void *arg) {
  * tentative entry too, of one who lives, and left it alone: b committed it, and the table named free memory. */
 static void commit_behind(const char *sim, far_sim_match until) {
     stage s;
-    set_up(&s, sim, "adjust=0,express_cache=0,directory_bits=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     LOAD(&s.a, "az", "abcdf", "abcde1", "abcde2", "abcde3");
     settle(&s);
     busy(&s.a, "a", FAR_OP_DELETE, "abcdf", ""); /* the node above X goes: X could have entries now, and has none */
@@ -138,7 +138,7 @@ EST_RACE(adjuster_at_its_end_in_a_full_pool) {
     static char value[4000];
     int err = 0;
     snprintf(all, sizeof(all), "size=1M,memory_nodes=1,%s", sim);
-    set_up(&s, all, "adjust=0,directory_bits=3");
+    set_up(&s, all, "upkeep_batch=1,adjust=0,directory_bits=3");
     LOAD(&s.a, "abcd1", "abcd2", "abce1", "abce2", "abd1", "abd2");
     assert_int_equal(far_session_open(s.b.pool, &other), 0);
     step next = {s.b.index, 3};

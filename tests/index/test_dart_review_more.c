@@ -30,7 +30,7 @@ static void get_often(void *arg) {
  * when it is retired.) */
 EST_RACE(entry_committed_while_it_is_removed) {
     stage s;
-    set_up(&s, sim, "adjust=0,express_cache=0,directory_bits=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
     LOAD(&s.a, "az", "abcdf", "abcde1", "abcde2", "abcde3");
     settle(&s);
     busy(&s.a, "a", FAR_OP_DELETE, "abcdf", ""); /* the node above X goes: X could have entries now, and has none */
@@ -63,7 +63,7 @@ EST_RACE(entry_committed_while_it_is_removed) {
  * is in X was true before. (It does when frozen slots are not looked at: abcde5 is missing.) */
 EST_RACE(scan_does_not_begin_at_a_dead_node) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0");
     LOAD(&s.a, "az", "abcde1", "abcde2", "abcde3");
     settle(&s);
     dart_node x = node_at(&s.a, "abcde1", 5);
@@ -85,7 +85,7 @@ EST_RACE(scan_does_not_begin_at_a_dead_node) {
  * these when prefixes are not compared.) */
 EST_RACE(scan_does_not_begin_at_a_node_of_another_prefix) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0,one_fingerprint=1");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0,one_fingerprint=1");
     LOAD(&s.a, "xz", "xbcdefgh1", "xbcdefgh2", "yz", "ycdefghi1", "ycdefghi2", "zz", "zdefghij1", "zdefghij2", "qz",
          "qrstu00001", "qrstu5");
     settle(&s);
@@ -103,7 +103,7 @@ EST_RACE(scan_does_not_begin_at_a_node_of_another_prefix) {
  * place: the next key is missing.) */
 EST_RACE(scan_goes_on_behind_an_exhausted_node) {
     stage s;
-    set_up(&s, sim, "adjust=0,directory_bits=0");
+    set_up(&s, sim, "upkeep_batch=1,adjust=0,directory_bits=0");
     LOAD(&s.a, "az", "abcd1", "abcd2", "abcd3", "abce", "abcf");
     settle(&s);
     for (unsigned i = 0; i < 32; i++) {

@@ -141,6 +141,8 @@ static const far_option_def options[] = {
     {"adjust_every", FAR_OPTION_NUMBER, 8192, 1, 1 << 30, NULL,
      "operations of a handle before it chooses prefix lengths; then twice as many, and so on"},
     {"walk_slice", FAR_OPTION_NUMBER, 2048, 1, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
+    {"upkeep_batch", FAR_OPTION_NUMBER, 16, 1, DART_WISHES_MAX, NULL,
+     "nodes that wait for each other to be registered in the skip table; 1: all nodes are, each at once"},
     {0},
 };
 
@@ -151,7 +153,7 @@ static const far_type types[DART_TYPES] = {
     [DART_TYPE_LEAF] = {.name = "leaf", .align = 16},
     [DART_TYPE_LOCKS] = {.name = "locks", .align = 64},
     [DART_TYPE_EST_DIRECTORY] = {.name = "directory", .align = 64},
-    [DART_TYPE_EST_SEGMENT] = {.name = "segment", .align = 64, .extra_epochs = DART_EXTRA_EPOCHS},
+    [DART_TYPE_EST_SEGMENT] = {.name = "segment", .align = 64, .extra_epochs = DART_SEGMENT_EPOCHS},
     [DART_TYPE_LIST] = {.name = "list", .align = 64},
 };
 

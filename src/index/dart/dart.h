@@ -26,7 +26,10 @@ enum {
     DART_OPTION_ONE_FINGERPRINT, /* tests: every fingerprint is the same */
     DART_OPTION_ADJUST_EVERY,
     DART_OPTION_WALK_SLICE,
+    DART_OPTION_UPKEEP_BATCH,
 };
+
+#define DART_WISHES_MAX 64 /* nodes that may wait to be registered in the skip table */
 
 struct dart_est; /* the skip table's local state: est.h */
 
@@ -51,9 +54,11 @@ typedef struct dart_node { /* a reference to an inner node */
 typedef struct dart_start {
     dart_node node;
     unsigned length; /* of the prefix under which it is registered */
+    unsigned slot;   /* of its bucket pair, and 1; 0: not known */
     far_addr entry;  /* address of the EST slot; 0: from the express cache */
     uint64_t word;   /* of that slot */
     bool current;    /* the express cache has it, as of this epoch */
+    bool on_path;    /* known to be on the key's path: no header is needed */
 } dart_start;
 
 #define DART_STARTS_MAX 8u
@@ -160,6 +165,9 @@ bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children 
 void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
                 const dart_children *children, void *image);
 unsigned dart_lcp(far_bytes a, far_bytes b);
+/* The memory node, of so many, for a new tree node with this prefix, whose parent has that depth and the slot for it on
+ * `near`. */
+unsigned dart_place(const dart_index *dart, unsigned nodes, far_bytes prefix, unsigned parent_depth, unsigned near);
 bool dart_header_is(const dart_header *header, const dart_node *node);
 
 /* ---- find.c ---- */
@@ -190,8 +198,9 @@ typedef struct dart_replace {
     dart_node node;
     far_bytes prefix; /* of the node */
     bool has_parent;
-    dart_step parent;      /* the node above and its slot, if known */
-    const dart_view *view; /* what was read of it lately; may be NULL */
+    dart_step parent;        /* the node above and its slot, if known */
+    const dart_view *view;   /* what was read of it lately; may be NULL */
+    const dart_start *named; /* the entry of the skip table that led to it; may be NULL */
     dart_rider rider;
     bool begun;    /* slots of it were seen frozen: it must be finished, from the reserve if need be */
     bool carried;  /* out: the rider's change was made */
@@ -244,16 +253,40 @@ int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *st
  * May spawn repair. */
 void dart_est_repair(far_task *t, far_index *index, const dart_find *f);
 
+/* Round trips that an entry of the node at this step of the path would have saved: those of the nodes above it. */
+static inline unsigned dart_est_saves(const dart_find *f, unsigned step) {
+    return f->used >= 0 ? step : step > 0 ? step - 1 : 0;
+}
+
+#define DART_SAVES_MUCH 2u
+
+typedef struct dart_names dart_names; /* buckets in which a node may be named, as they were read */
+
 /* A node was linked: by a split (lengths in (parent_depth, depth]; entries that named the lower node are overwritten)
- * or by REPLACE. Background upkeep, under the pin of t; the prefix is that of the node, node->depth bytes. */
-void dart_est_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, far_bytes prefix);
+ * or by REPLACE; the prefix is that of the node, node->depth bytes. This handle keeps it in mind. soon: it gets its
+ * entries, in the background; otherwise when a get misses them. names: its buckets, read lately; or NULL. */
+void dart_est_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, far_bytes prefix,
+                       bool soon, const dart_names *names);
 /* A node was unlinked and is about to be retired: no entry names it when this returns 0. */
 int dart_est_remove(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
+/* An entry of a node is changed in place: a CAS that goes with the batch in which another takes the node's place in the
+ * tree puts the tentative word of that one there. */
+typedef struct dart_rename {
+    dart_node node; /* the new one */
+    far_addr entry;
+    unsigned slot;
+    uint64_t expected, seen, tentative, committed, hash;
+} dart_rename;
+/* False: the entry is not known, and nothing was put. */
+bool dart_est_rename_put(far_task *t, far_index *index, const dart_start *old, const dart_node *new,
+                         unsigned parent_depth, far_bytes prefix, dart_rename *rename);
+/* After the batch. True: the new node will have the entry. */
+bool dart_est_rename_end(far_task *t, far_index *index, const dart_rename *rename, bool linked);
 /* Whether there is anything to remove: READs that go with a batch, after all slots of the node were seen frozen. NULL:
  * it was not asked. none: no entry names the node, and none will; false: perhaps. */
-typedef struct dart_names dart_names;
 dart_names *dart_est_names_put(far_task *t, far_index *index, const dart_node *node, far_bytes prefix);
-bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names);
+bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names,
+                         const dart_rename *rename); /* of it, or NULL */
 
 int dart_est_walk(far_task *t, far_index *index, far_walk *walk);      /* unpinned */
 int dart_est_check(far_task *t, far_index *index, far_report *report); /* unpinned */
@@ -261,12 +294,6 @@ int dart_est_usage(far_task *t, far_index *index, far_usage *usage);   /* unpinn
 int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int dart_est_idle_hook(far_task *t, far_index *index);
 size_t dart_est_cache_bytes(far_index *index);
-
-
-/* The memory node for a new tree node whose parent's slot lies on `near`: the same, or with colocate=0 another. */
-static inline unsigned dart_place(const far_task *t, const dart_index *dart, unsigned near) {
-    return dart->colocate ? near : (near + 1) % far_task_fabric(t)->nodes;
-}
 
 
 static inline dart_index *dart_of(const far_index *index) {

@@ -137,6 +137,7 @@ int dart_est_open(far_task *t, far_index *index) {
     est->adjusting = index->options[DART_OPTION_ADJUST];
     est->one_fingerprint = index->options[DART_OPTION_ONE_FINGERPRINT];
     est->adjust_every = (unsigned)index->options[DART_OPTION_ADJUST_EVERY];
+    est->upkeep_batch = (unsigned)index->options[DART_OPTION_UPKEEP_BATCH];
     est->sample_every = est->adjust_every > DART_SAMPLES ? est->adjust_every / DART_SAMPLES : 1;
     int err = est->bits > 16 || est->width == 0 || est->width > DART_EST_WIDTH_MAX
                   ? far_fail(FAR_ERR_CORRUPT, "index '%s': its skip table is broken", index->name)
@@ -181,6 +182,7 @@ int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
         return 0;
     uint64_t before = atomic_exchange_explicit(&est->epoch, epoch, memory_order_relaxed);
     dart_cache_age(&est->directory, &est->express, before, epoch);
+    dart_below_root_age(&est->below_root, before, epoch);
     return dart_est_read_list(t, index);
 }
 
@@ -189,6 +191,7 @@ int dart_est_idle_hook(far_task *t, far_index *index) {
     const dart_est *est = dart_est_of(index);
     if (!est)
         return 0;
+    dart_est_wishes_idle(t, index);
     int more = dart_est_tidy(t, index), next = 0;
     if (more >= 0 && (next = dart_est_build_once(t, index)) >= 0 && est->adjusting) {
         more |= next;

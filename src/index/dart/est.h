@@ -8,6 +8,7 @@
  *   est.c         create, open, close, hooks
  *   est_lookup.c  ask, answer, repair
  *   est_upkeep.c  register, remove
+ *   est_queue.c   nodes that wait to be registered; entries that change their node in place
  *   est_grow.c    segments: making, growing
  *   est_walk.c    walk, check, counts
  *   express.c     what a handle keeps: directory words, entries; their tags
@@ -69,6 +70,35 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
 void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word,
                       uint64_t epoch); /* a slot of the node was seen unfrozen at this epoch */
 void dart_express_drop(dart_cache *cache, uint64_t hash);
+
+/* Where in its bucket pair a kept entry stands in far memory: in place of the fingerprint, which the hash tells. 0: not
+ * known, else slot + 1. */
+#define DART_HINT_SHIFT 56
+
+
+static inline uint64_t dart_hinted(uint64_t word, unsigned hint) {
+    return (word & ~(0xffull << DART_HINT_SHIFT)) | (uint64_t)hint << DART_HINT_SHIFT;
+}
+
+
+static inline unsigned dart_hint(uint64_t word) {
+    return (unsigned)(word >> DART_HINT_SHIFT);
+}
+
+
+/* The entry of this word, if it is kept, stands in that slot. */
+void dart_express_hint(dart_cache *cache, uint64_t hash, uint64_t word, unsigned slot);
+
+/* The node of depth 1 below each slot of the root, if it was seen linked lately: 2 KiB of every handle. By the byte
+ * itself, not by a hash of it: what is found is on the key's path. Saves the READ of the root, which all clients would
+ * send to one memory node. */
+typedef struct dart_below_root {
+    _Atomic uint64_t word[256];
+} dart_below_root;
+bool dart_below_root_get(const dart_below_root *below, unsigned byte, uint64_t epoch, dart_node *node, bool *current);
+void dart_below_root_put(dart_below_root *below, unsigned byte, const dart_node *node, uint64_t epoch);
+void dart_below_root_drop(dart_below_root *below, unsigned byte);
+void dart_below_root_age(dart_below_root *below, uint64_t before, uint64_t epoch); /* as dart_cache_age */
 
 /* Tags are epochs modulo 4096: before they could be mistaken, old ones are forgotten. Called for every new epoch. */
 #define DART_TAG_PERIOD 1024u
@@ -175,10 +205,33 @@ typedef struct dart_outstanding { /* tentative words under way of this handle: a
     } entry[DART_OUTSTANDING];
 } dart_outstanding;
 
+#define DART_ASKED_WORDS 1024u
+
+#define DART_WISHES DART_WISHES_MAX
+
+typedef struct dart_wish { /* a node that wishes for entries */
+    dart_node node;
+    uint64_t epoch; /* of the operation that saw it linked */
+    far_addr entry; /* where its entry is to be; 0: its places are still to be found */
+    unsigned slot;
+    uint64_t tentative;       /* stands at entry already; 0: that slot was empty, and of the only length */
+    uint64_t committed, hash; /* with tentative: of it */
+    unsigned count;           /* without: prefix lengths */
+    uint8_t lengths[DART_LIST_MAX];
+    uint8_t prefix[DART_EST_PREFIX_MAX + 1];
+} dart_wish;
+
+typedef struct dart_wishes {
+    far_spin lock;
+    unsigned count, idle; /* idle: how many there were when housekeeping looked */
+    bool called;          /* a task is coming for them */
+    dart_wish wish[DART_WISHES];
+} dart_wishes;
+
 typedef struct dart_est {
     far_addr stripe[DART_STRIPES_MAX];
     unsigned stripes, bits, width;
-    unsigned adjust_every, sample_every;
+    unsigned adjust_every, sample_every, upkeep_batch;
     uint64_t seed;
     far_addr super;
     bool update, adjusting, one_fingerprint;
@@ -186,8 +239,12 @@ typedef struct dart_est {
     far_spin list_lock;
     _Atomic uint64_t epoch; /* of the last hook */
     dart_cache directory, express;
+    dart_below_root below_root;
     dart_class classes[DART_CLASSES];
     dart_outstanding outstanding;
+    dart_wishes wishes;
+    _Atomic uint64_t asked[DART_ASKED_WORDS]; /* bits: prefixes that were looked up for gets from the root */
+    atomic_uint asked_count;
     _Atomic uint64_t *emptied; /* a bit per directory word */
     atomic_uint emptied_count;
     unsigned tidy_at;
@@ -202,6 +259,12 @@ static inline dart_est *dart_est_of(const far_index *index) {
 
 static inline const dart_list *dart_est_list(dart_est *est) {
     return &atomic_load_explicit(&est->list, memory_order_acquire)->list;
+}
+
+
+/* upkeep_batch=1: every node is registered at once, whether it is worth it or not, and by whoever misses it. */
+static inline bool dart_est_is_eager(const dart_est *est) {
+    return est->upkeep_batch == 1;
 }
 
 
@@ -242,6 +305,9 @@ typedef struct dart_est_read {
 void dart_est_read_init(const dart_est *est, dart_est_read *r, const void *prefix, unsigned length);
 bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r); /* true: READs were put */
 int dart_est_read_take(far_task *t, dart_est *est, dart_est_read *r);
+/* The node is linked: it goes into the express cache under all lookup lengths in (parent_depth, depth]. */
+void dart_est_keep_linked(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
+                          far_bytes prefix);
 /* Several to their end. */
 int dart_est_read_all(far_task *t, dart_est *est, dart_est_read *reads, unsigned count);
 
@@ -264,10 +330,14 @@ static inline bool dart_est_any_frozen(const uint64_t *slots, unsigned count) {
 /* Registers the node under those of `count` lengths that are allowed, at once. 0, or an error of the fabric. */
 int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix,
                           const uint8_t *lengths, unsigned count);
-/* In the background, under one length (0: all lookup lengths in (parent_depth, depth]). */
-void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
-                             const void *prefix, unsigned length);
-void dart_est_spawn_clear(far_task *t, far_index *index, far_addr slot, uint64_t word); /* a stale entry */
+/* Grants wishes: four batches for all of them. What fails is given up. */
+void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsigned count);
+/* The buckets were read: the wish may have a slot that was empty. */
+void dart_est_names_empty(const far_index *index, const dart_names *names, dart_wish *wish);
+/* A client's work on a node, from its tentative word until that is committed or given up. False: it is at it already.
+ */
+bool dart_est_begin_work(dart_outstanding *o, unsigned client, far_addr node);
+void dart_est_end_work(dart_outstanding *o, unsigned client, far_addr node);
 /* Header (depth bytes of prefix) and first slot of nodes that entries name: est_grow.c. */
 typedef struct dart_target {
     far_addr addr;                       /* in; 0: none */
@@ -278,10 +348,21 @@ typedef struct dart_target {
 int dart_est_read_targets(far_task *t, far_index *index, dart_target *targets, unsigned count);
 
 
+/* ---- est_queue.c ---- */
+
+/* False: it is not kept (no room, or the node waits already). The node was linked in this operation. */
+bool dart_est_wish(far_task *t, far_index *index, const dart_wish *wish);
+/* The node wishes for an entry of this length. */
+bool dart_est_wish_length(far_task *t, far_index *index, const dart_node *node, const void *prefix, unsigned length);
+void dart_est_spawn_clear(far_task *t, far_index *index, far_addr entry, uint64_t word); /* a stale entry */
+void dart_est_wishes_idle(far_task *t, far_index *index);
+
+
 /* ---- est_grow.c ---- */
 
-int dart_est_make_segment(far_task *t, far_index *index,
-                          unsigned at); /* the directory word is 0; afterwards it is not */
+/* These directory words are 0. How many of them, from the first on, are not any more: one at least; or an error.
+ * words: those of segments that were made here, and empty then; 0: another was faster. */
+int dart_est_make_segments(far_task *t, far_index *index, const unsigned *at, unsigned count, uint64_t *words);
 /* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even
  * without memory. 0: its word is another now. */
 int dart_est_grow(far_task *t, far_index *index, unsigned at, uint64_t word, bool help);

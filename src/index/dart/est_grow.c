@@ -68,20 +68,57 @@ static unsigned node_of_word(const dart_est *est, unsigned at) {
 }
 
 
-int dart_est_make_segment(far_task *t, far_index *index, unsigned at) {
+typedef struct first_segment {
+    far_addr addr;
+    uint64_t seen; /* of the directory word; 0: it is ours */
+} first_segment;
+
+
+/* Puts the WRITEs of empty segments. Returns how many: fewer than asked for when memory ran out; or an error. *apart:
+ * one of them lies on another node than its directory word. */
+static int put_empty(far_task *t, far_index *index, const unsigned *at, unsigned count, first_segment *made,
+                     bool *apart) {
     dart_est *est = dart_est_of(index);
-    far_object object;
-    uint64_t seen;
-    int err = far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), node_of_word(est, at), FAR_ALLOC_ZERO,
-                        &object);
-    if (err < 0)
+    void *zeros = far_scratch(t, dart_segment_bytes(0));
+    if (!zeros)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
+    memset(zeros, 0, dart_segment_bytes(0));
+    for (unsigned i = 0; i < count; i++) {
+        far_object object;
+        int err =
+            far_alloc(t, index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), node_of_word(est, at[i]), 0, &object);
+        if (err < 0)
+            return err == FAR_ERR_NO_MEMORY && i > 0 ? (int)i : err;
+        made[i].addr = object.addr;
+        *apart |= far_addr_node(object.addr) != node_of_word(est, at[i]);
+        far_write(t, object.addr, zeros, dart_segment_bytes(0));
+    }
+    return (int)count;
+}
+
+
+int dart_est_make_segments(far_task *t, far_index *index, const unsigned *at, unsigned count, uint64_t *words) {
+    dart_est *est = dart_est_of(index);
+    first_segment *made = far_scratch(t, count * sizeof(*made));
+    bool apart = false;
+    int n = made ? put_empty(t, index, at, count, made, &apart) : FAR_ERR_NO_MEMORY, err;
+    if (n < 0)
+        return n;
+    if (apart && (err = far_wait(t)) < 0)
         return err;
-    if ((err = far_cas_word(t, dart_est_directory_addr(est, at), 0, dart_directory_word(0, object.addr), &seen)) < 0)
+    far_point(t, "dart:est_segments");
+    for (int i = 0; i < n; i++)
+        far_cas(t, dart_est_directory_addr(est, at[i]), 0, dart_directory_word(0, made[i].addr), &made[i].seen);
+    if ((err = far_wait(t)) < 0)
         return err;
-    if (seen != 0)
-        far_free(t, index, DART_TYPE_EST_SEGMENT, object.addr, dart_segment_bytes(0));
-    dart_directory_set(&est->directory, at, seen ? seen : dart_directory_word(0, object.addr), far_epoch(t));
-    return 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t mine = dart_directory_word(0, made[i].addr);
+        words[i] = made[i].seen ? 0 : mine;
+        if (made[i].seen)
+            far_free(t, index, DART_TYPE_EST_SEGMENT, made[i].addr, dart_segment_bytes(0));
+        dart_directory_set(&est->directory, at[i], made[i].seen ? made[i].seen : mine, far_epoch(t));
+    }
+    return n;
 }
 
 

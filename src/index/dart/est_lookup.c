@@ -124,7 +124,7 @@ static asking *begin(far_task *t, dart_est *est, far_bytes key) {
 
 
 static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_bytes key, unsigned length, uint64_t word,
-                      far_addr entry, bool current) {
+                      far_addr entry, unsigned slot, bool current) {
     unsigned depth = length + dart_est_delta(word), type = dart_est_type(word);
     if (depth > key.length || type < DART_N4 || type > DART_N256 || probe->count == DART_STARTS_MAX)
         return false;
@@ -134,23 +134,42 @@ static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_byte
                              dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
         return false;
     probe->starts[probe->count++] =
-        (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, entry, word, current};
+        (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, slot, entry, word, current, false};
     return true;
 }
 
 
-static bool ask_cache(far_task *t, far_index *index, asking *a, far_bytes key, dart_probe *probe) {
+static bool ask_cache_for(far_task *t, far_index *index, far_bytes key, unsigned length, dart_probe *probe) {
     dart_est *est = dart_est_of(index);
-    bool hit = false;
-    if (est->express.count == 0)
+    uint64_t word;
+    bool current;
+    return dart_express_get(&est->express, dart_est_hash(est, key.data, length), far_epoch(t), &word, &current) &&
+           add_start(t, index, probe, key, length, word, 0, dart_hint(word), current);
+}
+
+
+/* The node below the root, as an entry of length 1, which is in no table. */
+static bool ask_below_root(far_task *t, dart_est *est, far_bytes key, dart_probe *probe) {
+    dart_start *start = &probe->starts[0];
+    *start = (dart_start){.length = 1, .on_path = true};
+    if (key.length == 0 ||
+        !dart_below_root_get(&est->below_root, *(const uint8_t *)key.data, far_epoch(t), &start->node, &start->current))
         return false;
-    for (unsigned i = a->count; i-- > 0 && !hit;) {
-        unsigned length = a->list->lookup[a->first + i];
-        uint64_t word, hash = dart_est_hash(est, key.data, length);
-        bool current;
-        hit = dart_express_get(&est->express, hash, far_epoch(t), &word, &current) &&
-              add_start(t, index, probe, key, length, word, 0, current);
-    }
+    probe->count = 1;
+    return true;
+}
+
+
+/* The chosen lengths; with the root as the choice all of them, and then the node below it. */
+static bool ask_cache(far_task *t, far_index *index, const asking *a, far_bytes key, dart_probe *probe) {
+    bool hit = false;
+    unsigned first = a->count ? a->first : 0, count = a->count ? a->count : a->usable;
+    if (dart_est_of(index)->express.count == 0)
+        return false;
+    for (unsigned i = count; i-- > 0 && !hit;)
+        hit = ask_cache_for(t, index, key, a->list->lookup[first + i], probe);
+    if (!hit && a->count == 0)
+        hit = ask_below_root(t, dart_est_of(index), key, probe);
     far_count_cache(t, hit);
     return hit;
 }
@@ -199,7 +218,7 @@ static void collect(far_task *t, far_index *index, const asking *a, far_bytes ke
         for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
             if (dart_est_is_committed(r->slots[s]) && !dart_is_frozen(r->slots[s]) &&
                 dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
-                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s), false);
+                add_start(t, index, probe, key, r->length, r->slots[s], dart_est_slot_addr(r, s), s + 1, false);
     }
 }
 
@@ -259,11 +278,22 @@ static int step_of_length(const dart_find *f, unsigned length) {
 }
 
 
-static void keep(far_task *t, dart_est *est, const dart_find *f, unsigned length, unsigned step) {
-    const dart_node *node = &f->path.steps[step].node;
-    uint64_t hash = dart_est_hash(est, f->key.data, length);
-    uint64_t word = dart_est_word(dart_est_fingerprint_of(est, hash), node->depth - length, node->type, node->addr);
-    dart_express_put(&est->express, hash, word, far_epoch(t));
+static void keep(far_task *t, dart_est *est, const dart_node *node, const void *prefix, unsigned length,
+                 unsigned hint) {
+    uint64_t hash = dart_est_hash(est, prefix, length);
+    dart_express_put(&est->express, hash, dart_est_word(hint, node->depth - length, node->type, node->addr),
+                     far_epoch(t));
+}
+
+
+void dart_est_keep_linked(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
+                          far_bytes prefix) {
+    dart_est *est = dart_est_of(index);
+    const dart_list *list = dart_est_list(est);
+    for (unsigned i = 0; est->express.count && i < list->lookup_count; i++)
+        if (list->lookup[i] > parent_depth && list->lookup[i] <= node->depth &&
+            node->depth - list->lookup[i] <= DART_EST_DELTA_MAX)
+            keep(t, est, node, prefix.data, list->lookup[i], 0);
 }
 
 
@@ -275,12 +305,16 @@ static void keep_entries(far_task *t, dart_est *est, const asking *a, const dart
         unsigned length = a->list->lookup[i];
         int step = step_of_length(f, length);
         if (step >= 0)
-            keep(t, est, f, length, (unsigned)step);
+            keep(t, est, &f->path.steps[step].node, f->key.data, length, 0);
         if (step >= 0 || (used && used->length == length))
             break;
     }
-    if (used && !used->current)
-        keep(t, est, f, used->length, 0);
+    unsigned below = used ? 0 : 1; /* position of the node below the root, if it is on the path */
+    bool renew = used ? used->on_path && !used->current : f->path.count > 1 && f->path.steps[0].node.depth == 0;
+    if (renew && f->path.steps[below].node.depth == 1 && is_proved(f, below))
+        dart_below_root_put(&est->below_root, *(const uint8_t *)f->key.data, &f->path.steps[below].node, far_epoch(t));
+    if (used && !used->on_path && !used->current)
+        keep(t, est, &f->path.steps[0].node, f->key.data, used->length, used->slot);
 }
 
 
@@ -291,9 +325,12 @@ static void clear_stale(far_task *t, far_index *index, const dart_find *f) {
         const dart_view *view = &f->candidates[i];
         if (!f->stale[i] || (view->slots && dart_any_unfrozen(view->slots, view->count)))
             continue; /* another prefix with the same fingerprint */
+        if (start->on_path)
+            dart_below_root_drop(&est->below_root, *(const uint8_t *)f->key.data);
         if (est->express.count)
             dart_express_drop(&est->express, dart_est_hash(est, f->key.data, start->length));
-        if (start->entry && est->update)
+        bool clears = f->seek == DART_SEEK_VALUE || dart_est_is_eager(est);
+        if (start->entry && est->update && clears) /* who replaced the node will do it, if alive */
             dart_est_spawn_clear(t, index, start->entry, start->word);
     }
 }
@@ -307,6 +344,31 @@ static bool was_given(const dart_find *f, unsigned length) {
 }
 
 
+/* A get came down from the root by choice, and so does not know what the table holds: small nodes are not there before
+ * somebody misses them. Its deepest node is looked up in the background, once in a while: otherwise the root would stay
+ * the better choice. */
+static void ask_for_entry(far_task *t, far_index *index, const asking *a, const dart_find *f) {
+    dart_est *est = dart_est_of(index);
+    for (unsigned i = a->usable; i-- > 0;) {
+        unsigned length = a->list->lookup[i];
+        int step = step_of_length(f, length);
+        if (step < 0)
+            continue;
+        uint64_t hash = dart_est_hash(est, f->key.data, length), bit = 1ull << (hash & 63);
+        _Atomic uint64_t *word = &est->asked[(hash >> 6) % DART_ASKED_WORDS];
+        if (dart_est_saves(f, (unsigned)step) == 0 || atomic_load_explicit(word, memory_order_relaxed) & bit)
+            return;
+        if (!dart_est_wish_length(t, index, &f->path.steps[step].node, f->key.data, length))
+            return;
+        atomic_fetch_or_explicit(word, bit, memory_order_relaxed);
+        if (dart_count_roughly(&est->asked_count) % (DART_ASKED_WORDS * 32) == DART_ASKED_WORDS * 32 - 1)
+            for (unsigned w = 0; w < DART_ASKED_WORDS; w++)
+                atomic_store_explicit(&est->asked[w], 0, memory_order_relaxed);
+        return;
+    }
+}
+
+
 void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     dart_est *est = dart_est_of(index);
     const asking *a = f->probe.private;
@@ -317,12 +379,17 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
     if (est->express.count)
         keep_entries(t, est, a, f);
     clear_stale(t, index, f);
+    if (f->seek == DART_SEEK_VALUE && a->choice.count == 0 && est->update)
+        ask_for_entry(t, index, a, f);
     for (unsigned i = a->usable; i-- > 0 && est->update;) {
         unsigned length = a->list->lookup[i];
         int step = a->tried >> i & 1 && !was_given(f, length) ? step_of_length(f, length) : -1;
         if (step < 0)
             continue;
-        dart_est_spawn_register(t, index, &f->path.steps[step].node, 0, f->key.data, length);
+        /* A write that it would save one round trip leaves it to those who link the node, or read. */
+        if (f->seek == DART_SEEK_VALUE || dart_est_is_eager(est) ||
+            dart_est_saves(f, (unsigned)step) >= DART_SAVES_MUCH)
+            dart_est_wish_length(t, index, &f->path.steps[step].node, f->key.data, length);
         break;
     }
     if (f->seek == DART_SEEK_VALUE && !atomic_load_explicit(&est->adjust.read_from, memory_order_relaxed))

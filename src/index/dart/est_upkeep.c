@@ -2,7 +2,9 @@
  * their node is retired. Why E1 holds: a node is removed from the table only after all its slots are frozen, and
  * retired after that. A registrar commits only if it saw a slot unfrozen after its tentative word was in place: then
  * the remover looks later and finds that word, tentative or committed. The tentative word names its owner, and one
- * client has at most one task at work on a node, so nobody commits the word of another. */
+ * client has at most one task at work on a node, so nobody commits the word of another.
+ *
+ * Registrations wait for each other (est_queue.c): each batch here serves the nodes of many operations. */
 #include "base/error.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
@@ -10,17 +12,21 @@
 #define TRIES 4u
 
 typedef struct place { /* one length under which a node is being registered */
+    const dart_node *node;
+    const void *prefix;
     dart_est_read read;
-    uint64_t committed; /* the word to be */
-    unsigned slot;
+    uint64_t tentative, committed; /* the words to be */
+    unsigned slot;                 /* of the bucket pair */
+    far_addr addr;                 /* of that slot */
     uint64_t expected, seen;
+    uint64_t alive; /* a slot of the node */
     enum { PLACE_SEARCH, PLACE_CHOSEN, PLACE_TENTATIVE, PLACE_OVER } state;
 } place;
 
 
 /* ---- At most one task of a client works on a node ---- */
 
-static bool begin_work(dart_outstanding *o, unsigned client, far_addr node) {
+bool dart_est_begin_work(dart_outstanding *o, unsigned client, far_addr node) {
     int empty = -1;
     far_spin_lock(&o->lock);
     for (int i = 0; i < (int)DART_OUTSTANDING; i++) {
@@ -40,7 +46,7 @@ static bool begin_work(dart_outstanding *o, unsigned client, far_addr node) {
 }
 
 
-static void end_work(dart_outstanding *o, unsigned client, far_addr node) {
+void dart_est_end_work(dart_outstanding *o, unsigned client, far_addr node) {
     far_spin_lock(&o->lock);
     for (unsigned i = 0; i < DART_OUTSTANDING; i++)
         if (o->entry[i].node == node && o->entry[i].client == client)
@@ -58,35 +64,73 @@ static void read_again(place *p) {
 }
 
 
+static int read_buckets(far_task *t, dart_est *est, place *places, unsigned count) {
+    for (bool more = true; more;) {
+        more = false;
+        for (unsigned i = 0; i < count; i++)
+            more |= places[i].state == PLACE_SEARCH && dart_est_read_put(t, est, &places[i].read);
+        int err = more ? far_wait(t) : 0;
+        for (unsigned i = 0; err >= 0 && i < count; i++) {
+            dart_est_read *r = &places[i].read;
+            if (places[i].state == PLACE_SEARCH && (r->asked_word || r->asked_slots))
+                err = dart_est_read_take(t, est, r);
+        }
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+
+/* Its segment is new. */
+static void know_empty(dart_est_read *r, uint64_t word) {
+    r->word = word;
+    memset(r->slots, 0, sizeof(r->slots));
+    r->known = r->sure_word = r->done = true;
+}
+
+
+/* Makes the segments that were missing when the buckets were read: all of them together. */
+static int make_segments(far_task *t, far_index *index, place *places, unsigned count) {
+    unsigned missing = 0, *at = far_scratch(t, count * sizeof(*at) + 1);
+    uint64_t *words = far_scratch(t, count * sizeof(*words) + 1);
+    if (!at || !words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for upkeep");
+    for (unsigned i = 0; i < count; i++) {
+        unsigned known = 0;
+        if (places[i].state != PLACE_SEARCH || places[i].read.word)
+            continue;
+        while (known < missing && at[known] != places[i].read.at)
+            known++;
+        if (known == missing)
+            at[missing++] = places[i].read.at;
+        read_again(&places[i]);
+    }
+    int made = missing ? dart_est_make_segments(t, index, at, missing, words) : 0;
+    for (unsigned i = 0; i < count; i++)
+        for (int m = 0; m < made && places[i].state == PLACE_SEARCH; m++)
+            if (places[i].read.at == at[m] && words[m])
+                know_empty(&places[i].read, words[m]);
+    return made;
+}
+
+
 /* Reads the buckets of all places that search; makes the segments that are missing, helps those that are frozen. */
 static int read_places(far_task *t, far_index *index, place *places, unsigned count) {
-    dart_est *est = dart_est_of(index);
     for (bool again = true; again;) {
+        int err = read_buckets(t, dart_est_of(index), places, count);
         again = false;
-        bool more = true;
-        while (more) {
-            more = false;
-            for (unsigned i = 0; i < count; i++)
-                more |= places[i].state == PLACE_SEARCH && dart_est_read_put(t, est, &places[i].read);
-            int err = more ? far_wait(t) : 0;
-            for (unsigned i = 0; err >= 0 && i < count; i++) {
-                dart_est_read *r = &places[i].read;
-                if (places[i].state == PLACE_SEARCH && (r->asked_word || r->asked_slots))
-                    err = dart_est_read_take(t, est, r);
-            }
-            if (err < 0)
-                return err;
-        }
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; err >= 0 && i < count; i++) {
             dart_est_read *r = &places[i].read;
-            if (places[i].state != PLACE_SEARCH || (r->word && !dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS)))
+            if (places[i].state != PLACE_SEARCH || !r->word || !dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
                 continue;
-            int err = r->word ? dart_est_grow(t, index, r->at, r->word, true) : dart_est_make_segment(t, index, r->at);
-            if (err < 0)
-                return err;
+            err = dart_est_grow(t, index, r->at, r->word, true);
             read_again(&places[i]);
             again = true;
         }
+        if (err < 0 || (err = make_segments(t, index, places, count)) < 0)
+            return err;
+        again |= err > 0;
     }
     return 0;
 }
@@ -94,8 +138,7 @@ static int read_places(far_task *t, far_index *index, place *places, unsigned co
 
 static bool is_taken(const place *places, unsigned before, far_addr slot) {
     for (unsigned i = 0; i < before; i++)
-        if ((places[i].state == PLACE_CHOSEN || places[i].state == PLACE_TENTATIVE) &&
-            dart_est_slot_addr(&places[i].read, places[i].slot) == slot)
+        if ((places[i].state == PLACE_CHOSEN || places[i].state == PLACE_TENTATIVE) && places[i].addr == slot)
             return true;
     return false;
 }
@@ -109,15 +152,14 @@ static unsigned main_first(const dart_est_read *r,
 
 /* Slots that hold an entry for this very prefix and length: of a lower or a dead node they are taken over; of a node as
  * high or higher that lives there is nothing to do. */
-static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, place *p, const void *prefix,
-                          int *slot) {
+static int look_at_rivals(far_task *t, far_index *index, const place *p, int *slot) {
     const dart_est_read *r = &p->read;
     dart_target targets[DART_EST_READ_SLOTS] = {0};
     bool any = false;
     for (unsigned i = 0; i < DART_EST_READ_SLOTS; i++) {
         uint64_t word = r->slots[i];
         bool rival = dart_est_is_committed(word) && dart_est_fingerprint(word) == dart_est_fingerprint(p->committed);
-        if (rival && dart_word_addr(word) == node->addr)
+        if (rival && dart_word_addr(word) == p->node->addr)
             return 1;
         targets[i].addr = rival ? dart_word_addr(word) : 0;
         any |= rival;
@@ -126,9 +168,9 @@ static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, 
     for (unsigned i = 0; err >= 0 && any && i < DART_EST_READ_SLOTS; i++) {
         const dart_target *target = &targets[i];
         if (!target->addr || !target->sound || target->depth != r->length + dart_est_delta(r->slots[i]) ||
-            memcmp(target->prefix, prefix, r->length) != 0)
+            memcmp(target->prefix, p->prefix, r->length) != 0)
             continue;
-        if (!target->frozen && target->depth < node->depth)
+        if (!target->frozen && target->depth < p->node->depth)
             return 1;
         *slot = (int)i;
     }
@@ -136,14 +178,20 @@ static int look_at_rivals(far_task *t, far_index *index, const dart_node *node, 
 }
 
 
-/* 0: chosen; 1: there is nothing to do; 2: the bucket is full. */
-static int choose_slot(far_task *t, far_index *index, const dart_node *node, place *places, unsigned at,
-                       const void *prefix) {
+typedef enum { SLOT_CHOSEN, SLOT_NOT_NEEDED, SLOT_NONE } slot_choice; /* NONE: the bucket is full */
+
+
+/* A slot_choice, or an error. */
+static int choose_slot(far_task *t, far_index *index, place *places, unsigned at) {
     place *p = &places[at];
     const dart_est_read *r = &p->read;
-    int slot = -1, tentative = -1, result = look_at_rivals(t, index, node, p, prefix, &slot);
+    int slot = -1, tentative = -1, result = look_at_rivals(t, index, p, &slot);
     if (result != 0)
-        return result;
+        return result < 0 ? result : SLOT_NOT_NEEDED;
+    for (unsigned i = 0; i < DART_EST_READ_SLOTS && slot < 0; i++) /* somebody has begun, and perhaps given up */
+        if (dart_est_is_tentative(r->slots[i]) && dart_word_addr(r->slots[i]) == p->node->addr &&
+            !is_taken(places, at, dart_est_slot_addr(r, i)))
+            slot = (int)i;
     for (unsigned n = 0; n < DART_EST_READ_SLOTS && slot < 0; n++) {
         unsigned i = main_first(r, n);
         if (is_taken(places, at, dart_est_slot_addr(r, i)))
@@ -155,29 +203,29 @@ static int choose_slot(far_task *t, far_index *index, const dart_node *node, pla
     }
     slot = slot < 0 ? tentative : slot;
     if (slot < 0)
-        return 2;
+        return SLOT_NONE;
     p->slot = (unsigned)slot;
+    p->addr = dart_est_slot_addr(r, p->slot);
     p->expected = r->slots[slot];
     p->state = PLACE_CHOSEN;
-    return 0;
+    return SLOT_CHOSEN;
 }
 
 
-static int choose_slots(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
-                        const void *prefix) {
+static int choose_slots(far_task *t, far_index *index, place *places, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
         place *p = &places[i];
         if (p->state != PLACE_SEARCH)
             continue;
-        int result = choose_slot(t, index, node, places, i, prefix);
-        if (result == 2) {
+        int result = choose_slot(t, index, places, i);
+        if (result == SLOT_NONE) {
             unsigned at = p->read.at;
             uint64_t word = p->read.word;
             if ((result = dart_est_grow(t, index, at, word, false)) >= 0)
                 for (unsigned j = 0; j < count; j++)
                     if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) && places[j].read.at == at)
                         read_again(&places[j]);
-        } else if (result == 1) {
+        } else if (result == SLOT_NOT_NEEDED) {
             p->state = PLACE_OVER;
         }
         if (result < 0)
@@ -188,19 +236,16 @@ static int choose_slots(far_task *t, far_index *index, const dart_node *node, pl
 
 
 /* All places get their tentative words; those that found no slot after some tries do without. */
-static int place_tentative(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
-                           const void *prefix) {
-    uint64_t tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node->addr);
+static int place_tentative(far_task *t, far_index *index, place *places, unsigned count) {
     bool missing = true;
     for (unsigned n = 0; n < TRIES && missing; n++) {
         int err = read_places(t, index, places, count);
-        if (err < 0 || (err = choose_slots(t, index, node, places, count, prefix)) < 0)
+        if (err < 0 || (err = choose_slots(t, index, places, count)) < 0)
             return err;
         far_point(t, "dart:est_chosen");
         for (unsigned i = 0; i < count; i++)
             if (places[i].state == PLACE_CHOSEN)
-                far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), places[i].expected, tentative,
-                        &places[i].seen);
+                far_cas(t, places[i].addr, places[i].expected, places[i].tentative, &places[i].seen);
         if ((err = far_wait(t)) < 0)
             return err;
         missing = false;
@@ -216,116 +261,131 @@ static int place_tentative(far_task *t, far_index *index, const dart_node *node,
 }
 
 
-static int register_places(far_task *t, far_index *index, const dart_node *node, place *places, unsigned count,
-                           const void *prefix) {
-    uint64_t tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node->addr);
-    int err = place_tentative(t, index, node, places, count, prefix);
+/* Places whose tentative words are in place: of nodes that live now they become entries. */
+static int commit(far_task *t, far_index *index, place *places, unsigned count) {
+    dart_est *est = dart_est_of(index);
+    for (unsigned i = 0; i < count; i++)
+        if (places[i].state == PLACE_TENTATIVE)
+            far_read(t, dart_slot_addr(places[i].node, 0), &places[i].alive, 8);
+    far_point(t, "dart:est_tentative");
+    int err = far_wait(t);
     if (err < 0)
         return err;
-
-    bool any = false;
-    for (unsigned i = 0; i < count; i++)
-        any |= places[i].state == PLACE_TENTATIVE;
-    if (!any)
-        return 0;
-
-    far_point(t, "dart:est_tentative");
-    int live = dart_is_live(t, index, node);
-    if (live < 0)
-        return live;
-
     far_point(t, "dart:est_validated");
     for (unsigned i = 0; i < count; i++)
         if (places[i].state == PLACE_TENTATIVE)
-            far_cas(t, dart_est_slot_addr(&places[i].read, places[i].slot), tentative, live ? places[i].committed : 0,
-                    NULL);
+            far_cas(t, places[i].addr, places[i].tentative, dart_is_frozen(places[i].alive) ? 0 : places[i].committed,
+                    &places[i].seen);
     if ((err = far_wait(t)) < 0)
         return err;
+    for (unsigned i = 0; i < count; i++)
+        if (places[i].state == PLACE_TENTATIVE && places[i].seen == places[i].tentative &&
+            !dart_is_frozen(places[i].alive))
+            dart_express_hint(&est->express, places[i].read.hash, places[i].committed, places[i].slot);
     far_point(t, "dart:est_committed");
     return 0;
+}
+
+
+static int register_places(far_task *t, far_index *index, place *places, unsigned count) {
+    int err = place_tentative(t, index, places, count);
+    bool any = false;
+    for (unsigned i = 0; i < count; i++)
+        any |= places[i].state == PLACE_TENTATIVE;
+    return err < 0 || !any ? err : commit(t, index, places, count);
+}
+
+
+/* The places of one node. */
+static unsigned add_places(far_task *t, const dart_est *est, const dart_node *node, const void *prefix,
+                           const uint8_t *lengths, unsigned count, place *places) {
+    unsigned used = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (lengths[i] > node->depth || node->depth - lengths[i] > DART_EST_DELTA_MAX)
+            continue;
+        place *p = &places[used++];
+        p->node = node;
+        p->prefix = prefix;
+        p->state = PLACE_SEARCH;
+        p->slot = 0;
+        p->tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node->addr);
+        dart_est_read_init(est, &p->read, prefix, lengths[i]);
+        p->committed =
+            dart_est_word(dart_est_fingerprint_of(est, p->read.hash), node->depth - lengths[i], node->type, node->addr);
+    }
+    return used;
 }
 
 
 int dart_est_register_now(far_task *t, far_index *index, const dart_node *node, const void *prefix,
                           const uint8_t *lengths, unsigned count) {
     dart_est *est = dart_est_of(index);
-    unsigned client = far_task_client(t), used = 0;
-    if (count > DART_LIST_MAX || !begin_work(&est->outstanding, client, node->addr))
+    unsigned client = far_task_client(t);
+    if (count > DART_LIST_MAX || !dart_est_begin_work(&est->outstanding, client, node->addr))
         return 0;
     far_scratch_mark mark = far_scratch_here(t);
     place *places = far_scratch(t, count * sizeof(*places) + 1);
     int err = places ? 0 : FAR_ERR_NO_MEMORY;
-    for (unsigned i = 0; places && i < count; i++) {
-        if (lengths[i] > node->depth || node->depth - lengths[i] > DART_EST_DELTA_MAX)
-            continue;
-        place *p = &places[used++];
-        p->state = PLACE_SEARCH;
-        p->slot = 0;
-        dart_est_read_init(est, &p->read, prefix, lengths[i]);
-        p->committed =
-            dart_est_word(dart_est_fingerprint_of(est, p->read.hash), node->depth - lengths[i], node->type, node->addr);
-    }
+    unsigned used = places ? add_places(t, est, node, prefix, lengths, count, places) : 0;
     if (used)
-        err = register_places(t, index, node, places, used, prefix);
+        err = register_places(t, index, places, used);
     far_scratch_back(t, mark);
-    end_work(&est->outstanding, client, node->addr);
+    dart_est_end_work(&est->outstanding, client, node->addr);
     return err;
 }
 
 
-/* ---- In the background ---- */
-
-typedef struct upkeep {
-    dart_node node;
-    far_addr slot; /* of a stale entry: to be cleared */
-    uint64_t word;
-    unsigned count;
-    uint8_t lengths[DART_LIST_MAX];
-    uint8_t prefix[DART_EST_PREFIX_MAX + 1];
-} upkeep;
-
-
-static void run_upkeep(far_task *t, far_index *index, void *arg) {
-    const upkeep *work = arg;
-    far_point(t, "dart:est_upkeep");
-    if (work->slot) {
-        far_cas(t, work->slot, work->word, 0, NULL);
-        far_wait(t);
-    } else {
-        dart_est_register_now(t, index, &work->node, work->prefix, work->lengths, work->count);
-    }
+/* A node whose tentative word stands already where its entry is to be. */
+static void add_renamed(const dart_wish *wish, place *p) {
+    *p = (place){.node = &wish->node,
+                 .state = PLACE_TENTATIVE,
+                 .slot = wish->slot,
+                 .addr = wish->entry,
+                 .tentative = wish->tentative,
+                 .committed = wish->committed,
+                 .read.hash = wish->hash};
 }
 
 
-void dart_est_spawn_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth,
-                             const void *prefix, unsigned length) {
-    const dart_list *list = dart_est_list(dart_est_of(index));
-    upkeep work = {.node = *node};
-    for (unsigned i = 0; i < list->lookup_count; i++) {
-        unsigned l = list->lookup[i];
-        bool wanted = length ? l == length : l > parent_depth;
-        if (wanted && l <= node->depth && node->depth - l <= DART_EST_DELTA_MAX)
-            work.lengths[work.count++] = (uint8_t)l;
-    }
-    if (work.count == 0)
+/* The slot that was empty when its node was linked. */
+static void choose_empty(place *places, unsigned at, const dart_wish *wish) {
+    place *p = &places[at];
+    if (is_taken(places, at, wish->entry))
         return;
-    memcpy(work.prefix, prefix, work.lengths[work.count - 1]);
-    /* Nothing is lost when there is no room for another task: the entry is missing, and the next who misses it makes
-     * it. */
-    far_index_spawn(t, index, run_upkeep, &work, sizeof(work));
+    p->slot = wish->slot;
+    p->addr = wish->entry;
+    p->expected = 0;
+    p->state = PLACE_CHOSEN;
 }
 
 
-void dart_est_register(far_task *t, far_index *index, const dart_node *node, unsigned parent_depth, far_bytes prefix) {
+void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsigned count) {
     dart_est *est = dart_est_of(index);
-    if (est && est->update && prefix.length >= node->depth)
-        dart_est_spawn_register(t, index, node, parent_depth, prefix.data, 0);
-}
-
-
-void dart_est_spawn_clear(far_task *t, far_index *index, far_addr slot, uint64_t word) {
-    upkeep work = {.slot = slot, .word = word};
-    far_index_spawn(t, index, run_upkeep, &work, sizeof(work));
+    unsigned client = far_task_client(t), used = 0, most = 0;
+    for (unsigned i = 0; i < count; i++)
+        most += wishes[i].tentative ? 1 : wishes[i].count;
+    far_scratch_mark mark = far_scratch_here(t);
+    place *places = far_scratch(t, most * sizeof(*places) + 1);
+    bool *mine = far_scratch(t, count);
+    for (unsigned i = 0; places && mine && i < count; i++) {
+        const dart_wish *wish = &wishes[i];
+        bool fresh = far_epoch(t) <= wish->epoch + 1 + DART_EXTRA_EPOCHS; /* the tag rule, see express.c */
+        mine[i] = fresh && !wish->tentative && dart_est_begin_work(&est->outstanding, client, wish->node.addr);
+        unsigned first = used;
+        if (wish->tentative && fresh)
+            add_renamed(wish, &places[used++]);
+        else if (mine[i])
+            used += add_places(t, est, &wish->node, wish->prefix, wish->lengths, wish->count, &places[used]);
+        if (mine[i] && wish->entry && used == first + 1)
+            choose_empty(places, first, wish);
+    }
+    if (places && mine && used && register_places(t, index, places, used) < 0)
+        far_forget(t); /* what is missing will be missed, and made again */
+    for (unsigned i = 0; i < count; i++)
+        if (wishes[i].tentative || (mine && places && mine[i]))
+            dart_est_end_work(&est->outstanding, wishes[i].tentative ? dart_est_client(wishes[i].tentative) : client,
+                              wishes[i].node.addr);
+    far_scratch_back(t, mark);
 }
 
 
@@ -434,7 +494,8 @@ dart_names *dart_est_names_put(far_task *t, far_index *index, const dart_node *n
 }
 
 
-bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names) {
+bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, dart_names *names,
+                         const dart_rename *rename) {
     for (unsigned i = 0; names && i < names->count; i++) {
         dart_est_read *r = &names->reads[i];
         if (dart_est_read_take(t, dart_est_of(index), r) != 0)
@@ -442,8 +503,29 @@ bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, d
         if (r->word && dart_est_any_frozen(r->slots, DART_EST_READ_SLOTS))
             return false;
         for (unsigned s = 0; r->word && s < DART_EST_READ_SLOTS; s++)
-            if (dart_word_addr(r->slots[s]) == node->addr)
+            if (dart_word_addr(r->slots[s]) == node->addr &&
+                !(rename && rename->seen == rename->expected && rename->entry == dart_est_slot_addr(r, s)))
                 return false;
     }
     return names != NULL;
+}
+
+
+void dart_est_names_empty(const far_index *index, const dart_names *names, dart_wish *wish) {
+    const dart_est *est = dart_est_of(index);
+    const dart_est_read *r = NULL;
+    for (unsigned i = 0; names && wish->count == 1 && i < names->count; i++)
+        if (names->reads[i].length == wish->lengths[0] && names->reads[i].done && names->reads[i].word)
+            r = &names->reads[i];
+    for (unsigned s = 0; r && s < DART_EST_READ_SLOTS; s++)
+        if (dart_est_is_committed(r->slots[s]) &&
+            dart_est_fingerprint(r->slots[s]) == dart_est_fingerprint_of(est, r->hash))
+            return; /* perhaps of the same prefix */
+    for (unsigned n = 0; r && !wish->entry && n < DART_EST_READ_SLOTS; n++) {
+        unsigned s = main_first(r, n);
+        if (r->slots[s] == 0) {
+            wish->entry = dart_est_slot_addr(r, s);
+            wish->slot = s;
+        }
+    }
 }

@@ -1,9 +1,10 @@
 /* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
  *
  * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
- * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS. Proof that this is safe: a target that
- * was live in an operation pinned at T is retired under a pin at T-1 or later, stamped T or later, and reused when
- * every pin is at T+2+x or later, because its type asks for x more epochs. An operation at E <= T+1+x ends before that.
+ * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS (of segments: DART_SEGMENT_EPOCHS). Proof
+ * that this is safe: a target that was live in an operation pinned at T is retired under a pin at T-1 or later, stamped
+ * T or later, and reused when every pin is at T+2+x or later, because its type asks for x more epochs. An operation at
+ * E <= T+1+x ends before that.
  *
  * A tag is stored modulo 4096, in bits that the word leaves free. dart_cache_age forgets old ones at least every
  * DART_TAG_PERIOD epochs, so no tag is ever old enough to look new. */
@@ -18,15 +19,16 @@
 #define DIRECTORY_TAG_SHIFT 44 /* between the address and log2(groups) */
 #define REFERENCED                                                                                                     \
     DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
-#define SET_ENTRIES  8u
-#define SETS         (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
-#define ASKED_BITS   16
-#define FIRST_CHUNKS 64u
-#define CROWDED      (SETS / 8) /* full sets met, for each chunk in use, before there are twice as many */
+#define BELOW_TAG_SHIFT 50
+#define SET_ENTRIES     8u
+#define SETS            (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
+#define ASKED_BITS      16
+#define FIRST_CHUNKS    64u
+#define CROWDED         (SETS / 8) /* full sets met, for each chunk in use, before there are twice as many */
 
 _Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
 _Static_assert(DART_CHUNK_WORDS * 8 % 64 == 0 && DART_EXPRESS_WORDS * 8 % 64 == 0, "chunks begin with a line");
-_Static_assert(DART_TAG_PERIOD * 3 / 2 + 1 + DART_EXTRA_EPOCHS <= TAG_MASK / 2, "tags are told apart");
+_Static_assert(DART_TAG_PERIOD * 3 / 2 + 1 + DART_SEGMENT_EPOCHS <= TAG_MASK / 2, "tags are told apart");
 
 
 /* Epochs since the tag; negative: it is of a newer one. */
@@ -42,8 +44,13 @@ static uint64_t epoch_of(uint64_t tag, uint64_t epoch) {
 }
 
 
-static bool is_fresh(uint64_t tag, uint64_t epoch) {
+static bool is_fresh(uint64_t tag, uint64_t epoch) { /* of an entry */
     return age_of(tag, epoch) <= 1 + DART_EXTRA_EPOCHS;
+}
+
+
+static bool segment_is_fresh(uint64_t tag, uint64_t epoch) { /* of a directory word */
+    return age_of(tag, epoch) <= 1 + DART_SEGMENT_EPOCHS;
 }
 
 
@@ -141,7 +148,7 @@ uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool
         return 0;
     uint64_t word = chunk->words[at % DART_CHUNK_WORDS];
     far_spin_unlock(&chunk->lock);
-    *fresh = word && is_fresh(word >> DIRECTORY_TAG_SHIFT, epoch);
+    *fresh = word && segment_is_fresh(word >> DIRECTORY_TAG_SHIFT, epoch);
     return without_tag(word);
 }
 
@@ -247,7 +254,9 @@ static bool put_entry(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t 
     if (!set)
         return false;
     entry = find_entry(set, hash);
-    bool same = entry && (entry[0] & ~REFERENCED) == word, full = false;
+    bool same = entry && dart_hinted(entry[0] & ~REFERENCED, 0) == dart_hinted(word, 0), full = false;
+    if (same && dart_hint(word) == 0)
+        word = dart_hinted(word, dart_hint(entry[0]));
     if (!same || age_of(entry[1], epoch) > 0) {
         if (!entry)
             entry = choose_entry(chunk, set, hash, epoch, &full);
@@ -304,6 +313,17 @@ void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t 
 }
 
 
+void dart_express_hint(dart_cache *cache, uint64_t hash, uint64_t word, unsigned slot) {
+    dart_chunk *chunk;
+    uint64_t *set = lock_set(cache, hash, false, &chunk), *entry;
+    if (!set)
+        return;
+    if ((entry = find_entry(set, hash)) && dart_hinted(entry[0] & ~REFERENCED, 0) == dart_hinted(word, 0))
+        entry[0] = dart_hinted(entry[0], slot + 1);
+    far_spin_unlock(&chunk->lock);
+}
+
+
 void dart_express_drop(dart_cache *cache, uint64_t hash) {
     dart_chunk *chunk;
     uint64_t *set = lock_set(cache, hash, false, &chunk), *entry;
@@ -312,6 +332,30 @@ void dart_express_drop(dart_cache *cache, uint64_t hash) {
     if ((entry = find_entry(set, hash)))
         entry[0] = entry[1] = 0;
     far_spin_unlock(&chunk->lock);
+}
+
+
+/* ---- Nodes below the root ---- */
+
+/* A word: tag 12 << 50 | type 4 << 46 | g, as an entry has it, with the tag where that has fingerprint and delta. */
+bool dart_below_root_get(const dart_below_root *below, unsigned byte, uint64_t epoch, dart_node *node, bool *current) {
+    uint64_t word = atomic_load_explicit(&below->word[byte], memory_order_relaxed), tag = word >> BELOW_TAG_SHIFT;
+    if (!word || !is_fresh(tag, epoch))
+        return false;
+    *node = (dart_node){dart_word_addr(word), dart_est_type(word), 1};
+    *current = age_of(tag, epoch) <= DART_EXTRA_EPOCHS / 2;
+    return true;
+}
+
+
+void dart_below_root_put(dart_below_root *below, unsigned byte, const dart_node *node, uint64_t epoch) {
+    uint64_t word = dart_est_word(0, 0, node->type, node->addr) | (epoch & TAG_MASK) << BELOW_TAG_SHIFT;
+    atomic_store_explicit(&below->word[byte], word, memory_order_relaxed);
+}
+
+
+void dart_below_root_drop(dart_below_root *below, unsigned byte) {
+    atomic_store_explicit(&below->word[byte], 0, memory_order_relaxed);
 }
 
 
@@ -324,11 +368,17 @@ static void forget_old(dart_cache *cache, bool entries, uint64_t epoch, bool all
             continue;
         for (unsigned w = 0; w < DART_CHUNK_WORDS; w += entries ? 2 : 1) {
             uint64_t tag = entries ? chunk->words[w + 1] : chunk->words[w] >> DIRECTORY_TAG_SHIFT;
-            if (all || !is_fresh(tag, epoch))
+            if (all || !(entries ? is_fresh(tag, epoch) : segment_is_fresh(tag, epoch)))
                 chunk->words[w] = 0;
         }
         far_spin_unlock(&chunk->lock);
     }
+}
+
+
+void dart_below_root_age(dart_below_root *below, uint64_t before, uint64_t epoch) {
+    for (unsigned i = 0; before / DART_TAG_PERIOD != epoch / DART_TAG_PERIOD && i < 256; i++)
+        dart_below_root_drop(below, i);
 }
 
 

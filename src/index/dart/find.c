@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define HEADER_WITH_BUCKET 32u /* bytes: up to here a header is read with the only bucket, in one READ */
+#define HEADER_WITH_BUCKET 32u  /* bytes: up to here a header is read with the only bucket, in one READ */
+#define HEADER_TO_BUCKET   288u /* bytes: up to here one READ holds a header that is wanted and a later bucket */
 
 
 int dart_corrupt(const far_index *index, const char *what, far_addr addr) {
@@ -65,8 +66,6 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
     const dart_index *dart = dart_of(index);
     unsigned header = dart_header_bytes(node->depth);
     bool one_bucket = dart_buckets(node->type, dart->bucket) == 1 && node->type != DART_N256;
-    bool inlined =
-        !dart->hashed_nodes || (dart->header_inline && one_bucket && (header <= HEADER_WITH_BUCKET || with_header));
     *view = (dart_view){.node = *node};
     dart_slot_range(dart, node->type, dart_symbol(f->key, node->depth), &view->first, &view->count);
     if (node->type == DART_N256 &&
@@ -80,15 +79,19 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
         view->count = dart_node_slots(node->type, dart->bucket);
     }
     view->whole = view->count == dart_node_slots(node->type, dart->bucket);
-    char *image = far_scratch(t, header + 8ull * view->count);
+    uint64_t end = header + 8ull * (view->first + view->count);
+    bool inlined =
+        !dart->hashed_nodes || (dart->header_inline && ((one_bucket && (header <= HEADER_WITH_BUCKET || with_header)) ||
+                                                        (with_header && end <= HEADER_TO_BUCKET)));
+    char *image = far_scratch(t, inlined ? end : header + 8ull * view->count);
     if (!image)
         return no_memory();
-    view->slots = (uint64_t *)(image + header);
+    view->slots = (uint64_t *)(image + header) + (inlined ? view->first : 0);
     /* A candidate of another length, with the same fingerprint, has another depth than it seems: the READ may go beyond
      * the node. */
     unsigned flags = f->stage == DART_STAGE_CANDIDATES && header > 8 ? FAR_VERB_UNPROVEN : 0;
     if (inlined) {
-        far_read(t, node->addr, image, header + 8ull * view->count);
+        far_read(t, node->addr, image, end);
         far_mark(t, flags);
         view->header = (const dart_header *)image;
         return 0;
@@ -242,9 +245,12 @@ static int take_candidates(far_task *t, far_index *index, dart_find *f) {
     int best = -1;
     for (unsigned i = 0; i < f->probe.count; i++) {
         const dart_view *view = &f->candidates[i];
-        far_bytes prefix = {view->header->prefix, view->node.depth};
-        f->stale[i] = !dart_header_is(view->header, &view->node) || dart_lcp(prefix, f->key) < view->node.depth ||
-                      !dart_any_unfrozen(view->slots, view->count);
+        bool right = f->probe.starts[i].on_path;
+        if (!right) {
+            far_bytes prefix = {view->header->prefix, view->node.depth};
+            right = dart_header_is(view->header, &view->node) && dart_lcp(prefix, f->key) >= view->node.depth;
+        }
+        f->stale[i] = !right || !dart_any_unfrozen(view->slots, view->count);
         if (!f->stale[i] && (best < 0 || view->node.depth > f->candidates[best].node.depth))
             best = (int)i;
     }
@@ -338,7 +344,8 @@ static int put_candidates(far_task *t, far_index *index, dart_find *f) {
     for (unsigned i = 0; err >= 0 && i < f->probe.count; i++) {
         const dart_node *node = &f->probe.starts[i].node;
         dart_view *view = &f->candidates[i];
-        if ((err = put_view(t, index, node, f, true, view)) >= 0 && !view->header) {
+        bool on_path = f->probe.starts[i].on_path;
+        if ((err = put_view(t, index, node, f, !on_path, view)) >= 0 && !view->header && !on_path) {
             dart_header *header;
             err = put_header(t, node, &header);
             far_mark(t, FAR_VERB_UNPROVEN);

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 
 void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned symbol, unsigned *first, unsigned *count) {
     if (type == DART_N256) { /* by position: END is 256 */
@@ -64,10 +66,11 @@ bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children 
 }
 
 
-/* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. */
+/* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. N160 is only read, where an
+ * older version has made one: large nodes grow in wide steps, because every step freezes all slots. */
 dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged) {
     dart_node_type type = DART_N4;
-    while (type < DART_N256 && (!dart_fits(dart, type, children) ||
+    while (type < DART_N256 && (type == DART_N160 || !dart_fits(dart, type, children) ||
                                 (purged && 4 * children->count > 3 * dart_node_slots(type, dart->bucket))))
         type++;
     return type;
@@ -90,6 +93,19 @@ void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, b
         assert(filled[first] < count && words[first + filled[first]] == 0);
         words[first + filled[first]++] = dart_thawed(children->words[i]);
     }
+}
+
+
+/* Nodes are spread over the memory nodes by their prefix where descents begin, near the root and where the depth passes
+ * a power of two, as the first lists of the skip table have it. In between a node lies where its parent does: so
+ * subtrees hang together, and a split there is one batch. */
+unsigned dart_place(const dart_index *dart, unsigned nodes, far_bytes prefix, unsigned parent_depth, unsigned near) {
+    unsigned depth = (unsigned)prefix.length;
+    if (!dart->colocate)
+        return (near + 1) % nodes;
+    if (parent_depth >= 2 && __builtin_clz(parent_depth) == __builtin_clz(depth))
+        return near;
+    return (unsigned)(XXH3_64bits_withSeed(prefix.data, depth, dart->super.hash_seed) >> 32) % nodes;
 }
 
 

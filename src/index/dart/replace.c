@@ -150,7 +150,10 @@ static int freeze(far_task *t, far_index *index, const dart_replace *r, frozen *
     bool at_hand = r->view && r->view->whole;
     int err = 0;
     far_point(t, "dart:freeze");
-    far_read(t, r->node.addr, first, 8);
+    if (r->view && r->view->header)
+        memcpy(first, r->view->header, 8);
+    else
+        far_read(t, r->node.addr, first, 8);
     if (masked)
         put_freeze_masked(t, &r->node, f);
     else if (at_hand)
@@ -169,6 +172,45 @@ static int freeze(far_task *t, far_index *index, const dart_replace *r, frozen *
     if (!dart_header_is((const dart_header *)first, &r->node))
         return dart_corrupt(index, "node", r->node.addr);
     f->spare = dart_header_spare((const dart_header *)first);
+    return 0;
+}
+
+
+/* ---- Others at the same node ---- */
+
+#define CROWD_SLOTS 16u /* of a larger node, not everybody who meets it freezes all slots */
+#define CROWD_POLLS 8u
+
+/* Whether the slot above still leads to the node: 1, 0, or an error. */
+static int is_linked(far_task *t, far_index *index, const dart_replace *r) {
+    dart_step parent;
+    uint64_t word;
+    if (!r->has_parent)
+        return dart_find_parent(t, index, &r->node, r->prefix, &parent);
+    int err = far_read_word(t, r->parent.slot, &word);
+    return err < 0 ? err : dart_thawed(word) == dart_thawed(r->parent.word);
+}
+
+
+/* Many clients may meet a full node at once. The first slot tells them who came first; the others give him some round
+ * trips before they help, which is always safe. 1: the node was replaced meanwhile. */
+static int let_others_finish(far_task *t, far_index *index, const dart_replace *r) {
+    const dart_index *dart = dart_of(index);
+    bool begun = r->begun;
+    int err;
+    if (!begun && dart_node_slots(r->node.type, dart->bucket) > CROWD_SLOTS && dart->masked_freeze &&
+        far_task_capabilities(t)->masked_cas) {
+        uint64_t seen;
+        far_masked_cas(t, dart_slot_addr(&r->node, 0), 0, 0, DART_FROZEN, DART_FROZEN, &seen);
+        if ((err = far_wait(t)) < 0)
+            return err;
+        begun = dart_is_frozen(seen);
+    }
+    for (unsigned polls = 0; begun && polls < CROWD_POLLS; polls++) {
+        far_back_off(t, polls / 2);
+        if ((err = is_linked(t, index, r)) <= 0)
+            return err < 0 ? err : 1;
+    }
     return 0;
 }
 
@@ -217,14 +259,16 @@ static uint64_t spare_size(void) {
 /* Memory for a node of that type. For a node that others may be waiting for, the reserve helps. */
 static int make_room(far_task *t, far_index *index, const dart_replace *r, dart_node_type type, bool reserve, made *m) {
     uint64_t size = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);
-    unsigned near = far_addr_node(r->has_parent ? r->parent.slot : r->node.addr);
+    far_addr near = r->has_parent ? r->parent.slot : r->node.addr;
+    unsigned where = dart_place(dart_of(index), far_task_fabric(t)->nodes, r->prefix,
+                                r->has_parent ? r->parent.node.depth : r->node.depth - 1, far_addr_node(near));
     int err;
     if (m->object.addr && m->type == DART_TYPE_NODE && m->size == size)
         return 0;
     drop_made(t, index, m);
     m->type = DART_TYPE_NODE;
     m->size = size;
-    err = far_alloc(t, index, m->type, m->size, dart_place(t, dart_of(index), near), 0, &m->object);
+    err = far_alloc(t, index, m->type, m->size, where, 0, &m->object);
     if (err == FAR_ERR_NO_MEMORY && reserve) {
         m->type = DART_TYPE_SPARE;
         m->size = spare_size();
@@ -258,7 +302,8 @@ static dart_node_type guess_type(const dart_index *dart, const dart_replace *r, 
     bool purged;
     if (!r->view || !r->view->whole) {
         bool grow = r->rider.what == DART_RIDE_INSERT && r->view;
-        return grow && r->node.type < DART_N256 ? r->node.type + 1 : r->node.type;
+        dart_node_type next = r->node.type == DART_N144 ? DART_N192 : r->node.type + 1;
+        return grow && r->node.type < DART_N256 ? next : r->node.type;
     }
     gather(r->view->slots, r->view->count, &r->rider, children, &purged);
     return dart_choose_type(dart, children, purged);
@@ -331,7 +376,9 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
 typedef struct tidy {    /* what the winner does in the background; the prefix follows */
     dart_node old, new;  /* new.addr 0: none */
     bool spare, unnamed; /* unnamed: no entry of the skip table names the old one */
+    bool soon;           /* the new one is to be registered */
     unsigned parent_depth;
+    const dart_names *names; /* unnamed: the buckets that were looked at */
 } tidy;
 
 
@@ -347,19 +394,21 @@ static void run_tidy(far_task *t, far_index *index, void *arg) {
     else
         far_retire(t, index, DART_TYPE_NODE, job->old.addr, dart_node_size(dart, &job->old));
     if (dart->est && job->new.addr)
-        dart_est_register(t, index, &job->new, job->parent_depth, prefix);
+        dart_est_register(t, index, &job->new, job->parent_depth, prefix, job->soon, job->names);
 }
 
 
 static void tidy_up(far_task *t, far_index *index, const dart_replace *r, const frozen *f, uint64_t word, const made *m,
-                    bool unnamed) {
+                    const dart_names *names, bool unnamed, bool renamed) {
     size_t bytes = sizeof(tidy) + r->node.depth;
     tidy *job = far_scratch(t, bytes);
     if (!job)
         return; /* the sweep finds it */
-    *job = (tidy){r->node, {0}, f->spare, unnamed, r->parent.node.depth};
-    if (m->object.addr)
+    *job = (tidy){r->node, {0}, f->spare, unnamed, false, r->parent.node.depth, unnamed ? names : NULL};
+    if (m->object.addr) {
         job->new = (dart_node){m->object.addr, dart_word_type(word), r->node.depth};
+        job->soon = !renamed && (!unnamed || job->new.type > DART_N4);
+    }
     memcpy(job + 1, r->prefix.data, r->node.depth);
     if (unnamed || !far_index_spawn(t, index, run_tidy, job, bytes))
         run_tidy(t, index, job);
@@ -382,9 +431,18 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
     }
     far_point(t, "dart:install");
     dart_names *names = dart_est_names_put(t, index, &r->node, r->prefix); /* it is frozen: nobody will register it */
+    dart_rename rename;
+    dart_node new = {m->object.addr, dart_word_type(word), r->node.depth};
+    bool renamed =
+        uses && r->named && dart_est_rename_put(t, index, r->named, &new, r->parent.node.depth, r->prefix, &rename);
+    bool tried = renamed;
     far_cas(t, r->parent.slot, expected, word, &seen);
     r->mark = far_rdwc_mark(t);
-    if ((err = far_wait(t)) < 0)
+    err = far_wait(t);
+    r->named = NULL;
+    if (renamed)
+        renamed = dart_est_rename_end(t, index, &rename, err >= 0 && seen == expected);
+    if (err < 0)
         return err;
     if (seen != expected) {
         r->parent.word = seen;
@@ -395,8 +453,8 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
     far_point(t, "dart:installed");
     r->removed = dart_is_tomb(word);
     *verdict = REPLACED;
-    bool unnamed = !dart_of(index)->est || dart_est_names_none(t, index, &r->node, names);
-    tidy_up(t, index, r, f, word, m, unnamed);
+    bool unnamed = !dart_of(index)->est || dart_est_names_none(t, index, &r->node, names, tried ? &rename : NULL);
+    tidy_up(t, index, r, f, word, m, names, unnamed, renamed);
     return 0;
 }
 
@@ -414,6 +472,10 @@ static int attempt(far_task *t, far_index *index, dart_replace *r, made *m, verd
     children->count = 0;
     if ((err = prepare(t, index, r, children, m)) < 0)
         return err;
+    if ((err = let_others_finish(t, index, r)) != 0) {
+        *verdict = REPLACED;
+        return err < 0 ? err : 0;
+    }
     if (!r->has_parent && (err = put_first_parent(t, index, &r->node, r->prefix, &a)) < 0) /* goes with the freeze */
         return err;
     if ((err = freeze(t, index, r, &f)) < 0)

@@ -51,6 +51,8 @@ int dart_write_frozen(far_task *t, far_index *index, dart_write *w, unsigned at,
         for (unsigned i = 0; i < f->view.count; i++)
             r.begun |= dart_is_frozen(f->view.slots[i]);
     }
+    if (at == 0 && f->used >= 0)
+        r.named = &f->probe.starts[f->used];
     far_point(t, "dart:replace");
     int err = dart_replace_node(t, index, &r);
     if (err < 0)
@@ -160,7 +162,7 @@ static void free_nodes(far_task *t, far_index *index, const made_node *nodes, un
 
 
 /* Puts the WRITE of a new N4 at this depth of the key. */
-static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned depth, unsigned near,
+static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned depth, const dart_step *above,
                     const dart_children *children, made_node *node) {
     const dart_index *dart = dart_of(index);
     uint64_t bytes = dart_node_bytes(DART_N4, depth, dart->bucket);
@@ -168,7 +170,9 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
     far_object object;
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, dart_place(t, dart, near), 0, &object);
+    unsigned where = dart_place(dart, far_task_fabric(t)->nodes, (far_bytes){w->key.data, depth}, above->node.depth,
+                                far_addr_node(above->slot));
+    int err = far_alloc(t, index, DART_TYPE_NODE, bytes, where, 0, &object);
     if (err < 0)
         return err;
     *node = (made_node){object.addr, depth};
@@ -183,8 +187,7 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
 static int put_split(far_task *t, far_index *index, const dart_write *w, const dart_step *step, made_node *nodes) {
     const dart_index *dart = dart_of(index);
     const dart_find *f = &w->find;
-    unsigned near = far_addr_node(step->slot), links = (f->split - step->node.depth - 1) / (dart->max_skip + 1),
-             made = 0;
+    unsigned links = (f->split - step->node.depth - 1) / (dart->max_skip + 1), made = 0;
     dart_children *children = far_scratch(t, sizeof(*children));
     if (!children)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
@@ -193,14 +196,14 @@ static int put_split(far_task *t, far_index *index, const dart_write *w, const d
     children->words[0] = dart_word_moved(step->word, dart_symbol(f->other, f->split), below - f->split - 1);
     children->words[1] = word_of_leaf(w, f->split);
     unsigned depth = f->split;
-    int err = put_node(t, index, w, depth, near, children, &nodes[links]);
+    int err = put_node(t, index, w, depth, step, children, &nodes[links]);
     for (made = 1; err >= 0 && made <= links; made++) {
         unsigned above = step->node.depth + (links - made + 1) * (dart->max_skip + 1);
         children->count = 1;
         children->words[0] =
             dart_word(dart_symbol(w->key, above), depth - above - 1, DART_N4, nodes[links - made + 1].addr);
         depth = above;
-        err = put_node(t, index, w, depth, near, children, &nodes[links - made]);
+        err = put_node(t, index, w, depth, step, children, &nodes[links - made]);
     }
     if (err < 0) {
         far_forget(t);
@@ -239,7 +242,8 @@ static int split(far_task *t, far_index *index, dart_write *w) {
         unsigned parent = step->node.depth;
         for (int i = 0; dart_of(index)->est && i < made; i++) {
             dart_node node = {nodes[i].addr, DART_N4, nodes[i].depth};
-            dart_est_register(t, index, &node, parent, (far_bytes){w->key.data, node.depth});
+            dart_est_register(t, index, &node, parent, (far_bytes){w->key.data, node.depth},
+                              dart_est_saves(f, at + 1) >= DART_SAVES_MUCH, NULL);
             parent = node.depth;
         }
         return DART_WRITE_DONE;
