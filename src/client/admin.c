@@ -547,7 +547,7 @@ static int sweep_is_wanted(far_task *t) {
 
 /* What is known to be lost is not told as a leak: the sweep that finds it would have come by itself. */
 static int heal(far_task *t, far_sweep_result *result) {
-    int wanted = sweep_is_wanted(t), err = 0;
+    int err = far_clients_ask(t), wanted = err < 0 ? err : sweep_is_wanted(t); /* nobody may have noticed a death yet */
     for (unsigned round = 0; round < REPAIR_SWEEPS && wanted == 1 && err == 0; round++) {
         err = sweep_all(t, true, result);
         wanted = err < 0 ? err : sweep_is_wanted(t);

@@ -13,6 +13,8 @@
 #define SWEEP_PAUSE_TICKS 200u   /* at least, from when a sweep is wanted, and between two */
 #define BRIEF_NS          50000u /* until the next slice while something is under way */
 #define BRIEF_RTTS        4u
+#define QUIET_SLICES      8u  /* in which the epoch stood still and nobody wanted it to move: then awake ... */
+#define QUIET_TICKS       16u /* ... it looks less often */
 
 
 static bool is_real(const far_pool *pool) {
@@ -212,15 +214,28 @@ int far_housekeeping(far_pool *pool) {
 }
 
 
+/* How long until the next slice, when the last one had nothing more to do. Who wants something of this handle wakes it,
+ * or, from another one, waits for the epoch: when that moves it follows with every tick. */
+static uint64_t ticks_to_rest(far_pool *pool, uint64_t *epoch, unsigned *quiet) {
+    uint64_t now = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
+    bool dead = atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
+    if (dead || !(far_epoch_is_awake(pool) || far_opens_are_due(pool)))
+        return SLOW_TICKS;
+    *quiet = now != *epoch || atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) != 0 ? 0 : *quiet + 1;
+    *epoch = now;
+    return *quiet < QUIET_SLICES ? 1 : QUIET_TICKS;
+}
+
+
 void far_housekeeper(void *arg) {
     far_pool *pool = arg;
     far_host *host = pool->fabric->host;
     uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_tick(pool->fabric);
+    uint64_t epoch = 0;
+    unsigned quiet = 0;
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
-        bool awake = (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
-                     !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
-        uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
+        uint64_t pause = more > 0 ? brief : ticks_to_rest(pool, &epoch, &quiet) * tick;
         host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }
 }

@@ -21,10 +21,6 @@ typedef struct far_type {
     bool stable;
     uint8_t align;         /* 16, 32 or 64 */
     uint16_t extra_epochs; /* wait this many epochs longer before reuse */
-    /* Runs when an object is about to become free; may post verbs. 0: free; 1: not yet, ask again after an epoch;
-     * negative: an error. NULL: nothing to do. An object may become free without it, in a handle that does not have the
-     * index open: what a kind must know of used memory it reads from the object when it allocates it. */
-    int (*reclaim)(struct far_task *t, far_index *index, far_addr addr, uint64_t size);
 } far_type;
 
 typedef struct far_object {

@@ -352,11 +352,10 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
 }
 
 
-int far_run_free(far_task *t, far_block_id head, const far_block_state *expected) {
-    uint64_t word = far_block_pack(expected);
+int far_run_free(far_task *t, far_block_id head, uint64_t word) {
     far_block_state wiping = far_block_owned(t);
     wiping.kind = FAR_BLOCK_WIPING;
-    wiping.length = expected->length;
+    wiping.length = far_block_unpack(word).length;
     int done = far_block_swap(t, head, &word, &wiping);
     return done <= 0 ? done : far_run_finish(t, head, word);
 }

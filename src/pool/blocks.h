@@ -231,7 +231,8 @@ int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, ui
 int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_t sweep, far_block_id *head,
                  bool *used);
 int far_run_undo(far_task *t, far_block_id head, uint32_t length); /* half made: its bodies become free, not the head */
-int far_run_free(far_task *t, far_block_id head, const far_block_state *expected); /* 0: somebody else did */
+int far_run_free(far_task *t, far_block_id head,
+                 uint64_t word); /* word: a run, or one that a dead handle was wiping. 0: somebody else did */
 int far_run_finish(far_task *t, far_block_id head,
                    uint64_t word); /* word: wiping, and its owner is this handle or dead */
 

@@ -58,8 +58,11 @@ int far_catalog_look(far_task *t, far_catalog_view *view) {
     if (head->magic != FAR_CATALOG_MAGIC || head->count != (bytes - sizeof(*head)) / sizeof(far_catalog_entry) ||
         head->check != XXH3_64bits(head + 1, bytes - sizeof(*head)))
         return broken_catalog("its object");
-    view->count = head->count;
+    view->spare = head->spare;
     view->entries = (far_catalog_entry *)(head + 1);
+    for (unsigned i = 0; i < head->count; i++)
+        if (view->entries[i].record != 0)
+            view->entries[view->count++] = view->entries[i];
     return 0;
 }
 
@@ -113,40 +116,104 @@ int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t
 }
 
 
+/* A new catalog, not shown yet, and its spare. */
+typedef struct draft {
+    far_addr object, spare; /* 0: none */
+    uint64_t bytes;
+} draft;
+
+
+static int allocate(far_task *t, uint64_t bytes, far_addr *addr) {
+    far_object object;
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object);
+    *addr = err < 0 ? 0 : object.addr;
+    return err;
+}
+
+
+static void discard(far_task *t, far_addr addr, uint64_t bytes) {
+    if (addr)
+        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, addr, bytes);
+}
+
+
+/* The spare of the catalog that `view` shows becomes ours. *spare 0: somebody else has it, or there is none. */
+static int take_spare(far_task *t, const far_catalog_view *view, far_addr *spare) {
+    uint64_t old;
+    *spare = 0;
+    if (view->spare == 0)
+        return 0;
+    int err =
+        far_cas_word(t, far_catalog_word_addr(view->word) + offsetof(far_catalog_head, spare), view->spare, 0, &old);
+    if (err == 0 && old == view->spare)
+        *spare = old;
+    return err;
+}
+
+
+/* Memory for `count` entries. One that grows has a spare, so that it can shrink in a full pool. */
+static int begin_draft(far_task *t, const far_catalog_view *view, unsigned count, draft *d) {
+    *d = (draft){.bytes = sizeof(far_catalog_head) + count * sizeof(far_catalog_entry)};
+    if (count == 0)
+        return 0;
+    int err = allocate(t, d->bytes, &d->object);
+    if (err == FAR_ERR_NO_MEMORY && count < view->count) {
+        d->bytes = far_catalog_word_bytes(view->word);
+        err = take_spare(t, view, &d->object);
+        return err < 0 || d->object ? err : far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    }
+    if (err == 0)
+        err = allocate(t, d->bytes, &d->spare);
+    if (err == FAR_ERR_NO_MEMORY && d->object && count < view->count)
+        return 0;
+    if (err < 0)
+        discard(t, d->object, d->bytes);
+    return err;
+}
+
+
+static int write_draft(far_task *t, const draft *d, const far_catalog_entry *entries, unsigned count) {
+    far_catalog_head *head = far_scratch(t, d->bytes);
+    if (!head)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    const uint64_t bytes = d->bytes - sizeof(*head);
+    memset(head, 0, d->bytes);
+    *head = (far_catalog_head){
+        .magic = FAR_CATALOG_MAGIC, .count = (uint32_t)(bytes / sizeof(far_catalog_entry)), .spare = d->spare};
+    memcpy(head + 1, entries, count * sizeof(far_catalog_entry));
+    head->check = XXH3_64bits(head + 1, bytes);
+    far_write(t, d->object, head, d->bytes);
+    return far_wait(t);
+}
+
+
 /* Puts a catalog of `count` entries in the place of the one that `view` shows. 1: done; 0: somebody was faster. */
 static int swing(far_task *t, const far_catalog_view *view, const far_catalog_entry *entries, unsigned count) {
-    uint64_t bytes = sizeof(far_catalog_head) + count * sizeof(far_catalog_entry), word = 0, old;
-    far_object object = {0};
-    int err;
-    if (count) {
-        if ((err = far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object)) < 0)
-            return err;
-        far_catalog_head *head = far_scratch(t, bytes);
-        if (!head) {
-            far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
-        }
-        *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .count = count};
-        memcpy(head + 1, entries, count * sizeof(far_catalog_entry));
-        head->check = XXH3_64bits(head + 1, count * sizeof(far_catalog_entry));
-        far_write(t, object.addr, head, bytes);
-        if ((err = far_wait(t)) < 0)
-            return err;
-        word = far_catalog_word(object.addr, bytes);
-    }
-
+    uint64_t old;
+    far_addr spare;
+    draft d;
+    int err = begin_draft(t, view, count, &d);
+    if (err == 0 && count)
+        err = write_draft(t, &d, entries, count);
+    if (err < 0)
+        return err;
     far_point(t, "catalog:swing");
-    if ((err = far_cas_word(t, catalog_word(), view->word, word, &old)) < 0)
+    if ((err = far_cas_word(t, catalog_word(), view->word, d.object ? far_catalog_word(d.object, d.bytes) : 0, &old)) <
+        0)
         return err;
     if (old != view->word) {
         far_count_retry(t);
-        if (count)
-            far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
+        discard(t, d.object, d.bytes);
+        discard(t, d.spare, d.bytes);
         return 0;
     }
-    if (view->word)
+    if (view->word) {
+        if ((err = take_spare(t, view, &spare)) < 0)
+            return err;
+        discard(t, spare, far_catalog_word_bytes(view->word));
         far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
                    far_catalog_word_bytes(view->word));
+    }
     return 1;
 }
 
@@ -435,6 +502,8 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
     if (err >= 0 && view.word)
         err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
                               far_catalog_word_bytes(view.word));
+    if (err >= 0 && view.spare)
+        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, view.spare, far_catalog_word_bytes(view.word));
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         err = far_catalog_read_record(t, &view.entries[i], &record);

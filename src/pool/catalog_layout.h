@@ -1,11 +1,12 @@
 /* The catalog as bytes, and what catalog.c and opens.c share.
  *
  * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
- * catalog object          head {magic, count, check} and one entry {record, name hash, uid} per index; immutable
- * record                  what an index is; immutable but for its drop mark
- * drop mark               0, or the session (pool/owner.h) that is dropping the index
- * table of open indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
- * open); while it has no table, the one word it has, with FAR_OPENS_ALONE, stands where its address would */
+ * catalog object          head {magic, count, check, spare} and one entry {record, name hash, uid} per index; immutable
+ *                         but for `spare`, an object of the same size with which a drop does in a full pool: it is
+ * taken by CAS, and the entry that goes is left empty then record                  what an index is; immutable but for
+ * its drop mark drop mark               0, or the session (pool/owner.h) that is dropping the index table of open
+ * indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open); while it
+ * has no table, the one word it has, with FAR_OPENS_ALONE, stands where its address would */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
@@ -30,7 +31,7 @@ typedef struct far_catalog_head {
     uint64_t magic;
     uint32_t count, unused;
     uint64_t check; /* hash of the entries */
-    uint64_t unused2;
+    uint64_t spare;
 } far_catalog_head;
 
 typedef struct far_index_record {
@@ -88,8 +89,9 @@ static inline far_addr far_opens_word_of(unsigned client) {
 /* What a task saw of the catalog, in its scratch memory. */
 typedef struct far_catalog_view {
     uint64_t word;
+    far_addr spare;
     unsigned count;
-    far_catalog_entry *entries;
+    far_catalog_entry *entries; /* without empty ones */
 } far_catalog_view;
 
 /* All with a pin. */

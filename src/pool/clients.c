@@ -205,6 +205,20 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
 }
 
 
+static int ask_for_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    (void)ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == far_task_client(t))
+        return 0;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    return dead < 0 ? dead : 0;
+}
+
+
+int far_clients_ask(far_task *t) {
+    return far_clients_each(t, ask_for_life, NULL);
+}
+
+
 static int count_live(far_task *t, void *ctx, unsigned id, const far_client *client) {
     (void)t, (void)id;
     *(unsigned *)ctx += far_client_state_of(client->word) == FAR_CLIENT_LIVE;

@@ -8,7 +8,7 @@
  *   word 4  *  bytes that it holds retired, as last told
  *   word 5  *  address of the handle's table of open indexes, or the only one (pool/catalog_layout.h), 0 = none
  *   word 6  *  the last sweep that the handle has settled 24 | bytes / 16 that it found lost 40 << 24
- *   word 7     unused
+ *   word 7  *  counts what became free in the handle, as last told
  *
  *   (* only in the entry of the handle's own session.)
  *
@@ -75,7 +75,7 @@ typedef struct far_client { /* an entry as it lies in far memory */
     uint64_t pin, answered;
     uint64_t free_bytes, retired_bytes;
     far_addr opened;
-    uint64_t settled, unused;
+    uint64_t settled, returned;
 } far_client;
 
 _Static_assert(sizeof(far_client) == FAR_CLIENT_BYTES, "an entry is one line");
@@ -92,6 +92,8 @@ int far_client_unregister(far_task *t); /* clean close: its memory was given bac
 #define FAR_ANY_GENERATION 0x10000u
 int far_is_dead(far_task *t, unsigned id, unsigned generation);
 
+int far_clients_ask(
+    far_task *t); /* whether all that seem to live do; who does not is marked dead, and a sweep wanted */
 int far_clients_live(far_task *t, unsigned *count); /* how many sessions live */
 
 /* Shows every entry that was ever used, in order, as READs saw it (after this call began). A non-zero return of each

@@ -151,6 +151,27 @@ static int settle(far_task *t) {
 }
 
 
+/* Our pin, and the request that we have answered. */
+static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
+    far_epochs *epochs = &far_task_pool(t)->epochs;
+    uint64_t *words = far_scratch(t, 16);
+    _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
+    words[0] = epoch;
+    words[1] = answer;
+    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, 16);
+    int err = far_wait(t);
+    if (err == 0) {
+        store(&epochs->published, epoch);
+        epochs->answered = answer;
+    } else {
+        doubt(t);
+    }
+    return err;
+}
+
+
 /* Under the flag, asleep. The word goes out with the newest epoch that we know of: not above the real one, and so only
  * too careful. The next tick brings it up to date. */
 static int wake_up(far_task *t) {
@@ -165,6 +186,10 @@ static int wake_up(far_task *t) {
     err = read_epoch_and_request(t, &epoch, &request);
     if (err < 0 && t->session->lost)
         doubt(t);
+    uint32_t number = err < 0 ? 0 : far_request_unpack(request).number;
+    if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
+        err =
+            publish(t, word, number); /* numbers went round while it slept: its last answer would count for new ones */
     if (err < 0)
         return err;
     far_pin_count(t, epoch);
@@ -254,6 +279,14 @@ static far_session *find_stuck(far_pool *pool, const far_session *asker, unsigne
                  !atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst)))
         s = s->next;
     return s;
+}
+
+
+bool far_pins_are_stuck(far_pool *pool) {
+    pthread_mutex_lock(&pool->team.lock);
+    bool stuck = find_stuck(pool, NULL, 0) != NULL;
+    pthread_mutex_unlock(&pool->team.lock);
+    return stuck;
 }
 
 
@@ -390,27 +423,6 @@ static held_pins count_held(far_pool *pool) {
     sum.used |= atomic_exchange_explicit(&pool->epochs.keep_awake, false, memory_order_relaxed);
     sum.used |= sum.at[0] + sum.at[1] > 0;
     return sum;
-}
-
-
-/* Our pin, and the request that we have answered. */
-static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t *words = far_scratch(t, 16);
-    _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
-    words[0] = epoch;
-    words[1] = answer;
-    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, 16);
-    int err = far_wait(t);
-    if (err == 0) {
-        store(&epochs->published, epoch);
-        epochs->answered = answer;
-    } else {
-        doubt(t);
-    }
-    return err;
 }
 
 

@@ -37,6 +37,7 @@ int far_pin_take(struct far_task *t);
 /* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another
  * session. */
 int far_pins_settle(struct far_task *t);
+bool far_pins_are_stuck(far_pool *pool); /* a session was lost, and it is not known yet that it is fenced */
 
 uint64_t far_epoch(const struct far_task *t);            /* of the task's pin */
 uint64_t far_epoch_known(const struct far_task *t);      /* the global epoch, one behind at most while pinned */

@@ -11,8 +11,9 @@
 #define WINDOW_ENTRIES 1024u /* of the table of blocks, read at once */
 #define TAKE_ROUNDS    16u   /* lost races in one window, before it goes on with the next */
 #define BIT_VERBS      256u  /* FAAs at once */
-#define ROOM_SHARE     16u   /* a block is given up for others when at least this part of it is free */
-#define GIVE_UP_BLOCKS 32u   /* at once */
+#define ROOM_SHARE                                                                                                     \
+    16u /* a block is given up for others when at least this part of it is free; or any, if that did not help */
+#define GIVE_UP_BLOCKS 32u /* at once */
 
 #define HINT_PAGES 1ull /* the orphan has free pages */
 
@@ -340,8 +341,8 @@ static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
  * looks at orphans after our pin has ended, and finds them. What is not listed now we free ourselves (unlisted.c), or,
  * at the end, a sweep does. */
 static void choose(far_store *s, far_give_up which, const far_catalog_view *view, given *g) {
-    const uint64_t room = s->pool->geometry.block_bytes / ROOM_SHARE;
     pthread_mutex_lock(&s->lock);
+    const uint64_t room = s->all_spare ? 1 : s->pool->geometry.block_bytes / ROOM_SHARE;
     for (far_held *b = far_held_next(s, NULL), *next; b != NULL && g->count < GIVE_UP_BLOCKS; b = next) {
         next = far_held_next(s, b);
         bool unlisted = holds_unlisted(b, view);
@@ -391,11 +392,8 @@ static int make_orphans(far_task *t, const given *g) {
 
 int far_blocks_orphan(far_task *t, far_give_up which) {
     far_store *s = far_store_of(t);
-    int err = 0;
-    if (which != FAR_GIVE_UP_ROOMY) { /* so that what is wholly free goes back as such */
-        far_magazines_empty(s);
-        err = far_slabs_look_at_all(t);
-    }
+    far_magazines_empty(s); /* what they hold is room too, and what is wholly free goes back as such */
+    int err = far_slabs_look_at_all(t);
     if (err == 0)
         err = far_slabs_trim(t, true);
     for (bool more = err == 0; more && err == 0;) {
@@ -419,7 +417,7 @@ int far_blocks_orphan(far_task *t, far_give_up which) {
 
 /* ---- Runs, and what a lost session left ---- */
 
-int far_store_free_run(far_task *t, far_block_id head, const far_block_state *run) {
+int far_store_free_run(far_task *t, far_block_id head, uint64_t word) {
     far_store *s = far_store_of(t);
     far_addr base = far_block_base(geometry(t), head);
     pthread_mutex_lock(&s->lock);
@@ -427,7 +425,9 @@ int far_store_free_run(far_task *t, far_block_id head, const far_block_state *ru
     pthread_mutex_unlock(&s->lock);
     if (!noted)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to free a run of blocks");
-    int done = far_run_free(t, head, run);
+    int done = far_run_free(t, head, word);
+    if (done < 0) /* it may be half done: when the session is known to be fenced, others of the handle go on */
+        atomic_store_explicit(&s->recount, true, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->wiping.count; i++)
         if (s->wiping.items[i] == base) {

@@ -65,15 +65,25 @@ void far_kept_free_closed(far_store *s) {
 }
 
 
+/* With both locks: one of them is free. What a lost session kept others may need, to finish what it left half done: a
+ * sweep, which does that first, finds it. */
+static void free_kept(far_memory *m, uint32_t at) {
+    far_class *class = m->kept[at].class;
+    bool needed = m->session->lost && !m->kept[at].reserve;
+    far_addr addr = far_item_addr(take_out(m, at));
+    if (needed)
+        atomic_store_explicit(&m->store->wants_sweep, true, memory_order_relaxed);
+    else
+        far_store_put(m->store, class, addr, UINT64_MAX);
+}
+
+
 void far_kept_free(far_memory *m, bool all) {
     far_store *s = m->store;
     pthread_mutex_lock(&s->lock);
-    for (uint32_t i = m->kept_count; i-- > 0;) {
-        far_class *class = m->kept[i].class;
-        if (!all && far_class_index(class) != NULL)
-            continue;
-        far_store_put(s, class, far_item_addr(take_out(m, i)), UINT64_MAX);
-    }
+    for (uint32_t i = m->kept_count; i-- > 0;)
+        if (all || far_class_index(m->kept[i].class) == NULL)
+            free_kept(m, i);
     for (uint32_t i = m->reserved_count; i-- > 0;) {
         bool used = false;
         for (uint32_t k = 0; k < m->kept_count; k++)

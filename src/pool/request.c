@@ -6,20 +6,10 @@
 #define ASK_EVERY 16u /* looks at the registry between two questions whether those who do not answer live */
 
 
+#define SPARE_EPOCHS 16u /* so soon after another: one who is short is so still */
+
+
 /* ---- Hearing ---- */
-
-/* With the lock: what the handle holds of others leaves. */
-static void purge_shelves(far_store *s) {
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
-            for (unsigned n = 0; n < s->pool->geometry.nodes; n++) {
-                far_items *list = &c->shelf[n].foreign;
-                while (list->count > 0)
-                    far_store_send_home(s, c, list->items[--list->count]);
-            }
-    s->foreign_bytes = 0;
-}
-
 
 static void forget_black(far_store *s) {
     for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
@@ -33,7 +23,7 @@ static void forget_black(far_store *s) {
 
 
 /* Objects in magazines are handed out without a look: foreign ones leave, own ones are black. */
-static bool purge_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+static bool leave_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
     (void)ctx;
     if (!far_is_own(s, far_item_addr(item))) {
         far_store_send_home(s, class, far_item_addr(item));
@@ -60,39 +50,60 @@ static void blacken_kept(far_store *s, const far_kept *kept, void *ctx) {
 }
 
 
-/* The store first: from then on nothing foreign enters a magazine, and every own object that does is black. A session
- * that hands out what its magazine held before does so under a pin that the answer waits for. */
-void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
-    far_store *s = pool->store;
-    far_request r = far_request_unpack(word);
-    if (s == NULL)
-        return;
-    pthread_mutex_lock(&s->lock);
-    bool news = r.number != s->heard || r.sweep != s->sweep || r.walk != s->walk;
-    if (news) {
-        if (r.sweep != s->sweep) {
-            s->missed |= s->block_count > 0 && (far_is_unsettled(s) || r.sweep != far_number_next(s->sweep));
-            forget_black(s);
-            s->leaked = 0;
-        }
-        s->sweep = r.sweep;
-        s->heard = r.number;
-        s->heard_epoch = heard_epoch;
-        s->walk = r.walk;
-        s->spare = r.spare;
-        purge_shelves(s);
+typedef struct hearing {
+    far_request request;
+    uint64_t epoch;
+} hearing;
+
+
+/* True: it is news. */
+static bool note(far_store *s, void *ctx) {
+    const far_request *r = &((hearing *)ctx)->request;
+    if (r->number == s->heard && r->sweep == s->sweep && r->walk == s->walk)
+        return false;
+    if (r->sweep != s->sweep) {
+        s->missed |= s->block_count > 0 && (far_is_unsettled(s) || r->sweep != far_number_next(s->sweep));
+        forget_black(s);
+        s->leaked = 0;
     }
-    pthread_mutex_unlock(&s->lock);
-    if (!news)
-        return;
-    far_store_visit(
-        s, &(far_visit){.in_magazine = purge_magazine, .retired = blacken_retired, .kept = blacken_kept, .ctx = NULL});
-    pthread_mutex_lock(&s->lock);
-    purge_shelves(s); /* again: a session that closed meanwhile may have put there what its magazines held */
+    s->sweep = r->sweep;
+    s->heard = r->number;
+    s->heard_epoch = ((hearing *)ctx)->epoch;
+    s->walk = r->walk;
+    s->spare = r->spare;
+    s->all_spare = r->spare && s->spare_epoch != 0 && s->heard_epoch - s->spare_epoch < SPARE_EPOCHS;
+    s->spare_epoch = r->spare ? s->heard_epoch : s->spare_epoch;
+    far_shelves_leave(s);
     for (size_t i = 0; i < s->leaving_now; i++) /* sent home while their block was another's, which is ours now */
         far_store_blacken(s, s->leaving[i].addr);
-    pthread_mutex_unlock(&s->lock);
-    far_epoch_request(pool);
+    return true;
+}
+
+
+/* From the note on nothing foreign enters a magazine, and every own object that does is black. What magazines held
+ * before goes from them to an operation, under a pin that the answer waits for, or, with the list of sessions locked,
+ * to the shelves: so none of it is left in the lists when the visit ends. */
+void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
+    far_store *s = pool->store;
+    hearing h = {far_request_unpack(word), heard_epoch};
+    if (s != NULL && far_store_visit(s, &(far_visit){.begin = note,
+                                                     .in_magazine = leave_magazine,
+                                                     .retired = blacken_retired,
+                                                     .kept = blacken_kept,
+                                                     .ctx = &h}))
+        far_epoch_request(pool);
+}
+
+
+static bool shelves_leave(far_store *s, void *ctx) {
+    (void)ctx;
+    far_shelves_leave(s);
+    return true;
+}
+
+
+void far_foreign_leave(far_store *s) {
+    far_store_visit(s, &(far_visit){.begin = shelves_leave, .in_magazine = leave_magazine});
 }
 
 
@@ -114,7 +125,7 @@ bool far_request_is_met(far_pool *pool) {
     bool met = s->leaving_count == 0 && s->in_hand == 0 && (!s->spare || s->gave_up == s->heard);
     uint64_t epoch = s->heard_epoch;
     pthread_mutex_unlock(&s->lock);
-    return met && !far_has_retired(s, epoch, true);
+    return met && !far_has_retired(s, epoch, true) && !far_pins_are_stuck(pool);
 }
 
 
@@ -165,19 +176,23 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
 }
 
 
-int far_request_wait(far_task *t, uint32_t number, uint64_t until) {
+int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
+    uint64_t epoch = far_epoch_known(t), moved = far_now(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for answers: it would wait for itself");
     for (unsigned attempt = 0;; attempt++) {
-        if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed) && until == FAR_TIME_NEVER)
+        if (own && atomic_load_explicit(&pool->stopping, memory_order_relaxed) && patience == FAR_TIME_NEVER)
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         roll_call r = {number, attempt % ASK_EVERY == ASK_EVERY - 1};
         int missing = far_clients_each(t, is_missing, &r);
         if (missing <= 0)
             return missing;
-        if (far_now(t) >= until)
+        if (far_epoch_known(t) != epoch)
+            moved = far_now(t);
+        epoch = far_epoch_known(t);
+        if (far_now(t) - moved >= patience)
             return 1;
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);

@@ -75,8 +75,8 @@ uint32_t far_request_heard(far_pool *pool, uint64_t *epoch);
  * else was faster. change: not 0 gives up, and is returned. */
 int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made);
 
-/* Unpinned: until all have answered. 0: they have; 1: not by then. */
-int far_request_wait(far_task *t, uint32_t number, uint64_t until);
+/* Unpinned: until all have answered. 0: they have; 1: not yet, and the epoch has not moved for so long. */
+int far_request_wait(far_task *t, uint32_t number, uint64_t patience);
 
 /* What stands beside the request in the superblock, from FAR_SUPER_REQUEST to before FAR_SUPER_SLOTS_HIGH, was read. */
 void far_line_learn(far_pool *pool, const uint64_t *words);

@@ -116,13 +116,6 @@ static bool has_piled_up(far_task *t, far_memory *m, uint64_t added) {
 }
 
 
-/* Verbs are needed before it is free: that is housekeeping's work. */
-static bool is_special(const far_class *class) {
-    const far_type *info = far_class_info(class);
-    return class->is_run || (info != NULL && info->reclaim != NULL);
-}
-
-
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t), *keeper = m;
     far_store *s = m->store;
@@ -135,7 +128,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    if (is_special(class) && far_task_pool(t)->team.own->memory != NULL && far_task_pool(t)->team.own->memory != m) {
+    if (class->is_run && far_task_pool(t)->team.own->memory != NULL && far_task_pool(t)->team.own->memory != m) {
         pthread_mutex_unlock(&m->lock);
         keeper = far_task_pool(t)->team.own->memory;
         pthread_mutex_lock(&keeper->lock);
@@ -193,7 +186,7 @@ static bool free_plain(far_store *s, far_memory *m, far_queue *q, uint64_t epoch
     far_retired *head = &q->items[q->first], item;
     set_time(head, epoch);
     item = *head;
-    if (item.ready > epoch || is_special(item.class))
+    if (item.ready > epoch || item.class->is_run) /* that takes verbs */
         return false;
     far_queue_take(q, &item);
     m->retired_bytes -= item.class->size;
@@ -217,7 +210,7 @@ static unsigned reclaim_plain(far_store *s, far_memory *m, uint64_t epoch, unsig
 
 
 /* All sessions, a little at a time: others want the locks too. */
-unsigned far_reclaim_plain(far_store *s, uint64_t epoch) {
+static unsigned reclaim_plain_of_all(far_store *s, uint64_t epoch) {
     unsigned total = 0, count;
     do {
         count = 0;
@@ -249,39 +242,19 @@ static int free_run(far_task *t, const far_class *class, far_addr addr) {
     far_block_state state = far_block_unpack(word);
     if (state.kind != FAR_BLOCK_RUN || state.uid != class->uid || state.type != class->type)
         return 0; /* its index was dropped, and all its runs with it */
-    err = far_store_free_run(t, head, &state);
+    err = far_store_free_run(t, head, word);
     return err < 0 ? err : 0;
 }
 
 
-/* 0: the type's hook has nothing against it, or its index is not open here; 1: not yet. */
-static int run_hook(far_task *t, far_store *s, const far_retired *item) {
-    pthread_mutex_lock(&s->lock);
-    far_index *index = far_class_index(item->class);
-    const far_type *info = far_class_info(item->class);
-    bool run = index != NULL && info->reclaim != NULL;
-    if (run)
-        atomic_fetch_add_explicit(&index->uses, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&s->lock);
-    if (!run)
-        return 0;
-    uint32_t key = t->index_key;
-    t->index_key = index->uid;
-    int err = info->reclaim(t, index, item->addr, item->class->size);
-    t->index_key = key;
-    atomic_fetch_sub_explicit(&index->uses, 1, memory_order_release);
-    return err;
-}
-
-
-/* Takes the next object that is due from the queues of the handle's own session. */
-static bool next_special(far_store *s, far_memory *m, uint64_t epoch, size_t *looks, far_retired *item) {
+/* Takes a run that is due from the queues of the handle's own session: all are there. */
+static bool take_run(far_store *s, far_memory *m, uint64_t epoch, far_retired *item) {
     bool found = false;
     pthread_mutex_lock(&m->lock);
     for (unsigned i = 0; i < FAR_QUEUES_MAX && !found; i++) {
         far_queue *q = &m->queues[i];
         far_retired *head = q->count == 0 ? NULL : &q->items[q->first];
-        if (head == NULL || *looks == 0)
+        if (head == NULL || !head->class->is_run)
             continue;
         set_time(head, epoch);
         if (head->ready > epoch)
@@ -291,53 +264,39 @@ static bool next_special(far_store *s, far_memory *m, uint64_t epoch, size_t *lo
         pthread_mutex_lock(&s->lock);
         s->in_hand++;
         pthread_mutex_unlock(&s->lock);
-        --*looks;
     }
     pthread_mutex_unlock(&m->lock);
     return found;
 }
 
 
-static size_t queue_length(far_memory *m) {
-    size_t count = 0;
+/* 1: one was freed; 0: none is due. */
+static int reclaim_run(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_memory *m = far_task_pool(t)->team.own->memory;
+    far_retired item;
+    if (m == NULL || !take_run(s, m, far_epoch_known(t), &item))
+        return 0;
+    int err = free_run(t, item.class, item.addr);
     pthread_mutex_lock(&m->lock);
-    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
-        count += m->queues[i].count;
+    if (err < 0) /* again later */
+        far_queue_put(m, item);
+    pthread_mutex_lock(&s->lock);
+    s->in_hand--;
+    pthread_mutex_unlock(&s->lock);
     pthread_mutex_unlock(&m->lock);
-    return count;
+    far_memory_returned(s);
+    return err < 0 ? err : 1;
 }
 
 
-int far_reclaim_special(far_task *t) {
-    far_store *s = far_store_of(t);
-    far_memory *m = far_task_pool(t)->team.own->memory;
-    far_fabric *fabric = far_task_fabric(t);
-    uint64_t epoch = far_epoch_known(t);
-    size_t looks = m == NULL ? 0 : queue_length(m); /* each once: some are put off, and are due again */
-    far_retired item;
-    int err = 0;
-    while (err == 0 && looks > 0 && next_special(s, m, epoch, &looks, &item)) {
-        int held = run_hook(t, s, &item);
-        if (held == 0 && item.class->is_run)
-            held = free_run(t, item.class, item.addr);
-        else if (held == 0 && fabric->watch != NULL)
-            fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
-        pthread_mutex_lock(&m->lock);
-        pthread_mutex_lock(&s->lock);
-        if (held != 0) { /* put off, or tried again after an error */
-            item.ready = epoch + 1;
-            far_queue_put(m, item);
-        } else if (!item.class->is_run) {
-            far_store_put(s, item.class, item.addr, item.pin);
-        }
-        s->in_hand--;
-        pthread_mutex_unlock(&s->lock);
-        pthread_mutex_unlock(&m->lock);
-        if (held == 0)
-            far_memory_returned(s);
-        err = held < 0 ? held : 0;
-    }
-    return err;
+int far_reclaim_all(far_task *t) {
+    int more;
+    do {
+        reclaim_plain_of_all(far_store_of(t), far_epoch_known(t));
+        more = reclaim_run(t); /* it may have stood before others in its queue */
+    } while (more == 1);
+    return more;
 }
 
 
@@ -357,15 +316,8 @@ int far_reclaim(far_task *t, far_memory *m) {
 static void send_surplus(far_store *s) {
     const far_geometry *g = &s->pool->geometry;
     uint64_t bound = far_block_total(g) * g->block_bytes / FOREIGN_SHARE;
-    if (s->foreign_bytes <= (bound < FOREIGN_MIN ? FOREIGN_MIN : bound))
-        return;
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
-            for (unsigned n = 0; n < g->nodes; n++)
-                while (c->shelf[n].foreign.count > 0) {
-                    far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
-                    s->foreign_bytes -= c->size;
-                }
+    if (s->foreign_bytes > (bound < FOREIGN_MIN ? FOREIGN_MIN : bound))
+        far_shelves_leave(s);
 }
 
 

@@ -6,8 +6,6 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
-#include <stdlib.h>
-
 #define STEP_BYTES  (1u << 20) /* of tables read in one step */
 #define STEP_BLOCKS 128u
 
@@ -21,8 +19,7 @@ typedef struct judgement {
     const far_catalog_view *view;
     bool count_only;
     uint64_t leaked;
-    far_leaving *later; /* objects whose type has a hook, or asks for a longer wait */
-    size_t later_count, later_capacity;
+    uint64_t epoch; /* of the pin of who judges */
 } judgement;
 
 
@@ -40,21 +37,6 @@ static int read_tables(far_task *t, judged *blocks, unsigned count) {
 }
 
 
-static void add_later(judgement *j, far_class *class, far_addr addr) {
-    if (j->later_count == j->later_capacity) {
-        size_t more = j->later_capacity == 0 ? 64 : 2 * j->later_capacity;
-        far_leaving *bigger = realloc(j->later, more * sizeof(*bigger));
-        if (bigger == NULL) { /* another sweep finds it */
-            atomic_store_explicit(&j->s->wants_sweep, true, memory_order_relaxed);
-            return;
-        }
-        j->later = bigger;
-        j->later_capacity = more;
-    }
-    j->later[j->later_count++] = (far_leaving){addr, class};
-}
-
-
 /* How many epochs longer than others the objects of a class must wait before they are used again. An index that is not
  * open here does not tell: then as long as any kind asks for. */
 static unsigned extra_epochs(const far_store *s, const far_class *class) {
@@ -69,18 +51,18 @@ static unsigned extra_epochs(const far_store *s, const far_class *class) {
 }
 
 
-/* With the lock: an object that nobody has. */
+/* With the locks of the store and of the own session: an object that nobody has. If its type asks for a longer wait it
+ * is retired now: whoever unlinked it may have done so a few epochs ago only. */
 static void free_lost(judgement *j, far_slab *slab, uint32_t number) {
     far_store *s = j->s;
     far_class *class = slab->class;
     far_addr addr = far_slab_base(s, slab) + number * class->size;
+    unsigned extra = extra_epochs(s, class);
     j->leaked += class->size;
     if (j->count_only)
         return;
-    const far_type *info = far_class_info(class);
-    if (extra_epochs(s, class) > 0 || (info != NULL && info->reclaim != NULL && far_class_index(class) != NULL)) {
-        slab->black[number / 64] |= 1ull << number % 64;
-        add_later(j, class, addr);
+    if (extra > 0) {
+        far_queue_put(s->pool->team.own->memory, (far_retired){addr, class, j->epoch, j->epoch + extra});
         return;
     }
     if (s->pool->fabric->watch != NULL)
@@ -115,18 +97,6 @@ static void judge_block(judgement *j, far_held *block, const judged *b) {
 }
 
 
-/* As objects that were retired now: whoever unlinked them may have done so a few epochs ago only. */
-static void queue_later(far_task *t, judgement *j) {
-    far_memory *m = far_task_pool(t)->team.own->memory;
-    pthread_mutex_lock(&m->lock);
-    for (size_t i = 0; i < j->later_count; i++)
-        far_queue_put(m, (far_retired){j->later[i].addr, j->later[i].class, t->pin.epoch,
-                                       t->pin.epoch + extra_epochs(j->s, j->later[i].class)});
-    pthread_mutex_unlock(&m->lock);
-    free(j->later);
-}
-
-
 /* Settles these blocks for the sweep, if it still is the last one heard of. */
 static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sweep, uint64_t done) {
     far_store *s = far_store_of(t);
@@ -137,7 +107,9 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
     if (err < 0)
         return err;
     far_point(t, "settle:read");
-    judgement j = {.s = s, .view = &view, .count_only = far_done_count_only(done)};
+    judgement j = {.s = s, .view = &view, .count_only = far_done_count_only(done), .epoch = t->pin.epoch};
+    far_memory *own = s->pool->team.own->memory;
+    pthread_mutex_lock(&own->lock);
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < count && s->sweep == sweep; i++) {
         far_held *b = far_held_at(s, far_block_base(&s->pool->geometry, blocks[i].id));
@@ -146,7 +118,7 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
     }
     s->leaked += j.leaked;
     pthread_mutex_unlock(&s->lock);
-    queue_later(t, &j);
+    pthread_mutex_unlock(&own->lock);
     if (j.leaked > 0 && !j.count_only)
         far_memory_returned(s);
     return 0;
@@ -168,6 +140,20 @@ static unsigned choose(far_store *s, judged *blocks) {
 }
 
 
+/* With the lock: the sweep that was heard of is not settled, and its marks count. */
+static bool is_due(const far_store *s, uint64_t done) {
+    return far_is_unsettled(s) && far_done_sweep(done) == s->sweep;
+}
+
+
+bool far_settle_is_due(far_store *s) {
+    pthread_mutex_lock(&s->lock);
+    bool due = is_due(s, atomic_load_explicit(&s->line.done, memory_order_acquire));
+    pthread_mutex_unlock(&s->lock);
+    return due;
+}
+
+
 /* 1: there is more to be done. */
 int far_settle_step(far_task *t) {
     far_store *s = far_store_of(t);
@@ -176,8 +162,7 @@ int far_settle_step(far_task *t) {
     unsigned count = 0;
     pthread_mutex_lock(&s->lock);
     uint32_t sweep = s->sweep;
-    bool due = far_is_unsettled(s) && far_done_sweep(done) == sweep;
-    if (due && (count = choose(s, blocks)) == 0) {
+    if (is_due(s, done) && (count = choose(s, blocks)) == 0) {
         s->settled = sweep; /* what was in hand since it was heard of counts no more */
         if (!far_done_count_only(done))
             s->missed = false;

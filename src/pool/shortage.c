@@ -84,8 +84,8 @@ static int wait_for_turn(far_task *t, const far_line_up *self) {
 
 typedef struct outlook {
     const far_pool *pool;
-    uint64_t bytes;   /* held beside live data by other handles, as they told, and retired here */
-    uint64_t retired; /* of them */
+    uint64_t returned; /* changes when something becomes free in another handle, or one comes or goes */
+    uint64_t retired;  /* bytes, here too */
 } outlook;
 
 
@@ -94,7 +94,7 @@ static int add_told(far_task *t, void *ctx, unsigned id, const far_client *clien
     (void)t;
     if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == o->pool->team.own->id)
         return 0;
-    o->bytes += client->free_bytes + client->retired_bytes;
+    o->returned += (client->returned + 1) * (2 * client->word + 1);
     o->retired += client->retired_bytes;
     return 0;
 }
@@ -102,10 +102,9 @@ static int add_told(far_task *t, void *ctx, unsigned id, const far_client *clien
 
 static int look_out(far_task *t, outlook *o) {
     uint64_t free_bytes, retired;
-    *o = (outlook){.pool = far_task_pool(t)};
+    *o = (outlook){.pool = far_task_pool(t), .returned = 1};
     int err = far_clients_each(t, add_told, o);
     far_memory_sums(far_task_pool(t), &free_bytes, &retired);
-    o->bytes += retired;
     o->retired += retired;
     return err;
 }
@@ -135,33 +134,12 @@ static int request_spare(far_task *t, uint32_t *number) {
 }
 
 
-/* Until all have answered, as long as the epoch moves. */
-static int wait_for_answers(far_task *t, uint32_t number) {
-    uint64_t tick = far_tick(far_task_fabric(t)), epoch;
-    int missing;
-    do {
-        epoch = far_epoch_known(t);
-        missing = far_request_wait(t, number, far_now(t) + STUCK_TICKS * tick);
-    } while (missing == 1 && far_epoch_known(t) != epoch);
-    return missing < 0 ? missing : 0;
-}
-
-
 static int sweep_is_wanted(far_task *t) {
     uint64_t wanted, swept;
     far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
     far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
     int err = far_wait(t);
     return err < 0 ? err : wanted != swept;
-}
-
-
-static int ask_for_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    (void)ctx;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == far_task_client(t))
-        return 0;
-    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
-    return dead < 0 ? dead : 0;
 }
 
 
@@ -183,21 +161,17 @@ static int wait_for_sweep(far_task *t) {
 /* The dead may have much, also those of whom nobody knows yet. 1: a sweep was made; it may have found something. */
 static int sweep_for_lost(far_task *t) {
     far_sweep_result result;
-    int err = far_clients_each(t, ask_for_life, NULL);
+    int err = far_clients_ask(t);
     if (err == 0)
         err = sweep_is_wanted(t);
     if (err <= 0)
         return err;
     far_point(t, "shortage:sweeps");
-    err = far_sweep(t, FAR_SWEEP_REPAIR, &result);
+    err = far_sweep(t, FAR_SWEEP_SHORT, &result);
     if (t->session->lost)
         return t->session->lost;
     if (err == FAR_ERR_BUSY && (err = wait_for_sweep(t)) < 0)
         return err;
-    far_store *s = far_store_of(t);
-    pthread_mutex_lock(&s->lock);
-    s->gathered = 0; /* orphans may have room now */
-    pthread_mutex_unlock(&s->lock);
     return err == 0; /* an index is broken, say: another sweep would not end better */
 }
 
@@ -211,10 +185,8 @@ static int make_round(far_task *t) {
     if (err == 0)
         err = request_spare(t, &number);
     if (err == 0)
-        err = wait_for_answers(t, number);
-    if (err == 0)
-        err = rest(t);
-    return err;
+        err = far_request_wait(t, number, STUCK_TICKS * far_tick(far_task_fabric(t)));
+    return err < 0 ? err : rest(t);
 }
 
 
@@ -227,11 +199,25 @@ static void put_down(far_task *t) {
 }
 
 
-/* Nobody has more than when it was found, not long ago, that nothing can be had; nor will what is retired come back. */
-static bool is_known_to_be_exhausted(far_task *t, const outlook *o) {
+/* Nothing became free since it was found that nothing can be had, nor will anything that is retired. */
+static bool is_exhausted(far_task *t, const outlook *o) {
     const far_store *s = far_store_of(t);
-    return s->exhausted != UINT64_MAX && o->bytes <= s->exhausted && !far_line_wants_sweep(s->pool) &&
-           o->retired == 0 && far_now(t) - s->exhausted_at < STUCK_TICKS * far_tick(s->pool->fabric);
+    return o->returned == s->exhausted && o->retired == 0 && !far_line_wants_sweep(s->pool);
+}
+
+
+/* The same, of all that became free before this call: others tell it with the next epoch, the one after that shows that
+ * they have. */
+static int is_known_to_be_exhausted(far_task *t, outlook *o) {
+    const far_store *s = far_store_of(t);
+    unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
+    int err = look_out(t, o);
+    if (err < 0 || !is_exhausted(t, o))
+        return err;
+    err = far_wait_epochs_until(t, 2, far_now(t) + STUCK_TICKS * far_tick(far_task_fabric(t)));
+    if (err >= 0)
+        err = look_out(t, o);
+    return err < 0 ? err : is_exhausted(t, o) && atomic_load_explicit(&s->returned, memory_order_relaxed) == returned;
 }
 
 
@@ -239,10 +225,10 @@ static bool is_known_to_be_exhausted(far_task *t, const outlook *o) {
 static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     outlook before, after;
-    int err = look_out(t, &before);
+    int err = is_known_to_be_exhausted(t, &before);
     unsigned in_vain = 0;
     bool swept = false;
-    if (err == 0 && is_known_to_be_exhausted(t, &before))
+    if (err == 1)
         return FAR_ERR_NO_MEMORY;
     for (unsigned round = 0; err == 0 && round < ROUNDS_MAX && in_vain < 2; round++) {
         unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
@@ -253,13 +239,14 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
         err = run(t, arg);
         t->background = true;
         if (err != FAR_ERR_NO_MEMORY) {
-            s->exhausted = UINT64_MAX;
+            s->exhausted = 0;
             return err;
         }
         put_down(t);
         if ((err = look_out(t, &after)) < 0)
             return err;
-        bool came = atomic_load_explicit(&s->returned, memory_order_relaxed) != returned || after.bytes > before.bytes;
+        bool came =
+            atomic_load_explicit(&s->returned, memory_order_relaxed) != returned || after.returned != before.returned;
         in_vain = came ? in_vain : in_vain + 1;
         before = after;
         if (!swept && (!came || round > 0)) {
@@ -272,8 +259,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
     }
     if (err < 0)
         return err;
-    s->exhausted = before.bytes;
-    s->exhausted_at = far_now(t);
+    s->exhausted = before.returned;
     return FAR_ERR_NO_MEMORY;
 }
 

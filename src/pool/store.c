@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAGAZINE_BYTES 2048 /* taken from the store at once */
+#define MARKS_MAX      (256ull << 20)
 
 const far_type far_pool_type = {.name = "pool", .align = 64};
 
@@ -466,9 +467,12 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
 }
 
 
-void far_store_visit(far_store *s, const far_visit *visit) {
+bool far_store_visit(far_store *s, const far_visit *visit) {
     pthread_mutex_lock(&s->list);
-    for (far_memory *m = s->memories; m != NULL; m = m->next) {
+    pthread_mutex_lock(&s->lock);
+    bool begun = visit->begin == NULL || visit->begin(s, visit->ctx);
+    pthread_mutex_unlock(&s->lock);
+    for (far_memory *m = begun ? s->memories : NULL; m != NULL; m = m->next) {
         pthread_mutex_lock(&m->lock);
         pthread_mutex_lock(&s->lock);
         visit_memory(s, m, visit);
@@ -476,6 +480,17 @@ void far_store_visit(far_store *s, const far_visit *visit) {
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
+    return begun;
+}
+
+
+void far_shelves_leave(far_store *s) {
+    for (unsigned i = 0; s->foreign_bytes > 0 && i < FAR_BINS; i++)
+        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+            for (unsigned n = 0; n < geometry(s)->nodes; n++)
+                while (c->shelf[n].foreign.count > 0)
+                    far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
+    s->foreign_bytes = 0;
 }
 
 
@@ -595,7 +610,7 @@ int far_store_open(far_pool *pool) {
     s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
     s->full = calloc(pool->geometry.nodes, sizeof(*s->full));
     s->turn = pool->team.own->id % pool->geometry.nodes;
-    s->exhausted = UINT64_MAX;
+    s->marks_max = MARKS_MAX;
     pthread_mutex_init(&s->list, NULL);
     pthread_mutex_init(&s->lock, NULL);
     if (s->held == NULL || s->hint == NULL || s->full == NULL) {

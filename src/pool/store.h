@@ -135,6 +135,10 @@ typedef struct far_memory { /* of a session */
     struct far_memory *next;
 } far_memory;
 
+typedef struct far_told { /* what a handle tells others in its registry entry */
+    uint64_t free_bytes, retired_bytes, settled, returned;
+} far_told;
+
 typedef struct far_line { /* words of the superblock as a tick last read them */
     _Atomic uint64_t done, wanted, swept, catalog, uids;
 } far_line;
@@ -171,15 +175,16 @@ typedef struct far_store {
     uint32_t settled;     /* ... and the last one for which all own blocks are settled: black counts until then */
     bool missed;          /* a sweep was not settled before the next was heard of */
     uint32_t gave_up;     /* the last number for which blocks with room were given up */
-    bool spare;           /* the request heard asks for that */
-    unsigned in_hand;     /* retired objects that are just being freed */
+    bool spare;           /* the request heard asks for that ... */
+    bool all_spare;       /* ... and the last one did not help: now for all that have any room */
+    uint64_t spare_epoch; /* in which such a one was last heard */
+    unsigned in_hand;     /* retired runs that are just being freed */
 
     far_line line;
-    atomic_bool ticking; /* a tick of the memory is running */
-    uint64_t ticked;     /* epoch of the last one */
-    uint64_t told[2];    /* what the registry says */
-    uint64_t noticed[2]; /* the same sums, when they were last looked at */
-    uint64_t told_settled;
+    atomic_bool ticking;     /* a tick of the memory is running */
+    uint64_t ticked;         /* epoch of the last one */
+    far_told told;           /* what the registry says */
+    far_told noticed;        /* the same, when it was last looked at */
     uint64_t leaked;         /* bytes found, or to be freed, in own blocks by the last sweep */
     uint64_t catalog_seen;   /* the catalog word when own slabs were last compared with it */
     bool collecting;         /* a task frees what belongs to dropped indexes (unlisted.c) ... */
@@ -190,13 +195,11 @@ typedef struct far_store {
     far_items wiping;        /* runs that tasks of this handle are just wiping, by their addresses */
 
     atomic_bool sweeping; /* a task of this handle sweeps */
-    uint64_t next_part;  /* block with which its next sweep begins, where one sweep does not cover the whole pool ... */
-    uint64_t swept_from; /* ... and FAR_SUPER_WANTED when the first part was begun */
+    uint64_t marks_max;   /* bytes of local memory for the marks of one; else it is made in parts */
 
     struct far_line_up *line_up; /* operations that found no memory, in line (shortage.c) */
     atomic_uint returned;        /* counts what became free */
-    uint64_t exhausted_at;       /* when that was found */
-    uint64_t exhausted;          /* what the whole pool held beside live data when nothing more could be had; or ~0 */
+    uint64_t exhausted;          /* what others had told when nothing more could be had (shortage.c); 0: it could */
     uint32_t spare_number;       /* of the last request for spare memory that this handle made, or waited for */
 } far_store;
 
@@ -276,15 +279,18 @@ far_bin *far_bin_of(far_memory *m, far_class *class);
 uint64_t far_class_footprint(const far_store *s, const far_class *class); /* bytes of far memory per object */
 
 /* Goes through all objects that sessions hold: in magazines, retired, kept. The functions say whether the object
- * stays in its list; they run with the session's lock and take the store's. Without locks. */
+ * stays in its list; they run with the locks of the session and of the store. begin runs before, with the locks of the
+ * list of sessions, which stays locked, and of the store; false: there is nothing to be done. */
 typedef struct far_visit {
+    bool (*begin)(far_store *s, void *ctx);
     bool (*in_magazine)(far_store *s, far_class *class, uint64_t item, void *ctx);
     bool (*retired)(far_store *s, const far_retired *item, void *ctx);
     void (*kept)(far_store *s, const far_kept *kept, void *ctx);
     void *ctx;
 } far_visit;
-void far_store_visit(far_store *s, const far_visit *visit);
-void far_magazines_empty(far_store *s); /* to the store, of all sessions */
+bool far_store_visit(far_store *s, const far_visit *visit); /* what begin said */
+void far_magazines_empty(far_store *s);                     /* to the store, of all sessions */
+void far_shelves_leave(far_store *s);                       /* with the store's lock: what is foreign there */
 
 /* One task of the handle at a time. */
 void far_store_enter(far_task *t);
@@ -313,21 +319,24 @@ typedef enum { FAR_GIVE_UP_ROOMY, FAR_GIVE_UP_ALL, FAR_GIVE_UP_AT_END } far_give
 int far_blocks_orphan(far_task *t, far_give_up which); /* roomy: those with room; all but those with kept objects or of
                                                           dropped indexes; at the end, these too */
 int far_blocks_recount(far_task *t); /* a session was lost: takes in blocks that are ours and not held */
-int far_bits_add(far_task *t, far_leaving *objects, size_t count); /* brings objects of slabs home; anywhere */
-int far_store_free_run(far_task *t, far_block_id head, const far_block_state *run); /* anywhere; 0: somebody else did */
+int far_bits_add(far_task *t, far_leaving *objects, size_t count);     /* brings objects of slabs home; anywhere */
+int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* anywhere; 0: somebody else did */
 
 /* retire.c */
 bool far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
 bool far_queue_take(far_queue *q, far_retired *item);
 int far_reclaim(far_task *t, far_memory *m); /* frees some of the session's that are past their time: how many */
-unsigned far_reclaim_plain(far_store *s, uint64_t epoch);              /* all sessions' that need no verbs */
-int far_reclaim_special(far_task *t);                                  /* the others: runs, and types with a hook */
-int far_send_home(far_task *t);                                        /* what is leaving */
+int far_reclaim_all(far_task *t);            /* of all sessions, runs too */
+int far_send_home(far_task *t);              /* what is leaving */
 bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only); /* under a pin up to that epoch */
 
 /* settle.c: inside, with a pin. */
 int far_settle_step(far_task *t);
+bool far_settle_is_due(far_store *s);               /* anywhere */
 int far_settle_block(far_task *t, far_held *block); /* that was just adopted: before anything of it is handed out */
+
+/* request.c */
+void far_foreign_leave(far_store *s); /* of shelves and magazines: on its way home */
 
 /* shortage.c */
 void far_memory_returned(far_store *s); /* something became free, or went back to the pool */

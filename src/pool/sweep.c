@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARKS_MAX     (256ull << 20) /* bytes of local memory for marks; in a larger pool a sweep covers a part of it */
-#define MARK_BLOCKS   64u            /* whose marks are written at once */
-#define SETTLE_TICKS  300u           /* how long owners that sleep are given to settle, when somebody waits for it */
-#define SETTLE_BLOCKS 32u            /* orphans adopted under one pin */
+#define MARK_BLOCKS   64u   /* whose marks are written at once */
+#define SETTLE_TICKS  300u  /* how long owners that sleep are given to settle, when somebody waits for it */
+#define SETTLE_BLOCKS 32u   /* orphans adopted under one pin */
+#define SHORT_TICKS   1000u /* how long one who is short waits while the epoch does not move */
 
 typedef struct owner { /* of blocks */
     unsigned id, generation;
@@ -32,10 +32,9 @@ typedef struct sweeper {
     const far_geometry *geometry;
     far_sweep_mode mode;
     uint32_t sweep, old_sweep; /* this one, and the one before */
-    uint64_t wanted;           /* when it began */
+    uint64_t wanted;           /* when it began with the first part */
     uint64_t **marks;          /* per block number: bit per granule; NULL: nothing was met */
-    uint64_t mark_bytes;
-    uint64_t first, end; /* the blocks that this sweep covers; of the others all counts as met */
+    uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     dead_client *dead;
     size_t dead_count;
     owner *owners;
@@ -160,12 +159,7 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
         if (err == 0)
             err = disown(s, id, word);
     } else {
-        far_block_state mine = far_block_owned(t);
-        mine.kind = FAR_BLOCK_WIPING;
-        mine.length = state.length;
-        err = far_block_swap(t, id, &word, &mine);
-        if (err == 1)
-            err = far_run_finish(t, id, word);
+        err = far_store_free_run(t, id, word);
     }
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
@@ -178,7 +172,8 @@ static int begin(sweeper *s) {
     if (err < 0)
         return err;
     s->old_sweep = made.sweep;
-    err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_WANTED), &s->wanted);
+    if (s->first == 0)
+        err = far_read_word(s->t, far_addr_make(0, FAR_SUPER_WANTED), &s->wanted);
     if (err == 0)
         err = far_clients_each(s->t, find_dead, s);
     if (err == 0)
@@ -210,11 +205,12 @@ static int walk_off(far_task *t, far_request *r, void *ctx) {
 
 /* The sweeper itself must hear its requests, and settle: it is awake. */
 static int request(sweeper *s, int (*change)(far_task *t, far_request *r, void *ctx), far_request *made) {
+    uint64_t patience = s->mode == FAR_SWEEP_SHORT ? SHORT_TICKS * far_tick(far_task_fabric(s->t)) : FAR_TIME_NEVER;
     int err = far_request_make(s->t, change, s, made);
     if (err == 0)
         err = far_pin_take(s->t);
     far_pin_drop(s->t);
-    return err < 0 ? err : far_request_wait(s->t, made->number, FAR_TIME_NEVER);
+    return err < 0 ? err : far_request_wait(s->t, made->number, patience);
 }
 
 
@@ -256,7 +252,7 @@ static int write_marks(sweeper *s) {
 static int walk(sweeper *s) {
     far_request made;
     int err = request(s, walk_on, &made);
-    if (err < 0)
+    if (err != 0)
         return err;
     s->sweep = made.sweep;
     far_point(s->t, "sweep:walk");
@@ -274,18 +270,11 @@ static int walk(sweeper *s) {
 
 /* ---- Step 5: the end ---- */
 
-/* A pool that is larger than the marks of one sweep is swept in parts, by one sweep after the other; those that a sweep
- * was wanted for before the first of them began are then found. */
 static int write_swept(sweeper *s) {
-    far_store *store = s->store;
-    uint64_t total = far_block_total(s->geometry);
-    if (s->first == 0)
-        store->swept_from = s->wanted;
-    store->next_part = s->end == total ? 0 : s->end;
-    if (s->end < total || s->mode == FAR_SWEEP_COUNT)
+    if (s->end < far_block_total(s->geometry) || s->mode == FAR_SWEEP_COUNT)
         return 0;
-    atomic_store_explicit(&store->line.swept, store->swept_from, memory_order_release);
-    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), store->swept_from);
+    atomic_store_explicit(&s->store->line.swept, s->wanted, memory_order_release);
+    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), s->wanted);
 }
 
 
@@ -319,7 +308,7 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     s->result.leaked_bytes += state.length * s->geometry->block_bytes;
     if (s->mode == FAR_SWEEP_COUNT)
         return 0;
-    int err = far_store_free_run(s->t, id, &state);
+    int err = far_store_free_run(s->t, id, entry[0]);
     return err < 0 ? err : 0;
 }
 
@@ -527,14 +516,7 @@ static int wait_until_settled(sweeper *s) {
 
 /* ---- The sweep as a whole ---- */
 
-static void choose_part(sweeper *s) {
-    uint64_t total = far_block_total(s->geometry), most = MARKS_MAX / far_bitmap_bytes(s->geometry);
-    s->first = s->store->next_part < total ? s->store->next_part : 0;
-    s->end = total - s->first > most ? s->first + most : total;
-}
-
-
-static int sweep(sweeper *s) {
+static int sweep_part(sweeper *s) {
     int err = begin(s);
     if (err < 0)
         return err;
@@ -544,12 +526,45 @@ static int sweep(sweeper *s) {
         return err < 0 ? err : s->t->session->lost;
     far_pin_drop(s->t);
     int end = step_down(s);
-    err = err < 0 ? err : end;
-    if (err == 0 && s->mode != FAR_SWEEP_SLOWLY)
-        err = wait_until_settled(s);
+    if (err != 0) { /* those who heard of it have forgotten what they had not settled of the one before */
+        int wanted = far_want_sweep(s->t);
+        end = end < 0 ? end : wanted;
+    }
+    err = err != 0 ? err : end;
+    return err == 0 && s->mode != FAR_SWEEP_SLOWLY ? wait_until_settled(s) : err;
+}
+
+
+static void forget_part(sweeper *s) {
+    for (uint64_t i = s->first; i < s->end; i++) {
+        free(s->marks[i]);
+        s->marks[i] = NULL;
+    }
+    free(s->dead);
+    free(s->owners);
+    free(s->waiting);
+    s->dead = NULL;
+    s->owners = NULL;
+    s->waiting = NULL;
+    s->dead_count = s->owner_count = s->waiting_count = 0;
+}
+
+
+/* A pool whose marks would be too large is swept in parts, one after the other. */
+static int sweep(sweeper *s) {
+    uint64_t total = far_block_total(s->geometry), most = s->store->marks_max / far_bitmap_bytes(s->geometry);
+    int err = 0;
+    for (s->end = 0; s->end < total && err == 0;) {
+        s->first = s->end;
+        s->end = total - s->first > most ? s->first + most : total;
+        err = sweep_part(s);
+        forget_part(s);
+    }
+    if (err != 0)
+        return err;
     uint64_t left = s->mode == FAR_SWEEP_COUNT ? s->result.leaked_bytes : 0;
     s->result.repaired_bytes = s->mode == FAR_SWEEP_COUNT ? 0 : s->result.leaked_bytes;
-    return err < 0 ? err : far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), left);
+    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_LEAKED), left);
 }
 
 
@@ -562,19 +577,12 @@ int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result) {
         return far_fail(FAR_ERR_BUSY, "this handle is sweeping");
     sweeper s = {
         .walk = {.object = meet_object}, .t = t, .store = pool->store, .geometry = &pool->geometry, .mode = mode};
-    uint64_t total = far_block_total(s.geometry);
-    choose_part(&s);
-    s.marks = calloc(total, sizeof(*s.marks));
+    s.marks = calloc(far_block_total(s.geometry), sizeof(*s.marks));
     far_aside aside = far_aside_begin(t);
     int err = s.marks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : sweep(&s);
     far_aside_end(t, aside);
     *result = s.result;
-    for (uint64_t i = 0; s.marks != NULL && i < total; i++)
-        free(s.marks[i]);
     free(s.marks);
-    free(s.dead);
-    free(s.owners);
-    free(s.waiting);
     atomic_store_explicit(&pool->store->sweeping, false, memory_order_release);
     return err;
 }

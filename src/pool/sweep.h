@@ -30,6 +30,7 @@ typedef enum {
     FAR_SWEEP_SLOWLY, /* in the background: leaves others nine tenths of the time */
     FAR_SWEEP_REPAIR, /* at full speed, and waits until all owners have settled */
     FAR_SWEEP_COUNT,  /* the same, but frees nothing */
+    FAR_SWEEP_SHORT,  /* as a repair, for one who is short of memory: it gives up when the epoch stands still */
 } far_sweep_mode;
 
 typedef struct far_sweep_result {
@@ -38,7 +39,7 @@ typedef struct far_sweep_result {
     unsigned dead_clients;   /* whose ids became free */
 } far_sweep_result;
 
-/* Without a pin. FAR_ERR_BUSY: a live client is sweeping. */
+/* Without a pin. FAR_ERR_BUSY: a live client is sweeping. 1: given up, because somebody does not answer. */
 int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result);
 
 #endif

@@ -180,7 +180,7 @@ static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t
     far_block_state state = far_block_unpack(entry[0]);
     int err = 0;
     if (state.kind == FAR_BLOCK_RUN && has(gone, state.uid)) {
-        err = far_store_free_run(t, id, &state);
+        err = far_store_free_run(t, id, entry[0]);
     } else if (state.kind == FAR_BLOCK_ORPHAN && (err = holds_gone(t, id, gone)) == 1) {
         far_store_enter(t);
         err = far_block_adopt(t, id, entry); /* its slabs are freed with the own ones */
@@ -225,7 +225,7 @@ static int gather_gone(far_task *t, far_items *gone, uint32_t *dropped) {
 }
 
 
-int far_unlisted_collect(far_task *t, uint64_t until, bool *all) {
+int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
     far_store *s = far_store_of(t);
     far_items gone;
     uint32_t dropped;
@@ -234,7 +234,7 @@ int far_unlisted_collect(far_task *t, uint64_t until, bool *all) {
     if (err == 0)
         err = far_request_make(t, only_a_number, NULL, &made);
     if (err == 0)
-        err = far_request_wait(t, made.number, until);
+        err = far_request_wait(t, made.number, patience);
     if (err == 0 && dropped > 0)
         err = free_nobodys(t, &gone);
     while (err == 0 && more == 1) {

@@ -16,70 +16,52 @@
 
 /* ---- Telling others ---- */
 
-/* Bytes that the handle holds beside live data: free, and retired. */
-static void sum_up(far_store *s, uint64_t sums[2]) {
-    uint64_t magazines = 0, retired = 0;
+static far_told look(far_store *s) {
+    far_told now = {.returned = atomic_load_explicit(&s->returned, memory_order_relaxed)};
     pthread_mutex_lock(&s->list);
     for (far_memory *m = s->memories; m != NULL; m = m->next) {
         pthread_mutex_lock(&m->lock);
-        magazines += m->magazine_bytes;
-        retired += m->retired_bytes;
+        now.free_bytes += m->magazine_bytes;
+        now.retired_bytes += m->retired_bytes;
         pthread_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
     pthread_mutex_lock(&s->lock);
-    sums[0] = s->spare_bytes + s->foreign_bytes + s->leaving_bytes + magazines;
-    sums[1] = retired;
+    now.free_bytes += s->spare_bytes + s->foreign_bytes + s->leaving_bytes;
+    now.settled = far_settled_pack(s->settled, s->leaked);
     pthread_mutex_unlock(&s->lock);
+    return now;
 }
 
 
 void far_memory_sums(far_pool *pool, uint64_t *free_bytes, uint64_t *retired_bytes) {
-    uint64_t sums[2];
-    sum_up(pool->store, sums);
-    *free_bytes = sums[0];
-    *retired_bytes = sums[1];
+    far_told now = look(pool->store);
+    *free_bytes = now.free_bytes;
+    *retired_bytes = now.retired_bytes;
 }
 
 
-static uint64_t settled_word(far_store *s) {
-    pthread_mutex_lock(&s->lock);
-    uint64_t word = far_settled_pack(s->settled, s->leaked);
-    pthread_mutex_unlock(&s->lock);
-    return word;
-}
-
-
-/* In the registry: for far_pool_stat, for those who are short of memory, and for the sweeper. now: also while it
- * changes. */
-static int tell(far_task *t, bool now) {
+/* For far_pool_stat, for those who are short of memory, and for the sweeper. at_once: also while it changes. */
+static int tell(far_task *t, bool at_once) {
     far_store *s = far_store_of(t);
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
-    uint64_t sums[2], settled = settled_word(s);
-    sum_up(s, sums);
-    pthread_mutex_lock(&s->lock);
-    bool quiet = memcmp(sums, s->noticed, sizeof(sums)) == 0;
-    bool sums_due = memcmp(sums, s->told, sizeof(sums)) != 0 && (now || quiet),
-         settled_due = settled != s->told_settled;
-    memcpy(s->noticed, sums, sizeof(sums));
-    pthread_mutex_unlock(&s->lock);
-    if (!sums_due && !settled_due)
-        return 0;
-    uint64_t *words = far_scratch(t, sizeof(sums) + 8);
-    if (words == NULL)
+    far_told *now = far_scratch(t, sizeof(*now));
+    if (now == NULL)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to tell what is held");
-    memcpy(words, sums, sizeof(sums));
-    words[2] = settled;
-    if (sums_due)
-        far_write(t, entry + offsetof(far_client, free_bytes), words, sizeof(sums));
-    if (settled_due)
-        far_write(t, entry + offsetof(far_client, settled), words + 2, 8);
+    *now = look(s);
+    pthread_mutex_lock(&s->lock);
+    bool due = memcmp(now, &s->told, sizeof(*now)) != 0 &&
+               (at_once || now->settled != s->told.settled || memcmp(now, &s->noticed, sizeof(*now)) == 0);
+    s->noticed = *now;
+    pthread_mutex_unlock(&s->lock);
+    if (!due)
+        return 0;
+    far_write(t, entry + offsetof(far_client, free_bytes), &now->free_bytes, 16);
+    far_write(t, entry + offsetof(far_client, settled), &now->settled, 16);
     int err = far_wait(t);
     pthread_mutex_lock(&s->lock);
-    if (err == 0 && sums_due)
-        memcpy(s->told, sums, sizeof(sums));
     if (err == 0)
-        s->told_settled = settled;
+        s->told = *now;
     pthread_mutex_unlock(&s->lock);
     return err;
 }
@@ -97,15 +79,6 @@ static bool must_give_up(far_store *s) {
 }
 
 
-static bool must_settle(far_store *s) {
-    uint64_t done = atomic_load_explicit(&s->line.done, memory_order_acquire);
-    pthread_mutex_lock(&s->lock);
-    bool must = far_is_unsettled(s) && far_done_sweep(done) == s->sweep;
-    pthread_mutex_unlock(&s->lock);
-    return must;
-}
-
-
 /* Inside. */
 static int tick_blocks(far_task *t) {
     far_store *s = far_store_of(t);
@@ -115,10 +88,7 @@ static int tick_blocks(far_task *t) {
     pthread_mutex_unlock(&s->lock);
     if (atomic_exchange_explicit(&s->recount, false, memory_order_relaxed))
         err = far_blocks_recount(t);
-    bool must = must_give_up(s);
-    if (err == 0 && must)
-        err = far_slabs_look_at_all(t); /* what others brought home is room too */
-    if (err == 0 && must && (err = far_blocks_orphan(t, FAR_GIVE_UP_ROOMY)) == 0) {
+    if (err == 0 && must_give_up(s) && (err = far_blocks_orphan(t, FAR_GIVE_UP_ROOMY)) == 0) {
         pthread_mutex_lock(&s->lock);
         s->gave_up = heard;
         pthread_mutex_unlock(&s->lock);
@@ -141,12 +111,11 @@ static int tick_pinned(far_task *t) {
     pthread_mutex_unlock(&s->lock);
     if (new_epoch) {
         far_kept_free_closed(s);
-        far_reclaim_plain(s, epoch);
-        err = far_reclaim_special(t);
+        err = far_reclaim_all(t);
     }
     if (err == 0)
         err = far_send_home(t);
-    if (err == 0 && (must_give_up(s) || must_settle(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+    if (err == 0 && (must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
                      atomic_load_explicit(&s->recount, memory_order_relaxed))) {
         far_store_enter(t);
         err = more = tick_blocks(t);
@@ -164,8 +133,9 @@ static bool has_work(far_task *t, far_store *s) {
     pthread_mutex_lock(&s->lock);
     bool work = s->leaving_count > 0 || s->ticked != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
-    return work || must_give_up(s) || must_settle(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
-           atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) || far_memory_is_untold(s->pool);
+    return work || must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+           atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
+           atomic_load_explicit(&s->recount, memory_order_relaxed) || far_memory_is_untold(s->pool);
 }
 
 
@@ -173,6 +143,7 @@ int far_memory_tick(far_task *t) {
     far_store *s = far_store_of(t);
     if (s == NULL || t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_work(t, s) ||
+        far_pins_are_stuck(far_task_pool(t)) || /* what a lost session posted may still change blocks and bits */
         atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
         return 0;
     int err = far_pin_take(t);
@@ -191,34 +162,11 @@ int far_memory_tick(far_task *t) {
 
 bool far_memory_is_untold(far_pool *pool) {
     far_store *s = pool->store;
-    uint64_t sums[2], settled = settled_word(s);
-    sum_up(s, sums);
+    far_told now = look(s);
     pthread_mutex_lock(&s->lock);
-    bool untold = memcmp(sums, s->told, sizeof(sums)) != 0 || settled != s->told_settled;
+    bool untold = memcmp(&now, &s->told, sizeof(now)) != 0;
     pthread_mutex_unlock(&s->lock);
     return untold;
-}
-
-
-static bool send_foreign(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    (void)ctx;
-    if (far_is_own(s, far_item_addr(item)))
-        return true;
-    far_store_send_home(s, class, far_item_addr(item));
-    return false;
-}
-
-
-static void leave_foreign(far_store *s) {
-    far_store_visit(s, &(far_visit){.in_magazine = send_foreign});
-    pthread_mutex_lock(&s->lock);
-    for (unsigned i = 0; s->foreign_bytes > 0 && i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
-            for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
-                while (c->shelf[n].foreign.count > 0)
-                    far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
-    s->foreign_bytes = 0;
-    pthread_mutex_unlock(&s->lock);
 }
 
 
@@ -236,14 +184,14 @@ static bool can_be_given_up(far_store *s) {
  * and no sweep that is done is to be settled. */
 bool far_memory_may_sleep(far_pool *pool) {
     far_store *s = pool->store;
-    leave_foreign(s);
+    far_foreign_leave(s);
     pthread_mutex_lock(&s->lock);
     bool busy = s->leaving_count > 0 || s->in_hand > 0 || s->collecting;
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
         far_epoch_request(pool);
-    return !busy && !retired && !can_be_given_up(s) && !must_settle(s) && !far_memory_is_untold(pool);
+    return !busy && !retired && !can_be_given_up(s) && !far_settle_is_due(s) && !far_memory_is_untold(pool);
 }
 
 
@@ -264,7 +212,7 @@ bool far_memory_is_wanted(far_pool *pool, uint64_t word) {
 /* The handle is idle: before it sleeps others may have its blocks, but for those with kept objects. */
 int far_memory_give_up_blocks(far_task *t) {
     far_store *s = far_store_of(t);
-    if (!can_be_given_up(s) || t->session->lost || far_has_retired(s, UINT64_MAX, false))
+    if (!can_be_given_up(s) || t->session->lost || far_pins_are_stuck(s->pool) || far_has_retired(s, UINT64_MAX, false))
         return 0;
     int err = far_pin_take(t);
     if (err < 0)
@@ -287,8 +235,7 @@ static int wait_for_retired(far_task *t) {
     uint64_t tick = far_tick(far_task_fabric(t)), epoch = far_epoch_known(t), moved = far_now(t);
     int err = 0;
     for (unsigned round = 0; err >= 0 && far_now(t) - moved < END_TICKS * tick; round++) {
-        far_reclaim_plain(s, far_epoch_known(t));
-        if ((err = far_reclaim_special(t)) < 0 || !far_has_retired(s, UINT64_MAX, false))
+        if ((err = far_reclaim_all(t)) < 0 || !far_has_retired(s, UINT64_MAX, false))
             break;
         far_pin_drop(t);
         far_epoch_request(far_task_pool(t));
@@ -307,7 +254,7 @@ static int wait_for_retired(far_task *t) {
 
 static int give_all_up(far_task *t) {
     far_store *s = far_store_of(t);
-    leave_foreign(s);
+    far_foreign_leave(s);
     int err = far_send_home(t);
     far_store_enter(t);
     far_point(t, "memory:leave");
@@ -336,7 +283,7 @@ int far_memory_end(far_task *t) {
         err = wait_for_retired(t);
     far_pin_drop(t);
     if (err == 0 && unlisted > 0)
-        err = far_unlisted_collect(t, far_now(t) + END_TICKS * far_tick(pool->fabric), &all);
+        err = far_unlisted_collect(t, END_TICKS * far_tick(pool->fabric), &all);
     if (err == 0)
         err = far_pin_take(t);
     if (err == 0)

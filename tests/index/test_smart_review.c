@@ -222,6 +222,61 @@ static void way_down_to_another_node(void **state) {
 
 /* ---- Recycled memory ---- */
 
+/* What the root's slot for this byte names. */
+static far_addr leaf_at(char first) {
+    far_addr slot = smart_root_slot(smart_state_of(a->index), (uint8_t)first);
+    uint64_t word;
+    memcpy(&word, (const char *)far_sim_memory(s.world, far_addr_node(slot)) + far_addr_offset(slot), 8);
+    assert_int_equal(smart_word_is(word), SMART_LEAF);
+    return smart_word_addr(word);
+}
+
+
+static int tick_epoch(far_task *t, void *arg) {
+    (void)arg;
+    return far_epoch_tick(t);
+}
+
+
+/* The cache of a names the leaf L1, which was replaced by L2 long ago. a READs L1 before that is reused, and L2 after
+ * that: it is the LIVE leaf of another key. L1 then is the leaf of the key again, and its word the one that a knew: a
+ * took it for the leaf of that other key, and said that the key is absent. */
+static void old_chain_into_a_new_life(void **state) {
+    (void)state;
+    char other[] = "?k";
+    up("update=rcu");
+    stage_write(b, "nk", V1);
+    far_addr first = leaf_at('n');
+    assert_true(stage_reads(a, "nk", V1));
+    stage_write(b, "nk", V1);
+    far_addr second = leaf_at('n');
+    stage_write(c, "nk", V1);
+    assert_true(leaf_at('n') != second && first != second);
+    for (unsigned i = 0; i < 60;
+         i++) { /* c frees L2 and uses it again; b follows the epoch, and has not freed L1 yet */
+        far_epoch_request(c->pool);
+        far_sim_sleep(s.world, 100000);
+        far_pool_poll(c->pool);
+        far_pool_poll(a->pool);
+        assert_true(far_session_call(b->session, FAR_STATS_OTHER, true, tick_epoch, NULL) >= 0);
+    }
+    for (other[0] = 'A'; other[0] <= 'Z' && (other[0] == 'A' || leaf_at(other[0] - 1) != second); other[0]++)
+        stage_write(c, other, V2);
+    assert_true(leaf_at(other[0] - 1) == second);
+
+    stage_start(a, FAR_OP_GET, "nk", NULL);
+    stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_READ, .from = second, .to = second + 8});
+    for (unsigned i = 0; i < 200 && leaf_at('n') != first; i++)
+        stage_write(b, "nk", V2);
+    assert_true(leaf_at('n') == first);
+    stage_finish(a);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(a->value_len, strlen(V2));
+    assert_memory_equal(a->value, V2, strlen(V2));
+    down();
+}
+
+
 /* ---- A full pool ---- */
 
 static unsigned fill(stage_actor *by, size_t bytes, unsigned *serial) {
@@ -234,16 +289,6 @@ static unsigned fill(stage_actor *by, size_t bytes, unsigned *serial) {
     } while (by->result == 0 && ++count < 100000);
     assert_int_equal(by->result, FAR_ERR_NO_MEMORY);
     return count;
-}
-
-
-/* What the root's slot for this byte names. */
-static far_addr leaf_at(char first) {
-    far_addr slot = smart_root_slot(smart_state_of(a->index), (uint8_t)first);
-    uint64_t word;
-    memcpy(&word, (const char *)far_sim_memory(s.world, far_addr_node(slot)) + far_addr_offset(slot), 8);
-    assert_int_equal(smart_word_is(word), SMART_LEAF);
-    return smart_word_addr(word);
 }
 
 
@@ -357,10 +402,11 @@ static void record_of_the_dead_in_use(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scan_beside_an_empty_branch), cmocka_unit_test(insert_beside_an_empty_branch),
-        cmocka_unit_test(insert_above_empty_branches), cmocka_unit_test(walk_tells_of_a_node_that_became_empty),
-        cmocka_unit_test(way_down_to_another_node),    cmocka_unit_test(update_of_the_dead_in_a_full_pool),
-        cmocka_unit_test(record_of_the_dead_in_use),   cmocka_unit_test(frozen_by_the_dead_in_a_full_pool),
+        cmocka_unit_test(scan_beside_an_empty_branch),       cmocka_unit_test(insert_beside_an_empty_branch),
+        cmocka_unit_test(insert_above_empty_branches),       cmocka_unit_test(walk_tells_of_a_node_that_became_empty),
+        cmocka_unit_test(way_down_to_another_node),          cmocka_unit_test(old_chain_into_a_new_life),
+        cmocka_unit_test(update_of_the_dead_in_a_full_pool), cmocka_unit_test(record_of_the_dead_in_use),
+        cmocka_unit_test(frozen_by_the_dead_in_a_full_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -696,21 +696,7 @@ static inline uint64_t used_bytes(actor *a) {
 
 /* ---- The allocator alone: an index with types of its own, tasks with a pin, epochs that pass ---- */
 
-enum { PLAIN, WIDE, LINE, STABLE, SLOW, HOOKED, TYPES };
-
-static unsigned put_offs; /* how often the hook says "not yet" */
-static unsigned hook_calls;
-
-
-static inline int reclaim_hook(far_task *t, far_index *index, far_addr addr, uint64_t size) {
-    (void)t, (void)index, (void)addr, (void)size;
-    hook_calls++;
-    if (put_offs == 0)
-        return 0;
-    put_offs--;
-    return 1;
-}
-
+enum { PLAIN, WIDE, LINE, STABLE, SLOW, TYPES };
 
 static const far_type types[TYPES] = {
     [PLAIN] = {.name = "plain", .align = 16},
@@ -718,7 +704,6 @@ static const far_type types[TYPES] = {
     [LINE] = {.name = "line", .align = 64},
     [STABLE] = {.name = "stable", .align = 16, .stable = true},
     [SLOW] = {.name = "slow", .align = 16, .extra_epochs = 3},
-    [HOOKED] = {.name = "hooked", .align = 16, .stable = true, .reclaim = reclaim_hook},
 };
 static const far_index_kind kind = {.name = "test", .types = types, .type_count = TYPES};
 static const far_reserve reserve[] = {{PLAIN, 4000, 3}, {STABLE, 64, 2}};
@@ -746,7 +731,6 @@ static inline void open_bench(bench *b, const char *uri, const far_index_kind *k
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(far_index_create(b->maker, i ? "b" : "a", "toy", "slots=2", &b->listed[i]), 0);
     b->index.uid = b->listed[0]->uid;
-    put_offs = hook_calls = 0;
 }
 
 

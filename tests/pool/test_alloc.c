@@ -195,33 +195,20 @@ static void retired_memory_comes_back_after_its_epochs_and_not_before(void **sta
 }
 
 
-static void a_reclaim_hook_can_put_it_off(void **state) {
-    (void)state;
-    bench b;
-    open_bench(&b, "sim:seed=1,size=8M", &kind);
-    retiring r = {.type = HOOKED};
-    put_offs = 2;
-    uint64_t waited = epochs_until_back(&b, &r);
-    assert_true(waited >= 6);
-    assert_int_equal(hook_calls, 3);
-    close_bench(&b);
-}
-
-
-static int leave_hooked(far_task *t, bench *b) {
+static int leave_stable(far_task *t, bench *b) {
     far_object *object = b->arg;
-    int err = far_alloc(t, &b->index, HOOKED, 256, 0, 0, object);
+    int err = far_alloc(t, &b->index, STABLE, 256, 0, 0, object);
     if (err == 0)
         err = far_write_word(t, object->addr, 76);
-    far_free(t, &b->index, HOOKED, object->addr, 256);
+    far_free(t, &b->index, STABLE, object->addr, 256);
     return err;
 }
 
 
-static int find_hooked(far_task *t, bench *b) {
+static int find_stable(far_task *t, bench *b) {
     far_object *wanted = b->arg, object;
     for (unsigned i = 0; i < 4000; i++) {
-        assert_int_equal(far_alloc(t, &b->index, HOOKED, 256, 0, 0, &object), 0);
+        assert_int_equal(far_alloc(t, &b->index, STABLE, 256, 0, 0, &object), 0);
         if (object.addr == wanted->addr) {
             uint64_t word = 0;
             assert_true(object.used);
@@ -242,10 +229,10 @@ static void a_closed_session_leaves_its_memory_as_it_was(void **state) {
     far_object object;
     uint64_t used = bench_stat(&b).used;
     assert_int_equal(far_session_open(b.pool, &other), 0);
-    assert_int_equal(bench_call(&b, other, leave_hooked, &object), 0);
+    assert_int_equal(bench_call(&b, other, leave_stable, &object), 0);
     far_session_close(other);
     assert_true(bench_stat(&b).used <= used + 64); /* the rest of a slab */
-    assert_int_equal(bench_call(&b, b.session, find_hooked, &object), 0);
+    assert_int_equal(bench_call(&b, b.session, find_stable, &object), 0);
     close_bench(&b);
 }
 
@@ -434,7 +421,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(inside_its_blocks_a_session_allocates_without_any_verb),
         cmocka_unit_test(what_was_never_shown_is_reused_at_once_and_zeroed_on_request),
         cmocka_unit_test(retired_memory_comes_back_after_its_epochs_and_not_before),
-        cmocka_unit_test(a_reclaim_hook_can_put_it_off),
         cmocka_unit_test(a_closed_session_leaves_its_memory_as_it_was),
         cmocka_unit_test(what_others_free_comes_back_through_the_pool),
         cmocka_unit_test(threads_never_get_the_same_memory_and_nothing_is_lost),

@@ -584,6 +584,73 @@ static void drop_then_owner_dies(void **state) {
 }
 
 
+/* ---- A full pool ---- */
+
+static int count_name(void *ctx, const char *name, const char *kind) {
+    (void)name, (void)kind;
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+/* Takes all memory that would do for a catalog. */
+static int take_the_rest(far_task *t, void *arg) {
+    far_object object;
+    (void)arg;
+    int err = far_pin_take(t);
+    while (err == 0)
+        err = far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, 128, FAR_NODE_ANY, 0, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void cut_off_a_drop(void *arg) {
+    actor *a = arg;
+    a->result = far_index_drop(a->session, "y");
+}
+
+
+/* The list without it is written to what is kept for that. Also when another drop took that, and died: then who is left
+ * waits until a sweep has found it. */
+static void an_index_is_dropped_in_a_full_pool(void **state) {
+    (void)state;
+    for (unsigned dies = 0; dies < 2; dies++) {
+        rig r;
+        far_index *y, *z;
+        unsigned names = 0;
+        open_small_pool(&r, 40 + dies, 2, 2, 0, "1500K");
+        actor *a = &r.actors[0], *b = &r.actors[1];
+        assert_int_equal(far_index_create(b->session, "z", "toy", "slots=64", &z), 0);
+        assert_int_equal(far_index_create(b->session, "y", "toy", "slots=64", &y), 0);
+        uint32_t uid = y->uid;
+        far_index_close(y);
+        far_index_close(z);
+        put_now(b, "first", 1);
+        static const size_t sizes[] = {LARGE, HALF, SMALL, 900, 400, 150, 50, 1};
+        for (unsigned i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+            fill(a, (char[]){(char)('a' + i), 0}, sizes[i]);
+        assert_int_equal(call(b, take_the_rest, NULL), FAR_ERR_NO_MEMORY);
+        assert_int_equal(call(a, take_the_rest, NULL), FAR_ERR_NO_MEMORY);
+        if (dies) {
+            start(b, "dropper", cut_off_a_drop);
+            stop_at_point(b, "catalog:swing");
+            far_sim_kill(b->pool->fabric);
+            far_sim_resume(b->client);
+            far_sim_run_client(b->client);
+        }
+        assert_int_equal(far_index_drop(a->session, "y"), 0);
+        assert_int_equal(far_index_list(a->session, count_name, &names), 2);
+        far_sim_sleep(r.world, 50000000);
+        assert_int_equal(count_of(&r, a, uid), 0);
+        assert_int_equal(far_index_drop(a->session, "z"), 0);
+        assert_int_equal(far_index_list(a->session, count_name, &names), 1);
+        assert_nothing_lost(&r, a);
+        close_rig(&r);
+    }
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -606,6 +673,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_waits_for_a_sweep_without_a_thread_is_not_in_its_way),
         cmocka_unit_test(dropped_while_blocks_of_the_dead_are_taken),
         cmocka_unit_test(drop_then_owner_dies),
+        cmocka_unit_test(an_index_is_dropped_in_a_full_pool),
     };
     return cmocka_run_group_tests_name("dropped", tests, NULL, NULL);
 }

@@ -121,6 +121,19 @@ static void put_main(void *arg) {
 }
 
 
+/* `other` has nothing retired any more, and an operation of it holds an object of `owner`, not yet linked. */
+static void stop_with_a_foreign_object(rig *r, actor *owner, actor *other, far_addr objects[FOREIGN]) {
+    retire_foreign(r, owner, other, objects);
+    while (other->session->memory->retired_bytes > 0) {
+        far_get(other->session, other->index, "first", 5, NULL, 0, NULL);
+        far_epoch_request(other->pool);
+        far_sim_sleep(r->world, 100000);
+    }
+    start(other, "writer", put_main);
+    stop_at_point(other, "toy:publish");
+}
+
+
 /* An operation got an object of another's block before its handle heard of the request, and has not linked it yet. */
 static void answer_waits_for_old_pins(void **state) {
     (void)state;
@@ -128,14 +141,7 @@ static void answer_waits_for_old_pins(void **state) {
     far_addr objects[FOREIGN];
     open_answers(&r, 1, 2, 0);
     actor *owner = &r.actors[0], *other = &r.actors[1];
-    retire_foreign(&r, owner, other, objects);
-    while (other->session->memory->retired_bytes > 0) { /* it has them free in its lists, and nothing retired */
-        far_get(other->session, other->index, "first", 5, NULL, 0, NULL);
-        far_epoch_request(other->pool);
-        far_sim_sleep(r.world, 100000);
-    }
-    start(other, "writer", put_main);
-    stop_at_point(other, "toy:publish");
+    stop_with_a_foreign_object(&r, owner, other, objects);
     uint32_t number = ask(owner, false);
     let_epochs_pass(&r, owner);
     assert_int_equal(other->pool->store->heard, number);
@@ -145,6 +151,82 @@ static void answer_waits_for_old_pins(void **state) {
     let_epochs_pass(&r, owner);
     assert_true(has_answered(&r, other, number));
     close_holders(&r);
+}
+
+
+static int wait_for_answers(far_task *t, void *arg) {
+    const actor *a = arg;
+    return far_request_wait(t, a->number_waited, 5000000);
+}
+
+
+/* Numbers go round: that of the last answer, given very long ago or never, may seem to be the newer one. */
+static void a_new_handle_is_waited_for_at_any_number(void **state) {
+    (void)state;
+    rig r;
+    open_answers(&r, 10, 1, 0);
+    far_sim_sleep(r.world, 50000000);
+    assert_false(far_epoch_is_awake(r.actors[0].pool));
+    far_request old = request_now(&r);
+    old.number = 0x900000;
+    memcpy(bytes_at(&r, FAR_SUPER_REQUEST), &(uint64_t){far_request_pack(&old)}, 8);
+    join(&r, 1, true);
+    r.count = 2;
+    actor *a = &r.actors[0], *other = &r.actors[1];
+    start(other, "reader", hold_main);
+    stop_at_point(other, "test:pinned");
+    assert_int_equal(ask(a, false), 0x900001);
+    assert_int_equal(call(a, wait_for_answers, a), 1);
+    finish(other);
+    poll_until_asleep(other);
+    assert_int_equal(call(a, wait_for_answers, a), 0);
+    close_rig(&r);
+}
+
+
+static int make_spare(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)ctx;
+    r->spare = true;
+    return 0;
+}
+
+
+static int ask_for_spare(far_task *t, void *arg) {
+    actor *a = arg;
+    far_request made;
+    int err = far_request_make(t, make_spare, NULL, &made);
+    a->number_waited = made.number;
+    return err;
+}
+
+
+/* A session of the handle is lost, and nobody can tell yet that it is fenced: what it posted may still take effect. No
+ * block changes hands before. */
+static void answer_waits_for_lost_sessions(void **state) {
+    (void)state;
+    rig r;
+    open_answers(&r, 11, 2, 0);
+    actor *a = &r.actors[0], *other = &r.actors[1];
+    put_now(a, "a", 300);
+    put_now(other, "b", SMALL);
+    far_addr object = bucket_of(&r, other, "b");
+    assert_int_equal(far_session_open(other->pool, &other->other), 0);
+    atomic_store(&other->other->pins.stuck, true);
+    far_session_close(other->session); /* and with it the reserve */
+    other->session = NULL;
+    assert_int_equal(call(a, ask_for_spare, a), 0);
+    uint32_t number = a->number_waited;
+    let_epochs_pass(&r, a);
+    far_sim_sleep(r.world, 200000000);
+    assert_int_equal(other->pool->store->heard, number);
+    assert_false(has_answered(&r, other, number));
+    assert_int_equal(block_state(&r, a, object).kind, FAR_BLOCK_OWNED);
+    assert_int_equal(far_sim_declare_dead(r.world, other->other->id, other->other->generation), 1);
+    let_epochs_pass(&r, a);
+    assert_true(has_answered(&r, other, number));
+    assert_false(atomic_load(&other->other->pins.stuck));
+    assert_int_equal(block_state(&r, a, object).kind, FAR_BLOCK_ORPHAN);
+    close_rig(&r);
 }
 
 
@@ -374,6 +456,8 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answer_waits_for_old_pins),
+        cmocka_unit_test(a_new_handle_is_waited_for_at_any_number),
+        cmocka_unit_test(answer_waits_for_lost_sessions),
         cmocka_unit_test(answer_waits_for_retired),
         cmocka_unit_test(answer_waits_for_faas),
         cmocka_unit_test(a_request_is_answered_although_nobody_waits),

@@ -82,6 +82,14 @@ static int lose_one(far_task *t, void *arg) {
 }
 
 
+static bool is_in_store(const actor *a, far_addr addr) {
+    const far_slab *slab = far_slab_at(a->pool->store, addr);
+    assert_non_null(slab);
+    uint64_t n = (addr - far_slab_base(a->pool->store, slab)) / slab->class->size;
+    return slab->in_store[n / 64] >> n % 64 & 1;
+}
+
+
 /* ---- Objects that were handed out since ---- */
 
 /* Handed out and linked when the walk has been everywhere: not marked, but black. From the session's hand and from the
@@ -395,6 +403,157 @@ static void sleeper_does_not_settle(void **state) {
 }
 
 
+/* A sweep is done, and an owner hears of the next before it has settled it. That one comes to no end: what the first
+ * would have found is not forgotten. */
+static void a_sweep_that_fails_is_made_up_for(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 14, 2, BY_HAND(0));
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1], beside;
+    assert_int_equal(far_session_open(owner->pool, &owner->other), 0);
+    put_many(owner, "a");
+    assert_int_equal(call(owner, lose_one, owner), 0);
+    far_addr lost = owner->object;
+    poll_until_asleep(owner);
+    sweeper->mode = FAR_SWEEP_SLOWLY;
+    start_sweep(sweeper);
+    stop_at(sweeper, before_done());
+    put_now(owner, "b", 300); /* it is awake, and nobody lets it settle */
+    finish(sweeper);
+    assert_int_equal(sweeper->result, 0);
+    assert_false(sweep_is_wanted(&r));
+    uint64_t *descriptor = bytes_at(&r, owner->index->descriptor), saved[8];
+    memcpy(saved, descriptor, sizeof(saved));
+    far_index_close(sweeper->index); /* it opens it for the walk */
+    sweeper->index = NULL;
+    memset(descriptor, 0x55, sizeof(saved));
+    start_sweep(sweeper);
+    far_sim_run_for(r.world, 100000);
+    beside = *owner;
+    start(&beside, "beside", poll_in_other);
+    far_sim_run_for(r.world, 20000000);
+    assert_int_equal(owner->pool->store->sweep, request_now(&r).sweep);
+    for (unsigned i = 0; i < 100 && !far_sim_ended(sweeper->client); i++) {
+        assert_int_equal(far_session_call(owner->other, FAR_STATS_OTHER, true, wait_one_epoch, NULL), 0);
+        far_sim_run_for(r.world, 1000000);
+    }
+    assert_int_equal(sweeper->result, FAR_ERR_CORRUPT);
+    memcpy(descriptor, saved, sizeof(saved));
+    assert_false(is_in_store(owner, lost));
+    for (unsigned i = 0; i < 500; i++)
+        poll_all(&r, 2000000);
+    assert_true(is_in_store(owner, lost));
+    assert_int_equal(far_index_open(sweeper->session, "x", &sweeper->index), 0);
+    assert_many(sweeper, "a");
+    close_holders(&r);
+}
+
+
+/* An index is dropped during the walk, which makes a number of its own: the walk goes on, and others know it. */
+static void number_of_a_drop_in_a_sweep(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 15, 4, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1], *other = &r.actors[2], *dropper = &r.actors[3];
+    far_index *y;
+    assert_int_equal(far_index_create(dropper->session, "y", "toy", "slots=64", &y), 0);
+    far_index_close(y);
+    put_many(owner, "a");
+    put_now(other, "first", 1);
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walk");
+    far_request before = request_now(&r);
+    assert_int_equal(far_index_drop(dropper->session, "y"), 0);
+    far_sim_sleep(r.world, 20000000);
+    far_request after = request_now(&r);
+    assert_true(far_number_is_newer(after.number, before.number));
+    assert_true(after.walk && after.sweep == before.sweep && after.sweeper == before.sweeper);
+    put_many(other, "a"); /* unlinks what is the owner's */
+    for (unsigned i = 0; i < 20; i++) {
+        put_now(other, "first", 1);
+        far_epoch_request(other->pool);
+        far_sim_sleep(r.world, 1000000);
+    }
+    assert_int_equal(other->pool->store->heard, after.number);
+    stop_at_point(sweeper, "sweep:walked");
+    put_many(other, "b");
+    put_many(other, "c");
+    finish_sweep(&r, sweeper);
+    use_all_free_memory(&r, owner);
+    assert_many(sweeper, "a");
+    assert_many(sweeper, "b");
+    assert_many(sweeper, "c");
+    assert_nothing_lost(&r, owner);
+    close_holders(&r);
+}
+
+
+/* ---- Objects that must wait longer ---- */
+
+/* One object, lost, of a type that asks for more epochs. */
+static int lose_patient(far_task *t, void *arg) {
+    actor *a = arg;
+    const far_index_kind *kind = a->index->kind;
+    unsigned type = 0;
+    while (type + 1 < kind->type_count && kind->types[type].extra_epochs == 0)
+        type++;
+    assert_true(kind->types[type].extra_epochs > 0);
+    far_object object = {0};
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, a->index, type, 512, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static bool is_retired(const actor *a, far_addr addr) {
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
+        const far_queue *q = &a->pool->team.own->memory->queues[i];
+        for (size_t at = 0; at < q->count; at++)
+            if (q->items[(q->first + at) % q->capacity].addr == addr)
+                return true;
+    }
+    return false;
+}
+
+
+static uint64_t epochs_retired(actor *a, far_addr addr) {
+    uint64_t from = atomic_load(&a->pool->epochs.known);
+    assert_true(is_retired(a, addr));
+    while (is_retired(a, addr))
+        pass_epochs(a, 1);
+    return atomic_load(&a->pool->epochs.known) - from;
+}
+
+
+/* Whoever unlinked it may have done so just before it died. Also in the hands of one who has never opened the index: it
+ * does not know what its types ask for. */
+static void what_a_sweep_finds_waits_as_long_as_its_type_asks(void **state) {
+    (void)state;
+    for (unsigned known = 0; known < 2; known++) {
+        rig r;
+        open_settlers(&r, 16 + known, 2, 0);
+        actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+        far_index_close(owner->index);
+        assert_int_equal(far_index_create(owner->session, "d", "dart", NULL, &owner->index), 0);
+        assert_int_equal(call(owner, lose_patient, owner), 0);
+        far_addr lost = owner->object;
+        if (known) {
+            hold_blocks(owner, true);
+        } else {
+            leave(owner);
+            assert_int_equal(block_state(&r, sweeper, lost).kind, FAR_BLOCK_ORPHAN);
+        }
+        assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+        assert_int_equal(sweeper->swept.leaked_bytes, 512);
+        assert_true(epochs_retired(known ? owner : sweeper, lost) >= (known ? 4 : 14)); /* dart's; dolphin's */
+        close_holders(&r);
+    }
+}
+
+
 /* ---- What sessions keep ---- */
 
 static int keep_one(far_task *t, void *arg) {
@@ -431,6 +590,101 @@ static void reserve_survives_sweep(void **state) {
     assert_int_equal(word_at(&r, owner->object), 0x6b657074);
     assert_nothing_lost(&r, sweeper);
     close_holders(&r);
+}
+
+
+static int use_some(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object objects[40];
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 40 && err == 0; i++)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 512, FAR_NODE_ANY, 0, &objects[i]);
+    for (unsigned i = 0; i < 40 && err == 0; i++)
+        far_free(t, a->index, TOY_TYPE_BUCKET, objects[i].addr, 512);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int keep_wiped(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object = {0};
+    int err = far_pin_take(t);
+    far_point(t, "test:pinned");
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 512, FAR_NODE_ANY, FAR_ALLOC_KEEP | FAR_ALLOC_ZERO, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void keep_wiped_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, keep_wiped, a);
+}
+
+
+/* It has the object, and wipes it before it keeps it; meanwhile its handle hears of a sweep. */
+static void what_is_about_to_be_kept_survives_sweep(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 13, 2, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+    put_many(owner, "a");
+    assert_int_equal(call(owner, use_some, owner), 0); /* so that there are used ones */
+    start(owner, "keeper", keep_wiped_main);
+    stop_at_point(owner, "test:pinned");
+    stop_at(owner, (far_sim_match){.kind = FAR_SIM_WRITE});
+    start_sweep(sweeper);
+    far_sim_run_for(r.world, 20000000);
+    assert_int_equal(owner->pool->store->sweep, request_now(&r).sweep);
+    assert_true(far_is_unsettled(owner->pool->store));
+    finish(owner);
+    assert_int_equal(owner->result, 0);
+    finish_sweep(&r, sweeper);
+    assert_int_equal(sweeper->swept.leaked_bytes, 0);
+    memset(bytes_at(&r, owner->object), 0x6b, 512);
+    use_all_free_memory(&r, owner);
+    for (unsigned i = 0; i < 512; i++)
+        assert_int_equal(((uint8_t *)bytes_at(&r, owner->object))[i], 0x6b);
+    assert_nothing_lost(&r, sweeper);
+    close_holders(&r);
+}
+
+
+/* A session is lost, and closed: what it kept others may need, to finish what it left half done. That is not handed out
+ * before a sweep. Nor when its index is closed. */
+static void what_a_lost_session_kept_is_left_to_a_sweep(void **state) {
+    (void)state;
+    for (unsigned closed = 0; closed < 2; closed++) {
+        rig r;
+        open_settlers(&r, 18 + closed, 2, BY_HAND(0));
+        actor *a = &r.actors[0], *sweeper = &r.actors[1];
+        assert_int_equal(far_session_open(a->pool, &a->other), 0);
+        put_many(a, "a");
+        assert_int_equal(far_session_call(a->other, FAR_STATS_OTHER, true, keep_one, a), 0);
+        assert_int_equal(far_sim_declare_dead(r.world, a->other->id, a->other->generation), 1);
+        far_session_lose(a->other, FAR_ERR_FENCED);
+        if (closed) {
+            far_index_close(a->index);
+            pass_epochs(a, 2);
+            assert_int_equal(far_index_open(a->session, "x", &a->index), 0);
+        } else {
+            far_session_close(a->other);
+            a->other = NULL;
+        }
+        use_all_free_memory(&r, a);
+        assert_int_equal(word_at(&r, a->object), 0x6b657074);
+        assert_false(is_in_store(a, a->object));
+        for (unsigned i = 0; i < 400 && !is_in_store(a, a->object); i++) {
+            put_now(a, "b", 300);
+            poll_all(&r, 2000000);
+        }
+        assert_true(is_in_store(a, a->object));
+        assert_many(sweeper, "a");
+        close_holders(&r);
+    }
 }
 
 
@@ -635,6 +889,64 @@ static void lost_session_of_a_live_handle(void **state) {
 }
 
 
+static int take_and_write(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object = {0};
+    int err = far_pin_take(t);
+    far_point(t, "test:pinned");
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 512, FAR_NODE_ANY, 0, &object);
+    a->object = object.addr;
+    if (err == 0)
+        err = far_write_word(t, a->object, 1);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void take_in_other(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->other, FAR_STATS_OTHER, true, take_and_write, a);
+}
+
+
+static int find_dead(far_task *t, void *arg) {
+    const actor *a = arg;
+    return far_is_dead(t, a->other->id, a->other->generation);
+}
+
+
+/* A session is fenced, which others find out, and one of them sweeps for it. The session has not noticed yet: an
+ * operation of it takes an object that its handle has at hand, and for this sweep that one is in use. */
+static void what_a_fenced_session_takes_in_a_sweep_is_found_by_the_next(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 45, 2, 0);
+    actor *a = &r.actors[0], *sweeper = &r.actors[1];
+    assert_int_equal(far_session_open(a->pool, &a->other), 0);
+    put_many(a, "a");
+    assert_int_equal(far_session_call(a->other, FAR_STATS_OTHER, true, use_some, a), 0);
+    start(a, "fenced", take_in_other);
+    stop_at_point(a, "test:pinned");
+    assert_int_equal(far_sim_declare_dead(r.world, a->other->id, a->other->generation), 1);
+    assert_int_equal(call(sweeper, find_dead, a), 1);
+    uint64_t wanted = word_at(&r, FAR_SUPER_WANTED);
+    sweeper->mode = FAR_SWEEP_SLOWLY;
+    start_sweep(sweeper);
+    far_sim_run_for(r.world, 5000000);
+    assert_int_equal(a->pool->store->sweep, request_now(&r).sweep);
+    assert_int_equal(word_at(&r, FAR_SUPER_WANTED), wanted);
+    far_sim_resume(a->client);
+    far_sim_run_for(r.world, 100000);
+    assert_true(a->object != 0 && a->result < 0);
+    finish_sweep(&r, sweeper);
+    assert_int_equal(word_at(&r, FAR_SUPER_SWEPT), wanted);
+    assert_nothing_lost_by_itself(&r, sweeper);
+    assert_many(sweeper, "a");
+    close_holders(&r);
+}
+
+
 /* Nobody does anything, and one of those who sleep dies. */
 static void idle_handles_notice(void **state) {
     (void)state;
@@ -656,6 +968,156 @@ static void idle_handles_notice(void **state) {
     far_sim_sleep(r.world, 50000000);
     for (unsigned i = 1; i < r.count; i++)
         assert_false(far_epoch_is_awake(r.actors[i].pool)); /* and they sleep again */
+    close_holders(&r);
+}
+
+
+static int free_a_run(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object = {0};
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 200000, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    if (err == 0)
+        far_free(t, a->index, TOY_TYPE_BUCKET, object.addr, 200000);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int take_a_run(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object = {0};
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 200000, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int do_nothing(far_task *t, void *arg) {
+    uint64_t epoch;
+    (void)arg;
+    return far_epoch_read(t, &epoch);
+}
+
+
+/* One died while it wiped a run, and the sweeper goes on with that. Meanwhile the sweeper's handle loses another
+ * session, and looks for blocks that this one left: the run is not one of them. */
+static void a_run_is_wiped_by_one_alone(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 46, 3, BY_HAND(0));
+    actor *dead = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
+    const uint64_t block = dead->pool->geometry.block_bytes;
+    assert_int_equal(far_session_open(sweeper->pool, &sweeper->other), 0);
+    put_now(heir, "first", 1);
+    assert_int_equal(call(dead, free_a_run, dead), 0);
+    far_addr run = dead->object;
+    start(dead, "wiper", poll_main);
+    far_sim_kill_at(dead->client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = run, .to = run + 4 * block}, 0);
+    for (unsigned i = 0; i < 100 && !far_sim_killed(dead->pool->fabric); i++)
+        far_sim_run_for(r.world, 1000000);
+    assert_true(far_sim_killed(dead->pool->fabric));
+    dead->stop = true;
+    assert_int_equal(block_state(&r, heir, run).kind, FAR_BLOCK_WIPING);
+    start_sweep(sweeper);
+    stop_at(sweeper, (far_sim_match){.kind = FAR_SIM_WRITE, .from = run + 3 * block, .to = run + 4 * block});
+    assert_int_equal(block_state(&r, heir, run).id, sweeper->pool->team.own->id);
+    assert_int_equal(far_sim_declare_dead(r.world, sweeper->other->id, sweeper->other->generation), 1);
+    assert_true(far_session_call(sweeper->other, FAR_STATS_OTHER, true, do_nothing, NULL) < 0);
+    for (unsigned i = 0; i < 50; i++) { /* it is awake */
+        far_epoch_request(sweeper->pool);
+        far_sim_sleep(r.world, 1000000);
+    }
+    assert_false(atomic_load(&sweeper->pool->store->recount));
+    assert_int_equal(call(heir, take_a_run, heir), 0);
+    memset(bytes_at(&r, heir->object), 0x77, 200000);
+    stop_at(sweeper, (far_sim_match){.kind = FAR_SIM_CAS, .from = FAR_SUPER_REQUEST, .to = FAR_SUPER_REQUEST + 8});
+    for (unsigned i = 0; i < 200000; i++)
+        assert_int_equal(((uint8_t *)bytes_at(&r, heir->object))[i], 0x77);
+    assert_int_equal(block_state(&r, heir, run).kind, FAR_BLOCK_FREE);
+    finish_sweep(&r, sweeper); /* what the heir took it did not link */
+    assert_nothing_lost_by_itself(&r, heir);
+    close_holders(&r);
+}
+
+
+static void sweep_in_other(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->other, FAR_STATS_OTHER, true, run_sweep, a);
+}
+
+
+/* A session wipes a run that it swept, and is lost; before that task of it has noticed, its handle looks for what it
+ * left. */
+static void a_run_that_a_lost_session_wiped_is_finished(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 47, 2, BY_HAND(0));
+    actor *a = &r.actors[0], *other = &r.actors[1];
+    const uint64_t block = a->pool->geometry.block_bytes;
+    assert_int_equal(far_session_open(a->pool, &a->other), 0);
+    put_many(a, "a");
+    assert_int_equal(call(a, take_a_run, a), 0);
+    start(a, "wiper", sweep_in_other);
+    stop_at(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = a->object, .to = a->object + 4 * block});
+    assert_int_equal(block_state(&r, other, a->object).kind, FAR_BLOCK_WIPING);
+    assert_int_equal(far_sim_declare_dead(r.world, a->other->id, a->other->generation), 1);
+    far_session_lose(a->other, FAR_ERR_FENCED); /* another task of it has noticed */
+    for (unsigned i = 0; i < 20; i++) {
+        put_now(a, "b", 300);
+        poll_all(&r, 1000000);
+    }
+    assert_false(far_pins_are_stuck(a->pool));
+    assert_false(atomic_load(&a->pool->store->recount));
+    assert_int_equal(block_state(&r, other, a->object).kind, FAR_BLOCK_WIPING);
+    far_sim_resume(a->client);
+    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_ENDED);
+    assert_true(a->result < 0);
+    assert_int_equal(far_pool_poll(a->pool), 0);
+    assert_int_equal(block_state(&r, other, a->object).kind, FAR_BLOCK_FREE);
+    assert_many(other, "a");
+    close_holders(&r);
+}
+
+
+/* Marks of a large pool take too much memory: it is swept in parts. What is lost meanwhile is not covered by it. */
+static void a_sweep_in_parts_covers_what_was_lost_before(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 48, 2, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+    far_store *s = sweeper->pool->store;
+    s->marks_max = 8 * far_bitmap_bytes(&sweeper->pool->geometry);
+    for (unsigned i = 0; i < 6; i++) { /* over several parts, also a run at the other end */
+        put_many(owner, (char[]){'a', (char)('0' + i), 0});
+        assert_int_equal(call(owner, lose_one, owner), 0);
+    }
+    assert_int_equal(call(owner, leak, owner), 0);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_COUNT), 0);
+    uint64_t lost = sweeper->swept.leaked_bytes;
+    assert_true(lost > 6 * 512 + 100000);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_COUNT), 0);
+    assert_int_equal(sweeper->swept.leaked_bytes, lost);
+    memcpy(bytes_at(&r, FAR_SUPER_WANTED), &(uint64_t){word_at(&r, FAR_SUPER_WANTED) + 1}, 8);
+    sweeper->mode = FAR_SWEEP_REPAIR;
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walk");
+    uint32_t first = request_now(&r).sweep;
+    stop_at_point(sweeper, "sweep:walk");
+    assert_int_equal(request_now(&r).sweep, far_number_next(first));
+    assert_true(sweep_is_wanted(&r));
+    memcpy(bytes_at(&r, FAR_SUPER_WANTED), &(uint64_t){word_at(&r, FAR_SUPER_WANTED) + 1}, 8);
+    finish_sweep(&r, sweeper);
+    assert_int_equal(sweeper->swept.repaired_bytes, lost);
+    assert_int_equal(word_at(&r, FAR_SUPER_SWEPT) + 1, word_at(&r, FAR_SUPER_WANTED));
+    assert_int_equal(leaked(sweeper), 0);
+    for (unsigned i = 0; i < 6; i++)
+        assert_many(sweeper, (char[]){'a', (char)('0' + i), 0});
     close_holders(&r);
 }
 
@@ -703,13 +1165,22 @@ int main(int argc, char **argv) {
         cmocka_unit_test(disowned_block_is_not_settled_with_old_marks),
         cmocka_unit_test(settle_dropped_by_next_sweep),
         cmocka_unit_test(sleeper_does_not_settle),
+        cmocka_unit_test(a_sweep_that_fails_is_made_up_for),
+        cmocka_unit_test(number_of_a_drop_in_a_sweep),
+        cmocka_unit_test(what_a_sweep_finds_waits_as_long_as_its_type_asks),
         cmocka_unit_test(reserve_survives_sweep),
+        cmocka_unit_test(what_is_about_to_be_kept_survives_sweep),
+        cmocka_unit_test(what_a_lost_session_kept_is_left_to_a_sweep),
         cmocka_unit_test(stopped_asleep_with_kept),
         cmocka_unit_test(index_published_in_walk),
         cmocka_unit_test(run_made_in_walk),
         cmocka_unit_test(dead_during_walk_is_swept_again),
         cmocka_unit_test(late_faa_of_the_fenced),
         cmocka_unit_test(lost_session_of_a_live_handle),
+        cmocka_unit_test(what_a_fenced_session_takes_in_a_sweep_is_found_by_the_next),
+        cmocka_unit_test(a_run_is_wiped_by_one_alone),
+        cmocka_unit_test(a_run_that_a_lost_session_wiped_is_finished),
+        cmocka_unit_test(a_sweep_in_parts_covers_what_was_lost_before),
         cmocka_unit_test(idle_handles_notice),
         cmocka_unit_test(walks_per_sweep_are_one),
     };

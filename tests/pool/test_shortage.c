@@ -218,6 +218,35 @@ static void what_another_frees_in_blocks_of_others_is_found(void **state) {
 }
 
 
+/* One object of each block of a busy handle is free: too little to be given up when somebody asks, but not when nothing
+ * else is left. */
+static void what_is_left_in_full_blocks_is_found(void **state) {
+    (void)state;
+    rig r;
+    open_small_pool(&r, 560, 2, 2, 0, "1500K");
+    actor *holder = &r.actors[0], *needy = &r.actors[1];
+    char key[8];
+    put_now(needy, "first", 1);
+    unsigned count = fill(holder, "a", SMALL), removed = 0;
+    fill(needy, "b", SMALL);
+    for (unsigned i = 40; i < count - 40; i += 40) { /* a block has less than 40 */
+        remove_numbered(holder, "a", i);
+        removed++;
+    }
+    assert_true(removed > 6);
+    pass_epochs(needy, 20); /* it is long ago that somebody asked, and nothing is about to come back */
+    far_sim_sleep(r.world, 3000000);
+    unsigned got = 0;
+    for (int err = 0; err == 0; got += err == 0) {
+        assert_int_equal(far_get(holder->session, holder->index, "a0", 2, NULL, 0, NULL), FAR_ERR_TOO_SMALL);
+        snprintf(key, sizeof(key), "c%u", got);
+        err = put(needy, key, SMALL);
+    }
+    assert_true(got + 2 >= removed);
+    check_and_close(&r);
+}
+
+
 /* ---- When nothing will come back ---- */
 
 static void no_memory_said_once_full(void **state) {
@@ -296,6 +325,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_an_idle_session_holds_free_others_can_use),
         cmocka_unit_test(what_an_idle_handle_holds_free_others_can_use),
         cmocka_unit_test(what_another_frees_in_blocks_of_others_is_found),
+        cmocka_unit_test(what_is_left_in_full_blocks_is_found),
         cmocka_unit_test(no_memory_said_once_full),
         cmocka_unit_test(who_was_told_that_there_is_none_finds_what_came_back),
         cmocka_unit_test(what_finds_no_room_for_all_it_needs_does_not_try_for_ever),

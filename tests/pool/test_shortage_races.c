@@ -202,6 +202,101 @@ static void nobody_waits_for_ever_for_an_answer(void **state) {
 }
 
 
+/* It is only slow: it answers in the end, with a block that has room. */
+static void an_answer_that_comes_late_is_waited_for(void **state) {
+    (void)state;
+    rig r;
+    fill_beside_a_slow_holder(&r, 500);
+    actor *needy = &r.actors[0], *holder = &r.actors[1];
+    start_putting(needy, 1, HALF);
+    far_sim_run_for(r.world, 50000000);
+    assert_false(far_sim_ended(needy->client));
+    holder->stop = false;
+    start(holder, "poller", poll_main);
+    far_sim_run_for(r.world, 50000000);
+    assert_true(far_sim_ended(needy->client));
+    assert_int_equal(needy->result, 0);
+    stop_polling(holder);
+    close_rig(&r);
+}
+
+
+/* It is about to give up a block that has room: that one is waited for. */
+static void a_block_that_is_being_given_up_is_waited_for(void **state) {
+    (void)state;
+    rig r;
+    fill_beside_a_slow_holder(&r, 505);
+    actor *needy = &r.actors[0], *holder = &r.actors[1];
+    needy->pool->store->exhausted = 0; /* it asks at once */
+    const far_geometry *g = &holder->pool->geometry;
+    start_putting(needy, 1, HALF);
+    holder->stop = false;
+    start(holder, "poller", poll_main);
+    far_sim_stop_before(holder->client,
+                        (far_sim_match){.kind = FAR_SIM_CAS,
+                                        .from = g->node[0].entries,
+                                        .to = g->node[0].entries + g->node[0].blocks * FAR_BLOCK_ENTRY_BYTES});
+    far_sim_run_for(r.world, 50000000);
+    assert_int_equal(far_sim_run_client(holder->client), FAR_SIM_STOPPED);
+    assert_non_null(holder->pool->store->inside);
+    assert_false(far_sim_ended(needy->client));
+    far_sim_resume(holder->client);
+    far_sim_run_for(r.world, 50000000);
+    assert_true(far_sim_ended(needy->client));
+    assert_int_equal(needy->result, 0);
+    stop_polling(holder);
+    close_rig(&r);
+}
+
+
+/* It is not waited for any more, and what it held comes back. */
+static void who_dies_is_not_waited_for(void **state) {
+    (void)state;
+    rig r;
+    fill_beside_a_slow_holder(&r, 520);
+    actor *needy = &r.actors[0], *holder = &r.actors[1];
+    start_putting(needy, 1, HALF);
+    far_sim_run_for(r.world, 50000000);
+    assert_false(far_sim_ended(needy->client));
+    far_sim_kill(holder->pool->fabric);
+    far_sim_run_for(r.world, 50000000);
+    assert_true(far_sim_ended(needy->client));
+    assert_int_equal(needy->result, 0);
+    close_rig(&r);
+}
+
+
+/* Another session of the handle is just wiping what would do. */
+static void what_the_handle_itself_is_freeing_is_waited_for(void **state) {
+    (void)state;
+    rig r;
+    open_small_pool(&r, 525, 1, 2, BY_HAND(0), "2M");
+    actor *freer = &r.actors[0], *needy = &r.actors[1];
+    const far_geometry *g = &freer->pool->geometry;
+    put_now(needy, "first", 1);
+    assert_true(fill(freer, "a", FAR_VALUE_MAX) > 2); /* runs of two blocks */
+    far_addr run = bucket_of(&r, freer, "a0");
+    remove_now(freer, "a0");
+    start(freer, "poller", poll_main);
+    far_sim_stop_before(freer->client,
+                        (far_sim_match){.kind = FAR_SIM_WRITE, .from = run, .to = run + 2 * g->block_bytes});
+    for (unsigned i = 0; i < 50 && block_state(&r, freer, run).kind != FAR_BLOCK_WIPING; i++) {
+        far_epoch_request(freer->pool);
+        far_sim_run_for(r.world, 100000);
+    }
+    assert_int_equal(far_sim_run_client(freer->client), FAR_SIM_STOPPED);
+    start_putting(needy, 1, FAR_VALUE_MAX);
+    far_sim_run_for(r.world, 50000000);
+    assert_false(far_sim_ended(needy->client));
+    far_sim_resume(freer->client);
+    far_sim_run_for(r.world, 50000000);
+    assert_true(far_sim_ended(needy->client));
+    assert_int_equal(needy->result, 0);
+    stop_polling(freer);
+    check_and_close(&r);
+}
+
+
 /* Its process was stopped in the middle of an operation: the epoch stays where it is, and what is retired with it. */
 static void nobody_waits_for_ever_beside_a_pin_that_stays(void **state) {
     (void)state;
@@ -315,6 +410,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_came_back_after_the_first_attempt_is_seen),
         cmocka_unit_test(verbs_of_an_attempt_that_failed_are_not_posted),
         cmocka_unit_test(nobody_waits_for_ever_for_an_answer),
+        cmocka_unit_test(an_answer_that_comes_late_is_waited_for),
+        cmocka_unit_test(a_block_that_is_being_given_up_is_waited_for),
+        cmocka_unit_test(who_dies_is_not_waited_for),
+        cmocka_unit_test(what_the_handle_itself_is_freeing_is_waited_for),
         cmocka_unit_test(nobody_waits_for_ever_beside_a_pin_that_stays),
         cmocka_unit_test(a_session_whose_thread_stands_still_is_not_waited_for),
         cmocka_unit_test(a_handle_that_is_always_short_starves_nobody),

@@ -4,7 +4,8 @@
 
 /* Three quarters of a handle's blocks are free, and a sweep of another stands still in its walk. */
 static void stop_in_a_sweep(rig *r, unsigned seed) {
-    open_small_pool(r, seed, 2, 2, 0, "1500K");
+    open_small_pool(r, seed, 3, 3, 0, "1500K");
+    put_now(&r->actors[2], "first", 1);
     actor *owner = &r->actors[0], *sweeper = &r->actors[1];
     unsigned count = fill(owner, "a", SMALL);
     for (unsigned i = 0; i < count; i++)
@@ -35,6 +36,31 @@ static void what_is_free_stays_in_use_during_a_sweep(void **state) {
 }
 
 
+/* A third one asks for memory, and gets what the owner has free: nobody waits for the sweep. */
+static void who_is_short_is_answered_during_a_sweep(void **state) {
+    (void)state;
+    rig r;
+    stop_in_a_sweep(&r, 451);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1], *needy = &r.actors[2];
+    far_request before = request_now(&r);
+    char key[8];
+    far_sim_limit(r.world, 1000000000);
+    for (unsigned i = 0; i < 100; i++) {
+        put_now(owner, "a0", SMALL); /* it is awake */
+        snprintf(key, sizeof(key), "c%u", i);
+        put_now(needy, key, SMALL);
+    }
+    far_sim_limit(r.world, 0);
+    far_request after = request_now(&r);
+    assert_true(after.spare && far_number_is_newer(after.number, before.number));
+    assert_true(after.walk && after.sweep == before.sweep && after.sweeper == before.sweeper);
+    finish(sweeper);
+    assert_int_equal(sweeper->result, 0);
+    assert_nothing_lost(&r, owner);
+    close_rig(&r);
+}
+
+
 /* A sweep is wanted, and its sweeper was stopped: who is short does not wait for ever. */
 static void nobody_waits_for_ever_for_a_sweep_that_stands_still(void **state) {
     (void)state;
@@ -48,13 +74,66 @@ static void nobody_waits_for_ever_for_a_sweep_that_stands_still(void **state) {
     stop_at_point(sweeper, "sweep:walk");
     memcpy(bytes_at(&r, FAR_SUPER_WANTED), &(uint64_t){word_at(&r, FAR_SUPER_WANTED) + 1}, 8);
     for (unsigned i = 0; i < 3; i++) {
-        start_putting(needy, 1, SMALL);
+        start_putting(needy, 1, LARGE);
         far_sim_limit(r.world, 5000000000);
         assert_int_equal(far_sim_run_client(needy->client), FAR_SIM_ENDED);
         assert_int_equal(needy->result, FAR_ERR_NO_MEMORY);
     }
     far_sim_limit(r.world, 0);
     finish(sweeper);
+    close_rig(&r);
+}
+
+
+/* The same, when it sweeps itself: one who was stopped in the middle of an operation gives no answer. */
+static void nobody_waits_for_ever_for_answers_to_its_own_sweep(void **state) {
+    (void)state;
+    rig r;
+    open_small_pool(&r, 457, 2, 2, BY_HAND(0) | BY_HAND(1), "1500K");
+    actor *needy = &r.actors[0], *stopped = &r.actors[1];
+    put_now(stopped, "first", 1);
+    fill(needy, "a", SMALL);
+    fill(needy, "b", 1);
+    start(stopped, "stopped", hold_main);
+    stop_at_point(stopped, "test:pinned");
+    memcpy(bytes_at(&r, FAR_SUPER_WANTED), &(uint64_t){word_at(&r, FAR_SUPER_WANTED) + 1}, 8);
+    for (unsigned i = 0; i < 3; i++) {
+        start_putting(needy, 1, LARGE);
+        far_sim_limit(r.world, 5000000000);
+        assert_int_equal(far_sim_run_client(needy->client), FAR_SIM_ENDED);
+        assert_int_equal(needy->result, FAR_ERR_NO_MEMORY);
+    }
+    far_sim_limit(r.world, 0);
+    finish(stopped);
+    assert_nothing_lost_by_itself(&r, needy);
+    close_rig(&r);
+}
+
+
+static int lose_large(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, LARGE, FAR_NODE_ANY, 0, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* It was found that nothing can be had; then somebody finds out that something is lost. */
+static void what_is_known_to_be_lost_is_swept_for_once_more(void **state) {
+    (void)state;
+    rig r;
+    open_small_pool(&r, 458, 1, 1, BY_HAND(0), "1500K");
+    actor *needy = &r.actors[0];
+    put_now(needy, "first", 1);
+    assert_int_equal(call(needy, lose_large, needy), 0);
+    fill(needy, "a", LARGE);
+    assert_true(needy->pool->store->exhausted != 0);
+    memcpy(bytes_at(&r, FAR_SUPER_WANTED), &(uint64_t){word_at(&r, FAR_SUPER_WANTED) + 1}, 8);
+    put_now(needy, "c", LARGE);
+    assert_nothing_lost(&r, needy);
     close_rig(&r);
 }
 
@@ -100,6 +179,8 @@ static void delete_and_die(unsigned seed, unsigned values, bool asleep) {
         far_sim_sleep(r.world, 200000000);
     assert_int_equal(far_epoch_is_awake(dead->pool), !asleep);
     far_sim_kill(dead->pool->fabric);
+    if (asleep) /* it kept a block with some room */
+        put_now(needy, "c", SMALL);
     if (fill(needy, "b", SMALL) == 0)
         fail_msg("%u values of the dead, which %s, did not come back", values, asleep ? "slept" : "was awake");
     assert_nothing_lost_by_itself(&r, needy);
@@ -145,7 +226,10 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_free_stays_in_use_during_a_sweep),
+        cmocka_unit_test(who_is_short_is_answered_during_a_sweep),
         cmocka_unit_test(nobody_waits_for_ever_for_a_sweep_that_stands_still),
+        cmocka_unit_test(nobody_waits_for_ever_for_answers_to_its_own_sweep),
+        cmocka_unit_test(what_is_known_to_be_lost_is_swept_for_once_more),
         cmocka_unit_test(a_sweep_that_fails_is_not_made_again_and_again),
         cmocka_unit_test(what_the_dead_had_unlinked_comes_back_when_memory_is_short),
         cmocka_unit_test(repair_in_a_full_pool),

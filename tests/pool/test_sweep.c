@@ -57,6 +57,26 @@ static void the_blocks_of_the_dead_come_back(void **state) {
 }
 
 
+/* Nobody has noticed yet that it died: what it left is not told as a leak. */
+static void a_check_right_after_a_death_finds_nothing(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, 3, 2, 0);
+    actor *a = &r.actors[0], *b = &r.actors[1];
+    a->steps = 200;
+    work(a);
+    assert_int_equal(call(a, leak, a), 0);
+    far_sim_kill(a->pool->fabric);
+    assert_false(sweep_is_wanted(&r));
+    assert_int_equal(far_pool_check(b->session, 0, fail_at_problem, NULL), 0);
+    far_pool_usage usage = {0};
+    assert_int_equal(far_pool_stat(b->session, &usage), 0);
+    assert_int_equal(usage.leaked, 0);
+    assert_keys(b, a);
+    close_rig(&r);
+}
+
+
 static void sweep_again_and_again(void *arg) {
     actor *a = arg;
     a->result = 0;
@@ -275,6 +295,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_linked_nowhere_is_counted_then_freed),
         cmocka_unit_test(the_blocks_of_the_dead_come_back),
+        cmocka_unit_test(a_check_right_after_a_death_finds_nothing),
         cmocka_unit_test(a_sweep_beside_live_clients_takes_nothing_from_them),
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
         cmocka_unit_test(of_two_sweepers_one_waits),
