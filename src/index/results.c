@@ -59,6 +59,11 @@ far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
 }
 
 
+static bool is_full(const struct far_scan_buffer *buffer, const far_scan_chunk *scan) {
+    return buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted;
+}
+
+
 /* Keys before the range, and keys that are not beyond the last one, are passed over: a kind may give whole leaves, and
  * a leaf twice. */
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
@@ -76,8 +81,7 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
             return 0;
     }
     size_t bytes = pair_bytes(key.length, value.length);
-    if (buffer->pairs == CHUNK_PAIRS || buffer->pairs >= scan->wanted ||
-        (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
+    if (is_full(buffer, scan) || (buffer->pairs && buffer->used + bytes > CHUNK_BYTES)) {
         buffer->full = true;
         return 1;
     }
@@ -92,7 +96,10 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
     buffer->last = buffer->used;
     buffer->used += bytes;
     buffer->pairs++;
-    return 0;
+    if (!is_full(buffer, scan))
+        return 0;
+    buffer->full = true; /* said with the last pair: the kind need not look for one more */
+    return 1;
 }
 
 
