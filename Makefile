@@ -3,9 +3,9 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= 2
 SEEDS ?= 1..10000
-KIND ?= $$(build/release/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
+KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 
-.PHONY: all build deps bench test test-all test-quick test-aarch64 torture install format clean help
+.PHONY: all build build-test deps bench test test-all test-quick test-network test-aarch64 torture install format clean help
 
 all: build
 
@@ -13,10 +13,16 @@ build:
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
+# With asserts that are checked.
+build-test: deps
+	@cmake --preset test >/dev/null
+	@cmake --build --preset test -j $(JOBS)
+
 deps:
 	@scripts/deps
 
-bench: deps
+bench:
+	@scripts/deps build
 	@$(MAKE) --no-print-directory build >&2
 	@build/release/farindex bench
 
@@ -27,15 +33,18 @@ test-all: deps
 	@ALL=1 JOBS=$(JOBS) scripts/test
 
 test-quick: deps
-	@JOBS=$(JOBS) scripts/test release
+	@JOBS=$(JOBS) scripts/test test
+
+test-network: build-test
+	@JOBS=$(JOBS) scripts/test-network
 
 test-aarch64: deps
 	@scripts/test-aarch64
 
-torture: build
+torture: build-test
 	@kinds="$(KIND)"; [ -n "$$kinds" ] || { echo "torture: there is no kind" >&2; exit 1; }; \
 	failed=0; for kind in $$kinds; do \
-	    build/release/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
+	    build/test/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
 	done; exit $$failed
 
 install: build
@@ -54,6 +63,7 @@ help:
 	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
 	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
 	@echo 'make test-quick   the plain part of make test'
+	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; and more kills'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='

@@ -5,6 +5,7 @@
 #define FAR_BASE_HOST_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,7 @@ typedef struct far_thread far_thread;
 typedef struct far_parker {
     atomic_uint token; /* 1: an unpark is due */
     void *waiter;      /* of the host */
+    int event; /* an eventfd that an unpark writes to while the thread sleeps on descriptors; 0: there is none */
 } far_parker;
 
 typedef struct far_host_ops {
@@ -36,6 +38,12 @@ struct far_host {
 };
 
 extern far_host far_host_threads; /* the real one */
+
+/* On the real host, for a thread that sleeps on descriptors, parker->event among them: after arm, until disarm, an
+ * unpark writes to it. False: an unpark was due, and is taken; do not sleep, nor disarm. When disarm has returned
+ * nobody is about to write to the event any more. */
+bool far_parker_arm(far_parker *parker);
+void far_parker_disarm(far_parker *parker);
 
 
 static inline uint64_t far_host_now(far_host *host) {

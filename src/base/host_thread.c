@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -17,7 +18,7 @@
 
 #define SPIN_NS 20000u /* below this, sleeping in the kernel costs more than it saves */
 
-enum { TOKEN_NONE, TOKEN_DUE, TOKEN_ASLEEP };
+enum { TOKEN_NONE, TOKEN_DUE, TOKEN_ASLEEP, TOKEN_AT_EVENT };
 
 struct far_thread {
     pthread_t thread;
@@ -82,8 +83,41 @@ static void thread_park(far_host *host, far_parker *parker, uint64_t until) {
 
 static void thread_unpark(far_host *host, far_parker *parker) {
     (void)host;
-    if (atomic_exchange_explicit(&parker->token, TOKEN_DUE, memory_order_release) == TOKEN_ASLEEP)
+    uint64_t one = 1;
+    unsigned before = atomic_exchange_explicit(&parker->token, TOKEN_DUE, memory_order_acq_rel);
+    if (before == TOKEN_ASLEEP)
         syscall(SYS_futex, &parker->token, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    else if (before == TOKEN_AT_EVENT)
+        while (write(parker->event, &one, sizeof(one)) < 0 && errno == EINTR)
+            ;
+}
+
+
+bool far_parker_arm(far_parker *parker) {
+    unsigned none = TOKEN_NONE;
+    if (take_token(parker))
+        return false;
+    if (atomic_compare_exchange_strong_explicit(&parker->token, &none, TOKEN_AT_EVENT, memory_order_acq_rel,
+                                                memory_order_relaxed))
+        return true;
+    take_token(parker);
+    return false;
+}
+
+
+/* Whoever has taken the mark away writes to the event: that is waited for, so that the event can be closed. */
+void far_parker_disarm(far_parker *parker) {
+    unsigned armed = TOKEN_AT_EVENT;
+    uint64_t writes;
+    if (atomic_compare_exchange_strong_explicit(&parker->token, &armed, TOKEN_NONE, memory_order_acq_rel,
+                                                memory_order_relaxed))
+        return;
+    struct pollfd event = {.fd = parker->event, .events = POLLIN};
+    while (poll(&event, 1, -1) < 0 && errno == EINTR)
+        ;
+    while (read(parker->event, &writes, sizeof(writes)) < 0 && errno == EINTR)
+        ;
+    take_token(parker);
 }
 
 

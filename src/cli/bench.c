@@ -405,6 +405,8 @@ static int check_processes(request *r) {
 
 static int run_request(const request *r, FILE *table, FILE *json) {
     const bench_config *config = &r->config;
+    if (r->micro && r->pool && strncmp(r->pool, "tcp://", 6) == 0)
+        return bench_network(r->pool, table, json);
     if (r->micro)
         return bench_micro(config->seed, table, json);
     cli_catch_interrupts();
@@ -454,7 +456,8 @@ int cli_bench(int argc, char **argv) {
         {"keep", CLI_FLAG, &config->keep, NULL, "leaves the indexes in the pool"},
         {"processes", CLI_NUMBER, &config->processes, "N", "so many processes on a shm pool"},
         {"against", CLI_TEXT, &r.against, "lmdb", "the same by LMDB, and ratios"},
-        {"micro", CLI_FLAG, &r.micro, NULL, "measures the cost of verbs instead of an index"},
+        {"micro", CLI_FLAG, &r.micro, NULL,
+         "measures the cost of verbs instead of an index; with --pool tcp://.. that of round trips"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
     bool help;

@@ -110,6 +110,9 @@ void bench_report_begin(bench_report *report);
 void bench_report_result(void *report, const bench_result *result);
 int bench_report_end(bench_report *report); /* 0, or CLI_FAILED: the JSON could not be written */
 
+/* bench_network.c */
+int bench_network(const char *uri, FILE *table, FILE *json);
+
 /* bench_micro.c */
 int bench_micro(uint64_t seed, FILE *table, FILE *json);
 

@@ -17,6 +17,7 @@ static const cli_command commands[] = {
     {"load", "puts many pairs into an index", cli_load},
     {"put", "gives a key a value", cli_put},
     {"scan", "prints pairs in the order of their keys", cli_scan},
+    {"serve", "serves memory to pools on the network (a memory node's daemon)", cli_serve},
     {"stat", "shows how much a pool and its indexes hold", cli_stat},
     {"torture", "explores seeds on the simulator and checks every history", cli_torture},
 };
@@ -29,7 +30,7 @@ static void print_help(FILE *file) {
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("\n'farindex COMMAND --help' tells more; 'farindex --version' the version.\n"
-          "Exit status: 0 done, 1 failed or not found, 2 wrong usage.\n",
+          "Exit status: 0 done, 1 failed or not found, 2 wrong usage, 3 'serve' failed.\n",
           file);
 }
 

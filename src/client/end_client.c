@@ -77,6 +77,28 @@ int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_inf
 
 
 /* The other sessions of that process are dead as well: nobody should have to find that out one by one. */
+static int end_process(far_task *t, const roll *r, const far_client_info *found) {
+    int err = far_ask(t, FAR_ASK_EVICT, found->id, found->generation);
+    for (size_t i = 0; err >= 0 && i < r->count; i++)
+        if (r->items[i].process == found->process)
+            err = far_is_dead(t, r->items[i].id, r->items[i].generation);
+    return err;
+}
+
+
+/* Over a network to evict is to cut: all sessions of the handle, because none of them can go on without the others. */
+static int cut_handle(far_task *t, const roll *r, const far_client_info *found) {
+    int err = found->own ? far_fail(FAR_ERR_INVALID, "session %u belongs to this very handle", found->id) : 0;
+    for (size_t i = 0; err >= 0 && i < r->count; i++)
+        if (r->items[i].handle == found->handle) {
+            err = far_ask(t, FAR_ASK_EVICT, r->items[i].id, r->items[i].generation);
+            if (err >= 0)
+                err = far_is_dead(t, r->items[i].id, r->items[i].generation);
+        }
+    return err;
+}
+
+
 static int run_evict(far_task *t, void *arg) {
     roll *r = arg;
     const far_fabric_ops *ops = far_task_fabric(t)->ops;
@@ -93,13 +115,10 @@ static int run_evict(far_task *t, void *arg) {
     if (r->process && found->process != r->process)
         return far_fail(FAR_ERR_NOT_FOUND, "client %u is of process %lld, not %lld", found->id,
                         (long long)found->process, (long long)r->process);
-    if (!ops->evict)
+    if (!ops->evict && !ops->ask)
         return far_fail(FAR_ERR_UNSUPPORTED, "%s: clients of this fabric cannot be ended from here",
                         far_task_fabric(t)->uri);
-    err = ops->evict(t->session->conn, found->id, found->generation);
-    for (size_t i = 0; err >= 0 && i < r->count; i++)
-        if (r->items[i].process == found->process)
-            err = far_is_dead(t, r->items[i].id, r->items[i].generation);
+    err = ops->ask ? cut_handle(t, r, found) : end_process(t, r, found);
     *r->killed = *found;
     return err < 0 ? err : 0;
 }

@@ -18,7 +18,8 @@ typedef struct far_client_info {
  * error. */
 int far_pool_clients(far_session *s, int (*each)(void *ctx, const far_client_info *client), void *ctx);
 
-/* Ends the process of a live session, and with it all its sessions; they are dead in the registry when this returns.
+/* Ends the process of a live session, and with it all its sessions (over a network: cuts all sessions of its handle,
+ * whose process lives on without them); they are dead in the registry when this returns.
  * What they left is repaired by the others, or by the next one who opens the pool. *killed: what was ended. process:
  * only if it is this one (the id may be another's by now); 0: whichever it is.
  *

@@ -114,9 +114,18 @@ static void quiesce(far_session *s) {
 }
 
 
+/* Until the lost session is dead, where that takes round trips: what it had posted may still take effect at a node, and
+ * with the session its pins go. */
 static int settle_pins(far_task *t, void *arg) {
-    (void)arg;
-    return far_pins_settle(t);
+    far_session *s = arg;
+    int err = far_pins_settle(t);
+    for (unsigned attempt = 0; err == 0 && s->id != 0 && far_task_fabric(t)->ops->ask &&
+                               atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst);
+         attempt++) {
+        far_back_off(t, attempt);
+        err = far_pins_settle(t);
+    }
+    return err;
 }
 
 
@@ -130,9 +139,8 @@ static void finish_session(far_session *s) {
     quiesce(s);
     far_memory_close(s);
     if (atomic_load_explicit(&s->pins.stuck, memory_order_seq_cst) && s->pool->team.own && s != s->pool->team.own)
-        far_session_call(s->pool->team.own, FAR_STATS_OTHER, true, settle_pins,
-                         NULL); /* else the whole handle is dead */
-    far_session_enter(s);       /* for good: housekeeping must not step it without its connection */
+        far_session_call(s->pool->team.own, FAR_STATS_OTHER, true, settle_pins, s); /* else the whole handle is dead */
+    far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
     s->conn->fabric->ops->disconnect(s->conn);
     s->conn = NULL;
@@ -146,12 +154,11 @@ static int declared_dead(void) {
 
 static int count_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
     far_client_state state = far_client_state_of(client->word);
-    far_conn *conn = t->session->conn;
-    bool dead =
-        state == FAR_CLIENT_DEAD || (state == FAR_CLIENT_LIVE && id != t->session->id &&
-                                     conn->fabric->ops->is_dead(conn, id, far_client_generation_of(client->word)) > 0);
-    *(unsigned *)ctx += dead;
-    return 0;
+    int dead = state == FAR_CLIENT_DEAD;
+    if (state == FAR_CLIENT_LIVE && id != t->session->id)
+        dead = far_ask(t, FAR_ASK_DEAD, id, far_client_generation_of(client->word));
+    *(unsigned *)ctx += dead > 0;
+    return dead < 0 ? dead : 0;
 }
 
 

@@ -22,6 +22,12 @@ static bool is_real(const far_pool *pool) {
 }
 
 
+/* Real time, and no round trip over a network. */
+static bool is_near(const far_pool *pool) {
+    return is_real(pool) && !pool->fabric->ops->ask;
+}
+
+
 /* ---- What runs in the own session ---- */
 
 static int run_idle_hooks(far_task *t) {
@@ -46,19 +52,43 @@ static int run_idle_hooks(far_task *t) {
 
 
 typedef struct life_check {
-    unsigned from, last; /* ids: the first to be asked, the last that was ever used */
+    unsigned from, to; /* ids to be asked for */
+    unsigned last;     /* that was ever used */
+    unsigned count;
+    far_question questions[CHECK_ENTRIES];
 } life_check;
 
 
-/* Asks for the next registry entries whether they live; those that do not are marked there, and a sweep is wanted. */
-static int check_lives(far_task *t, void *ctx, unsigned id, const far_client *client) {
+/* Those that do not live are marked in the registry, and a sweep is wanted. */
+static int ask_collected(far_task *t, life_check *check) {
+    int err = 0;
+    far_ask_all(t, check->questions, check->count);
+    for (unsigned i = 0; i < check->count && err >= 0; i++) {
+        err = check->questions[i].answer;
+        if (err > 0)
+            err = far_is_dead(t, check->questions[i].id, check->questions[i].generation);
+    }
+    check->count = 0;
+    return err < 0 ? err : 0;
+}
+
+
+static int collect_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
     life_check *check = ctx;
     check->last = id;
-    if (id < check->from || id >= check->from + CHECK_ENTRIES || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
+    if (id < check->from || id > check->to || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
         id == t->session->id)
         return 0;
-    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
-    return dead < 0 ? dead : 0;
+    check->questions[check->count++] =
+        (far_question){.kind = FAR_ASK_DEAD, .id = id, .generation = far_client_generation_of(client->word)};
+    return check->count == CHECK_ENTRIES ? ask_collected(t, check) : 0;
+}
+
+
+/* Asks for these registry entries whether they live, many at once. */
+static int check_lives(far_task *t, life_check *check) {
+    int err = far_clients_each(t, collect_life, check);
+    return err < 0 ? err : ask_collected(t, check);
 }
 
 
@@ -68,10 +98,39 @@ static int check_next_lives(far_task *t) {
     if (now < pool->next_check)
         return 0;
     pool->next_check = now + CHECK_TICKS * far_tick(pool->fabric);
-    life_check check = {pool->check_cursor + 1, 0};
-    int err = far_clients_each(t, check_lives, &check);
-    pool->check_cursor = check.last < check.from + CHECK_ENTRIES ? 0 : pool->check_cursor + CHECK_ENTRIES;
+    life_check check = {.from = pool->check_cursor + 1, .to = pool->check_cursor + CHECK_ENTRIES};
+    int err = check_lives(t, &check);
+    pool->check_cursor = check.last <= check.to ? 0 : pool->check_cursor + CHECK_ENTRIES;
     return err;
+}
+
+
+/* Where deaths are told: those that were are looked into, and the pool is looked at. What happened before this handle
+ * listened nobody tells: so all are asked for once. */
+static int hear_deaths(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    const far_fabric_ops *ops = pool->fabric->ops;
+    far_conn *conn = t->session->conn;
+    unsigned id, generation;
+    bool all = !pool->listens;
+    int err = 0;
+    if (!ops->told)
+        return 0;
+    if (all)
+        ops->listen(conn);
+    pool->listens = true;
+    while (err >= 0 && ops->told(conn, &id, &generation) > 0) {
+        pool->next_look = 0;
+        all |= id == 0;
+        if (id != 0)
+            err = far_is_dead(t, id, generation);
+    }
+    if (err >= 0 && all) {
+        life_check check = {.from = 1, .to = FAR_CLIENT_ID_MAX};
+        pool->next_look = 0;
+        err = check_lives(t, &check);
+    }
+    return err < 0 ? err : 0;
 }
 
 
@@ -142,8 +201,9 @@ static int start_collect(far_task *t) {
 }
 
 
-/* Asleep: a look at the pool now and then. The handle wakes when there is something to be done: a sweep is wanted, one
- * is to be settled, an index was dropped, memory is short. */
+/* Asleep: a look at the pool now and then, or where such things are told, when something was, and until it is done. The
+ * handle wakes when there is something to be done: a sweep is wanted, one is to be settled, an index was dropped, memory
+ * is short. */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t now = far_now(t), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
@@ -152,12 +212,17 @@ static int look_around(far_task *t) {
     pool->next_look = now + SLOW_TICKS * far_tick(pool->fabric);
     far_read(t, far_addr_make(0, FAR_SUPER_REQUEST), words, sizeof(words));
     int err = far_wait(t);
-    if (err == 0)
+    bool told = pool->fabric->ops->told != NULL;
+    if (err == 0 && !told)
         err = check_next_lives(t);
     if (err < 0)
         return err;
     far_line_learn(pool, words);
-    if (sweep_is_due(t) || far_unlisted_is_due(pool) || far_memory_is_wanted(pool, words[0])) {
+    bool due = sweep_is_due(t) || far_unlisted_is_due(pool) || far_memory_is_wanted(pool, words[0]);
+    pool->restless = due || far_line_wants_sweep(pool);
+    if (told && !pool->restless)
+        pool->next_look = FAR_TIME_NEVER;
+    if (due) {
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
         err = far_pin_take(t);
         far_pin_drop(t);
@@ -169,10 +234,14 @@ static int look_around(far_task *t) {
 static int slice(far_task *t, far_pool *pool) {
     const far_fabric *fabric = pool->fabric;
     int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
-    if (err < 0 || (err = far_opens_settle(t)) < 0)
+    if (err < 0 || (err = hear_deaths(t)) < 0 || (err = far_opens_settle(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
         return look_around(t);
+    if (fabric->ops->told) {
+        pool->next_look = 0; /* one look when it has fallen asleep */
+        pool->restless = true;
+    }
     int moved = far_epoch_tick(t);
     if (moved < 0)
         return moved;
@@ -214,13 +283,16 @@ int far_housekeeping(far_pool *pool) {
 }
 
 
-/* How long until the next slice, when the last one had nothing more to do. Who wants something of this handle wakes it,
- * or, from another one, waits for the epoch: when that moves it follows with every tick. */
+static bool is_awake(far_pool *pool) {
+    return (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
+           !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
+}
+
+
+/* How long until the next slice of a handle that is awake, when the last one had nothing more to do. Who wants something
+ * of this handle wakes it, or, from another one, waits for the epoch: when that moves it follows with every tick. */
 static uint64_t ticks_to_rest(far_pool *pool, uint64_t *epoch, unsigned *quiet) {
     uint64_t now = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    bool dead = atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
-    if (dead || !(far_epoch_is_awake(pool) || far_opens_are_due(pool)))
-        return SLOW_TICKS;
     *quiet = now != *epoch || atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) != 0 ? 0 : *quiet + 1;
     *epoch = now;
     return *quiet < QUIET_SLICES ? 1 : QUIET_TICKS;
@@ -230,12 +302,17 @@ static uint64_t ticks_to_rest(far_pool *pool, uint64_t *epoch, unsigned *quiet) 
 void far_housekeeper(void *arg) {
     far_pool *pool = arg;
     far_host *host = pool->fabric->host;
-    uint64_t brief = is_real(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_tick(pool->fabric);
+    uint64_t brief = is_near(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_tick(pool->fabric);
     uint64_t epoch = 0;
     unsigned quiet = 0;
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
-        uint64_t pause = more > 0 ? brief : ticks_to_rest(pool, &epoch, &quiet) * tick;
-        host->ops->park(host, &pool->parker, far_host_now(host) + pause);
+        bool awake = is_awake(pool);
+        uint64_t pause = more > 0 ? brief : awake ? ticks_to_rest(pool, &epoch, &quiet) * tick : SLOW_TICKS * tick;
+        if (pool->fabric->ops->doze && more <= 0 && !awake)
+            pool->fabric->ops->doze(pool->team.own->conn, &pool->parker,
+                                    pool->restless ? far_host_now(host) + pause : FAR_TIME_NEVER);
+        else
+            host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }
 }

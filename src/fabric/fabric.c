@@ -13,9 +13,10 @@ static const struct {
     {"local:", far_local_open},
     {"shm:", far_shm_open},
     {"sim:", far_sim_open},
+    {"tcp://", far_tcp_open},
 };
 
-static const char *const absent[] = {"tcp://", "rdma://"}; /* agreed names that this build does not have */
+static const char *const absent[] = {"rdma://"}; /* agreed names that this build does not have */
 
 
 int far_fabric_open(const char *uri, far_fabric **fabric) {
@@ -31,5 +32,5 @@ int far_fabric_open(const char *uri, far_fabric **fabric) {
     for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
         if (strncmp(uri, absent[i], strlen(absent[i])) == 0)
             return far_fail(FAR_ERR_UNSUPPORTED, "uri: '%s': this build has no fabric '%s'", uri, absent[i]);
-    return far_fail(FAR_ERR_INVALID, "uri: '%s' names no fabric (local:, shm:, sim:)", uri);
+    return far_fail(FAR_ERR_INVALID, "uri: '%s' names no fabric (local:, shm:, sim:, tcp://)", uri);
 }

@@ -23,6 +23,7 @@ typedef uint64_t far_addr;
 #define FAR_NODE_BYTES_MAX (1ull << 40)
 #define FAR_VERB_BYTES_MAX (1u << 20)
 #define FAR_URI_MAX        256
+#define FAR_GONE_MAX       200
 
 
 static inline far_addr far_addr_make(unsigned node, uint64_t offset) {
@@ -90,7 +91,30 @@ typedef struct far_fabric far_fabric;
 typedef struct far_conn {
     far_fabric *fabric;
     far_parker *parker; /* unparked when poll has something to deliver */
+    bool leaves;        /* its session has left the pool: its end is no death */
+    const char *gone;   /* why no verb of it can take effect any more; NULL: nothing is known of it alone */
 } far_conn;
+
+/* What is asked of the memory nodes about a session, where that takes round trips. Belongs to the fabric while pending.
+ */
+typedef enum far_question_kind {
+    FAR_ASK_CLAIM, /* as `claim` below; id 0 lets go of the one it had */
+    FAR_ASK_DEAD,  /* as `is_dead` */
+    FAR_ASK_EVICT, /* as `evict` */
+} far_question_kind;
+
+typedef struct far_question far_question;
+struct far_question {
+    far_question_kind kind;
+    unsigned id, generation;
+    int answer;
+    bool pending;
+    void (*done)(far_question *question); /* called inside poll, if it was pending; must not switch */
+    void *owner;                          /* of the one who asks */
+    far_question *next;                   /* of the fabric while pending, as all below */
+    unsigned step, waits;                 /* waits: for so many nodes */
+    uint64_t claim;
+};
 
 /* Told by the allocator what memory is; only the simulator listens. A clock that ticks with every call orders pins and
  * retirements. */
@@ -109,8 +133,12 @@ typedef struct far_fabric_ops {
     int (*connect)(far_fabric *fabric, far_parker *parker, far_conn **conn);
     void (*disconnect)(far_conn *conn); /* everything posted has completed, or failed */
     /* The connection speaks for session (id, generation) from now on: called before that pair is written into the
-     * registry. */
+     * registry. id 0: for nobody any more. FAR_ERR_BUSY: another has it. */
     int (*claim)(far_conn *conn, unsigned id, unsigned generation);
+    /* Where claim, is_dead and evict take round trips: these are NULL then, and this begins to ask, and never blocks.
+     * What is asked before the next poll leaves together. An answer is negative only if this connection is lost. NULL:
+     * they answer at once. */
+    void (*ask)(far_conn *conn, far_question *question);
     /* Never blocks. Local work may be done at once: then batch->pending is false on return and done is not called. */
     void (*post)(far_conn *conn, far_batch *batch);
     int (*poll)(far_conn *conn); /* delivers completions (calls done); returns how many batches */
@@ -119,13 +147,23 @@ typedef struct far_fabric_ops {
     /* 1: the session is dead and fenced: no verb of it takes effect any more, at any node. 0: it lives. Negative:
      * cannot tell (error). */
     int (*is_dead)(far_conn *asker, unsigned id, unsigned generation);
-    void (*fence_self)(far_conn *conn); /* this session is lost: all later verbs fail, is_dead says 1 */
+    /* This session is lost: all later verbs fail, is_dead says 1, here at once, elsewhere soon. Also called inside a
+     * done: it never waits. */
+    void (*fence_self)(far_conn *conn);
     int (*renew)(
         far_conn *conn); /* housekeeping: shows that the sessions of this handle live; NULL where none is needed */
     /* Ends the process of a live session for good; true death follows (is_dead says 1 when this returned 0). It may
      * block. NULL: nobody can do that here. process_of: which one it is (a pid of this host), 0 = not known. */
     int (*evict)(far_conn *asker, unsigned id, unsigned generation);
     int64_t (*process_of)(far_conn *asker, unsigned id, unsigned generation);
+    /* Deaths are told: a handle that sleeps needs not look. NULL: they are not. listen: this connection wants to be
+     * told from now on. told: 1, and the pair that has died (id 0: somebody rang, or too many have died: look at all),
+     * 0: nothing new. ring: tells all who listen to look. doze: waits until something may be told, the parker is
+     * unparked, or the time is reached; nobody needs to be inside the session for it. */
+    void (*listen)(far_conn *conn);
+    int (*told)(far_conn *conn, unsigned *id, unsigned *generation);
+    void (*ring)(far_conn *conn);
+    void (*doze)(far_conn *conn, far_parker *parker, uint64_t until);
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 
@@ -163,6 +201,7 @@ int far_fabric_open(const char *uri, far_fabric **fabric);
 int far_local_open(const char *rest, far_fabric **fabric); /* rest: what follows "local:" */
 int far_shm_open(const char *rest, far_fabric **fabric);   /* rest: what follows "shm:" */
 int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows "sim:" */
+int far_tcp_open(const char *rest, far_fabric **fabric);   /* rest: what follows "tcp://" */
 
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */

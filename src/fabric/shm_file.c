@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base/error.h"
 #include "base/parse.h"
+#include "fabric/net/memory.h"
 #include "fabric/shm.h"
 #include "farindex.h"
 
@@ -167,6 +168,8 @@ static void write_header(void *base, const shm_shape *shape) {
 
 
 static int check_header(const shm_header *header, const char *path, uint64_t bytes) {
+    if (header->magic == NET_FILE_MAGIC)
+        return far_fail(FAR_ERR_CORRUPT, "shm:%s: this is the memory of a network node (farindex serve)", path);
     if (header->magic != SHM_MAGIC)
         return far_fail(FAR_ERR_CORRUPT, "shm:%s: not a farindex pool", path);
     if (header->version != SHM_VERSION)

@@ -7,6 +7,7 @@
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
 #include "pool/owner.h"
+#include "pool/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -214,6 +215,7 @@ static int swing(far_task *t, const far_catalog_view *view, const far_catalog_en
         far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
                    far_catalog_word_bytes(view->word));
     }
+    far_ring(t); /* an index may have been dropped that a sleeping handle has slabs of */
     return 1;
 }
 

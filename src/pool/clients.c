@@ -57,10 +57,10 @@ static int raise_high(far_task *t, unsigned id, unsigned high) {
 
 /* Others of the handle look at it under the lock. */
 static void name_session(far_session *s, unsigned id, unsigned generation) {
-    pthread_mutex_lock(&s->pool->lock);
+    pthread_mutex_lock(&s->pool->team.lock);
     s->id = id;
     s->generation = generation;
-    pthread_mutex_unlock(&s->pool->lock);
+    pthread_mutex_unlock(&s->pool->team.lock);
 }
 
 
@@ -68,7 +68,7 @@ static void name_session(far_session *s, unsigned id, unsigned generation) {
 static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsigned high) {
     far_session *s = t->session;
     unsigned generation = far_client_generation_of(word) + 1;
-    int err = s->conn->fabric->ops->claim(s->conn, id, generation);
+    int err = far_ask(t, FAR_ASK_CLAIM, id, generation);
     if (err == FAR_ERR_BUSY)
         return 0;
     if (err == 0)
@@ -79,8 +79,8 @@ static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsig
     if (err < 0)
         return err;
     if (old != word) { /* the pair is another's: who declares that one dead must not mean us */
-        s->conn->fabric->ops->claim(s->conn, 0, 0);
-        return 0;
+        err = far_ask(t, FAR_ASK_CLAIM, 0, 0);
+        return err < 0 ? err : 0;
     }
     name_session(s, id, generation);
     return 1;
@@ -170,8 +170,10 @@ int far_client_unregister(far_task *t) {
         err = far_fail(FAR_ERR_FENCED, "session %u was declared dead", s->id);
     if (err == 0)
         err = free_entry(t, s->id, word);
-    if (err == 0)
+    if (err == 0) {
         name_session(s, 0, 0);
+        s->conn->leaves = true;
+    }
     return err;
 }
 
@@ -189,7 +191,7 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     unsigned living = far_client_generation_of(word);
     if (far_client_state_of(word) != FAR_CLIENT_LIVE || (generation != FAR_ANY_GENERATION && generation != living))
         return 1;
-    int dead = s->conn->fabric->ops->is_dead(s->conn, id, living);
+    int dead = far_ask(t, FAR_ASK_DEAD, id, living);
     if (dead <= 0)
         return dead;
     far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL); /* first: should we die too, a sweep is wanted already */

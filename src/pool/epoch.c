@@ -141,6 +141,10 @@ static int settle(far_task *t) {
     if (epochs->doubt_id == 0)
         return 0;
     int dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+    for (unsigned attempt = 0; dead == 0 && far_task_fabric(t)->ops->ask; attempt++) {
+        far_back_off(t, attempt); /* its sockets are closed: node 0 will see that */
+        dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+    }
     if (dead <= 0)
         return dead < 0
                    ? dead

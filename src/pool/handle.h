@@ -54,6 +54,8 @@ struct far_pool {
     unsigned sweep_failures;
     uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
     uint64_t next_look, next_check;
+    bool listens;          /* the fabric tells it of deaths */
+    bool restless;         /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;

@@ -131,6 +131,14 @@ bool far_request_is_met(far_pool *pool) {
 
 /* ---- Making one ---- */
 
+/* Handles that sleep, and do not look at the pool from time to time, look now. */
+void far_ring(far_task *t) {
+    far_conn *conn = t->session->conn;
+    if (conn->fabric->ops->ring)
+        conn->fabric->ops->ring(conn);
+}
+
+
 int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made) {
     const far_addr addr = far_addr_make(0, FAR_SUPER_REQUEST);
     uint64_t word, old;
@@ -144,6 +152,8 @@ int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, voi
             break;
         if (old == word) {
             *made = r;
+            if (r.spare)
+                far_ring(t);
             far_epoch_request(far_task_pool(t));
             return 0;
         }
@@ -212,7 +222,10 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
 
 int far_want_sweep(far_task *t) {
     far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL);
-    return far_wait(t);
+    int err = far_wait(t);
+    if (err == 0)
+        far_ring(t);
+    return err;
 }
 
 

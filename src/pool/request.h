@@ -84,5 +84,6 @@ bool far_line_wants_sweep(far_pool *pool); /* as of then */
 
 /* Something may have been lost: the next sweep finds it. */
 int far_want_sweep(far_task *t);
+void far_ring(far_task *t); /* where deaths are told: handles that sleep look at the pool */
 
 #endif

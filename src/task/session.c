@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/sanitizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,8 @@ static bool is_there(const far_task *t, far_wait_for what) {
         return t->waited == 0;
     case FAR_WAIT_ALL:
         return t->waited == 0 && t->unwaited == 0;
+    case FAR_WAIT_ANSWERS:
+        return t->asked == 0;
     default:
         return t->woken;
     }
@@ -471,12 +474,71 @@ void far_session_lose(far_session *s, int status) {
         return;
     s->lost = FAR_ERR_FENCED;
     const char *gone = atomic_load_explicit(&s->conn->fabric->gone, memory_order_acquire);
+    if (!gone && s->conn->gone) {
+        snprintf(s->gone_text, sizeof(s->gone_text), "%s", s->conn->gone);
+        gone = s->gone_text;
+    }
     atomic_store_explicit(&s->gone, gone, memory_order_release);
     atomic_store_explicit(&s->pins.stuck, true, memory_order_seq_cst);
     for (unsigned i = 0; i < s->task_count; i++)
         if (s->tasks[i]->state != FAR_TASK_FREE)
             s->tasks[i]->lost = status;
     s->conn->fabric->ops->fence_self(s->conn);
+}
+
+
+/* Questions to the fabric. */
+
+static void answered(far_question *question) {
+    far_task *t = question->owner;
+    t->asked--;
+    if (question->answer < 0 && question->answer != FAR_ERR_BUSY)
+        far_session_lose(t->session, question->answer);
+    far_task_batch_done(t);
+}
+
+
+static int ask_at_once(far_conn *conn, const far_question *question) {
+    const far_fabric_ops *ops = conn->fabric->ops;
+    switch (question->kind) {
+    case FAR_ASK_CLAIM:
+        return ops->claim(conn, question->id, question->generation);
+    case FAR_ASK_DEAD:
+        return ops->is_dead(conn, question->id, question->generation);
+    default:
+        return ops->evict(conn, question->id, question->generation);
+    }
+}
+
+
+void far_ask_all(far_task *t, far_question *questions, unsigned count) {
+    far_session *s = t->session;
+    far_conn *conn = s->conn;
+    for (unsigned i = 0; i < count; i++) {
+        far_question *question = &questions[i];
+        question->done = answered;
+        question->owner = t;
+        question->pending = false;
+        if (s->lost) {
+            question->answer = s->lost;
+        } else if (!conn->fabric->ops->ask) {
+            question->answer = ask_at_once(conn, question);
+        } else {
+            conn->fabric->ops->ask(conn, question);
+            t->asked += question->pending;
+        }
+    }
+    if (t->asked) {
+        far_task_wait_for(t, FAR_WAIT_ANSWERS);
+        t->stats->background_round_trips++; /* whoever asks is not on an operation's usual way */
+    }
+}
+
+
+int far_ask(far_task *t, far_question_kind kind, unsigned id, unsigned generation) {
+    far_question question = {.kind = kind, .id = id, .generation = generation};
+    far_ask_all(t, &question, 1);
+    return question.answer;
 }
 
 

@@ -29,8 +29,9 @@ typedef enum { FAR_TASK_FREE, FAR_TASK_READY, FAR_TASK_RUNNING, FAR_TASK_WAITING
 typedef enum {
     FAR_WAIT_WAITED,
     FAR_WAIT_ALL,
+    FAR_WAIT_ANSWERS,
     FAR_WAIT_WAKE
-} far_wait_for; /* started batches; unwaited ones too; a wake-up */
+} far_wait_for; /* started batches; unwaited ones too; answers to questions; a wake-up */
 
 typedef struct far_scratch_chunk far_scratch_chunk;
 
@@ -45,6 +46,7 @@ struct far_task {
 
     far_batch_box *open;       /* verbs put, not posted; empty ones stay with the task */
     unsigned waited, unwaited; /* batches in flight */
+    unsigned asked;            /* questions in flight */
     unsigned trips;            /* round trips of what was started since the last wait */
     int refused;               /* why the open batch must not be posted */
     int error;                 /* of a batch that completed since the last wait */
@@ -77,9 +79,10 @@ struct far_session {
     far_team *team;
     const far_capabilities *capabilities; /* of the pool: what all its nodes have */
     far_conn *conn;
-    unsigned id, generation;    /* 0: not registered yet */
-    int lost;                   /* FAR_ERR_FENCED once a verb failed; every later one fails */
-    _Atomic(const char *) gone; /* ... because of this, as the fabric says; NULL: it does not know */
+    unsigned id, generation;      /* 0: not registered yet */
+    int lost;                     /* FAR_ERR_FENCED once a verb failed; every later one fails */
+    _Atomic(const char *) gone;   /* ... because of this, as the fabric says; NULL: it does not know */
+    char gone_text[FAR_GONE_MAX]; /* room for it, where the connection's own words end with the connection */
 
     atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
     far_parker parker;
@@ -132,6 +135,11 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
 
 void far_session_lose(far_session *s, int status);   /* a verb failed: fences itself */
 int far_session_tell(const far_session *s, int err); /* words for why it is lost, if err says that it is; returns err */
+
+/* Asks the fabric (fabric.h: claim, is_dead, evict); the task waits for the answer. */
+int far_ask(far_task *t, far_question_kind kind, unsigned id, unsigned generation);
+/* The same for many at once; each gets its answer. Where an answer needs no round trip they are asked one by one. */
+void far_ask_all(far_task *t, far_question *questions, unsigned count);
 
 /* Between batch.c, scratch.c and session.c. */
 void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */

@@ -78,6 +78,29 @@ static void malformed_uris_are_refused(void **state) {
         "local:64M?=a",
         "local:64M?=",
         "local:64M?&",
+        "tcp://",
+        "tcp:",
+        "tcp://a",
+        "tcp://a:",
+        "tcp://:7000",
+        "tcp://a:7000,",
+        "tcp://,a:7000",
+        "tcp://a:7000,a:7000",
+        "tcp://a:0",
+        "tcp://a:65536",
+        "tcp://a:70000000000000000000",
+        "tcp://a:seven",
+        "tcp://::1:7000",
+        "tcp://[::1:7000",
+        "tcp://[::1]7000",
+        "tcp://a b:7000",
+        "tcp://a:7000?",
+        "tcp://a:7000?timeout=1",
+        "tcp://a:7000?timeout=1ms",
+        "tcp://a:7000?port=1",
+        "tcp://a:7000?insecure=perhaps",
+        "tcp://127.0.0.1:7000?secret=/no/such/file",
+        "tcp://127.0.0.1:7000?cert=/no/such/file",
         "local:64M?colour=red",
         "local:64M?Name=a",
         "local:64M?size=64M",
@@ -207,7 +230,7 @@ static void the_message_quotes_what_is_wrong(void **state) {
 
 static void fabrics_that_are_not_in_this_build_are_unsupported(void **state) {
     (void)state;
-    static const char *const absent[] = {"tcp://localhost:7000", "rdma://a:1,b:1"};
+    static const char *const absent[] = {"rdma://a:1,b:1"};
     for (size_t i = 0; i < COUNT_OF(absent); i++)
         assert_uri_is_refused(absent[i], FAR_ERR_UNSUPPORTED);
 }

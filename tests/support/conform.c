@@ -64,15 +64,21 @@ static bool applies(const behaviour *b, const conform *c) {
 
 /* Of the fabrics that a behaviour applies to, those whose turn it is. The simulator has one thread: nothing to see for
  * the thread sanitizer. */
-static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t number, size_t fabric) {
+static bool has_turn(const request *request, const behaviour *b, size_t kind, size_t kinds, size_t number,
+                     size_t fabric) {
     size_t of_all = 0, before = 0;
     bool threads = (b->only & FOR_THREADS) || FAR_TSAN;
-    if (request->fabric || request->all || !((b->only & IN_TURN) || FAR_TSAN))
+    if (request->fabric || request->all)
+        return true;
+    if (conform_fabrics[fabric].when != EVERY_TIME) /* slow ones: a few, and all of it on demand */
+        return conform_fabrics[fabric].when == IN_ROTATION && !(b->only & IN_TURN) && !FAR_TSAN &&
+               (kind + number) % kinds == 0;
+    if (!((b->only & IN_TURN) || FAR_TSAN))
         return true;
     if (threads && !conform_fabrics[fabric].threads)
         return false;
     for (size_t f = 0; f < conform_fabric_count; f++)
-        if (!threads || conform_fabrics[f].threads) {
+        if (conform_fabrics[f].when == EVERY_TIME && (!threads || conform_fabrics[f].threads)) {
             before += f < fabric;
             of_all++;
         }
@@ -94,7 +100,7 @@ static size_t make_cases(const request *request, const behaviour *behaviours, si
                 test->behaviour = &behaviours[b];
                 if ((request->kind && strcmp(request->kind, kinds[k]) != 0) ||
                     (request->fabric && strcmp(request->fabric, conform_fabrics[f].name) != 0) ||
-                    !applies(test->behaviour, &test->c) || !has_turn(request, test->behaviour, k, b, f))
+                    !applies(test->behaviour, &test->c) || !has_turn(request, test->behaviour, k, kind_count, b, f))
                     continue;
                 snprintf(test->name, sizeof(test->name), "%s/%s/%s", kinds[k], conform_fabrics[f].name,
                          behaviours[b].name);

@@ -30,6 +30,11 @@ typedef struct fabric {
     void (*make)(const struct fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]);
     void (*remove)(const char *uri); /* what is left of the pool when all is closed; may be NULL */
     const char *format, *mark;       /* for make: the URI with %s for the size, and what comes before the pool's name */
+    enum {
+        EVERY_TIME,
+        IN_ROTATION,
+        WHEN_ASKED
+    } when; /* rotation: each behaviour for one kind; asked: --fabric, --all */
 } fabric;
 
 extern const fabric conform_fabrics[];

@@ -1,5 +1,6 @@
 /* The fabrics on which the conformance suite runs. */
 #include "conform.h"
+#include "daemons.h"
 
 #include <unistd.h>
 
@@ -24,15 +25,40 @@ static void remove_file(const char *uri) {
 }
 
 
+/* One daemon for each memory node. */
+static void make_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
+    (void)serial;
+    daemons_start((unsigned)atoi(fabric->format), size, fabric->mark, uri, CONFORM_URI);
+}
+
+
+/* The same with TLS and a pre-shared key. */
+static void make_secret_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
+    static char path[64], options[128];
+    (void)serial;
+    snprintf(path, sizeof(path), "/tmp/farindex-secret-%d", (int)getpid());
+    daemon_secret(path, "a secret for tests, long enough to be one");
+    snprintf(options, sizeof(options), "--secret %s", path);
+    daemons_start((unsigned)atoi(fabric->format), size, options, uri, CONFORM_URI);
+    size_t used = strlen(uri);
+    snprintf(uri + used, CONFORM_URI - used, "?secret=%s", path);
+}
+
+
 const fabric conform_fabrics[] = {
-    {"local:64M", true, make_named, NULL, "local:%s", "?name="},
-    {"local:2x64M", true, make_named, NULL, "local:2x%s", "?name="},
-    {"local:64M?rtt=1us", true, make_named, NULL, "local:%s?rtt=1us", "&name="},
-    {"shm:size=64M", true, make_file, remove_file, NULL, ""},
-    {"shm:size=64M&nodes=2", true, make_file, remove_file, NULL, "&nodes=2"},
-    {"sim:seed=1,memory_nodes=2,size=64M", false, make_named, NULL, "sim:seed=1,memory_nodes=2,size=%s", ",name="},
+    {"local:64M", true, make_named, NULL, "local:%s", "?name=", EVERY_TIME},
+    {"local:2x64M", true, make_named, NULL, "local:2x%s", "?name=", EVERY_TIME},
+    {"local:64M?rtt=1us", true, make_named, NULL, "local:%s?rtt=1us", "&name=", EVERY_TIME},
+    {"shm:size=64M", true, make_file, remove_file, NULL, "", EVERY_TIME},
+    {"shm:size=64M&nodes=2", true, make_file, remove_file, NULL, "&nodes=2", EVERY_TIME},
+    {"sim:seed=1,memory_nodes=2,size=64M", false, make_named, NULL, "sim:seed=1,memory_nodes=2,size=%s",
+     ",name=", EVERY_TIME},
     {"sim:seed=2,size=64M,atomic_bytes=8,masked_cas=off", false, make_named, NULL,
-     "sim:seed=2,size=%s,atomic_bytes=8,masked_cas=off", ",name="},
+     "sim:seed=2,size=%s,atomic_bytes=8,masked_cas=off", ",name=", EVERY_TIME},
+    {"tcp:1x64M", true, make_daemons, daemons_end, "1", "", IN_ROTATION},
+    {"tcp:3x64M", true, make_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
+    {"tcp:2x64M,chaos", true, make_daemons, daemons_end, "2", "--threads 3 --chaos", WHEN_ASKED},
+    {"tcp:2x64M,secret", true, make_secret_daemons, daemons_end, "2", "", WHEN_ASKED},
 };
 
 const size_t conform_fabric_count = COUNT_OF(conform_fabrics);

@@ -15,7 +15,7 @@
 #define LOOK_NS    20000000ll
 #define LOOKS_MAX  100000
 #define TASKS_MAX  8
-#define NEW_LOOKS  3  /* so often, and then ever so often, threads are looked for */
+#define NEW_LOOKS  3 /* so often, and then ever so often, threads are looked for */
 #define FIND_EVERY 50
 
 typedef struct look {

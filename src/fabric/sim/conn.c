@@ -108,7 +108,7 @@ static int conn_open(far_fabric *fabric, far_parker *parker, far_conn **made) {
     if (node->dead)
         return far_fail(FAR_ERR_FENCED, "sim: this compute node is dead");
     sim_conn *conn = sim_allocate(sizeof *conn + world->config.memory_nodes * sizeof conn->qps[0]);
-    conn->conn = (far_conn){fabric, parker};
+    conn->conn = (far_conn){.fabric = fabric, .parker = parker};
     conn->node = node;
     conn->world = world;
     conn->client = world->running;

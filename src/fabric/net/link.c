@@ -1,0 +1,211 @@
+/* Connecting to memory nodes. */
+#define _GNU_SOURCE
+#include "fabric/net/link.h"
+#include "base/error.h"
+#include "farindex.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct dialling {
+    net_endpoint endpoints[NET_ENDPOINTS_MAX];
+    int count, next; /* endpoints, and the one that is tried after this */
+    int socket;      /* while it connects */
+    bool connected, welcomed;
+    int error; /* of the last endpoint */
+} dialling;
+
+
+static uint64_t now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000u + (uint64_t)time.tv_nsec / 1000000u;
+}
+
+
+static int fail_link(const net_address *address, const char *why) {
+    return far_fail(FAR_ERR_UNREACHABLE, "the memory node at %s: %s", address->text, why);
+}
+
+
+/* The next endpoint that lets itself be tried. */
+static int try_next(dialling *d, const net_address *address) {
+    while (d->next < d->count) {
+        const net_endpoint *endpoint = &d->endpoints[d->next++];
+        d->socket = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (d->socket < 0) {
+            d->error = errno;
+            continue;
+        }
+        if (connect(d->socket, (const struct sockaddr *)&endpoint->address, endpoint->length) == 0 ||
+            errno == EINPROGRESS)
+            return 0;
+        d->error = errno;
+        close(d->socket);
+        d->socket = -1;
+    }
+    return fail_link(address, strerror(d->error));
+}
+
+
+static int begin(dialling *d, const net_address *address, const net_dial *dial) {
+    d->socket = -1;
+    d->count = net_address_resolve(address, false, d->endpoints);
+    if (d->count < 0)
+        return d->count;
+    for (int i = 0; i < d->count; i++)
+        if (!dial->tls && !dial->insecure && !net_endpoint_is_loopback(&d->endpoints[i]))
+            return far_fail(FAR_ERR_INVALID,
+                            "uri: %s is another host: give secret=FILE or certificates, or say insecure=1",
+                            address->text);
+    return try_next(d, address);
+}
+
+
+static int greet(net_link *link, dialling *d, const net_address *address, const net_dial *dial) {
+    net_hello hello = {.magic = NET_MAGIC, .protocol = NET_PROTOCOL, .purpose = dial->purpose};
+    net_tls *tls = dial->tls ? net_tls_new(dial->tls, address->host) : NULL;
+    if (dial->tls && !tls)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for TLS");
+    net_channel_init(&link->channel, d->socket, tls);
+    d->socket = -1;
+    d->connected = true;
+    snprintf(hello.library, sizeof(hello.library), "%s", far_version());
+    int err = net_socket_prepare(link->channel.socket, dial->timeout_ms);
+    net_channel_send(&link->channel, NET_HELLO, 0, 0, &hello, sizeof(hello));
+    if (err == 0 && net_channel_flush(&link->channel) < 0)
+        err = fail_link(address, link->channel.why);
+    return err;
+}
+
+
+static int go_on_connecting(net_link *link, dialling *d, const net_address *address, const net_dial *dial) {
+    socklen_t length = sizeof(d->error);
+    if (getsockopt(d->socket, SOL_SOCKET, SO_ERROR, &d->error, &length) < 0)
+        d->error = errno;
+    if (d->error == 0)
+        return greet(link, d, address, dial);
+    close(d->socket);
+    d->socket = -1;
+    return try_next(d, address);
+}
+
+
+static int refused(const net_address *address, const net_head *head, const char *body) {
+    return far_fail(FAR_ERR_UNSUPPORTED, "the memory node at %s refuses: %.*s", address->text,
+                    (int)(head->length - NET_HEAD_BYTES), body);
+}
+
+
+static int read_welcome(net_link *link, dialling *d, const net_address *address) {
+    net_head head;
+    const char *body;
+    int filled = net_channel_fill(&link->channel), got = net_channel_next(&link->channel, true, &head, &body);
+    if (got > 0 && head.type == NET_REFUSED)
+        return refused(address, &head, body);
+    if (got < 0 || (got > 0 && head.type != NET_WELCOME))
+        return far_fail(FAR_ERR_UNSUPPORTED, "what answers at %s is not a farindex node", address->text);
+    if (got == 0 && filled < 0)
+        return far_fail(FAR_ERR_UNREACHABLE, "the memory node at %s: %s%s", address->text, link->channel.why,
+                        link->channel.tls ? "" : " in the handshake (does it ask for a secret?)");
+    if (got == 0)
+        return net_channel_flush(&link->channel) < 0 ? fail_link(address, link->channel.why) : 0;
+    memcpy(&link->welcome, body, sizeof(link->welcome));
+    const net_welcome *w = &link->welcome;
+    if (w->magic != NET_MAGIC || w->protocol != NET_PROTOCOL || w->unit != NET_UNIT)
+        return far_fail(FAR_ERR_UNSUPPORTED, "the memory node at %s speaks protocol %u, this library %u", address->text,
+                        w->protocol, NET_PROTOCOL);
+    if (w->bytes == 0 || w->bytes > FAR_NODE_BYTES_MAX || w->bytes % 8 != 0 || w->nodes > FAR_NODES_MAX ||
+        (w->pool && w->node >= w->nodes))
+        return far_fail(FAR_ERR_CORRUPT, "the memory node at %s says of itself what cannot be", address->text);
+    d->welcomed = true;
+    return 0;
+}
+
+
+/* One round of waiting and going on. Returns how many are not welcomed yet. */
+static int turn(net_link *links, dialling *d, const net_address *addresses, unsigned count, const net_dial *dial,
+                uint64_t deadline) {
+    struct pollfd waits[FAR_NODES_MAX];
+    unsigned who[FAR_NODES_MAX], waiting = 0;
+    uint64_t now = now_ms();
+    for (unsigned i = 0; i < count; i++)
+        if (!d[i].welcomed) {
+            bool writes = !d[i].connected || net_channel_wants_to_send(&links[i].channel);
+            waits[waiting] = (struct pollfd){.fd = d[i].connected ? links[i].channel.socket : d[i].socket,
+                                             .events = (short)((d[i].connected ? POLLIN : 0) | (writes ? POLLOUT : 0))};
+            who[waiting++] = i;
+        }
+    if (waiting > 0 && now >= deadline)
+        return fail_link(&addresses[who[0]], "does not answer in time");
+    if (waiting == 0 || poll(waits, waiting, (int)(deadline - now)) <= 0)
+        return (int)waiting;
+    int err = 0;
+    for (unsigned w = 0; w < waiting && err == 0; w++) {
+        unsigned i = who[w];
+        if (waits[w].revents == 0)
+            continue;
+        err = d[i].connected ? read_welcome(&links[i], &d[i], &addresses[i])
+                             : go_on_connecting(&links[i], &d[i], &addresses[i], dial);
+    }
+    return err < 0 ? err : (int)waiting;
+}
+
+
+int net_links_open(net_link *links, const net_address *addresses, unsigned count, const net_dial *dial) {
+    uint64_t deadline = now_ms() + dial->timeout_ms;
+    dialling *d = calloc(count, sizeof(*d));
+    if (!d)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for connections");
+    int left = 1;
+    for (unsigned i = 0; i < count; i++) {
+        links[i] = (net_link){.channel.socket = -1};
+        d[i].socket = -1;
+    }
+    for (unsigned i = 0; i < count && left > 0; i++)
+        if ((left = begin(&d[i], &addresses[i], dial)) == 0)
+            left = 1;
+    while (left > 0)
+        left = turn(links, d, addresses, count, dial, deadline);
+    for (unsigned i = 0; i < count; i++) {
+        if (d[i].socket >= 0)
+            close(d[i].socket);
+        if (left < 0)
+            net_channel_close(&links[i].channel);
+    }
+    free(d);
+    return left;
+}
+
+
+int net_link_call(net_link *link, const net_address *address, net_type type, const void *body, size_t bytes,
+                  net_type expected, void *answer, size_t answer_bytes, unsigned timeout_ms) {
+    uint64_t deadline = now_ms() + timeout_ms, now;
+    net_head head;
+    const char *got_body;
+    int got;
+    net_channel_send(&link->channel, type, 0, 0, body, bytes);
+    if (net_channel_flush(&link->channel) < 0)
+        return fail_link(address, link->channel.why);
+    while ((got = net_channel_next(&link->channel, true, &head, &got_body)) == 0) {
+        bool writes = net_channel_wants_to_send(&link->channel);
+        struct pollfd one = {.fd = link->channel.socket, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
+        if ((now = now_ms()) >= deadline)
+            return fail_link(address, "does not answer in time");
+        poll(&one, 1, (int)(deadline - now));
+        int filled = net_channel_fill(&link->channel);
+        if (net_channel_flush(&link->channel) < 0 || (filled < 0 && !net_channel_has_message(&link->channel)))
+            return fail_link(address, link->channel.why);
+    }
+    if (got > 0 && head.type == NET_REFUSED)
+        return refused(address, &head, got_body);
+    if (got < 0 || head.type != expected || head.length - NET_HEAD_BYTES != answer_bytes)
+        return far_fail(FAR_ERR_UNSUPPORTED, "what answers at %s is not a farindex node", address->text);
+    if (answer_bytes)
+        memcpy(answer, got_body, answer_bytes);
+    return 0;
+}

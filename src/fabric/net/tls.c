@@ -1,0 +1,389 @@
+/* TLS 1.3 by OpenSSL, over memory: nothing here touches a socket. */
+#include "fabric/net/tls.h"
+#include "base/error.h"
+#include "farindex.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#ifdef FARINDEX_TLS
+
+#include <openssl/err.h>
+#include <openssl/sha.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#define SECRET_MOST  4096
+#define IDENTITY     "farindex"
+#define CIPHER       "TLS_AES_128_GCM_SHA256"
+#define FEED_AT_ONCE (256 << 10)
+
+struct net_tls_context {
+    SSL_CTX *ssl;
+    bool server, with_key;
+    unsigned char key[SHA256_DIGEST_LENGTH];
+};
+
+struct net_tls {
+    SSL *ssl;
+    const net_tls_context *context;
+    char why[160];
+};
+
+
+static int fail_with_openssl(const char *what) {
+    char text[120];
+    ERR_error_string_n(ERR_peek_last_error(), text, sizeof(text));
+    ERR_clear_error();
+    return far_fail(FAR_ERR_INVALID, "%s: %s", what, text);
+}
+
+
+/* ---- The secret ---- */
+
+/* The key is a hash of the file, so that a secret of any length can be used. */
+static int read_secret(const char *path, unsigned char key[SHA256_DIGEST_LENGTH]) {
+    static const char label[] = "farindex pre-shared key 1";
+    unsigned char text[sizeof(label) + SECRET_MOST + 1];
+    struct stat status;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return far_fail(FAR_ERR_INVALID, "secret: %s cannot be opened: %s", path, strerror(errno));
+    size_t length = 0;
+    int err = 0;
+    memcpy(text, label, sizeof(label));
+    if (fstat(fileno(file), &status) < 0 || !S_ISREG(status.st_mode))
+        err = far_fail(FAR_ERR_INVALID, "secret: %s is not a file", path);
+    else if (status.st_mode & (S_IRWXG | S_IRWXO))
+        err = far_fail(FAR_ERR_INVALID, "secret: others than its owner can use %s (chmod 600)", path);
+    else
+        length = fread(text + sizeof(label), 1, SECRET_MOST + 1, file);
+    fclose(file);
+    if (!err && length < NET_SECRET_LEAST)
+        err = far_fail(FAR_ERR_INVALID, "secret: %s has %zu bytes, at least %d are needed", path, length,
+                       NET_SECRET_LEAST);
+    if (!err && length > SECRET_MOST)
+        err = far_fail(FAR_ERR_INVALID, "secret: %s has more than %d bytes", path, SECRET_MOST);
+    if (!err)
+        SHA256(text, sizeof(label) + length, key);
+    OPENSSL_cleanse(text, sizeof(text));
+    return err;
+}
+
+
+static SSL_SESSION *session_of(SSL *ssl, const net_tls_context *context) {
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, (const unsigned char *)"\x13\x01"); /* CIPHER */
+    SSL_SESSION *session = SSL_SESSION_new();
+    if (session && cipher && SSL_SESSION_set1_master_key(session, context->key, sizeof(context->key)) &&
+        SSL_SESSION_set_cipher(session, cipher) && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
+        return session;
+    SSL_SESSION_free(session);
+    return NULL;
+}
+
+
+static int offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_length, SSL_SESSION **session) {
+    (void)md;
+    *id = (const unsigned char *)IDENTITY;
+    *id_length = strlen(IDENTITY);
+    *session = session_of(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+    return *session != NULL;
+}
+
+
+static int find_key(SSL *ssl, const unsigned char *id, size_t id_length, SSL_SESSION **session) {
+    *session = NULL;
+    if (id_length == strlen(IDENTITY) && memcmp(id, IDENTITY, id_length) == 0)
+        *session = session_of(ssl, SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+    return 1;
+}
+
+
+/* A server without the key could still show a certificate: none is trusted. This server has none to show, so that
+ * nothing but the key can succeed; check_peer looks at both. */
+static int use_secret(net_tls_context *context, const char *path) {
+    int err = read_secret(path, context->key);
+    if (err < 0)
+        return err;
+    context->with_key = true;
+    if (context->server) {
+        SSL_CTX_set_psk_find_session_callback(context->ssl, find_key);
+    } else {
+        SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER, NULL);
+        SSL_CTX_set_psk_use_session_callback(context->ssl, offer_key);
+    }
+    return 0;
+}
+
+
+/* ---- Certificates ---- */
+
+static int use_certificates(net_tls_context *context, const net_tls_config *config) {
+    struct stat status;
+    if (!config->cert || !config->key || !config->ca)
+        return far_fail(FAR_ERR_INVALID, "cert, key and ca are given together");
+    if (stat(config->key, &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)))
+        return far_fail(FAR_ERR_INVALID, "key: others than its owner can use %s (chmod 600)", config->key);
+    if (SSL_CTX_use_certificate_chain_file(context->ssl, config->cert) != 1)
+        return fail_with_openssl(config->cert);
+    if (SSL_CTX_use_PrivateKey_file(context->ssl, config->key, SSL_FILETYPE_PEM) != 1)
+        return fail_with_openssl(config->key);
+    if (SSL_CTX_load_verify_file(context->ssl, config->ca) != 1)
+        return fail_with_openssl(config->ca);
+    SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    return 0;
+}
+
+
+static int set_up(net_tls_context *context, const net_tls_config *config) {
+    context->ssl = SSL_CTX_new(context->server ? TLS_server_method() : TLS_client_method());
+    if (!context->ssl)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for TLS");
+    SSL_CTX_set_app_data(context->ssl, context);
+    SSL_CTX_set_min_proto_version(context->ssl, TLS1_3_VERSION);
+    SSL_CTX_set_ciphersuites(context->ssl, CIPHER);
+    SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_set_num_tickets(context->ssl, 0);
+    SSL_CTX_set_max_early_data(context->ssl, 0); /* a replayed FAA */
+    SSL_CTX_set_mode(context->ssl,
+                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    return config->secret ? use_secret(context, config->secret) : use_certificates(context, config);
+}
+
+
+int net_tls_open(const net_tls_config *config, bool server, net_tls_context **opened) {
+    *opened = NULL;
+    if (!config->secret && !config->cert && !config->key && !config->ca)
+        return 0;
+    if (config->secret && (config->cert || config->key || config->ca))
+        return far_fail(FAR_ERR_INVALID, "either a secret or certificates, not both");
+    net_tls_context *context = calloc(1, sizeof(*context));
+    if (!context)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for TLS");
+    context->server = server;
+    int err = set_up(context, config);
+    if (err < 0) {
+        net_tls_close(context);
+        return err;
+    }
+    *opened = context;
+    return 0;
+}
+
+
+void net_tls_close(net_tls_context *context) {
+    if (!context)
+        return;
+    SSL_CTX_free(context->ssl);
+    OPENSSL_cleanse(context->key, sizeof(context->key));
+    free(context);
+}
+
+
+/* ---- A session ---- */
+
+static bool name_host(SSL *ssl, const char *host) {
+    if (SSL_set_tlsext_host_name(ssl, host) != 1)
+        return false;
+    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1)
+        return true;
+    ERR_clear_error();
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return SSL_set1_host(ssl, host) == 1;
+}
+
+
+net_tls *net_tls_new(net_tls_context *context, const char *host) {
+    net_tls *tls = calloc(1, sizeof(*tls));
+    if (!tls)
+        return NULL;
+    tls->context = context;
+    tls->ssl = SSL_new(context->ssl);
+    BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
+    if (!tls->ssl || !in || !out) {
+        BIO_free(in);
+        BIO_free(out);
+        net_tls_free(tls);
+        return NULL;
+    }
+    SSL_set_bio(tls->ssl, in, out);
+    if (context->server)
+        SSL_set_accept_state(tls->ssl);
+    else
+        SSL_set_connect_state(tls->ssl);
+    if (!context->server && !context->with_key && !name_host(tls->ssl, host)) {
+        net_tls_free(tls);
+        return NULL;
+    }
+    return tls;
+}
+
+
+void net_tls_free(net_tls *tls) {
+    if (!tls)
+        return;
+    SSL_free(tls->ssl);
+    free(tls);
+}
+
+
+size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes) {
+    BIO *in = SSL_get_rbio(tls->ssl);
+    if (bytes == 0 || BIO_ctrl_pending(in) >= FEED_AT_ONCE)
+        return 0;
+    int put = BIO_write(in, raw, (int)(bytes < FEED_AT_ONCE ? bytes : FEED_AT_ONCE));
+    return put > 0 ? (size_t)put : 0;
+}
+
+
+static int fail_session(net_tls *tls) {
+    unsigned long code = ERR_peek_last_error();
+    const char *reason = ERR_reason_error_string(code);
+    long verified = SSL_get_verify_result(tls->ssl);
+    if (!SSL_is_init_finished(tls->ssl) && tls->context->with_key)
+        snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: not the same secret on both sides? (%s)",
+                 reason ? reason : "closed");
+    else if (verified != X509_V_OK)
+        snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: %s", X509_verify_cert_error_string(verified));
+    else
+        snprintf(tls->why, sizeof(tls->why), "TLS failed: %s", reason ? reason : "closed");
+    ERR_clear_error();
+    return -1;
+}
+
+
+/* 0: it only has to wait. */
+static int result_of(net_tls *tls, int result) {
+    int error = SSL_get_error(tls->ssl, result);
+    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : fail_session(tls);
+}
+
+
+/* With a key, the handshake must have been one with that key. */
+static int check_peer(net_tls *tls) {
+    if (SSL_is_init_finished(tls->ssl) && tls->context->with_key && !SSL_session_reused(tls->ssl)) {
+        snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: the peer did not use the secret");
+        return -1;
+    }
+    return 0;
+}
+
+
+int net_tls_unseal(net_tls *tls, char *to, size_t room) {
+    ERR_clear_error();
+    int got = SSL_read(tls->ssl, to, (int)(room < FEED_AT_ONCE ? room : FEED_AT_ONCE));
+    if (check_peer(tls) < 0)
+        return -1;
+    return got > 0 ? got : result_of(tls, got);
+}
+
+
+int net_tls_seal(net_tls *tls, const char *from, size_t bytes) {
+    ERR_clear_error();
+    if (!SSL_is_init_finished(tls->ssl)) {
+        int done = SSL_do_handshake(tls->ssl);
+        if (done != 1)
+            return result_of(tls, done);
+    }
+    if (check_peer(tls) < 0)
+        return -1;
+    int put = SSL_write(tls->ssl, from, (int)(bytes < FEED_AT_ONCE ? bytes : FEED_AT_ONCE));
+    return put > 0 ? put : result_of(tls, put);
+}
+
+
+size_t net_tls_sealed_bytes(const net_tls *tls) {
+    return BIO_ctrl_pending(SSL_get_wbio(tls->ssl));
+}
+
+
+size_t net_tls_take_sealed(net_tls *tls, char *to, size_t room) {
+    int got = BIO_read(SSL_get_wbio(tls->ssl), to, (int)room);
+    return got > 0 ? (size_t)got : 0;
+}
+
+
+bool net_tls_is_greeted(const net_tls *tls) {
+    return SSL_is_init_finished(tls->ssl);
+}
+
+
+const char *net_tls_why(const net_tls *tls) {
+    return tls->why;
+}
+
+#else /* a build without OpenSSL: no session is ever made */
+
+int net_tls_open(const net_tls_config *config, bool server, net_tls_context **opened) {
+    (void)server;
+    *opened = NULL;
+    if (!config->secret && !config->cert && !config->key && !config->ca)
+        return 0;
+    return far_fail(FAR_ERR_UNSUPPORTED, "this build has no TLS: it was made without OpenSSL (libssl-dev)");
+}
+
+
+void net_tls_close(net_tls_context *context) {
+    (void)context;
+}
+
+
+net_tls *net_tls_new(net_tls_context *context, const char *host) {
+    (void)context, (void)host;
+    return NULL;
+}
+
+
+void net_tls_free(net_tls *tls) {
+    (void)tls;
+}
+
+
+size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes) {
+    (void)tls, (void)raw, (void)bytes;
+    return 0;
+}
+
+
+int net_tls_unseal(net_tls *tls, char *to, size_t room) {
+    (void)tls, (void)to, (void)room;
+    return -1;
+}
+
+
+int net_tls_seal(net_tls *tls, const char *from, size_t bytes) {
+    (void)tls, (void)from, (void)bytes;
+    return -1;
+}
+
+
+size_t net_tls_sealed_bytes(const net_tls *tls) {
+    (void)tls;
+    return 0;
+}
+
+
+size_t net_tls_take_sealed(net_tls *tls, char *to, size_t room) {
+    (void)tls, (void)to, (void)room;
+    return 0;
+}
+
+
+bool net_tls_is_greeted(const net_tls *tls) {
+    (void)tls;
+    return false;
+}
+
+
+const char *net_tls_why(const net_tls *tls) {
+    (void)tls;
+    return "no TLS";
+}
+
+#endif

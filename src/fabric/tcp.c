@@ -1,0 +1,317 @@
+/* The fabric `tcp`: memory nodes on the network, each served by a daemon (farindex serve).
+ *
+ * tcp://HOST:PORT,HOST:PORT?secret=FILE&timeout=10s   tcp://[::1]:7000?insecure=1   tcp://a:7000?cert=F&key=F&ca=F */
+#include "fabric/tcp.h"
+#include "base/error.h"
+#include "base/parse.h"
+#include "farindex.h"
+
+#include <stdlib.h>
+
+#define TIMEOUT_MS   10000u
+#define TIMEOUT_MOST 3600000000000ull
+#define PINGS        3
+#define RTT_LEAST    1000u /* ns */
+
+typedef struct tcp_shape { /* as the URI says it */
+    net_address *addresses;
+    unsigned nodes;
+    char secret[FAR_OPTION_VALUE_MAX + 1], cert[FAR_OPTION_VALUE_MAX + 1], key[FAR_OPTION_VALUE_MAX + 1],
+        ca[FAR_OPTION_VALUE_MAX + 1];
+    uint64_t timeout_ns;
+    int insecure;
+} tcp_shape;
+
+
+/* ---- The URI ---- */
+
+static int parse_nodes(const char *text, size_t length, tcp_shape *shape, char *error, size_t error_size) {
+    const char *end = text + length;
+    for (unsigned i = 0;; i++) {
+        const char *comma = memchr(text, ',', (size_t)(end - text)), *stop = comma ? comma : end;
+        if (i == FAR_NODES_MAX)
+            return far_refuse(error, error_size, "a pool has at most %d memory nodes", FAR_NODES_MAX);
+        net_address *address = &shape->addresses[i];
+        if (net_address_parse(text, (size_t)(stop - text), address, error, error_size) < 0)
+            return FAR_ERR_INVALID;
+        if (strcmp(address->port, "0") == 0)
+            return far_refuse(error, error_size, "'%s': no daemon listens at port 0", address->text);
+        for (unsigned j = 0; j < i; j++)
+            if (strcmp(shape->addresses[j].text, address->text) == 0)
+                return far_refuse(error, error_size, "'%s' is named twice", address->text);
+        shape->nodes = i + 1;
+        if (!comma)
+            return 0;
+        text = comma + 1;
+    }
+}
+
+
+static int parse_timeout(const char *text, uint64_t *ns, char *error, size_t error_size) {
+    if (far_parse_duration(text, ns, error, error_size) < 0)
+        return FAR_ERR_INVALID;
+    if (*ns < 100000000u || *ns > TIMEOUT_MOST)
+        return far_refuse(error, error_size, "timeout: 100ms to 3600s, not %s", text);
+    return 0;
+}
+
+
+static int set_option(const far_option_list *list, tcp_shape *shape, char *error, size_t error_size) {
+    const struct {
+        const char *name;
+        char *to;
+    } texts[] = {{"secret", shape->secret}, {"cert", shape->cert}, {"key", shape->key}, {"ca", shape->ca}};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (strcmp(list->name, texts[i].name) == 0) {
+            memcpy(texts[i].to, list->value, strlen(list->value) + 1);
+            return 0;
+        }
+    if (strcmp(list->name, "timeout") == 0)
+        return parse_timeout(list->value, &shape->timeout_ns, error, error_size);
+    if (strcmp(list->name, "insecure") == 0)
+        return far_parse_switch(list->value, &shape->insecure, error, error_size);
+    return far_refuse(error, error_size,
+                      "unknown option '%s' (there are secret=, cert=, key=, ca=, insecure=, timeout=)", list->name);
+}
+
+
+static int parse_tcp(const char *rest, tcp_shape *shape, char *error, size_t error_size) {
+    const char *question = strchr(rest, '?');
+    size_t length = question ? (size_t)(question - rest) : strlen(rest);
+    shape->timeout_ns = TIMEOUT_MS * 1000000ull;
+    int got = parse_nodes(rest, length, shape, error, error_size);
+    if (got < 0)
+        return got;
+    if (question && question[1] == 0)
+        return far_refuse(error, error_size, "nothing follows '?'");
+    far_option_list list;
+    far_options_begin(&list, question ? question + 1 : NULL, '&');
+    while ((got = far_options_next(&list, error, error_size)) > 0)
+        if ((got = set_option(&list, shape, error, error_size)) < 0)
+            return got;
+    return got;
+}
+
+
+static int open_tls(const tcp_shape *shape, net_tls_context **tls) {
+    const char *secret = *shape->secret ? shape->secret : NULL;
+    if (!secret && !*shape->cert && !*shape->key && !*shape->ca && !shape->insecure)
+        secret = getenv("FARINDEX_SECRET");
+    net_tls_config config = {secret && *secret ? secret : NULL, *shape->cert ? shape->cert : NULL,
+                             *shape->key ? shape->key : NULL, *shape->ca ? shape->ca : NULL};
+    return net_tls_open(&config, false, tls);
+}
+
+
+/* ---- Joining: which node is which ---- */
+
+typedef struct joining {
+    tcp_fabric *fabric;
+    net_link *links;
+    const net_address *addresses; /* as in the URI */
+    unsigned count;
+    unsigned order[FAR_NODES_MAX]; /* by instance: the same for all who name the same nodes */
+} joining;
+
+
+/* Nobody knows who of several openers comes first at which node: so all of them go through the nodes in one order. */
+static int sort_nodes(joining *j) {
+    for (unsigned i = 0; i < j->count; i++) {
+        unsigned at = i;
+        for (; at > 0 && j->links[j->order[at - 1]].welcome.instance > j->links[i].welcome.instance; at--)
+            j->order[at] = j->order[at - 1];
+        j->order[at] = i;
+    }
+    for (unsigned i = 1; i < j->count; i++)
+        if (j->links[j->order[i]].welcome.instance == j->links[j->order[i - 1]].welcome.instance)
+            return far_fail(FAR_ERR_INVALID, "uri: %s and %s are the same memory node",
+                            j->addresses[j->order[i - 1]].text, j->addresses[j->order[i]].text);
+    return 0;
+}
+
+
+static int fail_foreign(const joining *j, unsigned i) {
+    const net_welcome *w = &j->links[i].welcome;
+    return far_fail(FAR_ERR_CORRUPT, "the memory node at %s is of another pool: node %u of %u of pool %016llx",
+                    j->addresses[i].text, w->node, w->nodes, (unsigned long long)w->pool);
+}
+
+
+/* The pool that they belong to; 0: none of them belongs to one. */
+static int find_pool(const joining *j, uint64_t *pool, bool *complete) {
+    *pool = 0;
+    *complete = false;
+    for (unsigned i = 0; i < j->count; i++) {
+        const net_welcome *w = &j->links[i].welcome;
+        if (w->pool == 0)
+            continue;
+        if (*pool != 0 && *pool != w->pool)
+            return fail_foreign(j, i);
+        if (w->nodes != j->count)
+            return far_fail(FAR_ERR_CORRUPT,
+                            "the memory node at %s is of a pool with %u memory nodes, the URI names %u",
+                            j->addresses[i].text, w->nodes, j->count);
+        *pool = w->pool;
+        *complete |= w->complete;
+    }
+    for (unsigned i = 0; *complete && i < j->count; i++)
+        if (j->links[i].welcome.pool == 0)
+            return far_fail(FAR_ERR_CORRUPT,
+                            "the memory node at %s belongs to no pool, the others do: it was restarted without its "
+                            "memory, or is not meant",
+                            j->addresses[i].text);
+    return 0;
+}
+
+
+static int join_one(joining *j, unsigned i, uint64_t *pool, unsigned number, bool complete) {
+    net_welcome *w = &j->links[i].welcome;
+    net_join join = {.pool = *pool, .node = number, .nodes = j->count, .complete = complete};
+    int err = net_link_call(&j->links[i], &j->addresses[i], NET_JOIN, &join, sizeof(join), NET_JOINED, &join,
+                            sizeof(join), j->fabric->timeout_ms);
+    if (err < 0)
+        return err;
+    w->pool = join.pool;
+    w->node = join.node;
+    w->nodes = join.nodes;
+    w->complete = join.complete;
+    if (number == 0 && !complete) /* another opener was first: his pool it is */
+        *pool = join.pool;
+    return join.pool == *pool && join.node == number && join.nodes == j->count ? 0 : fail_foreign(j, i);
+}
+
+
+static int join_all(joining *j) {
+    uint64_t pool;
+    bool complete;
+    int err = find_pool(j, &pool, &complete);
+    if (err < 0)
+        return err;
+    far_host *host = j->fabric->fabric.host;
+    while (pool == 0)
+        host->ops->secret(host, &pool, sizeof(pool));
+    for (unsigned n = 0; n < j->count && err == 0 && !complete; n++)
+        err = join_one(j, j->order[n], &pool, n, false);
+    for (unsigned i = 0; i < j->count && err == 0; i++) /* all have joined: all know it, whichever is lost later */
+        if (!j->links[i].welcome.complete)
+            err = join_one(j, i, &pool, j->links[i].welcome.node, true);
+    j->fabric->pool = pool;
+    return err;
+}
+
+
+static int place_nodes(joining *j) {
+    tcp_fabric *fabric = j->fabric;
+    bool there[FAR_NODES_MAX] = {false};
+    for (unsigned i = 0; i < j->count; i++) {
+        const net_welcome *w = &j->links[i].welcome;
+        if (w->pool != fabric->pool || w->node >= j->count || there[w->node])
+            return fail_foreign(j, i);
+        there[w->node] = true;
+        fabric->addresses[w->node] = j->addresses[i];
+        fabric->instances[w->node] = w->instance;
+        fabric->fabric.node_bytes[w->node] = w->bytes;
+    }
+    return 0;
+}
+
+
+static int measure_rtt(joining *j) {
+    far_host *host = j->fabric->fabric.host;
+    uint64_t best = UINT64_MAX;
+    int err = 0;
+    for (unsigned i = 0; i < PINGS && err == 0; i++) {
+        uint64_t before = far_host_now(host);
+        err =
+            net_link_call(&j->links[0], &j->addresses[0], NET_PING, NULL, 0, NET_PONG, NULL, 0, j->fabric->timeout_ms);
+        uint64_t span = far_host_now(host) - before;
+        best = span < best ? span : best;
+    }
+    j->fabric->fabric.rtt = best < RTT_LEAST ? RTT_LEAST : best;
+    return err;
+}
+
+
+static int meet_nodes(tcp_fabric *fabric, const net_address *addresses, unsigned count) {
+    net_dial dial = {fabric->tls, fabric->insecure, NET_FOR_LOOK, fabric->timeout_ms};
+    joining j = {.fabric = fabric, .addresses = addresses, .count = count, .links = calloc(count, sizeof(net_link))};
+    if (!j.links)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
+    int err = net_links_open(j.links, addresses, count, &dial);
+    if (err == 0 && (err = sort_nodes(&j)) == 0 && (err = join_all(&j)) == 0 && (err = place_nodes(&j)) == 0)
+        err = measure_rtt(&j);
+    for (unsigned i = 0; i < count; i++)
+        net_channel_close(&j.links[i].channel);
+    free(j.links);
+    return err;
+}
+
+
+/* ---- Opening ---- */
+
+static void tcp_close(far_fabric *base) {
+    tcp_fabric *fabric = (tcp_fabric *)base;
+    net_tls_close(fabric->tls);
+    free(fabric->addresses);
+    free(fabric);
+}
+
+
+static const far_fabric_ops tcp_ops = {
+    .connect = tcp_connect,
+    .disconnect = tcp_disconnect,
+    .ask = tcp_ask,
+    .post = tcp_post,
+    .poll = tcp_poll,
+    .wait = tcp_wait,
+    .fence_self = tcp_fence_self,
+    .listen = tcp_listen,
+    .told = tcp_told,
+    .ring = tcp_ring,
+    .doze = tcp_doze,
+    .close = tcp_close,
+};
+
+
+static int make_fabric(const tcp_shape *shape, tcp_fabric **made) {
+    tcp_fabric *fabric = calloc(1, sizeof(*fabric));
+    if (!fabric || !(fabric->addresses = calloc(shape->nodes, sizeof(*fabric->addresses)))) {
+        free(fabric);
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
+    }
+    fabric->fabric.ops = &tcp_ops;
+    fabric->fabric.host = &far_host_threads;
+    fabric->fabric.capabilities =
+        (far_capabilities){.atomic_bytes = NET_UNIT, .masked_cas = true, .atomics_in_order = true};
+    fabric->fabric.nodes = shape->nodes;
+    fabric->insecure = shape->insecure;
+    fabric->timeout_ms = (unsigned)(shape->timeout_ns / 1000000u);
+    int err = open_tls(shape, &fabric->tls);
+    if (err == 0)
+        err = meet_nodes(fabric, shape->addresses, shape->nodes);
+    if (err < 0) {
+        tcp_close(&fabric->fabric);
+        return err;
+    }
+    *made = fabric;
+    return 0;
+}
+
+
+int far_tcp_open(const char *rest, far_fabric **opened) {
+    char error[256];
+    tcp_fabric *fabric = NULL;
+    tcp_shape *shape = calloc(1, sizeof(*shape));
+    if (!shape || !(shape->addresses = calloc(FAR_NODES_MAX, sizeof(*shape->addresses)))) {
+        free(shape);
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
+    }
+    int err = parse_tcp(rest, shape, error, sizeof(error));
+    if (err < 0)
+        far_fail(err, "uri: tcp://%.200s: %s", rest, error);
+    else if ((err = make_fabric(shape, &fabric)) == 0)
+        *opened = &fabric->fabric;
+    free(shape->addresses);
+    free(shape);
+    return err;
+}

@@ -1,0 +1,126 @@
+/* The fabric `tcp`, inside: URI and joining of nodes (tcp.c), a connection and its messages (tcp_conn.c), batches
+ * (tcp_batch.c), who lives (tcp_life.c). net/wire.h has the messages, docs/network.md the protocol.
+ *
+ * A connection has one socket to each memory node. What is posted or asked is appended to the sockets' queues, which
+ * the next poll sends; a node answers in order, so each socket has a queue of what it owes. Whatever goes wrong with
+ * one socket loses the whole connection: all sockets are closed, and everything that was under way fails in the next
+ * poll. */
+#ifndef FAR_FABRIC_TCP_H
+#define FAR_FABRIC_TCP_H
+
+#include "fabric/fabric.h"
+#include "fabric/net/link.h"
+
+#define TCP_NOTES 64u
+
+typedef struct tcp_fabric {
+    far_fabric fabric;                 /* first */
+    net_address *addresses;            /* by node number */
+    uint64_t instances[FAR_NODES_MAX]; /* whose memory it is */
+    uint64_t pool;
+    net_tls_context *tls;
+    bool insecure;
+    unsigned timeout_ms;
+} tcp_fabric;
+
+/* Questions that are carried on together. */
+typedef struct tcp_round {
+    far_question *first;
+    unsigned waits; /* for so many nodes */
+    bool refused;
+    unsigned unsent;        /* of these: nothing could be sent any more */
+    struct tcp_round *next; /* of those with some unsent */
+} tcp_round;
+
+typedef struct tcp_owed { /* an answer */
+    uint16_t type;        /* net_type of the request */
+    uint64_t tag;
+    far_batch *batch; /* NET_BATCH: the results of `pieces` pieces, from byte `from` of verb `first` on */
+    uint32_t first, from, pieces;
+    tcp_round *round; /* all others */
+} tcp_owed;
+
+typedef struct tcp_node {
+    net_channel channel;
+    tcp_owed *owed; /* a ring */
+    unsigned first, count, room;
+    uint64_t tag;   /* of the last request */
+    uint64_t since; /* it owes something, and has not been heard of since */
+    bool fresh;     /* nothing that it owes was asked for before the next poll */
+    bool readable;  /* as the last wait saw it */
+    bool writing;   /* the wait wants to know when it can be written to */
+    /* The message that is being put together: */
+    bool open;
+    size_t head_at; /* in what is queued */
+    uint32_t results;
+} tcp_node;
+
+typedef struct tcp_stalled { /* a batch that goes on when nothing is under way any more: a fence */
+    far_batch *batch;
+    uint32_t next; /* verb */
+} tcp_stalled;
+
+typedef struct tcp_conn tcp_conn;
+struct tcp_conn {
+    far_conn conn; /* first */
+    tcp_node *nodes;
+    unsigned count;
+    unsigned owed;        /* answers, by all nodes */
+    int lost;             /* the status of all that is under way; 0: it is not lost */
+    bool closed_in_child; /* by a fork */
+    char why[FAR_GONE_MAX];
+    tcp_stalled *stalled; /* a queue, in the order in which they were posted */
+    unsigned stalled_first, stalled_count, stalled_room;
+    far_question *asking; /* whether somebody is dead, not sent yet */
+    unsigned asking_count;
+    tcp_round *unsent;                              /* rounds that could not be carried on */
+    unsigned touched[FAR_NODES_MAX], touched_count; /* nodes with an open message */
+    int epoll, event;
+    bool listens;
+    net_claim notes[TCP_NOTES];
+    unsigned notes_first, notes_count;
+    bool notes_missed;
+    int doze_epoll, doze_event;
+    atomic_bool look;          /* doze saw something at node 0 */
+    tcp_conn *next, *previous; /* all of this process */
+};
+
+
+static inline tcp_fabric *tcp_fabric_of(const tcp_conn *c) {
+    return (tcp_fabric *)c->conn.fabric;
+}
+
+
+/* tcp_conn.c */
+int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn);
+void tcp_disconnect(far_conn *conn);
+int tcp_poll(far_conn *conn);
+void tcp_wait(far_conn *conn, uint64_t until);
+void tcp_doze(far_conn *conn, far_parker *parker, uint64_t until);
+void tcp_fence_self(far_conn *conn);
+void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why); /* why NULL: no node's fault */
+tcp_owed *tcp_owe(tcp_conn *c, unsigned node, net_type type); /* NULL: no memory, and the connection is lost */
+/* A message of a round. If the connection is lost, or gets lost by this, the round fails in the next poll. */
+void tcp_send(tcp_conn *c, unsigned node, net_type type, unsigned count, const void *body, size_t bytes,
+              tcp_round *round);
+
+/* tcp_batch.c */
+void tcp_post(far_conn *conn, far_batch *batch);
+void tcp_close_messages(tcp_conn *c);
+void tcp_go_on(tcp_conn *c); /* nothing is under way: stalled batches go on */
+/* The results of a message. True: they are those that are owed; the batch is done if this was the last of it. */
+bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const char *body, size_t bytes, int *delivered);
+int tcp_fail_batch(far_batch *batch, int status); /* one message of it fails; returns 1 if that was the last */
+
+/* tcp_life.c */
+void tcp_ask(far_conn *conn, far_question *question);
+void tcp_send_questions(tcp_conn *c);
+bool tcp_take_answer(tcp_conn *c, unsigned node, const tcp_owed *owed, const net_head *head, const char *body);
+void tcp_fail_round(tcp_round *round, unsigned answers, int status); /* so many will not come */
+void tcp_fail_questions(tcp_conn *c, int status);                    /* that were not sent */
+void tcp_listen(far_conn *conn);
+void tcp_note(tcp_conn *c, const net_claim *note);
+int tcp_told(far_conn *conn, unsigned *id, unsigned *generation);
+void tcp_ring(far_conn *conn);
+
+#endif

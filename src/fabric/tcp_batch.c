@@ -1,0 +1,246 @@
+/* The fabric `tcp`: batches as messages, and results as what the verbs ask for. */
+#include "base/error.h"
+#include "fabric/tcp.h"
+#include "farindex.h"
+
+#include <stdlib.h>
+
+
+/* How many messages of it are not answered, and one more while it is stalled. */
+static unsigned outstanding(const far_batch *batch) {
+    return (unsigned)(uintptr_t)batch->fabric_data;
+}
+
+
+static void add_outstanding(far_batch *batch, int more) {
+    batch->fabric_data = (void *)(uintptr_t)(outstanding(batch) + (unsigned)more);
+}
+
+
+/* Ends at multiples of the largest piece, so that no unit is cut. */
+static uint32_t piece_at(const far_verb *verb, uint32_t from) {
+    uint64_t offset = far_addr_offset(verb->addr) + from;
+    uint32_t room = NET_PIECE_BYTES - (uint32_t)(offset % NET_PIECE_BYTES), left = verb->length - from;
+    return left < room ? left : room;
+}
+
+
+/* ---- Messages ---- */
+
+static net_head *head_of(tcp_node *node) {
+    return (net_head *)(node->channel.out.data + node->channel.out.begin + node->head_at);
+}
+
+
+static void close_message(tcp_node *node) {
+    net_head head;
+    memcpy(&head, head_of(node), sizeof(head));
+    head.length = (uint32_t)(node->channel.out.end - node->channel.out.begin - node->head_at);
+    head.count = (uint16_t)node->owed[(node->first + node->count - 1) % node->room].pieces;
+    memcpy(head_of(node), &head, sizeof(head));
+    node->open = false;
+}
+
+
+void tcp_close_messages(tcp_conn *c) {
+    for (unsigned i = 0; i < c->touched_count; i++)
+        if (c->nodes[c->touched[i]].open)
+            close_message(&c->nodes[c->touched[i]]);
+    c->touched_count = 0;
+}
+
+
+static bool open_message(tcp_conn *c, unsigned number, far_batch *batch, uint32_t verb, uint32_t from) {
+    tcp_node *node = &c->nodes[number];
+    tcp_owed *owed = tcp_owe(c, number, NET_BATCH);
+    char *room = owed ? net_channel_reserve(&node->channel, NET_HEAD_BYTES) : NULL;
+    if (!room)
+        return false;
+    net_head head = {.type = NET_BATCH, .tag = owed->tag};
+    owed->batch = batch;
+    owed->first = verb;
+    owed->from = from;
+    owed->pieces = 0;
+    node->head_at = node->channel.out.end - node->channel.out.begin;
+    memcpy(room, &head, sizeof(head));
+    net_channel_commit(&node->channel, NET_HEAD_BYTES);
+    node->open = true;
+    node->results = 0;
+    c->touched[c->touched_count++] = number;
+    add_outstanding(batch, 1);
+    return true;
+}
+
+
+static bool has_room(const tcp_node *node, uint32_t bytes, uint32_t results) {
+    size_t so_far = node->channel.out.end - node->channel.out.begin - node->head_at;
+    const tcp_owed *owed = &node->owed[(node->first + node->count - 1) % node->room];
+    return so_far + bytes <= NET_MESSAGE_MAX && NET_HEAD_BYTES + node->results + results <= NET_MESSAGE_MAX &&
+           owed->pieces < UINT16_MAX;
+}
+
+
+static bool put_piece(tcp_conn *c, far_batch *batch, uint32_t index, uint32_t from, uint32_t length) {
+    const far_verb *verb = &batch->verbs[index];
+    unsigned number = far_addr_node(verb->addr);
+    tcp_node *node = &c->nodes[number];
+    uint32_t bytes = NET_VERB_BYTES + net_operand_bytes(verb->kind, length);
+    uint32_t results = net_result_bytes(verb->kind, length);
+    if (node->open && !has_room(node, bytes, results)) {
+        close_message(node);
+        for (unsigned i = 0; i < c->touched_count; i++)
+            if (c->touched[i] == number)
+                c->touched[i--] = c->touched[--c->touched_count];
+    }
+    if (!node->open && !open_message(c, number, batch, index, from))
+        return false;
+    char *room = net_channel_reserve(&node->channel, bytes);
+    if (!room)
+        return false;
+    net_verb_put(room, verb, from, length);
+    net_channel_commit(&node->channel, bytes);
+    node->results += results;
+    node->owed[(node->first + node->count - 1) % node->room].pieces++;
+    return true;
+}
+
+
+static bool put_verb(tcp_conn *c, far_batch *batch, uint32_t index) {
+    const far_verb *verb = &batch->verbs[index];
+    for (uint32_t from = 0, length; from < verb->length; from += length) {
+        length = piece_at(verb, from);
+        if (!put_piece(c, batch, index, from, length))
+            return false;
+    }
+    return true;
+}
+
+
+/* A node runs what it gets in order: a fence costs nothing if only that node has something to do. */
+static bool must_stall(const tcp_conn *c, const far_verb *verb) {
+    return (verb->flags & FAR_VERB_FENCE) && c->owed > c->nodes[far_addr_node(verb->addr)].count;
+}
+
+
+/* Puts its verbs from this one on into messages. Returns the verb at which it must stall, or the count. */
+static uint32_t put_verbs(tcp_conn *c, far_batch *batch, uint32_t index) {
+    bool ok = true;
+    for (; ok && index < batch->count; index++) {
+        if (must_stall(c, &batch->verbs[index]))
+            break;
+        ok = put_verb(c, batch, index);
+    }
+    if (ok)
+        tcp_close_messages(c);
+    else
+        tcp_lose(c, FAR_ERR_UNREACHABLE, 0, "no memory for a message");
+    return ok ? index : batch->count;
+}
+
+
+/* ---- Fences ---- */
+
+static bool stall(tcp_conn *c, far_batch *batch, uint32_t next) {
+    if (c->stalled_count == c->stalled_room) {
+        unsigned room = c->stalled_room ? 2 * c->stalled_room : 16;
+        tcp_stalled *more = malloc(room * sizeof(*more));
+        if (!more) {
+            tcp_lose(c, FAR_ERR_UNREACHABLE, 0, "no memory for a batch");
+            return false;
+        }
+        for (unsigned i = 0; i < c->stalled_count; i++)
+            more[i] = c->stalled[(c->stalled_first + i) % c->stalled_room];
+        free(c->stalled);
+        c->stalled = more;
+        c->stalled_room = room;
+        c->stalled_first = 0;
+    }
+    c->stalled[(c->stalled_first + c->stalled_count++) % c->stalled_room] = (tcp_stalled){batch, next};
+    add_outstanding(batch, 1);
+    return true;
+}
+
+
+void tcp_go_on(tcp_conn *c) {
+    while (!c->lost && c->stalled_count > 0) {
+        tcp_stalled *one = &c->stalled[c->stalled_first];
+        one->next = put_verbs(c, one->batch, one->next);
+        if (c->lost || one->next < one->batch->count)
+            return; /* it is the first again when what was sent now is answered */
+        add_outstanding(one->batch, -1);
+        c->stalled_first = (c->stalled_first + 1) % c->stalled_room;
+        c->stalled_count--;
+    }
+}
+
+
+/* ---- Posting and results ---- */
+
+void tcp_post(far_conn *base, far_batch *batch) {
+    tcp_conn *c = (tcp_conn *)base;
+    batch->status = 0;
+    batch->pending = false;
+    batch->fabric_data = NULL;
+    if (c->lost) {
+        batch->status = c->why[0] ? far_fail(FAR_ERR_UNREACHABLE, "%s", c->why) : FAR_ERR_FENCED;
+        return;
+    }
+    batch->posted_at = far_host_now(base->fabric->host);
+    batch->pending = true;
+    uint32_t next = c->stalled_count > 0 ? 0 : put_verbs(c, batch, 0);
+    if (!c->lost && next < batch->count)
+        stall(c, batch, next);
+    if (c->lost && outstanding(batch) == 0) { /* none of it is under way: nobody else would end it */
+        batch->pending = false;
+        batch->status = c->lost;
+    }
+}
+
+
+static int finish(far_batch *batch) {
+    if (outstanding(batch) > 0)
+        return 0;
+    batch->pending = false;
+    batch->done(batch);
+    return 1;
+}
+
+
+int tcp_fail_batch(far_batch *batch, int status) {
+    batch->status = status;
+    add_outstanding(batch, -1);
+    return finish(batch);
+}
+
+
+bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const char *body, size_t bytes,
+                      int *delivered) {
+    far_batch *batch = owed->batch;
+    uint32_t from = owed->from, index = owed->first;
+    const char *end = body + bytes;
+    for (uint32_t piece = 0; piece < owed->pieces;) {
+        far_verb *verb = &batch->verbs[index];
+        if (far_addr_node(verb->addr) != node) {
+            index++;
+            continue;
+        }
+        uint32_t length = piece_at(verb, from), results = net_result_bytes(verb->kind, length);
+        if (end - body < (ptrdiff_t)results)
+            return false;
+        if (results)
+            memcpy((char *)verb->local + (verb->kind == FAR_READ ? from : 0), body, results);
+        body += results;
+        from += length;
+        piece++;
+        if (from == verb->length) {
+            from = 0;
+            index++;
+        }
+    }
+    if (body != end)
+        return false;
+    add_outstanding(batch, -1);
+    batch->completed_at = outstanding(batch) == 0 ? far_host_now(c->conn.fabric->host) : 0;
+    *delivered += finish(batch);
+    return true;
+}

@@ -1,0 +1,485 @@
+/* Pools on real daemons on loopback: who is let in, what an error says, strangers, idle handles. */
+#define _GNU_SOURCE
+#include "base/sanitizer.h"
+#include "conform.h"
+#include "daemons.h"
+#include "fabric/net/link.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SIZE "16M"
+
+
+static double seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+
+static net_state look_at(const char *where) {
+    net_address address;
+    net_link link;
+    net_state state = {0};
+    char error[128];
+    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 5000};
+    assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
+    assert_ok(net_links_open(&link, &address, 1, &dial));
+    assert_ok(net_link_call(&link, &address, NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state), 5000));
+    net_channel_close(&link.channel);
+    return state;
+}
+
+
+static void assert_not_opened(const char *uri, int code, const char *words) {
+    far_pool *pool = NULL;
+    double begun = seconds();
+    int err = far_pool_open(uri, NULL, &pool);
+    if (err != code || !strstr(far_last_error(), words))
+        fail_msg("%s gave %d: %s, not %d with '%s'", uri, err, far_last_error(), code, words);
+    assert_true(seconds() - begun < 30);
+}
+
+
+static void put_and_get(const char *uri) {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    char value[16];
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    if (far_index_open(session, "i", &index) < 0)
+        assert_ok(far_index_create(session, "i", "dart", NULL, &index));
+    assert_ok(far_put(session, index, "key", 3, "value", 5));
+    assert_ok(far_get(session, index, "key", 3, value, sizeof(value), NULL));
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+/* ---- Which nodes make a pool ---- */
+
+static void the_order_in_the_uri_does_not_matter(void **state) {
+    (void)state;
+    daemon_node nodes[3];
+    char uri[256];
+    static const int orders[][3] = {{0, 1, 2}, {2, 0, 1}, {1, 0, 2}};
+    for (int i = 0; i < 3; i++)
+        assert_true(daemon_start(&nodes[i], NULL, "--size " SIZE));
+    for (int i = 0; i < 3; i++) {
+        const int *o = orders[i];
+        snprintf(uri, sizeof(uri), "tcp://%s,%s,%s", nodes[o[0]].address, nodes[o[1]].address, nodes[o[2]].address);
+        put_and_get(uri);
+    }
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", nodes[0].address, nodes[1].address);
+    assert_not_opened(uri, FAR_ERR_CORRUPT, "of a pool with 3 memory nodes, the URI names 2");
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(daemon_stop(&nodes[i]), 0);
+}
+
+
+/* Both name fresh daemons, each in another order: one pool comes of it. */
+static void openers_at_once_make_one_pool(void **state) {
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        daemon_node nodes[2];
+        char uris[2][128];
+        pid_t children[2];
+        for (int i = 0; i < 2; i++)
+            assert_true(daemon_start(&nodes[i], NULL, "--size " SIZE));
+        for (int i = 0; i < 2; i++)
+            snprintf(uris[i], sizeof(uris[i]), "tcp://%.60s,%.60s", nodes[i].address, nodes[1 - i].address);
+        for (int i = 0; i < 2; i++)
+            if ((children[i] = fork()) == 0) {
+                far_pool *pool;
+                int err = far_pool_open(uris[i], NULL, &pool);
+                if (err == 0)
+                    far_pool_close(pool);
+                _exit(err == 0 ? 0 : 1);
+            }
+        for (int i = 0; i < 2; i++) {
+            int status;
+            waitpid(children[i], &status, 0);
+            assert_int_equal(status, 0);
+        }
+        net_state a = look_at(nodes[0].address), b = look_at(nodes[1].address);
+        assert_true(a.pool == b.pool && a.pool != 0 && a.node + b.node == 1);
+        put_and_get(uris[0]);
+        for (int i = 0; i < 2; i++)
+            daemon_stop(&nodes[i]);
+    }
+}
+
+
+static void foreign_and_missing_nodes_are_named(void **state) {
+    (void)state;
+    daemon_node a, b, c;
+    char uri[256], gone[64];
+    assert_true(daemon_start(&a, NULL, "--size " SIZE));
+    assert_true(daemon_start(&b, NULL, "--size " SIZE));
+    assert_true(daemon_start(&c, NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", a.address, b.address);
+    put_and_get(uri);
+    snprintf(uri, sizeof(uri), "tcp://%s", c.address);
+    put_and_get(uri);
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", a.address, c.address);
+    assert_not_opened(uri, FAR_ERR_CORRUPT, "memory node");
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", a.address, a.address);
+    assert_not_opened(uri, FAR_ERR_INVALID, "twice");
+    snprintf(uri, sizeof(uri), "tcp://%s,localhost:%s", a.address, strchr(a.address, ':') + 1);
+    assert_not_opened(uri, FAR_ERR_INVALID, "the same memory node");
+    daemon_stop(&a);
+    daemon_stop(&b);
+    for (int which = 0; which < 2; which++) { /* whichever of the two it is that loses its memory */
+        assert_true(daemon_start(&a, NULL, "--size " SIZE));
+        assert_true(daemon_start(&b, NULL, "--size " SIZE));
+        snprintf(uri, sizeof(uri), "tcp://%s,%s", a.address, b.address);
+        put_and_get(uri);
+        daemon_node *lost = (look_at(a.address).node == 0) == (which == 0) ? &a : &b;
+        snprintf(gone, sizeof(gone), "%.60s", lost->address);
+        daemon_stop(lost);
+        assert_not_opened(uri, FAR_ERR_UNREACHABLE, gone);
+        assert_true(daemon_again(lost)); /* without its memory: another node */
+        assert_not_opened(uri, FAR_ERR_CORRUPT, "belongs to no pool");
+        assert_int_equal(look_at(gone).pool, 0);
+        daemon_stop(&a);
+        daemon_stop(&b);
+    }
+    daemon_stop(&c);
+}
+
+
+/* ---- Who is let in ---- */
+
+static void secrets_are_checked(void **state) {
+    (void)state;
+    daemon_node node;
+    char right[64], wrong[64], uri[256];
+    snprintf(right, sizeof(right), "/tmp/farindex-right-%d", (int)getpid());
+    snprintf(wrong, sizeof(wrong), "/tmp/farindex-wrong-%d", (int)getpid());
+    daemon_secret(right, "0123456789abcdef0123456789abcdef");
+    daemon_secret(wrong, "0123456789abcdef0123456789abcdeX");
+    assert_true(daemon_start(&node, NULL, "--size " SIZE " --secret %s", right));
+    snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, right);
+    put_and_get(uri);
+    snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "the same secret");
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does it ask for a secret");
+    snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, right);
+    put_and_get(uri);
+    chmod(right, 0640);
+    assert_not_opened(uri, FAR_ERR_INVALID, "chmod 600");
+    daemon_secret(wrong, "0123456789abcdef0123456789abcde");
+    snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
+    assert_not_opened(uri, FAR_ERR_INVALID, "at least 32");
+    daemon_stop(&node);
+    assert_true(daemon_start(&node, NULL, "--size " SIZE)); /* plain, and the client wants TLS: no fall-back */
+    daemon_secret(wrong, "0123456789abcdef0123456789abcdef");
+    snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
+    daemon_stop(&node);
+    unlink(right);
+    unlink(wrong);
+}
+
+
+/* A certificate authority, one certificate for 127.0.0.1, and one of a stranger. */
+static bool make_certificates(const char *folder) {
+    char line[2048];
+    snprintf(
+        line, sizeof(line),
+        "cd %s && for who in ca other; do openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
+        "-keyout $who.key -out $who.pem -subj /CN=$who -days 2; done && "
+        "for who in good bad; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $who.key "
+        "-out $who.csr -subj /CN=node; done && printf 'subjectAltName=IP:127.0.0.1' >ext && "
+        "openssl x509 -req -in good.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out good.pem -days 2 -extfile ext && "
+        "openssl x509 -req -in bad.csr -CA other.pem -CAkey other.key -CAcreateserial -out bad.pem -days 2 -extfile "
+        "ext "
+        "&& printf 'subjectAltName=IP:127.0.0.9' >ext && "
+        "openssl x509 -req -in good.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out named.pem -days 2 -extfile ext "
+        "&& "
+        "chmod 600 *.key",
+        folder);
+    char quiet[2200];
+    snprintf(quiet, sizeof(quiet), "{ %s; } >/dev/null 2>&1", line);
+    return system(quiet) == 0;
+}
+
+
+static void certificates_are_checked(void **state) {
+    (void)state;
+    daemon_node node;
+    char d[] = "/tmp/farindex-certs-XXXXXX", uri[512];
+    assert_non_null(mkdtemp(d));
+    assert_true(make_certificates(d));
+    assert_true(
+        daemon_start(&node, NULL, "--size " SIZE " --cert %s/good.pem --key %s/good.key --ca %s/ca.pem", d, d, d));
+    snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/ca.pem", node.address, d, d, d);
+    put_and_get(uri);
+    snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/bad.pem&key=%s/bad.key&ca=%s/ca.pem", node.address, d, d, d);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address); /* the node does not know who signed it */
+    snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/other.pem", node.address, d, d, d);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
+    daemon_stop(&node);
+    assert_true(
+        daemon_start(&node, NULL, "--size " SIZE " --cert %s/named.pem --key %s/good.key --ca %s/ca.pem", d, d, d));
+    snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/ca.pem", node.address, d, d, d);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "mismatch"); /* its certificate names another host */
+    daemon_stop(&node);
+    snprintf(uri, sizeof(uri), "rm -r %s", d);
+    assert_int_equal(system(uri), 0);
+}
+
+
+static void plain_text_stays_on_this_host(void **state) {
+    (void)state;
+    daemon_node node;
+    assert_false(daemon_start(&node, NULL, "--size " SIZE " --listen 0.0.0.0:0"));
+    int status;
+    waitpid(node.pid, &status, 0);
+    assert_int_equal(WEXITSTATUS(status), 3);
+    assert_true(daemon_start(&node, NULL, "--size " SIZE " --listen 0.0.0.0:0 --insecure"));
+    daemon_stop(&node);
+    assert_not_opened("tcp://192.0.2.1:7000", FAR_ERR_INVALID, "insecure=1");
+}
+
+
+/* ---- Daemons that cannot serve ---- */
+
+static void assert_does_not_start(const char *options, const char *words) {
+    daemon_node node;
+    char log[64], text[1024] = "";
+    int status;
+    snprintf(log, sizeof(log), "/tmp/farindex-log-%d", (int)getpid());
+    unlink(log);
+    assert_false(daemon_start(&node, log, "%s", options));
+    waitpid(node.pid, &status, 0);
+    FILE *file = fopen(log, "r");
+    assert_non_null(file);
+    size_t length = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    unlink(log);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 3 || !strstr(text, words) ||
+        strchr(text, '\n') != text + length - 1)
+        fail_msg("serve %s: status %d, '%s', not 3 and one line with '%s'", options, status, text, words);
+}
+
+
+static void daemons_say_why_they_cannot_serve(void **state) {
+    (void)state;
+    daemon_node node;
+    char path[64], options[256];
+    snprintf(path, sizeof(path), "/dev/shm/farindex-served-%d", (int)getpid());
+    assert_true(daemon_start(&node, NULL, "--size 4M --memory %s", path));
+    snprintf(options, sizeof(options), "--size 4M --listen %s", node.address);
+    assert_does_not_start(options, "in use");
+    snprintf(options, sizeof(options), "--size 4M --memory %s", path);
+    assert_does_not_start(options, "another daemon");
+    daemon_stop(&node);
+    snprintf(options, sizeof(options), "--size 8M --memory %s", path);
+    assert_does_not_start(options, "4M");
+    assert_does_not_start("--size 1023G --memory /dev/shm/farindex-too-large", "no room");
+    unlink(path);
+}
+
+
+/* ---- Strangers ---- */
+
+static void send_to(const char *address, const void *bytes, size_t count) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    int one = socket(AF_INET, SOCK_STREAM, 0);
+    char rest[4096];
+    assert_int_equal(connect(one, (struct sockaddr *)&to, sizeof(to)), 0);
+    ssize_t put = send(one, bytes, count, MSG_NOSIGNAL);
+    (void)put;
+    struct pollfd wait = {.fd = one, .events = POLLIN};
+    while (poll(&wait, 1, 5000) > 0 && recv(one, rest, sizeof(rest), 0) > 0)
+        ;
+    close(one);
+}
+
+
+/* A hello, and then messages with some bits turned over. */
+static size_t mutate(uint64_t *seed, char *bytes) {
+    net_hello hello = {.magic = NET_MAGIC, .protocol = NET_PROTOCOL};
+    net_head head = {.length = NET_HEAD_BYTES + sizeof(hello), .type = NET_HELLO};
+    size_t used = 0;
+    memcpy(bytes, &head, sizeof(head));
+    memcpy(bytes + sizeof(head), &hello, sizeof(hello));
+    used = head.length;
+    for (int i = 0; i < 4; i++) {
+        *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+        net_head next = {
+            .length = 64, .type = (uint16_t)(*seed >> 33) % (NET_TYPES + 1), .count = (uint16_t)(*seed >> 60)};
+        next.length = *seed >> 50 & 1 ? 32 : 16 + (uint32_t)(*seed >> 40) % 64;
+        memset(bytes + used, (int)(*seed >> 56), next.length);
+        memcpy(bytes + used, &next, sizeof(next));
+        used += next.length;
+    }
+    *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+    if (*seed >> 63)
+        bytes[(*seed >> 20) % used] ^= (char)(1 << (*seed >> 60));
+    return used;
+}
+
+
+static void strangers_lose_their_connection_and_nothing_else(void **state) {
+    (void)state;
+    daemon_node node;
+    char uri[128], zeros[4096] = {0}, large[16] = {0}, bytes[1024];
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    uint64_t seed = 42;
+    assert_true(daemon_start(&node, NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    assert_ok(far_index_create(session, "i", "dart", NULL, &index));
+    send_to(node.address, zeros, sizeof(zeros));
+    send_to(node.address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 26);
+    memset(large, 0xff, 4);
+    send_to(node.address, large, sizeof(large));
+    net_hello hello = {.magic = NET_MAGIC, .protocol = 99};
+    net_head head = {.length = NET_HEAD_BYTES + sizeof(hello), .type = NET_HELLO};
+    memcpy(bytes, &head, sizeof(head));
+    memcpy(bytes + sizeof(head), &hello, sizeof(hello));
+    send_to(node.address, bytes, head.length);
+    uint64_t refused = look_at(node.address).refused;
+    assert_in_range(refused, 4, 4);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(node.address, ':') + 1))};
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    for (int i = 0; i < 2000; i++) {
+        int one = socket(AF_INET, SOCK_STREAM, 0);
+        size_t used = mutate(&seed, bytes);
+        assert_int_equal(connect(one, (struct sockaddr *)&to, sizeof(to)), 0);
+        ssize_t put = send(one, bytes, used, MSG_NOSIGNAL);
+        (void)put;
+        if (i % 50 == 0)
+            assert_ok(far_put(session, index, &i, sizeof(i), "v", 1));
+        close(one);
+    }
+    assert_ok(far_put(session, index, "key", 3, "value", 5));
+    assert_index_is_sound(session, index);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    assert_int_equal(daemon_stop(&node), 0);
+}
+
+
+/* ---- Idle ---- */
+
+static unsigned long cpu_ticks(pid_t pid) {
+    char path[64], text[1024];
+    unsigned long user = 0, system = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    size_t length = fread(text, 1, sizeof(text) - 1, file);
+    text[length] = 0;
+    fclose(file);
+    sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    return user + system;
+}
+
+
+/* Batches that the node has run when nothing came for a while. */
+static uint64_t batches_at_rest(const char *address) {
+    uint64_t before = 0, now = 1;
+    for (int tries = 0; tries < 100 && now != before; tries++) {
+        before = now;
+        usleep(400000);
+        now = look_at(address).batches;
+    }
+    assert_int_equal(now, before);
+    return now;
+}
+
+
+static void idle_handles_and_daemons_do_nothing(void **state) {
+    (void)state;
+    daemon_node node;
+    char uri[128];
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    assert_true(daemon_start(&node, NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    assert_ok(far_session_open(pool, &session));
+    assert_ok(far_index_create(session, "i", "dart", NULL, &index));
+    assert_ok(far_put(session, index, "key", 3, "value", 5));
+    uint64_t batches = batches_at_rest(node.address), bytes = look_at(node.address).bytes_in;
+    unsigned long ticks = cpu_ticks(node.pid);
+    sleep(5);
+    assert_int_equal(cpu_ticks(node.pid), ticks);
+    net_state after = look_at(node.address);
+    assert_int_equal(after.batches, batches);
+    assert_in_range(after.bytes_in - bytes, 0, 200); /* two looks */
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    daemon_stop(&node);
+}
+
+
+/* ---- Many ---- */
+
+static void many_sessions_on_one_daemon(void **state) {
+    (void)state;
+    daemon_node node;
+    char uri[128], path[64], text[256];
+    static far_session *sessions[256];
+    far_pool *pool;
+    far_index *index;
+    assert_true(daemon_start(&node, NULL, "--size 64M"));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_ok(far_pool_open(uri, NULL, &pool));
+    for (unsigned i = 0; i < 255; i++) /* and the handle's own */
+        assert_ok(far_session_open(pool, &sessions[i]));
+    assert_ok(far_index_create(sessions[0], "i", "dart", NULL, &index));
+    for (unsigned i = 0; i < 255; i++)
+        assert_ok(far_put(sessions[i], index, &i, sizeof(i), "value", 5));
+    assert_int_equal(look_at(node.address).sessions, 256);
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)node.pid);
+    FILE *file = fopen(path, "r");
+    unsigned long kilobytes = 0;
+    while (fgets(text, sizeof(text), file))
+        sscanf(text, "RssAnon: %lu", &kilobytes);
+    fclose(file);
+    assert_true(kilobytes > 0 &&
+                (FAR_ASAN || FAR_TSAN || kilobytes < 128 * 1024)); /* with the pool, of which little is used */
+    far_index_close(index);
+    for (unsigned i = 0; i < 255; i++)
+        far_session_close(sessions[i]);
+    far_pool_close(pool);
+    daemon_stop(&node);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_order_in_the_uri_does_not_matter),
+        cmocka_unit_test(openers_at_once_make_one_pool),
+        cmocka_unit_test(foreign_and_missing_nodes_are_named),
+        cmocka_unit_test(secrets_are_checked),
+        cmocka_unit_test(certificates_are_checked),
+        cmocka_unit_test(plain_text_stays_on_this_host),
+        cmocka_unit_test(daemons_say_why_they_cannot_serve),
+        cmocka_unit_test(strangers_lose_their_connection_and_nothing_else),
+        cmocka_unit_test(idle_handles_and_daemons_do_nothing),
+        cmocka_unit_test(many_sessions_on_one_daemon),
+    };
+    return cmocka_run_group_tests_name("net/network", tests, NULL, NULL);
+}
