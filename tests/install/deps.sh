@@ -32,7 +32,7 @@ CODE
 run() {
     : >"$work/log"
     status=0
-    said=$(env PATH="$work/bin" LOG="$work/log" "$@" "$SOURCE/scripts/deps" ${for:-} 2>&1) || status=$?
+    said=$(env PATH="$work/bin" LOG="$work/log" "$@" "$SOURCE/scripts/deps" ${purpose:-} 2>&1) || status=$?
     did=$(cat "$work/log")
 }
 
@@ -58,9 +58,9 @@ expect "neither root nor sudo: names the package" [ "${said/clang/}" != "$said" 
 run MISSING="clang" USER_ID=0 APT_RESULT=100
 expect "apt-get fails: so does deps, and names the package" [ "$status" = 1 -a "${said/clang/}" != "$said" ]
 
-for=build run MISSING="clang libcmocka-dev" USER_ID=1000
+purpose=build run MISSING="clang libcmocka-dev" USER_ID=1000
 expect "what only tests need is not needed to build" [ "$status-$said-$did" = "0--" ]
-for=build run MISSING="libxxhash-dev clang" USER_ID=0
+purpose=build run MISSING="libxxhash-dev clang" USER_ID=0
 expect "what building needs is installed, and nothing else" [ "${did##*-y -qq }" = "libxxhash-dev" ]
 
 fake sudo <<'CODE'
