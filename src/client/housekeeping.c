@@ -13,8 +13,6 @@
 #define SWEEP_PAUSE_TICKS 200u   /* at least, from when a sweep is wanted, and between two */
 #define BRIEF_NS          50000u /* until the next slice while something is under way */
 #define BRIEF_RTTS        4u
-#define QUIET_SLICES      8u  /* in which the epoch stood still and nobody wanted it to move: then awake ... */
-#define QUIET_TICKS       16u /* ... it looks less often */
 
 
 static bool is_real(const far_pool *pool) {
@@ -219,9 +217,11 @@ static int look_around(far_task *t) {
         return err;
     far_line_learn(pool, words);
     bool due = sweep_is_due(t) || far_unlisted_is_due(pool) || far_memory_is_wanted(pool, words[0]);
-    pool->restless = due || far_line_wants_sweep(pool);
-    if (told && !pool->restless)
+    bool restless = due || far_line_wants_sweep(pool);
+    if (told && !restless)
         pool->next_look = FAR_TIME_NEVER;
+    if (!atomic_exchange_explicit(&pool->restless, restless, memory_order_seq_cst) && restless)
+        far_pool_wake(pool); /* its thread may sleep until it is told: this may be another's */
     if (due) {
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
         err = far_pin_take(t);
@@ -234,13 +234,13 @@ static int look_around(far_task *t) {
 static int slice(far_task *t, far_pool *pool) {
     const far_fabric *fabric = pool->fabric;
     int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
-    if (err < 0 || (err = hear_deaths(t)) < 0 || (err = far_opens_settle(t)) < 0)
+    if (err < 0 || (err = hear_deaths(t)) < 0 || (err = far_open_table_settle(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
         return look_around(t);
     if (fabric->ops->told) {
         pool->next_look = 0; /* one look when it has fallen asleep */
-        pool->restless = true;
+        atomic_store_explicit(&pool->restless, true, memory_order_seq_cst);
     }
     int moved = far_epoch_tick(t);
     if (moved < 0)
@@ -284,18 +284,8 @@ int far_housekeeping(far_pool *pool) {
 
 
 static bool is_awake(far_pool *pool) {
-    return (far_epoch_is_awake(pool) || far_opens_are_due(pool)) &&
+    return (far_epoch_is_awake(pool) || far_open_table_are_due(pool)) &&
            !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
-}
-
-
-/* How long until the next slice of a handle that is awake, when the last one had nothing more to do. Who wants something
- * of this handle wakes it, or, from another one, waits for the epoch: when that moves it follows with every tick. */
-static uint64_t ticks_to_rest(far_pool *pool, uint64_t *epoch, unsigned *quiet) {
-    uint64_t now = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
-    *quiet = now != *epoch || atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) != 0 ? 0 : *quiet + 1;
-    *epoch = now;
-    return *quiet < QUIET_SLICES ? 1 : QUIET_TICKS;
 }
 
 
@@ -303,15 +293,15 @@ void far_housekeeper(void *arg) {
     far_pool *pool = arg;
     far_host *host = pool->fabric->host;
     uint64_t brief = is_near(pool) ? BRIEF_NS : BRIEF_RTTS * pool->fabric->rtt, tick = far_tick(pool->fabric);
-    uint64_t epoch = 0;
-    unsigned quiet = 0;
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
         bool awake = is_awake(pool);
-        uint64_t pause = more > 0 ? brief : awake ? ticks_to_rest(pool, &epoch, &quiet) * tick : SLOW_TICKS * tick;
+        uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
         if (pool->fabric->ops->doze && more <= 0 && !awake)
             pool->fabric->ops->doze(pool->team.own->conn, &pool->parker,
-                                    pool->restless ? far_host_now(host) + pause : FAR_TIME_NEVER);
+                                    atomic_load_explicit(&pool->restless, memory_order_seq_cst)
+                                        ? far_host_now(host) + pause
+                                        : FAR_TIME_NEVER);
         else
             host->ops->park(host, &pool->parker, far_host_now(host) + pause);
     }

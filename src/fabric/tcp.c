@@ -10,7 +10,7 @@
 
 #define TIMEOUT_MS   10000u
 #define TIMEOUT_MOST 3600000000000ull
-#define PINGS        3
+#define PINGS        16
 #define RTT_LEAST    1000u /* ns */
 
 typedef struct tcp_shape { /* as the URI says it */

@@ -79,6 +79,8 @@ struct tcp_conn {
     bool listens;
     net_claim notes[TCP_NOTES];
     unsigned notes_first, notes_count;
+    atomic_bool noted;           /* notes are there that tcp_told has not given out */
+    _Atomic(far_parker *) dozer; /* of the thread that sleeps until it is told something; NULL: none has yet */
     bool notes_missed;
     int doze_epoll, doze_event;
     atomic_bool look;          /* doze saw something at node 0 */

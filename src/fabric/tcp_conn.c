@@ -287,6 +287,8 @@ int tcp_poll(far_conn *base) {
         tcp_node *node = &c->nodes[i];
         bool fresh = node->fresh;
         node->fresh = false;
+        if (fresh) /* it leaves now: who was stopped between posting and this has waited for nothing */
+            node->since = far_host_now(c->conn.fabric->host);
         if (has_to_send(node))
             flush(c, i);
         if (!c->lost && ((node->count > 0 && !fresh) || node->readable))
@@ -358,7 +360,8 @@ void tcp_doze(far_conn *base, far_parker *parker, uint64_t until) {
         return;
     }
     parker->event = c->doze_event;
-    if (!far_parker_arm(parker))
+    atomic_store_explicit(&c->dozer, parker, memory_order_seq_cst);
+    if (atomic_load_explicit(&c->noted, memory_order_seq_cst) || !far_parker_arm(parker))
         return;
     int count = sleep_at(c->doze_epoll, events, until, host);
     far_parker_disarm(parker);

@@ -269,11 +269,17 @@ void tcp_listen(far_conn *base) {
 }
 
 
+/* Whoever drives the session takes a note off the socket, on which the handle may be about to sleep: it is woken. */
 void tcp_note(tcp_conn *c, const net_claim *note) {
+    far_host *host = c->conn.fabric->host;
     if (c->notes_count == TCP_NOTES || note->id == 0)
         c->notes_missed = true;
     else
         c->notes[(c->notes_first + c->notes_count++) % TCP_NOTES] = *note;
+    atomic_store_explicit(&c->noted, true, memory_order_seq_cst);
+    far_parker *dozer = atomic_load_explicit(&c->dozer, memory_order_seq_cst);
+    if (dozer)
+        host->ops->unpark(host, dozer);
 }
 
 
@@ -285,8 +291,10 @@ int tcp_told(far_conn *base, unsigned *id, unsigned *generation) {
         c->notes_count = 0;
         return 1;
     }
-    if (c->notes_count == 0)
+    if (c->notes_count == 0) {
+        atomic_store_explicit(&c->noted, false, memory_order_seq_cst);
         return 0;
+    }
     *id = c->notes[c->notes_first].id;
     *generation = c->notes[c->notes_first].generation;
     c->notes_first = (c->notes_first + 1) % TCP_NOTES;

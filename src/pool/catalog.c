@@ -1,4 +1,4 @@
-/* The catalog: finding, listing, creating and dropping indexes. Opening and closing are in opens.c.
+/* The catalog: finding, listing, creating and dropping indexes. Opening and closing are in open_table.c.
  *
  * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it
  * is held, so a CAS that finds the word unchanged finds the list unchanged. */
@@ -320,22 +320,22 @@ static int build(far_task *t, far_index *index) {
 static int publish(far_task *t, far_index *index) {
     unsigned slot;
     int err;
-    far_opens_latch(t);
-    for (unsigned attempt = 0; (err = far_opens_enter(t, index->uid, true, &slot)) > 0; attempt++) {
-        far_opens_unlatch(t);
+    far_open_table_latch(t);
+    for (unsigned attempt = 0; (err = far_open_table_enter(t, index->uid, true, &slot)) > 0; attempt++) {
+        far_open_table_unlatch(t);
         far_back_off(t, attempt);
-        far_opens_latch(t);
+        far_open_table_latch(t);
     }
     if (err >= 0) {
         far_catalog_entry entry = {.record = index->record, .name_hash = name_hash(index->name), .uid = index->uid};
         far_point(t, "catalog:publish");
         err = list_index(t, index->name, &entry);
         if (err >= 0)
-            far_opens_link(index, slot, true);
+            far_open_table_link(index, slot, true);
         else
-            far_opens_leave(t, slot);
+            far_open_table_leave(t, slot);
     }
-    far_opens_unlatch(t);
+    far_open_table_unlatch(t);
     return err;
 }
 
@@ -351,7 +351,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
     if ((err = far_catalog_find(t, &view, name, &entry, &record)) != FAR_ERR_NOT_FOUND)
         return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
 
-    far_index *made = far_opens_make(far_task_pool(t), kind, name, 0);
+    far_index *made = far_open_table_make(far_task_pool(t), kind, name, 0);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
     if (options)
@@ -377,7 +377,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         if (made->uid)
             far_memory_dropped(far_task_pool(t), made->uid);
     }
-    far_opens_free(made);
+    far_open_table_free(made);
     return err;
 }
 
@@ -398,7 +398,7 @@ static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t m
 /* Waits until walks have let go of the index. FAR_ERR_BUSY: a user has it open. */
 static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
     for (unsigned attempt = 0;; attempt++) {
-        int open = far_opens_anywhere(t, uid);
+        int open = far_open_table_anywhere(t, uid);
         if (open <= 0)
             return open;
         if (open == 2)
@@ -446,7 +446,7 @@ static int drop_once(far_task *t, const char *name) {
 
 int far_catalog_drop(far_task *t, const char *name) {
     for (unsigned attempt = 0;; attempt++) {
-        int err = far_opens_settle(t);
+        int err = far_open_table_settle(t);
         if (err >= 0)
             err = drop_once(t, name);
         far_catalog_unpin(t);
@@ -515,7 +515,7 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
             err = far_walk_object(walk, NULL, FAR_POOL_TYPE_RECORD, view.entries[i].record, sizeof(far_index_record));
     }
     if (err >= 0)
-        err = far_opens_walk(t, walk);
+        err = far_open_table_walk(t, walk);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
 }

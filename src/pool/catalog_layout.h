@@ -1,12 +1,12 @@
-/* The catalog as bytes, and what catalog.c and opens.c share.
+/* The catalog as bytes, and what catalog.c and open_table.c share.
  *
  * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
  * catalog object          head {magic, count, check, spare} and one entry {record, name hash, uid} per index; immutable
  *                         but for `spare`, an object of the same size with which a drop does in a full pool: it is
  * taken by CAS, and the entry that goes is left empty then record                  what an index is; immutable but for
  * its drop mark drop mark               0, or the session (pool/owner.h) that is dropping the index table of open
- * indexes   FAR_OPENS_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open); while it
- * has no table, the one word it has, with FAR_OPENS_ALONE, stands where its address would */
+ * indexes   FAR_OPEN_TABLE_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open); while it
+ * has no table, the one word it has, with FAR_OPEN_TABLE_ALONE, stands where its address would */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
@@ -71,17 +71,17 @@ static inline uint64_t far_catalog_word_bytes(uint64_t word) {
 }
 
 
-#define FAR_OPENS_USER  (1ull << 32)
-#define FAR_OPENS_ALONE (1ull << 63)
-#define FAR_OPENS_BYTES (FAR_OPENS_MAX * 8ull)
+#define FAR_OPEN_TABLE_USER  (1ull << 32)
+#define FAR_OPEN_TABLE_ALONE (1ull << 63)
+#define FAR_OPEN_TABLE_BYTES (FAR_OPEN_TABLE_MAX * 8ull)
 
 
-static inline uint32_t far_opens_uid(uint64_t word) {
+static inline uint32_t far_open_table_uid(uint64_t word) {
     return (uint32_t)word & FAR_UID_MAX;
 }
 
 
-static inline far_addr far_opens_word_of(unsigned client) {
+static inline far_addr far_open_table_word_of(unsigned client) {
     return far_client_entry(client) + offsetof(far_client, opened);
 }
 
@@ -107,19 +107,20 @@ int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t
 /* The pin goes when nothing of the task is under way. */
 void far_catalog_unpin(far_task *t);
 
-/* opens.c: the indexes this handle has open. The latch lets one task of the handle at a time change them. */
-void far_opens_latch(far_task *t);
-void far_opens_unlatch(far_task *t);
-int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
-int far_opens_leave(far_task *t, unsigned slot);
-int far_opens_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
-bool far_opens_are_due(far_pool *pool);
-far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
-void far_opens_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
-void far_opens_free(far_index *index);
+/* open_table.c: the indexes this handle has open. The latch lets one task of the handle at a time change them. */
+void far_open_table_latch(far_task *t);
+void far_open_table_unlatch(far_task *t);
+int far_open_table_enter(far_task *t, uint32_t uid, bool user,
+                         unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
+int far_open_table_leave(far_task *t, unsigned slot);
+int far_open_table_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
+bool far_open_table_are_due(far_pool *pool);
+far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
+void far_open_table_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
+void far_open_table_free(far_index *index);
 
 /* Who has it open: 0 nobody, 1 only walks, 2 a user. */
-int far_opens_anywhere(far_task *t, uint32_t uid);
-int far_opens_walk(far_task *t, far_walk *walk); /* reports the tables; those of dead handles are taken down */
+int far_open_table_anywhere(far_task *t, uint32_t uid);
+int far_open_table_walk(far_task *t, far_walk *walk); /* reports the tables; those of dead handles are taken down */
 
 #endif

@@ -13,21 +13,21 @@ struct far_budget; /* base/budget.h */
 struct far_rdwc;   /* index/rdwc.h */
 struct far_store;  /* pool/store.h: what it holds of far memory */
 
-#define FAR_OPENS_MAX 512 /* indexes that a handle can have open */
+#define FAR_OPEN_TABLE_MAX 512 /* indexes that a handle can have open */
 
-typedef struct far_opens_word {
+typedef struct far_open_table_word {
     uint64_t wanted;             /* what the word is to be */
     bool due;                    /* far memory may not say so yet */
     unsigned writer, generation; /* a lost session whose WRITE of it may still take effect; 0 = none */
-} far_opens_word;
+} far_open_table_word;
 
-typedef struct far_opens {  /* pool/opens.c: the handle's table of open indexes */
-    bool busy;              /* under the pool's lock: a task changes what is open */
-    far_addr table;         /* 0: none yet */
-    far_opens_word address; /* the registry's word of it: only its writer */
-    far_opens_word words[FAR_OPENS_MAX];
+typedef struct far_open_table {  /* pool/open_table.c: the handle's table of open indexes */
+    bool busy;                   /* under the pool's lock: a task changes what is open */
+    far_addr table;              /* 0: none yet */
+    far_open_table_word address; /* the registry's word of it: only its writer */
+    far_open_table_word words[FAR_OPEN_TABLE_MAX];
     atomic_uint due; /* how many of these are */
-} far_opens;
+} far_open_table;
 
 struct far_pool {
     far_fabric *fabric;
@@ -39,7 +39,7 @@ struct far_pool {
 
     pthread_mutex_t lock; /* the list and counts below; never held across a switch or a wait */
     far_index *indexes;
-    far_opens opens;
+    far_open_table open_table;
     unsigned references;  /* open sessions, indexes and the handle itself: the last one frees */
     atomic_bool closed;   /* far_pool_close was called */
     atomic_bool finished; /* ... and has given back everything but memory of this process */
@@ -55,7 +55,7 @@ struct far_pool {
     uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
     uint64_t next_look, next_check;
     bool listens;          /* the fabric tells it of deaths */
-    bool restless;         /* asleep, and something is still to be done */
+    atomic_bool restless;  /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */
 
     far_epochs epochs;

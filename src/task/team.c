@@ -5,15 +5,16 @@
 
 #include <assert.h>
 
-#define TICK_NS     1000000u /* between slices of housekeeping while the handle is awake, on memory of this host */
-#define TICK_RTTS   40u      /* in round trips: at least, over a network; at most, in virtual time */
-#define DRIVE_STEPS 64u      /* of one session in one go: its thread may be waiting to come in */
+#define TICK_NS      1000000u  /* between slices of housekeeping while the handle is awake, on memory of this host */
+#define TICK_RTTS    40u       /* in round trips: at least, over a network; at most, in virtual time */
+#define TICK_MOST_NS 20000000u /* however slow the network seemed when it was measured */
+#define DRIVE_STEPS  64u       /* of one session in one go: its thread may be waiting to come in */
 
 
 uint64_t far_tick(const far_fabric *fabric) {
     uint64_t rtts = TICK_RTTS * fabric->rtt;
     if (fabric->host == &far_host_threads)
-        return fabric->ops->ask && rtts > TICK_NS ? rtts : TICK_NS;
+        return !fabric->ops->ask || rtts < TICK_NS ? TICK_NS : rtts < TICK_MOST_NS ? rtts : TICK_MOST_NS;
     return rtts > TICK_NS ? TICK_NS : rtts;
 }
 

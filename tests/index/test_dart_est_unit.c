@@ -368,7 +368,8 @@ static void a_list_stays_until_another_is_much_better(void **state) {
 
 typedef struct wishing {
     far_index *index;
-    unsigned age; /* in epochs, of the wish */
+    unsigned age;    /* in epochs, of the wish */
+    unsigned length; /* that it is for */
     uint64_t entries;
 } wishing;
 
@@ -383,7 +384,7 @@ static int grant_task(far_task *t, void *arg) {
     if (err < 0 || (err = dart_find_run(t, w->index, &f)) < 0)
         return err;
     dart_wish wish = {.node = f.path.steps[f.path.count - 1].node, .epoch = far_epoch(t) - w->age, .count = 1};
-    wish.lengths[0] = 2;
+    wish.lengths[0] = (uint8_t)w->length;
     memcpy(wish.prefix, "ab", 2);
     dart_est_grant(t, w->index, &wish, 1);
     far_pin_drop(t);
@@ -399,7 +400,7 @@ static void a_wish_is_granted_for_some_epochs_only(void **state) {
     for (unsigned old = 0; old < 2; old++) {
         far_pool *pool;
         far_session *session;
-        wishing w = {.age = FRESH + old};
+        wishing w = {.age = FRESH + old, .length = 2};
         assert_int_equal(far_pool_open("local:16M", NULL, &pool), 0);
         assert_int_equal(far_session_open(pool, &session), 0);
         assert_int_equal(far_index_create(session, "map", "dart", "adjust=0,upkeep_batch=64", &w.index), 0);
@@ -414,8 +415,33 @@ static void a_wish_is_granted_for_some_epochs_only(void **state) {
 }
 
 
+/* The adjuster has dropped a length since the wish: an entry of it would not be looked for when the node is replaced, and
+ * would outlive it. (Lengths taken as they were when the wish was made.) */
+static void a_wish_for_a_dropped_length_is_not_granted(void **state) {
+    (void)state;
+    static const unsigned lengths[] = {2, 1}; /* looked up; not */
+    for (unsigned i = 0; i < 2; i++) {
+        far_pool *pool;
+        far_session *session;
+        wishing w = {.age = 0, .length = lengths[i]};
+        assert_int_equal(far_pool_open("local:16M", NULL, &pool), 0);
+        assert_int_equal(far_session_open(pool, &session), 0);
+        assert_int_equal(far_index_create(session, "map", "dart", "adjust=0,upkeep_batch=64", &w.index), 0);
+        assert_int_equal(dart_list_looks_up(dart_est_list(dart_est_of(w.index)), lengths[i]), i == 0);
+        assert_int_equal(far_insert(session, w.index, "abc", 3, "v", 1), 0);
+        assert_int_equal(far_insert(session, w.index, "abd", 3, "v", 1), 0);
+        assert_int_equal(far_session_call(session, FAR_STATS_OTHER, true, grant_task, &w), 0);
+        assert_int_equal(w.entries, i == 0 ? 1 : 0);
+        far_index_close(w.index);
+        far_session_close(session);
+        far_pool_close(pool);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wish_for_a_dropped_length_is_not_granted),
         cmocka_unit_test(a_wish_is_granted_for_some_epochs_only),
         cmocka_unit_test(words_keep_what_was_packed),
         cmocka_unit_test(groups_of_a_larger_segment_refine_those_of_a_smaller),

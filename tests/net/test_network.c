@@ -399,7 +399,7 @@ static uint64_t batches_at_rest(const char *address) {
     uint64_t before = 0, now = 1;
     for (int tries = 0; tries < 100 && now != before; tries++) {
         before = now;
-        usleep(400000);
+        usleep(2200000); /* longer than a hundred of the longest ticks, after which a handle looks for the last time */
         now = look_at(address).batches;
     }
     assert_int_equal(now, before);

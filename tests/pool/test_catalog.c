@@ -260,15 +260,15 @@ static void many_indexes_can_be_listed(void **state) {
 static void too_many_open_at_once_are_refused(void **state) {
     (void)state;
     node a;
-    static far_index *open[FAR_OPENS_MAX + 1];
+    static far_index *open[FAR_OPEN_TABLE_MAX + 1];
     open_node(&a, "local:256M");
-    for (int i = 0; i <= FAR_OPENS_MAX; i++) {
+    for (int i = 0; i <= FAR_OPEN_TABLE_MAX; i++) {
         char name[16];
         snprintf(name, sizeof(name), "i%d", i);
         int err = far_index_create(a.session, name, "toy", "slots=1", &open[i]);
-        assert_int_equal(err, i < FAR_OPENS_MAX ? 0 : FAR_ERR_BUSY);
+        assert_int_equal(err, i < FAR_OPEN_TABLE_MAX ? 0 : FAR_ERR_BUSY);
     }
-    for (int i = 0; i < FAR_OPENS_MAX; i++)
+    for (int i = 0; i < FAR_OPEN_TABLE_MAX; i++)
         far_index_close(open[i]);
     far_index *index;
     assert_int_equal(far_index_open(a.session, "i512", &index), FAR_ERR_NOT_FOUND);

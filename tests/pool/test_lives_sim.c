@@ -450,8 +450,8 @@ static void all_is_as_in_the_beginning(story *s, const far_pool_usage *before) {
     tables t = read_tables(s);
     if (t.gone || t.runs)
         note(s, "at the end: %u slabs of indexes that are gone", t.gone);
-    uint64_t opened = word_at(s, far_opens_word_of(s->root->team.own->id)),
-             used = before->used + t.ends + (opened && !(opened & FAR_OPENS_ALONE) ? FAR_OPENS_BYTES : 0);
+    uint64_t opened = word_at(s, far_open_table_word_of(s->root->team.own->id)),
+             used = before->used + t.ends + (opened && !(opened & FAR_OPEN_TABLE_ALONE) ? FAR_OPEN_TABLE_BYTES : 0);
     if (after.used != used || after.retired || after.sessions != before->sessions)
         note(s, "at the end: used %llu, not %llu, retired %llu, sessions %llu", (unsigned long long)after.used,
              (unsigned long long)used, (unsigned long long)after.retired, (unsigned long long)after.sessions);

@@ -62,7 +62,7 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
     join(&r, 3, true);
     r.count = 4;
     assert_int_equal(far_index_open(fresh->session, "x", &fresh->index), 0);
-    far_addr table = *word_of(&r, far_opens_word_of(fresh->pool->team.own->id));
+    far_addr table = *word_of(&r, far_open_table_word_of(fresh->pool->team.own->id));
     assert_true(table != 0);
 
     far_sim_resume(a->client);
@@ -72,7 +72,7 @@ static void a_slow_sweeper_does_not_clear_the_entry_of_a_new_client(void **state
         far_pool_poll(fresh->pool);
     }
     assert_true(far_sim_ended(a->client));
-    assert_int_equal(*word_of(&r, far_opens_word_of(fresh->pool->team.own->id)), table);
+    assert_int_equal(*word_of(&r, far_open_table_word_of(fresh->pool->team.own->id)), table);
     assert_int_equal(a->result, 0);
     assert_int_equal(a->swept.dead_clients, 2);
     assert_int_equal(second, FAR_ERR_BUSY);

@@ -121,7 +121,8 @@ static void flush_peer(server_peer *peer) {
 static void serve_peer(server_peer *peer) {
     int got = 1;
     for (unsigned fills = 0; !peer->ended && got > 0 && fills < FILLS; fills++) {
-        got = net_channel_fill(&peer->channel);
+        /* Who does not take its answers is not listened to either. */
+        got = net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST ? net_channel_fill(&peer->channel) : 0;
         bool all = !peer->channel.tls && peer->channel.in.end < peer->channel.in.room; /* that the socket had */
         if (got < 0)
             peer->ended = true;

@@ -45,7 +45,7 @@ uint64_t *chime_new_image(chime_op *op) {
 
 
 bool chime_ptr_is_sound(const chime_op *op, chime_ptr p) {
-    return chime_ptr_addr(p) && far_fabric_in_range(far_task_fabric(op->t), chime_ptr_addr(p), op->st->node_bytes);
+    return chime_ptr_addr(p) && far_task_reaches(op->t, chime_ptr_addr(p), op->st->node_bytes);
 }
 
 

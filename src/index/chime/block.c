@@ -7,7 +7,7 @@ static int put_read(chime_op *op, uint64_t word, uint64_t most, chime_block *b) 
     unsigned class = chime_value_class(word);
     uint64_t bytes = class < CHIME_CLASSES ? chime_class_bytes(class) : 0;
     bytes = bytes < most ? bytes : most;
-    if (!bytes || !far_fabric_in_range(far_task_fabric(op->t), chime_value_block(word), bytes)) {
+    if (!bytes || !far_task_reaches(op->t, chime_value_block(word), bytes)) {
         far_forget(op->t);
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a slot names a block at %#llx", op->index->name,
                         (unsigned long long)chime_value_block(word));

@@ -35,8 +35,7 @@ int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
             continue;
         size_t length = chime_ref_length(f->word);
         uint64_t bytes = chime_key_block_bytes(length);
-        if (length > CHIME_KEY_MAX || !length ||
-            !far_fabric_in_range(far_task_fabric(op->t), chime_ref_addr(f->word), bytes)) {
+        if (length > CHIME_KEY_MAX || !length || !far_task_reaches(op->t, chime_ref_addr(f->word), bytes)) {
             far_forget(op->t);
             return far_fail(FAR_ERR_CORRUPT, "index '%s': a fence of %zu bytes at %#llx", op->index->name, length,
                             (unsigned long long)chime_ref_addr(f->word));

@@ -19,7 +19,7 @@ typedef struct pivot {
 
 
 unsigned chime_place_node(chime_op *op) {
-    return (unsigned)(far_task_random(op->t) % far_task_fabric(op->t)->nodes);
+    return (unsigned)(far_task_random(op->t) % far_task_nodes(op->t));
 }
 
 

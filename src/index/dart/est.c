@@ -16,7 +16,7 @@ static const dart_list first_list = {
 
 
 int dart_est_create(far_task *t, far_index *index, dart_super *super) {
-    unsigned nodes = far_task_fabric(t)->nodes, bits = (unsigned)index->options[DART_OPTION_DIRECTORY_BITS];
+    unsigned nodes = far_task_nodes(t), bits = (unsigned)index->options[DART_OPTION_DIRECTORY_BITS];
     unsigned stripes = nodes < DART_STRIPES_MAX ? nodes : DART_STRIPES_MAX;
     far_object object;
     int err;

@@ -209,6 +209,15 @@ typedef struct dart_outstanding { /* tentative words under way of this handle: a
 
 #define DART_WISHES DART_WISHES_MAX
 
+/* Entries of that prefix length are made and looked for. */
+static inline bool dart_list_looks_up(const dart_list *list, unsigned length) {
+    for (unsigned i = 0; i < list->lookup_count; i++)
+        if (list->lookup[i] == length)
+            return true;
+    return false;
+}
+
+
 typedef struct dart_wish { /* a node that wishes for entries */
     dart_node node;
     uint64_t epoch; /* of the operation that saw it linked */

@@ -130,8 +130,8 @@ static bool add_start(far_task *t, far_index *index, dart_probe *probe, far_byte
         return false;
     /* An entry of another length whose fingerprint clashes: seen with this depth the node may reach beyond the memory.
      */
-    if (!far_fabric_in_range(far_task_fabric(t), dart_word_addr(word),
-                             dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
+    if (!far_task_reaches(t, dart_word_addr(word),
+                          dart_node_bytes((dart_node_type)type, depth, dart_of(index)->bucket)))
         return false;
     probe->starts[probe->count++] =
         (dart_start){{dart_word_addr(word), (dart_node_type)type, depth}, length, slot, entry, word, current, false};

@@ -145,18 +145,10 @@ static far_addr entry_of(far_task *t, dart_est *est, const dart_start *start, ui
 }
 
 
-static bool is_looked_up(const dart_list *list, unsigned length) {
-    for (unsigned i = 0; i < list->lookup_count; i++)
-        if (list->lookup[i] == length)
-            return true;
-    return false;
-}
-
-
 bool dart_est_rename_put(far_task *t, far_index *index, const dart_start *old, const dart_node *new,
                          unsigned parent_depth, far_bytes prefix, dart_rename *rename) {
     dart_est *est = dart_est_of(index);
-    if (!est || !est->update || old->length <= parent_depth || !is_looked_up(dart_est_list(est), old->length))
+    if (!est || !est->update || old->length <= parent_depth || !dart_list_looks_up(dart_est_list(est), old->length))
         return false;
     uint64_t hash = dart_est_hash(est, prefix.data, old->length);
     unsigned fingerprint = dart_est_fingerprint_of(est, hash), delta = new->depth - old->length;

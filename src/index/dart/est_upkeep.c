@@ -359,8 +359,27 @@ static void choose_empty(place *places, unsigned at, const dart_wish *wish) {
 }
 
 
+/* A length that was dropped since the wish gets no entry any more: who replaces the node would not look for it there,
+ * and it would outlive the node. The pin under which the wish is granted is what the adjuster waits for. */
+static unsigned still_looked_up(const dart_list *list, const dart_wish *wish, uint8_t lengths[DART_LIST_MAX]) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < wish->count; i++)
+        if (dart_list_looks_up(list, wish->lengths[i]))
+            lengths[kept++] = wish->lengths[i];
+    return kept;
+}
+
+
+static bool is_lost(int err) {
+    return err == FAR_ERR_UNREACHABLE || err == FAR_ERR_FENCED;
+}
+
+
 void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsigned count) {
     dart_est *est = dart_est_of(index);
+    const dart_list *list = dart_est_list(est);
+    uint8_t lengths[DART_LIST_MAX];
+    int err = 0;
     unsigned client = far_task_client(t), used = 0, most = 0;
     for (unsigned i = 0; i < count; i++)
         most += wishes[i].tentative ? 1 : wishes[i].count;
@@ -372,17 +391,20 @@ void dart_est_grant(far_task *t, far_index *index, const dart_wish *wishes, unsi
         bool fresh = far_epoch(t) <= wish->epoch + 1 + DART_EXTRA_EPOCHS; /* the tag rule, see express.c */
         mine[i] = fresh && !wish->tentative && dart_est_begin_work(&est->outstanding, client, wish->node.addr);
         unsigned first = used;
-        if (wish->tentative && fresh)
+        if (wish->tentative && fresh && dart_list_looks_up(list, wish->node.depth - dart_est_delta(wish->committed)))
             add_renamed(wish, &places[used++]);
         else if (mine[i])
-            used += add_places(t, est, &wish->node, wish->prefix, wish->lengths, wish->count, &places[used]);
+            used += add_places(t, est, &wish->node, wish->prefix, lengths, still_looked_up(list, wish, lengths),
+                               &places[used]);
         if (mine[i] && wish->entry && used == first + 1)
             choose_empty(places, first, wish);
     }
-    if (places && mine && used && register_places(t, index, places, used) < 0)
+    if (places && mine && used && (err = register_places(t, index, places, used)) < 0)
         far_forget(t); /* what is missing will be missed, and made again */
     for (unsigned i = 0; i < count; i++)
-        if (wishes[i].tentative || (mine && places && mine[i]))
+        if (wishes[i].tentative && is_lost(err) && dart_est_client(wishes[i].tentative) != client)
+            continue; /* our CAS of another's word may still land: that word must not come back. Its place stays taken */
+        else if (wishes[i].tentative || (mine && places && mine[i]))
             dart_est_end_work(&est->outstanding, wishes[i].tentative ? dart_est_client(wishes[i].tentative) : client,
                               wishes[i].node.addr);
     far_scratch_back(t, mark);

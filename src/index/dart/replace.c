@@ -260,7 +260,7 @@ static uint64_t spare_size(void) {
 static int make_room(far_task *t, far_index *index, const dart_replace *r, dart_node_type type, bool reserve, made *m) {
     uint64_t size = dart_node_bytes(type, r->node.depth, dart_of(index)->bucket);
     far_addr near = r->has_parent ? r->parent.slot : r->node.addr;
-    unsigned where = dart_place(dart_of(index), far_task_fabric(t)->nodes, r->prefix,
+    unsigned where = dart_place(dart_of(index), far_task_nodes(t), r->prefix,
                                 r->has_parent ? r->parent.node.depth : r->node.depth - 1, far_addr_node(near));
     int err;
     if (m->object.addr && m->type == DART_TYPE_NODE && m->size == size)

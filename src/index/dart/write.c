@@ -170,7 +170,7 @@ static int put_node(far_task *t, far_index *index, const dart_write *w, unsigned
     far_object object;
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    unsigned where = dart_place(dart, far_task_fabric(t)->nodes, (far_bytes){w->key.data, depth}, above->node.depth,
+    unsigned where = dart_place(dart, far_task_nodes(t), (far_bytes){w->key.data, depth}, above->node.depth,
                                 far_addr_node(above->slot));
     int err = far_alloc(t, index, DART_TYPE_NODE, bytes, where, 0, &object);
     if (err < 0)

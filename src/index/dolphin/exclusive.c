@@ -19,7 +19,7 @@ static int try_lock(dolphin_op *op, uint64_t entry, uint64_t expected, uint64_t 
 
 int dolphin_lock_leaf(dolphin_op *op, uint64_t entry) {
     uint64_t seen;
-    if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_entry_addr(entry), op->st->leaf_bytes))
+    if (!far_task_reaches(op->t, dolphin_entry_addr(entry), op->st->leaf_bytes))
         return dolphin_broken(op->index, dolphin_entry_addr(entry), "leaf");
     for (unsigned attempt = 0; attempt < op->st->patience; attempt++) {
         int err = try_lock(op, entry, 0, &seen);

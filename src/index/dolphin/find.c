@@ -181,7 +181,7 @@ int dolphin_locate(dolphin_op *op, bool fresh, dolphin_spot *spot) {
 
 int dolphin_put_read_leaf(dolphin_op *op, uint64_t entry, dolphin_leaf *leaf) {
     *leaf = (dolphin_leaf){.entry = entry, .addr = dolphin_entry_addr(entry), .whole = true};
-    if (!far_fabric_in_range(far_task_fabric(op->t), leaf->addr, op->st->leaf_bytes))
+    if (!far_task_reaches(op->t, leaf->addr, op->st->leaf_bytes))
         return dolphin_broken(op->index, leaf->addr, "leaf");
     if (!(leaf->image = far_scratch(op->t, op->st->leaf_bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");

@@ -58,7 +58,7 @@ unsigned dolphin_candidates(const dolphin_op *op, const dolphin_leaf *leaf, unsi
 
 int dolphin_put_read_key(dolphin_op *op, uint64_t kword, uint8_t **block) {
     unsigned bytes = dolphin_kword_block_bytes(kword);
-    if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_kword_block(kword), bytes))
+    if (!far_task_reaches(op->t, dolphin_kword_block(kword), bytes))
         return dolphin_broken(op->index, dolphin_kword_block(kword), "key");
     if (!(*block = far_scratch(op->t, bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a key");

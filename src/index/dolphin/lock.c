@@ -21,7 +21,7 @@ far_addr dolphin_lock_place(const dolphin_op *op, uint64_t word) {
  * us as the holder, whenever the CAS took effect. words: [0] what the CAS found, [1] what was READ. */
 static int put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_node *node) {
     far_addr addr = dolphin_entry_addr(word);
-    if (!far_fabric_in_range(far_task_fabric(op->t), addr, dolphin_class_bytes(dolphin_entry_class(word))))
+    if (!far_task_reaches(op->t, addr, dolphin_class_bytes(dolphin_entry_class(word))))
         return dolphin_broken(op->index, addr, "node");
     far_addr lock = dolphin_lock_place(op, word);
     far_cas(op->t, lock, dolphin_lock_free(word), dolphin_locked_by_me(op, word), &words[0]);

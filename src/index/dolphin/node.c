@@ -9,7 +9,7 @@ int dolphin_put_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
     unsigned bytes = dolphin_class_bytes(dolphin_entry_class(word));
     far_addr addr = dolphin_entry_addr(word);
     *node = (dolphin_node){.word = word};
-    if (!far_fabric_in_range(far_task_fabric(op->t), addr, bytes))
+    if (!far_task_reaches(op->t, addr, bytes))
         return dolphin_broken(op->index, addr, "node");
     if (!(node->image = far_scratch(op->t, bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
@@ -106,5 +106,5 @@ int dolphin_new_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, uns
 /* The memory node of a node, and of its leaves: in turn for nodes that differ in the last byte of their prefix. */
 unsigned dolphin_place(const dolphin_op *op, const uint8_t *prefix, unsigned depth) {
     uint64_t turn = depth ? XXH3_64bits_withSeed(prefix, depth - 1, op->st->seed + depth) % 256 + prefix[depth - 1] : 0;
-    return (unsigned)(turn % far_task_fabric(op->t)->nodes);
+    return (unsigned)(turn % far_task_nodes(op->t));
 }

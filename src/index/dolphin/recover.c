@@ -26,7 +26,7 @@ static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *wor
         if (dolphin_entry_kind(entry) < DOLPHIN_LEAF ||
             (node->depth == 0 && dolphin_entry_lb(entry) != dolphin_position(op->key, 0)))
             continue; /* of the root one entry: the others are not under this lock */
-        if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_entry_addr(entry), 8)) {
+        if (!far_task_reaches(op->t, dolphin_entry_addr(entry), 8)) {
             far_forget(op->t);
             return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
         }
@@ -127,7 +127,7 @@ static int look_at_frozen(dolphin_op *op, uint64_t entry, uint64_t above) {
     uint64_t word, lock;
     if (dolphin_entry_kind(entry) < DOLPHIN_LEAF)
         return 0;
-    if (!far_fabric_in_range(far_task_fabric(op->t), dolphin_entry_addr(entry), 8))
+    if (!far_task_reaches(op->t, dolphin_entry_addr(entry), 8))
         return dolphin_broken(op->index, dolphin_entry_addr(above), "node");
     far_read(op->t, dolphin_entry_addr(entry), &word, 8);
     far_mark(op->t, FAR_VERB_UNPROVEN);

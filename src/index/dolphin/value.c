@@ -54,8 +54,7 @@ int dolphin_put_read_value(dolphin_op *op, uint64_t vword, uint8_t **block) {
     if (op->st->words || !dolphin_value_is_block(vword))
         return 0;
     uint64_t bytes = dolphin_value_block_bytes(vword);
-    if (!dolphin_value_is_sound(vword) ||
-        !far_fabric_in_range(far_task_fabric(op->t), dolphin_value_block(vword), bytes))
+    if (!dolphin_value_is_sound(vword) || !far_task_reaches(op->t, dolphin_value_block(vword), bytes))
         return dolphin_broken(op->index, dolphin_value_block(vword), "value");
     if (!(*block = far_scratch(op->t, bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");

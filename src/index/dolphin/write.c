@@ -17,7 +17,7 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolph
     unsigned bytes = whole || !st->split_arrays ? st->leaf_bytes : DOLPHIN_LEAF_HEADER + 8 * st->slots;
     uint64_t seen;
     *leaf = (dolphin_leaf){.entry = entry, .addr = dolphin_entry_addr(entry), .whole = bytes == st->leaf_bytes};
-    if (!far_fabric_in_range(far_task_fabric(op->t), leaf->addr, st->leaf_bytes))
+    if (!far_task_reaches(op->t, leaf->addr, st->leaf_bytes))
         return dolphin_broken(op->index, leaf->addr, "leaf");
     if (!(leaf->image = far_scratch(op->t, st->leaf_bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");

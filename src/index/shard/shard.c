@@ -52,7 +52,7 @@ static unsigned log2_of(uint64_t n) {
 
 /* partitions: 0 = enough for the memory nodes of the pool. */
 static int choose_shape(far_task *t, far_index *index, unsigned *p, unsigned *b) {
-    uint64_t partitions = (uint64_t)index->options[SHARD_OPTION_PARTITIONS], nodes = far_task_fabric(t)->nodes;
+    uint64_t partitions = (uint64_t)index->options[SHARD_OPTION_PARTITIONS], nodes = far_task_nodes(t);
     if (partitions & (partitions - 1))
         return far_fail(FAR_ERR_INVALID, "partitions: %llu is not a power of two", (unsigned long long)partitions);
     if (partitions == 0)
@@ -125,7 +125,7 @@ static int shard_create(far_task *t, far_index *index) {
     *descriptor = (shard_descriptor){SHARD_MAGIC, p, b};
     fill_segment(is_inlined(index), segment, 1ull << b);
     for (uint64_t i = 0; i < 1ull << p; i++)
-        if ((err = create_partition(t, index, (unsigned)(i % far_task_fabric(t)->nodes), b, segment, &pcb[i])) < 0)
+        if ((err = create_partition(t, index, (unsigned)(i % far_task_nodes(t)), b, segment, &pcb[i])) < 0)
             return err;
     far_object object;
     if ((err = far_alloc(t, index, SHARD_TYPE_ROOT, descriptor_bytes(p), 0, 0, &object)) < 0)

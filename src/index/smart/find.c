@@ -240,7 +240,7 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     word &= ~SMART_CACHED_REC;
     for (unsigned reads = 0; reads < SMART_CHAIN_MAX; reads++) {
         smart_leaf *leaf = &s->leaf;
-        if (class >= SMART_CLASSES || !far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class)))
+        if (class >= SMART_CLASSES || !far_task_reaches(op->t, addr, smart_class_bytes(class)))
             return STALE;
         if (recycled)
             put_read_ctl(op, addr, &ctl);
@@ -290,7 +290,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
     unsigned first = op->pair ? smart_first_neighbour(part) : part, count = op->pair ? SMART_NEIGHBOURS : 1;
     far_addr addr = smart_word_addr(word);
     unsigned most = type == SMART_READ_DIR ? smart_layout_bytes(SMART_DIR) : smart_read_bytes(type);
-    if (!far_fabric_in_range(far_task_fabric(op->t), addr, most))
+    if (!far_task_reaches(op->t, addr, most))
         return STALE;
     put_read_ctl(op, addr, &ctl);
     int err = smart_put_read_node(op, word, false, &node);
@@ -334,7 +334,7 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
     unsigned depth = hint->depth;
     while (smart_word_is(word) == SMART_NODE && smart_word_read_type(word) == SMART_READ_DIR && (word & SMART_GAP0)) {
         far_addr node = smart_word_addr(word), slot = smart_slot_addr(node, smart_part(op->key, ++depth));
-        if (depth > op->key.length || !far_fabric_in_range(far_task_fabric(op->t), slot, 8))
+        if (depth > op->key.length || !far_task_reaches(op->t, slot, 8))
             return STALE;
         far_read(op->t, slot, &word, 8);
         int err = wait_unproven(op);
@@ -360,7 +360,7 @@ static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_
     unsigned class = smart_word_hint(hint->word);
     *leaf = (smart_leaf){.addr = addr, .class = class};
     return op->pair && smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
-           far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class));
+           far_task_reaches(op->t, addr, smart_class_bytes(class));
 }
 
 
@@ -476,7 +476,7 @@ static int put_read_cached(smart_op *op, far_bytes key, smart_leaf *leaf) {
     far_addr addr = smart_word_addr(hint.word);
     unsigned class = smart_word_hint(hint.word);
     if ((hint.word & SMART_CACHED_REC) || class >= SMART_CLASSES ||
-        !far_fabric_in_range(far_task_fabric(op->t), addr, smart_class_bytes(class)))
+        !far_task_reaches(op->t, addr, smart_class_bytes(class)))
         return 0;
     int err = smart_put_read_leaf(op, addr, class, leaf);
     if (err < 0)

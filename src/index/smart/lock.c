@@ -116,7 +116,7 @@ static int put_lock(smart_op *op, record *r, far_addr leaf, far_addr lock, const
 static int read_record(smart_op *op, uint64_t lock, smart_redo **redo) {
     uint64_t bytes = op->st->records->bytes;
     far_addr addr = smart_lock_record(lock);
-    if (!far_fabric_in_range(far_task_fabric(op->t), addr, bytes))
+    if (!far_task_reaches(op->t, addr, bytes))
         return 0;
     smart_redo *r = far_scratch(op->t, bytes);
     if (!r)

@@ -147,7 +147,7 @@ smart_layout smart_layout_for(const smart_state *st, unsigned children) {
 
 /* Spread: the load of inner nodes on all memory nodes. Near: beside the slot that names it, one round trip less. */
 unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near) {
-    return op->st->spread ? (unsigned)(fp % far_task_fabric(op->t)->nodes) : far_addr_node(near);
+    return op->st->spread ? (unsigned)(fp % far_task_nodes(op->t)) : far_addr_node(near);
 }
 
 

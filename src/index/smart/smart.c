@@ -16,7 +16,7 @@ static uint64_t root_bytes(unsigned stripes) {
 /* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
  * allocated. */
 static int smart_create(far_task *t, far_index *index) {
-    unsigned stripes = far_task_fabric(t)->nodes;
+    unsigned stripes = far_task_nodes(t);
     uint64_t bytes = root_bytes(stripes);
     smart_root *root = far_scratch(t, bytes);
     if (!root)
@@ -46,7 +46,7 @@ static int read_root(far_task *t, far_index *index, smart_state *st) {
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (root.magic != SMART_MAGIC || root.stripes != far_task_fabric(t)->nodes)
+    if (root.magic != SMART_MAGIC || root.stripes != far_task_nodes(t))
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
     st->stripes = (unsigned)root.stripes;
     far_read(t, index->descriptor + sizeof(root), st->stripe, st->stripes * 8ull);

@@ -22,7 +22,7 @@ static unsigned slot_bytes(const far_index *index) {
  * allocated. */
 static int toy_create(far_task *t, far_index *index) {
     uint64_t slots = (uint64_t)index->options[TOY_OPTION_SLOTS];
-    unsigned nodes = far_task_fabric(t)->nodes, stripes = slots < nodes ? (unsigned)slots : nodes;
+    unsigned nodes = far_task_nodes(t), stripes = slots < nodes ? (unsigned)slots : nodes;
     uint64_t root_bytes = toy_round(sizeof(toy_root) + stripes * 8ull, 16);
     if (slots & (slots - 1))
         return far_fail(FAR_ERR_INVALID, "option slots: %llu is no power of two", (unsigned long long)slots);
@@ -55,7 +55,7 @@ static int read_root(far_task *t, far_index *index, toy_root *root, uint64_t *st
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (root->magic != TOY_MAGIC || root->stripes == 0 || root->stripes > far_task_fabric(t)->nodes ||
+    if (root->magic != TOY_MAGIC || root->stripes == 0 || root->stripes > far_task_nodes(t) ||
         root->slots != (uint64_t)index->options[TOY_OPTION_SLOTS] || root->slot_bytes != slot_bytes(index))
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
     far_read(t, index->descriptor + sizeof(*root), stripe, root->stripes * 8);

@@ -38,7 +38,7 @@ static int alloc_bucket(far_task *t, far_index *index, far_addr slot, const chan
     uint64_t bytes = toy_object_bytes(bucket->bytes);
     unsigned node = far_addr_node(slot), flags = c->how == FAR_OP_DELETE ? FAR_ALLOC_RESERVE : 0;
     if (toy_state_of(index)->fault == TOY_UNORDERED)
-        node = (node + 1) % far_task_fabric(t)->nodes;
+        node = (node + 1) % far_task_nodes(t);
     int err = far_alloc(t, index, TOY_TYPE_BUCKET, bytes, node, flags, &object);
     while (err == FAR_ERR_NO_MEMORY && c->how == FAR_OP_DELETE && bytes < TOY_CLASS_MAX) {
         bytes *= 2;

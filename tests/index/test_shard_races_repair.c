@@ -1,4 +1,4 @@
-/* Cases of the shard index that a review found: each failed before its fix. */
+/* SHARD: what the dead and the slow leave behind, met by walks, checks and movers. Each failed before its fix. */
 #include "../support/stage.h"
 #include "client/op.h"
 #include "index/shard/shard.h"

@@ -1,5 +1,5 @@
-/* Cases of the shard index that a second review found, in both layouts. Each failed before its fix; what was taken out
- * of the code to see it fail is told with it. */
+/* SHARD: growth that is wished for, samples, slow drains and frozen buckets, in both layouts. Each failed before its fix;
+ * what was taken out of the code to see it fail is told with it. */
 #include "shard_rig.h"
 
 #include "index/rdwc.h"

@@ -15,23 +15,23 @@
 static bool try_latch(far_task *t) {
     far_pool *pool = far_task_pool(t);
     pthread_mutex_lock(&pool->lock);
-    bool was_busy = pool->opens.busy;
-    pool->opens.busy = true;
+    bool was_busy = pool->open_table.busy;
+    pool->open_table.busy = true;
     pthread_mutex_unlock(&pool->lock);
     return !was_busy;
 }
 
 
-void far_opens_latch(far_task *t) {
+void far_open_table_latch(far_task *t) {
     for (unsigned attempt = 0; !try_latch(t); attempt++)
         far_back_off(t, attempt);
 }
 
 
-void far_opens_unlatch(far_task *t) {
+void far_open_table_unlatch(far_task *t) {
     far_pool *pool = far_task_pool(t);
     pthread_mutex_lock(&pool->lock);
-    pool->opens.busy = false;
+    pool->open_table.busy = false;
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -46,7 +46,7 @@ void far_opens_unlatch(far_task *t) {
  * The first index needs no table: its word stands alone in place of the address. So a full pool can be swept, and an
  * index in it opened, when there is no memory for a table. The table has that word when its address takes the place. */
 
-static void note_due(far_opens *opens, far_opens_word *word) {
+static void note_due(far_open_table *opens, far_open_table_word *word) {
     if (!word->due)
         atomic_fetch_add_explicit(&opens->due, 1, memory_order_relaxed);
     word->due = true;
@@ -54,7 +54,7 @@ static void note_due(far_opens *opens, far_opens_word *word) {
 
 
 /* A WRITE of it failed. */
-static void note_writer(far_task *t, far_opens_word *word) {
+static void note_writer(far_task *t, far_open_table_word *word) {
     if (!t->session->lost) /* it was not posted */
         return;
     word->writer = far_task_client(t);
@@ -63,7 +63,7 @@ static void note_writer(far_task *t, far_opens_word *word) {
 
 
 /* 1: a lost session may still write the word. */
-static int wait_for_writer(far_task *t, far_opens_word *word) {
+static int wait_for_writer(far_task *t, far_open_table_word *word) {
     int dead = word->writer ? far_is_dead(t, word->writer, word->generation) : 1;
     if (dead <= 0)
         return dead < 0 ? dead : 1;
@@ -75,30 +75,30 @@ static int wait_for_writer(far_task *t, far_opens_word *word) {
 /* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
  * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
 static int find_table(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
+    far_open_table *opens = &far_task_pool(t)->open_table;
     if (opens->table || opens->address.writer == 0)
         return 0;
     uint64_t word;
     int err = wait_for_writer(t, &opens->address);
-    if (err != 0 || (err = far_read_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), &word)) < 0)
+    if (err != 0 || (err = far_read_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), &word)) < 0)
         return err;
-    opens->table = word & FAR_OPENS_ALONE ? 0 : word;
+    opens->table = word & FAR_OPEN_TABLE_ALONE ? 0 : word;
     return 0;
 }
 
 
 static int write_slot(far_task *t, unsigned slot, uint64_t word) {
     const far_pool *pool = far_task_pool(t);
-    if (pool->opens.table)
-        return far_write_word(t, pool->opens.table + 8 * slot, word);
-    return far_write_word(t, far_opens_word_of(pool->team.own->id), word ? word | FAR_OPENS_ALONE : 0);
+    if (pool->open_table.table)
+        return far_write_word(t, pool->open_table.table + 8 * slot, word);
+    return far_write_word(t, far_open_table_word_of(pool->team.own->id), word ? word | FAR_OPEN_TABLE_ALONE : 0);
 }
 
 
 /* 1: not yet. */
 static int write_due(far_task *t, unsigned slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    far_opens_word *word = &opens->words[slot];
+    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table_word *word = &opens->words[slot];
     int err = wait_for_writer(t, word);
     if (err == 0)
         err = find_table(t);
@@ -116,7 +116,7 @@ static int write_due(far_task *t, unsigned slot) {
 
 /* The word of a slot is to be this. 0: it is; 1: it will be, or an error: housekeeping will write it. */
 static int change(far_task *t, unsigned slot, uint64_t wanted) {
-    far_opens *opens = &far_task_pool(t)->opens;
+    far_open_table *opens = &far_task_pool(t)->open_table;
     opens->words[slot].wanted = wanted;
     note_due(opens, &opens->words[slot]);
     return write_due(t, slot);
@@ -125,17 +125,17 @@ static int change(far_task *t, unsigned slot, uint64_t wanted) {
 
 /* 1: a late WRITE of the word that stands alone might take the place of the address. */
 static int make_table(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
+    far_open_table *opens = &far_task_pool(t)->open_table;
     far_object object;
     int err = opens->words[0].due ? write_due(t, 0) : 0;
     if (err != 0 || opens->table)
         return err;
-    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPENS_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
     if (err >= 0 && opens->words[0].wanted)
         err = far_write_word(t, object.addr, opens->words[0].wanted);
     if (err < 0)
         return err;
-    if ((err = far_write_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), object.addr)) < 0) {
+    if ((err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), object.addr)) < 0) {
         note_writer(t, &opens->address);
         return err;
     }
@@ -144,14 +144,14 @@ static int make_table(far_task *t) {
 }
 
 
-static bool is_free(const far_opens *opens, unsigned slot) {
+static bool is_free(const far_open_table *opens, unsigned slot) {
     return !opens->words[slot].wanted && !opens->words[slot].due;
 }
 
 
 /* A walk does without a table if it can; the user would like one, so that walks can beside him. */
 static int provide_table(far_task *t, bool user) {
-    const far_opens *opens = &far_task_pool(t)->opens;
+    const far_open_table *opens = &far_task_pool(t)->open_table;
     bool alone = is_free(opens, 0);
     int err = find_table(t);
     if (err == 0 && opens->table == 0 && (user || !alone))
@@ -161,25 +161,25 @@ static int provide_table(far_task *t, bool user) {
 
 
 /* Pinned. 1: look again. */
-int far_opens_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
-    far_opens *opens = &far_task_pool(t)->opens;
+int far_open_table_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
+    far_open_table *opens = &far_task_pool(t)->open_table;
     int err = provide_table(t, user);
     if (err != 0)
         return err;
     unsigned free_slot = 0;
-    while (free_slot < FAR_OPENS_MAX && !is_free(opens, free_slot))
+    while (free_slot < FAR_OPEN_TABLE_MAX && !is_free(opens, free_slot))
         free_slot++;
-    if (free_slot == FAR_OPENS_MAX)
-        return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPENS_MAX);
+    if (free_slot == FAR_OPEN_TABLE_MAX)
+        return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPEN_TABLE_MAX);
     *slot = free_slot;
     far_point(t, "catalog:enter");
-    if ((err = change(t, free_slot, uid | (user ? FAR_OPENS_USER : 0))) < 0)
+    if ((err = change(t, free_slot, uid | (user ? FAR_OPEN_TABLE_USER : 0))) < 0)
         opens->words[free_slot].wanted = 0;
     return err;
 }
 
 
-int far_opens_leave(far_task *t, unsigned slot) {
+int far_open_table_leave(far_task *t, unsigned slot) {
     int err = change(t, slot, 0);
     return err < 0 ? err : 0;
 }
@@ -187,36 +187,36 @@ int far_opens_leave(far_task *t, unsigned slot) {
 
 /* 1: some words are still due. */
 static int write_all_due(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
+    far_open_table *opens = &far_task_pool(t)->open_table;
     int err = 0, later = 0;
-    for (unsigned slot = 0; slot < FAR_OPENS_MAX && err >= 0; slot++)
+    for (unsigned slot = 0; slot < FAR_OPEN_TABLE_MAX && err >= 0; slot++)
         if (opens->words[slot].due && (err = write_due(t, slot)) > 0)
             later = 1;
     return err < 0 ? err : later;
 }
 
 
-bool far_opens_are_due(far_pool *pool) {
-    return atomic_load_explicit(&pool->opens.due, memory_order_relaxed) != 0;
+bool far_open_table_are_due(far_pool *pool) {
+    return atomic_load_explicit(&pool->open_table.due, memory_order_relaxed) != 0;
 }
 
 
-int far_opens_settle(far_task *t) {
-    if (!far_opens_are_due(far_task_pool(t)) || !try_latch(t))
+int far_open_table_settle(far_task *t) {
+    if (!far_open_table_are_due(far_task_pool(t)) || !try_latch(t))
         return 0;
     int err = write_all_due(t);
-    far_opens_unlatch(t);
+    far_open_table_unlatch(t);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
 }
 
 
 static int drop_table(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
+    far_open_table *opens = &far_task_pool(t)->open_table;
     int err = far_pin_take(t);
-    if (err < 0 || (err = far_write_word(t, far_opens_word_of(far_task_pool(t)->team.own->id), 0)) < 0)
+    if (err < 0 || (err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), 0)) < 0)
         return err;
-    far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPENS_BYTES);
+    far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPEN_TABLE_BYTES);
     opens->table = 0;
     return 0;
 }
@@ -240,8 +240,8 @@ static void forget_indexes(far_pool *pool) {
 /* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
  * fenced. */
 int far_catalog_leave(far_task *t) {
-    far_opens *opens = &far_task_pool(t)->opens;
-    far_opens_latch(t);
+    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table_latch(t);
     forget_indexes(far_task_pool(t));
     int err;
     for (unsigned attempt = 0;; attempt++) {
@@ -254,7 +254,7 @@ int far_catalog_leave(far_task *t) {
     }
     if (err == 0 && opens->table)
         err = drop_table(t);
-    far_opens_unlatch(t);
+    far_open_table_unlatch(t);
     far_catalog_unpin(t);
     return err;
 }
@@ -262,7 +262,7 @@ int far_catalog_leave(far_task *t) {
 
 /* The local objects. */
 
-far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid) {
+far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid) {
     far_index *index = calloc(1, sizeof(*index));
     if (!index)
         return NULL;
@@ -274,13 +274,13 @@ far_index *far_opens_make(far_pool *pool, const far_index_kind *kind, const char
 }
 
 
-void far_opens_free(far_index *index) {
+void far_open_table_free(far_index *index) {
     far_memory_index_closed(index->pool, index);
     free(index);
 }
 
 
-void far_opens_link(far_index *index, unsigned slot, bool user) {
+void far_open_table_link(far_index *index, unsigned slot, bool user) {
     far_pool *pool = index->pool;
     index->slot = slot;
     pthread_mutex_lock(&pool->lock);
@@ -374,7 +374,7 @@ static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index 
     if (local->uid != entry->uid)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' changed its number while it was open", local->name);
     far_point(t, "catalog:enter_user");
-    int err = change(t, local->slot, local->uid | FAR_OPENS_USER);
+    int err = change(t, local->slot, local->uid | FAR_OPEN_TABLE_USER);
     if (err == 0)
         err = confirm(t, entry);
     if (err != 0) {
@@ -393,7 +393,7 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
     if (!kind)
         return far_fail(FAR_ERR_UNSUPPORTED, "index '%s' is of kind '%s', which this build does not have", record->name,
                         record->kind);
-    far_index *made = far_opens_make(far_task_pool(t), kind, record->name, entry->uid);
+    far_index *made = far_open_table_make(far_task_pool(t), kind, record->name, entry->uid);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
     made->record = entry->record;
@@ -408,7 +408,7 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
         t->index_key = key;
     }
     if (err < 0) {
-        far_opens_free(made);
+        far_open_table_free(made);
         return err;
     }
     *index = made;
@@ -434,13 +434,13 @@ static int open_once(far_task *t, const wish *w, far_index **index) {
     }
 
     unsigned slot;
-    if ((err = far_opens_enter(t, entry.uid, w->user, &slot)) != 0)
+    if ((err = far_open_table_enter(t, entry.uid, w->user, &slot)) != 0)
         return err;
     if ((err = confirm(t, &entry)) == 0 && (err = open_kind(t, &entry, &record, index)) == 0) {
-        far_opens_link(*index, slot, w->user);
+        far_open_table_link(*index, slot, w->user);
         return 0;
     }
-    int left = far_opens_leave(t, slot);
+    int left = far_open_table_leave(t, slot);
     return err > 0 && left < 0 ? left : err;
 }
 
@@ -448,9 +448,9 @@ static int open_once(far_task *t, const wish *w, far_index **index) {
 static int open_wished(far_task *t, const wish *w, far_index **index) {
     for (unsigned attempt = 0;; attempt++) {
         far_scratch_mark mark = far_scratch_here(t);
-        far_opens_latch(t);
+        far_open_table_latch(t);
         int err = open_once(t, w, index);
-        far_opens_unlatch(t);
+        far_open_table_unlatch(t);
         far_catalog_unpin(t);
         if (err <= 0)
             return err;
@@ -474,7 +474,7 @@ int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index) {
 
 static void close_one(far_task *t, far_index *index, bool user) {
     far_pool *pool = index->pool;
-    far_opens_latch(t);
+    far_open_table_latch(t);
     pthread_mutex_lock(&pool->lock);
     if (user)
         index->opens--;
@@ -486,16 +486,16 @@ static void close_one(far_task *t, far_index *index, bool user) {
     pthread_mutex_unlock(&pool->lock);
     if (was_users && !last)
         change(t, index->slot, index->uid);
-    far_opens_unlatch(t);
+    far_open_table_unlatch(t);
     if (last) {
         far_memory_index_closed(pool, index); /* no further reclaim hooks; those under way count as uses */
         for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
             far_back_off(t, attempt);
         index->kind->close(index);
-        far_opens_latch(t);
-        far_opens_leave(t, index->slot);
-        far_opens_unlatch(t);
-        far_opens_free(index);
+        far_open_table_latch(t);
+        far_open_table_leave(t, index->slot);
+        far_open_table_unlatch(t);
+        far_open_table_free(index);
         far_pool_release(pool);
     }
     far_catalog_unpin(t);
@@ -522,7 +522,7 @@ void far_catalog_close_locally(far_index *index) {
     pthread_mutex_unlock(&pool->lock);
     if (last) {
         index->kind->close(index);
-        far_opens_free(index);
+        far_open_table_free(index);
         far_pool_release(pool);
     }
 }
@@ -544,14 +544,14 @@ static bool has_any(const far_client *client) {
 
 /* How a handle has it open: 0 not, 1 by walks, 2 by the user. */
 static int look_into_table(far_task *t, const question *q, uint64_t word) {
-    bool alone = word & FAR_OPENS_ALONE;
+    bool alone = word & FAR_OPEN_TABLE_ALONE;
     q->table[0] = word;
     if (!alone)
-        far_read(t, word, q->table, FAR_OPENS_BYTES);
+        far_read(t, word, q->table, FAR_OPEN_TABLE_BYTES);
     int found = alone ? 0 : far_wait(t);
-    for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPENS_MAX); i++)
-        if (far_opens_uid(q->table[i]) == q->uid && found < 2)
-            found = q->table[i] & FAR_OPENS_USER ? 2 : 1;
+    for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPEN_TABLE_MAX); i++)
+        if (far_open_table_uid(q->table[i]) == q->uid && found < 2)
+            found = q->table[i] & FAR_OPEN_TABLE_USER ? 2 : 1;
     return found;
 }
 
@@ -570,9 +570,9 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
 }
 
 
-int far_opens_anywhere(far_task *t, uint32_t uid) {
+int far_open_table_anywhere(far_task *t, uint32_t uid) {
     far_scratch_mark mark = far_scratch_here(t);
-    question q = {uid, far_scratch(t, FAR_OPENS_BYTES), 0};
+    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_BYTES), 0};
     if (!q.table)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
     int err = far_clients_each(t, ask_handle, &q);
@@ -586,14 +586,14 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
     if (!has_any(client))
         return 0;
     int gone = far_client_handle_gone(t, id, true);
-    if (gone == 0 && client->opened & FAR_OPENS_ALONE)
+    if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)
         return 0;
     if (gone == 0)
-        return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPENS, client->opened, FAR_OPENS_BYTES);
-    return gone < 0 ? gone : far_cas_word(t, far_opens_word_of(id), client->opened, 0, &old);
+        return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPENS, client->opened, FAR_OPEN_TABLE_BYTES);
+    return gone < 0 ? gone : far_cas_word(t, far_open_table_word_of(id), client->opened, 0, &old);
 }
 
 
-int far_opens_walk(far_task *t, far_walk *walk) {
+int far_open_table_walk(far_task *t, far_walk *walk) {
     return far_clients_each(t, walk_table, walk);
 }

@@ -159,7 +159,7 @@ static far_index *open_next(story *s, const char *name) {
 
 static far_addr table_of(story *s) { /* an index that is open in between makes the handle's table */
     far_index_close(open_next(s, "y"));
-    return word_at(s, far_opens_word_of(s->pool->team.own->id));
+    return word_at(s, far_open_table_word_of(s->pool->team.own->id));
 }
 
 
@@ -192,7 +192,7 @@ static void tell(telling *of) {
 /* Without the repair the drop is refused for ever. */
 static bool word_stays_behind(story *s) {
     far_addr table = table_of(s);
-    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES));
     release(s, hold);
     bool landed = word_at(s, table) != 0;
     assert_int_equal(far_index_drop(s->dropper, "x"), landed ? FAR_ERR_BUSY : 0);
@@ -212,7 +212,7 @@ static void a_lost_opener_does_not_refuse_drops_for_ever(void **state) {
 /* A session of the same handle need not wait for housekeeping. */
 static bool word_is_cleared_by_a_dropper(story *s) {
     far_addr table = table_of(s);
-    release(s, lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES)));
+    release(s, lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES)));
     bool landed = word_at(s, table) != 0;
     assert_int_equal(far_index_drop(s->next, "x"), 0);
     return landed;
@@ -229,7 +229,7 @@ static void a_lost_opener_does_not_refuse_a_drop_of_its_own_handle(void **state)
  * under its user. */
 static bool word_comes_late(story *s) {
     far_addr table = table_of(s);
-    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES));
     far_index *y = open_next(s, "y");
     release(s, hold);
     bool landed = word_at(s, table) != 0 && word_at(s, table + 8) != 0;
@@ -249,7 +249,7 @@ static void a_late_word_of_a_lost_opener_takes_no_other_place(void **state) {
 /* The same when it is cleared before: once that was done nothing comes late. */
 static bool word_comes_after_the_repair(story *s) {
     far_addr table = table_of(s);
-    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
         release(s, hold);
@@ -275,7 +275,7 @@ static void the_repair_waits_until_nothing_can_come_late(void **state) {
 /* The first opener makes the table. Its address comes late, after another session has shown one: droppers would look at
  * the wrong one, and a sweep free the right one. */
 static bool address_comes_late(story *s) {
-    far_addr address = far_opens_word_of(s->pool->team.own->id);
+    far_addr address = far_open_table_word_of(s->pool->team.own->id);
     far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -285,7 +285,7 @@ static bool address_comes_late(story *s) {
     if (table) /* it is taken over: what the lost session made is not left behind */
         assert_int_equal(word_at(s, address), table);
     release(s, hold);
-    assert_int_equal(word_at(s, address), s->pool->opens.table);
+    assert_int_equal(word_at(s, address), s->pool->open_table.table);
     nothing_is_lost(s->next);
     y_is_safe_until_it_is_closed(s, y);
     assert_int_equal(far_index_drop(s->dropper, "x"), 0);
@@ -301,7 +301,7 @@ static void a_late_address_of_a_table_replaces_no_other(void **state) {
 
 /* A creator enters the table with what it made: it waits in the same way. */
 static bool creator_meets_a_lost_table(story *s) {
-    far_addr address = far_opens_word_of(s->pool->team.own->id);
+    far_addr address = far_open_table_word_of(s->pool->team.own->id);
     far_sim_hold *hold = lose_at(s, open_x, write_of(address, 8));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -355,12 +355,12 @@ static walking walk_x(story *s) {
 /* The flag comes after the walk has left its slot, and another index has taken it: it must not. */
 static bool flag_comes_late(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
-    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES));
+    far_addr table = word_at(s, far_open_table_word_of(s->pool->team.own->id));
+    far_sim_hold *hold = lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES));
     bool early = far_sim_seed(s->world) % 2;
     if (early)
         release(s, hold);
-    bool landed = word_at(s, table) & FAR_OPENS_USER;
+    bool landed = word_at(s, table) & FAR_OPEN_TABLE_USER;
     assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, end_walk, &w), 0);
     far_index *y = open_next(s, "y");
     release(s, hold);
@@ -380,9 +380,9 @@ static void a_late_flag_of_a_lost_opener_outlives_no_walk(void **state) {
 /* While the walk goes on: a drop waits for walks, and is not refused because of the flag of an opener that was lost. */
 static bool flag_stands_on_a_walk(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
-    release(s, lose_at(s, open_x, write_of(table, FAR_OPENS_BYTES)));
-    bool landed = word_at(s, table) & FAR_OPENS_USER;
+    far_addr table = word_at(s, far_open_table_word_of(s->pool->team.own->id));
+    release(s, lose_at(s, open_x, write_of(table, FAR_OPEN_TABLE_BYTES)));
+    bool landed = word_at(s, table) & FAR_OPEN_TABLE_USER;
     assert_int_equal(far_pool_poll(s->pool), 0);
     far_sim_client *drop = far_sim_start(s->other->fabric, "dropper", drop_x_elsewhere, s);
     s->result = 77;
@@ -404,7 +404,7 @@ static void a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk(void *
 /* The opener met a drop and takes its flag back; that WRITE is lost and comes late. */
 static bool undoing_comes_late(story *s) {
     walking w = walk_x(s);
-    far_addr table = word_at(s, far_opens_word_of(s->pool->team.own->id));
+    far_addr table = word_at(s, far_open_table_word_of(s->pool->team.own->id));
     s->client = far_sim_start(s->pool->fabric, "lost", open_x, s);
     far_sim_stop_before(s->client, (far_sim_match){.point = "catalog:enter_user"});
     assert_int_equal(far_sim_run_client(s->client), FAR_SIM_STOPPED);
@@ -414,19 +414,19 @@ static bool undoing_comes_late(story *s) {
     far_sim_stop_before(drop, (far_sim_match){.point = "catalog:marked"});
     assert_int_equal(far_sim_run_client(drop), FAR_SIM_STOPPED);
 
-    far_sim_match second = write_of(table, FAR_OPENS_BYTES);
+    far_sim_match second = write_of(table, FAR_OPEN_TABLE_BYTES);
     second.nth = 2;
     far_sim_hold *hold = far_sim_hold_effect(s->client, second);
     far_sim_resume(s->client);
     assert_int_equal(far_sim_run_client(s->client), FAR_SIM_HELD);
-    assert_true(word_at(s, table) & FAR_OPENS_USER);
+    assert_true(word_at(s, table) & FAR_OPEN_TABLE_USER);
     far_sim_lose(s->lost->conn);
     assert_int_equal(far_sim_run_client(s->client), FAR_SIM_ENDED);
     assert_int_equal(s->result, FAR_ERR_UNREACHABLE);
     bool early = far_sim_seed(s->world) % 2;
     if (early)
         release(s, hold);
-    bool landed = !(word_at(s, table) & FAR_OPENS_USER);
+    bool landed = !(word_at(s, table) & FAR_OPEN_TABLE_USER);
     assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, end_walk, &w), 0);
     far_index *y = open_next(s, "y");
     release(s, hold);
@@ -448,8 +448,8 @@ static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
 
 /* The handle is closed, and its memory and its registry entry are another's, when the WRITE would come. */
 static bool handle_is_closed(story *s, bool with_table) {
-    far_addr address = far_opens_word_of(s->pool->team.own->id), table = with_table ? table_of(s) : 0;
-    far_sim_match match = with_table ? write_of(table, FAR_OPENS_BYTES) : write_of(address, 8);
+    far_addr address = far_open_table_word_of(s->pool->team.own->id), table = with_table ? table_of(s) : 0;
+    far_sim_match match = with_table ? write_of(table, FAR_OPEN_TABLE_BYTES) : write_of(address, 8);
     far_sim_hold *hold = lose_at(s, open_x, match);
     bool early = far_sim_seed(s->world) % 2;
     if (early)
@@ -502,9 +502,9 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
         set_up(&s, 1);
         assert_int_equal(far_session_open(s.other, &writer), 0);
         table_of(&s);
-        far_opens *opens = &s.pool->opens;
-        far_opens_word *word = of_address ? &opens->address : &opens->words[0];
-        *word = (far_opens_word){.due = !of_address, .writer = writer->id, .generation = writer->generation};
+        far_open_table *opens = &s.pool->open_table;
+        far_open_table_word *word = of_address ? &opens->address : &opens->words[0];
+        *word = (far_open_table_word){.due = !of_address, .writer = writer->id, .generation = writer->generation};
         if (of_address)
             opens->table = 0;
         else

@@ -1,4 +1,5 @@
-/* DART, more named interleavings: cases that a review of the code asked about. What was wrong stands at each test. */
+/* DART: entries of the skip table that are committed late, and what a sweep takes while they are. What was wrong stands at
+ * each test. */
 #include "dart_est_rig.h"
 
 #include "pool/superblock.h"

@@ -1,4 +1,4 @@
-/* SMART, more named interleavings: cases that a review of the code asked about. What was wrong stands at each test. */
+/* SMART: branches that are empty or leave their memory node, and a full pool. What was wrong stands at each test. */
 #include "index/smart/smart.h"
 #include "pool/handle.h"
 #include "pool/sweep.h"
