@@ -262,10 +262,13 @@ static void malformed_uris_are_refused_with_words(void **state) {
 
 /* In the child: what it wrote would be in a copy of the memory, and lost. */
 static int use_after_fork(far_session *s, far_index *index) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
     far_pool *own;
+    options.no_thread = 1; /* the thread sanitizer allows none in a child of a process with threads */
     if (far_put(s, index, "k", 1, "w", 1) != FAR_ERR_FENCED || !strstr(far_last_error(), "fork"))
         return 1;
-    if (far_pool_open("local:4M?name=forked", NULL, &own) < 0) /* a new one, though the parent has one of that name */
+    if (far_pool_open("local:4M?name=forked", &options, &own) <
+        0) /* a new one, though the parent has one of that name */
         return 2;
     far_pool_close(own);
     return 0;
