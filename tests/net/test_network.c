@@ -4,10 +4,13 @@
 #include "conform.h"
 #include "daemons.h"
 #include "fabric/net/link.h"
+#include "fabric/tcp.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -407,6 +410,53 @@ static uint64_t batches_at_rest(const char *address) {
 }
 
 
+typedef struct dozer {
+    far_conn *conn;
+    far_parker parker;
+} dozer;
+
+
+static void *doze_for_ever(void *arg) {
+    dozer *d = arg;
+    tcp_doze(d->conn, &d->parker, FAR_TIME_NEVER);
+    return NULL;
+}
+
+
+/* Whoever drives the session may take a note off the socket on which the handle is about to sleep, or sleeps: it must
+ * not sleep over it. (It did, until the next note.) */
+static void a_note_that_another_took_wakes_who_dozes(void **state) {
+    (void)state;
+    for (int asleep = 0; asleep < 2; asleep++) {
+        daemon_node node;
+        char uri[128];
+        far_fabric *fabric;
+        far_parker parker = {0};
+        pthread_t thread;
+        dozer d = {0};
+        unsigned id, generation;
+        assert_true(daemon_start(&node, NULL, "--size " SIZE));
+        snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+        assert_ok(far_fabric_open(uri, &fabric));
+        assert_ok(fabric->ops->connect(fabric, &parker, &d.conn));
+        tcp_conn *c = (tcp_conn *)d.conn;
+        if (!asleep)
+            tcp_note(c, &(net_claim){.id = 3, .generation = 1});
+        assert_int_equal(pthread_create(&thread, NULL, doze_for_ever, &d), 0);
+        while (asleep && !atomic_load_explicit(&c->dozer, memory_order_seq_cst))
+            sched_yield();
+        if (asleep)
+            tcp_note(c, &(net_claim){.id = 3, .generation = 1});
+        pthread_join(thread, NULL);
+        assert_true(fabric->ops->told(d.conn, &id, &generation) == 1 && id == 3 && generation == 1);
+        assert_int_equal(fabric->ops->told(d.conn, &id, &generation), 0);
+        fabric->ops->disconnect(d.conn);
+        fabric->ops->close(fabric);
+        assert_int_equal(daemon_stop(&node), 0);
+    }
+}
+
+
 static void idle_handles_and_daemons_do_nothing(void **state) {
     (void)state;
     daemon_node node;
@@ -478,6 +528,7 @@ int main(void) {
         cmocka_unit_test(plain_text_stays_on_this_host),
         cmocka_unit_test(daemons_say_why_they_cannot_serve),
         cmocka_unit_test(strangers_lose_their_connection_and_nothing_else),
+        cmocka_unit_test(a_note_that_another_took_wakes_who_dozes),
         cmocka_unit_test(idle_handles_and_daemons_do_nothing),
         cmocka_unit_test(many_sessions_on_one_daemon),
     };
