@@ -63,7 +63,7 @@ help:
 	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
 	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
 	@echo 'make test-quick   the plain part of make test'
-	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; and more kills'
+	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; kills, partitions, mutated messages'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='

@@ -33,7 +33,9 @@ static const char notes[] =
     "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all "
     "processes\n"
     "when it returns; 'x LMDB' is how many times as many operations a second were done, 'cpu us' processor time of an\n"
-    "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n";
+    "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n"
+    "--against redis (default: 1 process) starts a redis-server and, without --pool tcp://.., a memory node, both on\n"
+    "loopback and only for this run; 'p50 x' is how many times as long the median operation takes.\n";
 
 /* The flags as they were given. */
 typedef struct request {
@@ -41,6 +43,7 @@ typedef struct request {
     uint64_t records, ops;
     bool micro;
     char own_pool[64]; /* path of a pool that is only for this run; "": none */
+    pid_t own_daemon;  /* likewise a memory node; 0: none */
     bench_config config;
 } request;
 
@@ -249,6 +252,8 @@ static int choose_pool(request *r) {
     char size[24], seed[24];
     snprintf(size, sizeof(size), "%" PRIu64 "M", pool_bytes(config) >> 20);
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
+    if (!pool && config->against == BENCH_REDIS)
+        return bench_start_daemon(pool_bytes(config), config->uri, sizeof(config->uri), &r->own_daemon);
     if (!pool && config->processes)
         snprintf(r->own_pool, sizeof(r->own_pool), "/dev/shm/farindex-bench-%d", (int)getpid());
     int length = pool           ? snprintf(config->uri, sizeof(config->uri), "%s", pool)
@@ -380,11 +385,11 @@ static int run_kinds(const bench_config *config, FILE *table, FILE *json) {
 /* Each process is a compute node with one thread. */
 static int check_processes(request *r) {
     bench_config *config = &r->config;
-    if (r->against && strcmp(r->against, "lmdb") != 0)
-        return cli_wrong_usage("bench", "--against: '%s' is not lmdb", r->against);
-    config->against_lmdb = r->against != NULL;
+    if (r->against && strcmp(r->against, "lmdb") != 0 && strcmp(r->against, "redis") != 0)
+        return cli_wrong_usage("bench", "--against: '%s' is neither lmdb nor redis", r->against);
+    config->against = !r->against ? BENCH_NOBODY : strcmp(r->against, "lmdb") == 0 ? BENCH_LMDB : BENCH_REDIS;
     if (r->against && !config->processes)
-        config->processes = 2;
+        config->processes = config->against == BENCH_REDIS ? 1 : 2;
     if (!config->processes) {
         if (config->threads == UINT64_MAX)
             config->threads = DEFAULT_THREADS;
@@ -392,7 +397,7 @@ static int check_processes(request *r) {
     }
     if (config->processes > PROCESSES_MAX)
         return cli_wrong_usage("bench", "--processes: %" PRIu64 " is more than %d", config->processes, PROCESSES_MAX);
-    if (r->pool && strncmp(r->pool, "shm:", 4) != 0)
+    if (r->pool && strncmp(r->pool, "shm:", 4) != 0 && strncmp(r->pool, "tcp://", 6) != 0)
         return cli_wrong_usage("bench",
                                "--processes: needs a pool that processes share: --pool shm:/dev/shm/p?size=2G");
     if ((config->threads != UINT64_MAX && config->threads != 1) || config->compute_nodes > 1)
@@ -455,7 +460,8 @@ int cli_bench(int argc, char **argv) {
         {"json", CLI_TEXT, &r.json, "FILE|-", "writes the results as JSON; '-': instead of the table"},
         {"keep", CLI_FLAG, &config->keep, NULL, "leaves the indexes in the pool"},
         {"processes", CLI_NUMBER, &config->processes, "N", "so many processes on a shm pool"},
-        {"against", CLI_TEXT, &r.against, "lmdb", "the same by LMDB, and ratios"},
+        {"against", CLI_TEXT, &r.against, "lmdb|redis",
+         "the same by LMDB, or by a redis-server on loopback (then ours is tcp://), and ratios"},
         {"micro", CLI_FLAG, &r.micro, NULL,
          "measures the cost of verbs instead of an index; with --pool tcp://.. that of round trips"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
@@ -473,6 +479,7 @@ int cli_bench(int argc, char **argv) {
         err = open_outputs(r.json, &table, &json);
     if (!err)
         err = run_request(&r, table, json);
+    bench_end_daemon(r.own_daemon);
     if (json && json != stdout)
         fclose(json);
     far_keyset_close(config->keys);

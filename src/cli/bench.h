@@ -1,5 +1,5 @@
 /* farindex bench, inside: what is asked for (bench.c), one kind under load (bench_run.c), by several processes
- * (bench_processes.c) and beside LMDB (bench_lmdb.c), the floor that a NIC sets (bench_ideal.c), the cost of the ground
+ * (bench_processes.c) and beside LMDB and Redis (bench_lmdb.c, bench_redis.c), the floor that a NIC sets (bench_ideal.c), the cost of the ground
  * (bench_micro.c), and how results are shown (bench_report.c). */
 #ifndef FAR_CLI_BENCH_H
 #define FAR_CLI_BENCH_H
@@ -12,6 +12,8 @@
 #include "workload/keyset.h"
 #include "workload/ycsb.h"
 
+#include <sys/types.h>
+
 #define BENCH_KINDS_MAX     16
 #define BENCH_WORKLOADS_MAX 32
 #define BENCH_OPS           (FAR_OP_SCAN + 1)
@@ -21,6 +23,8 @@ typedef struct bench_kind {
     const far_index_kind *kind;
     char options[FAR_OPTIONS_TEXT_MAX + 1];
 } bench_kind;
+
+typedef enum { BENCH_NOBODY, BENCH_LMDB, BENCH_REDIS } bench_rival;
 
 typedef struct bench_config {
     char uri[BENCH_URI_MAX];
@@ -37,7 +41,7 @@ typedef struct bench_config {
     uint64_t time_limit; /* ns of real time for a workload; 0: none */
     uint64_t value_size, threads, depth, compute_nodes, cache, seed;
     uint64_t processes; /* 0: threads of this one */
-    bool against_lmdb;
+    bench_rival against;
     bool dist_given;
     far_distribution_kind dist;
     double theta;
@@ -54,7 +58,7 @@ far_distribution_kind bench_distribution(const bench_config *config, far_ycsb_wo
 
 /* What one workload on one kind gave. */
 typedef struct bench_result {
-    const char *name;       /* of the kind, or "lmdb" */
+    const char *name;       /* of the kind, or "lmdb", "redis" */
     const bench_kind *kind; /* NULL: not an index of ours, so there are no counters */
     far_ycsb_workload workload;
     uint64_t ops; /* done, measured */
@@ -103,7 +107,7 @@ typedef struct bench_report {
     const bench_config *config;
     FILE *table, *json; /* either may be NULL */
     unsigned count;
-    double lmdb_mops[FAR_YCSB_WORKLOADS]; /* 0: not measured */
+    double rival_mops[FAR_YCSB_WORKLOADS], rival_p50[FAR_YCSB_WORKLOADS]; /* 0: not measured */
 } bench_report;
 
 void bench_report_begin(bench_report *report);
@@ -112,6 +116,10 @@ int bench_report_end(bench_report *report); /* 0, or CLI_FAILED: the JSON could 
 
 /* bench_network.c */
 int bench_network(const char *uri, FILE *table, FILE *json);
+
+/* bench_daemon.c: a memory node that ends with this process. 0, or told. */
+int bench_start_daemon(uint64_t bytes, char *uri, size_t room, pid_t *child);
+void bench_end_daemon(pid_t child);
 
 /* bench_micro.c */
 int bench_micro(uint64_t seed, FILE *table, FILE *json);

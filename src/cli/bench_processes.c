@@ -270,7 +270,7 @@ static void be_process(bench_store *store, const plan *plan, meeting *m, unsigne
     p->client.number = number;
     p->client.node = &p->node;
     p->client.host = &far_host_threads;
-    p->client.depth = store->kind ? config->depth : 1;
+    p->client.depth = store->kind || store->in_flight ? config->depth : 1;
     if (!bench_client_prepare(&p->client) || store->open(store, &p->client)) {
         complain(p, *store->error ? store->error : "no memory for a process");
         _exit(1);
@@ -373,7 +373,7 @@ static void make_plan(const bench_config *config, const bench_store *store, plan
         far_ycsb_workload workload = config->workloads[i];
         if (workload == FAR_YCSB_LOAD)
             plan->show_load = true;
-        else if (workload == FAR_YCSB_E && store->kind && !store->kind->kind->scan)
+        else if (workload == FAR_YCSB_E && (store->no_scans || (store->kind && !store->kind->kind->scan)))
             fprintf(stderr, "farindex: %s has no scans: workload e is left out\n", store->name);
         else
             plan->workloads[plan->count++] = workload;
@@ -409,10 +409,12 @@ int bench_processes(const bench_config *config, FILE *table, FILE *json) {
     bench_report report = {.config = config, .table = table, .json = json};
     bench_store store;
     int err = 0;
-    if (config->against_lmdb && !bench_store_of_lmdb(&store, config))
+    if (config->against == BENCH_LMDB && !bench_store_of_lmdb(&store, config))
         return cli_failed("this build has no LMDB (liblmdb-dev was not there)");
+    if (config->against == BENCH_REDIS && !bench_store_of_redis(&store, config))
+        return cli_failed("this build has no Redis (libhiredis-dev was not there)");
     bench_report_begin(&report);
-    if (config->against_lmdb)
+    if (config->against)
         err = bench_store_run(&store, &report);
     for (unsigned i = 0; i < config->kind_count && !err; i++) {
         bench_store_of_kind(&store, config, &config->kinds[i]);

@@ -1,5 +1,5 @@
 /* farindex bench --processes: the same operations by several processes on one store, which is an index on a shm pool,
- * or LMDB. */
+ * or LMDB, or on a tcp pool, or Redis. */
 #ifndef FAR_CLI_BENCH_PROCESSES_H
 #define FAR_CLI_BENCH_PROCESSES_H
 
@@ -15,13 +15,16 @@ typedef struct bench_store {
     int (*finish)(struct bench_store *store); /* in the parent, when they have ended */
     const bench_config *config;
     const bench_kind *kind; /* NULL: not ours */
+    bool in_flight;         /* not ours, and it can have several operations in flight */
+    bool no_scans;          /* not ours, and it has none */
     char index_name[32];    /* of ours */
     void *state;
     char error[256];
 } bench_store;
 
 void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind);
-bool bench_store_of_lmdb(bench_store *store, const bench_config *config); /* false: not in this build */
+bool bench_store_of_lmdb(bench_store *store, const bench_config *config);  /* false: not in this build */
+bool bench_store_of_redis(bench_store *store, const bench_config *config); /* false: not in this build */
 
 int bench_processes(const bench_config *config, FILE *table, FILE *json);
 

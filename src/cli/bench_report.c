@@ -32,10 +32,17 @@ static double mops(const bench_result *result) {
 }
 
 
-/* How many times as fast as LMDB. */
-static double lmdb_ratio(const bench_report *report, const bench_result *result) {
-    double its = report->lmdb_mops[result->workload];
+/* How many times as fast as the other. */
+static double rival_ratio(const bench_report *report, const bench_result *result) {
+    double its = report->rival_mops[result->workload];
     return its > 0 ? mops(result) / its : NOTHING;
+}
+
+
+/* How many times as long an operation takes. */
+static double rival_p50_ratio(const bench_report *report, const bench_result *result) {
+    double its = report->rival_p50[result->workload];
+    return its > 0 ? quantile_us(&result->latency, 1, 2) / its : NOTHING;
 }
 
 
@@ -223,7 +230,10 @@ static void cell(FILE *file, int width, int decimals, double value) {
 static void print_head(FILE *file, const bench_config *config) {
     fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s%s\n", "kind", "workload", "Mops", "p50 us",
             "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors",
-            config->processes ? "   cpu us" : "", config->against_lmdb ? "   x LMDB" : "");
+            config->processes ? "   cpu us" : "",
+            config->against == BENCH_LMDB    ? "   x LMDB"
+            : config->against == BENCH_REDIS ? "  x redis   p50 x"
+                                             : "");
 }
 
 
@@ -244,8 +254,10 @@ static void print_row(FILE *file, const bench_report *report, const bench_result
     fprintf(file, " %8" PRIu64, result->errors);
     if (report->config->processes)
         cell(file, 8, 2, per(result->cpu_ns, result->ops) / 1000);
-    if (report->config->against_lmdb)
-        cell(file, 8, 2, lmdb_ratio(report, result));
+    if (report->config->against)
+        cell(file, 8, 2, rival_ratio(report, result));
+    if (report->config->against == BENCH_REDIS)
+        cell(file, 7, 2, rival_p50_ratio(report, result));
     fputc('\n', file);
     fflush(file);
 }
@@ -260,7 +272,11 @@ static void print_setting(FILE *file, const bench_config *config) {
         fprintf(file, "%u clients (%" PRIu64 " compute node%s)", bench_clients(config), config->compute_nodes,
                 config->compute_nodes == 1 ? "" : "s");
     fprintf(file, ", depth %" PRIu64 "%s\n", config->depth, config->sim ? ", virtual time" : "");
-    if (config->against_lmdb)
+    if (config->against == BENCH_REDIS)
+        fputs("redis: a redis-server of its own on loopback, hiredis, nothing on disk; operations in flight are one "
+              "pipeline\n",
+              file);
+    if (config->against == BENCH_LMDB)
         fprintf(
             file,
             "lmdb: MDB_NOSYNC | MDB_WRITEMAP, a transaction for every operation, whose effect all processes see when "
@@ -281,8 +297,10 @@ void bench_report_begin(bench_report *report) {
 
 void bench_report_result(void *ctx, const bench_result *result) {
     bench_report *report = ctx;
-    if (!result->kind)
-        report->lmdb_mops[result->workload] = mops(result);
+    if (!result->kind) {
+        report->rival_mops[result->workload] = mops(result);
+        report->rival_p50[result->workload] = quantile_us(&result->latency, 1, 2);
+    }
     if (report->table)
         print_row(report->table, report, result);
     if (report->json) {
@@ -291,8 +309,12 @@ void bench_report_result(void *ctx, const bench_result *result) {
         print_numbers(report->json, report->config, result);
         if (report->config->processes)
             number_field(report->json, "cpu_us_per_op", per(result->cpu_ns, result->ops) / 1000);
-        if (report->config->against_lmdb)
-            number_field(report->json, "lmdb_ratio", lmdb_ratio(report, result));
+        if (report->config->against == BENCH_LMDB)
+            number_field(report->json, "lmdb_ratio", rival_ratio(report, result));
+        if (report->config->against == BENCH_REDIS) {
+            number_field(report->json, "redis_ratio", rival_ratio(report, result));
+            number_field(report->json, "redis_p50_ratio", rival_p50_ratio(report, result));
+        }
         print_by_op(report->json, result);
         if (report->config->sim)
             print_nic(report->json, result);

@@ -28,6 +28,7 @@ int cli_list(int argc, char **argv);
 int cli_load(int argc, char **argv);
 int cli_put(int argc, char **argv);
 int cli_scan(int argc, char **argv);
+int cli_selftest(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_stat(int argc, char **argv);
 int cli_torture(int argc, char **argv);

@@ -17,6 +17,7 @@ static const cli_command commands[] = {
     {"load", "puts many pairs into an index", cli_load},
     {"put", "gives a key a value", cli_put},
     {"scan", "prints pairs in the order of their keys", cli_scan},
+    {"selftest", "looks for what the fabric of a pool must not do", cli_selftest},
     {"serve", "serves memory to pools on the network (a memory node's daemon)", cli_serve},
     {"stat", "shows how much a pool and its indexes hold", cli_stat},
     {"torture", "explores seeds on the simulator and checks every history", cli_torture},

@@ -13,7 +13,7 @@
 typedef struct torture_flags {
     far_torture torture;
     uint64_t seeds[2], clients, compute_nodes, memory_nodes, depth, atomic_bytes, jobs;
-    int masked_cas, in_order, rdwc, scans, churn;
+    int masked_cas, in_order, reads_in_order, questions, rdwc, scans, churn;
     const char *faults, *history, *trace;
 } torture_flags;
 
@@ -77,6 +77,8 @@ static int check_flags(torture_flags *f) {
     t->atomic_bytes = (unsigned)f->atomic_bytes;
     t->masked_cas = f->masked_cas;
     t->atomics_in_order = f->in_order;
+    t->reads_in_order = f->reads_in_order;
+    t->questions = f->questions;
     t->rdwc = f->rdwc;
     t->churn = f->churn;
     t->scans = f->scans && far_index_kind_named(t->kind)->scan;
@@ -206,6 +208,7 @@ int cli_torture(int argc, char **argv) {
                        .faults = "all",
                        .atomic_bytes = 64,
                        .masked_cas = 1,
+                       .reads_in_order = 1,
                        .rdwc = 1,
                        .scans = 1,
                        .churn = 1};
@@ -230,6 +233,9 @@ int cli_torture(int argc, char **argv) {
         {"faults", CLI_TEXT, &f.faults, "LIST", "of tear,reorder,stall,crash; or none, all (all)"},
         {"atomic-bytes", CLI_NUMBER, &f.atomic_bytes, "8|64", "the unit at which READs and WRITEs tear (64)"},
         {"masked-cas", CLI_SWITCH, &f.masked_cas, "on|off", "does the fabric have it (on)"},
+        {"reads-in-order", CLI_SWITCH, &f.reads_in_order, "on|off", "does the fabric keep READs in order (on)"},
+        {"questions", CLI_SWITCH, &f.questions, "on|off",
+         "claims, deaths and cuts take messages to the nodes and back, as over a network (off)"},
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
         {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
         {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},

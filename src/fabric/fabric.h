@@ -47,7 +47,8 @@ enum {
     FAR_VERB_FENCE = 1, /* starts after all earlier verbs of the connection completed; costs a round trip */
     FAR_VERB_UNPROVEN =
         2, /* the memory may be free or reused, the index checks what it got: READs, or atomics in a stable type */
-    FAR_VERB_SYSTEM = 4, /* of the pool itself: may touch free memory (wiping) */
+    FAR_VERB_SYSTEM = 4,    /* of the pool itself: may touch free memory (wiping) */
+    FAR_VERB_ANY_ORDER = 8, /* of a READ: it may sample before READs that were posted before it */
 };
 
 typedef struct far_verb {
@@ -83,6 +84,7 @@ typedef struct far_capabilities {
     uint32_t atomic_bytes; /* 8 or 64: READs and WRITEs tear at aligned units of this size */
     bool masked_cas;
     bool atomics_in_order; /* an atomic takes effect before every verb posted after it */
+    bool reads_in_order;   /* a READ samples before every READ posted after it; each client's own: see task/batch.c */
     uint64_t min_rtt;      /* ns, a guaranteed lower bound; 0 = none */
 } far_capabilities;
 

@@ -366,7 +366,8 @@ int far_local_open(const char *rest, far_fabric **opened) {
     fabric->rtt = options.rtt;
     fabric->fabric.ops = options.rtt ? &delayed_ops : &local_ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
+    fabric->fabric.capabilities =
+        (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
     fabric->fabric.at_once = options.rtt == 0;
     fabric->fabric.nodes = options.nodes;

@@ -160,7 +160,8 @@ int far_shm_open(const char *rest, far_fabric **opened) {
     }
     fabric->fabric.ops = &shm_ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities = (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true};
+    fabric->fabric.capabilities =
+        (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = 1000;
     fabric->fabric.at_once = true;
     fabric->fabric.nodes = fabric->world->nodes;

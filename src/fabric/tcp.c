@@ -281,8 +281,8 @@ static int make_fabric(const tcp_shape *shape, tcp_fabric **made) {
     }
     fabric->fabric.ops = &tcp_ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities =
-        (far_capabilities){.atomic_bytes = NET_UNIT, .masked_cas = true, .atomics_in_order = true};
+    fabric->fabric.capabilities = (far_capabilities){
+        .atomic_bytes = NET_UNIT, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.nodes = shape->nodes;
     fabric->insecure = shape->insecure;
     fabric->timeout_ms = (unsigned)(shape->timeout_ns / 1000000u);

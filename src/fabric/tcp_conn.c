@@ -10,13 +10,16 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define EVENTS 32
+#define EVENTS        32
+#define CONNECT_TRIES 64 /* of a process that forks meanwhile */
 
 static pthread_mutex_t conns_lock = PTHREAD_MUTEX_INITIALIZER;
 static tcp_conn *conns;
+static unsigned forks; /* under the lock: how often this process was about to fork */
 
 
 /* ---- Fork: the child's copies of the sockets would keep the parent's sessions alive. They are closed in it, without a
@@ -24,6 +27,7 @@ static tcp_conn *conns;
 
 static void before_fork(void) {
     pthread_mutex_lock(&conns_lock);
+    forks++;
 }
 
 
@@ -32,6 +36,8 @@ static void after_fork(void) {
 }
 
 
+/* Under the lock, as long as the connection is in the list: a fork comes before, and the child closes its copy, or
+ * after. */
 static void close_descriptor(int *descriptor) {
     if (*descriptor >= 0)
         close(*descriptor);
@@ -62,6 +68,14 @@ static void watch_forks(void) {
 
 /* ---- Loss ---- */
 
+static void close_sockets(tcp_conn *c) {
+    pthread_mutex_lock(&conns_lock);
+    for (unsigned i = 0; i < c->count; i++)
+        close_descriptor(&c->nodes[i].channel.socket);
+    pthread_mutex_unlock(&conns_lock);
+}
+
+
 /* What is under way fails in the next poll: this may be inside a done, or a post. */
 void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
     if (c->lost)
@@ -71,10 +85,9 @@ void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
         snprintf(c->why, sizeof(c->why), "memory node %u at %.100s: %.80s", node,
                  tcp_fabric_of(c)->addresses[node].text, why);
     c->conn.gone = why ? c->why : NULL;
-    for (unsigned i = 0; i < c->count; i++) {
+    close_sockets(c); /* queues stay: somebody may just read from one */
+    for (unsigned i = 0; i < c->count; i++)
         c->nodes[i].open = false;
-        close_descriptor(&c->nodes[i].channel.socket); /* queues stay: somebody may just read from one */
-    }
     c->touched_count = 0;
 }
 
@@ -440,16 +453,31 @@ static void free_conn(tcp_conn *c) {
 }
 
 
-static void enlist(tcp_conn *c) {
+/* False: the process has forked since it counted so many, and the child may have copies of these sockets, which it does
+ * not know to close. */
+static bool enlist(tcp_conn *c, unsigned forks_before) {
     pthread_mutex_lock(&conns_lock);
-    c->next = conns;
-    if (conns)
-        conns->previous = c;
-    conns = c;
+    bool alone = forks == forks_before;
+    if (alone) {
+        c->next = conns;
+        if (conns)
+            conns->previous = c;
+        conns = c;
+    }
     pthread_mutex_unlock(&conns_lock);
+    return alone;
 }
 
 
+static unsigned count_forks(void) {
+    pthread_mutex_lock(&conns_lock);
+    unsigned count = forks;
+    pthread_mutex_unlock(&conns_lock);
+    return count;
+}
+
+
+/* When its sockets are closed. */
 static void delist(tcp_conn *c) {
     pthread_mutex_lock(&conns_lock);
     if (!c->closed_in_child) {
@@ -464,9 +492,9 @@ static void delist(tcp_conn *c) {
 }
 
 
-int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+/* 1: a fork came between. Then the connections are ended for whoever has copies of them. */
+static int try_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
+    unsigned forks_before = count_forks();
     tcp_conn *c = calloc(1, sizeof(*c));
     if (!c)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
@@ -482,13 +510,28 @@ int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
         err = link_nodes(c);
     if (err == 0)
         err = watch_nodes(c);
-    if (err < 0) {
+    if (err == 0 && !enlist(c, forks_before)) {
+        for (unsigned i = 0; i < c->count; i++)
+            shutdown(c->nodes[i].channel.socket, SHUT_RDWR);
+        parker->event = 0;
+        err = 1;
+    }
+    if (err != 0) {
         free_conn(c);
         return err;
     }
-    enlist(c);
     *conn = &c->conn;
     return 0;
+}
+
+
+int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int err = 1;
+    pthread_once(&once, watch_forks);
+    for (unsigned tries = 0; err == 1 && tries < CONNECT_TRIES; tries++)
+        err = try_connect(fabric, parker, conn);
+    return err == 1 ? far_fail(FAR_ERR_BUSY, "this process forks all the time: no connection is its own") : err;
 }
 
 
@@ -496,12 +539,13 @@ int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
  * for. */
 void tcp_disconnect(far_conn *conn) {
     tcp_conn *c = (tcp_conn *)conn;
-    delist(c);
     if (!c->lost && conn->leaves)
         for (unsigned i = 0; i < c->count; i++) {
             net_channel_send(&c->nodes[i].channel, NET_BYE, 0, 0, NULL, 0);
             net_channel_flush(&c->nodes[i].channel);
         }
+    close_sockets(c);
+    delist(c);
     conn->parker->event = 0;
     free_conn(c);
 }

@@ -179,6 +179,7 @@ static int check_pool(far_task *t, const super_image *image, far_geometry *g) {
         return err;
     far_capabilities agreed = far_capabilities_unpack(capabilities);
     agreed.min_rtt = fabric->capabilities.min_rtt;
+    agreed.reads_in_order = fabric->capabilities.reads_in_order;
     err = far_geometry_make(nodes, fabric->node_bytes, &agreed, image->words[FAR_SUPER_POOL_ID / 8], g);
     if (err < 0)
         return err;

@@ -200,6 +200,24 @@ static void place_old_words(far_batch *batch) {
 }
 
 
+/* Index code goes by the order of READs at one node. Where the fabric does not keep it, a READ behind another one of
+ * its node starts when that has completed: one round trip more for each. earlier: READs may be under way. */
+static __attribute__((noinline, cold)) void fence_reads(far_batch_box *box, bool earlier) {
+    uint64_t seen[FAR_NODES_MAX / 64];
+    memset(seen, earlier ? 0xff : 0, sizeof(seen));
+    for (far_verb *verb = box->batch.verbs, *end = verb + box->batch.count; verb < end; verb++) {
+        uint64_t bit = 1ull << (far_addr_node(verb->addr) % 64), *word = &seen[far_addr_node(verb->addr) / 64];
+        if (verb->kind != FAR_READ)
+            continue;
+        if ((*word & bit) && !(verb->flags & (FAR_VERB_FENCE | FAR_VERB_ANY_ORDER))) {
+            verb->flags |= FAR_VERB_FENCE;
+            box->fences++;
+        }
+        *word |= bit;
+    }
+}
+
+
 /* Whose batch it is, for the watch and for traces. */
 static void label_batch(const far_task *t, far_batch *batch) {
     batch->pin_clock = t->pin.epoch ? t->pin.clock : UINT64_MAX;
@@ -304,6 +322,8 @@ static inline __attribute__((always_inline)) int post_open(far_task *t, bool wai
         label_batch(t, batch);
     if (box->atomics)
         place_old_words(batch);
+    if (!conn->fabric->capabilities.reads_in_order)
+        fence_reads(box, t->waited > 0);
     if (t->background)
         t->stats->background_verbs += batch->count;
     if (!waited)

@@ -35,7 +35,7 @@ void far_torture_init(far_torture *torture) {
     torture->value_bytes[1] = 200;
     torture->tear = torture->reorder = torture->stall = torture->crash = true;
     torture->atomic_bytes = 64;
-    torture->masked_cas = torture->rdwc = torture->scans = torture->churn = true;
+    torture->masked_cas = torture->reads_in_order = torture->rdwc = torture->scans = torture->churn = true;
     torture->cache_bytes = 1 << 20;
     torture->pool_bytes = 16 << 20;
 }
@@ -368,9 +368,10 @@ static int open_nodes(run *r) {
     const far_torture *t = r->torture;
     snprintf(r->uri, sizeof(r->uri),
              "sim:seed=%" PRIu64 ",memory_nodes=%u,size=%" PRIu64
-             ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,name=torture",
+             ",atomic_bytes=%u,masked_cas=%s,atomics_in_order=%s,reads_in_order=%s,questions=%s,name=torture",
              r->seed, t->memory_nodes, t->pool_bytes / t->memory_nodes / 4096 * 4096, t->atomic_bytes,
-             t->masked_cas ? "on" : "off", t->atomics_in_order ? "on" : "off");
+             t->masked_cas ? "on" : "off", t->atomics_in_order ? "on" : "off", t->reads_in_order ? "on" : "off",
+             t->questions ? "on" : "off");
     r->options = (far_pool_options)FAR_POOL_OPTIONS_INIT;
     r->options.rdwc = t->rdwc;
     r->options.cache_bytes = t->cache_bytes;

@@ -19,7 +19,7 @@ typedef struct far_torture { /* far_torture_init fills in the defaults */
     uint64_t value_bytes[2]; /* from, to */
     bool tear, reorder, stall, crash;
     unsigned atomic_bytes;
-    bool masked_cas, atomics_in_order, rdwc, scans;
+    bool masked_cas, atomics_in_order, reads_in_order, questions, rdwc, scans;
     bool churn; /* sessions, indexes and compute nodes come and go, sweeps run in the middle */
     uint64_t cache_bytes, pool_bytes;
     FILE *history, *trace; /* NULL: not written */

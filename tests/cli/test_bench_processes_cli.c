@@ -167,6 +167,38 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
 }
 
 
+/* Likewise with Redis; our side has a memory node of its own then. One by one, and many in flight. */
+static void redis_is_the_measure_where_it_is_there(void **state) {
+    (void)state;
+    for (unsigned depth = 1; depth <= 16; depth *= 16) {
+        char arguments[512], out[16384];
+        snprintf(arguments, sizeof(arguments),
+                 "--processes 3 --against redis --index toy --records 500 --ops 1000 --value-size 64 --workload c,a "
+                 "--depth %u --json -",
+                 depth);
+        int status = run(arguments, out, sizeof(out));
+        if (status != 0) {
+            assert_true(strstr(out, "no Redis") || strstr(out, "no redis-server"));
+            return;
+        }
+        json *rows = json_read(out);
+        assert_non_null(rows);
+        assert_int_equal(rows->count, 4);
+        assert_row(json_item(rows, 0), "redis", "c", 1000);
+        assert_row(json_item(rows, 1), "redis", "a", 1000);
+        assert_row(json_item(rows, 2), "toy", "c", 1000);
+        assert_memory_equal(json_field(json_item(rows, 2), "pool")->text, "tcp://", 6);
+        for (size_t i = 0; i < 2; i++) {
+            double mine = json_field(json_item(rows, i + 2), "mops")->number,
+                   its = json_field(json_item(rows, i), "mops")->number;
+            double ratio = json_field(json_item(rows, i + 2), "redis_ratio")->number;
+            assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
+        }
+        json_free(rows);
+    }
+}
+
+
 static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
     static const char *const wrong[][2] = {
@@ -198,6 +230,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(indexes_are_kept_if_told_and_never_overwritten, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(a_pool_of_its_own_is_removed, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(lmdb_is_the_measure_where_it_is_there, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(redis_is_the_measure_where_it_is_there, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, name_pool, remove_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -218,6 +218,16 @@ static void atomics_in_order_keep_later_verbs_behind_them(void **state) {
 }
 
 
+static void reads_keep_their_order_where_the_fabric_says_so(void **state) {
+    (void)state;
+    const char *off = "faults=all,reads_in_order=off";
+    assert_in_range(reversals(FAR_READ, FAR_READ, 0, off), SEEDS / 50, SEEDS * 9 / 10);
+    assert_int_equal(reversals(FAR_READ, FAR_READ, FAR_VERB_FENCE, off), 0);
+    assert_int_equal(reversals(FAR_WRITE, FAR_READ, 0, off), 0); /* all other rules stand */
+    assert_int_equal(reversals(FAR_FAA, FAR_FAA, 0, off), 0);
+}
+
+
 typedef struct behind_fence {
     setup s;
     far_verb_kind kind; /* of the fenced verb */
@@ -556,6 +566,7 @@ int main(void) {
         cmocka_unit_test(ordered_pairs_are_never_reversed),
         cmocka_unit_test(unordered_pairs_are_reversed_under_faults_only),
         cmocka_unit_test(atomics_in_order_keep_later_verbs_behind_them),
+        cmocka_unit_test(reads_keep_their_order_where_the_fabric_says_so),
         cmocka_unit_test(only_unordered_verbs_overtake_a_fenced_one),
         cmocka_unit_test(reads_and_writes_tear_between_units_never_inside),
         cmocka_unit_test(a_read_looks_at_its_units_in_any_order),

@@ -3,7 +3,6 @@
 #include "base/sanitizer.h"
 #include "conform.h"
 #include "daemons.h"
-#include "fabric/net/link.h"
 #include "fabric/tcp.h"
 
 #include <arpa/inet.h>
@@ -21,34 +20,13 @@
 #define SIZE "16M"
 
 
-static double seconds(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-
-static net_state look_at(const char *where) {
-    net_address address;
-    net_link link;
-    net_state state = {0};
-    char error[128];
-    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 5000};
-    assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
-    assert_ok(net_links_open(&link, &address, 1, &dial));
-    assert_ok(net_link_call(&link, &address, NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state), 5000));
-    net_channel_close(&link.channel);
-    return state;
-}
-
-
 static void assert_not_opened(const char *uri, int code, const char *words) {
     far_pool *pool = NULL;
-    double begun = seconds();
+    double begun = daemon_seconds();
     int err = far_pool_open(uri, NULL, &pool);
     if (err != code || !strstr(far_last_error(), words))
         fail_msg("%s gave %d: %s, not %d with '%s'", uri, err, far_last_error(), code, words);
-    assert_true(seconds() - begun < 30);
+    assert_true(daemon_seconds() - begun < 30);
 }
 
 
@@ -114,7 +92,7 @@ static void openers_at_once_make_one_pool(void **state) {
             waitpid(children[i], &status, 0);
             assert_int_equal(status, 0);
         }
-        net_state a = look_at(nodes[0].address), b = look_at(nodes[1].address);
+        net_state a = daemon_look(nodes[0].address), b = daemon_look(nodes[1].address);
         assert_true(a.pool == b.pool && a.pool != 0 && a.node + b.node == 1);
         put_and_get(uris[0]);
         for (int i = 0; i < 2; i++)
@@ -147,13 +125,13 @@ static void foreign_and_missing_nodes_are_named(void **state) {
         assert_true(daemon_start(&b, NULL, "--size " SIZE));
         snprintf(uri, sizeof(uri), "tcp://%s,%s", a.address, b.address);
         put_and_get(uri);
-        daemon_node *lost = (look_at(a.address).node == 0) == (which == 0) ? &a : &b;
+        daemon_node *lost = (daemon_look(a.address).node == 0) == (which == 0) ? &a : &b;
         snprintf(gone, sizeof(gone), "%.60s", lost->address);
         daemon_stop(lost);
         assert_not_opened(uri, FAR_ERR_UNREACHABLE, gone);
         assert_true(daemon_again(lost)); /* without its memory: another node */
         assert_not_opened(uri, FAR_ERR_CORRUPT, "belongs to no pool");
-        assert_int_equal(look_at(gone).pool, 0);
+        assert_int_equal(daemon_look(gone).pool, 0);
         daemon_stop(&a);
         daemon_stop(&b);
     }
@@ -313,30 +291,6 @@ static void send_to(const char *address, const void *bytes, size_t count) {
 }
 
 
-/* A hello, and then messages with some bits turned over. */
-static size_t mutate(uint64_t *seed, char *bytes) {
-    net_hello hello = {.magic = NET_MAGIC, .protocol = NET_PROTOCOL};
-    net_head head = {.length = NET_HEAD_BYTES + sizeof(hello), .type = NET_HELLO};
-    size_t used = 0;
-    memcpy(bytes, &head, sizeof(head));
-    memcpy(bytes + sizeof(head), &hello, sizeof(hello));
-    used = head.length;
-    for (int i = 0; i < 4; i++) {
-        *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-        net_head next = {
-            .length = 64, .type = (uint16_t)(*seed >> 33) % (NET_TYPES + 1), .count = (uint16_t)(*seed >> 60)};
-        next.length = *seed >> 50 & 1 ? 32 : 16 + (uint32_t)(*seed >> 40) % 64;
-        memset(bytes + used, (int)(*seed >> 56), next.length);
-        memcpy(bytes + used, &next, sizeof(next));
-        used += next.length;
-    }
-    *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-    if (*seed >> 63)
-        bytes[(*seed >> 20) % used] ^= (char)(1 << (*seed >> 60));
-    return used;
-}
-
-
 static void strangers_lose_their_connection_and_nothing_else(void **state) {
     (void)state;
     daemon_node node;
@@ -344,7 +298,6 @@ static void strangers_lose_their_connection_and_nothing_else(void **state) {
     far_pool *pool;
     far_session *session;
     far_index *index;
-    uint64_t seed = 42;
     assert_true(daemon_start(&node, NULL, "--size " SIZE));
     snprintf(uri, sizeof(uri), "tcp://%s", node.address);
     assert_ok(far_pool_open(uri, NULL, &pool));
@@ -359,20 +312,8 @@ static void strangers_lose_their_connection_and_nothing_else(void **state) {
     memcpy(bytes, &head, sizeof(head));
     memcpy(bytes + sizeof(head), &hello, sizeof(hello));
     send_to(node.address, bytes, head.length);
-    uint64_t refused = look_at(node.address).refused;
+    uint64_t refused = daemon_look(node.address).refused;
     assert_in_range(refused, 4, 4);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(node.address, ':') + 1))};
-    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-    for (int i = 0; i < 2000; i++) {
-        int one = socket(AF_INET, SOCK_STREAM, 0);
-        size_t used = mutate(&seed, bytes);
-        assert_int_equal(connect(one, (struct sockaddr *)&to, sizeof(to)), 0);
-        ssize_t put = send(one, bytes, used, MSG_NOSIGNAL);
-        (void)put;
-        if (i % 50 == 0)
-            assert_ok(far_put(session, index, &i, sizeof(i), "v", 1));
-        close(one);
-    }
     assert_ok(far_put(session, index, "key", 3, "value", 5));
     assert_index_is_sound(session, index);
     far_index_close(index);
@@ -403,7 +344,7 @@ static uint64_t batches_at_rest(const char *address) {
     for (int tries = 0; tries < 100 && now != before; tries++) {
         before = now;
         usleep(2200000); /* longer than a hundred of the longest ticks, after which a handle looks for the last time */
-        now = look_at(address).batches;
+        now = daemon_look(address).batches;
     }
     assert_int_equal(now, before);
     return now;
@@ -470,11 +411,11 @@ static void idle_handles_and_daemons_do_nothing(void **state) {
     assert_ok(far_session_open(pool, &session));
     assert_ok(far_index_create(session, "i", "dart", NULL, &index));
     assert_ok(far_put(session, index, "key", 3, "value", 5));
-    uint64_t batches = batches_at_rest(node.address), bytes = look_at(node.address).bytes_in;
+    uint64_t batches = batches_at_rest(node.address), bytes = daemon_look(node.address).bytes_in;
     unsigned long ticks = cpu_ticks(node.pid);
     sleep(5);
     assert_int_equal(cpu_ticks(node.pid), ticks);
-    net_state after = look_at(node.address);
+    net_state after = daemon_look(node.address);
     assert_int_equal(after.batches, batches);
     assert_in_range(after.bytes_in - bytes, 0, 200); /* two looks */
     far_index_close(index);
@@ -501,7 +442,7 @@ static void many_sessions_on_one_daemon(void **state) {
     assert_ok(far_index_create(sessions[0], "i", "dart", NULL, &index));
     for (unsigned i = 0; i < 255; i++)
         assert_ok(far_put(sessions[i], index, &i, sizeof(i), "value", 5));
-    assert_int_equal(look_at(node.address).sessions, 256);
+    assert_int_equal(daemon_look(node.address).sessions, 256);
     snprintf(path, sizeof(path), "/proc/%d/status", (int)node.pid);
     FILE *file = fopen(path, "r");
     unsigned long kilobytes = 0;

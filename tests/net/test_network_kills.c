@@ -1,11 +1,10 @@
 /* Deaths on the network: clients and daemons that are killed, stopped, evicted, or forked from. Who is dead does nothing
- * any more; who lives is not declared dead; what a node with a memory file had is there after its death. KILLS in the
- * environment says how often (default: a few). */
+ * any more; who lives is not declared dead; what a node with a memory file had is there after its death. KILLS and
+ * DAEMON_KILLS in the environment say how often (default: a few), KIND with which kind of index. */
 #define _GNU_SOURCE
 #include "client/end_client.h"
-#include "conform.h"
 #include "daemons.h"
-#include "fabric/net/link.h"
+#include "guest.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -29,25 +28,13 @@ typedef struct cluster {
     unsigned count;
 } cluster;
 
-typedef struct client {
-    far_pool *pool;
-    far_session *session;
-    far_index *index;
-} client;
-
 static shared *ours;
+static const char *kind = "dart"; /* of the index; KIND in the environment says another */
 
 
-static unsigned kills(unsigned usual) {
-    const char *text = getenv("KILLS");
+static unsigned kills(const char *variable, unsigned usual) {
+    const char *text = getenv(variable);
     return text ? (unsigned)atoi(text) : usual;
-}
-
-
-static double seconds(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
 
@@ -74,30 +61,8 @@ static void down(cluster *c) {
 }
 
 
-static int enter(client *c, const char *uri, bool create) {
-    memset(c, 0, sizeof(*c));
-    int err = far_pool_open(uri, NULL, &c->pool);
-    if (err == 0)
-        err = far_session_open(c->pool, &c->session);
-    if (err == 0)
-        err = create ? far_index_create(c->session, "i", "dart", NULL, &c->index)
-                     : far_index_open(c->session, "i", &c->index);
-    return err;
-}
-
-
-static void leave(client *c) {
-    if (c->index)
-        far_index_close(c->index);
-    if (c->session)
-        far_session_close(c->session);
-    if (c->pool)
-        far_pool_close(c->pool);
-}
-
-
 /* Puts rising numbers under one key after the other, and says what was done. Returns why it ended. */
-static int put_on(client *c) {
+static int put_on(guest *c) {
     for (uint64_t n = 1;; n++) {
         uint64_t key = n % KEYS;
         atomic_store(&ours->started, n);
@@ -113,8 +78,8 @@ static pid_t start_writer(const char *uri) {
     atomic_store(&ours->started, 0);
     pid_t child = fork();
     if (child == 0) {
-        client c;
-        int err = enter(&c, uri, false);
+        guest c;
+        int err = guest_enter(&c, uri, NULL);
         if (err == 0)
             err = put_on(&c);
         atomic_store(&ours->result, err);
@@ -127,7 +92,7 @@ static pid_t start_writer(const char *uri) {
 
 
 /* What was acknowledged is there, or what was begun after it. */
-static void assert_all_there(client *c, uint64_t before) {
+static void assert_all_there(guest *c, uint64_t before) {
     for (uint64_t key = 0; key < KEYS; key++) {
         uint64_t got = 0, least = atomic_load(&ours->acknowledged[key]);
         int err = far_get(c->session, c->index, &key, sizeof(key), &got, sizeof(got), NULL);
@@ -141,37 +106,23 @@ static void assert_all_there(client *c, uint64_t before) {
 }
 
 
-static int count_client(void *ctx, const far_client_info *client) {
-    (void)client;
-    ++*(unsigned *)ctx;
-    return 0;
-}
-
-
-static unsigned living(client *c) {
-    unsigned count = 0;
-    assert_true(far_pool_clients(c->session, count_client, &count) >= 0);
-    return count;
-}
-
-
 /* ---- Clients ---- */
 
 static void killed_clients_are_found_dead(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     double worst = 0;
     up(&k, 2, false, "");
-    assert_ok(enter(&c, k.uri, true));
-    for (unsigned i = 0; i < kills(5); i++) {
+    assert_ok(guest_enter(&c, k.uri, kind));
+    for (unsigned i = 0; i < kills("KILLS", 5); i++) {
         pid_t child = start_writer(k.uri);
         usleep(1000 * (i * 7 % 13));
         kill(child, SIGKILL);
-        double begun = seconds();
-        while (living(&c) > 2)
-            assert_true(seconds() - begun < 20);
-        worst = seconds() - begun > worst ? seconds() - begun : worst;
+        double begun = daemon_seconds();
+        while (guest_living(&c) > 2)
+            assert_true(daemon_seconds() - begun < 20);
+        worst = daemon_seconds() - begun > worst ? daemon_seconds() - begun : worst;
         waitpid(child, NULL, 0);
         for (uint64_t key = 0; key < KEYS; key++) /* whatever it had locked */
             assert_ok(far_put(c.session, c.index, &key, sizeof(key), &key, sizeof(key)));
@@ -179,22 +130,8 @@ static void killed_clients_are_found_dead(void **state) {
     }
     print_message("found dead after at most %.1f ms\n", worst * 1e3);
     assert_pool_is_sound(c.session);
-    leave(&c);
+    guest_leave(&c);
     down(&k);
-}
-
-
-static uint64_t batches_of(const daemon_node *node) {
-    net_address address;
-    net_link link;
-    net_state state = {0};
-    char error[128];
-    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 5000};
-    assert_int_equal(net_address_parse(node->address, strlen(node->address), &address, error, sizeof(error)), 0);
-    assert_ok(net_links_open(&link, &address, 1, &dial));
-    assert_ok(net_link_call(&link, &address, NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state), 5000));
-    net_channel_close(&link.channel);
-    return state.batches;
 }
 
 
@@ -202,26 +139,26 @@ static uint64_t batches_of(const daemon_node *node) {
 static void an_idle_survivor_cleans_up(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     up(&k, 1, false, "");
-    assert_ok(enter(&c, k.uri, true));
+    assert_ok(guest_enter(&c, k.uri, kind));
     pid_t child = start_writer(k.uri);
     kill(child, SIGSTOP);
     uint64_t before = 0, now = 1;
     while (now != before) { /* the survivor falls asleep */
         before = now;
         usleep(500000);
-        now = batches_of(&k.nodes[0]);
+        now = daemon_look(k.nodes[0].address).batches;
     }
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    double begun = seconds();
-    while (batches_of(&k.nodes[0]) < before + 10) { /* at least asks, marks and walks */
+    double begun = daemon_seconds();
+    while (daemon_look(k.nodes[0].address).batches < before + 10) { /* at least asks, marks and walks */
         usleep(20000);
-        assert_true(seconds() - begun < 20);
+        assert_true(daemon_seconds() - begun < 20);
     }
     assert_pool_is_sound(c.session);
-    leave(&c);
+    guest_leave(&c);
     down(&k);
 }
 
@@ -229,19 +166,19 @@ static void an_idle_survivor_cleans_up(void **state) {
 static void a_stopped_client_is_not_dead_until_it_is_evicted(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     far_client_info killed;
     up(&k, 2, false, "");
-    assert_ok(enter(&c, k.uri, true));
+    assert_ok(guest_enter(&c, k.uri, kind));
     pid_t child = start_writer(k.uri);
     kill(child, SIGSTOP);
     usleep(300000);
-    assert_int_equal(living(&c), 4);
+    assert_int_equal(guest_living(&c), 4);
     assert_int_equal(far_pool_evict(c.session, 1, 0, &killed), FAR_ERR_INVALID); /* our own */
     assert_int_equal(far_pool_evict(c.session, 9, 0, &killed), FAR_ERR_NOT_FOUND);
     assert_ok(far_pool_evict(c.session, 3, 0, &killed));
     assert_int_equal(killed.id, 3);
-    assert_int_equal(living(&c), 2);
+    assert_int_equal(guest_living(&c), 2);
     uint64_t values[KEYS];
     for (uint64_t key = 0; key < KEYS; key++) {
         values[key] = 1000000 + key;
@@ -254,7 +191,7 @@ static void a_stopped_client_is_not_dead_until_it_is_evicted(void **state) {
     for (uint64_t key = 0; key < KEYS; key++)
         assert_value(c.session, c.index, &key, sizeof(key), &values[key], sizeof(values[key]));
     assert_pool_is_sound(c.session);
-    leave(&c);
+    guest_leave(&c);
     down(&k);
 }
 
@@ -263,15 +200,15 @@ static void a_stopped_client_is_not_dead_until_it_is_evicted(void **state) {
 static void a_forked_child_is_nobody(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     int hold[2];
     up(&k, 2, false, "");
-    assert_ok(enter(&c, k.uri, true));
+    assert_ok(guest_enter(&c, k.uri, kind));
     assert_int_equal(pipe(hold), 0);
     pid_t parent = fork();
     if (parent == 0) {
-        client own;
-        int err = enter(&own, k.uri, false);
+        guest own;
+        int err = guest_enter(&own, k.uri, NULL);
         if (err == 0 && fork() == 0) { /* lives on, and holds what it has */
             char byte;
             uint64_t key = 1;
@@ -293,15 +230,15 @@ static void a_forked_child_is_nobody(void **state) {
         usleep(1000);
     assert_int_equal(atomic_load(&ours->stopped), 1);
     assert_true(atomic_load(&ours->result) < 0);
-    assert_int_equal(living(&c), 4);
+    assert_int_equal(guest_living(&c), 4);
     kill(parent, SIGKILL);
-    double begun = seconds();
-    while (living(&c) > 2)
-        assert_true(seconds() - begun < 20);
+    double begun = daemon_seconds();
+    while (guest_living(&c) > 2)
+        assert_true(daemon_seconds() - begun < 20);
     waitpid(parent, NULL, 0);
     close(hold[0]);
     close(hold[1]); /* the grandchild ends */
-    leave(&c);
+    guest_leave(&c);
     down(&k);
 }
 
@@ -311,32 +248,32 @@ static void a_forked_child_is_nobody(void **state) {
 static void a_stopped_daemon_is_named_in_time(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     up(&k, 2, true, "?timeout=700ms");
-    assert_ok(enter(&c, k.uri, true));
+    assert_ok(guest_enter(&c, k.uri, kind));
     for (uint64_t key = 0; key < KEYS; key++)
         assert_ok(far_put(c.session, c.index, &key, sizeof(key), &key, sizeof(key)));
     kill(k.nodes[1].pid, SIGSTOP);
     int err = 0;
-    double begun = seconds();
+    double begun = daemon_seconds();
     for (uint64_t key = 0; err >= 0; key = (key + 1) % 1000)
         err = far_put(c.session, c.index, &key, sizeof(key), &key, sizeof(key));
     assert_true(err == FAR_ERR_UNREACHABLE || err == FAR_ERR_FENCED);
-    assert_true(seconds() - begun < 20);
+    assert_true(daemon_seconds() - begun < 20);
     if (err == FAR_ERR_UNREACHABLE)
         assert_non_null(strstr(far_last_error(), k.nodes[1].address));
-    client late;
-    assert_int_equal(enter(&late, k.uri, false), FAR_ERR_UNREACHABLE);
+    guest late;
+    assert_int_equal(guest_enter(&late, k.uri, NULL), FAR_ERR_UNREACHABLE);
     assert_non_null(strstr(far_last_error(), k.nodes[1].address));
-    leave(&late);
+    guest_leave(&late);
     kill(k.nodes[1].pid, SIGCONT);
-    leave(&c);
-    assert_ok(enter(&c, k.uri, false));
+    guest_leave(&c);
+    assert_ok(guest_enter(&c, k.uri, NULL));
     uint64_t got, key = 5;
     assert_ok(far_get(c.session, c.index, &key, sizeof(key), &got, sizeof(got), NULL));
     assert_index_is_sound(c.session, c.index);
     assert_pool_is_sound(c.session);
-    leave(&c);
+    guest_leave(&c);
     down(&k);
 }
 
@@ -344,11 +281,11 @@ static void a_stopped_daemon_is_named_in_time(void **state) {
 static void killed_daemons_come_back_with_their_memory(void **state) {
     (void)state;
     cluster k;
-    client c;
+    guest c;
     up(&k, 3, true, "?timeout=3s");
-    assert_ok(enter(&c, k.uri, true));
-    leave(&c);
-    for (unsigned i = 0; i < kills(6); i++) {
+    assert_ok(guest_enter(&c, k.uri, kind));
+    guest_leave(&c);
+    for (unsigned i = 0; i < kills("DAEMON_KILLS", 6); i++) {
         pid_t child = start_writer(k.uri);
         unsigned which = i % 4;
         usleep(500 * (i * 11 % 17));
@@ -361,17 +298,18 @@ static void killed_daemons_come_back_with_their_memory(void **state) {
         for (unsigned n = 0; n < 3; n++)
             if (n == which || which == 3)
                 assert_true(daemon_again(&k.nodes[n]));
-        assert_ok(enter(&c, k.uri, false));
+        assert_ok(guest_enter(&c, k.uri, NULL));
         assert_all_there(&c, i);
         assert_index_is_sound(c.session, c.index);
         assert_pool_is_sound(c.session);
-        leave(&c);
+        guest_leave(&c);
     }
     down(&k);
 }
 
 
 int main(void) {
+    kind = getenv("KIND") ? getenv("KIND") : kind;
     ours = mmap(NULL, sizeof(*ours), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_clients_are_found_dead),

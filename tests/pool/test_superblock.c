@@ -264,11 +264,11 @@ static void clients_that_offer_less_than_the_pool_relies_on_are_refused(void **s
     opener a, b;
     opener_begin(&a, 6, false);
     opener_begin(&b, 6, false);
-    assert_int_equal(open_with(&a, (far_capabilities){64, true, true, 0}), 0);
-    assert_int_equal(open_with(&b, (far_capabilities){8, true, true, 0}), FAR_ERR_UNSUPPORTED);
-    assert_int_equal(open_with(&b, (far_capabilities){64, false, true, 0}), FAR_ERR_UNSUPPORTED);
-    assert_int_equal(open_with(&b, (far_capabilities){64, true, false, 0}), FAR_ERR_UNSUPPORTED);
-    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, 500}), 0);
+    assert_int_equal(open_with(&a, (far_capabilities){64, true, true, true, 0}), 0);
+    assert_int_equal(open_with(&b, (far_capabilities){8, true, true, true, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, false, true, true, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, false, true, 0}), FAR_ERR_UNSUPPORTED);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, true, 500}), 0);
     assert_int_equal(b.pool.geometry.capabilities.min_rtt, 500);
     opener_end(&a);
     opener_end(&b);
@@ -280,8 +280,8 @@ static void clients_that_offer_more_go_by_what_the_pool_says(void **state) {
     opener a, b;
     opener_begin(&a, 7, false);
     opener_begin(&b, 7, false);
-    assert_int_equal(open_with(&a, (far_capabilities){8, false, false, 0}), 0);
-    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, 0}), 0);
+    assert_int_equal(open_with(&a, (far_capabilities){8, false, false, true, 0}), 0);
+    assert_int_equal(open_with(&b, (far_capabilities){64, true, true, true, 0}), 0);
     assert_int_equal(b.pool.geometry.capabilities.atomic_bytes, 8);
     assert_false(b.pool.geometry.capabilities.masked_cas);
     assert_false(b.pool.geometry.capabilities.atomics_in_order);

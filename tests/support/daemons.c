@@ -1,6 +1,7 @@
 /* Daemons for tests. */
 #define _GNU_SOURCE
 #include "daemons.h"
+#include "fabric/net/link.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -92,6 +94,28 @@ void daemon_kill(daemon_node *node) {
     kill(node->pid, SIGKILL);
     waitpid(node->pid, NULL, 0);
     node->pid = 0;
+}
+
+
+double daemon_seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+
+net_state daemon_look(const char *where) {
+    net_address address;
+    net_link link;
+    net_state state = {0};
+    char error[128];
+    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 5000};
+    assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
+    assert_int_equal(net_links_open(&link, &address, 1, &dial), 0);
+    assert_int_equal(
+        net_link_call(&link, &address, NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state), dial.timeout_ms), 0);
+    net_channel_close(&link.channel);
+    return state;
 }
 
 

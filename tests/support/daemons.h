@@ -2,6 +2,8 @@
 #ifndef TESTS_DAEMONS_H
 #define TESTS_DAEMONS_H
 
+#include "fabric/net/wire.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -20,6 +22,9 @@ bool daemon_start(daemon_node *node, const char *log, const char *format, ...) _
 bool daemon_again(daemon_node *node); /* the same, at the same address */
 int daemon_stop(daemon_node *node);   /* SIGTERM; its exit status, -1: it died otherwise */
 void daemon_kill(daemon_node *node);  /* SIGKILL */
+
+net_state daemon_look(const char *address); /* as farindex serve --status sees it */
+double daemon_seconds(void);                /* a clock for deadlines */
 
 /* A file with this secret, which only its owner can read. */
 void daemon_secret(const char *path, const char *text);

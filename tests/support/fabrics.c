@@ -32,13 +32,13 @@ static void make_daemons(const fabric *fabric, const char *size, unsigned serial
 }
 
 
-/* The same with TLS and a pre-shared key. */
+/* The same with TLS and a pre-shared key; mark: further options. */
 static void make_secret_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
     static char path[64], options[128];
     (void)serial;
     snprintf(path, sizeof(path), "/tmp/farindex-secret-%d", (int)getpid());
     daemon_secret(path, "a secret for tests, long enough to be one");
-    snprintf(options, sizeof(options), "--secret %s", path);
+    snprintf(options, sizeof(options), "--secret %s %s", path, fabric->mark);
     daemons_start((unsigned)atoi(fabric->format), size, options, uri, CONFORM_URI);
     size_t used = strlen(uri);
     snprintf(uri + used, CONFORM_URI - used, "?secret=%s", path);
@@ -53,12 +53,13 @@ const fabric conform_fabrics[] = {
     {"shm:size=64M&nodes=2", true, make_file, remove_file, NULL, "&nodes=2", EVERY_TIME},
     {"sim:seed=1,memory_nodes=2,size=64M", false, make_named, NULL, "sim:seed=1,memory_nodes=2,size=%s",
      ",name=", EVERY_TIME},
-    {"sim:seed=2,size=64M,atomic_bytes=8,masked_cas=off", false, make_named, NULL,
-     "sim:seed=2,size=%s,atomic_bytes=8,masked_cas=off", ",name=", EVERY_TIME},
+    {"sim:seed=2,size=64M,atomic_bytes=8,masked_cas=off,reads_in_order=off", false, make_named, NULL,
+     "sim:seed=2,size=%s,atomic_bytes=8,masked_cas=off,reads_in_order=off", ",name=", EVERY_TIME},
     {"tcp:1x64M", true, make_daemons, daemons_end, "1", "", IN_ROTATION},
     {"tcp:3x64M", true, make_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
     {"tcp:2x64M,chaos", true, make_daemons, daemons_end, "2", "--threads 3 --chaos", WHEN_ASKED},
     {"tcp:2x64M,secret", true, make_secret_daemons, daemons_end, "2", "", WHEN_ASKED},
+    {"tcp:3x64M,secret,chaos", true, make_secret_daemons, daemons_end, "3", "--threads 2 --chaos", WHEN_ASKED},
 };
 
 const size_t conform_fabric_count = COUNT_OF(conform_fabrics);

@@ -119,6 +119,52 @@ static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(
 }
 
 
+static int set_up_unordered(void **state) {
+    int err = set_up_slow(state);
+    ground *g = *state;
+    if (err == 0)
+        g->pool.fabric->capabilities.reads_in_order = false;
+    return err;
+}
+
+
+static int many_reads(far_task *t, void *arg) {
+    const far_addr other = far_addr_make(1, 4096);
+    const uint64_t *trips = arg;
+    uint64_t a = 0, b = 0, c = 0;
+    uint64_t before = *trips;
+    far_read(t, A, &a, 8);
+    far_read(t, other, &b, 8); /* another node */
+    far_write(t, A, &a, 8);
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(*trips - before, 1);
+    far_read(t, A, &a, 8);
+    far_read(t, B, &b, 8);
+    far_read(t, A, &c, 8);
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(*trips - before, 1 + 3);
+    far_read(t, A, &a, 8);
+    far_read(t, B, &b, 8);
+    far_mark(t, FAR_VERB_ANY_ORDER);
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(*trips - before, 1 + 3 + 1);
+    far_read(t, A, &a, 8);
+    assert_int_equal(far_start(t), 0);
+    far_read(t, B, &b, 8); /* behind one that is under way */
+    assert_int_equal(far_wait(t), 0);
+    assert_int_equal(*trips - before, 1 + 3 + 1 + 2);
+    return 0;
+}
+
+
+/* Who rests on the order of READs is not told that there is none: it costs round trips. */
+static void reads_without_order_wait_for_each_other(void **state) {
+    ground *g = *state;
+    uint64_t *trips = &g->session->stats[FAR_OP_GET].round_trips;
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, many_reads, trips), 0);
+}
+
+
 /* Verbs of every kind, and then one outside: none is counted. */
 static void put_all_and(far_task *t, far_addr bad, uint64_t *word) {
     far_write(t, A, word, 8);
@@ -371,6 +417,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_unordered, tear_down),
         cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),

@@ -32,8 +32,12 @@ static void note(net_server *server, unsigned id, unsigned generation) {
 }
 
 
+/* Who takes nothing is told later, and then at most that he has missed something. */
 void server_send_notes(server_peer *peer) {
     net_server *server = peer->server;
+    peer->notes_wait = net_channel_queued(&peer->channel) > SERVING_NOTES_MOST;
+    if (peer->notes_wait)
+        return;
     pthread_mutex_lock(&server->lock);
     bool missed = server->noted - peer->told > SERVING_NOTES / 2;
     uint64_t from = missed ? server->noted : peer->told;
@@ -198,7 +202,7 @@ static bool on_claim(server_peer *peer, const net_head *head, const char *body) 
     net_claim wanted;
     net_claimed answer = {0};
     memcpy(&wanted, body, sizeof(wanted));
-    if (peer->looks || !net_id_is_sound(wanted.id) || wanted.generation > 0xffff)
+    if (!net_id_is_sound(wanted.id) || wanted.generation > 0xffff)
         return refuse(peer, "no session is like this");
     pthread_mutex_lock(&peer->server->lock);
     bool sound = wanted.claim == 0 ? is_first(peer->server) : is_other(peer->server);
@@ -307,7 +311,7 @@ static bool on_batch(server_peer *peer, const net_head *head, const char *body) 
     size_t length = head->length - NET_HEAD_BYTES;
     bool changes;
     int64_t results = net_batch_check(body, length, head->count, peer->server->memory->size, &changes);
-    if (results < 0 || peer->looks || (changes && !peer->speaks))
+    if (results < 0 || (changes && !peer->speaks))
         return refuse(peer, results < 0 ? "a batch is malformed" : "verbs of nobody change nothing");
     net_head answer = {(uint32_t)(NET_HEAD_BYTES + results), NET_RESULTS, 0, head->tag};
     char *room = net_channel_reserve(&peer->channel, answer.length);
@@ -376,7 +380,15 @@ static void say_bye(server_peer *peer) {
 }
 
 
+/* Who came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
+static bool is_for_clients(net_type type) {
+    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_BYE;
+}
+
+
 static bool dispatch(server_peer *peer, const net_head *head, const char *body) {
+    if (peer->looks && is_for_clients((net_type)head->type))
+        return refuse(peer, "a look is no client");
     switch ((net_type)head->type) {
     case NET_BATCH:
         return on_batch(peer, head, body);

@@ -109,6 +109,11 @@ static void close_peer(server_peer *peer) {
 static void flush_peer(server_peer *peer) {
     if (net_channel_flush(&peer->channel) < 0)
         peer->ended = true;
+    if (peer->notes_wait && !peer->ended) {
+        server_send_notes(peer);
+        if (net_channel_flush(&peer->channel) < 0)
+            peer->ended = true;
+    }
     bool writing = net_channel_wants_to_send(&peer->channel);
     bool reading = net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST;
     count_bytes(peer);

@@ -16,6 +16,7 @@
 
 #define SERVING_QUEUED_MOST (1u << 20) /* bytes of answers that a peer has not taken: then it is not served */
 #define SERVING_NOTES       1024u      /* of the last cuts; who missed more is told to look at all */
+#define SERVING_NOTES_MOST  4096u      /* bytes of a queue behind which no note is put */
 
 typedef struct server_loop server_loop;
 typedef struct server_peer server_peer;
@@ -42,6 +43,7 @@ struct server_peer {
     bool bye;
     bool listens;
     uint64_t told;                /* notes up to this one were sent to it */
+    bool notes_wait;              /* of its loop: it takes nothing, so there are notes that were not queued for it */
     server_peer *next, *previous; /* of the loop */
 };
 

@@ -126,7 +126,7 @@ static int conn_open(far_fabric *fabric, far_parker *parker, far_conn **made) {
 
 void sim_conn_release(sim_conn *conn) {
     far_sim_world *world = conn->world;
-    if (!conn->closed || conn->first)
+    if (!conn->closed || conn->first || conn->messages)
         return;
     if (conn->prev)
         conn->prev->next = conn->next;
@@ -147,6 +147,7 @@ static void conn_close(far_conn *base) {
         sim_fence(conn, FAR_ERR_FENCED);
     conn->fenced = conn->closed = true;
     conn->conn.parker = NULL;
+    sim_ask_ends(conn);
     sim_conn_release(conn);
 }
 
@@ -402,7 +403,7 @@ static int conn_poll(far_conn *base) {
     sim_conn *conn = (sim_conn *)base;
     far_sim_world *world = conn->world;
     far_sim_client *client = world->running;
-    int delivered = 0;
+    int delivered = conn->answers ? sim_give_answers(conn) : 0;
     for (far_batch *batch = conn->completed; batch; batch = conn->completed) {
         conn->completed = batch->next;
         if (!conn->fenced)
@@ -425,7 +426,7 @@ static int conn_poll(far_conn *base) {
 
 static void conn_wait(far_conn *base, uint64_t until) {
     sim_conn *conn = (sim_conn *)base;
-    if (!conn->completed)
+    if (!conn->completed && !conn->answers)
         sim_park(conn->world, conn->conn.parker, until);
 }
 
@@ -433,7 +434,7 @@ static void conn_wait(far_conn *base, uint64_t until) {
 static void conn_fence_self(far_conn *base) {
     sim_conn *conn = (sim_conn *)base;
     if (!conn->fenced)
-        sim_fence(conn, FAR_ERR_FENCED);
+        sim_leave(conn);
 }
 
 
@@ -453,5 +454,17 @@ const far_fabric_ops sim_fabric_ops = {
     .is_dead = sim_is_dead,
     .fence_self = conn_fence_self,
     .renew = NULL,
+    .close = sim_close,
+};
+
+/* Claims and questions take round trips. */
+const far_fabric_ops sim_fabric_ops_asking = {
+    .connect = conn_open,
+    .disconnect = conn_close,
+    .ask = sim_ask,
+    .post = conn_post,
+    .poll = conn_poll,
+    .wait = conn_wait,
+    .fence_self = conn_fence_self,
     .close = sim_close,
 };

@@ -37,6 +37,8 @@ void sim_fence(sim_conn *conn, int status) {
         drop(world, conn->first);
     complete_posts(conn, status);
     sim_unblock_all(world);
+    sim_ask_cuts(conn);
+    sim_ask_ends(conn);
 }
 
 
@@ -118,6 +120,16 @@ static void abandon(sim_conn *conn, int status, const exact_cut *cut) {
     }
     complete_posts(conn, status);
     sim_unblock_all(world);
+    sim_ask_ends(conn);
+}
+
+
+/* Over a network, what it has posted may still take effect. */
+void sim_leave(sim_conn *conn) {
+    if (conn->world->config.questions)
+        abandon(conn, FAR_ERR_FENCED, NULL);
+    else
+        sim_fence(conn, FAR_ERR_FENCED);
 }
 
 

@@ -16,8 +16,9 @@ uint32_t sim_units(const far_sim_world *world, const far_verb *verb) {
 /* The contract: must a verb of class `first` take effect before one of class `second` that is posted after it, at one
  * node? */
 bool sim_ordered(const far_sim_world *world, unsigned first, unsigned second) {
-    return first == SIM_CLASS_WRITE || (first == second) ||
-           (first == SIM_CLASS_ATOMIC && world->config.atomics_in_order);
+    if (first == SIM_CLASS_READ)
+        return second == SIM_CLASS_READ && world->config.reads_in_order;
+    return first == SIM_CLASS_WRITE || first == second || world->config.atomics_in_order;
 }
 
 
@@ -185,6 +186,21 @@ void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
 }
 
 
+void sim_stop_verb(far_sim_world *world, sim_verb *verb) {
+    sim_conn *conn = verb->conn;
+    if (verb->state == SIM_BEGUN && verb->class == SIM_CLASS_ATOMIC) {
+        sim_word_of(world, verb->verb.addr)->owner = NULL;
+        world->rmw--;
+    }
+    if (verb->state == SIM_HELD || verb->state == SIM_BLOCKED)
+        conn->blocked--;
+    if (verb->state == SIM_HELD)
+        verb->client->held--;
+    verb->generation++; /* what was to happen to it does not */
+    sim_fail_verb(world, verb);
+}
+
+
 void sim_effective(far_sim_world *world, sim_verb *verb) {
     sim_conn *conn = verb->conn;
     verb->state = SIM_EFFECTIVE;
@@ -285,6 +301,9 @@ void sim_effect(far_sim_world *world, sim_verb *verb) {
         return; /* an atomic that was made to end early */
     if (!begun && put_off(world, verb))
         return;
+    if (verb->conn->declared)
+        sim_error(world, "a verb of session %u.%u takes effect after it was said to be dead", verb->conn->id,
+                  verb->conn->generation);
     if (!begun && verb->checksum && sim_fault_payload_changed(verb))
         sim_error(world, "client %u (%s) changed the payload of its WRITE %llu while it was in flight",
                   verb->client->number, verb->client->name, (unsigned long long)verb->index);

@@ -21,6 +21,8 @@ static const choice late_completions[] = {{880, 0}, {128, 4 * US}, {16, 50 * US}
 static const choice left_behind[] = {{512, 0}, {256, 5 * US}, {256, 60 * US}};
 static const choice stalls[] = {{1005, 0}, {16, 6 * US}, {2, 150 * US}, {1, 1500 * US}};
 
+static const choice messages[] = {{512, 2 * US}, {384, 20 * US}, {112, 200 * US}, {16, 2000 * US}};
+
 #define DRAW(world, choices) draw(&(world)->random, choices, sizeof(choices) / sizeof(choices)[0])
 
 
@@ -119,6 +121,12 @@ uint32_t sim_fault_write_end(const sim_verb *verb) {
 
 uint64_t sim_fault_completion_delay(far_sim_world *world) {
     return world->faults & FAR_SIM_LATE ? DRAW(world, late_completions) / SIM_PS * SIM_PS : 0;
+}
+
+
+/* A message to a node or back: nobody answers at once, and some take long. */
+uint64_t sim_fault_message_delay(far_sim_world *world) {
+    return world->config.nic.wire + (world->faults & FAR_SIM_LATE ? DRAW(world, messages) / SIM_PS : 0);
 }
 
 

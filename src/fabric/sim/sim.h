@@ -6,7 +6,8 @@
  * its own virtual far_host. The world ends with its last handle. Options are a list "name=value,name=value":
  *
  *   seed=1 memory_nodes=1 size=64M (each node) name=N
- *   atomic_bytes=64|8 masked_cas=on|off atomics_in_order=on|off
+ *   atomic_bytes=64|8 masked_cas=on|off atomics_in_order=on|off reads_in_order=on|off
+ *   questions=off|on     claims and questions about life take messages to the nodes and back, as over a network
  *   nic=cx6|cx5, and each parameter of it: read_mops write_mops atomic_mops word_mops bandwidth (GB/s)
  *       rtt_read rtt_write rtt_atomic wire (durations: 2350, 2350ns, 2.35us)
  *       outstanding cpu_doorbell cpu_verb cpu_completion
@@ -183,6 +184,8 @@ void far_sim_lose_client(far_sim_client *client); /* every connection on which i
 int far_sim_declare_dead(far_sim_world *world, unsigned id, unsigned generation);
 /* A memory node that is down answers nobody: batches to it fail with FAR_ERR_UNREACHABLE. Its bytes stay. */
 void far_sim_node_down(far_sim_world *world, unsigned node, bool down);
+/* questions=on: the daemon of the node ends and comes back with its memory. All its connections are cut. */
+void far_sim_node_restart(far_sim_world *world, unsigned node);
 
 /* ---- Watch and trace ---- */
 

@@ -6,6 +6,7 @@
 
 #include "base/coroutine.h"
 #include "base/random.h"
+#include "fabric/net/node_table.h"
 #include "fabric/sim/sim.h"
 
 #define SIM_PS          ((uint64_t)1000) /* picoseconds in a nanosecond */
@@ -47,7 +48,8 @@ typedef struct sim_nic_config {
 
 /* 64-bit fields only: compared with memcmp when somebody joins. */
 typedef struct sim_config {
-    uint64_t seed, memory_nodes, size, atomic_bytes, masked_cas, atomics_in_order, faults, watch, limit, unreachable;
+    uint64_t seed, memory_nodes, size, atomic_bytes, masked_cas, atomics_in_order, reads_in_order, questions, faults,
+        watch, limit, unreachable;
     sim_nic_config nic;
     char name[64];
 } sim_config;
@@ -162,6 +164,8 @@ typedef struct sim_qp {
     uint64_t last_any;
     uint32_t outstanding;
     bool failed;
+    uint64_t stream; /* questions=on: ns, when the last message to the node arrives ... */
+    unsigned held;   /* ... and the id for which it speaks there; 0: none */
     sim_verb *queue, *queue_last;
 } sim_qp;
 
@@ -173,6 +177,11 @@ struct sim_conn {
     uint64_t number;
     unsigned id, generation;
     bool claimed, fenced, closed;
+    bool declared; /* somebody was told that it is dead */
+    bool ended;    /* the nodes will see that (ask.c) */
+    uint64_t messages;
+    struct inquiry *inquiries;
+    far_question *answers;  /* to be given by the next poll */
     sim_verb *first, *last; /* not completed, in posting order */
     sim_post *posts, *posts_last;
     far_batch *completed, *completed_last;
@@ -262,6 +271,8 @@ typedef struct sim_memory {
     uint8_t *bytes;
     sim_nic nic;
     bool down;
+    net_table *table; /* questions=on, else NULL */
+    net_ledger *ledger;
     sim_chunk *chunks; /* of the watch */
 } sim_memory;
 
@@ -278,6 +289,8 @@ struct far_sim_world {
     far_random random, secrets;
 
     sim_node *nodes;
+    struct sim_message *messages; /* under way (ask.c) */
+    bool ending;
     sim_conn *conns, *conns_last;
     uint64_t conns_made;
     far_sim_client outside, *clients, *clients_last;
@@ -348,7 +361,7 @@ static inline bool sim_client_dead(const far_sim_client *client) {
 }
 
 /* conn.c */
-extern const far_fabric_ops sim_fabric_ops;
+extern const far_fabric_ops sim_fabric_ops, sim_fabric_ops_asking;
 void sim_conns_free(far_sim_world *world);
 void sim_verb_arrive(far_sim_world *world, sim_verb *verb);
 void sim_verb_done(far_sim_world *world, sim_verb *verb);
@@ -376,6 +389,7 @@ void sim_unblock(sim_conn *conn);
 void sim_unblock_all(far_sim_world *world);
 void sim_settle_word(far_sim_world *world, sim_verb *verb);
 void sim_fail_verb(far_sim_world *world, sim_verb *verb);
+void sim_stop_verb(far_sim_world *world, sim_verb *verb); /* fails at once, also if it has begun */
 uint32_t sim_units(const far_sim_world *world, const far_verb *verb);
 
 /* fault.c */
@@ -386,11 +400,21 @@ uint32_t sim_fault_write_end(const sim_verb *verb);
 void sim_fault_mark(far_sim_world *world, sim_verb *verb);
 bool sim_fault_payload_changed(const sim_verb *verb);
 uint64_t sim_fault_completion_delay(far_sim_world *world);
+uint64_t sim_fault_message_delay(far_sim_world *world); /* ns */
 void sim_fault_stall(far_sim_client *client);
 bool sim_fault_overtakes(far_sim_world *world, const sim_verb *verb, const sim_qp *qp);
 
+/* ask.c */
+void sim_ask(far_conn *conn, far_question *question);
+int sim_give_answers(sim_conn *conn);
+void sim_ask_ends(sim_conn *conn);
+void sim_ask_cuts(sim_conn *conn);
+int sim_tables_make(far_sim_world *world);
+void sim_tables_free(far_sim_world *world);
+
 /* death.c */
 void sim_fence(sim_conn *conn, int status);
+void sim_leave(sim_conn *conn); /* it gives up by itself */
 int sim_is_dead(far_conn *asker, unsigned id, unsigned generation);
 
 /* steer.c */

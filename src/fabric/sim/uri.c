@@ -24,6 +24,8 @@ static const option options[] = {
     {"atomic_bytes", OPT_NUMBER, FIELD(atomic_bytes), 8, 64},
     {"masked_cas", OPT_SWITCH, FIELD(masked_cas), 0, 1},
     {"atomics_in_order", OPT_SWITCH, FIELD(atomics_in_order), 0, 1},
+    {"reads_in_order", OPT_SWITCH, FIELD(reads_in_order), 0, 1},
+    {"questions", OPT_SWITCH, FIELD(questions), 0, 1},
     {"name", OPT_NAME, FIELD(name), 0, 0},
     {"faults", OPT_FAULTS, FIELD(faults), 0, 0},
     {"watch", OPT_SWITCH, FIELD(watch), 0, 1},
@@ -73,6 +75,7 @@ void sim_config_defaults(sim_config *config) {
     config->size = 64u << 20;
     config->atomic_bytes = 64;
     config->masked_cas = 1;
+    config->reads_in_order = 1;
     config->watch = 1;
     config->limit = 20000000000ull;
     config->unreachable = 100000;

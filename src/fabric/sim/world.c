@@ -367,6 +367,7 @@ static int world_new(const sim_config *config, far_sim_world **made) {
     bool short_of_memory = !world->memory;
     for (unsigned i = 0; !short_of_memory && i < config->memory_nodes; i++)
         short_of_memory = !(world->memory[i].bytes = map_node(config->size));
+    short_of_memory = short_of_memory || sim_tables_make(world) < 0;
     if (short_of_memory) {
         world_free(world);
         return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for %llu nodes of %llu bytes",
@@ -407,6 +408,7 @@ static void world_free(far_sim_world *world) {
             munmap(world->memory[i].bytes, world->config.size);
     for (unsigned i = 0; i < SIM_ERRORS_KEPT; i++)
         free(world->error_texts[i]);
+    sim_tables_free(world);
     free(world->memory);
     free(world->words.slots);
     free(world->heap.events);
@@ -420,13 +422,14 @@ static void node_fill(sim_node *node, const char *rest) {
     const sim_nic_config *nic = &config->nic;
     far_fabric *fabric = &node->fabric;
     uint64_t min_rtt = nic->rtt_read < nic->rtt_write ? nic->rtt_read : nic->rtt_write;
-    fabric->ops = &sim_fabric_ops;
+    fabric->ops = config->questions ? &sim_fabric_ops_asking : &sim_fabric_ops;
     fabric->watch = &sim_watch_ops;
     fabric->host = &node->host;
     fabric->capabilities = (far_capabilities){
         .atomic_bytes = (uint32_t)config->atomic_bytes,
         .masked_cas = config->masked_cas != 0,
         .atomics_in_order = config->atomics_in_order != 0,
+        .reads_in_order = config->reads_in_order != 0,
         .min_rtt = min_rtt < nic->rtt_atomic ? min_rtt : nic->rtt_atomic,
     };
     fabric->rtt = nic->rtt_read;

@@ -139,6 +139,8 @@ static int put_items(far_task *t, dart_item *const *items, const uint32_t *bytes
         if (!image)
             return no_memory();
         far_read(t, addr, image, whole);
+        if (dart_is_leaf(items[i]->word)) /* never changes */
+            far_mark(t, FAR_VERB_ANY_ORDER);
         for (unsigned j = i; j < end; at += bytes[j++])
             items[j]->image = (uint64_t *)(image + at);
     }

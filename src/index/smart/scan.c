@@ -230,6 +230,7 @@ static int show_leaves(smart_pass *p, size_t most) {
             break;
         if ((err = smart_put_read_leaf(&p->op, smart_word_addr(word), smart_word_hint(word), &leaves[count])) < 0)
             return err;
+        far_mark(p->op.t, FAR_VERB_ANY_ORDER); /* each is a look at another key */
         bytes += smart_class_bytes(smart_word_hint(word));
         count++;
     }

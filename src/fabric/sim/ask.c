@@ -1,0 +1,412 @@
+/* Questions that take time: with questions=on a session claims, asks and is cut through the tables of the memory nodes
+ * (net/node_table.h), as over a network, and nobody knows at once that a connection has ended.
+ *
+ * Each connection has a stream of messages to each node, in order, with delays of their own; its end is the last one.
+ * A node that sees the end, or is told to cut, drops what it has not run of that connection's verbs: only then, and only
+ * there. Verbs of who is gone take effect until then. A node that is down answers nobody: who asked it is lost. */
+#include "base/error.h"
+#include "fabric/sim/sim_internal.h"
+#include "farindex.h"
+
+#include <stdlib.h>
+
+typedef enum { SAY_CLAIM, SAY_RELEASE, SAY_ASK, SAY_CUT, SAY_EVICT, SAY_END } say;
+
+typedef struct inquiry {    /* a question, while somebody waits for its answer */
+    far_question *question; /* NULL: nobody does any more */
+    unsigned waits;         /* for so many nodes */
+    unsigned messages;      /* under way: it is freed with the last */
+    uint64_t claim;
+    bool refused;
+    sim_conn *conn;
+    struct inquiry *next; /* of the connection */
+} inquiry;
+
+typedef struct sim_message { /* to a node, and back with what it says */
+    sim_conn *conn;
+    unsigned node;
+    say what;
+    unsigned id, generation;
+    uint64_t claim;                      /* to be shown or cut; back: drawn, or over */
+    bool yes;                            /* back: taken; lives */
+    inquiry *about;                      /* NULL: the end */
+    struct sim_message *previous, *next; /* of the world */
+} message;
+
+
+static net_table *table_of(sim_conn *conn, unsigned node) {
+    return conn->world->memory[node].table;
+}
+
+
+/* ---- Messages ---- */
+
+static void arrive(void *arg);
+static void come_back(void *arg);
+
+
+static void send(message *m) {
+    sim_qp *qp = &m->conn->qps[m->node];
+    uint64_t time = m->conn->world->now / SIM_PS + sim_fault_message_delay(m->conn->world);
+    if (time <= qp->stream)
+        time = qp->stream + 1;
+    qp->stream = time;
+    m->conn->messages++;
+    far_sim_at(m->conn->world, time, arrive, m);
+}
+
+
+static message *say_to(sim_conn *conn, unsigned node, say what, inquiry *about) {
+    message *m = sim_allocate(sizeof *m);
+    *m = (message){.conn = conn, .node = node, .what = what, .about = about, .next = conn->world->messages};
+    if (m->next)
+        m->next->previous = m;
+    conn->world->messages = m;
+    if (about) {
+        about->messages++;
+        m->id = about->question->id;
+        m->generation = about->question->generation;
+        m->claim = about->claim;
+    }
+    return m;
+}
+
+
+static void free_message(far_sim_world *world, message *m) {
+    if (m->about && --m->about->messages == 0 && (!m->about->question || world->ending))
+        free(m->about);
+    if (m->previous)
+        m->previous->next = m->next;
+    else
+        world->messages = m->next;
+    if (m->next)
+        m->next->previous = m->previous;
+    free(m);
+}
+
+
+static void forget(message *m) {
+    sim_conn *conn = m->conn;
+    free_message(conn->world, m);
+    conn->messages--;
+    sim_conn_release(conn);
+}
+
+
+/* ---- At a node ---- */
+
+/* Verbs that have begun end here, those to come fail. */
+static void stop_verbs(sim_conn *conn, unsigned node) {
+    far_sim_world *world = conn->world;
+    conn->qps[node].failed = true;
+    for (sim_verb *verb = conn->first, *next; verb; verb = next) {
+        next = verb->next;
+        if (verb->node != node || verb->state >= SIM_EFFECTIVE || verb->state == SIM_QUEUED)
+            continue;
+        if (verb->post) {
+            sim_stop_verb(world, verb);
+        } else {
+            sim_trace_verb(world, SIM_TRACE_DROP, verb, verb->landed, 0, 0);
+            sim_verb_free(world, verb);
+        }
+    }
+    sim_unblock_all(world);
+}
+
+
+static void notice_cut(void *arg) {
+    sim_conn *conn = arg;
+    conn->messages--;
+    if (!conn->fenced)
+        far_sim_lose(&conn->conn);
+    sim_conn_release(conn);
+}
+
+
+/* Whoever spoke for the id there does so no more; it notices later. */
+static void displace(far_sim_world *world, unsigned node, net_holder holder) {
+    sim_conn *conn = world->conns;
+    while (conn && (holder == 0 || conn->number != holder))
+        conn = conn->next;
+    if (!conn)
+        return;
+    stop_verbs(conn, node);
+    conn->qps[node].held = 0;
+    conn->messages++;
+    far_sim_at(world, far_sim_now(world) + sim_fault_message_delay(world), notice_cut, conn);
+}
+
+
+static void let_go(sim_conn *conn, unsigned node) {
+    sim_qp *qp = &conn->qps[node];
+    if (qp->held)
+        net_table_leave(table_of(conn, node), qp->held, conn->number);
+    qp->held = 0;
+}
+
+
+static void take_claim(message *m) {
+    net_holder displaced = 0;
+    net_table *table = table_of(m->conn, m->node);
+    let_go(m->conn, m->node);
+    net_verdict verdict = m->node == 0
+                              ? net_table_draw(table, m->id, m->generation, m->conn->number, &m->claim)
+                              : net_table_show(table, m->id, m->generation, m->claim, m->conn->number, &displaced);
+    displace(m->conn->world, m->node, displaced);
+    m->yes = verdict == NET_TAKEN;
+    if (m->yes)
+        m->conn->qps[m->node].held = m->id;
+}
+
+
+static void run_at_node(message *m) {
+    net_table *table = table_of(m->conn, m->node);
+    net_holder displaced = 0;
+    switch (m->what) {
+    case SAY_CLAIM:
+        take_claim(m);
+        break;
+    case SAY_RELEASE:
+        let_go(m->conn, m->node);
+        break;
+    case SAY_ASK:
+        m->yes = net_table_ask(table, m->id, m->generation, &m->claim);
+        break;
+    case SAY_CUT:
+        net_table_cut(table, m->id, m->claim, &displaced);
+        break;
+    case SAY_EVICT:
+        net_table_evict(table, m->id, m->generation, &m->claim, &displaced);
+        break;
+    case SAY_END:
+        stop_verbs(m->conn, m->node);
+        let_go(m->conn, m->node);
+        break;
+    }
+    displace(m->conn->world, m->node, displaced);
+}
+
+
+static void arrive(void *arg) {
+    message *m = arg;
+    far_sim_world *world = m->conn->world;
+    bool cut = m->conn->qps[m->node].failed && m->what != SAY_END;
+    if (world->memory[m->node].down && m->what == SAY_END) { /* it will see that */
+        far_sim_at(world, far_sim_now(world) + world->config.unreachable, arrive, m);
+        return;
+    }
+    if (!cut && !world->memory[m->node].down)
+        run_at_node(m);
+    if (m->what == SAY_END || cut) {
+        forget(m);
+        return;
+    }
+    uint64_t delay = world->memory[m->node].down ? world->config.unreachable : sim_fault_message_delay(world);
+    m->yes &= !world->memory[m->node].down;
+    far_sim_at(world, far_sim_now(world) + delay, come_back, m);
+}
+
+
+/* ---- Answers ---- */
+
+static void answer(inquiry *i, int what) {
+    sim_conn *conn = i->conn;
+    inquiry **at = &conn->inquiries;
+    far_question *question = i->question;
+    while (*at != i)
+        at = &(*at)->next;
+    *at = i->next;
+    i->question = NULL;
+    question->answer = what;
+    question->next = conn->answers;
+    conn->answers = question;
+    if (i->messages == 0)
+        free(i);
+    if (conn->conn.parker)
+        sim_unpark(conn->world, conn->conn.parker);
+}
+
+
+static void say_to_others(inquiry *i, say what) {
+    i->waits = (unsigned)i->conn->world->config.memory_nodes - 1;
+    for (unsigned node = 1; node <= i->waits; node++)
+        send(say_to(i->conn, node, what, i));
+}
+
+
+/* Nobody may see a verb of it from now on. */
+static void declare(far_sim_world *world, unsigned id, unsigned generation) {
+    for (sim_conn *conn = world->conns; conn; conn = conn->next)
+        conn->declared |= conn->claimed && conn->id == id && conn->generation == generation;
+}
+
+
+static void end_as_dead(inquiry *i) {
+    declare(i->conn->world, i->question->id, i->question->generation);
+    answer(i, i->question->kind == FAR_ASK_EVICT ? 0 : 1);
+}
+
+
+static void end_claim(inquiry *i) {
+    sim_conn *conn = i->conn;
+    conn->claimed = !i->refused;
+    conn->id = i->question->id;
+    conn->generation = i->question->generation;
+    answer(i, i->refused ? FAR_ERR_BUSY : 0);
+}
+
+
+static void take_claimed(inquiry *i, const message *m) {
+    bool alone = i->conn->world->config.memory_nodes == 1;
+    i->refused |= !m->yes;
+    i->waits--;
+    if (m->node == 0 && m->yes && !alone) {
+        i->claim = m->claim;
+        say_to_others(i, SAY_CLAIM);
+    } else if (i->waits == 0 && i->refused && m->node != 0) {
+        far_sim_lose(&i->conn->conn); /* node 0 has cut us meanwhile */
+    } else if (i->waits == 0) {
+        end_claim(i);
+    }
+}
+
+
+static void take_told(inquiry *i, const message *m) {
+    bool alone = i->conn->world->config.memory_nodes == 1;
+    i->claim = m->claim;
+    if (m->what == SAY_ASK && m->yes)
+        answer(i, 0);
+    else if (alone)
+        end_as_dead(i);
+    else
+        say_to_others(i, SAY_CUT);
+}
+
+
+static void take_released(inquiry *i, const message *m) {
+    if (--i->waits > 0)
+        return;
+    if (m->node == 0) {
+        answer(i, 0);
+        return;
+    }
+    i->waits = 1;
+    send(say_to(i->conn, 0, SAY_RELEASE, i));
+}
+
+
+static void come_back(void *arg) {
+    message *m = arg;
+    inquiry *i = m->about;
+    sim_conn *conn = m->conn;
+    bool waited = i->question != NULL;
+    if (waited && conn->world->memory[m->node].down)
+        far_sim_lose(&conn->conn); /* it was silent for too long */
+    else if (waited && m->what == SAY_CLAIM)
+        take_claimed(i, m);
+    else if (waited && m->what == SAY_RELEASE)
+        take_released(i, m);
+    else if (waited && m->what == SAY_CUT && --i->waits == 0)
+        end_as_dead(i);
+    else if (waited && m->what != SAY_CUT)
+        take_told(i, m);
+    forget(m);
+}
+
+
+/* ---- Asking ---- */
+
+void sim_ask(far_conn *base, far_question *question) {
+    sim_conn *conn = (sim_conn *)base;
+    bool alone = conn->world->config.memory_nodes == 1;
+    question->pending = !conn->fenced;
+    question->answer = FAR_ERR_FENCED;
+    if (conn->fenced)
+        return;
+    inquiry *i = sim_allocate(sizeof *i);
+    *i = (inquiry){.question = question, .waits = 1, .conn = conn, .next = conn->inquiries};
+    conn->inquiries = i;
+    if (question->kind == FAR_ASK_CLAIM)
+        conn->claimed = false; /* until all nodes have taken the new one */
+    if (question->kind == FAR_ASK_CLAIM && question->id != 0) {
+        send(say_to(conn, 0, SAY_CLAIM, i));
+    } else if (question->kind == FAR_ASK_CLAIM && alone) {
+        send(say_to(conn, 0, SAY_RELEASE, i));
+    } else if (question->kind == FAR_ASK_CLAIM) {
+        say_to_others(i, SAY_RELEASE);
+    } else {
+        send(say_to(conn, 0, question->kind == FAR_ASK_EVICT ? SAY_EVICT : SAY_ASK, i));
+    }
+}
+
+
+int sim_give_answers(sim_conn *conn) {
+    int given = 0;
+    while (conn->answers) {
+        far_question *question = conn->answers;
+        conn->answers = question->next;
+        question->pending = false;
+        question->done(question);
+        given++;
+    }
+    return given;
+}
+
+
+/* The connection is over on its own side: what it asked is not answered, and the nodes see its end one by one. */
+void sim_ask_ends(sim_conn *conn) {
+    if (!conn->world->config.questions || conn->ended)
+        return;
+    conn->ended = true;
+    while (conn->inquiries)
+        answer(conn->inquiries, FAR_ERR_FENCED);
+    for (unsigned node = 0; node < conn->world->config.memory_nodes; node++)
+        send(say_to(conn, node, SAY_END, NULL));
+}
+
+
+/* Cut off everywhere, at once. */
+void sim_ask_cuts(sim_conn *conn) {
+    for (unsigned node = 0; conn->world->config.questions && node < conn->world->config.memory_nodes; node++) {
+        stop_verbs(conn, node);
+        let_go(conn, node);
+    }
+}
+
+
+/* ---- Restarts ---- */
+
+int sim_tables_make(far_sim_world *world) {
+    for (unsigned i = 0; world->config.questions && i < world->config.memory_nodes; i++) {
+        sim_memory *memory = &world->memory[i];
+        memory->table = calloc(1, sizeof *memory->table);
+        memory->ledger = calloc(1, sizeof *memory->ledger);
+        if (!memory->table || !memory->ledger)
+            return far_fail(FAR_ERR_NO_MEMORY, "sim: no memory for a table");
+        net_table_start(memory->table, memory->ledger);
+    }
+    return 0;
+}
+
+
+void sim_tables_free(far_sim_world *world) {
+    world->ending = true;
+    while (world->messages)
+        free_message(world, world->messages);
+    for (unsigned i = 0; world->memory && i < world->config.memory_nodes; i++) {
+        free(world->memory[i].table);
+        free(world->memory[i].ledger);
+    }
+}
+
+
+void far_sim_node_restart(far_sim_world *world, unsigned node) {
+    sim_trace(world, SIM_TRACE_NODE_UP, &world->outside, NULL, node);
+    net_table_start(world->memory[node].table, world->memory[node].ledger);
+    for (sim_conn *conn = world->conns; conn; conn = conn->next) {
+        conn->qps[node].held = 0;
+        stop_verbs(conn, node);
+        conn->messages++;
+        far_sim_at(world, far_sim_now(world) + sim_fault_message_delay(world), notice_cut, conn);
+    }
+}

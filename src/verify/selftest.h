@@ -1,0 +1,23 @@
+/* Does a fabric do what it says? Sessions work against each other on some memory of a pool, and count what the contract
+ * (docs/fabric.md) rules out. What they do not see is not proved; what they see is refuted. */
+#ifndef FAR_VERIFY_SELFTEST_H
+#define FAR_VERIFY_SELFTEST_H
+
+#include "farindex.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FAR_SELFTESTS 9
+
+typedef struct far_selftest_result {
+    const char *what;       /* the rule */
+    const char *capability; /* that says it; NULL: every fabric must keep it */
+    bool claimed;           /* this fabric says that it keeps it */
+    uint64_t tries, broken;
+} far_selftest_result;
+
+/* Each rule is tried about so often, over all memory nodes. An error is one of the pool; broken rules are none. */
+int far_selftest(far_pool *pool, uint64_t tries, far_selftest_result results[FAR_SELFTESTS]);
+
+#endif

@@ -1,0 +1,228 @@
+/* Partitions, in a network namespace of the test: a client reaches the memory nodes by addresses of their own, whose way is
+ * cut by rules of routing, both ways or one; the others go by 127.0.0.1. Who is cut off is found dead after the lease,
+ * not before every node has cut it, and does nothing when the way is there again. Without the right to make namespaces
+ * it says so, and tests nothing. By default one of them; with PARTITIONS in the environment all. */
+#define _GNU_SOURCE
+#include "daemons.h"
+#include "guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE  "16M"
+#define KEYS  64
+#define LEASE 2.0 /* seconds */
+
+#define NODES 2
+
+typedef struct shared { /* with the client */
+    _Atomic uint64_t puts;
+    _Atomic int result;
+} shared;
+
+typedef struct net {
+    daemon_node nodes[NODES];
+    unsigned ports[NODES];
+    char uri[256], far_uri[256]; /* ours, and that of the client which is cut off */
+} net;
+
+static shared *seen;
+
+
+static int shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static int shell(const char *format, ...) {
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line) - 20, format, args);
+    va_end(args);
+    strcat(line, " >/dev/null 2>&1");
+    return system(line);
+}
+
+
+/* The rule for addresses of this host stands first: it must make room for others. */
+static bool make_namespace(void) {
+    return unshare(CLONE_NEWNET) == 0 &&
+           shell("ip link set lo up && ip addr add 10.77.0.1/32 dev lo && ip addr add 10.77.0.2/32 dev lo && "
+                 "ip rule add pref 100 lookup local && ip rule del pref 0") == 0;
+}
+
+
+static void set_up(net *n, const char *options) {
+    memset(n, 0, sizeof(*n));
+    memset(seen, 0, sizeof(*seen));
+    for (unsigned i = 0; i < NODES; i++) {
+        assert_true(daemon_start(&n->nodes[i], NULL, "--size " SIZE " --insecure --lease 2s --listen 0.0.0.0:0"));
+        n->ports[i] = (unsigned)atoi(strchr(n->nodes[i].address, ':') + 1);
+        snprintf(n->nodes[i].address, sizeof(n->nodes[i].address), "127.0.0.1:%u", n->ports[i]);
+    }
+    snprintf(n->uri, sizeof(n->uri), "tcp://127.0.0.1:%u,127.0.0.1:%u", n->ports[0], n->ports[1]);
+    snprintf(n->far_uri, sizeof(n->far_uri), "tcp://10.77.0.1:%u,10.77.0.2:%u?insecure=1%s", n->ports[0], n->ports[1],
+             options);
+}
+
+
+static void tear_down(net *n) {
+    for (unsigned i = 0; i < NODES; i++)
+        assert_int_equal(daemon_stop(&n->nodes[i]), 0);
+}
+
+
+/* A client that puts for ever, on the way that will be cut. */
+static pid_t start_writer(const net *n) {
+    pid_t child = fork();
+    if (child == 0) {
+        guest c;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int err = guest_enter(&c, n->far_uri, NULL);
+        for (uint64_t i = 0; err == 0; i++) {
+            uint64_t key = i % KEYS;
+            err = far_put(c.session, c.index, &key, sizeof(key), &i, sizeof(i));
+            if (err == 0)
+                atomic_store(&seen->puts, i + 1);
+        }
+        atomic_store(&seen->result, err);
+        _exit(0);
+    }
+    while (atomic_load(&seen->puts) < 50 && atomic_load(&seen->result) == 0)
+        usleep(1000);
+    assert_int_equal(atomic_load(&seen->result), 0);
+    return child;
+}
+
+
+typedef enum { CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE } way;
+
+
+/* The way between that client and this node. */
+static void cut(const net *n, unsigned node, way how, bool cut) {
+    const char *verb = cut ? "add" : "del";
+    if (how != CUT_FROM_NODE)
+        assert_int_equal(
+            shell("ip rule %s pref 10 to 10.77.0.%u ipproto tcp dport %u blackhole", verb, node + 1, n->ports[node]),
+            0);
+    if (how != CUT_TO_NODE)
+        assert_int_equal(
+            shell("ip rule %s pref 11 from 10.77.0.%u ipproto tcp sport %u blackhole", verb, node + 1, n->ports[node]),
+            0);
+}
+
+
+static unsigned number_of_node_0(const net *n) {
+    return daemon_look(n->nodes[0].address).node == 0 ? 0 : 1;
+}
+
+
+/* The way to one node is cut: the client loses itself, or node 0 cuts it, and after that nothing of it takes effect, also
+ * when the way is there again. */
+static void cut_off(unsigned which, way how) {
+    net n;
+    guest c;
+    set_up(&n, "&timeout=1s");
+    assert_ok(guest_enter(&c, n.uri, "smart"));
+    pid_t writer = start_writer(&n);
+    unsigned first = number_of_node_0(&n), node = which == 0 ? first : 1 - first;
+    assert_int_equal(guest_living(&c), 4);
+    cut(&n, node, how, true);
+    double begun = daemon_seconds();
+    while (guest_living(&c) > 2) {
+        assert_true(daemon_seconds() - begun < LEASE + 10); /* the machine may be slow */
+        usleep(10000);
+    }
+    print_message("found dead after %.2f s\n", daemon_seconds() - begun);
+    uint64_t values[KEYS];
+    for (uint64_t key = 0; key < KEYS; key++) { /* whatever it had locked */
+        values[key] = 1000000 + key;
+        assert_ok(far_put(c.session, c.index, &key, sizeof(key), &values[key], sizeof(values[key])));
+    }
+    cut(&n, node, how, false);
+    waitpid(writer, NULL, 0);
+    int result = atomic_load(&seen->result);
+    assert_true(result == FAR_ERR_UNREACHABLE || result == FAR_ERR_FENCED);
+    usleep(1500000); /* what the kernels had still queued arrives */
+    for (uint64_t key = 0; key < KEYS; key++)
+        assert_value(c.session, c.index, &key, sizeof(key), &values[key], sizeof(values[key]));
+    assert_pool_is_sound(c.session);
+    guest_leave(&c);
+    tear_down(&n);
+}
+
+
+static void a_client_without_node_0(void **state) {
+    (void)state;
+    cut_off(0, CUT_BOTH);
+}
+
+
+static void a_client_without_another_node(void **state) {
+    (void)state;
+    cut_off(1, CUT_BOTH);
+}
+
+
+static void a_client_whose_messages_do_not_arrive(void **state) {
+    (void)state;
+    cut_off(0, CUT_TO_NODE);
+    cut_off(1, CUT_TO_NODE);
+}
+
+
+static void a_client_that_gets_no_answers(void **state) {
+    (void)state;
+    cut_off(0, CUT_FROM_NODE);
+    cut_off(1, CUT_FROM_NODE);
+}
+
+
+/* It waits for nothing, so it notices nothing; its host is silent, so node 0 cuts it after the lease. */
+static void an_idle_client_that_is_cut_off(void **state) {
+    (void)state;
+    net n;
+    guest c;
+    set_up(&n, "");
+    assert_ok(guest_enter(&c, n.uri, "smart"));
+    pid_t writer = start_writer(&n);
+    kill(writer, SIGSTOP);
+    assert_int_equal(guest_living(&c), 4);
+    cut(&n, number_of_node_0(&n), CUT_BOTH, true);
+    double begun = daemon_seconds();
+    while (guest_living(&c) > 2) {
+        assert_true(daemon_seconds() - begun < LEASE + 10);
+        usleep(10000);
+    }
+    double span = daemon_seconds() - begun;
+    assert_true(span > LEASE / 4); /* a stopped process is not dead: silence of its host is what counts */
+    print_message("found dead after %.2f s\n", span);
+    kill(writer, SIGKILL);
+    waitpid(writer, NULL, 0);
+    assert_pool_is_sound(c.session);
+    guest_leave(&c);
+    tear_down(&n);
+}
+
+
+int main(void) {
+    seen = mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct CMUnitTest some[] = {cmocka_unit_test(a_client_without_node_0)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_client_without_node_0),
+        cmocka_unit_test(a_client_without_another_node),
+        cmocka_unit_test(a_client_whose_messages_do_not_arrive),
+        cmocka_unit_test(a_client_that_gets_no_answers),
+        cmocka_unit_test(an_idle_client_that_is_cut_off),
+    };
+    if (!make_namespace()) {
+        print_message("partitions: no right to make network namespaces here (or no ip command): nothing was tested\n");
+        return 0;
+    }
+    if (!getenv("PARTITIONS"))
+        return cmocka_run_group_tests_name("net/partitions", some, NULL, NULL);
+    return cmocka_run_group_tests_name("net/partitions", tests, NULL, NULL);
+}

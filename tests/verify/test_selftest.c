@@ -1,0 +1,75 @@
+/* The self-test of a fabric: one that keeps what it says passes, and one that lies is found out, by the rule that it
+ * breaks and no other. */
+#include "pool/handle.h"
+#include "verify/selftest.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TRIES 400
+
+
+/* What is broken among what is claimed: the capability, "" for a rule of all fabrics, NULL for nothing. */
+static const char *refuted(const char *uri, void (*lie)(far_capabilities *can)) {
+    far_pool *pool;
+    far_selftest_result results[FAR_SELFTESTS];
+    const char *found = NULL;
+    assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
+    if (lie)
+        lie(&pool->fabric->capabilities);
+    assert_int_equal(far_selftest(pool, TRIES, results), 0);
+    for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
+        assert_true(results[i].tries > 0);
+        if (!results[i].claimed || results[i].broken == 0)
+            continue;
+        assert_null(found); /* one at most */
+        found = results[i].capability ? results[i].capability : "";
+    }
+    far_pool_close(pool);
+    return found;
+}
+
+
+static void say_reads_in_order(far_capabilities *can) {
+    can->reads_in_order = true;
+}
+
+
+static void say_atomics_in_order(far_capabilities *can) {
+    can->atomics_in_order = true;
+}
+
+
+static void say_lines(far_capabilities *can) {
+    can->atomic_bytes = 64;
+}
+
+
+static void fabrics_keep_what_they_say(void **state) {
+    (void)state;
+    assert_null(refuted("local:2x16M", NULL));
+    assert_null(refuted("sim:size=16M,memory_nodes=2,faults=all", NULL));
+    assert_null(refuted("sim:size=16M,faults=all,atomics_in_order=on,masked_cas=off", NULL));
+    assert_null(refuted("sim:size=16M,faults=all,reads_in_order=off,atomic_bytes=8", NULL));
+}
+
+
+static void who_lies_is_found_out(void **state) {
+    (void)state;
+    assert_string_equal(refuted("sim:size=16M,faults=all,reads_in_order=off", say_reads_in_order), "reads_in_order");
+    assert_string_equal(refuted("sim:size=16M,faults=all", say_atomics_in_order), "atomics_in_order");
+    assert_string_equal(refuted("sim:size=16M,faults=all,atomic_bytes=8", say_lines), "atomic_bytes=64");
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fabrics_keep_what_they_say),
+        cmocka_unit_test(who_lies_is_found_out),
+    };
+    return cmocka_run_group_tests_name("verify/selftest", tests, NULL, NULL);
+}
