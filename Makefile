@@ -5,7 +5,7 @@ JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 
-.PHONY: all build build-test deps bench test test-all test-quick test-network test-aarch64 torture install format clean help
+.PHONY: all build build-test deps bench test test-all test-quick test-network test-aarch64 torture torture-chime install format clean help
 
 all: build
 
@@ -47,6 +47,9 @@ torture: build-test
 	    build/test/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
 	done; exit $$failed
 
+torture-chime: build-test
+	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/torture-chime
+
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
@@ -66,6 +69,7 @@ help:
 	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; kills, partitions, mutated messages'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
+	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
 	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
 	@echo 'make format       lays out the sources with clang-format'

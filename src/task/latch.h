@@ -11,7 +11,7 @@
 
 #define FAR_LATCHES_HELD_MAX 8 /* by one task */
 
-#define FAR_GIFT_WORDS 4
+#define FAR_GIFT_WORDS 5
 
 typedef struct far_latches far_latches; /* of a handle */
 

@@ -36,7 +36,8 @@ typedef struct story {
     far_index *survivor_index;
     far_session *survivor_session;
     far_sim_world *world;
-    int survived; /* what the survivor says */
+    int survived;  /* what the survivor says */
+    uint64_t turn; /* of deaths of the second victim, counted in first deaths */
 } story;
 
 
@@ -202,7 +203,8 @@ static int explore_victim(story *s, unsigned which) {
         s->result->verbs = verbs;
     uint8_t reads[VERBS_MAX / 8];
     memcpy(reads, v->reads, sizeof(reads));
-    uint64_t step = which > 0 && s->explore->stride ? s->explore->stride : 1, skip = 0;
+    uint64_t step = which > 0 && s->explore->stride ? s->explore->stride : 1;
+    uint64_t skip = which > 0 ? s->turn++ : 0; /* after each first death the second begins one verb further on */
     for (uint64_t verb = 1; !err && verb <= verbs; verb++) {
         bool through = !s->explore->changes_only || verb == verbs;
         if (!through && verb < VERBS_MAX && (reads[verb / 8] >> verb % 8 & 1))

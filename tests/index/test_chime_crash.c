@@ -202,7 +202,7 @@ static void explore(story *st, const char *sim) {
                      .prepare = prepare,
                      .victim = victim,
                      .second = st->twice ? second : NULL,
-                     .stride = 11,
+                     .stride = 7,
                      .changes_only = true,
                      .survive = survive,
                      .every_unit = !st->twice,

@@ -296,6 +296,24 @@ static void a_split_always_makes_room(void **state) {
 }
 
 
+/* A leaf that is split before it is full: nothing of the new key's neighbourhood has to go, and the halves are even.
+ * Fails (says that a split does not help) when an item of the neighbourhood is asked for all the same. */
+static void an_early_split_is_even(void **state) {
+    (void)state;
+    chime_state st = geometry(63, 8, true);
+    uint8_t slots[20];
+    for (unsigned near = 0; near < 3; near++)
+        for (unsigned mine = 0; mine <= 20; mine++) {
+            for (unsigned i = 0; i < 20; i++)
+                slots[i] = (uint8_t)(i < near ? i : 20 + i); /* the lowest ones stand in the neighbourhood of slot 0 */
+            bool right = false;
+            int left = chime_choose_split(&st, 20, slots, mine, 0, false, &right);
+            assert_in_range(left + !right, 10, 11);
+            assert_true(right ? (unsigned)left <= mine : (unsigned)left >= mine);
+        }
+}
+
+
 static void separators_are_short_and_part(void **state) {
     (void)state;
     uint8_t zeros[256] = {0}, ones[256], a[256], b[256];
@@ -371,11 +389,17 @@ static void taking_in_a_neighbour_is_repeatable(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pointers_keep_their_parts),         cmocka_unit_test(headers_keep_their_parts),
-        cmocka_unit_test(locks_and_nonces_keep_their_parts), cmocka_unit_test(blocks_and_references_keep_their_parts),
-        cmocka_unit_test(reads_cover_their_slots),           cmocka_unit_test(hopping_keeps_every_item),
-        cmocka_unit_test(a_split_always_makes_room),         cmocka_unit_test(separators_are_short_and_part),
-        cmocka_unit_test(fences_compare_like_keys),          cmocka_unit_test(taking_in_a_neighbour_is_repeatable),
+        cmocka_unit_test(pointers_keep_their_parts),
+        cmocka_unit_test(headers_keep_their_parts),
+        cmocka_unit_test(locks_and_nonces_keep_their_parts),
+        cmocka_unit_test(blocks_and_references_keep_their_parts),
+        cmocka_unit_test(reads_cover_their_slots),
+        cmocka_unit_test(hopping_keeps_every_item),
+        cmocka_unit_test(a_split_always_makes_room),
+        cmocka_unit_test(an_early_split_is_even),
+        cmocka_unit_test(separators_are_short_and_part),
+        cmocka_unit_test(fences_compare_like_keys),
+        cmocka_unit_test(taking_in_a_neighbour_is_repeatable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static bool was_gift;
 
 static void give(far_task *t, void *arg) {
     holder *h = arg;
-    static const uint64_t gift[FAR_GIFT_WORDS] = {1, 2, 3, 4};
+    static const uint64_t gift[FAR_GIFT_WORDS] = {1, 2, 3, 4, 5};
     far_latch(t, h->addr);
     h->holds = true;
     while (!h->let_go)

@@ -81,6 +81,11 @@ void chime_put_read_tail(chime_op *op, chime_node *n) {
 }
 
 
+void chime_put_read_whole(chime_op *op, chime_node *n) {
+    put_read(op, n, 0, op->st->node_bytes);
+}
+
+
 void chime_put_read_s(chime_op *op, chime_node *n, unsigned which) {
     far_read(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_S), &n->s[which], 8);
     far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -89,7 +94,7 @@ void chime_put_read_s(chime_op *op, chime_node *n, unsigned which) {
 
 void chime_put_read_all(chime_op *op, chime_node *n) {
     chime_put_read_s(op, n, 0);
-    put_read(op, n, 0, op->st->node_bytes);
+    chime_put_read_whole(op, n);
     chime_put_read_s(op, n, 1);
 }
 

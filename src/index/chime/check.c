@@ -47,7 +47,7 @@ static int read_at(chime_op *op, tour *v, chime_node *n) {
         if ((err = chime_check_range(op, chime_tail(op->st, n->w))) != CHIME_RIGHT)
             break;
         p = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-        if ((err = chime_go_right(op, v->level, p, &moves)) != CHIME_RIGHT)
+        if ((err = chime_go_right(op, v->level, n->ptr, p, &moves)) != CHIME_RIGHT)
             return err < 0 ? err : CHIME_STALE;
         err = 0;
     }

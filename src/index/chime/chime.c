@@ -24,6 +24,7 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     st->masked = can->masked_cas;
     st->fused = can->atomics_in_order && options[CHIME_OPTION_FUSION];
     st->handover = options[CHIME_OPTION_HANDOVER] != 0;
+    st->crowd = options[CHIME_OPTION_CROWD] != 0;
     st->hopscotch = options[CHIME_OPTION_HOPSCOTCH] != 0;
     st->vacancy = options[CHIME_OPTION_VACANCY] != 0;
     st->replication = options[CHIME_OPTION_REPLICATION] != 0;
@@ -157,7 +158,9 @@ static const far_option_def options[] = {
     {"hop_writes", FAR_OPTION_CHOICE, 0, 0, 0, hop_writes,
      "order of the lines that an insert changes; rising: as in the paper (a client that dies in between loses keys)"},
     {"fusion", FAR_OPTION_BOOL, 1, 0, 1, NULL, "lock and read in one round trip where the fabric orders them"},
-    {"handover", FAR_OPTION_BOOL, 1, 0, 1, NULL, "a lock is handed over to who waits for it in the same compute node"},
+    {"handover", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "a lock is handed over to who waits for it in the same compute node, with what is known of the leaf"},
+    {"crowd", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while there are few leaves, one that many wait for is split early"},
     {"split", FAR_OPTION_CHOICE, CHIME_SPLIT_MEDIAN, 0, 0, splits,
      "where a leaf is split: near its median, or the median of the crowded neighbourhood"},
     {"merge", FAR_OPTION_CHOICE, CHIME_MERGE_EMPTY, 0, 0, merges, "leaves that their left neighbour takes in"},

@@ -22,6 +22,7 @@ enum {
     CHIME_OPTION_HOP_WRITES,
     CHIME_OPTION_FUSION,
     CHIME_OPTION_HANDOVER,
+    CHIME_OPTION_CROWD,
     CHIME_OPTION_SPLIT,
     CHIME_OPTION_MERGE,
     CHIME_OPTION_CACHE,
@@ -54,12 +55,15 @@ typedef struct chime_hot chime_hot;
 
 typedef struct chime_half_split { /* a node that was reached from its sibling only */
     chime_ptr node;
+    chime_ptr left;  /* that sibling; 0: where node begins is not known */
+    uint64_t low;    /* the first 8 bytes of where node begins */
     chime_ptr above; /* the cached parent that it was noted in, and that is to be READ again; 0: none */
     uint64_t since;  /* when it was met first */
 } chime_half_split;
 
 typedef struct chime_counts { /* of a handle */
-    _Atomic uint64_t splits, split_items, speculated, speculated_well, gets, merges, repairs, hops, helps, grown;
+    _Atomic uint64_t splits, early_splits, split_items, speculated, speculated_well, gets, merges, repairs, hops, helps,
+        grown;
 } chime_counts;
 
 typedef struct chime_state {    /* of an open index */
@@ -69,17 +73,19 @@ typedef struct chime_state {    /* of an open index */
     bool fixed;                 /* keys and values of 8 bytes, in the slot itself */
     bool exact;                 /* keys of at most 8 bytes and one length: the first word of a slot decides */
     bool words;                 /* unit 8: a line may be seen half changed */
-    bool masked, fused, handover;
+    bool masked, fused, handover, crowd;
     bool hopscotch, vacancy, replication, paper_split;
     bool rising; /* hops are written from the lowest line up: unsafe */
     unsigned miss, merge, patience, walk_slice;
     uint64_t seed;
     _Atomic uint64_t root, nonce, gets, misses;
-    chime_cache *cache; /* NULL: none */
-    chime_hot *hot;     /* NULL: none */
+    _Atomic uint64_t lock_ns; /* what an attempt at a lock took, when it was last looked at */
+    chime_cache *cache;       /* NULL: none */
+    chime_hot *hot;           /* NULL: none */
     far_spin half_lock;
     unsigned half_next;
-    _Atomic uint64_t half_due; /* when a parent is to be READ again; UINT64_MAX: none is */
+    _Atomic uint64_t half_due;   /* when a parent is to be READ again; UINT64_MAX: none is */
+    _Atomic uint64_t half_until; /* from when on no entry tells the way any more */
     chime_half_split half[CHIME_HALF_SPLITS];
     far_spin merge_lock;
     unsigned merge_count;
@@ -234,6 +240,7 @@ uint64_t *chime_new_image(chime_op *op);
 bool chime_ptr_is_sound(const chime_op *op, chime_ptr p);
 void chime_put_read_slots(chime_op *op, chime_node *n, unsigned first, unsigned count);
 void chime_put_read_tail(chime_op *op, chime_node *n);
+void chime_put_read_whole(chime_op *op, chime_node *n);
 void chime_put_read_s(chime_op *op, chime_node *n, unsigned which);
 void chime_put_read_all(chime_op *op, chime_node *n); /* with S before and after */
 bool chime_is_quiet(const chime_node *n);             /* no change was finished between its two S */
@@ -287,9 +294,13 @@ bool chime_way_is_cached(chime_op *op, chime_ptr *leaf);           /* from the r
 int chime_descend(chime_op *op, unsigned level, chime_ptr *node);  /* CHIME_NO_LEVEL */
 int chime_not_there(chime_op *op, chime_ptr node, unsigned level); /* the way down led to nothing: forget it */
 /* The sibling of a node of that level is the way: CHIME_RIGHT. CHIME_AGAIN: begin at the top again. */
-int chime_go_right(chime_op *op, unsigned level, chime_ptr to, unsigned *moves);
+int chime_go_right(chime_op *op, unsigned level, chime_ptr from, chime_ptr to, unsigned *moves);
 int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves);
-void chime_note_split(chime_op *op, unsigned level, const chime_fence *low, chime_ptr node); /* low NULL: not known */
+/* node was met from its left sibling; low NULL: where it begins is not known. */
+void chime_note_split(chime_op *op, unsigned level, chime_ptr left, const chime_fence *low, chime_ptr node);
+void chime_note_own_split(chime_op *op, chime_ptr left, const chime_fence *low, chime_ptr node); /* by this task */
+/* The leaf to the right of this one where the key lies, as far as splits of late tell; the same one else. */
+chime_ptr chime_follow_splits(chime_op *op, chime_ptr leaf);
 int chime_read_inner(chime_op *op, chime_ptr p, chime_inner *inner);
 void chime_finish(chime_op *op); /* the operation is over: helps, if there is something to */
 
@@ -301,8 +312,9 @@ int chime_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
 int chime_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int chime_remove(far_task *t, far_index *index, far_bytes key);
 
-/* split.c: the leaf is full for the operation's key, locked, and READ as a whole. 0: split, and the item is in. */
-int chime_split_leaf(chime_op *op, chime_node *n, const chime_lock *lock, uint64_t value, far_bytes key);
+/* split.c: the leaf is full for the operation's key, or crowded (early), locked, and READ as a whole. 0: split, and the
+ * item is in. */
+int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early);
 int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right);
 

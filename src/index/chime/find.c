@@ -7,6 +7,7 @@
 #define REST_MAX    64   /* times that a tree nobody changes may lead nowhere */
 #define HELP_AFTER  32u  /* round trips: a splitter that lives has put its pivot in by then */
 #define RENEW_AFTER 256u /* round trips: until then others note theirs in the same parent */
+#define LEAD_FOR    512u /* round trips: until then a node that was split leads to its other part without a verb */
 
 
 int chime_read_root(chime_op *op, uint64_t *root) {
@@ -74,12 +75,51 @@ static chime_half_split *find_half(chime_state *st, chime_ptr node) {
 }
 
 
-static void note_half(chime_op *op, chime_ptr node, chime_ptr above, uint64_t now) {
+/* Under half_lock. */
+static void note_half(chime_op *op, const chime_half_split *half) {
     chime_state *st = op->st;
-    st->half[st->half_next++ % CHIME_HALF_SPLITS] = (chime_half_split){.node = node, .above = above, .since = now};
-    uint64_t due = now + RENEW_AFTER * far_rtt(op->t);
-    if (above && atomic_load_explicit(&st->half_due, memory_order_relaxed) > due)
+    st->half[st->half_next++ % CHIME_HALF_SPLITS] = *half;
+    uint64_t due = half->since + RENEW_AFTER * far_rtt(op->t);
+    if (half->above && atomic_load_explicit(&st->half_due, memory_order_relaxed) > due)
         atomic_store_explicit(&st->half_due, due, memory_order_relaxed);
+    if (half->left)
+        atomic_store_explicit(&st->half_until, half->since + LEAD_FOR * far_rtt(op->t), memory_order_relaxed);
+}
+
+
+static bool lies_beyond(const chime_op *op, uint64_t low) { /* only the first bytes of low are known */
+    return op->st->exact ? op->key.first >= low : op->key.first > low;
+}
+
+
+/* The last of the parts of this node that begin before the key; NULL: none is known. */
+static const chime_half_split *find_part(const chime_op *op, chime_ptr left, uint64_t now) {
+    const chime_state *st = op->st;
+    const chime_half_split *best = NULL;
+    for (unsigned i = 0; i < CHIME_HALF_SPLITS; i++) {
+        const chime_half_split *h = &st->half[i];
+        if (h->left == left && h->since + LEAD_FOR * far_rtt(op->t) > now && lies_beyond(op, h->low) &&
+            (!best || h->low > best->low))
+            best = h;
+    }
+    return best;
+}
+
+
+chime_ptr chime_follow_splits(chime_op *op, chime_ptr leaf) {
+    chime_state *st = op->st;
+    uint64_t until = atomic_load_explicit(&st->half_until, memory_order_relaxed), now = until ? far_now(op->t) : 0;
+    if (now >= until)
+        return leaf;
+    far_spin_lock(&st->half_lock);
+    for (unsigned i = 0; i < CHIME_HALF_SPLITS; i++) {
+        const chime_half_split *part = find_part(op, leaf, now);
+        if (!part)
+            break;
+        leaf = part->node;
+    }
+    far_spin_unlock(&st->half_lock);
+    return leaf;
 }
 
 
@@ -108,7 +148,15 @@ static void renew_due(chime_op *op) {
 }
 
 
-void chime_note_split(chime_op *op, unsigned level, const chime_fence *low, chime_ptr node) {
+void chime_note_own_split(chime_op *op, chime_ptr left, const chime_fence *low, chime_ptr node) {
+    chime_state *st = op->st;
+    far_spin_lock(&st->half_lock);
+    note_half(op, &(chime_half_split){.node = node, .left = left, .low = low->first, .since = far_now(op->t)});
+    far_spin_unlock(&st->half_lock);
+}
+
+
+void chime_note_split(chime_op *op, unsigned level, chime_ptr left, const chime_fence *low, chime_ptr node) {
     chime_state *st = op->st;
     chime_ptr above = level + 1 < CHIME_LEVELS ? op->path[level + 1] : 0;
     bool noted = above && low && st->cache && chime_cache_add(st->cache, st, above, low, node);
@@ -116,9 +164,13 @@ void chime_note_split(chime_op *op, unsigned level, const chime_fence *low, chim
     far_spin_lock(&st->half_lock);
     chime_half_split *h = find_half(st, node);
     if (!h)
-        note_half(op, node, noted ? above : 0, now);
+        note_half(op, &(chime_half_split){.node = node,
+                                          .left = low && level == 0 ? left : 0,
+                                          .low = low ? low->first : 0,
+                                          .above = noted ? above : 0,
+                                          .since = now});
     else if (now - h->since > HELP_AFTER * far_rtt(op->t)) {
-        h->node = h->above = 0;
+        h->node = h->left = h->above = 0;
         op->help = node;
         op->help_level = level;
     }
@@ -143,9 +195,9 @@ int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves) {
 }
 
 
-int chime_go_right(chime_op *op, unsigned level, chime_ptr to, unsigned *moves) {
+int chime_go_right(chime_op *op, unsigned level, chime_ptr from, chime_ptr to, unsigned *moves) {
     const chime_fence *low = op->beyond_node == to ? &op->beyond : NULL;
-    chime_note_split(op, level, low, to);
+    chime_note_split(op, level, from, low, to);
     op->beyond_node = 0;
     return chime_count_move(op, to, moves);
 }
@@ -180,7 +232,7 @@ int chime_descend(chime_op *op, unsigned level, chime_ptr *node) {
                 return chime_broken(op->index, p, "it has another level than its parent says");
             if (!r.right)
                 op->path[at--] = p;
-            else if ((err = chime_go_right(op, at, r.next, &moves)) == CHIME_RIGHT)
+            else if ((err = chime_go_right(op, at, p, r.next, &moves)) == CHIME_RIGHT)
                 err = 0;
             p = r.next;
         }
@@ -213,12 +265,22 @@ static int look_above(chime_op *op, chime_ptr above) {
 }
 
 
+static void forget_half(chime_state *st, chime_ptr node) {
+    far_spin_lock(&st->half_lock);
+    chime_half_split *h = find_half(st, node);
+    if (h)
+        h->node = h->left = h->above = 0;
+    far_spin_unlock(&st->half_lock);
+}
+
+
 int chime_not_there(chime_op *op, chime_ptr node, unsigned level) {
     chime_state *st = op->st;
     far_scratch_mark here = far_scratch_here(op->t);
     int err = 0;
     op->restarts++;
     far_count_retry(op->t);
+    forget_half(st, node);
     if (st->cache)
         chime_cache_drop(st->cache, node);
     for (unsigned i = 1; st->cache && i <= op->restarts && level + i < CHIME_LEVELS && op->path[level + i]; i++)

@@ -46,12 +46,12 @@ static void put_reads(chime_op *op, chime_node *n, bool proof) {
     bool bracketed = (proof && st->miss != CHIME_MISS_UNSAFE) || st->words;
     if (bracketed)
         chime_put_read_s(op, n, 0);
-    if (proof || !st->replication || !st->hopscotch)
+    if (st->hopscotch && (proof || !st->replication))
         chime_put_read_tail(op, n);
     if (st->hopscotch)
         chime_put_read_slots(op, n, op->home, st->hop);
     else
-        chime_put_read_slots(op, n, 0, st->span);
+        chime_put_read_whole(op, n);
     if (bracketed)
         chime_put_read_s(op, n, 1);
 }
@@ -142,7 +142,7 @@ static int find(chime_op *op, answer *a) {
         op->aux = 0;
         int err = chime_descend(op, 0, &leaf);
         for (from = leaf; err == 0 && (err = look(op, &leaf, a)) == CHIME_RIGHT &&
-                          (err = chime_go_right(op, 0, leaf, &moves)) == CHIME_RIGHT;
+                          (err = chime_go_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;
              err = 0)
             from = leaf;
         if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */

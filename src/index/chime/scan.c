@@ -196,7 +196,7 @@ static int list_leaves(pass *p) {
             chime_cache_put(st->cache, st, inner, far_epoch(op->t));
         chime_route_in(st, inner, &op->key, &r);
         if (r.right) {
-            if ((err = chime_go_right(op, 1, r.next, &moves)) != CHIME_RIGHT)
+            if ((err = chime_go_right(op, 1, parent, r.next, &moves)) != CHIME_RIGHT)
                 return err;
             parent = r.next;
             err = 0;
@@ -244,7 +244,8 @@ static int take_leaf(pass *p, chime_node *n) {
         err = chime_check_range(op, chime_tail(op->st, n->w));
     for (unsigned moves = 0; err == CHIME_RIGHT;) {
         chime_ptr next = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-        if ((err = chime_go_right(op, 0, next, &moves)) == CHIME_RIGHT && (err = chime_read_node(op, next, n)) == 0)
+        if ((err = chime_go_right(op, 0, n->ptr, next, &moves)) == CHIME_RIGHT &&
+            (err = chime_read_node(op, next, n)) == 0)
             err = chime_check_range(op, chime_tail(op->st, n->w));
     }
     if (err < 0)

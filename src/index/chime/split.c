@@ -35,9 +35,9 @@ static int compare_items(const void *a, const void *b) {
 }
 
 
-/* How many items (in order; slots[i]: where) stay on the left. k is the mine-th; it must find an item of its full
- * neighbourhood on the other side, whose slot it takes there. The nearest to the middle; at the right end of the tree a
- * largest key goes alone: who appends leaves full nodes behind. */
+/* How many items (in order; slots[i]: where) stay on the left. k is the mine-th; if its neighbourhood is full it must
+ * find an item of that on the other side, whose slot it takes there. The nearest to the middle; at the right end of the
+ * tree a largest key goes alone: who appends leaves full nodes behind. */
 int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right) {
     int best = -1, best_off = 0;
@@ -48,8 +48,7 @@ int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slo
             last_near = i;
             near++;
         }
-    if (!near)
-        return -1;
+    bool full = near == st->hop;
     if (rightmost && mine == count) {
         *right = true;
         return (int)count;
@@ -61,7 +60,8 @@ int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slo
                 middle = 2 * i;
     for (unsigned left = 0; left <= count; left++)
         for (unsigned to_right = 0; to_right < 2; to_right++) {
-            bool fits = to_right ? left <= mine && first_near < left : left >= mine && last_near >= left;
+            bool fits =
+                to_right ? left <= mine && (!full || first_near < left) : left >= mine && (!full || last_near >= left);
             int keys_left = (int)left + !to_right, off = 2 * keys_left - (int)middle;
             off = off < 0 ? -off : off;
             if (!fits || keys_left == 0 || (best >= 0 && off >= best_off))
@@ -229,12 +229,10 @@ static void give_up(chime_op *op, splitting *s) {
 }
 
 
-int chime_split_leaf(chime_op *op, chime_node *n, const chime_lock *lock, uint64_t value, far_bytes key) {
+int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early) {
     const chime_state *st = op->st;
     splitting *s = far_scratch(op->t, sizeof(*s));
     uint8_t slots[CHIME_SPAN_MAX];
-    (void)lock;
-    (void)key;
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a split");
     memset(s, 0, sizeof(*s));
@@ -243,7 +241,7 @@ int chime_split_leaf(chime_op *op, chime_node *n, const chime_lock *lock, uint64
         return err;
     for (unsigned i = 0; i < s->count; i++)
         slots[i] = s->items[i].slot;
-    bool rightmost = chime_h1_sibling(chime_tail(st, n->w)[CHIME_TAIL_H1]) == 0;
+    bool rightmost = !early && chime_h1_sibling(chime_tail(st, n->w)[CHIME_TAIL_H1]) == 0;
     int left = chime_choose_split(st, s->count, slots, s->mine, op->home, rightmost, &s->right);
     if (left < 0)
         return chime_broken(op->index, n->ptr, "it is full, and a split does not help");
@@ -266,9 +264,14 @@ int chime_split_leaf(chime_op *op, chime_node *n, const chime_lock *lock, uint64
     }
     if ((err = chime_wait(op)) < 0)
         return err;
-    atomic_fetch_add_explicit(&op->st->counts.splits, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&op->st->counts.split_items, s->count, memory_order_relaxed);
+    if (early)
+        atomic_fetch_add_explicit(&op->st->counts.early_splits, 1, memory_order_relaxed);
+    else {
+        atomic_fetch_add_explicit(&op->st->counts.splits, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&op->st->counts.split_items, s->count, memory_order_relaxed);
+    }
     far_point(op->t, "chime:split_done");
+    chime_note_own_split(op, n->ptr, &s->fence, s->made);
     if (st->cache && op->path[1])
         chime_cache_add(st->cache, st, op->path[1], &s->fence, s->made);
     chime_add_pivot_later(op, 1, s->made);

@@ -5,8 +5,16 @@
 #include "pool/epoch.h"
 #include "task/latch.h"
 
+#include <stdlib.h>
+
 #define ASK_EVERY     4
+#define BACK_OFF_MAX  4 /* as a power of two: who sleeps longer than a lock is held loses it to others again and again */
+#define CROWD_TURNS   4 /* of a lock inside of a compute node: then a leaf counts as crowded, as after a failed attempt */
+#define CROWD_SHARE   5  /* ... if one in so many of its slots is occupied ... */
+#define CROWD_LEVEL   1  /* ... and the root is no higher than that */
 #define HANDOVERS_MAX 32 /* of a lock inside of a compute node, in a row */
+
+typedef enum { BY_WAY, BY_SIBLING, BY_AUX } arrival; /* what led to a leaf: BY_AUX, the one that it took in */
 
 typedef struct change {
     far_op_kind how;
@@ -18,7 +26,8 @@ typedef struct change {
     bool locked;       /* the leaf's lock is held, and nothing was changed */
     unsigned attempts; /* at locks that others hold */
     unsigned turns;    /* in which the lock was handed over, up to us */
-    unsigned known;    /* slots from home on that were READ with the lock; 0: none */
+    unsigned known;    /* slots from home on that were READ under the lock; 0: none; all: the whole node was */
+    uint64_t *view;    /* memory for what is known of the whole leaf, from who had the lock before; NULL: none */
 } change;
 
 
@@ -80,17 +89,24 @@ static void retire_block(chime_op *op, uint64_t word) {
 
 
 /* Handing the lock over. Whoever waits for the latch is named in the word that would have freed the lock: of tasks of
- * one compute node only the first asks for it in far memory. After some turns it is free again, for the others. */
+ * one compute node only the first asks for it in far memory. It READs the whole leaf, and hands on what it knows too, so
+ * that the others need only their WRITEs. After some turns the lock is free again, for other compute nodes. */
 
 enum {
     GIFT_LOCK,
     GIFT_MAP,
     GIFT_TURNS,
-    GIFT_BEFORE /* the giver's word, if its WRITE failed: it may have been done */
+    GIFT_BEFORE, /* the giver's word, if its WRITE failed: it may have been done */
+    GIFT_VIEW,   /* memory that holds the whole leaf as it is now, for the heir to free; 0: none */
 };
 
-static void choose_heir(chime_op *op, change *c, chime_ptr leaf) {
-    far_task *heir = c->turns < HANDOVERS_MAX && op->st->handover ? far_latch_next(op->t, chime_ptr_addr(leaf)) : NULL;
+static far_task *next_in_turn(const chime_op *op, const change *c, chime_ptr leaf) {
+    return c->turns < HANDOVERS_MAX && op->st->handover ? far_latch_next(op->t, chime_ptr_addr(leaf)) : NULL;
+}
+
+
+static void choose_heir(chime_op *op, const change *c, chime_ptr leaf) {
+    far_task *heir = next_in_turn(op, c, leaf);
     op->heir = heir ? chime_lock_make(far_owner_of_task(heir), chime_next_nonce(op)) : 0;
 }
 
@@ -102,10 +118,10 @@ static bool inserts(const change *c) {
 }
 
 
-/* Slots that the change needs, from home on. */
-static unsigned slots_needed(const chime_op *op, const change *c, const chime_lock *lock) {
+/* Slots that are READ for the change, from home on. */
+static unsigned slots_needed(const chime_op *op, const change *c, chime_ptr leaf, const chime_lock *lock) {
     const chime_state *st = op->st;
-    if (!st->hopscotch || (inserts(c) && !st->vacancy))
+    if (!st->hopscotch || (inserts(c) && !st->vacancy) || next_in_turn(op, c, leaf))
         return st->span;
     int free = inserts(c) ? chime_first_free(st, lock->map, op->home) : (int)op->home;
     if (free < 0)
@@ -116,10 +132,11 @@ static unsigned slots_needed(const chime_op *op, const change *c, const chime_lo
 
 
 static void put_reads(chime_op *op, chime_node *n, unsigned slots) {
-    if (slots == op->st->span)
-        chime_put_read_slots(op, n, 0, slots);
-    else
-        chime_put_read_slots(op, n, op->home, slots);
+    if (slots == op->st->span) {
+        chime_put_read_whole(op, n);
+        return;
+    }
+    chime_put_read_slots(op, n, op->home, slots);
     chime_put_read_tail(op, n);
 }
 
@@ -156,6 +173,7 @@ static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     words[1] = op->heir ? op->heir : lock->old;
     far_write(op->t, chime_ptr_addr(n->ptr) + chime_slot_at(slot) + 8, &words[0], 8);
     far_write(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), &words[1], 8);
+    chime_slot(n->w, slot)[1] = words[0];
     c->locked = false;
     c->block = 0;
     int err = chime_wait(op);
@@ -218,15 +236,16 @@ static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_loc
 }
 
 
-static int split(chime_op *op, change *c, chime_node *n, const chime_lock *lock) {
-    chime_put_read_slots(op, n, 0, op->st->span);
-    chime_put_read_tail(op, n);
-    int err = chime_wait(op);
-    if (err < 0)
-        return err;
+static int split(chime_op *op, change *c, chime_node *n, bool early) {
+    int err = 0;
+    if (c->known < op->st->span) {
+        chime_put_read_whole(op, n);
+        if ((err = chime_wait(op)) < 0)
+            return err;
+    }
     if (!chime_is_whole(op->st, n->w, chime_ptr_tag(n->ptr)))
         return chime_broken(op->index, n->ptr, "its lines do not belong together");
-    err = chime_split_leaf(op, n, lock, c->word, op->key.bytes);
+    err = chime_split_leaf(op, n, c->word, early);
     if (err == 0) {
         c->locked = false;
         c->block = 0;
@@ -235,8 +254,16 @@ static int split(chime_op *op, change *c, chime_node *n, const chime_lock *lock)
 }
 
 
-/* known: slots from home on that were READ. */
-static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned known) {
+/* Many wait for this leaf, and the tree has few: it is split before it is full, so that a load from empty soon has
+ * leaves for all its clients. A tree that has grown beyond that pays for no half empty leaves. */
+static bool is_crowded(const chime_op *op, const change *c, const chime_lock *lock) {
+    uint64_t root = atomic_load_explicit(&op->st->root, memory_order_relaxed);
+    return op->st->crowd && (c->attempts || c->turns >= CROWD_TURNS) && chime_ptr_low(root) <= CROWD_LEVEL &&
+           (unsigned)__builtin_popcountll(lock->map) * CROWD_SHARE >= op->st->span;
+}
+
+
+static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock) {
     const chime_state *st = op->st;
     chime_move moves[CHIME_SPAN_MAX];
     unsigned at;
@@ -246,23 +273,26 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
         memcpy(&c->word, c->value.data, 8);
     }
     if (free < 0 && (free = chime_first_free(st, lock->map, op->home)) >= 0 &&
-        chime_distance(st, op->home, (unsigned)free) >= known) {
-        known = chime_distance(st, op->home, (unsigned)free) + 1;
-        chime_put_read_slots(op, n, op->home, known);
+        chime_distance(st, op->home, (unsigned)free) >= c->known) {
+        chime_put_read_slots(op, n, op->home, chime_distance(st, op->home, (unsigned)free) + 1);
         if ((err = chime_wait(op)) < 0)
             return err;
     }
     uint64_t *before = free < 0 ? NULL : chime_new_image(op);
     if (free < 0)
-        return split(op, c, n, lock);
+        return split(op, c, n, false);
     if (!before)
         return FAR_ERR_NO_MEMORY;
+    if (is_crowded(op, c, lock))
+        return split(op, c, n, true);
     if (chime_is_occupied(n->w, (unsigned)free) != 0)
         return chime_broken(op->index, n->ptr, "its map names a slot free that is not");
     memcpy(before, n->w, st->node_bytes);
     int hops = chime_hop(st, n->w, op->home, (unsigned)free, moves, &at);
-    if (hops < 0)
-        return split(op, c, n, lock);
+    if (hops < 0) {
+        memcpy(n->w, before, st->node_bytes); /* without the hops that led nowhere */
+        return split(op, c, n, false);
+    }
     chime_place(st, n->w, at, op->home, op->key.first, c->word);
     far_point(op->t, hops ? "chime:hop" : "chime:insert");
     return commit_insert(op, c, n, lock, before, moves, (unsigned)hops, at);
@@ -271,14 +301,15 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
 
 static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chime_ptr *leaf) {
     const chime_state *st = op->st;
-    unsigned known = c->known ? c->known : slots_needed(op, c, lock);
     chime_block block;
     int err, slot;
     if (!c->known) {
-        put_reads(op, n, known);
+        c->known = slots_needed(op, c, n->ptr, lock);
+        put_reads(op, n, c->known);
         if ((err = chime_wait(op)) < 0)
             return err;
-    }
+    } else if (c->view && c->block && (err = chime_wait(op)) < 0) /* its block is there before a slot names it */
+        return err;
     if ((err = check_node(op, n, leaf)) != 0 || (err = chime_find_item(op, n, &slot, st->exact ? NULL : &block)) < 0)
         return err;
     if (slot >= 0 && c->how == FAR_OP_INSERT)
@@ -286,7 +317,7 @@ static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chim
     if (slot < 0 && !inserts(c))
         return FAR_ERR_NOT_FOUND;
     if (slot < 0)
-        return insert_item(op, c, n, lock, known);
+        return insert_item(op, c, n, lock);
     return c->how == FAR_OP_DELETE ? remove_item(op, c, n, lock, (unsigned)slot)
                                    : update_item(op, c, n, lock, (unsigned)slot);
 }
@@ -314,6 +345,17 @@ static int rest(chime_op *op, change *c) {
 }
 
 
+/* Who holds a lock needs some round trips more, and they take longer where much is going on: asking again before that
+ * would only add to it. As a power of two times the round trip of a network at rest. */
+static unsigned slowness(const chime_op *op) {
+    uint64_t took = atomic_load_explicit(&op->st->lock_ns, memory_order_relaxed), rtt = far_rtt(op->t);
+    unsigned bits = 0;
+    while (bits < 6 && (rtt << bits) * 3 / 2 < took)
+        bits++;
+    return bits;
+}
+
+
 /* Somebody holds the lock. CHIME_AGAIN: it is worth another attempt; CHIME_STALE: the node is going. */
 static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     unsigned attempt = c->attempts++;
@@ -321,7 +363,8 @@ static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     far_count_retry(op->t);
     if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock)) != 0)
         return err < 0 ? err : err == 2 ? CHIME_STALE : CHIME_AGAIN;
-    far_back_off(op->t, attempt % op->st->patience);
+    attempt %= op->st->patience;
+    far_back_off(op->t, (attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX) + slowness(op));
     return CHIME_AGAIN;
 }
 
@@ -331,7 +374,7 @@ static int lock_leaf(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
     chime_put_lock(op, n->ptr, lock);
     c->known = 0;
     if (op->st->fused) {
-        c->known = op->st->hopscotch ? op->st->hop : op->st->span;
+        c->known = op->st->hopscotch && !next_in_turn(op, c, n->ptr) ? op->st->hop : op->st->span;
         put_reads(op, n, c->known);
     }
     int err = chime_wait(op);
@@ -344,27 +387,49 @@ static int lock_leaf(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
 static int lock_in_turn(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
     int err = lock_leaf(op, c, n, lock);
     while (err == CHIME_AGAIN && (err = held(op, c, n->ptr, lock->old)) == CHIME_AGAIN &&
-           c->attempts % op->st->patience != 0)
+           c->attempts % op->st->patience != 0) {
+        uint64_t start = far_now(op->t);
         err = lock_leaf(op, c, n, lock);
+        atomic_store_explicit(&op->st->lock_ns, far_now(op->t) - start, memory_order_relaxed);
+    }
     return err;
 }
 
 
-static void leave(chime_op *op, const change *c, chime_ptr leaf, const chime_lock *lock, int err) {
-    uint64_t gift[FAR_GIFT_WORDS] = {
-        [GIFT_LOCK] = op->heir, [GIFT_MAP] = op->heir_map, [GIFT_TURNS] = c->turns + 1, [GIFT_BEFORE] = 0};
-    if (is_lost(err))
+/* What is known of the leaf, in memory that goes from one to the next. */
+static uint64_t *view_for_heir(chime_op *op, change *c, const chime_node *n) {
+    uint64_t *view = c->view;
+    c->view = NULL;
+    if (c->known == op->st->span && (view || (view = malloc(op->st->node_bytes))))
+        return memcpy(view, n->w, op->st->node_bytes);
+    free(view);
+    return NULL;
+}
+
+
+static void leave(chime_op *op, change *c, const chime_node *n, const chime_lock *lock, int err) {
+    uint64_t gift[FAR_GIFT_WORDS] = {[GIFT_LOCK] = op->heir, [GIFT_MAP] = op->heir_map, [GIFT_TURNS] = c->turns + 1};
+    if (op->heir && is_lost(err))
         gift[GIFT_BEFORE] = lock->mine;
+    else if (op->heir)
+        gift[GIFT_VIEW] = (uintptr_t)view_for_heir(op, c, n);
     if (op->heir)
-        far_unlatch_gift(op->t, chime_ptr_addr(leaf), gift);
+        far_unlatch_gift(op->t, chime_ptr_addr(n->ptr), gift);
     else
-        far_unlatch(op->t, chime_ptr_addr(leaf));
+        far_unlatch(op->t, chime_ptr_addr(n->ptr));
+    free(c->view);
+    c->view = NULL;
     op->heir = 0;
 }
 
 
-static void inherit(chime_op *op, change *c, const uint64_t *gift, chime_lock *lock) {
+static void inherit(chime_op *op, change *c, chime_node *n, const uint64_t *gift, chime_lock *lock) {
     c->known = 0;
+    c->view = (uint64_t *)(uintptr_t)gift[GIFT_VIEW];
+    if (c->view) {
+        memcpy(n->w, c->view, op->st->node_bytes);
+        c->known = op->st->span;
+    }
     c->turns = (unsigned)gift[GIFT_TURNS];
     lock->mine = gift[GIFT_LOCK];
     lock->map = gift[GIFT_MAP];
@@ -383,7 +448,7 @@ static int settle_gift(chime_op *op, change *c, chime_node *n, uint64_t *gift, c
             return err;
         if (tail[CHIME_TAIL_L] == gift[GIFT_LOCK]) {
             gift[GIFT_MAP] = chime_occupied_map(op->st, n->w);
-            inherit(op, c, gift, lock);
+            inherit(op, c, n, gift, lock);
             return 0;
         }
         if (tail[CHIME_TAIL_L] != gift[GIFT_BEFORE])
@@ -401,23 +466,26 @@ static int take_lock(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
         return lock_in_turn(op, c, n, lock);
     if (gift[GIFT_BEFORE])
         return settle_gift(op, c, n, gift, lock);
-    inherit(op, c, gift, lock);
+    inherit(op, c, n, gift, lock);
     return 0;
 }
 
 
-/* It may have taken long to get the latch, and the leaf may have been split meanwhile. What the cache says costs
- * nothing. */
-static bool still_leads_here(chime_op *op, const chime_node *n) {
+/* It may have taken long to get the latch, and the leaf may have been split meanwhile. What the cache and the splits of
+ * late say costs nothing. */
+static bool still_leads_here(chime_op *op, const chime_node *n, arrival by) {
     uint64_t gift[FAR_GIFT_WORDS];
     chime_ptr leaf;
-    return far_latch_gift(op->t, chime_ptr_addr(n->ptr), gift) || !chime_way_is_cached(op, &leaf) || leaf == n->ptr;
+    if (by == BY_AUX || far_latch_gift(op->t, chime_ptr_addr(n->ptr), gift))
+        return true;
+    if (chime_follow_splits(op, n->ptr) != n->ptr)
+        return false;
+    return by == BY_SIBLING || !chime_way_is_cached(op, &leaf) || chime_follow_splits(op, leaf) == n->ptr;
 }
 
 
-/* first: the way down led here, no sibling did. 0 or an error: it is over. CHIME_RIGHT: *leaf is the sibling;
- * CHIME_STALE; CHIME_AGAIN: others hold the lock. */
-static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, bool first) {
+/* 0 or an error: it is over. CHIME_RIGHT: *leaf is the sibling; CHIME_STALE; CHIME_AGAIN: others hold the lock. */
+static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, arrival by) {
     chime_node n = {.ptr = *leaf};
     chime_lock lock = {0};
     if (!chime_ptr_is_sound(op, *leaf))
@@ -428,7 +496,7 @@ static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, bool first) {
     if (err < 0)
         return err;
     far_latch(op->t, chime_ptr_addr(n.ptr));
-    if (!first || still_leads_here(op, &n))
+    if (still_leads_here(op, &n, by))
         err = take_lock(op, c, &n, &lock);
     else {
         far_forget(op->t); /* the WRITE of a block */
@@ -447,7 +515,7 @@ static int try_leaf(chime_op *op, change *c, chime_ptr *leaf, bool first) {
         c->locked = false;
     } else if (err == CHIME_STALE)
         err = look_for_heir(op, &n);
-    leave(op, c, n.ptr, &lock, err);
+    leave(op, c, &n, &lock, err);
     return err;
 }
 
@@ -461,12 +529,13 @@ static int write_key(chime_op *op, change *c) {
         op->aux = 0;
         if ((err = chime_descend(op, 0, &leaf)) < 0)
             break;
-        for (from = leaf; (err = try_leaf(op, c, &leaf, moves == 0)) == CHIME_RIGHT &&
-                          (err = chime_go_right(op, 0, leaf, &moves)) == CHIME_RIGHT;)
+        leaf = chime_follow_splits(op, leaf);
+        for (from = leaf; (err = try_leaf(op, c, &leaf, moves ? BY_SIBLING : BY_WAY)) == CHIME_RIGHT &&
+                          (err = chime_go_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;)
             from = leaf;
         if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
             leaf = op->aux;
-            err = try_leaf(op, c, &leaf, false);
+            err = try_leaf(op, c, &leaf, BY_AUX);
             err = err == CHIME_RIGHT ? CHIME_STALE : err;
         }
         if (err <= 0)
