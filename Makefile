@@ -5,7 +5,7 @@ JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 
-.PHONY: all build build-test deps bench test test-all test-quick test-network test-aarch64 torture torture-chime install format clean help
+.PHONY: all build build-test deps bench test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime install format clean help
 
 all: build
 
@@ -38,6 +38,10 @@ test-quick: deps
 test-network: build-test
 	@JOBS=$(JOBS) scripts/test-network
 
+test-rdma: build-test
+	@scripts/deps rdma
+	@scripts/test-rdma
+
 test-aarch64: deps
 	@scripts/test-aarch64
 
@@ -67,6 +71,7 @@ help:
 	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
 	@echo 'make test-quick   the plain part of make test'
 	@echo 'make test-network all of the conformance suite on tcp:// daemons: one, three, with TLS, with chaos; kills, partitions, mutated messages'
+	@echo 'make test-rdma    rdma:// on a machine with Soft-RoCE in qemu: no hardware is needed'
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
 	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'

@@ -14,7 +14,7 @@
 #define CLI_SERVE     3 /* exit status: it could not serve, or be looked at */
 
 typedef struct serve_options {
-    const char *listen, *memory, *secret, *cert, *key, *ca, *lease, *status;
+    const char *listen, *memory, *secret, *cert, *key, *ca, *lease, *status, *fabric;
     uint64_t size, threads;
     bool insecure, chaos, json;
 } serve_options;
@@ -120,6 +120,13 @@ static int make_config(const serve_options *o, net_server_config *config) {
     bool anonymous = !o->memory || strcmp(o->memory, "anonymous") == 0;
     if (anonymous && o->size == 0)
         return cli_wrong_usage("serve", "--size is missing");
+    config->rdma = strcmp(o->fabric, "rdma") == 0;
+    if (!config->rdma && strcmp(o->fabric, "tcp") != 0)
+        return cli_wrong_usage("serve", "--fabric: tcp or rdma, not '%s'", o->fabric);
+    if (config->rdma && (!anonymous || o->chaos))
+        return cli_wrong_usage("serve", anonymous ? "--chaos is for tcp: a network card runs verbs by itself"
+                                                  : "--memory with --fabric rdma: what a network card was writing "
+                                                    "when the daemon ended could not be finished");
     config->memory = anonymous ? NULL : o->memory;
     config->size = o->size;
     config->tls = tls_of(o);
@@ -150,10 +157,12 @@ static int serve(const net_server_config *config) {
 
 
 int cli_serve(int argc, char **argv) {
-    serve_options o = {.lease = LEASE_DEFAULT, .threads = 1};
+    serve_options o = {.lease = LEASE_DEFAULT, .threads = 1, .fabric = "tcp"};
     bool help = false;
     const cli_option options[] = {
         {"listen", CLI_TEXT, &o.listen, "HOST:PORT", "where to listen; port 0 picks one, told on the ready line"},
+        {"fabric", CLI_TEXT, &o.fabric, "tcp|rdma",
+         "how verbs come: as messages (default), or by an RDMA network card"},
         {"size", CLI_BYTES, &o.size, "SIZE", "bytes of the memory node"},
         {"memory", CLI_TEXT, &o.memory, "PATH",
          "a file (tmpfs, hugetlbfs) that outlives the daemon, or 'anonymous' (default)"},
@@ -170,10 +179,10 @@ int cli_serve(int argc, char **argv) {
         {"json", CLI_FLAG, &o.json, NULL, "... and prints JSON"},
         {0},
     };
-    int err =
-        cli_parse(argc, argv, "serve --listen HOST:PORT --size SIZE [OPTIONS]", options,
-                  "Pools on it: tcp://HOST:PORT,HOST:PORT. SIGTERM ends it with status 0; it fails with status 3.\n",
-                  NULL, &help);
+    int err = cli_parse(argc, argv, "serve --listen HOST:PORT --size SIZE [OPTIONS]", options,
+                        "Pools on it: tcp://HOST:PORT,HOST:PORT, or rdma://... SIGTERM ends it with status 0; it fails "
+                        "with status 3.\n",
+                        NULL, &help);
     if (err || help)
         return err;
     if (o.status)

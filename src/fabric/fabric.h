@@ -204,6 +204,7 @@ int far_local_open(const char *rest, far_fabric **fabric); /* rest: what follows
 int far_shm_open(const char *rest, far_fabric **fabric);   /* rest: what follows "shm:" */
 int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows "sim:" */
 int far_tcp_open(const char *rest, far_fabric **fabric);   /* rest: what follows "tcp://" */
+int far_rdma_open(const char *rest, far_fabric **fabric);  /* rest: what follows "rdma://" */
 
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */

@@ -20,6 +20,7 @@ typedef struct tcp_shape { /* as the URI says it */
         ca[FAR_OPTION_VALUE_MAX + 1];
     uint64_t timeout_ns;
     int insecure;
+    int reads_in_order; /* off: what the self-test has refuted is not relied upon */
 } tcp_shape;
 
 
@@ -70,8 +71,11 @@ static int set_option(const far_option_list *list, tcp_shape *shape, char *error
         return parse_timeout(list->value, &shape->timeout_ns, error, error_size);
     if (strcmp(list->name, "insecure") == 0)
         return far_parse_switch(list->value, &shape->insecure, error, error_size);
+    if (strcmp(list->name, "reads_in_order") == 0)
+        return far_parse_switch(list->value, &shape->reads_in_order, error, error_size);
     return far_refuse(error, error_size,
-                      "unknown option '%s' (there are secret=, cert=, key=, ca=, insecure=, timeout=)", list->name);
+                      "unknown option '%s' (there are secret=, cert=, key=, ca=, insecure=, timeout=, reads_in_order=)",
+                      list->name);
 }
 
 
@@ -79,6 +83,7 @@ static int parse_tcp(const char *rest, tcp_shape *shape, char *error, size_t err
     const char *question = strchr(rest, '?');
     size_t length = question ? (size_t)(question - rest) : strlen(rest);
     shape->timeout_ns = TIMEOUT_MS * 1000000ull;
+    shape->reads_in_order = 1;
     int got = parse_nodes(rest, length, shape, error, error_size);
     if (got < 0)
         return got;
@@ -126,6 +131,17 @@ static int sort_nodes(joining *j) {
         if (j->links[j->order[i]].welcome.instance == j->links[j->order[i - 1]].welcome.instance)
             return far_fail(FAR_ERR_INVALID, "uri: %s and %s are the same memory node",
                             j->addresses[j->order[i - 1]].text, j->addresses[j->order[i]].text);
+    return 0;
+}
+
+
+/* Before anything is joined: atomics of a network card and of a processor do not see each other. */
+static int check_carriers(const joining *j) {
+    const tcp_kind *kind = j->fabric->kind;
+    for (unsigned i = 0; i < j->count; i++)
+        if (j->links[i].welcome.carrier != (uint32_t)kind->carrier)
+            return far_fail(FAR_ERR_UNSUPPORTED, "the memory node at %s is served by %s://, not by %s://",
+                            j->addresses[i].text, kind->carrier == NET_BY_TCP ? "rdma" : "tcp", kind->scheme);
     return 0;
 }
 
@@ -238,6 +254,8 @@ static int meet_nodes(tcp_fabric *fabric, const net_address *addresses, unsigned
     if (!j.links)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
     int err = net_links_open(j.links, addresses, count, &dial);
+    if (err == 0)
+        err = check_carriers(&j);
     if (err == 0 && (err = sort_nodes(&j)) == 0 && (err = join_all(&j)) == 0 && (err = place_nodes(&j)) == 0)
         err = measure_rtt(&j);
     for (unsigned i = 0; i < count; i++)
@@ -249,7 +267,7 @@ static int meet_nodes(tcp_fabric *fabric, const net_address *addresses, unsigned
 
 /* ---- Opening ---- */
 
-static void tcp_close(far_fabric *base) {
+void tcp_close(far_fabric *base) {
     tcp_fabric *fabric = (tcp_fabric *)base;
     net_tls_close(fabric->tls);
     free(fabric->addresses);
@@ -273,16 +291,26 @@ static const far_fabric_ops tcp_ops = {
 };
 
 
-static int make_fabric(const tcp_shape *shape, tcp_fabric **made) {
+static const tcp_kind tcp = {
+    .scheme = "tcp",
+    .carrier = NET_BY_TCP,
+    .ops = &tcp_ops,
+    .go_on = tcp_go_on,
+    .capabilities = {.atomic_bytes = NET_UNIT, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true},
+};
+
+
+static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, tcp_fabric **made) {
     tcp_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric || !(fabric->addresses = calloc(shape->nodes, sizeof(*fabric->addresses)))) {
         free(fabric);
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
     }
-    fabric->fabric.ops = &tcp_ops;
+    fabric->kind = kind;
+    fabric->fabric.ops = kind->ops;
     fabric->fabric.host = &far_host_threads;
-    fabric->fabric.capabilities = (far_capabilities){
-        .atomic_bytes = NET_UNIT, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
+    fabric->fabric.capabilities = kind->capabilities;
+    fabric->fabric.capabilities.reads_in_order &= shape->reads_in_order;
     fabric->fabric.nodes = shape->nodes;
     fabric->insecure = shape->insecure;
     fabric->timeout_ms = (unsigned)(shape->timeout_ns / 1000000u);
@@ -298,7 +326,7 @@ static int make_fabric(const tcp_shape *shape, tcp_fabric **made) {
 }
 
 
-int far_tcp_open(const char *rest, far_fabric **opened) {
+int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **opened) {
     char error[256];
     tcp_fabric *fabric = NULL;
     tcp_shape *shape = calloc(1, sizeof(*shape));
@@ -308,10 +336,15 @@ int far_tcp_open(const char *rest, far_fabric **opened) {
     }
     int err = parse_tcp(rest, shape, error, sizeof(error));
     if (err < 0)
-        far_fail(err, "uri: tcp://%.200s: %s", rest, error);
-    else if ((err = make_fabric(shape, &fabric)) == 0)
+        far_fail(err, "uri: %s://%.200s: %s", kind->scheme, rest, error);
+    else if ((err = make_fabric(kind, shape, &fabric)) == 0)
         *opened = &fabric->fabric;
     free(shape->addresses);
     free(shape);
     return err;
+}
+
+
+int far_tcp_open(const char *rest, far_fabric **opened) {
+    return tcp_open(&tcp, rest, opened);
 }

@@ -13,8 +13,24 @@
 
 #define TCP_NOTES 64u
 
+struct tcp_conn;
+
+/* What differs between tcp:// and rdma://: how verbs get to the nodes. All else goes over the sockets of both. */
+typedef struct tcp_kind {
+    const char *scheme;
+    net_carrier carrier;
+    const far_fabric_ops *ops;
+    far_capabilities capabilities;
+    void (*go_on)(struct tcp_conn *conn); /* stalled batches, when no answer is owed */
+    /* rdma: a new connection gets its queue pairs; a lost one stops them; one that ends frees them. NULL: none. */
+    int (*attach)(struct tcp_conn *conn, net_link *links);
+    void (*stop)(struct tcp_conn *conn);
+    void (*detach)(struct tcp_conn *conn);
+} tcp_kind;
+
 typedef struct tcp_fabric {
-    far_fabric fabric;                 /* first */
+    far_fabric fabric; /* first */
+    const tcp_kind *kind;
     net_address *addresses;            /* by node number */
     uint64_t instances[FAR_NODES_MAX]; /* whose memory it is */
     uint64_t pool;
@@ -58,11 +74,13 @@ typedef struct tcp_node {
 typedef struct tcp_stalled { /* a batch that goes on when nothing is under way any more: a fence */
     far_batch *batch;
     uint32_t next; /* verb */
+    uint32_t from; /* byte of it, with rdma */
 } tcp_stalled;
 
 typedef struct tcp_conn tcp_conn;
 struct tcp_conn {
-    far_conn conn; /* first */
+    far_conn conn;             /* first */
+    struct rdma_queue *queues; /* rdma: by node */
     tcp_node *nodes;
     unsigned count;
     unsigned owed;        /* answers, by all nodes */
@@ -93,6 +111,10 @@ static inline tcp_fabric *tcp_fabric_of(const tcp_conn *c) {
 }
 
 
+/* tcp.c */
+int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **fabric);
+void tcp_close(far_fabric *fabric);
+
 /* tcp_conn.c */
 int tcp_connect(far_fabric *fabric, far_parker *parker, far_conn **conn);
 void tcp_disconnect(far_conn *conn);
@@ -106,7 +128,14 @@ tcp_owed *tcp_owe(tcp_conn *c, unsigned node, net_type type); /* NULL: no memory
 void tcp_send(tcp_conn *c, unsigned node, net_type type, unsigned count, const void *body, size_t bytes,
               tcp_round *round);
 
-/* tcp_batch.c */
+/* tcp_batch.c; a batch has as many parts as messages, or queue pairs, carry it, and one more while it is stalled */
+uint32_t tcp_piece_at(const far_verb *verb, uint32_t from);
+bool tcp_stall(tcp_conn *c, far_batch *batch, uint32_t next, uint32_t from);
+void tcp_add_part(far_batch *batch, int more);
+unsigned tcp_parts(const far_batch *batch);
+int tcp_finish(far_batch *batch); /* if it has no part left: 1 */
+bool tcp_may_post(tcp_conn *c, far_batch *batch);
+void tcp_end_unposted(tcp_conn *c, far_batch *batch);
 void tcp_post(far_conn *conn, far_batch *batch);
 void tcp_close_messages(tcp_conn *c);
 void tcp_go_on(tcp_conn *c); /* nothing is under way: stalled batches go on */

@@ -6,19 +6,18 @@
 #include <stdlib.h>
 
 
-/* How many messages of it are not answered, and one more while it is stalled. */
-static unsigned outstanding(const far_batch *batch) {
+unsigned tcp_parts(const far_batch *batch) {
     return (unsigned)(uintptr_t)batch->fabric_data;
 }
 
 
-static void add_outstanding(far_batch *batch, int more) {
-    batch->fabric_data = (void *)(uintptr_t)(outstanding(batch) + (unsigned)more);
+void tcp_add_part(far_batch *batch, int more) {
+    batch->fabric_data = (void *)(uintptr_t)(tcp_parts(batch) + (unsigned)more);
 }
 
 
 /* Ends at multiples of the largest piece, so that no unit is cut. */
-static uint32_t piece_at(const far_verb *verb, uint32_t from) {
+uint32_t tcp_piece_at(const far_verb *verb, uint32_t from) {
     uint64_t offset = far_addr_offset(verb->addr) + from;
     uint32_t room = NET_PIECE_BYTES - (uint32_t)(offset % NET_PIECE_BYTES), left = verb->length - from;
     return left < room ? left : room;
@@ -67,7 +66,7 @@ static bool open_message(tcp_conn *c, unsigned number, far_batch *batch, uint32_
     node->open = true;
     node->results = 0;
     c->touched[c->touched_count++] = number;
-    add_outstanding(batch, 1);
+    tcp_add_part(batch, 1);
     return true;
 }
 
@@ -108,7 +107,7 @@ static bool put_piece(tcp_conn *c, far_batch *batch, uint32_t index, uint32_t fr
 static bool put_verb(tcp_conn *c, far_batch *batch, uint32_t index) {
     const far_verb *verb = &batch->verbs[index];
     for (uint32_t from = 0, length; from < verb->length; from += length) {
-        length = piece_at(verb, from);
+        length = tcp_piece_at(verb, from);
         if (!put_piece(c, batch, index, from, length))
             return false;
     }
@@ -140,7 +139,7 @@ static uint32_t put_verbs(tcp_conn *c, far_batch *batch, uint32_t index) {
 
 /* ---- Fences ---- */
 
-static bool stall(tcp_conn *c, far_batch *batch, uint32_t next) {
+bool tcp_stall(tcp_conn *c, far_batch *batch, uint32_t next, uint32_t from) {
     if (c->stalled_count == c->stalled_room) {
         unsigned room = c->stalled_room ? 2 * c->stalled_room : 16;
         tcp_stalled *more = malloc(room * sizeof(*more));
@@ -155,8 +154,8 @@ static bool stall(tcp_conn *c, far_batch *batch, uint32_t next) {
         c->stalled_room = room;
         c->stalled_first = 0;
     }
-    c->stalled[(c->stalled_first + c->stalled_count++) % c->stalled_room] = (tcp_stalled){batch, next};
-    add_outstanding(batch, 1);
+    c->stalled[(c->stalled_first + c->stalled_count++) % c->stalled_room] = (tcp_stalled){batch, next, from};
+    tcp_add_part(batch, 1);
     return true;
 }
 
@@ -167,7 +166,7 @@ void tcp_go_on(tcp_conn *c) {
         one->next = put_verbs(c, one->batch, one->next);
         if (c->lost || one->next < one->batch->count)
             return; /* it is the first again when what was sent now is answered */
-        add_outstanding(one->batch, -1);
+        tcp_add_part(one->batch, -1);
         c->stalled_first = (c->stalled_first + 1) % c->stalled_room;
         c->stalled_count--;
     }
@@ -176,29 +175,41 @@ void tcp_go_on(tcp_conn *c) {
 
 /* ---- Posting and results ---- */
 
-void tcp_post(far_conn *base, far_batch *batch) {
-    tcp_conn *c = (tcp_conn *)base;
+bool tcp_may_post(tcp_conn *c, far_batch *batch) {
     batch->status = 0;
     batch->pending = false;
     batch->fabric_data = NULL;
-    if (c->lost) {
+    if (c->lost)
         batch->status = c->why[0] ? far_fail(FAR_ERR_UNREACHABLE, "%s", c->why) : FAR_ERR_FENCED;
-        return;
-    }
-    batch->posted_at = far_host_now(base->fabric->host);
-    batch->pending = true;
-    uint32_t next = c->stalled_count > 0 ? 0 : put_verbs(c, batch, 0);
-    if (!c->lost && next < batch->count)
-        stall(c, batch, next);
-    if (c->lost && outstanding(batch) == 0) { /* none of it is under way: nobody else would end it */
-        batch->pending = false;
-        batch->status = c->lost;
-    }
+    else
+        batch->posted_at = far_host_now(c->conn.fabric->host);
+    batch->pending = !c->lost;
+    return !c->lost;
 }
 
 
-static int finish(far_batch *batch) {
-    if (outstanding(batch) > 0)
+/* The connection was lost while it was posted, and none of it is under way: nobody else would end it. */
+void tcp_end_unposted(tcp_conn *c, far_batch *batch) {
+    if (!c->lost || tcp_parts(batch) > 0)
+        return;
+    batch->pending = false;
+    batch->status = c->lost;
+}
+
+
+void tcp_post(far_conn *base, far_batch *batch) {
+    tcp_conn *c = (tcp_conn *)base;
+    if (!tcp_may_post(c, batch))
+        return;
+    uint32_t next = c->stalled_count > 0 ? 0 : put_verbs(c, batch, 0);
+    if (!c->lost && next < batch->count)
+        tcp_stall(c, batch, next, 0);
+    tcp_end_unposted(c, batch);
+}
+
+
+int tcp_finish(far_batch *batch) {
+    if (tcp_parts(batch) > 0)
         return 0;
     batch->pending = false;
     batch->done(batch);
@@ -208,8 +219,8 @@ static int finish(far_batch *batch) {
 
 int tcp_fail_batch(far_batch *batch, int status) {
     batch->status = status;
-    add_outstanding(batch, -1);
-    return finish(batch);
+    tcp_add_part(batch, -1);
+    return tcp_finish(batch);
 }
 
 
@@ -224,7 +235,7 @@ bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const ch
             index++;
             continue;
         }
-        uint32_t length = piece_at(verb, from), results = net_result_bytes(verb->kind, length);
+        uint32_t length = tcp_piece_at(verb, from), results = net_result_bytes(verb->kind, length);
         if (end - body < (ptrdiff_t)results)
             return false;
         if (results)
@@ -239,8 +250,8 @@ bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const ch
     }
     if (body != end)
         return false;
-    add_outstanding(batch, -1);
-    batch->completed_at = outstanding(batch) == 0 ? far_host_now(c->conn.fabric->host) : 0;
-    *delivered += finish(batch);
+    tcp_add_part(batch, -1);
+    batch->completed_at = tcp_parts(batch) == 0 ? far_host_now(c->conn.fabric->host) : 0;
+    *delivered += tcp_finish(batch);
     return true;
 }

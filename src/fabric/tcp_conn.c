@@ -89,6 +89,8 @@ void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
     for (unsigned i = 0; i < c->count; i++)
         c->nodes[i].open = false;
     c->touched_count = 0;
+    if (tcp_fabric_of(c)->kind->stop)
+        tcp_fabric_of(c)->kind->stop(c);
 }
 
 
@@ -261,7 +263,7 @@ static void receive(tcp_conn *c, unsigned number, int *delivered) {
         if (!take_message(c, number, &head, body, delivered))
             got = -1;
         else if (c->owed == 0)
-            tcp_go_on(c);
+            tcp_fabric_of(c)->kind->go_on(c);
     if (c->lost)
         return;
     if (got < 0)
@@ -431,6 +433,8 @@ static int link_nodes(tcp_conn *c) {
     int err = net_links_open(links, fabric->addresses, c->count, &dial);
     if (err == 0)
         err = check_welcomes(fabric, links);
+    if (err == 0 && fabric->kind->attach)
+        err = fabric->kind->attach(c, links);
     for (unsigned i = 0; i < c->count; i++)
         c->nodes[i].channel = links[i].channel;
     free(links);
@@ -439,6 +443,8 @@ static int link_nodes(tcp_conn *c) {
 
 
 static void free_conn(tcp_conn *c) {
+    if (tcp_fabric_of(c)->kind->detach)
+        tcp_fabric_of(c)->kind->detach(c);
     for (unsigned i = 0; c->nodes && i < c->count; i++) {
         net_channel_close(&c->nodes[i].channel);
         free(c->nodes[i].owed);

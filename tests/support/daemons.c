@@ -128,18 +128,43 @@ void daemon_secret(const char *path, const char *text) {
 }
 
 
-void daemons_start(unsigned count, const char *size, const char *options, char *uri, size_t uri_size) {
+static void start_all(const char *scheme, unsigned count, const char *size, const char *options, char *uri,
+                      size_t uri_size) {
+    bool rdma = strcmp(scheme, "rdma") == 0;
     unsigned slot = 0;
     while (slot < POOLS_MAX && pools[slot].uri[0])
         slot++;
     assert_true(slot < POOLS_MAX && count <= NODES_MAX);
-    size_t used = (size_t)snprintf(uri, uri_size, "tcp://");
+    size_t used = (size_t)snprintf(uri, uri_size, "%s://", scheme);
     for (unsigned i = 0; i < count; i++) {
         daemon_node *node = &pools[slot].nodes[i];
-        assert_true(daemon_start(node, NULL, "--size %s %s", size, options));
+        char listen[64] = "";
+        if (rdma) /* an address of the card for each, as tests/rdma/vm makes them */
+            snprintf(listen, sizeof(listen), "--fabric rdma --insecure --listen 10.9.0.%u:0", i + 1);
+        assert_true(daemon_start(node, NULL, "--size %s %s %s", size, options, listen));
         used += (size_t)snprintf(uri + used, uri_size - used, "%s%s", i ? "," : "", node->address);
     }
+    snprintf(uri + used, uri_size - used, "%s", rdma ? "?insecure=1" : "");
     snprintf(pools[slot].uri, sizeof(pools[slot].uri), "%s", uri);
+}
+
+
+void daemons_start(unsigned count, const char *size, const char *options, char *uri, size_t uri_size) {
+    start_all("tcp", count, size, options, uri, uri_size);
+}
+
+
+void daemons_start_rdma(unsigned count, const char *size, const char *options, char *uri, size_t uri_size) {
+    start_all("rdma", count, size, options, uri, uri_size);
+}
+
+
+long daemons_ticks(const char *uri, long (*ticks_of)(pid_t pid)) {
+    long ticks = 0;
+    for (unsigned slot = 0; slot < POOLS_MAX; slot++)
+        for (unsigned i = 0; strcmp(pools[slot].uri, uri) == 0 && i < NODES_MAX; i++)
+            ticks += pools[slot].nodes[i].pid ? ticks_of(pools[slot].nodes[i].pid) : 0;
+    return ticks;
 }
 
 

@@ -31,6 +31,8 @@ void daemon_secret(const char *path, const char *text);
 
 /* Some with anonymous memory, and the URI of the pool that they make. */
 void daemons_start(unsigned count, const char *size, const char *options, char *uri, size_t uri_size);
+void daemons_start_rdma(unsigned count, const char *size, const char *options, char *uri, size_t uri_size);
+long daemons_ticks(const char *uri, long (*ticks_of)(pid_t pid)); /* of all its nodes */
 void daemons_end(const char *uri);
 
 #endif

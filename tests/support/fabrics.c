@@ -45,6 +45,12 @@ static void make_secret_daemons(const fabric *fabric, const char *size, unsigned
 }
 
 
+static void make_rdma_daemons(const fabric *fabric, const char *size, unsigned serial, char uri[CONFORM_URI]) {
+    (void)serial;
+    daemons_start_rdma((unsigned)atoi(fabric->format), size, fabric->mark, uri, CONFORM_URI);
+}
+
+
 const fabric conform_fabrics[] = {
     {"local:64M", true, make_named, NULL, "local:%s", "?name=", EVERY_TIME},
     {"local:2x64M", true, make_named, NULL, "local:2x%s", "?name=", EVERY_TIME},
@@ -58,6 +64,8 @@ const fabric conform_fabrics[] = {
     {"tcp:1x64M", true, make_daemons, daemons_end, "1", "", IN_ROTATION},
     {"tcp:3x64M", true, make_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
     {"tcp:2x64M,chaos", true, make_daemons, daemons_end, "2", "--threads 3 --chaos", WHEN_ASKED},
+    {"rdma:1x64M", true, make_rdma_daemons, daemons_end, "1", "", WHEN_ASKED}, /* in tests/rdma/vm */
+    {"rdma:3x64M", true, make_rdma_daemons, daemons_end, "3", "--threads 2", WHEN_ASKED},
     {"tcp:2x64M,secret", true, make_secret_daemons, daemons_end, "2", "", WHEN_ASKED},
     {"tcp:3x64M,secret,chaos", true, make_secret_daemons, daemons_end, "3", "--threads 2 --chaos", WHEN_ASKED},
 };

@@ -74,6 +74,7 @@ static void stop(server_peer *peer, const char *why) {
     atomic_store_explicit(&peer->cut, true, memory_order_seq_cst);
     pthread_mutex_lock(&peer->run);
     pthread_mutex_unlock(&peer->run);
+    net_queue_stop(peer->queue);
     shutdown(peer->channel.socket, SHUT_RDWR); /* its loop sees that, and closes it */
 }
 
@@ -108,6 +109,7 @@ static void let_go(server_peer *peer) {
 
 /* A connection that has ended speaks for nobody: its session is cut here. */
 void server_leave(server_peer *peer) {
+    net_queue_stop(peer->queue);
     if (peer->claim == 0)
         return;
     net_table_leave(&peer->server->table, peer->id, (net_holder)(uintptr_t)peer);
@@ -176,6 +178,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
     welcome.node = header->node;
     welcome.nodes = header->nodes;
     welcome.complete = header->complete;
+    welcome.carrier = server->rdma ? NET_BY_RDMA : NET_BY_TCP;
     peer->told = server->noted;
     pthread_mutex_unlock(&server->lock);
     net_channel_send(&peer->channel, NET_WELCOME, 0, head->tag, &welcome, sizeof(welcome));
@@ -310,6 +313,8 @@ static bool run_verbs(server_peer *peer, const char *at, const char *end, char *
 static bool on_batch(server_peer *peer, const net_head *head, const char *body) {
     size_t length = head->length - NET_HEAD_BYTES;
     bool changes;
+    if (peer->server->rdma) /* atomics of a network card and of a processor do not see each other */
+        return refuse(peer, "verbs come to this node by queue pairs");
     int64_t results = net_batch_check(body, length, head->count, peer->server->memory->size, &changes);
     if (results < 0 || (changes && !peer->speaks))
         return refuse(peer, results < 0 ? "a batch is malformed" : "verbs of nobody change nothing");
@@ -326,6 +331,25 @@ static bool on_batch(server_peer *peer, const net_head *head, const char *body) 
     net_channel_commit(&peer->channel, answer.length);
     atomic_fetch_add_explicit(&peer->server->counts.batches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&peer->server->counts.verbs, head->count, memory_order_relaxed);
+    return true;
+}
+
+
+static bool on_queue(server_peer *peer, const net_head *head) {
+    net_server *server = peer->server;
+    net_queued offer = {{0}, 0, 0, 0};
+    if (!server->rdma || peer->looks || peer->queue)
+        return refuse(peer, "one queue pair for a session, of a node that has them");
+    pthread_mutex_lock(&server->lock);
+    bool cut = atomic_load_explicit(&peer->cut, memory_order_relaxed);
+    if (!cut)
+        peer->queue = net_queue_offer(server->rdma, &offer);
+    pthread_mutex_unlock(&server->lock);
+    if (cut)
+        return false;
+    if (!peer->queue)
+        return refuse(peer, "no memory for a queue pair");
+    net_channel_send(&peer->channel, NET_QUEUED, 0, head->tag, &offer, sizeof(offer));
     return true;
 }
 
@@ -418,6 +442,8 @@ static bool dispatch(server_peer *peer, const net_head *head, const char *body) 
         return true;
     case NET_STATUS:
         return on_status(peer, head);
+    case NET_QUEUE:
+        return on_queue(peer, head);
     default:
         return refuse(peer, "one hello is enough");
     }

@@ -100,6 +100,7 @@ static void close_peer(server_peer *peer) {
         atomic_fetch_sub_explicit(&server->strangers, 1, memory_order_relaxed);
     }
     count_bytes(peer);
+    net_queue_free(peer->queue);
     net_channel_close(&peer->channel);
     pthread_mutex_destroy(&peer->run);
     free(peer);
@@ -267,6 +268,8 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
                 continue;
         } else if (events[i].data.ptr == &loop->server->listener) {
             accept_next(loop);
+        } else if (events[i].data.ptr == &loop->server->rdma) {
+            net_rdma_run(loop->server->rdma);
         } else {
             serve_peer(peer);
             if (peer->ended)
@@ -339,10 +342,13 @@ static int open_listener(net_server *server) {
 static int open_loop(server_loop *loop) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = loop};
     struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &loop->server->listener};
+    struct epoll_event queues = {.events = EPOLLIN, .data.ptr = &loop->server->rdma};
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (loop->epoll < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &event) < 0 ||
-        (loop->number == 0 && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->server->listener, &listener) < 0))
+        (loop->number == 0 && epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->server->listener, &listener) < 0) ||
+        (loop->number == 0 && loop->server->rdma &&
+         epoll_ctl(loop->epoll, EPOLL_CTL_ADD, net_rdma_descriptor(loop->server->rdma), &queues) < 0))
         return far_fail(FAR_ERR_NO_MEMORY, "no epoll for a thread: %s", strerror(errno));
     return 0;
 }
@@ -357,12 +363,21 @@ static void raise_file_limit(void) {
 }
 
 
+static int open_rdma(net_server *server) {
+    net_endpoint bound = {.length = sizeof(bound.address)};
+    getsockname(server->listener, (struct sockaddr *)&bound.address, &bound.length);
+    return net_rdma_open(&bound, server->address, server->memory->bytes, server->memory->size, &server->rdma);
+}
+
+
 static int set_up(net_server *server) {
     int err = net_tls_open(&server->config.tls, true, &server->tls);
     if (err == 0)
         err = open_listener(server);
     if (err == 0)
         err = net_memory_open(server->config.memory, server->config.size, &server->memory);
+    if (err == 0 && server->config.rdma)
+        err = open_rdma(server);
     if (err < 0)
         return err;
     if (server->config.chaos)
@@ -440,6 +455,7 @@ void net_server_close(net_server *server) {
     }
     if (server->listener >= 0)
         close(server->listener);
+    net_rdma_close(server->rdma);
     if (server->memory)
         net_memory_close(server->memory);
     net_tls_close(server->tls);

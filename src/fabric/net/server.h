@@ -13,6 +13,7 @@ typedef struct net_server_config {
     const char *memory; /* a file; NULL: memory of the process */
     uint64_t size;      /* 0: that of the file */
     net_tls_config tls;
+    bool rdma;         /* verbs come by queue pairs, at the same address */
     bool insecure;     /* plain text also where others can listen */
     unsigned lease_ms; /* a session whose host does not answer for so long is cut */
     unsigned threads;

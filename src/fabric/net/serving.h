@@ -9,6 +9,7 @@
 
 #include "fabric/net/channel.h"
 #include "fabric/net/memory.h"
+#include "fabric/net/rdma_node.h"
 #include "fabric/net/server.h"
 
 #include <pthread.h>
@@ -40,6 +41,7 @@ struct server_peer {
     unsigned id, generation;
     uint64_t claim; /* 0: it speaks for nobody, or was cut */
     char cut_why[64];
+    net_queue *queue; /* by which its verbs come, if that is rdma; NULL: it has asked for none */
     bool bye;
     bool listens;
     uint64_t told;                /* notes up to this one were sent to it */
@@ -64,6 +66,7 @@ typedef struct server_counts {
 struct net_server {
     net_server_config config;
     net_memory *memory;
+    net_rdma *rdma; /* NULL: verbs come as messages */
     net_tls_context *tls;
     int listener;
     char address[NET_ADDRESS_MAX];

@@ -34,6 +34,8 @@ static const shape shapes[NET_TYPES] = {
     [NET_BYE] = {0, 0, false},
     [NET_STATUS] = {0, 0, false},
     [NET_STATE] = {sizeof(net_state), 0, true},
+    [NET_QUEUE] = {0, 0, false},
+    [NET_QUEUED] = {sizeof(net_queued), 0, true},
 };
 
 

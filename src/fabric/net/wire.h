@@ -53,6 +53,8 @@ typedef enum net_type {
     NET_BYE,    /* the session has left the pool: its end is no death; not answered */
     NET_STATUS,
     NET_STATE,
+    NET_QUEUE, /* a node of rdma://: asks for a queue pair, which the client then connects */
+    NET_QUEUED,
     NET_TYPES
 } net_type;
 
@@ -63,6 +65,7 @@ typedef struct net_head {
 } net_head;
 
 typedef enum { NET_FOR_SESSION, NET_FOR_LOOK } net_purpose; /* a look: opening a pool, status; no verbs */
+typedef enum { NET_BY_TCP, NET_BY_RDMA } net_carrier;       /* how verbs come to the node */
 
 typedef struct net_hello {
     uint64_t magic;
@@ -77,7 +80,8 @@ typedef struct net_welcome {
     uint64_t bytes, instance, restarts;
     uint64_t pool;        /* 0: it belongs to none yet */
     uint32_t node, nodes; /* of that pool */
-    uint32_t complete, unused;
+    uint32_t complete;
+    uint32_t carrier; /* net_carrier */
 } net_welcome;
 
 typedef struct net_join {
@@ -100,6 +104,14 @@ typedef struct net_told { /* answers an entry of NET_ASK */
     uint32_t lives, unused;
 } net_told;
 
+#define NET_TOKEN_BYTES 16
+
+typedef struct net_queued { /* where the node's memory is for the queue pair that shows this token when it connects */
+    uint8_t token[NET_TOKEN_BYTES];
+    uint64_t base;
+    uint32_t key, unused;
+} net_queued;
+
 typedef struct net_state {
     char library[16];
     uint64_t bytes, pool, instance, restarts, started; /* started: seconds since 1970 */
@@ -109,7 +121,7 @@ typedef struct net_state {
 
 _Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(net_welcome) == 80 &&
                    sizeof(net_join) == 24 && sizeof(net_claim) == 16 && sizeof(net_claimed) == 16 &&
-                   sizeof(net_told) == 16 && sizeof(net_state) == 144,
+                   sizeof(net_told) == 16 && sizeof(net_state) == 144 && sizeof(net_queued) == 32,
                "no holes");
 
 /* How many bytes the first message of these has, with a head that can be. 0: not known yet; negative: no message begins

@@ -1,0 +1,188 @@
+/* The fabric `rdma`: making, stopping and freeing the queue pairs of a connection. */
+#define _GNU_SOURCE
+#ifdef FARINDEX_RDMA
+#include "base/error.h"
+#include "fabric/rdma.h"
+#include "farindex.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#define DEPTH_MOST  16  /* READs and atomics under way */
+#define INLINE_WISH 128 /* bytes */
+#define RETRIES     6   /* 7 means for ever */
+#define ACK_TIMEOUT 14  /* 4.096 us << 14: 67 ms until a packet is sent again */
+
+typedef struct connecting {
+    const net_address *address;
+    struct rdma_event_channel *events;
+    uint64_t until;
+    far_host *host;
+} connecting;
+
+
+static int fail_at(const connecting *x, const char *what) {
+    return far_fail(FAR_ERR_UNREACHABLE, "memory node at %s: %s: %s", x->address->text, what, strerror(errno));
+}
+
+
+/* Waits for what the connection manager has to say. */
+static int await(const connecting *x, enum rdma_cm_event_type expected, const char *what) {
+    struct pollfd wait = {.fd = x->events->fd, .events = POLLIN};
+    struct rdma_cm_event *event;
+    for (;;) {
+        if (rdma_get_cm_event(x->events, &event) == 0)
+            break;
+        uint64_t now = far_host_now(x->host);
+        if (errno != EAGAIN && errno != EINTR)
+            return fail_at(x, what);
+        if (now >= x->until)
+            return far_fail(FAR_ERR_UNREACHABLE, "memory node at %s: %s: no answer in time", x->address->text, what);
+        poll(&wait, 1, (int)((x->until - now) / 1000000u) + 1);
+    }
+    enum rdma_cm_event_type got = event->event;
+    int status = event->status;
+    rdma_ack_cm_event(event);
+    if (got == expected)
+        return 0;
+    return far_fail(FAR_ERR_UNREACHABLE, "memory node at %s: %s: %s (%d)", x->address->text, what, rdma_event_str(got),
+                    status);
+}
+
+
+/* The way to the node's card: its address is that of the socket's other end. */
+static int find_way(rdma_queue *q, const connecting *x, int socket) {
+    net_endpoint peer = {.length = sizeof(peer.address)};
+    int left = (int)((x->until - far_host_now(x->host)) / 1000000u) + 1;
+    if (getpeername(socket, (struct sockaddr *)&peer.address, &peer.length) < 0 ||
+        rdma_create_id(x->events, &q->id, NULL, RDMA_PS_TCP) < 0)
+        return fail_at(x, "no RDMA connection can be made (is the module rdma_ucm loaded?)");
+    if (rdma_resolve_addr(q->id, NULL, (struct sockaddr *)&peer.address, left) < 0)
+        return fail_at(x, "no RDMA device of this host leads there");
+    int err = await(x, RDMA_CM_EVENT_ADDR_RESOLVED, "no RDMA device of this host leads there");
+    if (err == 0 && rdma_resolve_route(q->id, left) < 0)
+        err = fail_at(x, "no RDMA route leads there");
+    return err < 0 ? err : await(x, RDMA_CM_EVENT_ROUTE_RESOLVED, "no RDMA route leads there");
+}
+
+
+static int make_queue(rdma_queue *q, const connecting *x) {
+    q->channel = ibv_create_comp_channel(q->id->verbs);
+    q->completions = q->channel ? ibv_create_cq(q->id->verbs, (int)RDMA_SLOTS + 1, NULL, q->channel, 0) : NULL;
+    if (!q->completions || fcntl(q->channel->fd, F_SETFL, O_NONBLOCK) < 0 ||
+        fcntl(q->channel->fd, F_SETFD, FD_CLOEXEC) < 0)
+        return fail_at(x, "the RDMA device gives no queues");
+    struct ibv_qp_init_attr wanted = {.send_cq = q->completions,
+                                      .recv_cq = q->completions,
+                                      .cap = {.max_send_wr = RDMA_SLOTS,
+                                              .max_recv_wr = 1,
+                                              .max_send_sge = 1,
+                                              .max_recv_sge = 1,
+                                              .max_inline_data = INLINE_WISH},
+                                      .qp_type = IBV_QPT_RC};
+    int made = rdma_create_qp(q->id, NULL, &wanted);
+    if (made < 0) { /* without WRITEs inside of requests */
+        wanted.cap.max_inline_data = 0;
+        made = rdma_create_qp(q->id, NULL, &wanted);
+    }
+    if (made < 0)
+        return fail_at(x, "the RDMA device gives no queue pair");
+    q->inline_most = wanted.cap.max_inline_data;
+    if (posix_memalign((void **)&q->ring, 4096, RDMA_RING) != 0)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
+    q->region = ibv_reg_mr(q->id->pd, q->ring, RDMA_RING, IBV_ACCESS_LOCAL_WRITE);
+    if (!q->region)
+        return fail_at(x, errno == ENOMEM ? "no memory can be registered (raise the limit of locked memory: ulimit -l)"
+                                          : "no memory can be registered");
+    return 0;
+}
+
+
+static int connect_queue(rdma_queue *q, const connecting *x, const net_queued *offer) {
+    struct ibv_device_attr device;
+    uint8_t timeout = ACK_TIMEOUT;
+    if (ibv_query_device(q->id->verbs, &device) != 0)
+        return fail_at(x, "the RDMA device does not say what it can");
+    int depth = device.max_qp_init_rd_atom < DEPTH_MOST ? device.max_qp_init_rd_atom : DEPTH_MOST;
+    struct rdma_conn_param parameters = {.private_data = offer->token,
+                                         .private_data_len = sizeof(offer->token),
+                                         .initiator_depth = (uint8_t)depth,
+                                         .retry_count = RETRIES,
+                                         .rnr_retry_count = RETRIES};
+    rdma_set_option(q->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout));
+    if (rdma_connect(q->id, &parameters) < 0)
+        return fail_at(x, "the node takes no queue pair");
+    int err = await(x, RDMA_CM_EVENT_ESTABLISHED, "the node takes no queue pair");
+    q->base = offer->base;
+    q->key = offer->key;
+    return err;
+}
+
+
+/* From now on the id has no channel that somebody would have to read: a socket tells when its session ends. */
+static int attach_one(tcp_conn *c, unsigned node, net_link *link) {
+    tcp_fabric *fabric = tcp_fabric_of(c);
+    rdma_queue *q = &c->queues[node];
+    net_queued offer;
+    connecting x = {&fabric->addresses[node], NULL, far_host_now(fabric->fabric.host), fabric->fabric.host};
+    x.until += (uint64_t)fabric->timeout_ms * 1000000u;
+    int err = net_link_call(link, x.address, NET_QUEUE, NULL, 0, NET_QUEUED, &offer, sizeof(offer), fabric->timeout_ms);
+    if (err < 0)
+        return err;
+    q->events = x.events = rdma_create_event_channel();
+    if (!x.events)
+        return fail_at(&x, "there is no RDMA connection manager (is the module rdma_ucm loaded?)");
+    fcntl(x.events->fd, F_SETFL, O_NONBLOCK);
+    fcntl(x.events->fd, F_SETFD, FD_CLOEXEC);
+    if ((err = find_way(q, &x, link->channel.socket)) == 0 && (err = make_queue(q, &x)) == 0)
+        err = connect_queue(q, &x, &offer);
+    return err;
+}
+
+
+int rdma_attach(tcp_conn *c, net_link *links) {
+    c->queues = calloc(c->count, sizeof(*c->queues));
+    if (!c->queues)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
+    int err = 0;
+    for (unsigned i = 0; i < c->count && err == 0; i++)
+        err = attach_one(c, i, &links[i]);
+    return err;
+}
+
+
+/* The connection is lost: no card of this host sends or fills in anything of it any more. */
+void rdma_stop(tcp_conn *c) {
+    for (unsigned i = 0; c->queues && i < c->count; i++)
+        if (c->queues[i].id && c->queues[i].id->qp)
+            rdma_destroy_qp(c->queues[i].id);
+}
+
+
+void rdma_detach(tcp_conn *c) {
+    rdma_stop(c);
+    for (unsigned i = 0; c->queues && i < c->count; i++) {
+        rdma_queue *q = &c->queues[i];
+        if (q->region)
+            ibv_dereg_mr(q->region);
+        if (q->completions)
+            ibv_destroy_cq(q->completions);
+        if (q->channel)
+            ibv_destroy_comp_channel(q->channel);
+        if (q->id)
+            rdma_destroy_id(q->id);
+        if (q->events)
+            rdma_destroy_event_channel(q->events);
+        free(q->ring);
+    }
+    free(c->queues);
+    c->queues = NULL;
+}
+
+#else
+typedef int rdma_is_left_out; /* a file must not be empty */
+#endif

@@ -1,0 +1,324 @@
+/* Memory nodes reached by an RDMA card: what verbs do, and that none takes effect after its session was cut. Needs a
+ * device with the addresses 10.9.0.1 to 10.9.0.3: `make test-rdma` runs it on a machine that has one (tests/rdma/vm). */
+#include "base/random.h"
+#include "daemons.h"
+#include "fabric/rdma.h"
+#include "sim_rig.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SIZE      "8M"
+#define CUTS      1000 /* FARINDEX_CUTS: fewer, or more */
+#define IDLE_S    5
+#define COUNTER   (2u << 20) /* offset of a word on node 0 */
+#define VICTIM_ID 7
+
+static char uri[256];
+static far_fabric *fabric;
+
+
+static int open_nodes(void **state) {
+    (void)state;
+    daemons_start_rdma(3, SIZE, "", uri, sizeof(uri));
+    if (far_fabric_open(uri, &fabric) != 0)
+        fail_msg("%s: %s", uri, far_last_error());
+    return 0;
+}
+
+
+static int close_nodes(void **state) {
+    (void)state;
+    fabric->ops->close(fabric);
+    daemons_end(uri);
+    return 0;
+}
+
+
+static void answered(far_question *question) {
+    (void)question;
+}
+
+
+static int ask(rig *r, far_question_kind kind, unsigned id, unsigned generation) {
+    far_question question = {.kind = kind, .id = id, .generation = generation, .done = answered};
+    r->fabric->ops->ask(r->conn, &question);
+    while (question.pending) {
+        r->fabric->ops->poll(r->conn);
+        if (question.pending)
+            r->fabric->ops->wait(r->conn, FAR_TIME_NEVER);
+    }
+    return question.answer;
+}
+
+
+static void join(rig *r, unsigned id, unsigned generation) {
+    rig_connect(r, fabric);
+    assert_int_equal(ask(r, FAR_ASK_CLAIM, id, generation), 0);
+}
+
+
+/* ---- Verbs ---- */
+
+/* All sizes, on all nodes, at places that cut pieces anywhere. */
+static void what_is_written_is_read(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = {8, 16, 64, 120, 128, 136, 1024, 4096, 65528, 65536, 65544, 300000, 1u << 20};
+    char *out = malloc(1u << 20), *in = malloc(1u << 20);
+    far_random random;
+    rig r;
+    far_random_seed(&random, 1);
+    join(&r, 1, 1);
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (unsigned node = 0; node < 3; node++) {
+            far_addr at = far_addr_make(node, (1u << 20) + 8 * (37 * i + node));
+            for (uint32_t b = 0; b < sizes[i]; b++)
+                out[b] = (char)far_random_next(&random);
+            far_verb verbs[] = {rig_write(at, out, sizes[i]), rig_read(at, in, sizes[i])};
+            memset(in, 0, sizes[i]);
+            assert_int_equal(rig_run(&r, verbs, 2), 0);
+            assert_memory_equal(in, out, sizes[i]);
+        }
+    free(out);
+    free(in);
+    rig_disconnect(&r);
+}
+
+
+static void atomics_give_what_was_there(void **state) {
+    (void)state;
+    uint64_t old[4] = {9, 9, 9, 9}, word = 5, now = 0;
+    far_addr at = far_addr_make(1, COUNTER);
+    rig r;
+    join(&r, 1, 2);
+    far_verb verbs[] = {rig_write(at, &word, 8),     rig_faa(at, 3, &old[0]),          rig_cas(at, 8, 11, &old[1]),
+                        rig_cas(at, 8, 12, &old[2]), rig_faa(at, UINT64_MAX, &old[3]), rig_read(at, &now, 8)};
+    verbs[5].flags = FAR_VERB_FENCE; /* a READ is not behind an atomic otherwise */
+    assert_int_equal(rig_run(&r, verbs, 6), 0);
+    assert_int_equal(old[0], 5);
+    assert_int_equal(old[1], 8);
+    assert_int_equal(old[2], 11);
+    assert_int_equal(old[3], 11);
+    assert_int_equal(now, 10);
+    rig_disconnect(&r);
+}
+
+
+/* More at once than the queues and the rings take: batches wait their turn, and none is lost. */
+static void more_than_there_is_room_for_waits(void **state) {
+    (void)state;
+    enum { BATCHES = 200, VERBS = 4 };
+    static far_verb verbs[BATCHES][VERBS];
+    static far_batch batches[BATCHES];
+    static uint64_t old[BATCHES];
+    char *block = calloc(1, 40000);
+    rig r;
+    join(&r, 1, 3);
+    uint64_t zero = 0;
+    assert_int_equal(rig_run1(&r, rig_write(far_addr_make(2, COUNTER), &zero, 8)), 0);
+    for (unsigned i = 0; i < BATCHES; i++) {
+        verbs[i][0] = rig_write(far_addr_make(i % 3, 4u << 20), block, 40000);
+        verbs[i][1] = rig_faa(far_addr_make(2, COUNTER), 1, &old[i]);
+        verbs[i][2] = rig_read(far_addr_make((i + 1) % 3, 4u << 20), block, 40000);
+        verbs[i][3] = rig_read(far_addr_make(0, 64), block, 8);
+        verbs[i][3].flags = i % 7 == 0 ? FAR_VERB_FENCE : 0;
+        batches[i] = rig_batch(verbs[i], VERBS);
+        rig_post(&r, &batches[i]);
+    }
+    for (unsigned i = 0; i < BATCHES; i++) {
+        assert_int_equal(rig_wait(&r, &batches[i]), 0);
+        assert_int_equal(old[i], i); /* atomics of one connection keep their order */
+    }
+    free(block);
+    rig_disconnect(&r);
+}
+
+
+/* ---- Cuts ---- */
+
+static uint64_t read_counter(rig *r) {
+    uint64_t word;
+    assert_int_equal(rig_run1(r, rig_read(far_addr_make(0, COUNTER), &word, 8)), 0);
+    return word;
+}
+
+
+typedef struct victim_state {    /* shared with the victim's process */
+    _Atomic unsigned generation; /* it has claimed this one and works */
+    _Atomic unsigned allowed;    /* it may go on with this one */
+} victim_state;
+
+
+/* Adds to the counter until it is cut, then comes back with the next generation. */
+static void be_victim(victim_state *shared) {
+    enum { VERBS = 32 };
+    far_fabric *mine;
+    if (far_fabric_open(uri, &mine) != 0)
+        _exit(1);
+    for (unsigned generation = 1;; generation++) {
+        far_verb verbs[VERBS];
+        uint64_t old[VERBS];
+        rig r;
+        while (atomic_load(&shared->allowed) < generation)
+            usleep(200);
+        rig_connect(&r, mine);
+        if (ask(&r, FAR_ASK_CLAIM, VICTIM_ID, generation) != 0)
+            _exit(2);
+        atomic_store(&shared->generation, generation);
+        do {
+            for (unsigned v = 0; v < VERBS; v++)
+                verbs[v] = rig_faa(far_addr_make(0, COUNTER), 1, &old[v]);
+        } while (rig_run(&r, verbs, VERBS) == 0);
+        rig_disconnect(&r);
+    }
+}
+
+
+/* The victim has verbs under way when its eviction is answered: what they did by then is all that they ever do. */
+static void nothing_takes_effect_after_a_cut(void **state) {
+    (void)state;
+    rig judge;
+    far_random random;
+    const char *wish = getenv("FARINDEX_CUTS");
+    unsigned cuts = wish ? (unsigned)strtoul(wish, NULL, 10) : CUTS;
+    victim_state *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    far_random_seed(&random, 1);
+    pid_t victim = fork();
+    if (victim == 0)
+        be_victim(shared);
+    join(&judge, 2, 1);
+    for (unsigned round = 1; round <= cuts; round++) {
+        atomic_store(&shared->allowed, round);
+        while (atomic_load(&shared->generation) < round) {
+            assert_int_equal(waitpid(victim, NULL, WNOHANG), 0);
+            usleep(200);
+        }
+        uint64_t before = read_counter(&judge);
+        while (read_counter(&judge) == before) /* it is at work */
+            continue;
+        usleep((unsigned)(far_random_next(&random) % 2000));
+        assert_int_equal(ask(&judge, FAR_ASK_EVICT, VICTIM_ID, round), 0);
+        uint64_t then = read_counter(&judge);
+        for (unsigned look = 0; look < 4; look++) {
+            usleep(200);
+            assert_int_equal(read_counter(&judge), then);
+        }
+    }
+    kill(victim, SIGKILL);
+    waitpid(victim, NULL, 0);
+    rig_disconnect(&judge);
+}
+
+
+/* A process that is killed is dead soon, at all nodes, and writes no more. */
+static void a_killed_client_is_found_dead(void **state) {
+    (void)state;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        far_fabric *mine;
+        rig r;
+        if (far_fabric_open(uri, &mine) != 0)
+            _exit(1);
+        rig_connect(&r, mine);
+        if (ask(&r, FAR_ASK_CLAIM, 9, 1) != 0 || write(ready[1], "x", 1) != 1)
+            _exit(2);
+        for (uint64_t old;;)
+            rig_run1(&r, rig_faa(far_addr_make(0, COUNTER), 1, &old));
+    }
+    char byte;
+    rig judge;
+    join(&judge, 3, 1);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(ask(&judge, FAR_ASK_DEAD, 9, 1), 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    while (ask(&judge, FAR_ASK_DEAD, 9, 1) == 0)
+        usleep(1000);
+    uint64_t then = read_counter(&judge);
+    usleep(100000);
+    assert_int_equal(read_counter(&judge), then);
+    rig_disconnect(&judge);
+}
+
+
+/* ---- Words ---- */
+
+static void carriers_do_not_mix(void **state) {
+    (void)state;
+    far_fabric *other = NULL;
+    char tcp[256];
+    snprintf(tcp, sizeof(tcp), "tcp%s", uri + strlen("rdma"));
+    assert_int_equal(far_fabric_open(tcp, &other), FAR_ERR_UNSUPPORTED);
+    assert_non_null(strstr(far_last_error(), "is served by rdma://, not by tcp://"));
+}
+
+
+static void an_address_without_a_device_is_refused(void **state) {
+    (void)state;
+    daemon_node node;
+    assert_false(daemon_start(&node, "/tmp/rdma-serve.log", "--fabric rdma --size " SIZE " --listen 127.0.0.1:0"));
+    waitpid(node.pid, NULL, 0);
+    char text[512] = "";
+    FILE *log = fopen("/tmp/rdma-serve.log", "r");
+    assert_non_null(log);
+    assert_non_null(fgets(text, sizeof(text), log));
+    fclose(log);
+    assert_non_null(strstr(text, "RDMA device"));
+}
+
+
+/* ---- Idle ---- */
+
+static long ticks_of(pid_t pid) {
+    char path[64], text[512];
+    long user = 0, system = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof(text), file));
+    fclose(file);
+    assert_int_equal(
+        sscanf(strrchr(text, ')'), ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user, &system), 2);
+    return user + system;
+}
+
+
+static void an_idle_session_and_an_idle_node_cost_nothing(void **state) {
+    (void)state;
+    rig r;
+    join(&r, 4, 1);
+    read_counter(&r);
+    uint64_t until = far_host_now(fabric->host) + IDLE_S * 1000000000ull;
+    long nodes = daemons_ticks(uri, ticks_of), before = ticks_of(getpid());
+    while (far_host_now(fabric->host) < until)
+        fabric->ops->wait(r.conn, until);
+    assert_int_equal(ticks_of(getpid()), before);
+    assert_int_equal(daemons_ticks(uri, ticks_of), nodes);
+    rig_disconnect(&r);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(atomics_give_what_was_there),
+        cmocka_unit_test(more_than_there_is_room_for_waits),
+        cmocka_unit_test(nothing_takes_effect_after_a_cut),
+        cmocka_unit_test(a_killed_client_is_found_dead),
+        cmocka_unit_test(carriers_do_not_mix),
+        cmocka_unit_test(an_address_without_a_device_is_refused),
+        cmocka_unit_test(an_idle_session_and_an_idle_node_cost_nothing),
+    };
+    return cmocka_run_group_tests(tests, open_nodes, close_nodes);
+}
