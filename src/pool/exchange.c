@@ -286,21 +286,26 @@ static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
 }
 
 
-/* With the lock: all that is in store in the block joins the list, the block is no longer held. */
+/* With the lock: all that is in store in the block joins the list, the block is no longer held. Pages that are neither
+ * free nor a slab's are what a session that was lost left behind (slabs.c): their words may name objects that nobody
+ * here knows of, and that the sweep heard of last did not settle. */
 static void take_out(far_store *s, far_held *b, given *g) {
     giving *out = &g->blocks[g->count++];
+    uint64_t known = b->free_pages;
     *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
         const far_slab *slab = b->slab[p];
         if (slab == NULL || slab->page != p)
             continue;
         const far_class *c = slab->class;
+        known |= far_page_mask(p, slab->pages);
         if (slab->stored > 0 || slab->carved < slab->objects)
             out->hint |= hint_of(c->uid, c->type, c->size);
         for (uint32_t n = 0; n < slab->objects; n++)
             if (n >= slab->carved || slab->in_store[n / 64] >> n % 64 & 1)
                 add_object(g, slab->class, far_slab_base(s, slab) + n * c->size);
     }
+    g->lost |= known != UINT64_MAX;
     far_held_remove(s, b);
 }
 

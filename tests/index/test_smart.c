@@ -198,13 +198,18 @@ typedef struct plain { /* one session, no housekeeping */
 } plain;
 
 
-static void open_plain(plain *p, const char *options) {
+static void open_plain_with(plain *p, const char *options, bool rdwc) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.no_thread = 1;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = rdwc;
     assert_int_equal(far_pool_open("local:64M", &pool_options, &p->pool), 0);
     assert_int_equal(far_session_open(p->pool, &p->session), 0);
     assert_int_equal(far_index_create(p->session, "index", "smart", options, &p->index), 0);
+}
+
+
+static void open_plain(plain *p, const char *options) {
+    open_plain_with(p, options, false);
 }
 
 
@@ -256,14 +261,15 @@ static void probes_of_the_cache_do_not_wait_for_each_other(void **state) {
 enum { TOGETHER = 12 };
 
 
-/* Gets of k00 .. k11 that are submitted together; of these `absent` is not there. Returns their round trips. */
-static unsigned trips_of_gets(plain *p, unsigned absent) {
+/* Gets of k00 .. k11 (twice: of k00 .. k05, each two times) that are submitted together; of these `absent` is not
+ * there. Returns their round trips. */
+static unsigned trips_of_gets(plain *p, unsigned absent, bool twice, unsigned *reads) {
     far_op ops[TOGETHER], *given[TOGETHER], *done[TOGETHER];
     char keys[TOGETHER][4], values[TOGETHER][8];
     far_stats before, after;
     memset(ops, 0, sizeof(ops));
     for (unsigned i = 0; i < TOGETHER; i++) {
-        snprintf(keys[i], sizeof(keys[i]), "k%02u", i);
+        snprintf(keys[i], sizeof(keys[i]), "k%02u", twice ? i / 2 : i);
         given[i] = &ops[i];
         ops[i] = (far_op){
             .kind = FAR_OP_GET, .index = p->index, .key = keys[i], .key_len = 3, .value = values[i], .capacity = 8};
@@ -282,25 +288,34 @@ static unsigned trips_of_gets(plain *p, unsigned absent) {
             assert_memory_equal(values[i], "12345678", 8);
     }
     assert_int_equal(after.ops[FAR_OP_GET] - before.ops[FAR_OP_GET], TOGETHER);
+    *reads = (unsigned)(after.reads - before.reads);
     return (unsigned)(after.round_trips - before.round_trips);
 }
 
 
+/* Also where operations on one key are merged: those that were submitted together are one batch, and the same leaf is
+ * READ once for all of them. */
 static void gets_of_cached_leaves_share_one_round_trip(void **state) {
     (void)state;
-    plain p;
-    char key[4];
-    open_plain(&p, "");
-    for (unsigned i = 0; i < TOGETHER; i++) {
-        snprintf(key, sizeof(key), "k%02u", i);
-        put_text(&p, key);
+    for (int rdwc = 0; rdwc < 2; rdwc++) {
+        plain p;
+        char key[4];
+        unsigned reads;
+        open_plain_with(&p, "", rdwc);
+        for (unsigned i = 0; i < TOGETHER; i++) {
+            snprintf(key, sizeof(key), "k%02u", i);
+            put_text(&p, key);
+        }
+        trips_of_gets(&p, TOGETHER, false, &reads);
+        assert_int_equal(trips_of_gets(&p, TOGETHER, false, &reads), 1);
+        assert_int_equal(reads, TOGETHER);
+        assert_int_equal(trips_of_gets(&p, TOGETHER, true, &reads), 1);
+        assert_int_equal(reads, TOGETHER / 2);
+        assert_int_equal(far_delete(p.session, p.index, "k05", 3), 0);
+        unsigned trips = trips_of_gets(&p, 5, false, &reads); /* that one looks again, by itself */
+        assert_true(trips >= 2 && trips <= 4);
+        close_plain(&p);
     }
-    trips_of_gets(&p, TOGETHER);
-    assert_int_equal(trips_of_gets(&p, TOGETHER), 1);
-    assert_int_equal(far_delete(p.session, p.index, "k05", 3), 0);
-    unsigned trips = trips_of_gets(&p, 5); /* that one looks again, by itself */
-    assert_true(trips >= 2 && trips <= 4);
-    close_plain(&p);
 }
 
 

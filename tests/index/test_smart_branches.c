@@ -161,12 +161,12 @@ static void walk_tells_of_a_node_that_became_empty(void **state) {
     stage_write(&st.a, "nbbbbbbbbbbbbx", V1);
     stage_write(&st.a, "nbbbbbbbbbbbby", V1);
 
-    far_addr root = smart_state_of(st.c.index)->stripe[0];
+    far_addr slot = smart_root_slot(smart_state_of(st.c.index), 'n'); /* all slices READ it */
     st.c.ended = false;
     st.c.client = far_sim_start(st.c.pool->fabric, "sweeps", sweep, &st.c);
     stage_stop_at(&st.c, (far_sim_match){.kind = FAR_SIM_READ,
-                                         .from = root,
-                                         .to = root + 8,
+                                         .from = slot,
+                                         .to = slot + 8,
                                          .nth = 4}); /* the check before it has two slices too */
     stage_delete(&st.a, "na");
     for (unsigned i = 0; i < 40; i++) { /* awake, until the merge */

@@ -71,7 +71,7 @@ static void get_number(tree *tr, uint64_t n) {
 
 
 typedef struct figures {
-    double trips, bytes, reads, retries, hits;
+    double trips, bytes, reads, verbs, retries, hits;
 } figures;
 
 
@@ -79,8 +79,10 @@ static figures since(const tree *tr, const far_stats *before, uint64_t ops, cons
     far_stats after;
     far_session_stats(tr->session, &after);
     far_stats d = far_stats_diff(&after, before);
-    figures f = {(double)d.round_trips / (double)ops, (double)d.bytes_read / (double)ops, (double)d.reads / (double)ops,
-                 (double)d.retries / (double)ops, (double)d.cache_hits / (double)(d.cache_hits + d.cache_misses + 1)};
+    figures f = {
+        (double)d.round_trips / (double)ops, (double)d.bytes_read / (double)ops,
+        (double)d.reads / (double)ops,       (double)(d.reads + d.writes + d.cas) / (double)ops,
+        (double)d.retries / (double)ops,     (double)d.cache_hits / (double)(d.cache_hits + d.cache_misses + 1)};
     print_message("%-44s %.3f round trips, %.1f bytes read, %.3f READs, %.4f retries, cache hits %.3f, %.3f CASes "
                   "(%.3f failed)\n",
                   what, f.trips, f.bytes, f.reads, f.retries, f.hits, (double)d.cas / (double)ops,
@@ -100,14 +102,15 @@ static void cached_operations_meet_the_bars(void **state) {
     open_tree(&tr, NULL, 64 << 20, 8);
     far_session_stats(tr.session, &before);
     load(&tr, KEYS);
-    assert_true(since(&tr, &before, KEYS, "LOAD").trips <= 2.4);
+    figures f = since(&tr, &before, KEYS, "LOAD");
+    assert_true(f.trips <= 2.15 && f.verbs <= 4.2); /* at this size one insert in twenty replaces a full node */
 
     for (uint64_t n = 0; n < KEYS; n++) /* what was split by other keys is READ once more */
         get_number(&tr, n);
     far_session_stats(tr.session, &before);
     for (uint64_t n = 0; n < KEYS; n += 5)
         get_number(&tr, n);
-    figures f = since(&tr, &before, KEYS / 5, "get, everything cached");
+    f = since(&tr, &before, KEYS / 5, "get, everything cached");
     assert_true(f.trips <= 1.02 && f.bytes <= 34.0);
 
     far_session_stats(tr.session, &before);
@@ -139,13 +142,12 @@ static void cached_operations_meet_the_bars(void **state) {
 }
 
 
-static void absent_keys_cost_one_or_two_round_trips(void **state) {
-    (void)state;
+static figures misses(const char *options) {
     tree tr;
     far_stats before;
     uint8_t key[8], value[8];
     size_t length;
-    open_tree(&tr, NULL, 64 << 20, 8);
+    open_tree(&tr, options, 64 << 20, 8);
     load(&tr, 100000);
     for (uint64_t n = 0; n < 100000; n++)
         get_number(&tr, n);
@@ -154,8 +156,19 @@ static void absent_keys_cost_one_or_two_round_trips(void **state) {
         key_of(n, key);
         assert_int_equal(far_get(tr.session, tr.index, key, 8, value, 8, &length), FAR_ERR_NOT_FOUND);
     }
-    assert_true(since(&tr, &before, 10000, "get of an absent key, everything cached").trips <= 2.0);
+    figures f = since(&tr, &before, 10000, "get of an absent key, everything cached");
     close_tree(&tr);
+    return f;
+}
+
+
+/* The leaf of another key in its place: READ together with its owner, or, where all have one size, told by the
+ * fingerprint in its word and not READ at all. */
+static void absent_keys_cost_one_round_trip(void **state) {
+    (void)state;
+    figures any = misses(NULL), fixed = misses("key_size=8,value_size=8");
+    assert_true(any.trips <= 1.02);
+    assert_true(fixed.trips <= 1.02 && fixed.reads <= any.reads - 0.2);
 }
 
 
@@ -248,7 +261,7 @@ static void a_small_cache_goes_a_long_way(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_operations_meet_the_bars),
-        cmocka_unit_test(absent_keys_cost_one_or_two_round_trips),
+        cmocka_unit_test(absent_keys_cost_one_round_trip),
         cmocka_unit_test(deletes_of_fixed_values_take_their_slot_along),
         cmocka_unit_test(without_a_cache_small_nodes_save_bytes_and_memory),
         cmocka_unit_test(a_small_cache_goes_a_long_way),

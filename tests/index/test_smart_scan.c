@@ -1,5 +1,5 @@
-/* What a scan of SMART costs, by its counters: a round trip per level and one for the leaves, and no more nodes than it
- * takes to find what is wanted. */
+/* What a scan of SMART costs, by its counters: one round trip for all that the cache foresees, and no more nodes and
+ * leaves than it takes to find what is wanted. */
 #include "base/random.h"
 #include "farindex.h"
 #include "workload/keyset.h"
@@ -27,67 +27,127 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *va
 }
 
 
-/* Round trips and bytes of a scan, on average. */
-static void scan_costs(const char *keys, double *trips, double *bytes) {
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+typedef struct costs { /* of a scan, on average */
+    double trips, bytes, reads, pairs;
+} costs;
+
+typedef struct tree {
     far_pool *pool;
     far_session *session;
     far_index *index;
-    far_keyset *set;
+    far_keyset *keys;
+} tree;
+
+
+static void open_tree(tree *t, const char *keys, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     char error[256];
     uint8_t key[FAR_KEY_MAX];
-    far_random random;
-    far_random_seed(&random, 1);
-    options.cache_bytes = 64 << 20;
-    assert_int_equal(far_keyset_open(keys, 1, &set, error, sizeof(error)), 0);
-    assert_int_equal(far_pool_open("local:256M", &options, &pool), 0);
-    assert_int_equal(far_session_open(pool, &session), 0);
-    assert_int_equal(far_index_create(session, "tree", "smart", NULL, &index), 0);
+    pool_options.cache_bytes = 64 << 20;
+    assert_int_equal(far_keyset_open(keys, 1, &t->keys, error, sizeof(error)), 0);
+    assert_int_equal(far_pool_open("local:256M", &pool_options, &t->pool), 0);
+    assert_int_equal(far_session_open(t->pool, &t->session), 0);
+    assert_int_equal(far_index_create(t->session, "tree", "smart", options, &t->index), 0);
     for (uint64_t n = 0; n < RECORDS; n++)
-        assert_int_equal(far_insert(session, index, key, far_keyset_key(set, n, key), &n, sizeof(n)), 0);
+        assert_int_equal(far_insert(t->session, t->index, key, far_keyset_key(t->keys, n, key), &n, sizeof(n)), 0);
+}
 
+
+static void close_tree(tree *t) {
+    far_index_close(t->index);
+    far_session_close(t->session);
+    far_pool_close(t->pool);
+    far_keyset_close(t->keys);
+}
+
+
+/* The key with a zero byte behind it, or the next number: nothing lies between. */
+static size_t next_key(const uint8_t *key, size_t length, uint8_t *next) {
+    memcpy(next, key, length);
+    next[length] = 0;
+    if (length != 8)
+        return length + 1;
+    for (size_t i = 8; i-- > 0 && ++next[i] == 0;)
+        ;
+    return 8;
+}
+
+
+/* From random keys on: so many pairs; 0: as a range that has one key. */
+static costs scan_costs(tree *t, size_t limit) {
+    uint8_t key[FAR_KEY_MAX], to[FAR_KEY_MAX + 1];
+    far_random random;
     far_stats before, after;
     unsigned pairs = 0;
-    far_session_stats(session, &before);
+    far_random_seed(&random, 1);
+    far_session_stats(t->session, &before);
     for (unsigned i = 0; i < SCANS; i++) {
-        size_t length = far_keyset_key(set, far_random_below(&random, RECORDS), key);
-        assert_true(far_scan(session, index, key, length, NULL, 0, LIMIT, count_pair, &pairs) >= 0);
+        size_t length = far_keyset_key(t->keys, far_random_below(&random, RECORDS), key),
+               to_length = limit ? 0 : next_key(key, length, to);
+        assert_true(
+            far_scan(t->session, t->index, key, length, limit ? NULL : to, to_length, limit, count_pair, &pairs) >= 0);
     }
-    far_session_stats(session, &after);
-    assert_true(pairs > SCANS * LIMIT * 9 / 10);
-    *trips = (double)(after.round_trips - before.round_trips) / SCANS;
-    *bytes = (double)(after.bytes_read - before.bytes_read) / SCANS;
-    print_message("%s: %.2f round trips, %.0f bytes\n", keys, *trips, *bytes);
-    far_index_close(index);
-    far_session_close(session);
-    far_pool_close(pool);
-    far_keyset_close(set);
+    far_session_stats(t->session, &after);
+    far_stats d = far_stats_diff(&after, &before);
+    costs c = {(double)d.round_trips / SCANS, (double)d.bytes_read / SCANS, (double)d.reads / SCANS,
+               (double)pairs / SCANS};
+    print_message("%zu pairs: %.2f round trips, %.0f bytes, %.1f READs; %.2f of what was needed was foreseen\n", limit,
+                  c.trips, c.bytes, c.reads, (double)d.cache_hits / (double)(d.cache_hits + d.cache_misses + 1));
+    return c;
 }
 
 
-/* Root, two levels, a second look at nodes that grew since their slot words told their size, leaves: 100 pairs of
- * 8-byte keys. Nodes are not READ for more than what is wanted: a level of 2 KiB nodes would be 100 KiB. */
-static void a_scan_takes_a_round_trip_per_level(void **state) {
+/* The root, one node or two of each level, and the leaves: all that the cache knows in one batch. */
+static void a_scan_of_cached_numbers_takes_three_round_trips_at_most(void **state) {
     (void)state;
-    double trips, bytes;
-    scan_costs("u64", &trips, &bytes);
-    assert_true(trips <= 7);
-    assert_true(bytes <= 16000);
+    tree t;
+    open_tree(&t, "u64", NULL);
+    costs c = scan_costs(&t, LIMIT);
+    assert_true(c.pairs > LIMIT * 0.9);
+    assert_true(c.trips <= 3 && c.bytes <= 16000);
+    c = scan_costs(&t, 1000); /* chunks of what is foreseen at once */
+    assert_true(c.trips <= 15 && c.reads <= 1500);
+    c = scan_costs(&t, 0);
+    assert_true(c.pairs == 1);
+    assert_true(c.trips <= 1.1 && c.reads <= 5);
+    close_tree(&t);
 }
 
 
-/* About ten levels; nodes of a level that are to be looked at again are so together. */
-static void deep_trees_are_scanned_level_by_level(void **state) {
+/* About ten levels: it takes no more. */
+static void a_scan_of_cached_addresses_takes_six_round_trips_at_most(void **state) {
     (void)state;
-    double trips, bytes;
-    scan_costs("email", &trips, &bytes);
-    assert_true(trips <= 20);
-    assert_true(bytes <= 32000);
+    tree t;
+    open_tree(&t, "email", NULL);
+    costs c = scan_costs(&t, LIMIT);
+    assert_true(c.pairs > LIMIT * 0.9);
+    assert_true(c.trips <= 6 && c.bytes <= 20000);
+    c = scan_costs(&t, 0);
+    assert_true(c.pairs == 1);
+    assert_true(c.trips <= 1.1 && c.reads <= 12);
+    close_tree(&t);
+}
+
+
+/* Without a cache a round trip per level and one for the leaves; ranges are READ as far as they go. */
+static void without_a_cache_a_scan_takes_a_round_trip_per_level(void **state) {
+    (void)state;
+    tree t;
+    open_tree(&t, "u64", "cache=off");
+    costs c = scan_costs(&t, LIMIT);
+    assert_true(c.trips <= 7 && c.bytes <= 20000);
+    c = scan_costs(&t, 0);
+    assert_true(c.pairs == 1);
+    assert_true(c.trips <= 4.1 && c.reads <= 5);
+    close_tree(&t);
 }
 
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_scan_takes_a_round_trip_per_level),
-                                       cmocka_unit_test(deep_trees_are_scanned_level_by_level)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scan_of_cached_numbers_takes_three_round_trips_at_most),
+        cmocka_unit_test(a_scan_of_cached_addresses_takes_six_round_trips_at_most),
+        cmocka_unit_test(without_a_cache_a_scan_takes_a_round_trip_per_level),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1152,6 +1152,48 @@ static void walks_per_sweep_are_one(void **state) {
 }
 
 
+static void alloc_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, alloc_object, a);
+}
+
+
+/* A session is lost while it cuts a slab: the word of its page is there, but its handle does not know of the slab. The
+ * sweep that the loss asks for finds nobody to settle it; whoever gives up the block asks for another. */
+static void a_slab_that_a_lost_session_cut_is_found_when_its_block_is_given_up(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, 1, 2, 0);
+    actor *owner = &r.actors[0], *heir = &r.actors[1];
+    const far_geometry *g = &owner->pool->geometry;
+    put_many(owner, "a");
+    hold_blocks(owner, true);
+    join_handle(&r, 2, owner);
+    actor *lost = &r.actors[2];
+    lost->size = 1472;
+    start(lost, "cutter", alloc_main);
+    far_sim_hold *hold = far_sim_hold_completion(
+        lost->client, (far_sim_match){.kind = FAR_SIM_WRITE,
+                                      .from = far_block_page(g, (far_block_id){0, 0}, 0),
+                                      .to = far_block_page(g, (far_block_id){0, (uint32_t)g->node[0].blocks}, 0)});
+    assert_int_equal(far_sim_run_client(lost->client), FAR_SIM_HELD);
+    assert_true(far_sim_reached(hold));
+    far_sim_lose(lost->session->conn);
+    assert_int_equal(far_sim_run_client(lost->client), FAR_SIM_ENDED);
+    assert_int_equal(lost->result, FAR_ERR_UNREACHABLE);
+    far_sim_release(hold);
+    wait_for_sweeps(&r);
+
+    hold_blocks(owner, false);
+    far_session_close(lost->session);
+    leave(owner);
+    r.count = 2;
+    wait_for_sweeps(&r);
+    assert_int_equal(leaked(heir), 0);
+    leave(heir);
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -1183,6 +1225,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sweep_in_parts_covers_what_was_lost_before),
         cmocka_unit_test(idle_handles_notice),
         cmocka_unit_test(walks_per_sweep_are_one),
+        cmocka_unit_test(a_slab_that_a_lost_session_cut_is_found_when_its_block_is_given_up),
     };
     return cmocka_run_group_tests_name("settle", tests, NULL, NULL);
 }

@@ -17,21 +17,6 @@
 #define LEVELS_MAX 64 /* of local nodes on one path; deeper ones are not cached */
 
 
-static unsigned path_bytes(const smart_local *c) {
-    return (c->skip + 7u) / 8 * 8;
-}
-
-
-static uint8_t *path_of(const smart_local *c) {
-    return (uint8_t *)(c + 1);
-}
-
-
-static uint64_t *entries_of(const smart_local *c) {
-    return (uint64_t *)(path_of(c) + path_bytes(c));
-}
-
-
 /* What the allocator of the process takes for it. */
 static size_t heap_bytes(size_t bytes) {
     size_t with_head = (bytes + 8 + 15) / 16 * 16;
@@ -66,7 +51,7 @@ static smart_local *new_local(smart_shard *shard, const uint8_t *path, unsigned 
     c->room = (uint16_t)room;
     c->skip = (uint16_t)skip;
     if (skip)
-        memcpy(path_of(c), path, skip);
+        memcpy(smart_local_path(c), path, skip);
     shard->bytes += bytes_of(c);
     return c;
 }
@@ -83,7 +68,7 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
         return;
     smart_local *c = smart_entry_local(entry);
     for (unsigned i = 0; i < c->count; i++)
-        free_tree(shard, entries_of(c)[i]);
+        free_tree(shard, smart_local_entries(c)[i]);
     free_local(shard, c);
 }
 
@@ -91,24 +76,25 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
 /* The entry of a partial key, or where it would be. */
 static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     unsigned low = 0, high = c->count, rank = smart_part_rank(part);
-    if (part < high && smart_entry_part(entries_of(c)[part]) == part) { /* full nodes: every byte has its place */
+    if (part < high &&
+        smart_entry_part(smart_local_entries(c)[part]) == part) { /* full nodes: every byte has its place */
         *at = part;
         return true;
     }
     while (low < high) {
         unsigned middle = (low + high) / 2;
-        if (smart_part_rank(smart_entry_part(entries_of(c)[middle])) < rank)
+        if (smart_part_rank(smart_entry_part(smart_local_entries(c)[middle])) < rank)
             low = middle + 1;
         else
             high = middle;
     }
     *at = low;
-    return low < c->count && smart_entry_part(entries_of(c)[low]) == part;
+    return low < c->count && smart_entry_part(smart_local_entries(c)[low]) == part;
 }
 
 
 static void remove_entry(smart_local *c, unsigned at) {
-    uint64_t *entries = entries_of(c);
+    uint64_t *entries = smart_local_entries(c);
     memmove(entries + at, entries + at + 1, (c->count - at - 1) * sizeof(*entries));
     c->count--;
 }
@@ -130,7 +116,7 @@ static bool add_entry(smart_shard *shard, uint64_t *link, uint64_t entry) {
         shard->bytes += bytes_of(c) - before;
         *link = smart_entry_make(c, smart_entry_part(*link));
     }
-    uint64_t *entries = entries_of(c);
+    uint64_t *entries = smart_local_entries(c);
     memmove(entries + at + 1, entries + at, (c->count - at) * sizeof(*entries));
     entries[at] = entry;
     c->count++;
@@ -142,7 +128,7 @@ static bool add_entry(smart_shard *shard, uint64_t *link, uint64_t entry) {
 static unsigned agree(const smart_local *c, far_bytes key, unsigned from) {
     const uint8_t *bytes = key.data;
     unsigned n = 0;
-    while (n < c->skip && from + n < key.length && path_of(c)[n] == bytes[from + n])
+    while (n < c->skip && from + n < key.length && smart_local_path(c)[n] == bytes[from + n])
         n++;
     return n;
 }
@@ -151,20 +137,20 @@ static unsigned agree(const smart_local *c, far_bytes key, unsigned from) {
 /* Cuts the path of the node that *link points to after `n` bytes: an index node comes in between. */
 static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
     smart_local *c = smart_entry_local(*link);
-    unsigned depth = smart_local_depth(c), above = depth - c->skip + n, part = path_of(c)[n];
-    smart_local *index = new_local(shard, path_of(c), n, above, 1);
+    unsigned depth = smart_local_depth(c), above = depth - c->skip + n, part = smart_local_path(c)[n];
+    smart_local *index = new_local(shard, smart_local_path(c), n, above, 1);
     if (!index)
         return false;
-    smart_local *shorter = new_local(shard, path_of(c) + n + 1, c->skip - n - 1u, depth, c->count);
+    smart_local *shorter = new_local(shard, smart_local_path(c) + n + 1, c->skip - n - 1u, depth, c->count);
     if (!shorter) {
         free_local(shard, index);
         return false;
     }
     smart_local_set(shorter, smart_local_word(c));
     shorter->count = c->count;
-    memcpy(entries_of(shorter), entries_of(c), c->count * sizeof(uint64_t));
+    memcpy(smart_local_entries(shorter), smart_local_entries(c), c->count * sizeof(uint64_t));
     free_local(shard, c);
-    entries_of(index)[0] = smart_entry_make(shorter, part);
+    smart_local_entries(index)[0] = smart_entry_make(shorter, part);
     index->count = 1;
     *link = smart_entry_make(index, smart_entry_part(*link));
     return true;
@@ -212,10 +198,10 @@ static uint64_t *locate(smart_shard *shard, far_bytes key, unsigned depth, bool 
             c = smart_entry_local(*link);
             find_entry(c, part, &at);
             *parent = c;
-            return &entries_of(c)[at];
+            return &smart_local_entries(c)[at];
         }
         *parent = c;
-        link = &entries_of(c)[at];
+        link = &smart_local_entries(c)[at];
         from = here + 1;
     }
     return NULL;
@@ -227,7 +213,7 @@ static bool set_word(smart_shard *shard, uint64_t *link, uint64_t word) {
     smart_local *c = smart_entry_local(*link);
     unsigned at;
     if (find_entry(c, smart_word_part(word), &at)) {
-        uint64_t *entry = &entries_of(c)[at];
+        uint64_t *entry = &smart_local_entries(c)[at];
         if (smart_entry_is_local(*entry)) {
             far_addr addr = smart_local_addr(smart_entry_local(*entry));
             if (smart_word_is(word) == SMART_NODE && (addr == 0 || addr == smart_word_addr(word)))
@@ -236,7 +222,7 @@ static bool set_word(smart_shard *shard, uint64_t *link, uint64_t word) {
         }
         if (smart_word_is(word) == SMART_NONE)
             remove_entry(c, at);
-        else
+        else if ((*entry & ~SMART_CACHED_REC) != word) /* what was found out about its memory stays */
             *entry = word;
         return true;
     }
@@ -247,7 +233,7 @@ static bool set_word(smart_shard *shard, uint64_t *link, uint64_t word) {
 /* The content goes; local children stay. */
 static void forget_words(smart_local *c) {
     unsigned kept = 0;
-    uint64_t *entries = entries_of(c);
+    uint64_t *entries = smart_local_entries(c);
     for (unsigned i = 0; i < c->count; i++)
         if (smart_entry_is_local(entries[i]))
             entries[kept++] = entries[i];
@@ -263,7 +249,7 @@ static void forget(smart_shard *shard, uint64_t *link, smart_local *parent) {
     if (c->count == 0) {
         free_local(shard, c);
         if (parent)
-            remove_entry(parent, (unsigned)(link - entries_of(parent)));
+            remove_entry(parent, (unsigned)(link - smart_local_entries(parent)));
         else
             *link = 0;
         return;
@@ -303,10 +289,14 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
         if (depth >= below || depth > key.length || agree(c, key, from) < c->skip)
             break;
         bool known = find_entry(c, smart_part(key, depth), &at);
-        entry = known ? entries_of(c)[at] : 0;
+        entry = known ? smart_local_entries(c)[at] : 0;
         if (smart_local_addr(c)) {
-            *hint = (smart_hint){smart_local_addr(c), depth, smart_entry_is_local(entry) ? 0 : entry, c->count,
-                                 smart_local_layout(c)};
+            *hint = (smart_hint){smart_local_addr(c),
+                                 depth,
+                                 smart_entry_is_local(entry) ? 0 : entry,
+                                 c->count,
+                                 smart_local_layout(c),
+                                 smart_local_is_recycled(c)};
             found = true;
             smart_local_touch(c);
         }
@@ -365,7 +355,8 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
         bool fresh = smart_local_addr(c) == 0;
         if (smart_local_addr(c) != node->addr)
             forget_words(c);
-        smart_local_set(c, smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c));
+        smart_local_set(c, smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c) |
+                               (smart_ctl_rec(node->ctl) ? SMART_LOCAL_RECYCLED : 0));
         for (unsigned i = 0; i < count; i++)
             if (slots[i] && !set_word(shard, link, slots[i]))
                 break;
@@ -415,6 +406,18 @@ void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned
 }
 
 
+/* The node was found to lie in recycled memory. */
+void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth) {
+    smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
+    smart_local *parent;
+    uint64_t *link = locate(shard, key, depth, false, &parent);
+    smart_local *c = link ? smart_entry_local(*link) : NULL;
+    if (c && smart_local_addr(c) == node)
+        smart_local_set(c, smart_local_word(c) | SMART_LOCAL_RECYCLED);
+    smart_shard_changed(shard);
+}
+
+
 /* The node is not what it was taken for: its content goes, and itself when nothing hangs on it. */
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth) {
     smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
@@ -442,8 +445,9 @@ void smart_local_evict(smart_shard *shard, uint64_t *link, unsigned parent_depth
     far_addr addr = smart_local_addr(c);
     uint64_t word = 0;
     if (addr) {
-        unsigned type = smart_local_layout(c) == SMART_DIR ? SMART_READ_DIR : 1;
-        word = smart_word_with_gap0(smart_word(addr, part, SMART_NODE, type), depth == parent_depth + 1);
+        unsigned type = smart_read_type_for(c->count + 1u, smart_local_layout(c), SMART_READ_TYPES);
+        word = smart_word_with_gap0(smart_word(addr, part, SMART_NODE, type), depth == parent_depth + 1) |
+               (smart_local_is_recycled(c) ? SMART_CACHED_REC : 0);
     }
     free_local(shard, c);
     *link = word;
@@ -460,11 +464,6 @@ void smart_local_forget(smart_shard *shard, far_bytes key, unsigned depth) {
 
 void smart_local_remove(smart_local *c, unsigned at) {
     remove_entry(c, at);
-}
-
-
-uint64_t *smart_local_entries(smart_local *c) {
-    return entries_of(c);
 }
 
 
@@ -501,6 +500,17 @@ void smart_cache_free(smart_cache *cache) {
     }
     far_budget_unregister(cache->budget);
     free(cache);
+}
+
+
+bool smart_cache_lend(smart_cache *cache, size_t bytes) {
+    return !cache || far_budget_take(cache->budget, heap_bytes(bytes));
+}
+
+
+void smart_cache_give_back(smart_cache *cache, size_t bytes) {
+    if (cache)
+        far_budget_give(cache->budget, heap_bytes(bytes));
 }
 
 

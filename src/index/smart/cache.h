@@ -12,7 +12,8 @@
 #define SMART_SKETCH      16384 /* counters */
 
 typedef struct smart_local {
-    _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, set by readers */
+    _Atomic uint64_t head; /* address / 32: 43 | depth: 12 << 43 | layout: 3 << 55 | clock: 2 << 58, set by readers |
+                              recycled: 1 << 60, the node lies in memory that had an earlier life */
     uint16_t count, room;  /* entries */
     uint16_t skip;         /* bytes of the path from the parent's partial key to the depth */
     uint16_t unused;
@@ -58,7 +59,17 @@ static inline void smart_shard_changed(smart_shard *shard) {
 }
 
 
-/* Entries: bit 63 clear, a slot word; set, a local node: pointer 48 | partial key 9 << 48. */
+static inline uint8_t *smart_local_path(const smart_local *c) {
+    return (uint8_t *)(c + 1);
+}
+
+
+static inline uint64_t *smart_local_entries(const smart_local *c) {
+    return (uint64_t *)(smart_local_path(c) + (c->skip + 7u) / 8 * 8);
+}
+
+
+/* Entries: bit 63 clear, a slot word; set, a local node: pointer / 16 43 | partial key 9 << 43, as in a word. */
 
 static inline bool smart_entry_is_local(uint64_t entry) {
     return entry >> 63;
@@ -66,17 +77,17 @@ static inline bool smart_entry_is_local(uint64_t entry) {
 
 
 static inline smart_local *smart_entry_local(uint64_t entry) {
-    return (smart_local *)(uintptr_t)(entry & ((1ull << 48) - 1));
+    return (smart_local *)(uintptr_t)((entry & SMART_ADDR_MASK) * 16);
 }
 
 
 static inline uint64_t smart_entry_make(const smart_local *c, unsigned part) {
-    return (uint64_t)(uintptr_t)c | (uint64_t)part << 48 | 1ull << 63;
+    return (uint64_t)(uintptr_t)c / 16 | (uint64_t)part << 43 | 1ull << 63;
 }
 
 
 static inline unsigned smart_entry_part(uint64_t entry) {
-    return smart_entry_is_local(entry) ? (unsigned)(entry >> 48) & 0x1ff : smart_word_part(entry);
+    return smart_word_part(entry);
 }
 
 
@@ -118,11 +129,26 @@ static inline uint64_t smart_local_clock(const smart_local *c) {
 }
 
 
-/* By readers: one of two at the same time may be lost, nothing else of the word changes meanwhile. Hot nodes are full,
- * and not written. */
+#define SMART_LOCAL_RECYCLED (1ull << 60)
+
+
+static inline bool smart_local_is_recycled(const smart_local *c) {
+    return smart_local_word(c) & SMART_LOCAL_RECYCLED;
+}
+
+
+/* The word after one more use. */
+static inline uint64_t smart_clock_after(uint64_t word) {
+    return (word & 3 * SMART_CLOCK_ONE) == 3 * SMART_CLOCK_ONE ? word : word + SMART_CLOCK_ONE;
+}
+
+
+/* By readers: one of two at the same time may be lost, nothing else of the word changes meanwhile. The word is loaded
+ * once: what is stored follows from what was looked at. Hot nodes are full, and not written. */
 static inline void smart_local_touch(smart_local *c) {
-    if (smart_local_clock(c) < 3 * SMART_CLOCK_ONE)
-        smart_local_set(c, smart_local_word(c) + SMART_CLOCK_ONE);
+    uint64_t word = smart_local_word(c), after = smart_clock_after(word);
+    if (after != word)
+        smart_local_set(c, after);
 }
 
 
@@ -130,7 +156,6 @@ static inline void smart_local_touch(smart_local *c) {
 void smart_local_evict(smart_shard *shard, uint64_t *link, unsigned parent_depth);
 void smart_local_forget(smart_shard *shard, far_bytes key, unsigned depth);
 void smart_local_remove(smart_local *c, unsigned at);
-uint64_t *smart_local_entries(smart_local *c);
 
 /* evict.c */
 size_t smart_cache_evict(void *ctx, size_t bytes);

@@ -42,14 +42,14 @@ static int one_slice(far_task *t, far_index *index, slices *sl, uint8_t *from) {
 
 static int in_slices(far_task *t, far_index *index, slices *sl) {
     uint8_t *from = malloc(SMART_KEY_MAX + 1);
-    int err = from ? 1 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
+    int err = from ? SMART_PASS_STOPS : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     sl->pass.leaf = one_leaf;
-    for (unsigned attempt = 0; err == 1; attempt++) {
+    for (unsigned attempt = 0; err == SMART_PASS_STOPS; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
         if ((err = far_pin_take(t)) >= 0)
             err = one_slice(t, index, sl, from);
         far_pin_drop(t);
-        if (err == 1 && sl->pass.again)
+        if (err == SMART_PASS_STOPS && sl->pass.again)
             far_back_off(t, sl->any ? 0 : attempt);
         far_scratch_back(t, here);
     }
@@ -88,7 +88,7 @@ static int walk_node(smart_pass *p, far_addr node, unsigned layout) {
 /* All leaves of a chain, however long. */
 static int walk_chain(smart_pass *p, uint64_t word, far_walk *walk) {
     far_addr addr = smart_word_addr(word);
-    unsigned class = smart_word_hint(word);
+    unsigned class = smart_leaf_class(p->op.st, word);
     uint64_t ctl;
     for (;;) {
         if (class >= SMART_CLASSES)
@@ -184,6 +184,8 @@ static int check_leaf(smart_pass *p, const smart_item *item, const smart_spot *s
     if (item->depth > s->leaf.key.length || hash != item->fp ||
         smart_part(s->leaf.key, item->depth) != smart_word_part(item->word))
         far_report_problem(ctx, "leaf at %#llx: its key has no business in that slot", addr);
+    if (p->op.st->prints && smart_word_hint(item->word) != smart_fingerprint(p->op.st, s->leaf.key))
+        far_report_problem(ctx, "leaf at %#llx: the fingerprint in its slot is another key's", addr);
     return 0;
 }
 

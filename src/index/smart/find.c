@@ -41,6 +41,13 @@ int smart_renew_pin(smart_op *op) {
 }
 
 
+void smart_want_up(smart_op *op, far_addr node, unsigned depth, unsigned layout) {
+    op->below = depth;
+    op->below_node = node;
+    op->below_layout = layout;
+}
+
+
 /* The owner is a node whose address came from `word` in the slot `up`. */
 static void enter(smart_spot *s, const smart_node *node, far_addr up, uint64_t up_word) {
     s->node = node->addr;
@@ -52,7 +59,7 @@ static void enter(smart_spot *s, const smart_node *node, far_addr up, uint64_t u
 
 
 /* The owner's word for the key; READs on in a list as long as no unbound slot was seen. */
-static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type) {
+static int look_up(smart_op *op, smart_spot *s, smart_node *node) {
     unsigned part = smart_part(op->key, s->depth);
     int err;
     s->mark = op->mark;
@@ -77,15 +84,8 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
             return err;
         s->mark = op->mark;
     }
-    if (node->words > words && s->up && s->at + 1 < smart_layout_slots(node->layout)) { /* the hint was too small */
-        unsigned better = smart_read_type_for(node->words, node->layout, op->st->node_types);
-        if (better != type) {
-            uint64_t word = smart_word_with_read_type(s->up_word, better);
-            far_cas(op->t, s->up, s->up_word, word, NULL);
-            far_post(op->t);
-            s->up_word = word;
-        }
-    }
+    if (node->words > words && s->up && s->at + 1 < smart_layout_slots(node->layout))
+        s->up_word = smart_raise_hint(op, s->up, s->up_word, node);
     s->children = smart_live_children(node);
     s->slot = s->at < node->words ? smart_slot_addr(s->node, s->at) : 0;
     s->word = s->at < node->words ? smart_slots(node)[s->at] : 0;
@@ -98,12 +98,14 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node, unsigned type)
 /* The owner's word names a leaf. Its chain was followed; what is it to us? */
 static int at_leaf(smart_op *op, smart_spot *s) {
     uint32_t mark = s->mark;
-    if (s->word == op->other) { /* seen LIVE in this operation: it is still that leaf */
+    bool seen = s->word == op->other; /* LIVE in this operation: it is still that leaf */
+    if (seen || (op->only_present && smart_is_foreign(op, s->word))) {
         s->outcome = SMART_OTHER_LEAF;
-        s->leaf = (smart_leaf){.addr = smart_word_addr(s->word), .key = op->other_key};
+        s->leaf = (smart_leaf){.addr = smart_word_addr(s->word), .key = seen ? op->other_key : (far_bytes){NULL, 0}};
         return 0;
     }
-    int err = smart_read_leaf(op, smart_word_addr(s->word), smart_word_hint(s->word), &s->leaf, &s->chain, s->old);
+    unsigned class = smart_leaf_class(op->st, s->word);
+    int err = smart_read_leaf(op, smart_word_addr(s->word), class, &s->leaf, &s->chain, s->old);
     if (err != 0)
         return err < 0 ? err : AGAIN;
     smart_object_state state = smart_ctl_state(s->leaf.ctl);
@@ -132,7 +134,7 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
     if (type == SMART_READ_DIR && (word & SMART_GAP0)) { /* its prefix is ours: only the slot is READ */
         smart_node node = {.addr = smart_word_addr(word), .depth = s->depth + 1, .layout = SMART_DIR};
         enter(s, &node, up, word);
-        return look_up(op, s, &node, type);
+        return look_up(op, s, &node);
     }
     uint32_t mark = s->mark;
     smart_node node;
@@ -150,7 +152,10 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
         return 0;
     }
     enter(s, &node, up, word);
-    return look_up(op, s, &node, type);
+    err = look_up(op, s, &node);
+    if (err == 0 && all)
+        s->owner = node;
+    return err;
 }
 
 
@@ -205,7 +210,7 @@ static int wait_unproven(smart_op *op) {
 /* Memory that had an earlier life may be seen with words of both, when it is larger than what is READ at once. Seen
  * LIVE it stays in this life while we are pinned; so what is READ after that is whole. READs keep their order: the READ
  * of the ctl word goes first, in the same batch, where it is known that it is needed. */
-static bool may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes) {
+bool smart_may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes) {
     unsigned unit = far_task_capabilities(op->t)->atomic_bytes;
     return smart_ctl_rec(ctl) && addr / unit != (addr + bytes - 1) / unit;
 }
@@ -224,6 +229,18 @@ static bool certifies_itself(const smart_op *op, const smart_leaf *leaf) {
 }
 
 
+/* Its value belongs to the life that its checksum tells of: values of VI and VR are in the checksum, others in the first
+ * 32 bytes. */
+static bool value_is_of_its_life(const smart_op *op, const smart_leaf *leaf) {
+    return leaf->kind == SMART_VI || leaf->kind == SMART_VR || !smart_may_mix_lives(op, leaf->ctl, leaf->addr, 32);
+}
+
+
+bool smart_leaf_is_certain(const smart_op *op, const smart_leaf *leaf) {
+    return certifies_itself(op, leaf) && value_is_of_its_life(op, leaf);
+}
+
+
 /* READs were put whose words are the caller's. */
 static int forget(smart_op *op, int err) {
     far_forget(op->t);
@@ -234,7 +251,7 @@ static int forget(smart_op *op, int err) {
 /* 0: the spot is a HIT; STALE: it is nothing that we can go by. */
 static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     far_addr addr = smart_word_addr(word);
-    unsigned class = smart_word_hint(word);
+    unsigned class = smart_leaf_class(op->st, word);
     bool recycled = word & SMART_CACHED_REC;
     uint64_t ctl = 0;
     word &= ~SMART_CACHED_REC;
@@ -266,14 +283,11 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
         }
         if (!certifies_itself(op, leaf))
             return STALE;
-        bool value_is_checked =
-            leaf->kind == SMART_VI || leaf->kind == SMART_VR; /* otherwise it lies in the first 32 bytes */
-        if (!value_is_checked && may_mix_lives(op, leaf->ctl, addr, 32) && ctl != leaf->ctl) {
+        if (!value_is_of_its_life(op, leaf) && ctl != leaf->ctl) {
             op->recycled = recycled = true; /* once more, and from now on in one batch */
             continue;
         }
         s->outcome = SMART_HIT;
-        s->proven = false;
         s->mark = op->mark;
         return 0;
     }
@@ -281,74 +295,136 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
 }
 
 
-/* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. With the depth known, the
- * slot of a DIR node comes in the same batch as its header. leaf (or NULL) is put behind all of it. */
-static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
+/* What is READ of a node at an address from the cache, in one batch. */
+typedef struct look {
+    uint64_t word;
+    unsigned depth; /* of the node; 0: not known. Known, the slot of a DIR node comes with its header */
+    bool slot;      /* it does */
+    bool ctl_first;
+    unsigned bytes, part, first, count;
+    uint64_t ctl, near[SMART_NEIGHBOURS]; /* the slots first .. of a DIR node */
     smart_node node;
-    uint64_t near[SMART_NEIGHBOURS] = {0}, ctl;
-    unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
-    unsigned first = op->pair ? smart_first_neighbour(part) : part, count = op->pair ? SMART_NEIGHBOURS : 1;
-    far_addr addr = smart_word_addr(word);
-    unsigned most = type == SMART_READ_DIR ? smart_layout_bytes(SMART_DIR) : smart_read_bytes(type);
-    if (!far_task_reaches(op->t, addr, most))
+    smart_leaf *leaf; /* behind all of it; may be NULL */
+} look;
+
+
+static int put_look(smart_op *op, look *l) {
+    far_addr addr = smart_word_addr(l->word);
+    if (l->ctl_first)
+        put_read_ctl(op, addr, &l->ctl);
+    int err = smart_put_read_node(op, l->word, false, &l->node);
+    if (err < 0)
+        return err;
+    if (l->slot) {
+        far_mark(op->t, FAR_VERB_UNPROVEN);
+        far_read(op->t, smart_slot_addr(addr, l->first), l->near, 8ull * l->count);
+    }
+    if (!l->leaf)
+        return 0;
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+    return smart_put_read_leaf(op, l->leaf->addr, l->leaf->class, l->leaf);
+}
+
+
+/* After the wait. 0: accepted; STALE: not; AGAIN: it lies in recycled memory, and was READ without its ctl word before.
+ */
+static int take_look(smart_op *op, look *l) {
+    smart_node *node = &l->node;
+    if (!smart_take_node(op, node) || smart_ctl_state(node->ctl) != SMART_LIVE || !smart_has_prefix_of(op, node) ||
+        (l->depth && node->depth != l->depth) || (l->ctl_first && node->ctl != l->ctl))
         return STALE;
-    put_read_ctl(op, addr, &ctl);
-    int err = smart_put_read_node(op, word, false, &node);
+    return !l->ctl_first && smart_may_mix_lives(op, node->ctl, node->addr, l->bytes) ? AGAIN : 0;
+}
+
+
+static int read_look(smart_op *op, look *l) {
+    int err = put_look(op, l);
     if (err < 0)
         return forget(op, err);
-    if (type == SMART_READ_DIR && depth) {
-        far_mark(op->t, FAR_VERB_UNPROVEN);
-        far_read(op->t, smart_slot_addr(addr, first), near, 8ull * count);
-    }
-    if (leaf) {
-        far_mark(op->t, FAR_VERB_UNPROVEN);
-        if ((err = smart_put_read_leaf(op, leaf->addr, leaf->class, leaf)) < 0)
-            return forget(op, err);
-    }
-    if ((err = wait_unproven(op)) < 0)
-        return err;
-    if (smart_ctl_state(ctl) != SMART_LIVE || !smart_take_node(op, &node) || node.ctl != ctl ||
-        !smart_has_prefix_of(op, &node) || (depth && node.depth != depth))
+    return (err = wait_unproven(op)) < 0 ? err : take_look(op, l);
+}
+
+
+/* The slot of a DIR node, which was READ with its header. */
+static int take_slot(smart_op *op, smart_spot *s, const look *l) {
+    uint64_t word = l->near[l->part - l->first];
+    if (l->node.layout != SMART_DIR || !smart_word_is_sound(word))
         return STALE;
-    enter(s, &node, 0, 0);
-    if (type == SMART_READ_DIR && depth) {
-        uint64_t slot = near[part - first];
-        if (node.layout != SMART_DIR || !smart_word_is_sound(slot))
-            return STALE;
-        s->at = part;
-        s->children = smart_count_words(near, count);
-        s->slot = smart_slot_addr(addr, part);
-        s->word = slot;
-        s->mark = op->mark;
-        if ((slot & SMART_BOUND) && !(slot & SMART_F))
-            smart_cache_word(op->st->cache, op->key, addr, depth, SMART_DIR, slot);
-        return 0;
+    s->at = l->part;
+    s->children = smart_count_words(l->near, l->count);
+    s->slot = smart_slot_addr(l->node.addr, l->part);
+    s->word = word;
+    s->mark = op->mark;
+    if ((word & SMART_BOUND) && !(word & SMART_F))
+        smart_cache_word(op->st->cache, op->key, l->node.addr, l->depth, SMART_DIR, word);
+    return 0;
+}
+
+
+/* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. leaf (or NULL) is READ
+ * behind it. The ctl word is READ first where the memory is known to be recycled; who finds that out looks twice. */
+static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
+    unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
+    bool dir = type == SMART_READ_DIR;
+    look l = {.word = word & ~SMART_CACHED_REC,
+              .depth = depth,
+              .slot = dir && depth,
+              .ctl_first = word & SMART_CACHED_REC,
+              .bytes = dir ? SMART_HEADER : smart_read_bytes(type),
+              .part = part,
+              .first = op->pair ? smart_first_neighbour(part) : part,
+              .count = op->pair ? SMART_NEIGHBOURS : 1,
+              .leaf = leaf};
+    if (!far_task_reaches(op->t, smart_word_addr(word), dir ? smart_layout_bytes(SMART_DIR) : l.bytes))
+        return STALE;
+    int err = read_look(op, &l);
+    if (err == AGAIN) {
+        op->recycled = l.ctl_first = true;
+        if (depth)
+            smart_cache_recycled(op->st->cache, op->key, l.node.addr, depth);
+        err = read_look(op, &l);
     }
-    return look_up(op, s, &node, type);
+    if (err != 0)
+        return err;
+    smart_spot_clear(s);
+    enter(s, &l.node, 0, 0);
+    return l.slot ? take_slot(op, s, &l) : look_up(op, s, &l.node);
+}
+
+
+static bool is_slot_alone(uint64_t word) { /* of a DIR node, one byte deeper: its header need not be READ */
+    return smart_word_is(word) == SMART_NODE && smart_word_read_type(word) == SMART_READ_DIR && (word & SMART_GAP0);
 }
 
 
 /* Follows what the cache says, as far as it can be without proof. */
 static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
     uint64_t word = hint->word;
-    unsigned depth = hint->depth;
-    while (smart_word_is(word) == SMART_NODE && smart_word_read_type(word) == SMART_READ_DIR && (word & SMART_GAP0)) {
-        far_addr node = smart_word_addr(word), slot = smart_slot_addr(node, smart_part(op->key, ++depth));
-        if (depth > op->key.length || !far_task_reaches(op->t, slot, 8))
+    smart_hint from = *hint; /* the node that has the word */
+    while (is_slot_alone(word)) {
+        from = (smart_hint){.node = smart_word_addr(word), .depth = from.depth + 1, .layout = SMART_DIR};
+        unsigned part = smart_part(op->key, from.depth);
+        far_addr slot = smart_slot_addr(from.node, part);
+        if (from.depth > op->key.length || !far_task_reaches(op->t, slot, 8))
             return STALE;
         far_read(op->t, slot, &word, 8);
         int err = wait_unproven(op);
         if (err < 0)
             return err;
         if ((word & SMART_F) || !smart_word_is_sound(word) || smart_word_is(word) == SMART_NONE ||
-            smart_word_part(word) != smart_part(op->key, depth))
+            smart_word_part(word) != part)
             return STALE;
-        smart_cache_word(op->st->cache, op->key, node, depth, SMART_DIR, word);
+        smart_cache_word(op->st->cache, op->key, from.node, from.depth, SMART_DIR, word);
     }
-    if (smart_word_is(word) == SMART_LEAF)
-        return jump_to_leaf(op, s, word);
-    int err = accept_node(op, s, word, 0, NULL);
-    return err != 0 ? err : descend(op, s);
+    bool leaf = smart_word_is(word) == SMART_LEAF;
+    int err = leaf ? jump_to_leaf(op, s, word) : accept_node(op, s, word, 0, NULL);
+    bool moved = err == 0 && leaf && s->leaf.addr != smart_word_addr(word); /* behind leaves that were replaced */
+    if (moved)
+        word = smart_leaf_word(op->st, &s->leaf, smart_word_part(word));
+    if (err == 0 && (op->recycled || moved))
+        smart_cache_word(op->st->cache, op->key, from.node, from.depth, from.layout,
+                         op->recycled ? word | SMART_CACHED_REC : word);
+    return err != 0 || leaf ? err : descend(op, s);
 }
 
 
@@ -357,19 +433,25 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
  * tells, when it comes to a CAS, and nothing else may go by it. */
 static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_leaf *leaf) {
     far_addr addr = smart_word_addr(hint->word);
-    unsigned class = smart_word_hint(hint->word);
+    unsigned class = smart_leaf_class(op->st, hint->word);
     *leaf = (smart_leaf){.addr = addr, .class = class};
-    return op->pair && smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
+    return smart_word_is(hint->word) == SMART_LEAF && class < SMART_CLASSES &&
            far_task_reaches(op->t, addr, smart_class_bytes(class));
 }
 
 
-/* The owner was accepted, and its word names the leaf that was READ with it. */
-static int take_pair(smart_op *op, smart_spot *s, smart_leaf *leaf) {
-    bool same = s->word == smart_leaf_word(leaf, smart_part(op->key, s->depth));
-    far_count_cache(op->t, same);
-    if (!same || !smart_take_leaf(leaf, leaf->class) || far_bytes_compare(leaf->key, op->key) != 0 ||
-        smart_ctl_state(leaf->ctl) > SMART_LIVE)
+/* The owner was accepted, and the leaf that the cache names was READ with it. Seen LIVE it stays in this life while we
+ * are pinned: if the owner's word names it, it is that leaf. */
+static int take_pair(smart_op *op, smart_spot *s, uint64_t word, smart_leaf *leaf) {
+    bool same = s->word == word && smart_take_leaf(leaf, leaf->class);
+    bool mine = same && far_bytes_compare(leaf->key, op->key) == 0;
+    bool hit = mine && (op->pair ? smart_ctl_state(leaf->ctl) <= SMART_LIVE : smart_leaf_is_certain(op, leaf));
+    far_count_cache(op->t, hit);
+    if (same && !mine && certifies_itself(op, leaf)) {
+        op->other = word;
+        op->other_key = leaf->key;
+    }
+    if (!hit)
         return descend(op, s);
     s->proven = true;
     s->outcome = SMART_HIT;
@@ -379,15 +461,56 @@ static int take_pair(smart_op *op, smart_spot *s, smart_leaf *leaf) {
 }
 
 
+/* The leaf that the cache knows is likely to be another key's: a fingerprint would have told. */
+static bool expects_other(const smart_op *op) {
+    return op->absent && !op->st->prints;
+}
+
+
+/* What the cache knows of the key is not followed by itself: its owner is wanted, or it is another key's leaf. */
+static bool wants_owner(const smart_op *op, const smart_hint *hint) {
+    bool others = smart_is_foreign(op, hint->word) || (expects_other(op) && smart_word_is(hint->word) == SMART_LEAF);
+    return !hint->word || op->owner || op->below || (hint->node && others);
+}
+
+
+/* From the node that the cache knows, with the leaf that it names where that is of use. */
+static int from_owner(smart_op *op, smart_spot *s, const smart_hint *hint) {
+    unsigned type = smart_read_type_for(hint->words + 1, hint->layout, op->st->node_types);
+    uint64_t word = smart_word(hint->node, 0, SMART_NODE, type) | (hint->recycled ? SMART_CACHED_REC : 0);
+    bool foreign = smart_is_foreign(op, hint->word);
+    smart_leaf leaf;
+    bool pair = (op->pair || expects_other(op) || foreign) && !(foreign && op->only_present) &&
+                leaf_behind_owner(op, hint, &leaf);
+    int err = accept_node(op, s, word, hint->depth, pair ? &leaf : NULL);
+    if (err != 0)
+        return err;
+    if (pair)
+        return take_pair(op, s, hint->word & ~SMART_CACHED_REC, &leaf);
+    far_count_cache(op->t, false);
+    return descend(op, s);
+}
+
+
+/* The owner is full, as the cache knows it: it will be replaced, for which the slot that names it is needed. */
+static bool will_grow(const smart_op *op, const smart_hint *hint) {
+    return hint->node && !hint->word && !op->below && !op->owner && !op->only_present && hint->layout != SMART_DIR &&
+           hint->words >= smart_layout_children(hint->layout);
+}
+
+
 /* From the deepest node that the cache knows, then from shallower ones. STALE: nothing there helps. */
 static int from_cache(smart_op *op, smart_spot *s) {
     smart_hint hint;
     unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
-        smart_spot_clear(s);
-        int err = hint.word && !op->owner && !op->below ? jump(op, s, &hint) : STALE;
-        if (err == 0 && op->recycled)
-            smart_cache_word(op->st->cache, op->key, hint.node, hint.depth, hint.layout, hint.word | SMART_CACHED_REC);
+        if (will_grow(op, &hint)) {
+            smart_want_up(op, hint.node, hint.depth, hint.layout);
+            below = hint.depth;
+            continue;
+        }
+        smart_spot_unknown(s);
+        int err = wants_owner(op, &hint) ? STALE : jump(op, s, &hint);
         if (err != STALE) {
             far_count_cache(op->t, !s->proven); /* a hit: straight to the leaf */
             return err;
@@ -397,17 +520,7 @@ static int from_cache(smart_op *op, smart_spot *s) {
                 smart_cache_drop(op->st->cache, op->key, 0, 0);
             break;
         }
-        unsigned type = smart_read_type_for(hint.words + 1, hint.layout, op->st->node_types);
-        smart_leaf leaf;
-        bool pair = leaf_behind_owner(op, &hint, &leaf);
-        err = accept_node(op, s, smart_word(hint.node, 0, SMART_NODE, type), hint.depth, pair ? &leaf : NULL);
-        if (err == 0 && pair)
-            return take_pair(op, s, &leaf);
-        if (err == 0) {
-            far_count_cache(op->t, false);
-            return descend(op, s);
-        }
-        if (err != STALE)
+        if ((err = from_owner(op, s, &hint)) != STALE)
             return err;
         smart_cache_drop(op->st->cache, op->key, hint.node, hint.depth);
         below = hint.depth;
@@ -431,7 +544,7 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
         if (err == AGAIN || (err == FROZEN && !spot->up))
             continue; /* what came through the cache is frozen: again from the root */
         far_point(op->t, "smart:help");
-        if ((err = smart_replace(op, spot->up, spot->up_word, spot->layout, NULL)) < 0)
+        if ((err = smart_replace(op, spot->up, spot->up_word, spot->layout, NULL, NULL)) < 0)
             return err;
         if (err == 0)
             far_back_off(op->t, attempt);
@@ -450,14 +563,34 @@ int smart_find_leaf(smart_op *op, smart_spot *spot) {
 }
 
 
+/* Where most gets end at another key's leaf, it is READ together with its owner: one READ more, one round trip less. */
+#define MISSES_MAX 64u
+
+
+static bool expects_misses(const smart_state *st) {
+    return atomic_load_explicit(&st->misses, memory_order_relaxed) >= MISSES_MAX / 2;
+}
+
+
+/* By all threads, without care: a count that is lost now and then is as good. */
+static void note_miss(smart_state *st, smart_outcome outcome) {
+    unsigned misses = atomic_load_explicit(&st->misses, memory_order_relaxed);
+    if (outcome == SMART_OTHER_LEAF && misses < MISSES_MAX)
+        atomic_store_explicit(&st->misses, misses + 1, memory_order_relaxed);
+    else if (outcome == SMART_HIT && misses > 0)
+        atomic_store_explicit(&st->misses, misses - 1, memory_order_relaxed);
+}
+
+
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
-    smart_spot *spot = far_scratch(t, sizeof(*spot));
-    if (!spot)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
+    smart_spot found, *spot = &found;
     int err = smart_begin(&op, t, index, key);
+    op.only_present = true;
+    op.absent = expects_misses(op.st);
     if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)
         return err;
+    note_miss(op.st, spot->outcome);
     if (!op.frozen_too)
         far_rdwc_done(t, spot->mark);
     if (!op.frozen_too && spot->proven && (spot->outcome == SMART_GONE || (spot->outcome == SMART_HIT && spot->chain)))
@@ -468,56 +601,86 @@ int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 }
 
 
-/* Puts the READ of the leaf that the cache knows for a key. 1: it did. */
-static int put_read_cached(smart_op *op, far_bytes key, smart_leaf *leaf) {
+/* Gets that were submitted together: the leaves that the cache knows, each READ once. */
+typedef struct many {
+    smart_op op;
+    smart_leaf *leaves; /* of each get; addr 0: none */
+    uint32_t *same;     /* which get READs the leaf, by address: its number + 1; 0: none */
+    size_t places;      /* of that table, a power of two */
+} many;
+
+
+/* The place of the leaf in the table, taken by the get that was there first. */
+static uint32_t *place_of(const many *m, far_addr addr) {
+    size_t at = (addr * 0x9e3779b97f4a7c15ull >> 40) & (m->places - 1);
+    while (m->same[at] && m->leaves[m->same[at] - 1].addr != addr)
+        at = (at + 1) & (m->places - 1);
+    return &m->same[at];
+}
+
+
+/* Puts the READ of the leaf that the cache knows for the key of get `i`. */
+static int put_read_cached(many *m, size_t i, far_bytes key) {
+    smart_op *op = &m->op;
     smart_hint hint;
-    if (!smart_cache_probe(op->st->cache, key, DEPTH_ANY, &hint) || smart_word_is(hint.word) != SMART_LEAF)
+    op->key = key;
+    if (!smart_cache_probe(op->st->cache, key, DEPTH_ANY, &hint) || smart_word_is(hint.word) != SMART_LEAF ||
+        smart_is_foreign(op, hint.word))
         return 0;
     far_addr addr = smart_word_addr(hint.word);
-    unsigned class = smart_word_hint(hint.word);
+    unsigned class = smart_leaf_class(op->st, hint.word);
     if ((hint.word & SMART_CACHED_REC) || class >= SMART_CLASSES ||
         !far_task_reaches(op->t, addr, smart_class_bytes(class)))
         return 0;
-    int err = smart_put_read_leaf(op, addr, class, leaf);
-    if (err < 0)
-        return err;
-    far_mark(op->t, FAR_VERB_UNPROVEN);
-    return 1;
+    uint32_t *first = place_of(m, addr);
+    if (*first) {
+        m->leaves[i] = m->leaves[*first - 1];
+        return 0;
+    }
+    *first = (uint32_t)i + 1;
+    int err = smart_put_read_leaf(op, addr, class, &m->leaves[i]);
+    if (err >= 0)
+        far_mark(op->t, FAR_VERB_UNPROVEN | FAR_VERB_ANY_ORDER);
+    return err;
 }
 
 
-/* It is the leaf of the key, at once and beyond doubt. */
-static bool is_hit(const smart_op *op, smart_leaf *leaf, far_bytes key) {
-    return smart_take_leaf(leaf, leaf->class) && far_bytes_compare(leaf->key, key) == 0 && certifies_itself(op, leaf) &&
-           (leaf->kind == SMART_VI || leaf->kind == SMART_VR || !may_mix_lives(op, leaf->ctl, leaf->addr, 32));
+static int begin_many(many *m, far_task *t, far_index *index, size_t count) {
+    for (m->places = 16; m->places < 2 * count;)
+        m->places *= 2;
+    m->op = (smart_op){.t = t, .index = index, .st = smart_state_of(index)};
+    m->leaves = far_scratch(t, count * sizeof(*m->leaves));
+    m->same = far_scratch(t, m->places * sizeof(*m->same));
+    if (!m->leaves || !m->same)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for leaves");
+    memset(m->leaves, 0, count * sizeof(*m->leaves));
+    memset(m->same, 0, m->places * sizeof(*m->same));
+    return 0;
 }
 
 
-/* All leaves that the cache knows in one batch; what is more than that each get does for itself. In a handle with RDWC
- * all of them do: what others read at the same time is not read again, which saves more. */
+/* All leaves that the cache knows in one batch; what is more than that each get does for itself. */
 int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[],
                    int results[]) {
-    smart_op op = {.t = t, .index = index, .st = smart_state_of(index)};
+    many m;
     for (size_t i = 0; i < count; i++)
         results[i] = FAR_GET_ALONE;
-    if (!op.st->cache || far_rdwc_is_on(t))
+    if (!smart_state_of(index)->cache)
         return 0;
-    smart_leaf *leaves = far_scratch(t, count * sizeof(*leaves));
-    int err = leaves ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for leaves");
-    size_t known = 0;
-    for (size_t i = 0; i < count && err >= 0; i++) {
-        leaves[i].addr = 0;
-        err = put_read_cached(&op, keys[i], &leaves[i]);
-        known += err == 1;
-    }
+    int err = begin_many(&m, t, index, count);
+    for (size_t i = 0; i < count && err >= 0; i++)
+        err = put_read_cached(&m, i, keys[i]);
     if (err < 0)
-        return forget(&op, err);
-    if (known && (err = far_wait(t)) < 0)
+        return forget(&m.op, err);
+    if ((err = far_wait(t)) < 0)
         return err;
-    for (size_t i = 0; i < count; i++)
-        if (leaves[i].addr && is_hit(&op, &leaves[i], keys[i])) {
+    for (size_t i = 0; i < count; i++) {
+        smart_leaf *leaf = &m.leaves[i];
+        if (leaf->addr && smart_take_leaf(leaf, leaf->class) && far_bytes_compare(leaf->key, keys[i]) == 0 &&
+            smart_leaf_is_certain(&m.op, leaf)) {
             far_count_cache(t, true);
-            results[i] = far_out_give(outs[i], leaves[i].value.data, leaves[i].value.length);
+            results[i] = far_out_give(outs[i], leaf->value.data, leaf->value.length);
         }
+    }
     return 0;
 }

@@ -41,10 +41,10 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
     smart_leaf leaf;
     uint64_t seen, word;
     unsigned part = smart_part(op->key, s.depth);
-    int err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(s.slot), 0, &leaf);
+    int err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(s.slot), false, &leaf);
     if (err < 0)
         return err;
-    word = smart_leaf_word(&leaf, part);
+    word = smart_leaf_word(op->st, &leaf, part);
     far_write(op->t, leaf.addr, leaf.image, smart_class_bytes(leaf.class));
     uint32_t mark = 0;
     far_point(op->t, "smart:insert");
@@ -64,7 +64,7 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
             if (s.outcome == SMART_GONE)
                 retire_old(op, &s);
             far_rdwc_done(op->t, mark);
-            return 1;
+            return SMART_DONE;
         }
         bool next = s.word == 0 && s.layout != SMART_DIR && !(seen & SMART_F) && smart_word_part(seen) != part &&
                     s.at + 2 < smart_layout_slots(s.layout);
@@ -74,7 +74,7 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
         s.at++;
     }
     smart_free_leaf(op, &leaf);
-    return 0;
+    return SMART_LOST;
 }
 
 
@@ -100,7 +100,7 @@ static int make_fork(smart_op *op, const smart_spot *s, fork *f, far_bytes value
     unsigned place = smart_place(op, smart_prefix_hash(op, f->depth), s->slot);
     int err = far_alloc(op->t, op->index, SMART_TYPE_NODE, f->bytes, place, 0, &f->object);
     if (err >= 0 && with_leaf &&
-        (err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(f->object.addr), 0, &f->leaf)) < 0)
+        (err = smart_make_leaf(op, kind_for(op, value), value, far_addr_node(f->object.addr), false, &f->leaf)) < 0)
         far_free(op->t, op->index, SMART_TYPE_NODE, f->object.addr, f->bytes);
     return err;
 }
@@ -116,7 +116,7 @@ static void fill_fork(smart_op *op, const smart_spot *s, fork *f, unsigned child
     smart_build_node(op, f->image, f->layout, f->depth, f->object.used);
     slots[0] = child;
     if (f->leaf.addr)
-        slots[1] = smart_leaf_word(&f->leaf, mine);
+        slots[1] = smart_leaf_word(op->st, &f->leaf, mine);
     uint64_t word = smart_word(f->object.addr, smart_part(op->key, s->depth), SMART_NODE,
                                smart_read_type_for(3, f->layout, op->st->node_types));
     f->word = smart_word_with_gap0(word, f->depth == s->depth + 1);
@@ -139,8 +139,8 @@ static void forked(smart_op *op, const smart_spot *s, const fork *f) {
                        .layout = f->layout,
                        .words = 3,
                        .image = f->image};
+    smart_cache_node(op->st->cache, op->key, &made); /* first: what is known of the child moves below it */
     smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, f->word);
-    smart_cache_node(op->st->cache, op->key, &made);
 }
 
 
@@ -171,14 +171,14 @@ static int branch(smart_op *op, const smart_spot *s, unsigned depth, unsigned ch
     if (seen == s->word) {
         forked(op, s, &f);
         if (!f.leaf.addr)
-            return 2; /* on to the next byte */
+            return SMART_ONWARD; /* to the next byte */
         far_rdwc_done(op->t, mark ? mark : op->mark);
-        return 1;
+        return SMART_DONE;
     }
     far_free(op->t, op->index, SMART_TYPE_NODE, f.object.addr, f.bytes);
     if (f.leaf.addr)
         smart_free_leaf(op, &f.leaf);
-    return 0;
+    return SMART_LOST;
 }
 
 
@@ -197,30 +197,28 @@ static int branch_at_node(smart_op *op, const smart_spot *s, far_bytes value) {
     unsigned d, part;
     smart_link stuck;
     int err = smart_common_prefix(op, s->depth + 1, (smart_link){s->slot, s->word}, &s->child, &d, &part, &stuck);
-    if (err == 1)
+    if (err == SMART_PREFIX_KNOWN)
         return branch(op, s, d, part, s->child.depth, value);
-    if (err == 0) {        /* nothing is left below it */
+    if (err == SMART_NO_LEAF) {
         op->passes = true; /* what is replaced does not lie on the way of the key */
-        err = smart_replace(op, stuck.slot, stuck.word, SMART_LAYOUTS, NULL);
+        err = smart_replace(op, stuck.slot, stuck.word, SMART_LAYOUTS, NULL, NULL);
         op->passes = false;
     }
-    return err < 0 ? err : 0;
+    return err < 0 ? err : SMART_LOST;
 }
 
 
 static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
     if (!s->up) {
         op->uncached = op->below != 0;
-        op->below = s->depth;
-        op->below_node = s->node;
-        op->below_layout = s->layout;
-        return 2;
+        smart_want_up(op, s->node, s->depth, s->layout);
+        return SMART_ONWARD;
     }
     uint32_t mark = op->mark; /* the leaf is written after this */
-    int err = smart_replace(op, s->up, s->up_word, s->layout, &value);
-    if (err == 2)
+    int err = smart_replace(op, s->up, s->up_word, s->layout, &s->owner, &value);
+    if (err == SMART_GREW)
         far_rdwc_done(op->t, mark);
-    return err < 0 ? err : err == 2 ? 1 : 0;
+    return err < 0 ? err : err == SMART_GREW ? SMART_DONE : SMART_LOST;
 }
 
 
@@ -233,7 +231,7 @@ static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     case SMART_GONE:
         if (s->chain > SMART_CHAIN_MAX) {
             int err = smart_fix_slot(op, s);
-            return err < 0 ? err : 0;
+            return err < 0 ? err : SMART_LOST;
         }
         return take_slot(op, *s, value);
     case SMART_OTHER_LEAF:
@@ -243,7 +241,7 @@ static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     case SMART_HIT:
         break;
     }
-    return 0;
+    return SMART_LOST;
 }
 
 
@@ -269,6 +267,8 @@ int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far
     if (!spot)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_begin(&op, t, index, key);
+    op.absent = how == FAR_OP_INSERT;
+    op.only_present = how == FAR_OP_UPDATE;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
         if ((err = smart_find(&op, true, spot)) < 0)
@@ -288,10 +288,10 @@ int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far
             sealed = true;
             err = smart_insert_at(&op, spot, value);
         }
-        if (err < 0 || err == 1)
+        if (err < 0 || err == SMART_DONE)
             break;
         far_scratch_back(t, here);
-        if (err == 2) /* nobody was faster: the way down has to be found */
+        if (err == SMART_ONWARD)
             continue;
         far_count_retry(t);
         far_back_off(t, attempt);

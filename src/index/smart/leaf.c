@@ -50,18 +50,18 @@ static bool parse(smart_leaf *leaf) {
 }
 
 
-int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, unsigned flags, smart_leaf *leaf) {
+int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, bool seen_early, smart_leaf *leaf) {
     far_object object;
     unsigned class = smart_class_for(smart_leaf_bytes(kind, op->key.length, value.length)),
              bytes = smart_class_bytes(class);
     uint8_t *image = far_scratch(op->t, bytes);
     if (!image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-    int err = far_alloc(op->t, op->index, SMART_TYPE_LEAF, bytes, node, flags, &object);
+    int err = far_alloc(op->t, op->index, SMART_TYPE_LEAF, bytes, node, 0, &object);
     if (err < 0)
         return err;
-    uint64_t ctl =
-        smart_leaf_ctl(kind, object.used ? SMART_PENDING : SMART_LIVE, object.used, far_task_random(op->t) >> 8);
+    smart_object_state state = object.used || seen_early ? SMART_PENDING : SMART_LIVE;
+    uint64_t ctl = smart_leaf_ctl(kind, state, object.used, far_task_random(op->t) >> 8);
     uint64_t meta = smart_meta((unsigned)op->key.length, class, value.length, 0);
     *leaf = (smart_leaf){.addr = object.addr, .ctl = ctl, .kind = kind, .class = class, .image = image, .meta = meta};
     memset(image, 0, bytes);
@@ -88,8 +88,19 @@ void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class) {
 }
 
 
-uint64_t smart_leaf_word(const smart_leaf *leaf, unsigned part) {
-    return smart_word(leaf->addr, part, SMART_LEAF, leaf->class);
+unsigned smart_fingerprint(const smart_state *st, far_bytes key) {
+    return (unsigned)(XXH3_64bits_withSeed(key.data, key.length, st->chk_seed) >> 57);
+}
+
+
+bool smart_is_foreign(const smart_op *op, uint64_t word) {
+    return op->st->prints && smart_word_is(word) == SMART_LEAF &&
+           smart_word_hint(word) != smart_fingerprint(op->st, op->key);
+}
+
+
+uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned part) {
+    return smart_word(leaf->addr, part, SMART_LEAF, st->prints ? smart_fingerprint(st, leaf->key) : leaf->class);
 }
 
 
@@ -124,14 +135,14 @@ bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf) {
 }
 
 
-/* The lock of a leaf that stays torn: its owner may be dead. 1: find again. */
+/* The lock of a leaf that stays torn: its owner may be dead. */
 static int torn(smart_op *op, const smart_leaf *leaf, unsigned attempt) {
     uint64_t lock;
     memcpy(&lock, leaf->image + smart_class_bytes(leaf->class) - 8, 8);
     far_count_retry(op->t);
     if (attempt >= op->st->patience) {
         int err = smart_renew_pin(op);
-        return err < 0 ? err : 1;
+        return err < 0 ? err : SMART_AGAIN;
     }
     if (lock && smart_is_time_to_ask(op->st, attempt)) {
         int err = smart_redo_dead(op, leaf->addr + smart_class_bytes(leaf->class) - 8, lock);

@@ -218,12 +218,15 @@ static uint8_t *new_body(smart_op *op, const smart_leaf *leaf, far_bytes value) 
 }
 
 
-/* Somebody holds the lock. 1: try again; 0: not any more. */
+enum { TRY_AGAIN = 1 }; /* of waiting for a lock; SMART_LOST: find again */
+
+
+/* Somebody holds the lock. */
 static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned attempt) {
     far_count_retry(op->t);
     if (attempt >= op->st->patience) {
         int err = smart_renew_pin(op);
-        return err < 0 ? err : 0;
+        return err < 0 ? err : SMART_LOST;
     }
     if (smart_is_time_to_ask(op->st, attempt)) {
         int err = smart_redo_dead(op, lock_at, lock);
@@ -231,7 +234,7 @@ static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned
             return err;
     }
     far_back_off(op->t, attempt);
-    return 1;
+    return TRY_AGAIN;
 }
 
 
@@ -250,7 +253,7 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
             return err;
         if (seen == 0)
             break;
-        if ((err = wait_for_lock(op, lock_at, seen, attempt)) <= 0)
+        if ((err = wait_for_lock(op, lock_at, seen, attempt)) != TRY_AGAIN)
             return err;
     }
     far_point(op->t, "smart:locked");
@@ -262,7 +265,7 @@ static int lock_and_write(smart_op *op, const smart_spot *s, const uint8_t *body
     if (err < 0)
         return err;
     far_rdwc_done(op->t, s->mark);
-    return 1;
+    return SMART_DONE;
 }
 
 

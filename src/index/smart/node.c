@@ -82,6 +82,17 @@ int smart_read_more(smart_op *op, smart_node *node, unsigned words) {
 }
 
 
+uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smart_node *node) {
+    unsigned type = smart_read_type_for(node->words, node->layout, op->st->node_types);
+    if (type == smart_word_read_type(word))
+        return word;
+    uint64_t better = smart_word_with_read_type(word, type);
+    far_cas(op->t, slot, word, better, NULL);
+    far_post(op->t);
+    return better;
+}
+
+
 int smart_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
     int err = smart_put_read_node(op, word, whole, node);
     if (err < 0 || (err = smart_wait(op)) < 0)
@@ -159,10 +170,11 @@ void smart_flip(smart_op *op, far_addr addr, uint64_t ctl) {
 
 static int key_of_leaf(smart_op *op, uint64_t word, far_bytes *key) {
     smart_leaf leaf;
-    int err = smart_put_read_leaf(op, smart_word_addr(word), smart_word_hint(word), &leaf);
+    unsigned class = smart_leaf_class(op->st, word);
+    int err = smart_put_read_leaf(op, smart_word_addr(word), class, &leaf);
     if (err < 0 || (err = smart_wait(op)) < 0)
         return err;
-    if (!smart_take_leaf(&leaf, smart_word_hint(word)))
+    if (!smart_take_leaf(&leaf, class))
         return smart_broken(op->index, leaf.addr, "leaf");
     *key = leaf.key;
     return 0;
@@ -226,8 +238,7 @@ static int any_key(smart_op *op, smart_link link, far_bytes *key, smart_link *st
 
 
 /* How many bytes the key shares with the prefix of a child that is known to be another one (they agree in the first
- * `from`), and the child's partial key there. 0: there is no leaf below it that could tell, *stuck is a node there that
- * is to be replaced first; 1: done. */
+ * `from`), and the child's partial key there. NO_LEAF: *stuck is a node there that is to be replaced first. */
 int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smart_node *child, unsigned *common,
                         unsigned *part, smart_link *stuck) {
     const uint8_t *key = op->key.data;
@@ -242,7 +253,7 @@ int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smar
         far_bytes below;
         int err = any_key(op, link, &below, stuck);
         if (err < 0 || !below.data)
-            return err;
+            return err < 0 ? err : SMART_NO_LEAF;
         const uint8_t *other = below.data;
         while (d < depth && d < op->key.length && d < below.length && other[d] == key[d])
             d++;
@@ -251,5 +262,5 @@ int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smar
         *part = other[d];
     }
     *common = d;
-    return 1;
+    return SMART_PREFIX_KNOWN;
 }

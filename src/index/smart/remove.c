@@ -13,15 +13,17 @@
 #define MANY        4    /* children: so many deletes at once are not expected in one node, nobody needs to look */
 
 typedef struct merge {
-    uint8_t *key;
-    size_t length;
+    struct merge *next;
     uint64_t at;
+    size_t length;
+    uint8_t key[];
 } merge;
 
 struct smart_merges {
     far_spin lock;
-    unsigned first, count;
-    merge ring[MERGES_MAX];
+    unsigned count;
+    merge *first, *last;
+    smart_cache *cache; /* whose budget they take from; NULL: there is none */
 };
 
 typedef struct tidy_arg {
@@ -37,42 +39,72 @@ smart_merges *smart_merges_new(void) {
 }
 
 
+void smart_merges_count_in(smart_merges *merges, smart_cache *cache) {
+    merges->cache = cache;
+}
+
+
+static void free_merge(smart_merges *m, merge *one) {
+    smart_cache_give_back(m->cache, sizeof(*one) + one->length);
+    free(one);
+}
+
+
 void smart_merges_free(smart_merges *merges) {
-    for (unsigned i = 0; merges && i < merges->count; i++)
-        free(merges->ring[(merges->first + i) % MERGES_MAX].key);
+    while (merges && merges->first) {
+        merge *one = merges->first;
+        merges->first = one->next;
+        free_merge(merges, one);
+    }
     free(merges);
+}
+
+
+/* With the lock. */
+static bool append(smart_merges *m, merge *one) {
+    if (m->count == MERGES_MAX)
+        return false;
+    if (m->count++)
+        m->last->next = one;
+    else
+        m->first = one;
+    m->last = one;
+    return true;
 }
 
 
 /* False: no room; merge it now. */
 static bool merge_later(smart_op *op) {
     smart_merges *m = op->st->merges;
-    uint8_t *key = malloc(op->key.length);
-    if (!key)
+    size_t bytes = sizeof(merge) + op->key.length;
+    if (!smart_cache_lend(m->cache, bytes))
         return false;
-    memcpy(key, op->key.data, op->key.length);
+    merge *one = malloc(bytes);
+    if (!one) {
+        smart_cache_give_back(m->cache, bytes);
+        return false;
+    }
+    *one = (merge){.at = far_now(op->t) + MERGE_AFTER * far_rtt(op->t), .length = op->key.length};
+    memcpy(one->key, op->key.data, op->key.length);
     far_spin_lock(&m->lock);
-    bool room = m->count < MERGES_MAX;
-    if (room)
-        m->ring[(m->first + m->count++) % MERGES_MAX] =
-            (merge){key, op->key.length, far_now(op->t) + MERGE_AFTER * far_rtt(op->t)};
+    bool room = append(m, one);
     far_spin_unlock(&m->lock);
     if (!room)
-        free(key);
+        free_merge(m, one);
     return room;
 }
 
 
-static bool next_merge(smart_merges *m, uint64_t now, merge *next) {
+/* NULL: none is due. */
+static merge *next_merge(smart_merges *m, uint64_t now) {
     far_spin_lock(&m->lock);
-    bool due = m->count > 0 && m->ring[m->first].at <= now;
-    if (due) {
-        *next = m->ring[m->first];
-        m->first = (m->first + 1) % MERGES_MAX;
+    merge *one = m->first && m->first->at <= now ? m->first : NULL;
+    if (one) {
+        m->first = one->next;
         m->count--;
     }
     far_spin_unlock(&m->lock);
-    return due;
+    return one;
 }
 
 
@@ -118,7 +150,7 @@ static int tidy(far_task *t, far_index *index, far_bytes key, bool merge, bool e
             break;
         if (s->up) {
             far_point(t, "smart:merge");
-            if ((err = smart_replace(&op, s->up, s->up_word, s->layout, NULL)) < 0)
+            if ((err = smart_replace(&op, s->up, s->up_word, s->layout, NULL, NULL)) < 0)
                 break;
         }
         op.uncached = true; /* the way down to the owner is needed */
@@ -154,11 +186,11 @@ void smart_tidy_later(smart_op *op, bool merge) {
 
 int smart_merge_some(far_task *t, far_index *index) {
     smart_state *st = smart_state_of(index);
-    merge next;
-    if (!next_merge(st->merges, far_now(t), &next))
+    merge *one = next_merge(st->merges, far_now(t));
+    if (!one)
         return 0;
-    int err = tidy(t, index, (far_bytes){next.key, next.length}, true, true);
-    free(next.key);
+    int err = tidy(t, index, (far_bytes){one->key, one->length}, true, true);
+    free_merge(st->merges, one);
     return err < 0 ? err : 1;
 }
 
@@ -173,7 +205,7 @@ static bool put_tombstone(smart_op *op, const smart_spot *s, uint64_t *seen) {
 }
 
 
-/* 1: deleted; 0: somebody else did, or it was replaced: look again. */
+/* LOST: somebody else deleted it, or it was replaced: look again. */
 static int remove_at(smart_op *op, const smart_spot *s) {
     uint64_t live = smart_ctl_with_state(s->leaf.ctl, SMART_LIVE), seen, slot_seen;
     far_point(op->t, "smart:remove");
@@ -192,10 +224,10 @@ static int remove_at(smart_op *op, const smart_spot *s) {
                              smart_tombstone(smart_word_part(s->word)));
     }
     if (seen != live)
-        return 0;
+        return SMART_LOST;
     if (!whole || slot_seen != s->word || s->children <= MANY)
         smart_tidy_later(op, true);
-    return 1;
+    return SMART_DONE;
 }
 
 
@@ -206,6 +238,7 @@ int smart_remove(far_task *t, far_index *index, far_bytes key) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     int err = smart_begin(&op, t, index, key);
     op.owner = op.pair = smart_state_of(index)->fixed;
+    op.only_present = true;
     for (unsigned attempt = 0; err >= 0; attempt++) {
         far_scratch_mark here = far_scratch_here(t);
         if ((err = smart_find_leaf(&op, s)) < 0)
@@ -215,7 +248,7 @@ int smart_remove(far_task *t, far_index *index, far_bytes key) {
                 smart_tidy_later(&op, true);
             return FAR_ERR_NOT_FOUND;
         }
-        if ((err = remove_at(&op, s)) != 0)
+        if ((err = remove_at(&op, s)) != SMART_LOST)
             return err < 0 ? err : 0;
         far_count_retry(t);
         far_scratch_back(t, here);

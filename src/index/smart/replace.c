@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { NOT_YET, ALL_FROZEN }; /* of one round of freezing */
+
 typedef struct copy { /* what takes the place of the node */
     far_object object;
     smart_layout layout;
@@ -14,7 +16,7 @@ typedef struct copy { /* what takes the place of the node */
 } copy;
 
 
-/* One round of freezing: CASes of all words that do not carry F yet. 1: all do. */
+/* One round of freezing: CASes of all words that do not carry F yet. */
 static int freeze_round(smart_op *op, smart_node *node, uint64_t *seen) {
     uint64_t *slots = smart_slots(node), ctl = node->ctl, ctl_seen = ctl;
     unsigned count = smart_layout_slots(node->layout), end = 0, posted = 0;
@@ -29,7 +31,7 @@ static int freeze_round(smart_op *op, smart_node *node, uint64_t *seen) {
         if (!((seen[i] = slots[i]) & SMART_F) && ++posted)
             far_cas(op->t, smart_slot_addr(node->addr, i), slots[i], slots[i] | SMART_F, &seen[i]);
     if (!posted)
-        return 1;
+        return ALL_FROZEN;
     int err = smart_wait(op);
     if (err < 0)
         return err;
@@ -39,7 +41,7 @@ static int freeze_round(smart_op *op, smart_node *node, uint64_t *seen) {
             return smart_broken(op->index, node->addr, "node");
         slots[i] = seen[i] == slots[i] ? slots[i] | SMART_F : seen[i];
     }
-    return 0;
+    return NOT_YET;
 }
 
 
@@ -48,7 +50,7 @@ static int freeze(smart_op *op, smart_node *node) {
     if (!seen)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");
     int err;
-    while ((err = freeze_round(op, node, seen)) == 0)
+    while ((err = freeze_round(op, node, seen)) == NOT_YET)
         far_point(op->t, "smart:freezing");
     return err < 0 ? err : 0;
 }
@@ -93,7 +95,7 @@ static int fill_copy(smart_op *op, const smart_node *node, copy *c, unsigned *co
         if (smart_word_is(smart_slots(node)[i]) != SMART_NONE)
             add_word(c, count, smart_slots(node)[i] & ~SMART_F);
     if (c->leaf.addr)
-        add_word(c, count, smart_leaf_word(&c->leaf, smart_part(op->key, node->depth)));
+        add_word(c, count, smart_leaf_word(op->st, &c->leaf, smart_part(op->key, node->depth)));
     far_write(op->t, c->object.addr, c->image, bytes);
     if (c->leaf.addr)
         far_write(op->t, c->leaf.addr, c->leaf.image, smart_class_bytes(c->leaf.class));
@@ -126,7 +128,7 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
     if ((err = smart_wait(op)) < 0)
         return err;
     if (seen != up_word)
-        return 0;
+        return SMART_LOST;
     far_point(op->t, "smart:replaced");
     far_retire(op->t, op->index, SMART_TYPE_NODE, node->addr, smart_layout_bytes(node->layout));
     if (c->object.addr && op->st->cache && !op->passes) {
@@ -144,11 +146,11 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
         smart_flip(op, c->object.addr, c->image[0]);
     if (c->leaf.addr && smart_ctl_state(c->leaf.ctl) == SMART_PENDING)
         smart_flip(op, c->leaf.addr, c->leaf.ctl);
-    return 1;
+    return SMART_DONE;
 }
 
 
-/* Frozen. 1, 0 as smart_replace. */
+/* Frozen. */
 static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint64_t up_word, const far_bytes *grow,
                         copy *c) {
     unsigned live = smart_live_children(node), part = smart_word_part(up_word), count = 0;
@@ -175,8 +177,10 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
     }
     if (!c->object.addr && (err = make_copy(op, up, node->fp, layout, FAR_ALLOC_RESERVE, c)) < 0)
         return err;
+    /* Slots of a DIR node are READ alone: who comes by a pointer to an earlier life of the copy finds the leaf. */
+    bool seen_early = c->object.used && c->layout == SMART_DIR;
     if (grow && (err = smart_make_leaf(op, smart_kind_for(op->st, op->key.length, grow->length), *grow,
-                                       far_addr_node(c->object.addr), 0, &c->leaf)) < 0)
+                                       far_addr_node(c->object.addr), seen_early, &c->leaf)) < 0)
         c->leaf.addr = 0; /* no memory: the copy is made all the same, the operation finds out */
     if ((err = fill_copy(op, node, c, &count)) < 0)
         return err;
@@ -185,10 +189,20 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
 }
 
 
-int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const far_bytes *grow) {
+/* What was READ before will do: words that changed since are seen when they are frozen. */
+static int read_all(smart_op *op, uint64_t word, unsigned layout, const smart_node *seen, smart_node *node) {
+    if (!seen || !seen->words || seen->words != smart_layout_slots(seen->layout))
+        return smart_read_node(op, smart_word_for_all(word, layout), true, node);
+    *node = *seen;
+    return 0;
+}
+
+
+int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const smart_node *seen,
+                  const far_bytes *grow) {
     smart_node node;
     copy c = {0};
-    int err = smart_read_node(op, smart_word_for_all(up_word, layout), true, &node);
+    int err = read_all(op, up_word, layout, seen, &node);
     if (err < 0)
         return err;
     /* A full pool is found out before anything is frozen: afterwards the copy must be made. It has room for some more
@@ -205,8 +219,8 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
         err = put_in_place(op, &node, up, up_word, grow, &c);
     if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
         return err;
-    bool grown = err == 1 && c.leaf.addr;
+    bool grown = err == SMART_DONE && c.leaf.addr;
     if (err <= 0 || !c.image)
         free_copy(op, &c);
-    return grown ? 2 : err;
+    return grown ? SMART_GREW : err;
 }

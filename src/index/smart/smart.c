@@ -56,8 +56,8 @@ static int read_root(far_task *t, far_index *index, smart_state *st) {
 
 static void smart_close(far_index *index) {
     smart_state *st = index->state;
-    smart_cache_free(st->cache);
     smart_merges_free(st->merges);
+    smart_cache_free(st->cache);
     smart_records_free(st->records);
     free(st);
     index->state = NULL;
@@ -87,6 +87,10 @@ static int smart_open(far_task *t, far_index *index) {
     st->patience = (unsigned)options[SMART_OPTION_PATIENCE];
     uint64_t value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
     st->fixed = value_size && smart_kind_for(st, 0, value_size) != SMART_VR;
+    uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE];
+    st->prints = key_size && value_size;
+    if (st->prints)
+        st->class_ = smart_class_for(smart_leaf_bytes(smart_kind_for(st, key_size, value_size), key_size, value_size));
     uint64_t secret[4];
     memcpy(secret, index->secret, sizeof(secret));
     st->hash_base = secret[0] % (SMART_HASH_PRIME - 1024) + 512;
@@ -96,6 +100,7 @@ static int smart_open(far_task *t, far_index *index) {
     int err = read_root(t, index, st);
     if (err >= 0 && options[SMART_OPTION_CACHE])
         err = smart_cache_new(index, options[SMART_OPTION_EVICTION] == SMART_EVICT_FIFO, &st->cache);
+    smart_merges_count_in(st->merges, st->cache);
     if (err < 0)
         smart_close(index);
     return err;

@@ -5,6 +5,7 @@
 #include "index/rdwc.h"
 #include "index/smart/layout.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -42,8 +43,12 @@ typedef struct smart_state { /* of an open index */
     unsigned update, in_place, node_types;
     bool eager, rear_lock, node_locks, paths; /* paths: path_compression */
     bool fixed;                               /* no leaf is ever replaced by another: all values fit where they are */
-    unsigned walk_slice, batch;               /* leaves under one pin; leaves of one batch of a scan */
-    unsigned patience; /* attempts: who waits for others looks for its way again then, under a new pin */
+    bool prints;     /* all leaves have one size: their words carry a fingerprint of the key instead of the class */
+    unsigned class_; /* that size */
+    atomic_uint blind, blind_left; /* scans that go without what the cache expects; how many are left (foresee.c) */
+    atomic_uint misses;            /* gets of late that ended at another key's leaf, less those that found theirs */
+    unsigned walk_slice, batch;    /* leaves under one pin; leaves of one batch of a scan */
+    unsigned patience;             /* attempts: who waits for others looks for its way again then, under a new pin */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;     /* NULL: none */
     smart_merges *merges;   /* nodes that may be merged later */
@@ -61,10 +66,12 @@ typedef struct smart_op {
     uint32_t mark;  /* of the last batch that was waited for */
     uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
     far_bytes other_key;
-    bool recycled;       /* the leaf that the cache named lies in memory that had an earlier life */
+    bool recycled;       /* what the cache named lies in memory that had an earlier life */
     bool passes;         /* the key is only where a pass begins */
     bool owner;          /* a hit is not enough: its slot is wanted */
     bool pair;           /* ... and the leaf that the cache knows is READ in one batch with it */
+    bool absent;         /* the key is expected to be absent: the leaf that the cache knows is another's */
+    bool only_present;   /* to an absent key nothing is done: what is in its place does not matter */
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
     far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
@@ -121,16 +128,26 @@ typedef struct smart_spot {
     uint64_t word;
     far_addr up; /* the slot that names the owner; 0: not known (it came from the cache), or the owner is the root */
     uint64_t up_word;
-    smart_node child;               /* SMART_OTHER_NODE */
-    smart_leaf leaf;                /* the last of its chain */
-    uint32_t mark;                  /* of the batch with the word or leaf that decides */
-    unsigned chain;                 /* leaves before it, first in the slot */
+    smart_node owner; /* as it was READ, when all of it was asked for (smart_op.below_node); else words 0 */
+    smart_node child; /* SMART_OTHER_NODE */
+    smart_leaf leaf;  /* the last of its chain */
+    uint32_t mark;    /* of the batch with the word or leaf that decides */
+    unsigned chain;   /* leaves before it, first in the slot */
     smart_old old[SMART_CHAIN_MAX]; /* those; last: the others are not cleared */
 } smart_spot;
 
 
 static inline void smart_spot_clear(smart_spot *s) {
     memset(s, 0, offsetof(smart_spot, old));
+}
+
+
+/* For a leaf that is found by itself: nothing of its owner, and no chain before it. */
+static inline void smart_spot_unknown(smart_spot *s) {
+    s->proven = false;
+    s->node = s->slot = s->up = 0;
+    s->word = 0;
+    s->chain = 0;
 }
 
 
@@ -147,6 +164,11 @@ static inline unsigned smart_ask_every(const smart_state *st) {
 
 static inline bool smart_is_time_to_ask(const smart_state *st, unsigned attempt) {
     return attempt % smart_ask_every(st) == smart_ask_every(st) - 1;
+}
+
+
+static inline unsigned smart_leaf_class(const smart_state *st, uint64_t word) {
+    return st->prints ? st->class_ : smart_word_hint(word);
 }
 
 
@@ -208,12 +230,32 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 }
 
 
+/* Results of functions that return int: an error (less than 0), or ... */
+
+enum {               /* ... what came of a change */
+       SMART_LOST,   /* somebody was faster, or it has to be looked at anew: find again */
+       SMART_DONE,   /* it took effect */
+       SMART_ONWARD, /* nobody was faster, but the way down has to be found again */
+       SMART_GREW,   /* smart_replace: done, and the copy has a leaf for the operation's key */
+};
+
+enum {                     /* ... of smart_common_prefix */
+       SMART_NO_LEAF,      /* none is below the child that could tell its prefix */
+       SMART_PREFIX_KNOWN, /* the child's prefix is known */
+};
+
+enum { SMART_AGAIN = 1 }; /* ... of reading a leaf: the pin was renewed, find again; 0: it was READ */
+
+
 /* find.c */
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key);
-int smart_wait(smart_op *op);      /* far_wait, marked for RDWC */
-int smart_renew_pin(smart_op *op); /* the search is to begin anew */
+int smart_wait(smart_op *op);                                                     /* far_wait, marked for RDWC */
+int smart_renew_pin(smart_op *op);                                                /* the search is to begin anew */
+void smart_want_up(smart_op *op, far_addr node, unsigned depth, unsigned layout); /* the slot that names this owner */
 int smart_find(smart_op *op, bool cached, smart_spot *spot);
 int smart_find_leaf(smart_op *op, smart_spot *spot); /* to read or delete: also where there is no memory to help */
+bool smart_may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes);
+bool smart_leaf_is_certain(const smart_op *op, const smart_leaf *leaf); /* LIVE, and all of it of one life */
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
@@ -226,6 +268,8 @@ int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on
 /* The same in a batch: *want says what to take after the wait; as much as is there if nothing was put. */
 int smart_put_read_more(smart_op *op, smart_node *node, unsigned words, unsigned *want);
 int smart_take_more(smart_op *op, smart_node *node, unsigned want);
+/* The word in the slot told too little of the node's size: it is raised, without waiting. Returns what it is then. */
+uint64_t smart_raise_hint(smart_op *op, far_addr slot, uint64_t word, const smart_node *node);
 int smart_read_node(smart_op *op, uint64_t word, bool whole,
                     smart_node *node); /* a proven one; CORRUPT if it is none */
 bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
@@ -242,8 +286,9 @@ int smart_common_prefix(smart_op *op, unsigned from, smart_link link, const smar
 
 /* leaf.c */
 unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length);
-/* Room for a leaf on that memory node (a wish) and its image, in scratch memory. */
-int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, unsigned flags, smart_leaf *leaf);
+/* Room for a leaf on that memory node (a wish) and its image, in scratch memory. seen_early: a stale pointer may lead
+ * others to it before it is linked, so it starts PENDING also in fresh memory. */
+int smart_make_leaf(smart_op *op, unsigned kind, far_bytes value, unsigned node, bool seen_early, smart_leaf *leaf);
 void smart_free_leaf(smart_op *op, const smart_leaf *leaf);
 void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class);
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
@@ -253,17 +298,18 @@ bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after t
 /* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
 int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
                     smart_old old[SMART_CHAIN_MAX]);
-uint64_t smart_leaf_word(const smart_leaf *leaf, unsigned part);
+uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned part);
+/* The leaf that the word names has another key, as its fingerprint says. */
+bool smart_is_foreign(const smart_op *op, uint64_t word);
+unsigned smart_fingerprint(const smart_state *st, far_bytes key); /* of a whole key, for the words of leaves */
 
 /* insert.c */
 int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
-int smart_insert_at(smart_op *op, const smart_spot *spot,
-                    far_bytes value); /* 1: done; 0: lost, find again; 2: find the way down */
+int smart_insert_at(smart_op *op, const smart_spot *spot, far_bytes value);
 
-/* update.c: the same results */
+/* update.c */
 int smart_update_at(smart_op *op, smart_spot *spot, far_bytes *value, bool *sealed);
-int smart_fix_slot(smart_op *op,
-                   const smart_spot *spot); /* cuts replaced and dead leaves out of a proven slot; 1: it won */
+int smart_fix_slot(smart_op *op, const smart_spot *spot); /* cuts replaced and dead leaves out of a proven slot */
 
 
 /* remove.c */
@@ -272,14 +318,17 @@ void smart_tidy_later(smart_op *op,
                       bool merge); /* a task of its own looks after the slot of the key, and the nodes above */
 int smart_merge_some(far_task *t, far_index *index); /* the idle hook */
 smart_merges *smart_merges_new(void);
+void smart_merges_count_in(smart_merges *merges, smart_cache *cache); /* its entries take from the cache's budget */
 void smart_merges_free(smart_merges *merges);
 
-/* replace.c: freezes the node that up_word in the slot `up` names, and puts in its place what is left of it. 1: the
- * slot was moved; 0: lost, find again. layout: of the node, or SMART_LAYOUTS. grow (or NULL): the value of the
- * operation's key, for which the copy gets a leaf; 2: it did. */
-int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const far_bytes *grow);
+/* replace.c: freezes the node that up_word in the slot `up` names, and puts in its place what is left of it. DONE:
+ * the slot was moved. layout: of the node, or SMART_LAYOUTS. seen (or NULL): the node as it was READ;
+ * if that was not all of it, it is READ again. grow (or NULL): the value of the operation's key, for which the copy
+ * gets a leaf; GREW: it did. */
+int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, const smart_node *seen,
+                  const far_bytes *grow);
 
-/* lock.c: the update in place of VI leaves. 1: done; 0: find again. */
+/* lock.c: the update in place of VI leaves. */
 int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
 int smart_redo_dead(smart_op *op, far_addr lock_at,
                     uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
@@ -301,7 +350,7 @@ int smart_walk(far_task *t, far_index *index, far_walk *walk);
 int smart_check(far_task *t, far_index *index, far_report *report);
 int smart_usage(far_task *t, far_index *index, far_usage *usage);
 
-/* cache.c. In a cached word the bit F says: the leaf lies in recycled memory, its ctl word is to be READ first. */
+/* cache.c. In a cached word the bit F says: what it names lies in recycled memory, its ctl word is to be READ first. */
 #define SMART_CACHED_REC SMART_F
 
 typedef struct smart_hint { /* what the cache knows of a key */
@@ -310,15 +359,20 @@ typedef struct smart_hint { /* what the cache knows of a key */
     uint64_t word;  /* of the node for the key; 0: not known */
     unsigned words; /* that the cache knows of the node */
     unsigned layout;
+    bool recycled; /* the node lies in recycled memory */
 } smart_hint;
 
 int smart_cache_new(far_index *index, bool fifo, smart_cache **cache); /* *cache NULL: there is no budget */
 void smart_cache_free(smart_cache *cache);
 size_t smart_cache_bytes(far_index *index);
+/* Bytes of the cache's budget for something else of the index. No cache: there is no budget to keep. */
+bool smart_cache_lend(smart_cache *cache, size_t bytes);
+void smart_cache_give_back(smart_cache *cache, size_t bytes);
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
                        smart_hint *hint); /* the deepest node with a depth < below */
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
 void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
+void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 
 #endif

@@ -24,7 +24,7 @@ static int write_word(smart_op *op, const smart_spot *s, far_bytes value) {
     if (err < 0)
         return err;
     far_rdwc_done(op->t, s->mark);
-    return 1;
+    return SMART_DONE;
 }
 
 
@@ -33,7 +33,7 @@ static int replace_leaf(smart_op *op, smart_spot *s, far_bytes value) {
     const smart_leaf *leaf = &s->leaf;
     uint64_t live = smart_ctl_with_state(leaf->ctl, SMART_LIVE), seen;
     unsigned kind = smart_kind_for(op->st, op->key.length, value.length);
-    int err = smart_make_leaf(op, kind, value, far_addr_node(leaf->addr), 0, &made);
+    int err = smart_make_leaf(op, kind, value, far_addr_node(leaf->addr), false, &made);
     if (err < 0)
         return err;
     far_write(op->t, made.addr, made.image, smart_class_bytes(made.class));
@@ -51,14 +51,14 @@ static int replace_leaf(smart_op *op, smart_spot *s, far_bytes value) {
         return err;
     if (seen != live) {
         smart_free_leaf(op, &made);
-        return 0;
+        return SMART_LOST;
     }
     far_point(op->t, "smart:leaf_replaced");
     if (smart_ctl_state(made.ctl) == SMART_PENDING)
         smart_flip(op, made.addr, made.ctl);
     far_rdwc_done(op->t, mark ? mark : op->mark);
     smart_tidy_later(op, false);
-    return 1;
+    return SMART_DONE;
 }
 
 
@@ -83,20 +83,21 @@ int smart_fix_slot(smart_op *op, const smart_spot *s) {
     uint64_t word, seen;
     bool whole = s->chain <= SMART_CHAIN_MAX, gone = s->outcome == SMART_GONE && whole;
     if (!s->proven || (s->outcome != SMART_HIT && s->outcome != SMART_GONE) || (count == 0 && !gone))
-        return 0;
+        return SMART_LOST;
     if (gone)
         word = smart_tombstone(part);
     else if (whole)
-        word = smart_leaf_word(&s->leaf, part);
+        word = smart_leaf_word(op->st, &s->leaf, part);
     else {
         count = SMART_CHAIN_MAX - 1;
-        word = smart_word(s->old[count].addr, part, SMART_LEAF, s->old[count].class);
+        smart_leaf next = {.addr = s->old[count].addr, .class = s->old[count].class, .key = s->leaf.key};
+        word = smart_leaf_word(op->st, &next, part);
     }
     far_point(op->t, "smart:fix_slot");
     far_cas(op->t, s->slot, s->word, word, &seen);
     int err = smart_wait(op);
     if (err < 0 || seen != s->word)
-        return err < 0 ? err : 0;
+        return err < 0 ? err : SMART_LOST;
     far_point(op->t, "smart:slot_fixed");
     for (unsigned i = 0; i < count; i++)
         smart_retire_leaf(op, s->old[i].addr, s->old[i].class);
@@ -104,5 +105,5 @@ int smart_fix_slot(smart_op *op, const smart_spot *s) {
         smart_retire_leaf(op, s->leaf.addr, s->leaf.class);
     if (op->st->cache && s->layout < SMART_LAYOUTS)
         smart_cache_word(op->st->cache, op->key, s->node, s->depth, s->layout, word);
-    return 1;
+    return SMART_DONE;
 }

@@ -1,0 +1,169 @@
+/* What the cache of SMART is worth, by counters: where leaves are replaced by others, where nodes are large and the
+ * cache is small, and what else takes from its budget. */
+#include "base/random.h"
+#include "smart_rig.h"
+
+#define KEYS 20000u
+
+
+static void number_key(uint64_t n, uint8_t key[8]) {
+    uint64_t x = far_splitmix(&n);
+    memcpy(key, &x, 8);
+}
+
+
+/* Round trips of a get, on average, of all keys. */
+static double get_all(far_session *session, far_index *index, unsigned count) {
+    far_stats before, after;
+    uint8_t key[8], value[64];
+    size_t length;
+    far_session_stats(session, &before);
+    for (unsigned n = 0; n < count; n++) {
+        number_key(n, key);
+        assert_int_equal(far_get(session, index, key, 8, value, sizeof(value), &length), 0);
+    }
+    far_session_stats(session, &after);
+    return (double)(after.round_trips - before.round_trips) / count;
+}
+
+
+static void put_all_numbers(stage_actor *by, uint64_t value) {
+    uint8_t key[8];
+    for (unsigned n = 0; n < 100; n++) {
+        number_key(n, key);
+        assert_int_equal(far_put(by->session, by->index, key, 8, &value, 8), 0);
+    }
+}
+
+
+/* Another compute node replaces leaves that this one knows. It follows them to the last one, once: then it knows that
+ * one. */
+static void a_leaf_behind_replaced_ones_is_known_afterwards(void **state) {
+    (void)state;
+    up("update=rcu", NULL);
+    put_all_numbers(b, 0);
+    get_all(a->session, a->index, 100);
+    for (uint64_t version = 1; version <= 3; version++)
+        put_all_numbers(b, version);
+    assert_true(get_all(a->session, a->index, 100) > 1.5);
+    assert_true(get_all(a->session, a->index, 100) == 1.0);
+    stage_close(&s);
+}
+
+
+static double cold_trips(const char *options, size_t cache_bytes) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    uint8_t key[8];
+    pool_options.cache_bytes = cache_bytes;
+    assert_int_equal(far_pool_open("local:64M", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "tree", "smart", options, &index), 0);
+    for (uint64_t n = 0; n < KEYS; n++) {
+        number_key(n, key);
+        assert_int_equal(far_insert(session, index, key, 8, &n, 8), 0);
+    }
+    get_all(session, index, KEYS);
+    double trips = get_all(session, index, KEYS);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    return trips;
+}
+
+
+/* A node that left the cache leaves a word behind that tells how much of it is to be READ. */
+static void a_small_cache_is_better_than_none_with_large_nodes(void **state) {
+    (void)state;
+    double small = cold_trips("layout=paper", 8192), none = cold_trips("layout=paper,cache=off", 8192);
+    print_message("layout=paper: %.2f round trips with 8 KiB of cache, %.2f without\n", small, none);
+    assert_true(small < none);
+}
+
+
+static size_t cache_bytes(stage_actor *by) {
+    far_usage usage;
+    assert_int_equal(far_index_usage(by->session, by->index, &usage), 0);
+    return usage.cache_bytes;
+}
+
+
+/* Nodes that are left with one child wait for their merge; the keys by which they are found again are long. */
+static void what_waits_for_a_merge_takes_from_the_budget(void **state) {
+    (void)state;
+    enum { NODES = 40, LENGTH = 200 };
+    char key[LENGTH + 1];
+    up(NULL, NULL);
+    for (unsigned i = 0; i < 2 * NODES; i++) {
+        memset(key, 'x', LENGTH);
+        snprintf(key, 16, "n%02u", i / 2);
+        key[3] = 'x';
+        snprintf(key + LENGTH - 1, 2, "%u", i % 2);
+        stage_write(a, key, V1);
+    }
+    size_t before = cache_bytes(a);
+    for (unsigned i = 0; i < NODES; i++) {
+        memset(key, 'x', LENGTH);
+        snprintf(key, 16, "n%02u", i);
+        key[3] = 'x';
+        snprintf(key + LENGTH - 1, 2, "1");
+        stage_delete(a, key);
+    }
+    size_t waiting = cache_bytes(a);
+    assert_true(waiting >= before + NODES * (LENGTH - 40u));
+    for (unsigned i = 0; i < 4 * NODES; i++)
+        stage_poll(&s, 1);
+    far_sim_sleep(s.world, 100000000);
+    for (unsigned i = 0; i < 4 * NODES; i++)
+        stage_poll(&s, 1);
+    assert_true(cache_bytes(a) <= before);
+    stage_close(&s);
+}
+
+
+static int take_pair(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)ctx, (void)key, (void)key_len, (void)value, (void)value_len;
+    return 0;
+}
+
+
+/* A compute node that knows one leaf in ten expects leaves that a scan does not need: it soon goes without. */
+static void scans_do_not_go_by_a_cache_that_knows_little(void **state) {
+    (void)state;
+    enum { ALL = 3000, SCANS = 300, PAIRS = 20 };
+    uint8_t key[8], value[8] = {0};
+    size_t length;
+    far_stats before, after;
+    up(NULL, NULL);
+    for (unsigned n = 0; n < ALL; n++) {
+        number_key(n, key);
+        assert_int_equal(far_put(a->session, a->index, key, 8, value, 8), 0);
+    }
+    for (unsigned n = 0; n < ALL; n += 10) {
+        number_key(n, key);
+        assert_int_equal(far_get(b->session, b->index, key, 8, value, 8, &length), 0);
+    }
+    far_session_stats(b->session, &before);
+    for (unsigned i = 0; i < SCANS; i++) {
+        number_key(i * 7, key);
+        assert_true(far_scan(b->session, b->index, key, 8, NULL, 0, PAIRS, take_pair, NULL) >= 0);
+    }
+    far_session_stats(b->session, &after);
+    double reads = (double)(after.reads - before.reads) / SCANS;
+    print_message("%.1f READs of a scan of %d\n", reads, PAIRS);
+    assert_true(reads <= 30); /* 31.6 if all of them go by it */
+    stage_close(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_leaf_behind_replaced_ones_is_known_afterwards),
+        cmocka_unit_test(a_small_cache_is_better_than_none_with_large_nodes),
+        cmocka_unit_test(scans_do_not_go_by_a_cache_that_knows_little),
+        cmocka_unit_test(what_waits_for_a_merge_takes_from_the_budget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,322 @@
+/* SMART: what lies on another memory node than the word that will name it is written, and waited for, before; chains of
+ * replaced leaves that are longer than what is cut out at once; nodes that are frozen above empty ones; memory that
+ * comes back, after lost CASes too. */
+#include "index/smart/smart.h"
+#include "pool/alloc.h"
+#include "pool/epoch.h"
+#include "smart_rig.h"
+#include "task/session.h"
+
+#define FILL 32768u
+#define LEAF 40u /* bytes of the leaves here */
+
+
+/* All memory of one node, for leaves too. */
+static int fill_node(far_task *t, void *arg) {
+    far_object object;
+    unsigned node = *(unsigned *)arg;
+    int err = far_pin_take(t);
+    while (err == 0)
+        err = far_alloc(t, NULL, 5, FILL, node, FAR_ALLOC_ON_NODE, &object);
+    if (err == FAR_ERR_NO_MEMORY)
+        for (err = 0; err == 0;)
+            err = far_alloc(t, a->index, SMART_TYPE_LEAF, LEAF, node, FAR_ALLOC_ON_NODE, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static void fill(unsigned node) {
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, fill_node, &node), FAR_ERR_NO_MEMORY);
+}
+
+
+/* The operation of `a` as it runs while the WRITE is held back: the other one sees the key as it was. */
+static void with_its_write_held(far_op_kind does, const char *key, const char *point, const char *before,
+                                const char *after) {
+    unsigned nth = does == FAR_OP_UPDATE ? 2 : 1; /* the first one is the allocator's: it cuts a slab */
+    stand(a, point, does, key, after);
+    far_sim_resume(a->client);
+    far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_WRITE, .nth = nth});
+    far_sim_run_client(a->client);
+    assert_true(stage_reads(b, key, before));
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_int_equal(a->result, 0);
+    assert_true(stage_reads(b, key, after));
+}
+
+
+static void a_leaf_elsewhere_is_written_before_its_slot_names_it(void **state) {
+    (void)state;
+    up(NULL, NULL);
+    unsigned node = 'n' % 2; /* of the slot */
+    fill(node);
+    with_its_write_held(FAR_OP_INSERT, "naa", "smart:insert", NULL, V1);
+    stage_close(&s);
+}
+
+
+static void a_leaf_elsewhere_is_written_before_the_old_one_names_it(void **state) {
+    (void)state;
+    uint32_t bytes = LEAF;
+    up("update=rcu", NULL);
+    far_sim_on_verb(s.world, note_written, &bytes);
+    stage_write(a, "naa", V1);
+    far_sim_on_verb(s.world, NULL, NULL);
+    fill(far_addr_node(written));
+    with_its_write_held(FAR_OP_UPDATE, "naa", "smart:found", V1, V2);
+    stage_close(&s);
+}
+
+
+/* A full node grows: where its prefix puts the copy on another memory node than the slot. */
+static void a_copy_elsewhere_is_written_before_its_slot_names_it(void **state) {
+    (void)state;
+    for (char second = 'a'; second < 'f'; second++) {
+        char key[] = "n??a";
+        up(NULL, NULL);
+        stage_write(a, "nzz", V1);
+        key[1] = second;
+        for (key[2] = 'a'; key[2] < 'a' + 12; key[2]++)
+            stage_write(a, key, V1);
+        with_its_write_held(FAR_OP_INSERT, key, "smart:frozen", NULL, V2);
+        for (key[2] = 'a'; key[2] < 'a' + 12; key[2]++)
+            assert_true(stage_reads(c, key, V1));
+        stage_close(&s);
+    }
+}
+
+
+/* Two keys part: the new node lies where its prefix puts it. */
+static void a_branch_elsewhere_is_written_before_its_slot_names_it(void **state) {
+    (void)state;
+    for (char second = 'a'; second < 'f'; second++) {
+        char one[] = "n?aa", two[] = "n?ab";
+        up(NULL, NULL);
+        one[1] = two[1] = second;
+        put_all(a, "nzaa");
+        stage_write(a, one, V1);
+        with_its_write_held(FAR_OP_INSERT, two, "smart:branch", NULL, V2);
+        assert_true(stage_reads(c, one, V1));
+        stage_close(&s);
+    }
+}
+
+
+enum { CHAIN = SMART_CHAIN_MAX + 3 };
+
+typedef struct updater {
+    far_session *session;
+    far_sim_client *client;
+    char value[9];
+    int result;
+} updater;
+
+
+static void update_main(void *arg) {
+    updater *u = arg;
+    u->result = far_update(u->session, a->index, "naa", 3, u->value, 8);
+}
+
+
+static uint64_t leaked_bytes(void) {
+    far_pool_usage usage;
+    assert_int_equal(far_pool_check(b->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_stat(b->session, &usage), 0);
+    return usage.leaked;
+}
+
+
+/* Nobody came to move the slot while the leaf was replaced again and again: it is cut out in pieces, and every leaf of
+ * it is retired once. */
+static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
+    (void)state;
+    updater updaters[CHAIN];
+    stage_open(&s, "smart", "update=rcu", NULL);
+    put_all(a, "naa nba");
+    for (unsigned i = 0; i < CHAIN; i++) {
+        updater *u = &updaters[i];
+        snprintf(u->value, sizeof(u->value), "value-%02u", i);
+        assert_int_equal(far_session_open(a->pool, &u->session), 0);
+        u->client = far_sim_start(a->pool->fabric, "updater", update_main, u);
+        far_sim_stop_before(u->client, (far_sim_match){.point = "smart:leaf_replaced"});
+        assert_int_equal(far_sim_run_client(u->client), FAR_SIM_STOPPED);
+    }
+    for (unsigned i = 0; i < 8; i++) /* who reads it leaves the slot to be moved */
+        assert_true(stage_reads(b, "naa", updaters[CHAIN - 1].value));
+    assert_true(stage_reads(c, "naa", updaters[CHAIN - 1].value));
+    for (unsigned i = 0; i < CHAIN; i++) {
+        far_sim_resume(updaters[i].client);
+        assert_int_equal(far_sim_run_client(updaters[i].client), FAR_SIM_ENDED);
+        assert_int_equal(updaters[i].result, 0);
+        far_session_close(updaters[i].session);
+    }
+    assert_int_equal(leaked_bytes(), 0);
+    assert_true(stage_reads(c, "naa", updaters[CHAIN - 1].value));
+    stage_close(&s);
+}
+
+
+/* `a` loses its CAS to `b`. What it had made is given back, and nothing has to be swept. */
+static void lose(const char *options, const char *keys, const char *point, far_op_kind does, const char *key) {
+    stage_open(&s, "smart", options, NULL);
+    put_all(a, keys);
+    assert_true(stage_reads(b, "nba", V1));
+    stand(a, point, does, key, V2);
+    assert_int_equal(stage_do(b, does, key, V3), 0);
+    stage_finish(a);
+    assert_true(stage_reads(c, key, does == FAR_OP_INSERT ? V3 : V2));
+    assert_int_equal(leaked_bytes(), 0);
+    stage_close(&s);
+}
+
+
+static void what_was_made_for_a_lost_cas_is_given_back(void **state) {
+    (void)state;
+    lose(NULL, "naa nba", "smart:insert", FAR_OP_INSERT, "nca");
+    lose(NULL, "naa nba", "smart:branch", FAR_OP_INSERT, "nab");
+    lose("update=rcu", "naa nba", "smart:replace_leaf", FAR_OP_UPDATE, "naa");
+    lose(NULL, "naa nba nca nda nea nfa nga nha nia nja nka nla", "smart:frozen", FAR_OP_INSERT, "nma");
+}
+
+
+static far_addr seen[256];
+static unsigned seen_count;
+
+
+static void note_place(void *ctx, const far_sim_posted *posted) {
+    (void)ctx;
+    if (posted->verb->kind != FAR_WRITE || posted->verb->length != LEAF)
+        return;
+    unsigned i = 0;
+    while (i < seen_count && seen[i] != posted->verb->addr)
+        i++;
+    if (i == seen_count && seen_count < 256)
+        seen[seen_count++] = posted->verb->addr;
+}
+
+
+/* Keys come and go: their leaves lie where others lay before. */
+static void memory_of_leaves_is_used_again(void **state) {
+    (void)state;
+    seen_count = 0;
+    up("merge=delayed", NULL);
+    put_all(a, "naa nba nca");
+    far_sim_on_verb(s.world, note_place, NULL);
+    for (unsigned round = 0; round < 30; round++) {
+        put_all(a, "nda nea nfa nga");
+        stage_delete(a, "nda");
+        stage_delete(a, "nea");
+        stage_delete(a, "nfa");
+        stage_delete(a, "nga");
+        stage_age(&s);
+    }
+    far_sim_on_verb(s.world, NULL, NULL);
+    print_message("%u places of leaves\n", seen_count);
+    assert_true(seen_count >= 4 && seen_count <= 60);
+    stage_close(&s);
+}
+
+
+#define PATH "nppppppppppp" /* longer than what a node tells of its prefix */
+
+
+/* A node on a long path is frozen, to grow, and all that is left below it is an empty node; the rest of its slots are
+ * tombstones. An insert that parts from the path above finds no leaf that could tell the prefix; the empty node cannot
+ * be taken out of a frozen slot: the frozen node goes first. */
+static void a_frozen_node_above_an_empty_one_is_replaced_first(void **state) {
+    (void)state;
+    char key[] = PATH "?";
+    up(NULL, NULL);
+    put_all(a, PATH "aX " PATH "aY");
+    for (key[12] = 'b'; key[12] <= 'l'; key[12]++)
+        stage_write(a, key, V1);
+    for (key[12] = 'b'; key[12] <= 'l'; key[12]++)
+        stage_delete(a, key);
+    stage_delete(a, PATH "aX");
+    stand(a, "smart:merge", FAR_OP_DELETE, PATH "aY", NULL);
+    stand(c, "smart:frozen", FAR_OP_INSERT, PATH "q", V1);
+    stage_start(b, FAR_OP_INSERT, "npppQ", V2);
+    assert_int_equal(far_sim_run_client(b->client), FAR_SIM_ENDED);
+    assert_int_equal(b->result, 0);
+    assert_true(stage_reads(b, "npppQ", V2) && stage_reads(b, PATH "aY", NULL));
+    stage_finish(a);
+    stage_finish(c);
+    assert_true(stage_reads(b, PATH "q", V1));
+    stage_close(&s);
+}
+
+
+/* ---- A leaf that is seen before it is linked ---- */
+
+enum { MANY = 61 }; /* children: so many need a DIR node */
+
+
+static void each_of_many(char *key, unsigned count, far_op_kind does) {
+    for (unsigned i = 0; i < count; i++) {
+        key[2] = (char)('!' + i);
+        assert_int_equal(stage_do(a, does, key, V1), 0);
+    }
+}
+
+
+/* One who knows a DIR node READs its slots alone. The node goes, and a copy of another one for the same prefix, with a
+ * leaf for the new key, is written to its memory: the leaf is found there before the copy is linked, and must not count.
+ * False: copy and slot lie on one memory node, and are written at once. */
+static bool see_a_leaf_early(char second) {
+    char key[] = "n??", last[] = "n??";
+    uint32_t node_bytes = smart_layout_bytes(SMART_DIR), list_bytes = smart_layout_bytes(SMART_L128);
+    key[1] = last[1] = second;
+    last[2] = '!' + MANY - 1;
+    up(NULL, NULL);
+    far_sim_on_verb(s.world, note_written, &list_bytes);
+    stage_write(a, "nzz", V1);
+    stage_write(a, "nyy", V1);
+    far_addr parent = written;
+    far_sim_on_verb(s.world, note_written, &node_bytes);
+    each_of_many(key, MANY, FAR_OP_INSERT);
+    far_addr known = written;
+    bool apart = far_addr_node(known) != far_addr_node(parent);
+    if (apart) {
+        assert_true(stage_reads(c, "nzz", V1)); /* and so it knows the word of the DIR node */
+        each_of_many(key, MANY, FAR_OP_DELETE);
+        stage_age(&s);
+        each_of_many(key, MANY - 1, FAR_OP_INSERT);
+        stand(a, "smart:frozen", FAR_OP_INSERT, last, LONG);
+        far_sim_resume(a->client);
+        stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_CAS});
+        assert_int_equal(written, known);
+        assert_true(stage_reads(c, last, NULL));
+        stage_finish(a);
+        assert_true(stage_reads(c, last, LONG));
+    }
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_close(&s);
+    return apart;
+}
+
+
+static void a_leaf_in_an_old_node_is_not_seen_before_it_is_linked(void **state) {
+    (void)state;
+    unsigned seen_apart = 0;
+    for (char second = 'a'; second < 'm' && seen_apart == 0; second++)
+        seen_apart += see_a_leaf_early(second);
+    assert_int_equal(seen_apart, 1);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_leaf_elsewhere_is_written_before_its_slot_names_it),
+        cmocka_unit_test(a_leaf_elsewhere_is_written_before_the_old_one_names_it),
+        cmocka_unit_test(a_copy_elsewhere_is_written_before_its_slot_names_it),
+        cmocka_unit_test(a_branch_elsewhere_is_written_before_its_slot_names_it),
+        cmocka_unit_test(what_was_made_for_a_lost_cas_is_given_back),
+        cmocka_unit_test(memory_of_leaves_is_used_again),
+        cmocka_unit_test(a_chain_longer_than_a_piece_is_cut_out),
+        cmocka_unit_test(a_leaf_in_an_old_node_is_not_seen_before_it_is_linked),
+        cmocka_unit_test(a_frozen_node_above_an_empty_one_is_replaced_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
