@@ -85,6 +85,9 @@ typedef struct far_index_kind {
 
     int (*create)(far_task *t, far_index *index); /* builds the empty structure, unseen; sets index->descriptor */
     int (*open)(far_task *t, far_index *index);   /* local state into index->state */
+    /* Optional: before the last close in a handle that can still send verbs; no operation of it is under way. Gives
+     * back what others would wait for. */
+    void (*leave)(far_task *t, far_index *index);
     void (*close)(far_index *index);
 
     int (*get)(far_task *t, far_index *index, far_bytes key, far_out *out);

@@ -491,6 +491,8 @@ static void close_one(far_task *t, far_index *index, bool user) {
         far_memory_index_closed(pool, index); /* no further reclaim hooks; those under way count as uses */
         for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
             far_back_off(t, attempt);
+        if (index->kind->leave)
+            index->kind->leave(t, index);
         index->kind->close(index);
         far_open_table_latch(t);
         far_open_table_leave(t, index->slot);

@@ -98,6 +98,22 @@ static void each_way_to_write_takes_its_round_trips(void **state) {
 }
 
 
+/* Reads cost what they cost without locks. */
+static void a_lock_for_every_write_costs_two_round_trips(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "sim:size=32M,memory_nodes=1,faults=none", "est=0,lock_free=0");
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pa"), 4);
+    assert_int_equal(trips(&r, FAR_OP_GET, "pa"), 2);
+    assert_int_equal(trips(&r, FAR_OP_GET, "x"), 1);
+    assert_int_equal(trips(&r, FAR_OP_UPDATE, "pa"), 5);
+    assert_int_equal(trips(&r, FAR_OP_INSERT, "pb"), 5);
+    assert_int_equal(trips(&r, FAR_OP_GET, "pb"), 3);
+    assert_int_equal(trips(&r, FAR_OP_DELETE, "pb"), 6);
+    end(&r);
+}
+
+
 static void without_its_techniques_a_replacement_takes_longer(void **state) {
     (void)state;
     static const struct {
@@ -111,7 +127,7 @@ static void without_its_techniques_a_replacement_takes_longer(void **state) {
         {",masked_cas=off", "est=0,masked_freeze=0,spec_write=0", 4},
         {"", "est=0,rider=0", 7},         /* replaced without, then the insert: root slot, node, CAS */
         {"", "est=0,header_inline=0", 5}, /* that the path is right must be asked for */
-        {"", "est=0,lock_free=0", 8},     /* two headers, lock, unlock */
+        {"", "est=0,lock_free=0", 6},     /* lock, unlock */
     };
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         rig r;
@@ -271,7 +287,7 @@ static void a_million_u64_keys_from_the_root(void **state) {
                   whole.trips, whole.read_bytes, all.trips, all.read_bytes);
     BETWEEN(whole.trips / art.trips, 0.9, 1.1);
     BETWEEN(whole.read_bytes / art.read_bytes, 0.9, 1.1);
-    BETWEEN(whole.read_bytes / all.read_bytes, 6, 40);
+    BETWEEN(whole.read_bytes / all.read_bytes, 6, 60);
 }
 
 
@@ -296,7 +312,7 @@ static void email_keys_from_the_root(void **state) {
     BETWEEN(whole.trips / art.trips, 0.9, 1.1);
     /* Beside the root, which here is always an N256: nodes are somewhat smaller, having more sizes. */
     BETWEEN((whole.read_bytes - 2064) / (art.read_bytes - art_node_bytes(40)), 0.8, 1.1);
-    BETWEEN(whole.read_bytes / all.read_bytes, 2, 20);
+    BETWEEN(whole.read_bytes / all.read_bytes, 2, 30);
 }
 
 
@@ -369,6 +385,7 @@ static void gets_submitted_together_share_their_round_trips(void **state) {
         assert_true(ops[i].result == 0 && ops[i].value_len == ops[i].key_len &&
                     memcmp(values[i], keys[i], ops[i].key_len) == 0);
     assert_int_equal(after.round_trips - before.round_trips, 4); /* root, p, p0..p2, leaves */
+    assert_int_equal(after.reads - before.reads, 1 + 1 + 3 + TOGETHER);
     end(&r);
 }
 
@@ -473,9 +490,56 @@ static void gets_spread_over_the_memory_nodes(void **state) {
 }
 
 
+/* ---- Scans that begin at several express nodes ---- */
+
+enum { DEEP_KEYS = 20000 };
+
+typedef struct key_list {
+    unsigned count;
+    struct {
+        uint8_t length, bytes[40];
+    } key[DEEP_KEYS];
+} key_list;
+
+
+static int list_key(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    key_list *list = ctx;
+    (void)value, (void)value_len;
+    assert_true(list->count < DEEP_KEYS && key_len <= 40);
+    memset(&list->key[list->count], 0, sizeof(list->key[0]));
+    list->key[list->count].length = (uint8_t)key_len;
+    memcpy(list->key[list->count++].bytes, key, key_len);
+    return 0;
+}
+
+
+static void scans_of_a_deep_tree_give_every_key(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "local:64M", "adjust=0,upkeep_batch=1");
+    key_list *all = test_calloc(1, sizeof(*all)), *some = test_calloc(1, sizeof(*some));
+    over(&r, "email", FAR_OP_INSERT, 0, DEEP_KEYS);
+    far_scan(r.session, r.index, NULL, 0, NULL, 0, 0, list_key, all);
+    assert_int_equal(all->count, DEEP_KEYS);
+    for (unsigned at = 0; at < DEEP_KEYS; at += 37) {
+        unsigned wanted = at % 2 ? 100 : 300, left = DEEP_KEYS - at, bound = at + wanted / 2;
+        bool bounded = at % 3 == 0 && bound < DEEP_KEYS;
+        some->count = 0;
+        far_scan(r.session, r.index, all->key[at].bytes, all->key[at].length, bounded ? all->key[bound].bytes : NULL,
+                 bounded ? all->key[bound].length : 0, wanted, list_key, some);
+        assert_int_equal(some->count, bounded ? wanted / 2 : left < wanted ? left : wanted);
+        assert_memory_equal(some->key, &all->key[at], some->count * sizeof(some->key[0]));
+    }
+    test_free(all);
+    test_free(some);
+    end(&r);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_way_to_write_takes_its_round_trips),
+        cmocka_unit_test(a_lock_for_every_write_costs_two_round_trips),
         cmocka_unit_test(without_its_techniques_a_replacement_takes_longer),
         cmocka_unit_test(a_million_u64_keys_from_the_root),
         cmocka_unit_test(email_keys_from_the_root),
@@ -483,6 +547,7 @@ int main(void) {
         cmocka_unit_test(leaves_that_lie_side_by_side_are_one_read),
         cmocka_unit_test(gets_submitted_together_share_their_round_trips),
         cmocka_unit_test(a_scan_goes_on_behind_a_prefix_that_ends_in_ff),
+        cmocka_unit_test(scans_of_a_deep_tree_give_every_key),
         cmocka_unit_test(gets_spread_over_the_memory_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "farindex.h"
 #include "index/dart/est.h"
 #include "task/session.h"
+#include "workload/distribution.h"
 #include "workload/keyset.h"
 
 #include <setjmp.h>
@@ -128,6 +129,20 @@ static int ignore(void *ctx, const void *key, size_t key_len, const void *value,
 }
 
 
+static void scans_of_100_emails(rig *r) {
+    enum { SCANS = 1000 };
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < SCANS; i++) {
+        char from[FAR_KEY_MAX];
+        size_t length = far_keyset_key(r->keys, i * (KEYS / SCANS), from);
+        far_stats before = stats_of(r, FAR_OP_SCAN);
+        assert_true(far_scan(r->session, r->index, from, length, NULL, 0, 100, ignore, NULL) > 0);
+        sum += stats_of(r, FAR_OP_SCAN).round_trips - before.round_trips;
+    }
+    at_most("scan of 100 emails, round trips", per_op(sum, SCANS), 9.5);
+}
+
+
 /* Levels: root, depth 1, depth 2 (and 6 % of the leaves below a node of depth 3). */
 static void scan_of_100_takes_no_more_than_levels_and_four_round_trips(rig *r) {
     enum { LEVELS = 3, SCANS = 1000 };
@@ -167,13 +182,33 @@ static void u64_keys_with_a_megabyte_of_cache(void **state) {
 }
 
 
+/* Round trips of operations on keys of which some are asked for often: zipfian 0.99. */
+static double trips_of_hot_keys(rig *r, far_op_kind kind) {
+    far_distribution *zipfian = test_malloc(sizeof(*zipfian));
+    far_random random;
+    far_random_seed(&random, 7);
+    assert_int_equal(far_distribution_init(zipfian, FAR_DISTRIBUTION_ZIPFIAN, 0.99, KEYS), 0);
+    far_stats before;
+    for (unsigned i = 0; i < 2 * SOME; i++) {
+        if (i == SOME)
+            before = stats_of(r, kind);
+        operate(r, kind, far_distribution_next(zipfian, &random, KEYS));
+    }
+    far_stats after = stats_of(r, kind), cost = far_stats_diff(&after, &before);
+    test_free(zipfian);
+    return per_op(cost.round_trips, SOME);
+}
+
+
 static void u64_keys_with_all_express_entries_kept(void **state) {
     (void)state;
     rig r;
-    begin(&r, "u64", 64 << 20, "adjust=0");
+    begin(&r, "u64", 16 << 20, "adjust=0");
     over(&r, FAR_OP_INSERT, KEYS);
     over(&r, FAR_OP_GET, KEYS);
     at_most("get with all entries kept, round trips", per_op(over(&r, FAR_OP_GET, SOME).round_trips, SOME), 2.1);
+    at_most("get of hot keys, round trips", trips_of_hot_keys(&r, FAR_OP_GET), 1.5);
+    at_most("update of hot keys, round trips", trips_of_hot_keys(&r, FAR_OP_UPDATE), 2.2);
     end(&r);
 }
 
@@ -219,7 +254,7 @@ static void email_keys_before_and_after_adjustment(void **state) {
     double trips[2];
     for (unsigned adjust = 0; adjust < 2; adjust++) {
         rig r;
-        begin(&r, "email", 1 << 20, adjust ? "adjust=1,directory_bits=13" : "adjust=0,directory_bits=13");
+        begin(&r, "email", 1 << 20, adjust ? "adjust=1" : "adjust=0");
         over(&r, FAR_OP_INSERT, KEYS);
         if (adjust)
             wait_for_adjustment(&r);
@@ -228,6 +263,7 @@ static void email_keys_before_and_after_adjustment(void **state) {
         at_most(adjust ? "get after adjustment, round trips" : "get before adjustment, round trips", trips[adjust],
                 5.7);
         at_most("index bytes per key", index_bytes_per_key(&r), 33);
+        scans_of_100_emails(&r);
         end(&r);
     }
     assert_true(trips[1] < trips[0] - 0.25);

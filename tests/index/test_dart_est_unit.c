@@ -439,8 +439,134 @@ static void a_wish_for_a_dropped_length_is_not_granted(void **state) {
 }
 
 
+/* The node above a key's leaf. */
+static int node_above(far_task *t, far_index *index, const char *key, dart_node *node) {
+    dart_find f = {0};
+    dart_find_init(&f, (far_bytes){key, strlen(key)}, DART_SEEK_VALUE);
+    f.to_root = true;
+    int err = dart_find_run(t, index, &f);
+    *node = f.path.steps[f.path.count - 1].node;
+    return err;
+}
+
+
+/* Where the entry of a node under a prefix of two bytes stands. */
+static int find_entry(far_task *t, far_index *index, const char *prefix, const dart_node *node, far_addr *entry) {
+    dart_est_read read;
+    dart_est_read_init(dart_est_of(index), &read, prefix, 2);
+    int err = dart_est_read_all(t, dart_est_of(index), &read, 1);
+    for (unsigned i = 0; err >= 0 && i < DART_EST_READ_SLOTS; i++)
+        if (read.word && dart_word_addr(read.slots[i]) == node->addr)
+            *entry = dart_est_slot_addr(&read, i);
+    return err;
+}
+
+
+static dart_wish wish_of_two(far_task *t, const dart_node *node, const char *prefix) {
+    dart_wish wish = {.node = *node, .epoch = far_epoch(t), .count = 1, .lengths = {2}};
+    memcpy(wish.prefix, prefix, 2);
+    return wish;
+}
+
+
+/* An entry of "ab" becomes tentative, as by a replacement, and is to be committed under the length that is asked for. */
+static int rename_task(far_task *t, void *arg) {
+    wishing *w = arg;
+    dart_est_counts counts;
+    dart_node node;
+    far_addr entry = 0;
+    uint64_t seen;
+    int err = far_pin_take(t);
+    if (err < 0 || (err = node_above(t, w->index, "abc", &node)) < 0)
+        return err;
+    dart_wish wish = wish_of_two(t, &node, "ab");
+    dart_est_grant(t, w->index, &wish, 1);
+    if ((err = find_entry(t, w->index, "ab", &node, &entry)) < 0)
+        return err;
+    assert_true(entry != 0);
+    uint64_t tentative = dart_est_tentative(far_task_client(t), far_task_generation(t), node.addr), word;
+    if ((err = far_read_word(t, entry, &word)) < 0 || (err = far_cas_word(t, entry, word, tentative, &seen)) < 0)
+        return err;
+    uint64_t committed = dart_est_word(dart_est_fingerprint(word), node.depth - w->length, node.type, node.addr);
+    wish = (dart_wish){.node = node, .epoch = far_epoch(t), .entry = entry, .tentative = tentative};
+    wish.committed = committed;
+    dart_est_grant(t, w->index, &wish, 1);
+    far_pin_drop(t);
+    err = dart_est_count(t, w->index, &counts);
+    w->entries = counts.entries;
+    return err;
+}
+
+
+/* The same of an entry that changes its node in place. (It is committed whatever the list says.) */
+static void a_renamed_entry_of_a_dropped_length_is_not_committed(void **state) {
+    (void)state;
+    for (unsigned length = 1; length <= 2; length++) { /* 1 is not looked up */
+        far_pool *pool;
+        far_session *session;
+        wishing w = {.length = length};
+        assert_int_equal(far_pool_open("local:16M", NULL, &pool), 0);
+        assert_int_equal(far_session_open(pool, &session), 0);
+        assert_int_equal(far_index_create(session, "map", "dart", "adjust=0,upkeep_batch=64", &w.index), 0);
+        assert_int_equal(far_insert(session, w.index, "abc", 3, "v", 1), 0);
+        assert_int_equal(far_insert(session, w.index, "abd", 3, "v", 1), 0);
+        assert_int_equal(far_session_call(session, FAR_STATS_OTHER, true, rename_task, &w), 0);
+        assert_int_equal(w.entries, length == 2 ? 1 : 0);
+        far_index_close(w.index);
+        far_session_close(session);
+        far_pool_close(pool);
+    }
+}
+
+
+/* Wishes of two nodes, of which one has a segment for its entry and the other would need memory that is not there. */
+static int grant_in_full_pool_task(far_task *t, void *arg) {
+    wishing *w = arg;
+    dart_est_counts counts;
+    dart_node nodes[2];
+    far_object object;
+    far_addr entry = 0;
+    int err = far_pin_take(t);
+    if (err < 0 || (err = node_above(t, w->index, "abc", &nodes[0])) < 0 ||
+        (err = node_above(t, w->index, "cdc", &nodes[1])) < 0)
+        return err;
+    dart_wish wishes[2] = {wish_of_two(t, &nodes[1], "cd"), wish_of_two(t, &nodes[0], "ab")};
+    dart_est_grant(t, w->index, &wishes[1], 1);
+    if ((err = find_entry(t, w->index, "ab", &nodes[0], &entry)) < 0 || (err = far_write_word(t, entry, 0)) < 0)
+        return err;
+    while (far_alloc(t, w->index, DART_TYPE_EST_SEGMENT, dart_segment_bytes(0), FAR_NODE_ANY, 0, &object) >= 0)
+        ;
+    dart_est_grant(t, w->index, wishes, 2);
+    far_pin_drop(t);
+    err = dart_est_count(t, w->index, &counts);
+    w->entries = counts.entries;
+    return err;
+}
+
+
+/* (All of them are given up.) */
+static void a_wish_without_memory_is_given_up_alone(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_session *session;
+    wishing w = {0};
+    assert_int_equal(far_pool_open("local:8M", NULL, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "map", "dart", "adjust=0,upkeep_batch=64", &w.index), 0);
+    for (const char *keys[] = {"abc", "abd", "cdc", "cdd", NULL}, **key = keys; *key; key++)
+        assert_int_equal(far_insert(session, w.index, *key, 3, "v", 1), 0);
+    assert_int_equal(far_session_call(session, FAR_STATS_OTHER, true, grant_in_full_pool_task, &w), 0);
+    assert_int_equal(w.entries, 1);
+    far_index_close(w.index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_renamed_entry_of_a_dropped_length_is_not_committed),
+        cmocka_unit_test(a_wish_without_memory_is_given_up_alone),
         cmocka_unit_test(a_wish_for_a_dropped_length_is_not_granted),
         cmocka_unit_test(a_wish_is_granted_for_some_epochs_only),
         cmocka_unit_test(words_keep_what_was_packed),

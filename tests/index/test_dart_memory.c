@@ -1,5 +1,5 @@
 /* DART and far memory: deleting everything gives everything back; in a full pool nothing is left half done. */
-#include "dart_rig.h"
+#include "dart_est_rig.h"
 #include "index/dart/est.h"
 #include "index/dart/layout.h"
 #include "pool/epoch.h"
@@ -119,9 +119,7 @@ static unsigned fill(actor *a) {
     return n;
 }
 
-#define SMALL         "size=4M,memory_nodes=1,"
-#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
-#define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
+#define SMALL "size=4M,memory_nodes=1,"
 
 
 static void only(actor *a, const char *keys) { /* of those that begin with p */
@@ -246,6 +244,16 @@ RACE(A34b_full_pool_helper) {
     assert_int_equal(does(&s.a, FAR_OP_DELETE, "f000001", ""), 0);
     assert_int_equal(does(&s.a, FAR_OP_INSERT, "ph", "1"), 0);
     only(&s.c, "pa pb pe pf pg ph ");
+    is_sound(&s, &s.c);
+    for (unsigned i = 2; i < 8; i++)
+        assert_int_equal(does(&s.a, FAR_OP_DELETE, (char[]){'f', '0', '0', '0', '0', '0', (char)('0' + i), 0}, ""), 0);
+    dart_node spare = node_at(&s.a, "pa", 1);
+    LOAD(&s.a, "pi", "pj", "pk", "pl"); /* the spare is replaced, and all of it goes back, not a node's bytes only */
+    only(&s.c, "pa pb pe pf pg ph pi pj pk pl ");
+    assert_true(node_at(&s.a, "pa", 1).addr != spare.addr);
+    settle(&s);
+    pass_epochs(&s, &s.a, 8 + DART_EXTRA_EPOCHS);
+    assert_true(is_poisoned(&s, spare.addr) && is_poisoned(&s, spare.addr + 2048));
     is_sound(&s, &s.c);
     tear_down(&s);
 }

@@ -22,6 +22,23 @@ RACE(A2_insert_where_skipped_bytes_differ) {
 }
 
 
+/* The bytes that differ were skipped two nodes above, and no header came with the buckets on the way. (A child without a
+ * skip is taken to be on the key's path although its parent is not known to be.) */
+RACE(A2b_skipped_bytes_differ_far_above) {
+    stage s;
+    char text[64];
+    snprintf(text, sizeof(text), "%s,header_inline=0", options);
+    set_up(&s, sim, text);
+    LOAD(&s.a, "abcda", "abcdb", "abcea", "b");
+    LOAD(&s.b, "axcdz", "axcda");
+    holds(&s.c, "abcda abcdb abcea axcda axcdz b ");
+    reads(&s.c, "axcdz", "axcdz");
+    reads(&s.c, "axcdb", NULL);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
 /* a's CAS comes when b has frozen the node and taken its contents. (Without F on EMPTY slots, or F ignored.) */
 RACE(A5_late_cas_after_copy) {
     stage s;
@@ -318,6 +335,7 @@ RACE(A29_split_merge_same_word) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(A2_insert_where_skipped_bytes_differ),
+        cmocka_unit_test(A2b_skipped_bytes_differ_far_above),
         cmocka_unit_test(A5_late_cas_after_copy),
         cmocka_unit_test(A5_late_cas_into_a_node_with_room),
         cmocka_unit_test(A5b_validate_after_finish),

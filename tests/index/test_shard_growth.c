@@ -283,7 +283,7 @@ static void show_coverage(const far_torture_result *result) {
         (unsigned long long)result->ops, (unsigned long long)result->crashes, (unsigned long long)c->grows,
         (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced, (unsigned long long)c->merged,
         (unsigned long long)c->overflows, (unsigned long long)c->chained, (unsigned long long)c->drained,
-        (unsigned long long)c->unlinked, (unsigned long long)c->locked, (unsigned long long)c->takeovers,
+        (unsigned long long)c->unlinked, (unsigned long long)c->under_lock, (unsigned long long)c->takeovers,
         (unsigned long long)c->absorbed);
 }
 
@@ -304,7 +304,7 @@ static void torture_by_default_meets_everything(void **state) {
     show_coverage(&result);
     const shard_counters *c = &shard_totals;
     assert_true(c->grows > 100 && c->splits_frozen && c->splits_graced && c->merged && c->overflows && c->chained);
-    assert_true(c->drained && c->unlinked && c->locked && c->takeovers && c->absorbed);
+    assert_true(c->drained && c->unlinked && c->under_lock && c->takeovers && c->absorbed);
 }
 
 

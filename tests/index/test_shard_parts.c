@@ -197,6 +197,28 @@ static void gets_submitted_together_share_round_trips(void **state) {
 }
 
 
+/* The paper's baseline: READ, lock, {write, unlock}, and optimistic reads that look again. */
+static void without_ordered_cas_every_operation_pays(void **state) {
+    (void)state;
+    for (unsigned on = 0; on < 2; on++) {
+        table t;
+        uint64_t value, before;
+        open_table(&t, "local:64M", on ? "layout=pointer,ordered_cas=on" : "layout=pointer,ordered_cas=off");
+        for (uint64_t n = 0; n < 100; n++)
+            assert_int_equal(insert(&t, n), 0);
+        before = trips(&t);
+        for (uint64_t n = 0; n < 100; n++)
+            assert_int_equal(get(&t, n, &value), 0);
+        assert_int_equal(trips(&t) - before, on ? 200 : 300); /* bucket, block, and the header again */
+        before = trips(&t);
+        for (uint64_t n = 100; n < 200; n++)
+            assert_int_equal(get(&t, n, &value), FAR_ERR_NOT_FOUND);
+        assert_in_range(trips(&t) - before, on ? 100 : 200, on ? 110 : 220);
+        close_table(&t);
+    }
+}
+
+
 /* Bytes of gets of keys that move, while the sweep is at 0 and at 90 %. */
 static void what_is_known_to_be_split_is_read_once(void **state) {
     (void)state;
@@ -505,6 +527,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_split_carries_the_change),
         cmocka_unit_test(gets_submitted_together_share_round_trips),
+        cmocka_unit_test(without_ordered_cas_every_operation_pays),
         cmocka_unit_test(what_is_known_to_be_split_is_read_once),
         cmocka_unit_test(samples_tell_the_load),
         cmocka_unit_test(gets_move_buckets_when_asked),

@@ -178,7 +178,7 @@ static void mover_vs_lock_owner_told(const told *told) {
     put(&s.a, key_in(&s.a, 0, 0, 0), 10);
     put(&s.a, key_in(&s.a, 0, 1, 0), 11);
     start(&s.a, FAR_OP_INSERT, key_in(&s.a, 0, 1, 1), 12);
-    stage_stop_at(&s.a, at("shard:place_below")); /* with the lock of bucket 0 */
+    stage_stop_at(&s.a, at("shard:place_in_overflow")); /* with the lock of bucket 0 */
     for (unsigned i = 0; version(&s.b) == 0; i++) {
         assert_true(i < 4);
         put(&s.b, key_in(&s.a, 1, i % 2, i), 20 + i);

@@ -315,7 +315,7 @@ static void tomb_reused_before_the_freeze_told(const told *told) {
     stage_stop_at(&s.a, at("shard:split"));
     stage_finish(&s.b);
     assert_int_equal(s.b.result, 0);
-    assert_int_equal(COUNTED(&s, locked), 1);
+    assert_int_equal(COUNTED(&s, under_lock), 1);
     stage_finish(&s.a);
     assert_int_equal(s.a.result, 0);
     assert_int_equal(get(&s.c, stays), 4);

@@ -103,7 +103,7 @@ static void l2_insert_l1_freed_on(const char *sim) {
     stage_write(&s.a, "x", "0");
     stage_write(&s.a, "y", "0");
     stage_start(&s.a, FAR_OP_INSERT, "k", "a");
-    stage_stop_at(&s.a, at("shard:place_below"));
+    stage_stop_at(&s.a, at("shard:place_in_overflow"));
     stage_delete(&s.b, "x");
     stage_start(&s.c, FAR_OP_INSERT, "k", "c");
     far_sim_run_for(s.world, 200000);
@@ -501,7 +501,7 @@ static void old_root_l2_insert_vs_drain_on(const char *sim) {
     for (unsigned i = 0; i < 2; i++)
         stage_write(&s.a, key_with(&s.a, i, 0), "0");
     stage_start(&s.c, FAR_OP_INSERT, "late", "v");
-    stage_stop_at(&s.c, at("shard:place_below"));
+    stage_stop_at(&s.c, at("shard:place_in_overflow"));
     stage_start(&s.b, FAR_OP_PUT, key_with(&s.a, 1, 1), "grows");
     far_sim_run_for(s.world, 5000000);
     stage_finish(&s.c);

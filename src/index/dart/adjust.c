@@ -15,7 +15,10 @@
 #include "pool/epoch.h"
 #include "pool/owner.h"
 
-#define LENGTHS_MAX 8u /* of a chosen list */
+#define LENGTHS_MAX   8u   /* of a chosen list */
+#define SELDOM        128u /* times adjust_every operations: so often it looks again, at least */
+#define LEAVES_ENTRY  4u   /* leaves for each entry of a length, at least: the memory that a length may take */
+#define LEAVES_ENOUGH 256u /* met before that is judged */
 
 
 void dart_est_sample(dart_est *est, far_bytes key) {
@@ -57,6 +60,12 @@ static int drop_lock(far_task *t, far_index *index) {
     a->lock_word = 0;
     a->phase = DART_ADJUST_IDLE;
     return far_cas_word(t, index->descriptor + offsetof(dart_super, adjuster), mine, 0, &seen);
+}
+
+
+void dart_est_leave(far_task *t, far_index *index) {
+    if (dart_est_of(index)->adjust.lock_word)
+        drop_lock(t, index);
 }
 
 
@@ -192,6 +201,8 @@ static int set_out(far_task *t, far_index *index) {
         return err < 0 ? err : drop_lock(t, index);
     a->phase = DART_ADJUST_PUBLISHED;
     a->cursor_length = 0;
+    a->leaves = 0;
+    memset(a->entries, 0, sizeof(a->entries));
     return 1;
 }
 
@@ -210,14 +221,14 @@ int dart_est_adjust_to(far_task *t, far_index *index, const uint8_t *lengths, un
 static int begin(far_task *t, far_index *index) {
     const dart_est *est = dart_est_of(index);
     dart_adjust *a = &dart_est_of(index)->adjust;
-    unsigned seen = atomic_load_explicit(&a->seen, memory_order_relaxed);
+    uint64_t seen = atomic_load_explicit(&a->seen, memory_order_relaxed), seldom = (uint64_t)SELDOM * est->adjust_every;
     a->next = a->next ? a->next : est->adjust_every;
     far_spin_lock(&a->lock);
     bool enough = a->sampled >= (est->adjust_every < DART_SAMPLES ? est->adjust_every : DART_SAMPLES);
     far_spin_unlock(&a->lock);
     if (seen < a->next || !enough)
         return 0;
-    a->next = seen * 2ull;
+    a->next = seen + (seen < seldom ? seen : seldom); /* a choice costs some thousand READs */
     int err = take_lock(t, index);
     if (err <= 0)
         return err;
@@ -236,6 +247,20 @@ typedef struct filling {
 } filling;
 
 
+/* Lengths with an entry for every few leaves would take more memory than they are worth: they are left out of what is
+ * to be. Their entries go with those of the lengths that are dropped. */
+static void leave_out_costly(dart_adjust *a) {
+    unsigned kept = 0, count = a->target.lookup_count;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned length = a->target.lookup[i];
+        bool costly = a->leaves >= LEAVES_ENOUGH && a->entries[length] * LEAVES_ENTRY > a->leaves;
+        if (!costly)
+            a->target.lookup[kept++] = (uint8_t)length;
+    }
+    a->target.lookup_count = (uint8_t)kept;
+}
+
+
 static int fill_node(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx) {
     const filling *fill = ctx;
     uint8_t lengths[DART_LIST_MAX];
@@ -245,6 +270,8 @@ static int fill_node(far_task *t, far_index *index, const dart_view *view, const
     for (unsigned i = 0; i < fill->count; i++)
         if (fill->lengths[i] > parent && fill->lengths[i] <= view->node.depth)
             lengths[count++] = fill->lengths[i];
+    for (unsigned i = 0; i < count; i++)
+        dart_est_of(index)->adjust.entries[lengths[i]]++;
     return count ? dart_est_register_now(t, index, &view->node, view->header->prefix, lengths, count) : 0;
 }
 
@@ -261,8 +288,10 @@ static int fill_some(far_task *t, far_index *index, filling *fill) {
                       .ctx = fill};
     dart_item leaf;
     int more = 1;
-    for (unsigned i = 0; i < most && more == 1; i++)
+    for (unsigned i = 0; i < most && more == 1; i++) {
         more = dart_tour_next(t, index, &tour, &leaf);
+        a->leaves += more == 1;
+    }
     if (more == 1 && (more = tour.first != NULL))
         a->cursor_length = dart_item_place(tour.first, a->cursor);
     far_scratch_back(t, mark);
@@ -281,9 +310,15 @@ static int fill_and_show(far_task *t, far_index *index) {
     int more = fill.count ? fill_some(t, index, &fill) : 0;
     if (more == FAR_ERR_NO_MEMORY) /* the rest comes by use */
         more = 0;
+    if (more >= 0)
+        leave_out_costly(a);
     if (more != 0)
         return more;
     dart_list list = *now;
+    if (a->target.lookup_count == 0) { /* none is worth it: all stays as it is */
+        a->target.lookup_count = now->lookup_count;
+        memcpy(a->target.lookup, now->lookup, sizeof(a->target.lookup));
+    }
     list.lookup_count = a->target.lookup_count;
     memcpy(list.lookup, a->target.lookup, sizeof(list.lookup));
     int err = publish(t, index, &list);
@@ -322,6 +357,7 @@ static int sweep_segment(far_task *t, far_index *index, unsigned at, uint64_t wo
             gone = true;
         }
     }
+    far_point(t, "dart:est_sweep");
     if (err >= 0)
         err = far_wait(t);
     for (unsigned i = 0; err >= 0 && i < count; i++)

@@ -99,6 +99,12 @@ static void dart_close(far_index *index) {
 }
 
 
+static void dart_leave(far_task *t, far_index *index) {
+    if (dart_of(index)->est)
+        dart_est_leave(t, index);
+}
+
+
 static int dart_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
     return dart_of(index)->est ? dart_est_epoch_hook(t, index, epoch) : 0;
 }
@@ -120,7 +126,7 @@ static size_t dart_cache_bytes(far_index *index) {
 static const far_option_def options[] = {
     {"bucket", FAR_OPTION_NUMBER, 16, 8, 64, NULL, "slots of a bucket, a power of two"},
     SWITCH("hashed_nodes", 1, "read one bucket of a node, not all of it"),
-    SWITCH("lock_free", 1, "off: headers are read first and writers lock nodes, to see what that costs"),
+    SWITCH("lock_free", 1, "off: writers lock nodes, to see what that costs"),
     SWITCH("header_inline", 1, "headers are read together with buckets"),
     SWITCH("masked_freeze", 1, "freeze by masked CAS where the pool has it"),
     SWITCH("rider", 1, "a change that meets a full or frozen node goes with its replacement"),
@@ -136,13 +142,16 @@ static const far_option_def options[] = {
     {"express_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of the cache of skip table entries, at most"},
     {"probe_width", FAR_OPTION_NUMBER, 2, 1, 4, NULL, "prefix lengths looked up at once, at most"},
-    {"directory_bits", FAR_OPTION_NUMBER, 16, 0, 16, NULL, "log2 of the size of the skip table's directory"},
+    {"directory_bits", FAR_OPTION_NUMBER, 13, 0, 16, NULL,
+     "log2 of the size of the skip table's directory, whose segments grow with the index"},
     SWITCH("one_fingerprint", 0, "for tests: all fingerprints are the same"),
     {"adjust_every", FAR_OPTION_NUMBER, 8192, 1, 1 << 30, NULL,
-     "operations of a handle before it chooses prefix lengths; then twice as many, and so on"},
+     "operations of a handle before it first chooses prefix lengths; then more seldom, down to every 128th of that"},
     {"walk_slice", FAR_OPTION_NUMBER, 2048, 1, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
     {"upkeep_batch", FAR_OPTION_NUMBER, 16, 1, DART_WISHES_MAX, NULL,
      "nodes that wait for each other to be registered in the skip table; 1: all nodes are, each at once"},
+    {"slot_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
+     "bytes of the cache of hot keys' slots, at most; a quarter of the byte budget at most"},
     {0},
 };
 
@@ -150,7 +159,7 @@ static const far_type types[DART_TYPES] = {
     [DART_TYPE_SUPER] = {.name = "descriptor", .align = 64},
     [DART_TYPE_NODE] = {.name = "node", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
     [DART_TYPE_SPARE] = {.name = "spare", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
-    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16},
+    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16, .extra_epochs = DART_LEAF_EPOCHS},
     [DART_TYPE_LOCKS] = {.name = "locks", .align = 64},
     [DART_TYPE_EST_DIRECTORY] = {.name = "directory", .align = 64},
     [DART_TYPE_EST_SEGMENT] = {.name = "segment", .align = 64, .extra_epochs = DART_SEGMENT_EPOCHS},
@@ -171,6 +180,7 @@ const far_index_kind far_dart_kind = {
     .reserve_count = sizeof(reserve) / sizeof(reserve[0]),
     .create = dart_create,
     .open = dart_open,
+    .leave = dart_leave,
     .close = dart_close,
     .get = dart_get,
     .put = dart_put,

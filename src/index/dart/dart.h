@@ -3,6 +3,7 @@
 #define FAR_INDEX_DART_DART_H
 
 #include "index/dart/layout.h"
+#include "index/dart/share.h"
 
 enum {
     DART_OPTION_BUCKET = FAR_OPTIONS_COMMON,
@@ -27,6 +28,7 @@ enum {
     DART_OPTION_ADJUST_EVERY,
     DART_OPTION_WALK_SLICE,
     DART_OPTION_UPKEEP_BATCH,
+    DART_OPTION_SLOT_CACHE,
 };
 
 #define DART_WISHES_MAX 64 /* nodes that may wait to be registered in the skip table */
@@ -65,10 +67,12 @@ typedef struct dart_start {
 
 /* One question to the skip table, in two halves so that many can share a batch. */
 typedef struct dart_probe {
-    unsigned count; /* out: candidates, the longest prefix first */
-    bool asked;     /* a first question was asked */
-    unsigned below; /* only lengths below this; set by the first question and after each answer */
-    void *private;  /* of est_*.c, in scratch memory */
+    unsigned count;      /* out: candidates, the longest prefix first */
+    bool asked;          /* a first question was asked */
+    unsigned below;      /* only lengths below this; set by the first question and after each answer */
+    void *private;       /* of est_*.c, in scratch memory */
+    dart_shared *shared; /* multi-get: READs are put through it; or NULL */
+    far_addr dead;       /* a node that was seen frozen: what is kept of it is not used; or 0 */
     dart_start starts[DART_STARTS_MAX];
 } dart_probe;
 
@@ -83,6 +87,17 @@ typedef struct dart_path {
     unsigned count, size;
     dart_step *steps;
 } dart_path;
+
+/* What the slot cache (slots.c) keeps of a key. */
+typedef struct dart_kept {
+    dart_node node;
+    far_addr slot;
+    uint64_t word;       /* that stood there, of a leaf */
+    bool exact;          /* kept for these very bytes, not only for their hash: the node is on the key's path */
+    bool young;          /* the leaf was not reused, whether it is linked or not */
+    bool leaf_with_slot; /* it may be read in the same batch: it is young, or read after the slot */
+    bool current;        /* to keep it again would change nothing */
+} dart_kept;
 
 /* What was read of a node. */
 typedef struct dart_view {
@@ -107,10 +122,10 @@ typedef enum {
 } dart_seek; /* PLACE: insert and put */
 
 typedef enum {
+    DART_STAGE_SLOT,       /* read the slot that was kept, and its leaf */
     DART_STAGE_PROBE,      /* ask the skip table */
     DART_STAGE_ANSWER,     /* its answer is under way */
     DART_STAGE_CANDIDATES, /* read the nodes it named */
-    DART_STAGE_FIRST,      /* lock_free=0: read the header of the current node first */
     DART_STAGE_BUCKET,     /* read the bucket of the key's symbol in the current node */
     DART_STAGE_HEADER,     /* read a header: evidence is wanted */
     DART_STAGE_LEAF,
@@ -138,6 +153,8 @@ typedef struct dart_find {
     uint64_t *leaf; /* image of the leaf read last */
     uint64_t leaf_word;
     dart_outcome outcome;
+    dart_kept kept;       /* stage SLOT */
+    uint64_t slot_word;   /* its slot, as it is now */
     unsigned at, split;   /* DART_DIVERGED */
     far_bytes other;      /* DART_DIVERGED: the evidence, a key or prefix below that slot */
     uint32_t mark, claim; /* RDWC: of the last batch; of the one at or after whose posting the result was true */
@@ -150,6 +167,7 @@ typedef struct dart_find {
 /* Slots of one bucket (for N256 the one slot) in which a symbol may stand: index of the first, and how many. */
 void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned symbol, unsigned *first, unsigned *count);
 far_addr dart_slot_addr(const dart_node *node, unsigned slot);
+unsigned dart_slot_index(const dart_node *node, far_addr slot);
 uint64_t dart_node_size(const dart_index *dart, const dart_node *node); /* of its object, if it is no spare */
 /* Position in the view of the symbol's slot; else of the lowest EMPTY one; -1: the bucket is full of others. */
 int dart_view_search(const dart_index *dart, const dart_view *view, unsigned symbol);
@@ -172,6 +190,10 @@ bool dart_header_is(const dart_header *header, const dart_node *node);
 
 /* ---- find.c ---- */
 void dart_find_init(dart_find *f, far_bytes key, dart_seek seek);
+/* Begins with the slot in which the key's leaf was last seen, if there is one; for a find that has not begun. */
+void dart_find_from_slot(far_task *t, const far_index *index, dart_find *f);
+/* The word stands in the slot of f->kept, unfrozen, at f->mark: goes on from there. */
+int dart_find_at_slot(far_task *t, far_index *index, dart_find *f, uint64_t word);
 int dart_find_put(far_task *t, far_index *index, dart_find *f);
 int dart_find_take(far_task *t, far_index *index, dart_find *f); /* 1: done; 0: put again */
 int dart_find_run(far_task *t, far_index *index, dart_find *f);  /* to its end */
@@ -248,10 +270,16 @@ int dart_est_answer(far_task *t, far_index *index, far_bytes key,
                     dart_probe *probe); /* 1: ask once more (wait, answer again); 0 */
 /* Both together, with the wait. Returns how many starts. */
 int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max);
+/* All lengths shorter than the key, in one round trip; none if they are fewer than DART_CHAIN_LENGTHS. */
+#define DART_CHAIN_LENGTHS 3u
+int dart_est_lookup_all(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max);
 /* The descent f has ended: f->used is the start of f->probe from which it succeeded (-1: the root), f->path what it
  * met, f->stale[i] says that starts[i] named a dead or wrong node. For tags, counters, the choice of the first length.
  * May spawn repair. */
 void dart_est_repair(far_task *t, far_index *index, const dart_find *f);
+/* The candidates that f->stale marks: what this handle keeps of dead ones goes, entries of the table in the background.
+ */
+void dart_est_drop_stale(far_task *t, far_index *index, const dart_find *f);
 
 /* Round trips that an entry of the node at this step of the path would have saved: those of the nodes above it. */
 static inline unsigned dart_est_saves(const dart_find *f, unsigned step) {
@@ -291,6 +319,7 @@ bool dart_est_names_none(far_task *t, far_index *index, const dart_node *node, d
 int dart_est_walk(far_task *t, far_index *index, far_walk *walk);      /* unpinned */
 int dart_est_check(far_task *t, far_index *index, far_report *report); /* unpinned */
 int dart_est_usage(far_task *t, far_index *index, far_usage *usage);   /* unpinned */
+void dart_est_leave(far_task *t, far_index *index);                    /* others may adjust */
 int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int dart_est_idle_hook(far_task *t, far_index *index);
 size_t dart_est_cache_bytes(far_index *index);

@@ -1,9 +1,14 @@
 /* The skip table as a whole: create, open, close, and what happens once per epoch. */
 #include "index/dart/est.h"
 #include "base/error.h"
+#include "index/dart/slots.h"
 #include "pool/epoch.h"
 
 #include <stdlib.h>
+
+#define SLOTS_SHARE       4u /* of the byte budget: the slot cache */
+#define SLOTS_SMALL_SHARE 8u /* of a small one: there the entries of the skip table are worth more */
+#define SMALL_BUDGET      (8u << 20)
 
 /* Length 1 would save nothing: a slot of the root costs the same round trip as the table. */
 static const dart_list first_list = {
@@ -102,13 +107,20 @@ static int open_caches(const far_index *index, dart_est *est) {
     struct far_budget *budget = far_index_budget(index);
     unsigned words = 1u << est->bits;
     uint64_t limit = far_budget_limit(budget), directory = words * 8ull;
-    uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) / (DART_EXPRESS_WORDS * 8);
+    uint64_t slots = (uint64_t)index->options[DART_OPTION_SLOT_CACHE];
+    uint64_t share = limit < SMALL_BUDGET ? limit / SLOTS_SMALL_SHARE : limit / SLOTS_SHARE;
+    slots = !dart_of(index)->lock_free ? 0 : slots < share ? slots : share;
+    uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) - slots;
+    room /= DART_EXPRESS_WORDS * 8;
     uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
     express = express < room ? express : room; /* with more of them than fit, they would push out each other */
     int err = dart_cache_open(&est->directory, budget, "dart directory",
                               (words + DART_CHUNK_WORDS - 1) / DART_CHUNK_WORDS, DART_CHUNK_WORDS);
     if (err >= 0)
         err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express, DART_EXPRESS_WORDS);
+    if (err >= 0)
+        err = dart_cache_open(&est->slots, budget, "dart slots", (unsigned)(slots / (DART_CHUNK_WORDS * 8)),
+                              DART_CHUNK_WORDS);
     est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
     est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
     return err >= 0 && (!est->emptied || !est->adjust.cursor)
@@ -156,6 +168,7 @@ void dart_est_close(far_index *index) {
         return;
     dart_cache_close(&est->directory);
     dart_cache_close(&est->express);
+    dart_cache_close(&est->slots);
     for (dart_local_list *list = atomic_load_explicit(&est->list, memory_order_relaxed), *next; list; list = next) {
         next = list->next;
         free(list);
@@ -169,7 +182,7 @@ void dart_est_close(far_index *index) {
 
 size_t dart_est_cache_bytes(far_index *index) {
     dart_est *est = dart_est_of(index);
-    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) : 0;
+    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) + dart_cache_used(&est->slots) : 0;
 }
 
 
@@ -183,6 +196,7 @@ int dart_est_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
     uint64_t before = atomic_exchange_explicit(&est->epoch, epoch, memory_order_relaxed);
     dart_cache_age(&est->directory, &est->express, before, epoch);
     dart_below_root_age(&est->below_root, before, epoch);
+    dart_slots_age(&est->slots, before, epoch);
     return dart_est_read_list(t, index);
 }
 

@@ -12,6 +12,7 @@
  *   est_grow.c    segments: making, growing
  *   est_walk.c    walk, check, counts
  *   express.c     what a handle keeps: directory words, entries; their tags
+ *   slots.c       what it keeps of single keys: the slot cache
  *   choose.c      which prefix lengths are tried first
  *   adjust.c      the list of prefix lengths follows the keys */
 #ifndef FAR_INDEX_DART_EST_H
@@ -53,10 +54,46 @@ typedef struct dart_cache { /* chunks of words, each under its lock; they come a
 #define DART_CHUNK_WORDS   512u /* 4 KiB */
 #define DART_EXPRESS_WORDS 544u /* of a chunk of the express cache */
 
+/* Tags: the epoch in which something that is kept was last proved, modulo 4096. */
+#define DART_TAG_BITS 12
+#define DART_TAG_MASK ((1ull << DART_TAG_BITS) - 1)
+
+
+/* Epochs since the tag; negative: it is of a newer one. */
+static inline int dart_tag_age(uint64_t tag, uint64_t epoch) {
+    unsigned age = (unsigned)((epoch - tag) & DART_TAG_MASK);
+    return age > DART_TAG_MASK / 2 ? (int)age - (int)(DART_TAG_MASK + 1) : (int)age;
+}
+
+
+/* The epoch of a tag that is not far from this one. */
+static inline uint64_t dart_tag_epoch(uint64_t tag, uint64_t epoch) {
+    return epoch - (uint64_t)(int64_t)dart_tag_age(tag, epoch);
+}
+
+
+/* A node that was linked then may be read now. */
+static inline bool dart_tag_is_fresh(uint64_t tag, uint64_t epoch) {
+    return dart_tag_age(tag, epoch) <= 1 + DART_EXTRA_EPOCHS;
+}
+
+
 int dart_cache_open(dart_cache *cache, struct far_budget *budget, const char *name, unsigned chunks,
                     unsigned chunk_words);
 void dart_cache_close(dart_cache *cache);
 size_t dart_cache_used(const dart_cache *cache);
+/* Locks a chunk that has words; NULL: there are none (make: and no room for any). */
+dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make);
+#define DART_CHUNK_SHIFT 13 /* 32 bits of a hash from this one on tell the chunk */
+dart_chunk *dart_cache_lock_for(dart_cache *cache, uint64_t hash, bool make);
+/* A set is full of entries that can be used: who wants to come in must be one of the last four that did (`asked`, a
+ * word of the set). So those that are asked for often push out those that are not, and many that come once push out
+ * nobody: with little memory the entries of short prefixes stay, which many keys share. */
+bool dart_cache_lets_in(uint64_t *asked, uint64_t hash);
+typedef void dart_cache_move(dart_cache *cache, uint64_t *words, uint64_t epoch);
+/* One more set was full: when that comes often there are twice as many chunks, and `move` puts the words of each old
+ * one where they belong. */
+void dart_cache_was_full(dart_cache *cache, uint64_t epoch, dart_cache_move *move);
 
 /* A directory word as it was seen, 0: not known. *fresh: its segment may be read in an operation pinned at this epoch
  * (tag rule). */
@@ -107,8 +144,8 @@ void dart_cache_age(dart_cache *directory, dart_cache *express, uint64_t before,
 
 /* One more; of two threads at the same time one may be lost, which costs less than to wait for each other's line. The
  * count before. */
-static inline unsigned dart_count_roughly(atomic_uint *count) {
-    unsigned before = atomic_load_explicit(count, memory_order_relaxed);
+static inline uint64_t dart_count_roughly(_Atomic uint64_t *count) {
+    uint64_t before = atomic_load_explicit(count, memory_order_relaxed);
     atomic_store_explicit(count, before + 1, memory_order_relaxed);
     return before;
 }
@@ -121,7 +158,7 @@ static inline unsigned dart_count_roughly(atomic_uint *count) {
     (DART_LIST_MAX * DART_EST_WIDTH_MAX + 1) /* first position in the list and how many; the last: the root */
 
 typedef struct dart_class { /* of key lengths */
-    atomic_uint turns;
+    _Atomic uint64_t turns;
     atomic_uint cost[DART_ARMS]; /* of round trips, a moving average; 0: never tried */
 } dart_class;
 
@@ -167,7 +204,7 @@ typedef enum {
 typedef struct dart_adjust {
     far_spin lock; /* of the sample */
     unsigned sampled;
-    atomic_uint seen;
+    _Atomic uint64_t seen; /* operations */
     atomic_bool read_from; /* a get was here */
     struct {
         uint8_t length; /* longer ones are not kept */
@@ -176,11 +213,13 @@ typedef struct dart_adjust {
 
     /* Of the adjuster: only housekeeping comes here. */
     dart_adjust_phase phase;
-    uint64_t next;      /* adjust when so many operations were seen */
-    uint64_t lock_word; /* ours, while we hold the far lock */
-    uint64_t epoch;     /* of the last publication */
-    dart_list target;   /* lookup: what is to be */
-    uint8_t *cursor;    /* where the tour goes on; room for max_key + 1 bytes */
+    uint64_t next;                             /* adjust when so many operations were seen */
+    uint64_t lock_word;                        /* ours, while we hold the far lock */
+    uint64_t epoch;                            /* of the last publication */
+    dart_list target;                          /* lookup: what is to be */
+    uint8_t *cursor;                           /* where the tour goes on; room for max_key + 1 bytes */
+    uint64_t leaves;                           /* that the tour has met */
+    uint64_t entries[DART_EST_PREFIX_MAX + 1]; /* that it has made, by length */
     size_t cursor_length;
     unsigned at; /* directory word, while sweeping */
     bool filled; /* est_update=off: the table was built */
@@ -247,13 +286,13 @@ typedef struct dart_est {
     _Atomic(dart_local_list *) list;
     far_spin list_lock;
     _Atomic uint64_t epoch; /* of the last hook */
-    dart_cache directory, express;
+    dart_cache directory, express, slots;
     dart_below_root below_root;
     dart_class classes[DART_CLASSES];
     dart_outstanding outstanding;
     dart_wishes wishes;
     _Atomic uint64_t asked[DART_ASKED_WORDS]; /* bits: prefixes that were looked up for gets from the root */
-    atomic_uint asked_count;
+    _Atomic uint64_t asked_count;
     _Atomic uint64_t *emptied; /* a bit per directory word */
     atomic_uint emptied_count;
     unsigned tidy_at;
@@ -308,6 +347,7 @@ typedef struct dart_est_read {
     bool known, fresh;            /* the cache was asked; its word may be used */
     bool sure_word;               /* it was read in this operation */
     bool done;
+    dart_shared *shared; /* as that of the probe */
     uint64_t slots[DART_EST_READ_SLOTS];
 } dart_est_read;
 

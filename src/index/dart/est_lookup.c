@@ -47,14 +47,14 @@ bool dart_est_read_put(far_task *t, dart_est *est, dart_est_read *r) {
     }
     far_addr directory = dart_est_directory_addr(est, r->at);
     if (!r->sure_word && !r->fresh) {
-        far_read(t, directory, &r->seen_word, 8);
+        dart_share_read(t, r->shared, directory, &r->seen_word, 8, 0);
         r->asked_word = true;
         if (r->word == 0 || far_addr_node(dart_word_addr(r->word)) != far_addr_node(directory))
             return true;
     }
-    far_read(t, dart_est_bucket_addr(r->word, r->hash), r->slots, DART_EST_READ_BYTES);
-    if (r->asked_word)
-        far_mark(t, FAR_VERB_UNPROVEN);
+    /* Another's READ of the bucket might be in front of the word. */
+    dart_share_read(t, r->asked_word ? NULL : r->shared, dart_est_bucket_addr(r->word, r->hash), r->slots,
+                    DART_EST_READ_BYTES, r->asked_word ? FAR_VERB_UNPROVEN : 0);
     r->asked_slots = true;
     return true;
 }
@@ -144,6 +144,7 @@ static bool ask_cache_for(far_task *t, far_index *index, far_bytes key, unsigned
     uint64_t word;
     bool current;
     return dart_express_get(&est->express, dart_est_hash(est, key.data, length), far_epoch(t), &word, &current) &&
+           dart_word_addr(word) != probe->dead &&
            add_start(t, index, probe, key, length, word, 0, dart_hint(word), current);
 }
 
@@ -153,7 +154,9 @@ static bool ask_below_root(far_task *t, dart_est *est, far_bytes key, dart_probe
     dart_start *start = &probe->starts[0];
     *start = (dart_start){.length = 1, .on_path = true};
     if (key.length == 0 ||
-        !dart_below_root_get(&est->below_root, *(const uint8_t *)key.data, far_epoch(t), &start->node, &start->current))
+        !dart_below_root_get(&est->below_root, *(const uint8_t *)key.data, far_epoch(t), &start->node,
+                             &start->current) ||
+        start->node.addr == probe->dead)
         return false;
     probe->count = 1;
     return true;
@@ -204,6 +207,7 @@ int dart_est_ask(far_task *t, far_index *index, far_bytes key, dart_probe *probe
     a->probes += a->count - 1;
     for (unsigned i = 0; i < a->count; i++) {
         dart_est_read_init(est, &a->reads[i], key.data, a->list->lookup[a->first + i]);
+        a->reads[i].shared = probe->shared;
         dart_est_read_put(t, est, &a->reads[i]);
         a->tried |= 1u << (a->first + i);
     }
@@ -250,6 +254,28 @@ int dart_est_lookup(far_task *t, far_index *index, far_bytes key, dart_start *st
         err = (err = far_wait(t)) < 0 ? err : dart_est_answer(t, index, key, &probe);
     if (err < 0)
         return err;
+    unsigned count = probe.count < max ? probe.count : max;
+    memcpy(starts, probe.starts, count * sizeof(*starts));
+    return (int)count;
+}
+
+
+int dart_est_lookup_all(far_task *t, far_index *index, far_bytes key, dart_start *starts, unsigned max) {
+    dart_est *est = dart_est_of(index);
+    asking a = {.list = dart_est_list(est)};
+    dart_probe probe = {0};
+    while (a.count < a.list->lookup_count && a.list->lookup[a.count] < key.length)
+        a.count++;
+    if (a.count < DART_CHAIN_LENGTHS)
+        return 0;
+    if (!(a.reads = far_scratch(t, a.count * sizeof(*a.reads))))
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a lookup");
+    for (unsigned i = 0; i < a.count; i++)
+        dart_est_read_init(est, &a.reads[i], key.data, a.list->lookup[i]);
+    int err = dart_est_read_all(t, est, a.reads, a.count);
+    if (err < 0)
+        return err;
+    collect(t, index, &a, key, &probe);
     unsigned count = probe.count < max ? probe.count : max;
     memcpy(starts, probe.starts, count * sizeof(*starts));
     return (int)count;
@@ -318,7 +344,7 @@ static void keep_entries(far_task *t, dart_est *est, const asking *a, const dart
 }
 
 
-static void clear_stale(far_task *t, far_index *index, const dart_find *f) {
+void dart_est_drop_stale(far_task *t, far_index *index, const dart_find *f) {
     dart_est *est = dart_est_of(index);
     for (unsigned i = 0; i < f->probe.count; i++) {
         const dart_start *start = &f->probe.starts[i];
@@ -378,7 +404,7 @@ void dart_est_repair(far_task *t, far_index *index, const dart_find *f) {
                      a->batches + a->wasted + f->path.count, a->probes);
     if (est->express.count)
         keep_entries(t, est, a, f);
-    clear_stale(t, index, f);
+    dart_est_drop_stale(t, index, f);
     if (f->seek == DART_SEEK_VALUE && a->choice.count == 0 && est->update)
         ask_for_entry(t, index, a, f);
     for (unsigned i = a->usable; i-- > 0 && est->update;) {

@@ -128,8 +128,11 @@ static int read_places(far_task *t, far_index *index, place *places, unsigned co
             read_again(&places[i]);
             again = true;
         }
-        if (err < 0 || (err = make_segments(t, index, places, count)) < 0)
+        if (err < 0 || ((err = make_segments(t, index, places, count)) < 0 && err != FAR_ERR_NO_MEMORY))
             return err;
+        for (unsigned i = 0; err == FAR_ERR_NO_MEMORY && i < count; i++) /* those without a segment do without */
+            if (places[i].state == PLACE_SEARCH && !places[i].read.word)
+                places[i].state = PLACE_OVER;
         again |= err > 0;
     }
     return 0;
@@ -221,10 +224,15 @@ static int choose_slots(far_task *t, far_index *index, place *places, unsigned c
         if (result == SLOT_NONE) {
             unsigned at = p->read.at;
             uint64_t word = p->read.word;
-            if ((result = dart_est_grow(t, index, at, word, false)) >= 0)
-                for (unsigned j = 0; j < count; j++)
-                    if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) && places[j].read.at == at)
-                        read_again(&places[j]);
+            result = dart_est_grow(t, index, at, word, false);
+            bool full = result == FAR_ERR_NO_MEMORY; /* those that found a slot in it stay; this one does without */
+            for (unsigned j = 0; !full && result >= 0 && j < count; j++)
+                if ((places[j].state == PLACE_SEARCH || places[j].state == PLACE_CHOSEN) && places[j].read.at == at)
+                    read_again(&places[j]);
+            if (full) {
+                p->state = PLACE_OVER;
+                result = 0;
+            }
         } else if (result == SLOT_NOT_NEEDED) {
             p->state = PLACE_OVER;
         }

@@ -1,4 +1,5 @@
-/* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget.
+/* What a handle keeps of the skip table: directory words, and entries (the express cache), under the byte budget; and
+ * the chunks of memory in which all its caches lie.
  *
  * Tag rule: every word carries the epoch in which its target was last proved live. It may be used by an operation
  * pinned at epoch E only if the tag is E-1-x or later, x = DART_EXTRA_EPOCHS (of segments: DART_SEGMENT_EPOCHS). Proof
@@ -14,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAG_BITS            12
-#define TAG_MASK            ((1ull << TAG_BITS) - 1)
+#define TAG_BITS            DART_TAG_BITS
+#define TAG_MASK            DART_TAG_MASK
 #define DIRECTORY_TAG_SHIFT 44 /* between the address and log2(groups) */
 #define REFERENCED                                                                                                     \
     DART_EST_TENTATIVE /* an entry that is kept is never tentative: its bit says that it was used lately */
@@ -24,33 +25,16 @@
 #define SETS            (DART_CHUNK_WORDS / 2 / SET_ENTRIES)
 #define ASKED_BITS      16
 #define FIRST_CHUNKS    64u
-#define CROWDED         (SETS / 8) /* full sets met, for each chunk in use, before there are twice as many */
+#define CROWDED         4u /* full sets met, for each chunk in use, before there are twice as many */
 
+_Static_assert(DART_CHUNK_SHIFT >= TAG_BITS, "the chunk comes from bits that the entry keeps");
 _Static_assert(DART_EXPRESS_WORDS == DART_CHUNK_WORDS + SETS, "one word per set tells who asked to come in");
 _Static_assert(DART_CHUNK_WORDS * 8 % 64 == 0 && DART_EXPRESS_WORDS * 8 % 64 == 0, "chunks begin with a line");
 _Static_assert(DART_TAG_PERIOD * 3 / 2 + 1 + DART_SEGMENT_EPOCHS <= TAG_MASK / 2, "tags are told apart");
 
 
-/* Epochs since the tag; negative: it is of a newer one. */
-static int age_of(uint64_t tag, uint64_t epoch) {
-    unsigned age = (unsigned)((epoch - tag) & TAG_MASK);
-    return age > TAG_MASK / 2 ? (int)age - (int)(TAG_MASK + 1) : (int)age;
-}
-
-
-/* The epoch of a tag that is not far from this one. */
-static uint64_t epoch_of(uint64_t tag, uint64_t epoch) {
-    return epoch - (uint64_t)(int64_t)age_of(tag, epoch);
-}
-
-
-static bool is_fresh(uint64_t tag, uint64_t epoch) { /* of an entry */
-    return age_of(tag, epoch) <= 1 + DART_EXTRA_EPOCHS;
-}
-
-
 static bool segment_is_fresh(uint64_t tag, uint64_t epoch) { /* of a directory word */
-    return age_of(tag, epoch) <= 1 + DART_SEGMENT_EPOCHS;
+    return dart_tag_age(tag, epoch) <= 1 + DART_SEGMENT_EPOCHS;
 }
 
 
@@ -106,8 +90,7 @@ size_t dart_cache_used(const dart_cache *cache) {
 }
 
 
-/* Locks a chunk that has words; NULL: there are none (make: and no room for any). */
-static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
+dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make) {
     dart_chunk *chunk = &cache->chunks[at];
     far_spin_lock(&chunk->lock);
     if (chunk->words)
@@ -134,6 +117,62 @@ static dart_chunk *lock_chunk(dart_cache *cache, unsigned at, bool make) {
 }
 
 
+dart_chunk *dart_cache_lock_for(dart_cache *cache, uint64_t hash, bool make) {
+    uint64_t active = atomic_load_explicit(&cache->active, memory_order_relaxed);
+    unsigned at = (unsigned)((hash >> DART_CHUNK_SHIFT & UINT32_MAX) * active >> 32);
+    return cache->count ? dart_cache_lock(cache, at, make) : NULL;
+}
+
+
+bool dart_cache_lets_in(uint64_t *asked, uint64_t hash) {
+    uint64_t mark = hash >> (64 - ASKED_BITS);
+    for (unsigned shift = 0; shift < 64; shift += ASKED_BITS)
+        if ((*asked >> shift & ((1u << ASKED_BITS) - 1)) == mark)
+            return true;
+    *asked = *asked << ASKED_BITS | mark;
+    return false;
+}
+
+
+/* Takes the words of a chunk out of it; whoever looks for them meanwhile finds nothing. */
+static uint64_t *take_words(dart_chunk *chunk) {
+    far_spin_lock(&chunk->lock);
+    uint64_t *words = chunk->words;
+    chunk->words = NULL;
+    far_spin_unlock(&chunk->lock);
+    return words;
+}
+
+
+/* Twice as many chunks. One after the other is emptied into the chunks that its entries belong to now: those numbers
+ * are not below its own, so from the last one on none is emptied twice. What another task puts beside this, by the old
+ * number, is lost. */
+static void use_more_chunks(dart_cache *cache, uint64_t epoch, dart_cache_move *move) {
+    unsigned active = atomic_load_explicit(&cache->active, memory_order_relaxed);
+    if (active == cache->count || atomic_exchange_explicit(&cache->growing, 1, memory_order_acquire))
+        return;
+    unsigned more = active < cache->count / 2 ? 2 * active : cache->count;
+    atomic_store_explicit(&cache->active, more, memory_order_relaxed);
+    for (unsigned at = active; at-- > 0;) {
+        uint64_t *words = take_words(&cache->chunks[at]);
+        if (words) {
+            move(cache, words, epoch);
+            free(words);
+            far_budget_give(cache->budget, cache->chunk_bytes);
+        }
+    }
+    atomic_store_explicit(&cache->crowded, 0, memory_order_relaxed);
+    far_spin_unlock(&cache->growing);
+}
+
+
+void dart_cache_was_full(dart_cache *cache, uint64_t epoch, dart_cache_move *move) {
+    unsigned crowded = atomic_fetch_add_explicit(&cache->crowded, 1, memory_order_relaxed);
+    if (crowded >= atomic_load_explicit(&cache->active, memory_order_relaxed) * CROWDED)
+        use_more_chunks(cache, epoch, move);
+}
+
+
 /* ---- Directory words ---- */
 
 static uint64_t without_tag(uint64_t word) {
@@ -143,7 +182,7 @@ static uint64_t without_tag(uint64_t word) {
 
 uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool *fresh) {
     *fresh = false;
-    dart_chunk *chunk = cache->count ? lock_chunk(cache, at / DART_CHUNK_WORDS, false) : NULL;
+    dart_chunk *chunk = cache->count ? dart_cache_lock(cache, at / DART_CHUNK_WORDS, false) : NULL;
     if (!chunk)
         return 0;
     uint64_t word = chunk->words[at % DART_CHUNK_WORDS];
@@ -154,12 +193,12 @@ uint64_t dart_directory_get(dart_cache *cache, unsigned at, uint64_t epoch, bool
 
 
 void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t epoch) {
-    dart_chunk *chunk = cache->count ? lock_chunk(cache, at / DART_CHUNK_WORDS, word != 0) : NULL;
+    dart_chunk *chunk = cache->count ? dart_cache_lock(cache, at / DART_CHUNK_WORDS, word != 0) : NULL;
     if (!chunk)
         return;
     uint64_t *kept = &chunk->words[at % DART_CHUNK_WORDS];
     /* The proof of an older operation does not make a newer one older. */
-    if (without_tag(*kept) != word || age_of(*kept >> DIRECTORY_TAG_SHIFT, epoch) > 0)
+    if (without_tag(*kept) != word || dart_tag_age(*kept >> DIRECTORY_TAG_SHIFT, epoch) > 0)
         *kept = word ? word | (epoch & TAG_MASK) << DIRECTORY_TAG_SHIFT : 0;
     far_spin_unlock(&chunk->lock);
 }
@@ -168,22 +207,20 @@ void dart_directory_set(dart_cache *cache, unsigned at, uint64_t word, uint64_t 
 /* ---- The express cache: sets of 8 entries {word, hash without its low 12 bits | tag} ---- */
 
 static unsigned set_of(uint64_t hash) {
-    return (unsigned)(hash >> (TAG_BITS + 32)) % SETS;
+    return (unsigned)(hash >> (DART_CHUNK_SHIFT + 32)) % SETS;
 }
 
 
 /* The chunk and the set come from bits that the entry keeps. */
 static uint64_t *lock_set(dart_cache *cache, uint64_t hash, bool make, dart_chunk **chunk) {
-    uint64_t active = atomic_load_explicit(&cache->active, memory_order_relaxed);
-    unsigned at = (unsigned)((hash >> TAG_BITS & UINT32_MAX) * active >> 32);
-    *chunk = cache->count ? lock_chunk(cache, at, make) : NULL;
+    *chunk = dart_cache_lock_for(cache, hash, make);
     return *chunk ? (*chunk)->words + set_of(hash) * SET_ENTRIES * 2 : NULL;
 }
 
 
 /* The i-th entry to look at: half of a set is a line of the processor's cache, and each hash has its own first one. */
 static uint64_t *nth_entry(uint64_t *set, uint64_t hash, unsigned i) {
-    unsigned first = hash >> (TAG_BITS + 40) & 1 ? SET_ENTRIES / 2 : 0;
+    unsigned first = hash >> (DART_CHUNK_SHIFT + 40) & 1 ? SET_ENTRIES / 2 : 0;
     return &set[2 * ((first + i) % SET_ENTRIES)];
 }
 
@@ -203,10 +240,10 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
     uint64_t *set = lock_set(cache, hash, false, &chunk), *entry;
     if (!set)
         return false;
-    bool found = (entry = find_entry(set, hash)) && is_fresh(entry[1], epoch);
+    bool found = (entry = find_entry(set, hash)) && dart_tag_is_fresh(entry[1], epoch);
     if (found) {
         *word = entry[0] & ~REFERENCED;
-        *current = age_of(entry[1], epoch) <= DART_EXTRA_EPOCHS / 2; /* it need not be shown to live every time */
+        *current = dart_tag_age(entry[1], epoch) <= DART_EXTRA_EPOCHS / 2; /* it need not be shown to live every time */
         if (!(entry[0] & REFERENCED))
             entry[0] |= REFERENCED;
     }
@@ -215,28 +252,15 @@ bool dart_express_get(dart_cache *cache, uint64_t hash, uint64_t epoch, uint64_t
 }
 
 
-/* A set is full of entries that can be used: who wants to come in must be one of the last four that did. So those that
- * are asked for often push out those that are not, and many that come once push out nobody: with little memory the
- * entries of short prefixes stay, which many keys share. */
-static bool may_come_in(dart_chunk *chunk, uint64_t hash) {
-    uint64_t *asked = chunk->words + DART_CHUNK_WORDS + set_of(hash), mark = hash >> (64 - ASKED_BITS);
-    for (unsigned shift = 0; shift < 64; shift += ASKED_BITS)
-        if ((*asked >> shift & ((1u << ASKED_BITS) - 1)) == mark)
-            return true;
-    *asked = *asked << ASKED_BITS | mark;
-    return false;
-}
-
-
 /* Those too old to be used go first; then the first that was not used since it was passed over. NULL: all stay. */
 static uint64_t *choose_entry(dart_chunk *chunk, uint64_t *set, uint64_t hash, uint64_t epoch, bool *full) {
     for (unsigned i = 0; i < SET_ENTRIES; i++) {
         uint64_t *entry = nth_entry(set, hash, i);
-        if (entry[0] == 0 || !is_fresh(entry[1], epoch))
+        if (entry[0] == 0 || !dart_tag_is_fresh(entry[1], epoch))
             return entry;
     }
     *full = true;
-    if (!may_come_in(chunk, hash))
+    if (!dart_cache_lets_in(chunk->words + DART_CHUNK_WORDS + set_of(hash), hash))
         return NULL;
     for (unsigned i = 0; i < SET_ENTRIES; i++) {
         if (!(set[2 * i] & REFERENCED))
@@ -257,7 +281,7 @@ static bool put_entry(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t 
     bool same = entry && dart_hinted(entry[0] & ~REFERENCED, 0) == dart_hinted(word, 0), full = false;
     if (same && dart_hint(word) == 0)
         word = dart_hinted(word, dart_hint(entry[0]));
-    if (!same || age_of(entry[1], epoch) > 0) {
+    if (!same || dart_tag_age(entry[1], epoch) > 0) {
         if (!entry)
             entry = choose_entry(chunk, set, hash, epoch, &full);
         if (entry) {
@@ -270,46 +294,17 @@ static bool put_entry(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t 
 }
 
 
-/* Takes the words of a chunk out of it; whoever looks for them meanwhile finds nothing. */
-static uint64_t *take_words(dart_chunk *chunk) {
-    far_spin_lock(&chunk->lock);
-    uint64_t *words = chunk->words;
-    chunk->words = NULL;
-    far_spin_unlock(&chunk->lock);
-    return words;
-}
-
-
-/* Twice as many chunks. One after the other is emptied into the chunks that its entries belong to now: those numbers
- * are not below its own, so from the last one on none is emptied twice. What another task puts beside this, by the old
- * number, is lost. */
-static void use_more_chunks(dart_cache *cache, uint64_t epoch) {
-    unsigned active = atomic_load_explicit(&cache->active, memory_order_relaxed);
-    if (active == cache->count || atomic_exchange_explicit(&cache->growing, 1, memory_order_acquire))
-        return;
-    unsigned more = active < cache->count / 2 ? 2 * active : cache->count;
-    atomic_store_explicit(&cache->active, more, memory_order_relaxed);
-    for (unsigned at = active; at-- > 0;) {
-        uint64_t *words = take_words(&cache->chunks[at]);
-        for (unsigned w = 0; words && w < DART_CHUNK_WORDS; w += 2)
-            if (words[w] && is_fresh(words[w + 1], epoch))
-                put_entry(cache, words[w + 1] & ~TAG_MASK, words[w] & ~REFERENCED, epoch_of(words[w + 1], epoch));
-        if (words) {
-            free(words);
-            far_budget_give(cache->budget, cache->chunk_bytes);
-        }
-    }
-    atomic_store_explicit(&cache->crowded, 0, memory_order_relaxed);
-    far_spin_unlock(&cache->growing);
+/* After the cache has grown: the entries of a chunk go where they belong now. */
+static void move_entries(dart_cache *cache, uint64_t *words, uint64_t epoch) {
+    for (unsigned w = 0; w < DART_CHUNK_WORDS; w += 2)
+        if (words[w] && dart_tag_is_fresh(words[w + 1], epoch))
+            put_entry(cache, words[w + 1] & ~TAG_MASK, words[w] & ~REFERENCED, dart_tag_epoch(words[w + 1], epoch));
 }
 
 
 void dart_express_put(dart_cache *cache, uint64_t hash, uint64_t word, uint64_t epoch) {
-    if (!put_entry(cache, hash, word, epoch))
-        return;
-    unsigned crowded = atomic_fetch_add_explicit(&cache->crowded, 1, memory_order_relaxed);
-    if (crowded >= atomic_load_explicit(&cache->active, memory_order_relaxed) * CROWDED)
-        use_more_chunks(cache, epoch);
+    if (put_entry(cache, hash, word, epoch))
+        dart_cache_was_full(cache, epoch, move_entries);
 }
 
 
@@ -340,10 +335,10 @@ void dart_express_drop(dart_cache *cache, uint64_t hash) {
 /* A word: tag 12 << 50 | type 4 << 46 | g, as an entry has it, with the tag where that has fingerprint and delta. */
 bool dart_below_root_get(const dart_below_root *below, unsigned byte, uint64_t epoch, dart_node *node, bool *current) {
     uint64_t word = atomic_load_explicit(&below->word[byte], memory_order_relaxed), tag = word >> BELOW_TAG_SHIFT;
-    if (!word || !is_fresh(tag, epoch))
+    if (!word || !dart_tag_is_fresh(tag, epoch))
         return false;
     *node = (dart_node){dart_word_addr(word), dart_est_type(word), 1};
-    *current = age_of(tag, epoch) <= DART_EXTRA_EPOCHS / 2;
+    *current = dart_tag_age(tag, epoch) <= DART_EXTRA_EPOCHS / 2;
     return true;
 }
 
@@ -363,12 +358,12 @@ void dart_below_root_drop(dart_below_root *below, unsigned byte) {
 
 static void forget_old(dart_cache *cache, bool entries, uint64_t epoch, bool all) {
     for (unsigned i = 0; i < cache->count; i++) {
-        dart_chunk *chunk = lock_chunk(cache, i, false);
+        dart_chunk *chunk = dart_cache_lock(cache, i, false);
         if (!chunk)
             continue;
         for (unsigned w = 0; w < DART_CHUNK_WORDS; w += entries ? 2 : 1) {
             uint64_t tag = entries ? chunk->words[w + 1] : chunk->words[w] >> DIRECTORY_TAG_SHIFT;
-            if (all || !(entries ? is_fresh(tag, epoch) : segment_is_fresh(tag, epoch)))
+            if (all || !(entries ? dart_tag_is_fresh(tag, epoch) : segment_is_fresh(tag, epoch)))
                 chunk->words[w] = 0;
         }
         far_spin_unlock(&chunk->lock);

@@ -1,7 +1,7 @@
 /* LOCATE: the descent to a key. A step is a batch of READs; nothing negative is concluded before exact evidence (the
  * header of a node, or the key of a leaf) covers the path. */
 #include "base/error.h"
-#include "index/dart/dart.h"
+#include "index/dart/slots.h"
 #include "index/rdwc.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static void start_at_root(const far_index *index, dart_find *f) {
     f->used = -1;
     f->node = (dart_node){dart_of(index)->root, DART_N256, 0};
     f->known = f->start_depth = f->path.count = 0;
-    f->stage = dart_of(index)->lock_free ? DART_STAGE_BUCKET : DART_STAGE_FIRST;
+    f->stage = DART_STAGE_BUCKET;
 }
 
 
@@ -41,6 +41,12 @@ void dart_find_init(dart_find *f, far_bytes key, dart_seek seek) {
     f->seek = seek;
     f->used = -1;
     f->stage = DART_STAGE_PROBE;
+}
+
+
+void dart_find_from_slot(far_task *t, const far_index *index, dart_find *f) {
+    if (dart_slots_get(t, index, f->key, &f->kept))
+        f->stage = DART_STAGE_SLOT;
 }
 
 
@@ -91,33 +97,30 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
      * the node. */
     unsigned flags = f->stage == DART_STAGE_CANDIDATES && header > 8 ? FAR_VERB_UNPROVEN : 0;
     if (inlined) {
-        far_read(t, node->addr, image, end);
-        far_mark(t, flags);
+        dart_share_read(t, f->probe.shared, node->addr, image, end, flags);
         view->header = (const dart_header *)image;
         return 0;
     }
-    far_read(t, dart_slot_addr(node, view->first), view->slots, 8ull * view->count);
-    far_mark(t, flags);
+    dart_share_read(t, f->probe.shared, dart_slot_addr(node, view->first), view->slots, 8ull * view->count, flags);
     if (with_header && dart->header_inline) {
-        far_read(t, node->addr, image, header);
-        far_mark(t, flags);
+        dart_share_read(t, f->probe.shared, node->addr, image, header, flags);
         view->header = (const dart_header *)image;
     }
     return 0;
 }
 
 
-static int put_header(far_task *t, const dart_node *node, dart_header **header) {
+static int put_header(far_task *t, dart_shared *shared, const dart_node *node, unsigned flags, dart_header **header) {
     *header = far_scratch(t, dart_header_bytes(node->depth));
     if (!*header)
         return no_memory();
-    far_read(t, node->addr, *header, dart_header_bytes(node->depth));
+    dart_share_read(t, shared, node->addr, *header, dart_header_bytes(node->depth), flags);
     return 0;
 }
 
 
 int dart_read_header(far_task *t, far_index *index, const dart_node *node, dart_header **header) {
-    int err = put_header(t, node, header);
+    int err = put_header(t, NULL, node, 0, header);
     if (err < 0 || (err = far_wait(t)) < 0)
         return err;
     return dart_header_is(*header, node) ? 0 : dart_corrupt(index, "node", node->addr);
@@ -206,7 +209,7 @@ static int follow_word(const far_index *index, dart_find *f, uint64_t word) {
     if (f->known >= step->node.depth && child.depth == step->node.depth + 1)
         f->known = child.depth;
     f->node = child;
-    f->stage = dart_of(index)->lock_free ? DART_STAGE_BUCKET : DART_STAGE_FIRST;
+    f->stage = DART_STAGE_BUCKET;
     return 0;
 }
 
@@ -255,6 +258,7 @@ static int take_candidates(far_task *t, far_index *index, dart_find *f) {
             best = (int)i;
     }
     if (best < 0) {
+        dart_est_drop_stale(t, index, f); /* the next question forgets them */
         f->stage = DART_STAGE_PROBE;
         return 0;
     }
@@ -275,11 +279,6 @@ static int take_header(far_task *t, far_index *index, dart_find *f) {
     unsigned same = dart_lcp(prefix, f->key);
     if (same < f->asked.depth)
         return diverged(index, f, prefix, same);
-    if (f->stage == DART_STAGE_FIRST) {
-        f->known = f->asked.depth;
-        f->stage = DART_STAGE_BUCKET;
-        return 0;
-    }
     f->known =
         f->asked.depth; /* that of the node where the descent ended: a child beyond the end of the key cannot match */
     return done(f, DART_ABSENT);
@@ -310,7 +309,8 @@ static int take_leaf(far_task *t, far_index *index, dart_find *f) {
 }
 
 
-static int put_leaf(far_task *t, const far_index *index, dart_find *f) {
+/* flags UNPROVEN: it must come after the slot, as another's READ of it might not. */
+static int put_leaf(far_task *t, const far_index *index, dart_find *f, unsigned flags) {
     unsigned code = dart_word_len(f->leaf_word);
     uint64_t bytes = code == DART_SIZE_CODE_LONG ? DART_CHUNK_READ : dart_code_bytes(code);
     if (code == 0)
@@ -319,8 +319,42 @@ static int put_leaf(far_task *t, const far_index *index, dart_find *f) {
     f->leaf = far_scratch(t, bytes);
     if (!f->leaf)
         return no_memory();
-    far_read(t, dart_word_addr(f->leaf_word), f->leaf, bytes);
+    dart_share_read(t, flags & FAR_VERB_UNPROVEN ? NULL : f->probe.shared, dart_word_addr(f->leaf_word), f->leaf, bytes,
+                    flags);
     return 0;
+}
+
+
+/* The slot that was kept, and its leaf behind it. */
+static int put_slot(far_task *t, const far_index *index, dart_find *f) {
+    dart_share_read(t, f->probe.shared, f->kept.slot, &f->slot_word, 8, 0);
+    f->leaf_word = f->kept.word;
+    return f->kept.leaf_with_slot ? put_leaf(t, index, f, f->kept.young ? FAR_VERB_ANY_ORDER : FAR_VERB_UNPROVEN) : 0;
+}
+
+
+int dart_find_at_slot(far_task *t, far_index *index, dart_find *f, uint64_t word) {
+    f->claim = f->mark;
+    f->node = f->kept.node;
+    f->start_depth = f->node.depth;
+    f->known = f->kept.exact ? f->node.depth : 0;
+    int err = push_step(t, f, &f->node, f->kept.slot, word);
+    return err < 0 ? err : follow_word(index, f, word);
+}
+
+
+/* A frozen slot proves nothing: the node may have been replaced long ago. */
+static int take_slot(far_task *t, far_index *index, dart_find *f) {
+    far_point(t, "dart:slot");
+    if (dart_is_frozen(f->slot_word)) {
+        dart_slots_drop(index, f->key);
+        f->probe.dead = f->kept.node.addr;
+        f->stage = DART_STAGE_PROBE;
+        return 0;
+    }
+    int result = dart_find_at_slot(t, index, f, f->slot_word);
+    bool has_leaf = f->kept.leaf_with_slot && f->slot_word == f->kept.word;
+    return result == 0 && has_leaf ? take_leaf(t, index, f) : result;
 }
 
 
@@ -347,8 +381,7 @@ static int put_candidates(far_task *t, far_index *index, dart_find *f) {
         bool on_path = f->probe.starts[i].on_path;
         if ((err = put_view(t, index, node, f, !on_path, view)) >= 0 && !view->header && !on_path) {
             dart_header *header;
-            err = put_header(t, node, &header);
-            far_mark(t, FAR_VERB_UNPROVEN);
+            err = put_header(t, f->probe.shared, node, FAR_VERB_UNPROVEN, &header);
             view->header = header;
         }
     }
@@ -362,17 +395,16 @@ int dart_find_put(far_task *t, far_index *index, dart_find *f) {
         if ((err = put_probe(t, index, f)) != 0)
             return err < 0 ? err : 0;
     switch (f->stage) {
+    case DART_STAGE_SLOT:
+        return put_slot(t, index, f);
     case DART_STAGE_CANDIDATES:
         return put_candidates(t, index, f);
     case DART_STAGE_BUCKET:
         return put_view(t, index, &f->node, f, f->seek == DART_SEEK_PLACE && f->known < f->node.depth, &f->view);
-    case DART_STAGE_FIRST:
-        f->asked = f->node;
-        return put_header(t, &f->asked, &f->evidence);
     case DART_STAGE_HEADER:
-        return put_header(t, &f->asked, &f->evidence);
+        return put_header(t, f->probe.shared, &f->asked, 0, &f->evidence);
     case DART_STAGE_LEAF:
-        return put_leaf(t, index, f);
+        return put_leaf(t, index, f, 0);
     case DART_STAGE_LEAF_REST:
         far_read(t, dart_word_addr(f->leaf_word) + DART_CHUNK_READ, (char *)f->leaf + DART_CHUNK_READ,
                  (dart_leaf_used(f->leaf[0]) - DART_CHUNK_READ + 7) / 8 * 8);
@@ -391,9 +423,22 @@ static int take_answer(far_task *t, far_index *index, dart_find *f) {
 }
 
 
+/* A get found its key: the next one may begin where it was. */
+static void keep_slot(far_task *t, const far_index *index, const dart_find *f) {
+    const dart_step *step = f->path.count ? &f->path.steps[f->path.count - 1] : NULL;
+    if (f->outcome != DART_FOUND || dart_is_frozen(step->word) || (f->kept.current && f->kept.word == step->word))
+        return;
+    dart_slots_put(t, index, f->key, step, step->word);
+}
+
+
 int dart_find_take(far_task *t, far_index *index, dart_find *f) {
     int result = 0;
     switch (f->stage) {
+    case DART_STAGE_SLOT:
+        far_count_cache(t, !dart_is_frozen(f->slot_word));
+        result = take_slot(t, index, f);
+        break;
     case DART_STAGE_ANSWER:
         result = take_answer(t, index, f);
         break;
@@ -403,7 +448,6 @@ int dart_find_take(far_task *t, far_index *index, dart_find *f) {
     case DART_STAGE_BUCKET:
         result = take_bucket(t, index, f);
         break;
-    case DART_STAGE_FIRST:
     case DART_STAGE_HEADER:
         result = take_header(t, index, f);
         break;
@@ -416,6 +460,8 @@ int dart_find_take(far_task *t, far_index *index, dart_find *f) {
     }
     if (result == 1 && f->probe.asked)
         dart_est_repair(t, index, f);
+    if (result == 1 && f->seek == DART_SEEK_VALUE)
+        keep_slot(t, index, f);
     return result;
 }
 
@@ -463,6 +509,7 @@ int dart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     dart_find f;
     f.path = (dart_path){0};
     dart_find_init(&f, key, DART_SEEK_VALUE);
+    dart_find_from_slot(t, index, &f);
     int err = dart_find_run(t, index, &f);
     if (err < 0)
         return err;
@@ -471,14 +518,17 @@ int dart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
 }
 
 
-/* In lockstep: as many round trips as the longest of them. */
+/* In lockstep: as many round trips as the longest of them, and of equal READs one. */
 int dart_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]) {
     dart_find *finds = far_scratch(t, count * sizeof(*finds));
-    if (!finds)
+    dart_shared shared;
+    if (!finds || !dart_share_init(t, &shared, count))
         return no_memory();
     for (size_t i = 0; i < count; i++) {
         finds[i].path = (dart_path){0};
         dart_find_init(&finds[i], keys[i], DART_SEEK_VALUE);
+        finds[i].probe.shared = &shared;
+        dart_find_from_slot(t, index, &finds[i]);
     }
     for (size_t running = count; running > 0;) {
         int err = 0;
@@ -491,6 +541,7 @@ int dart_get_many(far_task *t, far_index *index, size_t count, const far_bytes k
         }
         if ((err = far_wait(t)) < 0)
             return err;
+        dart_share_end(&shared);
         for (size_t i = 0; i < count; i++) {
             if (finds[i].stage == DART_STAGE_DONE)
                 continue;

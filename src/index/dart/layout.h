@@ -35,7 +35,8 @@ enum {
 
 /* So much longer than necessary nodes and segments stay as they are after they were retired: so many epochs longer a
  * handle may use what it kept of them (express.c). */
-#define DART_EXTRA_EPOCHS   4
+#define DART_EXTRA_EPOCHS   12
+#define DART_LEAF_EPOCHS    3  /* the same for leaves: many, and retired by every update (slots.c) */
 #define DART_SEGMENT_EPOCHS 12 /* the same for segments of the skip table: they are few and change seldom */
 
 typedef enum {

@@ -23,6 +23,11 @@ far_addr dart_slot_addr(const dart_node *node, unsigned slot) {
 }
 
 
+unsigned dart_slot_index(const dart_node *node, far_addr slot) {
+    return (unsigned)((slot - dart_slot_addr(node, 0)) / 8);
+}
+
+
 uint64_t dart_node_size(const dart_index *dart, const dart_node *node) {
     return dart_node_bytes(node->type, node->depth, dart->bucket);
 }

@@ -1,5 +1,6 @@
 /* delete: one CAS turns the slot into a TOMB, which keeps its symbol (rule W). Nodes with few children left are
  * rebuilt, merged into their parent's slot or removed in the background. */
+#include "index/dart/slots.h"
 #include "index/dart/write.h"
 
 #include <string.h>
@@ -108,6 +109,7 @@ int dart_remove(far_task *t, far_index *index, far_bytes key) {
     if (result < 0)
         return result;
     far_retire(t, index, DART_TYPE_LEAF, w.old, w.old_bytes);
+    dart_slots_drop(index, key);
     const dart_node *node = &w.find.path.steps[w.find.path.count - 1].node;
     const dart_view *view = &w.find.view;
     if (dart->shrink && node->depth > 0 && (view->node.addr != node->addr || may_shrink(dart, view)))

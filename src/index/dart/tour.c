@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#define NODES_AT_ONCE 32
-#define ITEMS_AT_ONCE 160
+#define NODES_AT_ONCE 48
+#define ITEMS_AT_ONCE 192
 #define BYTES_AT_ONCE (256u << 10)
 #define AHEAD_SCAN    256u /* children */
 #define AHEAD_WALK    128u /* less: a slice should not read large nodes of the next one */
@@ -58,25 +58,28 @@ size_t dart_item_place(const dart_item *item, uint8_t *place) {
 
 
 /* A child as an item, if it lies inside the bounds; 1: it and all that follow lie behind them. */
-static int add_item(far_task *t, const dart_tour *tour, const dart_header *above, uint64_t word, dart_item ***last) {
+static int add_item(far_task *t, const dart_tour *tour, const dart_header *above, const far_bytes *from, uint64_t word,
+                    dart_item ***last) {
     unsigned symbol = dart_word_symbol(word);
     bool covers, ignored;
-    if (compare_place(above, symbol, tour->from, &covers) < 0 && !covers)
+    if (compare_place(above, symbol, *from, &covers) < 0 && !covers)
         return 0;
     if (tour->bounded && compare_place(above, symbol, tour->to, &ignored) >= 0)
         return 1;
     dart_item *item = far_scratch(t, sizeof(*item));
     if (!item)
         return no_memory();
-    *item = (dart_item){NULL, word, above, symbol, covers, NULL};
+    *item = (dart_item){NULL, word, above, symbol, covers, from, NULL};
     **last = item;
     *last = &item->next;
     return 0;
 }
 
 
-/* The children of a node as items in order, those outside the bounds left out. *last: where the next one is hung. */
-static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, dart_item ***last) {
+/* The children of a node as items in order, from a place on; those outside the bounds are left out. *last: where the
+ * next one is hung. */
+static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, const far_bytes *from,
+                     dart_item ***last) {
     uint64_t there[(DART_NODE_SLOTS_MAX + 63) / 64] = {0}; /* a bit per rank of a symbol */
     uint16_t at[DART_NODE_SLOTS_MAX];                      /* its slot */
     for (unsigned i = 0; i < view->count; i++) {
@@ -90,7 +93,8 @@ static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, 
     for (unsigned w = 0; w < sizeof(there) / 8; w++)
         for (uint64_t rest = there[w]; rest && err == 0; rest &= rest - 1) {
             uint64_t word = view->slots[at[w * 64 + (unsigned)__builtin_ctzll(rest)]];
-            err = add_item(t, tour, view->header, dart_thawed(word), last); /* in an item F is a mark of our own */
+            err =
+                add_item(t, tour, view->header, from, dart_thawed(word), last); /* in an item F is a mark of our own */
         }
     return err < 0 ? err : 0;
 }
@@ -188,7 +192,7 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
         int err = tour->node ? tour->node(t, index, &view, item, tour->ctx) : 0;
         dart_item **last = at, *rest = item->next;
         *last = NULL;
-        if (err < 0 || (err = add_items(t, tour, &view, &last)) < 0)
+        if (err < 0 || (err = add_items(t, tour, &view, item->from, &last)) < 0)
             return err;
         *last = rest;
         at = last;
@@ -201,7 +205,7 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
 static int one_round(far_task *t, far_index *index, dart_tour *tour) {
     bool scan = tour->reads == DART_READ_LEAVES;
     size_t most = scan ? AHEAD_SCAN : AHEAD_WALK, ahead = tour->wanted < most ? tour->wanted : most, children = 0;
-    ahead += scan ? ahead / 4 + 8 : 0; /* some nodes more, because a round more costs more */
+    ahead += scan ? ahead + 8 : 0; /* some nodes more, because a round more costs more */
     unsigned nodes = 0, count = 0;
     uint64_t sum = 0;
     dart_item *items[ITEMS_AT_ONCE];
@@ -249,18 +253,12 @@ static bool is_enough(const dart_tour *tour, unsigned depth, dart_node_type type
 }
 
 
-/* At a node on the way to the first key: one that is linked (a slot of it is not frozen) and whose prefix the key
- * begins with. All keys with that prefix are below it. */
-static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
-    dart_start starts[DART_STARTS_MAX];
-    dart_view views[DART_STARTS_MAX], *best = NULL;
-    int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
+/* Reads the whole nodes that entries name. Returns how many of them are linked (a slot is not frozen) and have a prefix
+ * that the first key begins with, the deepest first: all keys with that prefix are below it. */
+static int read_starts(far_task *t, far_index *index, const dart_tour *tour, const dart_start *starts, int count,
+                       dart_view *views) {
     for (int i = 0; i < count; i++) {
         const dart_node *node = &starts[i].node;
-        if (!is_enough(tour, node->depth, node->type)) {
-            starts[i--] = starts[--count];
-            continue;
-        }
         unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
         char *image = far_scratch(t, header + 8ull * slots);
         if (!image) {
@@ -271,18 +269,83 @@ static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
         far_mark(t, FAR_VERB_UNPROVEN); /* an entry of another length: it has another depth than it seems */
         views[i] = (dart_view){*node, 0, slots, (uint64_t *)(image + header), (const dart_header *)image, true};
     }
-    int err = count > 0 ? far_wait(t) : count;
+    int err = count > 0 ? far_wait(t) : count, good = 0;
     for (int i = 0; err >= 0 && i < count; i++) {
-        far_bytes prefix = {views[i].header->prefix, views[i].node.depth};
-        if (dart_header_is(views[i].header, &views[i].node) && dart_lcp(prefix, tour->from) == prefix.length &&
-            dart_any_unfrozen(views[i].slots, views[i].count) && (!best || best->node.depth < views[i].node.depth))
-            best = &views[i];
+        dart_view view = views[i];
+        far_bytes prefix = {view.header->prefix, view.node.depth};
+        bool right = dart_header_is(view.header, &view.node) && dart_lcp(prefix, tour->from) == prefix.length &&
+                     dart_any_unfrozen(view.slots, view.count);
+        int at = good;
+        while (at > 0 && views[at - 1].node.depth < view.node.depth)
+            at--;
+        if (!right || (at > 0 && views[at - 1].node.depth == view.node.depth))
+            continue;
+        memmove(&views[at + 1], &views[at], (size_t)(good - at) * sizeof(*views));
+        views[at] = view;
+        good++;
     }
-    if (err < 0 || !best)
-        return err;
+    return err < 0 ? err : good;
+}
+
+
+/* At a node on the way to the first key that holds enough. */
+static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
+    dart_start starts[DART_STARTS_MAX];
+    dart_view views[DART_STARTS_MAX];
+    int count = dart_est_lookup(t, index, tour->from, starts, DART_STARTS_MAX);
+    for (int i = 0; i < count; i++)
+        if (!is_enough(tour, starts[i].node.depth, starts[i].node.type))
+            starts[i--] = starts[--count];
+    count = read_starts(t, index, tour, starts, count, views);
+    if (count <= 0)
+        return count;
     dart_item **last = &tour->first;
-    tour->top = best->header;
-    return add_items(t, tour, best, &last);
+    tour->top = views[0].header;
+    return add_items(t, tour, &views[0], &tour->from, &last);
+}
+
+
+/* The first place behind all keys that begin with the prefix of a node: 1; 0: there is none. */
+static int place_behind(far_task *t, const dart_header *node, far_bytes *behind) {
+    size_t length = dart_header_depth(node);
+    uint8_t *place = far_scratch(t, length + 1);
+    if (!place)
+        return no_memory();
+    memcpy(place, node->prefix, length);
+    while (length > 0 && place[length - 1] == 0xff)
+        length--;
+    if (length == 0)
+        return 0;
+    place[length - 1]++;
+    *behind = (far_bytes){place, length};
+    return 1;
+}
+
+
+/* At all nodes on the way to the first key that the skip table names, and the root, read in one batch: the children of
+ * the deepest, then those of each above it, from the place behind the one below on. Where the tree is deep that is many
+ * levels at once. 1: it has begun; 0: the table names none. */
+static int begin_chain(far_task *t, far_index *index, dart_tour *tour) {
+    dart_start starts[DART_STARTS_MAX + 1];
+    dart_view views[DART_STARTS_MAX + 1];
+    int count = dart_est_lookup_all(t, index, tour->from, starts, DART_STARTS_MAX);
+    if (count <= 0)
+        return count;
+    starts[count] = (dart_start){.node = {dart_of(index)->root, DART_N256, 0}};
+    count = read_starts(t, index, tour, starts, count + 1, views);
+    dart_item **last = &tour->first;
+    const far_bytes *from = &tour->from;
+    int err = count < 0 ? count : 1;
+    for (int i = 0; i < count && err > 0; i++) {
+        if ((err = add_items(t, tour, &views[i], from, &last)) < 0)
+            return err;
+        far_bytes *behind = far_scratch(t, sizeof(*behind));
+        if (!behind)
+            return no_memory();
+        err = place_behind(t, views[i].header, behind); /* 0: nothing is behind it, nor behind those above */
+        from = behind;
+    }
+    return err < 0 ? err : 1;
 }
 
 
@@ -296,28 +359,22 @@ static int begin(far_task *t, far_index *index, dart_tour *tour) {
     tour->top = NULL;
     if (tour->express && dart_of(index)->est && tour->from.length > 0 && is_enough(tour, 2, DART_N256))
         err = begin_express(t, index, tour);
-    if (err < 0 || tour->top)
+    else if (tour->express && dart_of(index)->est && tour->from.length > 0)
+        err = begin_chain(t, index, tour);
+    if (err != 0 || tour->top)
         return err;
     err = dart_read_node(t, index, &root, &view);
     if (err >= 0 && tour->node)
         err = tour->node(t, index, &view, NULL, tour->ctx);
-    return err < 0 ? err : add_items(t, tour, &view, &last);
+    return err < 0 ? err : add_items(t, tour, &view, &tour->from, &last);
 }
 
 
 /* Behind all keys that begin with the prefix of the node at which it began: 1; or 0, when there is nothing behind. */
 static int go_behind(far_task *t, dart_tour *tour) {
-    size_t length = dart_header_depth(tour->top);
-    uint8_t *place = far_scratch(t, length + 1);
-    if (!place)
-        return no_memory();
-    memcpy(place, tour->top->prefix, length);
-    while (length > 0 && place[length - 1] == 0xff)
-        length--;
-    if (length == 0)
-        return 0;
-    place[length - 1]++;
-    tour->from = (far_bytes){place, length};
+    int more = place_behind(t, tour->top, &tour->from);
+    if (more <= 0)
+        return more;
     tour->begun = tour->express = false; /* now from the root */
     return !tour->bounded || far_bytes_compare(tour->from, tour->to) < 0;
 }

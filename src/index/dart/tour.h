@@ -11,8 +11,9 @@ typedef struct dart_item { /* a slot: all keys below it begin with the node's pr
     uint64_t word;
     const dart_header *above; /* of the node in which it stands */
     unsigned symbol;
-    bool covers;     /* the beginning of the tour lies somewhere below */
-    uint64_t *image; /* of the leaf, or the node; NULL: not read */
+    bool covers;           /* the beginning of the tour lies somewhere below */
+    const far_bytes *from; /* what is below it is wanted from here on */
+    uint64_t *image;       /* of the leaf, or the node; NULL: not read */
 } dart_item;
 
 typedef enum { DART_READ_SLOTS, DART_READ_KEYS, DART_READ_LEAVES } dart_depth_of_view; /* how much of a leaf is read */

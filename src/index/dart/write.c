@@ -1,6 +1,7 @@
 /* insert, update, put: a leaf is written unseen together with the first READ; one CAS publishes it. */
 #include "index/dart/write.h"
 #include "base/error.h"
+#include "index/dart/slots.h"
 #include "index/rdwc.h"
 
 #include <string.h>
@@ -8,7 +9,7 @@
 
 /* ---- The new leaf ---- */
 
-static int make_leaf(far_task *t, far_index *index, dart_write *w) {
+static int make_leaf(far_task *t, far_index *index, dart_write *w, unsigned near) {
     uint64_t header = dart_leaf_header(w->key.length, w->value.length), used = dart_leaf_used(header);
     uint64_t least = used < dart_of(index)->leaf_min ? dart_of(index)->leaf_min : used;
     far_object object;
@@ -22,7 +23,7 @@ static int make_leaf(far_task *t, far_index *index, dart_write *w) {
     if (w->value.length)
         memcpy(image + DART_LEAF_HEADER + w->key.length, w->value.data, w->value.length);
     memset(image + used, 0, w->leaf_bytes - used);
-    int err = far_alloc(t, index, DART_TYPE_LEAF, w->leaf_bytes, FAR_NODE_ANY, 0, &object);
+    int err = far_alloc(t, index, DART_TYPE_LEAF, w->leaf_bytes, near, 0, &object);
     if (err < 0)
         return err;
     w->leaf = object.addr;
@@ -97,8 +98,10 @@ static int change_leaf(far_task *t, far_index *index, dart_write *w) {
     int err = dart_write_cas(t, w, step->slot, step->word, word, &seen);
     if (err < 0)
         return err;
-    if (seen == step->word)
+    if (seen == step->word) {
+        dart_slots_put(t, index, w->key, step, word);
         return DART_WRITE_DONE;
+    }
     if (dart_is_frozen(seen)) {
         f->view.node.addr = 0; /* what was read is old */
         return dart_write_frozen(t, index, w, at, true, rider);
@@ -110,6 +113,40 @@ static int change_leaf(far_task *t, far_index *index, dart_write *w) {
         return DART_WRITE_ABSORBED;
     }
     return dart_write_resume(t, index, w, at, seen);
+}
+
+
+/* The word of the leaf is known, without a READ: the CAS goes with the WRITE of the new leaf, which lies on the same
+ * memory node and so is there first. Lost, it shows the word that stands there. That may be older than this operation:
+ * an update is not absorbed by it, and a frozen one proves nothing. */
+static int change_at_once(far_task *t, far_index *index, dart_write *w) {
+    dart_find *f = &w->find;
+    const dart_kept *kept = &f->kept;
+    dart_step step = {.node = kept->node, .slot = kept->slot, .word = kept->word};
+    uint64_t seen, word = word_of_leaf(w, kept->node.depth);
+    if (f->stage != DART_STAGE_SLOT || !kept->exact || !kept->young ||
+        far_addr_node(w->leaf) != far_addr_node(kept->slot))
+        return DART_WRITE_RESUME;
+    int err = dart_write_cas(t, w, kept->slot, kept->word, word, &seen);
+    if (err < 0)
+        return err;
+    far_count_cache(t, seen == kept->word);
+    if (seen == kept->word) {
+        dart_slots_put(t, index, w->key, &step, word);
+        w->old = dart_word_addr(kept->word);
+        w->old_bytes = dart_code_bytes(dart_word_len(kept->word));
+        far_rdwc_done(t, f->mark);
+        return DART_WRITE_DONE;
+    }
+    far_count_retry(t);
+    f->stage = DART_STAGE_PROBE;
+    if (dart_is_frozen(seen)) {
+        dart_slots_drop(index, w->key);
+        f->probe.dead = kept->node.addr;
+        return DART_WRITE_RESUME;
+    }
+    err = dart_find_at_slot(t, index, f, seen);
+    return err < 0 ? err : DART_WRITE_RESUME;
 }
 
 
@@ -270,6 +307,7 @@ static int apply(far_task *t, far_index *index, dart_write *w) {
 
 int dart_write_run(far_task *t, far_index *index, dart_write *w,
                    int (*apply_one)(far_task *t, far_index *index, dart_write *w)) {
+    far_scratch_mark mark = far_scratch_here(t);
     for (unsigned attempt = 0;;) {
         int result = dart_find_run(t, index, &w->find);
         w->old = 0;
@@ -287,6 +325,8 @@ int dart_write_run(far_task *t, far_index *index, dart_write *w,
             far_count_retry(t);
             if (attempt++ > 0)
                 far_back_off(t, attempt - 1);
+            far_scratch_back(t, mark); /* all verbs were waited for */
+            w->find.path = (dart_path){0};
             dart_find_init(&w->find, w->key, w->find.seek);
         }
     }
@@ -297,11 +337,16 @@ int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_
     dart_write w;
     dart_write_init(&w, how, key, value);
     far_rdwc_seal(t, &w.value);
-    int result = make_leaf(t, index, &w);
+    dart_find_init(&w.find, key, how == FAR_OP_UPDATE ? DART_SEEK_UPDATE : DART_SEEK_PLACE);
+    if (how != FAR_OP_INSERT)
+        dart_find_from_slot(t, index, &w.find);
+    bool kept = w.find.stage == DART_STAGE_SLOT;
+    int result = make_leaf(t, index, &w, kept ? far_addr_node(w.find.kept.slot) : FAR_NODE_ANY);
     if (result < 0)
         return result;
-    dart_find_init(&w.find, key, how == FAR_OP_UPDATE ? DART_SEEK_UPDATE : DART_SEEK_PLACE);
-    result = dart_write_run(t, index, &w, apply);
+    result = change_at_once(t, index, &w);
+    if (result == DART_WRITE_RESUME)
+        result = dart_write_run(t, index, &w, apply);
     if (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE)
         return result;
     if (result != DART_WRITE_DONE) {

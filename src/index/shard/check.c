@@ -384,7 +384,7 @@ int shard_walk(far_task *t, far_index *index, far_walk *walk) {
 
 /* what: the same wherever the key is moved to. 1: it was not counted yet. */
 static int count_once(tour *r, uint64_t what, int level) {
-    return level > 1 ? shard_counted_below(&r->counted, what) : !shard_counted_knows(&r->counted, what);
+    return level > 1 ? shard_counted_in_overflow(&r->counted, what) : !shard_counted_knows(&r->counted, what);
 }
 
 

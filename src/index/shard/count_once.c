@@ -116,7 +116,7 @@ bool shard_counted_knows(const shard_counted *c, uint64_t what) {
 
 
 /* 1: it is new. */
-int shard_counted_below(shard_counted *c, uint64_t what) {
+int shard_counted_in_overflow(shard_counted *c, uint64_t what) {
     what = not_zero(what);
     if (2 * (c->count + 1) > c->room) {
         shard_counted larger = {.room = c->room ? 2 * c->room : LEAST};

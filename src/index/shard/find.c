@@ -3,12 +3,18 @@
  * of a key, where v is the version of its header:
  *
  *   R1  A child of which a word is zero is not written yet: its parent counts, read after it.
- *   R2  A hit counts if the key stays in the bucket at version v+1; else only if the child was seen unwritten before,
- * or if no split has begun: the header is not marked, the word not frozen. R3  A miss counts if the key stays; else
- * only in an image whose words are all of version v, and as in R2. R4  After a miss generation v is looked at if the
- * key's bit of fnew is set, and v-1 if its bit of fold is set and the drain of v-1 is not known to have ended. R5  Of a
- * generation both buckets of level 2 and the whole chain are read, the older generation before the newer. R6  A miss
- * there is believed when level 1, read again, says the same: a drain may have moved the key up. */
+ *
+ *   R2  A hit counts if the key stays in the bucket at version v+1; else only if the child was seen unwritten before, or
+ *       if no split has begun: the header is not marked, the word not frozen.
+ *
+ *   R3  A miss counts if the key stays; else only in an image whose words are all of version v, and as in R2.
+ *
+ *   R4  After a miss generation v is looked at if the key's bit of fnew is set, and v-1 if its bit of fold is set and the
+ *       drain of v-1 is not known to have ended.
+ *
+ *   R5  Of a generation both buckets of level 2 and the whole chain are read, the older generation before the newer.
+ *
+ *   R6  A miss there is believed when level 1, read again, says the same: a drain may have moved the key up. */
 #include "base/error.h"
 #include "index/rdwc.h"
 #include "index/shard/shard.h"
@@ -88,7 +94,7 @@ unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generat
 
 
 /* R5. 1: look again. */
-static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hits) {
+static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_hits *hits) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
     shard_overflow o[2];
     int none[2] = {1, 1}, err;
@@ -106,7 +112,7 @@ static int look_below(shard_try *y, uint64_t header, bool whole, shard_hits *hit
             if ((none[1] = shard_put_overflow(y, generation[1], &o[1])) < 0 || (err = far_wait(y->t)) < 0)
                 return err < 0 ? err : none[1];
         }
-        err = (y->st->inlined ? shard_i_gather_below : shard_p_gather_below)(y, &o[i], generation[i], hits);
+        err = (y->st->inlined ? shard_i_gather_overflow : shard_p_gather_overflow)(y, &o[i], generation[i], hits);
         if (err < 0)
             return err;
     }
@@ -122,7 +128,7 @@ int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hit
     shard_hits all;
     int err;
     y->had_more_to_do = true;
-    while ((err = look_below(y, header, whole, &all)) == 1)
+    while ((err = look_into_overflow(y, header, whole, &all)) == 1)
         far_count_retry(y->t);
     *count = all.count < SHARD_COPIES_MAX ? all.count : SHARD_COPIES_MAX;
     memcpy(hits, all.hit, *count * sizeof(*hits));
@@ -220,6 +226,20 @@ static int find_in_home(shard_try *y, shard_hit *hit, uint32_t *mark) {
 }
 
 
+enum { OPTIMISTIC_TRIES = 4 };
+
+
+/* ordered_cas=off, as in the paper's baseline: who reads beside locks looks at the header again. Our readers do not need
+ * that, so after some tries they go by what they have: the holder of a lock may be dead. 1: it counts; 0: once more. */
+static int is_still_so(shard_try *y) {
+    if (y->st->ordered_cas || y->st->inlined || y->attempt >= OPTIMISTIC_TRIES)
+        return 1;
+    uint64_t header;
+    int err = far_read_word(y->t, y->home->addr + 8ull * SHARD_P_HEADER, &header);
+    return err < 0 ? err : header == shard_home_header(y);
+}
+
+
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     shard_try y;
     int err = shard_begin(&y, t, index, key);
@@ -228,6 +248,7 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         return FAR_ERR_NOT_FOUND;
     while (err >= 0) {
         shard_hit hit;
+        int same;
         shard_attempt(&y);
         uint32_t mark = far_rdwc_mark(t);
         if ((err = find_in_window(&y, &hit)) == 0) {
@@ -235,6 +256,8 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
             if ((err = find_in_home(&y, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
         }
+        if ((err == 1 || err == FAR_ERR_NOT_FOUND) && (same = is_still_so(&y)) <= 0)
+            err = same;
         if (err == 1 || err == FAR_ERR_NOT_FOUND)
             shard_move_after_read(&y);
         if (err == 1) {
@@ -330,6 +353,10 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
     int err = 0;
     if (!many)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
+    for (size_t i = 0; !shard_state_of(index)->ordered_cas && i < count; i++)
+        results[i] = FAR_GET_ALONE; /* each looks at its header again */
+    if (!shard_state_of(index)->ordered_cas)
+        return 0;
     for (size_t i = 0; err >= 0 && i < count; i++) {
         err = shard_begin(&many[i].y, t, index, keys[i]);
         many[i].open = !shard_state_of(index)->inlined || !shard_i_too_wide(shard_state_of(index), keys[i]);

@@ -67,7 +67,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
 }
 
 
-static int place_below(shard_try *y, uint64_t word) {
+static int place_in_overflow(shard_try *y, uint64_t word) {
     shard_overflow *o = far_scratch(y->t, sizeof(*o));
     if (!o)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
@@ -110,8 +110,8 @@ int shard_p_place(shard_try *y, unsigned class, far_addr block) {
         if ((err = far_write_word(y->t, y->home->addr + 8 * SHARD_P_HEADER, *header_of(y))) < 0)
             return err;
     }
-    far_point(y->t, "shard:place_below");
-    return place_below(y, shard_entry(0, shard_top_tag(y->h), class, block));
+    far_point(y->t, "shard:place_in_overflow");
+    return place_in_overflow(y, shard_entry(0, shard_top_tag(y->h), class, block));
 }
 
 
@@ -147,7 +147,7 @@ static int change_above(shard_try *y, far_op_kind how, shard_hit hit, const shar
 
 
 /* The key is below only; hits: the older generation first. */
-static int change_below(shard_try *y, far_op_kind how, const shard_hit *hits, unsigned count) {
+static int change_in_overflow(shard_try *y, far_op_kind how, const shard_hit *hits, unsigned count) {
     const shard_hit *last = &hits[count - 1];
     uint64_t old, word = how == FAR_OP_DELETE ? 0 : shard_entry(0, shard_top_tag(y->h), y->class, y->block);
     int err = clear_copies(y, hits, count - 1);
@@ -174,12 +174,12 @@ static int change(shard_try *y, far_op_kind how) {
     if (found)
         return change_above(y, how, above, hits, count);
     if (count)
-        return change_below(y, how, hits, count);
+        return change_in_overflow(y, how, hits, count);
     return shard_p_place(y, y->class, y->block);
 }
 
 
-int shard_p_locked(shard_try *y, far_op_kind how, bool inserting) {
+int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting) {
     bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
     int err = 0;
     if (inserting && closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)

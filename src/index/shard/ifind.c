@@ -44,7 +44,7 @@ static void search_node(const shard_i_node *node, far_addr at, unsigned generati
 }
 
 
-int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
+int shard_i_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
     uint64_t key;
     memcpy(&key, y->key.data, sizeof(key));
     for (unsigned choice = 0; choice < 2; choice++) {

@@ -135,7 +135,7 @@ int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], 
         return err;
     shard_count(&y->st->counters.overflows);
     y->landed = 2;
-    far_point(y->t, "shard:place_below");
+    far_point(y->t, "shard:place_in_overflow");
     *words = 2;
     if ((err = place_at_l2(y, &o, value, at, slot)) != 0)
         return err;

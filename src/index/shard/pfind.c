@@ -87,7 +87,7 @@ static int add_candidates(const shard_try *y, shard_hits *hits, const uint64_t *
 
 
 /* From the buckets and the whole chain. */
-int shard_p_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
+int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits) {
     int err = add_candidates(y, hits, o->l2[0], 8, o->at[0], 2, generation);
     if (err >= 0 && o->at[1] != o->at[0])
         err = add_candidates(y, hits, o->l2[1], 8, o->at[1], 2, generation);

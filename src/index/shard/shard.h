@@ -85,7 +85,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        locked, merged, unlinked, rebased;
+        under_lock, merged, unlinked, rebased;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -334,13 +334,13 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
 
 /* pfind.c: P. Candidates by their tags, then what their blocks say */
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits);
-int shard_p_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
+int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
 int shard_p_put_blocks(shard_try *y, shard_hits *hits);
 int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole); /* keeps those that hold the key */
 
 /* ifind.c: I */
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit);
-int shard_i_gather_below(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
+int shard_i_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
 int shard_i_drop_false_hits(shard_try *y, shard_hits *hits);               /* 1: all must be looked at again */
 bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]); /* false: value and mark are of one moment */
 
@@ -355,8 +355,9 @@ void shard_p_retire(shard_try *y, uint64_t word);
 int shard_p_lock(shard_try *y, unsigned fnew,
                  shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class, far_addr block);   /* 1: done; 0: somebody was faster */
-int shard_p_locked(shard_try *y, far_op_kind how, bool inserting); /* the whole operation: 1: done; 0: start over */
+int shard_p_place(shard_try *y, unsigned class, far_addr block); /* 1: done; 0: somebody was faster */
+int shard_p_change_under_lock(shard_try *y, far_op_kind how,
+                              bool inserting); /* the whole operation: 1: done; 0: start over */
 
 /* split.c: P */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
@@ -427,7 +428,7 @@ typedef struct shard_counted {
 void shard_counted_begin(shard_counted *c); /* of the next partition */
 void shard_counted_end(shard_counted *c);
 int shard_counted_bucket(shard_counted *c, const shard_state *st, uint64_t bucket, unsigned v); /* 1: to be counted */
-int shard_counted_below(shard_counted *c, uint64_t what);                                       /* 1: it is new */
+int shard_counted_in_overflow(shard_counted *c, uint64_t what);                                 /* 1: it is new */
 int shard_has_left(far_task *t, shard_state *st, shard_partition *part, const shard_image *image);
 void shard_forget_what_left(const shard_state *st, uint64_t *w, unsigned v); /* of a bucket whose child is complete */
 bool shard_counted_knows(const shard_counted *c, uint64_t what);

@@ -186,8 +186,8 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
     int slot = present || locked ? -1 : shard_p_first_empty(y, y->home->w);
     if (slot >= 0)
         return insert(y, slot);
-    shard_count(&y->st->counters.locked);
-    return shard_p_locked(y, how, !present);
+    shard_count(&y->st->counters.under_lock);
+    return shard_p_change_under_lock(y, how, !present);
 }
 
 

@@ -51,7 +51,7 @@ TOLD_OF_ALL(l3_chain_append_race);
 
 
 /* The last EMPTY word is taken between an insert's look at its bucket and its lock: it goes below, where nobody was
- * before. (place_below taking a missing table for damage.) */
+ * before. (place_in_overflow taking a missing table for damage.) */
 static void closed_between_look_and_lock_told(const told *told) {
     stage s;
     open_stage(&s, told, 0, STILL ",ordered_cas=off");
@@ -200,7 +200,7 @@ static void old_root_l2_insert_vs_drain_told(const told *told) {
     put(&s.a, key_in(&s.a, 0, 0, 0), 10);
     put(&s.a, key_in(&s.a, 0, 1, 0), 11);
     start(&s.c, FAR_OP_INSERT, key_in(&s.a, 0, 1, 1), 12);
-    stage_stop_at(&s.c, at("shard:place_below"));
+    stage_stop_at(&s.c, at("shard:place_in_overflow"));
     for (unsigned i = 0; i < 8; i++) { /* in the other bucket: the table doubles */
         put(&s.b, key_in(&s.a, 1, i % 2, i), 20 + i);
         far_sim_sleep(s.world, 5000000);
