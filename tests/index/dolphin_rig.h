@@ -9,12 +9,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORDS "value_size=8,hints=off"
-#define V1    "value--1"
-#define V2    "value--2"
-#define V3    "value--3"
-#define LONG1 "a value that does not fit into a word, the first"
-#define LONG2 "a value that does not fit into a word, the second one"
+#define WORDS  "value_size=8,hints=off"
+#define SLOTS2 WORDS ",leaf_slots=2"
+#define SLOTS1 WORDS ",leaf_slots=1"
+#define V1     "value--1"
+#define V2     "value--2"
+#define V3     "value--3"
+#define LONG1  "a value that does not fit into a word, the first"
+#define LONG2  "a value that does not fit into a word, the second one"
+
+/* Keys: with one per leaf the next one makes the node grow; with two, na; nb nc; nx ny: nd splits one leaf, nz another. */
+#define MANY "nb nd nf nh nj nl nn np nr nt nv nx"
+#define FIVE "na nb nx ny nc"
 
 static stage s;
 static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
@@ -65,6 +71,14 @@ static inline bool all_read(stage_actor *by, const char *keys, const char *value
 }
 
 
+/* One more client of the same compute node; its session is closed by hand. */
+static inline stage_actor another_of(const stage_actor *of) {
+    stage_actor d = {.pool = of->pool, .index = of->index};
+    assert_int_equal(far_session_open(of->pool, &d.session), 0);
+    return d;
+}
+
+
 /* The operation of `by` stands at the point, for the nth time. */
 static inline void stand_at(stage_actor *by, const char *point, unsigned nth, far_op_kind does, const char *key,
                             const char *value) {
@@ -112,6 +126,12 @@ static inline dolphin_node node_at(const char *key, unsigned level) {
         assert_true(at >= 0 && dolphin_entry_is_node(node.entries[at]));
         node.word = node.entries[at];
     }
+}
+
+
+/* The node below the root. */
+static inline far_addr node_addr(const char *key) {
+    return dolphin_entry_addr(node_at(key, 1).word);
 }
 
 

@@ -94,16 +94,19 @@ static void blocks_have_room_for_what_is_in_them(void **state) {
 }
 
 
-/* The count is the top field: it carries into nothing, and nothing borrows from what is below. */
+/* The count neither carries into the sum, however large that is, nor borrows; the sum is the top field, and wraps. */
 static void spear_words_add_up(void **state) {
     (void)state;
     uint64_t spear = 511 | DOLPHIN_LIVE;
-    for (unsigned i = 0; i < (1u << 24) - 1; i += 4099)
-        assert_true(dolphin_count(spear + i * DOLPHIN_ENTER) == i && dolphin_tag(spear + i * DOLPHIN_ENTER) == 511);
+    for (unsigned i = 0; i < (1u << 18) - 1; i += 409) {
+        uint64_t inside = spear + i * DOLPHIN_ENTER + i % 1000 * (DOLPHIN_TICKET + 777 * DOLPHIN_SUM);
+        assert_true(dolphin_count(inside) == i && dolphin_tag(inside) == 511 && dolphin_ticket(inside) == i % 1000);
+    }
     assert_true(spear + DOLPHIN_ENTER + DOLPHIN_FROZEN + DOLPHIN_EXIT == (spear | DOLPHIN_FROZEN));
-    uint64_t old = spear | DOLPHIN_FROZEN, next = dolphin_next_tag(old) | DOLPHIN_LIVE; /* a new life, at the wrap */
-    uint64_t born = old + 3 * DOLPHIN_ENTER + (next - (old & DOLPHIN_LOW_MASK));
-    assert_true(dolphin_tag(born) == 0 && dolphin_count(born) == 3 && !(born & DOLPHIN_FROZEN));
+    uint64_t old = (spear | DOLPHIN_FROZEN) + 70 * (DOLPHIN_TICKET + 999 * DOLPHIN_SUM),
+             next = dolphin_next_tag(old) | DOLPHIN_LIVE; /* a new life, at the wrap */
+    uint64_t born = old + 3 * DOLPHIN_ENTER + (next - (old & ~DOLPHIN_COUNT_MASK));
+    assert_true(born == (next | 3 * DOLPHIN_ENTER) && dolphin_tag(born) == 0 && dolphin_count(born) == 3);
 }
 
 
@@ -469,6 +472,7 @@ static void damaged_control_words_keep_nobody_waiting(void **state) {
         {1, false, true},
         {3 * DOLPHIN_ENTER, false, false},
         {40 * DOLPHIN_TICKET, false, false},
+        {77 * DOLPHIN_SUM, false, false},
         {DOLPHIN_FROZEN, true, true},
         {DOLPHIN_LIVE, true, true},
         {1, true, true},

@@ -31,7 +31,7 @@ unsigned dolphin_cut(const dolphin_item *items, unsigned count, unsigned depth, 
 }
 
 
-/* All of the leaf but its spear word, of which only the ticket is set: the first slot that is empty. */
+/* All of the leaf but its spear word, of which ticket and sum are set: the first slot that is empty, the keys below. */
 void dolphin_fill_leaf(const dolphin_op *op, uint64_t *image, const dolphin_item *items, unsigned count,
                        const uint8_t *prefix, unsigned depth, unsigned lo, unsigned hi) {
     const dolphin_state *st = op->st;
@@ -45,6 +45,7 @@ void dolphin_fill_leaf(const dolphin_op *op, uint64_t *image, const dolphin_item
             bool fits = items[i].key.length - depth <= DOLPHIN_INLINE_MAX;
             uint64_t kword = fits ? dolphin_inline_kword(items[i].key, depth) : items[i].kword;
             kwords[i] = dolphin_with_state(kword, DOLPHIN_HELD);
+            image[0] += dolphin_key_sum(kword);
             vwords[i] = items[i].vword;
         } else if (st->words)
             vwords[i] = st->poison;

@@ -93,7 +93,7 @@ static void put_birth(dolphin_change *c, dolphin_made *made) {
     uint64_t next = dolphin_next_tag(made->control) | DOLPHIN_LIVE;
     far_write(op->t, made->addr + 8, made->image + 1, made->bytes - 8);
     if (made->leaf)
-        far_faa(op->t, made->addr, (next | made->image[0]) - (made->control & DOLPHIN_LOW_MASK), NULL);
+        far_faa(op->t, made->addr, (next | made->image[0]) - (made->control & ~DOLPHIN_COUNT_MASK), NULL);
     else
         far_cas(op->t, made->addr, made->control, next, NULL);
     made->linked = true;
@@ -145,17 +145,34 @@ int dolphin_publish(dolphin_change *c, bool unlock) {
 }
 
 
+/* The node names it for the key. A NULL is another one when its bounds are. */
+static bool still_names(dolphin_change *c, uint64_t entry) {
+    int at = dolphin_lookup(&c->node, dolphin_position(c->op->key, c->node.depth));
+    if (at < 0)
+        return false;
+    c->at = (unsigned)at;
+    return dolphin_entry_kind(entry) == DOLPHIN_NULL ? c->node.entries[at] == entry
+                                                     : dolphin_entry_same(c->node.entries[at], entry);
+}
+
+
 /* Whoever has the lock has it for two round trips, most of the time: to wait here is less than to look for the key
- * again. */
-int dolphin_change_lock(dolphin_change *c, uint64_t word) {
+ * again; but not when he has done what we came for. */
+int dolphin_change_lock(dolphin_change *c, uint64_t word, uint64_t entry) {
     int err = dolphin_lock(c->op, word, &c->node);
-    for (unsigned attempt = 0; attempt < LOCK_ATTEMPTS && err == DOLPHIN_BUSY; attempt++) {
+    for (unsigned attempt = 0; attempt < LOCK_ATTEMPTS && err == DOLPHIN_BUSY && still_names(c, entry); attempt++) {
         far_count_retry(c->op->t);
+        far_sleep(c->op->t, c->op->trip);
         far_back_off(c->op->t, attempt);
         err = dolphin_lock(c->op, word, &c->node);
     }
-    if (err == DOLPHIN_LOCKED)
+    if (err == DOLPHIN_LOCKED && still_names(c, entry))
         return err;
+    if (err == DOLPHIN_LOCKED) {
+        dolphin_keep_node(c->op, &c->node); /* the next look goes by this */
+        c->op->fresh = false;
+        return dolphin_change_end(c, DOLPHIN_GONE);
+    }
     dolphin_abandon(c);
     if (err >= 0 && dolphin_is_time_to_help(c->op)) {
         int helped = dolphin_help(c->op);
@@ -214,15 +231,13 @@ int dolphin_fill(dolphin_op *op, const dolphin_spot *spot, far_bytes value) {
         dolphin_abandon(&c);
         return err;
     }
-    if ((err = dolphin_change_lock(&c, spot->parent)) != DOLPHIN_LOCKED)
+    if ((err = dolphin_change_lock(&c, spot->parent, spot->entry)) != DOLPHIN_LOCKED)
         return err < 0 ? err : 0;
-    int at = dolphin_lookup(&c.node, spot->position);
-    if (at < 0 || c.node.entries[at] != spot->entry || (with_node && spot->depth && dolphin_free_entries(&c.node) < 2))
+    if (with_node && spot->depth && dolphin_free_entries(&c.node) < 2)
         return dolphin_change_end(&c, 0);
     dolphin_item item = {op->key, c.kword, c.vword};
     bool all = with_node || spot->depth == 0;
     dolphin_fill_leaf(op, c.leaf[0].image, &item, 1, prefix, depth, all ? 0 : lo, all ? DOLPHIN_LAST : hi);
-    c.at = (unsigned)at;
     if (with_node) {
         inner.entries[0] = dolphin_made_entry(&c.leaf[0], 0);
         dolphin_plan_node(&c, spot->position, lo, hi);
@@ -267,11 +282,8 @@ int dolphin_part_path(dolphin_op *op, const dolphin_spot *spot, far_bytes value)
         dolphin_abandon(&c);
         return err;
     }
-    if ((err = dolphin_change_lock(&c, spot->parent)) != DOLPHIN_LOCKED)
+    if ((err = dolphin_change_lock(&c, spot->parent, spot->entry)) != DOLPHIN_LOCKED)
         return err < 0 ? err : 0;
-    int at = dolphin_lookup(&c.node, spot->position);
-    if (at < 0 || c.node.entries[at] != spot->entry)
-        return dolphin_change_end(&c, 0);
     unsigned lo = below ? 0 : child + 1, hi = below ? child - 1 : DOLPHIN_LAST;
     inner.entries[count++] = dolphin_entry_with_lb(spot->entry, child);
     inner.entries[count++] = dolphin_null(0, child - 1); /* END is below every byte */
@@ -282,7 +294,6 @@ int dolphin_part_path(dolphin_op *op, const dolphin_spot *spot, far_bytes value)
         dolphin_fill_leaf(op, c.leaf[0].image, &item, 1, prefix, depth, lo, hi);
         inner.entries[below ? 1 : 2] = dolphin_made_entry(&c.leaf[0], lo);
     }
-    c.at = (unsigned)at;
     c.entry = dolphin_made_entry(&c.inner, spot->position);
     err = dolphin_publish(&c, true);
     return err < 0 ? err : leaf;

@@ -37,8 +37,9 @@ uint64_t dolphin_made_entry(const dolphin_made *made, unsigned lb); /* after its
 bool dolphin_put_births(dolphin_change *c); /* new objects become LIVE. False: not all on the memory node of the node */
 /* The same, then entries change, the lock goes if `unlock`. */
 int dolphin_publish(dolphin_change *c, bool unlock);
-/* {lock of the node, and whatever was put before}. LOCKED, or BUSY, GONE: all that was made is free again. */
-int dolphin_change_lock(dolphin_change *c, uint64_t word);
+/* {lock of the node, and whatever was put before}. LOCKED: the entry for the key is still this one, it is at c->at. BUSY,
+ * GONE: all that was made is free again. */
+int dolphin_change_lock(dolphin_change *c, uint64_t word, uint64_t entry);
 int dolphin_change_end(dolphin_change *c, int result); /* unlocks, frees what was made; result */
 
 typedef struct dolphin_content { /* of a leaf, when it is final */

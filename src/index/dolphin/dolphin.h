@@ -61,6 +61,8 @@ typedef struct dolphin_op { /* what an operation works with */
     uint64_t full;        /* names a leaf without an empty slot; 0 */
     uint64_t ticket;      /* insert=ticket: the slot of the leaf that was given to us; DOLPHIN_NO_TICKET */
     uint64_t last_ticket; /* the same, when it was given back too */
+    uint64_t drawn;       /* what the FAA that drew it added */
+    uint64_t below;       /* the spear word that it found: the sum of the keys below */
     bool lost;            /* the session is: what it posted may still take effect, so nothing is free again */
 } dolphin_op;
 
@@ -139,6 +141,7 @@ static inline far_addr dolphin_entry_place(const dolphin_node *node, unsigned at
 /* keys.c */
 uint64_t dolphin_prefix_word(const dolphin_state *st, const void *bytes, unsigned depth);
 unsigned dolphin_fingerprint(const dolphin_state *st, far_bytes key);
+uint64_t dolphin_kword_of(const dolphin_state *st, far_bytes key, unsigned depth);
 bool dolphin_kword_may_be(const dolphin_state *st, uint64_t kword, far_bytes key, unsigned depth);
 /* Candidates for the key among the slots in these states, the highest first; how many. */
 unsigned dolphin_candidates(const dolphin_op *op, const dolphin_leaf *leaf, unsigned states, unsigned found[]);
@@ -198,14 +201,16 @@ int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_byte
 int dolphin_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int dolphin_remove(far_task *t, far_index *index, far_bytes key);
 enum { DOLPHIN_STALE = 1, DOLPHIN_IS_FROZEN, DOLPHIN_FULL, DOLPHIN_LOST }; /* why a leaf was left without a result */
-int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket,
-                  dolphin_leaf *leaf); /* 0: inside; or STALE, IS_FROZEN */
+/* draw: a ticket, as dolphin_draw says; or 0. 0: inside; or STALE, IS_FROZEN. */
+int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, uint64_t draw, dolphin_leaf *leaf);
 void dolphin_put_leave(dolphin_op *op, const dolphin_leaf *leaf);
 void dolphin_leave(dolphin_op *op, const dolphin_leaf *leaf);                                  /* not waited for */
 int dolphin_is_same_key(dolphin_op *op, const dolphin_leaf *leaf, uint64_t kword, bool *same); /* as op->key */
 /* ticket.c: with op->ticket, if there is one. 0: done, and left; LOST: left; FULL, FAR_ERR_EXISTS, errors: still
  * inside. */
 int dolphin_take_ticket(dolphin_op *op, dolphin_leaf *leaf);
+uint64_t dolphin_draw(const dolphin_op *op, unsigned depth); /* added to the spear word of a leaf of this depth */
+void dolphin_keep_ticket(dolphin_op *op, uint64_t draw, uint64_t seen); /* that was drawn */
 int dolphin_insert_by_ticket(dolphin_op *op, const dolphin_leaf *leaf, far_bytes value);
 /* The slot of the key among those in these states: *slot -1 if none. Reads key blocks if it must. */
 int dolphin_find_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned states, int *slot);
@@ -220,7 +225,8 @@ void dolphin_sort_items(dolphin_item *items, unsigned count);
 enum { DOLPHIN_LOCKED = 0, DOLPHIN_BUSY = 1, DOLPHIN_GONE = 2 };
 far_addr dolphin_lock_place(const dolphin_op *op, uint64_t word);
 uint64_t dolphin_locked_by_me(const dolphin_op *op, uint64_t word);
-int dolphin_lock(dolphin_op *op, uint64_t word, dolphin_node *node); /* LOCKED: node is READ since */
+/* LOCKED: node is READ since; BUSY: it is READ, and may be torn. */
+int dolphin_lock(dolphin_op *op, uint64_t word, dolphin_node *node);
 void dolphin_put_unlock(dolphin_op *op, uint64_t word);
 int dolphin_unlock(dolphin_op *op, uint64_t word);
 bool dolphin_gate_enter(dolphin_op *op, uint64_t entry); /* false: another task of this handle is inside */

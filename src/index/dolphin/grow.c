@@ -141,12 +141,9 @@ int dolphin_lock_both(dolphin_change *c, uint64_t word, dolphin_node *old, unsig
     int err = find_above(op, word, &above);
     if (err <= 0)
         return err;
-    if ((err = dolphin_change_lock(c, above.word)) != DOLPHIN_LOCKED)
+    if ((err = dolphin_change_lock(c, above.word, word)) != DOLPHIN_LOCKED)
         return err < 0 ? err : 0;
-    int at = dolphin_lookup(&c->node, dolphin_position(op->key, c->node.depth));
-    if (at < 0 || !dolphin_entry_same(c->node.entries[at], word))
-        return dolphin_change_end(c, 0);
-    *entry_at = (unsigned)at;
+    *entry_at = c->at;
     if ((err = dolphin_lock(op, word, old)) == DOLPHIN_LOCKED)
         return 1;
     return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE ? err : dolphin_change_end(c, err < 0 ? err : 0);

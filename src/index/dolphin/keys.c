@@ -26,9 +26,16 @@ unsigned dolphin_fingerprint(const dolphin_state *st, far_bytes key) {
 }
 
 
-/* The key word of the key, without a state, where it needs no block. */
+/* Its rest stands in the key word. */
 static bool is_inline(far_bytes key, unsigned depth) {
     return key.length - depth <= DOLPHIN_INLINE_MAX;
+}
+
+
+/* The key word of the key, without a state, and without the address of its block if it has one. */
+uint64_t dolphin_kword_of(const dolphin_state *st, far_bytes key, unsigned depth) {
+    return is_inline(key, depth) ? dolphin_inline_kword(key, depth)
+                                 : dolphin_block_kword(0, dolphin_key_class(key.length), dolphin_fingerprint(st, key));
 }
 
 

@@ -18,9 +18,10 @@
  *   root        a node of the largest class with an entry per byte, then a lock word per byte in place of its own
  *
  *   leaf        spear, ident, prefix word, lock, 0 0 0 0, a key word per slot, a value word per slot
- *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 29 | writers inside 24: the top field, it carries into nothing
- *       ticket      insert=ticket: the next slot that is given out. Should it ever carry, the count is one too high,
- *                   which costs the next change a wait, and slots are given out that are taken, which shows
+ *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 20 | writers inside 18 | sum 15: the top field carries into nothing
+ *       ticket      insert=ticket: the next slot that is given out. Tickets beyond the slots are given back: there are
+ *                   never more of them than clients
+ *       sum         insert=ticket: of the keys that the slots were given out to (dolphin_key_sum), modulo 2^15
  *     ident       depth 9 | lo 9 | hi 9 | slots 7 | NARROWED 1 | 0 5 | magic 24: the positions lo .. hi of keys with that
  *                 prefix; NARROWED: hi was greater in this life
  *     lock        sync=exclusive: owner 38, or 0
@@ -43,7 +44,7 @@
 
 enum { DOLPHIN_TYPE_ROOT, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_LEAF, DOLPHIN_TYPE_KEY, DOLPHIN_TYPE_VALUE, DOLPHIN_TYPES };
 
-#define DOLPHIN_MAGIC      0x6e6968706c6f64ull
+#define DOLPHIN_MAGIC      0x326e6968706c6f64ull
 #define DOLPHIN_NODE_MAGIC 0x646e6full
 #define DOLPHIN_LEAF_MAGIC 0x66616cull
 #define DOLPHIN_POSITIONS  257u
@@ -165,10 +166,11 @@ static inline bool dolphin_entry_is_sound(uint64_t entry) {
 #define DOLPHIN_LIVE        (1ull << 9)
 #define DOLPHIN_FROZEN      (1ull << 10)
 #define DOLPHIN_OWNER_SHIFT 16
-#define DOLPHIN_ENTER       (1ull << 40)
-#define DOLPHIN_EXIT        (0 - DOLPHIN_ENTER)
 #define DOLPHIN_TICKET      (1ull << 11)
-#define DOLPHIN_LOW_MASK    (DOLPHIN_ENTER - 1) /* of a spear word: all but the count */
+#define DOLPHIN_ENTER       (1ull << 31)
+#define DOLPHIN_EXIT        (0 - DOLPHIN_ENTER)
+#define DOLPHIN_SUM         (1ull << 49)
+#define DOLPHIN_COUNT_MASK  (DOLPHIN_SUM - DOLPHIN_ENTER) /* of a spear word */
 
 
 static inline unsigned dolphin_tag(uint64_t word) {
@@ -177,12 +179,12 @@ static inline unsigned dolphin_tag(uint64_t word) {
 
 
 static inline unsigned dolphin_count(uint64_t spear) {
-    return (unsigned)(spear >> 40);
+    return (unsigned)((spear & DOLPHIN_COUNT_MASK) / DOLPHIN_ENTER);
 }
 
 
 static inline uint64_t dolphin_ticket(uint64_t spear) {
-    return (spear & DOLPHIN_LOW_MASK) / DOLPHIN_TICKET;
+    return spear % DOLPHIN_ENTER / DOLPHIN_TICKET;
 }
 
 
@@ -406,6 +408,14 @@ static inline unsigned dolphin_kword_fingerprint(uint64_t kword) {
 
 static inline unsigned dolphin_kword_block_bytes(uint64_t kword) {
     return dolphin_key_block_bytes(dolphin_kword_length(kword) - DOLPHIN_BLOCK);
+}
+
+
+/* What a key adds to the sum of its leaf, in the place of that field: the same for equal keys of one leaf. */
+static inline uint64_t dolphin_key_sum(uint64_t kword) {
+    uint64_t key = dolphin_kword_is_block(kword) ? (kword & DOLPHIN_KEY_MASK) / (DOLPHIN_BLOCK_ADDR + 1)
+                                                 : kword & DOLPHIN_KEY_MASK;
+    return (key * 0x9e3779b97f4a7c15ull) / DOLPHIN_SUM * DOLPHIN_SUM;
 }
 
 

@@ -35,9 +35,12 @@ static int put_lock(dolphin_op *op, uint64_t word, uint64_t words[2], dolphin_no
 /* After the wait. */
 static int take_lock(dolphin_op *op, const uint64_t words[2], dolphin_node *node) {
     uint64_t word = node->word;
-    if (words[0] != dolphin_lock_free(word))
-        return !dolphin_is_life(words[0], word) || (words[0] & DOLPHIN_FROZEN) ? DOLPHIN_GONE : DOLPHIN_BUSY;
     int err = 0;
+    if (words[0] != dolphin_lock_free(word)) {
+        if (!dolphin_is_life(words[0], word) || (words[0] & DOLPHIN_FROZEN))
+            return DOLPHIN_GONE;
+        return (err = dolphin_take_node(op, node, true)) < 0 ? err : err == 1 ? DOLPHIN_BUSY : DOLPHIN_GONE;
+    }
     if (words[1] != dolphin_locked_by_me(op, word)) {
         err = dolphin_put_read_node(op, word, node);
         err = err < 0 ? err : dolphin_wait(op);
@@ -117,7 +120,7 @@ static int wait_for_change(dolphin_op *op, far_scratch_mark here, dolphin_spot *
     }
     for (;; again = true) {
         if (again)
-            far_sleep(op->t, op->trip);
+            far_sleep(op->t, 4 * op->trip); /* as many round trips as a change takes */
         int err = again ? dolphin_again(op) : 0;
         if (err == 0 && again && dolphin_is_time_to_help(op))
             err = dolphin_help(op);

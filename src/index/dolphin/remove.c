@@ -38,7 +38,7 @@ static int remove_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) 
 /* 0, FAR_ERR_NOT_FOUND or an error; or STALE, IS_FROZEN. *left: keys in the leaf afterwards. */
 static int remove_in(dolphin_op *op, uint64_t entry, unsigned *left) {
     dolphin_leaf leaf;
-    int slot, err = dolphin_enter(op, entry, !op->st->words, false, &leaf);
+    int slot, err = dolphin_enter(op, entry, !op->st->words, 0, &leaf);
     if (err != 0)
         return err;
     *left = count_held(op, &leaf) - 1;

@@ -316,16 +316,11 @@ int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, c
     int err = make_all(&c, value, place, dolphin_leaf_depth(spot->depth), 2);
     if (err < 0)
         dolphin_abandon(&c);
-    else if ((err = dolphin_change_lock(&c, spot->parent)) == DOLPHIN_LOCKED) {
-        int at = dolphin_lookup(&c.node, dolphin_position(op->key, c.node.depth));
-        bool same = at >= 0 && dolphin_entry_same(c.node.entries[at], spot->entry);
-        grow = same && c.node.depth && dolphin_free_entries(&c.node) < DOLPHIN_ADDS_MAX;
-        if (!same || grow) {
-            dolphin_keep_node(op, &c.node); /* another client has replaced the leaf: the next look goes by this */
-            op->fresh = false;
+    else if ((err = dolphin_change_lock(&c, spot->parent, spot->entry)) == DOLPHIN_LOCKED) {
+        grow = c.node.depth && dolphin_free_entries(&c.node) < DOLPHIN_ADDS_MAX;
+        if (grow)
             err = dolphin_change_end(&c, 0);
-        } else {
-            c.at = (unsigned)at;
+        else {
             dolphin_set_bounds(&c.node, c.at, it);
             err = replace_locked(&c, it, how, value, place);
         }

@@ -2,10 +2,11 @@
  * first FAA counts us in and draws a ticket: a slot that nobody else writes to, so that its value may be written before
  * the slot is taken.
  *
- * A key becomes LIVE in slot t only when every slot below t is taken, for good, and by other keys. So of two inserts of
- * one key the upper one looks at the slot of the lower one. Where a slot below is still empty (its holder is on the
- * way, or dead, or came through an old pointer) or reserved for the key, it is READ again, most often the last time;
- * then {CAS EMPTY -> RESERVED, READ}: two round trips more, however many are on the way, since those above can pass a
+ * A key becomes LIVE in slot t only when no slot below t can come to hold it. So of two inserts of one key the upper
+ * one looks at the slot of the lower one. Whoever draws a ticket adds a hash of his key to the sum in the same word:
+ * where one slot below is still empty (its holder is on the way, or dead, or came through an old pointer), the sum less
+ * the keys of the others says whether that can be our key. Where it can, where several are empty, or where one is
+ * reserved for the key: {CAS EMPTY -> RESERVED, READ}, a round trip more, most often one, since those above can pass a
  * slot that says whose it is. Others are left a while, and then the slot is taken from them: EMPTY or RESERVED -> DEAD.
  * Whoever gives up his ticket does that himself. */
 #include "base/error.h"
@@ -14,14 +15,26 @@
 #define PATIENCE 4 /* looks before slots are taken from others */
 
 
+uint64_t dolphin_draw(const dolphin_op *op, unsigned depth) {
+    return DOLPHIN_TICKET + dolphin_key_sum(dolphin_kword_of(op->st, op->key, depth));
+}
+
+
+void dolphin_keep_ticket(dolphin_op *op, uint64_t draw, uint64_t seen) {
+    op->ticket = dolphin_ticket(seen);
+    op->drawn = draw;
+    op->below = seen;
+}
+
+
 /* A put that did not find the key: its ticket comes late. */
 int dolphin_take_ticket(dolphin_op *op, dolphin_leaf *leaf) {
-    uint64_t seen;
-    far_faa(op->t, leaf->addr, DOLPHIN_TICKET, &seen);
+    uint64_t seen, draw = dolphin_draw(op, dolphin_ident_depth(dolphin_ident(leaf)));
+    far_faa(op->t, leaf->addr, draw, &seen);
     far_read(op->t, leaf->addr + DOLPHIN_LEAF_HEADER, leaf->image + DOLPHIN_LEAF_HEADER / 8, 8ull * op->st->slots);
     int err = dolphin_wait(op);
     if (err == 0)
-        op->ticket = dolphin_ticket(seen);
+        dolphin_keep_ticket(op, draw, seen);
     return err;
 }
 
@@ -45,6 +58,21 @@ static int look_below(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, u
             pending[(*count)++] = i;
     }
     return 0;
+}
+
+
+/* Of the keys that the slots below were given out to, all but one are there to be seen: the sum tells whether that one
+ * may be ours; if it is reserved for our key, it says so too. A hole does not say whose it was. */
+static bool may_be_ours(const dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, unsigned pending) {
+    const uint64_t *kwords = dolphin_kwords(leaf);
+    uint64_t sum = op->below / DOLPHIN_SUM * DOLPHIN_SUM;
+    for (unsigned i = 0; i < slot; i++) {
+        if (kwords[i] == DOLPHIN_HOLE)
+            return true;
+        if (i != pending)
+            sum -= dolphin_key_sum(kwords[i]);
+    }
+    return sum == op->drawn - DOLPHIN_TICKET;
 }
 
 
@@ -138,18 +166,9 @@ int dolphin_insert_by_ticket(dolphin_op *op, const dolphin_leaf *leaf, far_bytes
     }
     if (err < 0 || (err = make_item(op, leaf, value, &it)) < 0)
         return err;
+    if (count == 1 && !may_be_ours(op, leaf, slot, pending[0]))
+        count = 0;
     far_point(op->t, "dolphin:ticket");
-    if (count) {
-        far_sleep(op->t, op->trip / 2);
-        put_read_below(op, leaf, pending[0], slot);
-        if ((err = dolphin_wait(op)) == 0)
-            err = look_below(op, leaf, slot, pending, &count);
-        if (err < 0) {
-            dolphin_drop_value(op, it.vword);
-            dolphin_drop_key(op, it.kword);
-            return err;
-        }
-    }
     if (count == 0)
         return publish(op, leaf, slot, &it, 0);
     uint64_t mine = dolphin_with_state(it.kword, DOLPHIN_RESERVED);

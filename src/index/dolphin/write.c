@@ -12,7 +12,7 @@
 #define RESERVED DOLPHIN_STATE_BIT(DOLPHIN_RESERVED)
 
 
-int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolphin_leaf *leaf) {
+int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, uint64_t draw, dolphin_leaf *leaf) {
     const dolphin_state *st = op->st;
     unsigned bytes = whole || !st->split_arrays ? st->leaf_bytes : DOLPHIN_LEAF_HEADER + 8 * st->slots;
     uint64_t seen;
@@ -21,7 +21,7 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolph
         return dolphin_broken(op->index, leaf->addr, "leaf");
     if (!(leaf->image = far_scratch(op->t, st->leaf_bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-    far_faa(op->t, leaf->addr, DOLPHIN_ENTER + (ticket ? DOLPHIN_TICKET : 0), &seen);
+    far_faa(op->t, leaf->addr, DOLPHIN_ENTER + draw, &seen);
     far_mark(op->t, FAR_VERB_UNPROVEN);
     far_read(op->t, leaf->addr, leaf->image, bytes);
     far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -38,7 +38,9 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolph
         if (seen & DOLPHIN_FROZEN)
             err = DOLPHIN_IS_FROZEN;
         else if (dolphin_leaf_covers(op, leaf, dolphin_ident(leaf))) {
-            op->ticket = op->last_ticket = ticket ? dolphin_ticket(seen) : DOLPHIN_NO_TICKET;
+            if (draw)
+                dolphin_keep_ticket(op, draw, seen);
+            op->last_ticket = op->ticket;
             return 0;
         }
     }
@@ -47,11 +49,14 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, bool ticket, dolph
 }
 
 
+/* A ticket that is not going to be used: its slot is a hole. Beyond the slots it is given back, so that the tickets do
+ * not run out; but for the first one, which tells the others that somebody replaces the leaf. */
 void dolphin_put_leave(dolphin_op *op, const dolphin_leaf *leaf) {
-    if (op->ticket < op->st->slots) /* it is not going to be used */
+    bool back = op->ticket != DOLPHIN_NO_TICKET && op->ticket > op->st->slots;
+    if (op->ticket < op->st->slots)
         far_cas(op->t, dolphin_key_at(leaf->addr, (unsigned)op->ticket), 0, DOLPHIN_HOLE, NULL);
     op->ticket = DOLPHIN_NO_TICKET;
-    far_faa(op->t, leaf->addr, DOLPHIN_EXIT, NULL);
+    far_faa(op->t, leaf->addr, DOLPHIN_EXIT - (back ? op->drawn : 0), NULL);
     far_mark(op->t, FAR_VERB_UNPROVEN);
     if (op->st->exclusive)
         dolphin_put_unlock_leaf(op, leaf->entry);
@@ -288,17 +293,17 @@ static int insert_inside(dolphin_op *op, const dolphin_leaf *leaf, far_bytes val
 
 
 /* The operation in one leaf. 0 or its result; or STALE, IS_FROZEN, FULL, LOST. */
-static int write_leaf(dolphin_op *op, uint64_t entry, far_op_kind how, far_bytes value) {
+static int write_leaf(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, far_bytes value) {
     dolphin_leaf leaf;
-    bool ticket = op->st->tickets && how == FAR_OP_INSERT;
-    int slot, err = dolphin_enter(op, entry, !op->st->words && how != FAR_OP_INSERT, ticket, &leaf);
+    uint64_t draw = op->st->tickets && how == FAR_OP_INSERT ? dolphin_draw(op, dolphin_leaf_depth(spot->depth)) : 0;
+    int slot, err = dolphin_enter(op, spot->entry, !op->st->words && how != FAR_OP_INSERT, draw, &leaf);
     if (err != 0)
         return err;
     if ((err = dolphin_find_slot(op, &leaf, HELD, &slot)) == 0) {
         if (slot >= 0 && how == FAR_OP_INSERT)
             err = FAR_ERR_EXISTS;
         else if (slot >= 0 && !dolphin_kword_is_block(dolphin_kwords(&leaf)[slot]))
-            dolphin_hint_set(op, entry, (unsigned)slot);
+            dolphin_hint_set(op, spot->entry, (unsigned)slot);
         if (err == 0 && slot >= 0) {
             err = op->st->words ? update_word(op, &leaf, (unsigned)slot, value)
                                 : update_block(op, &leaf, (unsigned)slot, value);
@@ -308,7 +313,7 @@ static int write_leaf(dolphin_op *op, uint64_t entry, far_op_kind how, far_bytes
             far_rdwc_done(op->t, op->entered);
             err = FAR_ERR_NOT_FOUND;
         } else if (slot < 0) {
-            err = op->st->tickets && !ticket ? dolphin_take_ticket(op, &leaf) : 0;
+            err = op->st->tickets && !draw ? dolphin_take_ticket(op, &leaf) : 0;
             far_rdwc_seal(op->t, &value);
             if (err == 0)
                 err = op->st->tickets ? dolphin_insert_by_ticket(op, &leaf, value) : insert_inside(op, &leaf, value);
@@ -388,7 +393,7 @@ static int write_at(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, f
         return err;
     if (op->st->exclusive && (err = dolphin_lock_leaf(op, spot->entry)) != 0)
         return err;
-    err = write_leaf(op, spot->entry, how, value);
+    err = write_leaf(op, spot, how, value);
     return err == DOLPHIN_FULL ? write_full(op, spot, how, value) : err;
 }
 
