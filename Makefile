@@ -5,7 +5,7 @@ JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 
-.PHONY: all build build-test deps bench test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime install format clean help
+.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime install format clean help
 
 all: build
 
@@ -25,6 +25,11 @@ bench:
 	@scripts/deps build
 	@$(MAKE) --no-print-directory build >&2
 	@build/release/farindex bench
+
+curves:
+	@scripts/deps plot
+	@$(MAKE) --no-print-directory build >&2
+	@JOBS=$(JOBS) scripts/curves
 
 test: deps
 	@JOBS=$(JOBS) scripts/test
@@ -67,6 +72,7 @@ clean:
 help:
 	@echo 'make              builds the library and the command into build/release/ (also: make build)'
 	@echo 'make bench        installs what is missing, builds, and runs the benchmark on an embedded pool'
+	@echo 'make curves       the same on the simulator for 1 to 256 clients: a page with curves, build/curves/report.html'
 	@echo 'make test         installs what is missing, then builds and tests: plain and with sanitizers, by gcc and clang'
 	@echo 'make test-all     the same with nothing left out for time (an hour and more)'
 	@echo 'make test-quick   the plain part of make test'

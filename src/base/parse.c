@@ -78,6 +78,13 @@ int far_parse_number(const char *text, uint64_t *value, char *error, size_t erro
 }
 
 
+int far_parse_count(const char *text, uint64_t *value, char *error, size_t error_size) {
+    static const unit thousands[] = {{"", 1},     {"K", 1000},    {"M", 1000000},    {"G", 1000000000},
+                                     {"k", 1000}, {"m", 1000000}, {"g", 1000000000}, {NULL, 0}};
+    return parse_with_units(text, thousands, "whole number (with K, M or G: thousands)", value, error, error_size);
+}
+
+
 int far_parse_size(const char *text, uint64_t *bytes, char *error, size_t error_size) {
     return parse_with_units(text, size_units, "size (a whole number, then K, M, G or T)", bytes, error, error_size);
 }

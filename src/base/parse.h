@@ -15,6 +15,8 @@
 int far_refuse(char *error, size_t error_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 int far_parse_number(const char *text, uint64_t *value, char *error, size_t error_size); /* "1000" */
+int far_parse_count(const char *text, uint64_t *value, char *error,
+                    size_t error_size); /* "1000", "200K", "10M"; powers of 1000 */
 int far_parse_size(const char *text, uint64_t *bytes, char *error,
                    size_t error_size); /* "512", "64K", "4G"; powers of 1024 */
 int far_parse_duration(const char *text, uint64_t *ns, char *error,

@@ -3,14 +3,19 @@
 #include "cli/bench_client.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
+#include "workload/power.h"
 #include "workload/value.h"
 
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#define CLOCK_EVERY 32 /* operations between two looks at the time limit */
+#define CLOCK_EVERY  32     /* operations between two looks at the time limit, on a real clock */
+#define LOOK_NS      100    /* virtual time between two looks at operations in flight, in an open loop */
+#define SLEEP_NS     200000 /* a thread that has longer to wait sleeps; others would wake it too late */
+#define LATE_WAKE_NS 100000
 
 struct bench_slot {
     far_op op;
@@ -41,12 +46,16 @@ void bench_client_release(bench_client *client) {
     free(client->slots);
     free(client->ops);
     free(client->values);
+    bench_series_free(&client->series);
 }
 
 
 void bench_client_clear(bench_client *client) {
     client->done = client->errors = 0;
     client->begin = client->end = 0;
+    client->instructions = 0;
+    memset(client->instructions_of, 0, sizeof(client->instructions_of));
+    bench_series_clear(&client->series);
     far_histogram_clear(&client->latency);
     for (unsigned kind = 0; kind < BENCH_OPS; kind++)
         far_histogram_clear(&client->latency_of[kind]);
@@ -79,11 +88,9 @@ static void fill_value(bench_client *client, bench_slot *slot) {
 /* Draws the next operation. FAR_ERR_BUSY: an insert must wait for others; FAR_ERR_NOT_FOUND: no record is left to
  * insert. */
 static int draw(bench_client *client, bench_slot *slot) {
-    static const far_op_kind kinds[] = {[FAR_YCSB_GET] = FAR_OP_GET,
-                                        [FAR_YCSB_UPDATE] = FAR_OP_UPDATE,
-                                        [FAR_YCSB_INSERT] = FAR_OP_INSERT,
-                                        [FAR_YCSB_SCAN] = FAR_OP_SCAN,
-                                        [FAR_YCSB_READ_MODIFY_WRITE] = FAR_OP_GET};
+    static const far_op_kind kinds[] = {
+        [FAR_YCSB_GET] = FAR_OP_GET,   [FAR_YCSB_UPDATE] = FAR_OP_UPDATE,         [FAR_YCSB_INSERT] = FAR_OP_INSERT,
+        [FAR_YCSB_SCAN] = FAR_OP_SCAN, [FAR_YCSB_READ_MODIFY_WRITE] = FAR_OP_GET, [FAR_YCSB_DELETE] = FAR_OP_DELETE};
     const bench_config *config = client->run->config;
     int err = far_ycsb_next(&client->stream, &slot->what);
     if (err < 0)
@@ -99,11 +106,13 @@ static int draw(bench_client *client, bench_slot *slot) {
         op->value = slot->value;
         op->capacity = config->value_size;
     } else if (op->kind == FAR_OP_SCAN) {
-        slot->scan = (bench_scan){.from = {slot->key, op->key_len}, .value_size = config->value_size};
+        slot->scan = (bench_scan){.from = {slot->key, op->key_len},
+                                  .value_size = config->value_size,
+                                  .first_may_be_gone = config->mix.percent[FAR_YCSB_DELETE] > 0};
         op->limit = slot->what.scan_len;
         op->each = bench_scan_pair;
         op->each_ctx = &slot->scan;
-    } else {
+    } else if (op->kind != FAR_OP_DELETE) {
         fill_value(client, slot);
     }
     return 0;
@@ -123,6 +132,9 @@ static void far_engine_call(bench_client *client, far_op *op) {
         break;
     case FAR_OP_SCAN:
         op->result = (int)far_scan(s, op->index, op->key, op->key_len, NULL, 0, op->limit, op->each, op->each_ctx);
+        break;
+    case FAR_OP_DELETE:
+        op->result = far_delete(s, op->index, op->key, op->key_len);
         break;
     default:
         op->result = far_update(s, op->index, op->key, op->key_len, op->value, op->value_len);
@@ -144,8 +156,17 @@ static int far_engine_reap(bench_client *client, far_op *done[], size_t max, siz
 const bench_engine bench_far_engine = {far_engine_call, far_engine_submit, far_engine_reap};
 
 
+/* Its record was deleted since it was drawn. */
+static bool came_too_late(bench_client *client, const bench_slot *slot) {
+    return slot->op.result == FAR_ERR_NOT_FOUND && slot->what.kind != FAR_YCSB_DELETE &&
+           slot->what.record < far_records_gone(client->run->records);
+}
+
+
 static void check(bench_client *client, bench_slot *slot) {
     const far_op *op = &slot->op;
+    if (came_too_late(client, slot))
+        return;
     if (op->result < 0) {
         wrong(client, slot, far_strerror(op->result));
         client->broken |=
@@ -157,9 +178,9 @@ static void check(bench_client *client, bench_slot *slot) {
         problem = bench_check_value((far_bytes){op->key, op->key_len}, op->value, op->value_len,
                                     client->run->config->value_size);
     else if (op->kind == FAR_OP_SCAN)
-        problem = slot->scan.wrong        ? slot->scan.wrong
-                  : slot->scan.pairs == 0 ? "a scan that misses its first key"
-                                          : NULL;
+        problem = slot->scan.wrong                                         ? slot->scan.wrong
+                  : slot->scan.pairs == 0 && !slot->scan.first_may_be_gone ? "a scan that misses its first key"
+                                                                           : NULL;
     if (problem)
         wrong(client, slot, problem);
 }
@@ -181,33 +202,82 @@ static bool finish(bench_client *client, bench_slot *slot, uint64_t time) {
     if (client->measured) {
         far_histogram_add(&client->latency, time - slot->begun);
         client->done++;
+        if (client->run->config->interval)
+            bench_series_add(&client->series, client->run->config->interval, time - client->begin, time - slot->begun);
     }
     return false;
 }
 
 
-/* The loops. */
+/* Waiting. */
 
-static bool is_over(const bench_client *client, uint64_t taken, uint64_t begin) {
-    if (client->broken || taken >= client->budget || cli_interrupted())
-        return true;
-    return client->time_limit && taken % CLOCK_EVERY == 0 && now(client) - begin > client->time_limit;
+static bool is_simulated(const bench_client *client) {
+    return client->run->config->sim;
 }
 
 
-static void show_progress(const bench_client *client, uint64_t taken) {
-    uint64_t step = client->budget / 100 + 1;
-    if (client->number == 0 && taken % step == 0)
-        cli_progress("%s: workload %s: %s%" PRIu64 " %%", client->run->label, client->run->phase,
-                     client->measured ? "" : "warming up, ", taken * 100 / client->budget);
+static void pause_for(const bench_client *client, uint64_t ns) {
+    if (is_simulated(client))
+        far_sim_sleep(far_sim_world_of(client->node->pool->fabric), ns);
+    else if (ns > SLEEP_NS)
+        nanosleep(&(struct timespec){.tv_sec = (time_t)((ns - LATE_WAKE_NS) / 1000000000),
+                                     .tv_nsec = (long)((ns - LATE_WAKE_NS) % 1000000000)},
+                  NULL);
+    else
+        sched_yield();
 }
 
 
 static void pause_for_others(const bench_client *client) {
-    if (client->run->config->sim)
-        far_sim_sleep(far_sim_world_of(client->node->pool->fabric), 1000);
-    else
-        sched_yield();
+    pause_for(client, 1000);
+}
+
+
+/* An open loop. Operations arrive at random (exponential gaps, so that all clients together are a Poisson process) at
+ * times that nothing which happens can move. */
+static void next_arrival(bench_client *client) {
+    double uniform = (double)((far_random_next(&client->arrivals) >> 11) + 1) * 0x1p-53;
+    client->due += (uint64_t)(-far_log(uniform) * (double)client->gap);
+}
+
+
+static void wait_until_due(bench_client *client) {
+    for (uint64_t time = now(client); time < client->due && !cli_interrupted(); time = now(client))
+        pause_for(client, client->due - time);
+}
+
+
+/* The loops. */
+
+static bool is_over(const bench_client *client, uint64_t taken) {
+    if (client->broken || taken >= client->budget || cli_interrupted())
+        return true;
+    if (!client->time_limit)
+        return false;
+    if (client->gap)
+        return client->due - client->begin > client->time_limit;
+    return (is_simulated(client) || taken % CLOCK_EVERY == 0) && now(client) - client->begin > client->time_limit;
+}
+
+
+/* How much of its phase this client has done. */
+static double phase_done(const bench_client *client, uint64_t taken) {
+    double by_count = (double)taken / (double)client->budget, by_time = 0;
+    if (client->time_limit)
+        by_time = (double)(now(client) - client->begin) / (double)client->time_limit;
+    return by_count > by_time ? by_count : by_time;
+}
+
+
+static void show_progress(const bench_client *client, uint64_t taken) {
+    const bench_progress *progress = client->run->config->progress;
+    uint64_t step = client->budget / 100 + 1;
+    if (client->number != 0 || !cli_progress_is_shown() || taken % (step < 1000 ? step : 1000) != 0)
+        return;
+    double part = client->measured ? 0.5 + phase_done(client, taken) / 2 : phase_done(client, taken) / 2;
+    cli_progress(progress && progress->steps ? (progress->done + part) / progress->steps : -1, "%s: workload %s%s%s%s",
+                 client->run->label, client->run->phase, client->measured ? "" : ", warming up",
+                 *client->run->config->point ? ", " : "", client->run->config->point);
 }
 
 
@@ -223,10 +293,25 @@ static int draw_some(bench_client *client, bench_slot *slot) {
 }
 
 
+static void call(bench_client *client, far_op *op) {
+    if (client->counter < 0) {
+        client->engine->call(client, op);
+        return;
+    }
+    uint64_t before = bench_instructions_now(client->counter);
+    client->engine->call(client, op);
+    uint64_t spent = bench_instructions_now(client->counter) - before;
+    client->instructions += spent;
+    client->instructions_of[op->kind] += spent;
+}
+
+
 static void work_one_by_one(bench_client *client) {
     bench_slot *slot = &client->slots[0];
     uint64_t taken = 0;
-    while (!is_over(client, taken, client->begin)) {
+    while (!is_over(client, taken)) {
+        if (client->gap)
+            wait_until_due(client);
         int err = draw_some(client, slot);
         if (err == FAR_ERR_NOT_FOUND)
             break;
@@ -234,13 +319,15 @@ static void work_one_by_one(bench_client *client) {
             pause_for_others(client);
             continue;
         }
-        uint64_t time = now(client);
+        uint64_t time = client->gap ? client->due : now(client);
         slot->begun = time;
         do {
             slot->started = time;
-            client->engine->call(client, &slot->op);
+            call(client, &slot->op);
             time = now(client);
         } while (finish(client, slot, time));
+        if (client->gap)
+            next_arrival(client);
         show_progress(client, ++taken);
     }
 }
@@ -258,17 +345,25 @@ typedef struct flight {
 } flight;
 
 
+/* The next operation may begin: at once, or in an open loop when it has arrived. */
+static bool may_begin(const bench_client *client) {
+    return !client->gap || client->due <= now(client);
+}
+
+
 static void draw_ready(flight *f) {
     bench_client *client = f->client;
     f->busy = false;
-    while (f->idle_count && !f->busy && !f->load_complete && !is_over(client, f->taken, client->begin)) {
+    while (f->idle_count && !f->busy && !f->load_complete && !is_over(client, f->taken) && may_begin(client)) {
         bench_slot *slot = f->idle[f->idle_count - 1];
         int err = draw_some(client, slot);
         f->load_complete = err == FAR_ERR_NOT_FOUND;
         f->busy = err == FAR_ERR_BUSY;
         if (err < 0)
             continue;
-        slot->begun = slot->started = now(client);
+        slot->begun = slot->started = client->gap ? client->due : now(client);
+        if (client->gap)
+            next_arrival(client);
         f->ready[f->ready_count++] = &slot->op;
         f->idle_count--;
         show_progress(client, ++f->taken);
@@ -310,7 +405,10 @@ static void submit_ready(flight *f) {
 
 static void reap_some(flight *f) {
     bench_client *client = f->client;
-    int count = f->in_flight ? client->engine->reap(client, f->reaped, f->in_flight, 1) : 0;
+    bool only_look = client->gap && f->idle_count && !is_over(client, f->taken); /* the next may arrive meanwhile */
+    int count = f->in_flight ? client->engine->reap(client, f->reaped, f->in_flight, only_look ? 0 : 1) : 0;
+    if (count == 0 && only_look)
+        pause_for(client, LOOK_NS);
     if (count < 0) {
         wrong(client, &client->slots[0], far_strerror(count));
         client->broken = true;
@@ -336,6 +434,8 @@ static void work_in_flight(bench_client *client) {
             reap_some(&f);
         } else if (f.busy) {
             pause_for_others(client);
+        } else if (client->gap && !f.load_complete && !is_over(client, f.taken)) {
+            wait_until_due(client);
         } else {
             return;
         }
@@ -345,10 +445,15 @@ static void work_in_flight(bench_client *client) {
 
 void bench_client_work(void *arg) {
     bench_client *client = arg;
-    client->begin = now(client);
+    bool counted = client->measured && client->run->config->instructions;
+    client->counter = counted ? bench_instructions_open() : -1;
+    client->begin = client->due = now(client);
+    if (client->gap)
+        next_arrival(client);
     if (client->depth > 1)
         work_in_flight(client);
     else
         work_one_by_one(client);
     client->end = now(client);
+    bench_instructions_close(client->counter);
 }

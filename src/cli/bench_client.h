@@ -42,6 +42,9 @@ struct bench_client {
     uint64_t written; /* values so far: their versions */
 
     uint64_t budget, time_limit; /* of this phase */
+    uint64_t gap;                /* ns between two operations of an open loop, on the mean; 0: a closed loop */
+    uint64_t due;                /* when the next one is; of an open loop */
+    far_random arrivals;
     bool measured;
     bool broken; /* its session, or the pool, cannot go on */
 
@@ -49,6 +52,9 @@ struct bench_client {
     uint64_t errors;           /* of all phases */
     char first_error[240];
     far_histogram latency, latency_of[BENCH_OPS];
+    bench_series series;
+    int counter; /* of instructions; -1: none */
+    uint64_t instructions, instructions_of[BENCH_OPS];
 };
 
 struct bench_run { /* one kind */
@@ -60,11 +66,14 @@ struct bench_run { /* one kind */
     bench_node *nodes;
     bench_client *clients;
     unsigned client_count;
+    unsigned active; /* clients that take part in this phase */
     far_records *records;
     far_ycsb ycsb;
     const char *phase;
     uint64_t errors;
     bool error_told, broken;
+    bool settled; /* after the load */
+    uint64_t node_verbs[FAR_NODES_MAX], node_bytes[FAR_NODES_MAX];
     void (*each)(void *ctx, const bench_result *result);
     void *each_ctx;
 };

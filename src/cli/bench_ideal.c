@@ -1,6 +1,6 @@
 /* The floor that the NICs set: the same mix of operations, from as many clients with as many in flight, where each
  * costs exactly one READ or one WRITE of its pair (a scan: one READ of all its pairs; a read-modify-write: a READ, then
- * a WRITE). It is measured on a world of its own with the same options. */
+ * a WRITE; a delete: a WRITE of a word). It is measured on a world of its own with the same options. */
 #include "cli/bench.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
@@ -80,8 +80,8 @@ static void run_ops(far_task *t, void *arg) {
             err = move_pair(t, op.record, bytes, false, scratch);
         if (op.kind == FAR_YCSB_SCAN)
             err = move_pair(t, op.record, bytes * op.scan_len, false, scratch);
-        if (!err && (op.kind == FAR_YCSB_UPDATE || op.kind == FAR_YCSB_INSERT || op.kind == FAR_YCSB_READ_MODIFY_WRITE))
-            err = move_pair(t, op.record, bytes, true, scratch);
+        else if (op.kind != FAR_YCSB_GET && !err)
+            err = move_pair(t, op.record, op.kind == FAR_YCSB_DELETE ? 8 : bytes, true, scratch);
         if (op.kind == FAR_YCSB_INSERT)
             far_records_acknowledge(client->run->records, op.record);
     }
@@ -154,12 +154,9 @@ static double ideal_rate(const ideal_run *run, uint64_t ops) {
 static int start_ycsb(ideal_run *run, far_ycsb_workload workload, uint64_t ops) {
     const bench_config *config = run->config;
     bool load = workload == FAR_YCSB_LOAD;
-    far_ycsb_config ycsb = {.workload = workload,
-                            .records = load ? UINT64_MAX : config->records,
-                            .ops = ops,
-                            .distribution = bench_distribution(config, workload),
-                            .theta = config->theta,
-                            .seed = config->seed};
+    far_ycsb_config ycsb = bench_ycsb(config, workload, ops);
+    if (load)
+        ycsb.records = UINT64_MAX;
     char error[160];
     far_records_init(run->records, load ? 0 : config->records, far_keyset_count_limit(config->keys));
     return far_ycsb_init(&run->ycsb, &ycsb, run->records, error, sizeof(error)) < 0 ? cli_failed("%s", error) : 0;

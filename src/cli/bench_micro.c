@@ -359,7 +359,7 @@ static int measure(micro *m, measurement *measurements, unsigned count) {
     for (unsigned turn = 0; !m->error && is_turn(turn, TURNS, end); turn++) {
         for (unsigned i = 0; i < count; i++)
             take_turn(m, &measurements[i]);
-        cli_progress("measuring: %u of %u", turn + 1, TURNS);
+        cli_progress((double)turn / TURNS, "measuring");
     }
     cli_progress_end();
     return m->error ? cli_failed("a verb failed: %s", far_last_error()) : 0;

@@ -19,7 +19,7 @@ typedef struct counters {
 } counters;
 
 typedef struct tally { /* of one process and workload */
-    uint64_t ops, begin, end, errors, cpu_ns;
+    uint64_t ops, begin, end, errors, cpu_ns, warmup_ops, instructions, instructions_of[BENCH_OPS];
     counters counted;
     far_histogram latency, latency_of[BENCH_OPS];
     far_usage usage; /* only that of process 0 */
@@ -181,7 +181,11 @@ static void take_counters(const process *p, counters *c) {
 
 static void run_share(process *p, uint64_t ops, bool measured) {
     bench_client *client = &p->client;
-    client->budget = ops / p->count + (p->number < ops % p->count);
+    const bench_config *config = p->store->config;
+    bool load = p->run.ycsb.config.workload == FAR_YCSB_LOAD;
+    client->budget = ops == UINT64_MAX ? ops : ops / p->count + (p->number < ops % p->count);
+    client->time_limit = measured && !load ? config->duration : 0;
+    client->gap = measured && !load && config->rate ? p->count * 1000000000ull / config->rate : 0;
     client->measured = measured;
     meet(p);
     if (!atomic_load_explicit(&p->meeting->failed, memory_order_relaxed))
@@ -200,7 +204,7 @@ static void run_share(process *p, uint64_t ops, bool measured) {
 /* One of them looks while the others wait: no key was lost, none came from nowhere. */
 static void measure_store(process *p, tally *t) {
     const far_index *index = p->node.index;
-    uint64_t expected = far_records_count(&p->meeting->records);
+    uint64_t expected = far_records_count(&p->meeting->records) - far_records_gone(&p->meeting->records);
     char words[160];
     if (p->store->measure(p->store, &p->client, &t->usage)) {
         complain(p, p->store->error);
@@ -221,23 +225,19 @@ static void run_workload(process *p, far_ycsb_workload workload, tally *t) {
     bool load = workload == FAR_YCSB_LOAD;
     uint64_t ops = load ? config->records : bench_ops(config, p->store->kind ? p->store->kind->kind : NULL, workload);
     uint64_t warmup = load ? 0 : config->warmup == UINT64_MAX ? ops / 10 : config->warmup;
-    far_ycsb_config ycsb = {.workload = workload,
-                            .records = config->records,
-                            .ops = ops + warmup,
-                            .distribution = bench_distribution(config, workload),
-                            .theta = config->theta,
-                            .seed = config->seed};
+    far_ycsb_config ycsb = bench_ycsb(config, workload, ops + warmup);
     counters before = {0}, after = {0};
     char error[160];
     p->run.phase = far_ycsb_name(workload);
     if (far_ycsb_init(&p->run.ycsb, &ycsb, &p->meeting->records, error, sizeof(error)) < 0)
         complain(p, error);
     far_ycsb_stream_init(&p->client.stream, &p->run.ycsb, p->number);
+    far_random_seed(&p->client.arrivals, ycsb.seed << 16 ^ p->number);
     bench_client_clear(&p->client);
     run_share(p, warmup, false);
     take_counters(p, &before);
     t->cpu_ns = cpu_time();
-    run_share(p, ops, true);
+    run_share(p, !load && config->duration && !config->ops ? UINT64_MAX : ops, true);
     t->cpu_ns = cpu_time() - t->cpu_ns;
     take_counters(p, &after);
     t->ops = p->client.done;
@@ -247,6 +247,9 @@ static void run_workload(process *p, far_ycsb_workload workload, tally *t) {
     t->counted.all = far_stats_diff(&after.all, &before.all);
     for (unsigned kind = 0; kind < BENCH_OPS; kind++)
         t->counted.of[kind] = far_stats_diff(&after.of[kind], &before.of[kind]);
+    t->warmup_ops = warmup;
+    t->instructions = p->client.instructions;
+    memcpy(t->instructions_of, p->client.instructions_of, sizeof(t->instructions_of));
     t->latency = p->client.latency;
     memcpy(t->latency_of, p->client.latency_of, sizeof(t->latency_of));
     if (p->number == 0)
@@ -275,8 +278,11 @@ static void be_process(bench_store *store, const plan *plan, meeting *m, unsigne
         complain(p, *store->error ? store->error : "no memory for a process");
         _exit(1);
     }
-    for (unsigned i = 0; i < plan->count; i++)
+    for (unsigned i = 0; i < plan->count; i++) {
         run_workload(p, plan->workloads[i], &m->tallies[i * p->count + number]);
+        bench_step_done(config, 1);
+    }
+    cli_progress_end();
     store->close(store, &p->client);
     _exit(0);
 }
@@ -345,18 +351,25 @@ static int run_store(bench_store *store, const plan *plan, meeting *m) {
 
 static void add_up(const bench_store *store, const tally *tallies, far_ycsb_workload workload, bench_result *sum) {
     uint64_t begin = UINT64_MAX, end = 0;
-    *sum = (bench_result){.name = store->name, .kind = store->kind, .workload = workload};
+    *sum = (bench_result){.name = store->name,
+                          .kind = store->kind,
+                          .workload = workload,
+                          .clients = store->config->processes,
+                          .settled = true,
+                          .warmup_ops = tallies[0].warmup_ops};
     for (uint64_t i = 0; i < store->config->processes; i++) {
         const tally *t = &tallies[i];
         sum->ops += t->ops;
         sum->errors += t->errors;
         sum->cpu_ns += t->cpu_ns;
+        sum->instructions += t->instructions;
         begin = t->begin < begin ? t->begin : begin;
         end = t->end > end ? t->end : end;
         bench_add_stats(&sum->stats, &t->counted.all);
         far_histogram_merge(&sum->latency, &t->latency);
         for (unsigned kind = 0; kind < BENCH_OPS; kind++) {
             bench_add_stats(&sum->by_op[kind], &t->counted.of[kind]);
+            sum->instructions_of[kind] += t->instructions_of[kind];
             far_histogram_merge(&sum->latency_of[kind], &t->latency_of[kind]);
         }
     }
@@ -373,8 +386,9 @@ static void make_plan(const bench_config *config, const bench_store *store, plan
         far_ycsb_workload workload = config->workloads[i];
         if (workload == FAR_YCSB_LOAD)
             plan->show_load = true;
-        else if (workload == FAR_YCSB_E && (store->no_scans || (store->kind && !store->kind->kind->scan)))
-            fprintf(stderr, "farindex: %s has no scans: workload e is left out\n", store->name);
+        else if (bench_has_scans(config, workload) && (store->no_scans || (store->kind && !store->kind->kind->scan)))
+            fprintf(stderr, "farindex: %s has no scans: workload %s is left out\n", store->name,
+                    far_ycsb_name(workload));
         else
             plan->workloads[plan->count++] = workload;
     }
@@ -394,6 +408,7 @@ static int bench_store_run(bench_store *store, bench_report *report) {
     }
     far_records_init(&m->records, 0, far_keyset_count_limit(config->keys));
     int err = run_store(store, &plan, m);
+    bench_step_done(config, plan.count); /* the processes counted for themselves */
     for (unsigned i = 0; i < plan.count && !err; i++) {
         add_up(store, &m->tallies[i * config->processes], plan.workloads[i], sum);
         if (i > 0 || plan.show_load)
@@ -405,20 +420,18 @@ static int bench_store_run(bench_store *store, bench_report *report) {
 }
 
 
-int bench_processes(const bench_config *config, FILE *table, FILE *json) {
-    bench_report report = {.config = config, .table = table, .json = json};
+int bench_processes(const bench_config *config, bench_report *report) {
     bench_store store;
     int err = 0;
     if (config->against == BENCH_LMDB && !bench_store_of_lmdb(&store, config))
         return cli_failed("this build has no LMDB (liblmdb-dev was not there)");
     if (config->against == BENCH_REDIS && !bench_store_of_redis(&store, config))
         return cli_failed("this build has no Redis (libhiredis-dev was not there)");
-    bench_report_begin(&report);
     if (config->against)
-        err = bench_store_run(&store, &report);
+        err = bench_store_run(&store, report);
     for (unsigned i = 0; i < config->kind_count && !err; i++) {
         bench_store_of_kind(&store, config, &config->kinds[i]);
-        err = bench_store_run(&store, &report);
+        err = bench_store_run(&store, report);
     }
-    return bench_report_end(&report) ? CLI_FAILED : err;
+    return err;
 }

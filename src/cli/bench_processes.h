@@ -26,6 +26,6 @@ void bench_store_of_kind(bench_store *store, const bench_config *config, const b
 bool bench_store_of_lmdb(bench_store *store, const bench_config *config);  /* false: not in this build */
 bool bench_store_of_redis(bench_store *store, const bench_config *config); /* false: not in this build */
 
-int bench_processes(const bench_config *config, FILE *table, FILE *json);
+int bench_processes(const bench_config *config, bench_report *report);
 
 #endif

@@ -5,9 +5,15 @@
 #include "pool/handle.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define WARM_PARTS   16  /* the first part of a warm-up is one of so many */
+#define SETTLE_TICKS 20  /* of quiet */
+#define SETTLE_TURNS 500 /* to wait for it at most */
 
 typedef struct counters {
     far_stats all, of[BENCH_OPS];
@@ -105,40 +111,95 @@ static void *thread_main(void *arg) {
 }
 
 
+/* The clients that take part, spread over the compute nodes. */
+static bench_client *active_client(bench_run *run, unsigned number) {
+    return &run->clients[(uint64_t)number * run->client_count / run->active];
+}
+
+
 static int run_threads(bench_run *run) {
     unsigned started = 0;
-    for (; started < run->client_count; started++)
-        if (pthread_create(&run->clients[started].thread, NULL, thread_main, &run->clients[started]) != 0)
+    for (; started < run->active; started++) {
+        bench_client *client = active_client(run, started);
+        if (pthread_create(&client->thread, NULL, thread_main, client) != 0)
             break;
+    }
     for (unsigned i = 0; i < started; i++)
-        pthread_join(run->clients[i].thread, NULL);
-    return started == run->client_count
-               ? 0
-               : cli_failed("only %u of %u threads could be started", started, run->client_count);
+        pthread_join(active_client(run, i)->thread, NULL);
+    return started == run->active ? 0 : cli_failed("only %u of %u threads could be started", started, run->active);
 }
 
 
 static int run_simulated(bench_run *run) {
-    for (unsigned i = 0; i < run->client_count; i++)
-        if (!far_sim_start(run->clients[i].node->pool->fabric, "bench", bench_client_work, &run->clients[i]))
+    for (unsigned i = 0; i < run->active; i++) {
+        bench_client *client = active_client(run, i);
+        if (!far_sim_start(client->node->pool->fabric, "bench", bench_client_work, client))
             return cli_failed("no memory for %u simulated clients", run->client_count);
+    }
     far_sim_result result = far_sim_run(far_sim_world_of(run->nodes[0].pool->fabric));
     return result == FAR_SIM_ENDED ? 0
                                    : cli_failed("the simulated clients did not end: %s", far_sim_result_name(result));
 }
 
 
-static int run_phase(bench_run *run, uint64_t ops, uint64_t time_limit, bool measured) {
-    for (unsigned i = 0; i < run->client_count; i++) {
-        bench_client *client = &run->clients[i];
-        client->budget = ops / run->client_count + (i < ops % run->client_count);
-        client->time_limit = time_limit;
-        client->measured = measured;
+typedef struct phase {
+    uint64_t ops; /* over all clients; UINT64_MAX: the time ends it */
+    uint64_t time_limit;
+    uint64_t rate;
+    bool measured;
+} phase;
+
+
+static uint64_t share_of(uint64_t ops, unsigned number, unsigned count) {
+    return ops == UINT64_MAX ? ops : ops / count + (number < ops % count);
+}
+
+
+static int run_phase(bench_run *run, phase phase) {
+    for (unsigned i = 0; i < run->active; i++) {
+        bench_client *client = active_client(run, i);
+        client->budget = share_of(phase.ops, i, run->active);
+        client->time_limit = phase.time_limit;
+        client->gap = phase.rate ? run->active * 1000000000ull / phase.rate : 0;
+        client->measured = phase.measured;
     }
     int err = run->config->sim ? run_simulated(run) : run_threads(run);
     if (err || !cli_interrupted())
         return err;
     return cli_output_is_closed() ? CLI_FAILED : cli_failed("interrupted");
+}
+
+
+/* A sum of words from every client, and from the work in the background of every compute node. */
+static uint64_t verbs_so_far(const bench_run *run) {
+    far_stats stats;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < run->client_count; i++) {
+        far_session_stats(run->clients[i].session, &stats);
+        sum += bench_verbs(&stats);
+    }
+    for (unsigned i = 0; i < run->config->compute_nodes; i++) {
+        far_session_stats(run->nodes[i].pool->team.own, &stats);
+        sum += bench_verbs(&stats);
+    }
+    return sum;
+}
+
+
+/* Nobody works, until what the load has left to the background (growth, splits, upkeep) is done too: a handle that has
+ * nothing to do posts a verb or two now and then. What is measured then does not depend on how it was loaded. */
+static void settle(bench_run *run) {
+    far_fabric *fabric = run->nodes[0].pool->fabric;
+    uint64_t tick = far_tick(fabric), before = verbs_so_far(run), quiet = SETTLE_TICKS * run->config->compute_nodes;
+    for (unsigned turn = 0; turn < SETTLE_TURNS && !run->settled && !cli_interrupted(); turn++) {
+        if (run->config->sim)
+            far_sim_sleep(far_sim_world_of(fabric), SETTLE_TICKS * tick);
+        else
+            nanosleep(&(struct timespec){.tv_nsec = (long)(SETTLE_TICKS * tick)}, NULL);
+        uint64_t after = verbs_so_far(run);
+        run->settled = after - before <= quiet;
+        before = after;
+    }
 }
 
 
@@ -151,7 +212,7 @@ void bench_add_stats(far_stats *sum, const far_stats *more) {
 }
 
 
-static void add_figures(far_figures *sum, const far_figures *more, bool plus) {
+void bench_add_figures(far_figures *sum, const far_figures *more, bool plus) {
     _Static_assert(sizeof(far_figures) % sizeof(uint64_t) == 0, "all figures are words");
     uint64_t *to = (uint64_t *)sum;
     const uint64_t *from = (const uint64_t *)more;
@@ -175,7 +236,7 @@ static void take_counters(const bench_run *run, counters *sum) {
         far_figures figures = {0};
         if (index->kind->figures)
             index->kind->figures(index, &figures);
-        add_figures(&sum->figures, &figures, true);
+        bench_add_figures(&sum->figures, &figures, true);
     }
 }
 
@@ -184,16 +245,20 @@ static void take_counters(const bench_run *run, counters *sum) {
 
 static void gather_clients(bench_run *run, bench_result *result) {
     uint64_t begin = UINT64_MAX, end = 0;
-    for (unsigned i = 0; i < run->client_count; i++) {
-        bench_client *client = &run->clients[i];
+    for (unsigned i = 0; i < run->active; i++) {
+        bench_client *client = active_client(run, i);
         begin = client->begin < begin ? client->begin : begin;
         end = client->end > end ? client->end : end;
         result->ops += client->done;
+        result->instructions += client->instructions;
+        bench_series_merge(&result->series, &client->series);
         result->errors += client->errors;
         run->broken |= client->broken;
         far_histogram_merge(&result->latency, &client->latency);
-        for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        for (unsigned kind = 0; kind < BENCH_OPS; kind++) {
             far_histogram_merge(&result->latency_of[kind], &client->latency_of[kind]);
+            result->instructions_of[kind] += client->instructions_of[kind];
+        }
         if (client->errors && !run->error_told) {
             run->error_told = true;
             cli_failed("%s, workload %s: %s", run->label, far_ycsb_name(result->workload), client->first_error);
@@ -219,10 +284,10 @@ static int gather_usage(bench_run *run, bench_result *result) {
         }
     }
     result->usage.cache_bytes = cache / run->config->compute_nodes;
-    uint64_t expected = far_records_count(run->records);
+    uint64_t expected = far_records_count(run->records) - far_records_gone(run->records);
     if (run->errors + result->errors == 0 && result->usage.keys != expected) {
         result->errors++;
-        cli_failed("%s, workload %s: the index has %" PRIu64 " keys, %" PRIu64 " were inserted", run->label,
+        cli_failed("%s, workload %s: the index has %" PRIu64 " keys, %" PRIu64 " were inserted and stay", run->label,
                    far_ycsb_name(result->workload), result->usage.keys, expected);
     }
     return 0;
@@ -230,69 +295,179 @@ static int gather_usage(bench_run *run, bench_result *result) {
 
 
 static int start_workload(bench_run *run, far_ycsb_workload workload, uint64_t ops) {
-    const bench_config *config = run->config;
-    far_ycsb_config ycsb = {.workload = workload,
-                            .records = config->records,
-                            .ops = ops,
-                            .distribution = bench_distribution(config, workload),
-                            .theta = config->theta,
-                            .seed = config->seed};
+    far_ycsb_config ycsb = bench_ycsb(run->config, workload, ops);
     char error[160];
     if (far_ycsb_init(&run->ycsb, &ycsb, run->records, error, sizeof(error)) < 0)
         return cli_failed("%s", error);
     for (unsigned i = 0; i < run->client_count; i++) {
         bench_client *client = &run->clients[i];
         far_ycsb_stream_init(&client->stream, &run->ycsb, i);
+        far_random_seed(&client->arrivals, ycsb.seed << 16 ^ i);
         bench_client_clear(client);
     }
     return 0;
 }
 
 
-static int measure(bench_run *run, far_ycsb_workload workload, bench_result *result) {
-    const bench_config *config = run->config;
-    bool load = workload == FAR_YCSB_LOAD;
-    uint64_t ops = load ? config->records : bench_ops(config, run->kind->kind, workload);
-    uint64_t warmup = load ? 0 : config->warmup == UINT64_MAX ? ops / 10 : config->warmup;
-    uint64_t limit = load ? 0 : config->time_limit;
+/* Warming up. */
+
+static uint64_t ops_of(const counters *before, const counters *after) {
+    uint64_t ops = 0;
+    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        ops += after->all.ops[kind] - before->all.ops[kind];
+    return ops;
+}
+
+
+static double trips_per_op(const counters *before, const counters *after) {
+    uint64_t ops = ops_of(before, after);
+    return ops ? (double)(after->all.round_trips - before->all.round_trips) / (double)ops : 0;
+}
+
+
+/* Within a hundredth, and within what chance does to so few. */
+static bool is_steady(double before, double now, uint64_t ops) {
+    return fabs(now - before) <= now * 0.01 + 1 / sqrt((double)ops);
+}
+
+
+/* In parts, each twice as long as the one before, until two of them cost the same round trips: caches fill ever more
+ * slowly, so that equal parts would soon look alike. */
+static int warm_up_by_itself(bench_run *run, uint64_t ops, uint64_t limit, bench_result *result, double *trips) {
+    bool timed = run->config->duration && !run->config->ops;
     counters before, after;
-    run->phase = far_ycsb_name(workload);
-    int err = start_workload(run, workload, ops + warmup);
-    if (!err && warmup)
-        err = run_phase(run, warmup, limit / 10, false);
-    if (err)
-        return err;
+    *trips = INFINITY;
     take_counters(run, &before);
-    err = run_phase(run, ops, limit, true);
+    for (uint64_t parts = WARM_PARTS; parts > 0 && !result->warm; parts /= 2) {
+        uint64_t part = ops / parts + 1;
+        int err = run_phase(run, (phase){.ops = timed ? UINT64_MAX : part, .time_limit = limit / parts});
+        if (err)
+            return err;
+        take_counters(run, &after);
+        double last = *trips;
+        *trips = trips_per_op(&before, &after);
+        result->warm = isfinite(last) && is_steady(last, *trips, part / 2);
+        result->warmup_ops += ops_of(&before, &after);
+        before = after;
+    }
+    return 0;
+}
+
+
+static int warm_up_as_told(bench_run *run, uint64_t ops, bench_result *result, double *trips) {
+    counters before, after;
+    take_counters(run, &before);
+    int err = ops ? run_phase(run, (phase){.ops = ops}) : 0;
+    take_counters(run, &after);
+    result->warmup_ops = ops;
+    *trips = trips_per_op(&before, &after);
+    return err;
+}
+
+
+/* Per memory node, what the simulator sees of it. */
+static void count_verb(void *ctx, const far_sim_posted *posted) {
+    bench_run *run = ctx;
+    unsigned node = far_addr_node(posted->verb->addr);
+    run->node_verbs[node]++;
+    run->node_bytes[node] += posted->verb->length;
+}
+
+
+static void count_by_node(bench_run *run, bool on) {
+    if (!run->config->sim)
+        return;
+    memset(run->node_verbs, 0, sizeof(run->node_verbs));
+    memset(run->node_bytes, 0, sizeof(run->node_bytes));
+    far_sim_on_verb(far_sim_world_of(run->nodes[0].pool->fabric), on ? count_verb : NULL, run);
+}
+
+
+static void gather_by_node(bench_run *run, bench_result *result) {
+    result->nodes = run->config->sim ? run->nodes[0].pool->fabric->nodes : 0;
+    memcpy(result->node_verbs, run->node_verbs, sizeof(result->node_verbs));
+    memcpy(result->node_bytes, run->node_bytes, sizeof(result->node_bytes));
+    count_by_node(run, false);
+}
+
+
+/* The part that counts. */
+static int measure(bench_run *run, far_ycsb_workload workload, uint64_t ops, uint64_t limit, bench_result *result) {
+    const bench_config *config = run->config;
+    bool load = workload == FAR_YCSB_LOAD, timed = !load && config->duration && !config->ops;
+    counters before, after;
+    take_counters(run, &before);
+    count_by_node(run, true);
+    int err = run_phase(run, (phase){.ops = timed ? UINT64_MAX : ops,
+                                     .time_limit = limit,
+                                     .rate = load ? 0 : config->rate,
+                                     .measured = true});
     if (err)
         return err;
+    gather_by_node(run, result);
     take_counters(run, &after);
+    result->stats = far_stats_diff(&after.all, &before.all);
+    result->figures = after.figures;
+    bench_add_figures(&result->figures, &before.figures, false);
+    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
+        result->by_op[kind] = far_stats_diff(&after.of[kind], &before.of[kind]);
+    gather_clients(run, result);
+    return 0;
+}
+
+
+static int warm_up_and_measure(bench_run *run, far_ycsb_workload workload, bench_result *result) {
+    const bench_config *config = run->config;
+    bool load = workload == FAR_YCSB_LOAD, by_itself = config->warmup == UINT64_MAX;
+    uint64_t ops = load ? config->records : bench_ops(config, run->kind->kind, workload);
+    uint64_t limit = load ? 0 : config->time_limit;
+    double trips = 0;
+    run->phase = far_ycsb_name(workload);
+    run->active = load && config->load_clients ? (unsigned)config->load_clients : run->client_count;
     result->name = run->label;
     result->kind = run->kind;
     result->workload = workload;
-    result->stats = far_stats_diff(&after.all, &before.all);
-    result->figures = after.figures;
-    add_figures(&result->figures, &before.figures, false);
-    for (unsigned kind = 0; kind < BENCH_OPS; kind++)
-        result->by_op[kind] = far_stats_diff(&after.of[kind], &before.of[kind]);
+    result->clients = run->active;
     result->capabilities = run->nodes[0].pool->geometry.capabilities;
-    gather_clients(run, result);
+    int err = start_workload(run, workload, by_itself ? ops * 2 : ops + config->warmup);
+    if (!err && !load)
+        err = by_itself ? warm_up_by_itself(run, ops, config->duration ? limit : limit / 4, result, &trips)
+                        : warm_up_as_told(run, config->warmup, result, &trips);
+    if (!err)
+        err = measure(run, workload, ops, limit, result);
+    if (err)
+        return err;
+    if (load)
+        settle(run);
+    else /* and was so to the end */
+        result->warm = (result->warm || !by_itself) &&
+                       is_steady(trips, bench_per(result->stats.round_trips, result->ops), result->ops / 4);
+    result->settled = run->settled;
     return run->broken ? 0 : gather_usage(run, result);
 }
 
 
+/* What only the simulator knows. */
+static int gather_nic(bench_run *run, far_ycsb_workload workload, bench_result *result) {
+    far_sim_model_of(far_sim_world_of(run->nodes[0].pool->fabric), &result->nic);
+    if (run->config->ideal)
+        result->ideal_mops = bench_ideal_mops(run->config, workload);
+    return result->ideal_mops < 0 ? CLI_FAILED : 0;
+}
+
+
 static int run_workload(bench_run *run, far_ycsb_workload workload, bool shown, bench_result *result) {
+    bench_series kept = result->series; /* its room */
     memset(result, 0, sizeof(*result));
-    int err = measure(run, workload, result);
+    result->series = kept;
+    bench_series_clear(&result->series);
+    int err = warm_up_and_measure(run, workload, result);
     if (err)
         return err;
     run->errors += result->errors;
-    if (shown && run->config->sim) {
-        far_sim_model_of(far_sim_world_of(run->nodes[0].pool->fabric), &result->nic);
-        result->ideal_mops = bench_ideal_mops(run->config, workload);
-        if (result->ideal_mops < 0)
-            return CLI_FAILED;
-    }
+    bench_step_done(run->config, 1);
+    if (shown && run->config->sim && gather_nic(run, workload, result))
+        return CLI_FAILED;
     cli_progress_end();
     if (shown)
         run->each(run->each_ctx, result);
@@ -302,7 +477,7 @@ static int run_workload(bench_run *run, far_ycsb_workload workload, bool shown, 
 
 static int run_workloads(bench_run *run) {
     const bench_config *config = run->config;
-    bench_result *result = malloc(sizeof(*result));
+    bench_result *result = calloc(1, sizeof(*result));
     if (!result)
         return cli_failed("no memory for a result");
     bool show_load = false;
@@ -313,13 +488,15 @@ static int run_workloads(bench_run *run) {
         far_ycsb_workload workload = config->workloads[i];
         if (workload == FAR_YCSB_LOAD)
             continue;
-        if (workload == FAR_YCSB_E && !run->kind->kind->scan) {
+        if (bench_has_scans(config, workload) && !run->kind->kind->scan) {
             cli_progress_end();
-            fprintf(stderr, "farindex: %s has no scans: workload e is left out\n", run->kind->kind->name);
+            fprintf(stderr, "farindex: %s has no scans: workload %s is left out\n", run->kind->kind->name,
+                    far_ycsb_name(workload));
             continue;
         }
         err = run_workload(run, workload, true, result);
     }
+    bench_series_free(&result->series);
     free(result);
     return err;
 }

@@ -26,6 +26,7 @@ int cli_get(int argc, char **argv);
 int cli_kinds(int argc, char **argv);
 int cli_list(int argc, char **argv);
 int cli_load(int argc, char **argv);
+int cli_plot(int argc, char **argv);
 int cli_put(int argc, char **argv);
 int cli_scan(int argc, char **argv);
 int cli_selftest(int argc, char **argv);
@@ -42,13 +43,23 @@ typedef enum {
     CLI_SWITCH,
     CLI_RANGE,
     CLI_DECIMAL,
-    CLI_RANGE_BYTES
+    CLI_RANGE_BYTES,
+    CLI_COUNT,
+    CLI_DURATION,
+    CLI_TEXTS
 } cli_option_type;
+
+#define CLI_TEXTS_MAX 8
+typedef struct cli_texts { /* of an option that may be given several times */
+    const char *text[CLI_TEXTS_MAX];
+    unsigned count;
+} cli_texts;
 
 typedef struct cli_option {
     const char *name;
     cli_option_type type;
-    void *value;          /* bool, const char *, uint64_t, uint64_t, int, uint64_t[2], double, uint64_t[2] (sizes) */
+    void *value;          /* bool, const char *, uint64_t, uint64_t, int, uint64_t[2], double, uint64_t[2] (sizes),
+                             uint64_t (with K, M, G: thousands), uint64_t (ns), cli_texts */
     const char *argument; /* its name in --help; NULL for a flag */
     const char *help;
 } cli_option;
@@ -59,12 +70,23 @@ typedef struct cli_option {
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands,
               bool *help);
 
+/* The same for one option by its name. CLI_USAGE: told; `from` names what it came from ("--sweep"). */
+int cli_set_option(const char *command, const char *from, const cli_option *options, const char *name,
+                   const char *value);
+bool cli_has_option(const cli_option *options, const char *name);
+
 int cli_wrong_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* A line that is rewritten on a terminal (stderr), nothing elsewhere. */
-void cli_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* progress.c: a line that is rewritten on a terminal (stderr), nothing elsewhere. It appears after two seconds (the
+ * environment variable FARINDEX_PROGRESS has another time), and tells the time left from what was done so far: a part
+ * of all, 0..1; negative: nobody knows how much there is. By one thread. */
+void cli_progress(double done, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_end(void);
+bool cli_progress_is_shown(void); /* would be: stderr is a terminal */
+/* The line of a call that gives no sign: it shows what the session has read, of about so many bytes (0: nobody knows).
+ * Until cli_progress_end. */
+void cli_progress_watch(const char *what, const far_session *session, uint64_t bytes);
 
 /* From then on an interrupt only sets what cli_interrupted tells (the signal, or 0); a second one ends the process. */
 void cli_catch_interrupts(void);

@@ -29,7 +29,9 @@ typedef struct cli_pool {
 /* Opens the pool, a session, and the index if a name is given. 0, or what to exit with (told). */
 int cli_pool_open(const char *command, cli_pool *p, const char *index);
 int cli_pool_close(cli_pool *p, int status); /* flushes stdout; returns status, or CLI_FAILED if that failed */
-int cli_pool_failed(void);                   /* tells far_last_error; CLI_FAILED */
+/* Progress, until cli_progress_end: the session goes over all that is used so many times. */
+void cli_pool_watch(cli_pool *p, const char *what, unsigned times);
+int cli_pool_failed(void); /* tells far_last_error; CLI_FAILED */
 
 /* Parses; the count of operands must be within min..max. 0; else exit with *status. */
 int cli_operands(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int min,

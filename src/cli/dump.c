@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PROGRESS_EVERY 10000
-
 typedef struct dumping {
     FILE *file;
     cli_format format;
@@ -27,13 +25,13 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
         cli_print_binary(d->file, key, key_len, value, value_len);
     else
         cli_print_line(d->file, key, key_len, value, value_len);
-    if (++d->pairs % PROGRESS_EVERY == 0)
-        cli_progress("dump: %" PRIu64 " pairs", d->pairs);
+    d->pairs++;
     return ferror(d->file) || cli_interrupted();
 }
 
 
 static int dump(cli_pool *p, dumping *d) {
+    cli_pool_watch(p, "dump", 1);
     int64_t pairs = far_index_pairs(p->session, p->index, write_pair, d);
     cli_progress_end();
     if (pairs < 0)

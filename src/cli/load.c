@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #define CHUNK_BYTES    (256u << 10)
@@ -192,6 +193,15 @@ static void *be_loader(void *arg) {
 
 /* ---- The reader ---- */
 
+/* Of the input; negative: of a pipe nobody knows. */
+static double part_read(const loading *l) {
+    struct stat file;
+    if (fstat(fileno(l->file), &file) < 0 || !S_ISREG(file.st_mode) || file.st_size == 0)
+        return -1;
+    return (double)ftello(l->file) / (double)file.st_size;
+}
+
+
 /* False: somebody was refused, it is no use to go on. */
 static bool hand_over(loader *to) {
     loading *l = to->all;
@@ -212,7 +222,7 @@ static bool hand_over(loader *to) {
     uint64_t pairs = l->pairs;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
-    cli_progress("load: %" PRIu64 " pairs", pairs);
+    cli_progress(part_read(l), "load: %" PRIu64 " pairs", pairs);
     return goes_on;
 }
 

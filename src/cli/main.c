@@ -15,6 +15,7 @@ static const cli_command commands[] = {
     {"kinds", "lists the index kinds and their options", cli_kinds},
     {"list", "lists the indexes of a pool", cli_list},
     {"load", "puts many pairs into an index", cli_load},
+    {"plot", "draws the curves of benchmark results as a page for browsers", cli_plot},
     {"put", "gives a key a value", cli_put},
     {"scan", "prints pairs in the order of their keys", cli_scan},
     {"selftest", "looks for what the fabric of a pool must not do", cli_selftest},

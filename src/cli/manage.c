@@ -224,7 +224,9 @@ int cli_stat(int argc, char **argv) {
         return status;
     if ((status = cli_pool_open("stat", &p, NULL)) != 0)
         return status;
+    cli_pool_watch(&p, "stat", 1);
     int err = count ? stat_index(&p, argv[0], "") : stat_pool(&p);
+    cli_progress_end();
     if (err == FAR_ERR_NOT_FOUND && count)
         status = cli_failed("there is no index '%s'", argv[0]);
     else if (err < 0)
@@ -323,7 +325,9 @@ int cli_check(int argc, char **argv) {
     c.json = p.json;
     if (c.json)
         fputs("{\"problems\":[", stdout);
+    cli_pool_watch(&p, "check", repair ? 2 : 1);
     int err = check(&p, repair, &c, &leaked, &left);
+    cli_progress_end();
     if (err >= 0)
         print_check(&c, repair, leaked, left);
     else if (c.json)

@@ -1,13 +1,10 @@
-/* Options, messages and progress of all subcommands. */
+/* Options and messages of all subcommands. */
 #include "base/parse.h"
 #include "cli/cli.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static bool progress_shown;
 
 
 int cli_wrong_usage(const char *command, const char *format, ...) {
@@ -31,29 +28,6 @@ int cli_failed(const char *format, ...) {
     va_end(args);
     fputc('\n', stderr);
     return CLI_FAILED;
-}
-
-
-void cli_progress(const char *format, ...) {
-    static int is_terminal = -1;
-    if (is_terminal < 0)
-        is_terminal = isatty(STDERR_FILENO);
-    if (!is_terminal)
-        return;
-    va_list args;
-    fputs("\r\033[K", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fflush(stderr);
-    progress_shown = true;
-}
-
-
-void cli_progress_end(void) {
-    if (progress_shown)
-        fputs("\r\033[K", stderr);
-    progress_shown = false;
 }
 
 
@@ -94,6 +68,14 @@ static int parse_sizes(const char *text, uint64_t range[2], char *error, size_t 
 }
 
 
+static int add_text(cli_texts *texts, const char *text, char *error, size_t error_size) {
+    if (texts->count == CLI_TEXTS_MAX)
+        return far_refuse(error, error_size, "given more than %d times", CLI_TEXTS_MAX);
+    texts->text[texts->count++] = text;
+    return 0;
+}
+
+
 static int set_value(const cli_option *option, const char *text, char *error, size_t error_size) {
     uint64_t *numbers = option->value;
     switch (option->type) {
@@ -113,6 +95,12 @@ static int set_value(const cli_option *option, const char *text, char *error, si
         return far_parse_range(text, &numbers[0], &numbers[1], error, error_size);
     case CLI_RANGE_BYTES:
         return parse_sizes(text, numbers, error, error_size);
+    case CLI_COUNT:
+        return far_parse_count(text, numbers, error, error_size);
+    case CLI_DURATION:
+        return far_parse_duration(text, numbers, error, error_size);
+    case CLI_TEXTS:
+        return add_text(option->value, text, error, error_size);
     case CLI_DECIMAL:
         return far_parse_decimal(text, option->value, error, error_size);
     }
@@ -139,6 +127,23 @@ static const cli_option *find_option(const cli_option *options, const char *name
         if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
             return option;
     return NULL;
+}
+
+
+bool cli_has_option(const cli_option *options, const char *name) {
+    return find_option(options, name, strlen(name)) != NULL;
+}
+
+
+int cli_set_option(const char *command, const char *from, const cli_option *options, const char *name,
+                   const char *value) {
+    char error[256];
+    const cli_option *option = find_option(options, name, strlen(name));
+    if (!option)
+        return cli_wrong_usage(command, "%s: there is no --%s", from, name);
+    if (set_value(option, value, error, sizeof(error)) < 0)
+        return cli_wrong_usage(command, "%s: %s: %s", from, name, error);
+    return 0;
 }
 
 

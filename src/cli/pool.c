@@ -68,3 +68,10 @@ int cli_operands(int argc, char **argv, const char *usage, const cli_option *opt
         *status = cli_wrong_usage(command, "unexpected '%s'; see --help", argv[max]);
     return *status != 0;
 }
+
+
+void cli_pool_watch(cli_pool *p, const char *what, unsigned times) {
+    far_pool_usage usage = {0};
+    if (cli_progress_is_shown() && far_pool_stat(p->session, &usage) >= 0)
+        cli_progress_watch(what, p->session, usage.used * times);
+}

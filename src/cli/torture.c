@@ -114,11 +114,17 @@ static void add(far_torture_result *sum, const far_torture_result *one) {
 }
 
 
+static void show_progress(const torture_flags *f, const far_torture_result *sum) {
+    uint64_t all = f->seeds[1] - f->seeds[0] + 1;
+    cli_progress((double)sum->seeds / (double)all, "torture: %" PRIu64 " of %" PRIu64 " seeds, %" PRIu64 " violations",
+                 sum->seeds, all, sum->violations);
+}
+
+
 static int run_inline(const torture_flags *f, far_torture_result *sum) {
     for (uint64_t seed = f->seeds[0]; seed <= f->seeds[1]; seed++) {
         far_torture_result one = {0};
-        cli_progress("seed %" PRIu64 " of %" PRIu64 "..%" PRIu64 ": %" PRIu64 " violations so far", seed, f->seeds[0],
-                     f->seeds[1], sum->violations);
+        show_progress(f, sum);
         if (far_torture_run(&f->torture, seed, &one, stdout) < 0)
             return cli_failed("seed %" PRIu64 ": %s", seed, far_last_error());
         if (f->torture.verbose)
@@ -186,8 +192,7 @@ static int run_jobs(const torture_flags *f, far_torture_result *sum) {
             any = true;
             add(sum, &one);
             jobs[i].next += f->jobs;
-            cli_progress("%" PRIu64 " of %" PRIu64 " seeds: %" PRIu64 " violations so far", sum->seeds,
-                         f->seeds[1] - f->seeds[0] + 1, sum->violations);
+            show_progress(f, sum);
         }
     }
     for (uint64_t i = 0; i < f->jobs; i++) {

@@ -8,7 +8,7 @@ int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_ev
         int err = far_cas_word(t, lock, expected, mine, &old);
         if (err < 0 || old == expected)
             return err < 0 ? err : 1;
-        far_count_retry(t);
+        far_count_lock_retry(t);
         expected = 0;
         if (old && ask_every && attempt % ask_every == ask_every - 1) {
             int dead = far_owner_is_dead(t, old);

@@ -616,6 +616,17 @@ void far_count_retry(far_task *t) {
 }
 
 
+void far_count_lock_retry(far_task *t) {
+    t->stats->retries++;
+    t->stats->lock_retries++;
+}
+
+
+void far_count_stale(far_task *t) {
+    t->stats->stale_hits++;
+}
+
+
 void far_count_cache(far_task *t, bool hit) {
     if (hit)
         t->stats->cache_hits++;

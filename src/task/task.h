@@ -89,6 +89,8 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
 void far_task_reached(far_task *t, const char *name);
 
 void far_count_retry(far_task *t);
+void far_count_lock_retry(far_task *t); /* a retry because somebody holds a lock */
+void far_count_stale(far_task *t);      /* what a cache gave turned out to be old */
 void far_count_cache(far_task *t, bool hit);
 void far_count_combined(far_task *t, bool write); /* an operation that RDWC served */
 

@@ -77,6 +77,17 @@ uint64_t far_histogram_quantile(const far_histogram *h, uint64_t numerator, uint
 }
 
 
+int far_histogram_next(const far_histogram *h, unsigned *bucket, uint64_t *value, uint64_t *count) {
+    while (*bucket < FAR_HISTOGRAM_BUCKETS && h->buckets[*bucket] == 0)
+        ++*bucket;
+    if (*bucket == FAR_HISTOGRAM_BUCKETS)
+        return 0;
+    *value = middle_of_bucket(*bucket);
+    *count = h->buckets[(*bucket)++];
+    return 1;
+}
+
+
 double far_histogram_mean(const far_histogram *h) {
     return h->count == 0 ? 0 : (double)h->sum / (double)h->count;
 }

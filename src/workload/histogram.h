@@ -23,6 +23,8 @@ void far_histogram_merge(far_histogram *into, const far_histogram *from);
 /* The smallest value (to the precision of its bucket) that at least numerator/denominator of all values do not exceed:
  * 1/2 is the median, 999/1000 the p999; 0/1 gives the minimum, 1/1 the maximum. 0 when empty. */
 uint64_t far_histogram_quantile(const far_histogram *h, uint64_t numerator, uint64_t denominator);
+/* The values that occur, one after the other, in rising order: *bucket is 0 at first. 0: no more. */
+int far_histogram_next(const far_histogram *h, unsigned *bucket, uint64_t *value, uint64_t *count);
 double far_histogram_mean(const far_histogram *h); /* 0 when empty */
 
 #endif

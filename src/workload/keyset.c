@@ -7,6 +7,7 @@
 #include "workload/email.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef enum { KEYS_U64, KEYS_SEQ, KEYS_EMAIL, KEYS_PREFIX, KEYS_FILE } keyset_k
 struct far_keyset {
     keyset_kind kind;
     uint64_t offset; /* u64: where the seed's sequence begins; prefix: which byte stands for which digit */
+    size_t size;     /* u64, seq: of a key */
     far_email *email;
     char *text;     /* file: its bytes */
     size_t *starts; /* file: where each line begins, and one past the newline of the last */
@@ -52,17 +54,27 @@ static size_t prefix_key(uint64_t turn, uint64_t record, uint8_t *key) {
 }
 
 
+/* The number tells keys apart; what fills them up follows from it. */
+static size_t number_key(const far_keyset *set, uint64_t number, uint8_t *key) {
+    uint64_t state = number;
+    put_big_endian(key, number);
+    for (size_t at = 8; at < set->size; at += 8) {
+        uint64_t filler = far_splitmix(&state);
+        memcpy(key + at, &filler, set->size - at < 8 ? set->size - at : 8);
+    }
+    return set->size;
+}
+
+
 size_t far_keyset_key(const far_keyset *set, uint64_t record, void *buffer) {
     uint64_t state;
     size_t len;
     switch (set->kind) {
     case KEYS_U64:
         state = set->offset + record * 0x9e3779b97f4a7c15ull;
-        put_big_endian(buffer, far_splitmix(&state));
-        return 8;
+        return number_key(set, far_splitmix(&state), buffer);
     case KEYS_SEQ:
-        put_big_endian(buffer, record);
-        return 8;
+        return number_key(set, record, buffer);
     case KEYS_EMAIL:
         return far_email_key(set->email, record, buffer);
     case KEYS_PREFIX:
@@ -180,8 +192,10 @@ static int open_file(far_keyset *set, const char *path, char *error, size_t erro
 static int kind_of(const char *spec, keyset_kind *kind) {
     static const char *const names[] = {"u64", "seq", "email", "prefix"};
     for (int i = 0; i < 4; i++) {
+        size_t length = strlen(names[i]);
+        bool sized = i <= KEYS_SEQ && spec[strcspn(spec, ":")] == ':';
         *kind = (keyset_kind)i;
-        if (strcmp(spec, names[i]) == 0)
+        if (strncmp(spec, names[i], length) == 0 && (spec[length] == '\0' || (sized && spec[length] == ':')))
             return 1;
     }
     *kind = KEYS_FILE;
@@ -189,18 +203,35 @@ static int kind_of(const char *spec, keyset_kind *kind) {
 }
 
 
+/* 8, or what stands behind the colon. */
+static int size_of(const char *spec, uint64_t *size, char *error, size_t error_size) {
+    const char *colon = strchr(spec, ':');
+    *size = 8;
+    if (colon != NULL && far_parse_number(colon + 1, size, error, error_size) != FAR_OK)
+        return FAR_ERR_INVALID;
+    return *size >= 8 && *size <= FAR_KEY_MAX
+               ? FAR_OK
+               : far_refuse(error, error_size, "keys of numbers have 8..%d bytes, not %llu", FAR_KEY_MAX,
+                            (unsigned long long)*size);
+}
+
+
 int far_keyset_open(const char *spec, uint64_t seed, far_keyset **set, char *error, size_t error_size) {
     keyset_kind kind;
+    uint64_t size = 0;
     int result = FAR_OK;
     if (spec == NULL || !kind_of(spec, &kind))
         return far_refuse(error, error_size, "unknown key set '%.40s' (u64, seq, email, prefix or file:PATH)",
                           spec ? spec : "");
     if (kind == KEYS_FILE && spec[5] == '\0')
         return far_refuse(error, error_size, "file: needs a path");
+    if (kind <= KEYS_SEQ && (result = size_of(spec, &size, error, error_size)) != FAR_OK)
+        return result;
     far_keyset *made = calloc(1, sizeof *made + strlen(spec) + 1);
     if (made != NULL) {
         memcpy(made->name, spec, strlen(spec) + 1);
         made->kind = kind;
+        made->size = (size_t)size;
         made->offset = far_splitmix(&seed);
     }
     if (made == NULL || (kind == KEYS_EMAIL && (made->email = far_email_new(seed)) == NULL))
@@ -234,7 +265,7 @@ uint64_t far_keyset_count_limit(const far_keyset *set) {
 
 
 size_t far_keyset_fixed_size(const far_keyset *set) {
-    return set->kind == KEYS_U64 || set->kind == KEYS_SEQ ? 8 : 0;
+    return set->size;
 }
 
 

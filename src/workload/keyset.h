@@ -4,6 +4,7 @@
  *
  *   u64        8 random bytes: a bijection of the 64-bit record number (see far_splitmix), big-endian
  *   seq        the record number, 8 bytes big-endian
+ *   u64:SIZE   the same 8 bytes, then bytes that follow from them: keys of 8..FAR_KEY_MAX bytes; also seq:SIZE
  *   email      addresses with the domain first ("com.gmail@maria.kato"): up to 32 bytes, mean about 18; see email.c
  *   prefix     keys that are prefixes of each other and hold NULs, 1..40 bytes: for torture
  *   file:PATH  the lines of a file, in its order, without their newline and otherwise as they are */
@@ -27,7 +28,7 @@ size_t far_keyset_key(const far_keyset *set, uint64_t record, void *buffer);
 
 uint64_t far_keyset_count_limit(
     const far_keyset *set); /* how many records have a key: the lines of a file; else UINT64_MAX, email 2^44 */
-size_t far_keyset_fixed_size(const far_keyset *set); /* 8 when every key has 8 bytes by its kind (u64, seq), else 0 */
+size_t far_keyset_fixed_size(const far_keyset *set); /* of every key, by its kind (u64, seq); else 0 */
 const char *far_keyset_name(const far_keyset *set);  /* the spec */
 
 #endif

@@ -8,6 +8,8 @@ void far_records_init(far_records *records, uint64_t present, uint64_t limit) {
     atomic_store_explicit(&records->claimed, present, memory_order_relaxed);
     for (int i = 0; i < FAR_RECORDS_WINDOW; i++)
         atomic_store_explicit(&records->finished[i], 0, memory_order_relaxed);
+    atomic_store_explicit(&records->gone, 0, memory_order_relaxed);
+    atomic_store_explicit(&records->keep, (present + 1) / 2, memory_order_relaxed);
     records->limit = limit;
     atomic_store_explicit(&records->acknowledged, present, memory_order_release);
 }
@@ -25,6 +27,24 @@ int far_records_claim(far_records *records, uint64_t bound, uint64_t *record) {
             next - low >= FAR_RECORDS_WINDOW) /* next < low: it was claimed meanwhile, the exchange fails */
             return FAR_ERR_BUSY;
     } while (!atomic_compare_exchange_weak_explicit(&records->claimed, &next, next + 1, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    *record = next;
+    return FAR_OK;
+}
+
+
+void far_records_keep_half(far_records *records) {
+    uint64_t live = far_records_count(records) - far_records_gone(records);
+    atomic_store_explicit(&records->keep, (live + 1) / 2, memory_order_relaxed);
+}
+
+
+int far_records_claim_oldest(far_records *records, uint64_t *record) {
+    uint64_t next = atomic_load_explicit(&records->gone, memory_order_relaxed);
+    do {
+        if (far_records_count(records) - next <= atomic_load_explicit(&records->keep, memory_order_relaxed))
+            return FAR_ERR_NOT_FOUND;
+    } while (!atomic_compare_exchange_weak_explicit(&records->gone, &next, next + 1, memory_order_acq_rel,
                                                     memory_order_relaxed));
     *record = next;
     return FAR_OK;

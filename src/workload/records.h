@@ -12,6 +12,8 @@
 typedef struct far_records {
     _Atomic uint64_t claimed;      /* the next number to give out */
     _Atomic uint64_t acknowledged; /* the inserts of all records below are complete */
+    _Atomic uint64_t gone;         /* the records below were given out to deletes */
+    _Atomic uint64_t keep;         /* so many records no delete gets */
     uint64_t limit;
     _Atomic uint64_t finished[FAR_RECORDS_WINDOW]; /* at record % window: the record + 1, when its insert completed */
 } far_records;
@@ -23,6 +25,12 @@ void far_records_init(far_records *records, uint64_t present, uint64_t limit);
  * under way. */
 int far_records_claim(far_records *records, uint64_t bound, uint64_t *record);
 
+/* Half of those that are there now is kept from deletes, so that readers always find some. */
+void far_records_keep_half(far_records *records);
+
+/* Gives out the oldest record, for a delete. FAR_ERR_NOT_FOUND: no more than is kept is left. */
+int far_records_claim_oldest(far_records *records, uint64_t *record);
+
 /* The insert of a claimed record completed. An insert that failed is acknowledged too (else it holds back all later
  * records); the readers of that record then miss it, as they should. */
 void far_records_acknowledge(far_records *records, uint64_t record);
@@ -30,6 +38,11 @@ void far_records_acknowledge(far_records *records, uint64_t record);
 /* How many records, from 0 on, are known to be complete. */
 static inline uint64_t far_records_count(far_records *records) {
     return atomic_load_explicit(&records->acknowledged, memory_order_acquire);
+}
+
+/* How many of them were deleted, or are about to be: 0.. */
+static inline uint64_t far_records_gone(far_records *records) {
+    return atomic_load_explicit(&records->gone, memory_order_acquire);
 }
 
 #endif

@@ -51,6 +51,20 @@ static void numbers_are_read_up_to_64_bits(void **state) {
 }
 
 
+static void counts_take_powers_of_1000(void **state) {
+    (void)state;
+    assert_parses(far_parse_count, "0", 0);
+    assert_parses(far_parse_count, "1000", 1000);
+    assert_parses(far_parse_count, "200K", 200000);
+    assert_parses(far_parse_count, "10m", 10000000);
+    assert_parses(far_parse_count, "3G", 3000000000u);
+    assert_refused(far_parse_count, "1T", "1T");
+    assert_refused(far_parse_count, "K", "K");
+    assert_refused(far_parse_count, "1.5K", "1.5K");
+    assert_refused(far_parse_count, "99999999999999G", "too large");
+}
+
+
 static void sizes_take_powers_of_1024(void **state) {
     (void)state;
     assert_parses(far_parse_size, "512", 512);
@@ -272,6 +286,7 @@ static void long_messages_are_cut_to_the_buffer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_read_up_to_64_bits),
+        cmocka_unit_test(counts_take_powers_of_1000),
         cmocka_unit_test(sizes_take_powers_of_1024),
         cmocka_unit_test(durations_are_nanoseconds),
         cmocka_unit_test(decimals_are_read_exactly_as_the_compiler_reads_them),

@@ -1,6 +1,6 @@
 /* farindex bench --processes as users meet it. */
+#include "cli/json.h"
 #include "conform.h"
-#include "json.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ static void assert_row(const json *row, const char *index, const char *workload,
 static void every_process_does_its_share(void **state) {
     (void)state;
     static const char *const workloads[] = {"load", "c", "writes", "a"};
-    char arguments[512], out[8192];
+    char arguments[512], out[1 << 20];
     snprintf(arguments, sizeof(arguments),
              "--pool 'shm:%s?size=64M' --processes 3 --index toy --records 2000 --ops 4000 --value-size 64 --json -",
              path);
@@ -72,7 +72,7 @@ static void every_process_does_its_share(void **state) {
 /* With several operations in flight; records that one process inserts are read by all. */
 static void every_workload_is_run_by_processes(void **state) {
     (void)state;
-    char arguments[512], out[32768];
+    char arguments[512], out[1 << 20];
     static const char *const workloads[] = {"a", "b", "c", "d", "e", "f", "writes"};
     snprintf(
         arguments, sizeof(arguments),
@@ -96,7 +96,7 @@ static void every_workload_is_run_by_processes(void **state) {
 
 static void kinds_without_scans_leave_out_the_scans(void **state) {
     (void)state;
-    char arguments[512], out[8192];
+    char arguments[512], out[1 << 20];
     snprintf(arguments, sizeof(arguments),
              "--pool 'shm:%s?size=64M' --processes 2 --index shard --records 500 --ops 500 --workload e", path);
     assert_int_equal(run(arguments, out, sizeof(out)), 0);
@@ -108,7 +108,7 @@ static void kinds_without_scans_leave_out_the_scans(void **state) {
 /* Each kind has an index of its own; one that is there is not touched. */
 static void indexes_are_kept_if_told_and_never_overwritten(void **state) {
     (void)state;
-    char arguments[512], out[8192], command[512];
+    char arguments[512], out[1 << 20], command[512];
     snprintf(arguments, sizeof(arguments),
              "--pool 'shm:%s?size=64M' --processes 2 --index toy,dart --records 50 --ops 50 --workload c --keep", path);
     assert_int_equal(run(arguments, out, sizeof(out)), 0);
@@ -129,7 +129,7 @@ static void indexes_are_kept_if_told_and_never_overwritten(void **state) {
 
 static void a_pool_of_its_own_is_removed(void **state) {
     (void)state;
-    char out[8192], own[128];
+    char out[1 << 20], own[128];
     assert_int_equal(run("--processes 2 --index toy --records 500 --ops 500 --json -", out, sizeof(out)), 0);
     json *rows = json_read(out);
     assert_non_null(rows);
@@ -143,7 +143,7 @@ static void a_pool_of_its_own_is_removed(void **state) {
 /* Where the build has LMDB, it does the same operations first, and ratios are told; else that is said. */
 static void lmdb_is_the_measure_where_it_is_there(void **state) {
     (void)state;
-    char arguments[512], out[16384];
+    char arguments[512], out[1 << 20];
     snprintf(arguments, sizeof(arguments),
              "--pool 'shm:%s?size=64M' --processes 3 --against lmdb --index toy --records 2000 --ops 4000 --value-size "
              "64 --json -",
@@ -171,7 +171,7 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
 static void redis_is_the_measure_where_it_is_there(void **state) {
     (void)state;
     for (unsigned depth = 1; depth <= 16; depth *= 16) {
-        char arguments[512], out[16384];
+        char arguments[512], out[1 << 20];
         snprintf(arguments, sizeof(arguments),
                  "--processes 3 --against redis --index toy --records 500 --ops 1000 --value-size 64 --workload c,a "
                  "--depth %u --json -",
@@ -210,11 +210,11 @@ static void what_makes_no_sense_is_refused(void **state) {
         {"--processes 2 --workload x --pool shm:/dev/shm/x?size=64M", "--workload"},
     };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        char out[4096];
+        char out[1 << 20];
         assert_int_equal(run(wrong[i][0], out, sizeof(out)), 2);
         assert_non_null(strstr(out, wrong[i][1]));
     }
-    char out[4096], arguments[256];
+    char out[1 << 20], arguments[256];
     snprintf(arguments, sizeof(arguments),
              "--processes 2 --index toy --records 200000 --value-size 1000 --pool 'shm:%s?size=8M'", path);
     assert_int_equal(run(arguments, out, sizeof(out)), 1); /* the pool is too small: an error, and no process hangs */

@@ -1,9 +1,9 @@
 /* The data and management commands as users meet them: the built command on a shm pool, its output and its exit status.
  */
 #include "base/random.h"
+#include "cli/json.h"
 #include "conform.h"
 #include "crew.h"
-#include "json.h"
 #include "shell.h"
 
 #include <signal.h>

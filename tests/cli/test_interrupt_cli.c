@@ -1,7 +1,7 @@
 /* Commands that are interrupted in the middle, whose output nobody reads any more, or whose pool is taken away: they
  * end with a word, leave nothing half done behind, and the pool as it should be. */
 #define _GNU_SOURCE
-#include "json.h"
+#include "cli/json.h"
 #include "shell.h"
 
 #include <dirent.h>

@@ -63,6 +63,13 @@ expect "what only tests need is not needed to build" [ "$status-$said-$did" = "0
 purpose=build run MISSING="libxxhash-dev clang" USER_ID=0
 expect "what building needs is installed, and nothing else" [ "${did##*-y -qq }" = "libxxhash-dev" ]
 
+purpose=plot run MISSING="clang gnuplot-nox libxxhash-dev" USER_ID=0
+expect "curves need gnuplot, and what building needs" [ "${did##*-y -qq }" = "libxxhash-dev gnuplot-nox" ]
+purpose=build run MISSING="gnuplot-nox" USER_ID=1000
+expect "building needs no gnuplot" [ "$status-$said-$did" = "0--" ]
+run MISSING="gnuplot-nox" USER_ID=0
+expect "with the tests gnuplot comes too" [ "${did##*-y -qq }" = "gnuplot-nox" ]
+
 fake sudo <<'CODE'
 AS="sudo " exec "$@"
 CODE

@@ -125,6 +125,23 @@ static void merging_is_adding_all_values_to_one(void **state) {
 }
 
 
+static void values_come_in_rising_order_with_their_counts(void **state) {
+    (void)state;
+    far_histogram *h = calloc(1, sizeof *h);
+    unsigned bucket = 0;
+    uint64_t value, count;
+    assert_non_null(h);
+    far_histogram_add(h, 70000);
+    far_histogram_add(h, 3);
+    far_histogram_add(h, 3);
+    assert_true(far_histogram_next(h, &bucket, &value, &count) && value == 3 && count == 2);
+    assert_true(far_histogram_next(h, &bucket, &value, &count) && count == 1);
+    assert_in_range(value, 69650, 70350);
+    assert_false(far_histogram_next(h, &bucket, &value, &count));
+    free(h);
+}
+
+
 static void an_empty_histogram_gives_zeroes(void **state) {
     (void)state;
     far_histogram *h = new_histogram();
@@ -153,6 +170,7 @@ int main(void) {
         cmocka_unit_test(quantiles_agree_with_the_sorted_values),
         cmocka_unit_test(quantiles_of_few_values_are_the_right_ones),
         cmocka_unit_test(merging_is_adding_all_values_to_one),
+        cmocka_unit_test(values_come_in_rising_order_with_their_counts),
         cmocka_unit_test(an_empty_histogram_gives_zeroes),
         cmocka_unit_test(huge_values_do_not_overflow),
     };

@@ -153,6 +153,28 @@ static void seq_keys_are_big_endian_record_numbers(void **state) {
 }
 
 
+static void keys_of_numbers_have_the_size_that_is_asked_for(void **state) {
+    (void)state;
+    static const char *const wrong[] = {"u64:7", "u64:257", "seq:", "u64:8x", "email:20", "prefix:9"};
+    uint8_t plain[FAR_KEY_MAX], sized[FAR_KEY_MAX];
+    char error[160];
+    far_keyset *short_set, *set;
+    assert_first_are_unique("u64:9", 1, 1000);
+    assert_first_are_unique("seq:256", 1, 1000);
+    assert_int_equal(far_keyset_open("u64", 5, &short_set, NULL, 0), FAR_OK);
+    assert_int_equal(far_keyset_open("u64:27", 5, &set, NULL, 0), FAR_OK);
+    assert_int_equal(far_keyset_fixed_size(set), 27);
+    assert_int_equal(far_keyset_key(short_set, 77, plain), 8);
+    assert_int_equal(far_keyset_key(set, 77, sized), 27);
+    assert_memory_equal(plain, sized, 8);
+    assert_memory_not_equal(sized, sized + 8, 8);
+    far_keyset_close(short_set);
+    far_keyset_close(set);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(far_keyset_open(wrong[i], 1, &set, error, sizeof error), FAR_ERR_INVALID);
+}
+
+
 static void email_keys_look_like_addresses_with_the_domain_first(void **state) {
     (void)state;
     far_keyset *set = open_set("email", 1);
@@ -364,6 +386,7 @@ int main(void) {
         cmocka_unit_test(keys_of_records_far_apart_are_unique),
         cmocka_unit_test(u64_keys_are_spread_evenly),
         cmocka_unit_test(seq_keys_are_big_endian_record_numbers),
+        cmocka_unit_test(keys_of_numbers_have_the_size_that_is_asked_for),
         cmocka_unit_test(email_keys_look_like_addresses_with_the_domain_first),
         cmocka_unit_test(email_keys_of_the_last_records_stay_within_32_bytes),
         cmocka_unit_test(prefix_keys_hold_nuls_and_are_prefixes_of_each_other),

@@ -26,7 +26,12 @@ static far_records *new_records(uint64_t present, uint64_t limit) {
 
 
 static far_ycsb_config config_of(far_ycsb_workload workload) {
-    return (far_ycsb_config){workload, RECORDS, OPS, far_ycsb_distribution(workload), FAR_ZIPF_THETA, 1};
+    return (far_ycsb_config){.workload = workload,
+                             .records = RECORDS,
+                             .ops = OPS,
+                             .distribution = far_ycsb_distribution(workload),
+                             .theta = FAR_ZIPF_THETA,
+                             .seed = 1};
 }
 
 
@@ -358,7 +363,7 @@ static void first_thousand_operations_are_the_same_on_every_machine(void **state
     static const uint64_t golden[] = {0x826dd4d6416d5275ull, 0x9b870da6ee051c6dull, 0x23acf4e29f9c4c3bull,
                                       0x989b449bad1abc2ull,  0x21dd5ea8597d4fd5ull, 0x485167d6960755eaull,
                                       0xb87b7a005142b4faull, 0x2bacdf4c9c0693acull};
-    for (int w = FAR_YCSB_LOAD; w < FAR_YCSB_WORKLOADS; w++) {
+    for (int w = FAR_YCSB_LOAD; w <= FAR_YCSB_WRITES; w++) {
         far_records *records = new_records(w == FAR_YCSB_LOAD ? 0 : RECORDS, UINT64_MAX);
         far_ycsb_config config = config_of((far_ycsb_workload)w);
         far_ycsb ycsb;
@@ -380,6 +385,56 @@ static void first_thousand_operations_are_the_same_on_every_machine(void **state
 }
 
 
+static void a_mix_is_read_and_written(void **state) {
+    (void)state;
+    far_mix mix;
+    char text[FAR_MIX_TEXT], error[160];
+    assert_int_equal(far_mix_parse("delete=1,get=90,update=5,insert=3,scan=1", &mix, error, sizeof error), FAR_OK);
+    assert_string_equal(far_mix_text(&mix, text), "get=90,update=5,insert=3,scan=1,delete=1");
+    assert_int_equal(far_mix_parse("rmw=100", &mix, error, sizeof error), FAR_OK);
+    assert_string_equal(far_mix_text(&mix, text), "rmw=100");
+    static const char *const wrong[] = {"get=99", "get=101", "get=60,update=60", "", "get", "put=100", "get=50,get=50"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(far_mix_parse(wrong[i], &mix, error, sizeof error), FAR_ERR_INVALID);
+    assert_string_equal(far_mix_text(&mix, text), "rmw=100"); /* as it was */
+}
+
+
+static void a_mix_deletes_the_oldest_once_and_reads_what_is_left(void **state) {
+    (void)state;
+    far_records *records = new_records(1000, UINT64_MAX);
+    far_ycsb_config config = config_of(FAR_YCSB_MIX);
+    far_ycsb ycsb;
+    far_ycsb_stream stream;
+    far_ycsb_op op;
+    uint64_t deleted = 0;
+    assert_int_equal(far_mix_parse("get=50,delete=40,scan=10", &config.mix, NULL, 0), FAR_OK);
+    config.scan_length[0] = 7;
+    config.scan_length[1] = 9;
+    start(&ycsb, &stream, &config, records);
+    for (int i = 0; i < 10000; i++) {
+        assert_int_equal(far_ycsb_next(&stream, &op), FAR_OK);
+        if (op.kind == FAR_YCSB_DELETE)
+            assert_int_equal(op.record, deleted++);
+        else
+            assert_in_range(op.record, deleted, 999);
+        if (op.kind == FAR_YCSB_SCAN)
+            assert_in_range(op.scan_len, 7, 9);
+    }
+    assert_int_equal(deleted, 500); /* the other half stays */
+    assert_int_equal(far_records_gone(records), 500);
+    for (uint64_t record = 1000; record < 1007; record++) { /* and as many as come may go */
+        uint64_t claimed;
+        assert_int_equal(far_records_claim(records, UINT64_MAX, &claimed), FAR_OK);
+        far_records_acknowledge(records, claimed);
+        assert_int_equal(far_records_claim_oldest(records, &claimed), FAR_OK);
+        assert_int_equal(claimed, deleted++);
+        assert_int_equal(far_records_claim_oldest(records, &claimed), FAR_ERR_NOT_FOUND);
+    }
+    free(records);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_come_in_the_mix_of_the_workload),
@@ -393,6 +448,8 @@ int main(void) {
         cmocka_unit_test(threads_insert_each_record_once_and_read_only_complete_ones),
         cmocka_unit_test(threads_have_different_streams),
         cmocka_unit_test(names_and_bad_configurations),
+        cmocka_unit_test(a_mix_is_read_and_written),
+        cmocka_unit_test(a_mix_deletes_the_oldest_once_and_reads_what_is_left),
         cmocka_unit_test(first_thousand_operations_are_the_same_on_every_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

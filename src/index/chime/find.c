@@ -185,6 +185,8 @@ void chime_note_split(chime_op *op, unsigned level, chime_ptr left, const chime_
 /* Many moves in one descent: much has changed since it began, and the way from the top is shorter by now. If it is not,
  * more of them are allowed the next time. */
 int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves) {
+    if (op->st->cache)
+        far_count_stale(op->t); /* the parent has not heard of a split */
     if (++*moves <= op->moves_allowed)
         return CHIME_RIGHT;
     if (op->moves_allowed >= CHIME_MOVES_MAX)
@@ -281,8 +283,10 @@ int chime_not_there(chime_op *op, chime_ptr node, unsigned level) {
     op->restarts++;
     far_count_retry(op->t);
     forget_half(st, node);
-    if (st->cache)
+    if (st->cache) {
+        far_count_stale(op->t);
         chime_cache_drop(st->cache, node);
+    }
     for (unsigned i = 1; st->cache && i <= op->restarts && level + i < CHIME_LEVELS && op->path[level + i]; i++)
         chime_cache_drop(st->cache, op->path[level + i]);
     if (level + 1 >= CHIME_LEVELS || !op->path[level + 1] || op->restarts > 2)

@@ -360,7 +360,7 @@ static unsigned slowness(const chime_op *op) {
 static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     unsigned attempt = c->attempts++;
     int err = 0;
-    far_count_retry(op->t);
+    far_count_lock_retry(op->t);
     if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock)) != 0)
         return err < 0 ? err : err == 2 ? CHIME_STALE : CHIME_AGAIN;
     attempt %= op->st->patience;

@@ -254,6 +254,8 @@ static int take_candidates(far_task *t, far_index *index, dart_find *f) {
             right = dart_header_is(view->header, &view->node) && dart_lcp(prefix, f->key) >= view->node.depth;
         }
         f->stale[i] = !right || !dart_any_unfrozen(view->slots, view->count);
+        if (f->stale[i])
+            far_count_stale(t);
         if (!f->stale[i] && (best < 0 || view->node.depth > f->candidates[best].node.depth))
             best = (int)i;
     }

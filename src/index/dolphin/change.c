@@ -161,7 +161,7 @@ static bool still_names(dolphin_change *c, uint64_t entry) {
 int dolphin_change_lock(dolphin_change *c, uint64_t word, uint64_t entry) {
     int err = dolphin_lock(c->op, word, &c->node);
     for (unsigned attempt = 0; attempt < LOCK_ATTEMPTS && err == DOLPHIN_BUSY && still_names(c, entry); attempt++) {
-        far_count_retry(c->op->t);
+        far_count_lock_retry(c->op->t);
         far_sleep(c->op->t, c->op->trip);
         far_back_off(c->op->t, attempt);
         err = dolphin_lock(c->op, word, &c->node);

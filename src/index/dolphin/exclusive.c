@@ -32,7 +32,7 @@ int dolphin_lock_leaf(dolphin_op *op, uint64_t entry) {
             if (err == 1 && ((err = try_lock(op, entry, holder, &seen)) < 0 || seen == holder))
                 return err;
         }
-        far_count_retry(op->t);
+        far_count_lock_retry(op->t);
         far_back_off(op->t, attempt < 6 ? attempt : 6);
     }
     return DOLPHIN_LOST;

@@ -91,6 +91,7 @@ static int arrive(dolphin_op *op, dolphin_spot *s, const dolphin_node *node) {
 /* The node that the spot is at came from the cache: READs it through its own word, or one above it. */
 static int refresh(dolphin_op *op, dolphin_spot *s) {
     dolphin_node node;
+    far_count_stale(op->t);
     for (unsigned steps = 0; steps < STEPS_MAX; steps++) {
         bool root = s->parent == op->st->root;
         int err = read_node(op, s->parent, root, &node);

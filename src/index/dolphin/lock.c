@@ -95,7 +95,7 @@ void dolphin_gate_leave(dolphin_op *op, uint64_t entry) {
  * inside has put what he made into the cache. */
 int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
     op->fresh = false;
-    far_count_retry(op->t);
+    far_count_lock_retry(op->t);
     far_pin_drop(op->t);
     while (atomic_load(gate_of(op, entry)) != 0)
         far_sleep(op->t, far_rtt(op->t));

@@ -159,6 +159,8 @@ int shard_retry(shard_try *y, bool refresh) {
         far_pin_drop(y->t);
         err = far_pin_take(y->t);
     }
+    if (refresh)
+        far_count_stale(y->t);
     if (err >= 0 && refresh)
         err = shard_refresh(y->t, y->part);
     if (err >= 0 && (!refresh || y->attempt > 1))

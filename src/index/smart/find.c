@@ -510,7 +510,10 @@ static int from_cache(smart_op *op, smart_spot *s) {
             continue;
         }
         smart_spot_unknown(s);
-        int err = wants_owner(op, &hint) ? STALE : jump(op, s, &hint);
+        bool jumps = !wants_owner(op, &hint);
+        int err = jumps ? jump(op, s, &hint) : STALE;
+        if (jumps && err == STALE)
+            far_count_stale(op->t);
         if (err != STALE) {
             far_count_cache(op->t, !s->proven); /* a hit: straight to the leaf */
             return err;
@@ -522,6 +525,7 @@ static int from_cache(smart_op *op, smart_spot *s) {
         }
         if ((err = from_owner(op, s, &hint)) != STALE)
             return err;
+        far_count_stale(op->t);
         smart_cache_drop(op->st->cache, op->key, hint.node, hint.depth);
         below = hint.depth;
     }

@@ -223,7 +223,7 @@ enum { TRY_AGAIN = 1 }; /* of waiting for a lock; SMART_LOST: find again */
 
 /* Somebody holds the lock. */
 static int wait_for_lock(smart_op *op, far_addr lock_at, uint64_t lock, unsigned attempt) {
-    far_count_retry(op->t);
+    far_count_lock_retry(op->t);
     if (attempt >= op->st->patience) {
         int err = smart_renew_pin(op);
         return err < 0 ? err : SMART_LOST;

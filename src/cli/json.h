@@ -1,6 +1,6 @@
 /* A strict JSON reader for tests of what the command prints: the whole text must be one value, after RFC 8259. */
-#ifndef TESTS_SUPPORT_JSON_H
-#define TESTS_SUPPORT_JSON_H
+#ifndef FAR_CLI_JSON_H
+#define FAR_CLI_JSON_H
 
 #include <stddef.h>
 

@@ -1,0 +1,88 @@
+/* Commands that take long show how far they are on a terminal, and nothing elsewhere. The terminal is a
+ * pseudo-terminal; FARINDEX_PROGRESS=0 has the line appear at once. */
+#define _GNU_SOURCE
+#include "shell.h"
+
+#include <pty.h>
+
+static char shown[1 << 16]; /* what the terminal got */
+
+
+/* Runs a command of farindex with its stderr on a terminal. */
+static int run_on_terminal(const char *quiet_time, const char *arguments) {
+    char line[1024], end[1024];
+    size_t used = 0;
+    int terminal;
+    snprintf(line, sizeof(line), "cd %s; FARINDEX_PROGRESS=%s exec %s %s >out", folder, quiet_time, FARINDEX_COMMAND,
+             arguments);
+    pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    for (ssize_t got; (got = read(terminal, end, sizeof(end))) > 0;) /* it fails when the other side is closed */
+        for (ssize_t i = 0; i < got && used < sizeof(shown) - 1; i++)
+            shown[used++] = end[i];
+    shown[used] = 0;
+    close(terminal);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+
+static void assert_shows(const char *arguments, const char *what) {
+    assert_int_equal(run_on_terminal("0", arguments), 0);
+    if (!strstr(shown, what) || !strstr(shown, " left"))
+        print_error("%s showed: %s\n", arguments, shown);
+    assert_non_null(strstr(shown, what));
+    assert_non_null(strstr(shown, " %, "));
+    assert_non_null(strstr(shown, " left"));
+    assert_string_equal(shown + strlen(shown) - 4, "\r\033[K"); /* and is gone at the end */
+}
+
+
+static void bench_and_torture_tell_the_time_left(void **state) {
+    (void)state;
+    assert_shows("bench --pool sim: --index toy --records 300 --ops 500 --workload load,c --sweep threads=1,2",
+                 "toy: workload load, threads=1");
+    assert_shows("bench --processes 2 --index toy --records 300 --ops 500 --workload load,c", "toy: workload load");
+    assert_shows("torture --index toy --seeds 1..5 --ops 20", "torture: ");
+    assert_shows("torture --index toy --seeds 1..6 --ops 20 --jobs 2", " of 6 seeds, 0 violations");
+}
+
+
+static void commands_on_data_tell_the_time_left(void **state) {
+    (void)state;
+    works("i=0; while [ $i -lt 20000 ]; do echo \"key-$i\tvalue-$i-xxxxxxxxxxxxxxxxxxxxxxxxxxx\"; i=$((i+1)); done "
+          ">data; "
+          "farindex create fruit dart",
+          "");
+    assert_shows("load fruit data", "load: ");
+    assert_shows("dump fruit copy", "dump: ");
+    assert_shows("stat", "stat: ");
+    assert_shows("check", "check: ");
+}
+
+
+/* Two seconds, if nothing is said: these are over by then, or in an hour. */
+static void short_commands_say_nothing(void **state) {
+    (void)state;
+    assert_int_equal(run_on_terminal("1000s", "bench --pool sim: --index toy --records 300 --ops 500 --workload c"), 0);
+    assert_string_equal(shown, "");
+    works("FARINDEX_PROGRESS=0 farindex bench --pool sim: --index toy --records 300 --ops 500 --workload c --json - | "
+          "wc -l",
+          "3\n"); /* and nothing on stderr: it is a file */
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bench_and_torture_tell_the_time_left),
+        cmocka_unit_test_setup_teardown(commands_on_data_tell_the_time_left, fresh, remove_pool),
+        cmocka_unit_test(short_commands_say_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
