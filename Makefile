@@ -4,8 +4,9 @@ DESTDIR ?=
 JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
+FUZZ_KIND ?= chime dart dolphin shard smart
 
-.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime install format clean help
+.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime fuzz install format clean help
 
 all: build
 
@@ -59,6 +60,15 @@ torture: build-test
 torture-chime: build-test
 	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/torture-chime
 
+# Damaged pools and failing allocations, with the sanitizers.
+fuzz: deps
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan -j $(JOBS) --target test_damage test_allocations
+	@build/asan/test_allocations --every 1
+	@kinds="$(FUZZ_KIND)"; failed=0; for kind in $$kinds; do \
+	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --strict || failed=1; \
+	done; exit $$failed
+
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
@@ -81,6 +91,7 @@ help:
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
 	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
+	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
 	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
 	@echo 'make format       lays out the sources with clang-format'

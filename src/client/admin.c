@@ -495,12 +495,44 @@ static int check_uid(far_task *t, uint32_t uid, far_report *report) {
 }
 
 
+static bool has_uid(const uint32_t *uids, size_t count, uint32_t uid) {
+    size_t i = 0;
+    while (i < count && uids[i] != uid)
+        i++;
+    return i < count;
+}
+
+
+static size_t open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
+    size_t count = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (const far_index *index = pool->indexes; index && count < FAR_OPEN_TABLE_MAX; index = index->next)
+        if (index->opens)
+            uids[count++] = index->uid;
+    pthread_mutex_unlock(&pool->lock);
+    return count;
+}
+
+
+/* What is open cannot be dropped: an index that was open before the catalog was read, and is still, is listed. */
+static void check_listed(far_pool *pool, const uint32_t *before, size_t open, const uint32_t *listed, size_t count,
+                         far_report *report) {
+    pthread_mutex_lock(&pool->lock);
+    for (const far_index *index = pool->indexes; index; index = index->next)
+        if (index->opens && has_uid(before, open, index->uid) && !has_uid(listed, count, index->uid))
+            far_report_problem(report, "index '%s' is open here, but the catalog does not list it", index->name);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
 static int check_indexes(far_task *t, far_report *report) {
-    uint32_t *uids;
-    size_t count;
+    uint32_t *uids, before[FAR_OPEN_TABLE_MAX];
+    size_t count, open = open_uids(far_task_pool(t), before);
     int err = far_catalog_uids(t, &uids, &count);
     if (err == FAR_ERR_CORRUPT)
         far_report_problem(report, "%s", far_last_error());
+    if (err >= 0)
+        check_listed(far_task_pool(t), before, open, uids, count, report);
     for (size_t i = 0; err >= 0 && i < count; i++)
         err = check_uid(t, uids[i], report);
     return err == FAR_ERR_CORRUPT ? 0 : err;

@@ -253,7 +253,9 @@ void far_session_close(far_session *s) {
 
 static int open_superblock(far_task *t, void *arg) {
     far_pool *pool = arg;
-    return far_superblock_open(t, &pool->geometry);
+    int err = far_superblock_open(t, &pool->geometry);
+    pool->team.own_words = far_addr_make(0, pool->geometry.node[0].first_block);
+    return err;
 }
 
 
@@ -261,6 +263,8 @@ static int open_own_session(far_pool *pool) {
     int err = far_pool_session_new(pool, &pool->team.own);
     if (err < 0)
         return err;
+    if (!far_session_prepare(pool->team.own)) /* far_index_close uses it */
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
     unsigned none = 0;
     err = far_session_call(pool->team.own, FAR_STATS_OTHER, true, open_superblock, pool);
     if (err == 0)

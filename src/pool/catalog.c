@@ -13,6 +13,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define WALK_TICKS       60000u /* how long a drop waits for a walk over its index, ... */
+#define WALK_BRIEFLY     16u    /* ... with short pauses so often, then with long ones */
+#define WALK_PAUSE_TICKS 16u
+
 
 static far_addr catalog_word(void) {
     return far_addr_make(0, FAR_SUPER_CATALOG);
@@ -59,6 +63,8 @@ int far_catalog_look(far_task *t, far_catalog_view *view) {
     if (head->magic != FAR_CATALOG_MAGIC || head->count != (bytes - sizeof(*head)) / sizeof(far_catalog_entry) ||
         head->check != XXH3_64bits(head + 1, bytes - sizeof(*head)))
         return broken_catalog("its object");
+    if (head->spare && !far_task_reaches(t, head->spare, bytes))
+        return broken_catalog("its spare object");
     view->spare = head->spare;
     view->entries = (far_catalog_entry *)(head + 1);
     for (unsigned i = 0; i < head->count; i++)
@@ -395,16 +401,24 @@ static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t m
 }
 
 
-/* Waits until walks have let go of the index. FAR_ERR_BUSY: a user has it open. */
+/* Waits until walks have let go of the index. FAR_ERR_BUSY: a user has it open, or a walk for very long: perhaps its
+ * handle is stopped, or the word that says so is damaged. */
 static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
+    const uint64_t tick = far_tick(far_task_fabric(t)), until = far_now(t) + WALK_TICKS * tick;
     for (unsigned attempt = 0;; attempt++) {
-        int open = far_open_table_anywhere(t, uid);
+        unsigned handle = 0;
+        int open = far_open_table_anywhere(t, uid, &handle);
         if (open <= 0)
             return open;
         if (open == 2)
-            return far_fail(FAR_ERR_BUSY, "index '%s' is open", name);
+            return far_fail(FAR_ERR_BUSY, "index '%s' is open in client %u", name, handle);
+        if (far_now(t) >= until)
+            return far_fail(FAR_ERR_BUSY, "index '%s' is open for a sweep or a check of client %u, which does not end",
+                            name, handle);
         far_catalog_unpin(t);
         far_back_off(t, attempt);
+        if (attempt >= WALK_BRIEFLY)
+            far_sleep(t, WALK_PAUSE_TICKS * tick);
         int err = far_pin_take(t);
         if (err < 0)
             return err;

@@ -2,6 +2,8 @@
 #include "base/error.h"
 #include "pool/handle.h"
 
+#include <string.h>
+
 #define CHUNK           64 /* entries per READ */
 #define GENERATION_LAST 0xffffu
 
@@ -64,9 +66,21 @@ static void name_session(far_session *s, unsigned id, unsigned generation) {
 }
 
 
+/* All but the first word of a free entry is zero, unless it was damaged: a stray pin would stop the epoch for ever. */
+static int clear_stray_words(far_task *t, unsigned id, const far_client *client) {
+    static const far_client none;
+    const size_t first = offsetof(far_client, pin);
+    if (memcmp((const char *)client + first, (const char *)&none + first, sizeof(none) - first) == 0)
+        return 0;
+    far_write(t, far_client_entry(id) + first, (const char *)&none + first, sizeof(none) - first);
+    return far_wait(t);
+}
+
+
 /* 1: the id is ours; 0: somebody else has it now. The fabric knows the pair before others can read it. */
-static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsigned high) {
+static int claim(far_task *t, unsigned id, const far_client *client, unsigned handle, unsigned high) {
     far_session *s = t->session;
+    uint64_t word = client->word;
     unsigned generation = far_client_generation_of(word) + 1;
     int err = far_ask(t, FAR_ASK_CLAIM, id, generation);
     if (err == FAR_ERR_BUSY)
@@ -83,7 +97,8 @@ static int claim(far_task *t, unsigned id, uint64_t word, unsigned handle, unsig
         return err < 0 ? err : 0;
     }
     name_session(s, id, generation);
-    return 1;
+    err = clear_stray_words(t, id, client);
+    return err < 0 ? err : 1;
 }
 
 
@@ -100,7 +115,7 @@ static bool is_claimable(uint64_t word) {
 static int try_entry(far_task *t, void *ctx, unsigned id, const far_client *client) {
     registration *r = ctx;
     r->high = id;
-    return is_claimable(client->word) ? claim(t, id, client->word, r->handle, id) : 0;
+    return is_claimable(client->word) ? claim(t, id, client, r->handle, id) : 0;
 }
 
 
@@ -108,10 +123,11 @@ static int try_entry(far_task *t, void *ctx, unsigned id, const far_client *clie
 static int try_new_entries(far_task *t, registration *r) {
     unsigned slots = far_task_pool(t)->geometry.session_slots;
     for (unsigned id = r->high + 1; id <= slots; id++) {
-        uint64_t word;
-        int err = far_read_word(t, far_client_entry(id), &word);
-        if (err == 0 && is_claimable(word))
-            err = claim(t, id, word, r->handle, id - 1);
+        far_client client;
+        far_read(t, far_client_entry(id), &client, sizeof(client));
+        int err = far_wait(t);
+        if (err == 0 && is_claimable(client.word))
+            err = claim(t, id, &client, r->handle, id - 1);
         if (err != 0)
             return err;
     }

@@ -106,6 +106,12 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t req
 }
 
 
+static int epoch_went_back(uint64_t known, uint64_t epoch) {
+    return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
+                    (unsigned long long)epoch);
+}
+
+
 /* The request and what stands beside it are read after the epoch (READs keep their order; one READ of all could tear
  * the wrong way): who sees an epoch that was reached after a request was made sees that request. */
 static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
@@ -120,8 +126,7 @@ static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *reques
     far_line_learn(far_task_pool(t), words);
     *epoch += FAR_EPOCH_FIRST;
     if (*epoch < known)
-        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
-                        (unsigned long long)*epoch);
+        return epoch_went_back(known, *epoch);
     learn(epochs, *epoch);
     return 0;
 }
@@ -246,6 +251,18 @@ void far_task_rest_between_pins(far_task *t, bool rests) {
 }
 
 
+/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). */
+static int move_epochs(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    far_epoch_request(pool);
+    if (t->session != pool->team.own && !far_team_is_unattended(&pool->team))
+        return 0;
+    int err = far_epoch_tick(t); /* nobody else may be there to tick and to drive */
+    far_team_drive(&pool->team);
+    return err < 0 ? err : 0;
+}
+
+
 int far_pin_take(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (t->pin.epoch != 0)
@@ -254,12 +271,17 @@ int far_pin_take(far_task *t) {
         return t->lost ? t->lost : t->session->lost;
     if (t->rest_since)
         rest(t);
+    int err = t->patience ? move_epochs(t) : 0;
+    if (err < 0)
+        return err;
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load(&pool->epochs.current);
         if (epoch != 0) {
-            if (pin_at(t, epoch))
-                return 0;
-            continue;
+            if (!pin_at(t, epoch))
+                continue;
+            if (t->patience && (err = far_patience_renew(t)) < 0)
+                far_pin_drop(t);
+            return err;
         }
         if (t->session->lost)
             return t->session->lost;
@@ -338,11 +360,13 @@ uint64_t far_epoch_safe(const far_task *t) {
 
 
 int far_epoch_read(far_task *t, uint64_t *epoch) {
-    uint64_t word;
+    uint64_t word, known = far_epoch_known(t);
     int err = far_read_word(t, epoch_word, &word);
     if (err < 0)
         return err;
     *epoch = word + FAR_EPOCH_FIRST;
+    if (*epoch < known)
+        return epoch_went_back(known, *epoch);
     learn(&far_task_pool(t)->epochs, *epoch);
     return 0;
 }
@@ -497,10 +521,27 @@ typedef struct move {
 } move;
 
 
+/* Only this handle writes its pin and its answer: whatever else stands there was put there by damage. */
+static bool is_changed(far_task *t, const far_client *client) {
+    const far_epochs *epochs = &far_task_pool(t)->epochs;
+    return client->pin != load(&epochs->published) || client->answered != epochs->answered;
+}
+
+
+/* 1: not now. */
+static int write_anew(far_task *t) {
+    const far_epochs *epochs = &far_task_pool(t)->epochs;
+    int err = publish(t, load(&epochs->published), epochs->answered);
+    return err < 0 ? err : 1;
+}
+
+
 /* 1: the word of this entry forbids the move. A handle of which nobody lives has no say. */
 static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *client) {
     const move *m = ctx;
-    if (client->pin == 0 || client->pin >= m->epoch)
+    if (id == far_task_pool(t)->team.own->id && is_changed(t, client))
+        return write_anew(t);
+    if (client->pin == 0 || client->pin >= m->epoch || far_client_handle_of(client->word) != id)
         return 0;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !m->ask)
         return 1;

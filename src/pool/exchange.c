@@ -123,6 +123,8 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     pthread_mutex_lock(&s->lock);
     far_held *b = far_held_add(s, id, true, stamp);
     bool loaded = b != NULL && far_held_load(s, b, pages);
+    if (b != NULL && !loaded)
+        far_held_remove(s, b); /* slabs that it does not know of must not look like free pages */
     s->catalog_seen = UINT64_MAX; /* its slabs are to be compared with the catalog */
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
@@ -139,6 +141,14 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
+/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount). */
+static int take_in_later(far_task *t, int result) {
+    if (result == FAR_ERR_NO_MEMORY)
+        atomic_store_explicit(&far_store_of(t)->recount, true, memory_order_relaxed);
+    return result;
+}
+
+
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     const far_block_state mine = far_block_owned(t);
     uint64_t word = entry[0], stamp;
@@ -146,7 +156,7 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     if (done <= 0)
         return done;
     int err = far_read_word(t, far_block_stamp(geometry(t), id), &stamp);
-    return err < 0 ? err : move_in(t, id, (uint32_t)stamp);
+    return take_in_later(t, err < 0 ? err : move_in(t, id, (uint32_t)stamp));
 }
 
 
@@ -159,7 +169,7 @@ static int add_taken(far_task *t, const far_block_id *blocks, const bool *used, 
     for (int i = 0; i < count; i++)
         all &= far_held_add(s, blocks[i], used[i], s->sweep) != NULL; /* nothing in it is older than that sweep */
     pthread_mutex_unlock(&s->lock);
-    return all ? 1 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    return all ? 1 : take_in_later(t, far_fail(FAR_ERR_NO_MEMORY, "no memory for a block"));
 }
 
 
@@ -482,5 +492,5 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
 
 int far_blocks_recount(far_task *t) {
     far_store *s = far_store_of(t);
-    return far_blocks_each(t, take_in, s);
+    return take_in_later(t, far_blocks_each(t, take_in, s));
 }

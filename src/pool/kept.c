@@ -156,12 +156,15 @@ static int fill_class(far_task *t, far_index *index, const far_reserve *reserve)
         if (err < 0)
             return err;
         pthread_mutex_lock(&m->lock);
-        if (!far_keep(m, bin->class, item, true)) {
+        bool kept = far_keep(m, bin->class, item, true), no_room = !kept && m->kept_count == m->kept_capacity;
+        if (!kept) {
             pthread_mutex_lock(&m->store->lock);
             far_store_put(m->store, bin->class, far_item_addr(item), t->pin.epoch);
             pthread_mutex_unlock(&m->store->lock);
         }
         pthread_mutex_unlock(&m->lock);
+        if (no_room)
+            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve");
     }
 }
 

@@ -536,11 +536,14 @@ typedef struct question {
     uint32_t uid;
     uint64_t *table; /* where to read one */
     int found;
+    unsigned handle; /* with whom */
 } question;
 
 
-static bool has_any(const far_client *client) {
-    return far_client_state_of(client->word) != FAR_CLIENT_FREE && client->opened != 0;
+/* Only the entry of a handle's own session has such a word. */
+static bool has_any(unsigned id, const far_client *client) {
+    return far_client_state_of(client->word) != FAR_CLIENT_FREE && far_client_handle_of(client->word) == id &&
+           client->opened != 0;
 }
 
 
@@ -560,32 +563,35 @@ static int look_into_table(far_task *t, const question *q, uint64_t word) {
 
 static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *client) {
     question *q = ctx;
-    if (!has_any(client))
+    if (!has_any(id, client))
         return 0;
     int here = look_into_table(t, q, client->opened);
     if (here <= q->found)
         return here < 0 ? here : 0;
     int gone = far_client_handle_gone(t, id, true);
-    if (gone == 0)
+    if (gone == 0) {
         q->found = here;
+        q->handle = id;
+    }
     return gone < 0 ? gone : 0;
 }
 
 
-int far_open_table_anywhere(far_task *t, uint32_t uid) {
+int far_open_table_anywhere(far_task *t, uint32_t uid, unsigned *handle) {
     far_scratch_mark mark = far_scratch_here(t);
-    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_BYTES), 0};
+    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_BYTES), 0, 0};
     if (!q.table)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
     int err = far_clients_each(t, ask_handle, &q);
     far_scratch_back(t, mark);
+    *handle = q.handle;
     return err < 0 ? err : q.found;
 }
 
 
 static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *client) {
     uint64_t old;
-    if (!has_any(client))
+    if (!has_any(id, client))
         return 0;
     int gone = far_client_handle_gone(t, id, true);
     if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)

@@ -116,10 +116,25 @@ static bool has_piled_up(far_task *t, far_memory *m, uint64_t added) {
 }
 
 
+/* Addresses that an index gives back were read from far memory: one at which no object can lie is damage. check tells. */
+static bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
+    far_block_id id;
+    const far_geometry *g = &s->pool->geometry;
+    if (addr % FAR_GRANULE == 0 && far_block_of(g, addr, &id) && size <= g->node_bytes[id.node] - far_addr_offset(addr))
+        return true;
+    pthread_mutex_lock(&s->lock);
+    s->freed_wrongly = addr | 1; /* never 0 */
+    pthread_mutex_unlock(&s->lock);
+    return false;
+}
+
+
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t), *keeper = m;
     far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
+    if (!may_be_object(s, addr, size))
+        return;
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (bin == NULL) {
@@ -153,6 +168,8 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
+    if (!may_be_object(s, addr, size))
+        return;
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (bin != NULL) {

@@ -3,12 +3,16 @@
  * answers, and tries again; when something may have been lost, it makes the sweep that finds it. FAR_ERR_NO_MEMORY is
  * reported when that brought nothing, twice, or when one who holds up the epoch does not answer: what it holds cannot
  * be had. */
+#include "base/error.h"
 #include "pool/request.h"
 #include "pool/store.h"
 #include "pool/sweep.h"
 
+#include <stdio.h>
+
 #define ROUNDS_MAX   8    /* while something came back */
 #define STUCK_TICKS  1000 /* how long answers, and a sweep, are waited for while the epoch does not move */
+#define HELD_TICKS   20   /* the same, once that was in vain */
 #define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
 #define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
 
@@ -221,10 +225,97 @@ static int is_known_to_be_exhausted(far_task *t, outlook *o) {
 }
 
 
+/* ---- Who is in the way ---- */
+
+typedef struct blocker { /* a handle that holds up the epoch, and with it all that was retired */
+    uint64_t epoch;
+    unsigned id, generation;
+} blocker;
+
+
+static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    blocker *b = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != id ||
+        id == far_task_pool(t)->team.own->id || client->pin == 0 || client->pin >= b->epoch)
+        return 0;
+    b->id = id;
+    b->generation = far_client_generation_of(client->word);
+    return 1;
+}
+
+
+/* 1: somebody else holds up the epoch, as it did when this handle last found no memory. It may have gone on just now:
+ * then the epoch moves soon. */
+static int is_held_up(far_task *t, blocker *b) {
+    const far_store *s = far_store_of(t);
+    *b = (blocker){0};
+    int err = far_epoch_read(t, &b->epoch);
+    if (err < 0 || b->epoch != s->stuck_epoch)
+        return err;
+    err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
+    return err <= 0 ? err : far_clients_each(t, find_blocker, b);
+}
+
+
+/* No memory after all rounds: as long as the epoch stands where it stood, others need not wait for it again. */
+static void note_stuck(far_task *t, uint64_t epoch, uint64_t since) {
+    far_store *s = far_store_of(t);
+    if (far_epoch_known(t) != epoch || s->stuck_epoch == epoch)
+        return;
+    s->stuck_epoch = epoch;
+    s->stuck_since = since;
+}
+
+
+static int64_t process_of(far_task *t, unsigned id, unsigned generation) {
+    const far_fabric_ops *ops = far_task_fabric(t)->ops;
+    return ops->process_of ? ops->process_of(t->session->conn, id, generation) : 0;
+}
+
+
+/* Where this ends a process, not that of this very handle, which has the pool open twice. */
+static bool may_evict(far_task *t, const blocker *b) {
+    const far_pool *pool = far_task_pool(t);
+    const uint64_t allowed = (uint64_t)pool->options.evict_after_ms * 1000000;
+    if (allowed == 0 || far_now(t) - pool->store->stuck_since < allowed ||
+        (!pool->fabric->ops->evict && !pool->fabric->ops->ask))
+        return false;
+    int64_t process = process_of(t, b->id, b->generation);
+    return process == 0 || process != process_of(t, pool->team.own->id, pool->team.own->generation);
+}
+
+
+/* A session of the handle that is in the way. */
+static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    const blocker *b = ctx;
+    unsigned generation = far_client_generation_of(client->word);
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
+        return 0;
+    int dead = far_is_dead(t, id, generation);
+    if (dead == 0 && (dead = far_ask(t, FAR_ASK_EVICT, id, generation)) == 0)
+        dead = far_is_dead(t, id, generation);
+    return dead < 0 ? dead : 0;
+}
+
+
+/* What the user can do something about. */
+static int tell_blocker(far_task *t, const blocker *b) {
+    int64_t process = process_of(t, b->id, b->generation);
+    char words[FAR_MESSAGE_BYTES], who[48];
+    snprintf(words, sizeof(words), "%s", far_last_error());
+    snprintf(who, sizeof(who), process > 0 ? " (process %lld)" : "", (long long)process);
+    return far_fail(FAR_ERR_NO_MEMORY,
+                    "%s: client %u%s is stopped in the middle of an operation, and holds back what "
+                    "others have given back",
+                    words, b->id, who);
+}
+
+
 /* The first in line. The result of the last attempt. */
 static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     outlook before, after;
+    uint64_t epoch = 0, since = 0; /* when the last round began; since when it stands there */
     int err = is_known_to_be_exhausted(t, &before);
     unsigned in_vain = 0;
     bool swept = false;
@@ -232,9 +323,13 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
         return FAR_ERR_NO_MEMORY;
     for (unsigned round = 0; err == 0 && round < ROUNDS_MAX && in_vain < 2; round++) {
         unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
+        if (far_epoch_known(t) != epoch)
+            since = far_now(t);
+        epoch = far_epoch_known(t);
         if ((err = make_round(t)) < 0)
             return err;
         far_count_retry(t);
+        far_patience_forget(t); /* it waits for memory, not for what it sees */
         t->background = background;
         err = run(t, arg);
         t->background = true;
@@ -260,7 +355,25 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
     if (err < 0)
         return err;
     s->exhausted = before.returned;
+    note_stuck(t, epoch, since);
     return FAR_ERR_NO_MEMORY;
+}
+
+
+/* The same; not again and again while one and the same client is in the way. */
+static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
+    blocker b;
+    int held = is_held_up(t, &b), err = FAR_ERR_NO_MEMORY;
+    if (held == 0) {
+        err = try_again(t, run, arg, background);
+        held = err == FAR_ERR_NO_MEMORY ? is_held_up(t, &b) : 0;
+    }
+    if (held <= 0)
+        return held < 0 ? held : err;
+    if (!may_evict(t, &b))
+        return tell_blocker(t, &b);
+    int ended = far_clients_each(t, end_session, &b);
+    return ended < 0 ? ended : try_again(t, run, arg, background);
 }
 
 
@@ -279,7 +392,7 @@ int far_run_short(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     if (err == FAR_ERR_NO_MEMORY) {
         put_down(t);
         t->background = true;
-        err = try_again(t, run, arg, background);
+        err = try_unless_held_up(t, run, arg, background);
         t->background = background;
     }
     leave_line(s, &self);

@@ -68,6 +68,15 @@ static far_held *find_place(far_store *s, far_class *class, unsigned node, unsig
 }
 
 
+/* The word of these pages may say that they are a slab, or not: they are not ours to use until the block changes hands.
+ */
+static void shun_pages(far_store *s, far_held *b, unsigned page, unsigned pages) {
+    pthread_mutex_lock(&s->lock);
+    far_held_pages(s, b, b->free_pages & ~far_page_mask(page, pages));
+    pthread_mutex_unlock(&s->lock);
+}
+
+
 int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     const far_geometry *g = geometry(t);
@@ -85,10 +94,8 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
                             .pages = pages,
                             .size = class->size};
     int err = far_write_word(t, far_block_page(g, id, page), far_page_pack(&state));
-    if (err < 0) { /* the word may be there, or not: the pages are not ours to use until the block changes hands */
-        pthread_mutex_lock(&s->lock);
-        far_held_pages(s, b, b->free_pages & ~far_page_mask(page, pages));
-        pthread_mutex_unlock(&s->lock);
+    if (err < 0) {
+        shun_pages(s, b, page, pages);
         return err;
     }
     far_fabric *fabric = far_task_fabric(t);
@@ -97,7 +104,11 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     pthread_mutex_lock(&s->lock);
     bool added = far_slab_add(s, b, page, pages, class) != NULL;
     pthread_mutex_unlock(&s->lock);
-    return added ? 1 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
+    if (added)
+        return 1;
+    if (far_write_word(t, far_block_page(g, id, page), 0) < 0)
+        shun_pages(s, b, page, pages);
+    return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
 }
 
 

@@ -1,7 +1,7 @@
 /* What a handle holds, seen locally: classes, blocks, slabs, lists. No verbs here. */
 #include "pool/store.h"
+#include "base/error.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,9 +273,22 @@ static far_slab *counted_in(const far_store *s, const far_class *class, far_addr
 }
 
 
+/* An object begins there, and was cut: addresses that come back to the store were read from far memory, perhaps damaged.
+ */
+static bool begins_object(const far_store *s, const far_slab *slab, far_addr addr) {
+    uint64_t inner = addr - far_slab_base(s, slab);
+    return inner % slab->class->size == 0 && inner / slab->class->size < slab->carved;
+}
+
+
+static bool is_handed_out(const far_store *s, const far_slab *slab, far_addr addr, uint32_t number) {
+    return begins_object(s, slab, addr) && (slab->in_store[number / 64] >> number % 64 & 1) == 0;
+}
+
+
 void far_store_blacken(far_store *s, far_addr addr) {
     far_slab *slab = far_slab_at(s, addr);
-    if (slab == NULL)
+    if (slab == NULL || !begins_object(s, slab, addr))
         return;
     uint64_t number = (addr - far_slab_base(s, slab)) / slab->class->size;
     slab->black[number / 64] |= 1ull << number % 64;
@@ -299,7 +312,6 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
 
 static void put_own(far_store *s, far_slab *slab, uint32_t number) {
     uint64_t bit = 1ull << number % 64;
-    assert(number < slab->carved && !(slab->in_store[number / 64] & bit)); /* it has one holder */
     slab->in_store[number / 64] |= bit;
     slab->stored++;
     slab->idle = 0;
@@ -313,6 +325,10 @@ static void put_own(far_store *s, far_slab *slab, uint32_t number) {
 void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) {
     uint32_t number = 0;
     far_slab *slab = counted_in(s, class, addr, &number);
+    if (slab != NULL && !is_handed_out(s, slab, addr, number)) {
+        s->freed_wrongly = addr | 1; /* an object has one holder: far memory is damaged. check tells */
+        return;
+    }
     if (slab != NULL) {
         put_own(s, slab, number);
         return;
@@ -340,7 +356,8 @@ void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t p
     far_bin *bin = class->is_run ? NULL : far_bin_of(m, class);
     far_items *magazine = bin == NULL ? NULL : &bin->magazine[far_addr_node(addr)];
     far_slab *slab = counted_in(s, class, addr, &number);
-    bool may = slab != NULL || !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
+    bool may = slab != NULL ? is_handed_out(s, slab, addr, number)
+                            : !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
     if (magazine == NULL || magazine->count >= 2 * far_magazine_quantum(class) || !may ||
         !far_items_add(magazine, addr)) {
         far_store_put(s, class, addr, pin);
@@ -604,7 +621,7 @@ static void free_store(far_store *s) {
 int far_store_open(far_pool *pool) {
     far_store *s = calloc(1, sizeof(*s));
     if (s == NULL)
-        return FAR_ERR_NO_MEMORY;
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
     s->pool = pool;
     s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
     s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
@@ -615,7 +632,7 @@ int far_store_open(far_pool *pool) {
     pthread_mutex_init(&s->lock, NULL);
     if (s->held == NULL || s->hint == NULL || s->full == NULL) {
         free_store(s);
-        return FAR_ERR_NO_MEMORY;
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
     }
     pool->store = s;
     return 0;
@@ -634,7 +651,7 @@ int far_memory_open(far_session *session) {
     far_store *s = session->pool->store;
     far_memory *m = calloc(1, sizeof(*m));
     if (m == NULL)
-        return FAR_ERR_NO_MEMORY;
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a session");
     m->session = session;
     m->store = s;
     m->pick = session->id;

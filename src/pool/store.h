@@ -154,6 +154,7 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
+    far_addr freed_wrongly;                              /* | 1: it came back, but is none, or was free; 0: none did */
     uint64_t spare_bytes;                                /* in store, and free pages of own blocks apart */
     uint64_t foreign_bytes;                              /* in the shelves */
     far_leaving *leaving;                                /* to be brought home */
@@ -179,6 +180,8 @@ typedef struct far_store {
     bool all_spare;       /* ... and the last one did not help: now for all that have any room */
     uint64_t spare_epoch; /* in which such a one was last heard */
     unsigned in_hand;     /* retired runs that are just being freed */
+
+    uint64_t stuck_epoch, stuck_since; /* at which nothing became free because of others, and from when on */
 
     far_line line;
     atomic_bool ticking;     /* a tick of the memory is running */

@@ -219,6 +219,17 @@ static int check_once(checked *c, far_block_id id) {
 }
 
 
+/* What this handle has met: far memory named an object that is none, or named one twice. */
+static void report_freed_wrongly(far_store *s, far_report *report) {
+    pthread_mutex_lock(&s->lock);
+    far_addr addr = s->freed_wrongly;
+    s->freed_wrongly = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (addr != 0)
+        far_report_problem(report, "%#llx was freed, where no object was in use", (unsigned long long)(addr & ~1ull));
+}
+
+
 int far_memory_check(far_task *t, far_report *report) {
     checked c = {.t = t, .g = &far_task_pool(t)->geometry};
     uint64_t wanted, swept;
@@ -228,6 +239,7 @@ int far_memory_check(far_task *t, far_report *report) {
     if (read < 0)
         return read;
     c.at_rest = wanted == swept;
+    report_freed_wrongly(far_store_of(t), report);
     far_scratch_mark mark = far_scratch_here(t);
     for (unsigned node = 0; node < c.g->nodes; node++)
         for (uint32_t i = 0; i < c.g->node[node].blocks; i++) {

@@ -129,7 +129,7 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
         }
     }
     if (!box || box->batch.count == box->capacity) {
-        t->refused = FAR_ERR_NO_MEMORY;
+        t->refused = far_fail(FAR_ERR_NO_MEMORY, "this process has no memory for a verb");
         return &overflow_verb;
     }
     if (!is_sound(t, addr, bytes))
@@ -251,6 +251,8 @@ static inline void settle(far_task *t, const far_batch_box *box) {
         batch_failed(t, box->batch.status);
     else if (box->atomics)
         count_failed(t, &box->batch);
+    if (__builtin_expect(t->patience != NULL, 0) && box->batch.status == 0)
+        far_patience_see(t, &box->batch);
 }
 
 

@@ -43,8 +43,11 @@ void *far_scratch(far_task *t, size_t bytes) {
     far_scratch_chunk *chunk = t->chunk;
     if (!chunk || chunk->size - chunk->used < bytes) {
         chunk = get_chunk(t->session, bytes);
-        if (!chunk)
+        if (!chunk) {
+            far_fail(FAR_ERR_NO_MEMORY,
+                     "this process has no memory for an operation"); /* unless the caller says more */
             return NULL;
+        }
         chunk->below = t->chunk;
         t->chunk = chunk;
     }

@@ -204,6 +204,8 @@ static void task_end(far_task *t) {
         far_unlatch_all(t);
     far_pin_drop(t);
     far_scratch_empty(t);
+    if (t->retries)
+        far_patience_forget(t);
     t->state = FAR_TASK_FREE;
     if (t->context) {
         t->next = s->free_tasks;
@@ -257,6 +259,19 @@ static void begin_task(far_task *t, unsigned kind) {
     t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
     count_active(s, 1);
+}
+
+
+bool far_session_prepare(far_session *s) {
+    far_task *t = s->free_tasks ? s->free_tasks : make_task(s, false);
+    if (!t)
+        return false;
+    if (t != s->free_tasks) {
+        t->state = FAR_TASK_FREE;
+        t->next = s->free_tasks;
+        s->free_tasks = t;
+    }
+    return true;
 }
 
 
@@ -611,14 +626,9 @@ void far_task_reached(far_task *t, const char *name) {
 }
 
 
-void far_count_retry(far_task *t) {
-    t->stats->retries++;
-}
-
-
 void far_count_lock_retry(far_task *t) {
-    t->stats->retries++;
     t->stats->lock_retries++;
+    far_count_retry(t);
 }
 
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "task/latch.h"
+#include "task/patience.h"
 #include "task/pin.h"
 #include "task/task.h"
 #include "task/team.h"
@@ -51,6 +52,9 @@ struct far_task {
     int refused;               /* why the open batch must not be posted */
     int error;                 /* of a batch that completed since the last wait */
     int lost;                  /* what this task is told of the loss of its session */
+
+    unsigned retries;       /* so far */
+    far_patience *patience; /* NULL: not many */
 
     far_pin pin;
     uint64_t rest_since;   /* pool/epoch.h: a walk in the background; 0 = it is none ... */
@@ -126,6 +130,8 @@ void far_session_leave(far_session *s);
 /* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory.
  */
 far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, void *arg), void *arg);
+/* Makes sure that it has a coroutine, so that a call that must not fail finds one, if not at once. False: no memory. */
+bool far_session_prepare(far_session *s);
 bool far_session_step(far_session *s); /* completions, wake-ups, ready tasks; false: nothing was to be done */
 void far_session_run_until(far_session *s, const bool *condition); /* steps and waits */
 void far_session_drain(far_session *s);                            /* until no task is active */

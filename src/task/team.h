@@ -19,6 +19,7 @@ typedef struct far_team {
     atomic_bool unattended;
     atomic_bool dead; /* the own session is lost: nobody publishes pins any more, all sessions end */
     struct far_latches *latches;
+    far_addr own_words; /* what lies below is the pool's own: superblock, registry, tables of node 0 */
 } far_team;
 
 void far_team_add(far_team *team, far_session *s);

@@ -115,6 +115,7 @@ static int one_slice(far_task *t, far_index *index, tour *v) {
         chime_node n = {0};
         int err = read_at(&op, v, &n);
         if (err == CHIME_STALE) {
+            far_count_retry(t);
             far_scratch_back(t, here);
             continue;
         }

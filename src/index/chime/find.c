@@ -295,8 +295,8 @@ int chime_not_there(chime_op *op, chime_ptr node, unsigned level) {
         chime_ptr above = level + 1 < CHIME_LEVELS ? op->path[level + 1] : 0;
         if (above && chime_ptr_is_sound(op, above))
             err = look_above(op, above);
-        if (err == 2 && op->restarts > REST_MAX)
-            err = chime_broken(op->index, node, "its parent leads to it, but it is gone");
+        if ((err == 2 || !above) && op->restarts > REST_MAX)
+            err = chime_broken(op->index, node, "what is above leads to it, but it is gone");
         far_back_off(op->t, op->restarts < 8 ? op->restarts : 8);
     }
     far_scratch_back(op->t, here);

@@ -297,6 +297,26 @@ static int check_node(tour *t, const dolphin_node *node) {
 }
 
 
+/* Gets and scans take the blocks of values as they are: so are they looked at here. */
+static int check_values(tour *t, const dolphin_pair *pairs, unsigned count) {
+    dolphin_op *op = &t->op;
+    uint8_t *blocks[DOLPHIN_SLOTS_MAX];
+    far_bytes value;
+    int err = 0;
+    for (unsigned i = 0; i < count && err >= 0; i++)
+        err = pairs[i].vword ? dolphin_put_read_value(op, pairs[i].vword, &blocks[i]) : 0;
+    if (err < 0) {
+        far_forget(op->t);
+        return err;
+    }
+    err = dolphin_wait(op);
+    for (unsigned i = 0; i < count && err == 0; i++)
+        if (pairs[i].vword && dolphin_take_value(op, pairs[i].vword, blocks[i], &value) < 0)
+            far_report_problem(t->ctx, "%s", far_last_error());
+    return err;
+}
+
+
 static int check_leaf(tour *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     unsigned long long addr = leaf->addr;
@@ -331,7 +351,7 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
         if (pairs[i].key.length > FAR_KEY_MAX)
             far_report_problem(t->ctx, "leaf at %#llx: a key of %zu bytes", addr, pairs[i].key.length);
     }
-    return err;
+    return err < 0 || op->st->words ? err : check_values(t, pairs, count);
 }
 
 

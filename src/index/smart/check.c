@@ -72,7 +72,7 @@ static slices *new_slices(void *ctx,
 
 
 static int run(far_task *t, far_index *index, slices *sl) {
-    int err = sl ? in_slices(t, index, sl) : FAR_ERR_NO_MEMORY;
+    int err = sl ? in_slices(t, index, sl) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a walk");
     free(sl);
     return err;
 }

@@ -12,7 +12,8 @@
 
 enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set */
 
-#define DEPTH_ANY (SMART_KEY_MAX + 1)
+#define DEPTH_ANY   (SMART_KEY_MAX + 1)
+#define RENEW_AFTER 12 /* attempts of one search, until new pins are taken */
 
 
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
@@ -545,6 +546,11 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
         if (err <= 0)
             return err;
         far_count_retry(op->t);
+        if (attempt >= RENEW_AFTER && attempt % op->st->patience == 0) { /* and nothing seen so far counts */
+            if ((err = smart_renew_pin(op)) < 0)
+                return err;
+            continue;
+        }
         if (err == AGAIN || (err == FROZEN && !spot->up))
             continue; /* what came through the cache is frozen: again from the root */
         far_point(op->t, "smart:help");

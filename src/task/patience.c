@@ -1,0 +1,95 @@
+/* What a task that retries has seen, and where, as hashes (patience.h). */
+#include "task/patience.h"
+#include "base/error.h"
+#include "task/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define SEEN_MAX   768u  /* more than that: it gets on */
+#define SEEN_SLOTS 1024u /* a power of two */
+
+struct far_patience {
+    uint64_t epoch;    /* of the pin with which the time began ... */
+    bool looked, news; /* ... in which it has seen something, something new */
+    unsigned quiet;    /* times in a row without anything new */
+    far_addr last;     /* that it looked at */
+    unsigned seen_count;
+    struct {
+        uint64_t place, content; /* what it saw last there; place 0: empty */
+    } seen[SEEN_SLOTS];
+};
+
+
+void far_patience_forget(far_task *t) {
+    free(t->patience);
+    t->patience = NULL;
+    t->retries = 0;
+}
+
+
+void far_count_retry(far_task *t) {
+    t->stats->retries++;
+    if (++t->retries < FAR_PATIENCE_RETRIES || t->patience)
+        return;
+    t->patience = calloc(1, sizeof(*t->patience)); /* without memory for it: at the next retry */
+    if (t->patience)
+        t->patience->epoch = t->pin.epoch;
+}
+
+
+/* True: it did not look there before, or something else was there. (Not: something that was never there. Two values that
+ * take turns are a change.) */
+static bool note(far_patience *p, uint64_t place, uint64_t content) {
+    unsigned at = (unsigned)(place >> 32) % SEEN_SLOTS;
+    place |= 1;
+    while (p->seen[at].place != 0 && p->seen[at].place != place)
+        at = (at + 1) % SEEN_SLOTS;
+    if (p->seen[at].place == place && p->seen[at].content == content)
+        return false;
+    p->seen_count += p->seen[at].place == 0;
+    p->seen[at].place = place;
+    p->seen[at].content = content;
+    return true;
+}
+
+
+/* The pool's own words, the epoch and the registry among them, change all the time and tell nothing. */
+static bool counts(const far_task *t, const far_verb *verb) {
+    return verb->kind != FAR_WRITE && verb->addr >= t->session->team->own_words;
+}
+
+
+void far_patience_see(far_task *t, const far_batch *batch) {
+    far_patience *p = t->patience;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const far_verb *verb = &batch->verbs[i];
+        if (!counts(t, verb))
+            continue;
+        p->looked = true;
+        p->last = verb->addr;
+        p->news |= note(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length), XXH3_64bits(verb->local, verb->length));
+        if (p->seen_count < SEEN_MAX)
+            continue;
+        far_patience_forget(t);
+        return;
+    }
+}
+
+
+int far_patience_renew(far_task *t) {
+    far_patience *p = t->patience;
+    if (p->epoch == 0)
+        p->epoch = t->pin.epoch;
+    if (t->pin.epoch < p->epoch + 2)
+        return 0;
+    p->quiet = p->looked && !p->news ? p->quiet + 1 : 0;
+    p->epoch = t->pin.epoch;
+    p->looked = p->news = false;
+    if (p->quiet < FAR_PATIENCE_TIMES)
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT,
+                    "what stands at %#llx, or what leads there, is broken: nobody alive will change it",
+                    (unsigned long long)p->last);
+}

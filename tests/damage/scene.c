@@ -1,0 +1,278 @@
+/* See scene.h. */
+#include "scene.h"
+#include "pool/blocks.h"
+#include "pool/catalog_layout.h"
+#include "pool/clients.h"
+#include "pool/handle.h"
+#include "task/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CRASH_VERBS 90 /* a client dies at one of so many verbs */
+
+
+static void must(int64_t result, const char *what) {
+    if (result >= 0)
+        return;
+    fprintf(stderr, "%s: %s\n", what, far_last_error());
+    abort();
+}
+
+
+/* ---- Keys and values: each tells whose it is ---- */
+
+static uint64_t mix(uint64_t number, uint64_t salt) {
+    uint64_t state = number * 1000003 + salt;
+    return far_splitmix(&state);
+}
+
+
+size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
+    uint64_t word = mix(number, 7);
+    if (s->fixed) {
+        memcpy(key, &word, 8);
+        return 8;
+    }
+    /* Some share long beginnings, some are short. */
+    static const char *const fronts[] = {"", "a", "the same way for many of them/", "the same way/"};
+    return (size_t)snprintf(key, SCENE_KEY_BYTES, "%s%04x", fronts[number % 4], (unsigned)(word & 0xffff) ^ number);
+}
+
+
+size_t scene_value(const scene *s, unsigned number, unsigned version, char value[SCENE_VALUE_MAX]) {
+    size_t bytes = s->fixed ? 8 : 9 + mix(number, 3) % 40;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = mix(number, 1000 * version + i);
+        memcpy(value + i, &word, 8);
+    }
+    return bytes;
+}
+
+
+bool scene_is_deleted(unsigned number) {
+    return number % 5 == 4;
+}
+
+
+/* ---- Where what lies ---- */
+
+static place *find_place(scene *s, const char *name) {
+    for (size_t i = 0; i < s->place_count; i++)
+        if (strcmp(s->places[i].name, name) == 0)
+            return &s->places[i];
+    if (s->place_count == SCENE_PLACES)
+        abort();
+    place *p = &s->places[s->place_count++];
+    snprintf(p->name, sizeof(p->name), "%s", name);
+    return p;
+}
+
+
+static void add(scene *s, const char *name, far_addr addr, uint64_t bytes) {
+    place *p = find_place(s, name);
+    if (p->count == p->size) {
+        p->size = p->size ? 2 * p->size : 16;
+        p->objects = realloc(p->objects, p->size * sizeof(object));
+        if (!p->objects)
+            abort();
+    }
+    p->objects[p->count++] = (object){addr, bytes & ~7ull};
+}
+
+
+typedef struct collecting {
+    far_walk walk; /* first */
+    far_index *index;
+    scene *scene;
+} collecting;
+
+
+static int collect(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    collecting *c = (collecting *)walk;
+    char name[24];
+    snprintf(name, sizeof(name), "%s type %u", index ? index->kind->name : "pool", type);
+    add(c->scene, name, addr, size);
+    return 0;
+}
+
+
+static int run_walk(far_task *t, void *arg) {
+    collecting *c = arg;
+    return c->index->kind->walk(t, c->index, &c->walk);
+}
+
+
+/* The catalog, its records, and the tables of the pool. */
+static void add_pool(scene *s, const far_pool *pool, const far_index *index) {
+    const far_geometry *g = &pool->geometry;
+    uint64_t word;
+    memcpy(&word, rig_memory(0) + FAR_SUPER_CATALOG, 8);
+    add(s, "superblock", far_addr_make(0, 0), 64);
+    add(s, "pool words", far_addr_make(0, FAR_SUPER_EPOCH), 128);
+    for (unsigned id = 1; id <= 4; id++)
+        add(s, "registry", far_client_entry(id), FAR_CLIENT_BYTES);
+    add(s, "catalog", far_catalog_word_addr(word), far_catalog_word_bytes(word));
+    add(s, "record", index->record, sizeof(far_index_record));
+    for (unsigned n = 0; n < g->nodes; n++) {
+        uint64_t used = g->node[n].blocks < 8 ? g->node[n].blocks : 8;
+        add(s, "block entries", far_addr_make(n, g->node[n].entries), used * 32);
+        add(s, "page words", far_addr_make(n, g->node[n].pages), used * FAR_BLOCK_PAGES * 8);
+        add(s, "bitmaps", far_addr_make(n, g->node[n].bitmaps), 1024);
+    }
+}
+
+
+/* ---- Making it ---- */
+
+static void insert_and_delete(const scene *s, far_session *session, far_index *index) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    for (unsigned i = 0; i < SCENE_KEYS; i++) {
+        size_t key_bytes = scene_key(s, i, key), value_bytes = scene_value(s, i, 0, value);
+        must(far_insert(session, index, key, key_bytes, value, value_bytes), "insert");
+        if (scene_is_deleted(i))
+            must(far_delete(session, index, key, key_bytes), "delete");
+    }
+}
+
+
+/* Operations until the client dies in one of them. */
+static void work_and_die(scene *s, far_session *session, far_index *index, far_random *random) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    rig_image_at(1 + far_random_below(random, CRASH_VERBS));
+    for (unsigned i = SCENE_KEYS; !rig_taken(); i++) {
+        size_t key_bytes = scene_key(s, i, key), value_bytes = scene_value(s, i, 0, value);
+        must(far_put(session, index, key, key_bytes, value, value_bytes), "put");
+        key_bytes = scene_key(s, 4 * (i % 32), key);
+        value_bytes = scene_value(s, 4 * (i % 32), 0, value);
+        must(far_put(session, index, key, key_bytes, value, value_bytes), "put");
+    }
+    s->image = rig_taken();
+    rig_image_at(0);
+}
+
+
+void scene_make(scene *s, const char *kind, const char *options, bool crashed) {
+    static uint64_t serial;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_random random;
+    *s = (scene){.kind = kind, .options = options, .fixed = strstr(options, "key_size=8") != NULL, .crashed = crashed};
+    for (unsigned n = 0; n < RIG_NODES; n++)
+        memset(rig_memory(n), 0, RIG_BYTES);
+    rig_seed(++serial);
+    far_random_seed(&random, serial);
+    rig_allow(UINT64_MAX);
+    must(far_pool_open(RIG_URI, &rig_options, &pool), "open");
+    must(far_session_open(pool, &session), "session");
+    must(far_index_create(session, "index", kind, options, &index), "create");
+    insert_and_delete(s, session, index);
+    collecting c = {{.object = collect, .once = true}, index, s};
+    must(far_session_call(session, FAR_STATS_OTHER, false, run_walk, &c), "walk");
+    add_pool(s, pool, index);
+    if (crashed)
+        work_and_die(s, session, index, &random);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    if (!crashed)
+        s->image = rig_image();
+}
+
+
+void scene_free(scene *s) {
+    for (size_t i = 0; i < s->place_count; i++)
+        free(s->places[i].objects);
+    free(s->image);
+}
+
+
+/* ---- Damages ---- */
+
+static char *at(far_addr addr) {
+    return rig_memory(far_addr_node(addr)) + far_addr_offset(addr);
+}
+
+
+static const object *pick(const scene *s, far_random *random, const char **name) {
+    const place *p = &s->places[far_random_below(random, s->place_count)];
+    *name = p->name;
+    return &p->objects[far_random_below(random, p->count)];
+}
+
+
+/* What lies there now, and some bytes on both sides. */
+static void keep_before(damage *d) {
+    uint64_t offset = far_addr_offset(d->addr), from = offset > DAMAGE_AROUND ? offset - DAMAGE_AROUND : 0;
+    uint64_t to = offset + d->bytes + DAMAGE_AROUND;
+    if (to > RIG_BYTES)
+        to = RIG_BYTES;
+    d->before_bytes = to - from;
+    memcpy(d->before, rig_memory(far_addr_node(d->addr)) + from, d->before_bytes);
+}
+
+
+static uint64_t range_bytes(far_random *random, uint64_t room) {
+    uint64_t bytes = 8 * (1 + far_random_below(random, 1ull << far_random_below(random, 6)));
+    return bytes < room ? bytes : room;
+}
+
+
+void scene_damage(const scene *s, far_random *random, damage *d) {
+    const char *name, *from_name;
+    const object *o = pick(s, random, &name);
+    uint64_t kind = far_random_below(random, 8), word;
+    d->bytes = kind == 5 || kind == 6 ? range_bytes(random, o->bytes) : 8;
+    d->addr = o->addr + 8 * far_random_below(random, (o->bytes - d->bytes) / 8 + 1);
+    keep_before(d);
+    memcpy(&word, at(d->addr), 8);
+    const char *how;
+    switch (kind) {
+    case 0:
+    case 1:
+        word ^= 1ull << far_random_below(random, 64);
+        how = "a bit of";
+        break;
+    case 2:
+        word ^= (1 + far_random_below(random, 255)) << 8 * far_random_below(random, 8);
+        how = "a byte of";
+        break;
+    case 3:
+        word = far_random_next(random);
+        how = "a random word at";
+        break;
+    case 4:
+        word = far_random_chance(random, 1, 2) ? word + 1 : word - 1;
+        how = "one more or less at";
+        break;
+    case 5:
+        memset(at(d->addr), 0, d->bytes);
+        how = "zeroes at";
+        break;
+    case 6: {
+        const object *from = pick(s, random, &from_name);
+        uint64_t bytes = d->bytes < from->bytes ? d->bytes : from->bytes;
+        d->bytes = bytes;
+        memmove(at(d->addr), at(from->addr), bytes);
+        how = "another's beginning over";
+        break;
+    }
+    default:
+        word = far_random_chance(random, 1, 2) ? 0 : UINT64_MAX;
+        how = "all bits alike at";
+    }
+    if (kind != 5 && kind != 6)
+        memcpy(at(d->addr), &word, 8);
+    snprintf(d->words, sizeof(d->words), "%s %s + %llu, %llu bytes (at %#llx)", how, name,
+             (unsigned long long)(d->addr - o->addr), (unsigned long long)d->bytes, (unsigned long long)d->addr);
+}
+
+
+bool damage_hit(const damage *d, const void *data, size_t bytes) {
+    for (size_t i = 0; i + 4 <= bytes; i++)
+        for (size_t k = 0; k + 4 <= d->before_bytes; k++)
+            if (memcmp((const char *)data + i, d->before + k, 4) == 0)
+                return true;
+    return false;
+}

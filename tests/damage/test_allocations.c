@@ -1,0 +1,300 @@
+/* Allocations that fail: the n-th one, or all from the n-th on. Every call says FAR_ERR_NO_MEMORY or does what it was
+ * asked for, ends, loses no memory of the process, and leaves a pool that is sound.
+ *
+ * test_allocations [--kind KIND] [--every STEP]      STEP 1 fails each allocation in turn */
+#include "scene.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define EVERY_DEFAULT 5
+#define VERBS_MAX     300000 /* of one call */
+
+static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
+static const char *only_kind;
+static unsigned every = EVERY_DEFAULT;
+
+static struct {
+    uint64_t count, fail_at; /* 0: none fails */
+    bool from_then_on;
+    int64_t live; /* allocated and not freed */
+} heap;
+
+
+/* ---- The heap ---- */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
+int __real_posix_memalign(void **block, size_t align, size_t bytes);
+void __real_free(void *block);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+int __wrap_posix_memalign(void **block, size_t align, size_t bytes);
+char *__wrap_strdup(const char *text);
+void __wrap_free(void *block);
+
+
+static bool fails(void) {
+    heap.count++;
+    return heap.fail_at && (heap.from_then_on ? heap.count >= heap.fail_at : heap.count == heap.fail_at);
+}
+
+
+static void *counted(void *block) {
+    heap.live += block != NULL;
+    return block;
+}
+
+
+void *__wrap_malloc(size_t bytes) {
+    return fails() ? NULL : counted(__real_malloc(bytes));
+}
+
+
+void *__wrap_calloc(size_t count, size_t bytes) {
+    return fails() ? NULL : counted(__real_calloc(count, bytes));
+}
+
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes) {
+    return fails() ? NULL : counted(__real_aligned_alloc(align, bytes));
+}
+
+
+int __wrap_posix_memalign(void **block, size_t align, size_t bytes) {
+    int err = fails() ? ENOMEM : __real_posix_memalign(block, align, bytes);
+    heap.live += err == 0;
+    return err;
+}
+
+
+char *__wrap_strdup(const char *text) {
+    char *copy = __wrap_malloc(strlen(text) + 1);
+    return copy ? strcpy(copy, text) : NULL;
+}
+
+
+void *__wrap_realloc(void *old, size_t bytes) {
+    if (fails())
+        return NULL;
+    void *block = __real_realloc(old, bytes);
+    heap.live += old == NULL && block != NULL;
+    return block;
+}
+
+
+void __wrap_free(void *block) {
+    heap.live -= block != NULL;
+    __real_free(block);
+}
+
+
+/* ---- The calls ---- */
+
+typedef struct run {
+    const scene *scene;
+    far_pool *pool;
+    far_session *session;
+    far_index *index, *made;
+    unsigned wrong;
+} run;
+
+
+static int64_t judge(run *r, int64_t result, int also, const char *call) {
+    const char *words = result < 0 ? far_last_error() : "";
+    bool right = result >= 0 || result == also ||
+                 (result == FAR_ERR_NO_MEMORY && (strstr(words, "memory") || strstr(words, "room")));
+    if (right && !rig_is_cut())
+        return result;
+    r->wrong++;
+    print_error("%s, allocation %llu%s fails: %s gave %lld (%s)%s\n", r->scene->kind, (unsigned long long)heap.fail_at,
+                heap.from_then_on ? " and all later" : "", call, (long long)result, result < 0 ? far_last_error() : "",
+                rig_is_cut() ? ", and did not end" : "");
+    return result;
+}
+
+/* also: what it may say beside FAR_ERR_NO_MEMORY; 0: nothing */
+#define CALL(r, call, also) (rig_allow(VERBS_MAX), judge(r, call, also, #call))
+#define CLOSE(r, call)      (rig_allow(VERBS_MAX), (call), judge(r, 0, 0, #call))
+
+
+static int ignore_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
+
+static int ignore_pair(void *ctx, const void *key, size_t key_bytes, const void *value, size_t bytes) {
+    (void)ctx, (void)key, (void)key_bytes, (void)value, (void)bytes;
+    return 0;
+}
+
+
+static int ignore_name(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static void submit(run *r, const char *key, size_t key_bytes, char *value) {
+    far_op op = {.kind = FAR_OP_GET, .index = r->index, .key = key, .key_len = key_bytes}, *one = &op, *done;
+    op.value = value;
+    op.capacity = SCENE_VALUE_MAX;
+    if (CALL(r, far_submit(r->session, &one, 1), 0) == 1) {
+        CALL(r, far_reap(r->session, &done, 1, 1), 0);
+        if (op.result != FAR_ERR_NO_MEMORY) /* its words are in far_op_error */
+            judge(r, op.result, 0, "a submitted get");
+    }
+}
+
+
+static void operate(run *r) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    for (unsigned i = 0; i < 3; i++) {
+        size_t key_bytes = scene_key(r->scene, SCENE_KEYS + i, key), bytes = scene_value(r->scene, i, 0, value);
+        CALL(r, far_insert(r->session, r->index, key, key_bytes, value, bytes), 0);
+        CALL(r, far_delete(r->session, r->index, key, key_bytes), FAR_ERR_NOT_FOUND);
+        key_bytes = scene_key(r->scene, 5 * i, key);
+        CALL(r, far_put(r->session, r->index, key, key_bytes, value, bytes), 0);
+        CALL(r, far_update(r->session, r->index, key, key_bytes, value, bytes), 0);
+        CALL(r, far_get(r->session, r->index, key, key_bytes, value, sizeof(value), NULL), 0);
+        submit(r, key, key_bytes, value);
+    }
+    CALL(r, far_scan(r->session, r->index, NULL, 0, NULL, 0, 20, ignore_pair, NULL), FAR_ERR_UNSUPPORTED);
+}
+
+
+static void look(run *r) {
+    far_pool_usage pool_usage;
+    far_usage usage;
+    CALL(r, far_index_list(r->session, ignore_name, NULL), 0);
+    CALL(r, far_pool_stat(r->session, &pool_usage), 0);
+    CALL(r, far_index_usage(r->session, r->index, &usage), 0);
+    CALL(r, far_index_check(r->session, r->index, ignore_problem, NULL), 0);
+    CALL(r, far_pool_check(r->session, 1, ignore_problem, NULL), 0);
+}
+
+
+/* Every call, as far as the calls before it made what it needs. */
+static void run_all(run *r) {
+    if (CALL(r, far_pool_open(RIG_URI, &rig_options, &r->pool), 0) >= 0 &&
+        CALL(r, far_session_open(r->pool, &r->session), 0) >= 0) {
+        CALL(r, far_index_open(r->session, "index", &r->index), 0);
+        CALL(r, far_index_create(r->session, "other", r->scene->kind, NULL, &r->made), 0);
+        if (r->index) {
+            operate(r);
+            look(r);
+        }
+        for (unsigned i = 0; i < 4; i++)
+            CALL(r, far_pool_poll(r->pool), 0);
+        CLOSE(r, far_index_close(r->made));
+        if (r->made)
+            CALL(r, far_index_drop(r->session, "other"), 0);
+        CLOSE(r, far_index_close(r->index));
+    }
+    CLOSE(r, far_session_close(r->session));
+    CLOSE(r, far_pool_close(r->pool));
+}
+
+
+static int tell_problem(void *ctx, const char *what) {
+    print_error("%s\n", what);
+    ++*(unsigned *)ctx;
+    return 0;
+}
+
+
+/* What the failures left is healed, and nothing is wrong then. */
+static unsigned problems_left(void) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    unsigned problems = 0;
+    rig_allow(UINT64_MAX);
+    if (far_pool_open(RIG_URI, &rig_options, &pool) < 0 || far_session_open(pool, &session) < 0 ||
+        far_pool_check(session, 1, tell_problem, &problems) < 0)
+        problems++;
+    far_session_close(session);
+    far_pool_close(pool);
+    return problems;
+}
+
+
+static unsigned fail_one(const scene *s, uint64_t n, bool from_then_on) {
+    run r = {.scene = s};
+    rig_seed(n);
+    rig_restore(s->image);
+    int64_t live = heap.live;
+    heap.count = 0;
+    heap.from_then_on = from_then_on;
+    heap.fail_at = n;
+    run_all(&r);
+    uint64_t count = heap.count;
+    heap.fail_at = 0;
+    if (heap.live != live) {
+        print_error("%s, allocation %llu%s fails: %lld blocks are lost\n", s->kind, (unsigned long long)n,
+                    from_then_on ? " and all later" : "", (long long)(heap.live - live));
+        r.wrong++;
+    }
+    r.wrong += problems_left();
+    assert_true(n == 0 || n <= count); /* it came to that */
+    return r.wrong;
+}
+
+
+static uint64_t count_allocations(const scene *s) {
+    assert_int_equal(fail_one(s, 0, false), 0);
+    run r = {.scene = s};
+    rig_restore(s->image);
+    heap.count = 0;
+    run_all(&r);
+    return heap.count;
+}
+
+
+static unsigned fail_each(const char *kind) {
+    scene s;
+    unsigned wrong = 0;
+    scene_make(&s, kind, "", false);
+    uint64_t least = count_allocations(&s);
+    for (uint64_t n = 1; n < least * 9 / 10; n += every) { /* what is random makes a few more or less */
+        wrong += fail_one(&s, n, false);
+        wrong += fail_one(&s, n + every / 2, true);
+    }
+    scene_free(&s);
+    return wrong;
+}
+
+
+static void calls_without_memory_say_so(void **state) {
+    (void)state;
+    unsigned wrong = 0;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (!only_kind || strcmp(only_kind, kinds[i]) == 0)
+            wrong += fail_each(kinds[i]);
+    assert_int_equal(wrong, 0);
+}
+
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(calls_without_memory_say_so)};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--kind") == 0)
+            only_kind = argv[i + 1];
+        else if (strcmp(argv[i], "--every") == 0)
+            every = (unsigned)strtoul(argv[i + 1], NULL, 10);
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    rig_start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_end();
+    return failed;
+}

@@ -1,0 +1,372 @@
+/* Damaged pools: every call on them ends within bounded work, counted in verbs; none returns a value that its key never
+ * had; and check names what operations stumble over.
+ *
+ * test_damage [--kind KIND] [--seeds FIRST..LAST] [--strict] [--verbose]      `make fuzz` runs more of them */
+#include "scene.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SEED_FIRST   301 /* a range that has all sorts of hangs that were found */
+#define SEED_LAST    700 /* of each kind */
+#define VERBS_OF_OP  20000
+#define VERBS_OF_ALL 200000 /* of a call that looks at the whole pool */
+#define PROBLEMS_MAX 1000
+
+static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
+static const char *const layouts[] = {"", "key_size=8,value_size=8"};
+
+static uint64_t first_seed = SEED_FIRST, last_seed = SEED_LAST;
+static const char *only_kind;
+static bool verbose, strict;
+static uint64_t most_verbs[2];
+
+/* One damage and what came of it. */
+typedef struct trial {
+    const scene *scene;
+    uint64_t seed;
+    far_random random;
+    damage damage;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    bool versions[SCENE_KEYS + 64]; /* was put again by the trial */
+    int problems;                   /* of the last check */
+    bool sound;                     /* the first check found nothing */
+    bool hung;                      /* ... and is over */
+    unsigned failures;
+    char stumbled[256]; /* what an operation said */
+} trial;
+
+
+static void complain(trial *t, const char *what, const char *words) {
+    printf("%s%s%s seed %llu: %s: %s [%s]\n", t->scene->kind, t->scene->fixed ? " 8/8" : "",
+           t->scene->crashed ? " crashed" : "", (unsigned long long)t->seed, what, words, t->damage.words);
+    t->failures++;
+}
+
+
+/* check did not name what an operation stumbled over. Two sorts of pools count with --strict only, because checks do not
+ * see all of it yet: those in which a client died, whose half-done work is repaired from memory that may be damaged, and
+ * those of shard, whose root words are not held against its buckets. */
+static void find_blind(trial *t, const char *what) {
+    if (strict || (!t->scene->crashed && strcmp(t->scene->kind, "shard") != 0))
+        complain(t, what, t->stumbled);
+}
+
+
+/* After a call that began with rig_allow. */
+static int64_t ended(trial *t, int64_t result, const char *call) {
+    bool all = result != FAR_ERR_CORRUPT && rig_posted() > VERBS_OF_OP;
+    if (rig_posted() > most_verbs[all])
+        most_verbs[all] = rig_posted();
+    if (verbose)
+        printf("  %s: %lld %s (%llu verbs)\n", call, (long long)result, result < 0 ? far_last_error() : "",
+               (unsigned long long)rig_posted());
+    if (rig_is_cut() && !t->hung) {
+        t->hung = true;
+        complain(t, "hangs", call);
+    }
+    if (result == FAR_ERR_CORRUPT && t->stumbled[0] == 0)
+        snprintf(t->stumbled, sizeof(t->stumbled), "%s: %s", call, far_last_error());
+    if (result == FAR_ERR_CORRUPT && far_last_error()[0] == 0)
+        complain(t, "no words", call);
+    if (!t->hung && (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE) &&
+        !strstr(far_last_error(), "declared dead"))
+        complain(t, "lost its session", call);
+    return result;
+}
+
+
+#define OP(t, call)  (rig_allow(VERBS_OF_OP), ended(t, call, #call))
+#define ALL(t, call) (rig_allow(VERBS_OF_ALL), ended(t, call, #call))
+
+
+static int count_problem(void *ctx, const char *what) {
+    trial *t = ctx;
+    if (verbose)
+        printf("    problem: %s\n", what);
+    return ++t->problems >= PROBLEMS_MAX;
+}
+
+
+/* ---- Values ---- */
+
+static bool is_version(const trial *t, unsigned number, unsigned version, const char *value, size_t bytes) {
+    char right[SCENE_VALUE_MAX];
+    size_t right_bytes = scene_value(t->scene, number, version, right);
+    return bytes == right_bytes && memcmp(value, right, bytes) == 0;
+}
+
+
+/* The damage may have changed the value's or the key's own bytes. */
+static bool is_hit(const trial *t, unsigned number) {
+    char data[SCENE_VALUE_MAX], key[SCENE_KEY_BYTES];
+    size_t bytes = scene_value(t->scene, number, 0, data), key_bytes = scene_key(t->scene, number, key);
+    return damage_hit(&t->damage, data, bytes) || damage_hit(&t->damage, key, key_bytes);
+}
+
+
+static void check_value(trial *t, unsigned number, const char *value, size_t bytes, const char *call) {
+    bool ever = number < SCENE_KEYS || t->versions[number] || t->scene->crashed;
+    if (ever && (is_version(t, number, 0, value, bytes) || is_version(t, number, 1, value, bytes)))
+        return;
+    if (!is_hit(t, number))
+        complain(t, "gives a value that the key never had", call);
+}
+
+
+static void get(trial *t, unsigned number) {
+    char key[SCENE_KEY_BYTES], value[FAR_VALUE_MAX];
+    size_t key_bytes = scene_key(t->scene, number, key), bytes = 0;
+    if (!t->hung && OP(t, far_get(t->session, t->index, key, key_bytes, value, sizeof(value), &bytes)) == FAR_OK)
+        check_value(t, number, value, bytes, "get");
+}
+
+
+static void write_one(trial *t, unsigned number, far_op_kind how) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    size_t key_bytes = scene_key(t->scene, number, key), bytes = scene_value(t->scene, number, 1, value);
+    if (t->hung)
+        return;
+    t->versions[number] = true;
+    switch (how) {
+    case FAR_OP_INSERT:
+        OP(t, far_insert(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    case FAR_OP_UPDATE:
+        OP(t, far_update(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    case FAR_OP_PUT:
+        OP(t, far_put(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    default:
+        OP(t, far_delete(t->session, t->index, key, key_bytes));
+    }
+}
+
+
+static int check_pair(void *ctx, const void *key, size_t key_bytes, const void *value, size_t bytes) {
+    trial *t = ctx;
+    for (unsigned i = 0; i < SCENE_KEYS + 64; i++) {
+        char right[SCENE_KEY_BYTES];
+        if (scene_key(t->scene, i, right) != key_bytes || memcmp(right, key, key_bytes) != 0)
+            continue;
+        check_value(t, i, value, bytes, "scan");
+        return 0;
+    }
+    return 0; /* a key that the damage made */
+}
+
+
+static void scan(trial *t) {
+    char from[SCENE_KEY_BYTES];
+    size_t from_bytes = scene_key(t->scene, 1, from);
+    if (t->hung || strcmp(t->scene->kind, "shard") == 0)
+        return;
+    ALL(t, far_scan(t->session, t->index, NULL, 0, NULL, 0, 0, check_pair, t));
+    if (!t->hung)
+        OP(t, far_scan(t->session, t->index, from, from_bytes, NULL, 0, 10, check_pair, t));
+}
+
+
+static void get_many(trial *t) {
+    enum { MANY = 8 };
+    static char keys[MANY][SCENE_KEY_BYTES], values[MANY][FAR_VALUE_MAX];
+    far_op ops[MANY], *taken[MANY], *done[MANY];
+    unsigned numbers[MANY];
+    if (t->hung)
+        return;
+    for (unsigned i = 0; i < MANY; i++) {
+        numbers[i] = (unsigned)far_random_below(&t->random, SCENE_KEYS + 8);
+        ops[i] = (far_op){.kind = FAR_OP_GET,
+                          .index = t->index,
+                          .key = keys[i],
+                          .key_len = scene_key(t->scene, numbers[i], keys[i]),
+                          .value = values[i],
+                          .capacity = sizeof(values[i])};
+        taken[i] = &ops[i];
+    }
+    int count = (int)OP(t, far_submit(t->session, taken, MANY));
+    if (count > 0)
+        OP(t, far_reap(t->session, done, MANY, (size_t)count));
+    for (int i = 0; i < count; i++)
+        if (ops[i].result == FAR_OK)
+            check_value(t, numbers[i], values[i], ops[i].value_len, "submitted get");
+}
+
+
+/* ---- The calls ---- */
+
+static int nothing(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static bool open_all(trial *t) {
+    if (ALL(t, far_pool_open(RIG_URI, &rig_options, &t->pool)) < 0 || OP(t, far_session_open(t->pool, &t->session)) < 0)
+        return false;
+    return OP(t, far_index_open(t->session, "index", &t->index)) >= 0;
+}
+
+
+static void poll_some(trial *t, unsigned count) {
+    for (unsigned i = 0; i < count && !t->hung; i++)
+        OP(t, far_pool_poll(t->pool));
+}
+
+
+static void check(trial *t, int repair) {
+    t->problems = 0;
+    if (t->hung)
+        return;
+    int64_t found = repair ? ALL(t, far_pool_check(t->session, 1, count_problem, t))
+                           : ALL(t, far_pool_check(t->session, 0, count_problem, t));
+    if (found < 0)
+        t->problems++;
+}
+
+
+static void look(trial *t) {
+    far_pool_usage pool_usage;
+    far_usage usage;
+    if (t->session && !t->hung)
+        OP(t, far_index_list(t->session, nothing, NULL));
+    if (t->session && !t->hung)
+        ALL(t, far_pool_stat(t->session, &pool_usage));
+    if (t->index && !t->hung)
+        ALL(t, far_index_usage(t->session, t->index, &usage));
+    if (t->index && !t->hung)
+        ALL(t, far_index_check(t->session, t->index, count_problem, t));
+}
+
+
+static void operate(trial *t) {
+    static const far_op_kind writes[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE};
+    for (unsigned i = 0; i < 12; i++)
+        get(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
+    get_many(t);
+    scan(t);
+    for (unsigned i = 0; i < 16; i++)
+        write_one(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + (i % 4 == 3 ? 0 : 32)), writes[i % 4]);
+    poll_some(t, 4);
+}
+
+
+static void close_all(trial *t) {
+    if (t->index) {
+        rig_allow(VERBS_OF_ALL);
+        far_index_close(t->index);
+        ended(t, 0, "far_index_close");
+    }
+    t->index = NULL;
+    if (t->session && !t->hung)
+        ALL(t, far_index_drop(t->session, "index"));
+    if (t->session && !t->hung)
+        check(t, 0);
+    rig_allow(VERBS_OF_ALL);
+    far_session_close(t->session);
+    ended(t, 0, "far_session_close");
+    rig_allow(VERBS_OF_ALL);
+    far_pool_close(t->pool);
+    ended(t, 0, "far_pool_close");
+}
+
+
+/* Odd seeds damage a pool that is in use, whose handle has caches and free memory. */
+static unsigned run_trial(const scene *s, uint64_t seed) {
+    trial t = {.scene = s, .seed = seed};
+    far_random_seed(&t.random, seed);
+    rig_seed(seed);
+    rig_restore(s->image);
+    rig_allow(UINT64_MAX);
+    bool opened = false, in_use = seed % 2;
+    if (in_use && (opened = open_all(&t)))
+        operate(&t);
+    scene_damage(s, &t.random, &t.damage);
+    if (verbose)
+        printf("%s seed %llu: %s\n", s->kind, (unsigned long long)seed, t.damage.words);
+    t.stumbled[0] = 0;
+    if (!in_use)
+        opened = open_all(&t);
+    if (t.session)
+        check(&t, 0);
+    t.sound = t.session && t.problems == 0;
+    look(&t);
+    if (opened) {
+        operate(&t);
+        if (t.sound && t.stumbled[0] && !t.hung)
+            find_blind(&t, "check is content, but an operation says");
+        check(&t, 1);
+        bool repaired = t.problems == 0;
+        t.stumbled[0] = 0;
+        operate(&t);
+        if (repaired && t.stumbled[0] && !t.hung)
+            find_blind(&t, "repaired, but an operation says");
+    }
+    close_all(&t);
+    return t.failures;
+}
+
+
+static unsigned run_kind(const char *kind) {
+    enum { SCENES = 6 };
+    scene scenes[SCENES];
+    unsigned failures = 0;
+    for (unsigned i = 0; i < SCENES; i++)
+        scene_make(&scenes[i], kind, layouts[i % 2], i >= 2);
+    for (uint64_t seed = first_seed; seed <= last_seed; seed++)
+        failures += run_trial(&scenes[seed / 2 % SCENES], seed);
+    for (unsigned i = 0; i < SCENES; i++)
+        scene_free(&scenes[i]);
+    return failures;
+}
+
+
+static void damages_of_every_kind_end_in_bounded_work(void **state) {
+    (void)state;
+    unsigned failures = 0;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (!only_kind || strcmp(only_kind, kinds[i]) == 0)
+            failures += run_kind(kinds[i]);
+    printf("most verbs of one call: %llu, %llu\n", (unsigned long long)most_verbs[0],
+           (unsigned long long)most_verbs[1]);
+    assert_int_equal(failures, 0);
+}
+
+
+static void read_arguments(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--kind") == 0 && i + 1 < argc) {
+            only_kind = argv[++i];
+        } else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) {
+            char *end;
+            first_seed = last_seed = strtoull(argv[++i], &end, 10);
+            if (strncmp(end, "..", 2) == 0)
+                last_seed = strtoull(end + 2, NULL, 10);
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            verbose = true;
+        } else if (strcmp(argv[i], "--strict") == 0) {
+            strict = true;
+        } else {
+            fprintf(stderr, "usage: test_damage [--kind KIND] [--seeds FIRST..LAST] [--strict] [--verbose]\n");
+            exit(2);
+        }
+    }
+}
+
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(damages_of_every_kind_end_in_bounded_work)};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    read_arguments(argc, argv);
+    rig_start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_end();
+    return failed;
+}

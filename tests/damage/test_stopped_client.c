@@ -1,0 +1,130 @@
+/* A client that is stopped in the middle of an operation holds its pin: nothing that others retire becomes free. Whoever
+ * needs memory then waits for a bounded time, and is told which client is in the way. */
+#include "pool/handle.h"
+#include "scene.h"
+#include "task/session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define UPDATES_EVICTED (3 * RIG_NODES * RIG_BYTES / 1500)
+#define UPDATES_MAX     200000
+#define VERBS_MAX       200000 /* of the first update that finds no memory, and waits for it */
+#define VERBS_NEXT      20000  /* of the next: the same client is still in the way */
+
+typedef struct stage {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    const char *kind;
+} stage;
+
+
+static void open_stage(stage *s, unsigned evict_after_ms) {
+    far_pool_options options = rig_options;
+    options.evict_after_ms = evict_after_ms;
+    assert_int_equal(far_pool_open(RIG_URI, &options, &s->pool), 0);
+    assert_int_equal(far_session_open(s->pool, &s->session), 0);
+}
+
+
+static void close_stage(stage *s) {
+    far_index_close(s->index);
+    far_session_close(s->session);
+    far_pool_close(s->pool);
+}
+
+
+static int update(stage *s, unsigned number, size_t bytes) {
+    char key[SCENE_KEY_BYTES], value[2048];
+    memset(value, (int)number, sizeof(value));
+    size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %u", number % 16);
+    rig_allow(VERBS_MAX);
+    int err = far_put(s->session, s->index, key, key_bytes, value, bytes);
+    assert_false(rig_is_cut());
+    return err;
+}
+
+
+/* Updates until memory is short; the error names the one that is stopped. */
+static int work_beside(far_task *t, void *arg) {
+    stage *s = arg;
+    char name[32];
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < UPDATES_MAX && err == 0; i++)
+        err = update(s, i, 1500 + i % 2);
+    assert_int_equal(err, FAR_ERR_NO_MEMORY);
+    snprintf(name, sizeof(name), "client %u", far_task_pool(t)->team.own->id);
+    print_message("%s: %s\n", s->kind, far_last_error());
+    assert_non_null(strstr(far_last_error(), name));
+    assert_int_equal(update(s, 3, 1500), FAR_ERR_NO_MEMORY);
+    assert_in_range(rig_posted(), 0, VERBS_NEXT);
+    assert_non_null(strstr(far_last_error(), name));
+    return 0;
+}
+
+
+/* Two handles on an empty pool. */
+static void open_both(stage *stopped, stage *s, unsigned evict_after_ms) {
+    for (unsigned n = 0; n < RIG_NODES; n++)
+        memset(rig_memory(n), 0, RIG_BYTES);
+    rig_allow(UINT64_MAX);
+    open_stage(stopped, 0);
+    open_stage(s, evict_after_ms);
+    assert_int_equal(far_index_create(s->session, "index", s->kind, NULL, &s->index), 0);
+}
+
+
+static void who_is_in_the_way_is_named(void **state) {
+    stage stopped = {0}, s = {.kind = *state};
+    open_both(&stopped, &s, 0);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside, &s), 0);
+    rig_allow(UINT64_MAX);
+    for (unsigned i = 0; i < 100; i++) { /* it goes on: what waited becomes free */
+        assert_int_equal(far_pool_poll(stopped.pool), 0);
+        assert_int_equal(far_pool_poll(s.pool), 0);
+    }
+    assert_int_equal(update(&s, 1, 1500), 0);
+    close_stage(&s);
+    close_stage(&stopped);
+}
+
+
+/* More than the pool holds. */
+static int work_on(far_task *t, void *arg) {
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < UPDATES_EVICTED && err == 0; i++)
+        err = update(arg, i, 1500 + i % 2);
+    if (err < 0)
+        print_error("%s\n", far_last_error());
+    assert_int_equal(err, 0);
+    return 0;
+}
+
+
+static void who_is_in_the_way_for_long_is_evicted(void **state) {
+    stage stopped = {0}, s = {.kind = *state};
+    open_both(&stopped, &s, 1);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_on, &s), 0);
+    rig_allow(UINT64_MAX);
+    assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), FAR_ERR_FENCED);
+    close_stage(&s);
+    close_stage(&stopped);
+}
+
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        {"dart", who_is_in_the_way_is_named, NULL, NULL, "dart"},
+        {"smart", who_is_in_the_way_is_named, NULL, NULL, "smart"},
+        {"dart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dart"},
+    };
+    rig_start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_end();
+    return failed;
+}
