@@ -6,7 +6,7 @@ SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 FUZZ_KIND ?= chime dart dolphin shard smart
 
-.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime fuzz install format clean help
+.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime fuzz install uninstall deb format clean help
 
 all: build
 
@@ -72,6 +72,15 @@ fuzz: deps
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
+uninstall:
+	@[ -f build/release/install_manifest.txt ] || { echo "uninstall: nothing was installed from here" >&2; exit 1; }
+	@while read -r file || [ -n "$$file" ]; do rm -f "$(DESTDIR)$$file"; done <build/release/install_manifest.txt
+	@rmdir $(DESTDIR)$(PREFIX)/share/farindex $(DESTDIR)$(PREFIX)/lib*/cmake/farindex \
+	    $(DESTDIR)$(PREFIX)/lib/*/cmake/farindex 2>/dev/null || true
+
+deb:
+	@dpkg-buildpackage -b -uc -us
+
 format:
 	@command -v clang-format >/dev/null || { echo "format: please install clang-format" >&2; exit 1; }
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -93,6 +102,8 @@ help:
 	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
 	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
+	@echo 'make uninstall    removes what make install has installed: DESTDIR='
+	@echo 'make deb          Debian packages (libfarindex, libfarindex-dev, farindex) by dpkg-buildpackage, into ..'
 	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
 	@echo 'make format       lays out the sources with clang-format'
 	@echo 'make clean        removes build/'

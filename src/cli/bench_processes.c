@@ -76,7 +76,7 @@ static void close_node(bench_node *node) {
 static int open_node(bench_store *store, bench_node *node) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.cache_bytes = store->config->cache;
-    options.rdwc = store->config->rdwc;
+    options.rdwc = store->config->rdwc ? 1 : -1;
     int err = far_pool_open(store->config->uri, &options, &node->pool);
     if (err >= 0)
         err = far_session_open(node->pool, &node->session);

@@ -33,7 +33,7 @@ static int open_node(bench_run *run, unsigned number) {
     bench_node *node = &run->nodes[number];
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.cache_bytes = config->cache;
-    options.rdwc = config->rdwc;
+    options.rdwc = config->rdwc ? 1 : -1;
     if (far_pool_open(config->uri, &options, &node->pool) < 0 || far_session_open(node->pool, &node->session) < 0)
         return cli_failed("%s", far_last_error());
     if (number == 0 && config->sim)

@@ -5,18 +5,26 @@
 #include "farindex.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit status */
+/* Exit status. CLI_NOT_FOUND also when a check, a benchmark or a torture found something wrong. */
+enum { CLI_DONE = 0, CLI_NOT_FOUND = 1, CLI_USAGE = 2, CLI_FAILED = 3 };
 
 typedef struct cli_command {
     const char *name, *summary;
     int (*run)(int argc, char **argv); /* argv[0] is the subcommand */
 } cli_command;
 
+/* commands.c. Runs the one that argv[0] names; what it is to exit with. */
+int cli_run(int argc, char **argv);
+const char *cli_command_name(size_t position); /* NULL: beyond the last */
+void cli_print_commands(FILE *file);
+
 int cli_bench(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_copy(int argc, char **argv);
 int cli_create(int argc, char **argv);
 int cli_del(int argc, char **argv);
 int cli_drop(int argc, char **argv);
@@ -31,7 +39,9 @@ int cli_put(int argc, char **argv);
 int cli_scan(int argc, char **argv);
 int cli_selftest(int argc, char **argv);
 int cli_serve(int argc, char **argv);
+int cli_shell(int argc, char **argv);
 int cli_stat(int argc, char **argv);
+int cli_top(int argc, char **argv);
 int cli_torture(int argc, char **argv);
 
 /* One long option of a subcommand, and where its value goes. */
@@ -77,6 +87,8 @@ bool cli_has_option(const cli_option *options, const char *name);
 
 int cli_wrong_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int cli_not_found(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* on stderr; no failure */
 
 /* progress.c: a line that is rewritten on a terminal (stderr), nothing elsewhere. It appears after two seconds (the
  * environment variable FARINDEX_PROGRESS has another time), and tells the time left from what was done so far: a part
@@ -90,8 +102,11 @@ void cli_progress_watch(const char *what, const far_session *session, uint64_t b
 
 /* From then on an interrupt only sets what cli_interrupted tells (the signal, or 0); a second one ends the process. */
 void cli_catch_interrupts(void);
-void cli_catch_closed_output(void); /* only that nobody reads it any more */
+/* The same for a command that has nothing to tidy up but its pool. What the library is in the middle of cannot be cut
+ * short: a command that does not end by itself within some seconds is ended. */
+void cli_catch_briefly(void);
 int cli_interrupted(void);
+void cli_forget_interrupt(void); /* the shell: the command that it was meant for has ended */
 bool cli_output_is_closed(void); /* no word of it: that is how pipes end */
 int cli_end(int status);         /* what main returns; an interrupted command dies of its signal here */
 void cli_watch_for_cuts(void);   /* SIGBUS, when the file of a pool was cut, becomes a message and CLI_FAILED */

@@ -42,31 +42,38 @@ static int take_value(const char *text, bool hex, cli_bytes *value) {
 }
 
 
-static void print_bytes(FILE *file, const void *bytes, size_t length, bool hex) {
-    if (hex)
-        cli_print_hex(file, bytes, length);
-    else
-        fwrite(bytes, 1, length, file);
-}
-
-
-static void print_json_bytes(const void *bytes, size_t length, bool hex) {
+static void print_json_bytes(const char *name, const void *bytes, size_t length, bool hex) {
     if (!hex) {
-        cli_json_bytes(stdout, bytes, length);
+        cli_json_bytes(stdout, name, bytes, length);
         return;
     }
-    putchar('"');
+    printf("\"%s\":\"", name);
     cli_print_hex(stdout, bytes, length);
     putchar('"');
 }
 
 
 static void print_json_pair(const void *key, size_t key_len, const void *value, size_t value_len, bool hex) {
-    fputs("{\"key\":", stdout);
-    print_json_bytes(key, key_len, hex);
-    fputs(",\"value\":", stdout);
-    print_json_bytes(value, value_len, hex);
+    putchar('{');
+    print_json_bytes("key", key, key_len, hex);
+    putchar(',');
+    if (value)
+        print_json_bytes("value", value, value_len, hex);
+    else
+        fputs("\"value\":null", stdout);
     putchar('}');
+}
+
+
+static void print_text_pair(const void *key, size_t key_len, const void *value, size_t value_len, bool hex) {
+    if (!hex) {
+        cli_print_line(stdout, key, key_len, value, value_len);
+        return;
+    }
+    cli_print_hex(stdout, key, key_len);
+    putchar('\t');
+    cli_print_hex(stdout, value, value_len);
+    putchar('\n');
 }
 
 
@@ -79,7 +86,7 @@ static int put(cli_pool *p, const cli_bytes *key, const cli_bytes *value, bool i
     if (err == FAR_ERR_EXISTS)
         return cli_failed("the key is there already");
     if (err == FAR_ERR_NOT_FOUND)
-        return cli_failed("the key is not there");
+        return cli_not_found("the key is not there");
     if (err < 0)
         return cli_pool_failed();
     if (p->json)
@@ -118,69 +125,130 @@ int cli_put(int argc, char **argv) {
 
 /* ---- get, del ---- */
 
-static int get(cli_pool *p, const cli_bytes *key, bool hex) {
-    size_t capacity = FAR_VALUE_MAX, length = 0;
-    char *value = malloc(capacity);
-    int err =
-        value ? far_get(p->session, p->index, key->bytes, key->length, value, capacity, &length) : FAR_ERR_NO_MEMORY;
-    if (err == FAR_ERR_NOT_FOUND) {
-        err = cli_failed("the key is not there");
-    } else if (err < 0) {
-        err = value ? cli_pool_failed() : cli_failed("no memory for a value");
-    } else if (p->json) {
-        print_json_pair(key->bytes, key->length, value, length, hex);
+typedef struct by_key { /* what get and del are doing */
+    cli_pool pool;
+    bool hex, raw;
+    int keys;    /* how many are asked for */
+    int missing; /* how many of them were not there */
+    int shown;   /* in the array */
+} by_key;
+
+
+/* One key: its value as it is. Several: a line for each that is there, or an array. */
+static void print_value(by_key *g, const cli_bytes *key, const char *value, size_t length) {
+    if (g->pool.json) {
+        fputs(g->keys == 1 ? "" : g->shown ? ",\n " : "[\n ", stdout);
+        g->shown++;
+        print_json_pair(key->bytes, key->length, value, length, g->hex);
+    } else if (!value) {
+        return;
+    } else if (g->keys > 1 && !g->raw) {
+        print_text_pair(key->bytes, key->length, value, length, g->hex);
+    } else if (g->hex) {
+        cli_print_hex(stdout, value, length);
         putchar('\n');
     } else {
-        print_bytes(stdout, value, length, hex);
-        putchar('\n');
+        fwrite(value, 1, length, stdout);
+        fputs(g->raw ? "" : "\n", stdout);
     }
+}
+
+
+static int get(by_key *g, const cli_bytes *key) {
+    size_t length = 0;
+    char *value = malloc(FAR_VALUE_MAX);
+    if (!value)
+        return cli_failed("no memory for a value");
+    int err = far_get(g->pool.session, g->pool.index, key->bytes, key->length, value, FAR_VALUE_MAX, &length);
+    g->missing += err == FAR_ERR_NOT_FOUND;
+    if (err == 0 || (err == FAR_ERR_NOT_FOUND && g->keys > 1))
+        print_value(g, key, err ? NULL : value, length);
     free(value);
-    return err;
+    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_pool_failed() : 0;
 }
 
 
-static int del(cli_pool *p, const cli_bytes *key, bool hex) {
-    (void)hex;
-    int err = far_delete(p->session, p->index, key->bytes, key->length);
-    if (err == FAR_ERR_NOT_FOUND)
-        return cli_failed("the key is not there");
-    if (err < 0)
-        return cli_pool_failed();
-    if (p->json)
-        puts("{\"done\":true}");
-    return 0;
+static int del(by_key *g, const cli_bytes *key) {
+    int err = far_delete(g->pool.session, g->pool.index, key->bytes, key->length);
+    g->missing += err == FAR_ERR_NOT_FOUND;
+    return err < 0 && err != FAR_ERR_NOT_FOUND ? cli_pool_failed() : 0;
 }
 
 
-/* A command that takes a name and a key. */
-static int on_key(int argc, char **argv, const char *command, const char *usage, const char *hex_note,
-                  int (*run)(cli_pool *p, const cli_bytes *key, bool hex)) {
-    cli_pool p = {0};
-    bool hex = false;
-    const cli_option options[] = {
-        CLI_POOL_OPTIONS(&p),
-        {"hex", CLI_FLAG, &hex, NULL, hex_note},
-        CLI_OPTIONS_END,
-    };
-    int count, status;
-    if (cli_operands(argc, argv, usage, options, KEYS_NOTE, 2, 2, &count, &status))
-        return status;
-    cli_bytes key = {0};
-    status = take_key(command, argv[1], hex, &key);
-    if (!status && (status = cli_pool_open(command, &p, argv[0])) == 0)
-        status = cli_pool_close(&p, run(&p, &key, hex));
-    cli_bytes_free(&key);
+static int tell_missing(const by_key *g) {
+    if (g->keys == 1)
+        return cli_not_found("the key is not there");
+    return cli_not_found("%d of %d keys are not there", g->missing, g->keys);
+}
+
+
+/* All keys are looked at before the first is worked on. */
+static int take_keys(const char *command, char **texts, const by_key *g, cli_bytes *keys) {
+    int status = 0;
+    for (int i = 0; i < g->keys && !status; i++)
+        status = take_key(command, texts[i], g->hex, &keys[i]);
+    return status;
+}
+
+
+/* A command that takes a name and keys. */
+static int on_keys(const char *command, char **words, by_key *g, int (*run)(by_key *g, const cli_bytes *key)) {
+    cli_bytes *keys = calloc((size_t)g->keys, sizeof(*keys));
+    if (!keys)
+        return cli_failed("no memory for %d keys", g->keys);
+    int status = take_keys(command, words + 1, g, keys);
+    if (!status && (status = cli_pool_open(command, &g->pool, words[0])) == 0) {
+        for (int i = 0; i < g->keys && !status && !cli_interrupted(); i++)
+            status = run(g, &keys[i]);
+        if (g->shown)
+            puts(g->keys == 1 ? "" : "\n]");
+        if (g->pool.json && run == del && !status)
+            printf("{\"done\":%s,\"deleted\":%d}\n", g->missing ? "false" : "true", g->keys - g->missing);
+        if (!status && g->missing)
+            status = tell_missing(g);
+        status = cli_pool_close(&g->pool, status);
+    }
+    for (int i = 0; i < g->keys; i++)
+        cli_bytes_free(&keys[i]);
+    free(keys);
     return status;
 }
 
 
 int cli_get(int argc, char **argv) {
-    return on_key(argc, argv, "get", "get NAME KEY", "key and value are hex", get);
+    by_key g = {0};
+    const cli_option options[] = {
+        CLI_POOL_OPTIONS(&g.pool),
+        {"hex", CLI_FLAG, &g.hex, NULL, "keys and values are hex"},
+        {"raw", CLI_FLAG, &g.raw, NULL, "the bytes of the value and nothing else: no newline"},
+        CLI_OPTIONS_END,
+    };
+    int count, status;
+    if (cli_operands(argc, argv, "get NAME KEY.. [--raw]", options,
+                     KEYS_NOTE "Prints the value and a newline; of several keys a line 'key TAB value' for each that "
+                               "is there, with \\t, \\n,\n\\\\ and \\xHH escapes. Exit status 1: some are not there.\n",
+                     2, argc, &count, &status))
+        return status;
+    if (g.raw && (g.hex || g.pool.json))
+        return cli_wrong_usage("get", "--raw excludes --hex and --json");
+    g.keys = count - 1;
+    return on_keys("get", argv, &g, get);
 }
 
 
 int cli_del(int argc, char **argv) {
-    return on_key(argc, argv, "del", "del NAME KEY", "the key is hex", del);
+    by_key g = {0};
+    const cli_option options[] = {
+        CLI_POOL_OPTIONS(&g.pool),
+        {"hex", CLI_FLAG, &g.hex, NULL, "the keys are hex"},
+        CLI_OPTIONS_END,
+    };
+    int count, status;
+    if (cli_operands(argc, argv, "del NAME KEY..", options, KEYS_NOTE "Exit status 1: some were not there.\n", 2, argc,
+                     &count, &status))
+        return status;
+    g.keys = count - 1;
+    return on_keys("del", argv, &g, del);
 }
 
 
@@ -196,16 +264,11 @@ static int print_pair(void *ctx, const void *key, size_t key_len, const void *va
     scanning *s = ctx;
     if (s->json) {
         fputs(s->pairs++ ? ",\n " : "[\n ", stdout);
-        print_json_pair(key, key_len, value, value_len, s->hex);
-    } else if (s->hex) {
-        cli_print_hex(stdout, key, key_len);
-        putchar('\t');
-        cli_print_hex(stdout, value, value_len);
-        putchar('\n');
+        print_json_pair(key, key_len, value ? value : "", value_len, s->hex);
     } else {
-        cli_print_line(stdout, key, key_len, value, value_len);
+        print_text_pair(key, key_len, value, value_len, s->hex);
     }
-    return ferror(stdout);
+    return ferror(stdout) || cli_interrupted();
 }
 
 

@@ -15,6 +15,7 @@
 typedef struct dumping {
     FILE *file;
     cli_format format;
+    bool all, plain;
     uint64_t pairs;
 } dumping;
 
@@ -32,6 +33,13 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
 
 static int dump(cli_pool *p, dumping *d) {
     cli_pool_watch(p, "dump", 1);
+    if (!d->plain) {
+        cli_header header = {0};
+        memcpy(header.name, p->index->name, sizeof(header.name));
+        snprintf(header.kind, sizeof(header.kind), "%s", p->index->kind->name);
+        memcpy(header.options, p->index->options_text, sizeof(header.options));
+        cli_header_print(d->file, d->format, &header);
+    }
     int64_t pairs = far_index_pairs(p->session, p->index, write_pair, d);
     cli_progress_end();
     if (pairs < 0)
@@ -42,6 +50,24 @@ static int dump(cli_pool *p, dumping *d) {
         return cli_failed("interrupted after %" PRIu64 " pairs", d->pairs);
     return fflush(d->file) == 0 && !ferror(d->file) ? 0
                                                     : cli_failed("the dump could not be written: %s", strerror(errno));
+}
+
+
+/* Index by index; one that was dropped meanwhile is left out. */
+static int dump_all(cli_pool *p, dumping *d) {
+    cli_names list = {0};
+    int status = cli_list_names(p, &list);
+    for (size_t i = 0; i < list.count && !status; i++) {
+        int err = far_index_open(p->session, list.names[i], &p->index);
+        if (err == 0)
+            status = dump(p, d);
+        else if (err != FAR_ERR_NOT_FOUND)
+            status = cli_pool_failed();
+        far_index_close(p->index);
+        p->index = NULL;
+    }
+    free(list.names);
+    return status;
 }
 
 
@@ -73,7 +99,7 @@ static int dump_to_file(cli_pool *p, dumping *d, const char *name) {
     d->file = plain ? open_beside(made, there ? &status : NULL) : fopen(made, "we");
     if (!d->file)
         return cli_failed("'%s' cannot be written: %s", name, strerror(errno));
-    int err = dump(p, d);
+    int err = d->all ? dump_all(p, d) : dump(p, d);
     if (fclose(d->file) != 0 && !err)
         err = cli_failed("'%s' cannot be written: %s", name, strerror(errno));
     if (plain && !err && rename(made, name) < 0)
@@ -91,23 +117,32 @@ int cli_dump(int argc, char **argv) {
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         CLI_FORMAT_OPTION(format),
+        {"all", CLI_FLAG, &d.all, NULL, "all indexes of the pool"},
+        {"plain", CLI_FLAG, &d.plain, NULL, "only pairs, without the kind and the options"},
         CLI_OPTIONS_END,
     };
     int count, status;
     if (cli_operands(
-            argc, argv, "dump NAME [FILE] [--format lines|binary]", options,
+            argc, argv, "dump NAME [FILE] [--format lines|binary] [--plain] | dump --all [FILE]", options,
             CLI_FORMATS_NOTE
+            "Before the pairs stand lines '%index NAME', '%kind KIND' and '%options OPTIONS' (in binary: in a record "
+            "with an empty\nkey), by which load makes the index anew; --plain leaves them out.\n"
             "Beside live clients: a key that is there throughout is written once, one that comes or goes at "
             "most once.\n"
             "An index without order (shard) is written in no order; if it grows meanwhile a key may come twice, "
             "the newer\nvalue last, as load takes it.\n",
-            1, 2, &count, &status))
+            0, 2, &count, &status))
         return status;
+    if (count != (d.all ? 0 : 1) && count != (d.all ? 1 : 2))
+        return cli_wrong_usage("dump", "either NAME or --all, and then a FILE or none");
+    if (d.all && d.plain)
+        return cli_wrong_usage("dump", "--plain does not tell which pair is of which index: not with --all");
+    const char *file = count == (d.all ? 1 : 2) ? argv[count - 1] : "-";
     if ((status = cli_parse_format("dump", format, &d.format)) != 0 ||
-        (status = cli_pool_open("dump", &p, argv[0])) != 0)
+        (status = cli_pool_open("dump", &p, d.all ? NULL : argv[0])) != 0)
         return status;
-    bool to_file = count == 2 && strcmp(argv[1], "-") != 0;
-    status = to_file ? dump_to_file(&p, &d, argv[1]) : dump(&p, &d);
+    bool to_file = strcmp(file, "-") != 0;
+    status = to_file ? dump_to_file(&p, &d, file) : d.all ? dump_all(&p, &d) : dump(&p, &d);
     if (!status && to_file && p.json)
         printf("{\"pairs\":%" PRIu64 "}\n", d.pairs);
     else if (!status && to_file)

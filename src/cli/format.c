@@ -57,18 +57,75 @@ void cli_print_hex(FILE *file, const void *bytes, size_t count) {
 }
 
 
-void cli_json_bytes(FILE *file, const void *bytes, size_t count) {
-    fputc('"', file);
-    for (size_t i = 0; i < count; i++) {
-        uint8_t c = ((const uint8_t *)bytes)[i];
-        if (c == '"' || c == '\\')
-            fprintf(file, "\\%c", c);
-        else if (c < 0x20 || c >= 0x7f)
-            fprintf(file, "\\u%04x", c);
-        else
-            fputc(c, file);
+/* ---- JSON ---- */
+
+/* Bytes of the character that begins here; 0: it is none. Those that are written too long, halves of pairs and what is
+ * beyond the last are none. */
+static size_t character_at(const uint8_t *text, size_t left) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = text[0] < 0x80             ? 1
+                    : (text[0] & 0xe0) == 0xc0 ? 2
+                    : (text[0] & 0xf0) == 0xe0 ? 3
+                    : (text[0] & 0xf8) == 0xf0 ? 4
+                                               : 0;
+    if (length <= 1 || length > left)
+        return length <= 1 ? length : 0;
+    uint32_t code = text[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (text[i] & 0x3f);
     }
+    return code < least[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : length;
+}
+
+
+static bool is_utf8(const uint8_t *text, size_t count) {
+    for (size_t at = 0; at < count;) {
+        size_t length = character_at(text + at, count - at);
+        if (length == 0)
+            return false;
+        at += length;
+    }
+    return true;
+}
+
+
+static void print_json_text(FILE *file, const uint8_t *text, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (text[i] == '"' || text[i] == '\\')
+            fprintf(file, "\\%c", text[i]);
+        else if (text[i] < 0x20 || text[i] == 0x7f)
+            fprintf(file, "\\u%04x", text[i]);
+        else
+            fputc(text[i], file);
+    }
+}
+
+
+static void print_base64(FILE *file, const uint8_t *bytes, size_t count) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < count; i += 3) {
+        size_t here = count - i < 3 ? count - i : 3;
+        uint32_t group = (uint32_t)bytes[i] << 16;
+        for (size_t k = 1; k < here; k++)
+            group |= (uint32_t)bytes[i + k] << (16 - 8 * k);
+        for (size_t k = 0; k < 4; k++)
+            fputc(k <= here ? digits[group >> (18 - 6 * k) & 63] : '=', file);
+    }
+}
+
+
+void cli_json_bytes(FILE *file, const char *name, const void *bytes, size_t count) {
+    bool text = is_utf8(bytes, count);
+    fprintf(file, "\"%s\":\"", name);
+    if (text)
+        print_json_text(file, bytes, count);
+    else
+        print_base64(file, bytes, count);
     fputc('"', file);
+    if (!text)
+        fprintf(file, ",\"%s_encoding\":\"base64\"", name);
 }
 
 
@@ -168,13 +225,13 @@ int cli_read_binary(FILE *file, cli_bytes *key, cli_bytes *value, const char **w
     *wrong = NULL;
     if (got < sizeof(lengths))
         *wrong = "the input ends inside the lengths";
-    else if (key_len == 0)
-        *wrong = "the key is empty";
     else if (key_len > CLI_PAIR_MAX || value_len > CLI_PAIR_MAX)
         *wrong = "a length is more than a MiB";
     else if (!read_bytes(file, key, key_len) || !read_bytes(file, value, value_len))
         *wrong = "the input ends inside a pair";
-    return *wrong ? -1 : 1;
+    else if (key_len == 0 && !cli_header_begins((const char *)value->bytes, value_len))
+        *wrong = "the key is empty";
+    return *wrong ? -1 : key_len == 0 ? 2 : 1;
 }
 
 

@@ -1,7 +1,7 @@
-/* Signals. An interrupt lets a command tidy up: the half of a dump is removed, the index or the file of a benchmark
- * too, what was read is loaded. A second one ends it at once; the pool bears that, as any death. When nobody reads the
- * output any more (as with head) the command takes its leave of the pool first, else its memory would have to be swept.
- */
+/* Signals. A command that is interrupted, or whose output nobody reads any more (as with head), tidies up and takes its
+ * leave of the pool before it dies of the signal; else its memory would have to be swept. The half of a dump is removed,
+ * the index or the file of a benchmark too, what was read is loaded. A second signal ends it at once; the pool bears
+ * that, as any death. */
 #include "cli/cli.h"
 
 #include <signal.h>
@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PATIENCE_S 3 /* for a command that may be waiting for another's lock */
 
 static atomic_int caught;
 
@@ -18,24 +20,51 @@ static void note(int signal_number) {
 }
 
 
+static void note_and_hurry(int signal_number) {
+    note(signal_number);
+    alarm(PATIENCE_S);
+}
+
+
+/* It dies of the signal that came first. */
+static void give_up(int signal_number) {
+    (void)signal_number;
+    int number = atomic_load_explicit(&caught, memory_order_relaxed);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+
 /* Not one that is ignored, as under nohup. Calls that wait return: no SA_RESTART. */
-static void catch_signal(int signal_number) {
-    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESETHAND}, before;
+static void catch_signal(int signal_number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESETHAND}, before;
     if (sigaction(signal_number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaction(signal_number, &action, NULL);
 }
 
 
-void cli_catch_interrupts(void) {
-    catch_signal(SIGINT);
-    catch_signal(SIGTERM);
-    catch_signal(SIGHUP);
-    catch_signal(SIGPIPE);
+static void catch_all(void (*handler)(int)) {
+    catch_signal(SIGINT, handler);
+    catch_signal(SIGTERM, handler);
+    catch_signal(SIGHUP, handler);
+    catch_signal(SIGPIPE, handler);
 }
 
 
-void cli_catch_closed_output(void) {
-    catch_signal(SIGPIPE);
+void cli_catch_interrupts(void) {
+    catch_all(note);
+}
+
+
+void cli_catch_briefly(void) {
+    signal(SIGALRM, give_up);
+    catch_all(note_and_hurry);
+}
+
+
+void cli_forget_interrupt(void) {
+    alarm(0);
+    atomic_store_explicit(&caught, 0, memory_order_relaxed);
 }
 
 

@@ -31,6 +31,8 @@ typedef struct chunk {
 
 typedef struct loading loading;
 
+typedef enum { ITEM_NONE, ITEM_PAIR, ITEM_HEADER, ITEM_BAD, ITEM_END } item;
+
 typedef struct loader {
     loading *all;
     pthread_t thread;
@@ -49,10 +51,17 @@ struct loading {
     loader *loaders;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t read;              /* lines, or pairs */
+    bool all;                   /* indexes are those that the input names */
+    uint64_t place;             /* of what was read last: its line, or its number */
+    uint64_t read;              /* lines, or pairs: up to here all is loaded or on its way */
     uint64_t pairs;             /* loaded */
     _Atomic uint64_t bad_place; /* of the first pair that was refused; 0: none. Changed under the lock */
     char wrong[256];
+    item ahead; /* what was read last; its bytes are below */
+    cli_bytes key, value;
+    const char *unreadable; /* what is wrong with it */
+    char *line;
+    size_t line_room;
 };
 
 
@@ -257,43 +266,65 @@ static bool add_pair(loading *l, uint64_t place, const cli_bytes *key, const cli
 }
 
 
-static void read_lines(loading *l) {
-    cli_bytes key = {0}, value = {0};
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length;
-    for (uint64_t number = 1; !cli_interrupted() && (length = getline(&line, &room, l->file)) >= 0; number++) {
-        if (length > 0 && line[length - 1] == '\n')
-            length--;
-        const char *wrong = cli_parse_line(line, (size_t)length, &key, &value);
-        if (wrong)
-            refuse(l, number, wrong);
-        if (wrong || !add_pair(l, number, &key, &value))
-            break;
-        l->read = number;
+static item next_line(loading *l) {
+    ssize_t length = getline(&l->line, &l->line_room, l->file);
+    if (length < 0)
+        return ITEM_END;
+    if (length > 0 && l->line[length - 1] == '\n')
+        length--;
+    if (l->line[0] == '%' && !memchr(l->line, '\t', (size_t)length)) {
+        l->value.length = 0;
+        cli_bytes_add(&l->value, l->line, (size_t)length);
+        return ITEM_HEADER;
     }
-    free(line);
-    cli_bytes_free(&key);
-    cli_bytes_free(&value);
+    l->unreadable = cli_parse_line(l->line, (size_t)length, &l->key, &l->value);
+    return l->unreadable ? ITEM_BAD : ITEM_PAIR;
 }
 
 
-static void read_binary(loading *l) {
-    cli_bytes key = {0}, value = {0};
-    const char *wrong = NULL;
-    int got;
-    for (uint64_t number = 1; !cli_interrupted() && (got = cli_read_binary(l->file, &key, &value, &wrong)) != 0;
-         number++) {
-        if (got < 0 && cli_interrupted())
-            break;
-        if (got < 0)
-            refuse(l, number, wrong);
-        if (got < 0 || !add_pair(l, number, &key, &value))
-            break;
-        l->read = number;
+static item next_record(loading *l) {
+    static const item items[] = {ITEM_BAD, ITEM_END, ITEM_PAIR, ITEM_HEADER};
+    return items[cli_read_binary(l->file, &l->key, &l->value, &l->unreadable) + 1];
+}
+
+
+/* What comes after an interrupt is not looked at. */
+static void advance(loading *l) {
+    l->ahead = cli_interrupted() ? ITEM_END : l->format == CLI_BINARY ? next_record(l) : next_line(l);
+    if (cli_interrupted())
+        l->ahead = ITEM_END;
+    else if (l->ahead != ITEM_END)
+        l->place++;
+    if (l->ahead == ITEM_BAD)
+        refuse(l, l->place, l->unreadable);
+}
+
+
+/* The lines of one header; that of the next index, if this one has no pairs, is left. */
+static void read_header(loading *l, cli_header *header) {
+    for (bool first = true; l->ahead == ITEM_HEADER; first = false) {
+        if (!first && cli_header_begins((const char *)l->value.bytes, l->value.length))
+            return;
+        const char *wrong = cli_header_parse((const char *)l->value.bytes, l->value.length, header);
+        if (wrong) {
+            refuse(l, l->place, wrong);
+            l->ahead = ITEM_BAD;
+            return;
+        }
+        l->read = l->place;
+        advance(l);
     }
-    cli_bytes_free(&key);
-    cli_bytes_free(&value);
+}
+
+
+static void read_pairs(loading *l) {
+    for (; l->ahead == ITEM_PAIR; advance(l)) {
+        if (!add_pair(l, l->place, &l->key, &l->value)) {
+            l->ahead = ITEM_END;
+            break;
+        }
+        l->read = l->place;
+    }
 }
 
 
@@ -343,32 +374,74 @@ static int tell_how_it_ended(const loading *l, int unreadable) {
 }
 
 
-static int load(loading *l) {
-    int status = start_loaders(l);
-    if (!status) {
-        cli_catch_interrupts();
-        errno = 0;
-        if (l->format == CLI_BINARY)
-            read_binary(l);
-        else
-            read_lines(l);
-        int unreadable = ferror(l->file) ? (errno ? errno : EIO) : 0;
-        end_loaders(l);
-        status = tell_how_it_ended(l, unreadable);
-        if (l->pool->json)
-            printf("{\"pairs\":%" PRIu64 "}\n", l->pairs);
-        else
-            printf("load: %" PRIu64 " pairs\n", l->pairs);
-    }
+static void free_loaders(loading *l) {
     for (uint64_t i = 0; l->loaders && i < l->threads; i++)
         far_session_close(l->loaders[i].session);
     free(l->loaders);
+    l->loaders = NULL;
+}
+
+
+/* The index that the pairs are for: the one that was named, or that of the header, which is made if it is not there. */
+static int open_index(loading *l, const char *name, const cli_header *header) {
+    cli_pool *p = l->pool;
+    if (!name && !*header->name)
+        return cli_failed("the input does not say which index it is of; 'load NAME' does");
+    int err = far_index_open(p->session, name ? name : header->name, &p->index);
+    if (err == FAR_ERR_NOT_FOUND && !*header->kind)
+        return cli_not_found("there is no index '%s', and the input does not say of which kind", name);
+    if (err == FAR_ERR_NOT_FOUND)
+        err = far_index_create(p->session, name ? name : header->name, header->kind, header->options, &p->index);
+    return err < 0 ? cli_pool_failed() : 0;
+}
+
+
+/* The pairs of one index. */
+static int load_index(loading *l, const char *name) {
+    cli_header header = {0};
+    read_header(l, &header);
+    int status = open_index(l, name, &header);
+    if (!status)
+        status = start_loaders(l);
+    if (!status) {
+        read_pairs(l);
+        end_loaders(l);
+    }
+    free_loaders(l);
+    far_index_close(l->pool->index);
+    l->pool->index = NULL;
+    return status;
+}
+
+
+static bool goes_on(const loading *l) {
+    return l->ahead == ITEM_HEADER && !atomic_load_explicit(&l->bad_place, memory_order_relaxed);
+}
+
+
+static int load(loading *l, const char *name) {
+    cli_catch_interrupts();
+    errno = 0;
+    advance(l);
+    int status = load_index(l, name);
+    while (!status && goes_on(l) && l->all)
+        status = load_index(l, NULL);
+    if (!status && goes_on(l))
+        refuse(l, l->place, "here another index begins; 'load --all' takes them all");
+    int unreadable = ferror(l->file) ? (errno ? errno : EIO) : 0;
+    if (!status) {
+        status = tell_how_it_ended(l, unreadable);
+        printf(l->pool->json ? "{\"pairs\":%" PRIu64 "}\n" : "load: %" PRIu64 " pairs\n", l->pairs);
+    }
+    free(l->line);
+    cli_bytes_free(&l->key);
+    cli_bytes_free(&l->value);
     return status;
 }
 
 
 int cli_load(int argc, char **argv) {
-    cli_pool p = {0};
+    cli_pool p = {.makes = true};
     loading l = {.pool = &p, .threads = 1, .depth = 16, .file = stdin};
     const char *format = NULL;
     const cli_option options[] = {
@@ -376,14 +449,18 @@ int cli_load(int argc, char **argv) {
         CLI_FORMAT_OPTION(format),
         {"threads", CLI_NUMBER, &l.threads, "N", "that load at once (default: 1)"},
         {"depth", CLI_NUMBER, &l.depth, "N", "operations in flight per thread (default: 16)"},
+        {"all", CLI_FLAG, &l.all, NULL, "all indexes of the input, under their names"},
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N]", options,
-                     CLI_FORMATS_NOTE
-                     "Each pair is put; of several with one key the last wins. It stops at the first bad line; what "
-                     "came before is loaded.\n",
-                     1, 2, &count, &status))
+    if (cli_operands(
+            argc, argv, "load NAME [FILE] [--format lines|binary] [--threads N] [--depth N] | load --all [FILE]",
+            options,
+            CLI_FORMATS_NOTE
+            "Each pair is put; of several with one key the last wins. It stops at the first bad line; what "
+            "came before is loaded.\nAn index that is not there is made, of the kind and with the options "
+            "that the dump has. A pool that is not there is\nmade when its URI has a size, and that is told.\n",
+            0, 2, &count, &status))
         return status;
     if ((status = cli_parse_format("load", format, &l.format)) != 0)
         return status;
@@ -391,12 +468,15 @@ int cli_load(int argc, char **argv) {
         return cli_wrong_usage("load", "--threads: must be within 1..%d", THREADS_MAX);
     if (l.depth < 1 || l.depth > FAR_OPS_MAX)
         return cli_wrong_usage("load", "--depth: must be within 1..%d", FAR_OPS_MAX);
-    if (count == 2 && strcmp(argv[1], "-") != 0 && !(l.file = fopen(argv[1], "re")))
-        return cli_failed("'%s' cannot be read: %s", argv[1], strerror(errno));
-    if ((status = cli_pool_open("load", &p, argv[0])) == 0) {
+    if (count != (l.all ? 0 : 1) && count != (l.all ? 1 : 2))
+        return cli_wrong_usage("load", "either NAME or --all, and then a FILE or none");
+    const char *file = count == (l.all ? 1 : 2) ? argv[count - 1] : "-";
+    if (strcmp(file, "-") != 0 && !(l.file = fopen(file, "re")))
+        return cli_failed("'%s' cannot be read: %s", file, strerror(errno));
+    if ((status = cli_pool_open("load", &p, NULL)) == 0) {
         pthread_mutex_init(&l.lock, NULL);
         pthread_cond_init(&l.changed, NULL);
-        status = cli_pool_close(&p, load(&l));
+        status = cli_pool_close(&p, load(&l, l.all ? NULL : argv[0]));
     }
     if (l.file != stdin)
         fclose(l.file);

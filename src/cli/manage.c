@@ -1,8 +1,7 @@
-/* farindex create, drop, list, stat, check, evict: indexes, the pool and its clients. */
+/* farindex create, drop, list, check, evict: indexes, the pool and its clients. */
 #include "cli/data.h"
 #include "client/end_client.h"
-#include "client/op.h"
-#include "index/index.h"
+#include "client/survey.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +12,7 @@
 /* ---- create, drop, list ---- */
 
 int cli_create(int argc, char **argv) {
-    cli_pool p = {0};
+    cli_pool p = {.makes = true};
     const char *index_options = NULL;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
@@ -21,9 +20,10 @@ int cli_create(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(argc, argv, "create NAME KIND [--options \"name=value,..\"]", options,
-                     "A pool that is not there is made when its URI has a size: shm:/dev/shm/p?size=1G\n", 2, 2, &count,
-                     &status))
+    if (cli_operands(
+            argc, argv, "create NAME KIND [--options \"name=value,..\"]", options,
+            "A pool that is not there is made when its URI has a size, and that is told: shm:/dev/shm/p?size=1G\n", 2,
+            2, &count, &status))
         return status;
     if ((status = cli_pool_open("create", &p, NULL)) != 0)
         return status;
@@ -40,6 +40,32 @@ int cli_create(int argc, char **argv) {
 }
 
 
+/* Who has the index open, in words; "" if nobody has any more. */
+static void name_users(cli_pool *p, const char *name, char *words, size_t size) {
+    far_survey survey;
+    size_t used = 0;
+    *words = 0;
+    const far_surveyed_index *index = far_pool_survey(p->session, &survey) < 0 ? NULL : far_survey_named(&survey, name);
+    for (size_t i = 0; index && i < survey.handle_count && used < size; i++) {
+        const far_surveyed_handle *handle = &survey.handles[i];
+        if (handle->own || !far_survey_has_open(handle, index->uid))
+            continue;
+        char command[64], host[FAR_HOST_MAX + 1];
+        cli_handle_names(handle, command, host);
+        used += (size_t)snprintf(words + used, size - used, "%s process %" PRId64 " (%s on %s, client %u)",
+                                 used ? "," : ":", handle->process, command, host, handle->id);
+    }
+    far_survey_free(&survey);
+}
+
+
+static int refuse_open(cli_pool *p, const char *name) {
+    char users[512];
+    name_users(p, name, users, sizeof(users));
+    return cli_failed("'%s' is open somewhere%s", name, users);
+}
+
+
 int cli_drop(int argc, char **argv) {
     cli_pool p = {0};
     const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
@@ -50,9 +76,9 @@ int cli_drop(int argc, char **argv) {
         return status;
     int err = far_index_drop(p.session, argv[0]);
     if (err == FAR_ERR_NOT_FOUND)
-        status = cli_failed("there is no index '%s'", argv[0]);
+        status = cli_not_found("there is no index '%s'", argv[0]);
     else if (err == FAR_ERR_BUSY)
-        status = cli_failed("'%s' is open somewhere", argv[0]);
+        status = refuse_open(&p, argv[0]);
     else if (err < 0)
         status = cli_pool_failed();
     else if (p.json)
@@ -61,179 +87,57 @@ int cli_drop(int argc, char **argv) {
 }
 
 
-typedef struct listing {
-    bool json;
-    unsigned count;
-} listing;
-
-
-static int print_index(void *ctx, const char *name, const char *kind) {
-    listing *l = ctx;
-    if (!l->json) {
-        printf("%s\t%s\n", name, kind);
-        return 0;
+static void print_listed(const cli_pool *p, const far_surveyed_index *index, bool first) {
+    if (!p->json) {
+        printf("%s\t%s\t%" PRIu64 "\t%" PRIu64 "\n", index->name, index->kind, index->keys, index->bytes);
+        return;
     }
-    fputs(l->count++ ? ",\n {\"name\":" : "\n {\"name\":", stdout);
-    cli_json_string(stdout, name);
+    fputs(first ? "\n {\"name\":" : ",\n {\"name\":", stdout);
+    cli_json_string(stdout, index->name);
     fputs(",\"kind\":", stdout);
-    cli_json_string(stdout, kind);
-    putchar('}');
-    return 0;
+    cli_json_string(stdout, index->kind);
+    printf(",\"keys\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", index->keys, index->bytes);
 }
 
 
 int cli_list(int argc, char **argv) {
     cli_pool p = {0};
-    listing l = {0};
+    far_survey survey;
     const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
     int count, status;
-    if (cli_operands(argc, argv, "list", options, "Prints a line 'name TAB kind' for each index.\n", 0, 0, &count,
-                     &status))
+    if (cli_operands(argc, argv, "list", options,
+                     "Prints a line 'name TAB kind TAB keys TAB bytes' for each index. Keys are as the clients have "
+                     "told; 'stat --exact'\ncounts them.\n",
+                     0, 0, &count, &status))
         return status;
     if ((status = cli_pool_open("list", &p, NULL)) != 0)
         return status;
-    l.json = p.json;
-    if (l.json)
+    int err = far_pool_survey(p.session, &survey);
+    if (p.json && err >= 0)
         putchar('[');
-    int err = far_index_list(p.session, print_index, &l);
-    if (l.json)
+    for (size_t i = 0; err >= 0 && i < survey.index_count; i++)
+        print_listed(&p, &survey.indexes[i], i == 0);
+    if (p.json && err >= 0)
         puts("\n]");
+    far_survey_free(&survey);
     return cli_pool_close(&p, err < 0 ? cli_pool_failed() : 0);
 }
 
 
-/* ---- stat ---- */
-
-static int measure_index(cli_pool *p, const char *name, far_index **index, far_usage *usage, far_load *load) {
-    int err = far_index_open(p->session, name, index);
-    if (err >= 0)
-        err = far_index_usage(p->session, *index, usage);
-    *load = (far_load){0};
-    if (err >= 0 && (err = far_index_load(p->session, *index, load)) == FAR_ERR_UNSUPPORTED)
-        err = 0; /* a kind without slots */
-    return err;
-}
-
-
-static double load_factor(const far_load *load) {
-    return (double)(load->keys[0] + load->keys[1] + load->keys[2]) / (double)load->slots;
-}
-
-
-static void print_index_json(const far_index *index, const far_usage *usage, const far_load *load) {
-    fputs("{\"name\":", stdout);
-    cli_json_string(stdout, index->name);
-    fputs(",\"kind\":", stdout);
-    cli_json_string(stdout, index->kind->name);
-    fputs(",\"options\":", stdout);
-    cli_json_string(stdout, index->options_text);
-    printf(",\"keys\":%" PRIu64 ",\"key_bytes\":%" PRIu64 ",\"value_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64
-           ",\"pool_index_bytes\":%" PRIu64,
-           usage->keys, usage->key_bytes, usage->value_bytes, usage->pool_bytes, usage->pool_index_bytes);
-    if (load->slots)
-        printf(",\"load_factor\":%.6g,\"keys_by_level\":[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", load_factor(load),
-               load->keys[0], load->keys[1], load->keys[2]);
-    putchar('}');
-}
-
-
-static void print_index_text(const far_index *index, const far_usage *usage, const far_load *load) {
-    printf("%s: %s%s%s\n", index->name, index->kind->name, *index->options_text ? ", " : "", index->options_text);
-    printf("  keys             %" PRIu64 "\n  key bytes        %" PRIu64 "\n  value bytes      %" PRIu64 "\n",
-           usage->keys, usage->key_bytes, usage->value_bytes);
-    printf("  pool bytes       %" PRIu64 "\n  of them, index   %" PRIu64 "\n", usage->pool_bytes,
-           usage->pool_index_bytes);
-    if (load->slots)
-        printf("  load factor      %.3f\n  keys by level    %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", load_factor(load),
-               load->keys[0], load->keys[1], load->keys[2]);
-}
-
-
-static int stat_index(cli_pool *p, const char *name, const char *separator) {
-    far_index *index = NULL;
-    far_usage usage;
-    far_load load;
-    int err = measure_index(p, name, &index, &usage, &load);
-    if (err >= 0)
-        fputs(separator, stdout);
-    if (err >= 0 && p->json)
-        print_index_json(index, &usage, &load);
-    else if (err >= 0)
-        print_index_text(index, &usage, &load);
-    far_index_close(index);
-    return err;
-}
-
-
-typedef struct name_list {
-    char (*names)[FAR_NAME_MAX + 1];
-    size_t count;
-} name_list;
-
-
 static int keep_name(void *ctx, const char *name, const char *kind) {
-    name_list *list = ctx;
+    cli_names *list = ctx;
     (void)kind;
     void *names = realloc(list->names, (list->count + 1) * sizeof(*list->names));
     if (!names)
-        return 1;
+        exit(cli_failed("no memory for the names of indexes"));
     list->names = names;
     snprintf(list->names[list->count++], sizeof(*list->names), "%s", name);
     return 0;
 }
 
 
-static int stat_pool(cli_pool *p) {
-    far_pool_usage usage = {0};
-    name_list list = {0};
-    int err = far_pool_stat(p->session, &usage);
-    if (err >= 0)
-        err = far_index_list(p->session, keep_name, &list);
-    if (err >= 0 && p->json)
-        printf("{\"pool\":{\"total\":%" PRIu64 ",\"used\":%" PRIu64 ",\"retired\":%" PRIu64 ",\"free\":%" PRIu64
-               ",\"leaked\":%" PRIu64 ",\"memory_nodes\":%" PRIu64 ",\"sessions\":%" PRIu64 ",\"epoch\":%" PRIu64
-               "},\n\"indexes\":[",
-               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions,
-               usage.epoch);
-    else if (err >= 0)
-        printf("pool\n  total            %" PRIu64 "\n  used             %" PRIu64 "\n  retired          %" PRIu64
-               "\n  free             %" PRIu64 "\n  leaked           %" PRIu64 "\n  memory nodes     %" PRIu64
-               "\n  sessions         %" PRIu64 "\n  epoch            %" PRIu64 "\n",
-               usage.total, usage.used, usage.retired, usage.free, usage.leaked, usage.memory_nodes, usage.sessions,
-               usage.epoch);
-    bool any = false, begun = err >= 0;
-    for (size_t i = 0; err >= 0 && i < list.count; i++) {
-        err = stat_index(p, list.names[i], !p->json ? "" : any ? ",\n " : "\n ");
-        any |= err >= 0;
-        if (err == FAR_ERR_NOT_FOUND) /* dropped meanwhile */
-            err = 0;
-    }
-    if (p->json && begun)
-        fputs("]}", stdout);
-    free(list.names);
-    return err;
-}
-
-
-int cli_stat(int argc, char **argv) {
-    cli_pool p = {0};
-    const cli_option options[] = {CLI_POOL_OPTIONS(&p), CLI_OPTIONS_END};
-    int count, status;
-    if (cli_operands(argc, argv, "stat [NAME]", options,
-                     "Sizes are in bytes. Leaks are known after 'farindex check'.\n", 0, 1, &count, &status))
-        return status;
-    if ((status = cli_pool_open("stat", &p, NULL)) != 0)
-        return status;
-    cli_pool_watch(&p, "stat", 1);
-    int err = count ? stat_index(&p, argv[0], "") : stat_pool(&p);
-    cli_progress_end();
-    if (err == FAR_ERR_NOT_FOUND && count)
-        status = cli_failed("there is no index '%s'", argv[0]);
-    else if (err < 0)
-        status = cli_pool_failed();
-    else if (p.json)
-        putchar('\n');
-    return cli_pool_close(&p, status);
+int cli_list_names(cli_pool *p, cli_names *list) {
+    return far_index_list(p->session, keep_name, list) < 0 ? cli_pool_failed() : 0;
 }
 
 
@@ -335,38 +239,82 @@ int cli_check(int argc, char **argv) {
     if (err < 0)
         status = cli_pool_failed();
     else if (c.problems || left)
-        status = CLI_FAILED;
+        status = CLI_NOT_FOUND;
     return cli_pool_close(&p, status);
 }
 
 
 /* ---- evict ---- */
 
-static void print_command_of(int64_t process) {
-    char path[64], text[64] = "?";
-    snprintf(path, sizeof(path), "/proc/%" PRId64 "/comm", process);
-    FILE *file = fopen(path, "re");
-    if (file && !fgets(text, sizeof(text), file))
-        strcpy(text, "?");
-    if (file)
-        fclose(file);
-    text[strcspn(text, "\n")] = 0;
-    printf("\t%s\n", text);
+typedef struct listing { /* of clients */
+    bool json;
+    unsigned count;
+    far_survey survey;
+} listing;
+
+
+static void print_open_indexes(const listing *l, const far_surveyed_handle *handle) {
+    bool any = false;
+    for (size_t i = 0; i < handle->uid_count; i++) {
+        const far_surveyed_index *index = far_survey_index(&l->survey, handle->uids[i]);
+        if (!index)
+            continue;
+        fputs(any ? "," : "", stdout);
+        any = true;
+        if (l->json)
+            cli_json_string(stdout, index->name);
+        else
+            fputs(index->name, stdout);
+    }
+}
+
+
+static void print_client_json(listing *l, const far_client_info *client, const far_surveyed_handle *handle,
+                              const char *command, const char *host) {
+    printf("%s{\"client\":%u,\"handle\":%u,\"process\":%" PRId64 ",\"command\":", l->count++ ? ",\n " : "\n ",
+           client->id, client->handle, handle->process);
+    cli_json_string(stdout, command);
+    fputs(",\"host\":", stdout);
+    cli_json_string(stdout, host);
+    fputs(",\"indexes\":[", stdout);
+    print_open_indexes(l, handle);
+    fputs("]}", stdout);
 }
 
 
 static int print_client(void *ctx, const far_client_info *client) {
     listing *l = ctx;
+    far_surveyed_handle nobody = {.process = client->process}; /* it came after the survey */
+    const far_surveyed_handle *handle = &nobody;
+    for (size_t i = 0; i < l->survey.handle_count; i++)
+        if (l->survey.handles[i].id == client->handle)
+            handle = &l->survey.handles[i];
     if (client->own)
         return 0;
+    char command[64], host[FAR_HOST_MAX + 1];
+    cli_handle_names(handle, command, host);
     if (l->json) {
-        printf("%s{\"client\":%u,\"handle\":%u,\"process\":%" PRId64 "}", l->count++ ? ",\n " : "\n ", client->id,
-               client->handle, client->process);
+        print_client_json(l, client, handle, command, host);
     } else {
-        printf("%u\t%" PRId64, client->id, client->process);
-        print_command_of(client->process);
+        printf("%u\t%" PRId64 "\t%s\t%s\t", client->id, handle->process, command, host);
+        print_open_indexes(l, handle);
+        putchar('\n');
     }
     return 0;
+}
+
+
+static int list_clients(cli_pool *p) {
+    listing l = {.json = p->json};
+    int err = far_pool_survey(p->session, &l.survey);
+    if (err >= 0 && l.json)
+        putchar('[');
+    if (err >= 0)
+        err = far_pool_clients(p->session, print_client, &l);
+    if (err >= 0 && l.json)
+        puts("\n]");
+    far_survey_free(&l.survey);
+    return err;
 }
 
 
@@ -383,13 +331,12 @@ static int parse_client(const char *text, unsigned *id) {
 
 int cli_evict(int argc, char **argv) {
     cli_pool p = {0};
-    listing l = {0};
     bool list = false;
     unsigned id = 0;
     uint64_t process = 0;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"list", CLI_FLAG, &list, NULL, "lists the clients: number, process, command"},
+        {"list", CLI_FLAG, &list, NULL, "lists the clients: number, process, command, host, open indexes"},
         {"process", CLI_NUMBER, &process, "PID", "only if the client is of this process"},
         CLI_OPTIONS_END,
     };
@@ -406,14 +353,10 @@ int cli_evict(int argc, char **argv) {
     if ((status = cli_pool_open("evict", &p, NULL)) != 0)
         return status;
     far_client_info killed = {0};
-    l.json = p.json;
-    if (list && l.json)
-        putchar('[');
-    int err =
-        list ? far_pool_clients(p.session, print_client, &l) : far_pool_evict(p.session, id, (int64_t)process, &killed);
-    if (list && l.json)
-        puts("\n]");
-    if (err < 0)
+    int err = list ? list_clients(&p) : far_pool_evict(p.session, id, (int64_t)process, &killed);
+    if (err == FAR_ERR_NOT_FOUND)
+        status = cli_not_found("%s", far_last_error());
+    else if (err < 0)
         status = cli_pool_failed();
     else if (!list && p.json)
         printf("{\"client\":%u,\"process\":%" PRId64 "}\n", killed.id, killed.process);

@@ -6,28 +6,57 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool errors_as_json;
+
+
+/* One line for each failure, or one object if JSON was asked for. */
+static void tell(const char *command, int status, const char *format, va_list args) {
+    cli_progress_end();
+    if (!errors_as_json) {
+        fprintf(stderr, "farindex%s%s: ", command ? " " : "", command ? command : "");
+        vfprintf(stderr, format, args);
+        fputc('\n', stderr);
+        return;
+    }
+    char words[1024];
+    vsnprintf(words, sizeof(words), format, args);
+    fputs(status ? "{\"error\":" : "{\"note\":", stderr);
+    cli_json_string(stderr, words);
+    if (status)
+        fprintf(stderr, ",\"status\":%d", status);
+    fputs("}\n", stderr);
+}
+
+
+#define TELL(command, status, format)                                                                                  \
+    do {                                                                                                               \
+        va_list args;                                                                                                  \
+        va_start(args, format);                                                                                        \
+        tell(command, status, format, args);                                                                           \
+        va_end(args);                                                                                                  \
+    } while (0)
+
 
 int cli_wrong_usage(const char *command, const char *format, ...) {
-    va_list args;
-    cli_progress_end();
-    fprintf(stderr, "farindex %s: ", command);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
+    TELL(command, CLI_USAGE, format);
     return CLI_USAGE;
 }
 
 
 int cli_failed(const char *format, ...) {
-    va_list args;
-    cli_progress_end();
-    fputs("farindex: ", stderr);
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
+    TELL(NULL, CLI_FAILED, format);
     return CLI_FAILED;
+}
+
+
+int cli_not_found(const char *format, ...) {
+    TELL(NULL, CLI_NOT_FOUND, format);
+    return CLI_NOT_FOUND;
+}
+
+
+void cli_note(const char *format, ...) {
+    TELL(NULL, CLI_DONE, format);
 }
 
 
@@ -147,12 +176,25 @@ int cli_set_option(const char *command, const char *from, const cli_option *opti
 }
 
 
+/* The flag --json counts from the first word on: also what is wrong with the words before it is told as an object. */
+static bool wants_json(int argc, char **argv, const cli_option *options) {
+    const cli_option *json = find_option(options, "json", strlen("json"));
+    if (!json || json->type != CLI_FLAG)
+        return false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    return false;
+}
+
+
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands,
               bool *help) {
     const char *command = argv[0];
     int kept = 0;
     bool only_operands = false;
     *help = false;
+    errors_as_json = wants_json(argc, argv, options);
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (!only_operands && strcmp(word, "-h") == 0)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static cli_pool kept; /* the shell's: its commands share one pool handle and one session */
+
 
 int cli_pool_failed(void) {
     return cli_failed("%s", far_last_error());
@@ -15,43 +17,99 @@ static bool ends_with_process(const char *uri) {
 }
 
 
-int cli_pool_open(const char *command, cli_pool *p, const char *index) {
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    options.cache_bytes = p->cache;
+static int find_uri(const char *command, cli_pool *p) {
     if (!p->uri)
-        p->uri = getenv("FARINDEX_POOL");
+        p->uri = kept.uri ? kept.uri : getenv("FARINDEX_POOL");
     if (!p->uri || !*p->uri)
         return cli_wrong_usage(command, "which pool? give --pool URI, or set FARINDEX_POOL");
     if (ends_with_process(p->uri))
         return cli_wrong_usage(command, "'%s' would end with this command; a pool that stays is shm:/path?size=SIZE",
                                p->uri);
-    cli_catch_closed_output();
+    return 0;
+}
+
+
+/* Only a command that makes pools does, and says so: with another a wrong URI would take the memory of a pool. */
+static int open_or_make(cli_pool *p) {
+    far_pool_options options = {.cache_bytes = p->cache, .must_exist = 1};
     int err = far_pool_open(p->uri, &options, &p->pool);
+    if (err != FAR_ERR_NOT_FOUND || !p->makes)
+        return err;
+    options.must_exist = 0;
+    err = far_pool_open(p->uri, &options, &p->pool);
+    if (err == 0)
+        cli_note("made the pool %s", p->uri);
+    return err;
+}
+
+
+static int open_pool(const char *command, cli_pool *p) {
+    if (kept.pool && strcmp(p->uri, kept.uri) == 0) {
+        p->pool = kept.pool;
+        p->session = kept.session;
+        return 0;
+    }
+    int err = open_or_make(p);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());
+    if (err == FAR_ERR_NOT_FOUND)
+        return cli_not_found("%s%s", far_last_error(),
+                             p->makes ? "" : "; 'farindex create' and 'farindex load' make one, with size=");
     if (err >= 0)
         err = far_session_open(p->pool, &p->session);
-    if (err >= 0 && index) {
-        err = far_index_open(p->session, index, &p->index);
-        if (err == FAR_ERR_NOT_FOUND) {
-            cli_failed("there is no index '%s'", index);
-            return cli_pool_close(p, CLI_FAILED);
-        }
-    }
+    return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
+}
+
+
+int cli_pool_open(const char *command, cli_pool *p, const char *index) {
+    int status = find_uri(command, p);
+    if (status)
+        return status;
+    cli_catch_briefly();
+    if ((status = open_pool(command, p)) != 0 || !index)
+        return status;
+    int err = far_index_open(p->session, index, &p->index);
+    if (err == FAR_ERR_NOT_FOUND)
+        return cli_pool_close(p, cli_not_found("there is no index '%s'", index));
     return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
 }
 
 
 int cli_pool_close(cli_pool *p, int status) {
     far_index_close(p->index);
-    far_session_close(p->session);
-    far_pool_close(p->pool);
+    if (p->pool != kept.pool) {
+        far_session_close(p->session);
+        far_pool_close(p->pool);
+    }
     p->index = NULL;
     p->session = NULL;
     p->pool = NULL;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
-    return status || cli_output_is_closed() ? CLI_FAILED : cli_failed("the output could not be written");
+    return status || cli_interrupted() ? CLI_FAILED : cli_failed("the output could not be written");
+}
+
+
+int cli_pool_keep(const cli_pool *p) {
+    kept = *p;
+    return cli_pool_open("shell", &kept, NULL);
+}
+
+
+const cli_pool *cli_pool_kept(void) {
+    if (kept.pool && far_pool_poll(kept.pool) == FAR_ERR_FENCED) { /* it was evicted */
+        cli_pool_let_go();
+        cli_pool_keep(&kept);
+    }
+    return &kept;
+}
+
+
+void cli_pool_let_go(void) {
+    far_session_close(kept.session);
+    far_pool_close(kept.pool);
+    kept.session = NULL;
+    kept.pool = NULL;
 }
 
 

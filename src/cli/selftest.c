@@ -80,5 +80,5 @@ int cli_selftest(int argc, char **argv) {
     else
         print_results(results);
     far_pool_close(pool);
-    return err < 0 || refuted(results) ? CLI_FAILED : CLI_DONE;
+    return err < 0 ? CLI_FAILED : refuted(results) ? CLI_NOT_FOUND : CLI_DONE;
 }

@@ -275,5 +275,5 @@ int cli_torture(int argc, char **argv) {
     printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
            " check problems\n",
            t->kind, sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);
-    return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_FAILED : CLI_DONE;
+    return err ? err : sum.violations || sum.problems || sum.gave_up ? CLI_NOT_FOUND : CLI_DONE;
 }

@@ -8,6 +8,7 @@
 #include "pool/report.h"
 #include "pool/request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,18 @@ int far_kinds(int (*each)(void *ctx, const char *kind, const char *what_for, con
 }
 
 
+/* A name that is no kind: says which there are. */
+static int refuse_kind(const char *kind) {
+    char names[128] = "";
+    size_t used = 0;
+    for (unsigned i = 0; far_index_kinds[i] && used < sizeof(names); i++)
+        if (far_index_kind_shown(far_index_kinds[i]))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+                                     far_index_kinds[i]->name);
+    return far_fail(FAR_ERR_INVALID, "kind: there is no '%.40s' in this build (there are: %s)", kind, names);
+}
+
+
 /* Creating, opening, closing, dropping. */
 
 typedef struct naming {
@@ -87,7 +100,7 @@ int far_index_create(far_session *s, const char *name, const char *kind, const c
     if (err >= 0 && !kind)
         err = far_fail(FAR_ERR_INVALID, "kind: is NULL");
     if (err >= 0 && !(n.kind = far_index_kind_named(kind)))
-        err = far_fail(FAR_ERR_INVALID, "kind: there is no '%.40s' in this build", kind);
+        err = refuse_kind(kind);
     if (err >= 0)
         err = far_index_options_parse(n.kind, options, values);
     if (err >= 0)
@@ -414,15 +427,10 @@ int far_index_load(far_session *s, far_index *index, far_load *load) {
 }
 
 
-static int refuse_null_problem(far_session *s) {
-    return s ? far_fail(FAR_ERR_INVALID, "problem: is NULL") : far_fail(FAR_ERR_INVALID, "session: is NULL");
-}
-
-
 int far_index_check(far_session *s, far_index *index, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     measuring m = {.index = index, .report = &report};
-    int err = problem ? measure(s, &m, run_check) : refuse_null_problem(s);
+    int err = measure(s, &m, run_check);
     if (err >= 0)
         err = far_report_tell(&report, problem, ctx);
     far_report_free(&report);
@@ -616,8 +624,6 @@ static int run_pool_check(far_task *t, void *arg) {
 int far_pool_check(far_session *s, int repair, int (*problem)(void *ctx, const char *what), void *ctx) {
     far_report report = {0};
     pool_check check = {&report, repair != 0};
-    if (!problem)
-        return refuse_null_problem(s);
     int err = far_call_enter(s);
     if (err < 0)
         return err;

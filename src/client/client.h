@@ -9,6 +9,12 @@
 int far_housekeeping(far_pool *pool);
 void far_housekeeper(void *pool); /* the thread: slices until pool->stopping */
 
+/* What the handle tells of itself (bulletin.c). add: what a session has counted, by whoever is inside of it; tick: a part
+ * of each slice of housekeeping. */
+void far_bulletin_add(far_session *s);
+int far_bulletin_tick(far_task *t);
+void far_stats_sum(const far_session *s, far_stats *stats); /* stats.c: of all kinds of operations; from inside */
+
 /* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not
  * 0: FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */
 int far_pool_enter(far_pool *pool);

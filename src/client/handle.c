@@ -142,6 +142,8 @@ static void finish_session(far_session *s) {
         far_session_call(s->pool->team.own, FAR_STATS_OTHER, true, settle_pins, s); /* else the whole handle is dead */
     far_session_enter(s); /* for good: housekeeping must not step it without its connection */
     far_session_drain(s);
+    if (s != s->pool->team.own)
+        far_bulletin_add(s);
     s->conn->fabric->ops->disconnect(s->conn);
     s->conn = NULL;
 }
@@ -284,10 +286,12 @@ static void close_own_session(far_pool *pool) {
 
 
 static int check_options(const far_pool_options *options) {
-    if (options->rdwc != 0 && options->rdwc != 1)
-        return far_fail(FAR_ERR_INVALID, "options.rdwc is %d, not 0 or 1", options->rdwc);
+    if (options->rdwc < -1 || options->rdwc > 1)
+        return far_fail(FAR_ERR_INVALID, "options.rdwc is %d, not 1 (on), -1 (off) or 0 (the default)", options->rdwc);
     if (options->no_thread != 0 && options->no_thread != 1)
         return far_fail(FAR_ERR_INVALID, "options.no_thread is %d, not 0 or 1", options->no_thread);
+    if (options->must_exist != 0 && options->must_exist != 1)
+        return far_fail(FAR_ERR_INVALID, "options.must_exist is %d, not 0 or 1", options->must_exist);
     return 0;
 }
 
@@ -307,6 +311,9 @@ static far_pool *make_pool(const far_pool_options *options) {
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
         pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
+    if (pool->options.rdwc == 0)
+        pool->options.rdwc = 1;
+    bool merges = pool->options.rdwc == 1;
     pool->references = 1;
     pool->kinds = far_index_kinds;
     pthread_mutex_init(&pool->lock, NULL);
@@ -315,8 +322,8 @@ static far_pool *make_pool(const far_pool_options *options) {
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
     pool->budget = far_budget_new(pool->options.cache_bytes);
     pool->team.latches = far_latches_new();
-    pool->rdwc = options->rdwc ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
-    if (pool->budget && pool->team.latches && (pool->rdwc || !options->rdwc))
+    pool->rdwc = merges ? far_rdwc_new(FAR_RDWC_QUIET_BELOW) : NULL;
+    if (pool->budget && pool->team.latches && (pool->rdwc || !merges))
         return pool;
     release_pool(pool);
     return NULL;
@@ -324,7 +331,8 @@ static far_pool *make_pool(const far_pool_options *options) {
 
 
 static int start_pool(far_pool *pool, const char *uri) {
-    int err = far_fabric_open(uri, &pool->fabric);
+    int err =
+        pool->options.must_exist ? far_fabric_open_existing(uri, &pool->fabric) : far_fabric_open(uri, &pool->fabric);
     if (err == 0)
         err = open_own_session(pool);
     if (err < 0)

@@ -234,7 +234,8 @@ static int look_around(far_task *t) {
 static int slice(far_task *t, far_pool *pool) {
     const far_fabric *fabric = pool->fabric;
     int err = fabric->ops->renew ? fabric->ops->renew(t->session->conn) : 0;
-    if (err < 0 || (err = hear_deaths(t)) < 0 || (err = far_open_table_settle(t)) < 0)
+    if (err < 0 || (err = hear_deaths(t)) < 0 || (err = far_open_table_settle(t)) < 0 ||
+        (err = far_bulletin_tick(t)) < 0)
         return err;
     if (!far_epoch_is_awake(pool))
         return look_around(t);

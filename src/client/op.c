@@ -146,15 +146,25 @@ int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
 }
 
 
+/* Keys are counted where operations end; the pool hears of them off the operations' path (client/bulletin.c). */
+static int tally(const far_task *t, far_index *index, int keys, int err) {
+    if (err == 0 && keys != 0)
+        atomic_fetch_add_explicit(&index->tallies[t->session->id % FAR_TALLIES].keys, keys, memory_order_relaxed);
+    return err;
+}
+
+
 static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value,
                          far_out *out) {
     switch (kind) {
     case FAR_OP_GET:
         return index->kind->get(t, index, key, out);
     case FAR_OP_DELETE:
-        return index->kind->remove(t, index, key);
+        return tally(t, index, -1, index->kind->remove(t, index, key));
     default:
-        return index->kind->put(t, index, kind, key, value);
+        t->added = false;
+        int err = index->kind->put(t, index, kind, key, value);
+        return tally(t, index, kind == FAR_OP_INSERT || t->added, err);
     }
 }
 
@@ -168,7 +178,7 @@ static int run_on_index(far_task *t, void *arg) {
 static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
     t->label = labels[kind];
     t->index_key = index->uid;
-    t->stats->ops[kind] += count;
+    far_count_op(t, kind, index, count);
 }
 
 
@@ -189,6 +199,8 @@ static int call(far_session *s, request *r) {
         err = far_session_call(s, r->kind, false, run_request, r);
         if (err < 0)
             err = far_tell(s, err);
+        if (err == FAR_ERR_NO_MEMORY)
+            err = far_tell_full(s, err);
     }
     far_ops_deliver(s);
     far_call_leave(s);
@@ -386,7 +398,7 @@ static void run_gets(far_task *t, void *arg) {
         with = run->with;
         run->with = NULL;
         if (err < 0 || g.results[i] != FAR_GET_ALONE) {
-            t->stats->ops[FAR_OP_GET]++;
+            far_count_op(t, FAR_OP_GET, g.index, 1);
             finish_get(run, err < 0 ? err : g.results[i]);
         } else if (!far_task_new(run->session, FAR_OP_GET, run_op, run)) {
             run->with = last;

@@ -120,7 +120,7 @@ int far_scan_run_chunk(far_task *t, void *arg) {
     t->label = "scan";
     t->index_key = run->index->uid;
     if (!run->counted)
-        t->stats->ops[FAR_OP_SCAN]++;
+        far_count_op(t, FAR_OP_SCAN, run->index, 1);
     run->counted = true;
     if (run->over)
         return 0;

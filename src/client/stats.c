@@ -1,5 +1,6 @@
 /* Counters as the user sees them. All fields of far_stats are uint64_t, so that they can be added up word by word. */
 #include "base/error.h"
+#include "client/client.h"
 #include "task/session.h"
 
 #include <string.h>
@@ -13,6 +14,13 @@ static void add(far_stats *sum, const far_stats *stats) {
     const uint64_t *from = (const uint64_t *)stats;
     for (size_t i = 0; i < WORDS; i++)
         to[i] += from[i];
+}
+
+
+void far_stats_sum(const far_session *s, far_stats *stats) {
+    memset(stats, 0, sizeof(*stats));
+    for (unsigned kind = 0; kind < FAR_STATS_KINDS; kind++)
+        add(stats, &s->stats[kind]);
 }
 
 

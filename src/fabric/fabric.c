@@ -9,24 +9,36 @@
 static const struct {
     const char *prefix;
     int (*open)(const char *rest, far_fabric **fabric);
+    int (*open_existing)(const char *rest, far_fabric **fabric); /* NULL: open makes nothing that stays */
 } fabrics[] = {
-    {"local:", far_local_open},
-    {"shm:", far_shm_open},
-    {"sim:", far_sim_open},
-    {"tcp://", far_tcp_open},
-    {"rdma://", far_rdma_open},
+    {"local:", far_local_open, NULL},
+    {"shm:", far_shm_open, far_shm_open_existing},
+    {"sim:", far_sim_open, NULL},
+    {"tcp://", far_tcp_open, NULL},
+    {"rdma://", far_rdma_open, NULL},
 };
 
 
-int far_fabric_open(const char *uri, far_fabric **fabric) {
+static int open_uri(const char *uri, bool existing, far_fabric **fabric) {
     for (size_t i = 0; i < sizeof(fabrics) / sizeof(fabrics[0]); i++) {
         size_t length = strlen(fabrics[i].prefix);
         if (strncmp(uri, fabrics[i].prefix, length) != 0)
             continue;
-        int err = fabrics[i].open(uri + length, fabric);
+        bool differs = existing && fabrics[i].open_existing;
+        int err = (differs ? fabrics[i].open_existing : fabrics[i].open)(uri + length, fabric);
         if (!err)
             snprintf((*fabric)->uri, sizeof((*fabric)->uri), "%s", uri);
         return err;
     }
     return far_fail(FAR_ERR_INVALID, "uri: '%s' names no fabric (local:, shm:, sim:, tcp://, rdma://)", uri);
+}
+
+
+int far_fabric_open(const char *uri, far_fabric **fabric) {
+    return open_uri(uri, false, fabric);
+}
+
+
+int far_fabric_open_existing(const char *uri, far_fabric **fabric) {
+    return open_uri(uri, true, fabric);
 }

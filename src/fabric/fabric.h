@@ -200,11 +200,13 @@ static inline void far_fabric_prefetch(const far_fabric *fabric, far_addr addr, 
 
 /* Opens the fabric that the URI names: FAR_ERR_INVALID (with words in far_last_error) when it is malformed. */
 int far_fabric_open(const char *uri, far_fabric **fabric);
-int far_local_open(const char *rest, far_fabric **fabric); /* rest: what follows "local:" */
-int far_shm_open(const char *rest, far_fabric **fabric);   /* rest: what follows "shm:" */
-int far_sim_open(const char *rest, far_fabric **fabric);   /* rest: what follows "sim:" */
-int far_tcp_open(const char *rest, far_fabric **fabric);   /* rest: what follows "tcp://" */
-int far_rdma_open(const char *rest, far_fabric **fabric);  /* rest: what follows "rdma://" */
+int far_fabric_open_existing(const char *uri, far_fabric **fabric); /* makes no memory that outlives the process */
+int far_local_open(const char *rest, far_fabric **fabric);          /* rest: what follows "local:" */
+int far_shm_open(const char *rest, far_fabric **fabric);            /* rest: what follows "shm:" */
+int far_shm_open_existing(const char *rest, far_fabric **fabric);
+int far_sim_open(const char *rest, far_fabric **fabric); /* rest: what follows "sim:" */
+int far_tcp_open(const char *rest, far_fabric **fabric); /* rest: what follows "tcp://" */
+int far_rdma_open(const char *rest, far_fabric **fabric); /* rest: what follows "rdma://" */
 
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */

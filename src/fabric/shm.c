@@ -145,11 +145,12 @@ static int parse_shm(const char *rest, shm_shape *shape, char *error, size_t err
 }
 
 
-int far_shm_open(const char *rest, far_fabric **opened) {
+static int open_file(const char *rest, bool existing, far_fabric **opened) {
     char error[256];
     shm_shape shape;
     if (parse_shm(rest, &shape, error, sizeof(error)) < 0)
         return far_fail(FAR_ERR_INVALID, "uri: shm:%s: %s", rest, error);
+    shape.existing = existing;
     shm_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a handle");
@@ -170,4 +171,14 @@ int far_shm_open(const char *rest, far_fabric **opened) {
         fabric->fabric.node_bytes[i] = fabric->world->node_bytes;
     *opened = &fabric->fabric;
     return 0;
+}
+
+
+int far_shm_open(const char *rest, far_fabric **opened) {
+    return open_file(rest, false, opened);
+}
+
+
+int far_shm_open_existing(const char *rest, far_fabric **opened) {
+    return open_file(rest, true, opened);
 }

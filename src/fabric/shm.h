@@ -106,6 +106,7 @@ typedef struct shm_shape { /* as the URI says it; 0: not said */
     char path[FAR_URI_MAX];
     uint64_t node_bytes;
     unsigned nodes;
+    bool existing; /* a file that is not there is not made */
 } shm_shape;
 
 /* shm_file.c: maps the file, or creates it first. */

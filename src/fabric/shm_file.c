@@ -437,7 +437,7 @@ static int map_world(shm_world *world, const shm_shape *shape, const struct stat
     world->base = base;
     world->mapped = bytes;
     bool is_empty = atomic_load_explicit((_Atomic uint64_t *)base, memory_order_acquire) == 0;
-    if (is_device(status) && is_empty && shape->node_bytes)
+    if (is_device(status) && is_empty && shape->node_bytes && !shape->existing)
         err = format_device(world->asker, shape, base, bytes);
     memcpy(&header, base, sizeof(header));
     if (!err)
@@ -489,8 +489,9 @@ static int attach(const shm_shape *shape, shm_world **joined) {
     struct stat status;
     int file = open(shape->path, O_RDWR | O_CLOEXEC), err = 0;
     if (file < 0)
-        return refuse_path(shape->path,
-                           errno == ENOENT ? "there is no pool, and no size= to create it" : "cannot be opened");
+        return refuse_path(shape->path, errno != ENOENT   ? "cannot be opened"
+                                        : shape->existing ? "there is no pool"
+                                                          : "there is no pool, and no size= to create it");
     if (fstat(file, &status) < 0)
         err = refuse_path(shape->path, "cannot be looked at");
     else if (!S_ISREG(status.st_mode) && !is_device(&status))
@@ -520,7 +521,8 @@ int shm_join(const shm_shape *shape, shm_world **joined) {
     pthread_mutex_lock(&worlds_lock);
     for (unsigned tries = 0; err == FAR_ERR_BUSY && tries < JOIN_TRIES; tries++) {
         err = attach(shape, joined);
-        if (err == FAR_ERR_NOT_FOUND && shape->node_bytes && (err = create_file(shape)) == 0)
+        bool may_make = shape->node_bytes && !shape->existing;
+        if (err == FAR_ERR_NOT_FOUND && may_make && (err = create_file(shape)) == 0)
             err = FAR_ERR_BUSY; /* once more, with it there */
     }
     pthread_mutex_unlock(&worlds_lock);

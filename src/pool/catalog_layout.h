@@ -3,10 +3,12 @@
  * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
  * catalog object          head {magic, count, check, spare} and one entry {record, name hash, uid} per index; immutable
  *                         but for `spare`, an object of the same size with which a drop does in a full pool: it is
- * taken by CAS, and the entry that goes is left empty then record                  what an index is; immutable but for
- * its drop mark drop mark               0, or the session (pool/owner.h) that is dropping the index table of open
- * indexes   FAR_OPEN_TABLE_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it open); while it
- * has no table, the one word it has, with FAR_OPEN_TABLE_ALONE, stands where its address would */
+ *                         taken by CAS, and the entry that goes is left empty then
+ * record                  what an index is; immutable but for its drop mark and the count of its keys
+ * drop mark               0, or the session (pool/owner.h) that is dropping the index
+ * table of open indexes   FAR_OPEN_TABLE_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
+ *                         open); behind them what the handle tells of itself (far_bulletin). While it has no table, the
+ *                         one word it has, with FAR_OPEN_TABLE_ALONE, stands where its address would */
 #ifndef FAR_POOL_CATALOG_LAYOUT_H
 #define FAR_POOL_CATALOG_LAYOUT_H
 
@@ -36,7 +38,7 @@ typedef struct far_catalog_head {
 
 typedef struct far_index_record {
     uint64_t magic;
-    uint64_t mark; /* the only word that changes, by CAS */
+    uint64_t mark; /* changed by CAS */
     uint64_t uid;
     uint64_t descriptor;
     uint8_t secret[32];
@@ -44,7 +46,7 @@ typedef struct far_index_record {
     char name[FAR_NAME_MAX + 1];
     char options[FAR_OPTIONS_TEXT_MAX + 1];
     uint64_t check; /* hash of all before it but magic and mark */
-    uint64_t unused;
+    uint64_t keys;  /* about how many there are: changed by FAA, by handles that have it open, now and then */
 } far_index_record;
 
 _Static_assert(sizeof(far_catalog_entry) == 32 && sizeof(far_catalog_head) == 32, "entries of 32 bytes");
@@ -73,7 +75,12 @@ static inline uint64_t far_catalog_word_bytes(uint64_t word) {
 
 #define FAR_OPEN_TABLE_USER  (1ull << 32)
 #define FAR_OPEN_TABLE_ALONE (1ull << 63)
-#define FAR_OPEN_TABLE_BYTES (FAR_OPEN_TABLE_MAX * 8ull)
+#define FAR_OPEN_TABLE_BYTES (FAR_OPEN_TABLE_MAX * 8ull + sizeof(far_bulletin))
+
+
+static inline far_addr far_bulletin_of(far_addr table) {
+    return table + FAR_OPEN_TABLE_MAX * 8ull;
+}
 
 
 static inline uint32_t far_open_table_uid(uint64_t word) {
@@ -113,6 +120,8 @@ void far_open_table_unlatch(far_task *t);
 int far_open_table_enter(far_task *t, uint32_t uid, bool user,
                          unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
 int far_open_table_leave(far_task *t, unsigned slot);
+bool far_open_table_try_latch(far_task *t);
+int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
 int far_open_table_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
 bool far_open_table_are_due(far_pool *pool);
 far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);

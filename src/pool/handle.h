@@ -13,7 +13,7 @@ struct far_budget; /* base/budget.h */
 struct far_rdwc;   /* index/rdwc.h */
 struct far_store;  /* pool/store.h: what it holds of far memory */
 
-#define FAR_OPEN_TABLE_MAX 512 /* indexes that a handle can have open */
+#define FAR_OPEN_TABLE_MAX 368 /* indexes that a handle can have open; with its bulletin they fill 4 KiB */
 
 typedef struct far_open_table_word {
     uint64_t wanted;             /* what the word is to be */
@@ -28,6 +28,22 @@ typedef struct far_open_table {  /* pool/open_table.c: the handle's table of ope
     far_open_table_word words[FAR_OPEN_TABLE_MAX];
     atomic_uint due; /* how many of these are */
 } far_open_table;
+
+#define FAR_HOST_MAX 63
+
+/* What a handle tells of itself, for those who watch the pool: written now and then by its housekeeping, behind its
+ * table of open indexes; nobody relies on it. Sums over all its sessions, also those that were closed. */
+typedef struct far_bulletin {
+    uint64_t process; /* 0: it has told nothing yet */
+    uint64_t told;    /* how often it has */
+    char host[FAR_HOST_MAX + 1], command[32];
+    uint64_t ops[FAR_OP_SCAN + 1], round_trips, verbs, retries, bytes_read, bytes_written, cache_hits, cache_misses,
+        merged;
+    uint64_t unused[4];
+    far_index_ops indexes[FAR_COUNTED_INDEXES];
+} far_bulletin;
+
+_Static_assert(sizeof(far_bulletin) == (512 - FAR_OPEN_TABLE_MAX) * 8, "the table has the size of few pages");
 
 struct far_pool {
     far_fabric *fabric;
@@ -57,6 +73,12 @@ struct far_pool {
     bool listens;          /* the fabric tells it of deaths */
     atomic_bool restless;  /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */
+
+    far_bulletin bulletin; /* under the lock */
+    bool bulletin_changed; /* under the lock: since it was last told */
+    uint64_t next_bulletin;
+    far_pool_usage full_usage; /* under the lock, both: as it was when an operation last found the pool full */
+    uint64_t next_full_look;
 
     far_epochs epochs;
     struct far_store *store;

@@ -118,6 +118,13 @@ typedef struct far_index_kind {
     int (*idle_hook)(far_task *t, far_index *index);
 } far_index_kind;
 
+#define FAR_TALLIES 8 /* sessions rarely meet in one of them */
+
+typedef struct far_tally { /* a line of its own */
+    _Atomic int64_t keys;
+    uint64_t unused[7];
+} far_tally;
+
 struct far_index { /* one open index of one handle */
     const far_index_kind *kind;
     far_pool *pool;
@@ -128,11 +135,12 @@ struct far_index { /* one open index of one handle */
     uint8_t secret[32];               /* hash seeds, poison words */
     int64_t options[FAR_OPTIONS_MAX]; /* common ones first, then the kind's, by position */
     char options_text[FAR_OPTIONS_TEXT_MAX + 1];
-    void *state;           /* of the kind */
-    unsigned opens, walks; /* by the user; by sweeps and checks. Under the pool's lock */
-    unsigned slot;         /* in the handle's table of open indexes */
-    atomic_uint uses;      /* operations and hooks under way: it is not closed before they end */
-    far_index *next;       /* in the pool's list */
+    void *state;                    /* of the kind */
+    unsigned opens, walks;          /* by the user; by sweeps and checks. Under the pool's lock */
+    unsigned slot;                  /* in the handle's table of open indexes */
+    atomic_uint uses;               /* operations and hooks under way: it is not closed before they end */
+    far_tally tallies[FAR_TALLIES]; /* keys added and removed through this handle and not yet told; by session */
+    far_index *next;                /* in the pool's list */
 };
 
 /* What all caches of the handle may take together (base/budget.h). */

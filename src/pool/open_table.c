@@ -12,7 +12,7 @@
 
 /* The latch. Whoever holds it may wait for verbs, never for epochs or operations. */
 
-static bool try_latch(far_task *t) {
+bool far_open_table_try_latch(far_task *t) {
     far_pool *pool = far_task_pool(t);
     pthread_mutex_lock(&pool->lock);
     bool was_busy = pool->open_table.busy;
@@ -23,7 +23,7 @@ static bool try_latch(far_task *t) {
 
 
 void far_open_table_latch(far_task *t) {
-    for (unsigned attempt = 0; !try_latch(t); attempt++)
+    for (unsigned attempt = 0; !far_open_table_try_latch(t); attempt++)
         far_back_off(t, attempt);
 }
 
@@ -202,7 +202,7 @@ bool far_open_table_are_due(far_pool *pool) {
 
 
 int far_open_table_settle(far_task *t) {
-    if (!far_open_table_are_due(far_task_pool(t)) || !try_latch(t))
+    if (!far_open_table_are_due(far_task_pool(t)) || !far_open_table_try_latch(t))
         return 0;
     int err = write_all_due(t);
     far_open_table_unlatch(t);
@@ -219,6 +219,30 @@ static int drop_table(far_task *t) {
     far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPEN_TABLE_BYTES);
     opens->table = 0;
     return 0;
+}
+
+
+int far_catalog_tell_keys(far_task *t, far_index *index) {
+    int64_t delta = 0;
+    for (unsigned i = 0; i < FAR_TALLIES; i++)
+        if (atomic_load_explicit(&index->tallies[i].keys, memory_order_relaxed) != 0)
+            delta += atomic_exchange_explicit(&index->tallies[i].keys, 0, memory_order_relaxed);
+    if (delta == 0)
+        return 0;
+    uint64_t before;
+    far_faa(t, index->record + offsetof(far_index_record, keys), (uint64_t)delta, &before);
+    return far_wait(t);
+}
+
+
+/* While nobody can drop them yet. What fails is not counted. */
+static void tell_all_keys(far_task *t) {
+    for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
+        uint32_t uid = index->uid;
+        far_catalog_tell_keys(t, index);
+        far_index_unuse(index);
+        index = far_pool_use_index(far_task_pool(t), uid);
+    }
 }
 
 
@@ -241,6 +265,7 @@ static void forget_indexes(far_pool *pool) {
  * fenced. */
 int far_catalog_leave(far_task *t) {
     far_open_table *opens = &far_task_pool(t)->open_table;
+    tell_all_keys(t);
     far_open_table_latch(t);
     forget_indexes(far_task_pool(t));
     int err;
@@ -484,6 +509,8 @@ static void close_one(far_task *t, far_index *index, bool user) {
     if (last)
         unlink_index(index);
     pthread_mutex_unlock(&pool->lock);
+    if (was_users)
+        far_catalog_tell_keys(t, index); /* nobody can drop it yet */
     if (was_users && !last)
         change(t, index->slot, index->uid);
     far_open_table_unlatch(t);
@@ -552,7 +579,7 @@ static int look_into_table(far_task *t, const question *q, uint64_t word) {
     bool alone = word & FAR_OPEN_TABLE_ALONE;
     q->table[0] = word;
     if (!alone)
-        far_read(t, word, q->table, FAR_OPEN_TABLE_BYTES);
+        far_read(t, word, q->table, FAR_OPEN_TABLE_MAX * 8);
     int found = alone ? 0 : far_wait(t);
     for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPEN_TABLE_MAX); i++)
         if (far_open_table_uid(q->table[i]) == q->uid && found < 2)
@@ -579,7 +606,7 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 int far_open_table_anywhere(far_task *t, uint32_t uid, unsigned *handle) {
     far_scratch_mark mark = far_scratch_here(t);
-    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_BYTES), 0, 0};
+    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_MAX * 8), 0, 0};
     if (!q.table)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
     int err = far_clients_each(t, ask_handle, &q);

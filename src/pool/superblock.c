@@ -1,6 +1,7 @@
 /* Laying out a pool, formatting it, and checking what is there. */
 #include "pool/superblock.h"
 #include "base/error.h"
+#include "pool/handle.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -284,6 +285,8 @@ int far_superblock_open(far_task *t, far_geometry *g) {
         if (err < 0)
             return err;
         bool unformatted = is_unformatted(&image, g);
+        if (unformatted && far_task_pool(t)->options.must_exist)
+            return far_fail(FAR_ERR_NOT_FOUND, "%s: there is no pool: its memory was never used", fabric->uri);
         if (unformatted)
             err = format(t, g);
         if (err == 0)

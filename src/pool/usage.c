@@ -12,6 +12,8 @@
 typedef struct sums {
     far_pool *pool;
     uint64_t free, retired;
+    void (*each)(void *ctx, uint32_t uid, uint64_t bytes); /* NULL: only the sums are wanted */
+    void *ctx;
 } sums;
 
 
@@ -59,8 +61,12 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
             p++;
             continue;
         }
+        uint64_t home = 0, room = far_slab_objects(g->page_bytes, &page) * page.size;
         for (uint64_t w = p * page_words; w < (p + page.pages) * page_words; w++)
-            s->free += (uint64_t)__builtin_popcountll(bits[w]) * page.size;
+            home += (uint64_t)__builtin_popcountll(bits[w]) * page.size;
+        s->free += home;
+        if (s->each && home < room)
+            s->each(s->ctx, page.uid, room - home);
         p += page.pages;
     }
     return err;
@@ -69,21 +75,30 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
 
 static int add_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     sums *s = ctx;
-    far_block_kind kind = far_block_unpack(entry[0]).kind;
+    far_block_state state = far_block_unpack(entry[0]);
+    far_block_kind kind = state.kind;
     far_scratch_mark mark = far_scratch_here(t);
     int err = 0;
     if (kind == FAR_BLOCK_FREE)
         s->free += s->pool->geometry.block_bytes;
     else if (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN)
         err = add_slabs(t, s, id);
+    else if (kind == FAR_BLOCK_RUN && s->each)
+        s->each(s->ctx, state.uid, state.length * s->pool->geometry.block_bytes);
     far_scratch_back(t, mark);
     return err;
 }
 
 
 int far_memory_stat(far_task *t, far_pool_usage *usage) {
+    return far_memory_stat_each(t, usage, NULL, NULL);
+}
+
+
+int far_memory_stat_each(far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
+                         void *ctx) {
     far_pool *pool = far_task_pool(t);
-    sums s = {.pool = pool};
+    sums s = {.pool = pool, .each = each, .ctx = ctx};
     uint64_t leaked = 0, total = 0;
     for (unsigned node = 0; node < pool->geometry.nodes; node++)
         total += pool->geometry.node_bytes[node];

@@ -637,6 +637,11 @@ void far_count_stale(far_task *t) {
 }
 
 
+void far_note_added(far_task *t, bool added) {
+    t->added = added;
+}
+
+
 void far_count_cache(far_task *t, bool hit) {
     if (hit)
         t->stats->cache_hits++;

@@ -60,6 +60,7 @@ struct far_task {
     uint64_t rest_since;   /* pool/epoch.h: a walk in the background; 0 = it is none ... */
     uint32_t rest_request; /* ... or another request than this one stands */
     bool background;
+    bool added; /* far_note_added */
     far_stats *stats;
     const char *label;
     uint32_t index_key;
@@ -77,6 +78,13 @@ struct far_task {
     unsigned latched;             /* of these, in use */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
+
+#define FAR_COUNTED_INDEXES 16 /* that a handle opened first: operations on them are told one by one */
+
+typedef struct far_index_ops { /* operations on one index */
+    uint32_t uid, unused;
+    uint64_t ops[FAR_OP_SCAN + 1];
+} far_index_ops;
 
 struct far_session {
     far_pool *pool; /* of those above: nothing here looks into it */
@@ -111,6 +119,8 @@ struct far_session {
 
     far_random random;
     far_stats stats[FAR_STATS_KINDS];
+    far_stats told; /* the part of their sum that its handle has added up (client/bulletin.c) */
+    far_index_ops by_index[FAR_COUNTED_INDEXES];
     atomic_bool closing;
     atomic_uint calls; /* API calls inside (pool/handle.h: far_call_enter) */
     unsigned visitors; /* housekeeping looks at it: not to be freed; under the pool's lock */

@@ -91,6 +91,8 @@ void far_task_reached(far_task *t, const char *name);
 void far_count_retry(far_task *t);
 void far_count_lock_retry(far_task *t); /* a retry because somebody holds a lock */
 void far_count_stale(far_task *t);      /* what a cache gave turned out to be old */
+void far_note_added(far_task *t,
+                    bool added); /* a put in the way of adding a key, or of changing one: the last note counts */
 void far_count_cache(far_task *t, bool hit);
 void far_count_combined(far_task *t, bool write); /* an operation that RDWC served */
 

@@ -373,7 +373,7 @@ static int open_nodes(run *r) {
              t->masked_cas ? "on" : "off", t->atomics_in_order ? "on" : "off", t->reads_in_order ? "on" : "off",
              t->questions ? "on" : "off");
     r->options = (far_pool_options)FAR_POOL_OPTIONS_INIT;
-    r->options.rdwc = t->rdwc;
+    r->options.rdwc = t->rdwc ? 1 : -1;
     r->options.cache_bytes = t->cache_bytes;
     for (unsigned i = 0; i < r->node_count; i++) {
         int err = far_pool_open(r->uri, &r->options, &r->nodes[i].pool);

@@ -46,6 +46,16 @@ static inline void write_file(const char *name, const void *bytes, size_t count)
 }
 
 
+/* That a pool was made is told, by whichever command comes first: tests that ask for it look themselves. */
+static inline void forget_made_pools(char *text) {
+    static const char words[] = "farindex: made the pool ";
+    for (char *line = text; (line = strstr(line, words)) != NULL;) {
+        char *end = strchr(line, '\n') + 1;
+        memmove(line, end, strlen(end) + 1);
+    }
+}
+
+
 /* Runs in the test's folder, with FARINDEX_POOL set; "farindex" stands for the command. */
 static inline outcome run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline outcome run(const char *format, ...) {
@@ -75,6 +85,7 @@ static inline void done(outcome *o) {
 
 static inline void check_run(const char *words, int status, const char *out, const char *err, int line) {
     outcome o = run("%s", words);
+    forget_made_pools(o.err);
     bool fine =
         o.status == status && (!out || strcmp(o.out, out) == 0) && (err ? strstr(o.err, err) != NULL : *o.err == 0);
     if (status != 0 && (!*o.err || strchr(o.err, '\n') != o.err + strlen(o.err) - 1))

@@ -368,11 +368,11 @@ static void wrong_usage_is_told_apart(void **state) {
 static void a_pool_that_cannot_be_opened_is_a_failure(void **state) {
     (void)state;
     outcome o = run("--index toy --pool nowhere:1");
-    assert_int_equal(o.status, 1);
+    assert_int_equal(o.status, 3);
     assert_non_null(strstr(o.err, "nowhere"));
     done(&o);
     o = run("--index toy --pool local:64M?nonsense=1");
-    assert_int_equal(o.status, 1);
+    assert_int_equal(o.status, 3);
     assert_non_null(strstr(o.err, "nonsense"));
     done(&o);
 }
@@ -405,7 +405,7 @@ static void the_table_has_a_row_for_each_workload(void **state) {
     unlink(path);
     done(&o);
     o = run("--index toy --workload load --records 10 --json /no/such/folder/file");
-    assert_int_equal(o.status, 1);
+    assert_int_equal(o.status, 3);
     done(&o);
 }
 

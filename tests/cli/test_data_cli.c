@@ -12,19 +12,20 @@
 
 static void indexes_are_made_listed_and_dropped(void **state) {
     (void)state;
-    works("farindex list", "");
+    fails("farindex list", 1, "no pool");
     works("farindex create b toy", "");
     works("farindex create a toy --options slots=64", "");
-    works("farindex list", "a\ttoy\nb\ttoy\n");
-    works("farindex list --json", "[\n {\"name\":\"a\",\"kind\":\"toy\"},\n {\"name\":\"b\",\"kind\":\"toy\"}\n]\n");
-    fails("farindex create a toy", 1, "already");
+    works("farindex list | cut -f1,2,3", "a\ttoy\t0\nb\ttoy\t0\n");
+    works("farindex list --json | sed 's/,.bytes.*}/}/'",
+          "[\n {\"name\":\"a\",\"kind\":\"toy\",\"keys\":0},\n {\"name\":\"b\",\"kind\":\"toy\",\"keys\":0}\n]\n");
+    fails("farindex create a toy", 3, "already");
     fails("farindex create c nosuchkind", 2, "nosuchkind");
     fails("farindex create c toy --options slots=3", 2, "slots");
     fails("farindex create c toy --options colour=red", 2, "colour");
     fails("farindex create a/b toy", 2, "name");
     works("farindex drop a", "");
     fails("farindex drop a", 1, "no index 'a'");
-    works("farindex list", "b\ttoy\n");
+    works("farindex list | cut -f1,2", "b\ttoy\n");
 }
 
 
@@ -35,7 +36,7 @@ static void pairs_are_put_got_deleted_and_scanned(void **state) {
     works("farindex get i apple", "red\n");
     works("farindex put i apple green --update && farindex get i apple", "green\n");
     works("farindex put i apple blue && farindex get i apple", "blue\n"); /* an upsert */
-    fails("farindex put i apple red --insert", 1, "already");
+    fails("farindex put i apple red --insert", 3, "already");
     fails("farindex put i pear red --update", 1, "not there");
     fails("farindex get i pear", 1, "not there");
     fails("farindex del i pear", 1, "not there");
@@ -87,7 +88,7 @@ static void wrong_usage_is_told_in_one_line(void **state) {
         fails(wrong[i][0], 2, wrong[i][1]);
     fails("farindex get nosuch k", 1, "no index 'nosuch'");
     fails("farindex list --pool shm:/dev/shm/farindex-no-such-pool", 1, "no pool");
-    fails("farindex load i nosuchfile", 1, "nosuchfile");
+    fails("farindex load i nosuchfile", 3, "nosuchfile");
     static const char *const commands[] = {"create", "drop", "list", "put",  "get",   "del",
                                            "scan",   "load", "dump", "stat", "check", "evict"};
     for (size_t i = 0; i < COUNT_OF(commands); i++) {
@@ -138,16 +139,16 @@ static void any_bytes_survive_load_and_dump(void **state) {
     free(bytes);
     works("farindex create a toy --options slots=256 && farindex create b toy --options slots=64,locks=on", "");
     works("farindex load a pairs --format binary", "load: 1000 pairs\n");
-    works("farindex dump a again --format binary", "dump: 1000 pairs\n");
+    works("farindex dump a again --format binary --plain", "dump: 1000 pairs\n");
     assert_same_files("pairs", "again"); /* their keys are in order */
-    works("farindex dump a lines && test $(wc -l <lines) = 1000", "dump: 1000 pairs\n");
+    works("farindex dump a lines --plain && test $(wc -l <lines) = 1000", "dump: 1000 pairs\n");
     works("farindex load b lines --threads 3 --depth 50 --json",
           "{\"pairs\":1000}\n"); /* into an index of another make */
-    works("farindex dump b --format binary - >over && farindex dump a >lines2", "");
+    works("farindex dump b --format binary --plain - >over && farindex dump a --plain >lines2", "");
     assert_same_files("pairs", "over");
     assert_same_files("lines", "lines2");
     works("farindex check", "check: 0 problems, 0 leaked bytes\n");
-    works("farindex load b <lines && farindex dump b --format binary over",
+    works("farindex load b <lines && farindex dump b --format binary --plain over",
           "load: 1000 pairs\ndump: 1000 pairs\n"); /* again: the same */
     assert_same_files("pairs", "over");
 }
@@ -173,9 +174,9 @@ static void an_index_changes_its_kind_by_dump_and_load(void **state) {
         done(&o);
         last = kinds[i];
     }
-    outcome o =
-        run("farindex create end toy && farindex dump %s | farindex load end && farindex dump end --format binary over",
-            last);
+    outcome o = run("farindex create end toy && farindex dump %s | farindex load end && farindex dump end --format "
+                    "binary --plain over",
+                    last);
     assert_string_equal(o.out, "load: 300 pairs\ndump: 300 pairs\n");
     done(&o);
     assert_same_files("pairs", "over");
@@ -193,13 +194,13 @@ static void dump_while_it_grows(const char *options) {
     free(lines);
     outcome o = run("sort all >all.sorted; head -n %d all >first; sort first >first.sorted; "
                     "farindex create s shard --options %s && farindex load s first && { farindex load s all & "
-                    "for i in 1 2 3 4; do farindex dump s | sort -u >dump$i || exit 1; done; wait; }",
+                    "for i in 1 2 3 4; do farindex dump s --plain | sort -u >dump$i || exit 1; done; wait; }",
                     FIRST, options);
     if (o.status != 0 || strcmp(o.out, "load: 3000 pairs\nload: 60000 pairs\n") != 0)
         fail_msg("%s%s", o.out, o.err);
     done(&o);
     works("for i in 1 2 3 4; do comm -23 first.sorted dump$i; comm -13 all.sorted dump$i; done", "");
-    works("farindex dump s | sort -u | cmp - all.sorted", "");
+    works("farindex dump s --plain | sort -u | cmp - all.sorted", "");
 }
 
 
@@ -243,7 +244,7 @@ static void a_bad_line_stops_the_load_and_what_came_before_stays(void **state) {
         outcome o = run(
             "farindex load i lines --threads 2; status=$?; farindex get i one%zu; farindex get i two%zu; exit $status",
             i, i);
-        assert_int_equal(o.status, 1);
+        assert_int_equal(o.status, 3);
         assert_string_equal(o.out, "load: 2 pairs\n1\n2\n");
         if (!strstr(o.err, "line 3: ") || !strstr(o.err, bad[i][1]))
             fail_msg("line '%s': %s", bad[i][0], o.err);
@@ -253,15 +254,15 @@ static void a_bad_line_stops_the_load_and_what_came_before_stays(void **state) {
         done(&o);
     }
     write_file("binary", "\1\0\0\0\1\0\0\0kv\1\0\0\0\5\0\0\0kv", 20);
-    fails("farindex load i binary --format binary", 1, "pair 2: ");
+    fails("farindex load i binary --format binary", 3, "pair 2: ");
     works("farindex get i k", "v\n");
     write_file("binary", "\0\0\0\0\1\0\0\0v", 9);
-    fails("farindex load i binary --format binary", 1, "pair 1: the key is empty");
+    fails("farindex load i binary --format binary", 3, "pair 1: the key is empty");
     write_file("binary", "\1\0\0\0\377\377\377\377v", 9);
-    fails("farindex load i binary --format binary", 1, "pair 1: a length");
+    fails("farindex load i binary --format binary", 3, "pair 1: a length");
     works("farindex create fixed toy --options key_size=4,value_size=1", "");
     write_file("lines", "aaaa\tx\nbb\ty\n", 12);
-    fails("farindex load fixed lines", 1, "line 2: ");
+    fails("farindex load fixed lines", 3, "line 2: ");
     works("farindex get fixed aaaa", "x\n");
     write_file("lines", "last\tline", 9); /* without a newline */
     works("farindex load i lines && farindex get i last", "load: 1 pairs\nline\n");
@@ -281,7 +282,7 @@ static void stat_adds_up(void **state) {
     works("farindex create i toy --options slots=64 && farindex put i key value && farindex put i k2 v2 && farindex "
           "create j toy",
           "");
-    outcome o = run("farindex stat --json");
+    outcome o = run("farindex stat --json --exact");
     assert_int_equal(o.status, 0);
     json *all = json_read(o.out);
     assert_non_null(all);
@@ -298,7 +299,7 @@ static void stat_adds_up(void **state) {
     assert_true(field(first, "pool_bytes") == field(first, "pool_index_bytes") + 12);
     json_free(all);
     done(&o);
-    o = run("farindex stat i --json");
+    o = run("farindex stat i --json --exact");
     all = json_read(o.out);
     assert_non_null(all);
     assert_true(field(all, "keys") == 2);
@@ -309,7 +310,7 @@ static void stat_adds_up(void **state) {
     assert_non_null(strstr(o.out, "i: toy, slots=64\n"));
     done(&o);
     works("farindex create h shard --options partitions=4,bits=2 && farindex put h key value", "");
-    o = run("farindex stat h --json");
+    o = run("farindex stat h --json --exact");
     all = json_read(o.out);
     assert_non_null(all);
     assert_true(field(all, "load_factor") > 0 && field(all, "load_factor") < 0.01);
@@ -393,7 +394,7 @@ static void a_dump_beside_writers_is_a_sound_scan(void **state) {
     c.no_scans = true; /* which know the crew's keys only */
     crew_start(&c, 0);
     for (unsigned i = 0; i < 20; i++) {
-        works("farindex dump hot >lines; cut -f1 lines >keys; sort -u keys | cmp - keys; grep ^zz lines",
+        works("farindex dump hot --plain >lines; cut -f1 lines >keys; sort -u keys | cmp - keys; grep ^zz lines",
               "zz1\ta\nzz2\tb\nzz3\tc\n");
     }
     crew_finish(&c);
@@ -403,9 +404,9 @@ static void a_dump_beside_writers_is_a_sound_scan(void **state) {
 
 static void a_dump_that_cannot_be_written_fails_and_keeps_the_old_one(void **state) {
     (void)state;
-    works("farindex create i toy && farindex put i k v && farindex dump i old", "dump: 1 pairs\n");
-    fails("farindex dump i /nosuchfolder/file", 1, "nosuchfolder");
-    fails("farindex dump i >/dev/full", 1, "written");
+    works("farindex create i toy && farindex put i k v && farindex dump i old --plain", "dump: 1 pairs\n");
+    fails("farindex dump i /nosuchfolder/file", 3, "nosuchfolder");
+    fails("farindex dump i >/dev/full", 3, "written");
     fails("farindex dump nosuch old", 1, "nosuch");
     works("cat old; ls", "k\tv\nerr\nold\nout\n");
 }
@@ -414,7 +415,7 @@ static void a_dump_that_cannot_be_written_fails_and_keeps_the_old_one(void **sta
 static void a_dump_takes_the_place_and_the_rights_of_the_old_one(void **state) {
     (void)state;
     works("farindex create i toy && farindex put i k v; echo mine >old.partial; echo old >old; chmod 640 old", "");
-    works("farindex dump i old && stat -c %a old && cat old old.partial; ls",
+    works("farindex dump i old --plain && stat -c %a old && cat old old.partial; ls",
           "dump: 1 pairs\n640\nk\tv\nmine\nerr\nold\nold.partial\nout\n");
     works("umask 027; farindex dump i new && stat -c %a new", "dump: 1 pairs\n640\n");
 }
@@ -429,7 +430,7 @@ static void what_comes_after_a_refused_pair_is_not_loaded(void **state) {
     int length = 306 + sprintf(lines + 306, "\tlong\nthree\t3\n");
     write_file("lines", lines, (size_t)length);
     works("farindex create i dart", "");
-    fails("farindex load i lines --depth 1", 1, "line 2: ");
+    fails("farindex load i lines --depth 1", 3, "line 2: ");
     works("farindex scan i", "one\t1\n");
 }
 
@@ -446,7 +447,8 @@ static void a_full_pool_ends_a_load_with_all_that_came_before(void **state) {
     outcome o = run("export FARINDEX_POOL='shm:%s?size=8M'; farindex create i dart && farindex load i lines; "
                     "status=$?; farindex stat i | grep keys; farindex check && exit $status",
                     path);
-    assert_int_equal(o.status, 1);
+    assert_int_equal(o.status, 3);
+    forget_made_pools(o.err);
     assert_int_equal(sscanf(o.err, "farindex: line %llu: out of memory", &bad), 1);
     assert_int_equal(sscanf(o.out, "load: %llu pairs\n keys %llu\ncheck: 0", &loaded, &keys), 2);
     assert_true(loaded >= bad - 1 && loaded < 12000 && keys == loaded); /* beside the one that waits others may end */
@@ -490,10 +492,10 @@ static void output_that_cannot_be_written_is_a_failure(void **state) {
     for (size_t i = 0; i < COUNT_OF(commands); i++) {
         char words[256];
         snprintf(words, sizeof(words), "farindex %s >/dev/full", commands[i]);
-        fails(words, 1, "could not be written");
+        fails(words, 3, "could not be written");
     }
     outcome o = run("farindex torture --index toy --seeds 1 --history /dev/full");
-    assert_int_equal(o.status, 1);
+    assert_int_equal(o.status, 3);
     assert_non_null(strstr(o.err, "No space"));
     done(&o);
 }
@@ -524,7 +526,7 @@ static void every_json_is_json(void **state) {
         json_free(read);
         done(&o);
     }
-    fails("farindex create s shard && farindex scan s --json", 1, "no order");
+    fails("farindex create s shard && farindex scan s --json", 3, "no order");
     works("farindex scan s --json 2>/dev/null || true", "");
     fails("farindex scan s --limit 0", 2, "limit");
 }

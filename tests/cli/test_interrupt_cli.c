@@ -103,6 +103,18 @@ static void assert_pool_is_left_clean(void) {
 }
 
 
+/* What a command that ended without its leave had in hand counts as used until somebody sweeps. */
+static double used_bytes(void) {
+    outcome o = run("farindex stat --json");
+    json *all = json_read(o.out);
+    assert_non_null(all);
+    double used = json_field(json_field(all, "pool"), "used")->number;
+    json_free(all);
+    done(&o);
+    return used;
+}
+
+
 /* ---- load ---- */
 
 static void what_an_interrupted_load_has_read_is_loaded(void **state) {
@@ -199,9 +211,52 @@ static void a_reader_that_goes_away_does_no_harm(void **state) {
     (void)state;
     works("seq 1 20000 | sed 's/$/\\tvalue/' >all; farindex create i dart && farindex load i all --depth 64",
           "load: 20000 pairs\n");
-    works("farindex dump i | head -n 1", "1\tvalue\n");
+    double used = used_bytes();
+    works("farindex dump i --plain | head -n 1", "1\tvalue\n");
     works("farindex scan i --from 5 | head -n 1", "5\tvalue\n");
     works("farindex scan i --json | head -n 2", "[\n {\"key\":\"1\",\"value\":\"value\"},\n");
+    works("farindex get i 1 2 3 | true", "");
+    assert_true(used_bytes() <= used);
+    assert_pool_is_left_clean();
+}
+
+
+static void drain_until_it_ends(running *r, int pipe, int expected) {
+    char buffer[4096];
+    siginfo_t ended = {0};
+    while (!ended.si_pid) {
+        while (read(pipe, buffer, sizeof(buffer)) > 0)
+            ;
+        assert_int_equal(waitid(P_PID, (id_t)r->pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    }
+    assert_int_equal(end_of(r), expected);
+}
+
+
+/* It is in the middle of a scan: it writes into a pipe that nobody empties. */
+static void a_scan_that_is_ended_takes_leave_of_its_pool(void **state) {
+    (void)state;
+    static const int signals[] = {SIGPIPE, SIGTERM, SIGHUP, SIGINT};
+    char name[128];
+    works("seq 1 20000 | sed 's/$/\\tvalue/' >all; farindex create i dart && farindex load i all --depth 64",
+          "load: 20000 pairs\n");
+    double used = used_bytes();
+    snprintf(name, sizeof(name), "%s/pipe", folder);
+    assert_int_equal(mkfifo(name, 0600), 0);
+    for (size_t i = 0; i < COUNT_OF(signals); i++) {
+        int pipe = open(name, O_RDWR | O_NONBLOCK | O_CLOEXEC), filled = 0;
+        assert_true(pipe >= 0);
+        running r = start("scan i >pipe 2>err #");
+        for (int asleep = 0; asleep < 5; usleep(5000)) {
+            assert_int_equal(ioctl(pipe, FIONREAD, &filled), 0);
+            asleep = filled > 0 && is_asleep(&r) ? asleep + 1 : 0;
+        }
+        assert_int_equal(kill(r.pid, signals[i]), 0);
+        drain_until_it_ends(&r, pipe, -signals[i]);
+        close(pipe);
+        works("cat err", "");
+        assert_true(used_bytes() <= used);
+    }
     assert_pool_is_left_clean();
 }
 
@@ -219,7 +274,7 @@ static void interrupt_bench(const char *arguments, const char *index) {
     char line[512], uri[128];
     snprintf(uri, sizeof(uri), "shm:%s?size=64M", path);
     snprintf(line, sizeof(line), "bench --pool '%s' %s", uri, arguments);
-    works("farindex list", ""); /* makes the pool */
+    works("farindex create x toy && farindex drop x", ""); /* makes the pool */
     running r = start(line);
     wait_for_index(index);
     assert_int_equal(kill(r.pid, SIGINT), 0);
@@ -294,9 +349,9 @@ static void a_pool_that_is_cut_under_a_command_is_told(void **state) {
         feed(&r, "b\t2\n");
         close(r.input);
         r.input = -1;
-        assert_int_equal(end_of(&r), 1);
+        assert_int_equal(end_of(&r), 3);
         assert_has("err", "cut");
-        fails("farindex list", 1, sizes[i] ? "cut" : "not a farindex pool");
+        fails("farindex list", 3, sizes[i] ? "cut" : "not a farindex pool");
         assert_int_equal(unlink(path), 0);
     }
 }
@@ -311,6 +366,7 @@ int main(void) {
         TEST(an_interrupt_that_is_ignored_stays_so),
         TEST(an_interrupted_dump_leaves_the_old_one_and_no_half),
         TEST(a_reader_that_goes_away_does_no_harm),
+        TEST(a_scan_that_is_ended_takes_leave_of_its_pool),
         TEST(an_interrupted_bench_takes_its_index_with_it),
         TEST(so_does_one_with_processes),
         TEST(an_interrupted_bench_takes_its_own_pool_with_it),

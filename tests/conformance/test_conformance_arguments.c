@@ -26,7 +26,7 @@ static void null_in_pool_and_session_calls(const conform *c) {
     assert_refused("session", far_pool_stat(NULL, &usage));
     assert_refused("usage", far_pool_stat(r.session, NULL));
     assert_refused("session", far_pool_check(NULL, 0, count_problem, &told));
-    assert_refused("problem", far_pool_check(r.session, 0, NULL, NULL));
+    assert_int_equal(far_pool_check(r.session, 0, NULL, NULL), 0); /* only the count is wanted */
     far_pool_close(NULL);
     far_session_close(NULL);
     far_index_close(NULL);
@@ -58,7 +58,7 @@ static void null_in_index_calls(const conform *c) {
     assert_refused("usage", far_index_usage(r.session, r.index, NULL));
     assert_refused("session", far_index_check(NULL, r.index, count_problem, &told));
     assert_refused("index", far_index_check(r.session, NULL, count_problem, &told));
-    assert_refused("problem", far_index_check(r.session, r.index, NULL, NULL));
+    assert_int_equal(far_index_check(r.session, r.index, NULL, NULL), 0);
     assert_code(FAR_ERR_NOT_FOUND, far_index_drop(r.session, "other"));
     assert_code(1, far_index_list(r.session, name_nothing, NULL));
     rig_down(&r);

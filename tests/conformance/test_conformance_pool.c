@@ -136,7 +136,7 @@ static void a_poll_is_harmless_beside_the_thread(const conform *c) {
 static void work_is_right_without_merging(const conform *c) {
     rig r;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    options.rdwc = 0;
+    options.rdwc = -1;
     rig_up_with(&r, c, RIG_SIZE, &options, c->options);
     work(&r, false);
     far_stats stats = {0};
@@ -175,7 +175,7 @@ static void zeroed_options_are_options(const conform *c) {
 static void bad_options_are_refused(const conform *c) {
     rig r;
     rig_up_bare(&r, c, RIG_SIZE, NULL);
-    const int bad[] = {-1, 2, INT32_MAX, INT32_MIN};
+    const int bad[] = {-2, 2, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         far_pool *pool = NULL;
         far_pool_options options = FAR_POOL_OPTIONS_INIT;
@@ -184,6 +184,9 @@ static void bad_options_are_refused(const conform *c) {
         options.rdwc = 1;
         options.no_thread = bad[i];
         assert_refused("no_thread", far_pool_open(r.uri, &options, &pool));
+        options.no_thread = 0;
+        options.must_exist = bad[i];
+        assert_refused("must_exist", far_pool_open(r.uri, &options, &pool));
         assert_null(pool);
     }
     rig_down(&r);

@@ -50,7 +50,7 @@ static inline void set_up(stage *s, const char *sim, const char *options) {
     for (unsigned i = 0; i < ACTORS; i++) {
         actor *a = actor_at(s, i);
         far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-        pool_options.rdwc = 0;
+        pool_options.rdwc = -1;
         assert_int_equal(far_pool_open(uri, &pool_options, &a->pool), 0);
         assert_int_equal(far_session_open(a->pool, &a->session), 0);
         if (i == 0)

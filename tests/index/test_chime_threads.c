@@ -143,7 +143,7 @@ static void run_threads(const char *options, int rdwc, size_t cache_bytes) {
     pthread_t threads[THREADS];
     static worker workers[THREADS];
     atomic_uint wrong = 0;
-    pool_options.rdwc = rdwc;
+    pool_options.rdwc = rdwc ? 1 : -1;
     pool_options.cache_bytes = cache_bytes;
     assert_int_equal(far_pool_open("local:2x128M", &pool_options, &pool), 0);
     assert_int_equal(far_session_open(pool, &s), 0);

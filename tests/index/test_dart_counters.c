@@ -23,7 +23,7 @@ typedef struct rig {
 
 static void begin(rig *r, const char *uri, const char *options) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     assert_int_equal(far_pool_open(uri, &pool_options, &r->pool), 0);
     assert_int_equal(far_session_open(r->pool, &r->session), 0);
     assert_int_equal(far_index_create(r->session, "map", "dart", options, &r->index), 0);
@@ -457,7 +457,7 @@ static void gets_spread_over_the_memory_nodes(void **state) {
     static far_fabric_ops counting;
     far_keyset *keys;
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     pool_options.cache_bytes = 64 << 10;
     assert_int_equal(far_pool_open("local:8x64M", &pool_options, &r.pool), 0);
     assert_int_equal(far_session_open(r.pool, &r.session), 0);

@@ -29,7 +29,7 @@ typedef struct rig {
 static void begin_in(rig *r, const char *pool, const char *keys, size_t cache, const char *options) {
     *r = (rig){0};
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     pool_options.cache_bytes = cache;
     assert_int_equal(far_pool_open(pool, &pool_options, &r->pool), 0);
     assert_int_equal(far_session_open(r->pool, &r->session), 0);

@@ -147,7 +147,7 @@ static void run_threads(const char *options, int rdwc) {
     static worker workers[THREADS];
     atomic_uint wrong = 0;
     uint64_t value[4] = {1, 1, 1, 1};
-    pool_options.rdwc = rdwc;
+    pool_options.rdwc = rdwc ? 1 : -1;
     assert_int_equal(far_pool_open("local:2x128M", &pool_options, &pool), 0);
     assert_int_equal(far_session_open(pool, &s), 0);
     assert_int_equal(far_index_create(s, "map", "dart", options, &index), 0);

@@ -172,7 +172,7 @@ static far_index *map;
 
 static void open_map(const char *uri, const char *options) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     assert_int_equal(far_pool_open(uri, &pool_options, &pool), 0);
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "map", "dolphin", options, &map), 0);

@@ -42,7 +42,7 @@ static void key_of(const tree *tr, uint64_t n, uint8_t key[8]) {
 static void open_tree(tree *tr, const char *options, const char *uri, size_t cache_bytes) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.cache_bytes = cache_bytes;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     memset(tr, 0, sizeof(*tr));
     assert_int_equal(far_pool_open(uri, &pool_options, &tr->pool), 0);
     assert_int_equal(far_session_open(tr->pool, &tr->session), 0);

@@ -18,7 +18,7 @@ typedef struct table {
 
 static void open_table(table *t, const char *uri, const char *options) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     pool_options.no_thread = 1;
     assert_int_equal(far_pool_open(uri, &pool_options, &t->pool), 0);
     assert_int_equal(far_session_open(t->pool, &t->session), 0);

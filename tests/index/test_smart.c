@@ -201,7 +201,7 @@ typedef struct plain { /* one session, no housekeeping */
 static void open_plain_with(plain *p, const char *options, bool rdwc) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.no_thread = 1;
-    pool_options.rdwc = rdwc;
+    pool_options.rdwc = rdwc ? 1 : -1;
     assert_int_equal(far_pool_open("local:64M", &pool_options, &p->pool), 0);
     assert_int_equal(far_session_open(p->pool, &p->session), 0);
     assert_int_equal(far_index_create(p->session, "index", "smart", options, &p->index), 0);

@@ -26,7 +26,7 @@ static void set_up(const char *options, const char *size, bool by_hand) {
     for (unsigned i = 0; i < 3; i++) {
         stage_actor *by = i == 0 ? a : i == 1 ? b : c;
         far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-        pool_options.rdwc = 0;
+        pool_options.rdwc = -1;
         pool_options.no_thread = by_hand;
         assert_int_equal(far_pool_open(uri, &pool_options, &by->pool), 0);
         assert_int_equal(far_session_open(by->pool, &by->session), 0);

@@ -33,7 +33,7 @@ static void key_of(uint64_t n, uint8_t key[8]) {
 static void open_tree(tree *tr, const char *options, size_t cache_bytes, size_t value_bytes) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.cache_bytes = cache_bytes;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     assert_int_equal(far_pool_open("local:1G", &pool_options, &tr->pool), 0);
     assert_int_equal(far_session_open(tr->pool, &tr->session), 0);
     assert_int_equal(far_index_create(tr->session, "tree", "smart", options, &tr->index), 0);

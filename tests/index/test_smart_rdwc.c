@@ -70,7 +70,7 @@ static outcome run(int rdwc, bool writes) {
     far_distribution zipf;
     outcome o = {0};
     char uri[96];
-    options.rdwc = rdwc;
+    options.rdwc = rdwc ? 1 : -1;
     snprintf(uri, sizeof(uri), "sim:name=rdwc%u,seed=1,memory_nodes=2,size=1G,watch=off", ++serial);
     assert_int_equal(far_distribution_init(&zipf, FAR_DISTRIBUTION_ZIPFIAN, FAR_ZIPF_THETA, KEYS), 0);
     for (unsigned i = 0; i < NODES; i++) {

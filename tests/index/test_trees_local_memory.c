@@ -116,7 +116,7 @@ static void set_up(const char *kind) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     char uri[128], key[16];
     snprintf(uri, sizeof(uri), "sim:name=short%u,seed=1,size=32M,faults=none", ++serial);
-    options.rdwc = 0;
+    options.rdwc = -1;
     options.no_thread = 1; /* nobody else asks for memory meanwhile */
     assert_int_equal(far_pool_open(uri, &options, &pool), 0);
     world = far_sim_world_of(pool->fabric);

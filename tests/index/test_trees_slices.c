@@ -47,7 +47,7 @@ static void set_up(const char *kind, const char *options) {
     char uri[128];
     snprintf(uri, sizeof(uri), "sim:name=slices%u,seed=1,size=32M,memory_nodes=2,faults=none", ++serial);
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-    pool_options.rdwc = 0;
+    pool_options.rdwc = -1;
     make_keys();
     assert_int_equal(far_pool_open(uri, &pool_options, &pool), 0);
     world = far_sim_world_of(pool->fabric);

@@ -35,7 +35,7 @@ for page in man1/farindex.1 man3/farindex.3; do
     [ -n "$found" ] || { echo "$page is not installed"; exit 1; }
     grep -q '^\.TH FARINDEX' "$found"
 done
-for command in bench check create del drop dump evict get kinds list load put scan stat torture; do
+for command in bench check copy create del drop dump evict get kinds list load put scan shell stat top torture; do
     grep -q "^\.B farindex $command" "$(find "$work" -name farindex.1)" || { echo "farindex.1 says nothing of $command"; exit 1; }
 done
 while read -r function; do

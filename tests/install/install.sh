@@ -59,6 +59,27 @@ $CC -Wall -Wextra -Werror "$work/user.c" -o "$work/shared" $(pkg-config --cflags
 needs_shared_library "$work/shared" || { echo "the shared library is not used"; exit 1; }
 [ "$(LD_LIBRARY_PATH=$libdir "$work/shared")" = "$(pkg-config --modversion farindex)" ]
 
+# A CMake project finds it, and can link it both ways.
+mkdir "$work/project"
+cat >"$work/project/CMakeLists.txt" <<'CODE'
+cmake_minimum_required(VERSION 3.20)
+project(user LANGUAGES C)
+find_package(farindex ${WANTED} REQUIRED)
+add_executable(dynamic ../user.c)
+target_link_libraries(dynamic PRIVATE farindex::farindex)
+add_executable(fixed ../user.c)
+target_link_libraries(fixed PRIVATE farindex::static)
+CODE
+version=$(pkg-config --modversion farindex)
+CC=${CC%% *} "$CMAKE" -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/second" -DWANTED="$version" \
+    -DCMAKE_C_FLAGS="${CC#"${CC%% *}"}" >"$work/log" 2>&1 && "$CMAKE" --build "$work/project/build" >>"$work/log" 2>&1 ||
+    { cat "$work/log"; exit 1; }
+needs_shared_library "$work/project/build/dynamic" || { echo "the CMake target is not the shared library"; exit 1; }
+! needs_shared_library "$work/project/build/fixed" || { echo "the static CMake target is not static"; exit 1; }
+[ "$("$work/project/build/dynamic")-$("$work/project/build/fixed")" = "$version-$version" ]
+! "$CMAKE" -S "$work/project" -B "$work/project/other" -DCMAKE_PREFIX_PATH="$work/second" -DWANTED=99 >/dev/null 2>&1 ||
+    { echo "find_package takes another version for ours"; exit 1; }
+
 rm "$libdir"/libfarindex.so*
 $CC -Wall -Wextra -Werror "$work/user.c" -o "$work/static" $(pkg-config --static --cflags --libs farindex)
 ! needs_shared_library "$work/static" || { echo "the static library is not used"; exit 1; }

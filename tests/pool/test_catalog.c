@@ -432,7 +432,7 @@ static void a_close_waits_for_what_housekeeping_drives(void **state) {
     for (int no_thread = 0; no_thread < 2; no_thread++) {
         node a;
         far_index *index;
-        far_pool_options options = {.rdwc = 1, .no_thread = no_thread};
+        far_pool_options options = {.no_thread = no_thread};
         assert_int_equal(far_pool_open("local:64M", &options, &a.pool), 0);
         assert_int_equal(far_session_open(a.pool, &a.session), 0);
         assert_int_equal(far_index_create(a.session, "x", "toy", NULL, &index), 0);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -43,7 +44,7 @@ static void bad_arguments_are_named(void **state) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.rdwc = 2;
     open_fails("local:2M", &options, FAR_ERR_INVALID, "rdwc");
-    options.rdwc = 0;
+    options.rdwc = -1;
     options.no_thread = -1;
     open_fails("local:2M", &options, FAR_ERR_INVALID, "no_thread");
     far_fail_clear();
@@ -73,6 +74,42 @@ static void the_smallest_pool_opens(void **state) {
     assert_int_equal(pool->options.cache_bytes, 64 << 20);
     assert_int_equal(pool->options.rdwc, 1);
     far_pool_close(pool);
+}
+
+
+static void zeroed_options_are_the_defaults(void **state) {
+    (void)state;
+    static const struct { int asked, merges; } cases[] = {{0, 1}, {1, 1}, {-1, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        far_pool *pool;
+        far_pool_options options = {.rdwc = cases[i].asked};
+        assert_int_equal(far_pool_open("local:1M", &options, &pool), 0);
+        assert_int_equal(pool->options.cache_bytes, 64 << 20);
+        assert_int_equal(pool->rdwc != NULL, cases[i].merges);
+        far_pool_close(pool);
+    }
+}
+
+
+static void a_pool_that_must_exist_is_not_made(void **state) {
+    (void)state;
+    char uri[96], path[64];
+    far_pool *pool, *again;
+    far_pool_options options = {.must_exist = 1};
+    open_fails("local:1M?name=must_exist", &options, FAR_ERR_NOT_FOUND, "there is no pool");
+    assert_int_equal(far_pool_open("local:1M?name=must_exist", NULL, &pool), 0);
+    assert_int_equal(far_pool_open("local:1M?name=must_exist", &options, &again), 0);
+    far_pool_close(again);
+    far_pool_close(pool);
+    snprintf(path, sizeof(path), "/dev/shm/farindex-must-exist-%d", (int)getpid());
+    snprintf(uri, sizeof(uri), "shm:%s?size=1M", path);
+    open_fails(uri, &options, FAR_ERR_NOT_FOUND, "there is no pool");
+    assert_true(access(path, F_OK) != 0);
+    assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
+    far_pool_close(pool);
+    assert_int_equal(far_pool_open(uri, &options, &again), 0);
+    far_pool_close(again);
+    unlink(path);
 }
 
 
@@ -358,6 +395,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(the_smallest_pool_opens),
+        cmocka_unit_test(zeroed_options_are_the_defaults),
+        cmocka_unit_test(a_pool_that_must_exist_is_not_made),
         cmocka_unit_test(closes_give_their_ids_back),
         cmocka_unit_test(a_closed_pool_says_so_until_its_sessions_are_closed),
         cmocka_unit_test(a_handle_held_by_an_open_index_outlives_its_close),

@@ -200,7 +200,7 @@ static void open_pool(actor *a) {
             return; /* its last one is not quite gone */
         n->users++; /* so that no other does */
         n->options.no_thread = below(a, 4) == 0;
-        n->options.rdwc = below(a, 4) != 0;
+        n->options.rdwc = below(a, 4) != 0 ? 1 : -1;
         n->killed = false;
         int result = far_pool_open(a->story->uri, &n->options, &pool);
         n->users--;

@@ -12,7 +12,7 @@ static stage_actor *actor_at(stage *s, unsigned i) {
 
 static void open_actor(stage_actor *a, const char *uri, bool by_hand) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    options.rdwc = 0;
+    options.rdwc = -1;
     options.no_thread = by_hand;
     assert_int_equal(far_pool_open(uri, &options, &a->pool), 0);
     assert_int_equal(far_session_open(a->pool, &a->session), 0);

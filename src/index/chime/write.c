@@ -312,6 +312,7 @@ static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chim
         return err;
     if ((err = check_node(op, n, leaf)) != 0 || (err = chime_find_item(op, n, &slot, st->exact ? NULL : &block)) < 0)
         return err;
+    far_note_added(op->t, slot < 0);
     if (slot >= 0 && c->how == FAR_OP_INSERT)
         return FAR_ERR_EXISTS;
     if (slot < 0 && !inserts(c))

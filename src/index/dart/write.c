@@ -355,5 +355,6 @@ int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_
     } else if (w.old) {
         far_retire(t, index, DART_TYPE_LEAF, w.old, w.old_bytes);
     }
+    far_note_added(t, result == DART_WRITE_DONE && !w.old);
     return result < 0 ? result : 0;
 }

@@ -142,11 +142,13 @@ static int add_item(dolphin_change *c, dolphin_content *it, far_op_kind how) {
         if (far_bytes_compare(it->items[i].key, op->key) == 0) {
             if (how == FAR_OP_INSERT)
                 return FAR_ERR_EXISTS;
+            far_note_added(op->t, false);
             it->gone_value = it->items[i].vword;
             it->items[i].vword = c->vword;
             c->vword = 0; /* its key block is not used */
             return 0;
         }
+    far_note_added(op->t, true);
     it->items[it->count++] = (dolphin_item){op->key, c->kword, c->vword};
     c->vword = c->kword = 0;
     dolphin_sort_items(it->items, it->count);

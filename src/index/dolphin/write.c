@@ -300,6 +300,7 @@ static int write_leaf(dolphin_op *op, const dolphin_spot *spot, far_op_kind how,
     if (err != 0)
         return err;
     if ((err = dolphin_find_slot(op, &leaf, HELD, &slot)) == 0) {
+        far_note_added(op->t, slot < 0);
         if (slot >= 0 && how == FAR_OP_INSERT)
             err = FAR_ERR_EXISTS;
         else if (slot >= 0 && !dolphin_kword_is_block(dolphin_kwords(&leaf)[slot]))
@@ -380,6 +381,7 @@ static int write_at(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, f
     int err;
     if (spot->outcome != DOLPHIN_AT_LEAF && how == FAR_OP_UPDATE)
         return FAR_ERR_NOT_FOUND;
+    far_note_added(op->t, spot->outcome != DOLPHIN_AT_LEAF);
     if (spot->outcome != DOLPHIN_AT_LEAF)
         far_rdwc_seal(op->t, &value);
     if (spot->outcome == DOLPHIN_AT_NULL)

@@ -255,6 +255,7 @@ static int share_of(shard_try *y) {
 void shard_after_write(shard_try *y, int delta) {
     shard_state *st = y->st;
     shard_partition *part = y->part;
+    far_note_added(y->t, delta > 0);
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
     bool seems_full = delta > 0 && sample(y), stable = y->phase == SHARD_STABLE;
     if (seems_full && st->sampling)

@@ -274,6 +274,7 @@ int smart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far
         if ((err = smart_find(&op, true, spot)) < 0)
             return err;
         far_point(t, "smart:found");
+        far_note_added(t, spot->outcome != SMART_HIT);
         if (spot->outcome == SMART_HIT) {
             if (how == FAR_OP_INSERT)
                 return FAR_ERR_EXISTS;

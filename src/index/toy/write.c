@@ -12,7 +12,8 @@ typedef struct change { /* what a write wants */
 
 
 /* Whether the change applies to what is there. */
-static int decide(const change *c, bool present) {
+static int decide(far_task *t, const change *c, bool present) {
+    far_note_added(t, !present);
     if (c->how == FAR_OP_INSERT)
         return present ? FAR_ERR_EXISTS : 0;
     if (c->how == FAR_OP_UPDATE || c->how == FAR_OP_DELETE)
@@ -118,7 +119,7 @@ static int write_lock_free(far_task *t, far_index *index, uint64_t slot, const c
         if (err < 0)
             return err;
         bool present = toy_find(image.bucket, c->key, &old);
-        if ((err = decide(c, present)) < 0)
+        if ((err = decide(t, c, present)) < 0)
             return err;
         if (toy_state_of(index)->fault == TOY_TORN_READ && present && c->value && c->value->length &&
             old.length == c->value->length)
@@ -143,7 +144,7 @@ static int write_locked(far_task *t, far_index *index, uint64_t slot, const chan
     toy_bucket *made;
     far_bytes old;
     int err = toy_read_slot(t, index, slot, &image);
-    if (err < 0 || (err = decide(c, toy_find(image.bucket, c->key, &old))) < 0)
+    if (err < 0 || (err = decide(t, c, toy_find(image.bucket, c->key, &old))) < 0)
         return err;
     if ((err = toy_rebuild(t, image.bucket, c->key, c->value, &made)) < 0)
         return err;

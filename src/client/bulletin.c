@@ -1,0 +1,177 @@
+/* What a handle tells of itself to those who watch the pool: its counters, and how many keys were added to indexes.
+ * Operations only count, in memory of their session; housekeeping adds up and writes, now and then. */
+#define _GNU_SOURCE
+#include "client/client.h"
+#include "client/op.h"
+#include "pool/catalog_layout.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BULLETIN_TICKS 100u /* between two */
+
+
+void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
+    t->stats->ops[kind] += count;
+    if (index->slot >= FAR_COUNTED_INDEXES)
+        return;
+    far_index_ops *of = &t->session->by_index[index->slot];
+    if (of->uid != index->uid)
+        *of = (far_index_ops){.uid = index->uid};
+    of->ops[kind] += count;
+}
+
+
+/* ---- Adding up ---- */
+
+static void add_stats(far_bulletin *b, const far_stats *more) {
+    for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
+        b->ops[kind] += more->ops[kind];
+    b->round_trips += more->round_trips;
+    b->verbs += more->reads + more->writes + more->cas + more->faa + more->masked_cas;
+    b->retries += more->retries;
+    b->bytes_read += more->bytes_read;
+    b->bytes_written += more->bytes_written;
+    b->cache_hits += more->cache_hits;
+    b->cache_misses += more->cache_misses;
+    b->merged += more->delegated_reads + more->combined_writes;
+}
+
+
+/* The row has the place of the index in the table; who had it before is forgotten. */
+static void add_row(far_index_ops *row, far_index_ops *more) {
+    bool any = false;
+    for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
+        any |= more->ops[kind] != 0;
+    if (!any)
+        return;
+    if (row->uid != more->uid)
+        *row = (far_index_ops){.uid = more->uid};
+    for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
+        row->ops[kind] += more->ops[kind];
+    *more = (far_index_ops){.uid = more->uid};
+}
+
+
+void far_bulletin_add(far_session *s) {
+    far_pool *pool = s->pool;
+    far_stats now, more;
+    far_stats_sum(s, &now);
+    more = far_stats_diff(&now, &s->told);
+    bool any = false;
+    for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
+        any |= more.ops[kind] != 0;
+    if (!any) /* what a session does for itself is nobody's concern */
+        return;
+    s->told = now;
+    pthread_mutex_lock(&pool->lock);
+    add_stats(&pool->bulletin, &more);
+    for (unsigned i = 0; i < FAR_COUNTED_INDEXES; i++)
+        add_row(&pool->bulletin.indexes[i], &s->by_index[i]);
+    pool->bulletin_changed = true;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+
+/* A session that somebody is inside of is added up another time. */
+static void add_sessions(far_pool *pool) {
+    for (far_session *s = far_team_visit(&pool->team, NULL); s; s = far_team_visit(&pool->team, s))
+        if (far_session_try_enter(s)) {
+            far_bulletin_add(s);
+            far_session_leave(s);
+        }
+}
+
+
+/* ---- Telling ---- */
+
+/* The simulator's runs are the same everywhere: there a handle has no name of its own. */
+static void name_handle(const far_pool *pool, far_bulletin *b) {
+    if (pool->fabric->host != &far_host_threads) {
+        b->process = 1;
+        return;
+    }
+    b->process = (uint64_t)getpid();
+    if (gethostname(b->host, FAR_HOST_MAX) < 0)
+        strcpy(b->host, "?");
+    strncpy(b->command, program_invocation_short_name, sizeof(b->command) - 1);
+}
+
+
+static bool take_bulletin(far_pool *pool, far_bulletin *copy) {
+    pthread_mutex_lock(&pool->lock);
+    bool changed = pool->bulletin_changed || pool->bulletin.process == 0;
+    if (pool->bulletin.process == 0)
+        name_handle(pool, &pool->bulletin);
+    pool->bulletin_changed = false;
+    pool->bulletin.told += changed;
+    *copy = pool->bulletin;
+    pthread_mutex_unlock(&pool->lock);
+    return changed;
+}
+
+
+static int write_bulletin(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (!far_open_table_try_latch(t))
+        return 0;
+    int err = 0;
+    far_bulletin *copy = far_scratch(t, sizeof(*copy));
+    if (copy && pool->open_table.table && take_bulletin(pool, copy)) {
+        far_write(t, far_bulletin_of(pool->open_table.table), copy, sizeof(*copy));
+        err = far_wait(t);
+    }
+    far_open_table_unlatch(t);
+    return err;
+}
+
+
+static bool has_tallies(const far_index *index) {
+    for (unsigned i = 0; i < FAR_TALLIES; i++)
+        if (atomic_load_explicit(&index->tallies[i].keys, memory_order_relaxed) != 0)
+            return true;
+    return false;
+}
+
+
+/* The user has it open after the pin was taken, so its record is not reused while that is held. */
+static int tell_keys(far_task *t, far_index *index) {
+    far_pool *pool = far_task_pool(t);
+    if (!has_tallies(index))
+        return 0;
+    int err = far_pin_take(t);
+    if (err < 0)
+        return err;
+    pthread_mutex_lock(&pool->lock);
+    bool open = index->opens > 0;
+    pthread_mutex_unlock(&pool->lock);
+    err = open ? far_catalog_tell_keys(t, index) : 0;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int tell_all_keys(far_task *t) {
+    int err = 0;
+    for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
+        uint32_t uid = index->uid;
+        err = tell_keys(t, index);
+        far_index_unuse(index);
+        index = err < 0 ? NULL : far_pool_use_index(far_task_pool(t), uid);
+    }
+    return err;
+}
+
+
+/* A handle that falls asleep tells at once: it may not be heard of for long. */
+int far_bulletin_tick(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    uint64_t now = far_now(t);
+    if (now < pool->next_bulletin && far_epoch_is_awake(pool))
+        return 0;
+    pool->next_bulletin = now + BULLETIN_TICKS * far_tick(pool->fabric);
+    add_sessions(pool);
+    int err = tell_all_keys(t);
+    return err < 0 ? err : write_bulletin(t);
+}

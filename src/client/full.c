@@ -1,0 +1,55 @@
+/* A full pool in words: what is free, and why it does not serve. */
+#include "base/error.h"
+#include "client/client.h"
+#include "client/op.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FULL_LOOK_NS 1000000000u
+
+
+static int run_stat_of_full(far_task *t, void *arg) {
+    t->label = "stat";
+    return far_memory_stat(t, arg);
+}
+
+
+/* The look takes a while, so it is taken once a second at most: a program that goes on in a full pool fails as fast as
+ * before. */
+static far_pool_usage look_at_full(far_session *s) {
+    far_pool *pool = s->pool;
+    uint64_t now = far_host_now(pool->fabric->host);
+    far_pool_usage usage = {0};
+    pthread_mutex_lock(&pool->lock);
+    bool due = now >= pool->next_full_look;
+    if (due)
+        pool->next_full_look = now + FULL_LOOK_NS;
+    pthread_mutex_unlock(&pool->lock);
+    if (due && far_session_call(s, FAR_STATS_OTHER, false, run_stat_of_full, &usage) < 0)
+        usage = (far_pool_usage){0};
+    pthread_mutex_lock(&pool->lock);
+    if (usage.total)
+        pool->full_usage = usage;
+    usage = pool->full_usage;
+    pthread_mutex_unlock(&pool->lock);
+    return usage;
+}
+
+
+/* What is free, and why it does not serve. Memory of this process that is short has other words. */
+int far_tell_full(far_session *s, int err) {
+    char words[FAR_MESSAGE_BYTES];
+    snprintf(words, sizeof(words), "%s", far_last_error());
+    if (strncmp(words, "the pool has no room", strlen("the pool has no room")) != 0)
+        return err;
+    far_pool_usage usage = look_at_full(s);
+    if (usage.total == 0)
+        return far_fail(err, "%s", words);
+    return far_fail(
+        err,
+        "%s: %llu of its %llu bytes are free, but in pages that also hold objects in use, of other sizes or "
+        "indexes (a page serves another size when it is empty), or held ready by other clients; %llu bytes "
+        "are retired",
+        words, (unsigned long long)usage.free, (unsigned long long)usage.total, (unsigned long long)usage.retired);
+}

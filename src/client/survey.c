@@ -1,0 +1,223 @@
+/* A look at the whole pool at once. */
+#include "client/survey.h"
+#include "base/error.h"
+#include "client/client.h"
+#include "client/op.h"
+#include "pool/catalog_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+
+/* Room for one more at the end of an array. */
+static void *grow(void *items, size_t count, size_t bytes) {
+    if (count & (count - 1)) /* it grows by doubling */
+        return items;
+    void *larger = realloc(items, (count ? 2 * count : 1) * bytes);
+    if (!larger)
+        far_fail(FAR_ERR_NO_MEMORY, "no memory for a survey of the pool");
+    return larger;
+}
+
+
+/* ---- Indexes ---- */
+
+static int add_index(far_survey *survey, const far_index_record *record) {
+    far_surveyed_index *items = grow(survey->indexes, survey->index_count, sizeof(*items));
+    if (!items)
+        return FAR_ERR_NO_MEMORY;
+    survey->indexes = items;
+    far_surveyed_index *index = &items[survey->index_count++];
+    *index = (far_surveyed_index){.uid = (uint32_t)record->uid, .keys = record->keys};
+    memcpy(index->name, record->name, sizeof(index->name));
+    memcpy(index->kind, record->kind, sizeof(index->kind));
+    memcpy(index->options, record->options, sizeof(index->options));
+    if ((int64_t)index->keys < 0) /* more removals than insertions were told */
+        index->keys = 0;
+    return 0;
+}
+
+
+static int survey_indexes(far_task *t, far_survey *survey) {
+    far_catalog_view view;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = far_catalog_look(t, &view);
+    for (unsigned i = 0; err >= 0 && i < view.count; i++) {
+        far_index_record record;
+        err = far_catalog_read_record(t, &view.entries[i], &record);
+        if (err >= 0)
+            err = add_index(survey, &record);
+    }
+    far_catalog_unpin(t);
+    return err < 0 ? err : 0;
+}
+
+
+static void add_bytes(void *ctx, uint32_t uid, uint64_t bytes) {
+    far_survey *survey = ctx;
+    for (size_t i = 0; i < survey->index_count; i++)
+        if (survey->indexes[i].uid == uid)
+            survey->indexes[i].bytes += bytes;
+}
+
+
+/* ---- Handles ---- */
+
+static far_surveyed_handle *handle_of(const far_survey *survey, unsigned id) {
+    for (size_t i = 0; i < survey->handle_count; i++)
+        if (survey->handles[i].id == id)
+            return &survey->handles[i];
+    return NULL;
+}
+
+
+static int add_uid(far_surveyed_handle *handle, uint64_t word) {
+    if (!(word & FAR_OPEN_TABLE_USER))
+        return 0;
+    uint32_t *uids = grow(handle->uids, handle->uid_count, sizeof(*uids));
+    if (!uids)
+        return FAR_ERR_NO_MEMORY;
+    handle->uids = uids;
+    handle->uids[handle->uid_count++] = far_open_table_uid(word);
+    return 0;
+}
+
+
+static int read_table(far_task *t, far_surveyed_handle *handle, uint64_t opened) {
+    if (opened == 0 || opened & FAR_OPEN_TABLE_ALONE)
+        return opened ? add_uid(handle, opened) : 0;
+    far_scratch_mark mark = far_scratch_here(t);
+    uint64_t *table = far_scratch(t, FAR_OPEN_TABLE_BYTES);
+    if (!table)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
+    far_read(t, opened, table, FAR_OPEN_TABLE_BYTES);
+    int err = far_wait(t);
+    for (unsigned i = 0; i < FAR_OPEN_TABLE_MAX && err >= 0; i++)
+        err = add_uid(handle, table[i]);
+    if (err >= 0)
+        memcpy(&handle->bulletin, &table[FAR_OPEN_TABLE_MAX], sizeof(handle->bulletin));
+    handle->bulletin.host[FAR_HOST_MAX] = handle->bulletin.command[sizeof(handle->bulletin.command) - 1] = 0;
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+static int add_handle(far_task *t, far_survey *survey, unsigned id, const far_client *client) {
+    const far_conn *conn = t->session->conn;
+    unsigned generation = far_client_generation_of(client->word);
+    far_surveyed_handle *items = grow(survey->handles, survey->handle_count, sizeof(*items));
+    if (!items)
+        return FAR_ERR_NO_MEMORY;
+    survey->handles = items;
+    far_surveyed_handle *handle = &items[survey->handle_count++];
+    *handle = (far_surveyed_handle){.id = id, .generation = generation, .own = id == far_task_pool(t)->team.own->id};
+    int err = read_table(t, handle, client->opened);
+    if (conn->fabric->ops->process_of)
+        handle->process = conn->fabric->ops->process_of(t->session->conn, id, generation);
+    if (!handle->process)
+        handle->process = (int64_t)handle->bulletin.process;
+    return err;
+}
+
+
+/* Pinned: a table that is seen is not reused meanwhile. */
+static int survey_client(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_survey *survey = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE)
+        return 0;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    if (dead != 0)
+        return dead < 0 ? dead : 0;
+    return far_client_handle_of(client->word) == id ? add_handle(t, survey, id, client) : 0;
+}
+
+
+static int count_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    unsigned owner = far_client_handle_of(client->word);
+    far_surveyed_handle *handle = owner == id ? NULL : handle_of(ctx, owner);
+    (void)t;
+    if (handle && far_client_state_of(client->word) == FAR_CLIENT_LIVE)
+        handle->sessions++;
+    return 0;
+}
+
+
+static int survey_handles(far_task *t, far_survey *survey) {
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = far_clients_each(t, survey_client, survey);
+    far_catalog_unpin(t);
+    return err < 0 ? err : far_clients_each(t, count_session, survey);
+}
+
+
+/* ---- The whole ---- */
+
+static int run_survey(far_task *t, void *arg) {
+    far_survey *survey = arg;
+    t->label = "survey";
+    int err = survey_indexes(t, survey);
+    if (err >= 0)
+        err = far_memory_stat_each(t, &survey->usage, add_bytes, survey);
+    if (err >= 0)
+        err = survey_handles(t, survey);
+    if (err >= 0)
+        err = far_epoch_read(t, &survey->usage.epoch);
+    survey->usage.memory_nodes = far_task_fabric(t)->nodes;
+    for (size_t i = 0; i < survey->handle_count; i++)
+        survey->usage.sessions += 1 + survey->handles[i].sessions;
+    return err < 0 ? err : 0;
+}
+
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const far_surveyed_index *)a)->name, ((const far_surveyed_index *)b)->name);
+}
+
+
+int far_pool_survey(far_session *s, far_survey *survey) {
+    *survey = (far_survey){0};
+    int err = far_call_enter(s);
+    if (err < 0)
+        return err;
+    err = far_session_call(s, FAR_STATS_OTHER, false, run_survey, survey);
+    far_ops_deliver(s);
+    far_call_leave(s);
+    if (survey->index_count)
+        qsort(survey->indexes, survey->index_count, sizeof(*survey->indexes), compare_names);
+    return err;
+}
+
+
+void far_survey_free(far_survey *survey) {
+    for (size_t i = 0; i < survey->handle_count; i++)
+        free(survey->handles[i].uids);
+    free(survey->handles);
+    free(survey->indexes);
+    *survey = (far_survey){0};
+}
+
+
+const far_surveyed_index *far_survey_index(const far_survey *survey, uint32_t uid) {
+    for (size_t i = 0; i < survey->index_count; i++)
+        if (survey->indexes[i].uid == uid)
+            return &survey->indexes[i];
+    return NULL;
+}
+
+
+const far_surveyed_index *far_survey_named(const far_survey *survey, const char *name) {
+    for (size_t i = 0; i < survey->index_count; i++)
+        if (strcmp(survey->indexes[i].name, name) == 0)
+            return &survey->indexes[i];
+    return NULL;
+}
+
+
+bool far_survey_has_open(const far_surveyed_handle *handle, uint32_t uid) {
+    for (size_t i = 0; i < handle->uid_count; i++)
+        if (handle->uids[i] == uid)
+            return true;
+    return false;
+}
