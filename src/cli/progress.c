@@ -77,7 +77,8 @@ void cli_progress(double done, const char *format, ...) {
     uint64_t now = far_host_now(&far_host_threads);
     if (!begun)
         begun = now;
-    if (now - begun < quiet_time() || (now - drawn < REDRAW_NS && !watch.over))
+    bool every_step = quiet_time() == 0; /* somebody wants to see them all */
+    if (now - begun < quiet_time() || (now - drawn < REDRAW_NS && !watch.over && !every_step))
         return;
     drawn = now;
     va_list args;

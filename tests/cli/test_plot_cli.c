@@ -109,16 +109,16 @@ static void what_cannot_be_plotted_is_told(void **state) {
     static const char good[] = "[{\"index\":\"a\",\"workload\":\"c\",\"clients\":1,\"mops\":1}]";
     write_file("no.json", "{}", 2);
     write_file("empty.json", "[]", 2);
-    fails("PATH=/nowhere farindex plot no.json", 1, "needs gnuplot");
-    fails(FAKE "farindex plot no.json", 1, "not what 'farindex bench --json' writes");
-    fails(FAKE "farindex plot empty.json", 1, "no results");
-    fails(FAKE "farindex plot absent.json", 1, "absent.json");
+    fails("PATH=/nowhere farindex plot no.json", 3, "needs gnuplot");
+    fails(FAKE "farindex plot no.json", 3, "not what 'farindex bench --json' writes");
+    fails(FAKE "farindex plot empty.json", 3, "no results");
+    fails(FAKE "farindex plot absent.json", 3, "absent.json");
     fails("farindex plot", 2, "files");
     write_file("good.json", good, strlen(good));
     fails(
         "mkdir -p bin; printf '#!/bin/sh\\nexit 1\\n' >bin/gnuplot; chmod +x bin/gnuplot; PATH=$PWD/bin:$PATH farindex "
         "plot good.json",
-        1, "did not draw");
+        3, "did not draw");
     works("rm -rf bin; ls", "empty.json\nerr\ngood.json\nno.json\nout\n"); /* no half of a page */
 }
 

@@ -62,7 +62,7 @@ static void commands_on_data_tell_the_time_left(void **state) {
           "");
     assert_shows("load fruit data", "load: ");
     assert_shows("dump fruit copy", "dump: ");
-    assert_shows("stat", "stat: ");
+    assert_shows("stat --exact", "stat: ");
     assert_shows("check", "check: ");
 }
 

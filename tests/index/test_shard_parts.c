@@ -203,7 +203,7 @@ static void without_ordered_cas_every_operation_pays(void **state) {
     for (unsigned on = 0; on < 2; on++) {
         table t;
         uint64_t value, before;
-        open_table(&t, "local:64M", on ? "layout=pointer,ordered_cas=on" : "layout=pointer,ordered_cas=off");
+        open_table(&t, SIM, on ? "layout=pointer,ordered_cas=on" : "layout=pointer,ordered_cas=off");
         for (uint64_t n = 0; n < 100; n++)
             assert_int_equal(insert(&t, n), 0);
         before = trips(&t);
@@ -213,7 +213,7 @@ static void without_ordered_cas_every_operation_pays(void **state) {
         before = trips(&t);
         for (uint64_t n = 100; n < 200; n++)
             assert_int_equal(get(&t, n, &value), FAR_ERR_NOT_FOUND);
-        assert_in_range(trips(&t) - before, on ? 100 : 200, on ? 110 : 220);
+        assert_in_range(trips(&t) - before, on ? 100 : 200, on ? 117 : 234); /* tags clash, at most so often */
         close_table(&t);
     }
 }
