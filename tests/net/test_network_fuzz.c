@@ -23,7 +23,8 @@ typedef struct stream {
 static void put(stream *s, net_type type, unsigned count, const void *body, size_t bytes) {
     net_head head = {(uint32_t)(NET_HEAD_BYTES + bytes), (uint16_t)type, (uint16_t)count, s->used};
     memcpy(s->bytes + s->used, &head, sizeof(head));
-    memcpy(s->bytes + s->used + sizeof(head), body, bytes);
+    if (bytes > 0)
+        memcpy(s->bytes + s->used + sizeof(head), body, bytes);
     s->used += head.length;
 }
 
