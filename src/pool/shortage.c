@@ -301,9 +301,10 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 /* What the user can do something about. */
 static int tell_blocker(far_task *t, const blocker *b) {
     int64_t process = process_of(t, b->id, b->generation);
-    char words[FAR_MESSAGE_BYTES], who[48];
+    char words[FAR_MESSAGE_BYTES], who[48] = "";
     snprintf(words, sizeof(words), "%s", far_last_error());
-    snprintf(who, sizeof(who), process > 0 ? " (process %lld)" : "", (long long)process);
+    if (process > 0)
+        snprintf(who, sizeof(who), " (process %lld)", (long long)process);
     return far_fail(FAR_ERR_NO_MEMORY,
                     "%s: client %u%s is stopped in the middle of an operation, and holds back what "
                     "others have given back",
