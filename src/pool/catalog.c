@@ -8,13 +8,14 @@
 #include "pool/options.h"
 #include "pool/owner.h"
 #include "pool/request.h"
+#include "task/patience.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define WALK_TICKS       60000u /* how long a drop waits for a walk over its index, ... */
-#define WALK_BRIEFLY     16u    /* ... with short pauses so often, then with long ones */
+#define WALK_TICKS       600000u /* how long a drop waits for a walk over its index, ... */
+#define WALK_BRIEFLY     16u     /* ... with short pauses so often, then with long ones */
 #define WALK_PAUSE_TICKS 16u
 
 
@@ -405,6 +406,7 @@ static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t m
  * handle is stopped, or the word that says so is damaged. */
 static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
     const uint64_t tick = far_tick(far_task_fabric(t)), until = far_now(t) + WALK_TICKS * tick;
+    far_patience_forget(t); /* what it retried for before is over */
     for (unsigned attempt = 0;; attempt++) {
         unsigned handle = 0;
         int open = far_open_table_anywhere(t, uid, &handle);

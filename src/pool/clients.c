@@ -1,6 +1,7 @@
 /* The client registry. */
 #include "base/error.h"
 #include "pool/handle.h"
+#include "task/patience.h"
 
 #include <string.h>
 
@@ -208,6 +209,8 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     if (far_client_state_of(word) != FAR_CLIENT_LIVE || (generation != FAR_ANY_GENERATION && generation != living))
         return 1;
     int dead = far_ask(t, FAR_ASK_DEAD, id, living);
+    if (dead == 0) /* who is waited for lives, and may work without a pin: that is no sign of damage */
+        far_patience_forget(t);
     if (dead <= 0)
         return dead;
     far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL); /* first: should we die too, a sweep is wanted already */

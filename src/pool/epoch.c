@@ -259,7 +259,7 @@ static int move_epochs(far_task *t) {
         return 0;
     int err = far_epoch_tick(t); /* nobody else may be there to tick and to drive */
     far_team_drive(&pool->team);
-    return err < 0 ? err : 0;
+    return err < 0 && t->session->lost ? err : 0; /* else the trouble is another session's, or another index's */
 }
 
 

@@ -228,19 +228,43 @@ static int is_known_to_be_exhausted(far_task *t, outlook *o) {
 /* ---- Who is in the way ---- */
 
 typedef struct blocker { /* a handle that holds up the epoch, and with it all that was retired */
-    uint64_t epoch;
     unsigned id, generation;
+    uint64_t pin;
 } blocker;
 
+#define SUSPECTS_MAX 16u
 
+typedef struct suspects {
+    uint64_t epoch;
+    unsigned count;
+    blocker list[SUSPECTS_MAX];
+} suspects;
+
+
+static bool holds_up(far_task *t, uint64_t epoch, unsigned id, const far_client *client) {
+    return far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id &&
+           id != far_task_pool(t)->team.own->id && client->pin != 0 && client->pin < epoch;
+}
+
+
+static int suspect(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    suspects *s = ctx;
+    if (holds_up(t, s->epoch, id, client) && s->count < SUSPECTS_MAX)
+        s->list[s->count++] = (blocker){id, far_client_generation_of(client->word), client->pin};
+    return 0;
+}
+
+
+/* The first suspect that shows the same pin still: who has just woken up shows an old one too, but not for long. */
 static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    blocker *b = ctx;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != id ||
-        id == far_task_pool(t)->team.own->id || client->pin == 0 || client->pin >= b->epoch)
-        return 0;
-    b->id = id;
-    b->generation = far_client_generation_of(client->word);
-    return 1;
+    suspects *s = ctx;
+    for (unsigned i = 0; i < s->count; i++)
+        if (s->list[i].id == id && s->list[i].generation == far_client_generation_of(client->word) &&
+            s->list[i].pin == client->pin && holds_up(t, s->epoch, id, client)) {
+            s->list[0] = s->list[i];
+            return 1;
+        }
+    return 0;
 }
 
 
@@ -248,12 +272,17 @@ static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *c
  * then the epoch moves soon. */
 static int is_held_up(far_task *t, blocker *b) {
     const far_store *s = far_store_of(t);
-    *b = (blocker){0};
-    int err = far_epoch_read(t, &b->epoch);
-    if (err < 0 || b->epoch != s->stuck_epoch)
+    suspects all = {0};
+    int err = far_epoch_read(t, &all.epoch);
+    if (err < 0 || all.epoch != s->stuck_epoch)
+        return err;
+    if ((err = far_clients_each(t, suspect, &all)) < 0)
         return err;
     err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
-    return err <= 0 ? err : far_clients_each(t, find_blocker, b);
+    if (err == 1)
+        err = far_clients_each(t, find_blocker, &all);
+    *b = all.list[0];
+    return err;
 }
 
 
@@ -282,6 +311,17 @@ static bool may_evict(far_task *t, const blocker *b) {
         return false;
     int64_t process = process_of(t, b->id, b->generation);
     return process == 0 || process != process_of(t, pool->team.own->id, pool->team.own->generation);
+}
+
+
+/* It has not gone on, nor given its id to another, since it was found. */
+static int is_still_there(far_task *t, const blocker *b) {
+    far_client client;
+    far_read(t, far_client_entry(b->id), &client, sizeof(client));
+    int err = far_wait(t);
+    return err < 0 ? err
+                   : far_client_state_of(client.word) == FAR_CLIENT_LIVE &&
+                         far_client_generation_of(client.word) == b->generation && client.pin == b->pin;
 }
 
 
@@ -373,8 +413,12 @@ static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), v
         return held < 0 ? held : err;
     if (!may_evict(t, &b))
         return tell_blocker(t, &b);
-    int ended = far_clients_each(t, end_session, &b);
-    return ended < 0 ? ended : try_again(t, run, arg, background);
+    int ended = is_still_there(t, &b);
+    if (ended == 1)
+        ended = far_clients_each(t, end_session, &b);
+    if (ended < 0) /* it cannot be ended: not this session's fault, unless it is lost */
+        return t->session->lost ? ended : tell_blocker(t, &b);
+    return try_again(t, run, arg, background);
 }
 
 
