@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FULL_LOOK_NS 1000000000u
+#define FULL_LOOK_NS    1000000000u
+#define FULL_LOOK_SHARE 10u /* ... and at least so many times as long as the look took */
 
 
 static int run_stat_of_full(far_task *t, void *arg) {
@@ -15,8 +16,8 @@ static int run_stat_of_full(far_task *t, void *arg) {
 }
 
 
-/* The look takes a while, so it is taken once a second at most: a program that goes on in a full pool fails as fast as
- * before. */
+/* The look takes a while, so it is taken once a second at most, and less often the longer it takes: a program that goes
+ * on in a full pool fails as fast as before. */
 static far_pool_usage look_at_full(far_session *s) {
     far_pool *pool = s->pool;
     uint64_t now = far_host_now(pool->fabric->host);
@@ -24,11 +25,14 @@ static far_pool_usage look_at_full(far_session *s) {
     pthread_mutex_lock(&pool->lock);
     bool due = now >= pool->next_full_look;
     if (due)
-        pool->next_full_look = now + FULL_LOOK_NS;
+        pool->next_full_look = UINT64_MAX; /* nobody else looks meanwhile */
     pthread_mutex_unlock(&pool->lock);
     if (due && far_session_call(s, FAR_STATS_OTHER, false, run_stat_of_full, &usage) < 0)
         usage = (far_pool_usage){0};
+    uint64_t end = far_host_now(pool->fabric->host), pause = FULL_LOOK_SHARE * (end - now);
     pthread_mutex_lock(&pool->lock);
+    if (due)
+        pool->next_full_look = end + (pause > FULL_LOOK_NS ? pause : FULL_LOOK_NS);
     if (usage.total)
         pool->full_usage = usage;
     usage = pool->full_usage;

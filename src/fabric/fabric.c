@@ -14,8 +14,8 @@ static const struct {
     {"local:", far_local_open, NULL},
     {"shm:", far_shm_open, far_shm_open_existing},
     {"sim:", far_sim_open, NULL},
-    {"tcp://", far_tcp_open, NULL},
-    {"rdma://", far_rdma_open, NULL},
+    {"tcp://", far_tcp_open, far_tcp_open_existing},
+    {"rdma://", far_rdma_open, far_rdma_open_existing},
 };
 
 

@@ -204,9 +204,11 @@ int far_fabric_open_existing(const char *uri, far_fabric **fabric); /* makes no 
 int far_local_open(const char *rest, far_fabric **fabric);          /* rest: what follows "local:" */
 int far_shm_open(const char *rest, far_fabric **fabric);            /* rest: what follows "shm:" */
 int far_shm_open_existing(const char *rest, far_fabric **fabric);
-int far_sim_open(const char *rest, far_fabric **fabric); /* rest: what follows "sim:" */
-int far_tcp_open(const char *rest, far_fabric **fabric); /* rest: what follows "tcp://" */
+int far_sim_open(const char *rest, far_fabric **fabric);  /* rest: what follows "sim:" */
+int far_tcp_open(const char *rest, far_fabric **fabric);  /* rest: what follows "tcp://" */
 int far_rdma_open(const char *rest, far_fabric **fabric); /* rest: what follows "rdma://" */
+int far_tcp_open_existing(const char *rest, far_fabric **fabric);
+int far_rdma_open_existing(const char *rest, far_fabric **fabric);
 
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */

@@ -313,6 +313,8 @@ static void disarm(tcp_conn *c) {
 static void rdma_wait(far_conn *base, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
     far_host *host = base->fabric->host;
+    if (!c->closed_in_child && !is_busy(c))
+        disarm(c); /* what was armed for a completion that a poll found first would wake the sleeper again and again */
     if (c->closed_in_child || !is_busy(c)) {
         tcp_wait(base, until);
         return;
@@ -377,7 +379,13 @@ static const tcp_kind rdma = {
 
 int far_rdma_open(const char *rest, far_fabric **fabric) {
     ibv_fork_init(); /* a forked child must not take away the pages that the card writes to */
-    return tcp_open(&rdma, rest, fabric);
+    return tcp_open(&rdma, rest, false, fabric);
+}
+
+
+int far_rdma_open_existing(const char *rest, far_fabric **fabric) {
+    ibv_fork_init();
+    return tcp_open(&rdma, rest, true, fabric);
 }
 
 #else
@@ -388,6 +396,11 @@ int far_rdma_open(const char *rest, far_fabric **fabric) {
                     "uri: rdma://%.100s: this build has no RDMA (libibverbs and librdmacm were not there when it was "
                     "made)",
                     rest);
+}
+
+
+int far_rdma_open_existing(const char *rest, far_fabric **fabric) {
+    return far_rdma_open(rest, fabric);
 }
 
 #endif

@@ -157,15 +157,16 @@ int rdma_attach(tcp_conn *c, net_link *links) {
 
 /* The connection is lost: no card of this host sends or fills in anything of it any more. */
 void rdma_stop(tcp_conn *c) {
-    for (unsigned i = 0; c->queues && i < c->count; i++)
+    for (unsigned i = 0; !c->closed_in_child && c->queues && i < c->count; i++)
         if (c->queues[i].id && c->queues[i].id->qp)
             rdma_destroy_qp(c->queues[i].id);
 }
 
 
+/* In a forked child all of it is the parent's: the child's copies are left as they are. */
 void rdma_detach(tcp_conn *c) {
     rdma_stop(c);
-    for (unsigned i = 0; c->queues && i < c->count; i++) {
+    for (unsigned i = 0; !c->closed_in_child && c->queues && i < c->count; i++) {
         rdma_queue *q = &c->queues[i];
         if (q->region)
             ibv_dereg_mr(q->region);

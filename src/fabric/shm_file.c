@@ -437,7 +437,9 @@ static int map_world(shm_world *world, const shm_shape *shape, const struct stat
     world->base = base;
     world->mapped = bytes;
     bool is_empty = atomic_load_explicit((_Atomic uint64_t *)base, memory_order_acquire) == 0;
-    if (is_device(status) && is_empty && shape->node_bytes && !shape->existing)
+    if (is_device(status) && is_empty && shape->existing)
+        return far_fail(FAR_ERR_NOT_FOUND, "shm:%s: there is no pool on the device", shape->path);
+    if (is_device(status) && is_empty && shape->node_bytes)
         err = format_device(world->asker, shape, base, bytes);
     memcpy(&header, base, sizeof(header));
     if (!err)
@@ -477,7 +479,7 @@ static int make_world(const shm_shape *shape, int file, const struct stat *statu
         err = map_world(world, shape, status);
     if (err) {
         free_world(world);
-        return err == FAR_ERR_NOT_FOUND ? FAR_ERR_BUSY : err;
+        return err == FAR_ERR_NOT_FOUND && !is_device(status) ? FAR_ERR_BUSY : err;
     }
     *made = world;
     return 0;

@@ -203,6 +203,9 @@ static int join_all(joining *j) {
     int err = find_pool(j, &pool, &complete);
     if (err < 0)
         return err;
+    if (pool == 0 && j->fabric->existing)
+        return far_fail(FAR_ERR_NOT_FOUND, "there is no pool: the memory node at %s belongs to none",
+                        j->addresses[0].text);
     far_host *host = j->fabric->fabric.host;
     while (pool == 0)
         host->ops->secret(host, &pool, sizeof(pool));
@@ -300,7 +303,7 @@ static const tcp_kind tcp = {
 };
 
 
-static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, tcp_fabric **made) {
+static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, bool existing, tcp_fabric **made) {
     tcp_fabric *fabric = calloc(1, sizeof(*fabric));
     if (!fabric || !(fabric->addresses = calloc(shape->nodes, sizeof(*fabric->addresses)))) {
         free(fabric);
@@ -313,6 +316,7 @@ static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, tcp_fabric 
     fabric->fabric.capabilities.reads_in_order &= shape->reads_in_order;
     fabric->fabric.nodes = shape->nodes;
     fabric->insecure = shape->insecure;
+    fabric->existing = existing;
     fabric->timeout_ms = (unsigned)(shape->timeout_ns / 1000000u);
     int err = open_tls(shape, &fabric->tls);
     if (err == 0)
@@ -326,7 +330,7 @@ static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, tcp_fabric 
 }
 
 
-int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **opened) {
+int tcp_open(const tcp_kind *kind, const char *rest, bool existing, far_fabric **opened) {
     char error[256];
     tcp_fabric *fabric = NULL;
     tcp_shape *shape = calloc(1, sizeof(*shape));
@@ -337,7 +341,7 @@ int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **opened) {
     int err = parse_tcp(rest, shape, error, sizeof(error));
     if (err < 0)
         far_fail(err, "uri: %s://%.200s: %s", kind->scheme, rest, error);
-    else if ((err = make_fabric(kind, shape, &fabric)) == 0)
+    else if ((err = make_fabric(kind, shape, existing, &fabric)) == 0)
         *opened = &fabric->fabric;
     free(shape->addresses);
     free(shape);
@@ -346,5 +350,10 @@ int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **opened) {
 
 
 int far_tcp_open(const char *rest, far_fabric **opened) {
-    return tcp_open(&tcp, rest, opened);
+    return tcp_open(&tcp, rest, false, opened);
+}
+
+
+int far_tcp_open_existing(const char *rest, far_fabric **opened) {
+    return tcp_open(&tcp, rest, true, opened);
 }

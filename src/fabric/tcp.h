@@ -36,6 +36,7 @@ typedef struct tcp_fabric {
     uint64_t pool;
     net_tls_context *tls;
     bool insecure;
+    bool existing; /* no pool is made */
     unsigned timeout_ms;
 } tcp_fabric;
 
@@ -112,7 +113,8 @@ static inline tcp_fabric *tcp_fabric_of(const tcp_conn *c) {
 
 
 /* tcp.c */
-int tcp_open(const tcp_kind *kind, const char *rest, far_fabric **fabric);
+/* existing: nodes that belong to no pool are left alone, FAR_ERR_NOT_FOUND. */
+int tcp_open(const tcp_kind *kind, const char *rest, bool existing, far_fabric **fabric);
 void tcp_close(far_fabric *fabric);
 
 /* tcp_conn.c */

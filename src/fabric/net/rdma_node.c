@@ -234,11 +234,20 @@ static void take_request(net_rdma *rdma, struct rdma_cm_id *id, const uint8_t *t
 }
 
 
+/* The library looks at the queue pair of a refused connection itself: nobody may destroy it meanwhile. */
+static bool next_event(net_rdma *rdma, struct rdma_cm_event **event) {
+    pthread_mutex_lock(&rdma->lock);
+    bool got = rdma_get_cm_event(rdma->events, event) == 0;
+    pthread_mutex_unlock(&rdma->lock);
+    return got;
+}
+
+
 /* Of a queue pair that is connected nothing needs to be known here: its session's socket tells when it ends. An event is
  * acknowledged before anything is done: who destroys an id waits for that. */
 void net_rdma_run(net_rdma *rdma) {
     struct rdma_cm_event *event;
-    while (rdma_get_cm_event(rdma->events, &event) == 0) {
+    while (next_event(rdma, &event)) {
         uint8_t token[NET_TOKEN_BYTES];
         bool wanted = event->event == RDMA_CM_EVENT_CONNECT_REQUEST,
              shown = wanted && event->param.conn.private_data_len >= sizeof(token);
