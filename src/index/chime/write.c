@@ -258,7 +258,7 @@ static int split(chime_op *op, change *c, chime_node *n, bool early) {
  * leaves for all its clients. A tree that has grown beyond that pays for no half empty leaves. */
 static bool is_crowded(const chime_op *op, const change *c, const chime_lock *lock) {
     uint64_t root = atomic_load_explicit(&op->st->root, memory_order_relaxed);
-    return op->st->crowd && (c->attempts || c->turns >= CROWD_TURNS) && chime_ptr_low(root) <= CROWD_LEVEL &&
+    return op->st->crowd && root && (c->attempts || c->turns >= CROWD_TURNS) && chime_ptr_low(root) <= CROWD_LEVEL &&
            (unsigned)__builtin_popcountll(lock->map) * CROWD_SHARE >= op->st->span;
 }
 
@@ -442,11 +442,15 @@ static void inherit(chime_op *op, change *c, chime_node *n, const uint64_t *gift
  * holds it, until it is found dead; what is decided then stays so. */
 static int settle_gift(chime_op *op, change *c, chime_node *n, uint64_t *gift, chime_lock *lock) {
     const uint64_t *tail = chime_tail(op->st, n->w);
-    for (;;) {
+    for (bool ours = false;;) {
         chime_put_read_all(op, n);
         int err = chime_wait(op);
         if (err < 0)
             return err;
+        if (tail[CHIME_TAIL_L] == gift[GIFT_LOCK] && !ours) { /* its lines may be older than this: now nobody writes */
+            ours = true;
+            continue;
+        }
         if (tail[CHIME_TAIL_L] == gift[GIFT_LOCK]) {
             gift[GIFT_MAP] = chime_occupied_map(op->st, n->w);
             inherit(op, c, n, gift, lock);

@@ -154,8 +154,7 @@ static int step_down(smart_op *op, smart_spot *s, bool *other) {
     }
     enter(s, &node, up, word);
     err = look_up(op, s, &node);
-    if (err == 0 && all)
-        s->owner = node;
+    s->owner = err == 0 && all ? node : (smart_node){0}; /* of the last node on the way, and of no other */
     return err;
 }
 

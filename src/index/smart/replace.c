@@ -189,9 +189,9 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
 }
 
 
-/* What was READ before will do: words that changed since are seen when they are frozen. */
+/* What was READ before will do, if it is this node: words that changed since are seen when they are frozen. */
 static int read_all(smart_op *op, uint64_t word, unsigned layout, const smart_node *seen, smart_node *node) {
-    if (!seen || !seen->words || seen->words != smart_layout_slots(seen->layout))
+    if (!seen || seen->addr != smart_word_addr(word) || !seen->words || seen->words != smart_layout_slots(seen->layout))
         return smart_read_node(op, smart_word_for_all(word, layout), true, node);
     *node = *seen;
     return 0;
