@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #define SPIN_NS   20000u /* a wait looks for so long before it sleeps: a wake-up takes longer than a round trip */
 #define TAKE_MOST 16     /* completions at once */
@@ -377,15 +378,26 @@ static const tcp_kind rdma = {
 };
 
 
-int far_rdma_open(const char *rest, far_fabric **fabric) {
+/* The RDMA libraries keep devices open for the whole process, and a forked child would work on those of its parent. */
+static int open_in_this_process(const char *rest, bool existing, far_fabric **fabric) {
+    static _Atomic pid_t first;
+    pid_t none = 0, self = getpid();
+    if (!atomic_compare_exchange_strong(&first, &none, self) && none != self)
+        return far_fail(FAR_ERR_UNSUPPORTED,
+                        "uri: rdma://%.100s: a forked child of a process that uses RDMA cannot: it must exec first",
+                        rest);
     ibv_fork_init(); /* a forked child must not take away the pages that the card writes to */
-    return tcp_open(&rdma, rest, false, fabric);
+    return tcp_open(&rdma, rest, existing, fabric);
+}
+
+
+int far_rdma_open(const char *rest, far_fabric **fabric) {
+    return open_in_this_process(rest, false, fabric);
 }
 
 
 int far_rdma_open_existing(const char *rest, far_fabric **fabric) {
-    ibv_fork_init();
-    return tcp_open(&rdma, rest, true, fabric);
+    return open_in_this_process(rest, true, fabric);
 }
 
 #else
