@@ -160,6 +160,29 @@ static void update_across_a_long_freeze(void **state) {
 }
 
 
+/* Who replaces a leaf holds its lock without a pin while it waits for epochs, here for very long: its thread stands still,
+ * its handle's housekeeping does not. That is no damage: the update waits. Without the end of patience when the owner is
+ * found alive (far_is_dead) it is called corrupt. */
+static void a_holder_without_a_pin_is_waited_for(void **state) {
+    (void)state;
+    stage_open(&s, "dolphin", SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stand(b, "dolphin:drain", FAR_OP_INSERT, "ne", V1);
+    stage_stop_at(b,
+                  (far_sim_match){.kind = FAR_SIM_READ, .nth = 3, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
+    stage_finish(a);
+    stage_start(c, FAR_OP_UPDATE, "na", V3);
+    far_sim_run_for(s.world, 200000000);
+    assert_false(c->ended);
+    far_sim_resume(b->client);
+    far_sim_run(s.world);
+    assert_int_equal(b->result, 0);
+    assert_int_equal(c->result, 0);
+    stage_close(&s);
+}
+
+
 /* T11. Who enters a frozen leaf leaves it again. Without the look at FROZEN the update is lost. */
 static void late_enter_on_frozen(void **state) {
     (void)state;
@@ -461,6 +484,7 @@ static void who_waits_stays_outside(void **state) {
 
 int main(void) {
     const struct CMUnitTest both_ways[] = {
+        cmocka_unit_test(a_holder_without_a_pin_is_waited_for),
         cmocka_unit_test(value_line_before_key_line),
         cmocka_unit_test(twin_insert_two_views),
         cmocka_unit_test(stale_update_after_delete_insert),
