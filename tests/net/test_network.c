@@ -68,6 +68,26 @@ static void the_order_in_the_uri_does_not_matter(void **state) {
 }
 
 
+/* A look for a pool that is not there leaves fresh nodes free for any pool: a mistyped URI would take one away. */
+static void a_look_takes_no_node(void **state) {
+    (void)state;
+    daemon_node nodes[2];
+    char uri[160];
+    far_pool *pool = NULL;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.must_exist = 1;
+    for (int i = 0; i < 2; i++)
+        assert_true(daemon_start(&nodes[i], NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s", nodes[0].address);
+    assert_int_equal(far_pool_open(uri, &options, &pool), FAR_ERR_NOT_FOUND);
+    assert_int_equal(look_at(nodes[0].address).pool, 0);
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", nodes[0].address, nodes[1].address);
+    put_and_get(uri);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(daemon_stop(&nodes[i]), 0);
+}
+
+
 /* Both name fresh daemons, each in another order: one pool comes of it. */
 static void openers_at_once_make_one_pool(void **state) {
     (void)state;
@@ -462,6 +482,7 @@ static void many_sessions_on_one_daemon(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_in_the_uri_does_not_matter),
+        cmocka_unit_test(a_look_takes_no_node),
         cmocka_unit_test(openers_at_once_make_one_pool),
         cmocka_unit_test(foreign_and_missing_nodes_are_named),
         cmocka_unit_test(secrets_are_checked),
