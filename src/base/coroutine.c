@@ -85,7 +85,7 @@ far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void 
     stack_bytes = stack_bytes == 0 ? page : (stack_bytes + page - 1) / page * page;
 
     far_context *context = calloc(1, sizeof *context);
-    if (context == NULL)
+    if (!context)
         return NULL;
     context->mapping_bytes = page + stack_bytes;
     context->mapping = mmap(NULL, context->mapping_bytes, PROT_READ | PROT_WRITE,
@@ -109,16 +109,16 @@ far_context *far_context_new(size_t stack_bytes, void (*entry)(void *arg), void 
 
 
 void far_context_reset(far_context *context, void (*entry)(void *arg), void *arg) {
-    assert(context->mapping != NULL && context != far_context_current());
+    assert(context->mapping && context != far_context_current());
     forget_frames(context);
     make_ready(context, entry, arg);
 }
 
 
 void far_context_free(far_context *context) {
-    if (context == NULL)
+    if (!context)
         return;
-    assert(context->mapping != NULL && context != far_context_current());
+    assert(context->mapping && context != far_context_current());
     forget_frames(context);
     munmap(context->mapping, context->mapping_bytes);
     free(context);
@@ -140,7 +140,7 @@ char *far_context_words(const far_context *context) {
  * from concluding that a second call gives what the first one gave. */
 OPAQUE far_context *far_context_current(void) {
     __asm__ volatile("" ::: "memory");
-    if (current_context == NULL) {
+    if (!current_context) {
         current_context = &thread_context;
 #if FAR_TSAN
         thread_context.fiber = __tsan_get_current_fiber();
@@ -162,7 +162,7 @@ void far_context_switch(far_context *to) {
 
 void far_context_exit(far_context *to) {
     far_context *from = exchange_current(to);
-    assert(from->mapping != NULL && from != to);
+    assert(from->mapping && from != to);
     announce_switch(from, to, 1);
     far_context_swap(&from->stack_pointer, to->stack_pointer);
     abort(); /* somebody switched to a context that had finished */
@@ -196,10 +196,10 @@ static void run_entry(far_context *self) {
 
 OPAQUE static far_context *exchange_current(far_context *to) {
     far_context *from = current_context;
-    if (from == NULL)
+    if (!from)
         from = far_context_current();
     /* A thread's own stack goes on in its own thread only. */
-    assert(to->mapping != NULL || to == &thread_context);
+    assert(to->mapping || to == &thread_context);
     current_context = to;
     __asm__ volatile("" ::: "memory");
     return from;
@@ -217,7 +217,7 @@ ALWAYS_INLINE static void announce_switch(far_context *from, far_context *to, in
         from->fake_stack = NULL;
 #endif
 #if FAR_TSAN
-    if (to->fiber == NULL)
+    if (!to->fiber)
         to->fiber = __tsan_create_fiber(0);
     __tsan_switch_to_fiber(to->fiber, 0);
 #endif
@@ -257,12 +257,12 @@ __attribute__((no_sanitize_address, noinline)) static void discard_fake_stack(fa
  * that never returned, so it is not used again. */
 static void forget_frames(far_context *context) {
 #if FAR_ASAN
-    if (context->fake_stack != NULL)
+    if (context->fake_stack)
         discard_fake_stack(context);
     ASAN_UNPOISON_MEMORY_REGION(context->stack_bottom, context->stack_bytes);
 #endif
 #if FAR_TSAN
-    if (context->fiber != NULL)
+    if (context->fiber)
         __tsan_destroy_fiber(context->fiber);
     context->fiber = NULL;
 #endif

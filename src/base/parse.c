@@ -19,7 +19,7 @@ static const unit duration_units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, 
 
 
 int far_refuse(char *error, size_t error_size, const char *format, ...) {
-    if (error != NULL && error_size > 0) {
+    if (error && error_size > 0) {
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(error, error_size, format, arguments);
@@ -53,14 +53,14 @@ static int parse_with_units(const char *text, const unit *units, const char *wha
                             size_t error_size) {
     const char *at = text;
     uint64_t number = 0;
-    if (text == NULL)
+    if (!text)
         return far_refuse(error, error_size, "missing %s", what);
     int taken = take_digits(&at, &number);
     if (taken == 1)
         return far_refuse(error, error_size, "'%.40s' is not a %s", text, what);
     if (taken == 2)
         return far_refuse(error, error_size, "'%.40s' is too large", text);
-    for (; units->name != NULL; units++) {
+    for (; units->name; units++) {
         if (strcmp(at, units->name) != 0)
             continue;
         if (__builtin_mul_overflow(number, units->factor, &number))
@@ -91,7 +91,7 @@ int far_parse_size(const char *text, uint64_t *bytes, char *error, size_t error_
 
 
 int far_parse_duration(const char *text, uint64_t *ns, char *error, size_t error_size) {
-    if (text != NULL && strcmp(text, "0") == 0) {
+    if (text && strcmp(text, "0") == 0) {
         *ns = 0;
         return FAR_OK;
     }
@@ -106,7 +106,7 @@ int far_parse_decimal(const char *text, double *value, char *error, size_t error
     double digits = 0, scale = 1;
     int count = 0, point = 0;
     const char *at = text;
-    if (text == NULL)
+    if (!text)
         return far_refuse(error, error_size, "missing number");
     for (; is_digit(*at) || (*at == '.' && !point); at++) {
         if (*at == '.') {
@@ -127,7 +127,7 @@ int far_parse_decimal(const char *text, double *value, char *error, size_t error
 
 
 int far_parse_switch(const char *text, int *on, char *error, size_t error_size) {
-    if (text == NULL)
+    if (!text)
         return far_refuse(error, error_size, "missing on or off");
     if (strcmp(text, "on") == 0 || strcmp(text, "1") == 0)
         *on = 1;
@@ -142,7 +142,7 @@ int far_parse_switch(const char *text, int *on, char *error, size_t error_size) 
 int far_parse_range(const char *text, uint64_t *first, uint64_t *last, char *error, size_t error_size) {
     uint64_t low = 0, high = 0;
     const char *at = text;
-    if (text == NULL)
+    if (!text)
         return far_refuse(error, error_size, "missing range");
     int taken = take_digits(&at, &low);
     high = low;
@@ -163,7 +163,7 @@ int far_parse_range(const char *text, uint64_t *first, uint64_t *last, char *err
 
 
 void far_options_begin(far_option_list *list, const char *text, char separator) {
-    list->text = list->rest = text != NULL && *text != '\0' ? text : NULL;
+    list->text = list->rest = text && *text != '\0' ? text : NULL;
     list->separator = separator;
     list->name[0] = list->value[0] = '\0';
 }
@@ -171,7 +171,7 @@ void far_options_begin(far_option_list *list, const char *text, char separator) 
 
 static const char *end_of_option(const far_option_list *list, const char *at) {
     const char *end = strchr(at, list->separator);
-    return end != NULL ? end : at + strlen(at);
+    return end ? end : at + strlen(at);
 }
 
 
@@ -185,11 +185,11 @@ static int name_was_given(const far_option_list *list, const char *before, size_
 
 int far_options_next(far_option_list *list, char *error, size_t error_size) {
     const char *at = list->rest;
-    if (at == NULL)
+    if (!at)
         return 0;
     const char *end = end_of_option(list, at);
     const char *equals = memchr(at, '=', (size_t)(end - at));
-    if (equals == NULL)
+    if (!equals)
         return far_refuse(error, error_size, "'%.*s' is not of the form name=value",
                           (int)(end - at > 40 ? 40 : end - at), at);
     size_t name_len = (size_t)(equals - at), value_len = (size_t)(end - equals - 1);

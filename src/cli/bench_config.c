@@ -236,7 +236,7 @@ static int append_to_uri(bench_config *config, const char *name, const char *val
 static bool uri_has(const char *uri, const char *name) {
     char pattern[32];
     size_t length = (size_t)snprintf(pattern, sizeof(pattern), "%s=", name);
-    for (const char *at = uri; (at = strstr(at, pattern)) != NULL; at += length)
+    for (const char *at = uri; (at = strstr(at, pattern)); at += length)
         if (at > uri && strchr(":?&,", at[-1]))
             return true;
     return false;

@@ -188,7 +188,7 @@ static void *be_loader(void *arg) {
         exit(cli_failed("no memory for a loader"));
     for (unsigned i = 0; i < l->depth; i++)
         f->idle[f->idle_count++] = i;
-    for (chunk *c; (c = next_chunk(own)) != NULL; free(c)) {
+    for (chunk *c; (c = next_chunk(own)); free(c)) {
         load_chunk(own, f, c);
         pthread_mutex_lock(&l->lock);
         l->pairs += f->done;

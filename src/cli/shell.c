@@ -75,7 +75,7 @@ static cli_names known; /* indexes, while a line is completed */
 static char *next_match(const char *text, int again) {
     static size_t at;
     at = again ? at : 0;
-    for (const char *name; (name = cli_command_name(at)) != NULL;) {
+    for (const char *name; (name = cli_command_name(at));) {
         at++;
         if (strncmp(name, text, strlen(text)) == 0)
             return strdup(name);
@@ -215,7 +215,7 @@ static int run_lines(bool by_hand) {
     words w;
     int status = 0;
     char *line;
-    while ((by_hand || !status) && goes_on() && (line = read_line(by_hand)) != NULL) {
+    while ((by_hand || !status) && goes_on() && (line = read_line(by_hand))) {
         const char *wrong = split(line, &w);
         bool leaves = w.count == 1 && (strcmp(w.list[0], "exit") == 0 || strcmp(w.list[0], "quit") == 0);
         if (wrong)

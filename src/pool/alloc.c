@@ -62,7 +62,7 @@ static bool take_local(far_memory *m, far_bin *bin, unsigned node, uint64_t *ite
 static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
-    bool there = class->shelf[node].open != NULL || class->shelf[node].foreign.count > 0;
+    bool there = class->shelf[node].open || class->shelf[node].foreign.count > 0;
     pthread_mutex_unlock(&s->lock);
     if (there)
         return 1;
@@ -178,7 +178,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
             pthread_mutex_unlock(&s->lock);
         } else {
             far_bin *bin = far_bin_of(m, class);
-            got = bin != NULL && take_local(m, bin, tries > 0 ? where : node, item);
+            got = bin && take_local(m, bin, tries > 0 ? where : node, item);
         }
         pthread_mutex_unlock(&m->lock);
         if (got)
@@ -193,7 +193,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     if (!class->is_run && !own_only && far_reclaim(t, m) > 0) { /* what this session retired long ago serves first */
         pthread_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of(m, class);
-        bool got = bin != NULL && take_local(m, bin, node, item);
+        bool got = bin && take_local(m, bin, node, item);
         pthread_mutex_unlock(&m->lock);
         if (got)
             return 0;
@@ -214,7 +214,7 @@ static void hand_out(far_task *t, const far_class *class, uint64_t item, far_obj
     far_fabric *fabric = far_task_fabric(t);
     *object = (far_object){
         .addr = far_item_addr(item), .size = class->size, .used = !(item & FAR_ITEM_FRESH), .epoch = t->pin.epoch};
-    if (fabric->watch != NULL)
+    if (fabric->watch)
         fabric->watch->allocated(fabric, object->addr, class->size, class->uid, class->stable);
 }
 
@@ -269,7 +269,7 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
     else if (node >= far_task_pool(t)->geometry.nodes)
         return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
-    if (index != NULL && type >= index->kind->type_count)
+    if (index && type >= index->kind->type_count)
         return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
     if (far_size_class(size, 16) == 0)
         return far_fail(FAR_ERR_NO_MEMORY, "%llu bytes are more than a memory node has", (unsigned long long)size);
@@ -277,9 +277,9 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_KEEP)) == 0 && far_reserve_is_full(m, index),
-         got = bin != NULL && simple && !bin->class->is_run && take_local(m, bin, node, &item);
+         got = bin && simple && !bin->class->is_run && take_local(m, bin, node, &item);
     pthread_mutex_unlock(&m->lock);
-    if (bin == NULL)
+    if (!bin)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
     if (got) { /* without a verb */
         hand_out(t, bin->class, item, object);

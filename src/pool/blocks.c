@@ -98,7 +98,7 @@ int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_i
     const far_geometry *g = geometry(t);
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
-    int err = entries == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
+    int err = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
     for (unsigned node = 0; node < g->nodes; node++)
         for (uint32_t at = 0; at < g->node[node].blocks && err == 0; at += SCAN_ENTRIES) {
             uint32_t left = (uint32_t)g->node[node].blocks - at, n = left < SCAN_ENTRIES ? left : SCAN_ENTRIES;
@@ -114,7 +114,7 @@ int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_i
 int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *words = far_scratch(t, FAR_BLOCK_PAGES * 8);
-    if (words == NULL)
+    if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to read page words");
     far_read(t, far_block_page(geometry(t), b, 0), words, FAR_BLOCK_PAGES * 8);
     int err = far_wait(t);
@@ -144,7 +144,7 @@ int far_wipe(far_task *t, far_addr addr, uint64_t bytes) {
     far_scratch_mark mark = far_scratch_here(t);
     size_t chunk = bytes < WIPE_BYTES ? bytes : WIPE_BYTES;
     void *zeros = far_scratch(t, chunk);
-    if (zeros == NULL)
+    if (!zeros)
         return FAR_ERR_NO_MEMORY;
     memset(zeros, 0, chunk);
     for (uint64_t at = 0; at < bytes; at += chunk) {
@@ -176,7 +176,7 @@ int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, ui
     uint32_t free_count = 0;
     uint32_t *at = far_scratch(t, count * sizeof(*at));
     uint64_t old[FAR_TAKE_MAX];
-    if (at == NULL)
+    if (!at)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to choose blocks");
     for (uint32_t i = 0; i < count; i++)
         if (is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
@@ -254,7 +254,7 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
     uint64_t old, *heard = far_scratch(t, 8);
     uint32_t bodies = 0;
     *lost = 0;
-    if (heard == NULL)
+    if (!heard)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a run of blocks");
     int err = far_cas_word(t, entry, words[0], far_block_pack(&mine), &old);
     if (err < 0 || old != words[0])
@@ -283,7 +283,7 @@ int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_
         return 0;
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES), *words = far_scratch(t, 8ull * length);
-    int result = entries == NULL || words == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to look for blocks") : 0;
+    int result = !entries || !words ? far_fail(FAR_ERR_NO_MEMORY, "no memory to look for blocks") : 0;
     for (uint32_t end = total; end > 0 && result == 0;) { /* from the high end down */
         uint32_t at = end < SCAN_ENTRIES ? 0 : end - SCAN_ENTRIES;
         if ((result = far_blocks_read(t, node, at, end - at, entries)) < 0)
@@ -340,7 +340,7 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
         far_block_state s = far_block_unpack(now);
         if (i > 0 && (s.kind != FAR_BLOCK_BODY || s.length != i))
             continue; /* freed before, and perhaps taken again */
-        if (fabric->watch != NULL)
+        if (fabric->watch)
             fabric->watch->released(fabric, far_block_base(g, b), g->block_bytes);
         if ((err = far_wipe(t, far_block_base(g, b), g->block_bytes)) < 0)
             return err;

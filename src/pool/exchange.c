@@ -83,7 +83,7 @@ static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
 
 static void each_foreign_of(far_store *s, const far_held *b, bool absorb) {
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next) {
+        for (far_class *c = s->classes[i]; c; c = c->next) {
             far_items *list = &c->shelf[b->id.node].foreign;
             for (uint32_t at = list->count; at-- > 0;) {
                 far_addr addr = list->items[at];
@@ -122,9 +122,9 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
         return err;
     pthread_mutex_lock(&s->lock);
     far_held *b = far_held_add(s, id, true, stamp);
-    bool loaded = b != NULL && far_held_load(s, b, pages);
-    if (b != NULL && !loaded)
-        far_held_remove(s, b); /* slabs that it does not know of must not look like free pages */
+    bool loaded = b && far_held_load(s, b, pages);
+    if (b && !loaded)
+        far_held_remove(s, b);    /* slabs that it does not know of must not look like free pages */
     s->catalog_seen = UINT64_MAX; /* its slabs are to be compared with the catalog */
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
@@ -220,7 +220,7 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
              window = s->hint[node] / WINDOW_ENTRIES;
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
-    int got = entries == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
+    int got = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
     for (uint32_t seen = 0, rounds = 0; seen < windows && got == 0;) {
         uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
         bool lost;
@@ -273,7 +273,7 @@ static void add_object(given *g, far_class *class, far_addr addr) {
     if (g->object_count == g->object_capacity) {
         size_t more = g->object_capacity == 0 ? 256 : 2 * g->object_capacity;
         far_leaving *bigger = realloc(g->objects, more * sizeof(*bigger));
-        if (bigger == NULL) {
+        if (!bigger) {
             g->lost = true;
             return;
         }
@@ -289,7 +289,7 @@ static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
     uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
         const far_slab *slab = b->slab[p];
-        if (slab != NULL && slab->page == p)
+        if (slab && slab->page == p)
             bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
     }
     return bytes;
@@ -305,7 +305,7 @@ static void take_out(far_store *s, far_held *b, given *g) {
     *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
         const far_slab *slab = b->slab[p];
-        if (slab == NULL || slab->page != p)
+        if (!slab || slab->page != p)
             continue;
         const far_class *c = slab->class;
         known |= far_page_mask(p, slab->pages);
@@ -344,8 +344,8 @@ static bool take_from_magazine(far_store *s, far_class *class, uint64_t item, vo
 /* A slab of it belongs to an index that was dropped, or is just being created. */
 static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_class *c = b->slab[p] != NULL ? b->slab[p]->class : NULL;
-        if (c != NULL && c->uid != 0 && far_catalog_find_uid(view, c->uid) == NULL)
+        const far_class *c = b->slab[p] ? b->slab[p]->class : NULL;
+        if (c && c->uid != 0 && !far_catalog_find_uid(view, c->uid))
             return true;
     }
     return false;
@@ -358,7 +358,7 @@ static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
 static void choose(far_store *s, far_give_up which, const far_catalog_view *view, given *g) {
     pthread_mutex_lock(&s->lock);
     const uint64_t room = s->all_spare ? 1 : s->pool->geometry.block_bytes / ROOM_SHARE;
-    for (far_held *b = far_held_next(s, NULL), *next; b != NULL && g->count < GIVE_UP_BLOCKS; b = next) {
+    for (far_held *b = far_held_next(s, NULL), *next; b && g->count < GIVE_UP_BLOCKS; b = next) {
         next = far_held_next(s, b);
         bool unlisted = holds_unlisted(b, view);
         if (b->kept > 0 || (which == FAR_GIVE_UP_ROOMY && free_bytes_of(s, b) < room) ||
@@ -380,7 +380,7 @@ static int make_orphans(far_task *t, const given *g) {
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t(*words)[2] = far_scratch(t, GIVE_UP_BLOCKS * sizeof(*words)), old[GIVE_UP_BLOCKS];
     bool is_void = g->lost;
-    if (words == NULL)
+    if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to give up blocks");
     pthread_mutex_lock(&s->lock);
     uint32_t sweep = s->sweep;
@@ -474,7 +474,7 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
         state.generation != own->generation)
         return 0;
     pthread_mutex_lock(&s->lock);
-    bool known = far_held_at(s, base) != NULL || is_being_wiped(s, base);
+    bool known = far_held_at(s, base) || is_being_wiped(s, base);
     uint32_t sweep = s->sweep;
     pthread_mutex_unlock(&s->lock);
     if (known)

@@ -12,17 +12,17 @@ bool far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
     if (m->kept_count == m->kept_capacity) {
         uint32_t more = m->kept_capacity == 0 ? 16 : 2 * m->kept_capacity;
         far_kept *bigger = realloc(m->kept, more * sizeof(*bigger));
-        if (bigger == NULL)
+        if (!bigger)
             return false;
         m->kept = bigger;
         m->kept_capacity = more;
     }
     pthread_mutex_lock(&s->lock);
     far_held *b = far_held_at(s, far_item_addr(item));
-    if (b != NULL)
+    if (b)
         b->kept++;
     pthread_mutex_unlock(&s->lock);
-    if (b == NULL) /* it was given up in between: the caller tries another */
+    if (!b) /* it was given up in between: the caller tries another */
         return false;
     m->kept[m->kept_count++] = (far_kept){item, class, reserve};
     m->reserves += reserve;
@@ -34,7 +34,7 @@ bool far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
 static uint64_t take_out(far_memory *m, uint32_t at) {
     uint64_t item = m->kept[at].item;
     far_held *b = far_held_at(m->store, far_item_addr(item));
-    if (b != NULL)
+    if (b)
         b->kept--;
     m->reserves -= m->kept[at].reserve;
     m->kept[at] = m->kept[--m->kept_count];
@@ -55,7 +55,7 @@ void far_kept_forget(far_memory *m, far_addr addr) {
 
 void far_kept_free_closed(far_store *s) {
     pthread_mutex_lock(&s->list);
-    for (far_memory *m = s->memories; m != NULL; m = m->next) {
+    for (far_memory *m = s->memories; m; m = m->next) {
         pthread_mutex_lock(&m->lock);
         if (m->kept_count > 0)
             far_kept_free(m, false);
@@ -82,7 +82,7 @@ void far_kept_free(far_memory *m, bool all) {
     far_store *s = m->store;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = m->kept_count; i-- > 0;)
-        if (all || far_class_index(m->kept[i].class) == NULL)
+        if (all || !far_class_index(m->kept[i].class))
             free_kept(m, i);
     for (uint32_t i = m->reserved_count; i-- > 0;) {
         bool used = false;
@@ -106,18 +106,18 @@ static struct far_reserved *reserved_for(far_memory *m, uint32_t uid) {
 
 
 bool far_reserve_is_full(far_memory *m, const far_index *index) {
-    if (index == NULL || index->kind->reserve_count == 0)
+    if (!index || index->kind->reserve_count == 0)
         return true;
     const struct far_reserved *r = reserved_for(m, index->uid);
-    return r != NULL && r->complete;
+    return r && r->complete;
 }
 
 
 static bool begin_reserve(far_memory *m, uint32_t uid) {
-    if (reserved_for(m, uid) != NULL)
+    if (reserved_for(m, uid))
         return true;
     struct far_reserved *more = realloc(m->reserved, (m->reserved_count + 1) * sizeof(*more));
-    if (more == NULL)
+    if (!more)
         return false;
     m->reserved = more;
     m->reserved[m->reserved_count++] = (struct far_reserved){uid, false};
@@ -144,13 +144,13 @@ static int fill_class(far_task *t, far_index *index, const far_reserve *reserve)
     for (;;) {
         pthread_mutex_lock(&m->lock);
         far_bin *bin = far_bin_get(m, index, reserve->type, reserve->size);
-        unsigned missing = bin == NULL ? 0 : count_missing(m, index, bin->class);
+        unsigned missing = !bin ? 0 : count_missing(m, index, bin->class);
         pthread_mutex_unlock(&m->lock);
-        if (bin != NULL && bin->class->is_run)
+        if (bin && bin->class->is_run)
             return far_fail(FAR_ERR_INVALID, "a reserve of %llu bytes is larger than a block",
                             (unsigned long long)reserve->size);
-        if (bin == NULL || missing == 0)
-            return bin == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve") : 0;
+        if (!bin || missing == 0)
+            return !bin ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve") : 0;
         uint64_t item;
         int err = far_alloc_item(t, bin->class, FAR_NODE_ANY, false, true, &item);
         if (err < 0)
@@ -186,18 +186,18 @@ int far_reserve_fill(far_task *t, far_index *index) {
     far_memory *m = far_memory_of(t);
     if (m->filler == t)
         return 0;
-    while (m->filler != NULL)
+    while (m->filler)
         far_sleep(t, far_rtt(t));
     pthread_mutex_lock(&m->lock);
     m->filler = t;
-    bool first = reserved_for(m, index->uid) == NULL, full = far_reserve_is_full(m, index);
+    bool first = !reserved_for(m, index->uid), full = far_reserve_is_full(m, index);
     int err = begin_reserve(m, index->uid) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve");
     pthread_mutex_unlock(&m->lock);
     for (unsigned i = 0; i < index->kind->reserve_count && err == 0 && !full; i++)
         err = fill_class(t, index, &index->kind->reserve[i]);
     pthread_mutex_lock(&m->lock);
     struct far_reserved *r = reserved_for(m, index->uid);
-    if (r != NULL)
+    if (r)
         r->complete = err == 0;
     if (err < 0 && first)
         let_go(m, index->uid);
@@ -226,7 +226,7 @@ bool far_reserve_take(far_memory *m, far_class *class, unsigned node, bool must,
         far_store_blacken(m->store, far_item_addr(*item));
     pthread_mutex_unlock(&m->store->lock);
     struct far_reserved *r = reserved_for(m, class->uid);
-    if (r != NULL)
+    if (r)
         r->complete = false;
     return true;
 }

@@ -12,10 +12,10 @@
 /* ---- Hearing ---- */
 
 static void forget_black(far_store *s) {
-    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
         for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
             far_slab *slab = b->slab[p];
-            if (slab != NULL && slab->page == p)
+            if (slab && slab->page == p)
                 for (uint32_t w = 0; w < (slab->objects + 63) / 64; w++)
                     slab->black[w] = 0;
         }
@@ -86,11 +86,11 @@ static bool note(far_store *s, void *ctx) {
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     far_store *s = pool->store;
     hearing h = {far_request_unpack(word), heard_epoch};
-    if (s != NULL && far_store_visit(s, &(far_visit){.begin = note,
-                                                     .in_magazine = leave_magazine,
-                                                     .retired = blacken_retired,
-                                                     .kept = blacken_kept,
-                                                     .ctx = &h}))
+    if (s && far_store_visit(s, &(far_visit){.begin = note,
+                                             .in_magazine = leave_magazine,
+                                             .retired = blacken_retired,
+                                             .kept = blacken_kept,
+                                             .ctx = &h}))
         far_epoch_request(pool);
 }
 
@@ -109,7 +109,7 @@ void far_foreign_leave(far_store *s) {
 
 uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
     far_store *s = pool->store;
-    if (s == NULL)
+    if (!s)
         return 0;
     pthread_mutex_lock(&s->lock);
     uint32_t heard = s->heard;
@@ -245,7 +245,7 @@ bool far_line_wants_sweep(far_pool *pool) {
 void far_line_learn(far_pool *pool, const uint64_t *words) {
     const unsigned first = FAR_SUPER_REQUEST;
     far_store *s = pool->store;
-    if (s == NULL)
+    if (!s)
         return;
     atomic_store_explicit(&s->line.done, words[(FAR_SUPER_DONE - first) / 8], memory_order_release);
     atomic_store_explicit(&s->line.wanted, words[(FAR_SUPER_WANTED - first) / 8], memory_order_release);

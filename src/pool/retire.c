@@ -19,7 +19,7 @@
 
 static unsigned epochs_of(const far_class *class) {
     const far_type *info = far_class_info(class);
-    return RETIRE_EPOCHS + (info != NULL ? info->extra_epochs : 0);
+    return RETIRE_EPOCHS + (info ? info->extra_epochs : 0);
 }
 
 
@@ -30,10 +30,10 @@ static far_queue *queue_for(far_memory *m, unsigned epochs) {
     for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
         if (m->queues[i].epochs == epochs)
             return &m->queues[i];
-        if (m->queues[i].epochs == 0 && spare == NULL)
+        if (m->queues[i].epochs == 0 && !spare)
             spare = &m->queues[i];
     }
-    if (spare == NULL)
+    if (!spare)
         return &m->queues[FAR_QUEUES_MAX - 1]; /* they wait too long, perhaps; each has its own time all the same */
     spare->epochs = epochs;
     return spare;
@@ -45,7 +45,7 @@ bool far_queue_put(far_memory *m, far_retired item) {
     if (q->count == q->capacity) {
         size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
         far_retired *bigger = malloc(more * sizeof(*bigger));
-        if (bigger == NULL)
+        if (!bigger)
             return false; /* the object is lost to this process: a sweep finds it */
         for (size_t i = 0; i < q->count; i++)
             bigger[i] = q->items[(q->first + i) % q->capacity];
@@ -73,7 +73,7 @@ bool far_queue_take(far_queue *q, far_retired *item) {
 bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
     bool any = false;
     pthread_mutex_lock(&s->list);
-    for (far_memory *m = s->memories; m != NULL && !any; m = m->next) {
+    for (far_memory *m = s->memories; m && !any; m = m->next) {
         pthread_mutex_lock(&m->lock);
         for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
             const far_queue *q = &m->queues[i];
@@ -137,13 +137,13 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
         return;
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
-    if (bin == NULL) {
+    if (!bin) {
         pthread_mutex_unlock(&m->lock);
         return;
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    if (class->is_run && far_task_pool(t)->team.own->memory != NULL && far_task_pool(t)->team.own->memory != m) {
+    if (class->is_run && far_task_pool(t)->team.own->memory && far_task_pool(t)->team.own->memory != m) {
         pthread_mutex_unlock(&m->lock);
         keeper = far_task_pool(t)->team.own->memory;
         pthread_mutex_lock(&keeper->lock);
@@ -156,7 +156,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
         far_store_blacken(s, addr);
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_unlock(&keeper->lock);
-    if (fabric->watch != NULL)
+    if (fabric->watch)
         fabric->watch->retired(fabric, addr, class->size);
     if (ask)
         far_epoch_request(far_task_pool(t));
@@ -172,9 +172,9 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
         return;
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
-    if (bin != NULL) {
+    if (bin) {
         far_kept_forget(m, addr);
-        if (fabric->watch != NULL)
+        if (fabric->watch)
             fabric->watch->freed(fabric, addr, bin->class->size, bin->class->stable);
         pthread_mutex_lock(&s->lock);
         far_magazine_put(m, bin->class, addr, t->pin.epoch == 0 ? UINT64_MAX : t->pin.epoch);
@@ -207,7 +207,7 @@ static bool free_plain(far_store *s, far_memory *m, far_queue *q, uint64_t epoch
         return false;
     far_queue_take(q, &item);
     m->retired_bytes -= item.class->size;
-    if (fabric->watch != NULL)
+    if (fabric->watch)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
     far_magazine_put(m, item.class, item.addr, item.pin);
     return true;
@@ -232,7 +232,7 @@ static unsigned reclaim_plain_of_all(far_store *s, uint64_t epoch) {
     do {
         count = 0;
         pthread_mutex_lock(&s->list);
-        for (far_memory *m = s->memories; m != NULL; m = m->next) {
+        for (far_memory *m = s->memories; m; m = m->next) {
             pthread_mutex_lock(&m->lock);
             count += reclaim_plain(s, m, epoch, AT_ONCE);
             pthread_mutex_unlock(&m->lock);
@@ -271,7 +271,7 @@ static bool take_run(far_store *s, far_memory *m, uint64_t epoch, far_retired *i
     for (unsigned i = 0; i < FAR_QUEUES_MAX && !found; i++) {
         far_queue *q = &m->queues[i];
         far_retired *head = q->count == 0 ? NULL : &q->items[q->first];
-        if (head == NULL || !head->class->is_run)
+        if (!head || !head->class->is_run)
             continue;
         set_time(head, epoch);
         if (head->ready > epoch)
@@ -292,7 +292,7 @@ static int reclaim_run(far_task *t) {
     far_store *s = far_store_of(t);
     far_memory *m = far_task_pool(t)->team.own->memory;
     far_retired item;
-    if (m == NULL || !take_run(s, m, far_epoch_known(t), &item))
+    if (!m || !take_run(s, m, far_epoch_known(t), &item))
         return 0;
     int err = free_run(t, item.class, item.addr);
     pthread_mutex_lock(&m->lock);
@@ -358,12 +358,12 @@ int far_send_home(far_task *t) {
     pthread_mutex_lock(&s->lock);
     send_surplus(s);
     size_t count = s->leaving_now == 0 ? s->leaving_count : 0;
-    if (count > 0 && (objects = malloc(count * sizeof(*objects))) != NULL) {
+    if (count > 0 && (objects = malloc(count * sizeof(*objects)))) {
         memcpy(objects, s->leaving, count * sizeof(*objects));
         s->leaving_now = count;
     }
     pthread_mutex_unlock(&s->lock);
-    if (objects == NULL)
+    if (!objects)
         return 0;
     int err = bring_home(t, objects, count);
     free(objects);

@@ -28,7 +28,7 @@ static int read_tables(far_task *t, judged *blocks, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
         blocks[i].bits = far_scratch(t, far_bitmap_bytes(g));
         blocks[i].marks = far_scratch(t, far_bitmap_bytes(g));
-        if (blocks[i].bits == NULL || blocks[i].marks == NULL)
+        if (!blocks[i].bits || !blocks[i].marks)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory to read bitmaps");
         far_read(t, far_block_bitmap(g, blocks[i].id), blocks[i].bits, far_bitmap_bytes(g));
         far_read(t, far_block_marks(g, blocks[i].id), blocks[i].marks, far_bitmap_bytes(g));
@@ -41,9 +41,9 @@ static int read_tables(far_task *t, judged *blocks, unsigned count) {
  * open here does not tell: then as long as any kind asks for. */
 static unsigned extra_epochs(const far_store *s, const far_class *class) {
     const far_type *info = far_class_info(class);
-    unsigned most = info != NULL ? info->extra_epochs : 0;
+    unsigned most = info ? info->extra_epochs : 0;
     const far_index_kind *const *kinds = s->pool->kinds;
-    for (unsigned k = 0; info == NULL && kinds[k] != NULL; k++)
+    for (unsigned k = 0; !info && kinds[k]; k++)
         for (unsigned i = 0; i < kinds[k]->type_count; i++)
             if (kinds[k]->types[i].extra_epochs > most)
                 most = kinds[k]->types[i].extra_epochs;
@@ -65,7 +65,7 @@ static void free_lost(judgement *j, far_slab *slab, uint32_t number) {
         far_queue_put(s->pool->team.own->memory, (far_retired){addr, class, j->epoch, j->epoch + extra});
         return;
     }
-    if (s->pool->fabric->watch != NULL)
+    if (s->pool->fabric->watch)
         s->pool->fabric->watch->freed(s->pool->fabric, addr, class->size, class->stable);
     far_store_put(s, class, addr, UINT64_MAX);
 }
@@ -75,7 +75,7 @@ static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
     const far_geometry *g = &j->s->pool->geometry;
     const uint64_t first = slab->page * (g->page_bytes / FAR_GRANULE);
     uint32_t uid = slab->class->uid;
-    if (uid != 0 && far_class_index(slab->class) == NULL && far_catalog_find_uid(j->view, uid) == NULL)
+    if (uid != 0 && !far_class_index(slab->class) && !far_catalog_find_uid(j->view, uid))
         return; /* its index was dropped, or is just being created: unlisted.c */
     for (uint32_t n = 0; n < slab->carved; n++) {
         uint64_t at = first + n * (slab->class->size / FAR_GRANULE), bit = 1ull << at % 64;
@@ -90,7 +90,7 @@ static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
 static void judge_block(judgement *j, far_held *block, const judged *b) {
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
         far_slab *slab = block->slab[p];
-        if (slab != NULL && slab->page == p)
+        if (slab && slab->page == p)
             judge_slab(j, slab, b);
     }
     block->stamp = j->s->sweep;
@@ -113,7 +113,7 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < count && s->sweep == sweep; i++) {
         far_held *b = far_held_at(s, far_block_base(&s->pool->geometry, blocks[i].id));
-        if (b != NULL)
+        if (b)
             judge_block(&j, b, &blocks[i]);
     }
     s->leaked += j.leaked;
@@ -129,7 +129,7 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
 static unsigned choose(far_store *s, judged *blocks) {
     const uint64_t bytes = 2 * far_bitmap_bytes(&s->pool->geometry);
     unsigned count = 0;
-    for (far_held *b = far_held_next(s, NULL); b != NULL && count < STEP_BLOCKS; b = far_held_next(s, b)) {
+    for (far_held *b = far_held_next(s, NULL); b && count < STEP_BLOCKS; b = far_held_next(s, b)) {
         if (b->stamp == s->sweep || far_number_is_newer(b->stamp, s->sweep))
             continue;
         if (count > 0 && (count + 1) * bytes > STEP_BYTES)

@@ -32,7 +32,7 @@ void far_memory_returned(far_store *s) {
 static void get_in_line(far_store *s, far_line_up *self) {
     pthread_mutex_lock(&s->lock);
     far_line_up **last = &s->line_up;
-    while (*last != NULL)
+    while (*last)
         last = &(*last)->next;
     *last = self;
     pthread_mutex_unlock(&s->lock);
@@ -45,7 +45,7 @@ static void leave_line(far_store *s, far_line_up *self) {
     while (*at != self)
         at = &(*at)->next;
     *at = self->next;
-    if (at == &s->line_up && *at != NULL)
+    if (at == &s->line_up && *at)
         far_task_wake((*at)->task);
     pthread_mutex_unlock(&s->lock);
 }

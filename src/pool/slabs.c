@@ -49,11 +49,10 @@ static unsigned find_pages(uint64_t free_pages, unsigned pages, unsigned *page) 
 static far_held *find_place(far_store *s, far_class *class, unsigned node, unsigned *page, unsigned *pages) {
     far_held *best = NULL;
     unsigned least = *pages, best_length = 0, best_free = 0;
-    for (far_held *b = s->blocks[0]; b != NULL; b = b->next) {
+    for (far_held *b = s->blocks[0]; b; b = b->next) {
         unsigned at = 0, length = b->id.node != node ? 0 : find_pages(b->free_pages, least, &at);
         unsigned free_pages = (unsigned)__builtin_popcountll(b->free_pages);
-        if (length == 0 ||
-            (best != NULL && (length > best_length || (length == best_length && free_pages >= best_free))))
+        if (length == 0 || (best && (length > best_length || (length == best_length && free_pages >= best_free))))
             continue;
         best = b;
         best_length = length;
@@ -83,9 +82,9 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     unsigned pages = far_slab_pages(g->page_bytes, class->size), page = 0;
     pthread_mutex_lock(&s->lock);
     far_held *b = find_place(s, class, node, &page, &pages);
-    far_block_id id = b == NULL ? (far_block_id){0, 0} : b->id;
+    far_block_id id = !b ? (far_block_id){0, 0} : b->id;
     pthread_mutex_unlock(&s->lock);
-    if (b == NULL)
+    if (!b)
         return 0;
     far_page_state state = {.in_use = true,
                             .stable = class->stable,
@@ -99,7 +98,7 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
         return err;
     }
     far_fabric *fabric = far_task_fabric(t);
-    if (fabric->watch != NULL)
+    if (fabric->watch)
         fabric->watch->freed(fabric, far_block_base(g, id) + page * g->page_bytes, pages * g->page_bytes, true);
     pthread_mutex_lock(&s->lock);
     bool added = far_slab_add(s, b, page, pages, class) != NULL;
@@ -127,7 +126,7 @@ static unsigned slabs_to_look_at(far_task *t, far_class *class, unsigned node, l
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t), bytes = 0;
     unsigned count = 0;
-    for (far_slab *slab = class->shelf[node].slabs; slab != NULL && count < LOOK_SLABS; slab = slab->next) {
+    for (far_slab *slab = class->shelf[node].slabs; slab && count < LOOK_SLABS; slab = slab->next) {
         uint64_t more = slab->pages * page_words(geometry(t)) * 8;
         if (slab->looked >= epoch || (count > 0 && bytes + more > LOOK_BYTES))
             continue;
@@ -165,7 +164,7 @@ static int look_at(far_task *t, far_class *class, look *looks, unsigned count, b
     const far_geometry *g = geometry(t);
     for (unsigned i = 0; i < count; i++) {
         uint64_t bytes = looks[i].pages * page_words(g) * 8;
-        if ((looks[i].words = far_scratch(t, bytes)) == NULL)
+        if (!(looks[i].words = far_scratch(t, bytes)))
             return far_fail(FAR_ERR_NO_MEMORY, "no memory to read a free bitmap");
         far_read(t, far_block_bitmap(g, looks[i].id) + looks[i].page * page_words(g) * 8, looks[i].words, bytes);
     }
@@ -190,7 +189,7 @@ int far_slabs_look(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     far_scratch_mark mark = far_scratch_here(t);
     look *looks = far_scratch(t, LOOK_SLABS * sizeof(look));
-    int err = looks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read free bitmaps") : 0;
+    int err = !looks ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read free bitmaps") : 0;
     bool any = false;
     while (err == 0 && !any) {
         far_scratch_mark here = far_scratch_here(t);
@@ -210,9 +209,9 @@ int far_slabs_look(far_task *t, far_class *class, unsigned node) {
 int far_slabs_look_at_all(far_task *t) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
-    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
         for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-            if (b->slab[p] != NULL)
+            if (b->slab[p])
                 b->slab[p]->looked = 0;
     pthread_mutex_unlock(&s->lock);
     int result = 0;
@@ -220,7 +219,7 @@ int far_slabs_look_at_all(far_task *t) {
         pthread_mutex_lock(&s->lock);
         far_class *class = s->classes[i]; /* later ones come before it; none ever goes */
         pthread_mutex_unlock(&s->lock);
-        for (; class != NULL && result >= 0; class = class->next)
+        for (; class && result >= 0; class = class->next)
             for (unsigned node = 0; node < geometry(t)->nodes && result >= 0; node++)
                 while ((result = far_slabs_look(t, class, node)) == 1)
                     continue;
@@ -236,7 +235,7 @@ int far_slab_release(far_task *t, far_addr base, bool dropped) {
     const far_geometry *g = geometry(t);
     pthread_mutex_lock(&s->lock);
     far_slab *slab = far_slab_at(s, base);
-    if (slab == NULL || (!dropped && (slab->class->stable || !far_slab_is_free(slab)))) {
+    if (!slab || (!dropped && (slab->class->stable || !far_slab_is_free(slab)))) {
         pthread_mutex_unlock(&s->lock);
         return 0;
     }
@@ -248,7 +247,7 @@ int far_slab_release(far_task *t, far_addr base, bool dropped) {
     pthread_mutex_unlock(&s->lock);
 
     far_fabric *fabric = far_task_fabric(t);
-    if (fabric->watch != NULL)
+    if (fabric->watch)
         fabric->watch->released(fabric, base, pages * g->page_bytes);
     int err = touched ? far_wipe(t, base, pages * g->page_bytes) : 0;
     if (err == 0 && dropped)
@@ -273,9 +272,9 @@ static int free_empty_blocks(far_task *t) {
         bool used = false;
         pthread_mutex_lock(&s->lock);
         far_held *b = s->blocks[0];
-        while (b != NULL && b->free_pages != UINT64_MAX)
+        while (b && b->free_pages != UINT64_MAX)
             b = b->next;
-        if (b != NULL) {
+        if (b) {
             id = b->id;
             used = b->used;
             far_held_remove(s, b);
@@ -283,7 +282,7 @@ static int free_empty_blocks(far_task *t) {
                 s->hint[id.node] = id.index;
         }
         pthread_mutex_unlock(&s->lock);
-        if (b == NULL)
+        if (!b)
             return 0;
         uint64_t word = far_block_pack(&mine);
         int done = far_block_swap(t, id, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
@@ -296,10 +295,10 @@ static int free_empty_blocks(far_task *t) {
 
 /* With the lock: a slab that goes back; 0: none. */
 static far_addr slab_to_trim(far_store *s, bool all) {
-    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
         for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
             far_slab *slab = b->slab[p];
-            if (slab != NULL && !slab->class->stable && far_slab_is_free(slab) && (all || slab->idle >= IDLE_TICKS))
+            if (slab && !slab->class->stable && far_slab_is_free(slab) && (all || slab->idle >= IDLE_TICKS))
                 return far_slab_base(s, slab);
         }
     return 0;
@@ -309,10 +308,10 @@ static far_addr slab_to_trim(far_store *s, bool all) {
 /* With the lock: how long slabs have been wholly in store. True: there are some. */
 static bool count_idle(far_store *s) {
     bool any = false;
-    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b))
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
         for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
             far_slab *slab = b->slab[p];
-            if (slab == NULL || slab->page != p)
+            if (!slab || slab->page != p)
                 continue;
             slab->idle = far_slab_is_free(slab) && !slab->class->stable ? slab->idle + 1 : 0;
             any |= slab->idle > 0;

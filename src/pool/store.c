@@ -35,7 +35,7 @@ bool far_items_add(far_items *list, uint64_t item) {
     if (list->count == list->capacity) {
         uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
         uint64_t *bigger = realloc(list->items, more * sizeof(*bigger));
-        if (bigger == NULL)
+        if (!bigger)
             return false;
         list->items = bigger;
         list->capacity = more;
@@ -58,10 +58,10 @@ static void find_index(far_store *s, far_class *class) {
         return;
     pthread_mutex_lock(&s->pool->lock);
     far_index *index = s->pool->indexes;
-    while (index != NULL && index->uid != class->uid)
+    while (index && index->uid != class->uid)
         index = index->next;
     pthread_mutex_unlock(&s->pool->lock);
-    if (index == NULL || class->type >= index->kind->type_count)
+    if (!index || class->type >= index->kind->type_count)
         return;
     atomic_store_explicit(&class->info, &index->kind->types[class->type], memory_order_release);
     atomic_store_explicit(&class->index, index, memory_order_release);
@@ -70,11 +70,11 @@ static void find_index(far_store *s, far_class *class) {
 
 far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable) {
     far_class **bucket = &s->classes[bucket_of(uid, type, size)];
-    for (far_class *c = *bucket; c != NULL; c = c->next)
+    for (far_class *c = *bucket; c; c = c->next)
         if (c->uid == uid && c->type == type && c->size == size)
             return c;
     far_class *c = calloc(1, sizeof(*c) + geometry(s)->nodes * sizeof(far_shelf));
-    if (c == NULL)
+    if (!c)
         return NULL;
     c->uid = uid;
     c->type = type;
@@ -108,7 +108,7 @@ static void link_block(far_store *s, far_held *b) {
     far_held **list = &s->blocks[b->free_pages == 0];
     b->next = *list;
     b->link = list;
-    if (b->next != NULL)
+    if (b->next)
         b->next->link = &b->next;
     *list = b;
 }
@@ -116,7 +116,7 @@ static void link_block(far_store *s, far_held *b) {
 
 static void unlink_block(far_held *b) {
     *b->link = b->next;
-    if (b->next != NULL)
+    if (b->next)
         b->next->link = b->link;
 }
 
@@ -132,15 +132,15 @@ void far_held_pages(far_store *s, far_held *b, uint64_t free_pages) {
 
 
 far_held *far_held_next(const far_store *s, const far_held *b) {
-    if (b == NULL)
-        return s->blocks[0] != NULL ? s->blocks[0] : s->blocks[1];
-    return b->next == NULL && b->free_pages != 0 ? s->blocks[1] : b->next;
+    if (!b)
+        return s->blocks[0] ? s->blocks[0] : s->blocks[1];
+    return !b->next && b->free_pages != 0 ? s->blocks[1] : b->next;
 }
 
 
 far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp) {
     far_held *b = calloc(1, sizeof(*b));
-    if (b == NULL)
+    if (!b)
         return NULL;
     b->id = id;
     b->used = used;
@@ -155,7 +155,7 @@ far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp)
 
 void far_held_remove(far_store *s, far_held *b) {
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-        if (b->slab[p] != NULL)
+        if (b->slab[p])
             far_slab_remove(s, b->slab[p]);
     atomic_store_explicit(&s->held[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
@@ -171,7 +171,7 @@ far_addr far_slab_base(const far_store *s, const far_slab *slab) {
 
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_held *b = far_held_at(s, addr);
-    return b == NULL ? NULL : b->slab[far_block_inner(geometry(s), addr) / geometry(s)->page_bytes];
+    return !b ? NULL : b->slab[far_block_inner(geometry(s), addr) / geometry(s)->page_bytes];
 }
 
 
@@ -184,12 +184,12 @@ static void list_open(far_slab *slab) {
     if (open) {
         slab->open_next = shelf->open;
         slab->open_link = &shelf->open;
-        if (slab->open_next != NULL)
+        if (slab->open_next)
             slab->open_next->open_link = &slab->open_next;
         shelf->open = slab;
     } else {
         *slab->open_link = slab->open_next;
-        if (slab->open_next != NULL)
+        if (slab->open_next)
             slab->open_next->open_link = slab->open_link;
         slab->open_link = NULL;
     }
@@ -201,7 +201,7 @@ far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pa
     uint32_t objects = (uint32_t)(pages * geometry(s)->page_bytes / class->size);
     size_t words = (objects + 63) / 64;
     far_slab *slab = calloc(1, sizeof(*slab) + 2 * words * 8);
-    if (slab == NULL)
+    if (!slab)
         return NULL;
     slab->block = block;
     slab->class = class;
@@ -212,7 +212,7 @@ far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pa
     far_shelf *shelf = &class->shelf[block->id.node];
     slab->next = shelf->slabs;
     slab->link = &shelf->slabs;
-    if (slab->next != NULL)
+    if (slab->next)
         slab->next->link = &slab->next;
     shelf->slabs = slab;
     shelf->slab_count++;
@@ -232,7 +232,7 @@ void far_slab_remove(far_store *s, far_slab *slab) {
     slab->stored = 0;
     list_open(slab);
     *slab->link = slab->next;
-    if (slab->next != NULL)
+    if (slab->next)
         slab->next->link = slab->link;
     shelf->slab_count--;
     for (unsigned p = slab->page; p < slab->page + slab->pages; p++)
@@ -248,8 +248,8 @@ bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK
             continue;
         far_page_state page = far_page_unpack(pages[p]);
         far_class *class = far_class_get(s, page.uid, page.type, page.size, page.stable);
-        far_slab *slab = class == NULL ? NULL : far_slab_add(s, block, p, page.pages, class);
-        if (slab == NULL)
+        far_slab *slab = !class ? NULL : far_slab_add(s, block, p, page.pages, class);
+        if (!slab)
             return false;
         s->spare_bytes -= slab->objects * class->size;
         slab->carved = slab->objects;
@@ -266,7 +266,7 @@ bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK
  * that was dropped, whose pages are used anew. */
 static far_slab *counted_in(const far_store *s, const far_class *class, far_addr addr, uint32_t *number) {
     far_slab *slab = class->is_run ? NULL : far_slab_at(s, addr);
-    if (slab == NULL || slab->class != class)
+    if (!slab || slab->class != class)
         return NULL;
     *number = (uint32_t)((addr - far_slab_base(s, slab)) / class->size);
     return slab;
@@ -288,7 +288,7 @@ static bool is_handed_out(const far_store *s, const far_slab *slab, far_addr add
 
 void far_store_blacken(far_store *s, far_addr addr) {
     far_slab *slab = far_slab_at(s, addr);
-    if (slab == NULL || !begins_object(s, slab, addr))
+    if (!slab || !begins_object(s, slab, addr))
         return;
     uint64_t number = (addr - far_slab_base(s, slab)) / slab->class->size;
     slab->black[number / 64] |= 1ull << number % 64;
@@ -300,7 +300,7 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
     if (s->leaving_count == s->leaving_capacity) {
         size_t more = s->leaving_capacity == 0 ? 64 : 2 * s->leaving_capacity;
         far_leaving *bigger = realloc(s->leaving, more * sizeof(*bigger));
-        if (bigger == NULL)
+        if (!bigger)
             return;
         s->leaving = bigger;
         s->leaving_capacity = more;
@@ -325,11 +325,11 @@ static void put_own(far_store *s, far_slab *slab, uint32_t number) {
 void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) {
     uint32_t number = 0;
     far_slab *slab = counted_in(s, class, addr, &number);
-    if (slab != NULL && !is_handed_out(s, slab, addr, number)) {
+    if (slab && !is_handed_out(s, slab, addr, number)) {
         s->freed_wrongly = addr | 1; /* an object has one holder: far memory is damaged. check tells */
         return;
     }
-    if (slab != NULL) {
+    if (slab) {
         put_own(s, slab, number);
         return;
     }
@@ -354,17 +354,15 @@ void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t p
     far_store *s = m->store;
     uint32_t number = 0;
     far_bin *bin = class->is_run ? NULL : far_bin_of(m, class);
-    far_items *magazine = bin == NULL ? NULL : &bin->magazine[far_addr_node(addr)];
+    far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
     far_slab *slab = counted_in(s, class, addr, &number);
-    bool may = slab != NULL ? is_handed_out(s, slab, addr, number)
-                            : !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
-    if (magazine == NULL || magazine->count >= 2 * far_magazine_quantum(class) || !may ||
-        !far_items_add(magazine, addr)) {
+    bool may = slab ? is_handed_out(s, slab, addr, number) : !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
+    if (!magazine || magazine->count >= 2 * far_magazine_quantum(class) || !may || !far_items_add(magazine, addr)) {
         far_store_put(s, class, addr, pin);
         return;
     }
     m->magazine_bytes += class->size;
-    if (slab != NULL && far_is_unsettled(s))
+    if (slab && far_is_unsettled(s))
         slab->black[number / 64] |= 1ull << number % 64;
 }
 
@@ -405,7 +403,7 @@ static uint64_t take_own(far_store *s, far_slab *slab) {
 unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned wanted, bool own_only,
                         uint64_t items[]) {
     unsigned taken = own_only ? 0 : take_foreign(s, class, node, wanted, items);
-    while (taken < wanted && class->shelf[node].open != NULL) {
+    while (taken < wanted && class->shelf[node].open) {
         far_slab *slab = class->shelf[node].open;
         while (taken < wanted && (slab->stored > 0 || slab->carved < slab->objects))
             items[taken++] = take_own(s, slab);
@@ -419,11 +417,11 @@ unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned 
 
 far_bin *far_bin_of(far_memory *m, far_class *class) {
     far_bin **bucket = &m->bins[bucket_of(class->uid, class->type, class->size)];
-    for (far_bin *b = *bucket; b != NULL; b = b->next)
+    for (far_bin *b = *bucket; b; b = b->next)
         if (b->class == class)
             return b;
     far_bin *b = calloc(1, sizeof(*b) + geometry(m->store)->nodes * sizeof(far_items));
-    if (b == NULL)
+    if (!b)
         return NULL;
     b->class = class;
     b->next = *bucket;
@@ -433,32 +431,32 @@ far_bin *far_bin_of(far_memory *m, far_class *class) {
 
 
 far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
-    if (index != NULL && type >= index->kind->type_count)
+    if (index && type >= index->kind->type_count)
         return NULL;
-    const far_type *info = index != NULL ? &index->kind->types[type] : &far_pool_type;
+    const far_type *info = index ? &index->kind->types[type] : &far_pool_type;
     uint64_t rounded = far_size_class(size, info->align);
-    uint32_t uid = index != NULL ? index->uid : 0;
+    uint32_t uid = index ? index->uid : 0;
     if (rounded == 0 || type > 0x3f)
         return NULL;
-    for (far_bin *b = m->bins[bucket_of(uid, type, rounded)]; b != NULL; b = b->next)
+    for (far_bin *b = m->bins[bucket_of(uid, type, rounded)]; b; b = b->next)
         if (b->class->uid == uid && b->class->type == type && b->class->size == rounded &&
             far_class_index(b->class) == index)
             return b;
     far_store *s = m->store;
     pthread_mutex_lock(&s->lock);
     far_class *class = far_class_get(s, uid, type, rounded, info->stable);
-    if (class != NULL) {
+    if (class) {
         atomic_store_explicit(&class->info, info, memory_order_release);
         atomic_store_explicit(&class->index, index, memory_order_release);
     }
     pthread_mutex_unlock(&s->lock);
-    return class == NULL ? NULL : far_bin_of(m, class);
+    return !class ? NULL : far_bin_of(m, class);
 }
 
 
 static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
-    for (unsigned i = 0; v->in_magazine != NULL && i < FAR_BINS; i++)
-        for (far_bin *b = m->bins[i]; b != NULL; b = b->next)
+    for (unsigned i = 0; v->in_magazine && i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b; b = b->next)
             for (unsigned n = 0; n < geometry(s)->nodes; n++) {
                 far_items *list = &b->magazine[n];
                 for (uint32_t at = list->count; at-- > 0;)
@@ -467,7 +465,7 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
                         m->magazine_bytes -= b->class->size;
                     }
             }
-    for (unsigned i = 0; v->retired != NULL && i < FAR_QUEUES_MAX; i++) {
+    for (unsigned i = 0; v->retired && i < FAR_QUEUES_MAX; i++) {
         far_queue *q = &m->queues[i];
         size_t kept = 0;
         for (size_t at = 0; at < q->count; at++) {
@@ -479,7 +477,7 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
         }
         q->count = kept;
     }
-    for (uint32_t i = 0; v->kept != NULL && i < m->kept_count; i++)
+    for (uint32_t i = 0; v->kept && i < m->kept_count; i++)
         v->kept(s, &m->kept[i], v->ctx);
 }
 
@@ -487,9 +485,9 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
 bool far_store_visit(far_store *s, const far_visit *visit) {
     pthread_mutex_lock(&s->list);
     pthread_mutex_lock(&s->lock);
-    bool begun = visit->begin == NULL || visit->begin(s, visit->ctx);
+    bool begun = !visit->begin || visit->begin(s, visit->ctx);
     pthread_mutex_unlock(&s->lock);
-    for (far_memory *m = begun ? s->memories : NULL; m != NULL; m = m->next) {
+    for (far_memory *m = begun ? s->memories : NULL; m; m = m->next) {
         pthread_mutex_lock(&m->lock);
         pthread_mutex_lock(&s->lock);
         visit_memory(s, m, visit);
@@ -503,7 +501,7 @@ bool far_store_visit(far_store *s, const far_visit *visit) {
 
 void far_shelves_leave(far_store *s) {
     for (unsigned i = 0; s->foreign_bytes > 0 && i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+        for (far_class *c = s->classes[i]; c; c = c->next)
             for (unsigned n = 0; n < geometry(s)->nodes; n++)
                 while (c->shelf[n].foreign.count > 0)
                     far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
@@ -526,11 +524,11 @@ void far_magazines_empty(far_store *s) {
 /* An index of this handle is gone: its objects are from now on known by their uid only. */
 void far_memory_index_closed(far_pool *pool, far_index *index) {
     far_store *s = pool->store;
-    if (s == NULL)
+    if (!s)
         return;
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c != NULL; c = c->next)
+        for (far_class *c = s->classes[i]; c; c = c->next)
             if (c->uid != 0 && far_class_index(c) == index)
                 atomic_store_explicit(&c->index, NULL, memory_order_release);
     pthread_mutex_unlock(&s->lock);
@@ -541,15 +539,15 @@ void far_memory_index_closed(far_pool *pool, far_index *index) {
 
 static bool try_enter(far_store *s, far_task *t, struct far_waiter *self) {
     pthread_mutex_lock(&s->lock);
-    bool entered = s->inside == NULL && (s->waiting == NULL || s->waiting == self);
+    bool entered = !s->inside && (!s->waiting || s->waiting == self);
     struct far_waiter **at = &s->waiting;
-    while (*at != NULL && *at != self)
+    while (*at && *at != self)
         at = &(*at)->next;
     if (entered) {
         s->inside = t;
         if (*at == self)
             *at = self->next;
-    } else if (*at == NULL) {
+    } else if (!*at) {
         self->next = NULL;
         *at = self;
     }
@@ -570,7 +568,7 @@ void far_store_leave(far_task *t) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
     s->inside = NULL;
-    if (s->waiting != NULL)
+    if (s->waiting)
         far_task_wake(s->waiting->task);
     pthread_mutex_unlock(&s->lock);
 }
@@ -596,10 +594,10 @@ void far_aside_end(far_task *t, far_aside aside) {
 /* ---- Opening and the end ---- */
 
 static void free_store(far_store *s) {
-    for (far_held *b; (b = far_held_next(s, NULL)) != NULL;)
+    for (far_held *b; (b = far_held_next(s, NULL));)
         far_held_remove(s, b);
     for (unsigned i = 0; i < FAR_BINS; i++)
-        while (s->classes[i] != NULL) {
+        while (s->classes[i]) {
             far_class *c = s->classes[i];
             s->classes[i] = c->next;
             for (unsigned n = 0; n < geometry(s)->nodes; n++)
@@ -620,7 +618,7 @@ static void free_store(far_store *s) {
 
 int far_store_open(far_pool *pool) {
     far_store *s = calloc(1, sizeof(*s));
-    if (s == NULL)
+    if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
     s->pool = pool;
     s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
@@ -630,7 +628,7 @@ int far_store_open(far_pool *pool) {
     s->marks_max = MARKS_MAX;
     pthread_mutex_init(&s->list, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    if (s->held == NULL || s->hint == NULL || s->full == NULL) {
+    if (!s->held || !s->hint || !s->full) {
         free_store(s);
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
     }
@@ -641,7 +639,7 @@ int far_store_open(far_pool *pool) {
 
 /* Local memory only; what the handle still holds is found by a sweep. */
 void far_store_free(far_pool *pool) {
-    if (pool->store != NULL)
+    if (pool->store)
         free_store(pool->store);
     pool->store = NULL;
 }
@@ -650,7 +648,7 @@ void far_store_free(far_pool *pool) {
 int far_memory_open(far_session *session) {
     far_store *s = session->pool->store;
     far_memory *m = calloc(1, sizeof(*m));
-    if (m == NULL)
+    if (!m)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a session");
     m->session = session;
     m->store = s;
@@ -669,11 +667,11 @@ int far_memory_open(far_session *session) {
 static void hand_over(far_memory *m, far_memory *heir) {
     far_store *s = m->store;
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_bin *b = m->bins[i]; b != NULL; b = b->next)
+        for (far_bin *b = m->bins[i]; b; b = b->next)
             for (unsigned n = 0; n < geometry(s)->nodes; n++)
                 while (b->magazine[n].count > 0)
                     far_store_put(s, b->class, far_item_addr(b->magazine[n].items[--b->magazine[n].count]), UINT64_MAX);
-    for (unsigned i = 0; heir != NULL && i < FAR_QUEUES_MAX; i++) {
+    for (unsigned i = 0; heir && i < FAR_QUEUES_MAX; i++) {
         far_retired item;
         while (far_queue_take(&m->queues[i], &item))
             far_queue_put(heir, item);
@@ -683,17 +681,17 @@ static void hand_over(far_memory *m, far_memory *heir) {
 
 void far_memory_close(far_session *session) {
     far_memory *m = session->memory;
-    if (m == NULL)
+    if (!m)
         return;
     far_store *s = m->store;
     far_session *own = session->pool->team.own;
-    far_memory *heir = own != NULL && own != session ? own->memory : NULL;
+    far_memory *heir = own && own != session ? own->memory : NULL;
     pthread_mutex_lock(&s->list);
     far_memory **at = &s->memories;
     while (*at != m)
         at = &(*at)->next;
     *at = m->next;
-    if (heir != NULL)
+    if (heir)
         pthread_mutex_lock(&heir->lock);
     pthread_mutex_lock(&m->lock);
     far_kept_free(m, true);
@@ -701,12 +699,12 @@ void far_memory_close(far_session *session) {
     hand_over(m, heir);
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_unlock(&m->lock);
-    if (heir != NULL)
+    if (heir)
         pthread_mutex_unlock(&heir->lock);
     pthread_mutex_unlock(&s->list);
 
     for (unsigned i = 0; i < FAR_BINS; i++)
-        while (m->bins[i] != NULL) {
+        while (m->bins[i]) {
             far_bin *b = m->bins[i];
             m->bins[i] = b->next;
             for (unsigned n = 0; n < geometry(s)->nodes; n++)

@@ -215,7 +215,7 @@ far_memory *far_memory_of(const far_task *t);
 static inline bool far_is_own(const far_store *s, far_addr addr) {
     far_block_id id;
     return far_block_of(&s->pool->geometry, addr, &id) &&
-           atomic_load_explicit(&s->held[far_block_number(&s->pool->geometry, id)], memory_order_acquire) != NULL;
+           atomic_load_explicit(&s->held[far_block_number(&s->pool->geometry, id)], memory_order_acquire);
 }
 
 

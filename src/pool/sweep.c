@@ -60,11 +60,11 @@ static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr
     (void)type, (void)size;
     if (!far_block_of(s->geometry, addr, &id) || addr % FAR_GRANULE != 0)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' reaches %#llx, where no object begins",
-                        index != NULL ? index->name : "(the pool)", (unsigned long long)addr);
+                        index ? index->name : "(the pool)", (unsigned long long)addr);
     uint64_t number = far_block_number(s->geometry, id), at = far_block_inner(s->geometry, addr) / FAR_GRANULE;
     if (!is_covered(s, number))
         return 0;
-    if (s->marks[number] == NULL && (s->marks[number] = calloc(1, far_bitmap_bytes(s->geometry))) == NULL)
+    if (!s->marks[number] && !(s->marks[number] = calloc(1, far_bitmap_bytes(s->geometry))))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the marks of a sweep");
     s->marks[number][at / 64] |= 1ull << at % 64;
     return 0;
@@ -96,7 +96,7 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
     if (dead <= 0)
         return dead;
     dead_client *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
-    if (more == NULL)
+    if (!more)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of dead clients");
     s->dead = more;
     s->dead[s->dead_count++] = (dead_client){id, far_client_generation_of(client->word)};
@@ -122,7 +122,7 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
     if (gone < 0)
         return gone;
     owner *more = realloc(s->owners, (s->owner_count + 1) * sizeof(*more));
-    if (more == NULL)
+    if (!more)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of owners");
     s->owners = more;
     s->owners[s->owner_count++] = (owner){id, generation, gone == 1};
@@ -134,7 +134,7 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
 static int disown(sweeper *s, far_block_id id, uint64_t word) {
     far_block_state orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
     uint64_t *words = far_scratch(s->t, 16), old;
-    if (words == NULL)
+    if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to take a block");
     words[0] = s->old_sweep;
     words[1] = UINT64_MAX; /* nobody knows what is free in it */
@@ -228,7 +228,7 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
     uint64_t number = far_block_number(s->geometry, id);
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
-    const uint64_t *marks = !is_covered(s, number) ? w->ones : s->marks[number] != NULL ? s->marks[number] : w->zeros;
+    const uint64_t *marks = !is_covered(s, number) ? w->ones : s->marks[number] ? s->marks[number] : w->zeros;
     far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
     return ++w->pending % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
@@ -237,7 +237,7 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
 static int write_marks(sweeper *s) {
     mark_writer w = {
         .s = s, .zeros = calloc(1, far_bitmap_bytes(s->geometry)), .ones = malloc(far_bitmap_bytes(s->geometry))};
-    int err = w.zeros == NULL || w.ones == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
+    int err = !w.zeros || !w.ones ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
     if (err == 0) {
         memset(w.ones, 0xff, far_bitmap_bytes(s->geometry));
         err = far_blocks_each(s->t, write_marks_of, &w);
@@ -300,7 +300,7 @@ static bool is_listed(const sweeper *s, uint32_t uid) {
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t number = far_block_number(s->geometry, id);
-    bool met = !is_covered(s, number) || (s->marks[number] != NULL && s->marks[number][0] & 1);
+    bool met = !is_covered(s, number) || (s->marks[number] && s->marks[number][0] & 1);
     if (met || !far_number_is_newer(s->sweep, (uint32_t)entry[2]))
         return 0;
     if (s->mode == FAR_SWEEP_COUNT && !is_listed(s, state.uid))
@@ -319,8 +319,7 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
     const far_geometry *g = s->geometry;
     uint64_t pages[FAR_BLOCK_PAGES], number = far_block_number(g, id);
     uint64_t *bits = far_scratch(s->t, far_bitmap_bytes(g));
-    int err =
-        bits == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap") : far_pages_read(s->t, id, pages);
+    int err = !bits ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap") : far_pages_read(s->t, id, pages);
     *lost = 0;
     if (err < 0)
         return err;
@@ -330,7 +329,7 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
         far_page_state page = far_page_unpack(pages[p]);
         for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {
             uint64_t at = p * (g->page_bytes / FAR_GRANULE) + n * (page.size / FAR_GRANULE);
-            bool met = s->marks[number] != NULL && s->marks[number][at / 64] >> at % 64 & 1;
+            bool met = s->marks[number] && s->marks[number][at / 64] >> at % 64 & 1;
             bool listed = is_listed(s, page.uid);
             if ((!listed && s->mode != FAR_SWEEP_COUNT) ||
                 (listed && !settled && !met && !(bits[at / 64] >> at % 64 & 1)))
@@ -418,7 +417,7 @@ static int free_dead(sweeper *s) {
 static int finish(sweeper *s) {
     int err = publish(s);
     s->waiting = calloc(far_block_total(s->geometry) + 1, sizeof(*s->waiting));
-    if (err == 0 && s->waiting == NULL)
+    if (err == 0 && !s->waiting)
         err = far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of blocks");
     if (err == 0)
         err = far_catalog_uids(s->t, &s->uids, &s->uid_count);
@@ -579,7 +578,7 @@ int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result) {
         .walk = {.object = meet_object}, .t = t, .store = pool->store, .geometry = &pool->geometry, .mode = mode};
     s.marks = calloc(far_block_total(s.geometry), sizeof(*s.marks));
     far_aside aside = far_aside_begin(t);
-    int err = s.marks == NULL ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : sweep(&s);
+    int err = !s.marks ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : sweep(&s);
     far_aside_end(t, aside);
     *result = s.result;
     free(s.marks);

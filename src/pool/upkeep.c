@@ -19,7 +19,7 @@
 static far_told look(far_store *s) {
     far_told now = {.returned = atomic_load_explicit(&s->returned, memory_order_relaxed)};
     pthread_mutex_lock(&s->list);
-    for (far_memory *m = s->memories; m != NULL; m = m->next) {
+    for (far_memory *m = s->memories; m; m = m->next) {
         pthread_mutex_lock(&m->lock);
         now.free_bytes += m->magazine_bytes;
         now.retired_bytes += m->retired_bytes;
@@ -46,7 +46,7 @@ static int tell(far_task *t, bool at_once) {
     far_store *s = far_store_of(t);
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
     far_told *now = far_scratch(t, sizeof(*now));
-    if (now == NULL)
+    if (!now)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to tell what is held");
     *now = look(s);
     pthread_mutex_lock(&s->lock);
@@ -141,7 +141,7 @@ static bool has_work(far_task *t, far_store *s) {
 
 int far_memory_tick(far_task *t) {
     far_store *s = far_store_of(t);
-    if (s == NULL || t->session->lost || t->pin.epoch != 0 ||
+    if (!s || t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_work(t, s) ||
         far_pins_are_stuck(far_task_pool(t)) || /* what a lost session posted may still change blocks and bits */
         atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
@@ -173,7 +173,7 @@ bool far_memory_is_untold(far_pool *pool) {
 static bool can_be_given_up(far_store *s) {
     bool any = false;
     pthread_mutex_lock(&s->lock);
-    for (far_held *b = far_held_next(s, NULL); b != NULL && !any; b = far_held_next(s, b))
+    for (far_held *b = far_held_next(s, NULL); b && !any; b = far_held_next(s, b))
         any = b->kept == 0;
     pthread_mutex_unlock(&s->lock);
     return any;
@@ -269,7 +269,7 @@ static int give_all_up(far_task *t) {
 int far_memory_end(far_task *t) {
     far_store *s = far_store_of(t);
     far_pool *pool = far_task_pool(t);
-    if (s == NULL || t->session->memory == NULL)
+    if (!s || !t->session->memory)
         return 0;
     bool all = true;
     far_memory *m = t->session->memory;

@@ -40,7 +40,7 @@ static void add_own(sums *s) {
 static int read_bitmap(far_task *t, far_block_id id, uint64_t **bits) {
     const far_geometry *g = &far_task_pool(t)->geometry;
     *bits = far_scratch(t, far_bitmap_bytes(g));
-    if (*bits == NULL)
+    if (!*bits)
         return FAR_ERR_NO_MEMORY;
     far_read(t, far_block_bitmap(g, id), *bits, far_bitmap_bytes(g));
     return far_wait(t);

@@ -97,7 +97,7 @@ static int churn_side_index(client *c) {
     if (err == FAR_ERR_EXISTS)
         err = far_index_open(c->session, name, &index);
     err = judge(c, "opening a side index", err);
-    if (index != NULL) {
+    if (index) {
         err = use_side_index(c, index);
         far_index_close(index);
     }
@@ -114,12 +114,12 @@ static void come_and_go(client *c) {
     guest.node = &late;
     guest.session = NULL;
     guest.left = LATE_OPS;
-    if (judge(c, "opening the pool", far_pool_open(c->run->uri, &c->run->options, &late.pool)) < 0 || late.pool == NULL)
+    if (judge(c, "opening the pool", far_pool_open(c->run->uri, &c->run->options, &late.pool)) < 0 || !late.pool)
         return;
     c->guest = late.pool;
-    if (judge(c, "opening a session", far_session_open(late.pool, &guest.session)) == 0 && guest.session != NULL &&
+    if (judge(c, "opening a session", far_session_open(late.pool, &guest.session)) == 0 && guest.session &&
         judge(c, "opening the index", far_index_open(guest.session, FAR_TORTURED_INDEX, &late.index)) == 0 &&
-        late.index != NULL) {
+        late.index) {
         bool well = far_torture_work(&guest);
         if (well && below(c, 2) == 0)
             churn_side_index(&guest);

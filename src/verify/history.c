@@ -25,7 +25,7 @@ far_history *far_history_new(uint64_t seed) {
 
 
 void far_history_free(far_history *history) {
-    if (history == NULL)
+    if (!history)
         return;
     pthread_mutex_destroy(&history->lock);
     far_verify_arena_free(&history->arena);

@@ -10,7 +10,7 @@
 
 
 static void *or_die(void *memory, size_t size) {
-    if (memory == NULL) {
+    if (!memory) {
         fprintf(stderr, "verify: out of memory (%zu bytes)\n", size);
         abort();
     }
@@ -30,7 +30,7 @@ void *far_verify_grow(void *memory, size_t size) {
 
 void *far_verify_arena_alloc(far_verify_arena *arena, size_t size) {
     size = (size + 15) & ~(size_t)15;
-    if (arena->chunks == NULL || arena->size - arena->used < size) {
+    if (!arena->chunks || arena->size - arena->used < size) {
         size_t chunk_size = CHUNK_HEADER + (size > CHUNK_BYTES ? size : CHUNK_BYTES);
         void *chunk = or_die(malloc(chunk_size), chunk_size);
         *(void **)chunk = arena->chunks;

@@ -38,7 +38,7 @@ static void free_node(node *n) {
 
 
 void far_model_free(far_model *model) {
-    if (model == NULL)
+    if (!model)
         return;
     for (node *n = model->first[0]; n;) {
         node *next = n->next[0];
@@ -107,7 +107,7 @@ static void add(far_model *model, far_bytes key, node **links[MAX_HEIGHT], const
 
 int far_model_get(const far_model *model, const void *key, size_t key_len, const void **value, size_t *value_len) {
     node *n = find(model, (far_bytes){key, key_len}, NULL);
-    if (n == NULL)
+    if (!n)
         return FAR_ERR_NOT_FOUND;
     if (value)
         *value = n->value.data;
@@ -128,7 +128,7 @@ int far_model_insert(far_model *model, const void *key, size_t key_len, const vo
 
 int far_model_update(far_model *model, const void *key, size_t key_len, const void *value, size_t value_len) {
     node *n = find(model, (far_bytes){key, key_len}, NULL);
-    if (n == NULL)
+    if (!n)
         return FAR_ERR_NOT_FOUND;
     set_value(n, value, value_len);
     return FAR_OK;
@@ -149,7 +149,7 @@ int far_model_put(far_model *model, const void *key, size_t key_len, const void 
 int far_model_delete(far_model *model, const void *key, size_t key_len) {
     node **links[MAX_HEIGHT];
     node *n = find(model, (far_bytes){key, key_len}, links);
-    if (n == NULL)
+    if (!n)
         return FAR_ERR_NOT_FOUND;
     for (int level = 0; level < n->height; level++)
         *links[level] = n->next[level];

@@ -53,7 +53,7 @@ static bool covers(const far_history_op *scan, far_bytes key) {
 
 bool far_verify_scan_as_get(const far_history_op *scan, far_bytes key, far_linear_op *as_get) {
     const far_history_pair *pair = find_pair(scan, key);
-    if (pair == NULL && !covers(scan, key))
+    if (!pair && !covers(scan, key))
         return false;
     *as_get = (far_linear_op){.op = FAR_OP_GET,
                               .of_scan = true,

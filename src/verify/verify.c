@@ -76,7 +76,7 @@ static void collect(judge *j, const far_history *history) {
 static void check_scans(judge *j) {
     for (size_t i = 0; i < j->scan_count; i++) {
         const char *wrong = far_verify_scan(j->scans[i]);
-        if (wrong == NULL)
+        if (!wrong)
             continue;
         j->report->violations++;
         if (j->out) {
@@ -110,7 +110,7 @@ static void check_key(judge *j, size_t first, size_t last) {
     uint64_t seed = 0;
     for (size_t i = first; i < last; i++) {
         const far_history_op *op = j->mentions[i].op;
-        if (op == NULL)
+        if (!op)
             continue;
         far_linear_op linear = {op->op, op->has_value, false, op->client, op->result, op->start, op->end, op->value};
         add_op(j, &key, &linear);

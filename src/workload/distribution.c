@@ -80,7 +80,7 @@ uint64_t far_scramble(uint64_t rank) {
 
 
 int far_distribution_parse(const char *name, far_distribution_kind *kind) {
-    for (int i = 0; name != NULL && i < 3; i++) {
+    for (int i = 0; name && i < 3; i++) {
         if (strcmp(name, names[i]) != 0)
             continue;
         *kind = (far_distribution_kind)i;

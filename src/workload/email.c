@@ -135,7 +135,7 @@ static void make_domain(domain *to, uint32_t d) {
 far_email *far_email_new(uint64_t seed) {
     far_email *email = calloc(1, sizeof *email);
     uint64_t total = 0, sum = 0;
-    if (email == NULL)
+    if (!email)
         return NULL;
     for (int i = 0; i < 4; i++)
         email->round_keys[i] = far_splitmix(&seed);

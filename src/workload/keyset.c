@@ -93,25 +93,25 @@ static int read_file(const char *path, char **text, size_t *size, char *error, s
     size_t capacity = 1 << 16, used = 0, got = 1;
     char *bytes = malloc(capacity);
     int failed = 0;
-    if (file == NULL) {
+    if (!file) {
         far_refuse(error, error_size, "cannot read %s: %s", path, strerror(errno));
         free(bytes);
         return FAR_ERR_NOT_FOUND;
     }
-    while (bytes != NULL && got > 0) {
+    while (bytes && got > 0) {
         got = fread(bytes + used, 1, capacity - used - 1, file);
         used += got;
         if (used < capacity - 1)
             continue;
         capacity *= 2;
         char *larger = realloc(bytes, capacity);
-        if (larger == NULL)
+        if (!larger)
             free(bytes);
         bytes = larger;
     }
     failed = ferror(file) ? errno : 0;
     fclose(file);
-    if (bytes == NULL)
+    if (!bytes)
         return FAR_ERR_NO_MEMORY;
     if (failed != 0) {
         far_refuse(error, error_size, "cannot read %s: %s", path, strerror(failed));
@@ -128,12 +128,12 @@ static int read_file(const char *path, char **text, size_t *size, char *error, s
 
 static int cut_lines(far_keyset *set, size_t size, const char *path, char *error, size_t error_size) {
     uint64_t lines = 0;
-    for (const char *at = set->text; (at = memchr(at, '\n', size - (size_t)(at - set->text))) != NULL; at++)
+    for (const char *at = set->text; (at = memchr(at, '\n', size - (size_t)(at - set->text))); at++)
         lines++;
     if (lines == 0)
         return far_refuse(error, error_size, "%s is empty", path);
     set->starts = malloc((lines + 1) * sizeof *set->starts);
-    if (set->starts == NULL)
+    if (!set->starts)
         return FAR_ERR_NO_MEMORY;
     set->starts[0] = 0;
     for (uint64_t i = 0; i < lines; i++) {
@@ -157,7 +157,7 @@ static int refuse_duplicates(const far_keyset *set, const char *path, char *erro
         places *= 2;
     uint64_t *table = calloc(places, sizeof *table);
     int result = FAR_OK;
-    if (table == NULL)
+    if (!table)
         return FAR_ERR_NO_MEMORY;
     for (uint64_t line = 1; line <= set->lines && result == FAR_OK; line++) {
         const char *start = set->text + set->starts[line - 1];
@@ -207,7 +207,7 @@ static int kind_of(const char *spec, keyset_kind *kind) {
 static int size_of(const char *spec, uint64_t *size, char *error, size_t error_size) {
     const char *colon = strchr(spec, ':');
     *size = 8;
-    if (colon != NULL && far_parse_number(colon + 1, size, error, error_size) != FAR_OK)
+    if (colon && far_parse_number(colon + 1, size, error, error_size) != FAR_OK)
         return FAR_ERR_INVALID;
     return *size >= 8 && *size <= FAR_KEY_MAX
                ? FAR_OK
@@ -220,7 +220,7 @@ int far_keyset_open(const char *spec, uint64_t seed, far_keyset **set, char *err
     keyset_kind kind;
     uint64_t size = 0;
     int result = FAR_OK;
-    if (spec == NULL || !kind_of(spec, &kind))
+    if (!spec || !kind_of(spec, &kind))
         return far_refuse(error, error_size, "unknown key set '%.40s' (u64, seq, email, prefix or file:PATH)",
                           spec ? spec : "");
     if (kind == KEYS_FILE && spec[5] == '\0')
@@ -228,13 +228,13 @@ int far_keyset_open(const char *spec, uint64_t seed, far_keyset **set, char *err
     if (kind <= KEYS_SEQ && (result = size_of(spec, &size, error, error_size)) != FAR_OK)
         return result;
     far_keyset *made = calloc(1, sizeof *made + strlen(spec) + 1);
-    if (made != NULL) {
+    if (made) {
         memcpy(made->name, spec, strlen(spec) + 1);
         made->kind = kind;
         made->size = (size_t)size;
         made->offset = far_splitmix(&seed);
     }
-    if (made == NULL || (kind == KEYS_EMAIL && (made->email = far_email_new(seed)) == NULL))
+    if (!made || (kind == KEYS_EMAIL && !(made->email = far_email_new(seed))))
         result = FAR_ERR_NO_MEMORY;
     else if (kind == KEYS_FILE)
         result = open_file(made, spec + 5, error, error_size);
@@ -250,7 +250,7 @@ int far_keyset_open(const char *spec, uint64_t seed, far_keyset **set, char *err
 
 
 void far_keyset_close(far_keyset *set) {
-    if (set == NULL)
+    if (!set)
         return;
     far_email_free(set->email);
     free(set->text);

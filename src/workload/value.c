@@ -91,7 +91,7 @@ int far_value_check(const void *buffer, size_t size, const void *key, size_t key
     }
     if (size > head_size && !body_is_right(bytes, head_size, size, state))
         return 0;
-    if (version != NULL)
+    if (version)
         *version = found;
     return 1;
 }

@@ -74,7 +74,7 @@ const char *far_mix_text(const far_mix *mix, char *text) {
 
 
 int far_ycsb_parse(const char *name, far_ycsb_workload *workload) {
-    for (int i = FAR_YCSB_LOAD; name != NULL && i < FAR_YCSB_WORKLOADS; i++) {
+    for (int i = FAR_YCSB_LOAD; name && i < FAR_YCSB_WORKLOADS; i++) {
         if (strcasecmp(name, workloads[i].name) != 0)
             continue;
         *workload = (far_ycsb_workload)i;

@@ -28,7 +28,7 @@ static void assert_refused(number_parser parse, const char *text, const char *wo
     char error[100] = "";
     assert_int_equal(parse(text, &got, error, sizeof error), FAR_ERR_INVALID);
     assert_int_equal(got, 12345);
-    if (strstr(error, words) == NULL)
+    if (!strstr(error, words))
         fail_msg("'%s' does not say '%s'", error, words);
 }
 
@@ -204,7 +204,7 @@ static void assert_list_refused(const char *text, int good, const char *words) {
         assert_int_equal(far_options_next(&list, error, sizeof error), 1);
     assert_int_equal(far_options_next(&list, error, sizeof error), FAR_ERR_INVALID);
     assert_int_equal(far_options_next(&list, error, sizeof error), FAR_ERR_INVALID); /* and it stays so */
-    if (strstr(error, words) == NULL)
+    if (!strstr(error, words))
         fail_msg("'%s' does not say '%s'", error, words);
 }
 

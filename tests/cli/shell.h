@@ -49,7 +49,7 @@ static inline void write_file(const char *name, const void *bytes, size_t count)
 /* That a pool was made is told, by whichever command comes first: tests that ask for it look themselves. */
 static inline void forget_made_pools(char *text) {
     static const char words[] = "farindex: made the pool ";
-    for (char *line = text; (line = strstr(line, words)) != NULL;) {
+    for (char *line = text; (line = strstr(line, words));) {
         char *end = strchr(line, '\n') + 1;
         memmove(line, end, strlen(end) + 1);
     }

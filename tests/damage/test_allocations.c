@@ -87,7 +87,7 @@ void *__wrap_realloc(void *old, size_t bytes) {
     if (fails())
         return NULL;
     void *block = __real_realloc(old, bytes);
-    heap.live += old == NULL && block != NULL;
+    heap.live += !old && block;
     return block;
 }
 

@@ -65,7 +65,7 @@ typedef struct rig {
 /* More of them on request. */
 static inline unsigned seeds(unsigned usual) {
     const char *wish = getenv("FARINDEX_SEEDS");
-    return wish != NULL ? (unsigned)strtoul(wish, NULL, 10) : usual;
+    return wish ? (unsigned)strtoul(wish, NULL, 10) : usual;
 }
 
 
@@ -172,7 +172,7 @@ static inline void hold_blocks(actor *a, bool hold) {
     enum { HELD = 1000000 };
     far_store *s = a->pool->store;
     pthread_mutex_lock(&s->lock);
-    for (far_held *b = far_held_next(s, NULL); b != NULL; b = far_held_next(s, b)) {
+    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b)) {
         if (hold && b->kept < HELD)
             b->kept += HELD;
         else if (!hold && b->kept >= HELD)
@@ -184,7 +184,7 @@ static inline void hold_blocks(actor *a, bool hold) {
 
 static inline void close_holders(rig *r) {
     for (unsigned i = 0; i < r->count; i++)
-        if (r->actors[i].pool != NULL)
+        if (r->actors[i].pool)
             hold_blocks(&r->actors[i], false);
     close_rig(r);
 }
@@ -334,7 +334,7 @@ static inline unsigned blocks_of_kind(const rig *r, const actor *a, far_block_ki
 static inline void poll_all(rig *r, uint64_t ns) {
     for (unsigned i = 0; i < r->count; i++) {
         actor *a = &r->actors[i];
-        if (a->pool != NULL && !a->guest && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
+        if (a->pool && !a->guest && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
             far_pool_poll(a->pool);
     }
     far_sim_sleep(r->world, ns);
@@ -367,7 +367,7 @@ static inline void poll_until_all_asleep(rig *r) {
         awake = false;
         for (unsigned k = 0; k < r->count; k++) {
             far_pool *pool = r->actors[k].pool;
-            awake |= pool != NULL && !far_sim_killed(pool->fabric) && far_epoch_is_awake(pool);
+            awake |= pool && !far_sim_killed(pool->fabric) && far_epoch_is_awake(pool);
         }
     }
     assert_false(awake);

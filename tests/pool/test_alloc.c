@@ -364,7 +364,7 @@ static void *work_thread(void *arg) {
     far_random_seed(&h->random, w->number);
     far_session *s = NULL;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        if (s == NULL && far_session_open(w->b->pool, &s) < 0) {
+        if (!s && far_session_open(w->b->pool, &s) < 0) {
             w->problems++;
             break;
         }
@@ -374,7 +374,7 @@ static void *work_thread(void *arg) {
             s = NULL;
         }
     }
-    if (s == NULL && far_session_open(w->b->pool, &s) < 0)
+    if (!s && far_session_open(w->b->pool, &s) < 0)
         w->problems++;
     else
         w->problems += far_session_call(s, FAR_STATS_OTHER, false, let_all_go, h) < 0;

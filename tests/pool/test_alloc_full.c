@@ -48,7 +48,7 @@ static void stable_memory_is_never_used_for_another_type(void **state) {
         far_object *below = NULL;
         for (unsigned k = 0; k < count && mine[k].addr <= o->addr; k++)
             below = &mine[k];
-        assert_true(below == NULL || below->addr + below->size <= o->addr);
+        assert_true(!below || below->addr + below->size <= o->addr);
     }
     stable.room = count;
     assert_int_equal(bench_call(&b, b.session, fill_pool, &stable), 0); /* they are all still there */

@@ -54,7 +54,7 @@ static void finish_sweep(rig *r, actor *sweeper) {
     for (unsigned i = 0; i < 5000 && !far_sim_ended(sweeper->client); i++) {
         for (unsigned k = 0; k < r->count; k++) {
             actor *a = &r->actors[k];
-            if (a != sweeper && a->pool != NULL && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
+            if (a != sweeper && a->pool && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
                 far_pool_poll(a->pool);
         }
         far_sim_run_for(r->world, 100000);

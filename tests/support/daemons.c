@@ -55,7 +55,7 @@ static bool start(daemon_node *node, const char *log) {
         become_daemon(node, log, ready[1], parent);
     close(ready[1]);
     FILE *file = fdopen(ready[0], "r");
-    bool told = fgets(text, sizeof(text), file) != NULL && sscanf(text, "ready: %63s", node->address) == 1;
+    bool told = fgets(text, sizeof(text), file) && sscanf(text, "ready: %63s", node->address) == 1;
     fclose(file);
     return told;
 }

@@ -61,7 +61,7 @@ static void find_threads(process *p) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task", p->pid);
     DIR *threads = opendir(path);
-    for (const struct dirent *one; threads && (one = readdir(threads)) != NULL && p->count < TASKS_MAX;) {
+    for (const struct dirent *one; threads && (one = readdir(threads)) && p->count < TASKS_MAX;) {
         int tid = atoi(one->d_name);
         unsigned i = 0;
         while (i < p->count && p->tasks[i].tid != tid)

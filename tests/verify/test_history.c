@@ -100,7 +100,7 @@ static void lines_have_the_documented_form(void **state) {
         "\"pairs\":[]}\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        if (strstr(text, lines[i]) == NULL)
+        if (!strstr(text, lines[i]))
             fail_msg("not in the text: %s\n%s", lines[i], text);
     }
     free(text);

@@ -387,7 +387,7 @@ static void violation_late_in_a_hot_history_is_found_and_made_small(void **state
     for (size_t i = 0; i < h.key.count; i++) {
         if (h.ops[i].op != FAR_OP_GET || !h.ops[i].has_value || h.ops[i].end == FAR_HISTORY_NEVER)
             continue;
-        if (old == NULL && i > 1000)
+        if (!old && i > 1000)
             old = &h.ops[i];
         if (i < 90000)
             late = &h.ops[i];

@@ -177,7 +177,7 @@ static void scrambled_zipfian_puts_the_hot_ranks_at_their_hashes(void **state) {
     far_random random;
     uint32_t *counts = calloc(ITEMS, sizeof *counts);
     double *want = calloc(ITEMS, sizeof *want);
-    assert_true(counts != NULL && want != NULL);
+    assert_true(counts && want);
     far_random_seed(&random, 3);
     assert_int_equal(far_distribution_init(&d, FAR_DISTRIBUTION_ZIPFIAN, 0.99, ITEMS), FAR_OK);
     for (int i = 0; i < DRAWS; i++) {

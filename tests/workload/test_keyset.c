@@ -184,7 +184,7 @@ static void email_keys_look_like_addresses_with_the_domain_first(void **state) {
         const uint8_t *at = memchr(k.bytes, '@', k.len), *dot = memchr(k.bytes, '.', k.len);
         assert_in_range(k.len, 2, 32);
         assert_non_null(at);
-        assert_true(dot != NULL && dot < at);
+        assert_true(dot && dot < at);
         assert_true(at + 1 < k.bytes + k.len);
         assert_null(memchr(at + 1, '@', (size_t)(k.bytes + k.len - at - 1)));
         total += k.len;
@@ -224,7 +224,7 @@ static void prefix_keys_hold_nuls_and_are_prefixes_of_each_other(void **state) {
         assert_in_range(keys[i].len, 1, 40);
         lengths[keys[i].len]++;
         const uint8_t *nul = memchr(keys[i].bytes, 0, keys[i].len);
-        inner_nul += nul != NULL && keys[i].bytes[keys[i].len - 1] != 0;
+        inner_nul += nul && keys[i].bytes[keys[i].len - 1] != 0;
     }
     for (int i = 0; i < COUNT; i++) {
         int found = 0;
@@ -339,7 +339,7 @@ static void assert_content_refused(const char *content, size_t len, const char *
     char error[200] = "";
     assert_int_equal(open_content(content, len, &set, error, sizeof error), FAR_ERR_INVALID);
     assert_null(set);
-    if (strstr(error, words) == NULL)
+    if (!strstr(error, words))
         fail_msg("'%s' does not say '%s'", error, words);
 }
 

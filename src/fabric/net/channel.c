@@ -154,7 +154,7 @@ static int unseal(net_channel *channel) {
 /* ---- The channel ---- */
 
 void net_channel_init(net_channel *channel, int socket, net_tls *session) {
-    *channel = (net_channel){.socket = socket, .tls = session, .greeted = session == NULL};
+    *channel = (net_channel){.socket = socket, .tls = session, .greeted = !session};
 }
 
 
@@ -174,7 +174,7 @@ void net_channel_close(net_channel *channel) {
 
 char *net_channel_reserve(net_channel *channel, size_t bytes) {
     char *room = reserve(&channel->out, bytes);
-    channel->out_of_memory |= room == NULL;
+    channel->out_of_memory |= !room;
     return room;
 }
 

@@ -354,10 +354,10 @@ void sim_stop(far_sim_client *client, const char *where);
 void sim_unpark(far_sim_world *world, far_parker *parker);
 void sim_park(far_sim_world *world, far_parker *parker, uint64_t until_ns);
 static inline bool sim_is_outside(const far_sim_client *client) {
-    return client->context == NULL;
+    return !client->context;
 }
 static inline bool sim_client_dead(const far_sim_client *client) {
-    return client->node != NULL && client->node->dead;
+    return client->node && client->node->dead;
 }
 
 /* conn.c */

@@ -75,7 +75,7 @@ int toy_rebuild(far_task *t, const toy_bucket *old, far_bytes key, const far_byt
     *bucket = (toy_bucket){0, sizeof(*bucket)};
 
     toy_cursor cursor = {.bucket = old};
-    bool placed = value == NULL;
+    bool placed = !value;
     while (toy_next(&cursor)) {
         int order = far_bytes_compare(cursor.key, key);
         if (order >= 0 && !placed) {
