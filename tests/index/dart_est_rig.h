@@ -9,10 +9,6 @@
 #include "pool/epoch.h"
 #include "task/session.h"
 
-#define SEVEN(p)      p "a", p "b", p "c", p "d", p "e", p "f", p "g"
-#define SEVEN_HELD(p) p "a " p "b " p "c " p "d " p "e " p "f " p "g "
-
-
 /* ---- Looks from outside ---- */
 
 typedef struct glance {
@@ -101,8 +97,8 @@ static inline void let_memory_go(stage *s, actor *a) {
     char byte;
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, wait_task, NULL), 0);
-        for (unsigned j = 0; j < ACTORS; j++) /* awake, they look at what they have retired */
-            far_get(actor_at(s, j)->session, actor_at(s, j)->index, "~", 1, &byte, 1, NULL);
+        for (unsigned j = 0; j < STAGE_ACTORS; j++) /* awake, they look at what they have retired */
+            far_get(stage_actor_at(s, j)->session, stage_actor_at(s, j)->index, "~", 1, &byte, 1, NULL);
         far_sim_sleep(s->world, 1000000);
     }
 }
@@ -120,8 +116,7 @@ static inline void pass_epochs(stage *s, actor *a, unsigned epochs) {
 
 
 static inline bool is_poisoned(stage *s, far_addr addr) {
-    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
-    return memory[far_addr_offset(addr)] == FAR_SIM_POISON;
+    return *(const uint8_t *)world_bytes(s->world, addr) == FAR_SIM_POISON;
 }
 
 
@@ -133,14 +128,7 @@ static inline void settle(stage *s) {
 
 /* The memory was poisoned: whoever reads it now is noticed. */
 static inline void is_free(stage *s, far_addr addr) {
-    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(addr));
-    assert_int_equal(memory[far_addr_offset(addr)], FAR_SIM_POISON);
-}
-
-
-static inline void no_watch_error(stage *s) {
-    if (far_sim_watch_errors(s->world))
-        fail_msg("%s", far_sim_watch_error(s->world, 0));
+    assert_true(is_poisoned(s, addr));
 }
 
 
@@ -149,7 +137,7 @@ static inline void no_watch_error(stage *s) {
 static inline void run_busy(void *arg) {
     actor *a = arg;
     char byte;
-    a->result = operate(a);
+    a->result = stage_run(a);
     for (unsigned i = 0; i < 64; i++)
         far_get(a->session, a->index, "~", 1, &byte, 1, NULL);
     a->ended = true;
@@ -159,18 +147,15 @@ static inline void run_busy(void *arg) {
 static inline void busy_to(actor *a, const char *name, far_op_kind kind, const char *key, const char *value,
                            const char *point, unsigned nth) {
     prepare(a, kind, key, value);
-    a->client = far_sim_start(a->pool->fabric, name, run_busy, a);
-    assert_non_null(a->client);
-    far_sim_stop_before(a->client, (far_sim_match){.point = point, .nth = nth});
-    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_STOPPED);
+    stage_start_main(a, name, run_busy);
+    resume_to(a, point, nth);
 }
 
 
 static inline void busy(actor *a, const char *name, far_op_kind kind, const char *key, const char *value) {
     prepare(a, kind, key, value);
-    a->client = far_sim_start(a->pool->fabric, name, run_busy, a);
-    assert_non_null(a->client);
-    assert_int_equal(far_sim_run_client(a->client), FAR_SIM_ENDED);
+    stage_start_main(a, name, run_busy);
+    stage_finish(a);
 }
 
 

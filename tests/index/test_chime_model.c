@@ -1,5 +1,6 @@
 /* CHIME against a plain model: random operations of one client, for every geometry and layout, on both units and with
  * and without masked CAS. After every few operations the structure is checked. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "farindex.h"
 
@@ -44,13 +45,6 @@ static size_t value_of(const model *m, unsigned number, uint8_t value[256]) {
     if (length >= 4)
         memcpy(value, &number, 4);
     return length;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -1,6 +1,7 @@
 /* CHIME on real threads: 8 of them with 64 operations in flight each, on keys that all share, in few small leaves that
  * are split and merged all the time, and on keys of their own. What is left is what the last operations on each key
  * said; meant to run under the address and thread sanitizers. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
 #include "farindex.h"
@@ -125,13 +126,6 @@ static void *work(void *arg) {
     far_session_close(session);
     atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -27,7 +27,7 @@ static void get_often(void *arg) {
     actor *by = arg;
     char byte;
     for (unsigned i = 0; i < 64 && !enough; i++)
-        by->result = operate(by);
+        by->result = stage_run(by);
     for (unsigned i = 0; i < 64; i++)
         far_get(by->session, by->index, "~", 1, &byte, 1, NULL);
     by->ended = true;
@@ -168,7 +168,7 @@ EST_RACE(adjuster_at_its_end_in_a_full_pool) {
         err = far_session_call(other, FAR_STATS_OTHER, true, step_task, &next);
         assert_true(err == FAR_ERR_NO_MEMORY || err >= 0);
     }
-    no_watch_error(&s);
+    world_assert_watch_is_content(s.world);
     while (more-- > 0)
         assert_int_equal(far_delete(s.b.session, s.b.index, key, (size_t)snprintf(key, sizeof(key), "y%u", more)), 0);
     while (count-- > 0)

@@ -1,5 +1,6 @@
 /* DART against the ordered reference: small alphabets (deep prefixes, keys that begin others, NULs), all operations,
  * values of all sizes, for every switch, bucket size and skip; the tree is checked after every phase. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "farindex.h"
 #include "verify/model.h"
@@ -25,13 +26,6 @@ typedef struct run {
     size_t longest;
     uint8_t *value, *back;
 } run;
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
-}
 
 
 static void begin(run *r, const char *options, unsigned letters, size_t longest) {

@@ -1,6 +1,7 @@
 /* DART on real threads: 8 of them with 64 operations in flight each, on a hot key, on keys of one node that come and
  * go, and on all keys. What is left is what the last operations on each key said; meant to run under the address and
  * thread sanitizers. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
 #include "farindex.h"
@@ -128,13 +129,6 @@ static void *work(void *arg) {
     }
     far_session_close(session);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -181,8 +181,8 @@ static void open_map(const char *uri, const char *options) {
 
 static void close_map(void) {
     far_pool_usage usage;
-    assert_int_equal(far_index_check(session, map, stage_fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(session, map, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_stat(session, &usage), 0);
     assert_int_equal(usage.leaked, 0);
     far_index_close(map);

@@ -356,7 +356,7 @@ static void lock_of_the_dead_whose_number_lives(void **state) {
     unsigned count = 0;
     bool again = false;
     for (unsigned tries = 0; tries < 8 && !again; tries++) { /* the sweep takes the lock over, and frees the number */
-        assert_int_equal(far_pool_check(b->session, 1, stage_fail_at_problem, NULL), 0);
+        assert_int_equal(far_pool_check(b->session, 1, fail_at_problem, NULL), 0);
         assert_int_equal(dolphin_lock_owner(*lock), 0);
         for (unsigned i = 0; i < 8 && !again; i++) {
             assert_int_equal(far_session_open(c->pool, &sessions[count]), 0);

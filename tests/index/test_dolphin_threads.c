@@ -1,6 +1,7 @@
 /* Dolphin on real threads: 8 of them with 64 operations in flight each, in leaves that are split, merged and written at
  * the same time. Each thread knows what its own keys must hold; meant to run under the address and thread sanitizers.
  */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
 #include "farindex.h"
@@ -116,13 +117,6 @@ static void *work(void *arg) {
     far_session_close(session);
     atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -262,7 +262,7 @@ static void value_of_a_dead_ticket(void **state) {
     stage_finish(&d);
     assert_true(d.result < 0 && dolphin_value_is_block(*memory_of(value)) && *memory_of(kword) == 0);
     far_session_close(d.session);
-    assert_int_equal(far_pool_check(b->session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(b->session, 1, fail_at_problem, NULL), 0);
     char key[8];
     for (unsigned i = 0; i < 400; i++) { /* memory that came back is used again, on the memory node of the leaf */
         snprintf(key, sizeof(key), "p%03u", i);

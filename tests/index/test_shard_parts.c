@@ -27,8 +27,8 @@ static void open_table(table *t, const char *uri, const char *options) {
 
 
 static void close_table(table *t) {
-    assert_int_equal(far_index_check(t->session, t->index, stage_fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(t->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(t->session, t->index, fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(t->session, 0, fail_at_problem, NULL), 0);
     far_index_close(t->index);
     far_session_close(t->session);
     far_pool_close(t->pool);

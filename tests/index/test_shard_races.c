@@ -161,7 +161,7 @@ static void all_but_one_die_in_the_sweep_told(const told *told) {
         uint64_t value = get(&s.c, number(i));
         assert_true(value == i || (value == 0 && (i == before + 1 || i == before + 2)));
     }
-    assert_int_equal(far_pool_check(s.c.session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(s.c.session, 1, fail_at_problem, NULL), 0);
     for (uint64_t i = 0; i < 8u << 2; i++) {
         const uint64_t *w = words_at(&s, bucket_addr(&s.c, i));
         assert_true(told->inlined ? w[SHARD_I_K] == SHARD_K_FREE : shard_header_owner(w[SHARD_P_HEADER]) == 0);

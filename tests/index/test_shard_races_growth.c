@@ -255,7 +255,7 @@ TOLD_OF(a_broken_block_is_one_gets_own, POINTERS);
 
 static void check_all(void *arg) {
     stage_actor *a = arg;
-    a->result = far_index_check(a->session, a->index, stage_fail_at_problem, NULL);
+    a->result = far_index_check(a->session, a->index, fail_at_problem, NULL);
 }
 
 

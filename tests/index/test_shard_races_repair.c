@@ -256,7 +256,7 @@ static void a_check_beside_a_dead_mover(void **state) {
     hold_the_sweep(&s);
     far_addr parent = atomic_load_explicit(&shard_state_of(s.a.index)->part[0].segment[0], memory_order_relaxed);
     leave_a_word_behind(&s, parent, stays, k, key_with(&s.a, 1, 1));
-    assert_int_equal(far_index_check(s.a.session, s.a.index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(s.a.session, s.a.index, fail_at_problem, NULL), 0);
     stage_finish(&s.c);
     assert_int_equal(s.c.result, 0);
     assert_true(stage_reads(&s.c, k, "new") && stage_reads(&s.c, stays, "old"));
@@ -360,7 +360,7 @@ static void a_tour_beside_a_helper_that_stands_still(void **state) {
     assert_int_equal(far_index_load(session, s.a.index, &load), 0);
     assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], 3);
     assert_int_equal(far_index_pairs(session, s.a.index, count_pair, &pairs), 3);
-    assert_int_equal(far_index_check(session, s.a.index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(session, s.a.index, fail_at_problem, NULL), 0);
     assert_int_equal(far_sim_watch_errors(s.world), 0);
     far_session_close(session);
     stage_finish(&s.a);

@@ -1,5 +1,6 @@
 /* Eight threads with 64 operations in flight each, on one table that grows from empty: nothing is lost, nothing is
  * there twice, and the sanitizers are content. */
+#include "../support/problem.h"
 #include "base/sanitizer.h"
 #include "client/op.h"
 #include "farindex.h"
@@ -102,13 +103,6 @@ static void *work(void *arg) {
     far_session_close(session);
     free(slots);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

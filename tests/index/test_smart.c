@@ -1,5 +1,6 @@
 /* SMART on the local fabric: many threads with many operations in flight on few keys, the cache's budget, damage that
  * check finds. */
+#include "../support/problem.h"
 #include "base/budget.h"
 #include "base/random.h"
 #include "farindex.h"
@@ -104,13 +105,6 @@ static void *work(void *arg) {
     }
     far_session_close(session);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -46,7 +46,7 @@ static void up(const char *options) {
 
 
 static void down(void) {
-    assert_int_equal(far_index_check(c->session, c->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(c->session, c->index, fail_at_problem, NULL), 0);
     if (far_sim_watch_errors(s.world))
         fail_msg("%s", far_sim_watch_error(s.world, 0));
     stage_tear_down(&s);
@@ -140,7 +140,7 @@ static void delete_both(void *arg) {
 
 static void sweep(void *arg) {
     stage_actor *by = arg;
-    by->result = far_pool_check(by->session, 1, stage_fail_at_problem, NULL);
+    by->result = far_pool_check(by->session, 1, fail_at_problem, NULL);
     by->ended = true;
 }
 
@@ -340,7 +340,7 @@ static void frozen_by_the_dead_in_a_full_pool(void **state) {
     assert_true(stage_reads(c, "nZ", NULL));
     assert_int_equal(stage_do(c, FAR_OP_SCAN, "nC", NULL), 10);
     assert_string_equal(c->keys[0], "nC");
-    assert_int_equal(far_index_check(c->session, c->index, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_index_check(c->session, c->index, fail_at_problem, NULL), 0);
     assert_int_equal(stage_do(c, FAR_OP_INSERT, "nY", V1), FAR_ERR_NO_MEMORY);
     stage_delete(c, "nD");
     assert_true(stage_reads(c, "nD", NULL));

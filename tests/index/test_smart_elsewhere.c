@@ -122,7 +122,7 @@ static void update_main(void *arg) {
 
 static uint64_t leaked_bytes(void) {
     far_pool_usage usage;
-    assert_int_equal(far_pool_check(b->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(b->session, 0, fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_stat(b->session, &usage), 0);
     return usage.leaked;
 }

@@ -280,7 +280,7 @@ static void insert_over_a_dead_leaf_loses_nothing(void **state) {
     stage_write(c, "nka", V2);
     stage_finish(a);
     assert_true(a->result == 0 && stage_reads(b, "nka", V2));
-    assert_int_equal(far_pool_check(b->session, 0, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(b->session, 0, fail_at_problem, NULL), 0);
     assert_int_equal(far_pool_stat(b->session, &usage), 0);
     assert_int_equal(usage.leaked, 0);
     stage_close(&s);

@@ -1,4 +1,5 @@
 /* The toy map through the public API, on the local fabric. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "farindex.h"
 #include "index/index.h"
@@ -147,13 +148,6 @@ static void a_scan_is_in_order_and_within_its_bounds(void **state) {
     assert_int_equal(far_scan(g.session, g.index, "c", 1, "b", 1, 0, see, &s), 0);
     assert_int_equal(s.count, 0);
     close_ground(&g);
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

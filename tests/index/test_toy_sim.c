@@ -193,7 +193,7 @@ static void a_sweep_frees_the_locks_of_the_dead(void **state) {
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
     memcpy(&lock, word, 8);
     assert_int_not_equal(lock, 0);
-    assert_int_equal(far_pool_check(s.b.session, 1, stage_fail_at_problem, NULL), 0);
+    assert_int_equal(far_pool_check(s.b.session, 1, fail_at_problem, NULL), 0);
     memcpy(&lock, word, 8);
     assert_int_equal(lock, 0);
     stage_tear_down(&s);

@@ -2,6 +2,7 @@
  * more scratch memory. It says so, or tries again, and what it had put until then is not posted, neither with what it
  * puts when it tries again nor at its end: the memory of those verbs, and in walks the pin, are gone. (Without
  * far_forget in dart's tour, smart's passes or smart's accept_node it is.) */
+#include "../support/problem.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
@@ -68,13 +69,6 @@ static int count_pair(void *ctx, const void *key, size_t key_len, const void *by
     (void)key, (void)key_len;
     *(unsigned *)ctx += length == sizeof(value) && memcmp(bytes, value, length) == 0;
     return 0;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -1,5 +1,6 @@
 /* DART and SMART: walks, checks and counts in slices of a few leaves say the same as those in one, and what acts only
  * after many operations, acts after few when it is told to. */
+#include "../support/problem.h"
 #include "base/random.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
@@ -56,13 +57,6 @@ static void set_up(const char *kind, const char *options) {
     for (unsigned i = 0; i < KEYS; i++)
         assert_int_equal(far_put(session, map, keys[i].bytes, keys[i].length, keys[i].bytes, keys[i].length), 0);
     far_sim_sleep(world, 20000000);
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -611,13 +611,6 @@ static inline int sweep_in_turn(actor *a, far_sweep_mode mode) {
 }
 
 
-static inline int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 0;
-}
-
-
 static inline void check_main(void *arg) {
     actor *a = arg;
     a->result = far_pool_check(a->session, 0, fail_at_problem, NULL);

@@ -1,5 +1,6 @@
 /* Named indexes in the simulator: races of openers, creators and droppers over random schedules, and death at every
  * verb. */
+#include "../support/problem.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
@@ -124,13 +125,6 @@ static bool name_works(actor *a) {
     assert_int_equal(far_index_drop(a->session, "x"), 0);
     assert_int_equal(far_index_open(a->session, "x", &index), FAR_ERR_NOT_FOUND);
     return found == 0;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -1,5 +1,6 @@
 /* What a handle leaves behind when it is closed: nothing, as long as the epoch moves; what others hold back is found by
  * the next sweep. */
+#include "../support/problem.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
 #include "pool/request.h"
@@ -66,13 +67,6 @@ static void visit(void *arg) {
     far_session_close(v->sessions[0]);
     far_pool_close(v->pool);
     far_session_close(v->sessions[1]);
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 0;
 }
 
 

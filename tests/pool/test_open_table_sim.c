@@ -4,6 +4,7 @@
  *
  * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
  * have met both. */
+#include "../support/problem.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/catalog.h"
@@ -48,13 +49,6 @@ static void set_up(story *s, unsigned seed) {
         assert_int_equal(far_index_create(s->dropper, i ? "y" : "x", "toy", "slots=4", &index), 0);
         far_index_close(index);
     }
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
 }
 
 

@@ -1,6 +1,7 @@
 /* Threads that share a small pool: what lives is a part of it, the rest goes from hand to hand. Nobody hangs, and the
  * pool stays sound. (That nobody is told that there is none when there is some, is proven in virtual time: a thread
  * that does not get to run for seconds is not waited for.) */
+#include "../support/problem.h"
 #include "farindex.h"
 
 #include <pthread.h>
@@ -62,13 +63,6 @@ static void *work(void *arg) {
     }
     far_session_close(s);
     return NULL;
-}
-
-
-static int fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 0;
 }
 
 

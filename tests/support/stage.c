@@ -5,31 +5,27 @@
 #include <string.h>
 
 
-static stage_actor *actor_at(stage *s, unsigned i) {
+stage_actor *stage_actor_at(stage *s, unsigned i) {
     return i == 0 ? &s->a : i == 1 ? &s->b : &s->c;
 }
 
 
-static void open_actor(stage_actor *a, const char *uri, bool by_hand) {
+static void open_actor(stage *s, stage_actor *a, bool by_hand) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.rdwc = -1;
     options.no_thread = by_hand;
-    assert_int_equal(far_pool_open(uri, &options, &a->pool), 0);
-    assert_int_equal(far_session_open(a->pool, &a->session), 0);
+    s->world = world_join(s->uri, &options, &a->pool, &a->session);
     a->keys = calloc(STAGE_PAIRS_MAX, sizeof(*a->keys));
     assert_non_null(a->keys);
 }
 
 
 static void set_up(stage *s, const char *kind, const char *options, const char *sim, bool by_hand) {
-    static unsigned serial; /* a test that failed leaves its world behind */
     memset(s, 0, sizeof(*s));
     s->by_hand = by_hand;
-    snprintf(s->uri, sizeof(s->uri), "sim:name=stage%u,seed=1,size=32M,memory_nodes=2,faults=none%s%s", ++serial,
-             sim ? "," : "", sim ? sim : "");
-    for (unsigned i = 0; i < 3; i++)
-        open_actor(actor_at(s, i), s->uri, by_hand);
-    s->world = far_sim_world_of(s->a.pool->fabric);
+    world_uri(s->uri, "seed=1,size=32M,memory_nodes=2,faults=none%s%s", sim ? "," : "", sim ? sim : "");
+    for (unsigned i = 0; i < STAGE_ACTORS; i++)
+        open_actor(s, stage_actor_at(s, i), by_hand);
     assert_int_equal(far_index_create(s->a.session, "map", kind, options, &s->a.index), 0);
     assert_int_equal(far_index_open(s->b.session, "map", &s->b.index), 0);
     assert_int_equal(far_index_open(s->c.session, "map", &s->c.index), 0);
@@ -48,9 +44,9 @@ void stage_open_by_hand(stage *s, const char *kind, const char *options, const c
 
 void stage_poll(stage *s, unsigned times) {
     for (unsigned n = 0; n < times; n++)
-        for (unsigned i = 0; i < 3; i++)
-            if (!far_sim_killed(actor_at(s, i)->pool->fabric))
-                far_pool_poll(actor_at(s, i)->pool);
+        for (unsigned i = 0; i < STAGE_ACTORS; i++)
+            if (!far_sim_killed(stage_actor_at(s, i)->pool->fabric))
+                far_pool_poll(stage_actor_at(s, i)->pool);
 }
 
 
@@ -63,23 +59,10 @@ void stage_age(stage *s) {
 }
 
 
-int stage_fail_at_problem(void *ctx, const char *what) {
-    (void)ctx;
-    fail_msg("%s", what);
-    return 1;
-}
-
-
-static void check_by(stage *s, stage_actor *a) {
-    far_pool_usage usage;
-    assert_int_equal(far_index_check(a->session, a->index, stage_fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(a->session, 1, stage_fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(a->session, 0, stage_fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_stat(a->session, &usage), 0);
-    assert_int_equal(usage.leaked, 0);
-    for (unsigned e = 0; far_sim_watch_error(s->world, e); e++)
-        print_error("watch: %s\n", far_sim_watch_error(s->world, e));
-    assert_int_equal(far_sim_watch_errors(s->world), 0);
+void stage_check_by(stage *s, stage_actor *a) {
+    assert_int_equal(far_index_check(a->session, a->index, fail_at_problem, NULL), 0);
+    world_assert_nothing_lost(a->session);
+    world_assert_watch_is_content(s->world);
 }
 
 
@@ -93,15 +76,15 @@ static void close_actor(stage_actor *a) {
 
 void stage_check(stage *s) {
     unsigned i = 0;
-    while (i < 2 && far_sim_killed(actor_at(s, i)->pool->fabric))
+    while (i < STAGE_ACTORS - 1 && far_sim_killed(stage_actor_at(s, i)->pool->fabric))
         i++;
-    check_by(s, actor_at(s, i));
+    stage_check_by(s, stage_actor_at(s, i));
 }
 
 
 void stage_tear_down(stage *s) {
-    for (unsigned i = 0; i < 3; i++)
-        close_actor(actor_at(s, i));
+    for (unsigned i = 0; i < STAGE_ACTORS; i++)
+        close_actor(stage_actor_at(s, i));
 }
 
 
@@ -113,10 +96,10 @@ void stage_close(stage *s) {
         return;
     }
     stage_actor last = {0};
-    open_actor(&last, s->uri, false);
+    open_actor(s, &last, false);
     assert_int_equal(far_index_open(last.session, "map", &last.index), 0);
     stage_tear_down(s);
-    check_by(s, &last);
+    stage_check_by(s, &last);
     close_actor(&last);
 }
 
@@ -130,7 +113,7 @@ static int keep_key(void *ctx, const void *key, size_t key_len, const void *valu
 }
 
 
-static int run_op(stage_actor *a) {
+int stage_run(stage_actor *a) {
     switch (a->kind) {
     case FAR_OP_GET:
         return far_get(a->session, a->index, a->key, a->key_len, a->value, sizeof(a->value), &a->value_len);
@@ -144,14 +127,15 @@ static int run_op(stage_actor *a) {
         return far_delete(a->session, a->index, a->key, a->key_len);
     default:
         a->pairs = 0;
-        return (int)far_scan(a->session, a->index, a->key_len ? a->key : NULL, a->key_len, NULL, 0, 0, keep_key, a);
+        return (int)far_scan(a->session, a->index, a->key_len ? a->key : NULL, a->key_len, a->to,
+                             a->to ? strlen(a->to) : 0, a->limit, keep_key, a);
     }
 }
 
 
 static void client_main(void *arg) {
     stage_actor *a = arg;
-    a->result = run_op(a);
+    a->result = stage_run(a);
     a->ended = true;
 }
 
@@ -170,11 +154,20 @@ static void set_op(stage_actor *a, far_op_kind kind, const void *key, size_t key
 }
 
 
+void stage_set(stage_actor *a, far_op_kind kind, const char *key, const char *value) {
+    set_op(a, kind, key, key ? strlen(key) : 0, value, value ? strlen(value) : 0);
+}
+
+
+void stage_start_main(stage_actor *a, const char *name, void (*run)(void *actor)) {
+    a->client = world_start(a->pool, name, run, a);
+}
+
+
 void stage_start_bytes(stage_actor *a, far_op_kind kind, const void *key, size_t key_len, const void *value,
                        size_t value_len) {
     set_op(a, kind, key, key_len, value, value_len);
-    a->client = far_sim_start(a->pool->fabric, "actor", client_main, a);
-    assert_non_null(a->client);
+    stage_start_main(a, "actor", client_main);
 }
 
 
@@ -184,9 +177,7 @@ void stage_start(stage_actor *a, far_op_kind kind, const char *key, const char *
 
 
 void stage_stop_at(stage_actor *a, far_sim_match match) {
-    far_sim_stop_before(a->client, match);
-    far_sim_resume(a->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_STOPPED));
+    world_stop_at(a->client, match);
 }
 
 
@@ -200,8 +191,7 @@ far_sim_hold *stage_hold(stage_actor *a, far_sim_match match) {
 
 
 void stage_finish(stage_actor *a) {
-    far_sim_resume(a->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_ENDED));
+    world_finish(a->client);
 }
 
 
@@ -214,8 +204,8 @@ void stage_kill(stage *s, stage_actor *a) {
 
 
 int stage_do(stage_actor *a, far_op_kind kind, const char *key, const char *value) {
-    set_op(a, kind, key, key ? strlen(key) : 0, value, value ? strlen(value) : 0);
-    a->result = run_op(a);
+    stage_set(a, kind, key, value);
+    a->result = stage_run(a);
     a->ended = true;
     return a->result;
 }
@@ -242,12 +232,16 @@ bool stage_reads(stage_actor *a, const char *key, const char *value) {
 }
 
 
-bool stage_scans(stage_actor *a, const char *from, const char *keys) {
-    char seen[STAGE_VALUE_MAX] = "";
+char *stage_scanned(const stage_actor *a, char text[STAGE_VALUE_MAX]) {
     size_t used = 0;
-    if (stage_do(a, FAR_OP_SCAN, from, NULL) < 0)
-        return false;
-    for (unsigned i = 0; i < a->pairs && used < sizeof(seen); i++)
-        used += (size_t)snprintf(seen + used, sizeof(seen) - used, "%s%s", i ? " " : "", a->keys[i]);
-    return strcmp(seen, keys) == 0;
+    text[0] = '\0';
+    for (unsigned i = 0; i < a->pairs && used < STAGE_VALUE_MAX; i++)
+        used += (size_t)snprintf(text + used, STAGE_VALUE_MAX - used, "%s%s", i ? " " : "", a->keys[i]);
+    return text;
+}
+
+
+bool stage_scans(stage_actor *a, const char *from, const char *keys) {
+    char text[STAGE_VALUE_MAX];
+    return stage_do(a, FAR_OP_SCAN, from, NULL) >= 0 && strcmp(stage_scanned(a, text), keys) == 0;
 }
