@@ -87,7 +87,7 @@ static inline void stand(stage_actor *by, const char *point, far_op_kind does, u
 
 
 static inline uint64_t *memory_of(far_addr addr) {
-    return (uint64_t *)((char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr));
+    return world_bytes(s.world, addr);
 }
 
 

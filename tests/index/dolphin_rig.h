@@ -101,7 +101,7 @@ static inline void start_and_wait(stage_actor *by, far_op_kind does, const char 
 
 
 static inline uint64_t *memory_of(far_addr addr) {
-    return (uint64_t *)((char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr));
+    return world_bytes(s.world, addr);
 }
 
 

@@ -171,12 +171,12 @@ static inline unsigned version(const stage_actor *a) {
 /* As the root word says in far memory. */
 static inline uint64_t true_root(stage *s) {
     far_addr pcb = shard_state_of(s->a.index)->part[0].pcb;
-    return *(const uint64_t *)((char *)far_sim_memory(s->world, far_addr_node(pcb)) + far_addr_offset(pcb));
+    return world_word(s->world, pcb);
 }
 
 
 static inline const uint64_t *words_at(stage *s, far_addr addr) {
-    return (const uint64_t *)((char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr));
+    return world_bytes(s->world, addr);
 }
 
 

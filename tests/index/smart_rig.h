@@ -50,7 +50,7 @@ static inline void note_written(void *ctx, const far_sim_posted *posted) {
 
 
 static inline uint64_t *memory_of(far_addr addr) {
-    return (uint64_t *)((char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr));
+    return world_bytes(s.world, addr);
 }
 
 #endif

@@ -42,10 +42,7 @@ static void has_grown(actor *a) {
 
 
 static uint64_t directory_word(stage *s, const actor *a) {
-    far_addr addr = dart_est_directory_addr(dart_est_of(a->index), 0);
-    uint64_t word;
-    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
-    return word;
+    return world_word(s->world, dart_est_directory_addr(dart_est_of(a->index), 0));
 }
 
 
@@ -96,11 +93,8 @@ EST_RACE(A14b_grow_vs_commit) {
     far_sim_stop_before(s.a.client, (far_sim_match){.point = "dart:est_committed"});
     far_sim_resume(s.a.client);
     assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_STOPPED);
-    const char *memory = (const char *)far_sim_memory(s.world, far_addr_node(dart_word_addr(old))) +
-                         far_addr_offset(dart_word_addr(old));
     for (unsigned i = 0; i < DART_EST_GROUP_SLOTS << dart_directory_log_groups(old); i++) {
-        uint64_t word;
-        memcpy(&word, memory + 8 * i, 8);
+        uint64_t word = world_word(s.world, dart_word_addr(old) + 8 * i);
         assert_true(dart_is_frozen(word));
         assert_false(dart_est_is_committed(word) && dart_word_addr(word) == n.addr);
     }

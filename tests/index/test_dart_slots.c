@@ -19,11 +19,9 @@ static far_stats cost_of(actor *a, far_op_kind kind, const char *key, const char
 /* The word of the slot in which the key's leaf stands, as far memory has it. */
 static uint64_t word_of(stage *s, actor *a, const char *key, unsigned depth) {
     dart_node node = node_at(a, key, depth);
-    const uint8_t *memory = far_sim_memory(s->world, far_addr_node(node.addr));
     unsigned slots = dart_node_slots(node.type, 16);
     for (unsigned i = 0; i < slots; i++) {
-        uint64_t word;
-        memcpy(&word, memory + far_addr_offset(dart_slot_addr(&node, i)), 8);
+        uint64_t word = world_word(s->world, dart_slot_addr(&node, i));
         if (!dart_is_empty(word) && dart_word_symbol(word) == (uint8_t)key[depth])
             return word;
     }

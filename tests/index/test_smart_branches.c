@@ -16,39 +16,15 @@ static stage s;
 static stage_actor *const a = &s.a, *const b = &s.b, *const c = &s.c;
 
 
-/* by_hand: handles without housekeeping. What an operation leaves to be done later it does itself, before it returns.
- */
-static void set_up(const char *options, const char *size, bool by_hand) {
-    static unsigned serial;
-    char uri[128];
-    snprintf(uri, sizeof(uri), "sim:name=review%u,seed=1,size=%s,memory_nodes=2,faults=none", ++serial, size);
-    memset(&s, 0, sizeof(s));
-    for (unsigned i = 0; i < 3; i++) {
-        stage_actor *by = i == 0 ? a : i == 1 ? b : c;
-        far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
-        pool_options.rdwc = -1;
-        pool_options.no_thread = by_hand;
-        assert_int_equal(far_pool_open(uri, &pool_options, &by->pool), 0);
-        assert_int_equal(far_session_open(by->pool, &by->session), 0);
-        assert_non_null(by->keys = calloc(STAGE_PAIRS_MAX, sizeof(*by->keys)));
-        if (i == 0)
-            assert_int_equal(far_index_create(by->session, "map", "smart", options, &by->index), 0);
-        else
-            assert_int_equal(far_index_open(by->session, "map", &by->index), 0);
-    }
-    s.world = far_sim_world_of(a->pool->fabric);
-}
-
-
+/* The handles have no housekeeping: what an operation leaves to be done later it does itself, before it returns. */
 static void up(const char *options) {
-    set_up(options, "32M", true);
+    stage_open_by_hand(&s, "smart", options, NULL);
 }
 
 
 static void down(void) {
     assert_int_equal(far_index_check(c->session, c->index, fail_at_problem, NULL), 0);
-    if (far_sim_watch_errors(s.world))
-        fail_msg("%s", far_sim_watch_error(s.world, 0));
+    world_assert_watch_is_content(s.world);
     stage_tear_down(&s);
 }
 
@@ -225,8 +201,7 @@ static void way_down_to_another_node(void **state) {
 /* What the root's slot for this byte names. */
 static far_addr leaf_at(char first) {
     far_addr slot = smart_root_slot(smart_state_of(a->index), (uint8_t)first);
-    uint64_t word;
-    memcpy(&word, (const char *)far_sim_memory(s.world, far_addr_node(slot)) + far_addr_offset(slot), 8);
+    uint64_t word = world_word(s.world, slot);
     assert_int_equal(smart_word_is(word), SMART_LEAF);
     return smart_word_addr(word);
 }
@@ -301,7 +276,7 @@ static void update_of_the_dead_in_a_full_pool(void **state) {
     memset(old, 'o', 200);
     memset(new, 'n', 200);
     old[200] = new[200] = 0;
-    set_up(NULL, "1M", false);
+    stage_open(&s, "smart", NULL, "size=1M");
     stage_write(a, "nk", old);
     stage_write(a, "nk", old); /* in place: from now on it has a redo record of its own */
     far_addr leaf = leaf_at('n');
@@ -325,7 +300,7 @@ static void frozen_by_the_dead_in_a_full_pool(void **state) {
     char key[] = "nA";
     unsigned serial = 0;
     (void)state;
-    set_up(NULL, "1M", false);
+    stage_open(&s, "smart", NULL, "size=1M");
     for (; key[1] < 'A' + 12; key[1]++)
         stage_write(a, key, V1);
     stand(a, "smart:frozen", FAR_OP_INSERT, "nZ", V2);
@@ -376,7 +351,7 @@ static void record_of_the_dead_in_use(void **state) {
     memset(old, 'o', 200);
     memset(new, 'n', 200);
     old[200] = new[200] = 0;
-    set_up(NULL, "32M", false);
+    stage_open(&s, "smart", NULL, NULL);
     stage_write(c, "nk", old);
     far_addr root = smart_state_of(c->index)->stripe[0];
     stand(a, "smart:locked", FAR_OP_UPDATE, "nk", new);

@@ -1,19 +1,13 @@
 /* SMART with RDWC in the simulator, 16 compute nodes of 48 clients on zipfian keys: operations are merged, and give
  * what they give without. */
-#include "fabric/sim/sim.h"
-#include "farindex.h"
-#include "pool/handle.h"
+#include "../support/world.h"
 #include "workload/distribution.h"
 #include "workload/value.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 
 enum { NODES = 16, CLIENTS = 48, OPS = 24, KEYS = 2000 };
 
@@ -62,16 +56,15 @@ static void load(far_session *session, far_index *index) {
 
 
 static outcome run(int rdwc, bool writes) {
-    static unsigned serial;
     static client clients[NODES][CLIENTS];
     far_pool *pools[NODES];
     far_index *indexes[NODES];
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     far_distribution zipf;
     outcome o = {0};
-    char uri[96];
+    char uri[WORLD_URI];
     options.rdwc = rdwc ? 1 : -1;
-    snprintf(uri, sizeof(uri), "sim:name=rdwc%u,seed=1,memory_nodes=2,size=1G,watch=off", ++serial);
+    world_uri(uri, "seed=1,memory_nodes=2,size=1G,watch=off");
     assert_int_equal(far_distribution_init(&zipf, FAR_DISTRIBUTION_ZIPFIAN, FAR_ZIPF_THETA, KEYS), 0);
     for (unsigned i = 0; i < NODES; i++) {
         assert_int_equal(far_pool_open(uri, &options, &pools[i]), 0);
@@ -91,7 +84,7 @@ static outcome run(int rdwc, bool writes) {
     far_sim_world *world = far_sim_world_of(pools[0]->fabric);
     for (unsigned i = 0; i < NODES; i++)
         for (unsigned j = 0; j < CLIENTS; j++)
-            assert_non_null(far_sim_start(pools[i]->fabric, "client", run_client, &clients[i][j]));
+            world_start(pools[i], "client", run_client, &clients[i][j]);
     assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
     for (unsigned i = 0; i < NODES; i++) {
         for (unsigned j = 0; j < CLIENTS; j++) {

@@ -185,7 +185,7 @@ static void a_sweep_frees_the_locks_of_the_dead(void **state) {
     uint64_t lock;
     set_up(&s, "slots=1,locks=on");
     far_addr addr = toy_slot_addr(s.b.index->state, 0) + 8;
-    const char *word = (const char *)far_sim_memory(s.world, far_addr_node(addr)) + far_addr_offset(addr);
+    const char *word = world_bytes(s.world, addr);
     stage_start(&s.a, FAR_OP_PUT, "k", "never");
     stage_stop_at(&s.a, (far_sim_match){.point = "toy:locked"});
     far_sim_kill(s.a.pool->fabric);

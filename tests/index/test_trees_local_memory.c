@@ -2,7 +2,7 @@
  * more scratch memory. It says so, or tries again, and what it had put until then is not posted, neither with what it
  * puts when it tries again nor at its end: the memory of those verbs, and in walks the pin, are gone. (Without
  * far_forget in dart's tour, smart's passes or smart's accept_node it is.) */
-#include "../support/problem.h"
+#include "../support/world.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "pool/handle.h"
@@ -105,16 +105,13 @@ static int check(far_session *session) {
 
 
 static void set_up(const char *kind) {
-    static unsigned serial;
     far_session *session;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    char uri[128], key[16];
-    snprintf(uri, sizeof(uri), "sim:name=short%u,seed=1,size=32M,faults=none", ++serial);
+    char uri[WORLD_URI], key[16];
+    world_uri(uri, "seed=1,size=32M,faults=none");
     options.rdwc = -1;
     options.no_thread = 1; /* nobody else asks for memory meanwhile */
-    assert_int_equal(far_pool_open(uri, &options, &pool), 0);
-    world = far_sim_world_of(pool->fabric);
-    assert_int_equal(far_session_open(pool, &session), 0);
+    world = world_join(uri, &options, &pool, &session);
     assert_int_equal(far_index_create(session, "map", kind, "max_key=4095", &map), 0);
     memset(value, 'v', sizeof(value));
     memset(long_key, 'k', sizeof(long_key));
@@ -131,7 +128,7 @@ static void set_up(const char *kind) {
 
 static void tear_down(void) {
     far_sim_on_verb(world, NULL, NULL);
-    assert_int_equal(far_sim_watch_errors(world), 0);
+    world_assert_watch_is_content(world);
     far_index_close(map);
     far_pool_close(pool);
 }

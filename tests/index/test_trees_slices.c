@@ -1,19 +1,11 @@
 /* DART and SMART: walks, checks and counts in slices of a few leaves say the same as those in one, and what acts only
  * after many operations, acts after few when it is told to. */
-#include "../support/problem.h"
+#include "../support/world.h"
 #include "base/random.h"
-#include "fabric/sim/sim.h"
-#include "farindex.h"
 #include "index/dart/est.h"
-#include "pool/handle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define KEYS    200
 #define KEY_MAX 12
@@ -44,15 +36,12 @@ static void make_keys(void) {
 
 
 static void set_up(const char *kind, const char *options) {
-    static unsigned serial;
-    char uri[128];
-    snprintf(uri, sizeof(uri), "sim:name=slices%u,seed=1,size=32M,memory_nodes=2,faults=none", ++serial);
+    char uri[WORLD_URI];
+    world_uri(uri, "seed=1,size=32M,memory_nodes=2,faults=none");
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.rdwc = -1;
     make_keys();
-    assert_int_equal(far_pool_open(uri, &pool_options, &pool), 0);
-    world = far_sim_world_of(pool->fabric);
-    assert_int_equal(far_session_open(pool, &session), 0);
+    world = world_join(uri, &pool_options, &pool, &session);
     assert_int_equal(far_index_create(session, "map", kind, options, &map), 0);
     for (unsigned i = 0; i < KEYS; i++)
         assert_int_equal(far_put(session, map, keys[i].bytes, keys[i].length, keys[i].bytes, keys[i].length), 0);
@@ -61,11 +50,8 @@ static void set_up(const char *kind, const char *options) {
 
 
 static void tear_down(void) {
-    far_pool_usage usage;
-    assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_stat(session, &usage), 0);
-    assert_int_equal(usage.leaked, 0);
-    assert_int_equal(far_sim_watch_errors(world), 0);
+    world_assert_nothing_leaked(session);
+    world_assert_watch_is_content(world);
     far_index_close(map);
     far_session_close(session);
     far_pool_close(pool);
@@ -123,20 +109,16 @@ static uint64_t entries_of_length(unsigned length) {
     uint64_t count = 0;
     const dart_est *est = dart_est_of(map);
     for (unsigned i = 0; i < 1u << est->bits; i++) {
-        far_addr at = dart_est_directory_addr(est, i);
-        const char *node = far_sim_memory(world, far_addr_node(at));
-        uint64_t word = *(const uint64_t *)(node + far_addr_offset(at));
+        uint64_t word = world_word(world, dart_est_directory_addr(est, i));
         far_addr segment = dart_word_addr(word);
         if (!segment)
             continue;
-        const uint64_t *slots =
-            (const uint64_t *)((const char *)far_sim_memory(world, far_addr_node(segment)) + far_addr_offset(segment));
+        const uint64_t *slots = world_bytes(world, segment);
         for (unsigned s = 0; s < DART_EST_GROUP_SLOTS << dart_directory_log_groups(word); s++) {
             far_addr named = dart_word_addr(slots[s]);
             if (!dart_est_is_committed(slots[s]))
                 continue;
-            const char *object = far_sim_memory(world, far_addr_node(named));
-            const dart_header *header = (const dart_header *)(object + far_addr_offset(named));
+            const dart_header *header = world_bytes(world, named);
             count += dart_header_depth(header) - dart_est_delta(slots[s]) == length;
         }
     }

@@ -3,22 +3,17 @@
 #ifndef TESTS_POOL_POOL_RIG_H
 #define TESTS_POOL_POOL_RIG_H
 
+#include "../support/world.h"
 #include "fabric/fabric.h"
-#include "fabric/sim/sim.h"
 #include "index/toy/toy.h"
 #include "pool/catalog_layout.h"
 #include "pool/report.h"
 #include "pool/request.h"
 #include "pool/store.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ACTORS_MAX = 6, KEYS = 40, VERBS_MAX = 40000 };
 #define LARGE 60000 /* nearly a block */
@@ -56,7 +51,7 @@ typedef struct actor { /* a client of one compute node */
 
 typedef struct rig {
     far_sim_world *world;
-    char uri[192];
+    char uri[WORLD_URI];
     unsigned count;
     actor actors[ACTORS_MAX];
 } rig;
@@ -77,19 +72,16 @@ static inline void join(rig *r, unsigned number, bool by_hand) {
     actor *a = &r->actors[number];
     *a = (actor){.number = number, .result = 77, .mode = FAR_SWEEP_REPAIR};
     snprintf(a->key, sizeof(a->key), "key%u", number);
-    assert_int_equal(far_pool_open(r->uri, &options, &a->pool), 0);
-    assert_int_equal(far_session_open(a->pool, &a->session), 0);
-    a->world = r->world = far_sim_world_of(a->pool->fabric);
+    a->world = r->world = world_join(r->uri, &options, &a->pool, &a->session);
 }
 
 
 /* sim: options of the simulator. slots: of the index, 0 = there is none. */
 static inline void open_rig_with(rig *r, unsigned seed, unsigned count, unsigned by_hand, const char *sim,
                                  unsigned slots) {
-    static unsigned serial; /* a test that failed leaves its world behind */
     char options[32];
     *r = (rig){.count = count};
-    snprintf(r->uri, sizeof(r->uri), "sim:name=rig%u,seed=%u,limit=200s,%s", ++serial, seed, sim);
+    world_uri(r->uri, "seed=%u,limit=200s,%s", seed, sim);
     snprintf(options, sizeof(options), "slots=%u", slots);
     for (unsigned i = 0; i < count; i++) {
         join(r, i, by_hand >> i & 1);
@@ -147,14 +139,8 @@ static inline void open_small_pool(rig *r, unsigned seed, unsigned handles, unsi
 }
 
 
-static inline void assert_watch_is_content(const rig *r) {
-    if (far_sim_watch_errors(r->world))
-        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(r->world), far_sim_watch_error(r->world, 0));
-}
-
-
 static inline void close_rig(rig *r) {
-    assert_watch_is_content(r);
+    world_assert_watch_is_content(r->world);
     for (unsigned i = 0; i < r->count; i++) {
         if (!r->actors[i].guest)
             far_index_close(r->actors[i].index);
@@ -192,15 +178,12 @@ static inline void close_holders(rig *r) {
 
 static inline void start(actor *a, const char *name, void (*run)(void *arg)) {
     a->result = 77;
-    a->client = far_sim_start(a->pool->fabric, name, run, a);
-    assert_non_null(a->client);
+    a->client = world_start(a->pool, name, run, a);
 }
 
 
 static inline void stop_at(actor *a, far_sim_match match) {
-    far_sim_stop_before(a->client, match);
-    far_sim_resume(a->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_STOPPED));
+    world_stop_at(a->client, match);
 }
 
 
@@ -210,8 +193,7 @@ static inline void stop_at_point(actor *a, const char *point) {
 
 
 static inline void finish(actor *a) {
-    far_sim_resume(a->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(a->client)), far_sim_result_name(FAR_SIM_ENDED));
+    world_finish(a->client);
 }
 
 
@@ -230,14 +212,12 @@ static inline int call(actor *a, int (*run)(far_task *t, void *arg), void *arg) 
 /* ---- Behind the verbs ---- */
 
 static inline void *bytes_at(const rig *r, far_addr addr) {
-    return (char *)far_sim_memory(r->world, far_addr_node(addr)) + far_addr_offset(addr);
+    return world_bytes(r->world, addr);
 }
 
 
 static inline uint64_t word_at(const rig *r, far_addr addr) {
-    uint64_t word;
-    memcpy(&word, bytes_at(r, addr), 8);
-    return word;
+    return world_word(r->world, addr);
 }
 
 

@@ -1,17 +1,8 @@
 /* Named indexes in the simulator: races of openers, creators and droppers over random schedules, and death at every
  * verb. */
-#include "../support/problem.h"
-#include "fabric/sim/sim.h"
-#include "farindex.h"
-#include "pool/handle.h"
+#include "../support/world.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { NODES = 2, SEEDS = 60, VERBS_MAX = 400 };
 
@@ -31,15 +22,11 @@ typedef struct stage {
 
 
 static void set_up(stage *s, unsigned seed, const char *faults) {
-    static unsigned serial; /* a test that failed leaves its world behind */
-    char uri[128];
+    char uri[WORLD_URI];
     memset(s, 0, sizeof(*s));
-    snprintf(uri, sizeof(uri), "sim:name=catalog%u,seed=%u,size=32M,memory_nodes=2,faults=%s", ++serial, seed, faults);
-    for (unsigned i = 0; i < NODES; i++) {
-        assert_int_equal(far_pool_open(uri, NULL, &s->actors[i].pool), 0);
-        assert_int_equal(far_session_open(s->actors[i].pool, &s->actors[i].session), 0);
-    }
-    s->world = far_sim_world_of(s->actors[0].pool->fabric);
+    world_uri(uri, "seed=%u,size=32M,memory_nodes=2,faults=%s", seed, faults);
+    for (unsigned i = 0; i < NODES; i++)
+        s->world = world_join(uri, NULL, &s->actors[i].pool, &s->actors[i].session);
 }
 
 
@@ -48,8 +35,7 @@ static void tear_down(stage *s) {
         far_index_close(s->actors[i].index);
         far_session_close(s->actors[i].session);
     }
-    if (far_sim_watch_errors(s->world))
-        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(s->world), far_sim_watch_error(s->world, 0));
+    world_assert_watch_is_content(s->world);
     for (unsigned i = 0; i < NODES; i++)
         far_pool_close(s->actors[i].pool);
 }
@@ -58,8 +44,7 @@ static void tear_down(stage *s) {
 static void start(actor *a, const char *name, void (*run)(void *arg)) {
     a->result = 77;
     a->ended = false;
-    a->client = far_sim_start(a->pool->fabric, name, run, a);
-    assert_non_null(a->client);
+    a->client = world_start(a->pool, name, run, a);
 }
 
 

@@ -1,18 +1,11 @@
 /* What a handle leaves behind when it is closed: nothing, as long as the epoch moves; what others hold back is found by
  * the next sweep. */
-#include "../support/problem.h"
-#include "fabric/sim/sim.h"
-#include "pool/handle.h"
+#include "../support/world.h"
 #include "pool/request.h"
 #include "pool/store.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 
 typedef struct visitor {
@@ -70,17 +63,10 @@ static void visit(void *arg) {
 }
 
 
-static uint64_t super_word(far_sim_world *world, unsigned at) {
-    uint64_t word;
-    memcpy(&word, (const char *)far_sim_memory(world, 0) + at, 8);
-    return word;
-}
-
-
 static void wait_for_sweeps(far_sim_world *world) {
-    for (unsigned i = 0; i < 200 && super_word(world, FAR_SUPER_WANTED) != super_word(world, FAR_SUPER_SWEPT); i++)
+    for (unsigned i = 0; i < 200 && world_word(world, FAR_SUPER_WANTED) != world_word(world, FAR_SUPER_SWEPT); i++)
         far_sim_sleep(world, 10000000);
-    assert_int_equal(super_word(world, FAR_SUPER_WANTED), super_word(world, FAR_SUPER_SWEPT));
+    assert_int_equal(world_word(world, FAR_SUPER_WANTED), world_word(world, FAR_SUPER_SWEPT));
     far_sim_sleep(world, 50000000);
 }
 
@@ -192,7 +178,7 @@ static void close_beside_stopped(void **state) {
     open_pool(40, "", &v.pool);
     visit(&v);
     assert_int_equal(v.result, 0);
-    assert_true(super_word(world, FAR_SUPER_WANTED) > super_word(world, FAR_SUPER_SWEPT));
+    assert_true(world_word(world, FAR_SUPER_WANTED) > world_word(world, FAR_SUPER_SWEPT));
     far_sim_resume(holder.client);
     assert_int_equal(far_sim_run_client(holder.client), FAR_SIM_ENDED);
     assert_int_equal(holder.result, 0);

@@ -5,20 +5,14 @@
  * in the background find.
  *
  * A seed says all. By hand: test_lives_sim first count [deaths]. */
+#include "../support/world.h"
 #include "base/random.h"
-#include "fabric/sim/sim.h"
 #include "pool/catalog_layout.h"
-#include "pool/handle.h"
 #include "pool/store.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { NODES_MAX = 4, ACTORS_MAX = 2 * NODES_MAX, SESSIONS = 3, INDEXES = 3, FLIGHT = 4, VALUE_MAX = 60000 };
 
@@ -341,17 +335,10 @@ static void end(void *arg) {
 
 /* ---- What must be there at the end ---- */
 
-static uint64_t word_at(story *s, far_addr addr) {
-    uint64_t word;
-    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
-    return word;
-}
-
-
 static bool is_listed(story *s, uint32_t uid) {
-    uint64_t word = word_at(s, FAR_SUPER_CATALOG);
+    uint64_t word = world_word(s->world, FAR_SUPER_CATALOG);
     far_addr at = far_catalog_word_addr(word);
-    const far_catalog_head *head = (void *)((char *)far_sim_memory(s->world, far_addr_node(at)) + far_addr_offset(at));
+    const far_catalog_head *head = world_bytes(s->world, at);
     const far_catalog_entry *entries = (const void *)(head + 1);
     bool found = uid == 0;
     for (unsigned i = 0; word != 0 && i < head->count && !found; i++)
@@ -373,13 +360,13 @@ static tables read_tables(story *s) {
     for (unsigned n = 0; n < g->nodes; n++)
         for (uint32_t i = 0; i < g->node[n].blocks; i++) {
             far_block_id id = {n, i};
-            far_block_state state = far_block_unpack(word_at(s, far_block_entry(g, id)));
+            far_block_state state = far_block_unpack(world_word(s->world, far_block_entry(g, id)));
             if (state.kind == FAR_BLOCK_RUN) {
                 t.runs += state.length * g->block_bytes;
                 t.gone += !is_listed(s, state.uid);
             }
             for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-                far_page_state page = far_page_unpack(word_at(s, far_block_page(g, id, p)));
+                far_page_state page = far_page_unpack(world_word(s->world, far_block_page(g, id, p)));
                 if (!page.in_use)
                     continue;
                 t.gone += !is_listed(s, page.uid);
@@ -412,11 +399,13 @@ static void run(story *s, const char *when) {
 
 /* What was lost is found by sweeps, in the background: until none is wanted any more. */
 static void wait_for_sweeps(story *s, const char *when) {
-    for (unsigned i = 0; i < 500 && word_at(s, FAR_SUPER_WANTED) != word_at(s, FAR_SUPER_SWEPT); i++)
+    for (unsigned i = 0; i < 500 && world_word(s->world, FAR_SUPER_WANTED) != world_word(s->world, FAR_SUPER_SWEPT);
+         i++)
         far_sim_sleep(s->world, 20000000);
-    if (word_at(s, FAR_SUPER_WANTED) != word_at(s, FAR_SUPER_SWEPT))
+    if (world_word(s->world, FAR_SUPER_WANTED) != world_word(s->world, FAR_SUPER_SWEPT))
         note(s, "%s: %llu sweeps were wanted, and the last was for the first %llu", when,
-             (unsigned long long)word_at(s, FAR_SUPER_WANTED), (unsigned long long)word_at(s, FAR_SUPER_SWEPT));
+             (unsigned long long)world_word(s->world, FAR_SUPER_WANTED),
+             (unsigned long long)world_word(s->world, FAR_SUPER_SWEPT));
 }
 
 
@@ -450,7 +439,7 @@ static void all_is_as_in_the_beginning(story *s, const far_pool_usage *before) {
     tables t = read_tables(s);
     if (t.gone || t.runs)
         note(s, "at the end: %u slabs of indexes that are gone", t.gone);
-    uint64_t opened = word_at(s, far_open_table_word_of(s->root->team.own->id)),
+    uint64_t opened = world_word(s->world, far_open_table_word_of(s->root->team.own->id)),
              used = before->used + t.ends + (opened && !(opened & FAR_OPEN_TABLE_ALONE) ? FAR_OPEN_TABLE_BYTES : 0);
     if (after.used != used || after.retired || after.sessions != before->sessions)
         note(s, "at the end: used %llu, not %llu, retired %llu, sessions %llu", (unsigned long long)after.used,
@@ -475,9 +464,7 @@ static void set_up(story *s, unsigned long long seed, bool deaths) {
              : shape == 2 ? "size=64M"
                           : "size=1M,memory_nodes=2",
              far_random_below(&s->random, 2) ? ",faults=all" : "");
-    assert_int_equal(far_pool_open(s->uri, NULL, &s->root), 0);
-    assert_int_equal(far_session_open(s->root, &s->session), 0);
-    s->world = far_sim_world_of(s->root->fabric);
+    s->world = world_join(s->uri, NULL, &s->root, &s->session);
     for (unsigned i = 0; i < nodes; i++)
         for (unsigned j = 0; j < 2; j++) {
             if (j == 1 && far_random_below(&s->random, 2))

@@ -5,19 +5,12 @@
  * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
  * have met both. */
 #include "../support/problem.h"
-#include "fabric/sim/sim.h"
-#include "farindex.h"
+#include "../support/world.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
-#include "pool/handle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEEDS = 16, VERBS_MAX = 300 };
 
@@ -32,19 +25,15 @@ typedef struct story {
 
 
 static void set_up(story *s, unsigned seed) {
-    static unsigned serial; /* a test that failed leaves its world behind */
-    char uri[96];
+    char uri[WORLD_URI];
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     far_index *index;
     *s = (story){.result = 77};
-    snprintf(uri, sizeof(uri), "sim:name=opens%u,seed=%u,size=32M,memory_nodes=2", ++serial, seed);
-    assert_int_equal(far_pool_open(uri, NULL, &s->other), 0);
-    assert_int_equal(far_session_open(s->other, &s->dropper), 0);
+    world_uri(uri, "seed=%u,size=32M,memory_nodes=2", seed);
+    s->world = world_join(uri, NULL, &s->other, &s->dropper);
     options.no_thread = 1;
-    assert_int_equal(far_pool_open(uri, &options, &s->pool), 0);
-    assert_int_equal(far_session_open(s->pool, &s->lost), 0);
+    world_join(uri, &options, &s->pool, &s->lost);
     assert_int_equal(far_session_open(s->pool, &s->next), 0);
-    s->world = far_sim_world_of(s->pool->fabric);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(far_index_create(s->dropper, i ? "y" : "x", "toy", "slots=4", &index), 0);
         far_index_close(index);
@@ -52,13 +41,9 @@ static void set_up(story *s, unsigned seed) {
 }
 
 
-static void
-nothing_is_lost(far_session *session) { /* of the handle without a thread, while there is one: it moves epochs itself */
-    far_pool_usage usage;
-    assert_int_equal(far_pool_check(session, 1, fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_check(session, 0, fail_at_problem, NULL), 0);
-    assert_int_equal(far_pool_stat(session, &usage), 0);
-    assert_int_equal(usage.leaked, 0);
+/* By a session of the handle without a thread, while there is one: it moves epochs itself. */
+static void nothing_is_lost(far_session *session) {
+    world_assert_nothing_lost(session);
 }
 
 
@@ -67,8 +52,7 @@ static void tear_down(story *s) {
     far_session_close(s->next);
     far_pool_close(s->pool);
     nothing_is_lost(s->dropper);
-    if (far_sim_watch_errors(s->world))
-        fail_msg("seed %llu: %s", (unsigned long long)far_sim_seed(s->world), far_sim_watch_error(s->world, 0));
+    world_assert_watch_is_content(s->world);
     far_session_close(s->dropper);
     far_pool_close(s->other);
 }
@@ -135,9 +119,7 @@ static far_sim_match write_of(far_addr addr, uint64_t bytes) {
 
 
 static uint64_t word_at(story *s, far_addr addr) {
-    uint64_t word;
-    memcpy(&word, (char *)far_sim_memory(s->world, far_addr_node(addr)) + far_addr_offset(addr), 8);
-    return word;
+    return world_word(s->world, addr);
 }
 
 

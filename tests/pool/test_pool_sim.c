@@ -1,16 +1,10 @@
 /* Formatting, registration, epochs and closing under the simulator: deaths at every verb and every unit of every WRITE,
  * torn and late effects, zombies. */
+#include "../support/world.h"
 #include "base/error.h"
-#include "fabric/sim/sim.h"
-#include "pool/handle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 
 static const char *uri_of(uint64_t seed, const char *more) {
@@ -18,13 +12,6 @@ static const char *uri_of(uint64_t seed, const char *more) {
     snprintf(uri, sizeof(uri), "sim:seed=%llu,name=pool%llu,memory_nodes=3,size=2M%s", (unsigned long long)seed,
              (unsigned long long)seed, more);
     return uri;
-}
-
-
-static uint64_t word_at(far_sim_world *world, uint64_t offset) {
-    uint64_t word;
-    memcpy(&word, (char *)far_sim_memory(world, 0) + offset, 8);
-    return word;
 }
 
 
@@ -133,7 +120,7 @@ static void formatters_at_once_agree_under_all_faults(void **state) {
             for (int j = 0; j < i; j++)
                 assert_int_not_equal(o[i].session->id, o[j].session->id);
         }
-        assert_true(word_at(world, FAR_SUPER_SLOTS_HIGH) >= 3);
+        assert_true(world_word(world, FAR_SUPER_SLOTS_HIGH) >= 3);
         assert_int_equal(far_sim_watch_errors(world), 0);
         for (int i = 0; i < 3; i++)
             opener_end(&o[i]);
@@ -145,7 +132,7 @@ static void formatters_at_once_agree_under_all_faults(void **state) {
 
 static far_client entry_of(far_sim_world *world, unsigned id) {
     far_client client;
-    memcpy(&client, (char *)far_sim_memory(world, 0) + far_client_entry(id), sizeof(client));
+    memcpy(&client, world_bytes(world, far_client_entry(id)), sizeof(client));
     return client;
 }
 
@@ -257,7 +244,7 @@ typedef struct user {
 
 
 static uint64_t global(far_sim_world *world) {
-    return word_at(world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
+    return world_word(world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
 }
 
 
@@ -410,7 +397,7 @@ static void a_lost_wake_up_does_not_land_later(void **state) {
         assert_int_equal(far_pool_poll(pool), 0);
         far_sim_release(hold);
         far_sim_sleep(world, 10000000);
-        assert_int_equal(word_at(world, word), 0);
+        assert_int_equal(world_word(world, word), 0);
         uint64_t epoch = global(world);
         for (int i = 0; i < 4; i++) {
             far_epoch_request(other);

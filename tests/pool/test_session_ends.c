@@ -1,15 +1,10 @@
 /* Sessions, tasks and indexes that end in an unlucky order. */
-#include "fabric/sim/sim.h"
+#include "../support/world.h"
 #include "index/index.h"
-#include "pool/handle.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
 
 #define SLOW 2000000u /* ns */
 
@@ -95,18 +90,16 @@ static void a_lost_session_holds_its_pin_until_it_is_fenced(void **state) {
     (void)state;
     unsigned reached = 0;
     for (unsigned seed = 1; seed <= 40; seed++) {
-        char uri[64];
+        char uri[WORLD_URI];
         far_pool *pool, *other;
         far_session *asker;
         writer w = {.result = 77};
-        snprintf(uri, sizeof(uri), "sim:seed=%u,name=lost%u,size=4M", seed, seed);
-        assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
-        assert_int_equal(far_pool_open(uri, NULL, &other), 0);
-        assert_int_equal(far_session_open(pool, &w.session), 0);
-        assert_int_equal(far_session_open(other, &asker), 0);
+        world_uri(uri, "seed=%u,size=4M", seed);
+        far_sim_world *world = world_join(uri, NULL, &pool, &w.session);
+        world_join(uri, NULL, &other, &asker);
         assert_int_equal(far_session_call(asker, FAR_STATS_OTHER, true, make_target, &w), 0);
 
-        far_sim_client *client = far_sim_start(pool->fabric, "writer", write_main, &w);
+        far_sim_client *client = world_start(pool, "writer", write_main, &w);
         far_sim_hold *hold =
             far_sim_hold_effect(client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = w.target, .to = w.target + 8});
         assert_int_equal(far_sim_run_client(client), FAR_SIM_HELD);
@@ -120,13 +113,8 @@ static void a_lost_session_holds_its_pin_until_it_is_fenced(void **state) {
         }
         assert_int_equal(far_session_call(asker, FAR_STATS_OTHER, true, wait_for_epochs, NULL), 0);
         far_sim_release(hold);
-        far_sim_sleep(far_sim_world_of(pool->fabric), 1000000);
-        uint64_t word;
-        memcpy(&word,
-               (char *)far_sim_memory(far_sim_world_of(pool->fabric), far_addr_node(w.target)) +
-                   far_addr_offset(w.target),
-               8);
-        if (word != 0)
+        far_sim_sleep(world, 1000000);
+        if (world_word(world, w.target) != 0)
             fail_msg("seed %u: the lost WRITE took effect after its pin had ended", seed);
         far_session_close(w.session);
         far_session_close(asker);

@@ -44,7 +44,7 @@ static void use_all_free_memory(rig *r, actor *a) {
         snprintf(prefix, sizeof(prefix), "z%u", round);
         put_many(a, prefix);
     }
-    assert_watch_is_content(r);
+    world_assert_watch_is_content(r->world);
 }
 
 
@@ -762,7 +762,7 @@ static void published_in_walk(unsigned seed, const char *kind, bool begun_before
     for (unsigned i = 0; i < 100; i++)
         assert_int_equal(far_put(creator->session, creator->index, &i, sizeof(i), &i, sizeof(i)), 0);
     assert_int_equal(far_index_check(creator->session, creator->index, fail_at_problem, NULL), 0);
-    assert_watch_is_content(&r);
+    world_assert_watch_is_content(r.world);
     far_index_close(x);
     assert_nothing_lost(&r, sweeper);
     close_holders(&r);

@@ -151,7 +151,7 @@ static void what_is_unlinked_in_a_walk_that_fails_is_not_reused_early(void **sta
     for (unsigned k = 1; k < 200; k++)
         assert_int_equal(put_filled(owner, k, 3), 0);
     finish(reader);
-    assert_watch_is_content(&r);
+    world_assert_watch_is_content(r.world);
     assert_int_equal(reader->result, 0);
     finish(sweeper);
     assert_int_equal(sweeper->result, FAR_ERR_CORRUPT);

@@ -73,13 +73,11 @@ typedef struct two_sessions { /* of one handle without a thread */
 
 
 static void open_two(two_sessions *two, const char *kind, const char *options) {
-    static unsigned serial;
-    char uri[96];
+    char uri[WORLD_URI];
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.no_thread = 1;
-    snprintf(uri, sizeof(uri), "sim:name=waiting%u,seed=1,size=8M,faults=none", ++serial);
-    assert_int_equal(far_pool_open(uri, &pool_options, &two->pool), 0);
-    assert_int_equal(far_session_open(two->pool, &two->first), 0);
+    world_uri(uri, "seed=1,size=8M,faults=none");
+    world_join(uri, &pool_options, &two->pool, &two->first);
     assert_int_equal(far_session_open(two->pool, &two->second), 0);
     assert_int_equal(far_index_create(two->first, "map", kind, options, &two->index), 0);
 }
