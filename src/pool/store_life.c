@@ -1,0 +1,204 @@
+/* The life of the store: it is opened and freed with its handle, sessions join and leave it, and tasks that change what
+ * the handle holds by verbs enter it one at a time. */
+#include "base/error.h"
+#include "pool/store.h"
+
+#include <stdlib.h>
+
+#define MARKS_MAX (256ull << 20)
+
+struct far_waiter {
+    far_task *task;
+    struct far_waiter *next;
+};
+
+
+static unsigned nodes(const far_store *s) {
+    return s->pool->geometry.nodes;
+}
+
+
+/* ---- One task at a time ---- */
+
+static bool try_enter(far_store *s, far_task *t, struct far_waiter *self) {
+    pthread_mutex_lock(&s->lock);
+    bool entered = !s->inside && (!s->waiting || s->waiting == self);
+    struct far_waiter **at = &s->waiting;
+    while (*at && *at != self)
+        at = &(*at)->next;
+    if (entered) {
+        s->inside = t;
+        if (*at == self)
+            *at = self->next;
+    } else if (!*at) {
+        self->next = NULL;
+        *at = self;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return entered;
+}
+
+
+void far_store_enter(far_task *t) {
+    far_store *s = far_store_of(t);
+    struct far_waiter self = {t, NULL};
+    while (!try_enter(s, t, &self))
+        far_task_await_other(t);
+}
+
+
+void far_store_leave(far_task *t) {
+    far_store *s = far_store_of(t);
+    pthread_mutex_lock(&s->lock);
+    s->inside = NULL;
+    if (s->waiting)
+        far_task_wake(s->waiting->task);
+    pthread_mutex_unlock(&s->lock);
+}
+
+
+far_aside far_aside_begin(far_task *t) {
+    far_aside aside = {t->open, t->refused, t->background};
+    t->open = NULL;
+    t->refused = 0;
+    t->background = true;
+    return aside;
+}
+
+
+void far_aside_end(far_task *t, far_aside aside) {
+    far_box_back(t);
+    t->open = aside.open;
+    t->refused = aside.refused;
+    t->background = aside.background;
+}
+
+
+/* ---- Opening and the end ---- */
+
+static void free_store(far_store *s) {
+    for (far_held *b; (b = far_held_next(s, NULL));)
+        far_held_remove(s, b);
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (s->classes[i]) {
+            far_class *c = s->classes[i];
+            s->classes[i] = c->next;
+            for (unsigned n = 0; n < nodes(s); n++)
+                free(c->shelf[n].foreign.items);
+            free(c);
+        }
+    free(s->leaving);
+    free(s->wiping.items);
+    free(s->dropped.items);
+    free(s->held);
+    free(s->hint);
+    free(s->full);
+    pthread_mutex_destroy(&s->list);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+
+int far_store_open(far_pool *pool) {
+    far_store *s = calloc(1, sizeof(*s));
+    if (!s)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
+    s->pool = pool;
+    s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
+    s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
+    s->full = calloc(pool->geometry.nodes, sizeof(*s->full));
+    s->turn = pool->team.own->id % pool->geometry.nodes;
+    s->marks_max = MARKS_MAX;
+    pthread_mutex_init(&s->list, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    if (!s->held || !s->hint || !s->full) {
+        free_store(s);
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
+    }
+    pool->store = s;
+    return 0;
+}
+
+
+/* Local memory only; what the handle still holds is found by a sweep. */
+void far_store_free(far_pool *pool) {
+    if (pool->store)
+        free_store(pool->store);
+    pool->store = NULL;
+}
+
+
+int far_memory_open(far_session *session) {
+    far_store *s = session->pool->store;
+    far_memory *m = calloc(1, sizeof(*m));
+    if (!m)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a session");
+    m->session = session;
+    m->store = s;
+    m->pick = session->id;
+    pthread_mutex_init(&m->lock, NULL);
+    session->memory = m;
+    pthread_mutex_lock(&s->list);
+    m->next = s->memories;
+    s->memories = m;
+    pthread_mutex_unlock(&s->list);
+    return 0;
+}
+
+
+/* With both locks: what it hands out from goes to the store, what it retired waits with the handle's own session. */
+static void hand_over(far_memory *m, far_memory *heir) {
+    far_store *s = m->store;
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        for (far_bin *b = m->bins[i]; b; b = b->next)
+            for (unsigned n = 0; n < nodes(s); n++)
+                while (b->magazine[n].count > 0)
+                    far_store_put(s, b->class, far_item_addr(b->magazine[n].items[--b->magazine[n].count]), UINT64_MAX);
+    for (unsigned i = 0; heir && i < FAR_QUEUES_MAX; i++) {
+        far_retired item;
+        while (far_queue_take(&m->queues[i], &item))
+            far_queue_put(heir, item);
+    }
+}
+
+
+void far_memory_close(far_session *session) {
+    far_memory *m = session->memory;
+    if (!m)
+        return;
+    far_store *s = m->store;
+    far_session *own = session->pool->team.own;
+    far_memory *heir = own && own != session ? own->memory : NULL;
+    pthread_mutex_lock(&s->list);
+    far_memory **at = &s->memories;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    if (heir)
+        pthread_mutex_lock(&heir->lock);
+    pthread_mutex_lock(&m->lock);
+    far_kept_free(m, true);
+    pthread_mutex_lock(&s->lock);
+    hand_over(m, heir);
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&m->lock);
+    if (heir)
+        pthread_mutex_unlock(&heir->lock);
+    pthread_mutex_unlock(&s->list);
+
+    for (unsigned i = 0; i < FAR_BINS; i++)
+        while (m->bins[i]) {
+            far_bin *b = m->bins[i];
+            m->bins[i] = b->next;
+            for (unsigned n = 0; n < nodes(s); n++)
+                free(b->magazine[n].items);
+            free(b);
+        }
+    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
+        free(m->queues[i].items);
+    free(m->kept);
+    free(m->reserved);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+    session->memory = NULL;
+}
