@@ -127,6 +127,40 @@ static inline uint64_t nth(unsigned n) {
 }
 
 
+static inline chime_ptr leaf_at(unsigned n) {
+    return leaf_of(nth(n), NULL);
+}
+
+
+static inline unsigned end_of(unsigned n, unsigned count) {
+    unsigned end = n;
+    while (end < count && leaf_at(end) == leaf_at(n))
+        end++;
+    return end;
+}
+
+
+/* The node above the leaf of a key, found behind the verbs. */
+static inline chime_ptr parent_of(unsigned n) {
+    const chime_state *st = chime_state_of(a->index);
+    chime_ptr p = *memory_of(a->index->descriptor + CHIME_ROOT_WORD);
+    for (;;) {
+        uint64_t *w = memory_of(chime_ptr_addr(p)), *tail = chime_tail(st, w), best = 0;
+        if (chime_h1_sibling(tail[CHIME_TAIL_H1]) && nth(n) >= tail[CHIME_TAIL_HIGH]) {
+            p = chime_h1_sibling(tail[CHIME_TAIL_H1]);
+            continue;
+        }
+        if (chime_h0_level(tail[CHIME_TAIL_H0]) == 1)
+            return chime_ptr_plain(p);
+        for (unsigned slot = 0; slot < st->span; slot++)
+            if (chime_is_occupied(w, slot) && chime_slot(w, slot)[0] <= nth(n) && chime_slot(w, slot)[0] >= best) {
+                best = chime_slot(w, slot)[0];
+                p = chime_slot(w, slot)[1];
+            }
+    }
+}
+
+
 /* Pivots and merges run beside the operations that follow. */
 static inline void settle(stage_actor *by) {
     for (unsigned i = 0; i < 40; i++)

@@ -49,6 +49,18 @@ static inline void note_written(void *ctx, const far_sim_posted *posted) {
 }
 
 
+/* The leaf of "naa" is deleted, and its memory comes back to the same client. */
+static inline far_addr recycle_leaf(uint32_t *bytes) {
+    far_sim_on_verb(s.world, note_written, bytes);
+    assert_int_equal(stage_do(a, FAR_OP_INSERT, "naa", V1), 0);
+    far_addr first = written;
+    assert_true(stage_reads(b, "naa", V1)); /* b knows the address */
+    assert_int_equal(stage_do(a, FAR_OP_DELETE, "naa", NULL), 0);
+    stage_age(&s);
+    return first;
+}
+
+
 static inline uint64_t *memory_of(far_addr addr) {
     return world_bytes(s.world, addr);
 }

@@ -24,18 +24,6 @@ static far_addr leaf_at(char first) {
 
 /* ---- Deletes that READ owner and leaf in one batch ---- */
 
-/* The leaf of "naa" is deleted, and its memory comes back to the same client. */
-static far_addr recycle_leaf(uint32_t *bytes) {
-    far_sim_on_verb(s.world, note_written, bytes);
-    assert_int_equal(stage_do(a, FAR_OP_INSERT, "naa", V1), 0);
-    far_addr first = written;
-    assert_true(stage_reads(b, "naa", V1)); /* b knows the address */
-    assert_int_equal(stage_do(a, FAR_OP_DELETE, "naa", NULL), 0);
-    stage_age(&s);
-    return first;
-}
-
-
 /* Where the cache of b says that the leaf is, a has written one for the same key that is not linked; c's is. b must
  * delete that of c, which its owner names. (It goes by the cache when take_pair does not compare the words: then c's
  * leaf loses its slot, and is LIVE.) */

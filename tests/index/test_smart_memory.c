@@ -4,18 +4,6 @@
 #include "smart_rig.h"
 
 
-/* The leaf of "naa" is deleted, and its memory comes back to the same client. */
-static far_addr recycle_leaf(uint32_t *bytes) {
-    far_sim_on_verb(s.world, note_written, bytes);
-    assert_int_equal(stage_do(a, FAR_OP_INSERT, "naa", V1), 0);
-    far_addr first = written;
-    assert_true(stage_reads(b, "naa", V1)); /* b knows the address */
-    assert_int_equal(stage_do(a, FAR_OP_DELETE, "naa", NULL), 0);
-    stage_age(&s);
-    return first;
-}
-
-
 /* H14. A recycled leaf is not LIVE before it is linked: written for the same key, and not there yet, it is not found.
  * Fails when new leaves in used memory are written LIVE. */
 static void pending_leaf_recycled(void **state) {

@@ -1,40 +1,15 @@
 /* The toy map through the public API, on the local fabric. */
+#include "../support/ground.h"
 #include "../support/problem.h"
 #include "base/random.h"
-#include "farindex.h"
 #include "index/index.h"
 #include "index/toy/layout.h"
 #include "task/session.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-typedef struct ground {
-    far_pool *pool;
-    far_session *session;
-    far_index *index;
-} ground;
-
-
-static void open_ground(ground *g, const char *uri, const char *options) {
-    assert_int_equal(far_pool_open(uri, NULL, &g->pool), 0);
-    assert_int_equal(far_session_open(g->pool, &g->session), 0);
-    assert_int_equal(far_index_create(g->session, "map", "toy", options, &g->index), 0);
-}
-
-
-static void close_ground(ground *g) {
-    far_index_close(g->index);
-    far_session_close(g->session);
-    far_pool_close(g->pool);
-}
 
 
 static void put(ground *g, const char *key, const char *value) {

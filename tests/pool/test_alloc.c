@@ -1,7 +1,7 @@
 /* Allocation on the local fabric: what objects are like, when they are reused, and that sessions do not get in each
  * other's way. */
+#include "alloc_rig.h"
 #include "base/random.h"
-#include "pool_rig.h"
 
 #include <pthread.h>
 

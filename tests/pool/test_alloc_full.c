@@ -1,5 +1,5 @@
 /* A pool that is full: all of it comes back, wiped and as what it was; and what the reserve is for. */
-#include "pool_rig.h"
+#include "alloc_rig.h"
 
 
 static void a_full_pool_says_so_and_all_of_it_comes_back(void **state) {

@@ -1,0 +1,108 @@
+/* For stories of what owners settle after a sweep: many keys whose values are known, a sweep that is run to its end, and
+ * objects that are lost on purpose. */
+#ifndef TESTS_POOL_SETTLE_RIG_H
+#define TESTS_POOL_SETTLE_RIG_H
+
+#include "pool_rig.h"
+
+
+/* One memory node; every key has a bucket of its own, nearly. */
+static inline void open_settlers(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
+    open_rig_with(r, seed, count, by_hand, "size=4M", 4096);
+}
+
+
+enum { MANY = 60 }; /* more than a session has at hand */
+
+
+/* The value of a key says which one it is. */
+static inline void put_many(actor *a, const char *prefix) {
+    for (unsigned i = 0; i < MANY; i++) {
+        char key[16], value[300];
+        int length = snprintf(key, sizeof(key), "%s%u", prefix, i);
+        memset(value, (int)(i + (unsigned char)prefix[0]), sizeof(value));
+        assert_int_equal(far_put(a->session, a->index, key, (size_t)length, value, sizeof(value)), 0);
+    }
+    hold_blocks(a, true);
+}
+
+
+static inline void assert_many(actor *a, const char *prefix) {
+    for (unsigned i = 0; i < MANY; i++) {
+        char key[16], value[300];
+        size_t got = 0;
+        int length = snprintf(key, sizeof(key), "%s%u", prefix, i);
+        assert_int_equal(far_get(a->session, a->index, key, (size_t)length, value, sizeof(value), &got), 0);
+        assert_int_equal(got, sizeof(value));
+        for (unsigned k = 0; k < sizeof(value); k++)
+            assert_int_equal((unsigned char)value[k], (i + (unsigned char)prefix[0]) & 0xff);
+    }
+}
+
+
+/* Whoever finds free memory uses it: what was freed wrongly is overwritten. */
+static inline void use_all_free_memory(rig *r, actor *a) {
+    for (unsigned round = 0; round < 3; round++) {
+        char prefix[4];
+        snprintf(prefix, sizeof(prefix), "z%u", round);
+        put_many(a, prefix);
+    }
+    world_assert_watch_is_content(r->world);
+}
+
+
+/* Runs the sweeper to its end while those without housekeeping are polled. */
+static inline void finish_sweep(rig *r, actor *sweeper) {
+    far_sim_resume(sweeper->client);
+    for (unsigned i = 0; i < 5000 && !far_sim_ended(sweeper->client); i++) {
+        for (unsigned k = 0; k < r->count; k++) {
+            actor *a = &r->actors[k];
+            if (a != sweeper && a->pool && a->pool->options.no_thread && !far_sim_killed(a->pool->fabric))
+                far_pool_poll(a->pool);
+        }
+        far_sim_run_for(r->world, 100000);
+    }
+    assert_true(far_sim_ended(sweeper->client));
+    assert_int_equal(sweeper->result, 0);
+}
+
+
+static inline far_sim_match before_done(void) {
+    return (far_sim_match){.kind = FAR_SIM_WRITE, .from = FAR_SUPER_DONE, .to = FAR_SUPER_DONE + 8};
+}
+
+
+/* One object that is lost: linked nowhere, held by nobody. */
+static inline int lose_one(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object object = {0};
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 512, 0, FAR_ALLOC_ON_NODE, &object);
+    a->object = object.addr;
+    far_pin_drop(t);
+    return err;
+}
+
+
+static inline bool is_in_store(const actor *a, far_addr addr) {
+    const far_slab *slab = far_slab_at(a->pool->store, addr);
+    assert_non_null(slab);
+    uint64_t n = (addr - far_slab_base(a->pool->store, slab)) / slab->class->size;
+    return slab->in_store[n / 64] >> n % 64 & 1;
+}
+
+
+static inline int use_some(far_task *t, void *arg) {
+    actor *a = arg;
+    far_object objects[40];
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 40 && err == 0; i++)
+        err = far_alloc(t, a->index, TOY_TYPE_BUCKET, 512, FAR_NODE_ANY, 0, &objects[i]);
+    for (unsigned i = 0; i < 40 && err == 0; i++)
+        far_free(t, a->index, TOY_TYPE_BUCKET, objects[i].addr, 512);
+    far_pin_drop(t);
+    return err;
+}
+
+#endif

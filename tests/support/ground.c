@@ -1,0 +1,15 @@
+#include "ground.h"
+
+
+void open_ground(ground *g, const char *uri, const char *options) {
+    assert_int_equal(far_pool_open(uri, NULL, &g->pool), 0);
+    assert_int_equal(far_session_open(g->pool, &g->session), 0);
+    assert_int_equal(far_index_create(g->session, "map", "toy", options, &g->index), 0);
+}
+
+
+void close_ground(ground *g) {
+    far_index_close(g->index);
+    far_session_close(g->session);
+    far_pool_close(g->pool);
+}
