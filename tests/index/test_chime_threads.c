@@ -1,6 +1,7 @@
 /* CHIME on real threads: 8 of them with 64 operations in flight each, on keys that all share, in few small leaves that
  * are split and merged all the time, and on keys of their own. What is left is what the last operations on each key
  * said; meant to run under the address and thread sanitizers. */
+#include "../support/flights.h"
 #include "../support/problem.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { THREADS = 8, DEPTH = 64, OPS = FAR_TSAN ? 4000 : 15000, SHARED = 96, OWN = 64 };
+enum { THREADS = 8, DEPTH = FLIGHTS_MAX, OPS = FAR_TSAN ? 4000 : 15000, SHARED = 96, OWN = 64 };
 
 typedef struct flight { /* one operation in flight */
     far_op op;
@@ -30,6 +31,7 @@ typedef struct worker {
     unsigned thread;
     uint64_t own[OWN]; /* keys that only this thread writes: 0 absent, else the last value */
     bool busy[OWN];
+    far_random random;
     atomic_uint *wrong;
 } worker;
 
@@ -43,9 +45,12 @@ static void set_key(flight *f, uint64_t number) {
 
 
 /* Numbers of shared keys are below SHARED; those of a thread's own follow. */
-static void prepare(worker *w, far_random *random, flight *f) {
+static void prepare(void *arg, far_op *op) {
+    worker *w = arg;
+    flight *f = op->user;
+    far_random *random = &w->random;
     unsigned pick = (unsigned)far_random_below(random, 12);
-    memset(&f->op, 0, sizeof(f->op));
+    *op = (far_op){.user = f};
     f->value = far_random_next(random) | 1;
     if (pick < 7) {
         static const far_op_kind kinds[] = {FAR_OP_GET, FAR_OP_GET,    FAR_OP_INSERT, FAR_OP_DELETE,
@@ -64,7 +69,6 @@ static void prepare(worker *w, far_random *random, flight *f) {
     f->op.key = f->key;
     f->op.key_len = 8;
     f->op.value = &f->value;
-    f->op.user = f;
     if (f->op.kind == FAR_OP_GET)
         f->op.capacity = 8;
     else
@@ -72,7 +76,9 @@ static void prepare(worker *w, far_random *random, flight *f) {
 }
 
 
-static bool is_right(worker *w, flight *f) {
+static bool is_right(void *arg, far_op *op) {
+    worker *w = arg;
+    flight *f = op->user;
     int result = f->op.result;
     if (f->number < SHARED)
         return result == 0 || result == FAR_ERR_EXISTS || result == FAR_ERR_NOT_FOUND;
@@ -86,44 +92,19 @@ static bool is_right(worker *w, flight *f) {
 }
 
 
-/* An operation that is refused is wrong, and is not waited for. */
-static void submit(far_session *session, flight *f, unsigned *started, unsigned *wrong) {
-    far_op *op = &f->op;
-    if (far_submit(session, &op, 1) == 1)
-        ++*started;
-    else
-        ++*wrong;
-}
-
-
 static void *work(void *arg) {
     worker *w = arg;
+    static _Thread_local flight all[DEPTH];
+    far_op *ops[DEPTH];
     far_session *session;
-    far_random random;
-    static _Thread_local flight flights[DEPTH];
-    far_op *done[DEPTH];
-    unsigned started = 0, ended = 0, wrong = 0;
-    far_random_seed(&random, w->thread + 1);
-    if (far_session_open(w->pool, &session) < 0) {
-        atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
-        return NULL;
+    unsigned wrong = 1;
+    far_random_seed(&w->random, w->thread + 1);
+    for (unsigned i = 0; i < DEPTH; i++)
+        ops[i] = &all[i].op, all[i].op.user = &all[i];
+    if (far_session_open(w->pool, &session) == 0) {
+        wrong = flights_run(session, &(flights){DEPTH - 1, OPS, prepare, is_right, w}, ops);
+        far_session_close(session);
     }
-    for (unsigned i = 0; i < DEPTH - 1; i++) {
-        prepare(w, &random, &flights[i]);
-        submit(session, &flights[i], &started, &wrong);
-    }
-    while (ended < started) {
-        int count = far_reap(session, done, DEPTH, 1);
-        for (int i = 0; i < count; i++, ended++) {
-            flight *f = done[i]->user;
-            wrong += !is_right(w, f);
-            if (started >= OPS)
-                continue;
-            prepare(w, &random, f);
-            submit(session, f, &started, &wrong);
-        }
-    }
-    far_session_close(session);
     atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
     return NULL;
 }

@@ -1,6 +1,7 @@
 /* Dolphin on real threads: 8 of them with 64 operations in flight each, in leaves that are split, merged and written at
  * the same time. Each thread knows what its own keys must hold; meant to run under the address and thread sanitizers.
  */
+#include "../support/flights.h"
 #include "../support/problem.h"
 #include "base/random.h"
 #include "base/sanitizer.h"
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { THREADS = 8, DEPTH = 64, OPS = FAR_TSAN ? 5000 : 20000, OWN = 256, HOT = 3 };
+enum { THREADS = 8, DEPTH = FLIGHTS_MAX, OPS = FAR_TSAN ? 5000 : 20000, OWN = 256, HOT = 3 };
 
 typedef struct flight { /* one operation */
     far_op op;
@@ -32,13 +33,17 @@ typedef struct worker {
     unsigned number;
     uint64_t holds[OWN]; /* 0: absent */
     bool busy[OWN];
+    far_random random;
     atomic_uint *wrong;
 } worker;
 
 
-static void fill(worker *w, far_random *random, flight *f) {
+static void fill(void *arg, far_op *op) {
+    worker *w = arg;
+    flight *f = op->user;
+    far_random *random = &w->random;
     unsigned pick = (unsigned)far_random_below(random, 10);
-    memset(&f->op, 0, sizeof(f->op));
+    *op = (far_op){.user = f};
     f->own = (unsigned)far_random_below(random, OWN);
     if (pick < 3 || w->busy[f->own])
         f->own = OWN;
@@ -52,7 +57,6 @@ static void fill(worker *w, far_random *random, flight *f) {
     f->op.key = f->key;
     f->op.key_len = length;
     f->op.value = &f->value;
-    f->op.user = f;
     f->op.kind = f->own == OWN ? (pick == 0 ? FAR_OP_GET : FAR_OP_PUT)
                  : pick < 5    ? FAR_OP_GET
                  : pick < 8    ? FAR_OP_PUT
@@ -64,7 +68,9 @@ static void fill(worker *w, far_random *random, flight *f) {
 }
 
 
-static bool is_right(worker *w, flight *f) {
+static bool is_right(void *arg, far_op *op) {
+    worker *w = arg;
+    flight *f = op->user;
     int result = f->op.result;
     if (f->own == OWN)
         return result == 0;
@@ -77,44 +83,19 @@ static bool is_right(worker *w, flight *f) {
 }
 
 
-/* An operation that is refused is wrong, and is not waited for. */
-static void submit(far_session *session, flight *f, unsigned *started, unsigned *wrong) {
-    far_op *op = &f->op;
-    if (far_submit(session, &op, 1) == 1)
-        ++*started;
-    else
-        ++*wrong;
-}
-
-
 static void *work(void *arg) {
     worker *w = arg;
-    static _Thread_local flight flights[DEPTH];
+    static _Thread_local flight all[DEPTH];
+    far_op *ops[DEPTH];
     far_session *session;
-    far_random random;
-    unsigned started = 0, ended = 0, wrong = 0;
-    far_random_seed(&random, w->number + 1);
-    if (far_session_open(w->pool, &session) < 0) {
-        atomic_fetch_add_explicit(w->wrong, 1, memory_order_relaxed);
-        return NULL;
+    unsigned wrong = 1;
+    far_random_seed(&w->random, w->number + 1);
+    for (unsigned i = 0; i < DEPTH; i++)
+        ops[i] = &all[i].op, all[i].op.user = &all[i];
+    if (far_session_open(w->pool, &session) == 0) {
+        wrong = flights_run(session, &(flights){DEPTH, OPS, fill, is_right, w}, ops);
+        far_session_close(session);
     }
-    for (unsigned i = 0; i < DEPTH; i++) {
-        fill(w, &random, &flights[i]);
-        submit(session, &flights[i], &started, &wrong);
-    }
-    while (ended < started) {
-        far_op *done[DEPTH];
-        int count = far_reap(session, done, DEPTH, 1);
-        for (int i = 0; i < count; i++, ended++) {
-            flight *f = done[i]->user;
-            wrong += !is_right(w, f);
-            if (started >= OPS)
-                continue;
-            fill(w, &random, f);
-            submit(session, f, &started, &wrong);
-        }
-    }
-    far_session_close(session);
     atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
     return NULL;
 }

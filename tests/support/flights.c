@@ -1,0 +1,28 @@
+#include "flights.h"
+
+
+/* An operation that is refused is wrong, and is not waited for. */
+static void submit(far_session *session, const flights *f, far_op *op, unsigned *started, unsigned *wrong) {
+    f->prepare(f->ctx, op);
+    if (far_submit(session, &op, 1) == 1)
+        ++*started;
+    else
+        ++*wrong;
+}
+
+
+unsigned flights_run(far_session *session, const flights *f, far_op *const ops[]) {
+    far_op *done[FLIGHTS_MAX];
+    unsigned started = 0, ended = 0, wrong = 0;
+    for (unsigned i = 0; i < f->depth; i++)
+        submit(session, f, ops[i], &started, &wrong);
+    while (ended < started) {
+        int count = far_reap(session, done, f->depth, 1);
+        for (int i = 0; i < count; i++, ended++) {
+            wrong += !f->is_right(f->ctx, done[i]);
+            if (started < f->total)
+                submit(session, f, done[i], &started, &wrong);
+        }
+    }
+    return wrong;
+}
