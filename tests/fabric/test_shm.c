@@ -109,23 +109,35 @@ static void an_absent_pool_is_not_made_without_a_size(void **state) {
 }
 
 
+enum { STARTERS = 6, ROUNDS = 8, OTHER = 7 };
+
+
+/* Processes that make index i0, i1 .. in the pool, at the same time, with the two URIs in turn. Each ends with 0, with
+ * OTHER when it was told that the pool is there with another size, else with 1. */
+static void start_at_once(pid_t pids[STARTERS], const char *const uris[2], int round) {
+    _Atomic int *go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fflush(NULL);
+    for (int i = 0; i < STARTERS; i++)
+        if ((pids[i] = fork()) == 0) {
+            char name[8];
+            snprintf(name, sizeof(name), "i%d", i);
+            while (!atomic_load_explicit(go, memory_order_relaxed))
+                sched_yield();
+            int err = use_pool(uris[(i + round) % 2], name, true);
+            bool told = err == FAR_ERR_INVALID && strstr(far_last_error(), "the pool is there");
+            _exit(err == 0 ? 0 : told ? OTHER : 1);
+        }
+    atomic_store_explicit(go, 1, memory_order_relaxed);
+    munmap((void *)go, 4096);
+}
+
+
 static void several_that_start_at_once_agree(void **state) {
     (void)state;
-    enum { STARTERS = 6, ROUNDS = 8 };
-    _Atomic int *go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const char *uris[2] = {uri, uri};
     for (int round = 0; round < ROUNDS; round++) {
         pid_t pids[STARTERS];
-        atomic_store_explicit(go, 0, memory_order_relaxed);
-        fflush(NULL);
-        for (int i = 0; i < STARTERS; i++)
-            if ((pids[i] = fork()) == 0) {
-                char name[8];
-                snprintf(name, sizeof(name), "i%d", i);
-                while (!atomic_load_explicit(go, memory_order_relaxed))
-                    sched_yield();
-                _exit(use_pool(uri, name, true) ? 1 : 0);
-            }
-        atomic_store_explicit(go, 1, memory_order_relaxed);
+        start_at_once(pids, uris, round);
         for (int i = 0; i < STARTERS; i++) {
             int status;
             assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
@@ -138,34 +150,20 @@ static void several_that_start_at_once_agree(void **state) {
         }
         assert_int_equal(unlink(path), 0);
     }
-    munmap((void *)go, 4096);
 }
 
 
 /* One of them makes it; those who meant another size are told, and nothing of theirs is left. */
 static void of_creators_with_different_sizes_one_wins(void **state) {
     (void)state;
-    enum { STARTERS = 6, ROUNDS = 8, OTHER = 7 };
-    _Atomic int *go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char sizes[2][128];
+    const char *uris[2] = {sizes[0], sizes[1]};
     unsigned won_by[2] = {0};
     for (int i = 0; i < 2; i++)
         snprintf(sizes[i], sizeof(sizes[i]), "shm:%s?size=%dM", path, i ? 16 : 8);
     for (int round = 0; round < ROUNDS; round++) {
         pid_t pids[STARTERS];
-        atomic_store_explicit(go, 0, memory_order_relaxed);
-        fflush(NULL);
-        for (int i = 0; i < STARTERS; i++)
-            if ((pids[i] = fork()) == 0) {
-                char name[8];
-                snprintf(name, sizeof(name), "i%d", i);
-                while (!atomic_load_explicit(go, memory_order_relaxed))
-                    sched_yield();
-                int err = use_pool(sizes[(i + round) % 2], name, true);
-                bool told = err == FAR_ERR_INVALID && strstr(far_last_error(), "the pool is there");
-                _exit(err == 0 ? 0 : told ? OTHER : 1);
-            }
-        atomic_store_explicit(go, 1, memory_order_relaxed);
+        start_at_once(pids, uris, round);
         unsigned done[2] = {0};
         for (int i = 0; i < STARTERS; i++) {
             int status;
@@ -184,7 +182,6 @@ static void of_creators_with_different_sizes_one_wins(void **state) {
         assert_int_equal(unlink(path), 0);
     }
     assert_int_equal(won_by[0] + won_by[1], ROUNDS);
-    munmap((void *)go, 4096);
 }
 
 
