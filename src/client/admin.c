@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CREATE_TRIES   8      /* of somebody who opens or creates, while others create and drop */
-#define SWEEP_TRIES    100000 /* while somebody else sweeps, which may take seconds */
+#define CREATE_TRIES   8      /* to open or create an index that others create and drop meanwhile */
+#define SWEEP_TRIES    100000 /* to sweep while another client does, which may take seconds */
 #define REPAIR_SWEEPS  16     /* of one repair, at most */
 #define CLOSE_PAUSE_NS 10000
 
@@ -220,13 +220,13 @@ void far_index_close(far_index *index) {
     far_pool *pool = index->pool;
     closing c = {.index = index};
     if (far_pool_enter(pool) < 0) {
-        far_pool_await_close(pool); /* until then it may be used */
+        far_pool_await_close(pool); /* until then far_pool_close may be using the index */
         far_catalog_close_locally(index);
         return;
     }
     far_host *host = pool->fabric->host;
     bool started = false;
-    far_pool_reference(pool); /* the index may hold the last one */
+    far_pool_reference(pool); /* that of the index may be the last one */
     for (;;) {
         started = started || start_close(pool, &c);
         far_housekeeping(pool);
@@ -376,7 +376,7 @@ static int run_check(far_task *t, void *arg) {
 }
 
 
-/* One of the two above, with all that stands around it. */
+/* Measures or checks an index by `run`, with all that such a call needs before and after. */
 static int measure(far_session *s, measuring *m, int (*run)(far_task *t, void *arg)) {
     int err = far_call_enter(s);
     if (err < 0)
@@ -553,8 +553,9 @@ static int only_a_number(far_task *t, far_request *r, void *ctx) {
 }
 
 
-/* Waits for its turn: a live client's sweep ends, the sooner when it hears that somebody waits. That one waits for
- * epochs, and for what this handle lets go of: without housekeeping we see to it. */
+/* One client sweeps at a time. While another one does, this call waits: the other sweep ends sooner when it hears a new
+ * request. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this task
+ * does. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
     far_pool *pool = far_task_pool(t);
     for (unsigned attempt = 0;; attempt++) {
@@ -565,7 +566,7 @@ static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
         if (attempt == 0 && (err = far_request_make(t, only_a_number, NULL, &made)) < 0)
             return err;
         if (far_team_is_unattended(&pool->team)) {
-            err = far_pin_take(t); /* a handle that sleeps does not hear of it */
+            err = far_pin_take(t); /* a handle that sleeps does not hear of requests */
             far_pin_drop(t);
             if (err < 0 || (err = far_epoch_tick(t)) < 0 || (err = far_memory_tick(t)) < 0)
                 return err;

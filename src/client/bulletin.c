@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BULLETIN_TICKS 100u /* between two */
+#define BULLETIN_TICKS 100u /* between two bulletins */
 
 
 void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
@@ -62,7 +62,7 @@ void far_bulletin_add(far_session *s) {
     bool any = false;
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)
         any |= more.ops[kind] != 0;
-    if (!any) /* what a session does for itself is nobody's concern */
+    if (!any) /* what a session does for itself is not told */
         return;
     s->told = now;
     pthread_mutex_lock(&pool->lock);
@@ -135,7 +135,7 @@ static bool has_tallies(const far_index *index) {
 }
 
 
-/* The user has it open after the pin was taken, so its record is not reused while that is held. */
+/* The user has the index open after the pin was taken, so its record is not reused while the pin is held. */
 static int tell_keys(far_task *t, far_index *index) {
     far_pool *pool = far_task_pool(t);
     if (!has_tallies(index))
@@ -164,7 +164,7 @@ static int tell_all_keys(far_task *t) {
 }
 
 
-/* A handle that falls asleep tells at once: it may not be heard of for long. */
+/* A handle that falls asleep tells at once: its next bulletin may be a long time away. */
 int far_bulletin_tick(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t now = far_now(t);

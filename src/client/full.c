@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FULL_LOOK_NS    1000000000u
-#define FULL_LOOK_SHARE 10u /* ... and at least so many times as long as the look took */
+#define FULL_LOOK_NS    1000000000u /* between two looks, at least ... */
+#define FULL_LOOK_SHARE 10u         /* ... and so many times as long as the last look took */
 
 
 static int run_stat_of_full(far_task *t, void *arg) {

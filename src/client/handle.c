@@ -97,8 +97,8 @@ static int end_session(far_task *t, void *arg) {
 }
 
 
-/* Until nothing is under way in it. What it waits for may be work of another session that nobody drives: without
- * housekeeping we do. (Not of one that another thread is driving just now, perhaps this very one.) */
+/* Waits until no task of the session is active. Its tasks may wait for work of other sessions that no thread drives: where
+ * there is no housekeeping, this thread drives them (but for sessions that another thread is inside of just now). */
 static void quiesce(far_session *s) {
     far_pool *pool = s->pool;
     if (pool->housekeeper) {
@@ -114,8 +114,8 @@ static void quiesce(far_session *s) {
 }
 
 
-/* Until the lost session is dead, where that takes round trips: what it had posted may still take effect at a node, and
- * with the session its pins go. */
+/* Waits until the lost session is known to be dead, where that takes round trips: what it had posted may still take
+ * effect at a node, and its pins must be counted until then. */
 static int settle_pins(far_task *t, void *arg) {
     far_session *s = arg;
     int err = far_pins_settle(t);
@@ -129,8 +129,8 @@ static int settle_pins(far_task *t, void *arg) {
 }
 
 
-/* Gives back all that it has in the pool; what fails is left to the sweep of a dead client. Nobody else is inside any
- * more. */
+/* Gives back all that the session has in the pool; what fails is left to the sweep of a dead client. No other thread is
+ * inside the session any more. */
 static void finish_session(far_session *s) {
     atomic_store_explicit(&s->closing, true, memory_order_relaxed);
     quiesce(s);
@@ -164,8 +164,9 @@ static int count_dead(far_task *t, void *ctx, unsigned id, const far_client *cli
 }
 
 
-/* An id is free again after a sweep only. Processes that live too short for their housekeeping to sweep would use them
- * all up, and then nobody could come in to do it. What fails is left to the next. */
+/* The id of a dead client is free again only after a sweep. Processes that live too short for their housekeeping to sweep
+ * would use up all ids, and then nobody could register to sweep. So who gets a high id sweeps; what fails is left to the
+ * next one. */
 static int spare_ids(far_task *t, void *arg) {
     unsigned slots = far_task_pool(t)->geometry.session_slots, dead = 0;
     far_sweep_result result;
@@ -179,7 +180,7 @@ static int spare_ids(far_task *t, void *arg) {
 }
 
 
-/* It is linked before it takes any pin: ticks must see all of them. */
+/* The session joins the list of its handle before it takes any pin: ticks must see all pins. */
 static int open_session(far_pool *pool, far_session **session) {
     far_session *s;
     int err = far_pool_session_new(pool, &s);
@@ -214,7 +215,8 @@ int far_session_open(far_pool *pool, far_session **session) {
         err = declared_dead();
     else
         err = open_session(pool, session);
-    /* While two compete for an id, the loser's connection bears the winner's name for a moment, and dies with it. */
+    /* While two compete for an id, the loser's connection briefly carries the winner's name: if the winner is declared
+     * dead just then, the loser is fenced too, and tries again. */
     for (unsigned tries = 0;
          err == FAR_ERR_FENCED && tries < OPEN_TRIES && !atomic_load_explicit(&pool->team.dead, memory_order_acquire);
          tries++)

@@ -57,7 +57,7 @@ typedef struct life_check {
 } life_check;
 
 
-/* Those that do not live are marked in the registry, and a sweep is wanted. */
+/* Clients that do not live are marked in the registry as dead, and a sweep is wanted. */
 static int ask_collected(far_task *t, life_check *check) {
     int err = 0;
     far_ask_all(t, check->questions, check->count);
@@ -103,8 +103,8 @@ static int check_next_lives(far_task *t) {
 }
 
 
-/* Where deaths are told: those that were are looked into, and the pool is looked at. What happened before this handle
- * listened nobody tells: so all are asked for once. */
+/* Where the fabric tells of deaths: the clients that it names are marked as dead, and the pool is looked at. Of deaths
+ * before this handle began to listen nobody tells it: so it asks for all clients once. */
 static int hear_deaths(far_task *t) {
     far_pool *pool = far_task_pool(t);
     const far_fabric_ops *ops = pool->fabric->ops;
@@ -199,9 +199,9 @@ static int start_collect(far_task *t) {
 }
 
 
-/* Asleep: a look at the pool now and then, or where such things are told, when something was, and until it is done. The
- * handle wakes when there is something to be done: a sweep is wanted, one is to be settled, an index was dropped, memory
- * is short. */
+/* A handle that sleeps looks at the pool now and then; where the fabric tells of changes, only when it told of one, until
+ * that is dealt with. The handle wakes when it has something to do: a sweep is wanted, or to be settled, an index was
+ * dropped, memory is short. */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t now = far_now(t), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
@@ -221,7 +221,7 @@ static int look_around(far_task *t) {
     if (told && !restless)
         pool->next_look = FAR_TIME_NEVER;
     if (!atomic_exchange_explicit(&pool->restless, restless, memory_order_seq_cst) && restless)
-        far_pool_wake(pool); /* its thread may sleep until it is told: this may be another's */
+        far_pool_wake(pool); /* this may not be the housekeeping thread, which may sleep until the fabric tells it */
     if (due) {
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
         err = far_pin_take(t);
@@ -240,7 +240,7 @@ static int slice(far_task *t, far_pool *pool) {
     if (!far_epoch_is_awake(pool))
         return look_around(t);
     if (fabric->ops->told) {
-        pool->next_look = 0; /* one look when it has fallen asleep */
+        pool->next_look = 0; /* one look when the handle has fallen asleep */
         atomic_store_explicit(&pool->restless, true, memory_order_seq_cst);
     }
     int moved = far_epoch_tick(t);

@@ -283,7 +283,7 @@ static failure *failure_of(const struct far_op_runs *runs, const far_op *op) {
 }
 
 
-/* For the codes that far_tell has words for nothing is kept. */
+/* Codes that far_tell has words for need none of their own. */
 static void keep_words(struct far_op_runs *runs, const far_op *op, int result) {
     if (result == FAR_ERR_NOT_FOUND || result == FAR_ERR_EXISTS || result == FAR_ERR_TOO_SMALL)
         return;

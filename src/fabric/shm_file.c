@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define JOIN_TRIES 16 /* while the file comes and goes */
+#define JOIN_TRIES 16 /* to join a file that comes and goes meanwhile */
 #define FILE_MODE  0600
 #define LOOK_NS    1000000u /* slices of housekeeping may follow each other much faster */
 

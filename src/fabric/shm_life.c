@@ -77,8 +77,8 @@ static bool is_held_here(const shm_world *world, unsigned id) {
 }
 
 
-/* Only the holder of the lock writes the entry. It names nobody meanwhile: who finds the same owner twice knows that
- * `started` was that owner's in between. */
+/* Only the holder of the lock writes the entry. While it is written it names nobody: so whoever reads one owner before
+ * and after `started` knows that `started` is that owner's. */
 static int claim_id(shm_world *world, shm_conn *conn, unsigned id, unsigned generation) {
     if (is_held_here(world, id))
         return FAR_ERR_BUSY;

@@ -182,6 +182,7 @@ static void release(far_rdwc_member *m, member_state state) {
  * starts. */
 static void pass_on(entry *e) {
     far_rdwc_member *next = e->first;
+    assert(e->leader && !e->first == !e->last);
     e->mark = 0;
     e->leader = next;
     if (!next)
@@ -303,6 +304,7 @@ static bool finish(far_rdwc_member *me, int result) {
 static int lead(far_rdwc_member *me) {
     entry *e = me->entry;
     far_bytes value = e->writer->value;
+    assert(!me->task->rdwc); /* a task leads one round at a time */
     me->task->rdwc = me;
     int result = me->run(me->task, me->index, me->kind, me->key, value, me->out);
     me->task->rdwc = NULL;

@@ -2,6 +2,7 @@
 #include "index/results.h"
 #include "base/error.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ static bool make_room(struct far_scan_buffer *buffer, size_t bytes) {
 
 far_bytes far_scan_last_key(const struct far_scan_buffer *buffer) {
     pair_head head;
+    assert(buffer->pairs > 0 && buffer->last < buffer->used);
     memcpy(&head, buffer->data + buffer->last, sizeof(head));
     return (far_bytes){buffer->data + buffer->last + sizeof(head), head.key};
 }
@@ -89,6 +91,7 @@ int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the pairs of a scan");
     pair_head head = {(uint32_t)key.length, (uint32_t)value.length};
     char *at = buffer->data + buffer->used;
+    assert(buffer->used + bytes <= buffer->size && buffer->pairs < CHUNK_PAIRS);
     memcpy(at, &head, sizeof(head));
     memcpy(at + sizeof(head), key.data, key.length);
     if (value.length)
@@ -110,6 +113,7 @@ void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *
     *key = (far_bytes){data, head.key};
     *value = (far_bytes){data + head.key, head.value};
     *at += pair_bytes(head.key, head.value);
+    assert(*at <= buffer->used);
 }
 
 

@@ -4,6 +4,8 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
+
 #define SLOW_TRIES 8 /* what one task found, others of the handle may take */
 
 
@@ -37,6 +39,7 @@ static bool take_on(far_memory *m, far_bin *bin, unsigned node, uint64_t *item) 
     far_items *magazine = &bin->magazine[node];
     if (magazine->count == 0 && !refill(m, bin, node))
         return false;
+    assert(m->magazine_bytes >= bin->class->size);
     *item = magazine->items[--magazine->count];
     m->magazine_bytes -= bin->class->size;
     return true;
@@ -61,6 +64,7 @@ static bool take_local(far_memory *m, far_bin *bin, unsigned node, uint64_t *ite
 /* Inside: makes objects of the class available on the node. 1: there are some. */
 static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block) {
     far_store *s = far_store_of(t);
+    assert(s->inside == t);
     pthread_mutex_lock(&s->lock);
     bool there = class->shelf[node].open || class->shelf[node].foreign.count > 0;
     pthread_mutex_unlock(&s->lock);
@@ -190,6 +194,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
 
 int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_memory *m = far_memory_of(t);
+    assert(t->pin.epoch != 0);
     if (!class->is_run && !own_only && far_reclaim(t, m) > 0) { /* what this session retired long ago serves first */
         pthread_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of(m, class);
@@ -214,12 +219,13 @@ static void hand_out(far_task *t, const far_class *class, uint64_t item, far_obj
     far_fabric *fabric = far_task_fabric(t);
     *object = (far_object){
         .addr = far_item_addr(item), .size = class->size, .used = !(item & FAR_ITEM_FRESH), .epoch = t->pin.epoch};
+    assert(object->addr != 0 && object->addr % FAR_GRANULE == 0);
     if (fabric->watch)
         fabric->watch->allocated(fabric, object->addr, class->size, class->uid, class->stable);
 }
 
 
-static int keep_it(far_task *t, far_class *class, uint64_t item) {
+static int add_to_kept(far_task *t, far_class *class, uint64_t item) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
     bool kept = far_keep(m, class, item, false);
@@ -253,7 +259,7 @@ static int alloc_slowly(far_task *t, far_index *index, far_class *class, unsigne
     if (flags & FAR_ALLOC_ZERO && !(item & FAR_ITEM_ZERO))
         err = far_wipe(t, object->addr, object->size);
     if (err == 0 && keep)
-        err = keep_it(t, class, item);
+        err = add_to_kept(t, class, item);
     if (err < 0)
         far_free(t, index, class->type, object->addr, class->size);
     return err;

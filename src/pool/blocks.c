@@ -5,6 +5,7 @@
 #include "pool/alloc.h"
 #include "pool/handle.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,6 +185,7 @@ int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, ui
     *any = free_count > 0;
     wanted = wanted < FAR_TAKE_MAX ? wanted : FAR_TAKE_MAX;
     unsigned tried = wanted < free_count ? wanted : free_count;
+    assert(tried <= FAR_TAKE_MAX && free_count <= count);
     for (unsigned i = 0; i < tried; i++) {
         uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
         at[pick] = at[i];
@@ -213,6 +215,7 @@ static int change_bodies(far_task *t, far_block_id head, uint32_t length, const 
     uint64_t old[CAS_AT_ONCE];
     int err = 0;
     bool all = true;
+    assert(length > 0);
     *changed = 0;
     for (uint32_t at = 1; at < length && err == 0 && all; at += CAS_AT_ONCE) {
         uint32_t n = length - at < CAS_AT_ONCE ? length - at : CAS_AT_ONCE;

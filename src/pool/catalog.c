@@ -10,6 +10,7 @@
 #include "pool/request.h"
 #include "task/patience.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -47,6 +48,7 @@ static int broken_catalog(const char *what) {
 
 int far_catalog_look(far_task *t, far_catalog_view *view) {
     *view = (far_catalog_view){0};
+    assert(t->pin.epoch != 0); /* or what the word names might be used anew while it is read */
     int err = far_read_word(t, catalog_word(), &view->word);
     if (err < 0 || view->word == 0)
         return err;
@@ -182,6 +184,7 @@ static int begin_draft(far_task *t, const far_catalog_view *view, unsigned count
 
 static int write_draft(far_task *t, const draft *d, const far_catalog_entry *entries, unsigned count) {
     far_catalog_head *head = far_scratch(t, d->bytes);
+    assert(d->object != 0 && sizeof(*head) + count * sizeof(*entries) <= d->bytes);
     if (!head)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
     const uint64_t bytes = d->bytes - sizeof(*head);
@@ -375,7 +378,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         return 0;
     }
 
-    /* Nobody has seen it. A lost session cannot tidy up, and may even have published: the sweep finds out. */
+    /* Nobody has seen the index. A lost session cannot tidy up, and may even have published it: a sweep finds out. */
     if (opened)
         kind->close(made);
     if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {

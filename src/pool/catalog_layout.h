@@ -20,7 +20,7 @@
 #define FAR_UID_MAX       ((1u << 24) - 1)
 
 /* Types of the pool's own objects (far_alloc with index NULL). */
-enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPENS };
+enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPEN_TABLE };
 
 typedef struct far_catalog_entry {
     uint64_t record;

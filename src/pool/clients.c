@@ -3,6 +3,7 @@
 #include "pool/handle.h"
 #include "task/patience.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define CHUNK           64 /* entries per READ */
@@ -58,7 +59,7 @@ static int raise_high(far_task *t, unsigned id, unsigned high) {
 }
 
 
-/* Others of the handle look at it under the lock. */
+/* Other threads of the handle look at the session's name under the lock. */
 static void name_session(far_session *s, unsigned id, unsigned generation) {
     pthread_mutex_lock(&s->pool->team.lock);
     s->id = id;
@@ -83,6 +84,8 @@ static int claim(far_task *t, unsigned id, const far_client *client, unsigned ha
     far_session *s = t->session;
     uint64_t word = client->word;
     unsigned generation = far_client_generation_of(word) + 1;
+    assert(id > 0 && id <= far_task_pool(t)->geometry.session_slots && generation <= GENERATION_LAST);
+    assert(s->id == 0); /* a session has one id in its life */
     int err = far_ask(t, FAR_ASK_CLAIM, id, generation);
     if (err == FAR_ERR_BUSY)
         return 0;
@@ -166,6 +169,7 @@ int far_client_register(far_task *t, unsigned handle) {
 static int free_entry(far_task *t, unsigned id, uint64_t word) {
     static const uint64_t zeros[FAR_CLIENT_BYTES / 8 - 1];
     uint64_t old;
+    assert(far_client_state_of(word) != FAR_CLIENT_FREE);
     far_write(t, far_client_entry(id) + 8, zeros, sizeof(zeros));
     int err = far_wait(t);
     if (err == 0)

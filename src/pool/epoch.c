@@ -36,6 +36,8 @@
 #include "pool/kind.h"
 #include "pool/request.h"
 
+#include <assert.h>
+
 #define BLOCKED_BEFORE_ASKING 8   /* attempts to advance, before the one in the way is asked for */
 #define PUBLISHED_UNKNOWN     1   /* not 0 and below every epoch: to be written anew */
 #define IDLE_TICKS            100 /* without a pin, until the handle sleeps */
@@ -62,6 +64,7 @@ static bool take_flag(far_epochs *epochs) {
 
 
 static void drop_flag(far_epochs *epochs) {
+    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
     atomic_store_explicit(&epochs->waking, 0, memory_order_release);
 }
 
@@ -133,37 +136,39 @@ static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *reques
 
 
 /* The session of this task may be lost with a WRITE of our word under way. */
-static void doubt(far_task *t) {
+static void note_unfenced(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    epochs->doubt_id = t->session->id;
-    epochs->doubt_generation = t->session->generation;
+    epochs->unfenced_id = t->session->id;
+    epochs->unfenced_generation = t->session->generation;
 }
 
 
 /* Under the flag, before anything is done with our word. */
 static int settle(far_task *t) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    if (epochs->doubt_id == 0)
+    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
+    if (epochs->unfenced_id == 0)
         return 0;
-    int dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+    int dead = far_is_dead(t, epochs->unfenced_id, epochs->unfenced_generation);
     for (unsigned attempt = 0; dead == 0 && far_task_fabric(t)->ops->ask; attempt++) {
         far_back_off(t, attempt); /* its sockets are closed: node 0 will see that */
-        dead = far_is_dead(t, epochs->doubt_id, epochs->doubt_generation);
+        dead = far_is_dead(t, epochs->unfenced_id, epochs->unfenced_generation);
     }
     if (dead <= 0)
         return dead < 0
                    ? dead
-                   : far_fail(FAR_ERR_BUSY, "session %u lost its connection and is not yet dead", epochs->doubt_id);
-    epochs->doubt_id = 0;
+                   : far_fail(FAR_ERR_BUSY, "session %u lost its connection and is not yet dead", epochs->unfenced_id);
+    epochs->unfenced_id = 0;
     store(&epochs->published, PUBLISHED_UNKNOWN);
     return 0;
 }
 
 
-/* Our pin, and the request that we have answered. */
+/* Shows others our pin, and the request that we have answered. */
 static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
     uint64_t *words = far_scratch(t, 16);
+    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
     _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
@@ -175,7 +180,7 @@ static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
         store(&epochs->published, epoch);
         epochs->answered = answer;
     } else {
-        doubt(t);
+        note_unfenced(t);
     }
     return err;
 }
@@ -187,6 +192,7 @@ static int wake_up(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
     uint64_t word = load(&epochs->known), epoch, request;
+    assert(t->pin.epoch == 0 && load(&epochs->current) == 0);
     int err = settle(t);
     if (err < 0)
         return err;
@@ -194,7 +200,7 @@ static int wake_up(far_task *t) {
     far_write(t, far_client_entry(pool->team.own->id) + 8, &word, 8);
     err = read_epoch_and_request(t, &epoch, &request);
     if (err < 0 && t->session->lost)
-        doubt(t);
+        note_unfenced(t);
     uint32_t number = err < 0 ? 0 : far_request_unpack(request).number;
     if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
         err =
@@ -473,6 +479,7 @@ static int move_on(far_task *t, uint64_t epoch, uint64_t request) {
 static int fall_asleep(far_task *t, uint64_t current) {
     far_pool *pool = far_task_pool(t);
     far_epochs *epochs = &pool->epochs;
+    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
     store(&epochs->current, 0);
     held_pins held = count_held(pool);
     if (held.at[0] + held.at[1] > 0 || (current != 0 && !far_memory_may_sleep(pool))) {
@@ -498,6 +505,7 @@ static int publish_oldest(far_task *t) {
     held_pins held = count_held(pool);
     uint32_t heard = far_request_heard(pool, &heard_epoch), answer = epochs->answered;
     uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
+    assert(published <= current); /* pins are never older than what others see */
     if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
         answer = heard;
     if (heard != answer) /* what was retired must become free first */
@@ -528,7 +536,7 @@ static bool is_changed(far_task *t, const far_client *client) {
 }
 
 
-/* 1: not now. */
+/* Writes our words again. 1: the epoch is not moved now. */
 static int write_anew(far_task *t) {
     const far_epochs *epochs = &far_task_pool(t)->epochs;
     int err = publish(t, load(&epochs->published), epochs->answered);

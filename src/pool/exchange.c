@@ -5,14 +5,14 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define WINDOW_ENTRIES 1024u /* of the table of blocks, read at once */
 #define TAKE_ROUNDS    16u   /* lost races in one window, before it goes on with the next */
 #define BIT_VERBS      256u  /* FAAs at once */
-#define ROOM_SHARE                                                                                                     \
-    16u /* a block is given up for others when at least this part of it is free; or any, if that did not help */
+#define ROOM_SHARE     16u /* a block is given up when a 1/ROOM_SHARE of it is free; if that did not help, with any room */
 #define GIVE_UP_BLOCKS 32u /* at once */
 
 #define HINT_PAGES 1ull /* the orphan has free pages */
@@ -102,7 +102,7 @@ static void each_foreign_of(far_store *s, const far_held *b, bool absorb) {
         far_leaving o = s->leaving[at];
         if (far_held_at(s, o.addr) != b)
             continue;
-        if (!absorb || at < s->leaving_now) { /* its bit is on its way */
+        if (!absorb || at < s->leaving_now) { /* the FAA of its bit is on its way */
             far_store_blacken(s, o.addr);
             continue;
         }
@@ -152,6 +152,7 @@ static int take_in_later(far_task *t, int result) {
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     const far_block_state mine = far_block_owned(t);
     uint64_t word = entry[0], stamp;
+    assert(far_store_of(t)->inside == t && t->pin.epoch != 0);
     int done = far_block_swap(t, id, &word, &mine);
     if (done <= 0)
         return done;
@@ -216,6 +217,7 @@ static int get_in_window(far_task *t, far_class *class, far_block_id first, uint
 
 int far_block_get(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
+    assert(s->inside == t && t->pin.epoch != 0);
     uint32_t total = (uint32_t)geometry(t)->node[node].blocks, windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES,
              window = s->hint[node] / WINDOW_ENTRIES;
     far_scratch_mark mark = far_scratch_here(t);
@@ -238,7 +240,7 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
 }
 
 
-/* Memory is short: whatever is in them. Their slabs may have become wholly free by what came home. */
+/* Memory is short: orphans are adopted whatever is in them. Their slabs may have become wholly free by what came home. */
 static int adopt_if_orphan(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     (void)ctx;
     int done = far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN ? far_block_adopt(t, id, entry) : 0;
@@ -300,6 +302,7 @@ static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
  * free nor a slab's are what a session that was lost left behind (slabs.c): their words may name objects that nobody
  * here knows of, and that the sweep heard of last did not settle. */
 static void take_out(far_store *s, far_held *b, given *g) {
+    assert(b->kept == 0 && g->count < GIVE_UP_BLOCKS);
     giving *out = &g->blocks[g->count++];
     uint64_t known = b->free_pages;
     *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
@@ -352,7 +355,7 @@ static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
 }
 
 
-/* Which blocks go. The pin is held from the look at the catalog until they are orphans: whoever drops an index later
+/* Chooses the blocks to be given up. The pin is held from the look at the catalog until they are orphans: whoever drops an index later
  * looks at orphans after our pin has ended, and finds them. What is not listed now we free ourselves (unlisted.c), or,
  * at the end, a sweep does. */
 static void choose(far_store *s, far_give_up which, const far_catalog_view *view, given *g) {
@@ -372,8 +375,8 @@ static void choose(far_store *s, far_give_up which, const far_catalog_view *view
 }
 
 
-/* Their objects are home: they become orphans. A sweep that is heard of and not settled never is in them: another one
- * is wanted. */
+/* The objects of the blocks are home: the blocks become orphans. A sweep that this handle heard of and did not settle is
+ * never settled in them: another one is wanted. */
 static int make_orphans(far_task *t, const given *g) {
     far_store *s = far_store_of(t);
     const far_block_state mine = far_block_owned(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
@@ -407,6 +410,7 @@ static int make_orphans(far_task *t, const given *g) {
 
 int far_blocks_orphan(far_task *t, far_give_up which) {
     far_store *s = far_store_of(t);
+    assert(s->inside == t && t->pin.epoch != 0);
     far_magazines_empty(s); /* what they hold is room too, and what is wholly free goes back as such */
     int err = far_slabs_look_at_all(t);
     if (err == 0)
@@ -462,8 +466,8 @@ static bool is_being_wiped(far_store *s, far_addr base) {
 }
 
 
-/* Whatever the lost session was about to do with it: nothing of it is known to this handle, so the sweep that is heard
- * of does not settle it, and the next one does. */
+/* A block that a lost session took and this handle does not know: nothing in it was looked at for the sweep that was
+ * heard of last, so the next sweep settles it. */
 static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     far_store *s = ctx;
     const far_session *own = far_task_pool(t)->team.own;

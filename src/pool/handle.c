@@ -3,6 +3,7 @@
 #include "base/budget.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 
@@ -42,6 +43,7 @@ void far_pool_reference(far_pool *pool) {
 
 
 static void free_pool(far_pool *pool) {
+    assert(!pool->indexes && !pool->team.first);
     far_store_free(pool);
     far_latches_free(pool->team.latches);
     far_budget_free(pool->budget);
@@ -53,6 +55,7 @@ static void free_pool(far_pool *pool) {
 
 void far_pool_release(far_pool *pool) {
     pthread_mutex_lock(&pool->lock);
+    assert(pool->references > 0);
     bool last = --pool->references == 0;
     pthread_mutex_unlock(&pool->lock);
     if (last)

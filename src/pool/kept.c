@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 
@@ -26,16 +27,20 @@ bool far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
         return false;
     m->kept[m->kept_count++] = (far_kept){item, class, reserve};
     m->reserves += reserve;
+    assert(m->reserves <= m->kept_count);
     return true;
 }
 
 
 /* With both locks: the slot is free, the object is whoever's called. */
 static uint64_t take_out(far_memory *m, uint32_t at) {
+    assert(at < m->kept_count);
     uint64_t item = m->kept[at].item;
     far_held *b = far_held_at(m->store, far_item_addr(item));
+    assert(!b || b->kept > 0);
     if (b)
         b->kept--;
+    assert(m->reserves >= m->kept[at].reserve);
     m->reserves -= m->kept[at].reserve;
     m->kept[at] = m->kept[--m->kept_count];
     return item;
@@ -201,6 +206,7 @@ int far_reserve_fill(far_task *t, far_index *index) {
         r->complete = err == 0;
     if (err < 0 && first)
         let_go(m, index->uid);
+    assert(m->filler == t);
     m->filler = NULL;
     pthread_mutex_unlock(&m->lock);
     return err;

@@ -146,7 +146,7 @@ struct far_index { /* one open index of one handle */
 /* What all caches of the handle may take together (base/budget.h). */
 struct far_budget *far_index_budget(const far_index *index);
 
-/* It is not closed before the same number of `unuse`. */
+/* Keeps the index open until as many calls of far_index_unuse. */
 void far_index_use(far_index *index);
 void far_index_unuse(far_index *index);
 

@@ -5,6 +5,7 @@
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ void far_open_table_latch(far_task *t) {
 void far_open_table_unlatch(far_task *t) {
     far_pool *pool = far_task_pool(t);
     pthread_mutex_lock(&pool->lock);
+    assert(pool->open_table.busy);
     pool->open_table.busy = false;
     pthread_mutex_unlock(&pool->lock);
 }
@@ -40,22 +42,23 @@ void far_open_table_unlatch(far_task *t) {
  *
  * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is
  * fenced. So such a word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the
- * lost session is fenced. Then housekeeping writes what it is to be. The same goes for the word that says where the
- * table is.
+ * lost session is fenced. Then housekeeping writes what the word is to be. The word that says where the table is has
+ * such a writer too.
  *
  * The first index needs no table: its word stands alone in place of the address. So a full pool can be swept, and an
- * index in it opened, when there is no memory for a table. The table has that word when its address takes the place. */
+ * index in it opened, when there is no memory for a table. A table is made with that word in it; then its address takes
+ * the place of the word. */
 
-static void note_due(far_open_table *opens, far_open_table_word *word) {
+static void note_due(far_open_table *open, far_open_table_word *word) {
     if (!word->due)
-        atomic_fetch_add_explicit(&opens->due, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&open->due, 1, memory_order_relaxed);
     word->due = true;
 }
 
 
-/* A WRITE of it failed. */
+/* A WRITE of the word failed: its session may be lost, and the WRITE may take effect late. */
 static void note_writer(far_task *t, far_open_table_word *word) {
-    if (!t->session->lost) /* it was not posted */
+    if (!t->session->lost) /* the WRITE was not posted */
         return;
     word->writer = far_task_client(t);
     word->generation = far_task_generation(t);
@@ -75,14 +78,14 @@ static int wait_for_writer(far_task *t, far_open_table_word *word) {
 /* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
  * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
 static int find_table(far_task *t) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
-    if (opens->table || opens->address.writer == 0)
+    far_open_table *open = &far_task_pool(t)->open_table;
+    if (open->table || open->address.writer == 0)
         return 0;
     uint64_t word;
-    int err = wait_for_writer(t, &opens->address);
+    int err = wait_for_writer(t, &open->address);
     if (err != 0 || (err = far_read_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), &word)) < 0)
         return err;
-    opens->table = word & FAR_OPEN_TABLE_ALONE ? 0 : word;
+    open->table = word & FAR_OPEN_TABLE_ALONE ? 0 : word;
     return 0;
 }
 
@@ -95,10 +98,10 @@ static int write_slot(far_task *t, unsigned slot, uint64_t word) {
 }
 
 
-/* 1: not yet. */
+/* Writes what the word is to be. 1: not yet, a lost session may still write it. */
 static int write_due(far_task *t, unsigned slot) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
-    far_open_table_word *word = &opens->words[slot];
+    far_open_table *open = &far_task_pool(t)->open_table;
+    far_open_table_word *word = &open->words[slot];
     int err = wait_for_writer(t, word);
     if (err == 0)
         err = find_table(t);
@@ -108,53 +111,54 @@ static int write_due(far_task *t, unsigned slot) {
         note_writer(t, word);
         return err;
     }
+    assert(word->due && word->writer == 0);
     word->due = false;
-    atomic_fetch_sub_explicit(&opens->due, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&open->due, 1, memory_order_relaxed);
     return 0;
 }
 
 
 /* The word of a slot is to be this. 0: it is; 1: it will be, or an error: housekeeping will write it. */
 static int change(far_task *t, unsigned slot, uint64_t wanted) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
-    opens->words[slot].wanted = wanted;
-    note_due(opens, &opens->words[slot]);
+    far_open_table *open = &far_task_pool(t)->open_table;
+    open->words[slot].wanted = wanted;
+    note_due(open, &open->words[slot]);
     return write_due(t, slot);
 }
 
 
 /* 1: a late WRITE of the word that stands alone might take the place of the address. */
 static int make_table(far_task *t) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table *open = &far_task_pool(t)->open_table;
     far_object object;
-    int err = opens->words[0].due ? write_due(t, 0) : 0;
-    if (err != 0 || opens->table)
+    int err = open->words[0].due ? write_due(t, 0) : 0;
+    if (err != 0 || open->table)
         return err;
-    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPENS, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
-    if (err >= 0 && opens->words[0].wanted)
-        err = far_write_word(t, object.addr, opens->words[0].wanted);
+    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    if (err >= 0 && open->words[0].wanted)
+        err = far_write_word(t, object.addr, open->words[0].wanted);
     if (err < 0)
         return err;
     if ((err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), object.addr)) < 0) {
-        note_writer(t, &opens->address);
+        note_writer(t, &open->address);
         return err;
     }
-    opens->table = object.addr;
+    open->table = object.addr;
     return 0;
 }
 
 
-static bool is_free(const far_open_table *opens, unsigned slot) {
-    return !opens->words[slot].wanted && !opens->words[slot].due;
+static bool is_free(const far_open_table *open, unsigned slot) {
+    return !open->words[slot].wanted && !open->words[slot].due;
 }
 
 
-/* A walk does without a table if it can; the user would like one, so that walks can beside him. */
+/* A walk does without a table if it can; a user gets one, so that later walks find a slot beside it. */
 static int provide_table(far_task *t, bool user) {
-    const far_open_table *opens = &far_task_pool(t)->open_table;
-    bool alone = is_free(opens, 0);
+    const far_open_table *open = &far_task_pool(t)->open_table;
+    bool alone = is_free(open, 0);
     int err = find_table(t);
-    if (err == 0 && opens->table == 0 && (user || !alone))
+    if (err == 0 && open->table == 0 && (user || !alone))
         err = make_table(t);
     return err == FAR_ERR_NO_MEMORY && alone ? 0 : err;
 }
@@ -162,19 +166,19 @@ static int provide_table(far_task *t, bool user) {
 
 /* Pinned. 1: look again. */
 int far_open_table_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table *open = &far_task_pool(t)->open_table;
     int err = provide_table(t, user);
     if (err != 0)
         return err;
     unsigned free_slot = 0;
-    while (free_slot < FAR_OPEN_TABLE_MAX && !is_free(opens, free_slot))
+    while (free_slot < FAR_OPEN_TABLE_MAX && !is_free(open, free_slot))
         free_slot++;
     if (free_slot == FAR_OPEN_TABLE_MAX)
         return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPEN_TABLE_MAX);
     *slot = free_slot;
     far_point(t, "catalog:enter");
     if ((err = change(t, free_slot, uid | (user ? FAR_OPEN_TABLE_USER : 0))) < 0)
-        opens->words[free_slot].wanted = 0;
+        open->words[free_slot].wanted = 0;
     return err;
 }
 
@@ -187,10 +191,10 @@ int far_open_table_leave(far_task *t, unsigned slot) {
 
 /* 1: some words are still due. */
 static int write_all_due(far_task *t) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table *open = &far_task_pool(t)->open_table;
     int err = 0, later = 0;
     for (unsigned slot = 0; slot < FAR_OPEN_TABLE_MAX && err >= 0; slot++)
-        if (opens->words[slot].due && (err = write_due(t, slot)) > 0)
+        if (open->words[slot].due && (err = write_due(t, slot)) > 0)
             later = 1;
     return err < 0 ? err : later;
 }
@@ -212,12 +216,12 @@ int far_open_table_settle(far_task *t) {
 
 
 static int drop_table(far_task *t) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table *open = &far_task_pool(t)->open_table;
     int err = far_pin_take(t);
     if (err < 0 || (err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), 0)) < 0)
         return err;
-    far_retire(t, NULL, FAR_POOL_TYPE_OPENS, opens->table, FAR_OPEN_TABLE_BYTES);
-    opens->table = 0;
+    far_retire(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, open->table, FAR_OPEN_TABLE_BYTES);
+    open->table = 0;
     return 0;
 }
 
@@ -235,7 +239,7 @@ int far_catalog_tell_keys(far_task *t, far_index *index) {
 }
 
 
-/* While nobody can drop them yet. What fails is not counted. */
+/* The open indexes cannot be dropped yet. Keys whose telling fails are not counted. */
 static void tell_all_keys(far_task *t) {
     for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
         uint32_t uid = index->uid;
@@ -246,7 +250,8 @@ static void tell_all_keys(far_task *t) {
 }
 
 
-/* From then on others may drop them: no hook runs any more, and objects of them are known by their uids only. */
+/* When the table is gone others may drop the indexes: no hook of theirs runs any more, and their objects are known by
+ * uid only. */
 static void forget_indexes(far_pool *pool) {
     for (;;) {
         pthread_mutex_lock(&pool->lock);
@@ -264,7 +269,7 @@ static void forget_indexes(far_pool *pool) {
 /* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
  * fenced. */
 int far_catalog_leave(far_task *t) {
-    far_open_table *opens = &far_task_pool(t)->open_table;
+    far_open_table *open = &far_task_pool(t)->open_table;
     tell_all_keys(t);
     far_open_table_latch(t);
     forget_indexes(far_task_pool(t));
@@ -277,7 +282,7 @@ int far_catalog_leave(far_task *t) {
             break;
         far_back_off(t, attempt);
     }
-    if (err == 0 && opens->table)
+    if (err == 0 && open->table)
         err = drop_table(t);
     far_open_table_unlatch(t);
     far_catalog_unpin(t);
@@ -307,6 +312,7 @@ void far_open_table_free(far_index *index) {
 
 void far_open_table_link(far_index *index, unsigned slot, bool user) {
     far_pool *pool = index->pool;
+    assert(slot < FAR_OPEN_TABLE_MAX && pool->open_table.words[slot].wanted != 0);
     index->slot = slot;
     pthread_mutex_lock(&pool->lock);
     index->opens = user;
@@ -329,25 +335,25 @@ static void unlink_index(far_index *index) {
 
 /* Opening. */
 
-typedef struct wish { /* a name, or a uid */
+typedef struct target { /* a name, or a uid */
     const char *name;
     uint32_t uid;
     bool user;
-} wish;
+} target;
 
 
-static bool is_wished(const far_index *index, const wish *w) {
+static bool is_target(const far_index *index, const target *w) {
     return w->name ? strcmp(index->name, w->name) == 0 : index->uid == w->uid;
 }
 
 
-/* What this handle has already. Sets *local if it must still be shown to droppers that the user has it now. */
-static far_index *take_local(far_pool *pool, const wish *w, far_index **local) {
+/* An index that this handle has open already. Sets *local if droppers must still be shown that the user has it now. */
+static far_index *take_local(far_pool *pool, const target *w, far_index **local) {
     far_index *taken = NULL;
     *local = NULL;
     pthread_mutex_lock(&pool->lock);
     for (far_index *index = pool->indexes; index; index = index->next) {
-        if (!is_wished(index, w))
+        if (!is_target(index, w))
             continue;
         if (w->user && index->opens == 0) {
             *local = index;
@@ -363,7 +369,7 @@ static far_index *take_local(far_pool *pool, const wish *w, far_index **local) {
 }
 
 
-static int find_wished(far_task *t, const wish *w, far_catalog_entry *entry, far_index_record *record) {
+static int find_target(far_task *t, const target *w, far_catalog_entry *entry, far_index_record *record) {
     far_catalog_view view;
     int err = far_catalog_look(t, &view);
     if (err < 0)
@@ -394,7 +400,7 @@ static int confirm(far_task *t, const far_catalog_entry *entry) {
 }
 
 
-/* Only a walk of this handle had it open; now the user wants it. */
+/* Only a walk of this handle had the index open; now the user wants it. */
 static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index *local) {
     if (local->uid != entry->uid)
         return far_fail(FAR_ERR_CORRUPT, "index '%s' changed its number while it was open", local->name);
@@ -442,14 +448,14 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
 
 
 /* One try, with the latch. 1: look again. */
-static int open_once(far_task *t, const wish *w, far_index **index) {
+static int open_once(far_task *t, const target *w, far_index **index) {
     far_index *local;
     if ((*index = take_local(far_task_pool(t), w, &local)))
         return 0;
     far_catalog_entry entry;
     far_index_record record;
     int err = far_pin_take(t);
-    if (err < 0 || (err = find_wished(t, w, &entry, &record)) < 0)
+    if (err < 0 || (err = find_target(t, w, &entry, &record)) < 0)
         return err;
     if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark)) <= 0)
         return err < 0 ? err : 1;
@@ -470,7 +476,7 @@ static int open_once(far_task *t, const wish *w, far_index **index) {
 }
 
 
-static int open_wished(far_task *t, const wish *w, far_index **index) {
+static int open_target(far_task *t, const target *w, far_index **index) {
     for (unsigned attempt = 0;; attempt++) {
         far_scratch_mark mark = far_scratch_here(t);
         far_open_table_latch(t);
@@ -486,12 +492,12 @@ static int open_wished(far_task *t, const wish *w, far_index **index) {
 
 
 int far_catalog_open(far_task *t, const char *name, far_index **index) {
-    return open_wished(t, &(wish){.name = name, .user = true}, index);
+    return open_target(t, &(target){.name = name, .user = true}, index);
 }
 
 
 int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index) {
-    return open_wished(t, &(wish){.uid = uid}, index);
+    return open_target(t, &(target){.uid = uid}, index);
 }
 
 
@@ -501,6 +507,7 @@ static void close_one(far_task *t, far_index *index, bool user) {
     far_pool *pool = index->pool;
     far_open_table_latch(t);
     pthread_mutex_lock(&pool->lock);
+    assert((user ? index->opens : index->walks) > 0);
     if (user)
         index->opens--;
     else
@@ -545,6 +552,7 @@ void far_catalog_close_uid(far_task *t, far_index *index) {
 void far_catalog_close_locally(far_index *index) {
     far_pool *pool = index->pool;
     pthread_mutex_lock(&pool->lock);
+    assert(index->opens > 0);
     bool last = --index->opens == 0;
     if (last)
         unlink_index(index);
@@ -624,7 +632,7 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
     if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)
         return 0;
     if (gone == 0)
-        return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPENS, client->opened, FAR_OPEN_TABLE_BYTES);
+        return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPEN_TABLE, client->opened, FAR_OPEN_TABLE_BYTES);
     return gone < 0 ? gone : far_cas_word(t, far_open_table_word_of(id), client->opened, 0, &old);
 }
 

@@ -3,10 +3,8 @@
 #include "base/error.h"
 #include "pool/store.h"
 
-#define ASK_EVERY 16u /* looks at the registry between two questions whether those who do not answer live */
-
-
-#define SPARE_EPOCHS 16u /* so soon after another: one who is short is so still */
+#define ASK_EVERY    16u /* looks at the registry between two questions whether those who do not answer live */
+#define SPARE_EPOCHS 16u /* a request for spare memory so soon after another: who made that one is still short */
 
 
 /* ---- Hearing ---- */
@@ -56,7 +54,7 @@ typedef struct hearing {
 } hearing;
 
 
-/* True: it is news. */
+/* Takes in what the request word says. True: it is a new request. */
 static bool note(far_store *s, void *ctx) {
     const far_request *r = &((hearing *)ctx)->request;
     if (r->number == s->heard && r->sweep == s->sweep && r->walk == s->walk)
@@ -131,7 +129,7 @@ bool far_request_is_met(far_pool *pool) {
 
 /* ---- Making one ---- */
 
-/* Handles that sleep, and do not look at the pool from time to time, look now. */
+/* Wakes handles that sleep and would look at the pool only when they are told to. */
 void far_ring(far_task *t) {
     far_conn *conn = t->session->conn;
     if (conn->fabric->ops->ring)

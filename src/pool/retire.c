@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,7 @@ static far_queue *queue_for(far_memory *m, unsigned epochs) {
 
 bool far_queue_put(far_memory *m, far_retired item) {
     far_queue *q = queue_for(m, epochs_of(item.class));
+    assert(item.ready == 0 || item.pin < item.ready);
     if (q->count == q->capacity) {
         size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
         far_retired *bigger = malloc(more * sizeof(*bigger));
@@ -54,6 +56,7 @@ bool far_queue_put(far_memory *m, far_retired item) {
         q->first = 0;
         q->capacity = more;
     }
+    assert(q->count < q->capacity);
     q->items[(q->first + q->count++) % q->capacity] = item;
     m->retired_bytes += far_class_footprint(m->store, item.class);
     return true;
@@ -206,6 +209,7 @@ static bool free_plain(far_store *s, far_memory *m, far_queue *q, uint64_t epoch
     if (item.ready > epoch || item.class->is_run) /* that takes verbs */
         return false;
     far_queue_take(q, &item);
+    assert(m->retired_bytes >= item.class->size);
     m->retired_bytes -= item.class->size;
     if (fabric->watch)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
@@ -299,6 +303,7 @@ static int reclaim_run(far_task *t) {
     if (err < 0) /* again later */
         far_queue_put(m, item);
     pthread_mutex_lock(&s->lock);
+    assert(s->in_hand > 0);
     s->in_hand--;
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_unlock(&m->lock);
@@ -370,6 +375,7 @@ int far_send_home(far_task *t) {
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < count; i++)
         s->leaving_bytes -= far_class_footprint(s, s->leaving[i].class);
+    assert(s->leaving_now == count && s->leaving_count >= count);
     s->leaving_count -= count;
     memmove(s->leaving, s->leaving + count, s->leaving_count * sizeof(*s->leaving));
     s->leaving_now = 0;

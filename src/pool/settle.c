@@ -6,6 +6,8 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
+
 #define STEP_BYTES  (1u << 20) /* of tables read in one step */
 #define STEP_BLOCKS 128u
 
@@ -19,7 +21,7 @@ typedef struct judgement {
     const far_catalog_view *view;
     bool count_only;
     uint64_t leaked;
-    uint64_t epoch; /* of the pin of who judges */
+    uint64_t epoch; /* of the pin of the task that judges */
 } judgement;
 
 
@@ -75,6 +77,7 @@ static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
     const far_geometry *g = &j->s->pool->geometry;
     const uint64_t first = slab->page * (g->page_bytes / FAR_GRANULE);
     uint32_t uid = slab->class->uid;
+    assert(slab->stored <= slab->carved && slab->carved <= slab->objects);
     if (uid != 0 && !far_class_index(slab->class) && !far_catalog_find_uid(j->view, uid))
         return; /* its index was dropped, or is just being created: unlisted.c */
     for (uint32_t n = 0; n < slab->carved; n++) {
@@ -101,6 +104,7 @@ static void judge_block(judgement *j, far_held *block, const judged *b) {
 static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sweep, uint64_t done) {
     far_store *s = far_store_of(t);
     far_catalog_view view;
+    assert(s->inside == t && t->pin.epoch != 0);
     int err = read_tables(t, blocks, count);
     if (err == 0)
         err = far_catalog_look(t, &view);

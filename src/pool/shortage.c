@@ -12,7 +12,7 @@
 
 #define ROUNDS_MAX   8    /* while something came back */
 #define STUCK_TICKS  1000 /* how long answers, and a sweep, are waited for while the epoch does not move */
-#define HELD_TICKS   20   /* the same, once that was in vain */
+#define HELD_TICKS   20   /* how long the epoch is waited for when it was held up at the last search too */
 #define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
 #define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
 
@@ -59,7 +59,7 @@ static bool is_first(far_store *s, const far_line_up *self) {
 }
 
 
-/* Its thread is inside the session, and may be the only one that could do housekeeping. */
+/* The thread of a task that waits is inside its session, and may be the only one that could do housekeeping. */
 static int rest(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t epoch;
@@ -194,7 +194,7 @@ static int make_round(far_task *t) {
 }
 
 
-/* What an attempt had put and not posted must not go out with our verbs. */
+/* Verbs that an attempt had put and not posted must not go out with those of the search for memory. */
 static void put_down(far_task *t) {
     t->refused = FAR_ERR_NO_MEMORY;
     far_start(t);
@@ -210,8 +210,8 @@ static bool is_exhausted(far_task *t, const outlook *o) {
 }
 
 
-/* The same, of all that became free before this call: others tell it with the next epoch, the one after that shows that
- * they have. */
+/* As is_exhausted, for all that became free before this call: others tell of it with the next epoch, and the epoch after
+ * that shows that they have. */
 static int is_known_to_be_exhausted(far_task *t, outlook *o) {
     const far_store *s = far_store_of(t);
     unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
@@ -352,7 +352,7 @@ static int tell_blocker(far_task *t, const blocker *b) {
 }
 
 
-/* The first in line. The result of the last attempt. */
+/* By the first in line. Returns the result of the last attempt. */
 static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     outlook before, after;
@@ -401,7 +401,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
 }
 
 
-/* The same; not again and again while one and the same client is in the way. */
+/* As try_again, but not once more for every operation while one client holds up the epoch. */
 static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     blocker b;
     int held = is_held_up(t, &b), err = FAR_ERR_NO_MEMORY;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define LOOK_BYTES  (64u << 10) /* of bitmaps read at once */
@@ -63,13 +64,14 @@ static far_held *find_place(far_store *s, far_class *class, unsigned node, unsig
     unsigned wanted = least * times < PAGES_LEAST ? PAGES_LEAST : least * times;
     wanted = wanted < best_length ? wanted : best_length;
     *pages = wanted / least * least;
+    assert(!best || (*pages >= least && *pages <= best_length));
     return best;
 }
 
 
 /* The word of these pages may say that they are a slab, or not: they are not ours to use until the block changes hands.
  */
-static void shun_pages(far_store *s, far_held *b, unsigned page, unsigned pages) {
+static void set_pages_aside(far_store *s, far_held *b, unsigned page, unsigned pages) {
     pthread_mutex_lock(&s->lock);
     far_held_pages(s, b, b->free_pages & ~far_page_mask(page, pages));
     pthread_mutex_unlock(&s->lock);
@@ -80,6 +82,7 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     const far_geometry *g = geometry(t);
     unsigned pages = far_slab_pages(g->page_bytes, class->size), page = 0;
+    assert(s->inside == t && t->pin.epoch != 0);
     pthread_mutex_lock(&s->lock);
     far_held *b = find_place(s, class, node, &page, &pages);
     far_block_id id = !b ? (far_block_id){0, 0} : b->id;
@@ -94,7 +97,7 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
                             .size = class->size};
     int err = far_write_word(t, far_block_page(g, id, page), far_page_pack(&state));
     if (err < 0) {
-        shun_pages(s, b, page, pages);
+        set_pages_aside(s, b, page, pages);
         return err;
     }
     far_fabric *fabric = far_task_fabric(t);
@@ -106,7 +109,7 @@ int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     if (added)
         return 1;
     if (far_write_word(t, far_block_page(g, id, page), 0) < 0)
-        shun_pages(s, b, page, pages);
+        set_pages_aside(s, b, page, pages);
     return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
 }
 
@@ -189,6 +192,7 @@ int far_slabs_look(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     far_scratch_mark mark = far_scratch_here(t);
     look *looks = far_scratch(t, LOOK_SLABS * sizeof(look));
+    assert(s->inside == t && t->pin.epoch != 0);
     int err = !looks ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read free bitmaps") : 0;
     bool any = false;
     while (err == 0 && !any) {
@@ -233,6 +237,7 @@ int far_slabs_look_at_all(far_task *t) {
 int far_slab_release(far_task *t, far_addr base, bool dropped) {
     far_store *s = far_store_of(t);
     const far_geometry *g = geometry(t);
+    assert(s->inside == t);
     pthread_mutex_lock(&s->lock);
     far_slab *slab = far_slab_at(s, base);
     if (!slab || (!dropped && (slab->class->stable || !far_slab_is_free(slab)))) {
@@ -322,6 +327,7 @@ static bool count_idle(far_store *s) {
 
 int far_slabs_trim(far_task *t, bool all) {
     far_store *s = far_store_of(t);
+    assert(s->inside == t);
     if (!all && !atomic_exchange_explicit(&s->trim, false, memory_order_relaxed))
         return 0;
     pthread_mutex_lock(&s->lock);

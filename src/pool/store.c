@@ -2,6 +2,7 @@
 #include "pool/store.h"
 #include "base/error.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,7 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     for (far_class *c = *bucket; c; c = c->next)
         if (c->uid == uid && c->type == type && c->size == size)
             return c;
+    assert(size > 0 && size % FAR_GRANULE == 0);
     far_class *c = calloc(1, sizeof(*c) + geometry(s)->nodes * sizeof(far_shelf));
     if (!c)
         return NULL;
@@ -109,13 +111,24 @@ static void link_block(far_store *s, far_held *b) {
 
 
 static void unlink_block(far_held *b) {
+    assert(*b->link == b);
     *b->link = b->next;
     if (b->next)
         b->next->link = b->link;
 }
 
 
+/* No page is free and a slab's. (Pages that are neither were left behind by a lost session.) */
+static __attribute__((unused)) bool pages_are_sound(const far_held *b, uint64_t free_pages) {
+    bool sound = true;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        sound &= !(b->slab[p] && (free_pages >> p & 1));
+    return sound;
+}
+
+
 void far_held_pages(far_store *s, far_held *b, uint64_t free_pages) {
+    assert(pages_are_sound(b, free_pages));
     bool moves = (b->free_pages == 0) != (free_pages == 0);
     b->free_pages = free_pages;
     if (moves) {
@@ -140,6 +153,7 @@ far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp)
     b->used = used;
     b->stamp = stamp;
     b->free_pages = UINT64_MAX;
+    assert(!far_held_at(s, far_block_base(geometry(s), id))); /* a block is held once */
     link_block(s, b);
     s->block_count++;
     atomic_store_explicit(&s->held[far_block_number(geometry(s), id)], b, memory_order_release);
@@ -151,6 +165,7 @@ void far_held_remove(far_store *s, far_held *b) {
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
         if (b->slab[p])
             far_slab_remove(s, b->slab[p]);
+    assert(far_held_at(s, far_block_base(geometry(s), b->id)) == b && s->block_count > 0);
     atomic_store_explicit(&s->held[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
     s->block_count--;
@@ -190,10 +205,12 @@ static void list_open(far_slab *slab) {
 }
 
 
-/* All of its objects are in store. */
+/* A new slab: all of its objects are in store. */
 far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pages, far_class *class) {
     uint32_t objects = (uint32_t)(pages * geometry(s)->page_bytes / class->size);
     size_t words = (objects + 63) / 64;
+    assert(objects > 0 && page + pages <= FAR_BLOCK_PAGES);
+    assert((~block->free_pages & far_page_mask(page, pages)) == 0);
     far_slab *slab = calloc(1, sizeof(*slab) + 2 * words * 8);
     if (!slab)
         return NULL;
@@ -221,6 +238,8 @@ far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pa
 
 void far_slab_remove(far_store *s, far_slab *slab) {
     far_shelf *shelf = &slab->class->shelf[slab->block->id.node];
+    assert(shelf->slab_count > 0 && *slab->link == slab);
+    assert(slab->stored <= slab->carved && slab->carved <= slab->objects);
     s->spare_bytes -= (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
     slab->carved = slab->objects;
     slab->stored = 0;
@@ -299,6 +318,7 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
         s->leaving = bigger;
         s->leaving_capacity = more;
     }
+    assert(s->leaving_now <= s->leaving_count && s->leaving_count < s->leaving_capacity);
     s->leaving[s->leaving_count++] = (far_leaving){addr, class};
     s->leaving_bytes += far_class_footprint(s, class);
 }
@@ -306,6 +326,7 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
 
 static void put_own(far_store *s, far_slab *slab, uint32_t number) {
     uint64_t bit = 1ull << number % 64;
+    assert(number < slab->carved && slab->stored < slab->carved && (slab->in_store[number / 64] & bit) == 0);
     slab->in_store[number / 64] |= bit;
     slab->stored++;
     slab->idle = 0;
@@ -320,7 +341,7 @@ void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) 
     uint32_t number = 0;
     far_slab *slab = counted_in(s, class, addr, &number);
     if (slab && !is_handed_out(s, slab, addr, number)) {
-        s->freed_wrongly = addr | 1; /* an object has one holder: far memory is damaged. check tells */
+        s->freed_wrongly = addr | 1; /* an object has one holder: far memory is damaged, and the next check says so */
         return;
     }
     if (slab) {
@@ -355,6 +376,7 @@ void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t p
         far_store_put(s, class, addr, pin);
         return;
     }
+    assert(magazine->count <= 2 * FAR_MAGAZINE_OBJECTS);
     m->magazine_bytes += class->size;
     if (slab && far_is_unsettled(s))
         slab->black[number / 64] |= 1ull << number % 64;
@@ -366,6 +388,7 @@ static unsigned take_foreign(far_store *s, far_class *class, unsigned node, unsi
     unsigned taken = 0;
     while (taken < wanted && list->count > 0) {
         items[taken++] = list->items[--list->count];
+        assert(s->foreign_bytes >= class->size);
         s->foreign_bytes -= class->size;
     }
     return taken;
@@ -375,6 +398,8 @@ static unsigned take_foreign(far_store *s, far_class *class, unsigned node, unsi
 static uint64_t take_own(far_store *s, far_slab *slab) {
     uint32_t number;
     uint64_t flags = 0;
+    assert(slab->stored > 0 || slab->carved < slab->objects);
+    assert(s->spare_bytes >= slab->class->size);
     if (slab->stored > 0) {
         uint32_t word = 0;
         while (slab->in_store[word] == 0)
@@ -455,6 +480,7 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
                 far_items *list = &b->magazine[n];
                 for (uint32_t at = list->count; at-- > 0;)
                     if (!v->in_magazine(s, b->class, list->items[at], v->ctx)) {
+                        assert(m->magazine_bytes >= b->class->size);
                         list->items[at] = list->items[--list->count];
                         m->magazine_bytes -= b->class->size;
                     }
@@ -497,9 +523,11 @@ void far_shelves_leave(far_store *s) {
     for (unsigned i = 0; s->foreign_bytes > 0 && i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)
             for (unsigned n = 0; n < geometry(s)->nodes; n++)
-                while (c->shelf[n].foreign.count > 0)
+                while (c->shelf[n].foreign.count > 0) {
                     far_store_send_home(s, c, c->shelf[n].foreign.items[--c->shelf[n].foreign.count]);
-    s->foreign_bytes = 0;
+                    s->foreign_bytes -= c->size;
+                }
+    assert(s->foreign_bytes == 0);
 }
 
 

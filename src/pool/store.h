@@ -154,15 +154,15 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
-    far_addr freed_wrongly;                              /* | 1: it came back, but is none, or was free; 0: none did */
-    uint64_t spare_bytes;                                /* in store, and free pages of own blocks apart */
-    uint64_t foreign_bytes;                              /* in the shelves */
-    far_leaving *leaving;                                /* to be brought home */
+    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use; 0: none */
+    uint64_t spare_bytes;   /* in store, and free pages of own blocks apart */
+    uint64_t foreign_bytes; /* in the shelves */
+    far_leaving *leaving;   /* to be brought home */
     size_t leaving_count, leaving_now, leaving_capacity; /* the first leaving_now of them are on their way */
     uint64_t leaving_bytes;
     unsigned turn;     /* node for the next slab that may lie anywhere */
     uint32_t *hint;    /* per node: where free blocks were last seen */
-    uint64_t gathered; /* the epoch in which all that could be had was last gathered */
+    uint64_t gathered; /* the epoch in which alloc.c last gathered all free memory it could find */
     uint64_t *full;    /* per node: the epoch in which no block was found there */
 
     far_task *inside; /* the task that changes blocks and slabs */
@@ -181,13 +181,13 @@ typedef struct far_store {
     uint64_t spare_epoch; /* in which such a one was last heard */
     unsigned in_hand;     /* retired runs that are just being freed */
 
-    uint64_t stuck_epoch, stuck_since; /* at which nothing became free because of others, and from when on */
+    uint64_t stuck_epoch, stuck_since; /* the epoch that another client held up when no memory was found; since when */
 
     far_line line;
     atomic_bool ticking;     /* a tick of the memory is running */
     uint64_t ticked;         /* epoch of the last one */
     far_told told;           /* what the registry says */
-    far_told noticed;        /* the same, when it was last looked at */
+    far_told noticed;        /* what it was at the last tick: told to others when two ticks find no change */
     uint64_t leaked;         /* bytes found, or to be freed, in own blocks by the last sweep */
     uint64_t catalog_seen;   /* the catalog word when own slabs were last compared with it */
     bool collecting;         /* a task frees what belongs to dropped indexes (unlisted.c) ... */
@@ -264,8 +264,8 @@ static inline bool far_slab_is_free(const far_slab *slab) {
 void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin);
 void far_store_send_home(far_store *s, far_class *class, far_addr addr);
 
-/* The same, to the session's magazine if that has room: what was used last is the next to be handed out. With the
- * session's lock too. */
+/* As far_store_put, but to the session's magazine if that has room: what was used last is the next to be handed out.
+ * With the session's lock too. */
 void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t pin);
 unsigned far_magazine_quantum(const far_class *class); /* objects taken from the store at once; twice as many fit */
 void far_store_blacken(far_store *s, far_addr addr);   /* if it is own */
@@ -314,7 +314,7 @@ int far_slabs_look_at_all(far_task *t);                           /* of all clas
 int far_slab_release(far_task *t, far_addr base, bool dropped);   /* wipes it; dropped: whatever is in it */
 int far_slabs_trim(far_task *t, bool all);                        /* those that are wholly free; blocks too */
 
-/* exchange.c: the same, blocks that change hands. */
+/* exchange.c: blocks that change hands; inside, with a pin. 1: there is something now; 0: no. */
 int far_block_get(far_task *t, far_class *class, unsigned node); /* a free one, or an orphan with room for the class */
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry); /* of an orphan */
 int far_orphans_adopt(far_task *t);                                       /* all of them */
@@ -322,8 +322,8 @@ typedef enum { FAR_GIVE_UP_ROOMY, FAR_GIVE_UP_ALL, FAR_GIVE_UP_AT_END } far_give
 int far_blocks_orphan(far_task *t, far_give_up which); /* roomy: those with room; all but those with kept objects or of
                                                           dropped indexes; at the end, these too */
 int far_blocks_recount(far_task *t); /* a session was lost: takes in blocks that are ours and not held */
-int far_bits_add(far_task *t, far_leaving *objects, size_t count);     /* brings objects of slabs home; anywhere */
-int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* anywhere; 0: somebody else did */
+int far_bits_add(far_task *t, far_leaving *objects, size_t count);     /* brings objects of slabs home; by any task */
+int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* by any task; 0: somebody else freed it */
 
 /* retire.c */
 bool far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
@@ -335,7 +335,7 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only); /* under 
 
 /* settle.c: inside, with a pin. */
 int far_settle_step(far_task *t);
-bool far_settle_is_due(far_store *s);               /* anywhere */
+bool far_settle_is_due(far_store *s);               /* by any task */
 int far_settle_block(far_task *t, far_held *block); /* that was just adopted: before anything of it is handed out */
 
 /* request.c */

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define MARKS_MAX (256ull << 20)
@@ -22,6 +23,7 @@ static unsigned nodes(const far_store *s) {
 
 static bool try_enter(far_store *s, far_task *t, struct far_waiter *self) {
     pthread_mutex_lock(&s->lock);
+    assert(s->inside != t); /* it would wait for itself */
     bool entered = !s->inside && (!s->waiting || s->waiting == self);
     struct far_waiter **at = &s->waiting;
     while (*at && *at != self)
@@ -50,6 +52,7 @@ void far_store_enter(far_task *t) {
 void far_store_leave(far_task *t) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
+    assert(s->inside == t);
     s->inside = NULL;
     if (s->waiting)
         far_task_wake(s->waiting->task);
@@ -77,6 +80,7 @@ void far_aside_end(far_task *t, far_aside aside) {
 /* ---- Opening and the end ---- */
 
 static void free_store(far_store *s) {
+    assert(!s->inside && !s->waiting && !s->line_up);
     for (far_held *b; (b = far_held_next(s, NULL));)
         far_held_remove(s, b);
     for (unsigned i = 0; i < FAR_BINS; i++)
@@ -133,6 +137,7 @@ int far_memory_open(far_session *session) {
     far_memory *m = calloc(1, sizeof(*m));
     if (!m)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a session");
+    assert(!session->memory);
     m->session = session;
     m->store = s;
     m->pick = session->id;
@@ -171,8 +176,10 @@ void far_memory_close(far_session *session) {
     far_memory *heir = own && own != session ? own->memory : NULL;
     pthread_mutex_lock(&s->list);
     far_memory **at = &s->memories;
-    while (*at != m)
+    while (*at != m) {
+        assert(*at);
         at = &(*at)->next;
+    }
     *at = m->next;
     if (heir)
         pthread_mutex_lock(&heir->lock);
@@ -180,6 +187,7 @@ void far_memory_close(far_session *session) {
     far_kept_free(m, true);
     pthread_mutex_lock(&s->lock);
     hand_over(m, heir);
+    assert(m->kept_count == 0 && m->reserves == 0 && !m->filler);
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_unlock(&m->lock);
     if (heir)

@@ -8,6 +8,7 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,6 +169,7 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
 
 static int begin(sweeper *s) {
     far_request made;
+    assert(s->t->pin.epoch == 0 && s->first < s->end);
     int err = far_request_make(s->t, become_sweeper, s, &made);
     if (err < 0)
         return err;
@@ -251,6 +253,7 @@ static int write_marks(sweeper *s) {
 
 static int walk(sweeper *s) {
     far_request made;
+    assert(s->t->pin.epoch == 0); /* everybody's answer waits for the pins of that time, ours too */
     int err = request(s, walk_on, &made);
     if (err != 0)
         return err;
@@ -353,6 +356,7 @@ static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
         s->result.leaked_bytes += lost;
     else /* counted by who settles it: us */
         s->waiting[s->waiting_count++] = number;
+    assert(s->waiting_count <= far_block_total(s->geometry));
     return 0;
 }
 

@@ -29,7 +29,7 @@ static inline int far_walk_object(far_walk *walk, far_index *index, unsigned typ
 typedef enum {
     FAR_SWEEP_SLOWLY, /* in the background: leaves others nine tenths of the time */
     FAR_SWEEP_REPAIR, /* at full speed, and waits until all owners have settled */
-    FAR_SWEEP_COUNT,  /* the same, but frees nothing */
+    FAR_SWEEP_COUNT,  /* finds what is lost and counts it, but frees nothing */
     FAR_SWEEP_SHORT,  /* as a repair, for one who is short of memory: it gives up when the epoch stands still */
 } far_sweep_mode;
 

@@ -8,10 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define END_TICKS                                                                                                      \
-    64u               /* how long a closing handle waits for an epoch that does not move; the rest is left to a sweep  \
-                       */
-#define END_QUICK 64u /* rounds at short intervals; others may not get to run for long */
+#define END_TICKS 64u /* how long a closing handle waits for an epoch that does not move; the rest is left to a sweep */
+#define END_QUICK 64u /* rounds at short intervals before long ones: others may not get to run for a while */
 
 
 /* ---- Telling others ---- */
@@ -79,7 +77,7 @@ static bool must_give_up(far_store *s) {
 }
 
 
-/* Inside. */
+/* Inside the store: the part of a tick that changes blocks and slabs. 1: there is more to be done. */
 static int tick_blocks(far_task *t) {
     far_store *s = far_store_of(t);
     int err = 0;

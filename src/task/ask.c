@@ -1,9 +1,12 @@
 /* Questions to the fabric that are no verbs: who claims an id, who is dead, who is to be evicted. */
 #include "task/session.h"
 
+#include <assert.h>
+
 
 static void answered(far_question *question) {
     far_task *t = question->owner;
+    assert(t->asked > 0);
     t->asked--;
     if (question->answer < 0 && question->answer != FAR_ERR_BUSY)
         far_session_lose(t->session, question->answer);
@@ -41,6 +44,7 @@ void far_ask_all(far_task *t, far_question *questions, unsigned count) {
             t->asked += question->pending;
         }
     }
+    assert(t->asked <= count);
     if (t->asked) {
         far_task_wait_for(t, FAR_WAIT_ANSWERS);
         t->stats->background_round_trips++; /* whoever asks is not on an operation's usual way */

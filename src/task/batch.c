@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "task/session.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +10,8 @@
 
 static void batch_done(far_batch *batch);
 
-static _Thread_local far_verb
-    overflow_verb; /* where verbs go when memory is short; such a batch is refused when it is posted */
+/* Where a verb goes for which there is no memory; the batch is refused when it is posted. */
+static _Thread_local far_verb overflow_verb;
 
 
 static __attribute__((noinline)) far_batch_box *make_box(void) {
@@ -33,6 +34,7 @@ static inline far_batch_box *get_box(far_session *s) {
     far_batch_box *box = s->free_boxes;
     if (!box)
         return make_box();
+    assert(box->batch.count == 0 && box->fences == 0 && !box->atomics);
     s->free_boxes = box->next;
     return box;
 }
@@ -48,6 +50,7 @@ static inline void empty_box(far_batch_box *box) {
 
 
 static inline void put_box(far_session *s, far_batch_box *box) {
+    assert(s->free_boxes != box);
     empty_box(box);
     box->next = s->free_boxes;
     s->free_boxes = box;
@@ -97,6 +100,7 @@ static inline void count_verb(far_stats *stats, far_verb_kind kind, size_t bytes
 
 static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind kind, far_addr addr, void *local,
                                   size_t bytes) {
+    assert(box->batch.count < box->capacity && box->batch.owner == t);
     far_verb *verb = &box->batch.verbs[box->batch.count++];
     verb->kind = (uint8_t)kind;
     verb->flags = 0;
@@ -200,8 +204,9 @@ static void place_old_words(far_batch *batch) {
 }
 
 
-/* Index code goes by the order of READs at one node. Where the fabric does not keep it, a READ behind another one of
- * its node starts when that has completed: one round trip more for each. earlier: READs may be under way. */
+/* Index code relies on the order of READs at one node. Where the fabric does not keep that order, a READ that follows
+ * another one of its node starts when the earlier one has completed: one round trip more for each. earlier: READs of
+ * batches before this one may be under way. */
 static __attribute__((noinline, cold)) void fence_reads(far_batch_box *box, bool earlier) {
     uint64_t seen[FAR_NODES_MAX / 64];
     memset(seen, earlier ? 0xff : 0, sizeof(seen));
@@ -218,7 +223,7 @@ static __attribute__((noinline, cold)) void fence_reads(far_batch_box *box, bool
 }
 
 
-/* Whose batch it is, for the watch and for traces. */
+/* The watch and traces are told whose batch it is. */
 static void label_batch(const far_task *t, far_batch *batch) {
     batch->pin_clock = t->pin.epoch ? t->pin.clock : UINT64_MAX;
     batch->index_key = t->index_key;
@@ -259,6 +264,7 @@ static inline void settle(far_task *t, const far_batch_box *box) {
 static void batch_done(far_batch *batch) {
     far_batch_box *box = (far_batch_box *)batch;
     far_task *t = batch->owner;
+    assert(t->open != box && (box->waited ? t->waited : t->unwaited) > 0);
     if (box->waited)
         t->waited--;
     else
@@ -361,6 +367,7 @@ int far_wait(far_task *t) {
     int posted = post_open(t, true), err = posted < 0 ? posted : 0;
     if (t->waited)
         far_task_wait_for(t, FAR_WAIT_WAITED);
+    assert(t->waited == 0 && (!t->open || t->open->batch.count == 0));
     unsigned trips = t->trips ? t->trips : posted > 0;
     if (t->background)
         t->stats->background_round_trips += trips;

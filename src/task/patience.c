@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "task/session.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -44,6 +45,7 @@ void far_count_retry(far_task *t) {
 static bool note(far_patience *p, uint64_t place, uint64_t content) {
     unsigned at = (unsigned)(place >> 32) % SEEN_SLOTS;
     place |= 1;
+    assert(p->seen_count < SEEN_SLOTS); /* so that the search ends */
     while (p->seen[at].place != 0 && p->seen[at].place != place)
         at = (at + 1) % SEEN_SLOTS;
     if (p->seen[at].place == place && p->seen[at].content == content)

@@ -24,7 +24,7 @@ void far_pin_count(far_task *t, uint64_t epoch) {
 
 void far_pin_uncount(far_task *t) {
     atomic_uint *held = &t->session->pins.held[t->pin.epoch & 1];
-    assert(t->pin.epoch != 0);
+    assert(t->pin.epoch != 0 && atomic_load_explicit(held, memory_order_relaxed) > 0);
     atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
     t->pin = (far_pin){0, 0};
 }

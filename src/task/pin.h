@@ -23,7 +23,7 @@ typedef struct far_session_pins {
 void far_pin_count(struct far_task *t, uint64_t epoch); /* the task, which holds none, holds one at that epoch */
 void far_pin_uncount(struct far_task *t);
 void far_pin_drop(struct far_task *t); /* nothing when none is held */
-void far_pin_share(const struct far_task *from,
-                   struct far_task *to); /* a task started by a pinned one holds the same pin */
+/* A task that a pinned one starts holds a pin at its epoch too. */
+void far_pin_share(const struct far_task *from, struct far_task *to);
 
 #endif

@@ -1,6 +1,7 @@
 /* Scratch memory of a task: chunks that are filled from the bottom and given back together. */
 #include "task/session.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define CHUNK_BYTES (32 * 1024)
@@ -53,6 +54,7 @@ void *far_scratch(far_task *t, size_t bytes) {
     }
     void *memory = chunk->data + chunk->used;
     chunk->used += bytes;
+    assert(chunk->used <= chunk->size);
     return memory;
 }
 
@@ -68,6 +70,8 @@ void far_scratch_back(far_task *t, far_scratch_mark mark) {
         t->chunk = chunk->below;
         put_chunk(t->session, chunk);
     }
+    assert(t->chunk == mark.chunk || !mark.chunk);
+    assert(!t->chunk || mark.used <= t->chunk->used); /* marks are gone back to in the order in which they were made */
     if (t->chunk)
         t->chunk->used = mark.used;
 }

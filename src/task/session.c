@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/sanitizer.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +24,10 @@ static far_host *host_of(const far_session *s) {
 }
 
 
-/* Changed only inside: others look. */
+/* Only the thread inside the session changes the count; others look at it. */
 static void count_active(far_session *s, int more) {
     unsigned active = atomic_load_explicit(&s->active, memory_order_relaxed);
+    assert(more > 0 ? active < FAR_TASKS_MAX : active > 0);
     atomic_store_explicit(&s->active, active + (unsigned)more, memory_order_release);
 }
 
@@ -34,6 +36,7 @@ static void count_active(far_session *s, int more) {
 
 static void make_ready(far_task *t) {
     far_session *s = t->session;
+    assert(t->state != FAR_TASK_READY && s->ready_last != t); /* it stands in the queue once */
     t->state = FAR_TASK_READY;
     t->next = NULL;
     if (s->ready_last)
@@ -46,7 +49,9 @@ static void make_ready(far_task *t) {
 
 static far_task *take_ready(far_session *s) {
     far_task *t = s->ready_first;
+    assert(!t == !s->ready_last);
     if (t) {
+        assert(t->state == FAR_TASK_READY);
         s->ready_first = t->next;
         if (!s->ready_first)
             s->ready_last = NULL;
@@ -90,6 +95,7 @@ static void schedule_until_ready(far_task *t) {
 
 
 static void wait_switch(far_task *t, far_wait_for what) {
+    assert(t->state == FAR_TASK_RUNNING);
     t->waits_for = what;
     t->state = FAR_TASK_WAITING;
     if (t->context)
@@ -113,6 +119,7 @@ void far_task_batch_done(far_task *t) {
 
 
 void far_task_block_until(far_task *t, uint64_t time) {
+    assert(t->wake_at == FAR_TIME_NEVER);
     if (!t->woken) {
         t->wake_at = time;
         t->session->sleeping += time != FAR_TIME_NEVER;
@@ -129,8 +136,8 @@ void far_task_block(far_task *t) {
 }
 
 
-/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where its thread is not
- * there: then who waits for others must. */
+/* Housekeeping drives sessions whose thread stays away; but not while it waits itself, and not where there is no
+ * housekeeping thread: then the task that waits for others drives them. */
 static bool must_drive(const far_task *t) {
     const far_team *team = t->session->team;
     return t->session == team->own || far_team_is_unattended(team);
@@ -165,6 +172,7 @@ void far_task_wake(far_task *t) {
 
 
 void far_yield(far_task *t) {
+    assert(t->state == FAR_TASK_RUNNING);
     make_ready(t);
     if (t->context)
         far_context_switch(t->session->scheduler);
@@ -181,12 +189,12 @@ void far_sleep(far_task *t, uint64_t ns) {
         far_task_block_until(t, until);
         woken |= far_now(t) < until;
     }
-    t->woken |= woken; /* meant for a wait that comes later */
+    t->woken |= woken; /* the wake-up was meant for a wait that comes later */
 }
 
 
 void far_back_off(far_task *t, unsigned attempt) {
-    if (must_drive(t)) /* it may wait for a lock that one of them has */
+    if (must_drive(t)) /* the lock that it backs off from may be held by a task that only this thread drives */
         far_team_drive(t->session->team);
     uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
     far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
@@ -198,7 +206,7 @@ void far_back_off(far_task *t, unsigned attempt) {
 static void task_end(far_task *t) {
     far_session *s = t->session;
     if (t->refused || (t->open && t->open->batch.count))
-        far_start(t); /* nothing must stay open; an error here has nobody to tell */
+        far_start(t); /* no verb must stay in the open batch; an error here has nobody to be told to */
     far_task_wait_for(t, FAR_WAIT_ALL);
     if (t->latched)
         far_unlatch_all(t);
@@ -206,6 +214,8 @@ static void task_end(far_task *t) {
     far_scratch_empty(t);
     if (t->retries)
         far_patience_forget(t);
+    assert(t->waited == 0 && t->unwaited == 0 && t->asked == 0); /* no verb of it will write to its memory */
+    assert(t->latched == 0 && t->pin.epoch == 0 && !t->patience && !t->rdwc);
     t->state = FAR_TASK_FREE;
     if (t->context) {
         t->next = s->free_tasks;
@@ -249,6 +259,7 @@ static far_task *make_task(far_session *s, bool direct) {
 
 static void begin_task(far_task *t, unsigned kind) {
     far_session *s = t->session;
+    assert(t->state == FAR_TASK_FREE && kind < FAR_STATS_KINDS);
     t->background = false;
     t->stats = &s->stats[kind];
     t->label = NULL;
@@ -299,6 +310,7 @@ static void run_spawned(far_task *t, void *arg) {
     spawned *work = arg;
     if (work)
         work->run(t, work->arg);
+    assert(t->session->spawned > 0);
     t->session->spawned--;
 }
 
@@ -317,7 +329,7 @@ bool far_spawn(far_task *t, void (*run)(far_task *t, void *arg), const void *arg
     made->index_key = t->index_key;
     made->lost = t->lost;
     made->arg = work;
-    if (!work) /* it runs all the same, with nothing to do, and ends in the usual way */
+    if (!work) /* the task was made: it runs with nothing to do, and ends in the usual way */
         return false;
     work->run = run;
     if (bytes)
@@ -344,6 +356,7 @@ static bool take_woken(far_session *s) {
     while (first) {
         far_task *t = first;
         first = t->woken_next;
+        assert(t->session == s);
         atomic_store_explicit(&t->wake_queued, false, memory_order_release);
         t->woken = true;
         if (t->state == FAR_TASK_WAITING && t->waits_for == FAR_WAIT_WAKE)
@@ -415,6 +428,7 @@ void far_session_enter(far_session *s) {
 
 
 void far_session_leave(far_session *s) {
+    assert(atomic_load_explicit(&s->entered, memory_order_relaxed) == 1);
     atomic_store_explicit(&s->entered, 0, memory_order_release);
 }
 
@@ -535,6 +549,7 @@ int far_session_new(far_fabric *fabric, far_team *team, far_session **session) {
 
 
 void far_session_free(far_session *s) {
+    assert(atomic_load_explicit(&s->active, memory_order_relaxed) == 0);
     if (s->conn) /* none when its pool was closed first */
         s->conn->fabric->ops->disconnect(s->conn);
     for (unsigned i = 0; i < s->task_count; i++) {

@@ -53,12 +53,12 @@ struct far_task {
     int error;                 /* of a batch that completed since the last wait */
     int lost;                  /* what this task is told of the loss of its session */
 
-    unsigned retries;       /* so far */
-    far_patience *patience; /* NULL: not many */
+    unsigned retries;       /* of the operation so far */
+    far_patience *patience; /* NULL: it has not retried often yet */
 
     far_pin pin;
-    uint64_t rest_since;   /* pool/epoch.h: a walk in the background; 0 = it is none ... */
-    uint32_t rest_request; /* ... or another request than this one stands */
+    uint64_t rest_since;   /* pool/epoch.h: when a walk in the background last rested; 0: it need not rest */
+    uint32_t rest_request; /* the request that stood when it began: it rests until another one is made */
     bool background;
     bool added; /* far_note_added */
     far_stats *stats;
@@ -68,14 +68,14 @@ struct far_task {
 
     far_wait_for waits_for;  /* while waiting */
     uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
-    bool woken;              /* a wake-up came while it did not wait for one */
-    atomic_bool wake_queued; /* it stands in the session's stack of woken tasks */
+    bool woken;              /* a wake-up came while the task did not wait for one */
+    atomic_bool wake_queued; /* the task stands in the session's stack of woken tasks */
     far_task *woken_next;
 
-    far_scratch_chunk *chunk; /* the first one stays with it */
+    far_scratch_chunk *chunk; /* of scratch memory; the first one stays with the task when an operation ends */
 
-    struct far_rdwc_member *rdwc; /* index/rdwc.c: set while it leads a round */
-    unsigned latched;             /* of these, in use */
+    struct far_rdwc_member *rdwc; /* index/rdwc.c: set while the task leads a round */
+    unsigned latched;             /* how many of `latches` it holds */
     far_latch_hold latches[FAR_LATCHES_HELD_MAX];
 };
 
@@ -87,14 +87,14 @@ typedef struct far_index_ops { /* operations on one index */
 } far_index_ops;
 
 struct far_session {
-    far_pool *pool; /* of those above: nothing here looks into it */
+    far_pool *pool; /* for the layers above: nothing in src/task looks into it */
     far_team *team;
     const far_capabilities *capabilities; /* of the pool: what all its nodes have */
     far_conn *conn;
     unsigned id, generation;      /* 0: not registered yet */
-    int lost;                     /* FAR_ERR_FENCED once a verb failed; every later one fails */
-    _Atomic(const char *) gone;   /* ... because of this, as the fabric says; NULL: it does not know */
-    char gone_text[FAR_GONE_MAX]; /* room for it, where the connection's own words end with the connection */
+    int lost;                     /* FAR_ERR_FENCED once a verb of the session failed; every later verb fails too */
+    _Atomic(const char *) gone;   /* why it is lost, in the words of the fabric; NULL: the fabric does not know */
+    char gone_text[FAR_GONE_MAX]; /* a copy of `gone` where the connection has the words, which end with it */
 
     atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
     far_parker parker;
@@ -154,7 +154,8 @@ int far_session_tell(const far_session *s, int err); /* words for why it is lost
 
 /* Asks the fabric (fabric.h: claim, is_dead, evict); the task waits for the answer. */
 int far_ask(far_task *t, far_question_kind kind, unsigned id, unsigned generation);
-/* The same for many at once; each gets its answer. Where an answer needs no round trip they are asked one by one. */
+/* As far_ask, with many questions at once; each gets its answer. Where an answer needs no round trip they are asked one
+ * by one. */
 void far_ask_all(far_task *t, far_question *questions, unsigned count);
 
 /* Between batch.c, scratch.c and session.c. */

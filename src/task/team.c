@@ -37,14 +37,16 @@ static void pause_briefly(const far_session *own) {
 
 void far_team_remove(far_team *team, far_session *s) {
     pthread_mutex_lock(&team->lock);
-    while (s->visitors) { /* housekeeping stands on it */
+    while (s->visitors) { /* housekeeping looks at the session just now */
         pthread_mutex_unlock(&team->lock);
         pause_briefly(team->own);
         pthread_mutex_lock(&team->lock);
     }
     far_session **link = &team->first;
-    while (*link != s)
+    while (*link != s) {
+        assert(*link);
         link = &(*link)->next;
+    }
     *link = s->next;
     atomic_fetch_sub_explicit(&team->count, 1, memory_order_relaxed);
     pthread_mutex_unlock(&team->lock);
@@ -69,7 +71,7 @@ bool far_team_is_unattended(const far_team *team) {
 }
 
 
-/* Inside. True: something is still under way. */
+/* By the thread inside the session. True: something is still under way. */
 static bool drive_inside(far_session *s) {
     for (unsigned steps = 0; steps < DRIVE_STEPS && far_session_step(s); steps++)
         ;

@@ -12,12 +12,12 @@
 struct far_latches; /* task/latch.h */
 
 typedef struct far_team {
-    pthread_mutex_t lock; /* the list; never held across a switch or a wait */
-    far_session *first;   /* the user's */
-    atomic_uint count;    /* changed under the lock; RDWC looks */
-    far_session *own;     /* housekeeping's session; its id stands for the handle */
-    atomic_bool unattended;
-    atomic_bool dead; /* the own session is lost: nobody publishes pins any more, all sessions end */
+    pthread_mutex_t lock;   /* the list; never held across a switch or a wait */
+    far_session *first;     /* the user's */
+    atomic_uint count;      /* changed under the lock; RDWC looks */
+    far_session *own;       /* housekeeping's session; its id stands for the handle */
+    atomic_bool unattended; /* no housekeeping thread drives the sessions (far_team_is_unattended) */
+    atomic_bool dead;       /* the own session is lost: nobody publishes pins any more, all sessions end */
     struct far_latches *latches;
     far_addr own_words; /* what lies below is the pool's own: superblock, registry, tables of node 0 */
 } far_team;
@@ -33,7 +33,7 @@ bool far_team_drive(far_team *team);
 bool far_team_drive_users(far_team *team); /* all but housekeeping's own */
 
 /* No housekeeping thread is there, or it has ended because the handle is being closed: who waits for what it does (the
- * epoch, sessions that nobody drives) does it himself. */
+ * epoch, sessions that nobody drives) does it itself. */
 bool far_team_is_unattended(const far_team *team);
 
 void far_team_lose(far_team *team); /* all sessions of the user that nobody is inside of: see `dead` */

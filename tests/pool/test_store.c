@@ -1,5 +1,5 @@
 /* What the allocator costs and wastes at scale, counted in verbs and bytes; and the lists of a handle by themselves. */
-#include "pool_rig.h"
+#include "alloc_rig.h"
 
 enum { HANDLES = 64, SESSIONS = 8 };
 

@@ -4,6 +4,8 @@
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
 
+#include <assert.h>
+
 
 int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key) {
     memset(op, 0, sizeof(*op));
@@ -18,6 +20,7 @@ int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key) {
 
 
 int chime_wait(chime_op *op) {
+    assert(op->words_used <= CHIME_OP_WORDS);
     op->mark = far_rdwc_mark(op->t);
     op->words_used = 0;
     return far_wait(op->t);
@@ -59,6 +62,7 @@ static void put_read(chime_op *op, chime_node *n, unsigned from, unsigned end) {
 
 void chime_put_read_slots(chime_op *op, chime_node *n, unsigned first, unsigned count) {
     unsigned span = op->st->span, last = first + count - 1;
+    assert(first < span && count > 0 && count <= span);
     if (last < span) {
         put_read(op, n, chime_read_from(first), chime_read_end(last));
         return;
@@ -166,6 +170,7 @@ uint64_t chime_next_nonce(chime_op *op) {
 void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock) {
     far_addr at = chime_tail_addr(op->st, p, CHIME_TAIL_L);
     lock->mine = chime_lock_make(far_owner_of_task(op->t), chime_next_nonce(op));
+    assert(chime_lock_is_held(lock->mine));
     if (op->st->masked) {
         far_masked_cas(op->t, at, 0, 1, lock->mine, ~0ull, &lock->old);
         far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -273,6 +278,7 @@ int chime_put_moves(chime_op *op, chime_node *n, const uint64_t *before, const c
     uint64_t h1[CHIME_SPAN_MAX / CHIME_PER_LINE], *words = new_words(op, (count + 1) * 2);
     if (!words)
         return FAR_ERR_NO_MEMORY;
+    assert(at < st->span && count <= st->span);
     for (unsigned line = 0; line < st->lines; line++)
         h1[line] = before[chime_h1_at(line) / 8];
     for (unsigned i = 0; i <= count; i++) {

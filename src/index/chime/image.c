@@ -1,6 +1,7 @@
 /* Pure functions on images of nodes in local memory: hopscotch hashing, maps, shapes. */
 #include "index/chime/chime.h"
 
+#include <assert.h>
 #include <xxhash.h>
 
 
@@ -126,6 +127,7 @@ static void set_home_bit(const chime_state *st, uint64_t *w, unsigned home, unsi
 
 void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key, uint64_t value) {
     uint64_t *words = chime_slot(w, slot);
+    assert(slot < st->span && home < st->homes && chime_distance(st, home, slot) < st->hop);
     words[0] = key;
     words[1] = st->fixed ? value : chime_value_with_distance(value, chime_distance(st, home, slot));
     chime_set_occupied(w, slot, true);
@@ -163,6 +165,7 @@ int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, 
             return -1;
     }
     *at = free;
+    assert(!chime_is_occupied(w, free) && chime_distance(st, home, free) < st->hop);
     return count;
 }
 
@@ -176,6 +179,7 @@ int chime_free_near(const chime_state *st, uint64_t *w, unsigned home) {
 
 
 void chime_empty_node(const chime_state *st, uint64_t *w, unsigned tag, unsigned level) {
+    assert(st->span <= CHIME_SPAN_MAX && st->lines * CHIME_PER_LINE >= st->span);
     memset(w, 0, st->node_bytes);
     for (unsigned line = 0; line < st->lines; line++)
         *chime_h0(w, line) = chime_h0_make(0, tag, true);

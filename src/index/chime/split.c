@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "index/chime/chime.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 typedef struct item {
@@ -93,6 +94,7 @@ static int read_items(chime_op *op, chime_node *n, splitting *s) {
             s->items[i].key = heads[i].key;
         }
     }
+    assert(s->count <= CHIME_SPAN_MAX);
     qsort(s->items, s->count, sizeof(s->items[0]), compare_items);
     item mine = {.first = op->key.first, .key = st->exact ? (far_bytes){NULL, 0} : op->key.bytes};
     while (s->mine < s->count && compare(&s->items[s->mine], &mine) < 0)

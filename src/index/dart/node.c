@@ -24,6 +24,7 @@ far_addr dart_slot_addr(const dart_node *node, unsigned slot) {
 
 
 unsigned dart_slot_index(const dart_node *node, far_addr slot) {
+    assert(slot >= dart_slot_addr(node, 0) && slot % 8 == 0);
     return (unsigned)((slot - dart_slot_addr(node, 0)) / 8);
 }
 
@@ -78,6 +79,7 @@ dart_node_type dart_choose_type(const dart_index *dart, const dart_children *chi
     while (type < DART_N256 && (type == DART_N160 || !dart_fits(dart, type, children) ||
                                 (purged && 4 * children->count > 3 * dart_node_slots(type, dart->bucket))))
         type++;
+    assert(dart_fits(dart, type, children));
     return type;
 }
 

@@ -17,6 +17,7 @@
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define SET_WORDS   64u
@@ -127,6 +128,7 @@ static bool put_entry(dart_cache *cache, uint64_t hash, const entry *new, far_by
     if (!set)
         return false;
     unsigned at = find_entry(set, hash, key);
+    assert(at <= SET_ENTRIES && new->node != 0);
     bool same = at && entry_of(set, at)->word == new->word &&entry_of(set, at)->node == new->node;
     if (!same || dart_tag_age(set[at], epoch) > 0) { /* the proof of an older operation does not make it older */
         uint64_t used = at ? set[at] & REFERENCED : 0;

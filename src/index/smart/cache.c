@@ -11,6 +11,7 @@
 #include "base/budget.h"
 #include "base/error.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,7 @@ static smart_local *new_local(smart_shard *shard, const uint8_t *path, unsigned 
 
 
 static void free_local(smart_shard *shard, smart_local *c) {
+    assert(shard->bytes >= bytes_of(c) && c->count <= c->room);
     shard->bytes -= bytes_of(c);
     free(c);
 }
@@ -95,6 +97,7 @@ static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
 
 static void remove_entry(smart_local *c, unsigned at) {
     uint64_t *entries = smart_local_entries(c);
+    assert(at < c->count);
     memmove(entries + at, entries + at + 1, (c->count - at - 1) * sizeof(*entries));
     c->count--;
 }
@@ -117,6 +120,7 @@ static bool add_entry(smart_shard *shard, uint64_t *link, uint64_t entry) {
         *link = smart_entry_make(c, smart_entry_part(*link));
     }
     uint64_t *entries = smart_local_entries(c);
+    assert(at <= c->count && c->count < c->room);
     memmove(entries + at + 1, entries + at, (c->count - at) * sizeof(*entries));
     entries[at] = entry;
     c->count++;
@@ -137,6 +141,7 @@ static unsigned agree(const smart_local *c, far_bytes key, unsigned from) {
 /* Cuts the path of the node that *link points to after `n` bytes: an index node comes in between. */
 static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
     smart_local *c = smart_entry_local(*link);
+    assert(n < c->skip);
     unsigned depth = smart_local_depth(c), above = depth - c->skip + n, part = smart_local_path(c)[n];
     smart_local *index = new_local(shard, smart_local_path(c), n, above, 1);
     if (!index)
@@ -161,6 +166,7 @@ static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
  * not, or there is no memory. *parent: whose entry the link is; NULL: the shard's. */
 static uint64_t *locate(smart_shard *shard, far_bytes key, unsigned depth, bool make, smart_local **parent) {
     uint64_t *link = &shard->top;
+    assert(depth >= 1 && depth <= key.length);
     *parent = NULL;
     unsigned from = 1, at;
     for (unsigned level = 0; level < LEVELS_MAX; level++) {
