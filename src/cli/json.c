@@ -1,3 +1,4 @@
+/* A strict JSON reader (json.h): one pass over the text, values that are kept as what was read. */
 #include "cli/json.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* The byte budget: what is taken is counted, the limit holds, and who needs room gets it from other caches. */
 #include "base/budget.h"
 #include "base/host.h"
 #include "base/sanitizer.h"

@@ -1,3 +1,4 @@
+/* Coroutines: who runs after a switch, ends and resets, thousands of them, and several threads that share them. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* The stack of a coroutine: alignment, size, guard page, unwinding, and what survives a switch. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

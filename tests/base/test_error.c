@@ -1,3 +1,4 @@
+/* Errors in words: every code has its own, every thread has its own message. */
 #include "base/error.h"
 
 #include <errno.h>

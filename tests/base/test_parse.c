@@ -1,3 +1,4 @@
+/* Numbers, sizes, times, ranges and option lists: what is understood, and what is refused in which words. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

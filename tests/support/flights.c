@@ -1,3 +1,4 @@
+/* Operations in flight, for threads that share an index (flights.h). */
 #include "flights.h"
 
 

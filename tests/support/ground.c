@@ -1,3 +1,4 @@
+/* A pool with a session and a toy map (ground.h). */
 #include "ground.h"
 
 

@@ -1,3 +1,4 @@
+/* Checks that must find nothing (problem.h). */
 #include "problem.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* Connections and verbs by hand (sim_rig.h). */
 #include "sim_rig.h"
 
 #include <setjmp.h>

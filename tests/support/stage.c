@@ -1,3 +1,4 @@
+/* Three compute nodes on one simulated pool (stage.h). */
 #include "stage.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Verbs that take effect one by one (staged.h). */
 #include "staged.h"
 
 #include "base/random.h"

@@ -1,3 +1,4 @@
+/* How long a busy machine made processes stand in line (stalls.h). */
 #include "stalls.h"
 #include "conform.h"
 #include "crew.h"

@@ -1,3 +1,4 @@
+/* What every simulated test needs (world.h). */
 #include "world.h"
 
 #include <stdio.h>

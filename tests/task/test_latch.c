@@ -1,3 +1,4 @@
+/* Latches: one task of a handle at a time, in the order in which they came, over threads, sessions and lost ones. */
 #include "base/sanitizer.h"
 #include "pool/handle.h"
 #include "task/latch.h"

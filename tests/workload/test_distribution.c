@@ -1,3 +1,4 @@
+/* Which record comes next: the frequencies of theory, of YCSB, and bit for bit the same on every machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

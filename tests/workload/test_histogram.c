@@ -1,3 +1,4 @@
+/* The latency histogram: precision, quantiles, merging, edges. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Key sets: no two records have one key, and keys look as their set promises. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Values that prove themselves: every flipped bit, torn version and foreign key is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

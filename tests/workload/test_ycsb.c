@@ -1,3 +1,4 @@
+/* The workloads of YCSB: mixes, distributions, and records that are read only when their insert is complete. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
