@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef struct far_torture { /* far_torture_init fills in the defaults */
+typedef struct far_torture {    /* far_torture_init fills in the defaults */
     const char *kind, *options; /* options NULL: small ones of many kinds, by turns of the seed */
     unsigned clients, compute_nodes, memory_nodes, depth;
     uint64_t ops;            /* of one seed, over all clients */
