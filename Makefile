@@ -79,7 +79,8 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/lib/*/cmake/farindex 2>/dev/null || true
 
 deb:
-	@dpkg-buildpackage -b -uc -us
+	@scripts/deps deb
+	@JOBS=$(JOBS) scripts/deb
 
 format:
 	@command -v clang-format >/dev/null || { echo "format: please install clang-format" >&2; exit 1; }
@@ -103,7 +104,7 @@ help:
 	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
 	@echo 'make uninstall    removes what make install has installed: DESTDIR='
-	@echo 'make deb          Debian packages (libfarindex, libfarindex-dev, farindex) by dpkg-buildpackage, into ..'
+	@echo 'make deb          Debian packages (libfarindex0.1, libfarindex-dev, farindex) by dpkg-buildpackage, in build/deb, tried'
 	@echo 'make deps         installs the Debian packages that are missing; silent when there are none'
 	@echo 'make format       lays out the sources with clang-format'
 	@echo 'make clean        removes build/'

@@ -1,18 +1,5 @@
 # Completion of farindex in bash: commands, their options as --help lists them, indexes of the pool, and kinds.
 
-_farindex_options() {
-    farindex "$1" --help 2>/dev/null | sed -n 's/^  \(--[a-z-]*\).*/\1/p'
-}
-
-# The pool that the line names, or that of the environment; nothing is ever made by looking.
-_farindex_indexes() {
-    local i pool=()
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        [[ ${COMP_WORDS[i]} == --pool ]] && pool=(--pool "${COMP_WORDS[i + 1]}")
-    done
-    farindex list "${pool[@]}" 2>/dev/null | cut -f1
-}
-
 _farindex_kinds() {
     farindex kinds 2>/dev/null | sed -n 's/^\([a-z]*\): .*/\1/p'
 }
@@ -26,23 +13,45 @@ _farindex_reply() {
     done
 }
 
+# Splits the line at blanks, for bash also splits at the ':' and '=' of a URI. Finds the command, how many operands come
+# before the word that is completed, what stands before it, and the pool, which looking never makes.
 _farindex() {
-    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command= at=1
-    [[ ${COMP_WORDS[1]} == --pool ]] && at=3
-    ((COMP_CWORD > at)) && command=${COMP_WORDS[at]}
+    local line=${COMP_LINE:0:COMP_POINT} command= operands=0 before= takes=' --pool ' i word
+    local -a words pool=()
+    read -ra words <<<"$line"
+    [[ $line == *[[:blank:]] ]] && words+=("")
+    for ((i = 1; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]//[\'\"]/}
+        if [[ $takes == *" $before "* ]]; then
+            [[ $before == --pool ]] && pool=(--pool "$word")
+            word=
+        elif [[ $word == --pool=* ]]; then
+            pool=("$word")
+        elif [[ $word != -* && -z $command ]]; then
+            command=$word
+            takes=" $(farindex "$command" --help 2>/dev/null | sed -n 's/^  \(--[a-z-]*\) [^ ].*/\1/p' | tr '\n' ' ')"
+        elif [[ $word != -* ]]; then
+            operands=$((operands + 1))
+        fi
+        before=$word
+    done
+    word=${words[i]}
     case $before in
-    --pool) return ;;
-    --kind) _farindex_reply "$word" < <(_farindex_kinds); return ;;
+    --kind | --index) _farindex_reply "$word" < <(_farindex_kinds); return ;;
     --format) _farindex_reply "$word" < <(printf 'lines\nbinary\n'); return ;;
     esac
-    if [[ -z $command ]]; then
+    if [[ -n $before && $takes == *" $before "* ]]; then
+        return
+    elif [[ -z $command ]]; then
         _farindex_reply "$word" < <(farindex --help 2>/dev/null | sed -n 's/^  \([a-z]*\) .*/\1/p'; echo help)
     elif [[ $word == -* ]]; then
-        _farindex_reply "$word" < <(_farindex_options "$command")
-    elif [[ $command == create && $((COMP_CWORD - at)) == 2 ]] || [[ $before == --index ]]; then
+        _farindex_reply "$word" < <(farindex "$command" --help 2>/dev/null | sed -n 's/^  \(--[a-z-]*\).*/\1/p')
+    elif [[ $command == create && $operands == 1 ]]; then
         _farindex_reply "$word" < <(_farindex_kinds)
-    elif [[ " check copy del drop dump get load put scan stat " == *" $command "* && $((COMP_CWORD - at)) == 1 ]]; then
-        _farindex_reply "$word" < <(_farindex_indexes)
+    elif [[ " check copy del drop dump get load put scan stat " == *" $command "* && $operands == 0 ]]; then
+        _farindex_reply "$word" < <(farindex list "${pool[@]}" 2>/dev/null | cut -f1)
+    elif [[ $command == help && $operands == 0 ]]; then
+        _farindex_reply "$word" < <(farindex --help 2>/dev/null | sed -n 's/^  \([a-z]*\) .*/\1/p')
     fi
 }
 

@@ -36,6 +36,7 @@ typedef struct bench_progress { /* over all that is to be done */
 
 typedef struct bench_config {
     char uri[BENCH_URI_MAX];
+    bool own_pool; /* nobody named it, and it goes with the run */
     bool sim;
     bench_kind kinds[BENCH_KINDS_MAX];
     unsigned kind_count;
@@ -73,6 +74,9 @@ static inline void bench_step_done(const bench_config *config, unsigned steps) {
     if (config->progress)
         config->progress->done += steps;
 }
+
+/* One that is not there is made, and that is told. */
+int bench_open_pool(const bench_config *config, far_pool **pool);
 
 static inline unsigned bench_clients(const bench_config *config) {
     return (unsigned)(config->threads * config->compute_nodes);
@@ -211,8 +215,8 @@ void bench_csv_result(const bench_report *report, const bench_result *result);
 void bench_host_json(FILE *file); /* fields, each after a comma */
 
 /* bench_instructions.c: instructions of user space that this thread executes. */
-int bench_instructions_check(void); /* 0; CLI_FAILED: they cannot be counted here (told, with another way) */
-int bench_instructions_open(void);  /* a counter, or -1 */
+int bench_instructions_check(void);          /* 0; CLI_FAILED: they cannot be counted here (told, with another way) */
+extern int (*bench_instructions_open)(void); /* a counter, or -1 and errno; tests count in another way */
 uint64_t bench_instructions_now(int counter);
 void bench_instructions_close(int counter);
 

@@ -184,8 +184,9 @@ static int parse_options(bench_config *config, const char *text) {
         sizes_given |= strcmp(list.name, "key_size") == 0 || strcmp(list.name, "value_size") == 0;
         slots_given |= strcmp(list.name, "slots") == 0;
         if (give_option(config, list.name, list.value) == 0)
-            return cli_wrong_usage("bench", "--options: none of the kinds knows '%s'; 'farindex kinds' lists options",
-                                   list.name);
+            return cli_wrong_usage(
+                "bench", "%s none of the kinds knows '%s'; 'farindex kinds' lists options",
+                strstr(config->point, list.name) ? "--sweep: that is no flag, and" : "--options:", list.name);
     }
     if (found < 0)
         return cli_wrong_usage("bench", "--options: %s", error);
@@ -277,6 +278,7 @@ static bool is_of(const bench_config *config, const char *scheme) {
 static int choose_pool(bench_request *r) {
     bench_config *config = &r->config;
     char size[24], seed[24];
+    config->own_pool = !r->pool;
     snprintf(size, sizeof(size), "%" PRIu64 "M", pool_bytes(config) >> 20);
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
     if (!r->pool && config->against == BENCH_REDIS)

@@ -279,14 +279,15 @@ static void print_spread(FILE *file, const bench_result *result) {
 }
 
 
-static void print_series(FILE *file, uint64_t interval, const bench_series *series) {
+/* Of several runs the mean: each began at 0. */
+static void print_series(FILE *file, uint64_t interval, unsigned runs, const bench_series *series) {
     number_field(file, "interval_ms", (double)interval / 1e6);
     name_field(file, "series");
     fputc('[', file);
     for (size_t i = 0; i < series->count; i++) {
         const bench_moment *moment = &series->moments[i];
         fprintf(file, "%s{\"ms\":%.6g", i ? "," : "", (double)(i * interval) / 1e6);
-        number_field(file, "mops", (double)moment->ops * 1000 / (double)interval);
+        number_field(file, "mops", (double)moment->ops * 1000 / (double)interval / (runs ? runs : 1));
         number_field(file, "mean_us", bench_per(moment->sum_ns, moment->ops) / 1000);
         number_field(file, "max_us", (double)moment->max_ns / 1000);
         fputc('}', file);
@@ -358,7 +359,7 @@ static void print_extras(FILE *file, const bench_report *report, const bench_res
     if (result->runs > 1)
         print_spread(file, result);
     if (config->interval)
-        print_series(file, config->interval, &result->series);
+        print_series(file, config->interval, result->runs, &result->series);
     if (config->sim)
         print_nic(file, result);
 }

@@ -74,10 +74,7 @@ static void close_node(bench_node *node) {
 
 
 static int open_node(bench_store *store, bench_node *node) {
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    options.cache_bytes = store->config->cache;
-    options.rdwc = store->config->rdwc ? 1 : -1;
-    int err = far_pool_open(store->config->uri, &options, &node->pool);
+    int err = bench_open_pool(store->config, &node->pool);
     if (err >= 0)
         err = far_session_open(node->pool, &node->session);
     return err < 0 ? index_failed(store) : 0;

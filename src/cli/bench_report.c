@@ -128,7 +128,7 @@ static void print_notes(const bench_report *report) {
         if (report->noted[i] == 1)
             fprintf(report->table, "note: %s\n", report->notes[i]);
         else if (report->noted[i])
-            fprintf(report->table, "note: %s; so are %u more\n", report->notes[i], report->noted[i] - 1);
+            fprintf(report->table, "note: %s; %u more like it\n", report->notes[i], report->noted[i] - 1);
     }
 }
 

@@ -1,5 +1,6 @@
 /* One kind under load: compute nodes and clients, the load, the workloads, and what they counted. */
 #include "cli/bench_client.h"
+#include "cli/data.h"
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "pool/handle.h"
@@ -28,13 +29,18 @@ static int refused(const char *what) {
 
 /* Opening and closing. */
 
-static int open_node(bench_run *run, unsigned number) {
-    const bench_config *config = run->config;
-    bench_node *node = &run->nodes[number];
+int bench_open_pool(const bench_config *config, far_pool **pool) {
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     options.cache_bytes = config->cache;
     options.rdwc = config->rdwc ? 1 : -1;
-    if (far_pool_open(config->uri, &options, &node->pool) < 0 || far_session_open(node->pool, &node->session) < 0)
+    return cli_pool_open_or_make(config->uri, &options, true, !config->own_pool, pool);
+}
+
+
+static int open_node(bench_run *run, unsigned number) {
+    const bench_config *config = run->config;
+    bench_node *node = &run->nodes[number];
+    if (bench_open_pool(config, &node->pool) < 0 || far_session_open(node->pool, &node->session) < 0)
         return cli_failed("%s", far_last_error());
     if (number == 0 && config->sim)
         far_sim_limit(far_sim_world_of(node->pool->fabric), 0);

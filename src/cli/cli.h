@@ -17,10 +17,9 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* argv[0] is the subcommand */
 } cli_command;
 
-/* commands.c. Runs the one that argv[0] names; what it is to exit with. */
+/* commands.c. Runs the one that argv[0] names, or helps; what it is to exit with. */
 int cli_run(int argc, char **argv);
 const char *cli_command_name(size_t position); /* NULL: beyond the last */
-void cli_print_commands(FILE *file);
 
 int cli_bench(int argc, char **argv);
 int cli_check(int argc, char **argv);

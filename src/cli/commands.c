@@ -30,21 +30,40 @@ static const cli_command commands[] = {
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 
+static int print_help(void) {
+    fputs("farindex: indexes on far memory\n\n"
+          "usage: farindex COMMAND [OPTIONS]\n\n",
+          stdout);
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    fputs("\n'farindex COMMAND --help' tells more; 'farindex --version' the version.\n"
+          "The option --pool URI may stand before the command as well.\n"
+          "Exit status: 0 done, 1 not found (or a check found something), 2 wrong usage, 3 failed.\n",
+          stdout);
+    return CLI_DONE;
+}
+
+
+static bool asks_for_help(const char *word) {
+    return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+
 int cli_run(int argc, char **argv) {
+    if (asks_for_help(argv[0]) && (argc == 1 || asks_for_help(argv[1])))
+        return print_help();
+    char *help[] = {argv[argc > 1], "--help", NULL}; /* help COMMAND: the same as COMMAND --help */
+    if (asks_for_help(argv[0])) {
+        argc = 2;
+        argv = help;
+    }
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].run(argc, argv);
-    fprintf(stderr, "farindex: unknown command '%s'; 'farindex --help' lists them\n", argv[0]);
-    return CLI_USAGE;
+    return cli_wrong_usage(NULL, "unknown command '%s'; 'farindex help' lists them", argv[0]);
 }
 
 
 const char *cli_command_name(size_t position) {
     return position < COMMANDS ? commands[position].name : NULL;
-}
-
-
-void cli_print_commands(FILE *file) {
-    for (size_t i = 0; i < COMMANDS; i++)
-        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].summary);
 }

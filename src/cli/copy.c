@@ -10,7 +10,7 @@
 typedef struct copying {
     cli_pool *pool;
     far_index *to;
-    uint64_t pairs;
+    uint64_t pairs, keys; /* copied; that there are, about */
     bool failed;
 } copying;
 
@@ -19,6 +19,7 @@ static int copy_pair(void *ctx, const void *key, size_t key_len, const void *val
     copying *c = ctx;
     c->failed = far_put(c->pool->session, c->to, key, key_len, value, value_len) < 0;
     c->pairs += !c->failed;
+    cli_pairs_progress("copy", c->pairs, c->keys);
     return c->failed || cli_interrupted();
 }
 
@@ -57,7 +58,9 @@ static int copy(cli_pool *p, const char *name, const char *kind, const char *opt
     int status = make_index(p, name, kind, options, &c.to);
     if (status)
         return status;
+    c.keys = cli_pool_keys(p);
     int64_t pairs = far_index_pairs(p->session, p->index, copy_pair, &c);
+    cli_progress_end();
     if (pairs < 0 || c.failed)
         status = cli_pool_failed();
     else if (cli_interrupted())

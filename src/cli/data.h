@@ -30,9 +30,14 @@ typedef struct cli_pool {
 
 /* Opens the pool, a session, and the index if a name is given. 0, or what to exit with (told). */
 int cli_pool_open(const char *command, cli_pool *p, const char *index);
+bool cli_pool_ends_with_process(const char *uri);
+int cli_pool_open_or_make(const char *uri, far_pool_options *options, bool makes, bool tells, far_pool **pool);
 int cli_pool_close(cli_pool *p, int status); /* flushes stdout; returns status, or CLI_FAILED if that failed */
 /* Progress, until cli_progress_end: the session goes over all that is used so many times. */
 void cli_pool_watch(cli_pool *p, const char *what, unsigned times);
+/* Progress over the pairs of the open index, of which there are about cli_pool_keys (0: it is not shown). */
+uint64_t cli_pool_keys(cli_pool *p);
+void cli_pairs_progress(const char *what, uint64_t pairs, uint64_t keys);
 int cli_pool_failed(void); /* tells far_last_error; CLI_FAILED */
 
 /* The shell: from then on commands that name no other pool use this one. kept: opened again if it was lost. */

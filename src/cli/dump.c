@@ -16,7 +16,8 @@ typedef struct dumping {
     FILE *file;
     cli_format format;
     bool all, plain;
-    uint64_t pairs;
+    uint64_t pairs, keys; /* of all indexes; of this one, about */
+    uint64_t before;      /* of the indexes before it */
 } dumping;
 
 
@@ -27,12 +28,14 @@ static int write_pair(void *ctx, const void *key, size_t key_len, const void *va
     else
         cli_print_line(d->file, key, key_len, value, value_len);
     d->pairs++;
+    cli_pairs_progress("dump", d->pairs - d->before, d->keys);
     return ferror(d->file) || cli_interrupted();
 }
 
 
 static int dump(cli_pool *p, dumping *d) {
-    cli_pool_watch(p, "dump", 1);
+    d->keys = cli_pool_keys(p);
+    d->before = d->pairs;
     if (!d->plain) {
         cli_header header = {0};
         memcpy(header.name, p->index->name, sizeof(header.name));

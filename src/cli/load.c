@@ -12,10 +12,9 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#define CHUNK_BYTES    (256u << 10)
-#define QUEUE_MAX      4 /* chunks that wait for a loader */
-#define THREADS_MAX    256
-#define PROGRESS_EVERY 10000
+#define CHUNK_BYTES (256u << 10)
+#define QUEUE_MAX   4 /* chunks that wait for a loader */
+#define THREADS_MAX 256
 
 typedef struct entry { /* before each pair in a chunk */
     uint64_t place;    /* line, or number of the pair */
@@ -56,7 +55,7 @@ struct loading {
     uint64_t read;              /* lines, or pairs: up to here all is loaded or on its way */
     uint64_t pairs;             /* loaded */
     _Atomic uint64_t bad_place; /* of the first pair that was refused; 0: none. Changed under the lock */
-    char wrong[256];
+    char wrong[512];
     item ahead; /* what was read last; its bytes are below */
     cli_bytes key, value;
     const char *unreadable; /* what is wrong with it */
@@ -117,11 +116,9 @@ static void land(loader *own, flight *f, unsigned wait_for) {
         if (done[i]->result == 0) {
             f->done++;
         } else {
-            char what[256];
-            bool lost = done[i]->result == FAR_ERR_UNREACHABLE || done[i]->result == FAR_ERR_FENCED;
-            far_tell(own->session, done[i]->result);
-            snprintf(what, sizeof(what), "%.150s (a key of %u bytes, a value of %u)",
-                     lost ? far_last_error() : far_strerror(done[i]->result), e->key_len, e->value_len);
+            char what[sizeof(own->all->wrong)];
+            snprintf(what, sizeof(what), "a key of %u bytes, a value of %u: %s", e->key_len, e->value_len,
+                     far_op_error(own->session, done[i]));
             refuse(own->all, e->place, what);
         }
         f->entries[number] = NULL;
@@ -389,7 +386,9 @@ static int open_index(loading *l, const char *name, const cli_header *header) {
         return cli_failed("the input does not say which index it is of; 'load NAME' does");
     int err = far_index_open(p->session, name ? name : header->name, &p->index);
     if (err == FAR_ERR_NOT_FOUND && !*header->kind)
-        return cli_not_found("there is no index '%s', and the input does not say of which kind", name);
+        return cli_not_found("there is no index '%s', and the input does not say of which kind; 'farindex create %s "
+                             "KIND' makes it",
+                             name, name);
     if (err == FAR_ERR_NOT_FOUND)
         err = far_index_create(p->session, name ? name : header->name, header->kind, header->options, &p->index);
     return err < 0 ? cli_pool_failed() : 0;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NOTES_SHOWN 4 /* the others can be unfolded */
+
 #define WORKLOADS_MAX 16
 
 static const char style[] =
@@ -117,6 +119,8 @@ static unsigned print_notes_of(FILE *file, const json *result, unsigned told) {
     for (const json *one = notes ? notes->first : NULL; one; one = one->next) {
         if (one->type != JSON_STRING)
             continue;
+        if (told == NOTES_SHOWN)
+            fputs("<details><summary>more notes</summary>\n", file);
         fputs(told++ ? "<p>" : "<div class=\"notes\"><p>", file);
         print_escaped(file, plot_text(result, "index"));
         fputs(", ", file);
@@ -141,7 +145,7 @@ static void print_notes(FILE *file, const plot_input *input) {
         for (const json *one = input->files[i].results->first; one; one = one->next)
             told = print_notes_of(file, one, told);
     if (told)
-        fputs("</div>\n", file);
+        fputs(told > NOTES_SHOWN ? "</details></div>\n" : "</div>\n", file);
 }
 
 

@@ -1,8 +1,12 @@
 /* Opening the pool that a command works on. */
 #include "cli/data.h"
+#include "client/survey.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PAIRS_STEP 64 /* looking at the clock for each pair would cost more than some pairs */
 
 static cli_pool kept; /* the shell's: its commands share one pool handle and one session */
 
@@ -12,7 +16,7 @@ int cli_pool_failed(void) {
 }
 
 
-static bool ends_with_process(const char *uri) {
+bool cli_pool_ends_with_process(const char *uri) {
     return strncmp(uri, "local:", 6) == 0 || strncmp(uri, "sim:", 4) == 0;
 }
 
@@ -22,7 +26,7 @@ static int find_uri(const char *command, cli_pool *p) {
         p->uri = kept.uri ? kept.uri : getenv("FARINDEX_POOL");
     if (!p->uri || !*p->uri)
         return cli_wrong_usage(command, "which pool? give --pool URI, or set FARINDEX_POOL");
-    if (ends_with_process(p->uri))
+    if (cli_pool_ends_with_process(p->uri))
         return cli_wrong_usage(command, "'%s' would end with this command; a pool that stays is shm:/path?size=SIZE",
                                p->uri);
     return 0;
@@ -30,15 +34,15 @@ static int find_uri(const char *command, cli_pool *p) {
 
 
 /* Only a command that makes pools does, and says so: with another a wrong URI would take the memory of a pool. */
-static int open_or_make(cli_pool *p) {
-    far_pool_options options = {.cache_bytes = p->cache, .must_exist = 1};
-    int err = far_pool_open(p->uri, &options, &p->pool);
-    if (err != FAR_ERR_NOT_FOUND || !p->makes)
+int cli_pool_open_or_make(const char *uri, far_pool_options *options, bool makes, bool tells, far_pool **pool) {
+    options->must_exist = !cli_pool_ends_with_process(uri);
+    int err = far_pool_open(uri, options, pool);
+    if (err != FAR_ERR_NOT_FOUND || !makes)
         return err;
-    options.must_exist = 0;
-    err = far_pool_open(p->uri, &options, &p->pool);
-    if (err == 0)
-        cli_note("made the pool %s", p->uri);
+    options->must_exist = 0;
+    err = far_pool_open(uri, options, pool);
+    if (err == 0 && tells)
+        cli_note("made the pool %s", uri);
     return err;
 }
 
@@ -49,12 +53,16 @@ static int open_pool(const char *command, cli_pool *p) {
         p->session = kept.session;
         return 0;
     }
-    int err = open_or_make(p);
+    far_pool_options options = {.cache_bytes = p->cache};
+    int err = cli_pool_open_or_make(p->uri, &options, p->makes, true, &p->pool);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());
     if (err == FAR_ERR_NOT_FOUND)
         return cli_not_found("%s%s", far_last_error(),
-                             p->makes ? "" : "; 'farindex create' and 'farindex load' make one, with size=");
+                             p->makes ? ""
+                             : strncmp(p->uri, "shm:", 4) == 0
+                                 ? "; 'farindex create' and 'farindex load' make one, with size="
+                                 : "; 'farindex create' and 'farindex load' make one");
     if (err >= 0)
         err = far_session_open(p->pool, &p->session);
     return err < 0 ? cli_pool_close(p, cli_pool_failed()) : 0;
@@ -132,4 +140,21 @@ void cli_pool_watch(cli_pool *p, const char *what, unsigned times) {
     far_pool_usage usage = {0};
     if (cli_progress_is_shown() && far_pool_stat(p->session, &usage) >= 0)
         cli_progress_watch(what, p->session, usage.used * times);
+}
+
+
+uint64_t cli_pool_keys(cli_pool *p) {
+    far_survey survey = {0};
+    const far_surveyed_index *index = NULL;
+    if (cli_progress_is_shown() && far_pool_survey(p->session, &survey) >= 0)
+        index = far_survey_named(&survey, p->index->name);
+    uint64_t keys = index ? index->keys : 0;
+    far_survey_free(&survey);
+    return keys;
+}
+
+
+void cli_pairs_progress(const char *what, uint64_t pairs, uint64_t keys) {
+    if (pairs % PAIRS_STEP == 0)
+        cli_progress(keys ? (double)pairs / (double)keys : -1, "%s: %" PRIu64 " pairs", what, pairs);
 }

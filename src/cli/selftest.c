@@ -1,6 +1,6 @@
 /* farindex selftest: does the fabric of a pool do what it says? */
 #include "verify/selftest.h"
-#include "cli/cli.h"
+#include "cli/data.h"
 #include "pool/handle.h"
 
 #include <inttypes.h>
@@ -49,6 +49,36 @@ static void print_results_as_json(const far_selftest_result results[FAR_SELFTEST
 }
 
 
+static int tell_progress(double done, const char *rule) {
+    cli_progress(done, "selftest: %s", rule);
+    return cli_interrupted();
+}
+
+
+static int test_pool(const char *uri, uint64_t tries, bool json) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_selftest_result results[FAR_SELFTESTS];
+    int err = cli_pool_open_or_make(uri, &options, false, false, &pool);
+    if (err == FAR_ERR_NOT_FOUND)
+        return cli_not_found("%s", far_last_error());
+    if (err < 0)
+        return cli_pool_failed();
+    err = far_selftest(pool, tries, tell_progress, results);
+    cli_progress_end();
+    if (err < 0)
+        cli_pool_failed();
+    else if (cli_interrupted())
+        err = FAR_ERR_BUSY; /* not all was tried: there is nothing to tell */
+    else if (json)
+        print_results_as_json(results);
+    else
+        print_results(results);
+    far_pool_close(pool);
+    return err < 0 ? CLI_FAILED : refuted(results) ? CLI_NOT_FOUND : CLI_DONE;
+}
+
+
 int cli_selftest(int argc, char **argv) {
     const char *uri = getenv("FARINDEX_POOL");
     uint64_t tries = TRIES;
@@ -68,17 +98,6 @@ int cli_selftest(int argc, char **argv) {
         return err;
     if (!uri || !*uri)
         return cli_wrong_usage("selftest", "which pool? give --pool URI, or set FARINDEX_POOL");
-    far_pool *pool;
-    far_selftest_result results[FAR_SELFTESTS];
-    if ((err = far_pool_open(uri, NULL, &pool)) < 0)
-        return cli_failed("%s", far_last_error());
-    err = far_selftest(pool, tries, results);
-    if (err < 0)
-        cli_failed("%s", far_last_error());
-    else if (json)
-        print_results_as_json(results);
-    else
-        print_results(results);
-    far_pool_close(pool);
-    return err < 0 ? CLI_FAILED : refuted(results) ? CLI_NOT_FOUND : CLI_DONE;
+    cli_catch_briefly();
+    return test_pool(uri, tries, json);
 }

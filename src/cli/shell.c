@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #ifdef FARINDEX_EDIT
 #include <editline/readline.h>
@@ -69,7 +70,53 @@ static const char *split(char *line, words *w) {
 
 #ifdef FARINDEX_EDIT
 
-static cli_names known; /* indexes, while a line is completed */
+static cli_names known; /* what a word can become, while a line is completed */
+
+
+/* Adds what the lines of a command's output begin with. It runs in a child: commands print to stdout. */
+static void learn(char **argv, int argc, const char *(*pick)(char *line)) {
+    int ends[2];
+    if (pipe(ends) < 0)
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        cli_run(argc, argv);
+        fflush(stdout);
+        _exit(0);
+    }
+    close(ends[1]);
+    FILE *file = fdopen(ends[0], "r");
+    char line[512];
+    while (file && fgets(line, sizeof(line), file)) {
+        const char *word = pick(line);
+        void *more = word ? realloc(known.names, (known.count + 1) * sizeof(*known.names)) : NULL;
+        if (more) {
+            known.names = more;
+            snprintf(known.names[known.count++], sizeof(*known.names), "%s", word);
+        }
+    }
+    if (file)
+        fclose(file);
+    if (child > 0)
+        waitpid(child, NULL, 0);
+}
+
+
+static const char *pick_option(char *line) {
+    if (strncmp(line, "  --", 4) != 0)
+        return NULL;
+    line[2 + strcspn(line + 2, " \n")] = 0;
+    return line + 2;
+}
+
+
+static const char *pick_kind(char *line) {
+    size_t length = strcspn(line, ":= ");
+    bool begins = line[length] == ':';
+    line[length] = 0;
+    return begins ? line : NULL;
+}
 
 
 static char *next_match(const char *text, int again) {
@@ -84,7 +131,7 @@ static char *next_match(const char *text, int again) {
 }
 
 
-static char *next_index(const char *text, int again) {
+static char *next_known(const char *text, int again) {
     static size_t at;
     for (at = again ? at : 0; at < known.count;) {
         const char *name = known.names[at++];
@@ -95,16 +142,33 @@ static char *next_index(const char *text, int again) {
 }
 
 
-/* The first word is a command, the others are indexes. */
+/* The words before the one that is completed: after 'create NAME' and --kind comes a kind, '-' begins an option, all
+ * others are indexes. */
+static void find_known(const char *text, words *before) {
+    cli_pool p = *cli_pool_kept();
+    const char *last = before->list[before->count - 1];
+    if (*text == '-')
+        learn((char *[]){before->list[0], "--help", NULL}, 2, pick_option);
+    else if (strcmp(last, "--kind") == 0 || (strcmp(before->list[0], "create") == 0 && before->count == 2))
+        learn((char *[]){"kinds", NULL}, 1, pick_kind);
+    else
+        cli_list_names(&p, &known);
+}
+
+
 static char **complete(const char *text, int start, int end) {
+    words before = {.count = 0};
     (void)end;
     rl_attempted_completion_over = 1;
-    if (start == 0)
-        return rl_completion_matches(text, next_match);
+    char *line = strndup(rl_line_buffer, (size_t)start);
+    const char *wrong = line ? split(line, &before) : "no memory";
+    bool first = before.count == 0 || strcmp(before.list[0], "help") == 0;
     free(known.names);
     known = (cli_names){0};
-    cli_pool p = *cli_pool_kept();
-    return cli_list_names(&p, &known) ? NULL : rl_completion_matches(text, next_index);
+    if (!wrong && !first)
+        find_known(text, &before);
+    free(line);
+    return wrong ? NULL : rl_completion_matches(text, first ? next_match : next_known);
 }
 
 
@@ -238,7 +302,8 @@ int cli_shell(int argc, char **argv) {
     if (cli_operands(
             argc, argv, "shell", options,
             "Reads commands from the input, a line for each, as after 'farindex': 'get fruit apple'. Words are "
-            "parted by blanks;\nquotes and backslashes keep them together; '#' begins a comment; 'exit' ends. "
+            "parted by blanks;\nquotes and backslashes keep them together; '#' begins a comment; 'help' lists "
+            "commands, 'exit' ends. "
             "On a terminal lines can be edited,\nrecalled (~/.farindex_history) and completed. A script ends "
             "with the first command that fails.\n",
             0, 0, &count, &status))

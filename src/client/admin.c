@@ -83,7 +83,9 @@ static int try_create(far_task *t, void *arg) {
 static int run_create(far_task *t, void *arg) {
     t->label = "create";
     int err = try_create(t, arg);
-    return err == FAR_ERR_NO_MEMORY ? far_run_short(t, try_create, arg) : err;
+    if (err == FAR_ERR_NO_MEMORY)
+        err = far_run_short(t, try_create, arg);
+    return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
 }
 
 

@@ -74,12 +74,14 @@ void far_bulletin_add(far_session *s) {
 }
 
 
-/* A session that somebody is inside of is added up another time. */
+/* A session that somebody is inside of is added up when that thread next waits, or another time. */
 static void add_sessions(far_pool *pool) {
     for (far_session *s = far_team_visit(&pool->team, NULL); s; s = far_team_visit(&pool->team, s))
         if (far_session_try_enter(s)) {
             far_bulletin_add(s);
             far_session_leave(s);
+        } else {
+            atomic_store_explicit(&s->errand, far_bulletin_add, memory_order_relaxed);
         }
 }
 

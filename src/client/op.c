@@ -185,7 +185,8 @@ static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned 
 static int run_request(far_task *t, void *arg) {
     request *r = arg;
     name_task(t, r->kind, r->index, 1);
-    return far_run_pinned(t, run_on_index, r);
+    int err = far_run_pinned(t, run_on_index, r);
+    return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
 }
 
 
@@ -199,8 +200,6 @@ static int call(far_session *s, request *r) {
         err = far_session_call(s, r->kind, false, run_request, r);
         if (err < 0)
             err = far_tell(s, err);
-        if (err == FAR_ERR_NO_MEMORY)
-            err = far_tell_full(s, err);
     }
     far_ops_deliver(s);
     far_call_leave(s);

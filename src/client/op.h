@@ -11,8 +11,9 @@ int far_check_index(const far_session *s, const far_index *index);
 /* Gives far_last_error words for codes that index code returns without any. Returns err. */
 int far_tell(const far_session *s, int err);
 
-/* After FAR_ERR_NO_MEMORY of an operation: says what is free in the pool, and why it does not serve. Returns err. */
-int far_tell_full(far_session *s, int err);
+/* After FAR_ERR_NO_MEMORY, in the task that met it: says what is free in the pool, and why it does not serve. Returns err.
+ */
+int far_tell_full(far_task *t, int err);
 
 /* Counts operations, of the session and of the index. */
 void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count);

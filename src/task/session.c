@@ -85,12 +85,23 @@ static bool is_there(const far_task *t, far_wait_for what) {
 }
 
 
+/* Whoever found the session entered has left an errand: over a network a thread is inside nearly all the time. */
+static void wait_for_fabric(far_session *s) {
+    void (*errand)(far_session *) = atomic_load_explicit(&s->errand, memory_order_relaxed);
+    if (errand) {
+        atomic_store_explicit(&s->errand, NULL, memory_order_relaxed);
+        errand(s);
+    }
+    s->conn->fabric->ops->wait(s->conn, next_wake(s));
+}
+
+
 /* A direct task is on the stack of the thread that is inside: that becomes the scheduler until the task may go on. */
 static void schedule_until_ready(far_task *t) {
     far_session *s = t->session;
     while (t->state == FAR_TASK_WAITING)
         if (!far_session_step(s))
-            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+            wait_for_fabric(s);
 }
 
 
@@ -396,14 +407,14 @@ bool far_session_step(far_session *s) {
 void far_session_run_until(far_session *s, const bool *condition) {
     while (!*condition)
         if (!far_session_step(s) && !*condition)
-            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+            wait_for_fabric(s);
 }
 
 
 void far_session_drain(far_session *s) {
     while (atomic_load_explicit(&s->active, memory_order_relaxed))
         if (!far_session_step(s))
-            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+            wait_for_fabric(s);
 }
 
 
@@ -490,7 +501,7 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
         }
         if (!far_session_step(s))
-            s->conn->fabric->ops->wait(s->conn, next_wake(s));
+            wait_for_fabric(s);
     }
     far_session_run_until(s, &c.done);
     far_session_leave(s);

@@ -96,7 +96,8 @@ struct far_session {
     _Atomic(const char *) gone;   /* why it is lost, in the words of the fabric; NULL: the fabric does not know */
     char gone_text[FAR_GONE_MAX]; /* a copy of `gone` where the connection has the words, which end with it */
 
-    atomic_int entered; /* 1: a thread runs the session: the user's, or housekeeping */
+    atomic_int entered;                      /* 1: a thread runs the session: the user's, or housekeeping */
+    _Atomic(void (*)(far_session *)) errand; /* for the thread inside, when it next waits for the fabric; NULL: none */
     far_parker parker;
     far_context *scheduler; /* of the thread that is inside */
 

@@ -433,11 +433,14 @@ static int take_memory(far_task *t, void *arg) {
 }
 
 
-static int run_rules_at(far_pool *pool, far_session *own, unsigned node, uint64_t tries,
+static int run_rules_at(far_pool *pool, far_session *own, unsigned node, uint64_t tries, far_selftest_begins begins,
                         far_selftest_result results[FAR_SELFTESTS]) {
     int err = 0;
     for (unsigned i = 0; i < FAR_SELFTESTS && err == 0; i++) {
         place p = {node, 0};
+        double done = (double)(node * FAR_SELFTESTS + i) / (pool->fabric->nodes * FAR_SELFTESTS);
+        if (begins && begins(done, results[i].what))
+            return 1;
         if ((err = far_session_call(own, FAR_STATS_OTHER, false, take_memory, &p)) < 0)
             break;
         bout b = {.pool = pool, .memory = p.addr, .tries = tries};
@@ -447,7 +450,8 @@ static int run_rules_at(far_pool *pool, far_session *own, unsigned node, uint64_
 }
 
 
-int far_selftest(far_pool *pool, uint64_t tries, far_selftest_result results[FAR_SELFTESTS]) {
+int far_selftest(far_pool *pool, uint64_t tries, far_selftest_begins begins,
+                 far_selftest_result results[FAR_SELFTESTS]) {
     const far_fabric *fabric = pool->fabric;
     far_session *own;
     uint64_t each = tries / fabric->nodes < TRIES_LEAST ? TRIES_LEAST : tries / fabric->nodes;
@@ -460,7 +464,7 @@ int far_selftest(far_pool *pool, uint64_t tries, far_selftest_result results[FAR
     if (err < 0)
         return err;
     for (unsigned node = 0; node < fabric->nodes && err == 0; node++)
-        err = run_rules_at(pool, own, node, each, results);
+        err = run_rules_at(pool, own, node, each, begins, results);
     far_session_close(own);
-    return err;
+    return err < 0 ? err : 0;
 }

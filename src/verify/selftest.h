@@ -17,7 +17,10 @@ typedef struct far_selftest_result {
     uint64_t tries, broken;
 } far_selftest_result;
 
-/* Each rule is tried about so often, over all memory nodes. An error is one of the pool; broken rules are none. */
-int far_selftest(far_pool *pool, uint64_t tries, far_selftest_result results[FAR_SELFTESTS]);
+/* Each rule is tried about so often, over all memory nodes. An error is one of the pool; broken rules are none. `begins`
+ * hears what comes next, and the part of all (0..1) that is done; nonzero: that is enough. NULL: nobody listens. */
+typedef int (*far_selftest_begins)(double done, const char *rule);
+int far_selftest(far_pool *pool, uint64_t tries, far_selftest_begins begins,
+                 far_selftest_result results[FAR_SELFTESTS]);
 
 #endif

@@ -4,6 +4,7 @@
 #define TESTS_CLI_SHELL_H
 
 #include "conform.h"
+#include "made_pools.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,16 +44,6 @@ static inline void write_file(const char *name, const void *bytes, size_t count)
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, count, file), count);
     assert_int_equal(fclose(file), 0);
-}
-
-
-/* That a pool was made is told, by whichever command comes first: tests that ask for it look themselves. */
-static inline void forget_made_pools(char *text) {
-    static const char words[] = "farindex: made the pool ";
-    for (char *line = text; (line = strstr(line, words));) {
-        char *end = strchr(line, '\n') + 1;
-        memmove(line, end, strlen(end) + 1);
-    }
 }
 
 

@@ -6,8 +6,11 @@
 
 static void only_commands_that_make_pools_do_and_say_so(void **state) {
     (void)state;
-    static const char *const readers[] = {"list", "get i k", "put i k v", "del i k", "scan i",  "dump i",
-                                          "stat", "stat i",  "check",     "drop i",  "evict 5", "evict --list"};
+    static const char *const readers[] = {"list",          "get i k",  "put i k v",  "del i k",
+                                          "scan i",        "dump i",   "stat",       "stat i",
+                                          "check",         "drop i",   "evict 5",    "evict --list",
+                                          "dump --all",    "copy i j", "top --json", "top --prometheus",
+                                          "top --count 1", "shell",    "selftest"};
     for (size_t i = 0; i < COUNT_OF(readers); i++) {
         char words[128];
         snprintf(words, sizeof(words), "farindex %s", readers[i]);
@@ -20,6 +23,16 @@ static void only_commands_that_make_pools_do_and_say_so(void **state) {
     done(&o);
     o = run("farindex create j dart");
     assert_string_equal(o.err, "");
+    done(&o);
+    unlink(path);
+    o = run("farindex bench --pool \"$FARINDEX_POOL\" --index toy --records 100 --ops 100 --workload c --json -");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.err, "farindex: made the pool shm:"));
+    done(&o);
+    unlink(path);
+    o = run("printf 'k\\tv\\n' | farindex load i");
+    assert_int_equal(o.status, 1); /* there is no such index */
+    assert_non_null(strstr(o.err, "farindex: made the pool shm:"));
     done(&o);
 }
 

@@ -61,9 +61,13 @@ static void commands_on_data_tell_the_time_left(void **state) {
           "farindex create fruit dart",
           "");
     assert_shows("load fruit data", "load: ");
-    assert_shows("dump fruit copy", "dump: ");
+    assert_shows("dump fruit dumped", "dump: 19968 pairs, 99 %");
+    assert_shows("dump --all dumped", "dump: 19968 pairs, 99 %");
+    assert_shows("copy fruit copied --kind smart", "copy: 19968 pairs, 99 %");
+    works("farindex drop copied", "");
     assert_shows("stat --exact", "stat: ");
     assert_shows("check", "check: ");
+    assert_shows("selftest --tries 100", "selftest: words of 8 bytes never tear, 11 %");
 }
 
 

@@ -98,6 +98,40 @@ static void a_full_pool_says_what_is_free_and_why_it_does_not_serve(void **state
         fail_msg("%s", far_last_error());
     assert_true(room >= 2000 && free_bytes > 100000 && total == 4 << 20);
     says("retired");
+    far_index *other;
+    assert_int_equal(far_index_create(g.session, "another", "dart", NULL, &other), FAR_ERR_NO_MEMORY);
+    says("bytes are free, but in pages");
+    close_ground(&g);
+}
+
+
+/* All of them, also while the first look at the pool has not ended. */
+static void operations_in_flight_say_it_too(void **state) {
+    (void)state;
+    enum { FULL = 16 };
+    static char big[4096];
+    ground g;
+    char keys[FULL][8];
+    far_op ops[FULL], *all[FULL], *done[FULL];
+    assert_int_equal(far_pool_open("local:4M", NULL, &g.pool), 0);
+    assert_int_equal(far_session_open(g.pool, &g.session), 0);
+    assert_int_equal(far_index_create(g.session, "map", "dart", NULL, &g.index), 0);
+    fill_with(&g, 'a', 500);
+    g.pool->next_full_look = UINT64_MAX; /* as if somebody else's look were under way */
+    g.pool->full_usage = (far_pool_usage){0};
+    for (int i = 0; i < FULL; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "new-%d", i);
+        ops[i] = (far_op){.kind = FAR_OP_PUT, .index = g.index, .key = keys[i], .key_len = strlen(keys[i])};
+        ops[i].value = big, ops[i].value_len = sizeof(big);
+        all[i] = &ops[i];
+    }
+    assert_int_equal(far_submit(g.session, all, FULL), FULL);
+    assert_int_equal(far_reap(g.session, done, FULL, FULL), FULL);
+    for (int i = 0; i < FULL; i++) {
+        assert_int_equal(ops[i].result, FAR_ERR_NO_MEMORY);
+        op_says(&g, &ops[i], "the pool has no room for");
+        op_says(&g, &ops[i], "bytes are free, but in pages that also hold objects in use");
+    }
     close_ground(&g);
 }
 
@@ -236,6 +270,7 @@ int main(void) {
         cmocka_unit_test(bad_arguments_are_refused_by_name),
         cmocka_unit_test(empty_pages_of_one_size_serve_another),
         cmocka_unit_test(a_full_pool_says_what_is_free_and_why_it_does_not_serve),
+        cmocka_unit_test(operations_in_flight_say_it_too),
         cmocka_unit_test(a_closed_pool_refuses_its_sessions),
         cmocka_unit_test(fixed_sizes_are_enforced),
         cmocka_unit_test(a_small_buffer_is_told_the_size_and_not_written),

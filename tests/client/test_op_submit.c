@@ -120,12 +120,6 @@ static void a_bad_operation_is_taken_and_finishes_with_its_error(void **state) {
 }
 
 
-static void op_says(ground *g, const far_op *op, const char *word) {
-    if (!strstr(far_op_error(g->session, op), word))
-        fail_msg("the operation's words '%s' do not say '%s'", far_op_error(g->session, op), word);
-}
-
-
 static void every_operation_has_words_of_its_own(void **state) {
     (void)state;
     ground g;

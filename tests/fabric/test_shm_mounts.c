@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "conform.h"
 #include "fabric/shm.h"
+#include "left_out.h"
 #include "pool/handle.h"
 
 #include <errno.h>
@@ -170,7 +171,7 @@ static void a_full_file_system_is_an_error_and_nothing_is_lost(void **state) {
     (void)state;
     int result = with_place("tmpfs", "size=16m", fill_up);
     if (result == NOT_PERMITTED)
-        print_message("mounts are not permitted here; test_shm fills a limit of the process instead\n");
+        left_out("a full file system", "mounts are not permitted here; test_shm fills a limit of the process instead");
     else
         assert_int_equal(result, DONE);
 }
@@ -273,12 +274,12 @@ static int use_plain_tmpfs(void) {
 static void huge_pages_are_used_where_tmpfs_gives_none_by_itself(void **state) {
     (void)state;
     if (kernel_refuses_huge_pages()) {
-        print_message("this kernel gives tmpfs no huge pages\n");
+        left_out("huge pages of tmpfs", "this kernel gives none");
         return;
     }
     int result = with_place("tmpfs", "size=64m", use_plain_tmpfs);
     if (result == NOT_PERMITTED)
-        print_message("mounts are not permitted here\n");
+        left_out("huge pages of tmpfs", "mounts are not permitted here");
     else
         assert_int_equal(result, DONE);
 }
@@ -287,12 +288,12 @@ static void huge_pages_are_used_where_tmpfs_gives_none_by_itself(void **state) {
 static void huge_pages_are_used_where_tmpfs_gives_them(void **state) {
     (void)state;
     if (kernel_refuses_huge_pages()) {
-        print_message("this kernel gives tmpfs no huge pages\n");
+        left_out("huge pages of tmpfs", "this kernel gives none");
         return;
     }
     int result = with_place("tmpfs", "size=64m,huge=advise", use_huge_tmpfs);
     if (result == NOT_PERMITTED)
-        print_message("mounts are not permitted here: /dev/shm is used as it is mounted\n");
+        left_out("huge pages of tmpfs", "mounts are not permitted here");
     else
         assert_int_equal(result, DONE);
 }
@@ -342,9 +343,9 @@ static void a_pool_lives_on_hugetlbfs(void **state) {
     (void)state;
     int result = with_place("hugetlbfs", "", use_hugetlbfs);
     if (result == NOT_PERMITTED)
-        print_message("hugetlbfs cannot be mounted here\n");
+        left_out("hugetlbfs", "it cannot be mounted here");
     else if (result == NOT_THERE)
-        print_message("there are no %d huge pages (vm.nr_hugepages): only the error was seen\n", PAGES);
+        left_out("hugetlbfs", "there are no huge pages (vm.nr_hugepages): only the error was seen");
     else
         assert_int_equal(result, DONE);
 }

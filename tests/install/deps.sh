@@ -69,6 +69,12 @@ purpose=build run MISSING="gnuplot-nox" USER_ID=1000
 expect "building needs no gnuplot" [ "$status-$said-$did" = "0--" ]
 run MISSING="gnuplot-nox" USER_ID=0
 expect "with the tests gnuplot comes too" [ "${did##*-y -qq }" = "gnuplot-nox" ]
+run MISSING="libhiredis-dev g++ redis-server iproute2 zsh groff-base" USER_ID=0
+expect "what tests would leave out otherwise is installed for them" [ "${did##*-y -qq }" = "libhiredis-dev g++ redis-server iproute2 zsh groff-base" ]
+purpose=build run MISSING="g++ redis-server iproute2 zsh groff-base debhelper" USER_ID=1000
+expect "building needs none of it" [ "$status-$said-$did" = "0--" ]
+purpose=deb run MISSING="debhelper dpkg-dev clang gnuplot-nox libxxhash-dev" USER_ID=0
+expect "packages need their tools, and what building needs" [ "${did##*-y -qq }" = "libxxhash-dev dpkg-dev debhelper" ]
 
 fake sudo <<'CODE'
 AS="sudo " exec "$@"

@@ -19,6 +19,8 @@ CODE
     for standard in c++11 c++17; do
         g++ -std=$standard "${strict[@]}" "$work/alone.cc"
     done
+else
+    echo "LEFT OUT: the header in C++: no g++ here"
 fi
 
 sed -n '/^ \* QUICK START$/,/^ \* Build it with/{s/^ \*     //p}' "$SOURCE/include/farindex.h" >"$work/example.c"

@@ -1,6 +1,8 @@
 /* A pool with a session and a toy map (ground.h). */
 #include "ground.h"
 
+#include <string.h>
+
 
 void open_ground(ground *g, const char *uri, const char *options) {
     assert_int_equal(far_pool_open(uri, NULL, &g->pool), 0);
@@ -13,4 +15,10 @@ void close_ground(ground *g) {
     far_index_close(g->index);
     far_session_close(g->session);
     far_pool_close(g->pool);
+}
+
+
+void op_says(ground *g, const far_op *op, const char *word) {
+    if (!strstr(far_op_error(g->session, op), word))
+        fail_msg("the operation's words '%s' do not say '%s'", far_op_error(g->session, op), word);
 }

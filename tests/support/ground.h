@@ -19,5 +19,7 @@ typedef struct ground {
 
 void open_ground(ground *g, const char *uri, const char *options);
 void close_ground(ground *g);
+/* The words of an operation that failed have this one in them. */
+void op_says(ground *g, const far_op *op, const char *word);
 
 #endif

@@ -21,7 +21,7 @@ static const char *refuted(const char *uri, void (*lie)(far_capabilities *can)) 
     assert_int_equal(far_pool_open(uri, NULL, &pool), 0);
     if (lie)
         lie(&pool->fabric->capabilities);
-    assert_int_equal(far_selftest(pool, TRIES, results), 0);
+    assert_int_equal(far_selftest(pool, TRIES, NULL, results), 0);
     for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
         assert_true(results[i].tries > 0);
         if (!results[i].claimed || results[i].broken == 0)
