@@ -107,6 +107,8 @@ static void add(far_torture_result *sum, const far_torture_result *one) {
     sum->seeds += one->seeds;
     sum->ops += one->ops;
     sum->crashes += one->crashes;
+    sum->silences += one->silences;
+    sum->restarts += one->restarts;
     sum->violations += one->violations;
     sum->problems += one->problems;
     sum->gave_up += one->gave_up;
@@ -240,7 +242,7 @@ int cli_torture(int argc, char **argv) {
         {"masked-cas", CLI_SWITCH, &f.masked_cas, "on|off", "does the fabric have it (on)"},
         {"reads-in-order", CLI_SWITCH, &f.reads_in_order, "on|off", "does the fabric keep READs in order (on)"},
         {"questions", CLI_SWITCH, &f.questions, "on|off",
-         "claims, deaths and cuts take messages to the nodes and back, as over a network (off)"},
+         "claims, deaths and cuts take messages, as over a network; memory nodes fall silent and restart (off)"},
         {"atomics-in-order", CLI_SWITCH, &f.in_order, "on|off", "does the fabric keep them in order (off)"},
         {"options", CLI_TEXT, &t->options, "LIST", "of the index: name=value,.."},
         {"rdwc", CLI_SWITCH, &f.rdwc, "on|off", "merge operations on one key (on)"},
@@ -272,6 +274,9 @@ int cli_torture(int argc, char **argv) {
     err = err ? err : unwritten;
     if (sum.gave_up)
         printf("torture: %" PRIu64 " keys could not be decided within the budget\n", sum.gave_up);
+    if (f.questions)
+        printf("torture: memory nodes were silent %" PRIu64 " times and restarted %" PRIu64 " times\n", sum.silences,
+               sum.restarts);
     printf("torture: %s: %" PRIu64 " seeds, %" PRIu64 " ops, %" PRIu64 " crashes, %" PRIu64 " violations, %" PRIu64
            " check problems\n",
            t->kind, sum.seeds, sum.ops, sum.crashes, sum.violations, sum.problems);

@@ -64,6 +64,7 @@ typedef struct tcp_node {
     uint64_t tag;   /* of the last request */
     uint64_t since; /* it owes something, and has not been heard of since */
     bool fresh;     /* nothing that it owes was asked for before the next poll */
+    bool unasked;   /* nor has any of it left: `since` is not known yet */
     bool readable;  /* as the last wait saw it */
     bool writing;   /* the wait wants to know when it can be written to */
     /* The message that is being put together: */
@@ -95,15 +96,17 @@ struct tcp_conn {
     tcp_round *unsent;                              /* rounds that could not be carried on */
     unsigned touched[FAR_NODES_MAX], touched_count; /* nodes with an open message */
     int epoll, event;
+    int alarm;         /* a timer, among what epoll watches */
+    uint64_t alarm_at; /* when it rings; FAR_TIME_NEVER: it is not set */
     bool listens;
     net_claim notes[TCP_NOTES];
     unsigned notes_first, notes_count;
     atomic_bool noted;           /* notes are there that tcp_told has not given out */
     _Atomic(far_parker *) dozer; /* of the thread that sleeps until it is told something; NULL: none has yet */
     bool notes_missed;
-    int doze_epoll, doze_event;
-    atomic_bool look;          /* doze saw something at node 0 */
-    tcp_conn *next, *previous; /* all of this process */
+    int doze_epoll, doze_event; /* from the first doze on */
+    atomic_bool look;           /* doze saw something at node 0 */
+    tcp_conn *next, *previous;  /* all of this process */
 };
 
 
@@ -142,7 +145,7 @@ void tcp_post(far_conn *conn, far_batch *batch);
 void tcp_close_messages(tcp_conn *c);
 void tcp_go_on(tcp_conn *c); /* nothing is under way: stalled batches go on */
 /* The results of a message. True: they are those that are owed; the batch is done if this was the last of it. */
-bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const char *body, size_t bytes, int *delivered);
+bool tcp_take_results(unsigned node, const tcp_owed *owed, const char *body, size_t bytes, int *delivered);
 int tcp_fail_batch(far_batch *batch, int status); /* one message of it fails; returns 1 if that was the last */
 
 /* tcp_life.c */

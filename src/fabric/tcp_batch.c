@@ -181,8 +181,6 @@ bool tcp_may_post(tcp_conn *c, far_batch *batch) {
     batch->fabric_data = NULL;
     if (c->lost)
         batch->status = c->why[0] ? far_fail(FAR_ERR_UNREACHABLE, "%s", c->why) : FAR_ERR_FENCED;
-    else
-        batch->posted_at = far_host_now(c->conn.fabric->host);
     batch->pending = !c->lost;
     return !c->lost;
 }
@@ -224,8 +222,7 @@ int tcp_fail_batch(far_batch *batch, int status) {
 }
 
 
-bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const char *body, size_t bytes,
-                      int *delivered) {
+bool tcp_take_results(unsigned node, const tcp_owed *owed, const char *body, size_t bytes, int *delivered) {
     far_batch *batch = owed->batch;
     uint32_t from = owed->from, index = owed->first;
     const char *end = body + bytes;
@@ -251,7 +248,6 @@ bool tcp_take_results(tcp_conn *c, unsigned node, const tcp_owed *owed, const ch
     if (body != end)
         return false;
     tcp_add_part(batch, -1);
-    batch->completed_at = tcp_parts(batch) == 0 ? far_host_now(c->conn.fabric->host) : 0;
     *delivered += tcp_finish(batch);
     return true;
 }

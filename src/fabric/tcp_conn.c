@@ -11,10 +11,13 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #define EVENTS        32
+#define ALARM         (FAR_NODES_MAX + 1) /* its number among what epoll watches */
+#define DOZE_NS       10000000u
 #define CONNECT_TRIES 64 /* of a process that forks meanwhile */
 
 static pthread_mutex_t conns_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -51,6 +54,7 @@ static void after_fork_in_child(void) {
             close_descriptor(&c->nodes[i].channel.socket);
         close_descriptor(&c->epoll);
         close_descriptor(&c->event);
+        close_descriptor(&c->alarm);
         close_descriptor(&c->doze_epoll);
         close_descriptor(&c->doze_event);
         c->lost = FAR_ERR_FENCED; /* it is the parent's */
@@ -157,10 +161,8 @@ tcp_owed *tcp_owe(tcp_conn *c, unsigned number, net_type type) {
         tcp_lose(c, FAR_ERR_UNREACHABLE, number, "no memory for a message");
         return NULL;
     }
-    if (node->count == 0) {
-        node->since = far_host_now(c->conn.fabric->host);
-        node->fresh = true;
-    }
+    if (node->count == 0)
+        node->fresh = node->unasked = true;
     tcp_owed *owed = &node->owed[(node->first + node->count++) % node->room];
     *owed = (tcp_owed){.type = (uint16_t)type, .tag = ++node->tag};
     c->owed++;
@@ -181,8 +183,12 @@ void tcp_send(tcp_conn *c, unsigned number, net_type type, unsigned count, const
 }
 
 
+/* The node's time begins when something leaves: who was stopped between posting and this has waited for nothing. */
 static void flush(tcp_conn *c, unsigned number) {
     tcp_node *node = &c->nodes[number];
+    if (node->unasked)
+        node->since = far_host_now(c->conn.fabric->host);
+    node->unasked = false;
     if (net_channel_flush(&node->channel) < 0) {
         tcp_lose(c, FAR_ERR_UNREACHABLE, number, node->channel.why);
         return;
@@ -240,7 +246,7 @@ static bool take_message(tcp_conn *c, unsigned number, const net_head *head, con
     tcp_owed owed = pop(c, node);
     bool ok = false;
     if (owed.type == NET_BATCH && head->type == NET_RESULTS)
-        ok = tcp_take_results(c, number, &owed, body, head->length - NET_HEAD_BYTES, delivered);
+        ok = tcp_take_results(number, &owed, body, head->length - NET_HEAD_BYTES, delivered);
     else if (owed.type != NET_BATCH)
         ok = tcp_take_answer(c, number, &owed, head, body);
     if (ok)
@@ -253,7 +259,8 @@ static bool take_message(tcp_conn *c, unsigned number, const net_head *head, con
 }
 
 
-static void receive(tcp_conn *c, unsigned number, int *delivered) {
+/* False: there was nothing. */
+static bool receive(tcp_conn *c, unsigned number, int *delivered) {
     tcp_node *node = &c->nodes[number];
     net_head head;
     const char *body;
@@ -265,13 +272,14 @@ static void receive(tcp_conn *c, unsigned number, int *delivered) {
         else if (c->owed == 0)
             tcp_fabric_of(c)->kind->go_on(c);
     if (c->lost)
-        return;
+        return true;
     if (got < 0)
         tcp_lose(c, FAR_ERR_UNREACHABLE, number, "sends what is no message of this protocol");
     else if (filled < 0)
         tcp_lose(c, FAR_ERR_UNREACHABLE, number, node->channel.why);
     else if (filled > 0 && node->count > 0)
         node->since = far_host_now(c->conn.fabric->host);
+    return filled != 0;
 }
 
 
@@ -280,11 +288,16 @@ static uint64_t timeout_ns(const tcp_conn *c) {
 }
 
 
+static bool is_waited_for(const tcp_node *node) {
+    return node->count > 0 && !node->unasked;
+}
+
+
 /* A node that owes something and is silent: this session gives up. Whether it is dead others find out at the nodes. */
 static void check_silence(tcp_conn *c) {
     uint64_t now = far_host_now(c->conn.fabric->host);
     for (unsigned i = 0; i < c->count && !c->lost; i++)
-        if (c->nodes[i].count > 0 && now - c->nodes[i].since >= timeout_ns(c) && now > c->nodes[i].since)
+        if (is_waited_for(&c->nodes[i]) && now >= c->nodes[i].since + timeout_ns(c))
             tcp_lose(c, FAR_ERR_UNREACHABLE, i, "does not answer in time");
 }
 
@@ -293,6 +306,7 @@ static void check_silence(tcp_conn *c) {
 int tcp_poll(far_conn *base) {
     tcp_conn *c = (tcp_conn *)base;
     int delivered = 0;
+    bool silent = false;
     if (atomic_load_explicit(&c->look, memory_order_relaxed) &&
         atomic_exchange_explicit(&c->look, false, memory_order_acquire))
         c->nodes[0].readable = true;
@@ -301,15 +315,13 @@ int tcp_poll(far_conn *base) {
     for (unsigned i = 0; i < c->count && !c->lost; i++) {
         tcp_node *node = &c->nodes[i];
         bool fresh = node->fresh;
-        node->fresh = false;
-        if (fresh) /* it leaves now: who was stopped between posting and this has waited for nothing */
-            node->since = far_host_now(c->conn.fabric->host);
         if (has_to_send(node))
             flush(c, i);
+        node->fresh = false;
         if (!c->lost && ((node->count > 0 && !fresh) || node->readable))
-            receive(c, i, &delivered);
+            silent |= !receive(c, i, &delivered);
     }
-    if (c->owed > 0 && !c->lost)
+    if (silent && c->owed > 0 && !c->lost)
         check_silence(c);
     if (c->lost)
         delivered += fail_all(c);
@@ -324,22 +336,40 @@ int tcp_poll(far_conn *base) {
 static uint64_t next_deadline(const tcp_conn *c) {
     uint64_t next = FAR_TIME_NEVER;
     for (unsigned i = 0; c->owed > 0 && i < c->count; i++)
-        if (c->nodes[i].count > 0 && c->nodes[i].since + timeout_ns(c) < next)
+        if (is_waited_for(&c->nodes[i]) && c->nodes[i].since + timeout_ns(c) < next)
             next = c->nodes[i].since + timeout_ns(c);
     return next;
 }
 
 
+/* Each wait with a time of its own would set a timer and take it away again, which costs as much as a system call. This
+ * one stays set: when it rings too early, which is once in a timeout, it is set again. */
+static void set_alarm(tcp_conn *c, uint64_t deadline) {
+    struct itimerspec at = {.it_value = {(time_t)(deadline / 1000000000u), (long)(deadline % 1000000000u)}};
+    if (deadline >= c->alarm_at)
+        return;
+    c->alarm_at = deadline;
+    timerfd_settime(c->alarm, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+
+static void take_alarm(tcp_conn *c) {
+    uint64_t rings;
+    c->alarm_at = FAR_TIME_NEVER;
+    if (read(c->alarm, &rings, sizeof(rings)) < 0)
+        return; /* it was set again meanwhile */
+}
+
+
 /* Until the time `until`; how many events. */
 static int sleep_at(int epoll, struct epoll_event *events, uint64_t until, far_host *host) {
-    uint64_t now = until == FAR_TIME_NEVER ? 0 : far_host_now(host);
-    if (until != FAR_TIME_NEVER && now >= until)
-        return epoll_wait(epoll, events, EVENTS, 0);
-    uint64_t ns = until - now;
+    if (until == FAR_TIME_NEVER)
+        return epoll_wait(epoll, events, EVENTS, -1);
+    uint64_t now = far_host_now(host), ns = until > now ? until - now : 0;
     struct timespec span = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    int count = epoll_pwait2(epoll, events, EVENTS, until == FAR_TIME_NEVER ? NULL : &span, NULL);
+    int count = epoll_pwait2(epoll, events, EVENTS, &span, NULL);
     if (count < 0 && errno == ENOSYS) /* an older kernel: by the millisecond */
-        count = epoll_wait(epoll, events, EVENTS, until == FAR_TIME_NEVER ? -1 : (int)(ns / 1000000u % 1000000u) + 1);
+        count = epoll_wait(epoll, events, EVENTS, ns ? (int)(ns / 1000000u % 1000000u) + 1 : 0);
     return count;
 }
 
@@ -354,14 +384,42 @@ void tcp_wait(far_conn *base, uint64_t until) {
     }
     if (c->lost && (c->owed > 0 || c->stalled_count > 0 || c->unsent || c->asking))
         return; /* to be told */
-    uint64_t deadline = next_deadline(c);
+    set_alarm(c, next_deadline(c));
     if (!far_parker_arm(c->conn.parker))
         return;
-    int count = sleep_at(c->epoll, events, until < deadline ? until : deadline, c->conn.fabric->host);
+    int count = sleep_at(c->epoll, events, until, c->conn.fabric->host);
     far_parker_disarm(c->conn.parker);
     for (int i = 0; i < count; i++)
         if (events[i].data.u32 < c->count)
             c->nodes[events[i].data.u32].readable = true;
+        else if (events[i].data.u32 == ALARM)
+            take_alarm(c);
+}
+
+
+static bool watch_descriptor(int epoll, int descriptor, uint32_t number) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = number};
+    return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
+}
+
+
+/* Of the one connection of a handle that dozes: what watches a socket costs whenever something comes. */
+static bool can_doze(tcp_conn *c) {
+    if (c->doze_epoll >= 0)
+        return true;
+    pthread_mutex_lock(&conns_lock); /* no fork comes between */
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    c->doze_event = eventfd(0, EFD_CLOEXEC);
+    int socket = c->nodes[0].channel.socket; /* closed already: nothing will be told */
+    if (epoll >= 0 && c->doze_event > 0 && (socket < 0 || watch_descriptor(epoll, socket, 0)) &&
+        watch_descriptor(epoll, c->doze_event, FAR_NODES_MAX)) {
+        c->doze_epoll = epoll;
+    } else {
+        close_descriptor(&epoll);
+        close_descriptor(&c->doze_event);
+    }
+    pthread_mutex_unlock(&conns_lock);
+    return c->doze_epoll >= 0;
 }
 
 
@@ -370,8 +428,10 @@ void tcp_doze(far_conn *base, far_parker *parker, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
     struct epoll_event events[EVENTS];
     far_host *host = c->conn.fabric->host;
-    if (c->closed_in_child) {
-        host->ops->park(host, parker, until);
+    if (c->closed_in_child || !can_doze(c)) {
+        uint64_t soon =
+            c->closed_in_child ? until : far_host_now(host) + DOZE_NS; /* no descriptors: looks now and then */
+        host->ops->park(host, parker, until < soon ? until : soon);
         return;
     }
     parker->event = c->doze_event;
@@ -388,23 +448,14 @@ void tcp_doze(far_conn *base, far_parker *parker, uint64_t until) {
 
 /* ---- Connecting ---- */
 
-static bool watch_descriptor(int epoll, int descriptor, uint32_t number) {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = number};
-    return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
-}
-
-
 static int watch_nodes(tcp_conn *c) {
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     c->event = eventfd(0, EFD_CLOEXEC);
-    c->doze_epoll = epoll_create1(EPOLL_CLOEXEC);
-    c->doze_event = eventfd(0, EFD_CLOEXEC);
-    bool ok = c->epoll >= 0 && c->event > 0 && c->doze_epoll >= 0 && c->doze_event > 0;
+    c->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    bool ok = c->epoll >= 0 && c->event > 0 && c->alarm >= 0;
     for (unsigned i = 0; i < c->count && ok; i++)
         ok = watch_descriptor(c->epoll, c->nodes[i].channel.socket, i);
-    ok = ok && watch_descriptor(c->epoll, c->event, FAR_NODES_MAX) &&
-         watch_descriptor(c->doze_epoll, c->nodes[0].channel.socket, 0) &&
-         watch_descriptor(c->doze_epoll, c->doze_event, FAR_NODES_MAX);
+    ok = ok && watch_descriptor(c->epoll, c->event, FAR_NODES_MAX) && watch_descriptor(c->epoll, c->alarm, ALARM);
     c->conn.parker->event = c->event;
     return ok ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no descriptors for a connection: %s", strerror(errno));
 }
@@ -451,6 +502,7 @@ static void free_conn(tcp_conn *c) {
     }
     close_descriptor(&c->epoll);
     close_descriptor(&c->event);
+    close_descriptor(&c->alarm);
     close_descriptor(&c->doze_epoll);
     close_descriptor(&c->doze_event);
     free(c->stalled);
@@ -507,7 +559,8 @@ static int try_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) 
     c->conn.fabric = fabric;
     c->conn.parker = parker;
     c->count = fabric->nodes;
-    c->epoll = c->event = c->doze_epoll = c->doze_event = -1;
+    c->epoll = c->event = c->alarm = c->doze_epoll = c->doze_event = -1;
+    c->alarm_at = FAR_TIME_NEVER;
     c->nodes = calloc(c->count, sizeof(*c->nodes));
     int err = c->nodes ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
     for (unsigned i = 0; c->nodes && i < c->count; i++)

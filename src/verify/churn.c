@@ -161,17 +161,14 @@ static int step(client *c) {
 void far_torture_churn(void *arg) {
     client *c = arg;
     while (c->left > 0 && !far_torture_is_dead(c)) {
-        far_session *session;
-        int err = far_session_open(c->node->pool, &session);
+        int err = far_torture_enter(c);
         if (err < 0) {
             if (!far_torture_is_dead(c))
                 judge(c, "opening a session", err == FAR_ERR_FENCED ? FAR_ERR_INVALID : err);
             return;
         }
-        c->session = session;
         for (err = 0; err == 0 && c->left > 0 && !far_torture_is_dead(c); c->left--)
             err = step(c);
-        c->session = NULL;
-        far_session_close(session);
+        far_torture_leave(c);
     }
 }

@@ -16,6 +16,10 @@
 #define HOT_KEYS       8             /* of most seeds, unless told otherwise */
 #define MANY_KEYS      100           /* of every fourth: larger structures, which hot keys alone never make */
 #define CHURN_STEPS    6             /* of one who churns */
+#define SILENCE_SHORT  100000u       /* ns of a memory node: who waits for one loses patience after so long */
+#define SILENCE_LONG   600000u
+#define RENEW_PAUSE    20000u   /* ns between two tries to open the pool again */
+#define ECHO_NS        5000000u /* until all that a silence set going has happened */
 
 typedef far_tortured run;
 typedef far_torture_slot slot;
@@ -60,8 +64,13 @@ static int tell_problem(void *ctx, const char *what) {
 }
 
 
+static bool is_killed(const node *n) {
+    return (n->first && far_sim_killed(n->first->fabric)) || (n->pool && far_sim_killed(n->pool->fabric));
+}
+
+
 bool far_torture_is_dead(const client *c) {
-    return far_sim_killed(c->node->pool->fabric);
+    return is_killed(c->node);
 }
 
 
@@ -283,12 +292,102 @@ static bool work_async(client *c) {
 }
 
 
+/* Sessions, and handles that the memory nodes have lost. */
+
+/* Few clients make a quiet handle, in which RDWC leaves gets alone: here it merges whatever it can. */
+static int merge_all(far_pool *pool) {
+    if (!pool->rdwc)
+        return 0;
+    far_rdwc *rdwc = far_rdwc_new(0);
+    if (!rdwc)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for RDWC");
+    far_rdwc_free(pool->rdwc);
+    pool->rdwc = rdwc;
+    return 0;
+}
+
+
+static int open_pool(run *r, node *n) {
+    int err = far_pool_open(r->uri, &r->options, &n->pool);
+    return err < 0 ? err : merge_all(n->pool);
+}
+
+
+static void close_pool(node *n) {
+    far_index_close(n->index);
+    if (n->pool != n->first)
+        far_pool_close(n->pool);
+    n->index = NULL;
+    n->pool = NULL;
+}
+
+
+static int open_again(run *r, node *n) {
+    far_session *session;
+    int err = open_pool(r, n);
+    if (err < 0 || (err = far_session_open(n->pool, &session)) < 0)
+        return err;
+    err = far_index_open(session, FAR_TORTURED_INDEX, &n->index);
+    far_session_close(session);
+    return err;
+}
+
+
+/* When nobody uses it any more, one client does it; the others wait. */
+static int renew(run *r, node *n) {
+    int err = FAR_ERR_UNREACHABLE;
+    if (n->users > 0 || n->renewing)
+        return 0;
+    n->renewing = true;
+    while (is_lost(err) && !is_killed(n)) {
+        close_pool(n);
+        far_sim_sleep(r->world, RENEW_PAUSE);
+        err = open_again(r, n);
+    }
+    n->renewing = false;
+    return err;
+}
+
+
+static int open_session(client *c) {
+    node *n = c->node;
+    if (n->renewing)
+        return FAR_ERR_UNREACHABLE;
+    n->users++;
+    int err = far_session_open(n->pool, &c->session); /* from then on it can be declared dead */
+    if (err < 0) {
+        c->session = NULL;
+        n->users--;
+    }
+    return err;
+}
+
+
+int far_torture_enter(client *c) {
+    int err = open_session(c);
+    while (is_lost(err) && c->run->silence_count && !far_torture_is_dead(c)) {
+        if ((err = renew(c->run, c->node)) < 0)
+            break;
+        far_sim_sleep(c->run->world, RENEW_PAUSE);
+        err = open_session(c);
+    }
+    return err;
+}
+
+
+void far_torture_leave(client *c) {
+    far_session *session = c->session;
+    c->session = NULL;
+    far_session_close(session);
+    c->node->users--;
+}
+
+
 static void client_main(void *arg) {
     client *c = arg;
     run *r = c->run;
     while (c->left && !far_torture_is_dead(c)) {
-        far_session *session;
-        int err = far_session_open(c->node->pool, &session);
+        int err = far_torture_enter(c);
         if (err < 0) {
             char text[160];
             snprintf(text, sizeof(text), "client %u cannot open a session: %d (%s)", c->number, err, far_strerror(err));
@@ -296,32 +395,62 @@ static void client_main(void *arg) {
                 far_torture_problem(r, text);
             return;
         }
-        c->session = session; /* from now on it can be declared dead */
         if (r->torture->depth > 1)
             work_async(c);
         else
             far_torture_work(c);
         far_stats stats;
-        far_session_stats(session, &stats);
+        far_session_stats(c->session, &stats);
         r->merged += stats.delegated_reads + stats.combined_writes;
-        c->session = NULL;
-        far_session_close(session);
+        far_torture_leave(c);
     }
 }
 
 
-/* Crashes. */
+/* Crashes, and memory nodes that do not answer. */
+
+static void end_silence(void *arg) {
+    far_torture_silence *silence = arg;
+    run *r = silence->run;
+    if (silence->restart) {
+        r->restarts++;
+        far_sim_node_restart(r->world, silence->node);
+    }
+    far_sim_node_down(r->world, silence->node, false);
+}
+
+
+static void begin_silences(run *r) {
+    r->verbs++;
+    for (unsigned i = 0; i < r->silence_count; i++) {
+        far_torture_silence *silence = &r->silences[i];
+        if (silence->verbs != r->verbs)
+            continue;
+        r->silent++;
+        far_sim_node_down(r->world, silence->node, true);
+        far_sim_at(r->world, far_sim_now(r->world) + silence->ns, end_silence, silence);
+    }
+}
+
+
+static void kill_node(run *r, node *n) {
+    r->crashes++;
+    far_sim_kill(n->first->fabric);
+    if (n->pool != n->first)
+        far_sim_kill(n->pool->fabric);
+}
+
 
 static void on_verb(void *ctx, const far_sim_posted *posted) {
     run *r = ctx;
+    begin_silences(r);
     for (unsigned i = 0; i < r->client_count; i++) {
         client *c = &r->clients[i];
         if (c->sim != posted->client)
             continue;
         node *n = c->node;
-        if (n->verbs_to_live && --n->verbs_to_live == 0 && !far_sim_killed(n->pool->fabric)) {
-            r->crashes++;
-            far_sim_kill(n->pool->fabric);
+        if (n->verbs_to_live && !n->renewing && --n->verbs_to_live == 0 && !is_killed(n)) {
+            kill_node(r, n);
         } else if (c->verbs_to_live && --c->verbs_to_live == 0 && c->session && c->session->id) {
             r->crashes++;
             if (c->loses)
@@ -349,20 +478,24 @@ static void plan_crashes(run *r) {
 }
 
 
-/* Setting up and tidying up. */
-
-/* Few clients make a quiet handle, in which RDWC leaves gets alone: here it merges whatever it can. */
-static int merge_all(far_pool *pool) {
-    if (!pool->rdwc)
-        return 0;
-    far_rdwc *rdwc = far_rdwc_new(0);
-    if (!rdwc)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for RDWC");
-    far_rdwc_free(pool->rdwc);
-    pool->rdwc = rdwc;
-    return 0;
+/* Most seeds have some, shorter or longer than clients wait; after some of them the node was started again. */
+static void plan_silences(run *r) {
+    const far_torture *t = r->torture;
+    if (!t->questions || !t->crash || far_random_chance(&r->random, 1, 4))
+        return;
+    r->silence_count = 1 + (unsigned)far_random_below(&r->random, FAR_TORTURE_SILENCES);
+    for (unsigned i = 0; i < r->silence_count; i++) {
+        uint64_t most = far_random_chance(&r->random, 1, 2) ? SILENCE_SHORT : SILENCE_LONG;
+        r->silences[i] = (far_torture_silence){.verbs = 1 + far_random_below(&r->random, t->ops * 8),
+                                               .ns = 1 + far_random_below(&r->random, most),
+                                               .node = (unsigned)far_random_below(&r->random, t->memory_nodes),
+                                               .restart = far_random_chance(&r->random, 1, 3),
+                                               .run = r};
+    }
 }
 
+
+/* Setting up and tidying up. */
 
 static int open_nodes(run *r) {
     const far_torture *t = r->torture;
@@ -376,9 +509,10 @@ static int open_nodes(run *r) {
     r->options.rdwc = t->rdwc ? 1 : -1;
     r->options.cache_bytes = t->cache_bytes;
     for (unsigned i = 0; i < r->node_count; i++) {
-        int err = far_pool_open(r->uri, &r->options, &r->nodes[i].pool);
-        if (err < 0 || (err = merge_all(r->nodes[i].pool)) < 0)
+        int err = open_pool(r, &r->nodes[i]);
+        if (err < 0)
             return err;
+        r->nodes[i].first = r->nodes[i].pool;
     }
     r->world = far_sim_world_of(r->nodes[0].pool->fabric);
     if (t->trace)
@@ -435,8 +569,8 @@ static int make_clients(run *r) {
 
 static void tidy_up(run *r) {
     for (unsigned i = 0; i < r->node_count; i++) {
-        far_index_close(r->nodes[i].index);
-        far_pool_close(r->nodes[i].pool);
+        close_pool(&r->nodes[i]);
+        far_pool_close(r->nodes[i].first);
     }
     for (unsigned i = 0; i < r->client_count; i++) {
         for (unsigned k = 0; r->clients[i].slots && k < r->torture->depth; k++)
@@ -488,12 +622,14 @@ static void check_pool(run *r, far_session *session, const node *n) {
 
 
 static void look_after(run *r) {
+    if (r->silent)
+        far_sim_sleep(r->world, ECHO_NS);
     for (unsigned i = 0; i < r->node_count; i++) {
-        const node *n = &r->nodes[i];
-        if (far_sim_killed(n->pool->fabric))
+        node *n = &r->nodes[i];
+        if (is_killed(n))
             continue;
         far_session *session;
-        if (far_session_open(n->pool, &session) < 0) {
+        if ((r->silent && renew(r, n) < 0) || far_session_open(n->pool, &session) < 0) {
             far_torture_problem(r, far_last_error());
             return;
         }
@@ -511,7 +647,7 @@ static void give_up(run *r, far_sim_result how) {
     snprintf(text, sizeof(text), "the clients do not come to an end: %s", far_sim_result_name(how));
     far_torture_problem(r, text);
     for (unsigned i = 0; i < r->node_count; i++)
-        far_sim_kill(r->nodes[i].pool->fabric);
+        kill_node(r, &r->nodes[i]);
     for (unsigned i = 0; i < r->client_count; i++)
         if (r->clients[i].guest)
             far_sim_kill(r->clients[i].guest->fabric);
@@ -535,6 +671,8 @@ static void judge(run *r, far_torture_result *result) {
     result->problems += r->problems;
     result->ops += far_history_count(r->history);
     result->crashes += r->crashes;
+    result->silences += r->silent;
+    result->restarts += r->restarts;
     result->merged += r->merged;
     result->seeds++;
     result->trace_hash = far_sim_trace_hash(r->world);
@@ -624,6 +762,7 @@ int far_torture_run(const far_torture *asked, uint64_t seed, far_torture_result 
         err = make_clients(&r);
     if (!err) {
         plan_crashes(&r);
+        plan_silences(&r);
         far_sim_set_faults(r.world, fault_bits(torture));
         far_sim_on_verb(r.world, on_verb, &r);
         far_sim_limit(r.world, TIME_LIMIT);

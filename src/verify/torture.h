@@ -19,8 +19,9 @@ typedef struct far_torture {    /* far_torture_init fills in the defaults */
     uint64_t value_bytes[2]; /* from, to */
     bool tear, reorder, stall, crash;
     unsigned atomic_bytes;
-    bool masked_cas, atomics_in_order, reads_in_order, questions, rdwc, scans;
-    bool churn; /* sessions, indexes and compute nodes come and go, sweeps run in the middle */
+    bool masked_cas, atomics_in_order, reads_in_order, rdwc, scans;
+    bool questions; /* as over a network; with `crash`, memory nodes fall silent and are restarted too */
+    bool churn;     /* sessions, indexes and compute nodes come and go, sweeps run in the middle */
     uint64_t cache_bytes, pool_bytes;
     FILE *history, *trace; /* NULL: not written */
     bool verbose;
@@ -28,8 +29,9 @@ typedef struct far_torture {    /* far_torture_init fills in the defaults */
 
 typedef struct far_torture_result {
     uint64_t seeds, ops, crashes, violations, problems, gave_up;
-    uint64_t merged;     /* operations that RDWC let another one do */
-    uint64_t trace_hash; /* of the last seed */
+    uint64_t silences, restarts; /* of memory nodes */
+    uint64_t merged;             /* operations that RDWC let another one do */
+    uint64_t trace_hash;         /* of the last seed */
 } far_torture_result;
 
 void far_torture_init(far_torture *torture);

@@ -22,10 +22,23 @@ typedef struct far_torture_slot { /* an operation in flight */
 } far_torture_slot;
 
 typedef struct far_torture_node {
-    far_pool *pool;
+    far_pool *first; /* its clients are of this one's compute node: it stays open, also when it is lost */
+    far_pool *pool;  /* that they work with: the first, or one that was opened when that was lost */
     far_index *index;
     uint64_t verbs_to_live; /* it is killed with this verb; 0 = survives */
+    unsigned users;         /* clients that have it open */
+    bool renewing;          /* one client opens the pool again; `pool` may be NULL */
 } far_torture_node;
+
+typedef struct far_torture_silence { /* a memory node does not answer for a while */
+    uint64_t verbs;                  /* it begins with so many of all clients together */
+    uint64_t ns;
+    unsigned node;
+    bool restart; /* it ends because the node was started again */
+    far_tortured *run;
+} far_torture_silence;
+
+#define FAR_TORTURE_SILENCES 3
 
 typedef struct far_torture_client {
     far_tortured *run;
@@ -54,12 +67,20 @@ struct far_tortured {
     unsigned node_count, client_count; /* of the clients the last node_count churn, if that is asked for */
     far_torture_node *nodes;
     far_torture_client *clients;
-    uint64_t crashes, problems, merged;
+    far_torture_silence silences[FAR_TORTURE_SILENCES];
+    unsigned silence_count;
+    uint64_t verbs; /* of all clients */
+    uint64_t crashes, silent, restarts, problems, merged;
     FILE *out;
 };
 
 void far_torture_problem(far_tortured *r, const char *what);
 bool far_torture_is_dead(const far_torture_client *c); /* its compute node is */
+
+/* Opens a session; when the memory nodes have lost the handle, the pool is opened again first, once for all clients of
+ * the compute node. */
+int far_torture_enter(far_torture_client *c);
+void far_torture_leave(far_torture_client *c);
 
 /* Runs c->left operations on the tortured index, one after the other; false: the session is lost. */
 bool far_torture_work(far_torture_client *c);

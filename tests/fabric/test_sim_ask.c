@@ -170,6 +170,54 @@ static void a_silent_node_leaves_the_question_open(void **state) {
 }
 
 
+/* A node stands still, and who posted to it gives it up. When it goes on, what it had kept happens, also of who is lost:
+ * but not after that one was said to be dead, for which the node must have answered. */
+static void a_node_that_stood_still_goes_on_with_what_it_kept(void **state) {
+    (void)state;
+    unsigned late = 0, late_and_cut = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        setup s;
+        far_verb verbs[POSTS];
+        far_batch batches[POSTS];
+        unsigned node = 1 + seed % (NODES - 1);
+        set_up(&s, seed);
+        far_sim_node_down(s.world, node, true);
+        post_everywhere(&s, verbs, batches);
+        uint64_t before = word_of(&s, node);
+        far_sim_run_for(s.world, 20000000); /* longer than anybody waits */
+        while (s.r.fabric->ops->poll(s.r.conn) > 0)
+            continue;
+        assert_true(batches[node].status < 0);
+        assert_int_equal(word_of(&s, node), before); /* it stands still */
+        far_sim_node_down(s.world, node, false);
+        while (ask(&s.w, FAR_ASK_DEAD, 7, 3) == 0)
+            continue;
+        late += word_of(&s, node) > before;
+        late_and_cut += word_of(&s, node) == before;
+        assert_nothing_follows(&s);
+        tear_down(&s);
+    }
+    assert_true(late > SEEDS / 20 && late_and_cut > SEEDS / 20); /* else nothing was seen */
+}
+
+
+/* Shorter than anybody waits: nobody notices. */
+static void a_short_silence_harms_nobody(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= SEEDS / 10; seed++) {
+        setup s;
+        uint64_t word = 5;
+        set_up(&s, seed);
+        far_sim_node_down(s.world, 0, true);
+        far_sim_run_for(s.world, 1000000);
+        far_sim_node_down(s.world, 0, false);
+        assert_int_equal(rig_run1(&s.w, rig_write(WORD, &word, 8)), 0);
+        assert_int_equal(ask(&s.w, FAR_ASK_DEAD, 7, 3), 0);
+        tear_down(&s);
+    }
+}
+
+
 /* All who were connected are lost, what they had claimed is over, and a new session gets on. */
 static void a_restart_cuts_all_sessions(void **state) {
     (void)state;
@@ -197,13 +245,49 @@ static void a_restart_cuts_all_sessions(void **state) {
 }
 
 
+/* Somebody takes the pair of a dead one for free while it is asked for: the newer claim lives, whatever is said of the
+ * older one. */
+static void a_newer_claim_of_the_same_pair_lives(void **state) {
+    (void)state;
+    unsigned dead = 0;
+    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+        setup s;
+        rig asker, late;
+        uint64_t word = 5;
+        set_up(&s, seed);
+        far_sim_node_restart(s.world, 0);
+        far_sim_run_for(s.world, 20000000);
+        rig_connect(&asker, s.witness);
+        rig_connect(&late, s.witness);
+        assert_int_equal(ask(&asker, FAR_ASK_CLAIM, 9, 1), 0);
+        far_question question = {.kind = FAR_ASK_DEAD, .id = 7, .generation = 3, .done = question_is_answered};
+        asker.fabric->ops->ask(asker.conn, &question);
+        assert_int_equal(ask(&late, FAR_ASK_CLAIM, 7, 3), 0);
+        while (question.pending)
+            if (asker.fabric->ops->poll(asker.conn) == 0)
+                asker.fabric->ops->wait(asker.conn, FAR_TIME_NEVER);
+        dead += question.answer == 1;
+        assert_int_equal(rig_run1(&late, rig_write(WORD, &word, 8)), 0);
+        rig_disconnect(&asker);
+        rig_disconnect(&late);
+        while (s.r.fabric->ops->poll(s.r.conn) > 0)
+            continue;
+        tear_down(&s);
+    }
+    assert_true(dead > SEEDS / 20); /* else nothing was seen */
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_dead_are_dead_when_all_nodes_have_said_so),
         cmocka_unit_test(an_id_is_claimed_by_one),
         cmocka_unit_test(a_refused_claim_is_nobodys),
         cmocka_unit_test(a_silent_node_leaves_the_question_open),
+        cmocka_unit_test(a_node_that_stood_still_goes_on_with_what_it_kept),
+        cmocka_unit_test(a_short_silence_harms_nobody),
         cmocka_unit_test(a_restart_cuts_all_sessions),
+        cmocka_unit_test(a_newer_claim_of_the_same_pair_lives),
     };
     return cmocka_run_group_tests_name("fabric/sim/ask", tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 /* Peers that take nothing, ask for what is not theirs, fork at a bad moment, or were stopped: each harms itself at most. */
 #define _GNU_SOURCE
 #include "base/sanitizer.h"
-#include "conform.h"
-#include "daemons.h"
+#include "client/client.h"
 #include "fabric/net/link.h"
 #include "fabric/tcp.h"
+#include "pool/superblock.h"
 #include "task/team.h"
+#include "wire.h"
 
 #include <dirent.h>
 #include <poll.h>
@@ -17,31 +18,6 @@
 #include <unistd.h>
 
 #define SIZE "16M"
-
-typedef struct ground { /* one daemon, and the fabric on it */
-    daemon_node node;
-    far_fabric *fabric;
-    far_parker parker;
-    far_conn *conn;
-} ground;
-
-
-static void set_up(ground *g, const char *options) {
-    char uri[160];
-    memset(g, 0, sizeof(*g));
-    assert_true(daemon_start(&g->node, NULL, "--size " SIZE));
-    snprintf(uri, sizeof(uri), "tcp://%s%s", g->node.address, options);
-    assert_ok(far_fabric_open(uri, &g->fabric));
-}
-
-
-static void tear_down(ground *g) {
-    if (g->conn)
-        g->fabric->ops->disconnect(g->conn);
-    g->fabric->ops->close(g->fabric);
-    assert_int_equal(daemon_stop(&g->node), 0);
-}
-
 
 static net_link dial(const char *where, net_purpose purpose) {
     net_address address;
@@ -70,18 +46,22 @@ static unsigned long kilobytes_of(pid_t pid) {
 
 #define ANSWER (60u << 10)
 
+/* A request as large as its answer. */
 static void put_read(net_channel *channel, uint64_t tag) {
-    char body[NET_VERB_BYTES];
+    static char body[ANSWER + 16 * NET_VERB_BYTES], zeros[NET_FREE_BYTES];
     far_verb verb = {.kind = FAR_READ, .length = ANSWER};
-    net_verb_put(body, &verb, 0, ANSWER);
-    net_channel_send(channel, NET_BATCH, 1, tag, body, sizeof(body));
+    char *end = net_verb_put(body, &verb, 0, ANSWER);
+    verb = (far_verb){.kind = FAR_WRITE, .length = NET_FREE_BYTES, .local = zeros};
+    unsigned count = 1;
+    for (; count < ANSWER / NET_FREE_BYTES; count++)
+        end = net_verb_put(end, &verb, 0, verb.length);
+    net_channel_send(channel, NET_BATCH, count, tag, body, (size_t)(end - body));
 }
 
 
 /* Sends until the node listens no more, and nothing moves for a while. */
-static uint64_t send_until_it_is_full(net_channel *channel, uint64_t most) {
-    uint64_t sent = 0;
-    for (unsigned still = 0; still < 30 && sent < most;) {
+static uint64_t send_until_it_is_full(net_channel *channel, uint64_t sent, uint64_t most, unsigned patience) {
+    for (unsigned still = 0; still < patience && sent < most;) {
         if (net_channel_queued(channel) == 0)
             put_read(channel, ++sent);
         assert_int_equal(net_channel_flush(channel), 0);
@@ -93,10 +73,9 @@ static uint64_t send_until_it_is_full(net_channel *channel, uint64_t most) {
 }
 
 
-static uint64_t take_answers(net_channel *channel, uint64_t count) {
+static uint64_t take_answers(net_channel *channel, uint64_t got, uint64_t count) {
     net_head head;
     const char *body;
-    uint64_t got = 0;
     while (got < count) {
         struct pollfd one = {.fd = channel->socket, .events = POLLIN | (net_channel_queued(channel) ? POLLOUT : 0)};
         assert_true(poll(&one, 1, 10000) > 0);
@@ -109,16 +88,20 @@ static uint64_t take_answers(net_channel *channel, uint64_t count) {
 }
 
 
-/* Who does not take its answers is not listened to: what it asked for lies in its own queue, not in the node's. And
- * nothing is forgotten. */
+/* Who does not take its answers, or takes them slowly, is not listened to: what it asked for lies in its own queue, not
+ * in the node's. And nothing is forgotten. */
 static void who_takes_no_answers_is_not_served(void **state) {
     (void)state;
-    ground g;
+    wire g;
     const uint64_t most = 2000; /* 120 MB of answers, if the node made them all */
-    set_up(&g, "");
+    wire_up(&g, "");
     unsigned long before = kilobytes_of(g.node.pid);
     net_link link = dial(g.node.address, NET_FOR_SESSION);
-    uint64_t sent = send_until_it_is_full(&link.channel, most);
+    uint64_t sent = send_until_it_is_full(&link.channel, 0, most, 30), got = 0;
+    for (unsigned turn = 0; turn < 40; turn++) { /* some answers for more requests */
+        got = take_answers(&link.channel, got, got + 20 < sent ? got + 20 : sent);
+        sent = send_until_it_is_full(&link.channel, sent, most, 2);
+    }
     for (uint64_t ran = 1, last = 0; ran != last; usleep(200000)) { /* until the node has done what it does */
         last = ran;
         ran = daemon_look(g.node.address).batches;
@@ -126,9 +109,9 @@ static void who_takes_no_answers_is_not_served(void **state) {
     unsigned long after = kilobytes_of(g.node.pid);
     if (!FAR_ASAN && !FAR_TSAN)
         assert_in_range(after - before, 0, 16 * 1024);
-    assert_int_equal(take_answers(&link.channel, sent), sent);
+    assert_int_equal(take_answers(&link.channel, got, sent), sent);
     net_channel_close(&link.channel);
-    tear_down(&g);
+    wire_down(&g);
 }
 
 
@@ -136,9 +119,9 @@ static void who_takes_no_answers_is_not_served(void **state) {
  * something happened. */
 static void notes_do_not_pile_up(void **state) {
     (void)state;
-    ground g;
+    wire g;
     const unsigned turns = 2500, rings = 200; /* 16 MB of notes */
-    set_up(&g, "");
+    wire_up(&g, "");
     net_link still = dial(g.node.address, NET_FOR_SESSION), bell = dial(g.node.address, NET_FOR_SESSION);
     net_address address;
     char error[128];
@@ -167,7 +150,7 @@ static void notes_do_not_pile_up(void **state) {
     assert_true(noted);
     net_channel_close(&still.channel);
     net_channel_close(&bell.channel);
-    tear_down(&g);
+    wire_down(&g);
 }
 
 
@@ -175,9 +158,9 @@ static void notes_do_not_pile_up(void **state) {
 
 static void a_look_is_no_client(void **state) {
     (void)state;
-    ground g;
+    wire g;
     static const net_type types[] = {NET_LISTEN, NET_RING, NET_RELEASE, NET_EVICT, NET_CLAIM};
-    set_up(&g, "");
+    wire_up(&g, "");
     for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         net_link link = dial(g.node.address, NET_FOR_LOOK);
         net_claim claim = {.id = 1, .generation = 1};
@@ -191,14 +174,14 @@ static void a_look_is_no_client(void **state) {
         assert_int_equal(daemon_look(g.node.address).refused, refused + 1);
         net_channel_close(&link.channel);
     }
-    tear_down(&g);
+    wire_down(&g);
 }
 
 
 /* ---- Who forks ---- */
 
 static void *connect_in_thread(void *arg) {
-    ground *g = arg;
+    wire *g = arg;
     assert_ok(g->fabric->ops->connect(g->fabric, &g->parker, &g->conn));
     return NULL;
 }
@@ -221,9 +204,9 @@ static unsigned sockets_of_this_process(void) {
  * parent's connection alive: a dead parent would never be found dead. */
 static void a_fork_during_the_handshake_leaves_no_copy(void **state) {
     (void)state;
-    ground g;
+    wire g;
     pthread_t thread;
-    set_up(&g, "");
+    wire_up(&g, "");
     unsigned before = sockets_of_this_process();
     kill(g.node.pid, SIGSTOP); /* so that the handshake does not end */
     assert_int_equal(pthread_create(&thread, NULL, connect_in_thread, &g), 0);
@@ -244,7 +227,7 @@ static void a_fork_during_the_handshake_leaves_no_copy(void **state) {
         assert_true(daemon_seconds() - begun < 10);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    tear_down(&g);
+    wire_down(&g);
 }
 
 
@@ -281,8 +264,8 @@ int close(int descriptor) {
 static void a_fork_at_the_end_leaves_no_copy(void **state) {
     (void)state;
     for (int lost = 0; lost < 2; lost++) {
-        ground g;
-        set_up(&g, "");
+        wire g;
+        wire_up(&g, "");
         assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
         atomic_store(&forked, 0);
         atomic_store(&forks_at, ((tcp_conn *)g.conn)->nodes[0].channel.socket);
@@ -296,52 +279,156 @@ static void a_fork_at_the_end_leaves_no_copy(void **state) {
             assert_true(daemon_seconds() - begun < 10);
         kill(atomic_load(&forked), SIGKILL);
         waitpid(atomic_load(&forked), NULL, 0);
-        tear_down(&g);
+        wire_down(&g);
     }
 }
 
 
 /* ---- Who was stopped ---- */
 
-static void batch_is_done(far_batch *batch) {
-    (void)batch;
-}
-
-
 /* The time of a node begins when it is asked, which is in the poll: a client that stood still between posting and that
  * has waited for nothing. */
 static void standing_still_before_the_poll_is_not_silence(void **state) {
     (void)state;
-    ground g;
+    wire g;
     uint64_t word;
-    set_up(&g, "?timeout=2s");
+    wire_up(&g, "?timeout=2s");
     assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
     far_verb verb = {.kind = FAR_READ, .length = 8, .local = &word};
-    far_batch batch = {.verbs = &verb, .count = 1, .done = batch_is_done};
+    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
     g.fabric->ops->post(g.conn, &batch);
     assert_true(batch.pending);
     usleep(2100000);
-    while (batch.pending) {
-        if (g.fabric->ops->poll(g.conn) == 0)
-            g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    kill(g.node.pid, SIGSTOP); /* so that the answer is not there at once */
+    for (unsigned turn = 0; turn < 20; turn++) {
+        g.fabric->ops->poll(g.conn);
+        g.fabric->ops->wait(g.conn, far_host_now(g.fabric->host) + 10000000);
     }
-    assert_int_equal(batch.status, 0);
-    tear_down(&g);
+    assert_true(batch.pending);
+    kill(g.node.pid, SIGCONT);
+    wire_finish(&g, &batch);
+    wire_down(&g);
 }
 
 
 /* One slow answer when the pool was opened does not make a handle sleepy for ever. */
 static void ticks_have_a_cap(void **state) {
     (void)state;
-    ground g;
-    set_up(&g, "");
+    wire g;
+    wire_up(&g, "");
     g.fabric->rtt = 20000;
     assert_int_equal(far_tick(g.fabric), 1000000); /* as near */
     g.fabric->rtt = 100000;
     assert_int_equal(far_tick(g.fabric), 4000000); /* follows the round trip */
     g.fabric->rtt = 300000000;
     assert_int_equal(far_tick(g.fabric), 20000000);
-    tear_down(&g);
+    wire_down(&g);
+}
+
+
+/* ---- Who is dead ---- */
+
+static uint64_t claim_at(net_link *link, const char *where, net_claim claim) {
+    net_address address;
+    net_claimed claimed;
+    char error[128];
+    net_address_parse(where, strlen(where), &address, error, sizeof(error));
+    assert_ok(
+        net_link_call(link, &address, NET_CLAIM, &claim, sizeof(claim), NET_CLAIMED, &claimed, sizeof(claimed), 5000));
+    assert_int_equal(claimed.verdict, 0);
+    return claimed.claim;
+}
+
+
+static void send_write(net_channel *channel, uint64_t offset, uint64_t value) {
+    char body[NET_VERB_BYTES + 8];
+    far_verb verb = {.kind = FAR_WRITE, .length = 8, .addr = offset, .local = &value};
+    net_verb_put(body, &verb, 0, 8);
+    net_channel_send(channel, NET_BATCH, 1, 9, body, sizeof(body));
+    net_channel_flush(channel);
+}
+
+
+/* Of two memory nodes only node 0 has seen the end of a session. When that is said to be dead, the other one has cut it
+ * too, though its connection there is as good as ever: nothing that comes by it has an effect. */
+static void the_dead_are_cut_at_every_node(void **state) {
+    (void)state;
+    wire g = {0};
+    daemon_node nodes[2];
+    char uri[160];
+    const uint64_t at = 1 << 20;
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(daemon_start(&nodes[i], NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s,%s", nodes[0].address, nodes[1].address);
+    assert_ok(far_fabric_open(uri, &g.fabric));
+    assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
+    const daemon_node *first = daemon_look(nodes[0].address).node == 0 ? &nodes[0] : &nodes[1];
+    const daemon_node *other = first == &nodes[0] ? &nodes[1] : &nodes[0];
+    net_link here = dial(first->address, NET_FOR_SESSION), there = dial(other->address, NET_FOR_SESSION);
+    uint64_t claim = claim_at(&here, first->address, (net_claim){.id = 5, .generation = 1});
+    claim_at(&there, other->address, (net_claim){.id = 5, .generation = 1, .claim = claim});
+    send_write(&there.channel, at, 1);
+    while (wire_read(&g, far_addr_make(1, at)) != 1)
+        continue;
+    assert_int_equal(wire_ask(&g, FAR_ASK_DEAD, 5, 1), 0);
+    net_channel_close(&here.channel);
+    while (wire_ask(&g, FAR_ASK_DEAD, 5, 1) == 0)
+        continue;
+    send_write(&there.channel, at, 2);
+    struct pollfd one = {.fd = there.channel.socket, .events = POLLIN};
+    net_head head = {0};
+    const char *body;
+    while (net_channel_fill(&there.channel) >= 0 &&
+           poll(&one, 1, 10000) > 0) /* until it is closed, or all was answered */
+        if (net_channel_next(&there.channel, true, &head, &body) > 0 && head.tag == 9 &&
+            wire_read(&g, far_addr_make(1, at)) != 1)
+            break;
+    assert_int_equal(wire_read(&g, far_addr_make(1, at)), 1);
+    net_channel_close(&there.channel);
+    g.fabric->ops->disconnect(g.conn);
+    g.fabric->ops->close(g.fabric);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(daemon_stop(&nodes[i]), 0);
+}
+
+
+/* ---- Who sleeps until it is told ---- */
+
+static void want_sweep(const char *where) {
+    net_link link = dial(where, NET_FOR_SESSION);
+    char body[NET_VERB_BYTES + 8];
+    far_verb verb = {.kind = FAR_FAA, .length = 8, .addr = FAR_SUPER_WANTED, .swap = 1};
+    net_verb_put(body, &verb, 0, 8);
+    net_channel_send(&link.channel, NET_BATCH, 1, 1, body, sizeof(body));
+    take_answers(&link.channel, 0, 1);
+    net_channel_close(&link.channel);
+}
+
+
+/* A handle's thread sleeps until it is told. Whoever looks at the pool in its place, and sees that something is to be
+ * done later, must wake it: nobody else would look again. */
+static void what_another_saw_wakes_who_sleeps(void **state) {
+    (void)state;
+    daemon_node node;
+    far_pool *pool;
+    char uri[128];
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1; /* this test is the other one, and looks for the token that wakes the thread */
+    assert_true(daemon_start(&node, NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_ok(far_pool_open(uri, &options, &pool));
+    pool->next_look = 0;
+    while (far_housekeeping(pool) > 0 || far_epoch_is_awake(pool) || atomic_load(&pool->restless))
+        usleep(1000);
+    if (far_parker_arm(&pool->parker))
+        far_parker_disarm(&pool->parker); /* no token is left */
+    want_sweep(node.address);
+    pool->next_look = 0;
+    while (!atomic_load(&pool->restless))
+        far_housekeeping(pool);
+    assert_false(far_parker_arm(&pool->parker)); /* there is a token */
+    far_pool_close(pool);
+    assert_int_equal(daemon_stop(&node), 0);
 }
 
 
@@ -354,6 +441,8 @@ int main(void) {
         cmocka_unit_test(a_fork_at_the_end_leaves_no_copy),
         cmocka_unit_test(standing_still_before_the_poll_is_not_silence),
         cmocka_unit_test(ticks_have_a_cap),
+        cmocka_unit_test(the_dead_are_cut_at_every_node),
+        cmocka_unit_test(what_another_saw_wakes_who_sleeps),
     };
     return cmocka_run_group_tests_name("net/trouble", tests, NULL, NULL);
 }

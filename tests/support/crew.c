@@ -25,7 +25,7 @@ typedef struct job {
 typedef struct worker {
     crew *crew;
     unsigned place, client;
-    bool ordered;
+    bool ordered, lost;
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -137,8 +137,18 @@ static bool prepare(worker *w, job *j) {
 }
 
 
+/* Of one that is lost nobody knows whether it was done: it stays in the book as begun. */
+static bool is_lost(worker *w, int result) {
+    bool lost = w->crew->reopens && (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE);
+    w->lost |= lost;
+    return lost;
+}
+
+
 static void conclude(worker *w, job *j) {
     crew_record *record = j->record;
+    if (is_lost(w, j->op.result))
+        return;
     record->end = crew_now();
     record->result = j->op.result;
     if (j->op.kind == FAR_OP_GET && j->op.result == 0 &&
@@ -183,7 +193,7 @@ static void run_now(worker *w, far_op *op) {
 
 static bool goes_on(const worker *w) {
     const crew_book *book = w->crew->book;
-    return !atomic_load_explicit(&book->stop, memory_order_relaxed) &&
+    return !w->lost && !atomic_load_explicit(&book->stop, memory_order_relaxed) &&
            !atomic_load_explicit(&book->broken, memory_order_relaxed);
 }
 
@@ -233,12 +243,15 @@ static void work_in_flight(worker *w) {
     while (open || idle_count < DEPTH) {
         while (idle_count && open && !tired && (open = goes_on(w) && prepare(w, idle[idle_count - 1]))) {
             far_op *op = &idle[--idle_count]->op;
-            if (far_submit(w->session, &op, 1) != 1)
+            int taken = far_submit(w->session, &op, 1);
+            if (taken != 1 && !is_lost(w, taken))
                 complain(w, "submit", -100);
+            idle_count += w->lost;
         }
         int count = idle_count < DEPTH ? far_reap(w->session, done, DEPTH, 1) : 0;
         if (count < 0) {
-            complain(w, "reap", count);
+            if (!is_lost(w, count))
+                complain(w, "reap", count);
             return;
         }
         for (int i = 0; i < count; i++) {
@@ -264,26 +277,47 @@ static int open_all(worker *w) {
 }
 
 
+static void close_all(worker *w) {
+    far_index_close(w->index);
+    far_session_close(w->session);
+    far_pool_close(w->pool);
+    w->index = NULL;
+    w->session = NULL;
+    w->pool = NULL;
+}
+
+
+/* Until it ends, or is lost. */
+static void be_client(worker *w) {
+    w->lost = false;
+    w->client = atomic_fetch_add_explicit(&w->crew->book->clients, 1, memory_order_relaxed) + 1;
+    w->written = 0;
+    int err = open_all(w);
+    if (err < 0 && !is_lost(w, err))
+        complain(w, "open", err);
+    else if (err == 0 && w->place % 2)
+        work_in_flight(w);
+    else if (err == 0)
+        work_one_by_one(w);
+    atomic_store_explicit(&w->crew->book->stuck_since[w->place], 0, memory_order_relaxed);
+    while (goes_on(w)) /* the book is full */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    close_all(w);
+}
+
+
 static void be_worker(crew *c, unsigned place) {
     worker *w = calloc(1, sizeof(*w));
     w->crew = c;
     w->place = place;
-    w->client = c->clients;
     w->ordered = conform_kind_is_ordered(c->kind);
-    far_random_seed(&w->random, c->seed * 1000003 + c->clients);
+    far_random_seed(&w->random, c->seed * 1000003 + place * 1009 + c->done[place]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int err = open_all(w);
-    if (err < 0)
-        complain(w, "open", err);
-    else if (place % 2)
-        work_in_flight(w);
-    else
-        work_one_by_one(w);
-    while (goes_on(w)) /* the book is full */
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    far_index_close(w->index);
-    far_session_close(w->session);
-    far_pool_close(w->pool);
+    for (w->lost = true; w->lost && !atomic_load_explicit(&c->book->stop, memory_order_relaxed);) {
+        be_client(w);
+        if (w->lost)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
     _exit(0);
 }
 
@@ -313,7 +347,6 @@ void crew_up(crew *c, const char *uri, const char *kind, const char *options, un
 
 
 void crew_start(crew *c, unsigned place) {
-    c->clients++;
     c->done[place] = atomic_load_explicit(&c->book->done_by[place], memory_order_relaxed);
     fflush(NULL);
     pid_t pid = fork();
@@ -457,7 +490,7 @@ void crew_verify(crew *c, far_history *history) {
     assert_ok(far_pool_open(c->uri, NULL, &pool));
     assert_ok(far_session_open(pool, &session));
     assert_ok(far_index_open(session, CREW_INDEX, &index));
-    read_all(session, index, history, c->clients + 1);
+    read_all(session, index, history, atomic_load_explicit(&c->book->clients, memory_order_relaxed) + 1);
     assert_index_is_sound(session, index);
     assert_ok(far_pool_check(session, 1, count_problem, &told));
     assert_int_equal(told, 0);

@@ -1,4 +1,4 @@
-/* A crew: processes that work on the hot keys of one shm pool, and write down what they do in memory that outlives
+/* A crew: processes that work on the hot keys of one pool, and write down what they do in memory that outlives
  * them. An operation is in the book before it begins, so that those cut by a death are known. The parent has no handle
  * of the pool while they work. */
 #ifndef TESTS_CREW_H
@@ -33,6 +33,7 @@ typedef struct crew_book {
     _Atomic uint64_t allowed; /* so many may be used by now: who finds more rests */
     atomic_bool stop;
     atomic_bool telling; /* somebody has begun to write words */
+    atomic_uint clients; /* numbers given out */
     atomic_int broken;   /* the first unexpected result; what it was is in words */
     char words[400];
     _Atomic uint64_t done_by[CREW_MAX];    /* operations that ended, by place */
@@ -46,12 +47,12 @@ typedef struct crew {
     unsigned places;
     bool own_keys; /* each place works on keys of its own */
     bool no_scans;
+    bool reopens;   /* memory nodes may be killed: who is lost opens the pool again, as another client */
     uint64_t limit; /* records in the book */
     long pace_ns;   /* rest after each operation; 0: a short one now and then */
     crew_book *book;
     pid_t pids[CREW_MAX];
     uint64_t done[CREW_MAX]; /* operations of the place before its process was started */
-    unsigned clients;        /* numbers given out */
 } crew;
 
 void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);

@@ -64,6 +64,25 @@ static void and_in_a_pool_that_is_nearly_full(void **state) {
 }
 
 
+/* As over a network: memory nodes fall silent for a while, some because they were restarted; handles that lose them are
+ * opened again. */
+static void and_memory_nodes_that_fall_silent_and_restart(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"toy", "smart", "dart"};
+    far_torture_result sum = {0};
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        far_torture torture = toy(i == 0 ? "locks=on" : NULL);
+        torture.kind = kinds[i];
+        torture.questions = true;
+        for (uint64_t seed = 1; seed <= SEEDS_CLEAN / 3; seed++)
+            assert_int_equal(far_torture_run(&torture, seed, &sum, stderr), 0);
+    }
+    assert_int_equal(sum.violations, 0);
+    assert_int_equal(sum.problems, 0);
+    assert_true(sum.silences > SEEDS_CLEAN / 2 && sum.restarts > SEEDS_CLEAN / 10);
+}
+
+
 /* RDWC merges under torture, gets too, in every kind; switched off it merges nothing. */
 static void operations_of_one_key_are_merged_meanwhile(void **state) {
     (void)state;
@@ -154,6 +173,7 @@ int main(void) {
         cmocka_unit_test(the_toy_map_stands_all_faults),
         cmocka_unit_test(so_it_does_with_locks_many_in_flight_and_small_units),
         cmocka_unit_test(and_in_a_pool_that_is_nearly_full),
+        cmocka_unit_test(and_memory_nodes_that_fall_silent_and_restart),
         cmocka_unit_test(operations_of_one_key_are_merged_meanwhile),
         cmocka_unit_test(every_broken_toy_is_caught),
         cmocka_unit_test(a_seed_replays_to_the_byte),

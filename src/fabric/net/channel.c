@@ -73,6 +73,7 @@ static int receive(net_channel *channel, net_bytes *to, size_t least) {
     do
         got = recv(channel->socket, room, to->room - to->end, MSG_DONTWAIT);
     while (got < 0 && errno == EINTR);
+    channel->drained = got < (ssize_t)(to->room - to->end);
     if (got == 0)
         return lose(channel, "the connection was closed");
     if (got < 0)

@@ -18,6 +18,7 @@ typedef struct net_channel {
     net_tls *tls;              /* NULL: plain */
     bool greeted;              /* the handshake of TLS is over */
     bool out_of_memory;
+    bool drained; /* the socket had no more when it was read last */
     uint64_t received, sent;
     char why[160]; /* it ended: why */
 } net_channel;

@@ -227,7 +227,10 @@ static void unlock_line(atomic_uchar *lock) {
 
 static void copy_words(const net_memory *m, unsigned thread, char *to, const char *from, unsigned words) {
     if (!m->between_words) {
-        memcpy(to, from, words * 8);
+        if (words == NET_UNIT / 8) /* most are: no call */
+            memcpy(to, from, NET_UNIT);
+        else
+            memcpy(to, from, words * 8);
         return;
     }
     for (unsigned i = 0; i < words; i++) {

@@ -329,8 +329,8 @@ static bool on_batch(server_peer *peer, const net_head *head, const char *body) 
     if (!whole)
         return false;
     net_channel_commit(&peer->channel, answer.length);
-    atomic_fetch_add_explicit(&peer->server->counts.batches, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&peer->server->counts.verbs, head->count, memory_order_relaxed);
+    loop_count(&peer->loop->counts.batches, 1);
+    loop_count(&peer->loop->counts.verbs, head->count);
     return true;
 }
 
@@ -354,6 +354,14 @@ static bool on_queue(server_peer *peer, const net_head *head) {
 }
 
 
+static void add_counts(net_state *state, loop_counts *counts) {
+    state->batches += atomic_load_explicit(&counts->batches, memory_order_relaxed);
+    state->verbs += atomic_load_explicit(&counts->verbs, memory_order_relaxed);
+    state->bytes_in += atomic_load_explicit(&counts->bytes_in, memory_order_relaxed);
+    state->bytes_out += atomic_load_explicit(&counts->bytes_out, memory_order_relaxed);
+}
+
+
 static bool on_status(server_peer *peer, const net_head *head) {
     net_server *server = peer->server;
     const net_file_header *header = server->memory->header;
@@ -372,10 +380,8 @@ static bool on_status(server_peer *peer, const net_head *head) {
     pthread_mutex_unlock(&server->lock);
     state.comes = atomic_load_explicit(&counts->comes, memory_order_relaxed);
     state.cuts = atomic_load_explicit(&counts->cuts, memory_order_relaxed);
-    state.batches = atomic_load_explicit(&counts->batches, memory_order_relaxed);
-    state.verbs = atomic_load_explicit(&counts->verbs, memory_order_relaxed);
-    state.bytes_in = atomic_load_explicit(&counts->bytes_in, memory_order_relaxed);
-    state.bytes_out = atomic_load_explicit(&counts->bytes_out, memory_order_relaxed);
+    for (unsigned i = 0; i < server->loop_count; i++)
+        add_counts(&state, &server->loops[i].counts);
     state.refused = atomic_load_explicit(&counts->refused, memory_order_relaxed);
     net_channel_send(&peer->channel, NET_STATE, 0, head->tag, &state, sizeof(state));
     return true;

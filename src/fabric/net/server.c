@@ -33,8 +33,10 @@ static uint64_t now_ms(void) {
 
 /* ---- Connections ---- */
 
+/* By edges: else the kernel looks at each socket once more, after it was read. */
 static void watch(server_peer *peer, bool reading, bool writing, int how) {
-    struct epoll_event event = {.events = (reading ? EPOLLIN : 0u) | (writing ? EPOLLOUT : 0u), .data.ptr = peer};
+    struct epoll_event event = {.events = EPOLLET | (reading ? EPOLLIN | EPOLLRDHUP : 0u) | (writing ? EPOLLOUT : 0u),
+                                .data.ptr = peer};
     if (epoll_ctl(peer->loop->epoll, how, peer->channel.socket, &event) < 0)
         peer->ended = true;
     peer->reading = reading;
@@ -69,9 +71,9 @@ static void unlink_peer(server_peer *peer) {
 
 
 static void count_bytes(server_peer *peer) {
-    server_counts *counts = &peer->server->counts;
-    atomic_fetch_add_explicit(&counts->bytes_in, peer->channel.received, memory_order_relaxed);
-    atomic_fetch_add_explicit(&counts->bytes_out, peer->channel.sent, memory_order_relaxed);
+    loop_counts *counts = &peer->loop->counts;
+    loop_count(&counts->bytes_in, peer->channel.received);
+    loop_count(&counts->bytes_out, peer->channel.sent);
     peer->channel.received = peer->channel.sent = 0;
 }
 
@@ -128,8 +130,11 @@ static void serve_peer(server_peer *peer) {
     int got = 1;
     for (unsigned fills = 0; !peer->ended && got > 0 && fills < FILLS; fills++) {
         /* Who does not take its answers is not listened to either. */
-        got = net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST ? net_channel_fill(&peer->channel) : 0;
-        bool all = !peer->channel.tls && peer->channel.in.end < peer->channel.in.room; /* that the socket had */
+        bool listens = net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST;
+        peer->channel.drained = false;
+        got = listens ? net_channel_fill(&peer->channel) : 0;
+        bool all =
+            !peer->channel.tls && peer->channel.drained && !peer->hung_up; /* the end stands behind the last byte */
         if (got < 0)
             peer->ended = true;
         do {
@@ -141,6 +146,8 @@ static void serve_peer(server_peer *peer) {
         if (all)
             break;
     }
+    if (!peer->ended && peer->reading && !peer->channel.drained) /* what is left there is told of again */
+        watch(peer, true, peer->writing, EPOLL_CTL_MOD);
 }
 
 
@@ -271,6 +278,7 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
         } else if (events[i].data.ptr == &loop->server->rdma) {
             net_rdma_run(loop->server->rdma);
         } else {
+            peer->hung_up |= (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
             serve_peer(peer);
             if (peer->ended)
                 close_peer(peer);

@@ -30,6 +30,7 @@ struct server_peer {
     bool greeted;      /* its hello was accepted */
     bool looks;        /* it came for a look: no verbs */
     bool ended;        /* to be closed by its loop */
+    bool hung_up;      /* it sends no more: its end is to be read */
     bool reading;      /* epoll tells when there is something to read */
     bool writing;      /* ... when it can be written to */
     uint64_t deadline; /* for the handshake */
@@ -49,6 +50,10 @@ struct server_peer {
     server_peer *next, *previous; /* of the loop */
 };
 
+typedef struct loop_counts { /* written by the loop, read by all */
+    atomic_uint_fast64_t batches, verbs, bytes_in, bytes_out;
+} loop_counts;
+
 struct server_loop {
     net_server *server;
     unsigned number;
@@ -57,10 +62,11 @@ struct server_loop {
     server_peer *peers; /* its own */
     server_peer *inbox; /* accepted for it; under the server's lock */
     unsigned strangers; /* of its peers, not greeted */
+    loop_counts counts;
 };
 
 typedef struct server_counts {
-    atomic_uint_fast64_t batches, verbs, bytes_in, bytes_out, comes, cuts, refused;
+    atomic_uint_fast64_t comes, cuts, refused;
 } server_counts;
 
 struct net_server {
@@ -83,6 +89,14 @@ struct net_server {
     unsigned loop_count;
     server_loop loops[NET_THREADS_MAX];
 };
+
+
+/* By the loop alone: needs no locked instruction. */
+static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
+    uint64_t now = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, now + more, memory_order_relaxed);
+}
+
 
 /* requests.c. What the peer sent is done, as far as it is whole. False: it is to be closed, peer->why may say why. */
 bool server_serve(server_peer *peer);

@@ -3,14 +3,23 @@
  *
  * Each connection has a stream of messages to each node, in order, with delays of their own; its end is the last one.
  * A node that sees the end, or is told to cut, drops what it has not run of that connection's verbs: only then, and only
- * there. Verbs of who is gone take effect until then. A node that is down answers nobody: who asked it is lost. */
+ * there. Verbs of who is gone take effect until then. A node that is down keeps what comes to it until it is up again,
+ * verbs and messages: who waits for it for too long is lost, and what he sent may take effect long after. */
 #include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 
 #include <stdlib.h>
 
-typedef enum { SAY_CLAIM, SAY_RELEASE, SAY_ASK, SAY_CUT, SAY_EVICT, SAY_END } say;
+typedef enum {
+    SAY_CLAIM,
+    SAY_RELEASE,
+    SAY_ASK,
+    SAY_CUT,
+    SAY_EVICT,
+    SAY_END,
+    SAY_NOTHING
+} say; /* nothing: it stands for somebody's patience */
 
 typedef struct inquiry {    /* a question, while somebody waits for its answer */
     far_question *question; /* NULL: nobody does any more */
@@ -27,9 +36,10 @@ typedef struct sim_message { /* to a node, and back with what it says */
     unsigned node;
     say what;
     unsigned id, generation;
-    uint64_t claim;                      /* to be shown or cut; back: drawn, or over */
+    uint64_t claim;                      /* to be shown or cut; back: drawn, or over; nothing: which silence */
     bool yes;                            /* back: taken; lives */
     inquiry *about;                      /* NULL: the end */
+    struct sim_message *behind;          /* of those that wait for a node that is down */
     struct sim_message *previous, *next; /* of the world */
 } message;
 
@@ -90,6 +100,76 @@ static void forget(message *m) {
     free_message(conn->world, m);
     conn->messages--;
     sim_conn_release(conn);
+}
+
+
+/* ---- Silence ---- */
+
+static void lose_patience(void *arg) {
+    message *m = arg;
+    const sim_memory *memory = &m->conn->world->memory[m->node];
+    if (memory->down && memory->silences == m->claim && !m->conn->fenced)
+        far_sim_lose(&m->conn->conn);
+    forget(m);
+}
+
+
+/* Something of it waits at a node that is down: it gives the node up in time. */
+void sim_ask_waits(sim_conn *conn, unsigned node) {
+    far_sim_world *world = conn->world;
+    uint64_t silence = world->memory[node].silences;
+    if (conn->fenced || conn->qps[node].silence == silence)
+        return;
+    conn->qps[node].silence = silence;
+    message *m = say_to(conn, node, SAY_NOTHING, NULL);
+    m->claim = silence;
+    conn->messages++;
+    far_sim_at(world, far_sim_now(world) + world->config.unreachable, lose_patience, m);
+}
+
+
+static void wait_at_node(message *m) {
+    sim_memory *memory = &m->conn->world->memory[m->node];
+    m->behind = NULL;
+    if (memory->waiting)
+        memory->waiting_last->behind = m;
+    else
+        memory->waiting = m;
+    memory->waiting_last = m;
+    sim_ask_waits(m->conn, m->node);
+}
+
+
+static void hear_waiting(far_sim_world *world, unsigned node) {
+    sim_memory *memory = &world->memory[node];
+    memory->deaf = false;
+    while (memory->waiting) {
+        message *m = memory->waiting;
+        memory->waiting = m->behind;
+        arrive(m);
+    }
+}
+
+
+static void hear_later(void *arg) {
+    message *m = arg;
+    if (!m->conn->world->memory[m->node].down)
+        hear_waiting(m->conn->world, m->node);
+    forget(m);
+}
+
+
+/* Its threads do not wake together: what was said comes first, or what was posted. */
+void sim_ask_wakes(far_sim_world *world, unsigned node) {
+    message *first = world->memory[node].waiting;
+    if (!first || far_random_chance(&world->random, 1, 2)) {
+        hear_waiting(world, node);
+    } else {
+        message *m = say_to(first->conn, node, SAY_NOTHING, NULL);
+        first->conn->messages++;
+        far_sim_at(world, far_sim_now(world) + sim_fault_message_delay(world), hear_later, m);
+    }
+    sim_unblock_all(world);
 }
 
 
@@ -182,6 +262,8 @@ static void run_at_node(message *m) {
         stop_verbs(m->conn, m->node);
         let_go(m->conn, m->node);
         break;
+    case SAY_NOTHING:
+        break;
     }
     displace(m->conn->world, m->node, displaced);
 }
@@ -191,19 +273,16 @@ static void arrive(void *arg) {
     message *m = arg;
     far_sim_world *world = m->conn->world;
     bool cut = m->conn->qps[m->node].failed && m->what != SAY_END;
-    if (world->memory[m->node].down && m->what == SAY_END) { /* it will see that */
-        far_sim_at(world, far_sim_now(world) + world->config.unreachable, arrive, m);
+    if (world->memory[m->node].deaf && !cut) {
+        wait_at_node(m);
         return;
     }
-    if (!cut && !world->memory[m->node].down)
+    if (!cut)
         run_at_node(m);
-    if (m->what == SAY_END || cut) {
+    if (m->what == SAY_END || cut)
         forget(m);
-        return;
-    }
-    uint64_t delay = world->memory[m->node].down ? world->config.unreachable : sim_fault_message_delay(world);
-    m->yes &= !world->memory[m->node].down;
-    far_sim_at(world, far_sim_now(world) + delay, come_back, m);
+    else
+        far_sim_at(world, far_sim_now(world) + sim_fault_message_delay(world), come_back, m);
 }
 
 
@@ -234,15 +313,16 @@ static void say_to_others(inquiry *i, say what) {
 }
 
 
-/* Nobody may see a verb of it from now on. */
-static void declare(far_sim_world *world, unsigned id, unsigned generation) {
+/* Nobody may see a verb of it from now on. Of the same pair there can be a newer claim, which lives: of somebody who took
+ * the id for free, and learns from the registry that it is not. */
+static void declare(far_sim_world *world, unsigned id, unsigned generation, uint64_t over) {
     for (sim_conn *conn = world->conns; conn; conn = conn->next)
-        conn->declared |= conn->claimed && conn->id == id && conn->generation == generation;
+        conn->declared |= conn->claimed && conn->id == id && conn->generation == generation && conn->claim <= over;
 }
 
 
 static void end_as_dead(inquiry *i) {
-    declare(i->conn->world, i->question->id, i->question->generation);
+    declare(i->conn->world, i->question->id, i->question->generation, i->claim);
     answer(i, i->question->kind == FAR_ASK_EVICT ? 0 : 1);
 }
 
@@ -250,6 +330,7 @@ static void end_as_dead(inquiry *i) {
 static void end_claim(inquiry *i) {
     sim_conn *conn = i->conn;
     conn->claimed = !i->refused;
+    conn->claim = i->claim;
     conn->id = i->question->id;
     conn->generation = i->question->generation;
     answer(i, i->refused ? FAR_ERR_BUSY : 0);
@@ -260,8 +341,9 @@ static void take_claimed(inquiry *i, const message *m) {
     bool alone = i->conn->world->config.memory_nodes == 1;
     i->refused |= !m->yes;
     i->waits--;
-    if (m->node == 0 && m->yes && !alone) {
+    if (m->node == 0)
         i->claim = m->claim;
+    if (m->node == 0 && m->yes && !alone) {
         say_to_others(i, SAY_CLAIM);
     } else if (i->waits == 0 && i->refused && m->node != 0) {
         far_sim_lose(&i->conn->conn); /* node 0 has cut us meanwhile */
@@ -298,11 +380,8 @@ static void take_released(inquiry *i, const message *m) {
 static void come_back(void *arg) {
     message *m = arg;
     inquiry *i = m->about;
-    sim_conn *conn = m->conn;
     bool waited = i->question != NULL;
-    if (waited && conn->world->memory[m->node].down)
-        far_sim_lose(&conn->conn); /* it was silent for too long */
-    else if (waited && m->what == SAY_CLAIM)
+    if (waited && m->what == SAY_CLAIM)
         take_claimed(i, m);
     else if (waited && m->what == SAY_RELEASE)
         take_released(i, m);

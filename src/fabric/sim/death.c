@@ -230,6 +230,12 @@ int sim_is_dead(far_conn *base, unsigned id, unsigned generation) {
 
 
 void far_sim_node_down(far_sim_world *world, unsigned node, bool down) {
-    world->memory[node].down = down;
+    sim_memory *memory = &world->memory[node];
+    bool woken = memory->down && !down;
+    memory->silences += down && !memory->down;
+    memory->down = down;
+    memory->deaf |= down && world->config.questions;
     sim_trace(world, down ? SIM_TRACE_NODE_DOWN : SIM_TRACE_NODE_UP, &world->outside, NULL, node);
+    if (woken && world->config.questions)
+        sim_ask_wakes(world, node);
 }

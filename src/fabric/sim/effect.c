@@ -134,7 +134,15 @@ void sim_apply_rest(far_sim_world *world, sim_verb *verb) {
 
 /* ---- Order while something is held ---- */
 
+/* With questions, who posts to a node that is down has to wait until he gives up; without, he is told. */
+static bool is_silent(const far_sim_world *world, unsigned node) {
+    return world->memory[node].down && world->config.questions;
+}
+
+
 static bool must_wait(far_sim_world *world, const sim_verb *verb) {
+    if (is_silent(world, verb->node))
+        return true;
     if (verb->after && verb->after->generation == verb->after_generation && verb->after->state < SIM_EFFECTIVE)
         return true;
     if (verb->class == SIM_CLASS_ATOMIC && sim_word_of(world, verb->verb.addr)->owner)
@@ -221,11 +229,15 @@ void sim_effective(far_sim_world *world, sim_verb *verb) {
 /* True when the verb cannot begin now: it failed, is held, or waits for another. */
 static bool put_off(far_sim_world *world, sim_verb *verb) {
     sim_conn *conn = verb->conn;
-    if (world->memory[verb->node].down || conn->qps[verb->node].failed) {
+    bool silent = is_silent(world, verb->node);
+    if ((world->memory[verb->node].down && !silent) || conn->qps[verb->node].failed) {
         sim_fail_verb(world, verb);
         return true;
     }
-    if ((conn->disturbed || verb->after || (world->rmw && verb->class == SIM_CLASS_ATOMIC)) && must_wait(world, verb)) {
+    if (silent)
+        sim_ask_waits(conn, verb->node);
+    if ((silent || conn->disturbed || verb->after || (world->rmw && verb->class == SIM_CLASS_ATOMIC)) &&
+        must_wait(world, verb)) {
         verb->state = SIM_BLOCKED;
         conn->blocked++;
         conn->disturbed = true;

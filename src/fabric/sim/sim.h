@@ -182,7 +182,9 @@ void far_sim_lose_client(far_sim_client *client); /* every connection on which i
 /* The session is declared dead while it lives (a zombie): nothing it posted takes effect any more, it gets
  * FAR_ERR_FENCED. Returns how many connections were fenced. */
 int far_sim_declare_dead(far_sim_world *world, unsigned id, unsigned generation);
-/* A memory node that is down answers nobody: batches to it fail with FAR_ERR_UNREACHABLE. Its bytes stay. */
+/* A memory node that is down answers nobody: batches to it fail with FAR_ERR_UNREACHABLE. Its bytes stay. With
+ * questions=on it keeps what comes to it, and who waits for longer than unreachable= loses his connection: when the node
+ * is up again, what was kept is done. */
 void far_sim_node_down(far_sim_world *world, unsigned node, bool down);
 /* questions=on: the daemon of the node ends and comes back with its memory. All its connections are cut. */
 void far_sim_node_restart(far_sim_world *world, unsigned node);

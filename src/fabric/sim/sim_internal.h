@@ -164,8 +164,9 @@ typedef struct sim_qp {
     uint64_t last_any;
     uint32_t outstanding;
     bool failed;
-    uint64_t stream; /* questions=on: ns, when the last message to the node arrives ... */
-    unsigned held;   /* ... and the id for which it speaks there; 0: none */
+    uint64_t stream;  /* questions=on: ns, when the last message to the node arrives ... */
+    unsigned held;    /* ... and the id for which it speaks there; 0: none */
+    uint64_t silence; /* of the node, in which its patience runs; 0: none yet */
     sim_verb *queue, *queue_last;
 } sim_qp;
 
@@ -176,6 +177,7 @@ struct sim_conn {
     far_sim_client *client; /* posted last */
     uint64_t number;
     unsigned id, generation;
+    uint64_t claim; /* questions=on: its number */
     bool claimed, fenced, closed;
     bool declared; /* somebody was told that it is dead */
     bool ended;    /* the nodes will see that (ask.c) */
@@ -271,6 +273,9 @@ typedef struct sim_memory {
     uint8_t *bytes;
     sim_nic nic;
     bool down;
+    bool deaf;         /* questions=on: messages wait, while it is down and perhaps a little longer */
+    uint64_t silences; /* how often it was down */
+    struct sim_message *waiting, *waiting_last;
     net_table *table; /* questions=on, else NULL */
     net_ledger *ledger;
     sim_chunk *chunks; /* of the watch */
@@ -409,6 +414,8 @@ void sim_ask(far_conn *conn, far_question *question);
 int sim_give_answers(sim_conn *conn);
 void sim_ask_ends(sim_conn *conn);
 void sim_ask_cuts(sim_conn *conn);
+void sim_ask_waits(sim_conn *conn, unsigned node);
+void sim_ask_wakes(far_sim_world *world, unsigned node);
 int sim_tables_make(far_sim_world *world);
 void sim_tables_free(far_sim_world *world);
 

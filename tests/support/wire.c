@@ -1,0 +1,57 @@
+/* The fabric tcp:// by itself. */
+#include "wire.h"
+
+
+void wire_up(wire *g, const char *options) {
+    char uri[160];
+    memset(g, 0, sizeof(*g));
+    assert_true(daemon_start(&g->node, NULL, "--size 16M"));
+    snprintf(uri, sizeof(uri), "tcp://%s%s", g->node.address, options);
+    assert_ok(far_fabric_open(uri, &g->fabric));
+}
+
+
+void wire_down(wire *g) {
+    if (g->conn)
+        g->fabric->ops->disconnect(g->conn);
+    g->fabric->ops->close(g->fabric);
+    assert_int_equal(daemon_stop(&g->node), 0);
+}
+
+
+static void question_is_answered(far_question *question) {
+    (void)question;
+}
+
+
+int wire_ask(wire *g, far_question_kind kind, unsigned id, unsigned generation) {
+    far_question question = {.kind = kind, .id = id, .generation = generation, .done = question_is_answered};
+    g->fabric->ops->ask(g->conn, &question);
+    while (question.pending)
+        if (g->fabric->ops->poll(g->conn) == 0 && question.pending)
+            g->fabric->ops->wait(g->conn, FAR_TIME_NEVER);
+    return question.answer;
+}
+
+
+void wire_batch_is_done(far_batch *batch) {
+    (void)batch;
+}
+
+
+void wire_finish(wire *g, const far_batch *batch) {
+    while (batch->pending)
+        if (g->fabric->ops->poll(g->conn) == 0 && batch->pending)
+            g->fabric->ops->wait(g->conn, FAR_TIME_NEVER);
+    assert_int_equal(batch->status, 0);
+}
+
+
+uint64_t wire_read(wire *g, far_addr addr) {
+    uint64_t word = 0;
+    far_verb verb = {.kind = FAR_READ, .length = 8, .addr = addr, .local = &word};
+    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
+    g->fabric->ops->post(g->conn, &batch);
+    wire_finish(g, &batch);
+    return word;
+}

@@ -1,0 +1,25 @@
+/* The fabric tcp:// by itself, without a pool: one daemon, and a connection to it. */
+#ifndef TESTS_GROUND_H
+#define TESTS_GROUND_H
+
+#include "conform.h"
+#include "daemons.h"
+#include "fabric/fabric.h"
+
+typedef struct wire {
+    daemon_node node;
+    far_fabric *fabric;
+    far_parker parker;
+    far_conn *conn; /* NULL: the test makes none */
+} wire;
+
+void wire_up(wire *g, const char *options); /* of the URI; no connection yet */
+void wire_down(wire *g);
+
+/* A question is asked and answered; a batch is posted and done. */
+int wire_ask(wire *g, far_question_kind kind, unsigned id, unsigned generation);
+void wire_finish(wire *g, const far_batch *batch);
+uint64_t wire_read(wire *g, far_addr addr);
+void wire_batch_is_done(far_batch *batch); /* nothing more */
+
+#endif
