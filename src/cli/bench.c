@@ -169,7 +169,7 @@ static int run_points(bench_request *r, const cli_option *options, bench_all *al
 
 
 static int run_micro(const bench_request *r, const bench_report *report) {
-    if (r->pool && strncmp(r->pool, "tcp://", 6) == 0)
+    if (r->pool && (strncmp(r->pool, "tcp://", 6) == 0 || strncmp(r->pool, "rdma://", 7) == 0))
         return bench_network(r->pool, report->table, report->json);
     return bench_micro(r->config.seed, report->table, report->json);
 }
@@ -231,7 +231,7 @@ int cli_bench(int argc, char **argv) {
         {"against", CLI_TEXT, &r.against, "lmdb|redis",
          "the same by LMDB, or by a redis-server on loopback (then ours is tcp://), and ratios"},
         {"micro", CLI_FLAG, &r.micro, NULL,
-         "measures the cost of verbs instead of an index; with --pool tcp://.. that of round trips"},
+         "the cost of verbs instead of an index; with --pool tcp://.. or rdma://.. that of round trips"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},
     };
     bool help;

@@ -1,5 +1,7 @@
-/* farindex bench --micro --pool tcp://...: what a round trip of the fabric costs beside a raw one, eight bytes that a
- * process on this host sends back. Both alternate in short turns, so that a busy machine disturbs both alike. */
+/* farindex bench --micro --pool tcp://... or rdma://...: what a round trip of the fabric costs beside a raw one: on
+ * tcp:// eight bytes that a process on this host sends back, on rdma:// the same READs by plain verbs. Both alternate in
+ * short turns, so that a busy machine disturbs both alike. */
+#include "cli/bench_network.h"
 #include "cli/bench.h"
 #include "pool/handle.h"
 
@@ -13,8 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TURNS  20
-#define ROUNDS 500
+#define TURNS   20
+#define LEAST   3 /* turns, on a machine so slow that they take longer than LONG_US */
+#define LONG_US 10e6
+#define ROUNDS  500
+#define COUNTED 5 /* rounds of which instructions are counted: the least counts */
+
+enum { RAW, RAW_BATCH, READ, BATCH, NOTHING, MEASURED };
 
 typedef struct samples {
     double us[TURNS * ROUNDS];
@@ -22,8 +29,13 @@ typedef struct samples {
 } samples;
 
 typedef struct network_run {
-    unsigned verbs; /* of a batch */
-    samples *samples;
+    far_session *session;
+    network_floor *floor;
+    bench_steps *steps;              /* NULL: instructions are not counted */
+    samples samples[NOTHING];        /* by what is measured */
+    uint64_t instructions[MEASURED]; /* 0: not counted */
+    unsigned reads;                  /* of a batch, in the turn under way */
+    samples *into;
 } network_run;
 
 
@@ -46,7 +58,14 @@ static double median(samples *s) {
 }
 
 
-/* ---- The raw round trip ---- */
+/* ---- The raw round trip of tcp:// ---- */
+
+typedef struct echo_floor {
+    network_floor floor; /* first */
+    int socket;
+    pid_t child;
+} echo_floor;
+
 
 static void echo(int listener) {
     char bytes[8];
@@ -80,84 +99,203 @@ static int start_echo(pid_t *child) {
 }
 
 
-static bool measure_raw(int one, samples *s) {
+static bool send_and_receive(network_floor *floor, unsigned reads) {
+    int one = ((echo_floor *)floor)->socket;
     char bytes[8] = "12345678";
-    for (unsigned i = 0; i < ROUNDS; i++) {
-        double begun = now_us();
-        if (send(one, bytes, sizeof(bytes), MSG_NOSIGNAL) != sizeof(bytes) ||
-            recv(one, bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes))
-            return false;
-        s->us[s->count++] = now_us() - begun;
-    }
-    return true;
+    (void)reads;
+    return send(one, bytes, sizeof(bytes), MSG_NOSIGNAL) == sizeof(bytes) &&
+           recv(one, bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes);
 }
 
 
-/* ---- The fabric ---- */
+static void end_echo(network_floor *floor) {
+    echo_floor *e = (echo_floor *)floor;
+    if (e->socket >= 0)
+        close(e->socket);
+    if (e->child > 0)
+        waitpid(e->child, NULL, 0);
+    free(e);
+}
+
+
+static network_floor *echo_open(void) {
+    echo_floor *e = calloc(1, sizeof(*e));
+    if (e) {
+        e->floor = (network_floor){"raw, 8 bytes", NULL, send_and_receive, end_echo};
+        e->socket = start_echo(&e->child);
+    }
+    if (e && e->socket >= 0)
+        return &e->floor;
+    cli_failed("bench: no raw round trip can be measured");
+    if (e)
+        end_echo(&e->floor);
+    return NULL;
+}
+
+
+/* ---- Times ---- */
+
+static int run_batch(far_task *t, unsigned reads) {
+    char bytes[NETWORK_BATCH][NETWORK_READ];
+    for (unsigned k = 0; k < reads; k++)
+        far_read(t, far_addr_make(0, NETWORK_FROM + NETWORK_READ * k), bytes[k], NETWORK_READ);
+    return far_wait(t);
+}
+
 
 static int measure_batches(far_task *t, void *arg) {
     network_run *run = arg;
-    char bytes[4][64];
     int err = 0;
     for (unsigned i = 0; i < ROUNDS && err == 0; i++) {
         double begun = now_us();
-        for (unsigned k = 0; k < run->verbs; k++)
-            far_read(t, far_addr_make(0, 4096 + 64 * k), bytes[k], 64);
-        err = far_wait(t);
-        run->samples->us[run->samples->count++] = now_us() - begun;
+        err = run_batch(t, run->reads);
+        run->into->us[run->into->count++] = now_us() - begun;
     }
     return err;
 }
 
 
-static void report(samples *raw, samples *single, samples *four, FILE *table, FILE *json) {
-    double floor = median(raw), one = median(single), batch = median(four);
-    if (table) {
-        fprintf(table, "%-36s %8.1f us\n", "raw, 8 bytes (p50)", floor);
-        fprintf(table, "%-36s %8.1f us  %5.2f\n", "READ of 64 bytes", one, one / floor);
-        fprintf(table, "%-36s %8.1f us  %5.2f\n", "four READs of 64 bytes, one batch", batch, batch / floor);
+static int measure_raw(network_run *run) {
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        double begun = now_us();
+        if (!run->floor->round(run->floor, run->reads))
+            return far_fail(FAR_ERR_UNREACHABLE, "a raw round trip failed");
+        run->into->us[run->into->count++] = now_us() - begun;
     }
-    if (json)
-        fprintf(json, "{\"raw_us\": %.2f, \"read_us\": %.2f, \"batch_4_us\": %.2f, \"ratio\": %.3f}\n", floor, one,
-                batch, batch / floor);
+    return 0;
 }
 
 
-static int run_turns(far_session *session, int one, samples s[3]) {
-    bool raw = true;
+static int run_turns(network_run *run) {
     int err = 0;
-    for (unsigned turn = 0; turn < TURNS && raw && err == 0; turn++) {
-        network_run single = {1, &s[1]}, four = {4, &s[2]};
-        raw = measure_raw(one, &s[0]);
-        err = far_session_call(session, FAR_STATS_OTHER, false, measure_batches, &single);
-        if (err == 0)
-            err = far_session_call(session, FAR_STATS_OTHER, false, measure_batches, &four);
+    double end = now_us() + LONG_US;
+    for (unsigned turn = 0; turn < TURNS && (turn < LEAST || now_us() < end) && err == 0; turn++)
+        for (unsigned what = RAW; what < NOTHING && err == 0; what++) {
+            bool raw = what == RAW || what == RAW_BATCH;
+            if (what == RAW_BATCH && !run->floor->what_batch)
+                continue;
+            run->reads = what == RAW || what == READ ? 1 : NETWORK_BATCH;
+            run->into = &run->samples[what];
+            err = raw ? measure_raw(run) : far_session_call(run->session, FAR_STATS_OTHER, false, measure_batches, run);
+        }
+    return err;
+}
+
+
+/* ---- Instructions ---- */
+
+static void note_least(uint64_t *least, uint64_t count) {
+    *least = *least == 0 || count < *least ? count : *least;
+}
+
+
+static int count_instructions(far_task *t, void *arg) {
+    network_run *run = arg;
+    int err = 0;
+    for (unsigned i = 0; i < COUNTED && err == 0; i++) {
+        bench_steps_begin(run->steps);
+        note_least(&run->instructions[NOTHING], bench_steps_end(run->steps));
+        for (unsigned batch = 0; batch < 2 && err == 0; batch++) {
+            unsigned reads = batch ? NETWORK_BATCH : 1;
+            bench_steps_begin(run->steps);
+            bool ok = run->floor->round(run->floor, reads);
+            note_least(&run->instructions[batch ? RAW_BATCH : RAW], bench_steps_end(run->steps));
+            bench_steps_begin(run->steps);
+            err = ok ? run_batch(t, reads) : FAR_ERR_UNREACHABLE;
+            note_least(&run->instructions[batch ? BATCH : READ], bench_steps_end(run->steps));
+        }
     }
-    return raw ? err : FAR_ERR_UNREACHABLE;
+    return err;
+}
+
+
+/* ---- Reporting ---- */
+
+static long more_instructions(const network_run *run, unsigned what, unsigned floor) {
+    return (long)run->instructions[what] - (long)run->instructions[floor];
+}
+
+
+static void report_time(FILE *table, const char *what, double us, double floor) {
+    fprintf(table, "%-40s %8.1f us", what, us);
+    fprintf(table, us == floor ? "\n" : "  %5.2f\n", us / floor);
+}
+
+
+static void report_cost(FILE *table, const network_run *run, const double p50[NOTHING]) {
+    fprintf(table, "%-40s %8.0f ns for one READ, %.0f ns for a batch of four\n", "our software beside raw verbs",
+            (p50[READ] - p50[RAW]) * 1e3, (p50[BATCH] - p50[RAW_BATCH]) * 1e3);
+    if (run->instructions[NOTHING] == 0)
+        fprintf(table, "%-40s %8s (nobody may trace a process here)\n", "... in instructions", "-");
+    else
+        fprintf(table, "%-40s %8ld for one READ, %ld for a batch of four (raw: %ld, %ld)\n", "... in instructions",
+                more_instructions(run, READ, RAW), more_instructions(run, BATCH, RAW_BATCH),
+                more_instructions(run, RAW, NOTHING), more_instructions(run, RAW_BATCH, NOTHING));
+}
+
+
+static void report_json(FILE *json, const network_run *run, const double p50[NOTHING]) {
+    fprintf(json,
+            "{\"raw_us\": %.2f, \"raw_4_us\": %.2f, \"read_us\": %.2f, \"batch_4_us\": %.2f, \"read_ratio\": %.3f, "
+            "\"ratio\": %.3f",
+            p50[RAW], p50[RAW_BATCH], p50[READ], p50[BATCH], p50[READ] / p50[RAW], p50[BATCH] / p50[RAW_BATCH]);
+    if (run->instructions[NOTHING] > 0)
+        fprintf(json, ", \"instructions\": {\"read\": %ld, \"batch_4\": %ld, \"raw\": %ld, \"raw_4\": %ld}",
+                more_instructions(run, READ, NOTHING), more_instructions(run, BATCH, NOTHING),
+                more_instructions(run, RAW, NOTHING), more_instructions(run, RAW_BATCH, NOTHING));
+    fputs("}\n", json);
+}
+
+
+static void report(network_run *run, FILE *table, FILE *json) {
+    const char *batch = run->floor->what_batch;
+    double p50[NOTHING];
+    for (unsigned what = RAW; what < NOTHING; what++)
+        p50[what] = what == RAW_BATCH && !batch ? p50[RAW] : median(&run->samples[what]);
+    if (table) {
+        report_time(table, run->floor->what, p50[RAW], p50[RAW]);
+        report_time(table, "READ of 64 bytes (p50)", p50[READ], p50[RAW]);
+        if (batch)
+            report_time(table, batch, p50[RAW_BATCH], p50[RAW_BATCH]);
+        report_time(table, "four READs of 64 bytes, one batch", p50[BATCH], p50[RAW_BATCH]);
+        if (batch)
+            report_cost(table, run, p50);
+    }
+    if (json)
+        report_json(json, run, p50);
+}
+
+
+static int run_all(network_run *run, const char *uri) {
+    int err = run_turns(run);
+    if (err == 0 && run->steps)
+        err = far_session_call(run->session, FAR_STATS_OTHER, false, count_instructions, run);
+    return err < 0 ? cli_failed("%s: %s", uri, far_last_error()) : CLI_DONE;
 }
 
 
 int bench_network(const char *uri, FILE *table, FILE *json) {
+    bool rdma = strncmp(uri, "rdma://", 7) == 0;
     far_pool *pool = NULL;
-    far_session *session = NULL;
-    pid_t child = 0;
-    int one = start_echo(&child), status = CLI_DONE; /* before the pool has threads */
-    samples *s = calloc(3, sizeof(*s));
-    if (one < 0 || !s)
-        status = cli_failed("bench: no raw round trip can be measured");
-    else if (far_pool_open(uri, NULL, &pool) < 0 || far_session_open(pool, &session) < 0 ||
-             run_turns(session, one, s) < 0)
-        status = cli_failed("%s: %s", uri, far_last_error());
+    network_run *run = calloc(1, sizeof(*run));
+    int status = CLI_FAILED;
+    if (!run)
+        return cli_failed("no memory to measure with");
+    if (rdma) /* before the pool has threads, as the other */
+        run->steps = bench_steps_open();
     else
-        report(&s[0], &s[1], &s[2], table, json);
-    if (session)
-        far_session_close(session);
-    if (pool)
-        far_pool_close(pool);
-    if (one >= 0)
-        close(one);
-    if (child > 0)
-        waitpid(child, NULL, 0);
-    free(s);
+        run->floor = echo_open();
+    if (far_pool_open(uri, NULL, &pool) < 0 || far_session_open(pool, &run->session) < 0)
+        cli_failed("%s: %s", uri, far_last_error());
+    else if (run->floor || (rdma && (run->floor = bench_rdma_floor(pool->fabric))))
+        status = run_all(run, uri);
+    if (status == CLI_DONE)
+        report(run, table, json);
+    if (run->floor)
+        run->floor->close(run->floor);
+    far_session_close(run->session);
+    far_pool_close(pool);
+    bench_steps_close(run->steps);
+    free(run);
     return status;
 }

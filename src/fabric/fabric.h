@@ -69,8 +69,8 @@ struct far_batch {
     uint32_t count;
     int status;   /* after completion: 0, FAR_ERR_UNREACHABLE or FAR_ERR_FENCED (then outcomes are unknown) */
     bool pending; /* posted and not completed */
-    uint64_t posted_at,
-        completed_at; /* of `local` and the simulator, which make the time: others do not look at a clock */
+    /* Where the fabric knows when that is: sim, and local with a round trip. */
+    uint64_t posted_at, completed_at;
     void (*done)(far_batch *batch); /* called inside poll when a batch that was pending after its post has completed;
                                        must not switch */
     void *owner;                    /* of the poster */

@@ -13,9 +13,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define SPIN_NS   20000u /* a wait looks for so long before it sleeps: a wake-up takes longer than a round trip */
-#define TAKE_MOST 16     /* completions at once */
-#define LINE      64u
+#define SPIN_LEAST 20000u  /* ns for which a wait looks before it sleeps: a wake-up takes longer than a round trip */
+#define SPIN_MOST  200000u /* the same, where waits usually end within half of it */
+#define TAKE_MOST  16      /* completions at once */
+#define LINE       64u
 
 
 static uint64_t in_ring(uint64_t bytes) {
@@ -164,9 +165,7 @@ void rdma_go_on(tcp_conn *c) {
         tcp_stalled *one = &c->stalled[c->stalled_first];
         if (!put_verbs(c, one->batch, &one->next, &one->from) || c->lost)
             return;
-        tcp_add_part(one->batch, -1);
-        c->stalled_first = (c->stalled_first + 1) % c->stalled_room;
-        c->stalled_count--;
+        tcp_unstall(c);
     }
 }
 
@@ -177,24 +176,15 @@ void rdma_go_on(tcp_conn *c) {
 static void copy_out(const rdma_queue *q, unsigned node, const rdma_part *part) {
     uint32_t index = part->first, from = part->from;
     uint64_t at = part->ring_begin;
-    for (uint32_t piece = 0; piece < part->pieces;) {
-        far_verb *verb = &part->batch->verbs[index];
-        if (far_addr_node(verb->addr) != node) {
-            index++;
-            continue;
-        }
-        uint32_t length = tcp_piece_at(verb, from);
+    for (uint32_t piece = 0; piece < part->pieces; piece++) {
+        uint8_t kind;
+        uint32_t length;
+        char *to = tcp_next_piece(part->batch, node, &index, &from, &kind, &length);
         if (RDMA_RING - at % RDMA_RING < in_ring(length))
             at += RDMA_RING - at % RDMA_RING;
-        if (verb->kind != FAR_WRITE)
-            memcpy((char *)verb->local + (verb->kind == FAR_READ ? from : 0), q->ring + at % RDMA_RING, length);
+        if (kind != FAR_WRITE)
+            memcpy(to, q->ring + at % RDMA_RING, length);
         at += in_ring(length);
-        from += length;
-        piece++;
-        if (from == verb->length) {
-            from = 0;
-            index++;
-        }
     }
 }
 
@@ -218,7 +208,6 @@ static int complete(tcp_conn *c, unsigned node, const struct ibv_wc *wc) {
     const rdma_part part = pop(q);
     copy_out(q, node, &part);
     tcp_add_part(part.batch, -1);
-    part.batch->completed_at = tcp_parts(part.batch) == 0 ? far_host_now(c->conn.fabric->host) : 0;
     return tcp_finish(part.batch);
 }
 
@@ -311,25 +300,46 @@ static void disarm(tcp_conn *c) {
 }
 
 
+/* What waits usually take, learned from each: it is worth to look twice as long, unless that is too long. */
+static uint64_t spin_time(const tcp_conn *c) {
+    uint64_t twice = 2 * c->usual_wait;
+    return twice < SPIN_LEAST || twice > SPIN_MOST ? SPIN_LEAST : twice;
+}
+
+
+static void learn_wait(tcp_conn *c, uint64_t took) {
+    c->usual_wait += (uint64_t)((int64_t)(took - c->usual_wait) / 8);
+}
+
+
+static void wait_busy(tcp_conn *c, uint64_t until) {
+    far_host *host = c->conn.fabric->host;
+    uint64_t begin = far_host_now(host), now = begin, spin = spin_time(c);
+    bool found = false;
+    while (!found && now - begin < spin && now < until) {
+        found = has_completed(c);
+        now = far_host_now(host);
+    }
+    if (!found) {
+        arm(c);
+        if (!has_completed(c))
+            tcp_wait(&c->conn, until);
+        disarm(c);
+        now = far_host_now(host);
+    }
+    learn_wait(c, now - begin);
+}
+
+
 static void rdma_wait(far_conn *base, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
-    far_host *host = base->fabric->host;
-    if (!c->closed_in_child && !is_busy(c))
+    bool busy = !c->closed_in_child && is_busy(c);
+    if (!c->closed_in_child && !busy)
         disarm(c); /* what was armed for a completion that a poll found first would wake the sleeper again and again */
-    if (c->closed_in_child || !is_busy(c)) {
+    if (!busy)
         tcp_wait(base, until);
-        return;
-    }
-    if (c->lost)
-        return; /* to be told */
-    for (uint64_t begin = far_host_now(host), now = begin; now - begin < SPIN_NS && now < until;
-         now = far_host_now(host))
-        if (has_completed(c))
-            return;
-    arm(c);
-    if (!has_completed(c))
-        tcp_wait(base, until);
-    disarm(c);
+    else if (!c->lost && !has_completed(c)) /* lost: to be told */
+        wait_busy(c, until);
 }
 
 
@@ -349,20 +359,8 @@ static int rdma_connect_all(far_fabric *fabric, far_parker *parker, far_conn **c
 }
 
 
-static const far_fabric_ops rdma_ops = {
-    .connect = rdma_connect_all,
-    .disconnect = tcp_disconnect,
-    .ask = tcp_ask,
-    .post = rdma_post,
-    .poll = rdma_poll,
-    .wait = rdma_wait,
-    .fence_self = tcp_fence_self,
-    .listen = tcp_listen,
-    .told = tcp_told,
-    .ring = tcp_ring,
-    .doze = tcp_doze,
-    .close = tcp_close,
-};
+static const far_fabric_ops rdma_ops = {TCP_SHARED_OPS, .connect = rdma_connect_all, .post = rdma_post,
+                                        .poll = rdma_poll, .wait = rdma_wait};
 
 /* Standard verbs have no masked CAS. That READs are done in units of a line, and in their order, is how network cards
  * are built, not a promise of theirs: `farindex selftest` looks, and ?reads_in_order=off does without. */

@@ -278,20 +278,8 @@ void tcp_close(far_fabric *base) {
 }
 
 
-static const far_fabric_ops tcp_ops = {
-    .connect = tcp_connect,
-    .disconnect = tcp_disconnect,
-    .ask = tcp_ask,
-    .post = tcp_post,
-    .poll = tcp_poll,
-    .wait = tcp_wait,
-    .fence_self = tcp_fence_self,
-    .listen = tcp_listen,
-    .told = tcp_told,
-    .ring = tcp_ring,
-    .doze = tcp_doze,
-    .close = tcp_close,
-};
+static const far_fabric_ops tcp_ops = {TCP_SHARED_OPS, .connect = tcp_connect, .post = tcp_post, .poll = tcp_poll,
+                                       .wait = tcp_wait};
 
 
 static const tcp_kind tcp = {

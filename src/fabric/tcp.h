@@ -15,6 +15,11 @@
 
 struct tcp_conn;
 
+/* Operations that tcp:// and rdma:// share. */
+#define TCP_SHARED_OPS                                                                                                 \
+    .disconnect = tcp_disconnect, .ask = tcp_ask, .fence_self = tcp_fence_self, .listen = tcp_listen,                  \
+    .told = tcp_told, .ring = tcp_ring, .doze = tcp_doze, .close = tcp_close
+
 /* What differs between tcp:// and rdma://: how verbs get to the nodes. All else goes over the sockets of both. */
 typedef struct tcp_kind {
     const char *scheme;
@@ -83,6 +88,7 @@ typedef struct tcp_conn tcp_conn;
 struct tcp_conn {
     far_conn conn;             /* first */
     struct rdma_queue *queues; /* rdma: by node */
+    uint64_t usual_wait;       /* rdma: ns */
     tcp_node *nodes;
     unsigned count;
     unsigned owed;        /* answers, by all nodes */
@@ -135,7 +141,12 @@ void tcp_send(tcp_conn *c, unsigned node, net_type type, unsigned count, const v
 
 /* tcp_batch.c; a batch has as many parts as messages, or queue pairs, carry it, and one more while it is stalled */
 uint32_t tcp_piece_at(const far_verb *verb, uint32_t from);
+/* The next piece of a part of the batch, which has one node's verbs only: *verb and *from say where the last one ended.
+ * Where what it brings goes; the length is that of the piece. */
+char *tcp_next_piece(const far_batch *batch, unsigned node, uint32_t *verb, uint32_t *from, uint8_t *kind,
+                     uint32_t *length);
 bool tcp_stall(tcp_conn *c, far_batch *batch, uint32_t next, uint32_t from);
+void tcp_unstall(tcp_conn *c); /* all of the first one is under way */
 void tcp_add_part(far_batch *batch, int more);
 unsigned tcp_parts(const far_batch *batch);
 int tcp_finish(far_batch *batch); /* if it has no part left: 1 */

@@ -24,6 +24,23 @@ uint32_t tcp_piece_at(const far_verb *verb, uint32_t from) {
 }
 
 
+char *tcp_next_piece(const far_batch *batch, unsigned node, uint32_t *index, uint32_t *from, uint8_t *kind,
+                     uint32_t *length) {
+    while (far_addr_node(batch->verbs[*index].addr) != node)
+        ++*index;
+    const far_verb *verb = &batch->verbs[*index];
+    char *to = (char *)verb->local + (verb->kind == FAR_READ ? *from : 0);
+    *kind = verb->kind;
+    *length = tcp_piece_at(verb, *from);
+    *from += *length;
+    if (*from == verb->length) {
+        *from = 0;
+        ++*index;
+    }
+    return to;
+}
+
+
 /* ---- Messages ---- */
 
 static net_head *head_of(tcp_node *node) {
@@ -160,15 +177,20 @@ bool tcp_stall(tcp_conn *c, far_batch *batch, uint32_t next, uint32_t from) {
 }
 
 
+void tcp_unstall(tcp_conn *c) {
+    tcp_add_part(c->stalled[c->stalled_first].batch, -1);
+    c->stalled_first = (c->stalled_first + 1) % c->stalled_room;
+    c->stalled_count--;
+}
+
+
 void tcp_go_on(tcp_conn *c) {
     while (!c->lost && c->stalled_count > 0) {
         tcp_stalled *one = &c->stalled[c->stalled_first];
         one->next = put_verbs(c, one->batch, one->next);
         if (c->lost || one->next < one->batch->count)
             return; /* it is the first again when what was sent now is answered */
-        tcp_add_part(one->batch, -1);
-        c->stalled_first = (c->stalled_first + 1) % c->stalled_room;
-        c->stalled_count--;
+        tcp_unstall(c);
     }
 }
 
@@ -226,24 +248,16 @@ bool tcp_take_results(unsigned node, const tcp_owed *owed, const char *body, siz
     far_batch *batch = owed->batch;
     uint32_t from = owed->from, index = owed->first;
     const char *end = body + bytes;
-    for (uint32_t piece = 0; piece < owed->pieces;) {
-        far_verb *verb = &batch->verbs[index];
-        if (far_addr_node(verb->addr) != node) {
-            index++;
-            continue;
-        }
-        uint32_t length = tcp_piece_at(verb, from), results = net_result_bytes(verb->kind, length);
+    for (uint32_t piece = 0; piece < owed->pieces; piece++) {
+        uint8_t kind;
+        uint32_t length;
+        char *to = tcp_next_piece(batch, node, &index, &from, &kind, &length);
+        uint32_t results = net_result_bytes(kind, length);
         if (end - body < (ptrdiff_t)results)
             return false;
         if (results)
-            memcpy((char *)verb->local + (verb->kind == FAR_READ ? from : 0), body, results);
+            memcpy(to, body, results);
         body += results;
-        from += length;
-        piece++;
-        if (from == verb->length) {
-            from = 0;
-            index++;
-        }
     }
     if (body != end)
         return false;

@@ -87,7 +87,7 @@ void far_kept_free(far_memory *m, bool all) {
     far_store *s = m->store;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = m->kept_count; i-- > 0;)
-        if (all || !far_class_index(m->kept[i].class))
+        if (all || (m->kept[i].class->uid != 0 && !far_class_index(m->kept[i].class))) /* uid 0: of no index */
             free_kept(m, i);
     for (uint32_t i = m->reserved_count; i-- > 0;) {
         bool used = false;

@@ -12,14 +12,17 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SIDES       4
-#define LINE        64u
-#define IMAGE       2048u /* bytes of what is written and read as a whole */
-#define WORDS       (IMAGE / 8)
-#define ARENA       (17 * LINE + IMAGE) /* wherever its first line begins */
-#define VICTIMS     8                   /* sessions that are cut, at each node */
-#define LAST_VERBS  64                  /* of each */
-#define TRIES_LEAST 64
+#define SIDES        4
+#define LINE         64u
+#define IMAGE        2048u /* bytes of what is written and read as a whole */
+#define WORDS        (IMAGE / 8)
+#define PAGE         4096u
+#define ARENA        (LINE + 2 * PAGE) /* wherever its first line begins */
+#define SPREAD       256               /* arenas: 2 MiB and more */
+#define EVER_FURTHER UINT64_MAX
+#define VICTIMS      8  /* sessions that are cut, at each node */
+#define LAST_VERBS   64 /* of each */
+#define TRIES_LEAST  64
 
 typedef struct bout bout;
 
@@ -36,6 +39,8 @@ typedef struct side { /* one session, in its thread */
 struct bout { /* one rule at one memory node */
     far_pool *pool;
     far_addr memory;
+    far_addr spread[SPREAD];
+    uint64_t apart;      /* as the rule says */
     uint64_t tries;      /* to be done by each who looks */
     atomic_uint looking; /* sides */
     side sides[SIDES];
@@ -48,6 +53,7 @@ typedef struct rule {
     int (*look)(far_task *t, side *side);
     unsigned lookers;
     int (*judge)(far_task *t, side *sides); /* when all have ended; NULL: nothing */
+    uint64_t apart;                         /* READ -> READ: the two words of a pair; EVER_FURTHER: many pairs */
 } rule;
 
 
@@ -68,24 +74,37 @@ static bool goes_on(const side *s) {
 
 /* ---- READ -> READ ---- */
 
-/* One line after the other, always with the same number. */
-static int count_two_lines(far_task *t, side *s) {
+/* Pairs of words, used in turn. One pair in one arena gets hot: it stays in the caches of processor and card. Of many the
+ * words lie from 8 KiB to 2 MiB apart: in pages, huge pages and, where a node's memory lies on several, NUMA nodes of
+ * their own. */
+static far_addr first_word(const bout *b, uint64_t n) {
+    return b->apart == EVER_FURTHER ? b->spread[n % (SPREAD / 2)] : b->memory;
+}
+
+
+static far_addr second_word(const bout *b, uint64_t n) {
+    return b->apart == EVER_FURTHER ? b->spread[SPREAD - 1 - n % (SPREAD / 2)] : b->memory + b->apart;
+}
+
+
+/* One word after the other, always with the same number. */
+static int count_pairs(far_task *t, side *s) {
     int err = 0;
     for (uint64_t n = 1; goes_on(s) && err == 0; n++) {
-        far_write(t, line(s->bout, 0), &n, 8);
-        far_write(t, line(s->bout, 1), &n, 8);
+        far_write(t, first_word(s->bout, n), &n, 8);
+        far_write(t, second_word(s->bout, n), &n, 8);
         err = far_wait(t);
     }
     return err;
 }
 
 
-static int look_at_two_lines(far_task *t, side *s) {
+static int look_at_pairs(far_task *t, side *s) {
     uint64_t first, second;
     int err = 0;
     for (; s->tries < s->bout->tries && err == 0; s->tries++) {
-        far_read(t, line(s->bout, 1), &second, 8);
-        far_read(t, line(s->bout, 0), &first, 8);
+        far_read(t, second_word(s->bout, s->tries), &second, 8);
+        far_read(t, first_word(s->bout, s->tries), &first, 8);
         far_mark(t, FAR_VERB_ANY_ORDER); /* no fence is to keep them in order */
         err = far_wait(t);
         s->broken += err == 0 && first < second;
@@ -400,16 +419,20 @@ static bool has_order_of_atomics(const far_capabilities *can) {
 
 
 static const rule rules[FAR_SELFTESTS - 1] = {
-    {"a READ samples before the READs behind it", "reads_in_order", has_order_of_reads, count_two_lines,
-     look_at_two_lines, 2, NULL},
-    {"words of 8 bytes never tear", NULL, always, write_images, look_at_words, 2, NULL},
-    {"units of 64 bytes never tear", "atomic_bytes=64", has_lines, write_images, look_at_lines, 2, NULL},
-    {"a WRITE becomes visible in rising order", NULL, always, write_images, look_backwards, 2, NULL},
-    {"a WRITE comes before all verbs behind it", NULL, always, NULL, look_behind_writes, 1, NULL},
-    {"... as others see it", NULL, always, write_and_count, look_for_what_was_counted, 2, NULL},
-    {"atomics of many sessions on one word", NULL, always, NULL, count_together, SIDES, judge_counts},
+    {"a READ samples before the READs behind it", "reads_in_order", has_order_of_reads, count_pairs, look_at_pairs, 2,
+     NULL, LINE},
+    {"... words of one line", "reads_in_order", has_order_of_reads, count_pairs, look_at_pairs, 2, NULL, 8},
+    {"... words of two pages", "reads_in_order", has_order_of_reads, count_pairs, look_at_pairs, 2, NULL, PAGE},
+    {"... far apart, other pages each time", "reads_in_order", has_order_of_reads, count_pairs, look_at_pairs, 2, NULL,
+     EVER_FURTHER},
+    {"words of 8 bytes never tear", NULL, always, write_images, look_at_words, 2, NULL, 0},
+    {"units of 64 bytes never tear", "atomic_bytes=64", has_lines, write_images, look_at_lines, 2, NULL, 0},
+    {"a WRITE becomes visible in rising order", NULL, always, write_images, look_backwards, 2, NULL, 0},
+    {"a WRITE comes before all verbs behind it", NULL, always, NULL, look_behind_writes, 1, NULL, 0},
+    {"... as others see it", NULL, always, write_and_count, look_for_what_was_counted, 2, NULL, 0},
+    {"atomics of many sessions on one word", NULL, always, NULL, count_together, SIDES, judge_counts, 0},
     {"an atomic comes before the READs behind it", "atomics_in_order", has_order_of_atomics, NULL, look_behind_atomics,
-     3, NULL},
+     3, NULL, 0},
 };
 
 
@@ -433,18 +456,30 @@ static int take_memory(far_task *t, void *arg) {
 }
 
 
+static int take_arenas(far_session *own, unsigned node, bout *b) {
+    int err = 0;
+    for (unsigned i = 0; i < (b->apart == EVER_FURTHER ? SPREAD : 1) && err == 0; i++) {
+        place p = {node, 0};
+        err = far_session_call(own, FAR_STATS_OTHER, false, take_memory, &p);
+        b->spread[i] = p.addr;
+    }
+    b->memory = b->spread[0];
+    return err;
+}
+
+
 static int run_rules_at(far_pool *pool, far_session *own, unsigned node, uint64_t tries, far_selftest_begins begins,
                         far_selftest_result results[FAR_SELFTESTS]) {
     int err = 0;
     for (unsigned i = 0; i < FAR_SELFTESTS && err == 0; i++) {
-        place p = {node, 0};
+        bool dies = i == FAR_SELFTESTS - 1;
         double done = (double)(node * FAR_SELFTESTS + i) / (pool->fabric->nodes * FAR_SELFTESTS);
         if (begins && begins(done, results[i].what))
             return 1;
-        if ((err = far_session_call(own, FAR_STATS_OTHER, false, take_memory, &p)) < 0)
-            break;
-        bout b = {.pool = pool, .memory = p.addr, .tries = tries};
-        err = i < FAR_SELFTESTS - 1 ? run_bout(&b, &rules[i], own, &results[i]) : run_deaths(&b, own, &results[i]);
+        bout b = {.pool = pool, .tries = tries, .apart = dies ? 0 : rules[i].apart};
+        err = take_arenas(own, node, &b);
+        if (err == 0)
+            err = dies ? run_deaths(&b, own, &results[i]) : run_bout(&b, &rules[i], own, &results[i]);
     }
     return err;
 }

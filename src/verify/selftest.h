@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FAR_SELFTESTS 9
+#define FAR_SELFTESTS 12
 
 typedef struct far_selftest_result {
     const char *what;       /* the rule */

@@ -249,6 +249,32 @@ static void what_a_session_keeps_survives_sweeps_and_ends_with_it(void **state) 
 }
 
 
+static int keep_of_no_index(far_task *t, void *arg) {
+    far_object *object = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, FAR_POOL_TYPE_RECORD, 500, FAR_NODE_ANY, FAR_ALLOC_KEEP, object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Housekeeping gives back what a session keeps for indexes that it has closed, at every epoch. */
+static void what_a_session_keeps_for_no_index_is_not_given_back(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, 4, 1, 0);
+    far_object object;
+    far_session *session = r.actors[0].session;
+    assert_int_equal(call(&r.actors[0], keep_of_no_index, &object), 0);
+    uint32_t kept = session->memory->kept_count;
+    far_kept_free_closed(session->memory->store);
+    assert_int_equal(session->memory->kept_count, kept);
+    assert_nothing_lost(&r, &r.actors[0]);
+    close_rig(&r);
+}
+
+
 static void a_drop_gives_back_what_all_sessions_held_of_it(void **state) {
     (void)state;
     rig r;
@@ -300,6 +326,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(what_a_session_keeps_survives_sweeps_and_ends_with_it),
+        cmocka_unit_test(what_a_session_keeps_for_no_index_is_not_given_back),
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),
         cmocka_unit_test(random_deaths_beside_work_and_sweeps_lose_nothing),
     };

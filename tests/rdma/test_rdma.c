@@ -1,8 +1,11 @@
 /* Memory nodes reached by an RDMA card: what verbs do, and that none takes effect after its session was cut. Needs a
- * device with the addresses 10.9.0.1 to 10.9.0.3: `make test-rdma` runs it on a machine that has one (tests/rdma/vm). */
+ * device with the addresses 10.9.0.1 to 10.9.0.3: `make test-rdma` runs it on a machine that has one (tests/rdma/vm).
+ *
+ * usage: test_rdma [PATTERN]    those tests whose name matches */
 #include "base/random.h"
 #include "daemons.h"
 #include "fabric/rdma.h"
+#include "pool/handle.h"
 #include "sim_rig.h"
 
 #include <fcntl.h>
@@ -19,12 +22,11 @@
 
 #include <cmocka.h>
 
-#define SIZE       "8M"
-#define CUTS       1000 /* FARINDEX_CUTS: fewer, or more */
-#define IDLE_S     5
-#define LOOK_TICKS 2          /* of 500: on an emulated machine the look at them takes one */
-#define COUNTER    (2u << 20) /* offset of a word on node 0 */
-#define VICTIM_ID  7
+#define SIZE      "8M"
+#define CUTS      1000 /* FARINDEX_CUTS: fewer, or more */
+#define IDLE_S    5
+#define COUNTER   (2u << 20) /* offset of a word on node 0 */
+#define VICTIM_ID 7
 
 static char uri[256];
 static far_fabric *fabric;
@@ -59,26 +61,9 @@ static int close_nodes(void **state) {
 }
 
 
-static void answered(far_question *question) {
-    (void)question;
-}
-
-
-static int ask(rig *r, far_question_kind kind, unsigned id, unsigned generation) {
-    far_question question = {.kind = kind, .id = id, .generation = generation, .done = answered};
-    r->fabric->ops->ask(r->conn, &question);
-    while (question.pending) {
-        r->fabric->ops->poll(r->conn);
-        if (question.pending)
-            r->fabric->ops->wait(r->conn, FAR_TIME_NEVER);
-    }
-    return question.answer;
-}
-
-
 static void join(rig *r, unsigned id, unsigned generation) {
     rig_connect(r, fabric);
-    assert_int_equal(ask(r, FAR_ASK_CLAIM, id, generation), 0);
+    assert_int_equal(rig_ask(r, FAR_ASK_CLAIM, id, generation), 0);
 }
 
 
@@ -208,7 +193,7 @@ static void be_victim(victim_state *shared) {
         while (atomic_load(&shared->allowed) < generation)
             usleep(200);
         rig_connect(&r, mine);
-        if (ask(&r, FAR_ASK_CLAIM, VICTIM_ID, generation) != 0)
+        if (rig_ask(&r, FAR_ASK_CLAIM, VICTIM_ID, generation) != 0)
             _exit(2);
         atomic_store(&shared->generation, generation);
         do {
@@ -241,7 +226,7 @@ static void nothing_takes_effect_after_a_cut(void **state) {
         while (read_counter(&judge) == before) /* it is at work */
             continue;
         usleep((unsigned)(far_random_next(&random) % 2000));
-        assert_int_equal(ask(&judge, FAR_ASK_EVICT, VICTIM_ID, round), 0);
+        assert_int_equal(rig_ask(&judge, FAR_ASK_EVICT, VICTIM_ID, round), 0);
         uint64_t then = read_counter(&judge);
         for (unsigned look = 0; look < 4; look++) {
             usleep(200);
@@ -261,7 +246,7 @@ static void be_client(victim_state *shared) {
     if (far_fabric_open(uri, &mine) != 0)
         _exit(1);
     rig_connect(&r, mine);
-    if (ask(&r, FAR_ASK_CLAIM, 9, 1) != 0)
+    if (rig_ask(&r, FAR_ASK_CLAIM, 9, 1) != 0)
         _exit(2);
     atomic_store(&shared->generation, 1);
     for (uint64_t old;;)
@@ -280,10 +265,10 @@ static void a_killed_client_is_found_dead(void **state) {
         assert_int_equal(waitpid(child, NULL, WNOHANG), 0);
         usleep(1000);
     }
-    assert_int_equal(ask(&judge, FAR_ASK_DEAD, 9, 1), 0);
+    assert_int_equal(rig_ask(&judge, FAR_ASK_DEAD, 9, 1), 0);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    while (ask(&judge, FAR_ASK_DEAD, 9, 1) == 0)
+    while (rig_ask(&judge, FAR_ASK_DEAD, 9, 1) == 0)
         usleep(1000);
     uint64_t then = read_counter(&judge);
     usleep(100000);
@@ -305,6 +290,27 @@ static void a_forked_child_is_refused(void **state) {
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
+}
+
+
+/* What a child has of its parent's connection is the parent's: it ends its copy, and the parent goes on. */
+static void a_forked_child_leaves_its_parents_queue_pairs_alone(void **state) {
+    (void)state;
+    int status;
+    rig r;
+    join(&r, 5, 1);
+    uint64_t before = read_counter(&r);
+    pid_t child = fork();
+    if (child == 0) {
+        uint64_t word;
+        int err = rig_run1(&r, rig_read(far_addr_make(0, COUNTER), &word, 8));
+        rig_disconnect(&r);
+        _exit(err < 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(read_counter(&r), before);
+    rig_disconnect(&r);
 }
 
 
@@ -348,18 +354,74 @@ static long ticks_of(pid_t pid) {
 }
 
 
+/* A wait that ended by its time has asked to be woken by a completion, which a poll then finds: what wakes is taken back
+ * before the next sleep, or that would end at once, again and again. */
+static void a_completion_that_a_poll_found_wakes_nobody_later(void **state) {
+    (void)state;
+    enum { ROUNDS = 20, VERBS = 4, BYTES = 60000, REST_NS = 5000000 };
+    char *block = malloc(BYTES);
+    rig r;
+    unsigned wakes = 0;
+    join(&r, 6, 1);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        far_verb verbs[VERBS];
+        for (unsigned v = 0; v < VERBS; v++)
+            verbs[v] = rig_read(far_addr_make(0, 4u << 20), block, BYTES);
+        far_batch batch = rig_batch(verbs, VERBS);
+        rig_post(&r, &batch);
+        fabric->ops->wait(r.conn, far_host_now(fabric->host)); /* looks, asks to be woken, and is at its end */
+        while (batch.pending)
+            fabric->ops->poll(r.conn);
+        assert_int_equal(batch.status, 0);
+        for (uint64_t until = far_host_now(fabric->host) + REST_NS; far_host_now(fabric->host) < until; wakes++)
+            fabric->ops->wait(r.conn, until);
+    }
+    assert_in_range(wakes, ROUNDS, 2 * ROUNDS);
+    free(block);
+    rig_disconnect(&r);
+}
+
+
+/* Has a handle with an index, and a connection that has worked; then nothing is asked of it any more. */
+static void be_idler(victim_state *shared) {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    rig r;
+    if (far_pool_open(uri, NULL, &pool) < 0 || far_session_open(pool, &session) < 0 ||
+        far_index_create(session, "i", "dart", NULL, &index) < 0 || far_put(session, index, "key", 3, "value", 5) < 0)
+        _exit(1);
+    rig_connect(&r, pool->fabric);
+    read_counter(&r);
+    atomic_store(&shared->generation, 1);
+    for (;;)
+        r.fabric->ops->wait(r.conn, FAR_TIME_NEVER);
+}
+
+
+static long all_ticks(pid_t idler) {
+    return daemons_ticks(uri, ticks_of) + ticks_of(idler);
+}
+
+
 static void an_idle_session_and_an_idle_node_cost_nothing(void **state) {
     (void)state;
-    rig r;
-    join(&r, 4, 1);
-    read_counter(&r);
-    uint64_t until = far_host_now(fabric->host) + IDLE_S * 1000000000ull;
-    long nodes = daemons_ticks(uri, ticks_of), before = ticks_of(getpid());
-    while (far_host_now(fabric->host) < until)
-        fabric->ops->wait(r.conn, until);
-    assert_in_range(ticks_of(getpid()) - before, 0, LOOK_TICKS);
-    assert_in_range(daemons_ticks(uri, ticks_of) - nodes, 0, LOOK_TICKS);
-    rig_disconnect(&r);
+    victim_state *shared = map_shared(true);
+    pid_t idler = start_again("idler");
+    while (atomic_load(&shared->generation) == 0) {
+        assert_int_equal(waitpid(idler, NULL, WNOHANG), 0);
+        usleep(1000);
+    }
+    long before = -1, now = all_ticks(idler);
+    while (now != before) { /* until the handle sleeps: a while after the last work it looks for the last time */
+        before = now;
+        usleep(2200000);
+        now = all_ticks(idler);
+    }
+    sleep(IDLE_S);
+    assert_int_equal(all_ticks(idler), before);
+    kill(idler, SIGKILL);
+    waitpid(idler, NULL, 0);
 }
 
 
@@ -368,8 +430,12 @@ int main(int argc, char **argv) {
         snprintf(uri, sizeof(uri), "%s", argv[2]);
         if (strcmp(argv[1], "victim") == 0)
             be_victim(map_shared(false));
+        if (strcmp(argv[1], "idler") == 0)
+            be_idler(map_shared(false));
         be_client(map_shared(false));
     }
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_written_is_read, open_nodes, close_nodes),
         cmocka_unit_test_setup_teardown(atomics_give_what_was_there, open_nodes, close_nodes),
@@ -377,8 +443,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(nothing_takes_effect_after_a_cut, open_one, close_nodes),
         cmocka_unit_test_setup_teardown(a_killed_client_is_found_dead, open_nodes, close_nodes),
         cmocka_unit_test_setup_teardown(a_forked_child_is_refused, open_nodes, close_nodes),
+        cmocka_unit_test_setup_teardown(a_forked_child_leaves_its_parents_queue_pairs_alone, open_one, close_nodes),
         cmocka_unit_test_setup_teardown(carriers_do_not_mix, open_nodes, close_nodes),
         cmocka_unit_test_setup_teardown(an_address_without_a_device_is_refused, open_nodes, close_nodes),
+        cmocka_unit_test_setup_teardown(a_completion_that_a_poll_found_wakes_nobody_later, open_one, close_nodes),
         cmocka_unit_test_setup_teardown(an_idle_session_and_an_idle_node_cost_nothing, open_nodes, close_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -329,14 +329,19 @@ static size_t book_bytes(uint64_t limit) {
 }
 
 
-void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit) {
-    far_pool *pool = NULL;
-    far_session *session = NULL;
-    far_index *index = NULL;
+void crew_begin(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit) {
     *c = (crew){.uri = uri, .kind = kind, .options = options, .seed = 1, .places = places, .limit = limit};
     c->book = mmap(NULL, book_bytes(limit), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_true(c->book != MAP_FAILED);
     atomic_store_explicit(&c->book->allowed, limit, memory_order_relaxed);
+}
+
+
+void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit) {
+    far_pool *pool = NULL;
+    far_session *session = NULL;
+    far_index *index = NULL;
+    crew_begin(c, uri, kind, options, places, limit);
     assert_ok(far_pool_open(uri, NULL, &pool));
     assert_ok(far_session_open(pool, &session));
     assert_ok(far_index_create(session, CREW_INDEX, kind, options, &index));

@@ -55,6 +55,8 @@ typedef struct crew {
     uint64_t done[CREW_MAX]; /* operations of the place before its process was started */
 } crew;
 
+/* crew_begin: there is an index CREW_INDEX already, and this process opens no pool before crew_verify. */
+void crew_begin(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);
 void crew_up(crew *c, const char *uri, const char *kind, const char *options, unsigned places, uint64_t limit);
 void crew_start(crew *c, unsigned place); /* a process for that place */
 void crew_kill(crew *c, unsigned place);  /* SIGKILL, and waits until it is gone */

@@ -98,3 +98,21 @@ int rig_run(rig *rig, far_verb *verbs, uint32_t count) {
 int rig_run1(rig *rig, far_verb verb) {
     return rig_run(rig, &verb, 1);
 }
+
+
+static void answered(far_question *question) {
+    (void)question;
+}
+
+
+int rig_ask(rig *rig, far_question_kind kind, unsigned id, unsigned generation) {
+    const far_fabric_ops *ops = rig->fabric->ops;
+    far_question question = {.kind = kind, .id = id, .generation = generation, .done = answered};
+    ops->ask(rig->conn, &question);
+    while (question.pending) {
+        ops->poll(rig->conn);
+        if (question.pending)
+            ops->wait(rig->conn, FAR_TIME_NEVER);
+    }
+    return question.answer;
+}

@@ -31,4 +31,7 @@ int rig_wait(rig *rig, far_batch *batch);
 int rig_run(rig *rig, far_verb *verbs, uint32_t count);
 int rig_run1(rig *rig, far_verb verb);
 
+/* Asks the memory nodes about a session, where that takes round trips; the answer. */
+int rig_ask(rig *rig, far_question_kind kind, unsigned id, unsigned generation);
+
 #endif

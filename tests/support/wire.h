@@ -1,6 +1,6 @@
 /* The fabric tcp:// by itself, without a pool: one daemon, and a connection to it. */
-#ifndef TESTS_GROUND_H
-#define TESTS_GROUND_H
+#ifndef TESTS_SUPPORT_WIRE_H
+#define TESTS_SUPPORT_WIRE_H
 
 #include "conform.h"
 #include "daemons.h"
