@@ -6,7 +6,7 @@ SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
 FUZZ_KIND ?= chime dart dolphin shard smart
 
-.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime fuzz install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz install uninstall deb format clean help
 
 all: build
 
@@ -60,8 +60,8 @@ torture: build-test
 	    build/test/farindex torture --index $$kind --seeds $(SEEDS) --jobs $(JOBS) || failed=1; \
 	done; exit $$failed
 
-torture-chime: build-test
-	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/torture-chime
+torture-chime torture-dolphin: build-test
+	@SEEDS=$(SEEDS) JOBS=$(JOBS) scripts/$@
 
 # Damaged pools and failing allocations, with the sanitizers.
 fuzz: deps
@@ -104,6 +104,7 @@ help:
 	@echo 'make test-aarch64 the tests on 64-bit ARM'
 	@echo 'make torture      a long campaign on the simulator: SEEDS=FIRST..LAST, KIND="KIND .." (default: all there are)'
 	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
+	@echo 'make torture-dolphin the same for dolphin'
 	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
 	@echo 'make uninstall    removes what make install has installed: DESTDIR='

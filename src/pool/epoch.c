@@ -429,6 +429,19 @@ int far_wait_epochs(far_task *t, unsigned k) {
 }
 
 
+int far_pin_after_epochs(far_task *t, unsigned k) {
+    uint64_t rest_since = t->rest_since, began = far_now(t);
+    t->rest_since = 0;
+    far_pin_drop(t);
+    int err = far_wait_epochs(t, k);
+    if (err == 0)
+        err = far_pin_take(t);
+    if (rest_since) /* to wait was no work */
+        t->rest_since = (rest_since + far_now(t) - began) | 1;
+    return err;
+}
+
+
 /* ---- Ticks ---- */
 
 typedef struct held_pins {

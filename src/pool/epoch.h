@@ -48,6 +48,8 @@ void far_epoch_request(far_pool *pool);                  /* asks for the epoch t
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
 int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */
+/* The same for a pinned task, which has a new pin then. It may hold a lock: it does not rest before it takes the pin. */
+int far_pin_after_epochs(struct far_task *t, unsigned k);
 
 /* From now on the task sleeps before each pin that it takes, nine times as long as it worked since the last one: for
  * walks in the background. Only where verbs are work of this host's processors: elsewhere a walk waits for its round

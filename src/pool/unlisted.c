@@ -224,6 +224,26 @@ static int gather_gone(far_task *t, far_items *gone, uint32_t *dropped) {
 }
 
 
+/* One whose creator lost its session may have been listed after the look at the catalog, and not be known here since.
+ * Now that session is fenced: whatever it posted has taken effect, or never will. */
+static int forget_listed(far_task *t, far_items *gone, uint32_t dropped) {
+    far_scratch_mark mark = far_scratch_here(t);
+    far_catalog_view view;
+    uint32_t kept = dropped;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_catalog_look(t, &view);
+    for (uint32_t i = dropped; i < gone->count && err == 0; i++)
+        if (!far_catalog_find_uid(&view, (uint32_t)gone->items[i]))
+            gone->items[kept++] = gone->items[i];
+    if (err == 0)
+        gone->count = kept;
+    far_catalog_unpin(t);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
 int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
     far_store *s = far_store_of(t);
     far_items gone;
@@ -234,6 +254,9 @@ int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
         err = far_request_make(t, only_a_number, NULL, &made);
     if (err == 0)
         err = far_request_wait(t, made.number, patience);
+    far_point(t, "unlisted:answered");
+    if (err == 0)
+        err = forget_listed(t, &gone, dropped);
     if (err == 0 && dropped > 0)
         err = free_nobodys(t, &gone);
     while (err == 0 && more == 1) {

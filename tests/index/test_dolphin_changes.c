@@ -2,6 +2,8 @@
  * memory nodes (T15 .. T22, T24, T25 of its design). What fails when the guarding line is taken out is said at each
  * test. */
 #include "dolphin_rig.h"
+#include "pool/epoch.h"
+#include "task/session.h"
 
 
 /* T15, A21. A node is replaced by a larger one; the reader knows the old one, and the old leaf below it, which is
@@ -107,6 +109,113 @@ static void switch_waits_for_another_memory_node(void **state) {
 }
 
 
+typedef struct taken { /* all memory of the first memory node, as far as small objects can lie in it */
+    far_object object[4096];
+    unsigned type[4096];
+    unsigned count;
+} taken;
+
+
+static int take_all_of_node_0(far_task *t, void *arg) {
+    static const unsigned types[] = {DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_KEY};
+    static const uint64_t bytes[] = {4096, 1024, 256, 48};
+    taken *all = arg;
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 4 && err == 0; i++)
+        for (bool here = true; here && err == 0;) {
+            far_object *object = &all->object[all->count];
+            all->type[all->count] = types[i];
+            err = all->count == 4095 ? -1 : far_alloc(t, a->index, types[i], bytes[i], 0, 0, object);
+            here = err == 0 && far_addr_node(object->addr) == 0;
+            if (here)
+                all->count++;
+            else if (err == 0)
+                far_free(t, a->index, types[i], object->addr, object->size);
+        }
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int give_all_back(far_task *t, void *arg) {
+    taken *all = arg;
+    while (all->count-- > 0)
+        far_free(t, a->index, all->type[all->count], all->object[all->count].addr, all->object[all->count].size);
+    return 0;
+}
+
+
+static int call_by_a(int (*what)(far_task *t, void *arg), taken *all) {
+    return far_session_call(a->session, FAR_STATS_OTHER, true, what, all);
+}
+
+
+/* The same when the node and the one above lie on one memory node, which is full: the copy alone lies elsewhere. */
+static void switch_waits_for_a_copy_elsewhere(void **state) {
+    (void)state;
+    static taken all;
+    char key[3] = "ba";
+    all.count = 0;
+    up(SLOTS1, "size=2M");
+    for (;; key[0]++) { /* a first byte whose node lies where the root does */
+        for (char next = 'b'; next <= 'x'; next += 2) {
+            key[1] = next;
+            stage_write(a, key, V1);
+        }
+        if (far_addr_node(node_addr(key)) == 0)
+            break;
+    }
+    dolphin_node root = node_at(key, 0), old = node_at(key, 1);
+    assert_int_equal(far_addr_node(dolphin_entry_addr(root.word)), 0);
+    far_addr entry = dolphin_entry_place(&root, (uint8_t)key[0] + 1u);
+    assert_int_equal(call_by_a(take_all_of_node_0, &all), 0);
+    key[1] = 'c';
+    stage_start(a, FAR_OP_INSERT, key, V2);
+    stage_stop_at(a, (far_sim_match){.point = "dolphin:copy"});
+    far_sim_resume(a->client);
+    far_sim_hold *hold;
+    run_without(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = far_addr_make(1, 0), .to = far_addr_make(1, 1 << 20)},
+                &hold);
+    assert_true((old.image[0] & DOLPHIN_FROZEN) && *memory_of(entry) == old.word);
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(b, key, V2));
+    assert_int_equal(far_addr_node(node_addr(key)), 1);
+    assert_int_equal(call_by_a(give_all_back, &all), 0);
+    stage_close(&s);
+}
+
+
+/* The memory of a node that was replaced is a node again, or nothing, whoever replaced it: here leaves are as large as
+ * nodes. Retired as a leaf it would be one soon, under old pointers to the node; or, where it comes back to its owner,
+ * be lost. */
+static void memory_of_a_node_is_never_a_leaf(void **state) {
+    (void)state;
+    stage_actor *const who[] = {a, b};
+    for (unsigned i = 0; i < 2; i++) {
+        char key[4] = "n0";
+        stage_open(&s, "dolphin", WORDS ",leaf_slots=4", NULL);
+        put_all(a, "na nb nc nd ne");
+        dolphin_node old = node_at("na", 1);
+        assert_int_equal(dolphin_class_bytes(old.class), state_of(a)->leaf_bytes);
+        for (unsigned n = 0; n < 75; n++, key[1]++)
+            stage_write(who[i], key, V1);
+        assert_int_not_equal(node_at("na", 1).word, old.word);
+        stage_age(&s);
+        for (unsigned n = 0; n < 100; n++) {
+            snprintf(key, sizeof(key), "%c%c%c", 'o' + n % 8, 'a' + n / 8 % 4, 'a' + n / 32);
+            stage_write(who[i], key, V1);
+        }
+        assert_int_equal(old.image[1] >> 40, DOLPHIN_NODE_MAGIC);
+        far_pool_usage usage;
+        assert_int_equal(far_pool_check(a->session, 0, stage_fail_at_problem, NULL), 0);
+        assert_int_equal(far_pool_stat(a->session, &usage), 0);
+        assert_int_equal(usage.leaked, 0);
+        stage_close(&s);
+    }
+}
+
+
 /* The unlock is an atomic, like the changes of entries before it: it does not overtake them, as a WRITE would. */
 static void unlock_comes_after_the_entries(void **state) {
     (void)state;
@@ -174,6 +283,67 @@ static void block_on_another_memory_node(void **state) {
         assert_true(a->result == 0 && stage_reads(c, keys[i], large));
         stage_close(&s);
     }
+}
+
+
+/* The same for the block of a key whose value lies in the leaf: it alone is elsewhere. */
+static void key_block_alone_on_another_memory_node(void **state) {
+    (void)state;
+    static taken all;
+    char key[] = "b-and-a-rest-of-more-than-7-bytes", near[] = "ba";
+    all.count = 0;
+    up("hints=off", "size=2M");
+    for (stage_write(a, near, "1"); far_addr_node(dolphin_entry_addr(leaf_entry(near, 0))) != 0;
+         stage_write(a, near, "1"))
+        near[0]++;
+    key[0] = near[0];
+    far_addr leaf = dolphin_entry_addr(leaf_entry(near, 0));
+    assert_int_equal(call_by_a(take_all_of_node_0, &all), 0);
+    far_sim_hold *hold;
+    stage_start(a, FAR_OP_INSERT, key, "2");
+    run_without(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = far_addr_make(1, 0), .to = far_addr_make(1, 2 << 20)},
+                &hold);
+    assert_int_not_equal(dolphin_state_of_slot(*memory_of(dolphin_key_at(leaf, 1))), DOLPHIN_HELD);
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(c, key, "2"));
+    assert_int_equal(far_addr_node(dolphin_kword_block(*memory_of(dolphin_key_at(leaf, 1)))), 1);
+    assert_int_equal(call_by_a(give_all_back, &all), 0);
+    stage_close(&s);
+}
+
+
+/* A node that lies where the root does, with leaves elsewhere: those are waited for too. */
+static void leaves_elsewhere_than_their_node(void **state) {
+    (void)state;
+    bool found = false;
+    for (char first = 'b'; first <= 'q' && !found; first++) {
+        char key[4] = {first, 'a', 'a', 0};
+        up(SLOTS2, NULL);
+        stage_write(a, key, V1);
+        key[2] = 'b';
+        stage_write(a, key, V1);
+        if (far_addr_node(dolphin_entry_addr(leaf_entry(key, 0))) == 1) {
+            dolphin_node root = node_at(key, 0);
+            far_addr entry = dolphin_entry_place(&root, (uint8_t)first + 1u);
+            uint64_t old = *memory_of(entry);
+            far_sim_hold *hold;
+            key[2] = 'c';
+            stand(a, "dolphin:publish", FAR_OP_INSERT, key, V1);
+            far_sim_resume(a->client);
+            run_without(
+                a,
+                (far_sim_match){.kind = FAR_SIM_WRITE, .from = far_addr_make(1, 0), .to = far_addr_make(1, 32 << 20)},
+                &hold);
+            assert_int_equal(*memory_of(entry), old);
+            far_sim_release(hold);
+            stage_finish(a);
+            assert_true(a->result == 0 && stage_reads(b, key, V1));
+            found = far_addr_node(node_addr(key)) == 0;
+        }
+        stage_close(&s);
+    }
+    assert_true(found);
 }
 
 
@@ -387,6 +557,26 @@ static void merge_vs_fill(void **state) {
 }
 
 
+/* ... or put so many keys into the two that they do not fit into one any more. */
+static void merge_vs_many_inserts(void **state) {
+    (void)state;
+    up(WORDS ",leaf_slots=4", NULL);
+    put_all(a, "na nb nc nd ne nf ng nh"); /* na nb; nc nd; ne nf ng nh */
+    for (const char *key = "efgc"; *key; key++)
+        stage_delete(a, (char[]){'n', *key, 0});
+    put_all(a, "nha"); /* the last one is copied, without dead slots */
+    stage_delete(a, "nha");
+    stand(a, "dolphin:merge_found", FAR_OP_DELETE, "nd", NULL);
+    uint64_t low = leaf_entry("na", 1), high = leaf_entry("nh", 1);
+    put_all(b, "naa nab nhb nhc");
+    assert_true(leaf_entry("na", 1) == low && leaf_entry("nh", 1) == high);
+    stage_finish(a);
+    assert_true(a->result == 0 && all_read(c, "na naa nab nb nh nhb nhc", V1));
+    put_all(c, "nac nhd"); /* they are not frozen any more */
+    stage_close(&s);
+}
+
+
 /* Who writes into a leaf that is being merged waits, or is waited for. */
 static void merge_vs_write(void **state) {
     (void)state;
@@ -412,13 +602,31 @@ static void merge_vs_write(void **state) {
 }
 
 
+/* Keys that are short below a new node need no block any more: those that were there, and the one that came now. */
+static void short_rests_need_no_block(void **state) {
+    (void)state;
+    up("leaf_slots=2", NULL);
+    put_all(a, "nx-a-long-prefix-1 nx-a-long-prefix-2 nx-a-long-prefix-3");
+    uint64_t leaf = leaf_entry("nx-a-long-prefix-3", 1);
+    assert_false(dolphin_kword_is_block(*memory_of(dolphin_key_at(dolphin_entry_addr(leaf), 0))));
+    put_all(b, "nx-b-long-prefix-1 nx-b-long-prefix-2 nx-b-long-prefix-3");
+    stage_delete(b, "nx-b-long-prefix-2");
+    put_all(b, "nx-b-long-prefix-4 nx-b-long-prefix-and-more");
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(get_through_grown_parent),
         cmocka_unit_test(parent_is_frozen_before_the_switch),
         cmocka_unit_test(switch_waits_for_another_memory_node),
+        cmocka_unit_test(switch_waits_for_a_copy_elsewhere),
+        cmocka_unit_test(memory_of_a_node_is_never_a_leaf),
         cmocka_unit_test(unlock_comes_after_the_entries),
         cmocka_unit_test(block_on_another_memory_node),
+        cmocka_unit_test(key_block_alone_on_another_memory_node),
+        cmocka_unit_test(leaves_elsewhere_than_their_node),
         cmocka_unit_test(reads_through_a_frozen_node),
         cmocka_unit_test(torn_node_during_split),
         cmocka_unit_test(torn_null_during_deepen),
@@ -429,8 +637,13 @@ int main(void) {
         cmocka_unit_test(node_read_before_the_lock),
         cmocka_unit_test(leaf_on_another_memory_node),
         cmocka_unit_test(merge_vs_fill),
+        cmocka_unit_test(merge_vs_many_inserts),
         cmocka_unit_test(merge_vs_write),
     };
+    const struct CMUnitTest of_blocks[] = {
+        cmocka_unit_test(short_rests_need_no_block),
+    };
     int failed = cmocka_run_group_tests(tests, inserts_by_ticket, NULL);
-    return failed + cmocka_run_group_tests(tests, inserts_by_cas, NULL);
+    failed += cmocka_run_group_tests(tests, inserts_by_cas, NULL);
+    return failed + cmocka_run_group_tests(of_blocks, beside_housekeeping, NULL);
 }

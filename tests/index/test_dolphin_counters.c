@@ -286,6 +286,16 @@ static void long_values_and_no_cache(void **state) {
     assert_true(since(&tr, &before, 40000, "update, 64 bytes").trips <= 2.02);
     close_tree(&tr);
 
+    open_tree(&tr, "", "local:1G", 64 << 20);
+    tr.value_bytes = 64;
+    load(&tr, 100000);
+    update_number(&tr, 5);
+    far_session_stats(tr.session, &before);
+    for (unsigned i = 0; i < 1000; i++)
+        update_number(&tr, 5);
+    assert_true(since(&tr, &before, 1000, "update of a hot key, 64 bytes").trips <= 1.02);
+    close_tree(&tr);
+
     open_tree(&tr, "value_size=8,cache=off", "local:1G", 64 << 20);
     load(&tr, 200000);
     far_session_stats(tr.session, &before);

@@ -1,25 +1,6 @@
 /* Dolphin: death at every verb of every kind of change, and after every unit of every WRITE; and death of who comes
  * next and takes over. Survivors work on, check is content, and a full sweep finds nothing lost. */
-#include "verify/explore.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-typedef enum { PUT, REMOVE } change;
-
-typedef struct story {
-    const char *name, *options, *present; /* keys that are there, with a space between; -key: deleted again */
-    change change;
-    const char *key;
-    size_t before, after; /* bytes of values: of all keys, of the changed one */
-    unsigned verbs;       /* at least so many: else it is not what it is called */
-} story;
+#include "crash_story.h"
 
 #define LONG_KEY "n-a-key-whose-rest-does-not-fit-into-a-word"
 #define MANY     "nb nd nf nh nj nl nn np nr nt nv"
@@ -52,97 +33,31 @@ static const story stories[] = {
 };
 
 
-static int prepare(far_session *s, far_index *index, void *ctx) {
-    const story *st = ctx;
-    char copy[256], *next = copy, *key, value[400];
-    snprintf(copy, sizeof(copy), "%s", st->present);
-    memset(value, 'b', st->before);
-    while ((key = strsep(&next, " "))) {
-        int result = *key == '-' ? far_delete(s, index, key + 1, strlen(key + 1))
-                                 : far_put(s, index, key, strlen(key), value, st->before);
-        if (result < 0)
-            return -1;
-    }
-    return 0;
-}
-
-
-static int victim(far_session *s, far_index *index, void *ctx) {
-    const story *st = ctx;
-    char value[400];
-    memset(value, 'a', st->after);
-    return st->change == REMOVE ? far_delete(s, index, st->key, strlen(st->key))
-                                : far_put(s, index, st->key, strlen(st->key), value, st->after);
-}
-
-
-/* 1: as before, 2: as after, 4: absent; -1: something else. */
-static int looks(far_session *s, far_index *index, const story *st, const char *key) {
-    char value[400], wanted[400];
-    size_t length;
-    int result = far_get(s, index, key, strlen(key), value, sizeof(value), &length);
-    if (result == FAR_ERR_NOT_FOUND)
-        return 4;
-    memset(wanted, 'b', st->before);
-    if (result == 0 && length == st->before && memcmp(value, wanted, length) == 0)
-        return 1;
-    memset(wanted, 'a', st->after);
-    return result == 0 && length == st->after && memcmp(value, wanted, length) == 0 ? 2 : -1;
-}
-
-
-static bool was_there(const story *st, const char *key) {
-    size_t length = strlen(key);
-    bool there = false;
-    for (const char *at = st->present; (at = strstr(at, key)); at++)
-        if ((at == st->present || at[-1] == ' ' || at[-1] == '-') && (at[length] == 0 || at[length] == ' '))
-            there = at == st->present || at[-1] != '-';
-    return there;
-}
-
-
 static int survive(far_session *s, far_index *index, void *ctx) {
     const story *st = ctx;
-    char copy[256], *next = copy, *key, value[400];
-    snprintf(copy, sizeof(copy), "%s", st->present);
-    int seen = looks(s, index, st, st->key);
-    int may = (was_there(st, st->key) ? 1 : 4) | (st->change == REMOVE ? 4 : 2);
-    if (seen < 0 || !(seen & may) || looks(s, index, st, st->key) != seen)
+    char value[STORY_VALUE_MAX];
+    if (!story_is_well(s, index, st))
         return -1;
-    while ((key = strsep(&next, " ")))
-        if (*key != '-' && strcmp(key, st->key) != 0 && looks(s, index, st, key) != (was_there(st, key) ? 1 : 4))
-            return -1;
     memset(value, 'b', st->before);
-    if (far_put(s, index, st->key, strlen(st->key), value, st->before) < 0 || looks(s, index, st, st->key) != 1)
-        return -1;
     for (char c = 'a'; c <= 'z'; c++) { /* whatever was left half done is in somebody's way */
         char more[2] = {'n', c};
         if (far_put(s, index, more, 2, value, st->before) < 0)
             return -1;
     }
-    return far_delete(s, index, st->key, strlen(st->key)) == 0 && looks(s, index, st, st->key) == 4 ? 0 : -1;
+    return story_can_delete(s, index, st) ? 0 : -1;
 }
 
 
 static void explore(const story *st, const char *sim, bool twice) {
     far_explore e = {.kind = "dolphin",
-                     .options = st->options,
                      .sim = sim,
-                     .prepare = prepare,
-                     .victim = victim,
-                     .second = twice ? victim : NULL,
+                     .victim = story_change,
+                     .second = twice ? story_change : NULL,
                      .stride = 11,
                      .survive = survive,
                      .every_unit = !twice,
-                     .sweep = true,
-                     .changes_only = true,
-                     .ctx = (void *)st,
-                     .out = stderr};
-    far_explore_result result;
-    assert_int_equal(far_explore_run(&e, &result), 0);
-    print_message("%s, %s: %u verbs, %u deaths\n", st->name, sim, (unsigned)result.verbs, (unsigned)result.cuts);
-    assert_int_equal(result.problems, 0);
-    assert_true(result.verbs >= st->verbs);
+                     .changes_only = true};
+    story_explore(st, &e);
 }
 
 

@@ -2,6 +2,9 @@
  * design), and what dead clients leave (T23, T31, T32). What fails when the guarding line is taken out is said at each
  * test. */
 #include "dolphin_rig.h"
+#include "pool/epoch.h"
+#include "pool/sweep.h"
+#include "task/session.h"
 
 
 /* The memory of the leaf of "na" is free again, in a life that c's cache still knows. */
@@ -198,13 +201,11 @@ static void fill_the_pool(stage_actor *by) {
 
 
 /* A client dies when the upper half of a leaf (nc nd of nb nc) is linked, and the lower one is not. nc is updated
- * since, in its new leaf. by_hand: without housekeeping, nobody sweeps meanwhile. */
-static far_addr half_replaced(const char *sim, bool by_hand) {
-    const char *options = insert_by[0] == 'c' ? SLOTS2 ",insert=cas" : SLOTS2;
-    if (by_hand)
-        stage_open_by_hand(&s, "dolphin", options, sim);
-    else
-        stage_open(&s, "dolphin", options, sim);
+ * since, in its new leaf. without: housekeeping; nobody sweeps meanwhile. */
+static far_addr half_replaced_with(const char *options, const char *sim, bool without) {
+    by_hand = without;
+    up(options, sim);
+    by_hand = true;
     put_all(a, FIVE);
     assert_true(all_read(c, FIVE, V1));
     dolphin_node node = node_at("na", 1);
@@ -219,6 +220,11 @@ static far_addr half_replaced(const char *sim, bool by_hand) {
     assert_int_equal(dolphin_entry_addr(leaf_entry("nb", 1)), leaf);
     assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nc", V2), 0);
     return leaf;
+}
+
+
+static far_addr half_replaced(const char *sim, bool without) {
+    return half_replaced_with(SLOTS2, sim, without);
 }
 
 
@@ -240,6 +246,31 @@ static void recovery_needs_no_memory(void **state) {
     stage_delete(c, "nb");
     assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nc", V3), 0);
     assert_true(stage_reads(c, "nb", NULL) && stage_reads(c, "nc", V3));
+    stage_close(&s);
+}
+
+
+/* What is elsewhere already goes from the leaf, the value before the key: who takes over may die in between, and the
+ * next one must find the key. In the other order the block of nc would stay in a dead slot, and be freed with it. */
+static void value_goes_before_its_key(void **state) {
+    (void)state;
+    far_addr leaf = half_replaced_with("hints=off,leaf_slots=2", NULL, true);
+    uint64_t nc = dolphin_with_state(dolphin_inline_kword((far_bytes){"nc", 2}, 1), DOLPHIN_HELD);
+    unsigned slot = *memory_of(dolphin_key_at(leaf, 1)) == nc;
+    far_addr kword = dolphin_key_at(leaf, slot), value = dolphin_value_at(leaf, 2, slot);
+    assert_int_equal(*memory_of(kword), nc);
+    stage_start(b, FAR_OP_UPDATE, "nb", V2);
+    far_sim_kill_at(b->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = kword, .to = kword + 8}, 0);
+    far_sim_run_client(b->client);
+    stage_kill(&s, b);
+    assert_true(*memory_of(kword) == nc && *memory_of(value) == 0);
+    stage_start(c, FAR_OP_UPDATE, "nb", V3);
+    for (unsigned i = 0; i < 1000 && !c->ended; i++) {
+        far_sim_run_for(s.world, 10000);
+        stage_poll(&s, 1);
+    }
+    assert_true(c->ended && c->result == 0 && *memory_of(kword) == DOLPHIN_HOLE);
+    assert_true(stage_reads(c, "nb", V3) && stage_reads(c, "nc", V2) && stage_reads(c, "nd", V1));
     stage_close(&s);
 }
 
@@ -297,6 +328,90 @@ static void narrowed_leaf_of_two_dead(void **state) {
     assert_true(c->result == 0 && d.result == 0);
     assert_memory_equal(c->value, V2, 8);
     far_session_close(d.session);
+    stage_close(&s);
+}
+
+
+/* A get has READ a frozen leaf, and does not come to look at its node for so long that it takes a new pin. What it READ
+ * counts no more: the leaf thawed, the key was updated, and its old block is used anew. */
+static void frozen_leaf_of_an_older_pin(void **state) {
+    (void)state;
+    static const char other[] = "another one that is as long as the first of them";
+    _Static_assert(sizeof(other) == sizeof(LONG1), "their blocks have one size");
+    up("leaf_slots=4,hints=off,patience=2", NULL);
+    for (const char *key = "abcd"; *key; key++)
+        stage_write(c, (char[]){'n', *key, 0}, LONG1);
+    assert_true(stage_reads(a, "na", LONG1) && stage_reads(b, "na", LONG1));
+    stand(b, "dolphin:frozen", FAR_OP_INSERT, "ne", LONG1);
+    stand(a, "dolphin:leaf_read", FAR_OP_GET, "na", NULL);
+    stage_kill(&s, b);
+    assert_int_equal(stage_do(c, FAR_OP_UPDATE, "na", LONG2), 0);
+    dolphin_node root = node_at("na", 0);
+    uint64_t *entry = &root.entries['n' + 1], saved = *entry;
+    *entry = 0; /* as in READs that fall into changes, again and again */
+    far_sim_resume(a->client);
+    for (unsigned i = 0; i < 30; i++) {
+        far_epoch_request(a->pool);
+        far_sim_run_for(s.world, 20000);
+        stage_poll(&s, 1);
+    }
+    for (unsigned i = 0; i < 40; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "p%03u", i);
+        stage_write(c, key, other);
+    }
+    assert_false(a->ended);
+    *entry = saved;
+    stage_finish(a);
+    assert_true(a->result == 0 && a->value_len == strlen(LONG2));
+    assert_memory_equal(a->value, LONG2, strlen(LONG2));
+    stage_close(&s);
+}
+
+
+static int ignore_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
+    (void)walk, (void)index, (void)type, (void)addr, (void)size;
+    return 0;
+}
+
+
+/* As it does where verbs are work of this host's processors. */
+static int walk_slowly(far_task *t, void *arg) {
+    stage_actor *by = arg;
+    far_walk walk = {.object = ignore_object};
+    by->pool->fabric->at_once = true;
+    far_task_rest_between_pins(t, true);
+    by->pool->fabric->at_once = false;
+    return dolphin_walk(t, by->index, &walk);
+}
+
+
+static void walk_main(void *arg) {
+    stage_actor *by = arg;
+    by->result = far_session_call(by->session, FAR_STATS_OTHER, true, walk_slowly, by);
+    by->ended = true;
+}
+
+
+/* A walk in the background rests before each pin, nine times as long as it worked: but not before the one that it takes
+ * with the lock of a dead client, for which writers wait. */
+static void nobody_rests_with_a_lock(void **state) {
+    (void)state;
+    far_addr leaf = half_replaced(NULL, true);
+    b->ended = false;
+    b->client = far_sim_start(b->pool->fabric, "walk", walk_main, b);
+    stage_stop_at(b, (far_sim_match){.point = "dolphin:narrowed"});
+    far_sim_resume(b->client);
+    far_sim_run_for(s.world, 10000000); /* the pins stay as they are */
+    uint64_t since = far_sim_now(s.world);
+    assert_true(*memory_of(leaf) & DOLPHIN_FROZEN);
+    while (*memory_of(leaf) & DOLPHIN_FROZEN) { /* ... and get newer */
+        far_sim_run_for(s.world, 10000);
+        stage_poll(&s, 1);
+        assert_true(far_sim_now(s.world) - since < 10000000);
+    }
+    assert_string_equal(far_sim_result_name(far_sim_run(s.world)), far_sim_result_name(FAR_SIM_ENDED));
+    assert_true(b->ended && b->result == 0 && stage_reads(c, "nc", V2) && all_read(c, "na nb nd nx ny", V1));
     stage_close(&s);
 }
 
@@ -403,9 +518,12 @@ int main(void) {
         cmocka_unit_test(dead_writer_inside),
         cmocka_unit_test(lock_of_the_dead),
         cmocka_unit_test(recovery_needs_no_memory),
+        cmocka_unit_test(value_goes_before_its_key),
         cmocka_unit_test(scan_of_a_half_replaced_leaf),
         cmocka_unit_test(narrowed_leaf_vs_late_read),
         cmocka_unit_test(narrowed_leaf_of_two_dead),
+        cmocka_unit_test(frozen_leaf_of_an_older_pin),
+        cmocka_unit_test(nobody_rests_with_a_lock),
         cmocka_unit_test(frozen_node_of_the_dead),
         cmocka_unit_test(late_takeover_changes_nothing),
         cmocka_unit_test(lock_of_the_dead_whose_number_lives),

@@ -142,6 +142,26 @@ static void update_across_freeze(void **state) {
 }
 
 
+/* The writer leaves between the two READs of a freeze, of the count and of the leaf: in this order what the second one
+ * shows is final when the first one shows nobody. In the other order its update is lost. */
+static void update_between_the_reads_of_a_freeze(void **state) {
+    (void)state;
+    up(SLOTS4, NULL);
+    put_all(a, "na nb nc nd");
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stand(b, "dolphin:locked", FAR_OP_INSERT, "ne", V1);
+    far_sim_resume(b->client);
+    far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = leaf, .to = leaf + 8});
+    stage_finish(a);
+    far_sim_release(hold);
+    stage_finish(b);
+    assert_true(a->result == 0 && b->result == 0);
+    assert_true(stage_reads(c, "na", V2) && stage_reads(c, "ne", V1));
+    stage_close(&s);
+}
+
+
 /* The same with one who stays inside for so long that the pins decide. Without that wait its update is lost. */
 static void update_across_a_long_freeze(void **state) {
     (void)state;
@@ -457,6 +477,44 @@ static void gets_together_after_split_then_update(void **state) {
 }
 
 
+/* Whoever writes leaves the leaf when that is done: were he counted out before, the leaf could be copied in between. */
+static void leaving_comes_last(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *key, *value;
+        far_op_kind does;
+        far_sim_kind verb;
+        bool of_value; /* what changes the slot */
+        unsigned slot;
+    } cases[] = {{SLOTS4, "na", V2, FAR_OP_UPDATE, FAR_SIM_WRITE, true, 0},
+                 {"value_size=8,leaf_slots=4", "na", V2, FAR_OP_UPDATE, FAR_SIM_WRITE, true, 0}, /* by a hint */
+                 {"leaf_slots=4,hints=off", "na", LONG2, FAR_OP_UPDATE, FAR_SIM_CAS, true, 0},
+                 {SLOTS4, "na", NULL, FAR_OP_DELETE, FAR_SIM_CAS, false, 0},
+                 {SLOTS4, "nc", V2, FAR_OP_INSERT, FAR_SIM_CAS, false, 2},
+                 {"leaf_slots=4", "nc", LONG2, FAR_OP_INSERT, FAR_SIM_CAS, false, 2}};
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        up(cases[i].options, NULL);
+        put_all(a, "na nb");
+        assert_true(stage_reads(b, "na", V1) && stage_reads(b, "na", V1));
+        far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+        far_addr at =
+            cases[i].of_value ? dolphin_value_at(leaf, 4, cases[i].slot) : dolphin_key_at(leaf, cases[i].slot);
+        bool twice = insert_by[0] == 'c' && cases[i].does == FAR_OP_INSERT; /* the first one reserves the slot */
+        stage_start(b, cases[i].does, cases[i].key, cases[i].value);
+        far_sim_hold *hold =
+            stage_hold(b, (far_sim_match){.kind = cases[i].verb, .from = at, .to = at + 8, .nth = twice ? 2 : 1});
+        for (unsigned n = 0; n < 20; n++)
+            far_sim_run_client(b->client);
+        assert_true(!b->ended && dolphin_count(*memory_of(leaf)) == 1);
+        far_sim_release(hold);
+        stage_finish(b);
+        assert_true(b->result == 0 && stage_reads(c, cases[i].key, cases[i].value));
+        assert_int_equal(dolphin_count(*memory_of(leaf)), 0);
+        stage_close(&s);
+    }
+}
+
+
 /* Who waits for a change of a leaf looks at its node, and stays out of the leaf: else those who wait keep the count of
  * writers above zero, and the change waiting. */
 static void who_waits_stays_outside(void **state) {
@@ -493,6 +551,7 @@ int main(void) {
         cmocka_unit_test(interleaved_long_updates),
         cmocka_unit_test(stale_get_after_split_then_update),
         cmocka_unit_test(update_across_freeze),
+        cmocka_unit_test(update_between_the_reads_of_a_freeze),
         cmocka_unit_test(update_across_a_long_freeze),
         cmocka_unit_test(late_enter_on_frozen),
         cmocka_unit_test(gets_together_after_split_then_update),
@@ -506,6 +565,7 @@ int main(void) {
         cmocka_unit_test(hint_of_another_leaf_is_not_tried),
         cmocka_unit_test(delete_between_the_words_of_a_hint),
         cmocka_unit_test(update_by_hint_across_freeze),
+        cmocka_unit_test(leaving_comes_last),
         cmocka_unit_test(who_waits_stays_outside),
     };
     const struct CMUnitTest by_cas[] = {
@@ -513,7 +573,13 @@ int main(void) {
         cmocka_unit_test(reserved_kill_vs_publish),
         cmocka_unit_test(reserved_publish_before_kill),
     };
+    const struct CMUnitTest of_blocks[] = {
+        cmocka_unit_test(interleaved_long_updates),
+        cmocka_unit_test(long_update_vs_delete),
+        cmocka_unit_test(long_put_on_early_zero),
+    };
     int failed = cmocka_run_group_tests(both_ways, inserts_by_ticket, NULL);
     failed += cmocka_run_group_tests(both_ways, inserts_by_cas, NULL);
-    return failed + cmocka_run_group_tests(by_cas, NULL, NULL);
+    failed += cmocka_run_group_tests(by_cas, NULL, NULL);
+    return failed + cmocka_run_group_tests(of_blocks, beside_housekeeping, NULL);
 }

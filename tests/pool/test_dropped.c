@@ -1,5 +1,6 @@
 /* What is left of indexes that are dropped: their memory comes back, whoever holds it and whatever else goes on, and
  * nobody uses it before. Where nobody dies a check without repair finds nothing. */
+#include "pool/unlisted.h"
 #include "pool_rig.h"
 
 
@@ -412,6 +413,64 @@ static void an_index_that_is_just_being_created_is_not_collected(void **state) {
 }
 
 
+static int collect(far_task *t, void *arg) {
+    bool all;
+    (void)arg;
+    return far_unlisted_collect(t, FAR_TIME_NEVER, &all);
+}
+
+
+static void collect_main(void *arg) {
+    actor *a = arg;
+    a->result = far_session_call(a->other, FAR_STATS_OTHER, true, collect, NULL);
+}
+
+
+/* The verb has taken effect, and has not completed. */
+static far_sim_hold *run_until_held(actor *a, far_sim_match match) {
+    far_sim_hold *hold = far_sim_hold_completion(a->client, match);
+    far_sim_resume(a->client);
+    for (unsigned i = 0; i < 1000 && !far_sim_reached(hold); i++)
+        far_sim_run_client(a->client);
+    assert_true(far_sim_reached(hold));
+    return hold;
+}
+
+
+/* The catalog was looked at before the index is listed; then its creator loses its session, and the handle does not know
+ * it any more. Without a second look at the catalog, when that session is fenced, it is taken for gone, and freed. */
+static void an_index_that_is_listed_after_the_look_is_not_collected(void **state) {
+    (void)state;
+    rig r;
+    open_without_index(&r, 51, 3, BY_HAND(1));
+    actor *creator = &r.actors[1], beside;
+    far_index *index;
+    const uint64_t list = FAR_SUPER_CATALOG;
+    make(&r.actors[0], "y", "toy");
+    assert_int_equal(far_session_open(creator->pool, &creator->other), 0);
+    start(creator, "creator", create_main);
+    stop_at(creator, (far_sim_match){.kind = FAR_SIM_CAS, .from = list, .to = list + 8});
+    beside = *creator;
+    start(&beside, "collector", collect_main);
+    far_sim_hold *hold = run_until_held(&beside, (far_sim_match){.kind = FAR_SIM_READ, .from = list, .to = list + 8});
+    far_sim_hold *listed = run_until_held(creator, (far_sim_match){.kind = FAR_SIM_CAS, .from = list, .to = list + 8});
+    far_sim_lose(creator->session->conn);
+    far_sim_release(listed);
+    finish(creator);
+    assert_int_equal(creator->result, FAR_ERR_UNREACHABLE);
+    far_sim_release(hold);
+    for (unsigned i = 0; i < 1000 && !far_sim_ended(beside.client); i++) {
+        far_sim_run_for(r.world, 1000000);
+        far_pool_poll(creator->pool);
+    }
+    assert_true(far_sim_ended(beside.client) && beside.result == 0);
+    assert_int_equal(far_index_open(r.actors[0].session, "x", &index), 0);
+    assert_int_equal(far_index_check(r.actors[0].session, index, fail_at_problem, NULL), 0);
+    far_index_close(index);
+    close_holders(&r);
+}
+
+
 /* ---- Drops and sweeps ---- */
 
 /* The sweep walks, and stands still: slabs of handles and of nobody, and runs, go back meanwhile. */
@@ -666,6 +725,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_a_handle_had_retired_of_an_open_index_is_not_freed_after_its_drop),
         cmocka_unit_test(an_index_is_not_freed_while_its_handle_is_being_closed),
         cmocka_unit_test(an_index_that_is_just_being_created_is_not_collected),
+        cmocka_unit_test(an_index_that_is_listed_after_the_look_is_not_collected),
         cmocka_unit_test(drop_in_walk),
         cmocka_unit_test(dropped_before_the_walker_comes),
         cmocka_unit_test(number_of_a_drop_in_a_sweep),

@@ -60,8 +60,23 @@ void stage_age(stage *s) {
 }
 
 
+/* What the living do not need any more they give back: nothing is left for a sweep to find. */
+static bool nobody_died(stage *s) {
+    for (unsigned i = 0; i < 3; i++)
+        if (actor_at(s, i)->died)
+            return false;
+    return true;
+}
+
+
 void stage_check_by(stage *s, stage_actor *a) {
+    far_pool_usage usage;
     assert_int_equal(far_index_check(a->session, a->index, fail_at_problem, NULL), 0);
+    if (nobody_died(s)) {
+        assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
+        assert_int_equal(far_pool_stat(a->session, &usage), 0);
+        assert_int_equal(usage.leaked, 0);
+    }
     world_assert_nothing_lost(a->session);
     world_assert_watch_is_content(s->world);
 }
@@ -197,6 +212,7 @@ void stage_finish(stage_actor *a) {
 
 
 void stage_kill(stage *s, stage_actor *a) {
+    a->died = true;
     far_sim_kill(a->pool->fabric);
     if (a->client && !a->ended)
         far_sim_resume(a->client);

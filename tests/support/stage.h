@@ -32,7 +32,7 @@ typedef struct stage_actor {
     const char *to; /* where a scan ends; NULL: behind the last key */
     uint64_t limit; /* how many keys a scan gives at most; 0: all */
     int result;
-    bool ended;
+    bool ended, died;
     char (*keys)[FAR_KEY_MAX + 1]; /* what a scan gave, NUL-terminated; STAGE_PAIRS_MAX of them */
     unsigned pairs;
 } stage_actor;

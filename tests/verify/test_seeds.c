@@ -52,6 +52,18 @@ static void freed_blocks_do_not_come_back_to_their_old_owner(void **state) {
 }
 
 
+/* An index whose creator lost its session right after it was listed was taken for one that is gone. */
+static void listed_indexes_are_not_collected(void **state) {
+    (void)state;
+    far_torture torture;
+    far_torture_init(&torture);
+    torture.kind = "dolphin";
+    torture.keys = "email";
+    torture.atomic_bytes = 8;
+    stands(&torture, 663);
+}
+
+
 static void some_stand(const char *kind, const char *keys, unsigned unit, uint64_t cache, const char *options) {
     far_torture torture;
     far_torture_init(&torture);
@@ -120,6 +132,7 @@ static void all_kinds_without_what_a_near_fabric_has(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_openers_hold_up_no_drop),
+        cmocka_unit_test(listed_indexes_are_not_collected),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
         cmocka_unit_test(dart_with_small_constants),
         cmocka_unit_test(chime_with_small_leaves),

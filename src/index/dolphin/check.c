@@ -388,7 +388,9 @@ static int count_leaf(tour *t, const dolphin_leaf *leaf) {
         return err;
     for (unsigned i = 0; i < count; i++) {
         uint64_t vword = pairs[i].vword;
-        lengths[i] = op->st->words ? 8 : vword && !dolphin_value_is_block(vword) ? (vword >> 56) - 1 : 0;
+        lengths[i] = op->st->words                             ? 8
+                     : vword && !dolphin_value_is_block(vword) ? dolphin_value_inline_bytes(vword)
+                                                               : 0;
         if (!op->st->words && dolphin_value_is_block(vword))
             far_read(op->t, dolphin_value_block(vword), &lengths[i], 8);
     }

@@ -76,6 +76,7 @@ static int dolphin_open(far_task *t, far_index *index) {
     st->lastbyte = options[DOLPHIN_OPTION_COVERAGE] == DOLPHIN_LASTBYTE;
     st->exclusive = options[DOLPHIN_OPTION_SYNC] == DOLPHIN_EXCLUSIVE;
     st->tickets = options[DOLPHIN_OPTION_INSERT] == DOLPHIN_BY_TICKET;
+    st->hot = options[DOLPHIN_OPTION_HOT_UPDATES] && !st->words && !st->exclusive;
     st->split_arrays = options[DOLPHIN_OPTION_SPLIT_ARRAYS] != 0;
     st->scan_batch = (unsigned)options[DOLPHIN_OPTION_SCAN_BATCH];
     st->walk_slice = (unsigned)options[DOLPHIN_OPTION_WALK_SLICE];
@@ -116,6 +117,8 @@ static const far_option_def options[] = {
     {"scan_batch", FAR_OPTION_NUMBER, 8, 1, 8, NULL, "leaves that a scan reads at once"},
     {"walk_slice", FAR_OPTION_NUMBER, 64, 1, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
     {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL, "attempts before a new pin is taken"},
+    {"hot_updates", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "values of any size: hot keys are updated in one round trip; leaves that are replaced are frozen word by word"},
     {0},
 };
 

@@ -19,6 +19,7 @@ enum {
     DOLPHIN_OPTION_SCAN_BATCH,
     DOLPHIN_OPTION_WALK_SLICE,
     DOLPHIN_OPTION_PATIENCE,
+    DOLPHIN_OPTION_HOT_UPDATES,
 };
 
 enum { DOLPHIN_ADAPTIVE, DOLPHIN_LASTBYTE };
@@ -37,6 +38,7 @@ typedef struct dolphin_state { /* of an open index */
     unsigned leaf_bytes;
     bool words; /* all values have 8 bytes: they lie in the leaf */
     bool lastbyte, exclusive, split_arrays, tickets, indirect;
+    bool hot; /* hot_updates: value words are frozen with their leaf */
     unsigned scan_batch, walk_slice, patience;
     uint64_t poison, seed;
     dolphin_cache *cache;                  /* NULL: none */
@@ -114,6 +116,13 @@ static inline const uint64_t *dolphin_kwords(const dolphin_leaf *leaf) {
 
 static inline const uint64_t *dolphin_vwords(const dolphin_op *op, const dolphin_leaf *leaf) {
     return leaf->image + DOLPHIN_LEAF_HEADER / 8 + op->st->slots;
+}
+
+
+/* Of a slot; without FROZEN. */
+static inline uint64_t dolphin_vword(const dolphin_op *op, const dolphin_leaf *leaf, unsigned slot) {
+    uint64_t word = dolphin_vwords(op, leaf)[slot];
+    return op->st->words ? word : dolphin_value_thawed(word);
 }
 
 
@@ -206,6 +215,14 @@ int dolphin_enter(dolphin_op *op, uint64_t entry, bool whole, uint64_t draw, dol
 void dolphin_put_leave(dolphin_op *op, const dolphin_leaf *leaf);
 void dolphin_leave(dolphin_op *op, const dolphin_leaf *leaf);                                  /* not waited for */
 int dolphin_is_same_key(dolphin_op *op, const dolphin_leaf *leaf, uint64_t kword, bool *same); /* as op->key */
+/* hot.c: hot_updates=on. `old`: what the value word of the key in that slot was lately. 0: done; 1: to be done as usual.
+ */
+int dolphin_update_hot(dolphin_op *op, const dolphin_spot *spot, unsigned slot, uint64_t old, far_bytes value);
+/* Of a leaf that is frozen and has no writer inside: from now on its value words do not change. */
+int dolphin_freeze_values(dolphin_op *op, const dolphin_leaf *leaf);
+void dolphin_put_thaw(dolphin_op *op, const dolphin_leaf *leaf); /* of its values, as they were READ, and of the leaf */
+/* Puts the WRITE of a block; where it lies on another memory node than the leaf it is waited for. */
+int dolphin_write_block(dolphin_op *op, far_addr at, const uint8_t *block, uint64_t bytes, far_addr leaf);
 /* ticket.c: with op->ticket, if there is one. 0: done, and left; LOST: left; FULL, FAR_ERR_EXISTS, errors: still
  * inside. */
 int dolphin_take_ticket(dolphin_op *op, dolphin_leaf *leaf);
@@ -303,6 +320,10 @@ int dolphin_hints_new(far_index *index, dolphin_hints **hints); /* *hints NULL: 
 void dolphin_hints_free(dolphin_hints *hints);
 int dolphin_hint_slot(const dolphin_op *op, uint64_t entry); /* of op->key in that leaf; -1: not known */
 void dolphin_hint_set(const dolphin_op *op, uint64_t entry, unsigned slot);
+/* hot_updates=on: the value word of that slot, as it was seen so lately that whatever it names was not used anew since;
+ * 0: not known. */
+uint64_t dolphin_hint_word(const dolphin_op *op, uint64_t entry, unsigned slot);
+void dolphin_hint_set_word(const dolphin_op *op, uint64_t entry, unsigned slot, uint64_t vword);
 
 /* exclusive.c: sync=exclusive, a lock per leaf around every write, as other indexes have it */
 int dolphin_lock_leaf(dolphin_op *op, uint64_t entry); /* 0: locked; or DOLPHIN_LOST: look again */

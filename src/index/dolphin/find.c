@@ -285,8 +285,10 @@ int dolphin_answer(dolphin_op *op, const dolphin_leaf *leaf, far_out *out) {
     if (count == 0)
         return FAR_ERR_NOT_FOUND;
     bool block = dolphin_kword_is_block(dolphin_kwords(leaf)[found[0]]);
-    if (!block)
+    if (!block) {
         dolphin_hint_set(op, leaf->entry, found[0]);
+        dolphin_hint_set_word(op, leaf->entry, found[0], dolphin_vwords(op, leaf)[found[0]]);
+    }
     if (!block && op->st->words)
         return give_word(op, leaf, found[0], out);
     if (!block)
@@ -329,6 +331,7 @@ static int get_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
     far_rdwc_done(op->t, op->mark);
     if (op->st->words)
         return far_out_give(out, &vword, 8);
+    dolphin_hint_set_word(op, entry, slot, vword);
     if ((err = dolphin_put_read_value(op, vword, &block)) < 0 || (block && (err = dolphin_wait(op)) < 0) ||
         (err = dolphin_take_value(op, vword, block, &value)) < 0)
         return err;

@@ -3,6 +3,7 @@
 #include "base/budget.h"
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
+#include "pool/epoch.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
@@ -10,24 +11,34 @@
 #define PLACES_MAX 16384u
 #define SHARE      16u /* of the budget: not more than one in so many bytes */
 
+typedef struct known { /* of a value word; read and written as a whole: `turn` is odd meanwhile, and another one then */
+    _Atomic uint64_t turn, entry, vword, epoch_and_slot;
+} known;
+
 struct dolphin_hints {
     far_budget_cache *budget; /* the cache's */
     uint32_t mask;
+    size_t bytes;
+    known *known; /* hot_updates=on: one per place, behind the words; NULL */
     _Atomic uint64_t word[];
 };
 
 
 int dolphin_hints_new(far_index *index, dolphin_hints **hints) {
     uint32_t places = PLACES_MAX;
-    while (places > 1 && places * 8ull > far_budget_limit(far_index_budget(index)) / SHARE)
+    bool hot = dolphin_state_of(index)->hot;
+    size_t each = sizeof((*hints)->word[0]) + (hot ? sizeof(known) : 0);
+    while (places > 1 && places * each > far_budget_limit(far_index_budget(index)) / SHARE)
         places /= 2;
-    dolphin_hints *h = calloc(1, sizeof(*h) + places * sizeof(h->word[0]));
+    dolphin_hints *h = calloc(1, sizeof(*h) + places * each);
     *hints = NULL;
     if (!h)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a cache");
     h->mask = places - 1;
+    h->bytes = places * each;
+    h->known = hot ? (known *)(h->word + places) : NULL;
     h->budget = dolphin_cache_budget(dolphin_state_of(index)->cache);
-    if (!far_budget_take(h->budget, places * 8ull)) {
+    if (!far_budget_take(h->budget, h->bytes)) {
         free(h);
         return 0;
     }
@@ -39,7 +50,7 @@ int dolphin_hints_new(far_index *index, dolphin_hints **hints) {
 void dolphin_hints_free(dolphin_hints *hints) {
     if (!hints)
         return;
-    far_budget_give(hints->budget, (hints->mask + 1) * 8ull);
+    far_budget_give(hints->budget, hints->bytes);
     free(hints);
 }
 
@@ -71,4 +82,39 @@ void dolphin_hint_set(const dolphin_op *op, uint64_t entry, unsigned slot) {
     _Atomic uint64_t *place = &op->st->hints->word[hash & op->st->hints->mask];
     if (atomic_load_explicit(place, memory_order_relaxed) != word)
         atomic_store_explicit(place, word, memory_order_relaxed);
+}
+
+
+static uint64_t get(_Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_acquire);
+}
+
+
+static void set(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+
+/* What was linked under a pin at e is retired under one at e - 1 or later, and used anew when all pins are 3 epochs
+ * after that: at e + 2. So who has a pin at e + 1 or before, and holds it, finds it as it was or gone. */
+uint64_t dolphin_hint_word(const dolphin_op *op, uint64_t entry, unsigned slot) {
+    known *k = &op->st->hints->known[hash_of(op) & op->st->hints->mask];
+    uint64_t turn = get(&k->turn), of = get(&k->entry), vword = get(&k->vword), seen = get(&k->epoch_and_slot);
+    if ((turn & 1) || get(&k->turn) != turn || !dolphin_entry_same(of, entry) || seen % DOLPHIN_SLOTS_MAX != slot)
+        return 0;
+    return far_epoch(op->t) <= seen / DOLPHIN_SLOTS_MAX + 1 ? vword : 0;
+}
+
+
+void dolphin_hint_set_word(const dolphin_op *op, uint64_t entry, unsigned slot, uint64_t vword) {
+    if (!op->st->hints || !op->st->hints->known || vword == 0 || (vword & DOLPHIN_VALUE_FROZEN))
+        return;
+    known *k = &op->st->hints->known[hash_of(op) & op->st->hints->mask];
+    uint64_t turn = get(&k->turn);
+    if ((turn & 1) || !atomic_compare_exchange_strong(&k->turn, &turn, turn + 1))
+        return;
+    set(&k->entry, entry);
+    set(&k->vword, vword);
+    set(&k->epoch_and_slot, far_epoch(op->t) * DOLPHIN_SLOTS_MAX + slot);
+    set(&k->turn, turn + 2);
 }

@@ -30,7 +30,8 @@
  *                   length 8 .. 15  size class of a key block; payload: address / 16 44 | fingerprint 12
  *     value word  value_size=8: the value; POISON while the slot is empty
  *                 else 0 none; top byte 1 .. 8: that minus 1 bytes, from the low byte on;
- *                 0x80: address / 16 44 | size code 12 of a value block
+ *                 0x80: address / 16 44 | size code 12 of a value block;
+ *                 bit 62, hot_updates=on: FROZEN, like its leaf; it never becomes another one
  *
  *   key block   length 16 | bytes            value block   length 64 | bytes */
 /* clang-format on */
@@ -430,11 +431,22 @@ static inline bool dolphin_kword_is_sound(uint64_t kword) {
 
 /* Value words of any size. */
 
-#define DOLPHIN_VALUE_BLOCK (0x80ull << 56)
+#define DOLPHIN_VALUE_BLOCK  (0x80ull << 56)
+#define DOLPHIN_VALUE_FROZEN (1ull << 62)
+
+
+static inline uint64_t dolphin_value_thawed(uint64_t word) {
+    return word & ~DOLPHIN_VALUE_FROZEN;
+}
 
 
 static inline bool dolphin_value_is_block(uint64_t word) {
-    return word >> 56 == 0x80;
+    return dolphin_value_thawed(word) >> 56 == 0x80;
+}
+
+
+static inline unsigned dolphin_value_inline_bytes(uint64_t word) { /* of one that is no block, and not 0 */
+    return (unsigned)(dolphin_value_thawed(word) >> 56) - 1;
 }
 
 
@@ -465,7 +477,7 @@ static inline uint64_t dolphin_block_value(far_addr block, unsigned code) {
 
 
 static inline bool dolphin_value_is_sound(uint64_t word) {
-    unsigned top = (unsigned)(word >> 56);
+    unsigned top = (unsigned)(dolphin_value_thawed(word) >> 56);
     if (top == 0)
         return word == 0;
     if (top <= 8)

@@ -95,7 +95,7 @@ static int thaw(dolphin_op *op, dolphin_content *const it[2], unsigned frozen, i
         return result;
     far_forget(op->t);
     for (unsigned i = 0; i < frozen; i++)
-        far_faa(op->t, it[i]->leaf.addr, 0 - DOLPHIN_FROZEN, NULL);
+        dolphin_put_thaw(op, &it[i]->leaf);
     int err = dolphin_wait(op);
     return err < 0 ? err : result;
 }

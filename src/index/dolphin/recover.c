@@ -40,9 +40,7 @@ static int read_children(dolphin_op *op, const dolphin_node *node, uint64_t *wor
  * it meanwhile are through. */
 static int wait_for_readers(dolphin_op *op) {
     far_point(op->t, "dolphin:narrowed");
-    far_pin_drop(op->t);
-    int err = far_wait_epochs(op->t, 2);
-    return err < 0 ? err : far_pin_take(op->t);
+    return far_pin_after_epochs(op->t, 2);
 }
 
 
@@ -58,7 +56,10 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
         return err;
     if ((narrow || (ident & DOLPHIN_NARROWED)) && (err = wait_for_readers(op)) < 0)
         return err;
-    far_faa(op->t, dolphin_entry_addr(entry), 0 - DOLPHIN_FROZEN, NULL);
+    dolphin_leaf leaf = {.entry = entry, .addr = dolphin_entry_addr(entry)};
+    if (op->st->hot && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
+        return err;
+    dolphin_put_thaw(op, &leaf);
     return dolphin_wait(op);
 }
 

@@ -17,10 +17,7 @@ static bool is_final(uint64_t spear) {
 /* All who were inside when the leaf was frozen have left, or are dead and fenced, when all pins are newer. */
 static int drain_by_epochs(dolphin_op *op, const dolphin_leaf *leaf) {
     far_point(op->t, "dolphin:drain");
-    far_pin_drop(op->t);
-    int err = far_wait_epochs(op->t, 2);
-    if (err == 0)
-        err = far_pin_take(op->t);
+    int err = far_pin_after_epochs(op->t, 2);
     if (err < 0)
         return err;
     far_read(op->t, leaf->addr, leaf->image, op->st->leaf_bytes);
@@ -40,6 +37,7 @@ int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dol
         leaf->addr = 0; /* it is not frozen */
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     }
+    memset(leaf->image, 0, op->st->leaf_bytes);
     for (unsigned polls = 0; polls < POLLS; polls++) {
         if (freeze && polls == 0)
             far_faa(op->t, leaf->addr, DOLPHIN_FROZEN, NULL);
@@ -50,13 +48,14 @@ int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dol
             return err;
         far_point(op->t, "dolphin:frozen");
         if (is_final(spear))
-            return 0;
+            return dolphin_freeze_values(op, leaf);
         far_count_retry(op->t);
         far_sleep(op->t, far_rtt(op->t));
     }
     dolphin_abandon(c);
     *waited = true;
-    return drain_by_epochs(op, leaf);
+    int err = drain_by_epochs(op, leaf);
+    return err < 0 ? err : dolphin_freeze_values(op, leaf);
 }
 
 
@@ -64,7 +63,7 @@ int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dol
 static int thaw(dolphin_change *c, const dolphin_content *it, int result) {
     far_forget(c->op->t);
     if (it->leaf.addr) {
-        far_faa(c->op->t, it->leaf.addr, 0 - DOLPHIN_FROZEN, NULL);
+        dolphin_put_thaw(c->op, &it->leaf);
         int err = dolphin_wait(c->op);
         if (err < 0)
             return err;
@@ -75,7 +74,7 @@ static int thaw(dolphin_change *c, const dolphin_content *it, int result) {
 
 /* Whole keys of LIVE slots; key blocks are READ in one batch. */
 int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
-    const uint64_t *kwords = dolphin_kwords(&it->leaf), *vwords = dolphin_vwords(op, &it->leaf);
+    const uint64_t *kwords = dolphin_kwords(&it->leaf);
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = 0;
     for (unsigned i = 0; i < op->st->slots; i++) {
@@ -92,7 +91,7 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
         if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD)
             continue;
         dolphin_item *item = &it->items[it->count];
-        *item = (dolphin_item){.kword = kwords[i] & DOLPHIN_KEY_MASK, .vword = vwords[i]};
+        *item = (dolphin_item){.kword = kwords[i] & DOLPHIN_KEY_MASK, .vword = dolphin_vword(op, &it->leaf, i)};
         if (blocks[i]) {
             if ((err = dolphin_take_key(op, kwords[i], blocks[i], &item->key)) < 0)
                 return err;
@@ -333,7 +332,8 @@ int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, c
 }
 
 
-/* The blocks of keys that are elsewhere already are not those of this leaf any more: nothing of them is left in it. */
+/* The blocks of keys that are elsewhere already are not those of this leaf any more: nothing of them is left in it. The
+ * key goes last, so that who comes after a death in between still finds it, and takes its value out. */
 int dolphin_narrow(dolphin_op *op, const dolphin_node *node, unsigned at) {
     dolphin_change c = {.op = op, .node = *node, .at = at};
     dolphin_content *it = far_scratch(op->t, sizeof(*it));
@@ -348,9 +348,9 @@ int dolphin_narrow(dolphin_op *op, const dolphin_node *node, unsigned at) {
         uint64_t vword = dolphin_vwords(op, &it->leaf)[i];
         if (!(it->elsewhere >> i & 1))
             continue;
-        far_cas(op->t, dolphin_key_at(it->leaf.addr, i), dolphin_kwords(&it->leaf)[i], DOLPHIN_HOLE, NULL);
         if (!op->st->words)
             far_cas(op->t, dolphin_value_at(it->leaf.addr, op->st->slots, i), vword, 0, NULL);
+        far_cas(op->t, dolphin_key_at(it->leaf.addr, i), dolphin_kwords(&it->leaf)[i], DOLPHIN_HOLE, NULL);
     }
     far_cas(op->t, it->leaf.addr + 8, dolphin_ident(&it->leaf), dolphin_leaf_narrowed(dolphin_ident(&it->leaf), it->hi),
             NULL);

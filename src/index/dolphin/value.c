@@ -67,7 +67,7 @@ int dolphin_take_value(const dolphin_op *op, uint64_t vword, const uint8_t *bloc
     if (!block) { /* in the word: the caller keeps it */
         if (!dolphin_value_is_sound(vword) || vword == 0)
             return dolphin_broken(op->index, 0, "value");
-        value->length = (size_t)(vword >> 56) - 1;
+        value->length = dolphin_value_inline_bytes(vword);
         return 0;
     }
     uint64_t length;

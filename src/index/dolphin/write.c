@@ -95,12 +95,11 @@ int dolphin_find_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned states,
 }
 
 
-/* Puts the WRITE of a block; where it lies on another memory node than the leaf it is waited for. */
-static int write_block(dolphin_op *op, far_addr at, const uint8_t *block, uint64_t bytes, const dolphin_leaf *leaf) {
+int dolphin_write_block(dolphin_op *op, far_addr at, const uint8_t *block, uint64_t bytes, far_addr leaf) {
     if (!block)
         return 0;
     far_write(op->t, at, block, bytes);
-    return far_addr_node(at) == far_addr_node(leaf->addr) ? 0 : dolphin_wait(op);
+    return far_addr_node(at) == far_addr_node(leaf) ? 0 : dolphin_wait(op);
 }
 
 
@@ -108,7 +107,9 @@ static int write_block(dolphin_op *op, far_addr at, const uint8_t *block, uint64
 static int put_value(dolphin_op *op, const dolphin_leaf *leaf, far_bytes value, uint64_t *vword) {
     uint8_t *block;
     int err = dolphin_make_value(op, value, far_addr_node(leaf->addr), vword, &block);
-    return err < 0 ? err : write_block(op, dolphin_value_block(*vword), block, dolphin_value_block_bytes(*vword), leaf);
+    return err < 0 ? err
+                   : dolphin_write_block(op, dolphin_value_block(*vword), block, dolphin_value_block_bytes(*vword),
+                                         leaf->addr);
 }
 
 
@@ -133,11 +134,12 @@ static int update_word(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, 
 
 
 /* A value word that was READ as 0 in a LIVE slot: before the insert, or after a delete. A CAS from that 0 would fail on
- * the insert itself. 0: *old is set; FAR_ERR_NOT_FOUND. */
+ * the insert itself. One that was frozen: before the leaf thawed, as we are inside. 0: *old is set; FAR_ERR_NOT_FOUND.
+ */
 static int value_of_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, uint64_t *old) {
     uint64_t kword;
     *old = dolphin_vwords(op, leaf)[slot];
-    if (*old)
+    if (*old && !(*old & DOLPHIN_VALUE_FROZEN))
         return 0;
     far_read(op->t, dolphin_key_at(leaf->addr, slot), &kword, 8);
     far_read(op->t, dolphin_value_at(leaf->addr, op->st->slots, slot), old, 8);
@@ -151,7 +153,7 @@ static int update_block(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot,
     uint64_t old, vword, seen;
     seal_update(op, &value);
     int err = value_of_slot(op, leaf, slot, &old);
-    if (err == 0 && !dolphin_value_is_sound(old))
+    if (err == 0 && (!dolphin_value_is_sound(old) || (old & DOLPHIN_VALUE_FROZEN)))
         err = dolphin_broken(op->index, leaf->addr, "leaf");
     if (err == 0)
         err = put_value(op, leaf, value, &vword);
@@ -164,9 +166,10 @@ static int update_block(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot,
     dolphin_put_leave(op, leaf);
     if ((err = dolphin_wait(op)) < 0)
         return err;
-    if (seen == old)
+    if (seen == old) {
         dolphin_retire_value(op, old);
-    else
+        dolphin_hint_set_word(op, leaf->entry, slot, vword);
+    } else
         dolphin_drop_value(op, vword);
     return 0;
 }
@@ -270,9 +273,10 @@ static int insert_inside(dolphin_op *op, const dolphin_leaf *leaf, far_bytes val
         return err;
     }
     if (key_block)
-        err = write_block(op, dolphin_kword_block(kword), key_block, dolphin_kword_block_bytes(kword), leaf);
+        err = dolphin_write_block(op, dolphin_kword_block(kword), key_block, dolphin_kword_block_bytes(kword),
+                                  leaf->addr);
     if (err == 0 && block)
-        err = write_block(op, dolphin_value_block(vword), block, dolphin_value_block_bytes(vword), leaf);
+        err = dolphin_write_block(op, dolphin_value_block(vword), block, dolphin_value_block_bytes(vword), leaf->addr);
     if (err == 0 && (err = reserve_slot(op, leaf, kword, &slot)) != 0) {
         far_forget(op->t); /* the blocks, if no CAS was posted behind them */
         dolphin_drop_value(op, vword);
@@ -354,7 +358,19 @@ static int update_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slo
 
 
 static bool may_go_by_hint(const dolphin_op *op, far_op_kind how) {
-    return op->st->hints && op->st->words && !op->st->exclusive && how != FAR_OP_INSERT;
+    return op->st->hints && (op->st->words || op->st->hot) && !op->st->exclusive && how != FAR_OP_INSERT;
+}
+
+
+/* 0: done; 1: to be done as usual; or an error. */
+static int write_by_hint(dolphin_op *op, const dolphin_spot *spot, far_bytes value) {
+    int slot = dolphin_hint_slot(op, spot->entry);
+    if (slot < 0)
+        return 1;
+    if (op->st->words)
+        return update_by_hint(op, spot, (unsigned)slot, value);
+    uint64_t old = dolphin_hint_word(op, spot->entry, (unsigned)slot);
+    return old ? dolphin_update_hot(op, spot, (unsigned)slot, old, value) : 1;
 }
 
 
@@ -390,8 +406,7 @@ static int write_at(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, f
         return after_change(dolphin_part_path(op, spot, value));
     if (op->full && how == FAR_OP_INSERT && dolphin_entry_same(op->full, spot->entry))
         return write_full(op, spot, how, value);
-    int slot = !spot->fresh && may_go_by_hint(op, how) ? dolphin_hint_slot(op, spot->entry) : -1;
-    if (slot >= 0 && (err = update_by_hint(op, spot, (unsigned)slot, value)) <= 0)
+    if (!spot->fresh && may_go_by_hint(op, how) && (err = write_by_hint(op, spot, value)) <= 0)
         return err;
     if (op->st->exclusive && (err = dolphin_lock_leaf(op, spot->entry)) != 0)
         return err;
