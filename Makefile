@@ -70,6 +70,8 @@ fuzz: deps
 	@build/asan/test_allocations --every 1
 	@kinds="$(FUZZ_KIND)"; failed=0; for kind in $$kinds; do \
 	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --strict || failed=1; \
+	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --strict --owners || failed=1; \
+	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --strict --checksum || failed=1; \
 	done; exit $$failed
 
 install: build

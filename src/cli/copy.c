@@ -30,9 +30,9 @@ static void keep_common(const far_index *from, char *text, size_t size) {
     *text = 0;
     for (unsigned i = 0; i < FAR_OPTIONS_COMMON; i++) {
         far_option_def def = far_index_option_at(from->kind, i);
-        if (from->options[i] != def.initial)
-            used += (size_t)snprintf(text + used, size - used, "%s%s=%" PRId64, used ? "," : "", def.name,
-                                     from->options[i]);
+        int64_t value = i == FAR_OPTION_VALUE_SIZE ? (int64_t)far_value_size(from) : from->options[i];
+        if (value != def.initial)
+            used += (size_t)snprintf(text + used, size - used, "%s%s=%" PRId64, used ? "," : "", def.name, value);
     }
 }
 
@@ -81,7 +81,7 @@ int cli_copy(int argc, char **argv) {
         CLI_POOL_OPTIONS(&p),
         {"kind", CLI_TEXT, &kind, "KIND", "of the new index (default: the same)"},
         {"options", CLI_TEXT, &index_options, "NAME=VALUE,..",
-         "of the new index (default: the same; of another kind key_size, value_size and max_key)"},
+         "of the new index (default: the same; of another kind key_size, value_size, max_key and checksum)"},
         CLI_OPTIONS_END,
     };
     int count, status;

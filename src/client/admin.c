@@ -1,6 +1,7 @@
 /* Public calls on indexes as a whole and on the pool. What the user's callbacks are told is collected by a task first
  * and told on the caller's own stack, with nothing pinned. */
 #include "base/error.h"
+#include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog.h"
@@ -362,6 +363,7 @@ static int run_usage(far_task *t, void *arg) {
     int err = m->index->kind->usage(t, m->index, usage);
     if (err >= 0)
         err = m->index->kind->walk(t, m->index, &m->walk);
+    usage->value_bytes -= usage->keys * far_sum_bytes(m->index);
     uint64_t stored = usage->key_bytes + usage->value_bytes;
     usage->pool_index_bytes = usage->pool_bytes > stored ? usage->pool_bytes - stored : 0;
     if (m->index->kind->cache_bytes)
@@ -370,11 +372,29 @@ static int run_usage(far_task *t, void *arg) {
 }
 
 
+typedef int (*index_check)(far_task *t, far_index *index, far_report *report);
+
+
+static int check_structure(far_task *t, far_index *index, far_report *report) {
+    return index->kind->check(t, index, report);
+}
+
+
+static int check_sums(far_task *t, far_index *index, far_report *report) {
+    int err = far_sum_check_all(t, index);
+    if (err != FAR_ERR_CORRUPT)
+        return err;
+    far_report_problem(report, "%s", far_last_error());
+    return 0;
+}
+
+
 static int run_check(far_task *t, void *arg) {
     measuring *m = arg;
     t->label = "check";
     t->index_key = m->index->uid;
-    return m->index->kind->check(t, m->index, m->report);
+    int err = check_structure(t, m->index, m->report);
+    return err < 0 ? err : check_sums(t, m->index, m->report);
 }
 
 
@@ -481,7 +501,7 @@ typedef struct pool_check {
 } pool_check;
 
 
-static int check_uid(far_task *t, uint32_t uid, far_report *report) {
+static int check_uid(far_task *t, uint32_t uid, far_report *report, index_check check) {
     far_index *index;
     int err = far_catalog_open_uid(t, uid, &index);
     if (err == FAR_ERR_NOT_FOUND)
@@ -494,7 +514,7 @@ static int check_uid(far_task *t, uint32_t uid, far_report *report) {
         return err;
     report->about = index->name;
     t->index_key = uid;
-    if ((err = index->kind->check(t, index, report)) == FAR_ERR_CORRUPT) {
+    if ((err = check(t, index, report)) == FAR_ERR_CORRUPT) {
         far_report_problem(report, "%s", far_last_error());
         err = 0;
     }
@@ -535,7 +555,7 @@ static void check_listed(far_pool *pool, const uint32_t *before, size_t open, co
 }
 
 
-static int check_indexes(far_task *t, far_report *report) {
+static int check_indexes(far_task *t, far_report *report, index_check check) {
     uint32_t *uids, before[FAR_OPEN_TABLE_MAX];
     size_t count, open = open_uids(far_task_pool(t), before);
     int err = far_catalog_uids(t, &uids, &count);
@@ -544,28 +564,21 @@ static int check_indexes(far_task *t, far_report *report) {
     if (err >= 0)
         check_listed(far_task_pool(t), before, open, uids, count, report);
     for (size_t i = 0; err >= 0 && i < count; i++)
-        err = check_uid(t, uids[i], report);
+        err = check_uid(t, uids[i], report, check);
     return err == FAR_ERR_CORRUPT ? 0 : err;
 }
 
 
-static int only_a_number(far_task *t, far_request *r, void *ctx) {
-    (void)t, (void)r, (void)ctx;
-    return 0;
-}
-
-
-/* One client sweeps at a time. While another one does, this call waits: the other sweep ends sooner when it hears a new
- * request. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this task
- * does. */
+/* One client sweeps at a time. While another one does, this call waits: the other sweep ends sooner when it hears that
+ * somebody waits. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this
+ * task does. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
     far_pool *pool = far_task_pool(t);
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
             return err;
-        far_request made;
-        if (attempt == 0 && (err = far_request_make(t, only_a_number, NULL, &made)) < 0)
+        if (attempt == 0 && (err = far_request_attention(t)) < 0)
             return err;
         if (far_team_is_unattended(&pool->team)) {
             err = far_pin_take(t); /* a handle that sleeps does not hear of requests */
@@ -611,11 +624,13 @@ static int run_pool_check(far_task *t, void *arg) {
     const pool_check *check = arg;
     far_sweep_result swept = {0};
     t->label = "check";
-    int err = check_indexes(t, check->report);
+    int err = check_indexes(t, check->report, check_structure);
     if (err >= 0)
         err = far_memory_check(t, check->report);
     if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */
         err = sweep_pool(t, check->repair, &swept);
+    if (err >= 0 && check->report->count == 0) /* a value that is damaged does not keep a sweep from what it does */
+        err = check_indexes(t, check->report, check_sums);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(check->report, "%s", far_last_error());
         return 0;

@@ -1,10 +1,12 @@
 /* The operations of the public API: arguments are checked here, then each operation runs as a task of its session. */
 #include "client/op.h"
 #include "base/error.h"
+#include "client/checksum.h"
 #include "client/client.h"
 #include "index/rdwc.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,11 +102,11 @@ static int check_key(const far_index *index, const void *key, size_t length) {
 
 
 static int check_value(const far_index *index, const void *value, size_t length) {
-    size_t fixed = (size_t)index->options[FAR_OPTION_VALUE_SIZE];
+    size_t fixed = far_value_size(index), most = FAR_VALUE_MAX - far_sum_bytes(index);
     if (!value && length)
         return far_fail(FAR_ERR_INVALID, "value: is NULL with a length of %zu", length);
-    if (length > FAR_VALUE_MAX)
-        return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than %d", length, FAR_VALUE_MAX);
+    if (length > most)
+        return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than %zu", length, most);
     if (fixed && length != fixed)
         return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name,
                         fixed);
@@ -163,7 +165,9 @@ static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_by
         return tally(t, index, -1, index->kind->remove(t, index, key));
     default:
         t->added = false;
+        t->swaps = kind == FAR_OP_UPDATE;
         int err = index->kind->put(t, index, kind, key, value);
+        t->swaps = false;
         return tally(t, index, kind == FAR_OP_INSERT || t->added, err);
     }
 }
@@ -182,11 +186,37 @@ static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned 
 }
 
 
-static int run_request(far_task *t, void *arg) {
-    request *r = arg;
-    name_task(t, r->kind, r->index, 1);
+/* A put that found no memory: where the key is there, it is an update, which works in a full pool too. */
+static int put_into_full(far_task *t, const request *r) {
+    char words[FAR_MESSAGE_BYTES];
+    request update = *r;
+    snprintf(words, sizeof(words), "%s", far_last_error());
+    update.kind = FAR_OP_UPDATE;
+    int err = far_run_pinned(t, run_on_index, &update);
+    return err == FAR_ERR_NOT_FOUND ? far_fail(FAR_ERR_NO_MEMORY, "%s", words) : err;
+}
+
+
+static int run_stored(far_task *t, request *r) {
     int err = far_run_pinned(t, run_on_index, r);
+    if (err == FAR_ERR_NO_MEMORY && r->kind == FAR_OP_PUT)
+        err = put_into_full(t, r);
     return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
+}
+
+
+static int run_request(far_task *t, void *arg) {
+    request *r = arg, stored = *r;
+    far_out out;
+    int err = 0;
+    name_task(t, r->kind, r->index, 1);
+    if (far_sum_bytes(r->index) == 0 || r->kind == FAR_OP_DELETE)
+        return run_stored(t, r);
+    stored.out = &out;
+    err = r->kind == FAR_OP_GET ? far_sum_room(t, r->out, &out) : far_sum_add(t, r->index, r->key, &stored.value);
+    if (err >= 0)
+        err = run_stored(t, &stored);
+    return r->kind == FAR_OP_GET ? far_sum_give(r->index, r->key, &out, err, r->out) : err;
 }
 
 
@@ -367,6 +397,7 @@ typedef struct gets {
     size_t count;
     far_bytes keys[GETS_TOGETHER];
     far_out *outs[GETS_TOGETHER];
+    far_out stored[GETS_TOGETHER]; /* with checksums: what is given is taken from there */
     int results[GETS_TOGETHER];
 } gets;
 
@@ -374,6 +405,16 @@ typedef struct gets {
 static int run_get_many(far_task *t, void *arg) {
     gets *g = arg;
     return g->index->kind->get_many(t, g->index, g->count, g->keys, g->outs, g->results);
+}
+
+
+static int make_room(far_task *t, gets *g) {
+    int err = 0;
+    for (size_t i = 0; i < g->count && err >= 0 && far_sum_bytes(g->index); i++) {
+        err = far_sum_room(t, g->outs[i], &g->stored[i]);
+        g->outs[i] = &g->stored[i];
+    }
+    return err;
 }
 
 
@@ -390,7 +431,9 @@ static void run_gets(far_task *t, void *arg) {
         g.results[g.count++] = FAR_ERR_CORRUPT;
     }
     name_task(t, FAR_OP_GET, g.index, 0);
-    int err = far_run_pinned(t, run_get_many, &g);
+    int err = make_room(t, &g);
+    if (err >= 0)
+        err = far_run_pinned(t, run_get_many, &g);
     size_t i = 0;
     far_op_run *last = NULL; /* those that found no room for a task */
     for (far_op_run *run = first, *with; run; run = with, i++) {
@@ -398,7 +441,10 @@ static void run_gets(far_task *t, void *arg) {
         run->with = NULL;
         if (err < 0 || g.results[i] != FAR_GET_ALONE) {
             far_count_op(t, FAR_OP_GET, g.index, 1);
-            finish_get(run, err < 0 ? err : g.results[i]);
+            int result = err < 0 ? err : g.results[i];
+            if (err >= 0 && g.outs[i] == &g.stored[i])
+                result = far_sum_give(g.index, g.keys[i], &g.stored[i], result, &run->out);
+            finish_get(run, result);
         } else if (!far_task_new(run->session, FAR_OP_GET, run_op, run)) {
             run->with = last;
             last = run;

@@ -1,6 +1,7 @@
 /* Scans: the kind fills a buffer with one chunk of pairs under a pin; then, with nothing pinned and outside the
  * session, the pairs are given to the user; the next chunk begins after the last key. */
 #include "base/error.h"
+#include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
 #include "index/results.h"
@@ -106,6 +107,23 @@ int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_
 }
 
 
+void far_scan_silence(far_scan_run *run) {
+    run->counted = true;
+}
+
+
+static int check_sums(const far_scan_run *run) {
+    size_t at = 0;
+    int err = 0;
+    for (unsigned i = 0; i < run->buffer.pairs && err >= 0 && far_sum_bytes(run->index); i++) {
+        far_bytes key, value;
+        far_scan_pair(&run->buffer, &at, &key, &value);
+        err = far_sum_check(run->index, key, &value);
+    }
+    return err;
+}
+
+
 static int fill(far_task *t, void *arg) {
     far_scan_run *run = arg;
     far_scan_empty(&run->buffer);
@@ -125,7 +143,7 @@ int far_scan_run_chunk(far_task *t, void *arg) {
     if (run->over)
         return 0;
     int err = far_run_pinned(t, fill, run);
-    if (err < 0)
+    if (err < 0 || (err = check_sums(run)) < 0)
         return err;
     const struct far_scan_buffer *buffer = &run->buffer;
     run->over = buffer->past || (run->scan.end && !buffer->full) || buffer->pairs >= run->limit;
@@ -149,7 +167,7 @@ bool far_scan_deliver(far_scan_run *run) {
         run->given++;
         if (run->limit != SIZE_MAX)
             run->limit--;
-        if (run->each(run->each_ctx, key.data, key.length, value.data, value.length))
+        if (run->each(run->each_ctx, key.data, key.length, value.data, value.length - far_sum_bytes(run->index)))
             return run->over = true;
     }
     if (!run->over && buffer->pairs) {

@@ -136,7 +136,22 @@ int far_keys_give(far_keys *keys, far_bytes key) {
 }
 
 
+int far_keys_pass_on(far_task *t, far_keys *keys) {
+    int err = 0;
+    for (size_t at = 0; at < keys->used && err >= 0;) {
+        uint32_t length;
+        memcpy(&length, keys->data + at, sizeof(length));
+        err = keys->each(t, keys->ctx, (far_bytes){keys->data + at + sizeof(length), length});
+        at += sizeof(length) + length;
+    }
+    keys->used = 0;
+    return err;
+}
+
+
 int far_keys_rest(far_task *t, far_keys *keys) {
+    if (keys->each)
+        return far_keys_pass_on(t, keys);
     if (keys->used >= CHUNK_BYTES) {
         keys->resting = keys->due = true;
         while (keys->resting)

@@ -25,6 +25,11 @@ struct far_keys {
     bool due;     /* there is something for the caller to do */
     bool resting; /* the task waits for that */
     bool stopped; /* the caller wants no more */
+    /* Instead of a caller that the task rests for: is told of each key, unpinned. */
+    int (*each)(far_task *t, void *ctx, far_bytes key);
+    void *ctx;
 };
+
+int far_keys_pass_on(far_task *t, far_keys *keys); /* to `each`: what was given since it last was */
 
 #endif

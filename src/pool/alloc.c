@@ -35,9 +35,21 @@ static bool refill(far_memory *m, far_bin *bin, unsigned node) {
 }
 
 
-static bool take_on(far_memory *m, far_bin *bin, unsigned node, uint64_t *item) {
+/* Of a class that updates swap, the last free object of a session is only for them: so they work in a full pool too. */
+static bool is_held_back(const far_memory *m, const far_bin *bin, unsigned node) {
+    const far_type *info = far_class_info(bin->class);
+    bool last = bin->magazine[node].count == 1 && info && info->swapped;
+    for (unsigned n = 0; last && n < geometry(m)->nodes; n++)
+        last = n == node || bin->magazine[n].count == 0;
+    return last;
+}
+
+
+static bool take_on(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
     far_items *magazine = &bin->magazine[node];
-    if (magazine->count == 0 && !refill(m, bin, node))
+    if ((magazine->count == 0 || (!swaps && is_held_back(m, bin, node))) && !refill(m, bin, node))
+        return false;
+    if (!swaps && is_held_back(m, bin, node))
         return false;
     assert(m->magazine_bytes >= bin->class->size);
     *item = magazine->items[--magazine->count];
@@ -47,13 +59,13 @@ static bool take_on(far_memory *m, far_bin *bin, unsigned node, uint64_t *item) 
 
 
 /* With the session's lock. */
-static bool take_local(far_memory *m, far_bin *bin, unsigned node, uint64_t *item) {
+static bool take_local(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
     unsigned nodes = geometry(m)->nodes;
     if (node != FAR_NODE_ANY)
-        return take_on(m, bin, node, item);
+        return take_on(m, bin, node, swaps, item);
     unsigned first = m->pick++ % nodes;
     for (unsigned i = 0; i < nodes; i++)
-        if (take_on(m, bin, (first + i) % nodes, item))
+        if (take_on(m, bin, (first + i) % nodes, swaps, item))
             return true;
     return false;
 }
@@ -182,7 +194,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
             pthread_mutex_unlock(&s->lock);
         } else {
             far_bin *bin = far_bin_of(m, class);
-            got = bin && take_local(m, bin, tries > 0 ? where : node, item);
+            got = bin && take_local(m, bin, tries > 0 ? where : node, t->swaps, item);
         }
         pthread_mutex_unlock(&m->lock);
         if (got)
@@ -198,7 +210,7 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     if (!class->is_run && !own_only && far_reclaim(t, m) > 0) { /* what this session retired long ago serves first */
         pthread_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of(m, class);
-        bool got = bin && take_local(m, bin, node, item);
+        bool got = bin && take_local(m, bin, node, t->swaps, item);
         pthread_mutex_unlock(&m->lock);
         if (got)
             return 0;
@@ -243,7 +255,7 @@ static int alloc_slowly(far_task *t, far_index *index, far_class *class, unsigne
     bool full = far_reserve_is_full(m, index);
     pthread_mutex_unlock(&m->lock);
     int err = full ? 0 : far_reserve_fill(t, index);
-    if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(flags & FAR_ALLOC_RESERVE)))
+    if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(t->swaps || flags & FAR_ALLOC_RESERVE)))
         return err;
     err = far_alloc_item(t, class, node, must, keep, &item);
     if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE) {
@@ -283,7 +295,7 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     pthread_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_KEEP)) == 0 && far_reserve_is_full(m, index),
-         got = bin && simple && !bin->class->is_run && take_local(m, bin, node, &item);
+         got = bin && simple && !bin->class->is_run && take_local(m, bin, node, t->swaps, &item);
     pthread_mutex_unlock(&m->lock);
     if (!bin)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");

@@ -21,6 +21,7 @@ typedef struct far_type {
     bool stable;
     uint8_t align;         /* 16, 32 or 64 */
     uint16_t extra_epochs; /* wait this many epochs longer before reuse */
+    bool swapped;          /* updates replace one by another: the last free one of a size is theirs (t->swaps) */
 } far_type;
 
 typedef struct far_object {

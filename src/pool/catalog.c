@@ -424,8 +424,8 @@ static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
         far_back_off(t, attempt);
         if (attempt >= WALK_BRIEFLY)
             far_sleep(t, WALK_PAUSE_TICKS * tick);
-        int err = far_pin_take(t);
-        if (err < 0)
+        int err = attempt == WALK_BRIEFLY ? far_request_attention(t) : 0; /* it may be a sweep that takes its time */
+        if (err < 0 || (err = far_pin_take(t)) < 0)
             return err;
     }
 }

@@ -199,7 +199,7 @@ int far_client_unregister(far_task *t) {
 }
 
 
-int far_is_dead(far_task *t, unsigned id, unsigned generation) {
+int far_is_dead_pinned(far_task *t, unsigned id, unsigned generation) {
     far_session *s = t->session;
     if (id == 0 || id > far_task_pool(t)->geometry.session_slots)
         return 1;
@@ -213,8 +213,6 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     if (far_client_state_of(word) != FAR_CLIENT_LIVE || (generation != FAR_ANY_GENERATION && generation != living))
         return 1;
     int dead = far_ask(t, FAR_ASK_DEAD, id, living);
-    if (dead == 0) /* who is waited for lives, and may work without a pin: that is no sign of damage */
-        far_patience_forget(t);
     if (dead <= 0)
         return dead;
     far_faa(t, far_addr_make(0, FAR_SUPER_WANTED), 1, NULL); /* first: should we die too, a sweep is wanted already */
@@ -227,6 +225,14 @@ int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     if (old == word)
         far_pool_wake(far_task_pool(t));
     return 1;
+}
+
+
+int far_is_dead(far_task *t, unsigned id, unsigned generation) {
+    int dead = far_is_dead_pinned(t, id, generation);
+    if (dead == 0 && id != t->session->id) /* it may work without a pin: that nothing changes is no sign of damage */
+        far_patience_forget(t);
+    return dead;
 }
 
 

@@ -557,11 +557,27 @@ static int write_anew(far_task *t) {
 }
 
 
+/* The word of a session that lives names its handle: one that names another keeps that one alive for ever. 1: it was
+ * put right, not now. */
+static int mend_word(far_task *t, unsigned id, const far_client *client) {
+    const far_session *own = far_task_pool(t)->team.own, *s = id == own->id ? own : t->session;
+    uint64_t right = far_client_pack(FAR_CLIENT_LIVE, s->generation, own->id), old;
+    if (id != s->id || client->word == right || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
+        far_client_generation_of(client->word) != s->generation)
+        return 0;
+    int err = far_cas_word(t, far_client_entry(id), client->word, right, &old);
+    return err < 0 ? err : 1;
+}
+
+
 /* 1: the word of this entry forbids the move. A handle of which nobody lives has no say. */
 static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *client) {
     const move *m = ctx;
     if (id == far_task_pool(t)->team.own->id && is_changed(t, client))
         return write_anew(t);
+    int mended = mend_word(t, id, client);
+    if (mended != 0)
+        return mended;
     if (client->pin == 0 || client->pin >= m->epoch || far_client_handle_of(client->word) != id)
         return 0;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !m->ask)

@@ -113,11 +113,23 @@ static void each_foreign_of(far_store *s, const far_held *b, bool absorb) {
 }
 
 
+/* Its entry said that it is nobody's, and this handle had it: the swap has put that right, what it knows of it stays. */
+static int is_held(far_task *t, far_block_id id) {
+    const far_store *s = far_store_of(t);
+    if (!far_is_own(s, far_block_base(geometry(t), id)))
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: its entry did not say that this client has it", id.index,
+                    id.node);
+}
+
+
 /* The block is ours. What is free in it and not home is settled before anything of it is handed out. */
 static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     far_store *s = far_store_of(t);
     uint64_t pages[FAR_BLOCK_PAGES];
-    int err = far_pages_read(t, id, pages); /* now: until the swap somebody else may have had it */
+    int err = is_held(t, id);
+    if (err == 0)
+        err = far_pages_read(t, id, pages); /* now: until the swap somebody else may have had it */
     if (err < 0)
         return err;
     pthread_mutex_lock(&s->lock);
@@ -166,10 +178,17 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
 static int add_taken(far_task *t, const far_block_id *blocks, const bool *used, int count) {
     far_store *s = far_store_of(t);
     bool all = true;
-    pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < count; i++)
-        all &= far_held_add(s, blocks[i], used[i], s->sweep) != NULL; /* nothing in it is older than that sweep */
-    pthread_mutex_unlock(&s->lock);
+    int err = 0;
+    for (int i = 0; i < count; i++) {
+        int held = is_held(t, blocks[i]);
+        err = held < 0 ? held : err;
+        pthread_mutex_lock(&s->lock);
+        if (held == 0)
+            all &= far_held_add(s, blocks[i], used[i], s->sweep) != NULL; /* nothing in it is older than that sweep */
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (err < 0)
+        return err;
     return all ? 1 : take_in_later(t, far_fail(FAR_ERR_NO_MEMORY, "no memory for a block"));
 }
 

@@ -44,8 +44,11 @@ typedef struct far_option_def {
 #define FAR_OPTIONS_MAX      32
 #define FAR_OPTIONS_TEXT_MAX 511 /* bytes of "name=value,name=value" */
 
-/* Options every kind has, before its own: key_size, value_size (0 = any), max_key. */
-enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTIONS_COMMON };
+/* Options every kind has, before its own: key_size, value_size (0 = any; as the kind sees it, with the checksum),
+ * max_key, checksum (client/checksum.h; no business of the kind). */
+enum { FAR_OPTION_KEY_SIZE, FAR_OPTION_VALUE_SIZE, FAR_OPTION_MAX_KEY, FAR_OPTION_CHECKSUM, FAR_OPTIONS_COMMON };
+
+#define FAR_SUM_BYTES 4u
 
 typedef struct far_reserve { /* what each session keeps, to finish a half-done change when the pool is full */
     unsigned type;
@@ -142,6 +145,19 @@ struct far_index { /* one open index of one handle */
     far_tally tallies[FAR_TALLIES]; /* keys added and removed through this handle and not yet told; by session */
     far_index *next;                /* in the pool's list */
 };
+
+
+/* Bytes behind every value, and the size that all values have for the user; 0: none, any. */
+static inline size_t far_sum_bytes(const far_index *index) {
+    return index->options[FAR_OPTION_CHECKSUM] ? FAR_SUM_BYTES : 0;
+}
+
+
+static inline size_t far_value_size(const far_index *index) {
+    size_t size = (size_t)index->options[FAR_OPTION_VALUE_SIZE];
+    return size ? size - far_sum_bytes(index) : 0;
+}
+
 
 /* What all caches of the handle may take together (base/budget.h). */
 struct far_budget *far_index_budget(const far_index *index);

@@ -14,6 +14,8 @@ static const far_option_def common_options[FAR_OPTIONS_COMMON] = {
                                "all values have this size (0: any size)"},
     [FAR_OPTION_MAX_KEY] = {"max_key", FAR_OPTION_NUMBER, FAR_KEY_MAX, FAR_KEY_MAX, FAR_KEY_MAX, NULL,
                             "bytes of the longest key"},
+    [FAR_OPTION_CHECKSUM] = {"checksum", FAR_OPTION_BOOL, 0, 0, 1, NULL,
+                             "a hash of key and value behind each value, 4 bytes: reads find damage"},
 };
 
 
@@ -21,7 +23,7 @@ far_option_def far_index_option_at(const far_index_kind *kind, unsigned position
     static const far_option_def none;
     if (position < FAR_OPTIONS_COMMON) {
         far_option_def def = common_options[position];
-        if (position != FAR_OPTION_VALUE_SIZE && kind->max_key > FAR_KEY_MAX)
+        if ((position == FAR_OPTION_KEY_SIZE || position == FAR_OPTION_MAX_KEY) && kind->max_key > FAR_KEY_MAX)
             def.max = (int64_t)kind->max_key;
         return def;
     }
@@ -117,6 +119,8 @@ int far_index_options_parse(const far_index_kind *kind, const char *text, int64_
     }
     if (found < 0)
         return far_fail(FAR_ERR_INVALID, "options: %s", error);
+    if (values[FAR_OPTION_CHECKSUM] && values[FAR_OPTION_VALUE_SIZE])
+        values[FAR_OPTION_VALUE_SIZE] += FAR_SUM_BYTES;
     if (values[FAR_OPTION_KEY_SIZE] > values[FAR_OPTION_MAX_KEY])
         return far_fail(FAR_ERR_INVALID, "option key_size: %" PRId64 " is more than max_key, %" PRId64,
                         values[FAR_OPTION_KEY_SIZE], values[FAR_OPTION_MAX_KEY]);

@@ -11,7 +11,7 @@ int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_ev
         far_count_lock_retry(t);
         expected = 0;
         if (old && ask_every && attempt % ask_every == ask_every - 1) {
-            int dead = far_owner_is_dead(t, old);
+            int dead = far_holder_is_dead(t, old);
             if (dead < 0)
                 return dead;
             expected = dead ? old : 0;

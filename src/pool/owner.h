@@ -52,6 +52,13 @@ static inline int far_owner_is_dead(far_task *t, uint64_t word) {
 }
 
 
+/* The same, of who would hold a pin with what it is waited for: that the client lives does not count, the epoch tells
+ * whether it is at work (task/patience.h). */
+static inline int far_holder_is_dead(far_task *t, uint64_t word) {
+    return far_is_dead_pinned(t, far_owner_client(word), far_owner_generation(word));
+}
+
+
 /* Plain locks: a word that is 0 when free and else far_owner_of_task of its holder. They protect what is published by
  * single verbs, so that nothing is half done when a holder dies: its lock is taken over as it is. */
 

@@ -162,6 +162,18 @@ int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, voi
 }
 
 
+static int only_a_number(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)r, (void)ctx;
+    return 0;
+}
+
+
+int far_request_attention(far_task *t) {
+    far_request made;
+    return far_request_make(t, only_a_number, NULL, &made);
+}
+
+
 /* ---- Waiting ---- */
 
 typedef struct roll_call {
@@ -245,7 +257,8 @@ void far_line_learn(far_pool *pool, const uint64_t *words) {
     far_store *s = pool->store;
     if (!s)
         return;
-    atomic_store_explicit(&s->line.done, words[(FAR_SUPER_DONE - first) / 8], memory_order_release);
+    uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
+    atomic_store_explicit(&s->line.done, far_done_is_sound(done) ? done : 0, memory_order_release);
     atomic_store_explicit(&s->line.wanted, words[(FAR_SUPER_WANTED - first) / 8], memory_order_release);
     atomic_store_explicit(&s->line.swept, words[(FAR_SUPER_SWEPT - first) / 8], memory_order_release);
     atomic_store_explicit(&s->line.catalog, words[(FAR_SUPER_CATALOG - first) / 8], memory_order_release);

@@ -51,8 +51,10 @@ static inline bool far_number_is_newer(uint32_t a, uint32_t b) {
 }
 
 
+/* With a hash above: a word that damage made to name a sweep whose marks are not there would free what is in use. */
 static inline uint64_t far_done_pack(uint32_t sweep, bool count_only) {
-    return (uint64_t)sweep | (uint64_t)count_only << 24;
+    uint64_t low = (uint64_t)sweep | (uint64_t)count_only << 24;
+    return low | (low + 1) * 0x9e3779b97f4a7c15ull >> 25 << 25;
 }
 
 
@@ -66,6 +68,11 @@ static inline bool far_done_count_only(uint64_t word) {
 }
 
 
+static inline bool far_done_is_sound(uint64_t word) {
+    return word == far_done_pack(far_done_sweep(word), far_done_count_only(word));
+}
+
+
 /* By epoch.c, under its flag. heard_epoch: pins up to this epoch may have been held before. */
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch);
 bool far_request_is_met(far_pool *pool); /* but for the pins: what it asks for is done */
@@ -74,6 +81,9 @@ uint32_t far_request_heard(far_pool *pool, uint64_t *epoch);
 /* Makes a new request: changes *r, what was read, as `change` says and gives it the next number; again until nobody
  * else was faster. change: not 0 gives up, and is returned. */
 int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made);
+
+/* Makes one that asks for nothing: who rests in the middle of a walk hears that somebody waits, and rests no more. */
+int far_request_attention(far_task *t);
 
 /* Unpinned: until all have answered. 0: they have; 1: not yet, and the epoch has not moved for so long. */
 int far_request_wait(far_task *t, uint32_t number, uint64_t patience);

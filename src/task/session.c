@@ -271,7 +271,7 @@ static far_task *make_task(far_session *s, bool direct) {
 static void begin_task(far_task *t, unsigned kind) {
     far_session *s = t->session;
     assert(t->state == FAR_TASK_FREE && kind < FAR_STATS_KINDS);
-    t->background = false;
+    t->background = t->swaps = false;
     t->stats = &s->stats[kind];
     t->label = NULL;
     t->index_key = 0;

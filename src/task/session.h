@@ -61,6 +61,7 @@ struct far_task {
     uint32_t rest_request; /* the request that stood when it began: it rests until another one is made */
     bool background;
     bool added; /* far_note_added */
+    bool swaps; /* it retires an object for each that it allocates: an update */
     far_stats *stats;
     const char *label;
     uint32_t index_key;

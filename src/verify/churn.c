@@ -62,7 +62,7 @@ static int check_pool(client *c) {
 /* Operations on an index that comes and goes. Values of one key have one size: what is read must be whole. */
 static int use_side_index(client *c, far_index *index) {
     uint8_t value[2048], key[8];
-    size_t fixed = (size_t)index->options[FAR_OPTION_VALUE_SIZE];
+    size_t fixed = far_value_size(index);
     int err = fixed > sizeof(value) ? 1 : 0;
     for (unsigned i = 0; i < SIDE_OPS && err == 0; i++) {
         unsigned k = (unsigned)below(c, SIDE_KEYS);

@@ -21,6 +21,7 @@ const far_pool_options rig_options = {.rdwc = 1, .no_thread = 1};
 static struct {
     uint64_t now, posted, allowed, parks, image_at;
     char *taken;
+    bool refuse;
     claim claims[RIG_CLAIMS];
     unsigned claim_count;
     far_random secrets;
@@ -111,6 +112,8 @@ static int noted_claim(far_conn *conn, unsigned id, unsigned generation) {
 
 static int evict(far_conn *asker, unsigned id, unsigned generation) {
     (void)asker;
+    if (rig.refuse)
+        return FAR_ERR_UNREACHABLE;
     for (unsigned i = 0; i < RIG_CLAIMS; i++)
         if (rig.claims[i].conn && rig.claims[i].id == id && rig.claims[i].generation == generation)
             rig.real->fence_self(rig.claims[i].conn);
@@ -198,6 +201,16 @@ bool rig_is_cut(void) {
 
 uint64_t rig_posted(void) {
     return rig.posted;
+}
+
+
+void rig_refuse_evictions(bool refuse) {
+    rig.refuse = refuse;
+}
+
+
+void rig_pass_time(uint64_t ns) {
+    rig.now += ns;
 }
 
 

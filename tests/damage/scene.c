@@ -4,6 +4,7 @@
 #include "pool/catalog_layout.h"
 #include "pool/clients.h"
 #include "pool/handle.h"
+#include "pool/owner.h"
 #include "task/session.h"
 
 #include <stdlib.h>
@@ -152,8 +153,7 @@ static void work_and_die(scene *s, far_session *session, far_index *index, far_r
 }
 
 
-void scene_make(scene *s, const char *kind, const char *options, bool crashed) {
-    static uint64_t serial;
+void scene_make(scene *s, const char *kind, const char *options, bool crashed, uint64_t seed) {
     far_pool *pool;
     far_session *session;
     far_index *index;
@@ -161,8 +161,8 @@ void scene_make(scene *s, const char *kind, const char *options, bool crashed) {
     *s = (scene){.kind = kind, .options = options, .fixed = strstr(options, "key_size=8") != NULL, .crashed = crashed};
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
-    rig_seed(++serial);
-    far_random_seed(&random, serial);
+    rig_seed(seed);
+    far_random_seed(&random, seed);
     rig_allow(UINT64_MAX);
     must(far_pool_open(RIG_URI, &rig_options, &pool), "open");
     must(far_session_open(pool, &session), "session");
@@ -219,6 +219,39 @@ static uint64_t range_bytes(far_random *random, uint64_t room) {
 }
 
 
+static void tell(damage *d, const object *o, const char *how, const char *name) {
+    snprintf(d->words, sizeof(d->words), "%s %s + %llu, %llu bytes (at %#llx)", how, name,
+             (unsigned long long)(d->addr - o->addr), (unsigned long long)d->bytes, (unsigned long long)d->addr);
+}
+
+
+/* The name of a client that lives, or is the next to live, where a lock may say who holds it: it does not. */
+uint64_t scene_owner(unsigned id, unsigned task) {
+    uint64_t state;
+    memcpy(&state, at(far_client_entry(id)), 8);
+    unsigned generation = far_client_generation_of(state) + (far_client_state_of(state) == FAR_CLIENT_FREE);
+    return far_owner_pack(id, generation, task);
+}
+
+
+void scene_name_somebody(const scene *s, far_random *random, damage *d) {
+    const char *name;
+    const object *o = pick(s, random, &name);
+    unsigned shift = (unsigned)far_random_below(random, 64 - FAR_OWNER_BITS + 1);
+    uint64_t owner = scene_owner(1 + (unsigned)far_random_below(random, 3), (unsigned)far_random_below(random, 2)),
+             word;
+    if (far_random_chance(random, 1, 2))
+        shift %= 2;
+    d->bytes = 8;
+    d->addr = o->addr + 8 * far_random_below(random, o->bytes / 8);
+    keep_before(d);
+    memcpy(&word, at(d->addr), 8);
+    word = (word & ~(FAR_OWNER_MASK << shift)) | owner << shift | (shift > 0);
+    memcpy(at(d->addr), &word, 8);
+    tell(d, o, "a client's name at", name);
+}
+
+
 void scene_damage(const scene *s, far_random *random, damage *d) {
     const char *name, *from_name;
     const object *o = pick(s, random, &name);
@@ -264,8 +297,7 @@ void scene_damage(const scene *s, far_random *random, damage *d) {
     }
     if (kind != 5 && kind != 6)
         memcpy(at(d->addr), &word, 8);
-    snprintf(d->words, sizeof(d->words), "%s %s + %llu, %llu bytes (at %#llx)", how, name,
-             (unsigned long long)(d->addr - o->addr), (unsigned long long)d->bytes, (unsigned long long)d->addr);
+    tell(d, o, how, name);
 }
 
 

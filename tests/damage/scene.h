@@ -33,7 +33,7 @@ typedef struct scene {
     size_t place_count;
 } scene;
 
-void scene_make(scene *s, const char *kind, const char *options, bool crashed);
+void scene_make(scene *s, const char *kind, const char *options, bool crashed, uint64_t seed);
 void scene_free(scene *s);
 
 size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]);
@@ -52,6 +52,8 @@ typedef struct damage {
 #define DAMAGE_AROUND 8
 
 void scene_damage(const scene *s, far_random *random, damage *d);
+void scene_name_somebody(const scene *s, far_random *random, damage *d); /* in a word that may be a lock */
+uint64_t scene_owner(unsigned id, unsigned task); /* of that id as it lives now, or would next (pool/owner.h) */
 
 /* The damage may have hit these bytes: some of them lay there. */
 bool damage_hit(const damage *d, const void *data, size_t bytes);

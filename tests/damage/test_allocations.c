@@ -263,7 +263,7 @@ static uint64_t count_allocations(const scene *s) {
 static unsigned fail_each(const char *kind) {
     scene s;
     unsigned wrong = 0;
-    scene_make(&s, kind, "", false);
+    scene_make(&s, kind, "", false, 1);
     uint64_t least = count_allocations(&s);
     for (uint64_t n = 1; n < least * 9 / 10; n += every) { /* what is random makes a few more or less */
         wrong += fail_one(&s, n, false);

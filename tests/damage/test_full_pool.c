@@ -1,5 +1,7 @@
-/* A pool that is full: no insert finds room, and yet deletes work in every kind, and make room for updates, the pool can
- * be checked and repaired, and everything can be closed. (Updates of smart want its reserve complete first.) */
+/* A pool that is full: no insert finds room, and yet updates of the same size and deletes work in every kind, the pool
+ * can be checked and repaired, and everything can be closed. */
+#include "base/error.h"
+#include "client/op.h"
 #include "scene.h"
 
 #include <setjmp.h>
@@ -17,7 +19,7 @@ typedef struct full {
     far_session *session;
     far_index *index;
     size_t value_bytes;
-    unsigned keys;
+    unsigned keys, stride;
 } full;
 
 
@@ -40,17 +42,33 @@ static void fill(full *f) {
 }
 
 
-static unsigned write_again(full *f, bool update) {
+static void check_version(full *f, const char *key, size_t key_bytes, unsigned number, unsigned version) {
+    char value[2048], right[2048];
+    size_t bytes, right_bytes = make_value(f, number, version, right);
+    assert_int_equal(far_get(f->session, f->index, key, key_bytes, value, sizeof(value), &bytes), FAR_OK);
+    assert_int_equal(bytes, right_bytes);
+    assert_memory_equal(value, right, bytes);
+}
+
+
+/* Some of the keys. Between any two of them an insert is refused: it does not take what the next one needs. */
+static unsigned write_again(full *f, far_op_kind how, unsigned version) {
     char key[SCENE_KEY_BYTES], value[2048];
     unsigned done = 0;
     for (unsigned i = 0; i < LOOKED; i++) {
-        unsigned number = i * (f->keys / LOOKED) + update; /* not those that were deleted */
+        unsigned number = i * f->stride + (how != FAR_OP_DELETE); /* not those that were deleted */
         size_t key_bytes = (size_t)snprintf(key, sizeof(key), "key %06u", number);
-        int err = update ? far_update(f->session, f->index, key, key_bytes, value, make_value(f, number, 1, value))
-                         : far_delete(f->session, f->index, key, key_bytes);
+        size_t bytes = make_value(f, number, version, value);
+        int err = how == FAR_OP_UPDATE ? far_update(f->session, f->index, key, key_bytes, value, bytes)
+                  : how == FAR_OP_PUT  ? far_put(f->session, f->index, key, key_bytes, value, bytes)
+                                       : far_delete(f->session, f->index, key, key_bytes);
         done += err == FAR_OK;
         if (err != FAR_OK)
             print_error("key %u: %s\n", number, far_last_error());
+        else if (how != FAR_OP_DELETE)
+            check_version(f, key, key_bytes, number, version);
+        if (how != FAR_OP_DELETE && i % 10 == 0)
+            fill(f);
     }
     return done;
 }
@@ -63,20 +81,27 @@ static int tell_problem(void *ctx, const char *what) {
 }
 
 
-static void run(const char *kind, const char *options, size_t value_bytes) {
-    full f = {.value_bytes = value_bytes};
+static void open_full(full *f, const char *kind, const char *options) {
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
     rig_seed(1);
-    assert_int_equal(far_pool_open(RIG_URI, &rig_options, &f.pool), 0);
-    assert_int_equal(far_session_open(f.pool, &f.session), 0);
-    assert_int_equal(far_index_create(f.session, "index", kind, options, &f.index), 0);
+    assert_int_equal(far_pool_open(RIG_URI, &rig_options, &f->pool), 0);
+    assert_int_equal(far_session_open(f->pool, &f->session), 0);
+    assert_int_equal(far_index_create(f->session, "index", kind, options, &f->index), 0);
+}
+
+
+static void run(const char *kind, const char *options, size_t value_bytes) {
+    full f = {.value_bytes = value_bytes};
+    open_full(&f, kind, options);
     fill(&f);
+    f.stride = f.keys / LOOKED;
     print_message("%s, values of %zu bytes: full with %u keys\n", kind, value_bytes, f.keys);
+    assert_int_equal(write_again(&f, FAR_OP_UPDATE, 1), LOOKED);
     assert_int_equal(far_pool_check(f.session, 1, tell_problem, NULL), 0);
-    assert_int_equal(write_again(&f, false), LOOKED);
-    if (strcmp(kind, "smart") != 0)
-        assert_int_equal(write_again(&f, true), LOOKED);
+    assert_int_equal(write_again(&f, FAR_OP_PUT, 2), LOOKED);
+    assert_int_equal(write_again(&f, FAR_OP_DELETE, 0), LOOKED);
+    assert_int_equal(write_again(&f, FAR_OP_UPDATE, 3), LOOKED);
     assert_int_equal(far_pool_check(f.session, 1, tell_problem, NULL), 0);
     far_index_close(f.index);
     assert_int_equal(far_index_drop(f.session, "index"), 0);
@@ -87,9 +112,31 @@ static void run(const char *kind, const char *options, size_t value_bytes) {
 
 
 static void a_full_pool_can_be_worked_on(void **state) {
-    static const size_t sizes[] = {8, 100, 2000};
+    static const size_t sizes[] = {1, 8, 100, 2000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         run(*state, NULL, sizes[i]);
+}
+
+
+/* Why a pool is full is looked up once in a while: who goes on in it is not slowed down by that. */
+static void the_look_at_a_full_pool_is_rare(void **state) {
+    full f = {0};
+    (void)state;
+    open_full(&f, "dart", NULL);
+    const uint64_t pause = 1100000000;
+    for (unsigned i = 0; i < 6; i++) {
+        bool due = i % 3 == 0; /* the first, and the first after a pause */
+        if (due)
+            rig_pass_time(pause);
+        far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for 1 bytes");
+        rig_allow(UINT64_MAX);
+        assert_int_equal(far_tell_full(f.session, FAR_ERR_NO_MEMORY), FAR_ERR_NO_MEMORY);
+        assert_int_equal(rig_posted() > 0, due);
+        assert_non_null(strstr(far_last_error(), "bytes are free"));
+    }
+    far_index_close(f.index);
+    far_session_close(f.session);
+    far_pool_close(f.pool);
 }
 
 
@@ -100,6 +147,7 @@ int main(void) {
         {"dolphin", a_full_pool_can_be_worked_on, NULL, NULL, "dolphin"},
         {"shard", a_full_pool_can_be_worked_on, NULL, NULL, "shard"},
         {"smart", a_full_pool_can_be_worked_on, NULL, NULL, "smart"},
+        cmocka_unit_test(the_look_at_a_full_pool_is_rare),
     };
     rig_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -117,10 +117,25 @@ static void who_is_in_the_way_for_long_is_evicted(void **state) {
 }
 
 
+/* It is named as before: that it cannot be ended is not the fault of who needs memory. */
+static void who_cannot_be_evicted_is_named(void **state) {
+    stage stopped = {0}, s = {.kind = *state};
+    rig_refuse_evictions(true);
+    open_both(&stopped, &s, 1);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside, &s), 0);
+    rig_refuse_evictions(false);
+    rig_allow(UINT64_MAX);
+    assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), 0); /* it lives */
+    close_stage(&s);
+    close_stage(&stopped);
+}
+
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         {"dart", who_is_in_the_way_is_named, NULL, NULL, "dart"},
         {"smart", who_is_in_the_way_is_named, NULL, NULL, "smart"},
+        {"dart, not to be evicted", who_cannot_be_evicted_is_named, NULL, NULL, "dart"},
         {"dart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dart"},
     };
     rig_start();

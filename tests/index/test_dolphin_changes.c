@@ -208,7 +208,7 @@ static void memory_of_a_node_is_never_a_leaf(void **state) {
         }
         assert_int_equal(old.image[1] >> 40, DOLPHIN_NODE_MAGIC);
         far_pool_usage usage;
-        assert_int_equal(far_pool_check(a->session, 0, stage_fail_at_problem, NULL), 0);
+        assert_int_equal(far_pool_check(a->session, 0, fail_at_problem, NULL), 0);
         assert_int_equal(far_pool_stat(a->session, &usage), 0);
         assert_int_equal(usage.leaked, 0);
         stage_close(&s);

@@ -355,6 +355,7 @@ typedef struct walker {
     node *node;
     uint32_t uid;
     atomic_int state; /* 1: opened; 2: may close; 3: closed */
+    bool asked;
 } walker;
 
 
@@ -414,6 +415,59 @@ static void a_drop_waits_for_a_walk_and_a_user_may_join_it(void **state) {
     pthread_join(walking, NULL);
     pthread_join(waking, NULL);
     far_session_close(other);
+    close_node(&b);
+    close_node(&a);
+}
+
+
+#define HEARS_WITHIN 100000u /* looks: more than a drop makes before it asks */
+
+
+/* It has the index open until somebody makes a request. */
+static int hold_open_until_asked(far_task *t, void *arg) {
+    walker *w = arg;
+    const far_addr request = far_addr_make(0, FAR_SUPER_REQUEST);
+    far_index *index;
+    uint64_t before, now;
+    int err = far_catalog_open_uid(t, w->uid, &index);
+    if (err == 0)
+        err = far_read_word(t, request, &before);
+    atomic_store_explicit(&w->state, 1, memory_order_release);
+    now = before;
+    for (unsigned look = 0; err == 0 && now == before && look < HEARS_WITHIN; look++) {
+        far_sleep(t, 100000);
+        err = far_read_word(t, request, &now);
+    }
+    w->asked = now != before;
+    far_catalog_close_uid(t, index);
+    return err;
+}
+
+
+static void *walk_until_asked(void *arg) {
+    walker *w = arg;
+    far_session_call(w->node->session, FAR_STATS_OTHER, false, hold_open_until_asked, w);
+    return NULL;
+}
+
+
+/* Walks in the background take their time, until they hear that somebody waits: a drop says so. */
+static void a_drop_that_waits_for_a_walk_says_so(void **state) {
+    (void)state;
+    node a, b;
+    far_index *index;
+    open_node(&a, "local:64M?name=walk");
+    open_node(&b, "local:64M?name=walk");
+    assert_int_equal(far_index_create(a.session, "x", "toy", NULL, &index), 0);
+    walker w = {.node = &b, .uid = index->uid};
+    far_index_close(index);
+    pthread_t walking;
+    assert_int_equal(pthread_create(&walking, NULL, walk_until_asked, &w), 0);
+    while (atomic_load_explicit(&w.state, memory_order_acquire) == 0)
+        ;
+    assert_int_equal(far_index_drop(a.session, "x"), 0);
+    pthread_join(walking, NULL);
+    assert_true(w.asked);
     close_node(&b);
     close_node(&a);
 }
@@ -518,6 +572,7 @@ int main(void) {
         cmocka_unit_test(too_many_open_at_once_are_refused),
         cmocka_unit_test(creators_openers_and_droppers_do_not_miss_each_other),
         cmocka_unit_test(a_drop_waits_for_a_walk_and_a_user_may_join_it),
+        cmocka_unit_test(a_drop_that_waits_for_a_walk_says_so),
         cmocka_unit_test(a_close_waits_for_what_housekeeping_drives),
         cmocka_unit_test(a_broken_catalog_is_an_error_not_a_crash),
         cmocka_unit_test(kinds_are_listed_with_their_options),

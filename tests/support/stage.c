@@ -63,7 +63,7 @@ void stage_age(stage *s) {
 /* What the living do not need any more they give back: nothing is left for a sweep to find. */
 static bool nobody_died(stage *s) {
     for (unsigned i = 0; i < 3; i++)
-        if (actor_at(s, i)->died)
+        if (stage_actor_at(s, i)->died)
             return false;
     return true;
 }

@@ -27,7 +27,17 @@ int chime_wait(chime_op *op) {
 }
 
 
+void chime_drop_block(chime_op *op) {
+    if (op->block)
+        far_free(op->t, op->index, CHIME_TYPE_BLOCK, op->block, op->block_bytes);
+    op->block = 0;
+}
+
+
+/* A long wait for others holds nothing back. */
 int chime_renew_pin(chime_op *op) {
+    chime_drop_block(op);
+    op->pins++;
     far_pin_drop(op->t);
     return far_pin_take(op->t);
 }
@@ -133,7 +143,23 @@ int chime_node_state(chime_op *op, chime_node *n) {
 
 
 #define ASK_EVERY    4  /* attempts between two looks at who holds a lock */
-#define TORN_AT_REST 16 /* times that a node nobody changes may look half changed: then it is damaged */
+#define TORN_AT_REST 64 /* times that a node nobody changes may look half changed: then it is damaged */
+
+
+/* Whoever changes a node holds its lock from before S turns busy until after it is so no more: where the lock is free
+ * between two looks at the same S, nobody is at it. */
+int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigned *at_rest) {
+    uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
+    int err = 0;
+    far_count_retry(op->t);
+    *at_rest = n->s[0] == n->s[1] && !chime_lock_is_held(lock) ? *at_rest + 1 : 0;
+    if (*at_rest == TORN_AT_REST)
+        return chime_broken(op->index, n->ptr, "it looks half changed, and nobody changes it");
+    if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, n->ptr, lock)) < 0)
+        return err;
+    far_back_off(op->t, attempt);
+    return attempt % op->st->patience == op->st->patience - 1 ? chime_renew_pin(op) : 0;
+}
 
 
 int chime_read_node(chime_op *op, chime_ptr p, chime_node *n) {
@@ -148,14 +174,8 @@ int chime_read_node(chime_op *op, chime_ptr p, chime_node *n) {
         int err = chime_wait(op);
         if (err < 0 || (err = chime_node_state(op, n)) != CHIME_AGAIN)
             return err;
-        far_count_retry(op->t);
-        uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
-        at_rest = chime_is_quiet(n) && !chime_lock_is_held(lock) ? at_rest + 1 : 0;
-        if (at_rest == TORN_AT_REST)
-            return chime_broken(op->index, p, "its lines do not belong together");
-        if (attempt % ASK_EVERY == ASK_EVERY - 1 && chime_lock_is_held(lock) && (err = chime_resolve(op, p, lock)) < 0)
+        if ((err = chime_wait_for_change(op, n, attempt, &at_rest)) < 0)
             return err;
-        far_back_off(op->t, attempt);
     }
 }
 

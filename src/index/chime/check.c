@@ -11,6 +11,7 @@ struct tour {
     int (*each)(tour *tour, chime_op *op, chime_node *n, unsigned level); /* pinned */
     void *ctx;
     unsigned level;
+    chime_ptr next; /* the sibling of the node that was visited last: what fences say alone is not trusted; 0: none */
     bool leaves_only, repairs;
     bool again;     /* this node was visited before, and has taken in its right neighbour since */
     uint64_t fresh; /* slots with items that were not */
@@ -28,10 +29,12 @@ static void keep_cursor(tour *v, const chime_state *st, const chime_fence *high)
 }
 
 
-/* A node at the cursor. 0: read, checked to hold it; CHIME_STALE. */
+/* A node at the cursor: the sibling of the last one, or, where that was taken in meanwhile, by the way down. 0: read,
+ * checked to hold it; CHIME_STALE. */
 static int read_at(chime_op *op, tour *v, chime_node *n) {
-    chime_ptr p = 0;
-    int err = chime_descend(op, v->level, &p);
+    chime_ptr p = v->next, sibling = p;
+    int err = p ? 0 : chime_descend(op, v->level, &p);
+    v->next = 0;
     for (unsigned moves = 0; err == 0; moves++) {
         if ((err = chime_read_node(op, p, n)) != 0)
             break;
@@ -44,7 +47,10 @@ static int read_at(chime_op *op, tour *v, chime_node *n) {
                 return chime_broken(op->index, p, "its siblings have no end");
             continue;
         }
-        if ((err = chime_check_range(op, chime_tail(op->st, n->w))) != CHIME_RIGHT)
+        err = chime_check_range(op, chime_tail(op->st, n->w));
+        if (err > 0 && p == sibling)
+            return chime_broken(op->index, p, "it does not begin where its neighbour ends, or ends before");
+        if (err != CHIME_RIGHT)
             break;
         p = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
         if ((err = chime_go_right(op, v->level, n->ptr, p, &moves)) != CHIME_RIGHT)
@@ -130,6 +136,7 @@ static int one_slice(far_task *t, far_index *index, tour *v) {
         if (chime_fence_compare(op.st, &high, &op.key) <= 0)
             return chime_broken(index, n.ptr, "it ends before it begins");
         keep_cursor(v, op.st, &high);
+        v->next = chime_h1_sibling(tail[CHIME_TAIL_H1]);
         chime_key_make(op.st, (far_bytes){v->cursor, v->length}, &op.key);
         op.restarts = 0;
         far_scratch_back(t, here);
@@ -141,6 +148,7 @@ static int one_slice(far_task *t, far_index *index, tour *v) {
 static int one_level(far_task *t, far_index *index, tour *v) {
     int err = 0;
     v->length = 0;
+    v->next = 0;
     memset(v->cursor, 0, 8);
     if (chime_state_of(index)->fixed)
         v->length = 8;

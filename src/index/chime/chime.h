@@ -113,9 +113,12 @@ typedef struct chime_op {
     chime_state *st;
     chime_key key;
     unsigned home;
-    uint32_t mark;                  /* of the last batch that was waited for */
-    chime_ptr path[CHIME_LEVELS];   /* node of each level that led here */
-    unsigned restarts;              /* ways down that led to nothing */
+    uint32_t mark;                /* of the last batch that was waited for */
+    chime_ptr path[CHIME_LEVELS]; /* node of each level that led here */
+    unsigned restarts;            /* ways down that led to nothing */
+    far_addr block;               /* a block that nobody has seen yet; 0: none */
+    uint32_t block_bytes;
+    unsigned pins;                  /* that were taken anew: what was READ before counts no more */
     chime_ptr aux;                  /* a node that was found gone says: this one took it in */
     unsigned moves_allowed;         /* to the right, in one descent */
     chime_fence beyond;             /* the key lies beyond this end of a node ... */
@@ -233,8 +236,9 @@ int chime_free_near(const chime_state *st, uint64_t *w, unsigned home); /* a fre
 
 /* access.c: verbs on nodes */
 int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key);
-int chime_wait(chime_op *op); /* far_wait, marked for RDWC */
-int chime_renew_pin(chime_op *op);
+int chime_wait(chime_op *op);      /* far_wait, marked for RDWC */
+int chime_renew_pin(chime_op *op); /* holds no lock then; its block is given back */
+void chime_drop_block(chime_op *op);
 int chime_broken(const far_index *index, chime_ptr p, const char *what);
 uint64_t *chime_new_image(chime_op *op);
 bool chime_ptr_is_sound(const chime_op *op, chime_ptr p);
@@ -244,7 +248,10 @@ void chime_put_read_whole(chime_op *op, chime_node *n);
 void chime_put_read_s(chime_op *op, chime_node *n, unsigned which);
 void chime_put_read_all(chime_op *op, chime_node *n); /* with S before and after */
 bool chime_is_quiet(const chime_node *n);             /* no change was finished between its two S */
-/* A whole node at rest. CHIME_STALE: it is another, or gone (op->aux: to where). */
+/* The node looks half changed: somebody is at it, died over it (then it is put right), or it is damaged. Takes a new pin
+ * now and then. */
+int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigned *at_rest);
+/* A whole node at rest. CHIME_STALE: it is another, or gone (op->aux: to where). Waits as chime_wait_for_change. */
 int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 int chime_node_state(chime_op *op, chime_node *n); /* after a chime_put_read_all: 0, CHIME_STALE or CHIME_AGAIN */
 void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock);

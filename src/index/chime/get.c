@@ -6,9 +6,6 @@
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
 
-#define ASK_EVERY    4
-#define TORN_AT_REST 64
-
 typedef struct answer {
     int slot; /* -1: the key is absent */
     chime_ptr leaf;
@@ -81,21 +78,6 @@ static int judge(chime_op *op, chime_node *n) {
 }
 
 
-/* Somebody changes the leaf, or died over it. */
-static int wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigned *at_rest) {
-    uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
-    int err = 0;
-    far_count_retry(op->t);
-    *at_rest = chime_is_quiet(n) && !chime_lock_is_held(lock) ? *at_rest + 1 : 0;
-    if (*at_rest == TORN_AT_REST)
-        return chime_broken(op->index, n->ptr, "its hop bitmaps and items do not belong together");
-    if (attempt % ASK_EVERY == ASK_EVERY - 1 && chime_lock_is_held(lock) && lock != CHIME_LOCK_DEAD)
-        err = chime_resolve(op, n->ptr, lock);
-    far_back_off(op->t, attempt);
-    return err < 0 ? err : 0;
-}
-
-
 /* 0: answered. CHIME_RIGHT: *leaf is the sibling; CHIME_STALE. */
 static int look(chime_op *op, chime_ptr *leaf, answer *a) {
     chime_node n = {.ptr = *leaf};
@@ -127,7 +109,7 @@ static int look(chime_op *op, chime_ptr *leaf, answer *a) {
             *leaf = chime_h1_sibling(chime_tail(op->st, n.w)[CHIME_TAIL_H1]);
         if (err != CHIME_AGAIN)
             return err;
-        if ((err = wait_for_change(op, &n, attempt, &at_rest)) < 0)
+        if ((err = chime_wait_for_change(op, &n, attempt, &at_rest)) < 0)
             return err;
     }
 }

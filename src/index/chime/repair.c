@@ -339,7 +339,7 @@ static int take_over(chime_op *op, chime_ptr p, uint64_t lock) {
 int chime_resolve(chime_op *op, chime_ptr p, uint64_t lock) {
     if (lock == CHIME_LOCK_DEAD || !chime_lock_is_held(lock))
         return 0;
-    int err = far_owner_is_dead(op->t, chime_lock_owner(lock));
+    int err = far_holder_is_dead(op->t, chime_lock_owner(lock));
     if (err <= 0)
         return err;
     if (op->repairs == REPAIRS_MAX)

@@ -271,7 +271,8 @@ static int one_batch(pass *p) {
         return CHIME_STALE + 1;
     if (err < 0 || (err = read_leaves(p)) < 0)
         return err;
-    for (unsigned i = 0; i < p->count; i++) {
+    unsigned pins = op->pins; /* under another pin than the leaves their blocks may be others */
+    for (unsigned i = 0; i < p->count && op->pins == pins; i++) {
         chime_node *n = &p->node[i];
         if ((err = take_leaf(p, n)) != 0)
             return err;

@@ -20,7 +20,6 @@ typedef struct change {
     far_op_kind how;
     far_bytes value;
     uint64_t word; /* what the slot will say, without the distance */
-    far_addr block;
     unsigned class;
     uint8_t *image;    /* of the block */
     bool locked;       /* the leaf's lock is held, and nothing was changed */
@@ -60,24 +59,18 @@ static int build_block(chime_op *op, change *c) {
 /* Puts the WRITE of the block, once: it completes with the batch that takes the lock, before any slot names it. */
 static int put_block(chime_op *op, change *c, chime_ptr leaf) {
     far_object object;
-    if (!needs_block(op, c) || c->block)
+    if (!needs_block(op, c) || op->block)
         return 0;
     int err = far_alloc(op->t, op->index, CHIME_TYPE_BLOCK, chime_class_bytes(c->class),
                         far_addr_node(chime_ptr_addr(leaf)), 0, &object);
     if (err < 0)
         return err;
-    c->block = object.addr;
-    c->word = chime_value_word(c->block, c->class, 0, (unsigned)op->key.hash & 1023);
+    op->block = object.addr;
+    op->block_bytes = chime_class_bytes(c->class);
+    c->word = chime_value_word(op->block, c->class, 0, (unsigned)op->key.hash & 1023);
     uint64_t bytes = (CHIME_BLOCK_HEAD + op->key.bytes.length + c->value.length + 7) / 8 * 8;
-    far_write(op->t, c->block, c->image, bytes);
+    far_write(op->t, op->block, c->image, bytes);
     return 0;
-}
-
-
-static void drop_block(chime_op *op, change *c) {
-    if (c->block)
-        far_free(op->t, op->index, CHIME_TYPE_BLOCK, c->block, chime_class_bytes(c->class));
-    c->block = 0;
 }
 
 
@@ -175,7 +168,7 @@ static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     far_write(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), &words[1], 8);
     chime_slot(n->w, slot)[1] = words[0];
     c->locked = false;
-    c->block = 0;
+    op->block = 0;
     int err = chime_wait(op);
     if (err >= 0)
         retire_block(op, old);
@@ -229,7 +222,7 @@ static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_loc
         return err;
     }
     c->locked = false;
-    c->block = 0;
+    op->block = 0;
     if (hops)
         atomic_fetch_add_explicit(&op->st->counts.hops, 1, memory_order_relaxed);
     return chime_wait(op);
@@ -248,7 +241,7 @@ static int split(chime_op *op, change *c, chime_node *n, bool early) {
     err = chime_split_leaf(op, n, c->word, early);
     if (err == 0) {
         c->locked = false;
-        c->block = 0;
+        op->block = 0;
     }
     return err;
 }
@@ -308,7 +301,7 @@ static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chim
         put_reads(op, n, c->known);
         if ((err = chime_wait(op)) < 0)
             return err;
-    } else if (c->view && c->block && (err = chime_wait(op)) < 0) /* its block is there before a slot names it */
+    } else if (c->view && op->block && (err = chime_wait(op)) < 0) /* its block is there before a slot names it */
         return err;
     if ((err = check_node(op, n, leaf)) != 0 || (err = chime_find_item(op, n, &slot, st->exact ? NULL : &block)) < 0)
         return err;
@@ -336,13 +329,6 @@ static int look_for_heir(chime_op *op, chime_node *n) {
     int err = chime_wait(op);
     op->aux = err >= 0 && chime_h0_tag(tail[CHIME_TAIL_H0]) == chime_ptr_tag(n->ptr) ? tail[CHIME_TAIL_AUX] : 0;
     return err < 0 ? err : CHIME_STALE;
-}
-
-
-/* A long wait for others holds nothing back. */
-static int rest(chime_op *op, change *c) {
-    drop_block(op, c);
-    return chime_renew_pin(op);
 }
 
 
@@ -548,11 +534,11 @@ static int write_key(chime_op *op, change *c) {
         if (err == CHIME_STALE)
             err = chime_not_there(op, from, 0);
         if (err >= 0 && (err == CHIME_AGAIN || op->restarts % op->st->patience == op->st->patience - 1))
-            err = rest(op, c);
+            err = chime_renew_pin(op);
         far_scratch_back(op->t, here);
     }
     if (err < 0 && !is_lost(err))
-        drop_block(op, c);
+        chime_drop_block(op);
     far_rdwc_done(op->t, op->mark);
     if (!is_lost(err))
         chime_finish(op);

@@ -159,7 +159,7 @@ static const far_type types[DART_TYPES] = {
     [DART_TYPE_SUPER] = {.name = "descriptor", .align = 64},
     [DART_TYPE_NODE] = {.name = "node", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
     [DART_TYPE_SPARE] = {.name = "spare", .align = 16, .extra_epochs = DART_EXTRA_EPOCHS},
-    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16, .extra_epochs = DART_LEAF_EPOCHS},
+    [DART_TYPE_LEAF] = {.name = "leaf", .align = 16, .swapped = true, .extra_epochs = DART_LEAF_EPOCHS},
     [DART_TYPE_LOCKS] = {.name = "locks", .align = 64},
     [DART_TYPE_EST_DIRECTORY] = {.name = "directory", .align = 64},
     [DART_TYPE_EST_SEGMENT] = {.name = "segment", .align = 64, .extra_epochs = DART_SEGMENT_EPOCHS},

@@ -7,9 +7,8 @@
 #include "pool/epoch.h"
 #include "pool/owner.h"
 
-#include <limits.h>
-
 #define ASK_EVERY 4    /* attempts between two looks at the holder */
+#define ATTEMPTS  16u  /* at a lock; then the search begins anew, and takes a new pin now and then */
 #define AT_ONCE   512u /* lock words read together */
 
 
@@ -22,9 +21,9 @@ int dart_write_locked(far_task *t, far_index *index, dart_write *w,
     unsigned at = f->outcome == DART_DIVERGED ? f->at : f->path.count - 1;
     uint64_t old;
     far_addr lock = dart->locks + dart_granule(f->path.steps[at].node.addr) * 0x9e3779b1u % DART_LOCKS * 8;
-    int err = far_lock_take(t, lock, UINT_MAX, ASK_EVERY);
-    if (err < 0)
-        return err;
+    int err = far_lock_take(t, lock, ATTEMPTS, ASK_EVERY);
+    if (err <= 0)
+        return err < 0 ? err : DART_WRITE_AGAIN;
     int result = apply_one(t, index, w);
     err = far_cas_word(t, lock, far_owner_of_task(t), 0, &old);
     return err < 0 && (result >= 0 || err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE) ? err : result;

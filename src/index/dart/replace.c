@@ -502,6 +502,9 @@ static int attempt(far_task *t, far_index *index, dart_replace *r, made *m, verd
 }
 
 
+#define TRIES_MAX 256u /* then whoever wants it begins anew, with another pin now and then */
+
+
 /* The node is replaced; when the one above is frozen, that comes first, and so on up (the root never is). */
 int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
     dart_replace up = {0};
@@ -511,7 +514,7 @@ int dart_replace_node(far_task *t, far_index *index, dart_replace *r) {
     int err = 0;
     if (r->node.depth == 0)
         return dart_corrupt(index, "root", r->node.addr);
-    for (unsigned tries = 0;; tries++) {
+    for (unsigned tries = 0; tries < TRIES_MAX; tries++) {
         dart_replace *now = upwards ? &up : r;
         far_scratch_mark mark = far_scratch_here(t);
         if ((err = attempt(t, index, now, upwards ? &theirs : &mine, &verdict)) < 0 ||

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "index/dart/slots.h"
 #include "index/rdwc.h"
+#include "pool/epoch.h"
 
 #include <string.h>
 
@@ -296,6 +297,22 @@ static int split(far_task *t, far_index *index, dart_write *w) {
 
 /* ---- The loop ---- */
 
+#define PATIENCE 16 /* attempts under one pin */
+
+
+/* A long wait for others: nothing is held back, and nothing that was seen before counts. */
+static int renew_pin(far_task *t, far_index *index, dart_write *w) {
+    unsigned near = w->leaf ? far_addr_node(w->leaf) : 0;
+    bool writes = w->leaf != 0;
+    if (writes)
+        far_free(t, index, DART_TYPE_LEAF, w->leaf, w->leaf_bytes);
+    w->leaf = 0;
+    far_pin_drop(t);
+    int err = far_pin_take(t);
+    return err < 0 || !writes ? err : make_leaf(t, index, w, near);
+}
+
+
 static int apply(far_task *t, far_index *index, dart_write *w) {
     if (w->find.outcome == DART_FOUND)
         return change_leaf(t, index, w);
@@ -326,6 +343,8 @@ int dart_write_run(far_task *t, far_index *index, dart_write *w,
             if (attempt++ > 0)
                 far_back_off(t, attempt - 1);
             far_scratch_back(t, mark); /* all verbs were waited for */
+            if (attempt % PATIENCE == 0 && (result = renew_pin(t, index, w)) < 0)
+                return result;
             w->find.path = (dart_path){0};
             dart_find_init(&w->find, w->key, w->find.seek);
         }
@@ -351,7 +370,8 @@ int dart_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_
         return result;
     if (result != DART_WRITE_DONE) {
         far_forget(t); /* its WRITE was posted with the first READ, or never */
-        far_free(t, index, DART_TYPE_LEAF, w.leaf, w.leaf_bytes);
+        if (w.leaf)
+            far_free(t, index, DART_TYPE_LEAF, w.leaf, w.leaf_bytes);
     } else if (w.old) {
         far_retire(t, index, DART_TYPE_LEAF, w.old, w.old_bytes);
     }

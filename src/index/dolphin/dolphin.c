@@ -127,7 +127,7 @@ static const far_type types[DOLPHIN_TYPES] = {
     [DOLPHIN_TYPE_NODE] = {.name = "node", .align = 64, .stable = true, .extra_epochs = DOLPHIN_EXTRA_EPOCHS},
     [DOLPHIN_TYPE_LEAF] = {.name = "leaf", .align = 64, .stable = true, .extra_epochs = DOLPHIN_EXTRA_EPOCHS},
     [DOLPHIN_TYPE_KEY] = {.name = "key", .align = 16},
-    [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16},
+    [DOLPHIN_TYPE_VALUE] = {.name = "value", .align = 16, .swapped = true},
 };
 
 const far_index_kind far_dolphin_kind = {

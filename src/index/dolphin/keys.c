@@ -80,6 +80,8 @@ int dolphin_take_key(const dolphin_op *op, uint64_t kword, const uint8_t *block,
     if (length == 0 || length > FAR_KEY_MAX || dolphin_key_class(length) != dolphin_kword_length(kword) - DOLPHIN_BLOCK)
         return dolphin_broken(op->index, dolphin_kword_block(kword), "key");
     *key = (far_bytes){block + 2, length};
+    if (dolphin_fingerprint(op->st, *key) != dolphin_kword_fingerprint(kword)) /* a word that was damaged leads there */
+        return dolphin_broken(op->index, dolphin_kword_block(kword), "key");
     return 0;
 }
 

@@ -169,7 +169,7 @@ static int redo_dead(smart_op *op, far_addr lock_at, uint64_t lock, bool *lives)
             return err;
         owner = redo->owner;
     }
-    if ((err = far_owner_is_dead(op->t, owner)) <= 0) {
+    if ((err = far_holder_is_dead(op->t, owner)) <= 0) {
         *lives = err == 0 && redo;
         return err;
     }

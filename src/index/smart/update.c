@@ -73,7 +73,10 @@ int smart_update_at(smart_op *op, smart_spot *s, far_bytes *value, bool *sealed)
     }
     if (!in_place)
         return replace_leaf(op, s, *value);
-    return s->leaf.kind == SMART_VI ? smart_update_locked(op, s, *value) : write_word(op, s, *value);
+    if (s->leaf.kind != SMART_VI)
+        return write_word(op, s, *value);
+    int err = smart_update_locked(op, s, *value);
+    return err == FAR_ERR_NO_MEMORY ? replace_leaf(op, s, *value) : err; /* no room for a redo record */
 }
 
 

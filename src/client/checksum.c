@@ -1,0 +1,132 @@
+/* See checksum.h. */
+#include "client/checksum.h"
+#include "base/error.h"
+#include "client/op.h"
+#include "index/results.h"
+#include "pool/epoch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+
+/* The key's hash is the seed of the value's; the index's secret that of the key's: the same pair has another hash in
+ * another index. */
+static uint32_t sum_of(const far_index *index, far_bytes key, far_bytes value) {
+    uint64_t secret;
+    memcpy(&secret, index->secret, sizeof(secret));
+    return (uint32_t)XXH3_64bits_withSeed(value.data, value.length, XXH3_64bits_withSeed(key.data, key.length, secret));
+}
+
+
+int far_sum_add(far_task *t, const far_index *index, far_bytes key, far_bytes *value) {
+    char *stored = far_scratch(t, value->length + FAR_SUM_BYTES);
+    if (!stored)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
+    uint32_t sum = sum_of(index, key, *value);
+    if (value->length)
+        memcpy(stored, value->data, value->length);
+    memcpy(stored + value->length, &sum, FAR_SUM_BYTES);
+    *value = (far_bytes){stored, value->length + FAR_SUM_BYTES};
+    return 0;
+}
+
+
+int far_sum_check(const far_index *index, far_bytes key, far_bytes *stored) {
+    uint32_t sum;
+    if (stored->length >= FAR_SUM_BYTES) {
+        far_bytes value = {stored->data, stored->length - FAR_SUM_BYTES};
+        memcpy(&sum, (const char *)stored->data + value.length, FAR_SUM_BYTES);
+        if (sum == sum_of(index, key, value)) {
+            *stored = value;
+            return 0;
+        }
+    }
+    char name[2 * 16 + 1] = "";
+    for (size_t i = 0; i < key.length && i < 16; i++)
+        snprintf(name + 2 * i, 3, "%02x", ((const uint8_t *)key.data)[i]);
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': the value of key %s%s is not what was written: its checksum is wrong",
+                    index->name, name, key.length > 16 ? ".. (hex)" : " (hex)");
+}
+
+
+int far_sum_room(far_task *t, const far_out *out, far_out *stored) {
+    size_t most = out->capacity < FAR_VALUE_MAX ? out->capacity : FAR_VALUE_MAX;
+    *stored = (far_out){far_scratch(t, most + FAR_SUM_BYTES), most + FAR_SUM_BYTES, 0};
+    return stored->buffer ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
+}
+
+
+int far_sum_give(const far_index *index, far_bytes key, const far_out *stored, int result, far_out *out) {
+    far_bytes value = {stored->buffer, stored->length};
+    if (result == FAR_ERR_TOO_SMALL)
+        out->length = stored->length - FAR_SUM_BYTES;
+    if (result < 0)
+        return result;
+    int err = far_sum_check(index, key, &value);
+    return err < 0 ? err : far_out_give(out, value.data, value.length);
+}
+
+
+/* ---- All values ---- */
+
+static int pass_over(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
+    (void)ctx, (void)key, (void)key_len, (void)value, (void)value_len;
+    return 0;
+}
+
+
+static int check_in_order(far_task *t, far_index *index) {
+    const far_op op = {.kind = FAR_OP_SCAN, .each = pass_over};
+    far_scan_run *run;
+    int err = far_scan_begin(t->session, index, &op, &run);
+    if (err < 0)
+        return err;
+    far_scan_silence(run);
+    do {
+        err = far_scan_run_chunk(t, run);
+        far_pin_drop(t);
+    } while (err >= 0 && !far_scan_deliver(run));
+    far_scan_finish(run);
+    return err;
+}
+
+
+typedef struct lookup {
+    far_index *index;
+    far_out stored;
+} lookup;
+
+
+static int look_up(far_task *t, void *ctx, far_bytes key) {
+    lookup *l = ctx;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = l->index->kind->get(t, l->index, key, &l->stored);
+    far_pin_drop(t);
+    far_bytes value = {l->stored.buffer, l->stored.length};
+    if (err < 0)
+        return err == FAR_ERR_NOT_FOUND ? 0 : err;
+    return far_sum_check(l->index, key, &value);
+}
+
+
+static int check_in_no_order(far_task *t, far_index *index) {
+    lookup l = {index, {malloc(FAR_VALUE_MAX), FAR_VALUE_MAX, 0}};
+    far_keys keys = {.each = look_up, .ctx = &l};
+    int err =
+        l.stored.buffer ? index->kind->keys(t, index, &keys) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
+    if (err >= 0)
+        err = far_keys_pass_on(t, &keys);
+    free(keys.data);
+    free(l.stored.buffer);
+    return err;
+}
+
+
+int far_sum_check_all(far_task *t, far_index *index) {
+    if (far_sum_bytes(index) == 0)
+        return 0;
+    return index->kind->scan ? check_in_order(t, index) : check_in_no_order(t, index);
+}

@@ -1,0 +1,251 @@
+/* checksum=on, of every kind: what it costs, in round trips and bytes; that values come back as they were written, by
+ * every call; that damage of a value, or of the way to it, is told; that check finds it. */
+#include "client/checksum.h"
+#include "fabric/fabric.h"
+#include "pool/handle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SIM   "sim:seed=1,memory_nodes=1,size=16M"
+#define KEYS  300u
+#define BYTES 104u
+
+typedef struct shop {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} shop;
+
+typedef struct cost {
+    uint64_t round_trips, read, written;
+} cost;
+
+
+static void open_shop(shop *s, const char *uri, const char *kind, const char *options) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    pool_options.rdwc = -1;
+    assert_int_equal(far_pool_open(uri, &pool_options, &s->pool), 0);
+    assert_int_equal(far_session_open(s->pool, &s->session), 0);
+    assert_int_equal(far_index_create(s->session, "index", kind, options, &s->index), 0);
+}
+
+
+static void close_shop(shop *s) {
+    far_index_close(s->index);
+    far_session_close(s->session);
+    far_pool_close(s->pool);
+}
+
+
+static void make_pair(unsigned number, unsigned version, char key[9], char value[BYTES]) {
+    snprintf(key, 9, "k%07u", number % 10000000);
+    memset(value, (int)(number * 31 + version * 7 + 1), BYTES);
+}
+
+
+static cost cost_now(const shop *s) {
+    far_stats stats;
+    far_session_stats(s->session, &stats);
+    return (cost){stats.round_trips, stats.bytes_read, stats.bytes_written};
+}
+
+
+static cost since(const shop *s, cost before) {
+    cost now = cost_now(s);
+    return (cost){now.round_trips - before.round_trips, now.read - before.read, now.written - before.written};
+}
+
+
+static void insert_all(shop *s) {
+    char key[9], value[BYTES];
+    for (unsigned i = 0; i < KEYS; i++) {
+        make_pair(i, 0, key, value);
+        assert_int_equal(far_insert(s->session, s->index, key, 8, value, BYTES), 0);
+    }
+}
+
+
+static void read_all(shop *s, unsigned version) {
+    char key[9], right[BYTES], value[BYTES];
+    size_t bytes;
+    for (unsigned i = 0; i < KEYS; i++) {
+        make_pair(i, version, key, right);
+        assert_int_equal(far_get(s->session, s->index, key, 8, value, BYTES, &bytes), 0);
+        assert_int_equal(bytes, BYTES);
+        assert_memory_equal(value, right, BYTES);
+    }
+}
+
+
+static void update_all(shop *s, unsigned version) {
+    char key[9], value[BYTES];
+    for (unsigned i = 0; i < KEYS; i++) {
+        make_pair(i, version, key, value);
+        assert_int_equal(far_update(s->session, s->index, key, 8, value, BYTES), 0);
+    }
+}
+
+
+static void measure(const char *kind, const char *options, cost *gets, cost *updates) {
+    shop s;
+    open_shop(&s, SIM, kind, options);
+    insert_all(&s);
+    read_all(&s, 0);
+    cost before = cost_now(&s);
+    read_all(&s, 0);
+    *gets = since(&s, before);
+    before = cost_now(&s);
+    update_all(&s, 1);
+    *updates = since(&s, before);
+    read_all(&s, 1);
+    close_shop(&s);
+}
+
+
+/* No round trip more, and as many bytes as the value is longer, as far as the kind rounds it up. */
+static void costs_bytes_only(void **state) {
+    cost gets[2], updates[2];
+    measure(*state, "checksum=off", &gets[0], &updates[0]);
+    measure(*state, "checksum=on", &gets[1], &updates[1]);
+    print_message("%s: gets %.2f round trips, %+.1f bytes each; updates %.2f, %+.1f\n", (const char *)*state,
+                  (double)gets[1].round_trips / KEYS, ((double)gets[1].read - (double)gets[0].read) / KEYS,
+                  (double)updates[1].round_trips / KEYS,
+                  ((double)updates[1].written - (double)updates[0].written) / KEYS);
+    assert_int_equal(gets[0].round_trips, gets[1].round_trips);
+    assert_int_equal(updates[0].round_trips, updates[1].round_trips);
+    assert_in_range(gets[1].read, gets[0].read, gets[0].read + 64 * KEYS);
+    assert_in_range(updates[1].written, updates[0].written, updates[0].written + 32 * KEYS);
+}
+
+
+static int compare_pair(void *ctx, const void *key, size_t key_bytes, const void *value, size_t bytes) {
+    char right_key[9], right[BYTES];
+    make_pair((*(unsigned *)ctx)++, 0, right_key, right);
+    assert_int_equal(key_bytes, 8);
+    assert_memory_equal(key, right_key, 8);
+    assert_int_equal(bytes, BYTES);
+    assert_memory_equal(value, right, BYTES);
+    return 0;
+}
+
+
+static int no_problem(void *ctx, const char *what) {
+    (void)ctx;
+    print_error("%s\n", what);
+    return 0;
+}
+
+
+static void every_call_gives_what_was_written(void **state) {
+    shop s;
+    char key[9], right[BYTES], value[BYTES];
+    size_t bytes = 0;
+    unsigned next = 0;
+    far_usage usage;
+    open_shop(&s, SIM, *state, "checksum=on");
+    insert_all(&s);
+    int64_t given = far_scan(s.session, s.index, NULL, 0, NULL, 0, 0, compare_pair, &next);
+    assert_true(given == KEYS || given == FAR_ERR_UNSUPPORTED);
+    make_pair(7, 0, key, right);
+    assert_int_equal(far_get(s.session, s.index, key, 8, value, BYTES - 1, &bytes), FAR_ERR_TOO_SMALL);
+    assert_int_equal(bytes, BYTES);
+    far_op ops[8], *taken[8], *done[8];
+    char keys[8][9], values[8][BYTES];
+    for (unsigned i = 0; i < 8; i++) {
+        make_pair(i, 0, keys[i], right);
+        ops[i] = (far_op){
+            .kind = FAR_OP_GET, .index = s.index, .key = keys[i], .key_len = 8, .value = values[i], .capacity = BYTES};
+        taken[i] = &ops[i];
+    }
+    assert_int_equal(far_submit(s.session, taken, 8), 8);
+    assert_int_equal(far_reap(s.session, done, 8, 8), 8);
+    for (unsigned i = 0; i < 8; i++) {
+        make_pair(i, 0, key, right);
+        assert_int_equal(ops[i].result, 0);
+        assert_int_equal(ops[i].value_len, BYTES);
+        assert_memory_equal(values[i], right, BYTES);
+    }
+    assert_int_equal(far_index_usage(s.session, s.index, &usage), 0);
+    assert_int_equal(usage.value_bytes, KEYS * BYTES);
+    assert_int_equal(far_pool_check(s.session, 0, no_problem, NULL), 0);
+    assert_int_equal(far_insert(s.session, s.index, "empty", 5, NULL, 0), 0);
+    assert_int_equal(far_get(s.session, s.index, "empty", 5, value, BYTES, &bytes), 0);
+    assert_int_equal(bytes, 0);
+    close_shop(&s);
+}
+
+
+/* Of a fixed size: the user's is meant, and nothing is inline that would leave no room for the hash. */
+static void values_have_the_size_of_the_user(void **state) {
+    shop s;
+    uint64_t key = 5, value = 77, found;
+    open_shop(&s, SIM, *state, "key_size=8,value_size=8,checksum=on");
+    assert_int_equal(far_insert(s.session, s.index, &key, 8, &value, 8), 0);
+    assert_int_equal(far_get(s.session, s.index, &key, 8, &found, 8, NULL), 0);
+    assert_int_equal(found, 77);
+    assert_int_equal(far_insert(s.session, s.index, &value, 8, &value, 7), FAR_ERR_INVALID);
+    close_shop(&s);
+}
+
+
+/* Every place in far memory where these bytes lie gets one of them changed. */
+static unsigned damage(const shop *s, const char *bytes, size_t count) {
+    far_fabric *fabric = s->pool->fabric;
+    char *memory = fabric->memory[0];
+    unsigned found = 0;
+    for (size_t at = 0; at + count <= (16u << 20); at++)
+        if (memory[at] == bytes[0] && memcmp(memory + at, bytes, count) == 0) {
+            memory[at + count / 2] ^= 4;
+            found++;
+            at += count;
+        }
+    return found;
+}
+
+
+static int count_problem(void *ctx, const char *what) {
+    ++*(unsigned *)ctx;
+    return strstr(what, "checksum") == NULL;
+}
+
+
+static void damaged_values_are_told(void **state) {
+    shop s;
+    char key[9], value[BYTES], found[BYTES];
+    unsigned problems = 0;
+    open_shop(&s, "local:16M", *state, "checksum=on");
+    insert_all(&s);
+    make_pair(11, 0, key, value);
+    assert_true(damage(&s, value, BYTES) > 0);
+    assert_int_equal(far_get(s.session, s.index, key, 8, found, BYTES, NULL), FAR_ERR_CORRUPT);
+    assert_true(strlen(far_last_error()) > 0);
+    int64_t given = far_scan(s.session, s.index, NULL, 0, NULL, 0, 0, compare_pair, &(unsigned){0});
+    assert_true(given == FAR_ERR_CORRUPT || given == FAR_ERR_UNSUPPORTED);
+    assert_int_equal(far_pool_check(s.session, 1, count_problem, &problems), 1);
+    assert_int_equal(problems, 1);
+    close_shop(&s);
+}
+
+
+#define FOR_EVERY_KIND(test)                                                                                           \
+    {#test " chime", test, NULL, NULL, "chime"}, {#test " dart", test, NULL, NULL, "dart"},                            \
+        {#test " dolphin", test, NULL, NULL, "dolphin"}, {#test " shard", test, NULL, NULL, "shard"}, {                \
+#test " smart", test, NULL, NULL, "smart"                                                                      \
+    }
+
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        FOR_EVERY_KIND(costs_bytes_only),
+        FOR_EVERY_KIND(every_call_gives_what_was_written),
+        FOR_EVERY_KIND(values_have_the_size_of_the_user),
+        FOR_EVERY_KIND(damaged_values_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

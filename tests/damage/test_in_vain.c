@@ -1,0 +1,198 @@
+/* Waiting in vain: words that say that somebody is at work, while nobody is. Whoever waits for a change proves, by the
+ * epochs that pass, that nobody alive will make it, and says FAR_ERR_CORRUPT after bounded work; check names it too. */
+#include "index/chime/chime.h"
+#include "index/dart/dart.h"
+#include "pool/clients.h"
+#include "pool/handle.h"
+#include "scene.h"
+#include "task/session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define VERBS_MAX 20000 /* of one call */
+
+typedef struct stage {
+    scene scene;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} stage;
+
+
+static void open_stage_again(stage *s) {
+    rig_allow(UINT64_MAX);
+    assert_int_equal(far_pool_open(RIG_URI, &rig_options, &s->pool), 0);
+    assert_int_equal(far_session_open(s->pool, &s->session), 0);
+    assert_int_equal(far_index_open(s->session, "index", &s->index), 0);
+}
+
+
+static void open_stage(stage *s, const char *kind, const char *options) {
+    *s = (stage){0};
+    scene_make(&s->scene, kind, options, false, 1);
+    rig_restore(s->scene.image);
+    open_stage_again(s);
+}
+
+
+static void close_stage(stage *s) {
+    rig_allow(UINT64_MAX);
+    far_index_close(s->index);
+    far_session_close(s->session);
+    far_pool_close(s->pool);
+    scene_free(&s->scene);
+}
+
+
+/* A word of every object of that sort. */
+static void change_words(stage *s, const char *sort, uint64_t offset, uint64_t clear, uint64_t set) {
+    unsigned changed = 0;
+    for (size_t i = 0; i < s->scene.place_count; i++)
+        for (size_t k = 0; strcmp(s->scene.places[i].name, sort) == 0 && k < s->scene.places[i].count; k++) {
+            far_addr addr = s->scene.places[i].objects[k].addr + offset;
+            uint64_t *word = (uint64_t *)(rig_memory(far_addr_node(addr)) + far_addr_offset(addr));
+            *word = (*word & ~clear) | set;
+            changed++;
+        }
+    assert_true(changed > 0);
+}
+
+
+static int ignore_pair(void *ctx, const void *key, size_t key_bytes, const void *value, size_t bytes) {
+    (void)ctx, (void)key, (void)key_bytes, (void)value, (void)bytes;
+    return 0;
+}
+
+
+static int ignore_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
+
+static void is_corrupt(int64_t result) {
+    assert_false(rig_is_cut());
+    assert_int_equal(result, FAR_ERR_CORRUPT);
+    assert_true(far_last_error()[0] != 0);
+}
+
+
+static void get_in_vain(stage *s, unsigned number) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    size_t key_bytes = scene_key(&s->scene, number, key);
+    rig_allow(VERBS_MAX);
+    is_corrupt(far_get(s->session, s->index, key, key_bytes, value, sizeof(value), NULL));
+}
+
+
+static void scan_in_vain(stage *s) {
+    rig_allow(VERBS_MAX);
+    is_corrupt(far_scan(s->session, s->index, NULL, 0, NULL, 0, 0, ignore_pair, NULL));
+}
+
+
+static void update_in_vain(stage *s, unsigned number) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    size_t key_bytes = scene_key(&s->scene, number, key), bytes = scene_value(&s->scene, number, 1, value);
+    rig_allow(VERBS_MAX);
+    is_corrupt(far_put(s->session, s->index, key, key_bytes, value, bytes));
+}
+
+
+static void check_finds_it(stage *s) {
+    rig_allow(10 * VERBS_MAX);
+    assert_true(far_pool_check(s->session, 0, ignore_problem, NULL) != 0);
+    assert_false(rig_is_cut());
+}
+
+
+static uint64_t tail_word(const stage *s, unsigned word) {
+    return chime_tail_addr(chime_state_of(s->index), 0, word);
+}
+
+
+/* S says that the node is being changed, and its lock is free. */
+static void chime_is_busy_with_nobody(void **state) {
+    stage s;
+    open_stage(&s, "chime", *state);
+    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 0, 1);
+    get_in_vain(&s, SCENE_KEYS + 1); /* a key that is not there */
+    scan_in_vain(&s);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+/* The lock names a client that lives, and does not hold it. */
+static void chime_is_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "chime", *state);
+    uint64_t lock = chime_lock_make(scene_owner(s.pool->team.own->id, 0), 1);
+    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 0, 1);
+    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_L), UINT64_MAX, lock);
+    get_in_vain(&s, SCENE_KEYS + 1);
+    scan_in_vain(&s);
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+static void dart_is_locked_by_nobody(void **state) {
+    stage s;
+    (void)state;
+    open_stage(&s, "dart", "lock_free=off");
+    for (unsigned i = 0; i < DART_LOCKS; i++)
+        change_words(&s, "dart type 4", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
+    update_in_vain(&s, 0);
+    close_stage(&s);
+}
+
+
+/* Words that stray in an entry of the registry that nobody has: whoever gets it clears them, and all that others would
+ * wait for is as it should be. */
+static void an_entry_of_nobody_says_something(void **state) {
+    stage s = {0};
+    (void)state;
+    scene_make(&s.scene, "dart", "", false, 1);
+    rig_restore(s.scene.image);
+    for (unsigned id = 1; id <= 3; id++) {
+        far_addr entry = far_client_entry(id);
+        memset(rig_memory(far_addr_node(entry)) + far_addr_offset(entry) + 8, 0x11, FAR_CLIENT_BYTES - 8);
+    }
+    open_stage_again(&s);
+    for (unsigned id = s.session->id; id <= 2; id++) { /* that of a session has no such words at all */
+        far_addr entry = far_client_entry(id);
+        const far_client *client = (const far_client *)(rig_memory(0) + far_addr_offset(entry));
+        assert_int_equal(client->pin, 0);
+        assert_int_equal(client->retired_bytes, 0);
+    }
+    far_index_close(s.index);
+    s.index = NULL;
+    rig_allow(10 * VERBS_MAX);
+    assert_int_equal(far_index_drop(s.session, "index"), 0);
+    assert_int_equal(far_pool_check(s.session, 0, ignore_problem, NULL), 0);
+    assert_false(rig_is_cut());
+    close_stage(&s);
+}
+
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        {"chime, busy", chime_is_busy_with_nobody, NULL, NULL, ""},
+        {"chime, busy, 8/8", chime_is_busy_with_nobody, NULL, NULL, "key_size=8,value_size=8"},
+        {"chime, locked", chime_is_locked_by_nobody, NULL, NULL, ""},
+        {"chime, locked, 8/8", chime_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
+        cmocka_unit_test(dart_is_locked_by_nobody),
+        cmocka_unit_test(an_entry_of_nobody_says_something),
+    };
+    rig_start();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_end();
+    return failed;
+}
