@@ -215,6 +215,18 @@ static void changes_that_die(void **state) {
 }
 
 
+/* Two of four words are free again: the first insert opens the bucket, the second one goes by its new era, the third one
+ * overflows. Then keys of level 2 and 3 go, and the filter forgets. */
+static void openings_that_die(void **state) {
+    (void)state;
+    die_everywhere("partitions=1,bits=0,slots=4,l2_slots=4,afs=1000000", NULL, (story){4, 3, true}, true);
+    die_everywhere("partitions=1,bits=0,slots=4,l2_slots=4,afs=1000000", "atomic_bytes=8", (story){4, 2, true}, true);
+    die_everywhere("partitions=1,bits=0,slots=2,l2_slots=4,afs=1000000", NULL, (story){4, 1, true}, true);
+    die_everywhere("key_size=8,value_size=8,narrow=on,partitions=1,bits=0,slots=2,l2_slots=4,afs=1000000", NULL,
+                   (story){4, 1, true}, true);
+}
+
+
 static void inline_inserts_that_die(void **state) {
     (void)state;
     die_everywhere(INLINE, NULL, (story){3, 3, false}, true);
@@ -267,6 +279,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(inserts_that_die),
         cmocka_unit_test(growth_that_dies),
         cmocka_unit_test(changes_that_die),
+        cmocka_unit_test(openings_that_die),
         cmocka_unit_test(inline_inserts_that_die),
         cmocka_unit_test(inline_growth_that_dies),
         cmocka_unit_test(inline_changes_that_die),

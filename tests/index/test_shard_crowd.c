@@ -1,4 +1,4 @@
-/* Growth keeps up with many clients: from an empty table on, with 8 to 128 clients of few and of many handles, a
+/* Growth keeps up with many clients: from an empty table on, with 8 to 512 clients of few and of many handles, a
  * partition doubles when its load is at the bound, a doubling ends long before the next one is due, nothing is left at
  * level 3, and an insert costs what it costs one client. An overloaded table recovers when there are only gets. */
 #include "client/op.h"
@@ -145,8 +145,9 @@ static void keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t 
     assert_true(load.keys[2] * 1000 < keys);
     assert_true(trips <= most);
     assert_true(c->load_sum / c->begun <= st->load / 100.0 + 0.06);
-    assert_true(c->load_most <= st->load / 100.0 + 0.25);
-    assert_true(took_most > 0 && took_most <= (inlined ? 20 : 40));
+    bool many = handles * threads > 128; /* 8 clients a partition: the grace of one doubling puts off the next */
+    assert_true(c->load_most <= st->load / 100.0 + (many ? 0.35 : 0.25));
+    assert_true(took_most > 0 && took_most <= (inlined && !many ? 20 : 40));
     for (unsigned h = 0; h < handles; h++)
         far_index_close(c->index[h]);
     for (unsigned i = 0; i < handles * threads; i++)
@@ -161,7 +162,7 @@ static void keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t 
 static void inline_table_keeps_up(void **state) {
     (void)state;
     keeps_up(4, 2, true, 200000, 2.3);
-    keeps_up(4, 16, true, 200000, 2.5);
+    keeps_up(16, 32, true, 200000, 3.0);
     keeps_up(4, 32, true, 200000, 2.6);
     keeps_up(32, 4, true, 200000, 2.7);
 }

@@ -60,7 +60,27 @@ static void headers_keep_filters_and_owner_apart(void **state) {
     assert_int_equal(shard_header_op(locked), SHARD_OP_SPLIT);
     assert_int_equal(shard_header_unlocked(locked), header);
     assert_int_equal(shard_header_owner(header), 0);
-    assert_int_equal(shard_header_fnew(shard_header_with(header, 0x10)), 0x8011);
+    assert_int_equal(shard_header_fnew(shard_header_overflows(header, 0x10)), 0x8011);
+    uint64_t two = shard_header_overflows(shard_header_overflows(header, 1), 2), many = header;
+    assert_int_equal(shard_header_recovers(two, 0), two);
+    assert_int_equal(shard_header_fnew(shard_header_recovers(two, 1)), 0x8003);
+    assert_int_equal(shard_header_recovers(two, 2), header & ~(0xffffull << 26));
+    assert_int_equal(shard_header_recovers(two, 3), two); /* never below zero */
+    for (unsigned i = 0; i < 40; i++)
+        many = shard_header_overflows(many, 1);
+    assert_int_equal(shard_header_era(many), 0);
+    assert_int_equal(shard_header_recovers(many, 1), many); /* how many there are is not known any more */
+    for (unsigned i = 0, era = 0; i < 70; i++) {
+        uint64_t at = shard_header_of_era(two, era);
+        assert_int_equal(shard_header_era(at), era);
+        assert_int_equal(shard_header_of_era(at, 0), two);
+        assert_int_equal(shard_next_era(at), era % 31 + 1);
+        era = shard_next_era(at);
+        assert_int_equal(shard_empty_era(shard_empty_again(47, era, ~0ull)), era);
+        assert_true(shard_is_empty(shard_empty_again(47, era, ~0ull)));
+        assert_true(shard_stamp_is(shard_empty_again(47, era, ~0ull), 47));
+        assert_false(shard_is_frozen(shard_empty_again(47, era, ~0ull)));
+    }
     assert_int_not_equal(shard_header(0, 0, 0), 0);
     assert_int_equal(shard_header_v(header | SHARD_MOVING), 47);
 }

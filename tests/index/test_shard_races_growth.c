@@ -102,6 +102,10 @@ static void a_wish_ends_with_the_doubling_told(const told *told) {
     start(&s.a, FAR_OP_INSERT, number(3), 3);
     stage_stop_at(&s.a, at("shard:grow"));
     put(&s.b, number(4), 4);
+    assert_int_equal(version(&s.b), 0); /* it leaves it to the one who is at it, but not for ever */
+    assert_int_equal(delete_key(&s.b, number(4)), 0);
+    shard_state_of(s.b.index)->part[0].grow_rest = 0;
+    put(&s.b, number(4), 4);
     assert_int_equal(version(&s.b), 1);
     stage_finish(&s.a);
     let_epochs_pass(&s); /* housekeeping sweeps and drains; the next doubling would be allowed */
@@ -113,6 +117,28 @@ static void a_wish_ends_with_the_doubling_told(const told *told) {
     stage_close(&s);
 }
 TOLD_OF_ALL(a_wish_ends_with_the_doubling);
+
+
+/* One who stands still while it prepares a doubling holds nobody up: another handle does it after some inserts. (The
+ * claim without an end.) */
+static void a_claim_holds_nobody_up_told(const told *told) {
+    stage s;
+    unsigned inserts = 0;
+    open_stage(&s, told, 0, "slots=30,l2_slots=2,load=10,afs=1");
+    for (unsigned i = 1; i < 4; i++)
+        put(&s.a, number(i), i);
+    start(&s.a, FAR_OP_INSERT, number(4), 4);
+    stage_stop_at(&s.a, at("shard:grow"));
+    while (version(&s.b) == 0 && inserts < 20) {
+        put(&s.b, number(10 + inserts), 1);
+        inserts++;
+    }
+    assert_in_range(inserts, 2, 12);
+    stage_finish(&s.a);
+    assert_int_equal(shard_root_d(true_root(&s)), 1);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_claim_holds_nobody_up);
 
 
 /* The load is at its bound, but one who stands still keeps the next doubling from beginning. Then most keys are
@@ -361,6 +387,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
         cmocka_unit_test(a_child_known_too_early),
         cmocka_unit_test(a_wish_ends_with_the_doubling),
+        cmocka_unit_test(a_claim_holds_nobody_up),
         cmocka_unit_test(a_wish_ends_with_its_reason),
         cmocka_unit_test(samples_end_with_the_doubling),
         cmocka_unit_test(chains_of_a_slow_drain),

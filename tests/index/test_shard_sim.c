@@ -440,6 +440,30 @@ static void drain_vs_negative_get_on(const char *sim) {
 ON_EVERY_FABRIC(drain_vs_negative_get);
 
 
+/* R6: the second look at level 1 goes along with the READs of level 2, and comes behind them. (Ahead of them, both miss
+ * what is drained in between.) */
+static void drain_beside_the_second_look_on(const char *sim) {
+    stage s;
+    stage_open(&s, "shard", DRAINING, sim);
+    const char *k = overflow(&s);
+    far_addr l2 =
+        shard_table_addr(atomic_load_explicit(&shard_state_of(s.a.index)->part[0].table[0], memory_order_relaxed), 0);
+    assert_int_not_equal(l2, 0);
+    stage_start(&s.c, FAR_OP_GET, k, NULL);
+    far_sim_hold *hold = stage_hold(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .from = l2, .to = l2 + SHARD_L2_BYTES});
+    stage_write(&s.b, key_with(&s.a, 1, 1), "grows");
+    far_sim_sleep(s.world, 50000000);
+    assert_true(shard_state_of(s.a.index)->counters.drained + shard_state_of(s.b.index)->counters.drained +
+                    shard_state_of(s.c.index)->counters.drained >
+                0);
+    far_sim_release(hold);
+    stage_finish(&s.c);
+    assert_true(s.c.result == 0 && memcmp(s.c.value, "below", 5) == 0);
+    stage_close(&s);
+}
+ON_EVERY_FABRIC(drain_beside_the_second_look);
+
+
 /* H13: a key below level 1 is found after its bucket was split: both halves inherit the filter. */
 static void filter_inherit_on(const char *sim) {
     stage s;
@@ -587,6 +611,7 @@ int main(int argc, char **argv) {
         STORY(update_vs_delete_reuse),
         STORY(aba_block_reuse),
         STORY(drain_vs_negative_get),
+        STORY(drain_beside_the_second_look),
         STORY(filter_inherit),
         STORY(drain_crash_delete),
         STORY(old_root_l2_insert_vs_drain),

@@ -29,6 +29,7 @@ void shard_attempt(shard_try *y) {
     y->graced = shard_is_graced(y->t, y->st, y->root);
     y->child_unwritten = false;
     y->paired = false;
+    y->dated = false;
 }
 
 
@@ -60,6 +61,8 @@ int shard_put_home(shard_try *y) {
         err = put_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
     if (err)
         return err;
+    if (y->dated)
+        far_read(y->t, y->home->addr + 8 * SHARD_P_HEADER, &y->before, 8);
     far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
     if (y->paired && st->pair_read)
         far_read(y->t, y->spare->addr, y->spare->w, SHARD_BUCKET_BYTES);

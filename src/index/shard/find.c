@@ -93,8 +93,10 @@ unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generat
 }
 
 
-/* R5. 1: look again. */
-static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_hits *hits) {
+/* R5. again: home is read once more, behind all that; NULL: not. Its address is 0 then if
+ * more had to be read after it.
+ * 1: look again. */
+static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_hits *hits, shard_image *again) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
     shard_overflow o[2];
     int none[2] = {1, 1}, err;
@@ -102,8 +104,15 @@ static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_h
     for (unsigned i = 0; i < generations; i++)
         if ((none[i] = shard_put_overflow(y, generation[i], &o[i])) < 0)
             return none[i];
+    if (again)
+        far_read(y->t, y->home->addr, again->w, SHARD_BUCKET_BYTES);
     if ((err = far_wait(y->t)) < 0)
         return err;
+    bool chained = false;
+    for (unsigned i = 0; i < generations; i++)
+        chained |= !none[i] && *shard_next_of(y->st, &o[i].node) != 0;
+    if (again)
+        again->addr = chained ? 0 : y->home->addr;
     for (unsigned i = 0; i < generations; i++) {
         if (none[i])
             continue;
@@ -124,15 +133,21 @@ static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_h
 }
 
 
-int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count) {
+static int find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count,
+                         shard_image *again) {
     shard_hits all;
     int err;
     y->had_more_to_do = true;
-    while ((err = look_into_overflow(y, header, whole, &all)) == 1)
+    while ((err = look_into_overflow(y, header, whole, &all, again)) == 1)
         far_count_retry(y->t);
     *count = all.count < SHARD_COPIES_MAX ? all.count : SHARD_COPIES_MAX;
     memcpy(hits, all.hit, *count * sizeof(*hits));
     return err;
+}
+
+
+int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count) {
+    return find_overflow(y, header, whole, hits, count, NULL);
 }
 
 
@@ -164,7 +179,9 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
         before = now;
         far_point(y->t, "shard:l1_missed");
         shard_hit hits[SHARD_COPIES_MAX];
-        if ((err = shard_find_overflow(y, header, whole, hits, &count)) < 0)
+        shard_image *second = y->paired ? NULL : y->spare; /* the second look goes with the READs below, behind them */
+        uint32_t read_mark = far_rdwc_mark(y->t);
+        if ((err = find_overflow(y, header, whole, hits, &count, second)) < 0)
             return err;
         if (count) {
             *hit = hits[count - 1];
@@ -172,6 +189,13 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
         }
         far_point(y->t, "shard:l2_missed");
         y->child_unwritten = false;
+        if (second && second->addr) {
+            second->bucket = y->home->bucket;
+            y->spare = y->home;
+            y->home = second;
+            *mark = read_mark;
+            continue;
+        }
         *mark = far_rdwc_mark(y->t);
         if ((err = shard_put_home(y)) != 0)
             return err < 0 ? err : SHARD_START_OVER;

@@ -12,13 +12,12 @@ static uint64_t *header_of(shard_try *y) {
 }
 
 
-/* fnew: filter bits to be set with it. */
-int shard_p_lock(shard_try *y, unsigned fnew, shard_beside *beside) {
+int shard_p_lock(shard_try *y, shard_beside *beside) {
     uint64_t expected = *header_of(y), old;
     if (shard_header_owner(expected) || !far_latch_try(y->t, y->home->addr))
         return 0;
     y->latched = y->home->addr;
-    uint64_t mine = shard_header_with(shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER), fnew);
+    uint64_t mine = shard_header_locked(expected, far_task_client(y->t), SHARD_OP_OTHER);
     int err = shard_lock_and_read(y, y->home, SHARD_P_HEADER, expected, mine, &old, beside);
     if (err == 1)
         *header_of(y) = mine; /* the image may have been cut before it */
@@ -67,6 +66,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
 }
 
 
+/* The key is announced, and counted, before it is there. */
 static int place_in_overflow(shard_try *y, uint64_t word) {
     shard_overflow *o = far_scratch(y->t, sizeof(*o));
     if (!o)
@@ -76,6 +76,9 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
         return err;
     if ((err = shard_put_overflow(y, y->d, o)) == 1)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
+    uint64_t before = *header_of(y);
+    *header_of(y) = shard_header_overflows(before, shard_bit(y->st, y->h));
+    far_write(y->t, y->home->addr + 8 * SHARD_P_HEADER, header_of(y), 8);
     if (err < 0 || (err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
@@ -88,28 +91,54 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
             if (old == 0)
                 return 1;
         }
-    return place_in_chain(y, o->head, word);
+    if ((err = place_in_chain(y, o->head, word)) < 0)
+        *header_of(y) = before; /* without memory for a node nothing is there that was announced */
+    return err;
 }
 
 
-/* A new entry: EMPTY words are still taken in the key's order, because others insert without the lock; then any TOMB;
- * then below. */
+/* A closed bucket: no EMPTY word of its era is left, so nobody changes one of its free words without the lock. The entry
+ * goes to one of them, and the others become EMPTY words of the next era, in the same round trip. The header says so
+ * when the lock is freed: nobody uses them before. Who dies on the way leaves words that the next one finds here. */
+static int reopen(shard_try *y, unsigned slot, uint64_t entry) {
+    uint64_t *w = y->home->w, header = *header_of(y), old[SHARD_P_SLOTS];
+    uint64_t opening = atomic_fetch_add_explicit(&y->st->openings, 1, memory_order_relaxed);
+    uint64_t mark = (uint64_t)far_task_client(y->t) << 35 | (opening & shard_mask(35));
+    unsigned era = shard_next_era(header), opened = 0;
+    for (unsigned i = 0; i < y->st->slots; i++) {
+        if (!shard_p_is_closed(header, w[i]))
+            continue;
+        far_cas(y->t, y->home->addr + 8ull * i, w[i], i == slot ? entry : shard_empty_again(y->d, era, mark), &old[i]);
+        opened += i != slot;
+    }
+    int err = far_wait(y->t);
+    for (unsigned i = 0; err >= 0 && i < y->st->slots; i++)
+        if (shard_p_is_closed(header, w[i]) && old[i] != w[i])
+            return far_fail(FAR_ERR_CORRUPT, "index '%s': a free word changed under the lock of its bucket",
+                            y->index->name);
+    if (err < 0)
+        return err;
+    far_point(y->t, "shard:reopened");
+    if (opened) {
+        *header_of(y) = shard_header_of_era(header, era);
+        shard_count(&y->st->counters.reopened);
+    }
+    return 1;
+}
+
+
+/* A new entry: EMPTY words are still taken in the key's order, because others insert without the lock; then any word
+ * that is free; then below. */
 int shard_p_place(shard_try *y, unsigned class, far_addr block) {
-    uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), class, block), old, expected;
-    int slot = shard_p_first_empty(y, y->home->w), err;
-    if (slot < 0)
-        slot = shard_p_first_tomb(y, y->home->w);
+    uint64_t word = shard_entry(y->d, shard_tag(y->h, y->st->p, y->st->b, y->d), class, block), old;
+    int slot = shard_p_first_open(y, y->home->w), err;
     if (slot >= 0) {
-        expected = y->home->w[slot];
+        uint64_t expected = y->home->w[slot];
         err = far_cas_word(y->t, y->home->addr + 8ull * (unsigned)slot, expected, word, &old);
         return err < 0 ? err : old == expected;
     }
-    unsigned bit = shard_bit(y->st, y->h);
-    if (!(shard_header_fnew(*header_of(y)) & bit)) { /* a TOMB vanished since the lock was asked for */
-        *header_of(y) = shard_header_with(*header_of(y), bit);
-        if ((err = far_write_word(y->t, y->home->addr + 8 * SHARD_P_HEADER, *header_of(y))) < 0)
-            return err;
-    }
+    if ((slot = shard_p_first_closed(y, y->home->w)) >= 0)
+        return reopen(y, (unsigned)slot, word);
     far_point(y->t, "shard:place_in_overflow");
     return place_in_overflow(y, shard_entry(0, shard_top_tag(y->h), class, block));
 }
@@ -125,6 +154,8 @@ static int clear_copies(shard_try *y, const shard_hit *hits, unsigned count) {
     for (unsigned i = 0; err >= 0 && i < count; i++)
         if (old[i] != hits[i].word)
             return far_fail(FAR_ERR_CORRUPT, "index '%s': a key of level 2 changed under its lock", y->index->name);
+    if (err >= 0)
+        shard_recover(y, header_of(y), hits, count);
     return err;
 }
 
@@ -156,6 +187,8 @@ static int change_in_overflow(shard_try *y, far_op_kind how, const shard_hit *hi
     if (old != last->word)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a key of level 2 changed under its lock", y->index->name);
     shard_p_retire(y, last->word);
+    if (how == FAR_OP_DELETE)
+        shard_recover(y, header_of(y), last, 1);
     return 1;
 }
 
@@ -180,13 +213,12 @@ static int change(shard_try *y, far_op_kind how) {
 
 
 int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting) {
-    bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
+    bool full = shard_p_first_open(y, y->home->w) < 0 && shard_p_first_closed(y, y->home->w) < 0;
     int err = 0;
-    if (inserting && closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
+    if (inserting && full && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
         return err;
     y->inserting = inserting;
-    unsigned bit = shard_bit(y->st, y->h);
-    if ((err = shard_p_lock(y, inserting && closed && !tomb ? bit : 0, NULL)) <= 0)
+    if ((err = shard_p_lock(y, NULL)) <= 0)
         return err;
     err = change(y, how);
     if (shard_is_lost(err)) {

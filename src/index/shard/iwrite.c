@@ -122,7 +122,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
 /* The bucket is full: a place at level 2 or 3, announced by the filter before. *words 0: it is there already. */
 int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words) {
     shard_overflow o;
-    uint64_t header = shard_header_with(y->home->w[SHARD_I_H], shard_bit(y->st, y->h));
+    uint64_t header = shard_header_overflows(y->home->w[SHARD_I_H], shard_bit(y->st, y->h));
     unsigned d = shard_header_v(header);
     int err = shard_make_overflow(y->t, y->index, y->part, d);
     if (err < 0 || (err = shard_put_overflow(y, d, &o)) < 0)
@@ -198,6 +198,10 @@ static int replace(shard_try *y, change *c, const shard_hit *above, const shard_
         kw = above ? shard_kw_empty(y->d, shard_kw_gen(above->word)) : 0;
         if (above)
             far_write(y->t, above->addr + 8, &kw, 8);
+        if (count) { /* behind the WRITEs that freed them: who dies before it leaves a filter that says too much */
+            shard_recover(y, &y->home->w[SHARD_I_H], hits, count);
+            far_write(y->t, y->home->addr + 8 * SHARD_I_H, &y->home->w[SHARD_I_H], 8);
+        }
     } else {
         seal(y, c, &value);
         if ((err = put_clear(y, hits, above ? 0 : count - 1)) < 0)

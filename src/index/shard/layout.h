@@ -172,6 +172,7 @@ static inline unsigned shard_root_order(uint64_t root) {
 enum {
     SHARD_PCB_ROOT = 0,
     SHARD_PCB_COUNT = 1, /* keys, FAA only, advisory */
+    SHARD_PCB_CLAIM = 2, /* who prepares which doubling, advisory */
     SHARD_PCB_L2 = 4,    /* of even, of odd generation: table word, 0 = none */
     SHARD_PCB_L3 = 6,
     SHARD_PCB_SEGMENT = 8, /* per segment: the segment, or an array of its extents */
@@ -180,6 +181,18 @@ enum {
     SHARD_PCB_WORDS = SHARD_PCB_PROGRESS + SHARD_VERSIONS,
 };
 _Static_assert(SHARD_PCB_WORDS % 8 == 0, "whole lines");
+
+
+static inline uint64_t shard_claim(unsigned version, unsigned client) {
+    return (uint64_t)version << 32 | client;
+}
+
+
+static inline unsigned shard_claim_version(uint64_t claim) {
+    return (unsigned)(claim >> 32);
+}
+
+
 _Static_assert(SHARD_PCB_COUNT == SHARD_PCB_ROOT + 1, "read together");
 
 /* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
@@ -229,8 +242,11 @@ static inline unsigned shard_class_of(uint64_t bytes) {
 
 /* ---- P: entries and header of a level-1 bucket ----
  * V=1:  V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]       F frozen by a split; P = parity of
- * the version V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] version[5:0] | TOMB: F[62] 10[61:60] version[5:0] header:
- * owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 */
+ * the version
+ * V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] mark[59:11] era[10:6] version[5:0] | TOMB: F[62] 10[61:60] version[5:0]
+ * header: owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 era[8:4] overflowed[3:0]
+ * era: how often the bucket was opened again at this version; mark: of whom, so that no two openings are alike.
+ * overflowed: keys of the bucket at levels 2 and 3 of its own version; SHARD_OVERFLOWED_MANY: so many, or more. */
 
 #define SHARD_V      (1ull << 63)
 #define SHARD_FROZEN (1ull << 62)
@@ -250,6 +266,19 @@ static inline bool shard_is_frozen(uint64_t word) {
 
 static inline uint64_t shard_empty(unsigned v) {
     return 1ull << 60 | v;
+}
+
+
+enum { SHARD_ERA_BITS = 5, SHARD_MARK_BITS = 49, SHARD_OVERFLOWED_MANY = 15 };
+
+
+static inline uint64_t shard_empty_again(unsigned v, unsigned era, uint64_t mark) {
+    return shard_empty(v) | (uint64_t)era << 6 | (mark & shard_mask(SHARD_MARK_BITS)) << 11;
+}
+
+
+static inline unsigned shard_empty_era(uint64_t word) {
+    return (unsigned)shard_bits(word, 6, SHARD_ERA_BITS);
 }
 
 
@@ -368,8 +397,37 @@ static inline uint64_t shard_header_locked(uint64_t header, unsigned owner, unsi
 }
 
 
-static inline uint64_t shard_header_with(uint64_t header, unsigned fnew) {
-    return header | (uint64_t)fnew << 26;
+static inline unsigned shard_header_era(uint64_t header) {
+    return (unsigned)shard_bits(header, 4, SHARD_ERA_BITS);
+}
+
+
+static inline uint64_t shard_header_of_era(uint64_t header, unsigned era) {
+    return (header & ~(shard_mask(SHARD_ERA_BITS) << 4)) | (uint64_t)era << 4;
+}
+
+
+/* The era after that of the header: 0 is that of buckets which were never opened again. */
+static inline unsigned shard_next_era(uint64_t header) {
+    unsigned era = shard_header_era(header);
+    return era < shard_mask(SHARD_ERA_BITS) ? era + 1 : 1;
+}
+
+
+/* One more key of the bucket goes to level 2 or 3; fnew: its bit of the filter. */
+static inline uint64_t shard_header_overflows(uint64_t header, unsigned fnew) {
+    bool many = shard_bits(header, 0, 4) == SHARD_OVERFLOWED_MANY;
+    return (header | (uint64_t)fnew << 26) + !many;
+}
+
+
+/* So many keys of the bucket left levels 2 and 3. With the last of them the filter forgets what it has gathered. */
+static inline uint64_t shard_header_recovers(uint64_t header, unsigned keys) {
+    unsigned there = (unsigned)shard_bits(header, 0, 4);
+    if (keys == 0 || there == SHARD_OVERFLOWED_MANY || there < keys)
+        return header;
+    header -= keys;
+    return there == keys ? header & ~(shard_mask(16) << 26) : header;
 }
 
 

@@ -11,14 +11,17 @@
 
 enum {
     SHARE = 16, /* every so many inserts take a step of sweep or drain */
-    SHARE_INLINE = 12,
+    SHARE_INLINE = 6,
     STEP_TRIPS = 5,  /* round trips of such a step, about */
     LATE_TRIPS = 20, /* of an insert that had to go to level 3, */
     NODE_TRIPS = 4,  /* and more for each node of the chain that it walked over */
+    LEAD = 16,       /* keys that a client inserts while a doubling is prepared, about */
+    SAMPLES_LEAST = 8,
     SAMPLES = 512,
     LEVEL_1_SHARE = 984, /* thousandths of the keys, when the load is at its bound */
     RESTS_MAX = 255,     /* attempts to double that are left out without memory */
     PROBES = 16,         /* buckets that are looked at before a doubling */
+    CLAIM_REST = 8,      /* attempts that are left out while another handle prepares the doubling */
 };
 
 
@@ -27,8 +30,19 @@ static uint64_t slots_of(const shard_state *st, unsigned d) {
 }
 
 
+static unsigned clients_of(const shard_state *st) {
+    unsigned clients = atomic_load_explicit(&st->clients, memory_order_relaxed);
+    return clients ? clients : 1;
+}
+
+
+/* Keys at which a partition is to double: by the load, and the earlier the more clients there are for each partition.
+ * They all go on inserting while the doubling is prepared, and until the one after it may begin. (Not with a fixed
+ * period: that leaves it to its user when the load is looked at.) */
 static uint64_t bound_of(const shard_state *st, unsigned d) {
-    return slots_of(st, d) * st->load / 100;
+    uint64_t bound = (slots_of(st, d) * st->load + 99) / 100;
+    uint64_t lead = st->afs || st->sampling ? 0 : (uint64_t)(clients_of(st) - 1) * LEAD >> st->p;
+    return bound - (lead < bound / 2 ? lead : bound / 2);
 }
 
 
@@ -40,9 +54,19 @@ static uint32_t period(const shard_state *st, const shard_partition *part, unsig
     if (st->afs)
         return st->afs;
     uint64_t room = count < 0 ? (uint64_t)bound : count < bound ? (uint64_t)(bound - count) : 0;
-    unsigned clients = atomic_load_explicit(&st->clients, memory_order_relaxed);
-    uint64_t writes = room * st->alpha / 1000 / (clients ? clients : 1);
+    uint64_t writes = room * st->alpha / 1000 / clients_of(st);
     return writes < least ? (uint32_t)least : writes > 1u << 20 ? 1u << 20 : (uint32_t)writes;
+}
+
+
+/* Whether the partition can have come to its bound with what others have not told yet. */
+static bool may_be_full(const shard_state *st, const shard_partition *part, unsigned d) {
+    int64_t known = atomic_load_explicit(&part->count, memory_order_relaxed) +
+                    atomic_load_explicit(&part->delta, memory_order_relaxed);
+    int64_t untold = (int64_t)(clients_of(st) - 1) * period(st, part, d);
+    uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed),
+             until = atomic_load_explicit(&part->trusted_until, memory_order_relaxed);
+    return (int32_t)(inserts - until) >= 0 && known + untold >= (int64_t)bound_of(st, d);
 }
 
 
@@ -90,7 +114,8 @@ int shard_tell_all(far_task *t, far_index *index) {
  * the load is at its bound. True: enough were seen, and the partition seems full. */
 static bool sample(shard_try *y) {
     const shard_state *st = y->st;
-    uint64_t slots = slots_of(st, y->d), wanted = slots / 64 < 8 ? 8 : slots / 64 > SAMPLES ? SAMPLES : slots / 64;
+    uint64_t share = slots_of(st, y->d) / 64 / (st->sampling ? 1 : clients_of(st));
+    uint64_t wanted = share < SAMPLES_LEAST ? SAMPLES_LEAST : share > SAMPLES ? SAMPLES : share;
     if (y->phase != SHARD_STABLE || shard_home_v(y) != y->d)
         return false;
     uint64_t live = 1; /* in halves. Half of the one that was inserted makes up for what came since the first look */
@@ -104,7 +129,7 @@ static bool sample(shard_try *y) {
                                                     memory_order_relaxed, memory_order_relaxed));
     if (seen < wanted)
         return false;
-    return (sum & UINT32_MAX) * 500 >= seen * (st->slots + st->l2_slots) * st->load * LEVEL_1_SHARE / 100;
+    return ((sum & UINT32_MAX) << (st->b + y->d)) * 500 >= seen * bound_of(st, y->d) * LEVEL_1_SHARE;
 }
 
 
@@ -119,6 +144,11 @@ void shard_want(shard_partition *part, unsigned version) {
 }
 
 
+static bool is_suspected(const shard_partition *part, unsigned version) {
+    return atomic_load_explicit(&part->suspected, memory_order_relaxed) == version;
+}
+
+
 static bool is_wanted(const shard_partition *part, unsigned version) {
     return atomic_load_explicit(&part->wanted, memory_order_relaxed) >= version;
 }
@@ -128,8 +158,8 @@ static bool is_wanted(const shard_partition *part, unsigned version) {
  * back; or because somebody asked for it. */
 bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version) {
     int64_t keys = atomic_load_explicit(&part->count, memory_order_relaxed);
-    return is_wanted(part, version) ||
-           (!st->sampling && keys > 0 && (uint64_t)keys * 100 >= slots_of(st, version - 1) * st->load);
+    return is_wanted(part, version) || is_suspected(part, version) ||
+           (!st->sampling && keys > 0 && (uint64_t)keys >= bound_of(st, version - 1));
 }
 
 
@@ -178,6 +208,13 @@ static int estimate(far_task *t, far_index *index, shard_partition *part, unsign
 }
 
 
+/* So many keys are missing from the bound: until this handle has inserted its share of them it suspects nothing. */
+static void trust(const shard_state *st, shard_partition *part, uint64_t missing) {
+    uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed);
+    atomic_store_explicit(&part->trusted_until, inserts + (uint32_t)(missing / clients_of(st)), memory_order_relaxed);
+}
+
+
 /* Whether the partition, at version d, is as full as its count says; if not, the count is put right. By CAS: of two who
  * find the same error one corrects it. An insert that found no room at level 2 is proof enough. */
 static int is_full(far_task *t, far_index *index, shard_partition *part, unsigned d) {
@@ -196,8 +233,11 @@ static int is_full(far_task *t, far_index *index, shard_partition *part, unsigne
         shard_count(&shard_state_of(index)->counters.rebased);
         atomic_store_explicit(&part->count, (int64_t)keys, memory_order_relaxed);
     }
-    if (keys + margin < bound && !is_wanted(part, d + 1))
+    bool is_told = !wrong && told >= bound; /* else it was a suspicion: then what is there must say the same */
+    if (keys + (is_told ? margin : 0) < bound && !is_wanted(part, d + 1)) {
+        trust(st, part, bound - keys);
         return 0;
+    }
     atomic_store_explicit(&part->proved, d + 1, memory_order_relaxed);
     return 1;
 }
@@ -211,6 +251,45 @@ static void put_off(shard_partition *part) {
 }
 
 
+/* One handle prepares a doubling: if all did, all would look and allocate at the same moment, and all but one for
+ * nothing. The claim holds nobody up: who finds it taken leaves out some attempts, and takes it then. 1: it is ours,
+ * and the partition is still at `root`. */
+static int claim_doubling(far_task *t, shard_partition *part, uint64_t root) {
+    unsigned version = shard_root_d(root) + 1;
+    uint64_t mine = shard_claim(version, far_task_client(t)), old, now;
+    for (;;) { /* ends: what was seen of an older version is not seen again */
+        far_cas(t, part->pcb + 8 * SHARD_PCB_CLAIM, part->claim, mine, &old);
+        far_read(t, part->pcb + 8 * SHARD_PCB_ROOT, &now, 8);
+        int err = far_wait(t);
+        if (err < 0)
+            return err;
+        shard_learn_root(part, now);
+        bool won = old == part->claim || old == mine;
+        part->claim = won ? mine : old;
+        if (now != root)
+            return 0;
+        if (won)
+            return 1;
+        if (shard_claim_version(old) >= version) {
+            part->grow_rest = CLAIM_REST;
+            return 0;
+        }
+    }
+}
+
+
+/* It is not due after all: whoever thinks so next may look at once. */
+static int unclaim_doubling(far_task *t, shard_partition *part) {
+    uint64_t *none = far_scratch(t, sizeof(*none));
+    if (!none)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a word");
+    *none = part->claim = 0;
+    atomic_store_explicit(&part->suspected, 0, memory_order_relaxed);
+    far_write(t, part->pcb + 8 * SHARD_PCB_CLAIM, none, sizeof(*none));
+    return far_post(t);
+}
+
+
 /* One task of a handle at a time: others would only do the same. */
 int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part) {
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
@@ -221,8 +300,12 @@ int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part) {
     int err = 0;
     if (part->grow_rest > 0)
         part->grow_rest--;
-    else if ((err = is_full(t, index, part, shard_root_d(root))) == 1)
-        err = shard_try_grow(t, index, part);
+    else if ((err = claim_doubling(t, part, root)) == 1) {
+        if ((err = is_full(t, index, part, shard_root_d(root))) == 1)
+            err = shard_try_grow(t, index, part);
+        else if (err == 0)
+            err = unclaim_doubling(t, part);
+    }
     if (err == FAR_ERR_NO_MEMORY)
         put_off(part);
     else if (err == 1)
@@ -260,6 +343,8 @@ void shard_after_write(shard_try *y, int delta) {
     bool seems_full = delta > 0 && sample(y), stable = y->phase == SHARD_STABLE;
     if (seems_full && st->sampling)
         shard_want(part, y->d + 1);
+    else if ((seems_full || (y->landed == 2 && stable)) && !st->afs && may_be_full(st, part, d))
+        atomic_store_explicit(&part->suspected, y->d + 1, memory_order_relaxed);
     if (delta && !st->sampling) {
         atomic_fetch_add_explicit(&part->delta, delta, memory_order_relaxed);
         uint32_t writes = atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1;

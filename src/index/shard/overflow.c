@@ -26,6 +26,19 @@ int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
 }
 
 
+/* These are gone from levels 2 and 3: the header, which is the caller's, is to say so. Copies of the generation before
+ * are no part of its count. */
+void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count) {
+    unsigned own = 0;
+    for (unsigned i = 0; i < count; i++)
+        own += hits[i].generation == shard_header_v(*header);
+    unsigned before = shard_header_fnew(*header);
+    *header = shard_header_recovers(*header, own);
+    if (before && shard_header_fnew(*header) == 0)
+        shard_count(&y->st->counters.forgotten);
+}
+
+
 /* Appends a node to the chain that ends with the one at `at`. 1: done; 0: the chain went on. */
 int shard_append_node(shard_try *y, far_addr at, const void *node) {
     uint64_t size = shard_node_bytes(y->st), old;

@@ -66,7 +66,6 @@ static int move_up(shard_try *y, far_addr at, uint64_t entry) {
 
 
 static int drain_entry(shard_try *y, far_addr at, uint64_t entry, uint64_t h) {
-    shard_state *st = y->st;
     shard_beside source = {.count = 1, .at = {at}};
     y->trips--;
     int err = shard_drain_home(y, h);
@@ -82,11 +81,11 @@ static int drain_entry(shard_try *y, far_addr at, uint64_t entry, uint64_t h) {
         err = shard_p_help(y->t, y->index, y->part, y->home);
         return err < 0 ? err : SHARD_LEFT;
     }
-    bool closed = shard_p_first_empty(y, y->home->w) < 0, tomb = shard_p_first_tomb(y, y->home->w) >= 0;
-    if (closed && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
+    bool full = shard_p_first_open(y, y->home->w) < 0 && shard_p_first_closed(y, y->home->w) < 0;
+    if (full && (err = shard_make_overflow(y->t, y->index, y->part, y->d)) < 0)
         return err;
     far_point(y->t, "shard:drain_lock");
-    if ((err = shard_p_lock(y, closed && !tomb ? shard_bit(st, h) : 0, &source)) <= 0)
+    if ((err = shard_p_lock(y, &source)) <= 0)
         return err < 0 ? err : SHARD_LEFT;
     y->trips -= MOVE_TRIPS - 1;
     if (source.word[0] == entry)

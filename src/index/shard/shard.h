@@ -69,6 +69,9 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
     uint32_t idle_writes;              /* writes, when it looked for counts to be told */
     _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or samples say so */
+    _Atomic uint32_t suspected;        /* the version that seems due by a sample; a look at more buckets decides */
+    _Atomic uint32_t trusted_until;    /* inserts, up to which a look has shown that nothing is due */
+    _Atomic uint32_t eras;             /* P: one more than the version at which a bucket was seen opened again */
     _Atomic uint32_t owed;             /* steps of sweep and drain that inserts have yet to take */
     _Atomic uint32_t proved;           /* the version of which it was seen that it is due */
     atomic_flag growing;               /* a task of this handle begins a doubling */
@@ -81,11 +84,12 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     bool cursor_through;            /* all chunks were given out: those that are not done are left */
     unsigned rest, rests;           /* no memory: so many steps are left out; the next time more */
     unsigned grow_rest, grow_rests; /* the same of doublings, under `growing` */
+    uint64_t claim;                 /* as last seen, under `growing` */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        under_lock, merged, unlinked, rebased;
+        under_lock, merged, unlinked, rebased, reopened, forgotten;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -102,8 +106,9 @@ typedef struct shard_state {     /* of an open index */
     bool lazy, idle_sweep, move_on_read, sampling;
     uint64_t extent;
     uint64_t seed, level_seed[3];
-    atomic_uint clients;   /* sessions that live, as last counted */
-    atomic_uint idle_next; /* the partition at which housekeeping goes on */
+    atomic_uint clients;       /* sessions that live, as last counted */
+    atomic_uint idle_next;     /* the partition at which housekeeping goes on */
+    _Atomic uint64_t openings; /* P: buckets that this handle has opened again */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -127,6 +132,8 @@ typedef struct shard_try {
     bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
     shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
     bool paired;               /* child and parent are looked at */
+    bool dated;                /* P, writing: `before` is read ahead of home */
+    uint64_t before;           /* the header of home, as it was before any word of home was read */
     bool child_unwritten;      /* the child was seen UNINIT in this attempt, before home was read */
     unsigned attempt;
     far_addr block; /* P: the new block, not shown yet; 0 = none */
@@ -348,12 +355,13 @@ bool shard_i_put_confirm(shard_try *y, shard_hit *hit, uint64_t marks[2]); /* fa
 int shard_p_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int shard_p_remove(far_task *t, far_index *index, far_bytes key);
 int shard_p_first_empty(const shard_try *y, const uint64_t *w);
-int shard_p_first_tomb(const shard_try *y, const uint64_t *w);
+int shard_p_first_open(const shard_try *y, const uint64_t *w);   /* EMPTY, of the era of the header */
+int shard_p_first_closed(const shard_try *y, const uint64_t *w); /* free, and to be used under the lock only */
+bool shard_p_is_closed(uint64_t header, uint64_t word);
 void shard_p_retire(shard_try *y, uint64_t word);
 
 /* home_lock.c: P, under the home lock */
-int shard_p_lock(shard_try *y, unsigned fnew,
-                 shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
+int shard_p_lock(shard_try *y, shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
 int shard_p_place(shard_try *y, unsigned class, far_addr block); /* 1: done; 0: somebody was faster */
 int shard_p_change_under_lock(shard_try *y, far_op_kind how,
@@ -416,6 +424,7 @@ int shard_idle_hook(far_task *t, far_index *index);
 int shard_put_overflow(shard_try *y, unsigned generation,
                        shard_overflow *o); /* READs into the batch; 1: there is none */
 int shard_append_node(shard_try *y, far_addr at, const void *node);
+void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count);
 
 /* count_once.c: of one partition, for those who count its keys */
 typedef struct shard_counted {

@@ -1,6 +1,12 @@
 /* Layout P, writing: find, then one CAS on the word. An insert takes the first EMPTY word in the key's own order, and
- * words never become EMPTY again within a version: so of two inserts of a key only one can win (the first-EMPTY lemma).
- * What cannot be done by one CAS goes through the home lock (home_lock.c). */
+ * words never become EMPTY again within an era: so of two inserts of a key only one can win (the first-EMPTY lemma).
+ * What cannot be done by one CAS goes through the home lock (home_lock.c).
+ *
+ * An era of a bucket begins with its version, and whenever a bucket without an EMPTY word is opened again (reopen,
+ * home_lock.c). Then its TOMBs are EMPTY words of the new era, and after that the header says so. The lemma holds for
+ * an image that is of one era as a whole. An EMPTY word that is still there when the CAS comes says that no era began
+ * after it was read; that none began while the words before it were read is proved by the header, read ahead of the
+ * image. (Of era 0 nothing need be proved: none came before it.) */
 #include "base/error.h"
 #include "index/rdwc.h"
 #include "index/shard/shard.h"
@@ -9,24 +15,46 @@
 
 
 /* The slots of a bucket in the order of a key: from a line that its hash chooses, cyclic. */
-static int first_slot(const shard_try *y, const uint64_t *w, bool (*is)(uint64_t word)) {
+static int first_slot(const shard_try *y, const uint64_t *w, bool (*is)(uint64_t header, uint64_t word)) {
     unsigned start = shard_start_line(y) * SHARD_LINE;
     for (unsigned i = 0; i < SHARD_WORDS; i++) {
         unsigned slot = (start + i) % SHARD_WORDS;
-        if (slot < y->st->slots && is(w[slot]))
+        if (slot < y->st->slots && is(w[SHARD_P_HEADER], w[slot]))
             return (int)slot;
     }
     return -1;
 }
 
 
-int shard_p_first_empty(const shard_try *y, const uint64_t *w) {
-    return first_slot(y, w, shard_is_empty);
+static bool is_empty(uint64_t header, uint64_t word) {
+    (void)header;
+    return shard_is_empty(word);
 }
 
 
-int shard_p_first_tomb(const shard_try *y, const uint64_t *w) {
-    return first_slot(y, w, shard_is_tomb);
+static bool is_open(uint64_t header, uint64_t word) {
+    return shard_is_empty(word) && shard_empty_era(word) == shard_header_era(header);
+}
+
+
+/* A TOMB; or an EMPTY word that the header does not know of, because who opened the bucket again has died. */
+bool shard_p_is_closed(uint64_t header, uint64_t word) {
+    return shard_is_tomb(word) || (shard_is_empty(word) && !is_open(header, word));
+}
+
+
+int shard_p_first_empty(const shard_try *y, const uint64_t *w) {
+    return first_slot(y, w, is_empty);
+}
+
+
+int shard_p_first_open(const shard_try *y, const uint64_t *w) {
+    return first_slot(y, w, is_open);
+}
+
+
+int shard_p_first_closed(const shard_try *y, const uint64_t *w) {
+    return first_slot(y, w, shard_p_is_closed);
 }
 
 
@@ -166,6 +194,16 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
 }
 
 
+/* Whether every word of the image was read in the era of the EMPTY word. */
+static bool is_of_one_era(const shard_try *y, uint64_t empty) {
+    unsigned era = shard_empty_era(empty);
+    if (era == 0)
+        return true;
+    atomic_store_explicit(&y->part->eras, y->d + 1, memory_order_relaxed);
+    return y->dated && shard_header_v(y->before) == y->d && shard_header_era(y->before) == era;
+}
+
+
 /* With a writable image, after it was searched. */
 static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *hit, int *delta) {
     int refused = shard_refusal(how, present);
@@ -184,8 +222,10 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
     if (!is_calm(y, y->d))
         return 0;
     int slot = present || locked ? -1 : shard_p_first_empty(y, y->home->w);
-    if (slot >= 0)
+    if (slot >= 0 && is_of_one_era(y, y->home->w[slot]))
         return insert(y, slot);
+    if (slot >= 0 && (!y->dated || is_open(y->home->w[SHARD_P_HEADER], y->home->w[slot])))
+        return 0; /* the next look is dated, or comes after the era has begun */
     shard_count(&y->st->counters.under_lock);
     return shard_p_change_under_lock(y, how, !present);
 }
@@ -195,6 +235,7 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     shard_hit hit;
     int err;
     shard_attempt(y);
+    y->dated = how != FAR_OP_DELETE && atomic_load_explicit(&y->part->eras, memory_order_relaxed) == y->d + 1;
     if ((err = shard_put_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
     bool seals = how != FAR_OP_DELETE && !y->written;

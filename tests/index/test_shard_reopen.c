@@ -1,0 +1,305 @@
+/* Buckets that are opened again, and filters that forget: a table whose keys change, and whose size does not, stays as
+ * fast as it was. Layout P: the eras of a bucket, each race by itself. Both layouts: what the filter says while keys
+ * leave levels 2 and 3. */
+#include "client/op.h"
+#include "shard_rig.h"
+
+#define WIDE  "slots=16,l2_slots=1,afs=1000000" /* two lines of slots */
+#define ROOMY "slots=2,l2_slots=4,afs=1000000"
+#define THREE "slots=3,l2_slots=1,afs=1000000" /* all keys have the same order of slots */
+
+
+/* The n-th key whose order of slots begins with that line, of the two there are. */
+static key key_from_line(const stage_actor *a, unsigned line, unsigned n) {
+    for (uint64_t i = 1;; i++) {
+        shard_try y = {.st = shard_state_of(a->index), .h = hash_of(a, number(i))};
+        unsigned start = shard_start_line(&y);
+        if ((start == 1 ? 1u : 0u) == line && n-- == 0)
+            return number(i);
+    }
+}
+
+
+static uint64_t header_of(stage *s) { /* once nothing is under way */
+    far_sim_run_for(s->world, 50000);
+    return words_at(s, bucket_addr(&s->a, 0))[shard_header_at(shard_state_of(s->a.index))];
+}
+
+
+static void take(stage_actor *a, key k) {
+    assert_int_equal(delete_key(a, k), 0);
+}
+
+
+/* Fills both lines, opens the bucket again, and lets b know of it: every slot is in use at era 1. Keys 0 to 7 of a line
+ * were put first; now 0 and 1 of line 0, and 0 of line 1, are gone, and 8, 9 and 8 are there. */
+static void fill_at_era_1(stage *s) {
+    for (unsigned i = 0; i < 16; i++)
+        put(&s->a, key_from_line(&s->a, i / 8, i % 8), 1);
+    take(&s->a, key_from_line(&s->a, 0, 0));
+    take(&s->a, key_from_line(&s->a, 0, 1));
+    take(&s->a, key_from_line(&s->a, 1, 0));
+    put(&s->a, key_from_line(&s->a, 1, 8), 1);
+    assert_int_equal(COUNTED(s, reopened), 1);
+    put(&s->b, key_from_line(&s->a, 0, 8), 1);
+    put(&s->b, key_from_line(&s->a, 0, 9), 1);
+    assert_int_equal(COUNTED(s, reopened), 1);
+    assert_int_equal(COUNTED(s, overflows), 0);
+}
+
+
+/* An insert reads one line before the bucket is opened again, and the other after it: it sees that k is in neither, and
+ * an EMPTY word behind the one that k has taken meanwhile. (The image taken for one of the era of its EMPTY word.) */
+static void an_image_of_two_eras_told(const told *told) {
+    stage s;
+    uint32_t order[8];
+    open_stage(&s, told, 0, WIDE);
+    fill_at_era_1(&s);
+    key k = key_from_line(&s.a, 0, 20);
+    take(&s.a, key_from_line(&s.a, 0, 2));
+    take(&s.a, key_from_line(&s.a, 1, 1));
+    take(&s.a, key_from_line(&s.a, 1, 2));
+    far_addr bucket = bucket_addr(&s.a, 0);
+    start(&s.b, FAR_OP_INSERT, k, 5);
+    far_sim_hold *hold = stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = bucket, .to = bucket + 8});
+    for (unsigned i = 0; i < 8; i++)
+        order[i] = i;
+    assert_int_equal(far_sim_release_units(hold, order, told->units / 8), 0); /* the first line */
+    put(&s.a, key_from_line(&s.a, 1, 9), 1); /* takes a word of line 1, and opens two */
+    assert_int_equal(COUNTED(&s, reopened), 2);
+    put(&s.c, k, 7); /* takes the one in line 0 */
+    far_sim_release(hold);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, FAR_ERR_EXISTS);
+    assert_there_once(&s, k, 7);
+    stage_close(&s);
+}
+TOLD_OF(an_image_of_two_eras, POINTERS);
+
+
+/* A handle that knows of no era meets one: it looks again, with the header ahead. */
+static void an_era_nobody_told_of_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, WIDE);
+    fill_at_era_1(&s);
+    take(&s.a, key_from_line(&s.a, 0, 2));
+    take(&s.a, key_from_line(&s.a, 0, 3));
+    put(&s.a, key_from_line(&s.a, 0, 10), 1);
+    assert_int_equal(COUNTED(&s, reopened), 2);
+    assert_int_equal(insert(&s.c, key_from_line(&s.a, 0, 10), 2), FAR_ERR_EXISTS);
+    put(&s.c, key_from_line(&s.a, 0, 11), 3);
+    assert_there_once(&s, key_from_line(&s.a, 0, 11), 3);
+    stage_close(&s);
+}
+TOLD_OF(an_era_nobody_told_of, POINTERS);
+
+
+/* Fills what is free, frees all of it, and inserts k, which takes the first word; the other two are opened again. */
+static void reopen_for(stage *s, key k, unsigned turn) {
+    for (unsigned i = 0; i < 3; i++)
+        put(&s->a, number(1000 + 3 * turn + i), 1);
+    for (unsigned i = 0; i < 3; i++)
+        take(&s->a, number(1000 + 3 * turn + i));
+    put(&s->a, k, 7);
+}
+
+
+/* An insert has seen an EMPTY word. Until its CAS the word is used, freed, and opened again, once or until the number of
+ * the era has come round, and k comes to another word. (EMPTY words that are all alike; no mark in them.) */
+static void an_empty_word_of_long_ago_told(const told *told) {
+    static const unsigned turns[] = {1, 31};
+    for (unsigned i = 0; i < 2; i++) {
+        stage s;
+        open_stage(&s, told, 0, THREE);
+        key k = number(7), first = number(1);
+        if (i == 1)
+            reopen_for(&s, first, 0); /* era 1 */
+        else
+            put(&s.a, first, 1);
+        start(&s.b, FAR_OP_INSERT, k, 5);
+        stage_stop_at(&s.b, at("shard:insert"));
+        put(&s.a, number(2), 1);
+        put(&s.a, number(3), 1);
+        take(&s.a, first);
+        take(&s.a, number(2));
+        take(&s.a, number(3));
+        for (unsigned turn = 1; turn + 1 < turns[i]; turn++) {
+            reopen_for(&s, first, turn);
+            take(&s.a, first);
+        }
+        if (i == 1)
+            reopen_for(&s, k, turns[i]);
+        else
+            put(&s.a, k, 7);
+        assert_int_equal(shard_header_era(header_of(&s)), 1);
+        stage_finish(&s.b);
+        assert_int_equal(s.b.result, FAR_ERR_EXISTS);
+        assert_there_once(&s, k, 7);
+        stage_close(&s);
+    }
+}
+TOLD_OF(an_empty_word_of_long_ago, POINTERS);
+
+
+/* Who opens a bucket dies before the header says so: its words are used, by the next one who has the lock, and not
+ * before. (A word of an era that the header does not know taken without the lock.) */
+static void an_opening_cut_short_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, WIDE);
+    fill_at_era_1(&s);
+    for (unsigned i = 2; i < 6; i++)
+        take(&s.a, key_from_line(&s.a, 0, i));
+    start(&s.b, FAR_OP_INSERT, key_from_line(&s.a, 0, 10), 5);
+    stage_stop_at(&s.b, at("shard:reopened"));
+    stage_kill(&s, &s.b);
+    key k = key_from_line(&s.a, 0, 20);
+    start(&s.c, FAR_OP_INSERT, k, 7);
+    stage_finish(&s.c);
+    assert_int_equal(s.c.result, 0);
+    assert_int_equal(insert(&s.a, k, 8), FAR_ERR_EXISTS);
+    assert_int_equal(COUNTED(&s, overflows), 0);
+    assert_int_equal(get(&s.a, k), 7);
+    put(&s.a, key_from_line(&s.a, 0, 21), 9); /* one of the words that are open now */
+    assert_int_equal(get(&s.c, key_from_line(&s.a, 0, 21)), 9);
+    stage_close(&s);
+}
+TOLD_OF(an_opening_cut_short, POINTERS);
+
+
+/* Two keys lie below level 1. With the first that goes the filter stays, with the second it forgets; a key that dies on
+ * its way there, announced and not there, keeps it from that. (The count left alone at a delete, or taken down twice.) */
+static void a_filter_forgets_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, ROOMY);
+    for (unsigned i = 1; i < 5; i++)
+        put(&s.a, number(i), i);
+    assert_int_equal(COUNTED(&s, overflows), 2);
+    assert_int_not_equal(shard_header_fnew(header_of(&s)), 0);
+    take(&s.b, number(3));
+    assert_int_not_equal(shard_header_fnew(header_of(&s)), 0);
+    assert_int_equal(get(&s.c, number(4)), 4);
+    put(&s.c, number(4), 40);
+    assert_int_equal(get(&s.a, number(4)), 40);
+    take(&s.c, number(4));
+    assert_int_equal(shard_header_fnew(header_of(&s)), 0);
+    assert_int_equal(COUNTED(&s, forgotten), 1);
+    put(&s.a, number(5), 5); /* level 2 again */
+    assert_int_equal(get(&s.b, number(5)), 5);
+    start(&s.b, FAR_OP_INSERT, number(6), 6);
+    stage_stop_at(&s.b, at("shard:place_in_overflow"));
+    stage_kill(&s, &s.b);
+    assert_int_equal(get(&s.a, number(5)), 5);
+    take(&s.a, number(5));
+    assert_int_equal(get(&s.a, number(5)), 0);
+    assert_int_equal(get(&s.a, number(1)), 1);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_filter_forgets);
+
+
+/* A get sees the filter empty, and the slot of its key before the key came there: it is absent at some moment, and not
+ * before its delete and after its insert both. A get that began before the delete may say either. */
+static void a_get_beside_a_filter_that_forgets_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, ROOMY);
+    for (unsigned i = 1; i < 4; i++)
+        put(&s.a, number(i), i);
+    start(&s.c, FAR_OP_GET, number(3), 0);
+    stage_stop_at(&s.c, at("shard:l1_missed"));
+    take(&s.a, number(1));
+    take(&s.a, number(3)); /* the filter forgets */
+    put(&s.a, number(3), 30);
+    stage_finish(&s.c);
+    assert_true(given(&s.c) == 30 || given(&s.c) == 0);
+    assert_there_once(&s, number(3), 30);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_get_beside_a_filter_that_forgets);
+
+
+/* ---- Churn ---- */
+
+typedef struct costs {
+    double insert, miss;
+} costs;
+
+
+static uint64_t trips(far_session *session, far_op_kind kind) {
+    far_stats stats;
+    assert_int_equal(far_session_stats_of(session, kind, &stats), 0);
+    return stats.round_trips;
+}
+
+
+/* Replaces the keys `from` .. `from + count` by the next `count`, then asks for as many that are not there. */
+static costs turn_over(far_session *session, far_index *index, uint64_t from, uint64_t count, uint64_t size) {
+    uint64_t inserts = trips(session, FAR_OP_INSERT), gets = trips(session, FAR_OP_GET), value = 1;
+    for (uint64_t n = from; n < from + count; n++) {
+        uint64_t old = n * SHARD_FACTOR, new = (n + size) * SHARD_FACTOR;
+        assert_int_equal(far_delete(session, index, &old, 8), 0);
+        assert_int_equal(far_insert(session, index, &new, 8, &value, 8), 0);
+    }
+    for (uint64_t n = 1; n <= count; n++) {
+        uint64_t none = (n << 40) * SHARD_FACTOR;
+        size_t length;
+        assert_int_equal(far_get(session, index, &none, 8, &value, 8, &length), FAR_ERR_NOT_FOUND);
+    }
+    return (costs){(double)(trips(session, FAR_OP_INSERT) - inserts) / (double)count,
+                   (double)(trips(session, FAR_OP_GET) - gets) / (double)count};
+}
+
+
+/* At that load, in thousandths, of a table that does not double. */
+static void stays_fast(const char *options, uint64_t slots, unsigned load) {
+    far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    uint64_t size = slots * load / 1000, value = 1;
+    pool_options.no_thread = 1;
+    assert_int_equal(far_pool_open("sim:seed=1,size=64M,faults=none,watch=off,limit=10000s", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "t", "shard", options, &index), 0);
+    for (uint64_t n = 0; n < size; n++) {
+        uint64_t k = n * SHARD_FACTOR;
+        assert_int_equal(far_insert(session, index, &k, 8, &value, 8), 0);
+    }
+    costs fresh = turn_over(session, index, 0, size / 10, size), last = fresh;
+    for (unsigned turn = 0; turn < 10; turn++) {
+        last = turn_over(session, index, size / 10 + turn * size, size, size);
+        far_pool_poll(pool);
+    }
+    print_message("    %s at %u: insert %.3f, after ten turnovers %.3f; miss %.3f, %.3f\n", options, load, fresh.insert,
+                  last.insert, fresh.miss, last.miss);
+    assert_int_equal(shard_root_d(atomic_load_explicit(&shard_state_of(index)->part[0].root, memory_order_relaxed)), 0);
+    assert_true(last.insert <= 1.1 * fresh.insert);
+    assert_true(last.miss <= 1.1 * fresh.miss);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+static void a_table_of_constant_size_stays_fast(void **state) {
+    (void)state;
+    stays_fast("layout=pointer,partitions=2,bits=4", 32 * 71, 550);
+    stays_fast("layout=pointer,partitions=2,bits=4", 32 * 71, 740);
+    stays_fast("key_size=8,value_size=8,partitions=32,bits=5", 1024 * 35, 560);
+    stays_fast("key_size=8,value_size=8,partitions=32,bits=5", 1024 * 35, 650);
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_image_of_two_eras),
+        cmocka_unit_test(an_era_nobody_told_of),
+        cmocka_unit_test(an_empty_word_of_long_ago),
+        cmocka_unit_test(an_opening_cut_short),
+        cmocka_unit_test(a_filter_forgets),
+        cmocka_unit_test(a_get_beside_a_filter_that_forgets),
+        cmocka_unit_test(a_table_of_constant_size_stays_fast),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
