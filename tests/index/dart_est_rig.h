@@ -6,6 +6,7 @@
 #include "dart_rig.h"
 
 #include "index/dart/est.h"
+#include "pool/alloc.h"
 #include "pool/epoch.h"
 #include "task/session.h"
 
@@ -117,6 +118,32 @@ static inline void pass_epochs(stage *s, actor *a, unsigned epochs) {
 
 static inline bool is_poisoned(stage *s, far_addr addr) {
     return *(const uint8_t *)world_bytes(s->world, addr) == FAR_SIM_POISON;
+}
+
+
+typedef struct full_node {
+    far_index *index;
+    unsigned node, type; /* of objects */
+    uint64_t bytes;
+} full_node;
+
+
+static inline int fill_for_task(far_task *t, void *arg) {
+    const full_node *full = arg;
+    far_object object;
+    int err = far_pin_take(t);
+    while (err == 0) /* quickly, by large objects of the pool's own */
+        err = far_alloc(t, NULL, 5, 32768, full->node, FAR_ALLOC_ON_NODE, &object);
+    for (err = err == FAR_ERR_NO_MEMORY ? 0 : err; err == 0;)
+        err = far_alloc(t, full->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* For this session the memory node has no room for such an object any more. */
+static inline void fill_for(far_session *session, full_node full) {
+    assert_int_equal(far_session_call(session, FAR_STATS_OTHER, true, fill_for_task, &full), FAR_ERR_NO_MEMORY);
 }
 
 

@@ -47,6 +47,46 @@ static void step_until(stage *s, actor *a, dart_adjust_phase phase) {
 }
 
 
+typedef struct list_watch {
+    stage *s;
+    far_addr word;           /* of the descriptor, that names the list */
+    unsigned shown, unready; /* lists that were about to be named; of these, not written yet */
+} list_watch;
+
+
+static void see_list(void *ctx, const far_sim_posted *posted) {
+    list_watch *w = ctx;
+    if (posted->verb->kind != FAR_CAS || posted->verb->addr != w->word)
+        return;
+    far_addr list = dart_word_addr(posted->verb->swap);
+    const dart_list *bytes =
+        (const dart_list *)((char *)far_sim_memory(w->s->world, far_addr_node(list)) + far_addr_offset(list));
+    assert_true(far_addr_node(list) != far_addr_node(w->word));
+    w->shown++;
+    w->unready += dart_list_word(bytes->generation, list) != posted->verb->swap;
+}
+
+
+/* The descriptor's memory node is full: the list lies on another, and is written before it is named. (WRITE and CAS in
+ * one batch.) */
+EST_RACE(a_list_elsewhere_is_written_before_it_is_named) {
+    stage s;
+    char text[128];
+    static const uint8_t lengths[] = {3};
+    snprintf(text, sizeof(text), "size=4M,memory_nodes=2,%s", sim);
+    set_up(&s, text, BY_HAND);
+    LOAD(&s.a, "abX", SEVEN("abc"));
+    far_addr word = s.a.index->descriptor + offsetof(dart_super, list);
+    fill_for(s.a.pool->team.own, (full_node){s.a.index, far_addr_node(word), DART_TYPE_LIST, sizeof(dart_list)});
+    list_watch watch = {.s = &s, .word = word};
+    far_sim_on_verb(s.world, see_list, &watch);
+    assert_int_equal(set_out(&s.a, lengths, 1), 1);
+    far_sim_on_verb(s.world, NULL, NULL);
+    assert_true(watch.shown == 1 && watch.unready == 0);
+    tear_down(&s);
+}
+
+
 /* (The lock is kept by the handle, which lives: nobody adjusts any more.) */
 EST_RACE(the_lock_ends_with_the_index) {
     stage s;
@@ -182,6 +222,7 @@ EST_RACE(the_choice_is_made_again_and_again) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lock_ends_with_the_index),
+        cmocka_unit_test(a_list_elsewhere_is_written_before_it_is_named),
         cmocka_unit_test(a_dropped_length_waits_for_who_registers_it),
         cmocka_unit_test(a_sweep_looks_again_at_what_it_lost),
         cmocka_unit_test(lengths_with_an_entry_for_few_leaves_are_left_out),

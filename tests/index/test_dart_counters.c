@@ -1,7 +1,9 @@
 /* What DART's tree costs, by counters: round trips of each way to write, exactly, on small trees; and averages over a
  * million keys from the root, which with whole nodes are those of a plain adaptive radix tree. */
 #include "farindex.h"
+#include "index/dart/share.h"
 #include "pool/handle.h"
+#include "task/session.h"
 #include "workload/keyset.h"
 
 #include <setjmp.h>
@@ -390,6 +392,42 @@ static void gets_submitted_together_share_their_round_trips(void **state) {
 }
 
 
+enum { LENGTHS = 12 };
+
+
+/* READs of one place, of rising lengths, in one batch; each twice. */
+static int read_lengths_task(far_task *t, void *arg) {
+    const far_index *index = arg;
+    dart_shared shared;
+    uint64_t words[LENGTHS], got[2][LENGTHS][LENGTHS] = {0};
+    assert_true(dart_share_init(t, &shared, 1));
+    far_read(t, index->descriptor, words, sizeof(words));
+    int err = far_wait(t);
+    for (unsigned twice = 0; twice < 2; twice++)
+        for (unsigned i = 0; i < LENGTHS; i++)
+            dart_share_read(t, &shared, index->descriptor, got[twice][i], 8 * (i + 1), 0);
+    assert_true(shared.count >= 4); /* some of the second ones are copies */
+    if (err < 0 || (err = far_wait(t)) < 0)
+        return err;
+    dart_share_end(&shared);
+    for (unsigned i = 0; i < LENGTHS; i++) {
+        assert_memory_equal(got[0][i], words, 8 * (i + 1));
+        assert_memory_equal(got[1][i], words, 8 * (i + 1));
+    }
+    return 0;
+}
+
+
+/* A READ that is longer than one of the same place does not end with it. (Equal addresses are enough.) */
+static void reads_of_one_place_are_shared_when_they_are_as_long(void **state) {
+    (void)state;
+    rig r;
+    begin(&r, "local:16M", "est=0");
+    assert_int_equal(far_session_call(r.session, FAR_STATS_OTHER, true, read_lengths_task, r.index), 0);
+    end(&r);
+}
+
+
 /* ---- Scans that begin at an express node ---- */
 
 typedef struct seen_keys {
@@ -546,6 +584,7 @@ int main(void) {
         cmocka_unit_test(a_scan_of_100_takes_few_round_trips),
         cmocka_unit_test(leaves_that_lie_side_by_side_are_one_read),
         cmocka_unit_test(gets_submitted_together_share_their_round_trips),
+        cmocka_unit_test(reads_of_one_place_are_shared_when_they_are_as_long),
         cmocka_unit_test(a_scan_goes_on_behind_a_prefix_that_ends_in_ff),
         cmocka_unit_test(scans_of_a_deep_tree_give_every_key),
         cmocka_unit_test(gets_spread_over_the_memory_nodes),

@@ -191,6 +191,60 @@ EST_RACE(dead_grower_is_helped) {
 }
 
 
+/* ---- A segment that lies on another memory node than its directory word ---- */
+
+typedef struct segment_write {
+    uint64_t bytes;
+    far_addr addr; /* 0: not written yet */
+} segment_write;
+
+
+static void note_segment(void *ctx, const far_sim_posted *posted) {
+    segment_write *w = ctx;
+    if (!w->addr && posted->verb->kind == FAR_WRITE && posted->verb->length == w->bytes)
+        w->addr = posted->verb->addr;
+}
+
+
+/* The WRITE of the segment, once it is known where that goes, is held back: until it lands the directory does not name
+ * the segment. */
+static void write_segment(segment_write *w) {
+    stage s;
+    bool known = w->addr != 0;
+    set_up(&s, "size=4M,memory_nodes=2,masked_cas=on", OPTIONS);
+    unsigned node = far_addr_node(dart_est_directory_addr(dart_est_of(s.a.index), 0));
+    for (unsigned log_groups = 0; log_groups < 2; log_groups++)
+        fill_for(s.a.session, (full_node){s.a.index, node, DART_TYPE_EST_SEGMENT, dart_segment_bytes(log_groups)});
+    far_sim_on_verb(s.world, note_segment, w);
+    s.a.client = far_sim_start(s.a.pool->fabric, "grows", run_grow, &s.a);
+    if (known) {
+        far_sim_hold *hold = far_sim_hold_effect(
+            s.a.client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = w->addr, .to = w->addr + w->bytes});
+        while (!far_sim_reached(hold))
+            assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_HELD);
+        assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_HELD); /* it does what it can */
+        assert_true(dart_word_addr(directory_word(&s, &s.b)) != w->addr);
+        far_sim_release(hold);
+    }
+    assert_int_equal(far_sim_run_client(s.a.client), FAR_SIM_ENDED);
+    far_sim_on_verb(s.world, NULL, NULL);
+    assert_true(w->addr && far_addr_node(w->addr) != node);
+    has_grown(&s.c);
+    tear_down(&s);
+}
+
+
+/* The first segment, and a larger one. (The CAS of the directory word is posted with the WRITE.) */
+static void a_segment_elsewhere_is_written_before_the_directory_names_it(void **state) {
+    (void)state;
+    for (unsigned log_groups = 0; log_groups < 2; log_groups++) {
+        segment_write w = {.bytes = dart_segment_bytes(log_groups)};
+        write_segment(&w);
+        write_segment(&w);
+    }
+}
+
+
 /* ---- The list ---- */
 
 static int set_out_task(far_task *t, void *arg) {
@@ -319,6 +373,7 @@ int main(void) {
         cmocka_unit_test(A15_stale_directory_word),
         cmocka_unit_test(A15b_directory_word_after_each_epoch),
         cmocka_unit_test(dead_grower_is_helped),
+        cmocka_unit_test(a_segment_elsewhere_is_written_before_the_directory_names_it),
         cmocka_unit_test(adjust_to_another_length),
         cmocka_unit_test(adjust_active_before_fill),
         cmocka_unit_test(adjust_waits_for_the_pinned),

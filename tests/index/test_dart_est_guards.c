@@ -146,6 +146,56 @@ RACE(paths_too_long_for_one_slot) {
 }
 
 
+/* ---- A session that is lost while it grants the wish of another ---- */
+
+typedef struct losing {
+    far_index *index;
+    far_session *session; /* that loses its connection; NULL: none */
+    dart_wish wish;
+} losing;
+
+
+static int grant_and_lose_task(far_task *t, void *arg) {
+    losing *l = arg;
+    int err = far_pin_take(t);
+    l->wish.epoch = far_epoch(t);
+    if (err >= 0 && l->session)
+        far_sim_lose(l->session->conn);
+    if (err >= 0)
+        dart_est_grant(t, l->index, &l->wish, 1);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* One session's tentative word is to be committed by another of the same process, which is lost: its CAS may still land,
+ * so the word must not come back, and its owner does no more work on that node. (The work is ended whatever became of
+ * the CAS.) */
+EST_RACE(the_word_of_a_lost_granter_does_not_come_back) {
+    for (unsigned lost = 0; lost < 2; lost++) {
+        stage s;
+        far_session *other;
+        set_up(&s, sim, "adjust=0,upkeep_batch=1,directory_bits=0");
+        LOAD(&s.a, SEVEN("ab"));
+        settle(&s);
+        assert_int_equal(far_session_open(s.a.pool, &other), 0);
+        dart_outstanding *work = &dart_est_of(s.a.index)->outstanding;
+        dart_node node = node_at(&s.a, "aba", 2);
+        unsigned client = s.a.session->id;
+        uint64_t tentative = dart_est_tentative(client, s.a.session->generation, node.addr);
+        losing l = {.index = s.a.index, .session = lost ? other : NULL};
+        l.wish = (dart_wish){.node = node, .entry = dart_slot_addr(&node, 0), .tentative = tentative};
+        l.wish.committed = dart_est_word(7, node.depth - 2, node.type, node.addr);
+        assert_true(dart_est_begin_work(work, client, node.addr));
+        far_session_call(other, FAR_STATS_OTHER, true, grant_and_lose_task, &l);
+        assert_int_equal(dart_est_begin_work(work, client, node.addr), !lost);
+        far_session_close(other);
+        is_sound(&s, &s.b);
+        tear_down(&s);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entry_committed_while_it_is_removed),
@@ -153,6 +203,7 @@ int main(void) {
         cmocka_unit_test(scan_does_not_begin_at_a_node_of_another_prefix),
         cmocka_unit_test(scan_goes_on_behind_an_exhausted_node),
         cmocka_unit_test(paths_too_long_for_one_slot),
+        cmocka_unit_test(the_word_of_a_lost_granter_does_not_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -563,10 +563,49 @@ static void a_wish_without_memory_is_given_up_alone(void **state) {
 }
 
 
+/* A bucket of a segment of each of two memory nodes, by a directory word that is too old to be trusted. */
+static int put_old_words_task(far_task *t, void *arg) {
+    const far_index *index = arg;
+    dart_est *est = dart_est_of(index);
+    unsigned at_once = 0;
+    for (unsigned node = 0; node < 2; node++) {
+        dart_est_read r;
+        dart_est_read_init(est, &r, "ab", 2);
+        r.known = true;
+        r.word = dart_directory_word(0, far_addr_make(node, 1 << 20));
+        assert_true(dart_est_read_put(t, est, &r) && r.asked_word);
+        bool near = node == far_addr_node(dart_est_directory_addr(est, r.at));
+        assert_int_equal(r.asked_slots, near);
+        at_once += near;
+    }
+    far_forget(t);
+    assert_int_equal(at_once, 1);
+    return 0;
+}
+
+
+/* Only one memory node keeps the order of the two READs, which tells that the bucket is of that segment. (Always at
+ * once.) */
+static void a_bucket_elsewhere_is_read_behind_its_directory_word(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    assert_int_equal(far_pool_open("local:2x16M", NULL, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "map", "dart", "adjust=0", &index), 0);
+    assert_int_equal(far_session_call(session, FAR_STATS_OTHER, true, put_old_words_task, index), 0);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_renamed_entry_of_a_dropped_length_is_not_committed),
         cmocka_unit_test(a_wish_without_memory_is_given_up_alone),
+        cmocka_unit_test(a_bucket_elsewhere_is_read_behind_its_directory_word),
         cmocka_unit_test(a_wish_for_a_dropped_length_is_not_granted),
         cmocka_unit_test(a_wish_is_granted_for_some_epochs_only),
         cmocka_unit_test(words_keep_what_was_packed),

@@ -302,10 +302,11 @@ static bool late_write(const char *sim, const char *options, const char *key, un
 
 RACE(A27_cas_before_write) {
     static const char *const keys[] = {"longer_day", "ph"}; /* a split, a full node */
+    static const char *const ways[] = {"est=0", "est=0,spec_write=0", "est=0,colocate=0,spec_write=0"};
     (void)options;
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         unsigned nth = 1;
-        while (late_write(sim, i % 2 ? "est=0,colocate=0,spec_write=0" : "est=0", keys[i / 2], nth))
+        while (late_write(sim, ways[i % 3], keys[i / 3], nth))
             nth++;
         assert_true(nth > 2);
     }

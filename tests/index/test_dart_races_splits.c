@@ -1,6 +1,6 @@
 /* DART in the simulator: splits, riders, absorption, torn reads, scans over changing nodes, and full pools. As
  * test_dart_races.c. */
-#include "dart_rig.h"
+#include "dart_est_rig.h"
 #include "index/dart/dart.h"
 #include "pool/epoch.h"
 #include "task/session.h"
@@ -297,10 +297,44 @@ RACE(A16_switch_express_node) {
 }
 
 
+/* Whenever a is about to take a slot b is faster: so often that the node is said to be crowded. It is replaced by one
+ * with a slot for each byte, with a's key, though it has room; once less, and a has a slot of it. (Nobody counts.) Where there is no memory for such a
+ * node it stays. */
+RACE(a_crowded_node_grows_at_once) {
+    for (unsigned turn = 0; turn < 3; turn++) {
+        stage s;
+        unsigned times = turn ? DART_CROWD : DART_CROWD - 1;
+        bool full = turn == 2;
+        char key[] = "ab?";
+        set_up(&s, sim, options);
+        LOAD(&s.c, "ac", SEVEN("ab"));
+        LOAD(&s.b, "abh");
+        LOAD(&s.a, "ad"); /* so that all have memory for leaves */
+        for (unsigned node = 0; full && node < 2; node++)
+            fill_for(s.a.session, (full_node){s.a.index, node, DART_TYPE_NODE, dart_node_bytes(DART_N256, 2, 16)});
+        start_to(&s.a, "a", FAR_OP_INSERT, "abz", "a", "dart:publish", 1);
+        for (unsigned i = 0; i < times; i++) {
+            key[2] = (char)('i' + i);
+            assert_int_equal(does(&s.b, FAR_OP_INSERT, key, key), 0);
+            if (i + 1 < times)
+                resume_to(&s.a, "dart:publish", 1);
+        }
+        finish(&s.a, 0);
+        assert_int_equal(node_at(&s.c, "aba", 2).type, times == DART_CROWD && !full ? DART_N256 : DART_N16);
+        holds(&s.c, times == DART_CROWD ? SEVEN_HELD("ab") "abh abi abj abk abz ac ad "
+                                        : SEVEN_HELD("ab") "abh abi abj abz ac ad ");
+        if (!full) /* what fills it belongs to nobody */
+            is_sound(&s, &s.c);
+        tear_down(&s);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaf_split_vs_delete),
         cmocka_unit_test(two_splits_same_slot),
+        cmocka_unit_test(a_crowded_node_grows_at_once),
         cmocka_unit_test(split_vs_freeze_of_parent),
         cmocka_unit_test(rider_lost_then_retry),
         cmocka_unit_test(riders_change_a_frozen_node),

@@ -224,23 +224,6 @@ EST_RACE(an_old_word_on_another_memory_node_is_read_behind_its_slot) {
 }
 
 
-typedef struct filling {
-    far_index *index;
-    unsigned node;
-} filling;
-
-
-static int fill_node_task(far_task *t, void *arg) {
-    const filling *f = arg;
-    far_object object;
-    int err = far_pin_take(t);
-    while (err >= 0)
-        err = far_alloc(t, f->index, DART_TYPE_LEAF, 16, f->node, FAR_ALLOC_ON_NODE, &object);
-    far_pin_drop(t);
-    return err == FAR_ERR_NO_MEMORY ? 0 : err;
-}
-
-
 /* The slot's memory node is full, and so the new leaf lies on another: the CAS must not be posted with its WRITE. */
 EST_RACE(a_leaf_on_another_memory_node_is_written_before_the_cas) {
     stage s;
@@ -249,12 +232,12 @@ EST_RACE(a_leaf_on_another_memory_node_is_written_before_the_cas) {
     set_up(&s, text, PLAIN);
     LOAD(&s.a, SEVEN("ab"));
     reads(&s.b, "abc", "abc");
-    filling full = {s.b.index, far_addr_node(node_at(&s.b, "abc", 2).addr)};
-    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, fill_node_task, &full), 0);
+    unsigned node = far_addr_node(node_at(&s.b, "abc", 2).addr);
+    fill_for(s.b.session, (full_node){s.b.index, node, DART_TYPE_LEAF, 16});
     reads(&s.b, "abc", "abc");
     far_stats update = cost_of(&s.b, FAR_OP_UPDATE, "abc", "b", 0);
     assert_true(update.round_trips >= 2 && update.reads >= 1);
-    assert_true(far_addr_node(dart_word_addr(word_of(&s, &s.c, "abc", 2))) != full.node);
+    assert_true(far_addr_node(dart_word_addr(word_of(&s, &s.c, "abc", 2))) != node);
     reads(&s.c, "abc", "b");
     tear_down(&s);
 }

@@ -11,23 +11,34 @@
 #define LEAF 40u /* bytes of the leaves here */
 
 
-/* All memory of one node, for leaves too. */
+typedef struct fullness { /* of a memory node: for objects of this type too */
+    unsigned node, type;
+    uint64_t bytes;
+} fullness;
+
+
 static int fill_node(far_task *t, void *arg) {
     far_object object;
-    unsigned node = *(unsigned *)arg;
+    const fullness *full = arg;
     int err = far_pin_take(t);
     while (err == 0)
-        err = far_alloc(t, NULL, 5, FILL, node, FAR_ALLOC_ON_NODE, &object);
+        err = far_alloc(t, NULL, 5, FILL, full->node, FAR_ALLOC_ON_NODE, &object);
     if (err == FAR_ERR_NO_MEMORY)
         for (err = 0; err == 0;)
-            err = far_alloc(t, a->index, SMART_TYPE_LEAF, LEAF, node, FAR_ALLOC_ON_NODE, &object);
+            err = far_alloc(t, a->index, full->type, full->bytes, full->node, FAR_ALLOC_ON_NODE, &object);
     far_pin_drop(t);
     return err;
 }
 
 
+static void fill_for(unsigned node, unsigned type, uint64_t bytes) {
+    fullness full = {node, type, bytes};
+    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, fill_node, &full), FAR_ERR_NO_MEMORY);
+}
+
+
 static void fill(unsigned node) {
-    assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, fill_node, &node), FAR_ERR_NO_MEMORY);
+    fill_for(node, SMART_TYPE_LEAF, LEAF);
 }
 
 
@@ -128,11 +139,10 @@ static uint64_t leaked_bytes(void) {
 }
 
 
-/* Nobody came to move the slot while the leaf was replaced again and again: it is cut out in pieces, and every leaf of
- * it is retired once. */
-static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
-    (void)state;
+/* Nobody came to move the slot while the leaf was replaced again and again, and then perhaps deleted. */
+static void cut_out_a_chain(bool deleted) {
     updater updaters[CHAIN];
+    const char *last = deleted ? NULL : updaters[CHAIN - 1].value;
     stage_open(&s, "smart", "update=rcu", NULL);
     put_all(a, "naa nba");
     for (unsigned i = 0; i < CHAIN; i++) {
@@ -143,9 +153,11 @@ static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
         far_sim_stop_before(u->client, (far_sim_match){.point = "smart:leaf_replaced"});
         assert_int_equal(far_sim_run_client(u->client), FAR_SIM_STOPPED);
     }
+    if (deleted)
+        stage_delete(b, "naa");
     for (unsigned i = 0; i < 8; i++) /* who reads it leaves the slot to be moved */
-        assert_true(stage_reads(b, "naa", updaters[CHAIN - 1].value));
-    assert_true(stage_reads(c, "naa", updaters[CHAIN - 1].value));
+        assert_true(stage_reads(b, "naa", last));
+    assert_true(stage_reads(c, "naa", last));
     for (unsigned i = 0; i < CHAIN; i++) {
         far_sim_resume(updaters[i].client);
         assert_int_equal(far_sim_run_client(updaters[i].client), FAR_SIM_ENDED);
@@ -153,8 +165,16 @@ static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
         far_session_close(updaters[i].session);
     }
     assert_int_equal(leaked_bytes(), 0);
-    assert_true(stage_reads(c, "naa", updaters[CHAIN - 1].value));
+    assert_true(stage_reads(c, "naa", last));
     stage_close(&s);
+}
+
+
+/* It is cut out in pieces, and every leaf of it is retired once. */
+static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
+    (void)state;
+    cut_out_a_chain(false);
+    cut_out_a_chain(true);
 }
 
 
@@ -248,6 +268,48 @@ static void a_frozen_node_above_an_empty_one_is_replaced_first(void **state) {
 }
 
 
+/* ---- Many insert into one list ---- */
+
+/* Whenever `a` is about to take the frontier, `b` is faster: so often that the list is said to be crowded. It is replaced
+ * by a node with a slot for each byte, with `a`'s key, though it has room; once less, and `a` has a slot of the list.
+ * (Nobody counts: `a` follows from slot to slot.) Where there is no memory for such a node the list stays. */
+static void lose_the_frontier(unsigned times, bool full) {
+    uint32_t bytes = smart_layout_bytes(SMART_DIR);
+    char key[] = "n?";
+    up(NULL, NULL);
+    put_all(a, "nA nB");
+    put_all(b, "nC"); /* so that both have memory for leaves */
+    for (unsigned node = 0; full && node < 2; node++)
+        fill_for(node, SMART_TYPE_NODE, bytes);
+    stage_start(a, FAR_OP_INSERT, "nz", V2);
+    far_sim_on_verb(s.world, note_written, &bytes);
+    written = 0;
+    for (unsigned i = 0; i < times; i++) {
+        stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_CAS});
+        key[1] = (char)('a' + i);
+        stage_write(b, key, V1);
+        far_sim_resume(a->client);
+    }
+    stage_finish(a);
+    assert_int_equal(a->result, 0);
+    assert_int_equal(written != 0, times >= SMART_CROWD && !full);
+    far_sim_on_verb(s.world, NULL, NULL);
+    assert_true(stage_scans(c, "n", times == 3 ? "nA nB nC na nb nc nz" : "nA nB nC na nb nz"));
+    if (full)
+        stage_tear_down(&s); /* what fills it belongs to nobody */
+    else
+        stage_close(&s);
+}
+
+
+static void a_crowded_list_grows_at_once(void **state) {
+    (void)state;
+    lose_the_frontier(SMART_CROWD - 1, false);
+    lose_the_frontier(SMART_CROWD, false);
+    lose_the_frontier(SMART_CROWD, true);
+}
+
+
 /* ---- A leaf that is seen before it is linked ---- */
 
 enum { MANY = 61 }; /* children: so many need a DIR node */
@@ -317,6 +379,7 @@ int main(void) {
         cmocka_unit_test(a_chain_longer_than_a_piece_is_cut_out),
         cmocka_unit_test(a_leaf_in_an_old_node_is_not_seen_before_it_is_linked),
         cmocka_unit_test(a_frozen_node_above_an_empty_one_is_replaced_first),
+        cmocka_unit_test(a_crowded_list_grows_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,6 +152,8 @@ static const far_option_def options[] = {
      "nodes that wait for each other to be registered in the skip table; 1: all nodes are, each at once"},
     {"slot_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
      "bytes of the cache of hot keys' slots, at most; a quarter of the byte budget at most"},
+    {"scan_cache", FAR_OPTION_NUMBER, 64 << 20, 0, 1ll << 40, NULL,
+     "bytes of what scans keep of the tree, at most; an eighth of the byte budget at most"},
     {0},
 };
 

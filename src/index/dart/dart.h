@@ -29,6 +29,7 @@ enum {
     DART_OPTION_WALK_SLICE,
     DART_OPTION_UPKEEP_BATCH,
     DART_OPTION_SLOT_CACHE,
+    DART_OPTION_SCAN_CACHE,
 };
 
 #define DART_WISHES_MAX 64 /* nodes that may wait to be registered in the skip table */
@@ -224,11 +225,14 @@ typedef struct dart_replace {
     const dart_view *view;   /* what was read of it lately; may be NULL */
     const dart_start *named; /* the entry of the skip table that led to it; may be NULL */
     dart_rider rider;
+    unsigned lost; /* slots of it that others took first: so many insert there that it gets room for many more */
     bool begun;    /* slots of it were seen frozen: it must be finished, from the reserve if need be */
     bool carried;  /* out: the rider's change was made */
     bool removed;  /* out: the node had no child, and its slot in the parent is a TOMB now */
     uint32_t mark; /* out: RDWC's, of the batch that did it */
 } dart_replace;
+
+#define DART_CROWD 3u /* slots that an insert loses: then the node gets a slot for each byte, though it is not full */
 
 /* REPLACE: freezes the node and puts another, its only child, or a TOMB in its place. When it returns 0 the node is not
  * linked any more. FAR_ERR_NO_MEMORY: no change was made to what the tree holds. */

@@ -8,6 +8,7 @@
 
 #define SLOTS_SHARE       4u /* of the byte budget: the slot cache */
 #define SLOTS_SMALL_SHARE 8u /* of a small one: there the entries of the skip table are worth more */
+#define AHEAD_SHARE       8u /* the scan cache, which takes it when there are scans */
 #define SMALL_BUDGET      (8u << 20)
 
 /* Length 1 would save nothing: a slot of the root costs the same round trip as the table. */
@@ -110,6 +111,8 @@ static int open_caches(const far_index *index, dart_est *est) {
     uint64_t slots = (uint64_t)index->options[DART_OPTION_SLOT_CACHE];
     uint64_t share = limit < SMALL_BUDGET ? limit / SLOTS_SMALL_SHARE : limit / SLOTS_SHARE;
     slots = !dart_of(index)->lock_free ? 0 : slots < share ? slots : share;
+    uint64_t ahead = (uint64_t)index->options[DART_OPTION_SCAN_CACHE];
+    ahead = ahead < limit / AHEAD_SHARE ? ahead : limit / AHEAD_SHARE;
     uint64_t room = (limit > 2 * directory ? limit - directory : limit / 2) - slots;
     room /= DART_EXPRESS_WORDS * 8;
     uint64_t express = (uint64_t)index->options[DART_OPTION_EXPRESS_CACHE] / (DART_CHUNK_WORDS * 8);
@@ -120,6 +123,9 @@ static int open_caches(const far_index *index, dart_est *est) {
         err = dart_cache_open(&est->express, budget, "dart express", (unsigned)express, DART_EXPRESS_WORDS);
     if (err >= 0)
         err = dart_cache_open(&est->slots, budget, "dart slots", (unsigned)(slots / (DART_CHUNK_WORDS * 8)),
+                              DART_CHUNK_WORDS);
+    if (err >= 0)
+        err = dart_cache_open(&est->ahead, budget, "dart scans", (unsigned)(ahead / (DART_CHUNK_WORDS * 8)),
                               DART_CHUNK_WORDS);
     est->emptied = calloc(words / 64 + 1, sizeof(*est->emptied));
     est->adjust.cursor = malloc(dart_of(index)->max_key + 1);
@@ -169,6 +175,7 @@ void dart_est_close(far_index *index) {
     dart_cache_close(&est->directory);
     dart_cache_close(&est->express);
     dart_cache_close(&est->slots);
+    dart_cache_close(&est->ahead);
     for (dart_local_list *list = atomic_load_explicit(&est->list, memory_order_relaxed), *next; list; list = next) {
         next = list->next;
         free(list);
@@ -182,7 +189,9 @@ void dart_est_close(far_index *index) {
 
 size_t dart_est_cache_bytes(far_index *index) {
     dart_est *est = dart_est_of(index);
-    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) + dart_cache_used(&est->slots) : 0;
+    return est ? dart_cache_used(&est->directory) + dart_cache_used(&est->express) + dart_cache_used(&est->slots) +
+                     dart_cache_used(&est->ahead)
+               : 0;
 }
 
 

@@ -286,7 +286,7 @@ typedef struct dart_est {
     _Atomic(dart_local_list *) list;
     far_spin list_lock;
     _Atomic uint64_t epoch; /* of the last hook */
-    dart_cache directory, express, slots;
+    dart_cache directory, express, slots, ahead;
     dart_below_root below_root;
     dart_class classes[DART_CLASSES];
     dart_outstanding outstanding;

@@ -3,6 +3,7 @@
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 /* One LOCATE's dealings with the table, over all its questions. */

@@ -298,15 +298,28 @@ static int build(far_task *t, far_index *index, const dart_replace *r, dart_node
 
 /* ---- Before the freeze ---- */
 
+/* Each growth of a node, and each bucket that is filled in order, holds up all who insert there at once. */
+static dart_node_type choose_type(const dart_index *dart, const dart_replace *r, const dart_children *children,
+                                  bool purged) {
+    unsigned room = r->lost == 0 ? 0 : r->lost < DART_CROWD ? 4 * children->count : dart_capacity(DART_N256);
+    dart_node_type type = dart_choose_type(dart, children, purged);
+    while (type < DART_N256 && (type == DART_N160 || dart_capacity(type) < room))
+        type++;
+    return type;
+}
+
+
 static dart_node_type guess_type(const dart_index *dart, const dart_replace *r, dart_children *children) {
     bool purged;
     if (!r->view || !r->view->whole) {
         bool grow = r->rider.what == DART_RIDE_INSERT && r->view;
-        dart_node_type next = r->node.type == DART_N144 ? DART_N192 : r->node.type + 1;
+        dart_node_type next = r->lost >= DART_CROWD       ? DART_N256
+                              : r->node.type == DART_N144 ? DART_N192
+                                                          : r->node.type + 1;
         return grow && r->node.type < DART_N256 ? next : r->node.type;
     }
     gather(r->view->slots, r->view->count, &r->rider, children, &purged);
-    return dart_choose_type(dart, children, purged);
+    return choose_type(dart, r, children, purged);
 }
 
 
@@ -340,11 +353,11 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
     unsigned symbol = dart_word_symbol(r->parent.word), skip = dart_word_len(r->parent.word);
     bool purged;
     *applies = gather(f->words, f->count, &r->rider, children, &purged);
-    dart_node_type type = dart_choose_type(dart, children, purged);
+    dart_node_type type = choose_type(dart, r, children, purged);
     if (*applies && !dart->rider) { /* room is made for it, but it does not ride */
         *applies = gather(f->words, f->count, &(dart_rider){0}, children, &purged);
         if (!dart_fits(dart, type, children))
-            type = dart_choose_type(dart, children, purged);
+            type = choose_type(dart, r, children, purged);
     }
     if (children->count == 0) {
         *word = dart_tomb(symbol);

@@ -1,6 +1,7 @@
 /* A tour: the way through nodes in the order of keys, for scans, walks, checks and sums. */
 #include "index/dart/tour.h"
 #include "base/error.h"
+#include "index/dart/ahead.h"
 
 #include <string.h>
 
@@ -9,9 +10,6 @@
 #define BYTES_AT_ONCE (256u << 10)
 #define AHEAD_SCAN    256u /* children */
 #define AHEAD_WALK    128u /* less: a slice should not read large nodes of the next one */
-
-/* Children that a node of a type usually has: how far to look ahead. */
-static const unsigned usual_children[] = {1, 2, 5, 11, 20, 34, 48, 70, 110, 130, 150, 190, 1};
 
 
 static int no_memory(void) {
@@ -76,12 +74,11 @@ static int add_item(far_task *t, const dart_tour *tour, const dart_header *above
 }
 
 
-/* The children of a node as items in order, from a place on; those outside the bounds are left out. *last: where the
- * next one is hung. */
-static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, const far_bytes *from,
-                     dart_item ***last) {
+/* The words of the children of a node in order. Returns how many. */
+static unsigned order_children(const dart_view *view, uint64_t words[DART_NODE_SLOTS_MAX]) {
     uint64_t there[(DART_NODE_SLOTS_MAX + 63) / 64] = {0}; /* a bit per rank of a symbol */
     uint16_t at[DART_NODE_SLOTS_MAX];                      /* its slot */
+    unsigned count = 0;
     for (unsigned i = 0; i < view->count; i++) {
         if (!dart_is_child(view->slots[i]))
             continue;
@@ -89,13 +86,27 @@ static int add_items(far_task *t, const dart_tour *tour, const dart_view *view, 
         there[rank / 64] |= 1ull << rank % 64;
         at[rank] = (uint16_t)i;
     }
-    int err = 0;
     for (unsigned w = 0; w < sizeof(there) / 8; w++)
-        for (uint64_t rest = there[w]; rest && err == 0; rest &= rest - 1) {
-            uint64_t word = view->slots[at[w * 64 + (unsigned)__builtin_ctzll(rest)]];
-            err =
-                add_item(t, tour, view->header, from, dart_thawed(word), last); /* in an item F is a mark of our own */
-        }
+        for (uint64_t rest = there[w]; rest; rest &= rest - 1) /* in an item F is a mark of our own */
+            words[count++] = dart_thawed(view->slots[at[w * 64 + (unsigned)__builtin_ctzll(rest)]]);
+    return count;
+}
+
+
+/* The children of a node as items in order, from a place on; those outside the bounds are left out. *last: where the
+ * next one is hung. A scan keeps the inner ones in mind. */
+static int add_items(far_task *t, const far_index *index, const dart_tour *tour, const dart_view *view,
+                     const far_bytes *from, dart_item ***last) {
+    uint64_t words[DART_NODE_SLOTS_MAX];
+    unsigned count = order_children(view, words), inner = 0;
+    int err = 0;
+    for (unsigned i = 0; i < count && err == 0; i++)
+        err = add_item(t, tour, view->header, from, words[i], last);
+    for (unsigned i = 0; i < count; i++)
+        if (dart_is_inner(words[i]))
+            words[inner++] = words[i];
+    if (tour->reads == DART_READ_LEAVES)
+        dart_ahead_keep(t, index, &view->node, words, inner);
     return err < 0 ? err : 0;
 }
 
@@ -176,15 +187,18 @@ static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
 }
 
 
-/* Puts the children of every inner node that was read in its place. */
+/* Puts the children of every inner node that was read, by an item or ahead, in its place. */
 static int expand(far_task *t, far_index *index, dart_tour *tour) {
     for (dart_item **at = &tour->first; *at;) {
         dart_item *item = *at;
+        dart_node child = child_of(item);
+        if (!item->image && dart_is_inner(item->word))
+            item->image = dart_ahead_find(tour->ahead, &child);
         if (!item->image || dart_is_leaf(item->word)) {
             at = &item->next;
             continue;
         }
-        dart_view view = {.node = child_of(item), .header = (const dart_header *)item->image, .whole = true};
+        dart_view view = {.node = child, .header = (const dart_header *)item->image, .whole = true};
         view.count = dart_node_slots(view.node.type, dart_of(index)->bucket);
         view.slots = (uint64_t *)((char *)item->image + dart_header_bytes(view.node.depth));
         if (!dart_header_is(view.header, &view.node))
@@ -192,12 +206,28 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
         int err = tour->node ? tour->node(t, index, &view, item, tour->ctx) : 0;
         dart_item **last = at, *rest = item->next;
         *last = NULL;
-        if (err < 0 || (err = add_items(t, tour, &view, item->from, &last)) < 0)
+        if (err < 0 || (err = add_items(t, index, tour, &view, item->from, &last)) < 0)
             return err;
-        *last = rest;
-        at = last;
+        *last = rest; /* next come its children, which may have been read with it */
     }
     return 0;
+}
+
+
+/* What is kept below the node of an item goes with its READ. */
+static void look_ahead(far_task *t, const far_index *index, dart_tour *tour, const dart_item *item) {
+    dart_node node = child_of(item);
+    bool ends = false;
+    if (tour->bounded)
+        compare_place(item->above, item->symbol, tour->to, &ends);
+    dart_ahead_gather(t, index, tour->ahead, &node, item->covers ? item->from : NULL, ends ? &tour->to : NULL);
+}
+
+
+/* Leaves that a look ahead is to promise: some more than are wanted, because a round more costs more. */
+static size_t enough_ahead(const dart_tour *tour) {
+    size_t wanted = tour->wanted < AHEAD_SCAN ? tour->wanted : AHEAD_SCAN;
+    return wanted + wanted / 4 + 8;
 }
 
 
@@ -211,6 +241,7 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
     dart_item *items[ITEMS_AT_ONCE];
     uint32_t bytes[ITEMS_AT_ONCE];
     far_point(t, "dart:tour");
+    tour->ahead = scan ? dart_ahead_new(t, index, enough_ahead(tour)) : NULL;
     for (dart_item *item = tour->first;
          item && children < ahead && nodes < NODES_AT_ONCE && count < ITEMS_AT_ONCE && sum < BYTES_AT_ONCE;
          item = item->next) {
@@ -227,9 +258,17 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
         }
         nodes += dart_is_inner(item->word);
         sum += (uint64_t)more;
-        children += item->covers && scan ? 1 : usual_children[dart_word_type(item->word)];
+        children += item->covers && scan ? 1 : dart_usual_children(dart_word_type(item->word));
+        if (tour->ahead) {
+            size_t before = tour->ahead->leaves = children;
+            if (dart_is_inner(item->word))
+                look_ahead(t, index, tour, item);
+            children += tour->ahead->leaves - before;
+        }
     }
     int err = put_items(t, items, bytes, count);
+    if (err >= 0)
+        err = dart_ahead_put(t, index, tour->ahead);
     if (err < 0) {
         far_forget(t);
         return err;
@@ -249,7 +288,7 @@ static int one_round(far_task *t, far_index *index, dart_tour *tour) {
 /* A node that is exhausted before the tour is over costs more than the way from the root. Known to be enough: all keys
  * up to the end begin with its prefix. Likely: it has twice as many children as leaves are wanted. */
 static bool is_enough(const dart_tour *tour, unsigned depth, dart_node_type type) {
-    return (tour->bounded && dart_lcp(tour->from, tour->to) >= depth) || usual_children[type] / 2 >= tour->wanted;
+    return (tour->bounded && dart_lcp(tour->from, tour->to) >= depth) || dart_usual_children(type) / 2 >= tour->wanted;
 }
 
 
@@ -301,7 +340,7 @@ static int begin_express(far_task *t, far_index *index, dart_tour *tour) {
         return count;
     dart_item **last = &tour->first;
     tour->top = views[0].header;
-    return add_items(t, tour, &views[0], &tour->from, &last);
+    return add_items(t, index, tour, &views[0], &tour->from, &last);
 }
 
 
@@ -337,7 +376,7 @@ static int begin_chain(far_task *t, far_index *index, dart_tour *tour) {
     const far_bytes *from = &tour->from;
     int err = count < 0 ? count : 1;
     for (int i = 0; i < count && err > 0; i++) {
-        if ((err = add_items(t, tour, &views[i], from, &last)) < 0)
+        if ((err = add_items(t, index, tour, &views[i], from, &last)) < 0)
             return err;
         far_bytes *behind = far_scratch(t, sizeof(*behind));
         if (!behind)
@@ -349,6 +388,18 @@ static int begin_chain(far_task *t, far_index *index, dart_tour *tour) {
 }
 
 
+/* Puts the READs of all that earlier scans saw between the root and the leaves that are wanted; false: they saw too
+ * little, and none is put. */
+static bool foresees(far_task *t, far_index *index, dart_tour *tour, const dart_node *root) {
+    dart_ahead *ahead = tour->express ? dart_ahead_new(t, index, enough_ahead(tour)) : NULL;
+    dart_ahead_gather(t, index, ahead, root, &tour->from, tour->bounded ? &tour->to : NULL);
+    if (!ahead || ahead->leaves < tour->wanted || dart_ahead_put(t, index, ahead) < 0)
+        return false;
+    tour->ahead = ahead;
+    return true;
+}
+
+
 /* The root is read like any node. */
 static int begin(far_task *t, far_index *index, dart_tour *tour) {
     dart_node root = {dart_of(index)->root, DART_N256, 0};
@@ -357,16 +408,19 @@ static int begin(far_task *t, far_index *index, dart_tour *tour) {
     int err = 0;
     tour->begun = true;
     tour->top = NULL;
+    tour->ahead = NULL;
     if (tour->express && dart_of(index)->est && tour->from.length > 0 && is_enough(tour, 2, DART_N256))
         err = begin_express(t, index, tour);
-    else if (tour->express && dart_of(index)->est && tour->from.length > 0)
+    else if (!foresees(t, index, tour, &root) && tour->express && dart_of(index)->est && tour->from.length > 0)
         err = begin_chain(t, index, tour);
     if (err != 0 || tour->top)
         return err;
     err = dart_read_node(t, index, &root, &view);
     if (err >= 0 && tour->node)
         err = tour->node(t, index, &view, NULL, tour->ctx);
-    return err < 0 ? err : add_items(t, tour, &view, &tour->from, &last);
+    if (err < 0 || (err = add_items(t, index, tour, &view, &tour->from, &last)) < 0)
+        return err;
+    return tour->ahead ? expand(t, index, tour) : 0;
 }
 
 

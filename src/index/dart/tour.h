@@ -26,6 +26,7 @@ typedef struct dart_tour {
     size_t wanted; /* leaves: how far to look ahead */
     bool express;  /* may begin at a node that the skip table names, instead of the root */
     dart_item *first;
+    struct dart_ahead *ahead; /* what was read with the last batch and not asked for yet (ahead.h); or NULL */
     bool begun;
     const dart_header *top; /* it began at this node: when that is exhausted, it goes on behind it; NULL: at the root */
     /* Called for every inner node that was read, in no certain order; may be NULL. */

@@ -43,7 +43,9 @@ static uint64_t word_of_leaf(const dart_write *w, unsigned depth) {
 int dart_write_frozen(far_task *t, far_index *index, dart_write *w, unsigned at, bool begun, dart_rider rider) {
     dart_find *f = &w->find;
     const dart_step *step = &f->path.steps[at];
-    dart_replace r = {.node = step->node, .prefix = {w->key.data, step->node.depth}, .rider = rider, .begun = begun};
+    dart_replace r = {
+        .node = step->node, .prefix = {w->key.data, step->node.depth}, .rider = rider, .lost = w->lost, .begun = begun};
+    w->lost = 0;
     if (at > 0) {
         r.has_parent = true;
         r.parent = f->path.steps[at - 1];
@@ -162,7 +164,8 @@ static int add_leaf(far_task *t, far_index *index, dart_write *w) {
     uint64_t word = word_of_leaf(w, step->node.depth), seen;
     dart_rider rider = {DART_RIDE_INSERT, dart_word_symbol(word), 0, word};
     for (;;) {
-        if (step->slot == 0 || dart_is_frozen(step->word))
+        bool crowded = w->lost >= DART_CROWD && step->node.type < DART_N256;
+        if (step->slot == 0 || dart_is_frozen(step->word) || crowded)
             return dart_write_frozen(t, index, w, at, dart_is_frozen(step->word), rider);
         int err = dart_write_cas(t, w, step->slot, step->word, word, &seen);
         if (err < 0)
@@ -175,6 +178,7 @@ static int add_leaf(far_task *t, far_index *index, dart_write *w) {
         }
         if (!dart_is_empty(seen) && dart_word_symbol(seen) == rider.symbol)
             return dart_write_resume(t, index, w, at, seen);
+        w->lost++;
         if (f->view.node.addr != step->node.addr || dart_is_empty(seen))
             return DART_WRITE_AGAIN;
         far_count_retry(t);

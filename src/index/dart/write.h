@@ -21,6 +21,7 @@ typedef struct dart_write {
     uint64_t leaf_bytes;
     far_addr old; /* the leaf whose place it took; 0: none */
     uint64_t old_bytes;
+    unsigned lost; /* slots that others took first */
     dart_find find;
 } dart_write;
 

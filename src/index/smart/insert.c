@@ -35,6 +35,13 @@ static unsigned kind_for(const smart_op *op, far_bytes value) {
 }
 
 
+/* So many insert into this list at once that those who lose its frontier follow each other from slot to slot. In a node
+ * with a slot for each byte they do not meet: it grows at once. */
+static bool is_crowded(const smart_op *op, const smart_spot *s) {
+    return op->lost >= SMART_CROWD && s->layout < SMART_DIR;
+}
+
+
 /* The leaf takes the slot: it was unbound, a tombstone, or named a dead leaf. In a list another partial key may have
  * taken the frontier: then it is the next one. */
 static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
@@ -66,8 +73,10 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
             far_rdwc_done(op->t, mark);
             return SMART_DONE;
         }
-        bool next = s.word == 0 && s.layout != SMART_DIR && !(seen & SMART_F) && smart_word_part(seen) != part &&
-                    s.at + 2 < smart_layout_slots(s.layout);
+        bool listed = s.word == 0 && s.layout != SMART_DIR;
+        op->lost += listed;
+        bool next = listed && !(seen & SMART_F) && smart_word_part(seen) != part &&
+                    s.at + 2 < smart_layout_slots(s.layout) && !is_crowded(op, &s);
         if (!next)
             break;
         s.slot += 8;
@@ -216,6 +225,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
     }
     uint32_t mark = op->mark; /* the leaf is written after this */
     int err = smart_replace(op, s->up, s->up_word, s->layout, &s->owner, &value);
+    op->lost = 0;
     if (err == SMART_GREW)
         far_rdwc_done(op->t, mark);
     return err < 0 ? err : err == SMART_GREW ? SMART_DONE : SMART_LOST;
@@ -225,7 +235,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
 static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     switch (s->outcome) {
     case SMART_EMPTY:
-        if (s->layout != SMART_DIR && s->at + 1 >= smart_layout_slots(s->layout))
+        if (s->layout != SMART_DIR && (s->at + 1 >= smart_layout_slots(s->layout) || is_crowded(op, s)))
             return grow(op, s, value);
         return take_slot(op, *s, value);
     case SMART_GONE:

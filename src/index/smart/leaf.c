@@ -4,6 +4,8 @@
 #include "index/smart/smart.h"
 
 #include <string.h>
+
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 

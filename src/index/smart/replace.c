@@ -206,10 +206,11 @@ int smart_replace(smart_op *op, far_addr up, uint64_t up_word, unsigned layout, 
     if (err < 0)
         return err;
     /* A full pool is found out before anything is frozen: afterwards the copy must be made. It has room for some more
-     * than what lives: where keys come and go not every insert makes a copy. */
+     * than what lives: where keys come and go not every insert makes a copy. Where many insert at once it has room for
+     * many more: each growth, and each list with its one frontier, holds all of them up. */
     if (grow) {
-        unsigned live = smart_live_children(&node);
-        smart_layout layout = smart_layout_for(op->st, live + 1 + live / 2);
+        unsigned live = smart_live_children(&node), more = op->lost ? 4 * live : live / 2;
+        smart_layout layout = smart_layout_for(op->st, op->lost < SMART_CROWD ? live + 1 + more : SMART_PARTS);
         if ((err = make_copy(op, up, node.fp, layout, 0, &c)) < 0)
             return err;
     }

@@ -32,6 +32,7 @@ enum { SMART_MERGE_DELAYED, SMART_MERGE_EAGER };
 #define SMART_NEIGHBOURS 8   /* slots of a DIR node that are READ with one, to see whether the node is empty */
 #define SMART_BATCH_MAX  128 /* leaves of one batch of a scan */
 #define SMART_CHAIN_MAX  16  /* replaced leaves of one slot that are cut out at once */
+#define SMART_CROWD      3   /* times that an insert loses the frontier of a list: so many insert there */
 
 typedef struct smart_cache smart_cache;
 typedef struct smart_merges smart_merges;
@@ -75,6 +76,7 @@ typedef struct smart_op {
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
     far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
+    unsigned lost;   /* times that another took the frontier of a list first */
     bool uncached;   /* the cache is not to be asked */
     bool frozen_too; /* frozen words are read like others: no slot is changed, and there is no memory to help */
 } smart_op;
