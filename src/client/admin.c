@@ -612,11 +612,16 @@ static int heal(far_task *t, far_sweep_result *result) {
 }
 
 
+/* What changes hands while a sweep runs, the next one finds: a count that met such is taken again. */
 static int sweep_pool(far_task *t, bool repair, far_sweep_result *result) {
-    int err = repair ? sweep_all(t, true, result) : 0;
-    if (err == 0)
-        err = heal(t, result); /* what changes hands while a sweep runs, the next one finds */
-    return err < 0 || repair ? err : sweep_all(t, false, result);
+    int err = repair ? sweep_all(t, true, result) : 0, again = 1;
+    for (unsigned round = 0; err == 0 && again == 1 && round < REPAIR_SWEEPS; round++) {
+        if ((err = heal(t, result)) < 0 || repair)
+            return err;
+        err = sweep_all(t, false, result);
+        again = err == 0 && result->leaked_bytes > 0 ? sweep_is_wanted(t) : 0;
+    }
+    return again < 0 ? again : err;
 }
 
 

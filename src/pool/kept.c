@@ -83,11 +83,17 @@ static void free_kept(far_memory *m, uint32_t at) {
 }
 
 
+/* Of an index that is closed; what is the pool's own (uid 0) has none. */
+static bool is_closed(const far_class *class) {
+    return class->uid != 0 && !far_class_index(class);
+}
+
+
 void far_kept_free(far_memory *m, bool all) {
     far_store *s = m->store;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = m->kept_count; i-- > 0;)
-        if (all || (m->kept[i].class->uid != 0 && !far_class_index(m->kept[i].class))) /* uid 0: of no index */
+        if (all || is_closed(m->kept[i].class))
             free_kept(m, i);
     for (uint32_t i = m->reserved_count; i-- > 0;) {
         bool used = false;

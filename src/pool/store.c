@@ -402,8 +402,10 @@ static uint64_t take_own(far_store *s, far_slab *slab) {
     assert(s->spare_bytes >= slab->class->size);
     if (slab->stored > 0) {
         uint32_t word = 0;
-        while (slab->in_store[word] == 0)
+        while (slab->in_store[word] == 0) {
             word++;
+            assert(word < (slab->objects + 63) / 64); /* `stored` counts the bits */
+        }
         number = word * 64 + (uint32_t)__builtin_ctzll(slab->in_store[word]);
         slab->in_store[word] &= slab->in_store[word] - 1;
         slab->stored--;

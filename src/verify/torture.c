@@ -699,7 +699,7 @@ typedef struct small_index {
 } small_index;
 
 static const small_index small_indexes[] = {
-    {"dolphin", "leaf_slots=2,walk_slice=2,scan_batch=2", NULL, 0, 0},
+    {"dolphin", "leaf_slots=2,walk_slice=2,scan_batch=2,hot_updates=on", NULL, 0, 0},
     {"dolphin", "leaf_slots=4,insert=cas", NULL, 0, 0},
     {"dolphin", "leaf_slots=1,walk_slice=4", "seq", 0, 0}, /* all below one entry of the root: nodes that grow */
     {"dolphin", "leaf_slots=4,value_size=8", "seq", 8, 0},

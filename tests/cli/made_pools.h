@@ -1,3 +1,4 @@
+/* What commands say when they make a pool, for tests that compare all that was said. */
 #ifndef TESTS_CLI_MADE_POOLS_H
 #define TESTS_CLI_MADE_POOLS_H
 

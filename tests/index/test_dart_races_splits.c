@@ -321,8 +321,8 @@ RACE(a_crowded_node_grows_at_once) {
         }
         finish(&s.a, 0);
         assert_int_equal(node_at(&s.c, "aba", 2).type, times == DART_CROWD && !full ? DART_N256 : DART_N16);
-        holds(&s.c, times == DART_CROWD ? SEVEN_HELD("ab") "abh abi abj abk abz ac ad "
-                                        : SEVEN_HELD("ab") "abh abi abj abz ac ad ");
+        holds(&s.c, times == DART_CROWD ? SEVEN_HELD("ab") " abh abi abj abk abz ac ad"
+                                        : SEVEN_HELD("ab") " abh abi abj abz ac ad");
         if (!full) /* what fills it belongs to nobody */
             is_sound(&s, &s.c);
         tear_down(&s);

@@ -286,7 +286,7 @@ static void long_values_and_no_cache(void **state) {
     assert_true(since(&tr, &before, 40000, "update, 64 bytes").trips <= 2.02);
     close_tree(&tr);
 
-    open_tree(&tr, "", "local:1G", 64 << 20);
+    open_tree(&tr, "hot_updates=on", "local:1G", 64 << 20);
     tr.value_bytes = 64;
     load(&tr, 100000);
     update_number(&tr, 5);

@@ -2,7 +2,7 @@
  * other updates and deaths. What fails when the guarding line is taken out is said at each test. */
 #include "dolphin_rig.h"
 
-#define SLOTS4 "leaf_slots=4"
+#define SLOTS4 "leaf_slots=4,hot_updates=on"
 
 
 static far_stats stats_of(const stage_actor *by) {

@@ -200,8 +200,8 @@ static void inline_layout_is_dense_when_full(void **state) {
     assert_true(factor > 0.69);
     assert_true(first >= 0.975);
     assert_true((double)usage.pool_bytes / (0.75 * (double)load.slots) <=
-                23); /* some partitions have doubled already */
-    assert_true(bytes <= 520);
+                23);           /* some partitions have doubled already */
+    assert_true(bytes <= 524); /* 1.2 % look at level 2, and once more at level 1 with the same batch */
     close_table(&t);
 }
 

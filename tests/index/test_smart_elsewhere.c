@@ -21,6 +21,7 @@ static int fill_node(far_task *t, void *arg) {
     far_object object;
     const fullness *full = arg;
     int err = far_pin_take(t);
+    t->swaps = true; /* also the last one, which is held back for updates */
     while (err == 0)
         err = far_alloc(t, NULL, 5, FILL, full->node, FAR_ALLOC_ON_NODE, &object);
     if (err == FAR_ERR_NO_MEMORY)

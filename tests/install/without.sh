@@ -7,6 +7,6 @@ files=$(grep -rlE '^#ifn?def FARINDEX_(RDMA|TLS|LMDB|REDIS|EDIT)\b' src tests --
 [ "$(wc -w <<<"$files")" -ge 8 ] || { echo "the sources were not found: $files"; exit 1; }
 status=0
 for file in $files; do
-    ${CC:-cc} -fsyntax-only -Wall -Wextra -Werror -std=gnu11 -Iinclude -Isrc -Itests/support "$file" || { echo "$file cannot do without"; status=1; }
+    ${CC:-cc} -fsyntax-only -Wall -Wextra -Werror -std=gnu11 -Iinclude -Isrc -Itests/support '-DFARINDEX_COMMAND="farindex"' "$file" || { echo "$file cannot do without"; status=1; }
 done
 exit $status

@@ -52,6 +52,18 @@ static void freed_blocks_do_not_come_back_to_their_old_owner(void **state) {
 }
 
 
+/* A handle gave up a block, with pages that a lost session had left in it, while a check counted: what the next sweep
+ * would find by itself was told as lost. */
+static void what_changes_hands_beside_a_check_is_not_lost(void **state) {
+    (void)state;
+    far_torture torture;
+    far_torture_init(&torture);
+    torture.kind = "shard";
+    torture.scans = false;
+    stands(&torture, 424);
+}
+
+
 /* An index whose creator lost its session right after it was listed was taken for one that is gone. */
 static void listed_indexes_are_not_collected(void **state) {
     (void)state;
@@ -132,6 +144,7 @@ static void all_kinds_without_what_a_near_fabric_has(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_openers_hold_up_no_drop),
+        cmocka_unit_test(what_changes_hands_beside_a_check_is_not_lost),
         cmocka_unit_test(listed_indexes_are_not_collected),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
         cmocka_unit_test(dart_with_small_constants),

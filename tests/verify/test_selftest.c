@@ -1,6 +1,11 @@
 /* The self-test of a fabric: one that keeps what it says passes, and one that lies is found out, by the rule that it
  * breaks and no other. */
+#include "pool/alloc.h"
+#include "pool/catalog_layout.h"
+#include "pool/epoch.h"
 #include "pool/handle.h"
+#include "pool/store.h"
+#include "task/session.h"
 #include "verify/selftest.h"
 
 #include <setjmp.h>
@@ -68,10 +73,41 @@ static void who_lies_is_found_out(void **state) {
 }
 
 
+static int keep_some(far_task *t, void *arg) {
+    far_object object;
+    (void)arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_alloc(t, NULL, FAR_POOL_TYPE_RECORD, 512, 0, FAR_ALLOC_ON_NODE | FAR_ALLOC_KEEP, &object);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* The memory on which the rules are tried is the session's own and of no index. (It was freed with the next epoch, as
+ * that of an index which is closed: others wrote to it, and rules seemed to be broken.) */
+static void its_memory_stays_its_own(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_session *session;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open("local:16M", &options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_session_call(session, FAR_STATS_OTHER, false, keep_some, NULL), 0);
+    assert_int_equal(session->memory->kept_count, 1);
+    far_kept_free_closed(pool->store);
+    assert_int_equal(session->memory->kept_count, 1);
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fabrics_keep_what_they_say),
         cmocka_unit_test(who_lies_is_found_out),
+        cmocka_unit_test(its_memory_stays_its_own),
     };
     return cmocka_run_group_tests_name("verify/selftest", tests, NULL, NULL);
 }

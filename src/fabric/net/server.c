@@ -103,6 +103,8 @@ static void close_peer(server_peer *peer) {
     }
     count_bytes(peer);
     net_queue_free(peer->queue);
+    /* Closing alone would not end its events, if a child of this process has a copy of the socket. */
+    epoll_ctl(peer->loop->epoll, EPOLL_CTL_DEL, peer->channel.socket, NULL);
     net_channel_close(&peer->channel);
     pthread_mutex_destroy(&peer->run);
     free(peer);

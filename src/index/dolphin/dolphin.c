@@ -117,7 +117,7 @@ static const far_option_def options[] = {
     {"scan_batch", FAR_OPTION_NUMBER, 8, 1, 8, NULL, "leaves that a scan reads at once"},
     {"walk_slice", FAR_OPTION_NUMBER, 64, 1, 1 << 20, NULL, "leaves that a walk or a check looks at under one pin"},
     {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL, "attempts before a new pin is taken"},
-    {"hot_updates", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+    {"hot_updates", FAR_OPTION_BOOL, 0, 0, 1, NULL,
      "values of any size: hot keys are updated in one round trip; leaves that are replaced are frozen word by word"},
     {0},
 };

@@ -3,6 +3,7 @@
  * does, never take it. */
 #include "base/error.h"
 #include "index/shard/shard.h"
+#include "pool/epoch.h"
 
 #include <string.h>
 
@@ -98,22 +99,25 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
 
 
 /* A closed bucket: no EMPTY word of its era is left, so nobody changes one of its free words without the lock. The entry
- * goes to one of them, and the others become EMPTY words of the next era, in the same round trip. The header says so
- * when the lock is freed: nobody uses them before. Who dies on the way leaves words that the next one finds here. */
+ * goes to one of them, and the others become EMPTY words of the next era, in the same round trip, if one may begin. The
+ * header says so when the lock is freed: nobody uses them before. Who dies on the way leaves words that the next one finds
+ * here. */
 static int reopen(shard_try *y, unsigned slot, uint64_t entry) {
     uint64_t *w = y->home->w, header = *header_of(y), old[SHARD_P_SLOTS];
     uint64_t opening = atomic_fetch_add_explicit(&y->st->openings, 1, memory_order_relaxed);
     uint64_t mark = (uint64_t)far_task_client(y->t) << 35 | (opening & shard_mask(35));
-    unsigned era = shard_next_era(header), opened = 0;
+    unsigned era = shard_next_era(header, far_epoch(y->t)), opened = 0;
+    if (era == 0)
+        far_epoch_request(far_task_pool(y->t)); /* so that one may begin soon */
     for (unsigned i = 0; i < y->st->slots; i++) {
-        if (!shard_p_is_closed(header, w[i]))
+        if (!shard_p_is_closed(header, w[i]) || (i != slot && era == 0))
             continue;
         far_cas(y->t, y->home->addr + 8ull * i, w[i], i == slot ? entry : shard_empty_again(y->d, era, mark), &old[i]);
         opened += i != slot;
     }
     int err = far_wait(y->t);
     for (unsigned i = 0; err >= 0 && i < y->st->slots; i++)
-        if (shard_p_is_closed(header, w[i]) && old[i] != w[i])
+        if (shard_p_is_closed(header, w[i]) && (i == slot || era) && old[i] != w[i])
             return far_fail(FAR_ERR_CORRUPT, "index '%s': a free word changed under the lock of its bucket",
                             y->index->name);
     if (err < 0)

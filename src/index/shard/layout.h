@@ -407,10 +407,21 @@ static inline uint64_t shard_header_of_era(uint64_t header, unsigned era) {
 }
 
 
-/* The era after that of the header: 0 is that of buckets which were never opened again. */
-static inline unsigned shard_next_era(uint64_t header) {
-    unsigned era = shard_header_era(header);
-    return era < shard_mask(SHARD_ERA_BITS) ? era + 1 : 1;
+/* The era that begins when a bucket is opened again by an operation pinned at that epoch; 0: none may begin. Era 0 is that
+ * of buckets which were never opened again; the others are five for each of six epochs, in turn. Who is pinned meets only
+ * pins of three epochs, and no era begins after one of a later epoch: so that none comes back to a bucket under one pin.
+ */
+static inline unsigned shard_next_era(uint64_t header, uint64_t epoch) {
+    enum { EPOCHS = 6, ERAS = 5 };
+    _Static_assert(EPOCHS * ERAS < 1 << SHARD_ERA_BITS, "eras have numbers");
+    unsigned now = shard_header_era(header), turn = (unsigned)(epoch % EPOCHS);
+    if (now == 0)
+        return 1 + turn * ERAS;
+    unsigned later =
+        ((now - 1) / ERAS + EPOCHS - turn) % EPOCHS; /* by so many epochs that era may be later than ours */
+    if (later == 0)
+        return now % ERAS ? now + 1 : 0;
+    return later < 3 ? 0 : 1 + turn * ERAS;
 }
 
 

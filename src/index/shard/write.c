@@ -6,7 +6,8 @@
  * home_lock.c). Then its TOMBs are EMPTY words of the new era, and after that the header says so. The lemma holds for
  * an image that is of one era as a whole. An EMPTY word that is still there when the CAS comes says that no era began
  * after it was read; that none began while the words before it were read is proved by the header, read ahead of the
- * image. (Of era 0 nothing need be proved: none came before it.) */
+ * image: numbers of eras follow the epoch, so that none comes back under one pin. (Of era 0 nothing need be proved: none
+ * came before it.) */
 #include "base/error.h"
 #include "index/rdwc.h"
 #include "index/shard/shard.h"
