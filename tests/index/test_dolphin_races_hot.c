@@ -234,8 +234,36 @@ static void words_thaw_between_read_and_count(void **state) {
 }
 
 
+/* c's first CAS failed; before its second one a replaced half of the leaf and died, and b, which repairs that, has taken
+ * the key, which is elsewhere now, out of this one. (A value word of 0 taken for a delete.) */
+static void the_second_try_meets_a_narrowed_slot(void **state) {
+    (void)state;
+    up("leaf_slots=2,hot_updates=on", NULL);
+    put_all(a, FIVE);
+    assert_true(stage_reads(c, "nc", V1));
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nc", V2), 0);
+    dolphin_node node = node_at("na", 1);
+    assert_int_equal(dolphin_entry_addr(leaf_entry("nc", 1)), dolphin_entry_addr(leaf_entry("nb", 1)));
+    int at = dolphin_lookup(&node, dolphin_position((far_bytes){"nb", 2}, 1));
+    far_addr place = dolphin_entry_place(&node, (unsigned)at);
+    stand_at(c, "dolphin:hot", 2, FAR_OP_UPDATE, "nc", V3);
+    stage_start(a, FAR_OP_INSERT, "nd", V1);
+    far_sim_kill_at(a->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = place, .to = place + 8}, 0);
+    far_sim_run_client(a->client);
+    stage_kill(&s, a);
+    assert_int_not_equal(leaf_entry("nb", 1), leaf_entry("nc", 1));
+    stand(b, "dolphin:narrowed", FAR_OP_UPDATE, "nb", V2);
+    stage_finish(c);
+    assert_int_equal(c->result, 0);
+    stage_finish(b);
+    assert_true(stage_reads(c, "nc", V3));
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_second_try_meets_a_narrowed_slot),
         cmocka_unit_test(hot_update_is_one_round_trip),
         cmocka_unit_test(hot_update_before_the_words_freeze),
         cmocka_unit_test(hot_update_after_the_words_froze),

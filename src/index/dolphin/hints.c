@@ -12,7 +12,7 @@
 #define SHARE      16u /* of the budget: not more than one in so many bytes */
 
 typedef struct known { /* of a value word; read and written as a whole: `turn` is odd meanwhile, and another one then */
-    _Atomic uint64_t turn, entry, vword, epoch_and_slot;
+    _Atomic uint64_t turn, entry, vword, epoch_and_slot, tail;
 } known;
 
 struct dolphin_hints {
@@ -60,6 +60,16 @@ static uint64_t hash_of(const dolphin_op *op) {
 }
 
 
+/* The end of the key and its length. With the leaf it names the key, if what the leaf holds of it stands in its key word:
+ * for hot updates, which write before they know whose slot it is, a hash is not enough. */
+static uint64_t tail_of(const dolphin_op *op) {
+    uint64_t tail = (uint64_t)op->key.length << 56;
+    for (size_t i = 0; i < DOLPHIN_INLINE_MAX && i < op->key.length; i++)
+        tail |= (uint64_t)((const uint8_t *)op->key.data)[op->key.length - 1 - i] << 8 * i;
+    return tail;
+}
+
+
 /* All of the word but the slot. */
 static uint64_t what_for(uint64_t hash, uint64_t entry) {
     uint64_t leaf = (entry & ~DOLPHIN_LB_MASK) * 0x9e3779b97f4a7c15ull >> 38;
@@ -99,8 +109,10 @@ static void set(_Atomic uint64_t *word, uint64_t value) {
  * after that: at e + 2. So who has a pin at e + 1 or before, and holds it, finds it as it was or gone. */
 uint64_t dolphin_hint_word(const dolphin_op *op, uint64_t entry, unsigned slot) {
     known *k = &op->st->hints->known[hash_of(op) & op->st->hints->mask];
-    uint64_t turn = get(&k->turn), of = get(&k->entry), vword = get(&k->vword), seen = get(&k->epoch_and_slot);
-    if ((turn & 1) || get(&k->turn) != turn || !dolphin_entry_same(of, entry) || seen % DOLPHIN_SLOTS_MAX != slot)
+    uint64_t turn = get(&k->turn), of = get(&k->entry), vword = get(&k->vword), seen = get(&k->epoch_and_slot),
+             tail = get(&k->tail);
+    if ((turn & 1) || get(&k->turn) != turn || !dolphin_entry_same(of, entry) || seen % DOLPHIN_SLOTS_MAX != slot ||
+        tail != tail_of(op))
         return 0;
     return far_epoch(op->t) <= seen / DOLPHIN_SLOTS_MAX + 1 ? vword : 0;
 }
@@ -116,5 +128,6 @@ void dolphin_hint_set_word(const dolphin_op *op, uint64_t entry, unsigned slot, 
     set(&k->entry, entry);
     set(&k->vword, vword);
     set(&k->epoch_and_slot, far_epoch(op->t) * DOLPHIN_SLOTS_MAX + slot);
+    set(&k->tail, tail_of(op));
     set(&k->turn, turn + 2);
 }

@@ -68,7 +68,8 @@ int dolphin_update_hot(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
     dolphin_drop_value(op, vword);
     if (is_usable(seen))
         dolphin_hint_set_word(op, spot->entry, slot, seen);
-    return seen & DOLPHIN_VALUE_FROZEN ? 1 : 0;
+    bool deleted = seen == 0 && alive == dolphin_with_state(held, DOLPHIN_DEAD); /* and not moved: that leaves a hole */
+    return is_usable(seen) || deleted ? 0 : 1;
 }
 
 

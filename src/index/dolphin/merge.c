@@ -164,7 +164,7 @@ static int merge_locked(dolphin_change *c, const dolphin_node *old, unsigned abo
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     if (at[0] < 0 || at[1] < 0 || !are_neighbours(old, p))
         return 1;
-    for (; frozen < 2 && err == 0; frozen += err == 0) {
+    for (; frozen < 2 && err == 0; frozen += err == 0 || it[frozen]->leaf.addr) { /* frozen, and perhaps not drained */
         dolphin_set_bounds(old, (unsigned)at[frozen], it[frozen]);
         err = dolphin_freeze_and_drain(c, old->entries[at[frozen]], true, &it[frozen]->leaf, &waited);
     }

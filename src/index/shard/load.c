@@ -281,12 +281,10 @@ static int claim_doubling(far_task *t, shard_partition *part, uint64_t root) {
 
 /* It is not due after all: whoever thinks so next may look at once. */
 static int unclaim_doubling(far_task *t, shard_partition *part) {
-    uint64_t *none = far_scratch(t, sizeof(*none));
-    if (!none)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a word");
-    *none = part->claim = 0;
+    static const uint64_t none = 0; /* nobody waits for the WRITE: scratch memory may be given back before it */
+    part->claim = none;
     atomic_store_explicit(&part->suspected, 0, memory_order_relaxed);
-    far_write(t, part->pcb + 8 * SHARD_PCB_CLAIM, none, sizeof(*none));
+    far_write(t, part->pcb + 8 * SHARD_PCB_CLAIM, &none, sizeof(none));
     return far_post(t);
 }
 
