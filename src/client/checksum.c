@@ -85,8 +85,10 @@ static int check_in_order(far_task *t, far_index *index) {
         return err;
     far_scan_silence(run);
     do {
+        far_scratch_mark mark = far_scratch_here(t);
         err = far_scan_run_chunk(t, run);
         far_pin_drop(t);
+        far_scratch_back(t, mark);
     } while (err >= 0 && !far_scan_deliver(run));
     far_scan_finish(run);
     return err;
@@ -101,10 +103,12 @@ typedef struct lookup {
 
 static int look_up(far_task *t, void *ctx, far_bytes key) {
     lookup *l = ctx;
+    far_scratch_mark mark = far_scratch_here(t);
     int err = far_pin_take(t);
     if (err >= 0)
         err = l->index->kind->get(t, l->index, key, &l->stored);
     far_pin_drop(t);
+    far_scratch_back(t, mark);
     far_bytes value = {l->stored.buffer, l->stored.length};
     if (err < 0)
         return err == FAR_ERR_NOT_FOUND ? 0 : err;

@@ -181,8 +181,9 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
     far_memory *m = far_memory_of(t);
     if (class->is_run)
         return take_run(t, class, node, must, item);
-    for (unsigned tries = 0; tries < SLOW_TRIES; tries++) {
-        unsigned where = node == FAR_NODE_ANY ? s->turn % geometry(m)->nodes : node;
+    unsigned held_back = 0, nodes = geometry(m)->nodes;
+    for (unsigned tries = 0; tries < SLOW_TRIES && held_back <= nodes; tries++) { /* a second one may lie elsewhere */
+        unsigned where = node == FAR_NODE_ANY ? s->turn % nodes : node;
         int result = 1;
         if (tries > 0 && (result = stock_somewhere(t, class, node, must, &where)) <= 0)
             return result;
@@ -195,6 +196,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
         } else {
             far_bin *bin = far_bin_of(m, class);
             got = bin && take_local(m, bin, tries > 0 ? where : node, t->swaps, item);
+            held_back += tries > 0 && bin && !t->swaps && is_held_back(m, bin, where);
         }
         pthread_mutex_unlock(&m->lock);
         if (got)

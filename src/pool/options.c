@@ -121,6 +121,9 @@ int far_index_options_parse(const far_index_kind *kind, const char *text, int64_
         return far_fail(FAR_ERR_INVALID, "options: %s", error);
     if (values[FAR_OPTION_CHECKSUM] && values[FAR_OPTION_VALUE_SIZE])
         values[FAR_OPTION_VALUE_SIZE] += FAR_SUM_BYTES;
+    if (values[FAR_OPTION_VALUE_SIZE] > FAR_VALUE_MAX)
+        return far_fail(FAR_ERR_INVALID, "option value_size: with checksums at most %d",
+                        FAR_VALUE_MAX - (int)FAR_SUM_BYTES);
     if (values[FAR_OPTION_KEY_SIZE] > values[FAR_OPTION_MAX_KEY])
         return far_fail(FAR_ERR_INVALID, "option key_size: %" PRId64 " is more than max_key, %" PRId64,
                         values[FAR_OPTION_KEY_SIZE], values[FAR_OPTION_MAX_KEY]);

@@ -284,6 +284,11 @@ static void give_up_open(far_task *t) {
 }
 
 
+void far_wait_for_posted(far_task *t) {
+    far_task_wait_for(t, FAR_WAIT_ALL);
+}
+
+
 void far_forget(far_task *t) {
     t->refused = 0;
     if (t->open)

@@ -36,6 +36,8 @@ int far_wait(
 int far_post(
     far_task *t); /* posts the open batch and waits for it never: only hints and cleaning. Local memory: far_scratch */
 
+void far_wait_for_posted(far_task *t); /* until nothing that was posted is under way; the open batch stays open */
+
 /* Gives up the open batch. For an operation that fails before it posts what it has put: the memory of those verbs goes,
  * near and far, and at its end a task posts whatever is still open. */
 void far_forget(far_task *t);

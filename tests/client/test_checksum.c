@@ -190,6 +190,10 @@ static void values_have_the_size_of_the_user(void **state) {
     assert_int_equal(far_get(s.session, s.index, &key, 8, &found, 8, NULL), 0);
     assert_int_equal(found, 77);
     assert_int_equal(far_insert(s.session, s.index, &value, 8, &value, 7), FAR_ERR_INVALID);
+    far_index *none; /* one that could take no value at all */
+    assert_int_equal(far_index_create(s.session, "none", *state, "value_size=65536,checksum=on", &none),
+                     FAR_ERR_INVALID);
+    assert_non_null(strstr(far_last_error(), "at most 65532"));
     close_shop(&s);
 }
 

@@ -34,9 +34,11 @@ void chime_drop_block(chime_op *op) {
 }
 
 
-/* A long wait for others holds nothing back. */
+/* A long wait for others holds nothing back. An unlock that is still under way counts as held under the old pin: others
+ * go by that. */
 int chime_renew_pin(chime_op *op) {
     chime_drop_block(op);
+    far_wait_for_posted(op->t);
     op->pins++;
     far_pin_drop(op->t);
     return far_pin_take(op->t);
