@@ -428,7 +428,7 @@ static int hold_open_until_asked(far_task *t, void *arg) {
     walker *w = arg;
     const far_addr request = far_addr_make(0, FAR_SUPER_REQUEST);
     far_index *index;
-    uint64_t before, now;
+    uint64_t before = 0, now;
     int err = far_catalog_open_uid(t, w->uid, &index);
     if (err == 0)
         err = far_read_word(t, request, &before);
