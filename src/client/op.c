@@ -48,6 +48,7 @@ struct far_op_runs {
     atomic_uint waiting; /* how many are in chunks: looked at from outside the session */
     unsigned in_flight;  /* taken, not reaped */
     unsigned done_count;
+    pthread_mutex_t words; /* of the failures: who asks for them is outside the session, where housekeeping may work */
     failure *newest, *oldest;
     unsigned failures;
     unsigned target; /* far_reap waits for this many */
@@ -285,6 +286,7 @@ static struct far_op_runs *get_runs(far_session *s) {
     struct far_op_runs *runs = calloc(1, sizeof(*runs));
     if (!runs)
         return NULL;
+    pthread_mutex_init(&runs->words, NULL);
     for (unsigned i = FAR_OPS_MAX; i-- > 0;) {
         runs->runs[i].session = s;
         runs->runs[i].next = runs->free;
@@ -294,7 +296,7 @@ static struct far_op_runs *get_runs(far_session *s) {
 }
 
 
-/* The words of failures. */
+/* The words of failures. With their lock. */
 
 static void forget(struct far_op_runs *runs, failure *f) {
     *(f->older ? &f->older->newer : &runs->oldest) = f->newer;
@@ -320,13 +322,35 @@ static void keep_words(struct far_op_runs *runs, const far_op *op, int result) {
     failure *f = malloc(sizeof(*f) + strlen(words) + 1);
     if (!f)
         return;
+    strcpy(f->words, words);
+    pthread_mutex_lock(&runs->words);
     if (runs->failures == FAILURES_MAX)
         forget(runs, runs->oldest);
-    *f = (failure){.op = op, .older = runs->newest};
-    strcpy(f->words, words);
+    f->op = op;
+    f->newer = NULL;
+    f->older = runs->newest;
     *(f->older ? &f->older->newer : &runs->oldest) = f;
     runs->newest = f;
     runs->failures++;
+    pthread_mutex_unlock(&runs->words);
+}
+
+
+/* Those of an operation that is submitted again. */
+static void forget_words(struct far_op_runs *runs, const far_op *op) {
+    pthread_mutex_lock(&runs->words);
+    failure *before = failure_of(runs, op);
+    if (before)
+        forget(runs, before);
+    pthread_mutex_unlock(&runs->words);
+}
+
+
+static const char *words_of(struct far_op_runs *runs, const far_op *op) {
+    pthread_mutex_lock(&runs->words);
+    const failure *f = failure_of(runs, op);
+    pthread_mutex_unlock(&runs->words);
+    return f ? f->words : "";
 }
 
 
@@ -337,9 +361,9 @@ const char *far_op_error(far_session *s, const far_op *op) {
     }
     if (op->result >= 0)
         return "";
-    const failure *f = s->ops ? failure_of(s->ops, op) : NULL;
-    if (f && f->words[0])
-        return f->words;
+    const char *words = s->ops ? words_of(s->ops, op) : "";
+    if (words[0])
+        return words;
     far_fail(op->result, "%s", far_strerror(op->result)); /* unless there are better words */
     far_tell(s, op->result);
     return far_last_error();
@@ -576,9 +600,8 @@ static bool take(submission *sub, far_op *op) {
     if (!run)
         return false;
     runs->free = run->next;
-    failure *before = runs->failures ? failure_of(runs, op) : NULL;
-    if (before)
-        forget(runs, before);
+    if (runs->failures)
+        forget_words(runs, op);
     run->op = op;
     run->out = (far_out){op->value, op->capacity, 0};
     run->scan = NULL;
@@ -691,6 +714,7 @@ void far_ops_free(far_session *s) {
         far_scan_finish(run->scan);
     while (s->ops->newest)
         forget(s->ops, s->ops->newest);
+    pthread_mutex_destroy(&s->ops->words);
     free(s->ops);
     s->ops = NULL;
 }
