@@ -380,21 +380,12 @@ static int check_structure(far_task *t, far_index *index, far_report *report) {
 }
 
 
-static int check_sums(far_task *t, far_index *index, far_report *report) {
-    int err = far_sum_check_all(t, index);
-    if (err != FAR_ERR_CORRUPT)
-        return err;
-    far_report_problem(report, "%s", far_last_error());
-    return 0;
-}
-
-
 static int run_check(far_task *t, void *arg) {
     measuring *m = arg;
     t->label = "check";
     t->index_key = m->index->uid;
     int err = check_structure(t, m->index, m->report);
-    return err < 0 ? err : check_sums(t, m->index, m->report);
+    return err < 0 ? err : far_sum_check_all(t, m->index, m->report);
 }
 
 
@@ -635,7 +626,7 @@ static int run_pool_check(far_task *t, void *arg) {
     if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */
         err = sweep_pool(t, check->repair, &swept);
     if (err >= 0 && check->report->count == 0) /* a value that is damaged does not keep a sweep from what it does */
-        err = check_indexes(t, check->report, check_sums);
+        err = check_indexes(t, check->report, far_sum_check_all);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(check->report, "%s", far_last_error());
         return 0;

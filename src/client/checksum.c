@@ -51,6 +51,15 @@ int far_sum_check(const far_index *index, far_bytes key, far_bytes *stored) {
 }
 
 
+int far_sum_report(const far_index *index, far_bytes key, far_bytes *stored, far_report *report) {
+    int err = far_sum_check(index, key, stored);
+    if (err >= 0 || !report)
+        return err;
+    far_report_problem(report, "%s", far_last_error());
+    return 0;
+}
+
+
 int far_sum_room(far_task *t, const far_out *out, far_out *stored) {
     size_t most = out->capacity < FAR_VALUE_MAX ? out->capacity : FAR_VALUE_MAX;
     *stored = (far_out){far_scratch(t, most + FAR_SUM_BYTES), most + FAR_SUM_BYTES, 0};
@@ -77,13 +86,13 @@ static int pass_over(void *ctx, const void *key, size_t key_len, const void *val
 }
 
 
-static int check_in_order(far_task *t, far_index *index) {
+static int check_in_order(far_task *t, far_index *index, far_report *report) {
     const far_op op = {.kind = FAR_OP_SCAN, .each = pass_over};
     far_scan_run *run;
     int err = far_scan_begin(t->session, index, &op, &run);
     if (err < 0)
         return err;
-    far_scan_silence(run);
+    far_scan_for_check(run, report);
     do {
         far_scratch_mark mark = far_scratch_here(t);
         err = far_scan_run_chunk(t, run);
@@ -97,6 +106,7 @@ static int check_in_order(far_task *t, far_index *index) {
 
 typedef struct lookup {
     far_index *index;
+    far_report *report;
     far_out stored;
 } lookup;
 
@@ -112,12 +122,12 @@ static int look_up(far_task *t, void *ctx, far_bytes key) {
     far_bytes value = {l->stored.buffer, l->stored.length};
     if (err < 0)
         return err == FAR_ERR_NOT_FOUND ? 0 : err;
-    return far_sum_check(l->index, key, &value);
+    return far_sum_report(l->index, key, &value, l->report);
 }
 
 
-static int check_in_no_order(far_task *t, far_index *index) {
-    lookup l = {index, {malloc(FAR_VALUE_MAX), FAR_VALUE_MAX, 0}};
+static int check_in_no_order(far_task *t, far_index *index, far_report *report) {
+    lookup l = {index, report, {malloc(FAR_VALUE_MAX), FAR_VALUE_MAX, 0}};
     far_keys keys = {.each = look_up, .ctx = &l};
     int err =
         l.stored.buffer ? index->kind->keys(t, index, &keys) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
@@ -129,8 +139,8 @@ static int check_in_no_order(far_task *t, far_index *index) {
 }
 
 
-int far_sum_check_all(far_task *t, far_index *index) {
+int far_sum_check_all(far_task *t, far_index *index, far_report *report) {
     if (far_sum_bytes(index) == 0)
         return 0;
-    return index->kind->scan ? check_in_order(t, index) : check_in_no_order(t, index);
+    return index->kind->scan ? check_in_order(t, index, report) : check_in_no_order(t, index, report);
 }

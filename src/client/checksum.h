@@ -11,12 +11,14 @@ int far_sum_add(far_task *t, const far_index *index, far_bytes key, far_bytes *v
 
 /* What is stored, without its hash: 0, or FAR_ERR_CORRUPT. */
 int far_sum_check(const far_index *index, far_bytes key, far_bytes *stored);
+/* The same; with a report damage is a problem of it, and no error. */
+int far_sum_report(const far_index *index, far_bytes key, far_bytes *stored, far_report *report);
 
 /* A get: room for what is stored; then, of that, the value for the caller. */
 int far_sum_room(far_task *t, const far_out *out, far_out *stored);
 int far_sum_give(const far_index *index, far_bytes key, const far_out *stored, int result, far_out *out);
 
-/* For check: every value of the index, if it has such. Not pinned. FAR_ERR_CORRUPT: one is damaged. */
-int far_sum_check_all(far_task *t, far_index *index);
+/* For check: every value of the index, if it has such; each that is damaged is reported. Not pinned. */
+int far_sum_check_all(far_task *t, far_index *index, far_report *report);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "client/checksum.h"
 #include "client/client.h"
+#include "client/failures.h"
 #include "index/rdwc.h"
 
 #include <limits.h>
@@ -10,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GETS_TOGETHER 32   /* at most, in one task */
-#define FAILURES_MAX  1024 /* whose words are kept; beyond that the oldest are forgotten */
+#define GETS_TOGETHER 32 /* at most, in one task */
 
 /* One operation, already checked. */
 typedef struct request {
@@ -31,12 +31,6 @@ typedef struct far_op_run {
     struct far_op_run *next; /* in the list that it stands in */
 } far_op_run;
 
-typedef struct failure { /* of an operation that may have been reaped */
-    const far_op *op;
-    struct failure *older, *newer;
-    char words[];
-} failure;
-
 typedef struct run_list {
     far_op_run *first, *last;
 } run_list;
@@ -48,9 +42,7 @@ struct far_op_runs {
     atomic_uint waiting; /* how many are in chunks: looked at from outside the session */
     unsigned in_flight;  /* taken, not reaped */
     unsigned done_count;
-    pthread_mutex_t words; /* of the failures: who asks for them is outside the session, where housekeeping may work */
-    failure *newest, *oldest;
-    unsigned failures;
+    far_failures failures;
     unsigned target; /* far_reap waits for this many */
     bool due;        /* there is something for it to do */
     far_op_run runs[FAR_OPS_MAX];
@@ -187,21 +179,20 @@ static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned 
 }
 
 
-/* A put that found no memory: where the key is there, it is an update, which works in a full pool too. */
-static int put_into_full(far_task *t, const request *r) {
-    char words[FAR_MESSAGE_BYTES];
-    request update = *r;
-    snprintf(words, sizeof(words), "%s", far_last_error());
+/* A put that found no memory: where the key is there it is an update, which works in a full pool too. */
+static int update_or_put(far_task *t, void *arg) {
+    request update = *(const request *)arg;
     update.kind = FAR_OP_UPDATE;
-    int err = far_run_pinned(t, run_on_index, &update);
-    return err == FAR_ERR_NOT_FOUND ? far_fail(FAR_ERR_NO_MEMORY, "%s", words) : err;
+    int err = run_on_index(t, &update);
+    return err == FAR_ERR_NOT_FOUND ? run_on_index(t, arg) : err;
 }
 
 
 static int run_stored(far_task *t, request *r) {
-    int err = far_run_pinned(t, run_on_index, r);
-    if (err == FAR_ERR_NO_MEMORY && r->kind == FAR_OP_PUT)
-        err = put_into_full(t, r);
+    pinned_run once = {run_on_index, r}, again = {r->kind == FAR_OP_PUT ? update_or_put : run_on_index, r};
+    int err = pin_and_run(t, &once);
+    if (err == FAR_ERR_NO_MEMORY)
+        err = far_run_short(t, pin_and_run, &again);
     return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
 }
 
@@ -286,7 +277,7 @@ static struct far_op_runs *get_runs(far_session *s) {
     struct far_op_runs *runs = calloc(1, sizeof(*runs));
     if (!runs)
         return NULL;
-    pthread_mutex_init(&runs->words, NULL);
+    far_failures_open(&runs->failures);
     for (unsigned i = FAR_OPS_MAX; i-- > 0;) {
         runs->runs[i].session = s;
         runs->runs[i].next = runs->free;
@@ -296,61 +287,10 @@ static struct far_op_runs *get_runs(far_session *s) {
 }
 
 
-/* The words of failures. With their lock. */
-
-static void forget(struct far_op_runs *runs, failure *f) {
-    *(f->older ? &f->older->newer : &runs->oldest) = f->newer;
-    *(f->newer ? &f->newer->older : &runs->newest) = f->older;
-    runs->failures--;
-    free(f);
-}
-
-
-static failure *failure_of(const struct far_op_runs *runs, const far_op *op) {
-    failure *f = runs->newest;
-    while (f && f->op != op)
-        f = f->older;
-    return f;
-}
-
-
 /* Codes that far_tell has words for need none of their own. */
 static void keep_words(struct far_op_runs *runs, const far_op *op, int result) {
-    if (result == FAR_ERR_NOT_FOUND || result == FAR_ERR_EXISTS || result == FAR_ERR_TOO_SMALL)
-        return;
-    const char *words = far_last_error();
-    failure *f = malloc(sizeof(*f) + strlen(words) + 1);
-    if (!f)
-        return;
-    strcpy(f->words, words);
-    pthread_mutex_lock(&runs->words);
-    if (runs->failures == FAILURES_MAX)
-        forget(runs, runs->oldest);
-    f->op = op;
-    f->newer = NULL;
-    f->older = runs->newest;
-    *(f->older ? &f->older->newer : &runs->oldest) = f;
-    runs->newest = f;
-    runs->failures++;
-    pthread_mutex_unlock(&runs->words);
-}
-
-
-/* Those of an operation that is submitted again. */
-static void forget_words(struct far_op_runs *runs, const far_op *op) {
-    pthread_mutex_lock(&runs->words);
-    failure *before = failure_of(runs, op);
-    if (before)
-        forget(runs, before);
-    pthread_mutex_unlock(&runs->words);
-}
-
-
-static const char *words_of(struct far_op_runs *runs, const far_op *op) {
-    pthread_mutex_lock(&runs->words);
-    const failure *f = failure_of(runs, op);
-    pthread_mutex_unlock(&runs->words);
-    return f ? f->words : "";
+    if (result != FAR_ERR_NOT_FOUND && result != FAR_ERR_EXISTS && result != FAR_ERR_TOO_SMALL)
+        far_failures_keep(&runs->failures, op, far_last_error());
 }
 
 
@@ -361,7 +301,7 @@ const char *far_op_error(far_session *s, const far_op *op) {
     }
     if (op->result >= 0)
         return "";
-    const char *words = s->ops ? words_of(s->ops, op) : "";
+    const char *words = s->ops ? far_failures_words(&s->ops->failures, op) : "";
     if (words[0])
         return words;
     far_fail(op->result, "%s", far_strerror(op->result)); /* unless there are better words */
@@ -600,8 +540,7 @@ static bool take(submission *sub, far_op *op) {
     if (!run)
         return false;
     runs->free = run->next;
-    if (runs->failures)
-        forget_words(runs, op);
+    far_failures_forget(&runs->failures, op);
     run->op = op;
     run->out = (far_out){op->value, op->capacity, 0};
     run->scan = NULL;
@@ -712,9 +651,7 @@ void far_ops_free(far_session *s) {
         return;
     for (far_op_run *run = s->ops->chunks.first; run; run = run->next)
         far_scan_finish(run->scan);
-    while (s->ops->newest)
-        forget(s->ops, s->ops->newest);
-    pthread_mutex_destroy(&s->ops->words);
+    far_failures_close(&s->ops->failures);
     free(s->ops);
     s->ops = NULL;
 }

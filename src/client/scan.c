@@ -17,6 +17,7 @@ struct far_scan_run {
     size_t limit; /* still to give; SIZE_MAX: all */
     int64_t given;
     bool counted, over;
+    far_report *report; /* of a check; NULL: damage is an error */
     far_pair_fn each;
     void *each_ctx;
     uint8_t *from, *to; /* copies; from becomes the last key given */
@@ -107,8 +108,9 @@ int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_
 }
 
 
-void far_scan_silence(far_scan_run *run) {
+void far_scan_for_check(far_scan_run *run, far_report *report) {
     run->counted = true;
+    run->report = report;
 }
 
 
@@ -118,7 +120,7 @@ static int check_sums(const far_scan_run *run) {
     for (unsigned i = 0; i < run->buffer.pairs && err >= 0 && far_sum_bytes(run->index); i++) {
         far_bytes key, value;
         far_scan_pair(&run->buffer, &at, &key, &value);
-        err = far_sum_check(run->index, key, &value);
+        err = far_sum_report(run->index, key, &value, run->report);
     }
     return err;
 }

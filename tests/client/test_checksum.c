@@ -4,6 +4,7 @@
 #include "fabric/fabric.h"
 #include "pool/handle.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -225,14 +226,35 @@ static void damaged_values_are_told(void **state) {
     unsigned problems = 0;
     open_shop(&s, "local:16M", *state, "checksum=on");
     insert_all(&s);
+    make_pair(13, 0, key, value);
+    unsigned damaged = damage(&s, value, BYTES); /* some pairs have the same value */
     make_pair(11, 0, key, value);
-    assert_true(damage(&s, value, BYTES) > 0);
+    damaged += damage(&s, value, BYTES);
+    assert_true(damaged > 1);
     assert_int_equal(far_get(s.session, s.index, key, 8, found, BYTES, NULL), FAR_ERR_CORRUPT);
     assert_true(strlen(far_last_error()) > 0);
     int64_t given = far_scan(s.session, s.index, NULL, 0, NULL, 0, 0, compare_pair, &(unsigned){0});
     assert_true(given == FAR_ERR_CORRUPT || given == FAR_ERR_UNSUPPORTED);
-    assert_int_equal(far_pool_check(s.session, 1, count_problem, &problems), 1);
-    assert_int_equal(problems, 1);
+    bool first_only = strcmp(*state, "smart") == 0; /* has a hash in each leaf, and its own check ends at a wrong one */
+    assert_int_equal(far_pool_check(s.session, 1, count_problem, &problems), first_only ? 1 : damaged);
+    assert_int_equal(problems, first_only ? 1 : damaged);
+    close_shop(&s);
+}
+
+
+/* Sessions keep the scratch memory that they had: so a check must need little of it, however many keys there are. */
+static void a_check_of_many_values_needs_little_memory(void **state) {
+    enum { MANY = 20000 };
+    shop s;
+    char value[400] = "";
+    open_shop(&s, "local:64M", *state, "key_size=8,checksum=on");
+    for (uint64_t i = 0; i < MANY; i++)
+        assert_int_equal(far_insert(s.session, s.index, &i, 8, value, sizeof(value)), 0);
+    size_t before = mallinfo2().uordblks;
+    assert_int_equal(far_index_check(s.session, s.index, no_problem, NULL), 0);
+    size_t after = mallinfo2().uordblks;
+    if (after > before + (4u << 20))
+        fail_msg("%zu bytes are held after the check", after - before);
     close_shop(&s);
 }
 
@@ -250,6 +272,7 @@ int main(void) {
         FOR_EVERY_KIND(every_call_gives_what_was_written),
         FOR_EVERY_KIND(values_have_the_size_of_the_user),
         FOR_EVERY_KIND(damaged_values_are_told),
+        FOR_EVERY_KIND(a_check_of_many_values_needs_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

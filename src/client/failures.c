@@ -1,0 +1,82 @@
+/* The words of submitted operations that failed (failures.h): a list, the newest first. */
+#include "client/failures.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FAILURES_MAX 1024u /* whose words are kept; beyond that the oldest are forgotten */
+
+struct far_failure {
+    const far_op *op; /* which may have been reaped */
+    far_failure *older, *newer;
+    char words[];
+};
+
+
+void far_failures_open(far_failures *failures) {
+    pthread_mutex_init(&failures->lock, NULL);
+    failures->newest = failures->oldest = NULL;
+    failures->count = 0;
+}
+
+
+/* With the lock. */
+static void take_out(far_failures *failures, far_failure *f) {
+    *(f->older ? &f->older->newer : &failures->oldest) = f->newer;
+    *(f->newer ? &f->newer->older : &failures->newest) = f->older;
+    failures->count--;
+    free(f);
+}
+
+
+void far_failures_close(far_failures *failures) {
+    while (failures->newest)
+        take_out(failures, failures->newest);
+    pthread_mutex_destroy(&failures->lock);
+}
+
+
+/* With the lock. */
+static far_failure *find(const far_failures *failures, const far_op *op) {
+    far_failure *f = failures->newest;
+    while (f && f->op != op)
+        f = f->older;
+    return f;
+}
+
+
+void far_failures_keep(far_failures *failures, const far_op *op, const char *words) {
+    far_failure *f = malloc(sizeof(*f) + strlen(words) + 1);
+    if (!f)
+        return;
+    strcpy(f->words, words);
+    f->op = op;
+    f->newer = NULL;
+    pthread_mutex_lock(&failures->lock);
+    if (failures->count == FAILURES_MAX)
+        take_out(failures, failures->oldest);
+    f->older = failures->newest;
+    *(f->older ? &f->older->newer : &failures->oldest) = f;
+    failures->newest = f;
+    failures->count++;
+    pthread_mutex_unlock(&failures->lock);
+}
+
+
+void far_failures_forget(far_failures *failures, const far_op *op) {
+    if (failures->count == 0)
+        return;
+    pthread_mutex_lock(&failures->lock);
+    far_failure *f = find(failures, op);
+    if (f)
+        take_out(failures, f);
+    pthread_mutex_unlock(&failures->lock);
+}
+
+
+const char *far_failures_words(far_failures *failures, const far_op *op) {
+    pthread_mutex_lock(&failures->lock);
+    const far_failure *f = find(failures, op);
+    pthread_mutex_unlock(&failures->lock);
+    return f ? f->words : "";
+}
