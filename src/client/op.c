@@ -179,12 +179,13 @@ static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned 
 }
 
 
-/* A put that found no memory: where the key is there it is an update, which works in a full pool too. */
+/* A put that found no memory: where the key is there it is an update, which works in a full pool too. An update that
+ * was served with another's has no pin any more. */
 static int update_or_put(far_task *t, void *arg) {
     request update = *(const request *)arg;
     update.kind = FAR_OP_UPDATE;
     int err = run_on_index(t, &update);
-    return err == FAR_ERR_NOT_FOUND ? run_on_index(t, arg) : err;
+    return err == FAR_ERR_NOT_FOUND ? pin_and_run(t, &(pinned_run){run_on_index, arg}) : err;
 }
 
 

@@ -118,6 +118,46 @@ static void a_full_pool_can_be_worked_on(void **state) {
 }
 
 
+enum { ABREAST = 32, ALL = 4000 };
+
+/* Keeps updates and puts of one absent key in flight, until so many ended. */
+static void write_an_absent_key(full *f) {
+    far_op ops[ABREAST], *op, *done[ABREAST];
+    char value[2048];
+    for (unsigned submitted = 0, ended = 0, idle = ABREAST; ended < ALL;) {
+        for (; idle > 0 && submitted < ALL; idle--, submitted++) {
+            op = submitted < ABREAST ? &ops[submitted] : done[idle - 1];
+            *op = (far_op){.kind = submitted % 3 ? FAR_OP_UPDATE : FAR_OP_PUT, .index = f->index, .value = value};
+            op->key = "absent";
+            op->key_len = 6;
+            op->value_len = make_value(f, 0, 0, value);
+            assert_int_equal(far_submit(f->session, &op, 1), 1);
+        }
+        int count = far_reap(f->session, done, ABREAST, 1);
+        assert_true(count > 0);
+        for (int i = 0; i < count; i++)
+            assert_int_equal(done[i]->result, done[i]->kind == FAR_OP_PUT ? FAR_ERR_NO_MEMORY : FAR_ERR_NOT_FOUND);
+        idle += (unsigned)count;
+        ended += (unsigned)count;
+    }
+}
+
+
+/* A put that finds no memory tries an update, which may be served with another's, and then is a put again: it needs the
+ * pin that it waited without. */
+static void writes_in_flight_are_refused_in_a_full_pool(void **state) {
+    full f = {.value_bytes = 2000};
+    assert_int_equal(far_pool_open("sim:seed=1,memory_nodes=1,size=16M", NULL, &f.pool), 0);
+    assert_int_equal(far_session_open(f.pool, &f.session), 0);
+    assert_int_equal(far_index_create(f.session, "index", *state, NULL, &f.index), 0);
+    fill(&f);
+    write_an_absent_key(&f);
+    far_index_close(f.index);
+    far_session_close(f.session);
+    far_pool_close(f.pool);
+}
+
+
 static int tell_full(far_task *t, void *arg) {
     (void)arg;
     return far_tell_full(t, far_fail(FAR_ERR_NO_MEMORY, "the pool has no room for 1 bytes"));
@@ -152,6 +192,9 @@ int main(void) {
         {"dolphin", a_full_pool_can_be_worked_on, NULL, NULL, "dolphin"},
         {"shard", a_full_pool_can_be_worked_on, NULL, NULL, "shard"},
         {"smart", a_full_pool_can_be_worked_on, NULL, NULL, "smart"},
+        {"chime in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "chime"},
+        {"shard in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "shard"},
+        {"smart in flight", writes_in_flight_are_refused_in_a_full_pool, NULL, NULL, "smart"},
         cmocka_unit_test(the_look_at_a_full_pool_is_rare),
     };
     rig_start();

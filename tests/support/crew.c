@@ -63,14 +63,18 @@ static size_t value_size(uint64_t version) {
 }
 
 
-static void complain(worker *w, const char *what, int result) {
+static void complain_in(worker *w, const char *what, int result, const char *words) {
     crew_book *book = w->crew->book;
     int none = 0;
     if (!atomic_exchange_explicit(&book->telling, true, memory_order_relaxed))
-        snprintf(book->words, sizeof(book->words), "client %u: %s: %d: %s", w->client, what, result,
-                 result < 0 ? far_last_error() : "");
+        snprintf(book->words, sizeof(book->words), "client %u: %s: %d: %s", w->client, what, result, words);
     atomic_compare_exchange_strong_explicit(&book->broken, &none, result ? result : 1, memory_order_release,
                                             memory_order_relaxed);
+}
+
+
+static void complain(worker *w, const char *what, int result) {
+    complain_in(w, what, result, result < 0 ? far_last_error() : "");
 }
 
 
@@ -156,7 +160,8 @@ static void conclude(worker *w, job *j) {
         complain(w, "a get gave a value that is none of its key", 0);
     bool fine = j->op.result >= 0 || j->op.result == FAR_ERR_NOT_FOUND || j->op.result == FAR_ERR_EXISTS;
     if (!fine)
-        complain(w, far_op_name(j->op.kind), j->op.result);
+        complain_in(w, far_op_name(j->op.kind), j->op.result,
+                    w->place % 2 ? far_op_error(w->session, &j->op) : far_last_error());
     if (j->op.kind == FAR_OP_SCAN && j->op.result >= 0 && j->op.result != record->pairs)
         complain(w, "a scan gave a pair that is none", 0);
     atomic_store_explicit(&record->state, 2, memory_order_release);
