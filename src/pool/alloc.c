@@ -182,7 +182,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
     if (class->is_run)
         return take_run(t, class, node, must, item);
     unsigned held_back = 0, nodes = geometry(m)->nodes;
-    for (unsigned tries = 0; tries < SLOW_TRIES && held_back < nodes; tries++) { /* a second one may lie elsewhere */
+    for (unsigned tries = 0; tries < SLOW_TRIES && held_back <= nodes; tries++) { /* a second one may lie elsewhere */
         unsigned where = node == FAR_NODE_ANY ? s->turn % nodes : node;
         int result = 1;
         if (tries > 0 && (result = stock_somewhere(t, class, node, must, &where)) <= 0)
