@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #define DEFAULT_RECORDS 100000
-#define DEFAULT_OPS     1000000 /* cut short by the time limit */
+#define DEFAULT_OPS     100000  /* cut short by the time limit */
 #define DEFAULT_SIM_OPS 50000
-#define DEFAULT_NS      45000000000ull /* for all workloads of all kinds together, when nothing is said */
+#define DEFAULT_NS      20000000000ull /* for all workloads of all kinds together, when nothing is said */
 #define WORKLOAD_NS_MAX 3000000000ull
 #define CLIENTS_MAX     8192
 

@@ -148,7 +148,7 @@ static void a_full_pool_still_serves_reads_scans_and_deletes(const conform *c) {
 /* Puts numbers until no room is found for many in a row: the first to fail says little of how full the pool is, it may
  * have wanted more in one piece than most. Returns the first number that was not tried. */
 static uint64_t fill_to_the_brim(const rig *r, uint64_t version, bool stored[MANY]) {
-    enum { IN_A_ROW = 30 };
+    enum { IN_A_ROW = 12 };
     uint64_t n = 0;
     for (unsigned failed = 0; failed < IN_A_ROW; n++) {
         assert_true(n < MANY);
@@ -167,7 +167,7 @@ static void what_is_deleted_comes_back(const conform *c) {
     rig_up_with(&r, c, "8M", NULL, c->options);
     bool *stored = calloc(MANY, sizeof(*stored));
     uint64_t first_time = 0;
-    for (uint64_t round = 0; round <= 3; round++) {
+    for (uint64_t round = 0; round <= 2; round++) {
         far_usage usage = {0};
         uint64_t end = fill_to_the_brim(&r, round, stored);
         assert_ok(far_index_usage(r.session, r.index, &usage));
