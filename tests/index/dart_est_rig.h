@@ -186,6 +186,20 @@ static inline void busy(actor *a, const char *name, far_op_kind kind, const char
 }
 
 
+/* A node X of "abcde" that could have entries in the table, and has none: the node above it went just now. */
+static inline dart_node set_up_without_entries(stage *s, const char *sim) {
+    set_up(s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
+    LOAD(&s->a, "az", "abcdf", "abcde1", "abcde2", "abcde3");
+    settle(s);
+    busy(&s->a, "a", FAR_OP_DELETE, "abcdf", "");
+    settle(s);
+    dart_node x = node_at(&s->a, "abcde1", 5);
+    assert_true(x.addr && x.type == DART_N4);
+    assert_int_equal(names_of(&s->a, x.addr), 0);
+    return x;
+}
+
+
 /* Every test with and without masked CAS, with units of 64 and 8 bytes. */
 #define EST_RACE(name)                                                                                                 \
     static void name##_on(const char *sim);                                                                            \

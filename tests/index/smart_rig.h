@@ -61,6 +61,25 @@ static inline far_addr recycle_leaf(uint32_t *bytes) {
 }
 
 
+/* The node of "nx" goes, as b's cache does not know; a writes another in its memory, and stands before it links it. */
+static inline far_addr recycle_node(far_sim_hold **link) {
+    static uint32_t bytes = 128;
+    put_all(a, "nba");
+    far_sim_on_verb(s.world, note_written, &bytes);
+    put_all(a, "nxaa nxba");
+    far_addr first = written;
+    assert_true(stage_reads(b, "nxaa", V1) && stage_reads(b, "nxba", V1));
+    assert_int_equal(stage_do(a, FAR_OP_DELETE, "nxaa", NULL), 0);
+    assert_int_equal(stage_do(a, FAR_OP_DELETE, "nxba", NULL), 0);
+    stage_age(&s);
+    put_all(a, "nxaa");
+    stage_start(a, FAR_OP_INSERT, "nxba", V2);
+    *link = stage_hold(a, (far_sim_match){.kind = FAR_SIM_CAS});
+    assert_int_equal(written, first);
+    return first;
+}
+
+
 static inline uint64_t *memory_of(far_addr addr) {
     return world_bytes(s.world, addr);
 }

@@ -118,18 +118,26 @@ static void fill_and_merge(unsigned *first, unsigned *end) {
 }
 
 
+/* A leaf that is gone, and the number of the first key that it had. */
+static chime_ptr merge_a_leaf_away(unsigned *first) {
+    unsigned end;
+    up(SMALL, ONE);
+    fill_and_merge(first, &end);
+    chime_ptr gone = leaf_of(nth(*first), NULL);
+    for (unsigned n = *first; n < end; n++)
+        assert_int_equal(delete (a, nth(n)), 0);
+    settle(a);
+    assert_true(leaf_of(nth(*first), NULL) != gone);
+    return gone;
+}
+
+
 /* A5. Its lock word says DEAD, so a client with an old cache cannot lock what is no node any more. Fails without DEAD:
  * b waits for ever for a lock of nobody. */
 static void a_node_that_is_gone_cannot_be_locked(void **state) {
     (void)state;
-    unsigned first, end;
-    up(SMALL, ONE);
-    fill_and_merge(&first, &end);
-    chime_ptr gone = leaf_of(nth(first), NULL);
-    for (unsigned n = first; n < end; n++)
-        assert_int_equal(delete (a, nth(n)), 0);
-    settle(a);
-    assert_true(leaf_of(nth(first), NULL) != gone);
+    unsigned first;
+    chime_ptr gone = merge_a_leaf_away(&first);
     assert_true(memory_of(chime_ptr_addr(gone))[chime_node_bytes(12) / 8 - 1] == CHIME_LOCK_DEAD);
     assert_int_equal(insert(b, nth(first), 5), 0);
     assert_true(reads(c, nth(first), 5));
@@ -141,14 +149,8 @@ static void a_node_that_is_gone_cannot_be_locked(void **state) {
  * each tell; it goes wrong when neither is looked at. */
 static void an_address_is_used_again(void **state) {
     (void)state;
-    unsigned first, end;
-    up(SMALL, ONE);
-    fill_and_merge(&first, &end);
-    chime_ptr gone = leaf_of(nth(first), NULL);
-    for (unsigned n = first; n < end; n++)
-        assert_int_equal(delete (a, nth(n)), 0);
-    settle(a);
-    assert_true(leaf_of(nth(first), NULL) != gone);
+    unsigned first;
+    chime_ptr gone = merge_a_leaf_away(&first);
     stage_age(&s);
     /* At the right end keys are appended until a new node lies there. */
     unsigned n = 24;

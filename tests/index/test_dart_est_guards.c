@@ -30,14 +30,7 @@ static void get_often(void *arg) {
  * when it is retired.) */
 EST_RACE(entry_committed_while_it_is_removed) {
     stage s;
-    set_up(&s, sim, "upkeep_batch=1,adjust=0,express_cache=0,directory_bits=0");
-    LOAD(&s.a, "az", "abcdf", "abcde1", "abcde2", "abcde3");
-    settle(&s);
-    busy(&s.a, "a", FAR_OP_DELETE, "abcdf", ""); /* the node above X goes: X could have entries now, and has none */
-    settle(&s);
-    dart_node x = node_at(&s.a, "abcde1", 5);
-    assert_true(x.addr && x.type == DART_N4);
-    assert_int_equal(names_of(&s.a, x.addr), 0);
+    dart_node x = set_up_without_entries(&s, sim);
 
     enough = false;
     prepare(&s.b, FAR_OP_GET, "abcde1", "");

@@ -55,20 +55,9 @@ static void delete_goes_by_the_owner(void **state) {
  * asked instead of one that was READ before: b binds a partial key that has a slot already.) */
 static void node_torn_over_lives(void **state) {
     (void)state;
-    uint32_t bytes = 128;
+    far_sim_hold *link;
     up(EAGER, "atomic_bytes=8");
-    put_all(a, "nba");
-    far_sim_on_verb(s.world, note_written, &bytes);
-    put_all(a, "nxaa nxba");
-    far_addr first = written;
-    assert_true(stage_reads(b, "nxaa", V1) && stage_reads(b, "nxba", V1));
-    assert_int_equal(stage_do(a, FAR_OP_DELETE, "nxaa", NULL), 0);
-    assert_int_equal(stage_do(a, FAR_OP_DELETE, "nxba", NULL), 0);
-    stage_age(&s);
-    put_all(a, "nxaa");
-    stage_start(a, FAR_OP_INSERT, "nxba", V2);
-    far_sim_hold *link = stage_hold(a, (far_sim_match){.kind = FAR_SIM_CAS});
-    assert_int_equal(written, first);
+    far_addr first = recycle_node(&link);
 
     stage_start(b, FAR_OP_INSERT, "nxca", V3);
     far_sim_hold *look = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = first + 32, .to = first + 128});
