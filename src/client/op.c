@@ -189,27 +189,38 @@ static int update_or_put(far_task *t, void *arg) {
 }
 
 
-static int run_stored(far_task *t, request *r) {
-    pinned_run once = {run_on_index, r}, again = {r->kind == FAR_OP_PUT ? update_or_put : run_on_index, r};
-    int err = pin_and_run(t, &once);
-    if (err == FAR_ERR_NO_MEMORY)
-        err = far_run_short(t, pin_and_run, &again);
+static __attribute__((noinline)) int run_again(far_task *t, request *r) {
+    pinned_run again = {r->kind == FAR_OP_PUT ? update_or_put : run_on_index, r};
+    int err = far_run_short(t, pin_and_run, &again);
     return err == FAR_ERR_NO_MEMORY ? far_tell_full(t, err) : err;
 }
 
 
-static int run_request(far_task *t, void *arg) {
-    request *r = arg, stored = *r;
+static int run_stored(far_task *t, request *r) {
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = run_on_index(t, r);
+    return err == FAR_ERR_NO_MEMORY ? run_again(t, r) : err;
+}
+
+
+/* With checksums: the value has one behind it in the index. */
+static __attribute__((noinline)) int run_summed(far_task *t, const request *r) {
+    request stored = *r;
     far_out out;
-    int err = 0;
-    name_task(t, r->kind, r->index, 1);
-    if (far_sum_bytes(r->index) == 0 || r->kind == FAR_OP_DELETE)
-        return run_stored(t, r);
     stored.out = &out;
-    err = r->kind == FAR_OP_GET ? far_sum_room(t, r->out, &out) : far_sum_add(t, r->index, r->key, &stored.value);
+    int err = r->kind == FAR_OP_GET ? far_sum_room(t, r->out, &out) : far_sum_add(t, r->index, r->key, &stored.value);
     if (err >= 0)
         err = run_stored(t, &stored);
     return r->kind == FAR_OP_GET ? far_sum_give(r->index, r->key, &out, err, r->out) : err;
+}
+
+
+static int run_request(far_task *t, void *arg) {
+    request *r = arg;
+    name_task(t, r->kind, r->index, 1);
+    bool summed = far_sum_bytes(r->index) != 0 && r->kind != FAR_OP_DELETE;
+    return summed ? run_summed(t, r) : run_stored(t, r);
 }
 
 

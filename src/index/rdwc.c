@@ -391,12 +391,9 @@ static bool is_alone(const far_task *t) {
 }
 
 
-int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
-                 far_rdwc_fn *run) {
+static __attribute__((noinline)) int run_with_others(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
+                                                     far_bytes value, far_out *out, far_rdwc_fn *run) {
     far_rdwc *rdwc = t->session->pool->rdwc;
-    bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
-    if (!rdwc || !merges || t->rdwc || t->session->lost || is_alone(t))
-        return run(t, index, kind, key, value, out);
     far_rdwc_member me = {.task = t, .index = index, .kind = kind, .key = key, .value = value, .out = out, .run = run};
     me.entry = entry_of(rdwc, index->uid, key);
     atomic_uint *operations = &rdwc->load[t->session->id % LOAD_SHARDS].operations;
@@ -405,6 +402,15 @@ int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
     int result = as == LEAD ? lead(&me) : as == FOLLOW ? follow(&me) : run_alone(&me);
     atomic_fetch_sub_explicit(operations, 1, memory_order_relaxed);
     return result;
+}
+
+
+int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
+                 far_rdwc_fn *run) {
+    bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
+    if (!t->session->pool->rdwc || !merges || t->rdwc || t->session->lost || is_alone(t))
+        return run(t, index, kind, key, value, out);
+    return run_with_others(t, index, kind, key, value, out, run);
 }
 
 

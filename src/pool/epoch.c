@@ -82,7 +82,7 @@ static void learn(far_epochs *epochs, uint64_t epoch) {
 static bool pin_at(far_task *t, uint64_t epoch) {
     far_session_pins *pins = &t->session->pins;
     far_pin_count(t, epoch);
-    if (load(&far_task_pool(t)->epochs.current) != epoch) {
+    if (load(&t->session->pool->epochs.current) != epoch) {
         far_pin_uncount(t);
         return false;
     }
@@ -269,10 +269,9 @@ static int move_epochs(far_task *t) {
 }
 
 
-int far_pin_take(far_task *t) {
+/* The task rests or is patient first, or the handle sleeps. */
+static __attribute__((noinline)) int take_after_wait(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (t->pin.epoch != 0)
-        return 0;
     if (t->session->lost)
         return t->lost ? t->lost : t->session->lost;
     if (t->rest_since)
@@ -300,6 +299,13 @@ int far_pin_take(far_task *t) {
             far_team_drive(&pool->team); /* the one who wakes the handle may be a session that only we can drive */
         far_back_off(t, attempt++);
     }
+}
+
+
+int far_pin_take(far_task *t) {
+    uint64_t epoch = load(&t->session->pool->epochs.current);
+    bool at_once = !t->session->lost && !t->rest_since && !t->patience && epoch != 0;
+    return t->pin.epoch != 0 || (at_once && pin_at(t, epoch)) ? 0 : take_after_wait(t);
 }
 
 

@@ -190,7 +190,7 @@ void far_mark(far_task *t, unsigned flags) {
     if (!t->open || t->open->batch.count == 0)
         return;
     far_verb *verb = &t->open->batch.verbs[t->open->batch.count - 1];
-    if (flags & ~verb->flags & FAR_VERB_FENCE)
+    if ((flags & FAR_VERB_FENCE) && !(verb->flags & FAR_VERB_FENCE))
         t->open->fences++;
     verb->flags |= (uint8_t)flags;
 }
@@ -296,17 +296,17 @@ void far_forget(far_task *t) {
 }
 
 
-/* Why the open batch cannot be posted, or 0. It is given up then. */
+/* Why the open batch cannot be posted. It is given up. */
 static __attribute__((noinline, cold)) int refuse(far_task *t, bool dead) {
     int err = t->refused;
     t->refused = 0;
     if (dead) /* nobody publishes our pins any more */
         far_session_lose(t->session, FAR_ERR_FENCED);
-    if (!err && t->session->lost)
+    if (!err)
         err = far_session_tell(t->session, t->lost ? t->lost : t->session->lost);
-    if (!err || !t->open)
-        return err;
-    give_up_open(t);
+    if (t->open)
+        give_up_open(t);
+    assert(err < 0);
     return err;
 }
 
@@ -325,10 +325,11 @@ static __attribute__((noinline)) void keep_pending(far_task *t, far_batch_box *b
 static inline __attribute__((always_inline)) int post_open(far_task *t, bool waited) {
     far_session *s = t->session;
     bool dead = atomic_load_explicit(&s->team->dead, memory_order_acquire);
-    int err = t->refused || s->lost || dead ? refuse(t, dead) : 0;
+    if (t->refused | s->lost | dead)
+        return refuse(t, dead);
     far_batch_box *box = t->open;
-    if (err || !box || box->batch.count == 0)
-        return err;
+    if (!box || box->batch.count == 0)
+        return 0;
     far_batch *batch = &box->batch;
     far_conn *conn = s->conn;
     if (conn->fabric->watch)

@@ -14,7 +14,7 @@ static void add_pin(far_session *s, uint64_t epoch) {
 
 
 void far_pin_count(far_task *t, uint64_t epoch) {
-    far_fabric *fabric = far_task_fabric(t);
+    far_fabric *fabric = t->session->conn->fabric;
     assert(t->pin.epoch == 0 && epoch != 0);
     t->pin.epoch = epoch;
     t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;

@@ -24,7 +24,6 @@ static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
             return NULL;
         chunk->size = size;
     }
-    chunk->used = 0;
     return chunk;
 }
 
@@ -39,19 +38,25 @@ static void put_chunk(far_session *s, far_scratch_chunk *chunk) {
 }
 
 
+/* The chunk has no room for that: another one. */
+static __attribute__((noinline)) void *scratch_in_new_chunk(far_task *t, size_t bytes) {
+    far_scratch_chunk *chunk = get_chunk(t->session, bytes);
+    if (!chunk) {
+        far_fail(FAR_ERR_NO_MEMORY, "this process has no memory for an operation"); /* unless the caller says more */
+        return NULL;
+    }
+    chunk->below = t->chunk;
+    chunk->used = bytes;
+    t->chunk = chunk;
+    return chunk->data;
+}
+
+
 void *far_scratch(far_task *t, size_t bytes) {
     bytes = (bytes + 15) & ~(size_t)15;
     far_scratch_chunk *chunk = t->chunk;
-    if (!chunk || chunk->size - chunk->used < bytes) {
-        chunk = get_chunk(t->session, bytes);
-        if (!chunk) {
-            far_fail(FAR_ERR_NO_MEMORY,
-                     "this process has no memory for an operation"); /* unless the caller says more */
-            return NULL;
-        }
-        chunk->below = t->chunk;
-        t->chunk = chunk;
-    }
+    if (!chunk || chunk->size - chunk->used < bytes)
+        return scratch_in_new_chunk(t, bytes);
     void *memory = chunk->data + chunk->used;
     chunk->used += bytes;
     assert(chunk->used <= chunk->size);

@@ -218,11 +218,14 @@ static void task_end(far_task *t) {
     far_session *s = t->session;
     if (t->refused || (t->open && t->open->batch.count))
         far_start(t); /* no verb must stay in the open batch; an error here has nobody to be told to */
-    far_task_wait_for(t, FAR_WAIT_ALL);
+    if (t->waited || t->unwaited)
+        far_task_wait_for(t, FAR_WAIT_ALL);
     if (t->latched)
         far_unlatch_all(t);
-    far_pin_drop(t);
-    far_scratch_empty(t);
+    if (t->pin.epoch)
+        far_pin_drop(t);
+    if (t->chunk)
+        far_scratch_empty(t);
     if (t->retries)
         far_patience_forget(t);
     assert(t->waited == 0 && t->unwaited == 0 && t->asked == 0); /* no verb of it will write to its memory */
@@ -429,12 +432,18 @@ bool far_session_try_enter(far_session *s) {
 }
 
 
-void far_session_enter(far_session *s) {
-    for (unsigned spins = 0; !far_session_try_enter(s); spins++)
+static __attribute__((noinline)) void wait_to_enter(far_session *s) {
+    for (unsigned spins = 1; !far_session_try_enter(s); spins++)
         if (spins >= ENTER_SPINS) {
             far_parker parker = {0};
             host_of(s)->ops->park(host_of(s), &parker, far_host_now(host_of(s)) + 1000);
         }
+}
+
+
+void far_session_enter(far_session *s) {
+    if (!far_session_try_enter(s))
+        wait_to_enter(s);
 }
 
 
@@ -486,26 +495,27 @@ static bool can_call_directly(far_session *s) {
 }
 
 
-int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
-    far_session_enter(s);
-    if (can_call_directly(s)) {
-        int result = call_directly(s, kind, background, run, arg);
-        far_session_leave(s);
-        return result;
-    }
+static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned kind, bool background,
+                                                       int (*run)(far_task *t, void *arg), void *arg) {
     call c = {.run = run, .arg = arg, .background = background};
     while (!far_task_new(s, kind, run_call, &c)) {
         if (s->task_count < FAR_TASKS_MAX && !s->free_tasks &&
-            atomic_load_explicit(&s->active, memory_order_relaxed) == 0) {
-            far_session_leave(s);
+            atomic_load_explicit(&s->active, memory_order_relaxed) == 0)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory for a coroutine");
-        }
         if (!far_session_step(s))
             wait_for_fabric(s);
     }
     far_session_run_until(s, &c.done);
-    far_session_leave(s);
     return c.words[0] ? far_fail(c.result, "%s", c.words) : c.result;
+}
+
+
+int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
+    far_session_enter(s);
+    int result = can_call_directly(s) ? call_directly(s, kind, background, run, arg)
+                                      : call_on_coroutine(s, kind, background, run, arg);
+    far_session_leave(s);
+    return result;
 }
 
 

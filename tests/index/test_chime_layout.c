@@ -26,6 +26,19 @@ static void pointers_keep_their_parts(void **state) {
 }
 
 
+static void numbers_are_the_first_eight_bytes(void **state) {
+    (void)state;
+    static const uint8_t key[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    uint64_t number = 0;
+    assert_int_equal(chime_number(NULL, 0), 0);
+    for (unsigned length = 1; length <= 8; length++) {
+        number |= (uint64_t)length << (64 - 8 * length);
+        assert_int_equal(chime_number(key, length), number);
+    }
+    assert_int_equal(chime_number(key, 9), number);
+}
+
+
 static void headers_keep_their_parts(void **state) {
     (void)state;
     chime_ptr sibling = chime_ptr_make((1ull << 48) - 64, 0x7fff, 0);
@@ -390,6 +403,7 @@ static void taking_in_a_neighbour_is_repeatable(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pointers_keep_their_parts),
+        cmocka_unit_test(numbers_are_the_first_eight_bytes),
         cmocka_unit_test(headers_keep_their_parts),
         cmocka_unit_test(locks_and_nonces_keep_their_parts),
         cmocka_unit_test(blocks_and_references_keep_their_parts),

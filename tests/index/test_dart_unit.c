@@ -209,6 +209,22 @@ static void the_end_comes_before_every_byte(void **state) {
 }
 
 
+/* Eight bytes are compared at once; the place of the first difference is told to the byte, and the shorter one ends it. */
+static void keys_part_at_the_first_byte_that_differs(void **state) {
+    (void)state;
+    char a[40], b[40];
+    memset(a, 'x', sizeof(a));
+    for (unsigned length = 0; length <= sizeof(a); length++)
+        for (unsigned at = 0; at <= length; at++) {
+            memcpy(b, a, sizeof(b));
+            if (at < length)
+                b[at] = 'y';
+            assert_int_equal(dart_lcp((far_bytes){a, sizeof(a)}, (far_bytes){b, length}), at);
+            assert_int_equal(dart_lcp((far_bytes){b, length}, (far_bytes){a, sizeof(a)}), at);
+        }
+}
+
+
 static void hash_bits_are_disjoint(void **state) {
     (void)state;
     for (unsigned bit = 0; bit < 64; bit++) {
@@ -233,6 +249,7 @@ int main(void) {
         cmocka_unit_test(the_chosen_type_holds_all_children),
         cmocka_unit_test(a_search_gives_the_symbol_or_the_lowest_empty_slot),
         cmocka_unit_test(the_end_comes_before_every_byte),
+        cmocka_unit_test(keys_part_at_the_first_byte_that_differs),
         cmocka_unit_test(hash_bits_are_disjoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

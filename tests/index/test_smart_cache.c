@@ -51,6 +51,49 @@ static void a_leaf_behind_replaced_ones_is_known_afterwards(void **state) {
 }
 
 
+/* The key of a child of node number `node`; child 0: the key that ends there. Spread over the bytes, 37 is odd. */
+static size_t child_key(unsigned node, unsigned child, uint8_t key[3]) {
+    key[0] = 'n';
+    key[1] = (uint8_t)node;
+    key[2] = (uint8_t)(37 * child);
+    return child ? 3 : 2;
+}
+
+
+static double get_children(stage_actor *by, unsigned nodes, unsigned step) {
+    far_stats before, after;
+    uint64_t value, gets = 0;
+    size_t length;
+    far_session_stats(by->session, &before);
+    for (unsigned node = 0; node < nodes; node += step)
+        for (unsigned child = 0; child <= node; child++, gets++) {
+            uint8_t key[3];
+            size_t bytes = child_key(node, child, key);
+            assert_int_equal(far_get(by->session, by->index, key, bytes, &value, 8, &length), 0);
+            assert_int_equal(value, child);
+        }
+    far_session_stats(by->session, &after);
+    return (double)(after.round_trips - before.round_trips) / (double)gets;
+}
+
+
+/* Nodes of many sizes, each with a key that ends there: the cache finds every child in them. */
+static void every_child_is_found_in_nodes_of_all_sizes(void **state) {
+    (void)state;
+    enum { NODES = 256, STEP = 5 };
+    up(NULL, NULL);
+    for (unsigned node = 0; node < NODES; node += STEP)
+        for (uint64_t child = 0; child <= node; child++) {
+            uint8_t key[3];
+            size_t bytes = child_key(node, (unsigned)child, key);
+            assert_int_equal(far_put(a->session, a->index, key, bytes, &child, 8), 0);
+        }
+    get_children(b, NODES, STEP);
+    assert_true(get_children(b, NODES, STEP) == 1.0);
+    stage_close(&s);
+}
+
+
 static double cold_trips(const char *options, size_t cache_bytes) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     far_pool *pool;
@@ -161,6 +204,7 @@ static void scans_do_not_go_by_a_cache_that_knows_little(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_leaf_behind_replaced_ones_is_known_afterwards),
+        cmocka_unit_test(every_child_is_found_in_nodes_of_all_sizes),
         cmocka_unit_test(a_small_cache_is_better_than_none_with_large_nodes),
         cmocka_unit_test(scans_do_not_go_by_a_cache_that_knows_little),
         cmocka_unit_test(what_waits_for_a_merge_takes_from_the_budget),

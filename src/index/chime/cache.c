@@ -187,7 +187,7 @@ static entry *new_entry(const chime_state *st, const chime_inner *inner, bool pa
 
 /* Routing. */
 
-static int compare_at(const entry *e, const chime_state *st, unsigned i, const chime_key *key) {
+static inline int compare_at(const entry *e, const chime_state *st, unsigned i, const chime_key *key) {
     uint64_t first = i < e->count ? first_of(e, i) : e->high;
     if (first != key->first)
         return first < key->first ? -1 : 1;

@@ -2,14 +2,16 @@
 #include "index/chime/chime.h"
 
 #include <assert.h>
+
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 
 uint64_t chime_number(const void *key, size_t length) {
     uint64_t number = 0;
-    for (size_t i = 0; i < 8; i++)
-        number = number << 8 | (i < length ? ((const uint8_t *)key)[i] : 0);
-    return number;
+    if (length)
+        memcpy(&number, key, length < 8 ? length : 8);
+    return __builtin_bswap64(number);
 }
 
 

@@ -6,6 +6,8 @@
 #include "pool/epoch.h"
 
 #include <stdlib.h>
+
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 #define PLACES_MAX 16384u

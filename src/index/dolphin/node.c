@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
 

@@ -77,21 +77,19 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
 
 /* The entry of a partial key, or where it would be. */
 static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
-    unsigned low = 0, high = c->count, rank = smart_part_rank(part);
-    if (part < high &&
-        smart_entry_part(smart_local_entries(c)[part]) == part) { /* full nodes: every byte has its place */
+    const uint64_t *entries = smart_local_entries(c), *first = entries;
+    unsigned count = c->count, order = part ^ SMART_PART_EOK; /* sorted as ranks are: the end of the key comes first */
+    if (part < count && smart_entry_part(entries[part]) == part) { /* full nodes: every byte has its place */
         *at = part;
         return true;
     }
-    while (low < high) {
-        unsigned middle = (low + high) / 2;
-        if (smart_part_rank(smart_entry_part(smart_local_entries(c)[middle])) < rank)
-            low = middle + 1;
-        else
-            high = middle;
+    /* It is one of first[0 .. left]: the last of these only to say where it would be. */
+    for (unsigned left = count, half; left > 0; left -= half) {
+        half = (left + 1) / 2;
+        first += (smart_entry_part(first[half - 1]) ^ SMART_PART_EOK) < order ? half : 0;
     }
-    *at = low;
-    return low < c->count && smart_entry_part(smart_local_entries(c)[low]) == part;
+    *at = (unsigned)(first - entries);
+    return *at < count && smart_entry_part(*first) == part;
 }
 
 
@@ -281,13 +279,12 @@ static void prefetch_local(const smart_local *c) {
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_hint *hint) {
     unsigned number = smart_part(key, 0), from = 1, at;
     const smart_shard *shard = &cache->shard[number];
-    bool found = false;
+    smart_local *last = NULL;
     unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
-    uint64_t entry = shard->top;
-    if (entry && !smart_entry_is_local(entry)) {
+    uint64_t entry = shard->top, word = 0;
+    bool found = entry && !smart_entry_is_local(entry) && below > 0;
+    if (found)
         *hint = (smart_hint){.word = entry};
-        found = below > 0;
-    }
     while (smart_entry_is_local(entry)) {
         smart_local *c = smart_entry_local(entry);
         prefetch_local(c);
@@ -297,16 +294,16 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
         bool known = find_entry(c, smart_part(key, depth), &at);
         entry = known ? smart_local_entries(c)[at] : 0;
         if (smart_local_addr(c)) {
-            *hint = (smart_hint){smart_local_addr(c),
-                                 depth,
-                                 smart_entry_is_local(entry) ? 0 : entry,
-                                 c->count,
-                                 smart_local_layout(c),
-                                 smart_local_is_recycled(c)};
-            found = true;
+            last = c;
+            word = smart_entry_is_local(entry) ? 0 : entry;
             smart_local_touch(c);
         }
         from = depth + 1;
+    }
+    if (last) {
+        found = true;
+        *hint = (smart_hint){smart_local_addr(last),   smart_local_depth(last),      word, last->count,
+                             smart_local_layout(last), smart_local_is_recycled(last)};
     }
     far_readers_leave(&cache->readers, place);
     if (found && atomic_load_explicit(&cache->full, memory_order_relaxed))
