@@ -16,8 +16,9 @@
  *   word 3   unused
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
- *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | in use 1 << 63
- * Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where
+ *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | check 5 << 58 | in use 1 << 63
+ * check: of all the others, so that a word that was changed by damage is no other slab: one that says another uid, of an
+ * index that was dropped, would be freed as a whole. Written by the owner of the block only, before an object of the slab is handed out: whoever reads it knows where
  * objects begin.
  *
  * Free bitmap, 1 bit per 16 bytes: the object that begins there is free, nobody can still see it, and it is home: the
@@ -90,9 +91,19 @@ static inline far_block_state far_block_unpack(uint64_t word) {
 }
 
 
+/* Any change of one bit, or of up to five bits side by side, changes it. */
+static inline uint64_t far_page_check(uint64_t word) {
+    uint64_t sum = 0;
+    for (; word; word >>= 5)
+        sum ^= word & 31;
+    return sum << 58;
+}
+
+
 static inline uint64_t far_page_pack(const far_page_state *s) {
-    return (uint64_t)s->uid | (uint64_t)s->type << 24 | s->size / FAR_GRANULE << 30 | (uint64_t)s->pages << 50 |
-           (uint64_t)s->stable << 57 | (uint64_t)s->in_use << 63;
+    uint64_t word = (uint64_t)s->uid | (uint64_t)s->type << 24 | s->size / FAR_GRANULE << 30 |
+                    (uint64_t)s->pages << 50 | (uint64_t)s->stable << 57 | (uint64_t)s->in_use << 63;
+    return word | far_page_check(word);
 }
 
 

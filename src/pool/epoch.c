@@ -257,14 +257,22 @@ void far_task_rest_between_pins(far_task *t, bool rests) {
 }
 
 
+/* One step on the way to a later epoch, where nobody else may be there to tick and to drive. */
+static int drive_epochs(far_task *t) {
+    far_pool *pool = far_task_pool(t);
+    if (t->session != pool->team.own && !far_team_is_unattended(&pool->team))
+        return 0;
+    int err = far_epoch_tick(t);
+    far_team_drive(&pool->team);
+    return err;
+}
+
+
 /* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). */
 static int move_epochs(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_epoch_request(pool);
-    if (t->session != pool->team.own && !far_team_is_unattended(&pool->team))
-        return 0;
-    int err = far_epoch_tick(t); /* nobody else may be there to tick and to drive */
-    far_team_drive(&pool->team);
+    int err = drive_epochs(t);
     return err < 0 && t->session->lost ? err : 0; /* else the trouble is another session's, or another index's */
 }
 
@@ -396,12 +404,24 @@ bool far_epoch_is_awake(const far_pool *pool) {
 }
 
 
+/* drive_epochs for a task that holds a lock. Its pin follows the epoch, and the old one counts until there is a new one:
+ * whoever waits for the lock sees by the epoch whether its holder is at work (task/patience.h). */
+static int drive_epochs_pinned(far_task *t) {
+    far_pin old = t->pin;
+    t->pin = (far_pin){0, 0};
+    int err = drive_epochs(t), taken = far_pin_take(t);
+    far_pin now = t->pin;
+    t->pin = old;
+    far_pin_drop(t);
+    t->pin = now;
+    return taken < 0 ? taken : err;
+}
+
+
 /* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
  * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
-int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
+static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_task *t)) {
     far_pool *pool = far_task_pool(t);
-    if (t->pin.epoch != 0)
-        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
     bool own = t->session == pool->team.own;
     uint64_t epoch, target;
     int err = far_epoch_read(t, &epoch);
@@ -415,10 +435,7 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
-        if (own || far_team_is_unattended(&pool->team)) { /* nobody else may be there to tick and to drive */
-            err = far_epoch_tick(t);
-            far_team_drive(&pool->team);
-        }
+        err = drive(t);
         if (err == 0)
             far_back_off(t, attempt);
         if (err >= 0)
@@ -430,6 +447,13 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
 }
 
 
+int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
+    if (t->pin.epoch != 0)
+        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
+    return wait_epochs(t, k, time, drive_epochs);
+}
+
+
 int far_wait_epochs(far_task *t, unsigned k) {
     return far_wait_epochs_until(t, k, FAR_TIME_NEVER);
 }
@@ -438,10 +462,7 @@ int far_wait_epochs(far_task *t, unsigned k) {
 int far_pin_after_epochs(far_task *t, unsigned k) {
     uint64_t rest_since = t->rest_since, began = far_now(t);
     t->rest_since = 0;
-    far_pin_drop(t);
-    int err = far_wait_epochs(t, k);
-    if (err == 0)
-        err = far_pin_take(t);
+    int err = wait_epochs(t, k, FAR_TIME_NEVER, drive_epochs_pinned);
     if (rest_since) /* to wait was no work */
         t->rest_since = (rest_since + far_now(t) - began) | 1;
     return err;

@@ -1,5 +1,7 @@
-/* Plain locks in far memory, taken over from dead holders. */
+/* Plain locks in far memory, taken over from dead holders; and words that name somebody who is not there. */
 #include "pool/owner.h"
+#include "pool/epoch.h"
+#include "task/patience.h"
 
 
 int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_every) {
@@ -30,4 +32,22 @@ int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsi
         if (words[i] && (err = far_owner_is_dead(t, words[i])) > 0)
             err = far_cas_word(t, first + 8ull * i, words[i], 0, &old);
     return err < 0 ? err : 0;
+}
+
+
+/* The first look comes at once: what somebody works at has changed by then, most of the time. */
+int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg) {
+    int dead = id == 0 ? 0 : far_is_dead(t, id, generation), same = 1;
+    if (dead != 0)
+        return dead < 0 ? dead : 0; /* whoever comes takes over */
+    for (unsigned i = 0; i <= FAR_PATIENCE_TIMES && same == 1; i++) {
+        far_scratch_mark here = far_scratch_here(t);
+        int err = i > 0 ? far_wait_epochs(t, 2) : 0;
+        if (err < 0 || (err = far_pin_take(t)) < 0)
+            return err;
+        same = look(t, arg);
+        far_pin_drop(t);
+        far_scratch_back(t, here);
+    }
+    return same;
 }

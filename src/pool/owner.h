@@ -69,4 +69,9 @@ int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_ev
 /* For walks: of these lock words, as they were just read from `first` on, those of dead holders become free. */
 int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsigned count);
 
+/* For checks, from a task without a pin: something says that this client is at work there, which is done with a pin (id 0:
+ * it names nobody). look: pinned; 1: it is as it was seen. 1: the client lives and is not at work, for epochs have
+ * passed, and nothing has changed. */
+int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg);
+
 #endif

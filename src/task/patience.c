@@ -57,9 +57,10 @@ static bool note(far_patience *p, uint64_t place, uint64_t content) {
 }
 
 
-/* The pool's own words, the epoch and the registry among them, change all the time and tell nothing. */
+/* The pool's own words, the epoch and the registry among them, change all the time and tell nothing; and what an FAA
+ * gives was made by the task's own ones, it may be: each attempt counts itself in and out again. */
 static bool counts(const far_task *t, const far_verb *verb) {
-    return verb->kind != FAR_WRITE && verb->addr >= t->session->team->own_words;
+    return verb->kind != FAR_WRITE && verb->kind != FAR_FAA && verb->addr >= t->session->team->own_words;
 }
 
 

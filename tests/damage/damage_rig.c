@@ -22,6 +22,8 @@ static struct {
     uint64_t now, posted, allowed, parks, image_at;
     char *taken;
     bool refuse;
+    void (*meanwhile)(void *arg);
+    void *meanwhile_arg;
     claim claims[RIG_CLAIMS];
     unsigned claim_count;
     far_random secrets;
@@ -56,6 +58,12 @@ static void virtual_park(far_host *host, far_parker *parker, uint64_t until) {
         give_up("a call waits for somebody who is not there");
     if (until > rig.now)
         rig.now = until;
+    void (*meanwhile)(void *arg) = rig.meanwhile;
+    rig.meanwhile = NULL; /* not while it runs */
+    if (meanwhile) {
+        meanwhile(rig.meanwhile_arg);
+        rig.meanwhile = meanwhile;
+    }
 }
 
 
@@ -206,6 +214,12 @@ uint64_t rig_posted(void) {
 
 void rig_refuse_evictions(bool refuse) {
     rig.refuse = refuse;
+}
+
+
+void rig_meanwhile(void (*run)(void *arg), void *arg) {
+    rig.meanwhile = run;
+    rig.meanwhile_arg = arg;
 }
 
 

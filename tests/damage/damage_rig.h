@@ -36,8 +36,9 @@ bool rig_is_cut(void);     /* more were posted than was allowed */
 void rig_cut_here(void);   /* called then: for a debugger */
 uint64_t rig_posted(void); /* since rig_allow */
 
-void rig_refuse_evictions(bool refuse); /* whoever is to be evicted cannot be */
-void rig_pass_time(uint64_t ns);        /* virtual */
+void rig_refuse_evictions(bool refuse);                /* whoever is to be evicted cannot be */
+void rig_meanwhile(void (*run)(void *arg), void *arg); /* whenever somebody waits; NULL: nothing more */
+void rig_pass_time(uint64_t ns);                       /* virtual */
 
 /* An image is taken when so many verbs were posted from now on (0: never): what a client leaves that dies there. */
 void rig_image_at(uint64_t verbs);

@@ -2,7 +2,10 @@
  * epochs that pass, that nobody alive will make it, and says FAR_ERR_CORRUPT after bounded work; check names it too. */
 #include "index/chime/chime.h"
 #include "index/dart/dart.h"
+#include "index/dolphin/dolphin.h"
+#include "index/shard/shard.h"
 #include "pool/clients.h"
+#include "pool/epoch.h"
 #include "pool/handle.h"
 #include "scene.h"
 #include "task/session.h"
@@ -49,17 +52,26 @@ static void close_stage(stage *s) {
 }
 
 
-/* A word of every object of that sort. */
-static void change_words(stage *s, const char *sort, uint64_t offset, uint64_t clear, uint64_t set) {
+static uint64_t *word_at(far_addr addr) {
+    return (uint64_t *)(rig_memory(far_addr_node(addr)) + far_addr_offset(addr));
+}
+
+
+/* A word of every object of that sort; of large ones every `step` bytes. */
+static void change_words_of(stage *s, const char *sort, uint64_t offset, uint64_t step, uint64_t clear, uint64_t set) {
     unsigned changed = 0;
     for (size_t i = 0; i < s->scene.place_count; i++)
         for (size_t k = 0; strcmp(s->scene.places[i].name, sort) == 0 && k < s->scene.places[i].count; k++) {
-            far_addr addr = s->scene.places[i].objects[k].addr + offset;
-            uint64_t *word = (uint64_t *)(rig_memory(far_addr_node(addr)) + far_addr_offset(addr));
-            *word = (*word & ~clear) | set;
-            changed++;
+            const object *o = &s->scene.places[i].objects[k];
+            for (uint64_t at = offset; at < o->bytes; at += step, changed++)
+                *word_at(o->addr + at) = (*word_at(o->addr + at) & ~clear) | set;
         }
     assert_true(changed > 0);
+}
+
+
+static void change_words(stage *s, const char *sort, uint64_t offset, uint64_t clear, uint64_t set) {
+    change_words_of(s, sort, offset, UINT64_MAX / 2, clear, set);
 }
 
 
@@ -143,6 +155,91 @@ static void chime_is_locked_by_nobody(void **state) {
 }
 
 
+/* ---- dolphin ---- */
+
+static uint64_t dolphin_root_of(const stage *s) {
+    return dolphin_entry_addr(dolphin_state_of(s->index)->root);
+}
+
+
+static uint64_t stranger(const stage *s) { /* a lock of a node: a client that lives has it, it says */
+    return scene_owner(s->pool->team.own->id, 0) << DOLPHIN_OWNER_SHIFT;
+}
+
+
+/* Many new keys, so that some change the structure: at least one of them waits in vain. */
+static void insert_many_in_vain(stage *s) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    int64_t result = 0;
+    for (unsigned i = SCENE_KEYS; i < SCENE_KEYS + 2000 && result == 0; i++) {
+        size_t key_bytes = scene_key(&s->scene, i, key), bytes = scene_value(&s->scene, i, 1, value);
+        rig_allow(VERBS_MAX);
+        result = far_put(s->session, s->index, key, key_bytes, value, bytes);
+    }
+    is_corrupt(result);
+}
+
+
+static void dolphin_root_is_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "dolphin", *state);
+    for (unsigned i = 0; i < 256; i++)
+        *word_at(dolphin_root_of(&s) + DOLPHIN_ROOT_LOCKS + 8ull * i) |= stranger(&s);
+    insert_many_in_vain(&s);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+static void dolphin_nodes_are_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "dolphin", *state);
+    change_words(&s, "dolphin type 1", 0, 0, stranger(&s));
+    insert_many_in_vain(&s);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+/* sync=exclusive. */
+static void dolphin_leaves_are_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "dolphin", *state);
+    change_words(&s, "dolphin type 2", DOLPHIN_LEAF_LOCK, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+/* A change of them is under way, it says, and nobody has the lock of their node. */
+static void dolphin_is_frozen_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "dolphin", *state);
+    change_words(&s, "dolphin type 2", 0, 0, DOLPHIN_FROZEN);
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+/* ---- shard ---- */
+
+static void shard_is_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "shard", *state);
+    unsigned id = s.pool->team.own->id;
+    bool inlined = shard_state_of(s.index)->inlined;
+    change_words_of(&s, "shard type 2", 8ull * (inlined ? SHARD_I_K : SHARD_P_HEADER), SHARD_BUCKET_BYTES,
+                    inlined ? UINT64_MAX : 0, inlined ? shard_k(id, 0) : shard_header_locked(0, id, SHARD_OP_SPLIT));
+    insert_many_in_vain(&s);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
+/* ---- The rest ---- */
+
 static void dart_is_locked_by_nobody(void **state) {
     stage s;
     (void)state;
@@ -150,6 +247,40 @@ static void dart_is_locked_by_nobody(void **state) {
     for (unsigned i = 0; i < DART_LOCKS; i++)
         change_words(&s, "dart type 4", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
     update_in_vain(&s, 0);
+    close_stage(&s);
+}
+
+
+/* ---- Whoever holds a lock has a pin ---- */
+
+static void has_a_pin(void *arg) {
+    const far_session_pins *pins = &((far_session *)arg)->pins;
+    assert_true(pins->held[0] + pins->held[1] > 0);
+}
+
+
+static int wait_for_epochs(far_task *t, void *arg) {
+    stage *s = arg;
+    uint64_t before, after;
+    assert_int_equal(far_pin_take(t), 0);
+    assert_int_equal(far_epoch_read(t, &before), 0);
+    rig_meanwhile(has_a_pin, s->session);
+    int err = far_pin_after_epochs(t, 2);
+    rig_meanwhile(NULL, NULL);
+    assert_int_equal(err, 0);
+    assert_int_equal(far_epoch_read(t, &after), 0);
+    assert_true(far_epoch(t) >= before + 2 && after > before + 2);
+    return 0;
+}
+
+
+/* Also while it waits until all pins are newer: else epochs would pass while it is stopped, and others would take its
+ * lock for damage. */
+static void who_waits_for_epochs_keeps_a_pin(void **state) {
+    stage s;
+    (void)state;
+    open_stage(&s, "dolphin", "");
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs, &s), 0);
     close_stage(&s);
 }
 
@@ -188,7 +319,15 @@ int main(void) {
         {"chime, busy, 8/8", chime_is_busy_with_nobody, NULL, NULL, "key_size=8,value_size=8"},
         {"chime, locked", chime_is_locked_by_nobody, NULL, NULL, ""},
         {"chime, locked, 8/8", chime_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
+        {"dolphin, root", dolphin_root_is_locked_by_nobody, NULL, NULL, ""},
+        {"dolphin, nodes", dolphin_nodes_are_locked_by_nobody, NULL, NULL, ""},
+        {"dolphin, leaves", dolphin_leaves_are_locked_by_nobody, NULL, NULL, "sync=exclusive"},
+        {"dolphin, frozen", dolphin_is_frozen_by_nobody, NULL, NULL, ""},
+        {"dolphin, frozen, 8/8", dolphin_is_frozen_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
+        {"shard", shard_is_locked_by_nobody, NULL, NULL, ""},
+        {"shard, 8/8", shard_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
         cmocka_unit_test(dart_is_locked_by_nobody),
+        cmocka_unit_test(who_waits_for_epochs_keeps_a_pin),
         cmocka_unit_test(an_entry_of_nobody_says_something),
     };
     rig_start();

@@ -131,11 +131,61 @@ static void who_cannot_be_evicted_is_named(void **state) {
 }
 
 
+static void go_on(void *arg) {
+    assert_int_equal(far_pool_poll(arg), 0);
+}
+
+
+typedef struct trio {
+    stage slow, s; /* slow: shows an old pin, because it has not looked at the epoch for a while */
+} trio;
+
+
+/* Memory is short, and slow goes on while it is looked for who is in the way. */
+static int work_beside_slow(far_task *t, void *arg) {
+    trio *x = arg;
+    int err = far_pin_take(t);
+    rig_refuse_evictions(true);
+    assert_int_equal(update(&x->slow, 0, 1500), 0);
+    for (unsigned i = 0; i < UPDATES_MAX && err == 0; i++)
+        err = update(&x->s, i, 1500 + i % 2);
+    assert_int_equal(err, FAR_ERR_NO_MEMORY);
+    rig_refuse_evictions(false);
+    rig_meanwhile(go_on, x->slow.pool);
+    assert_int_equal(update(&x->s, 3, 1500), 0);
+    rig_meanwhile(NULL, NULL);
+    return 0;
+}
+
+
+/* Two clients show an old pin. The one that goes on is not the one that is ended, although it was met first. */
+static void who_goes_on_is_not_evicted(void **state) {
+    stage stopped = {0};
+    trio x = {.slow = {.kind = *state}, .s = {.kind = *state}};
+    for (unsigned n = 0; n < RIG_NODES; n++)
+        memset(rig_memory(n), 0, RIG_BYTES);
+    rig_allow(UINT64_MAX);
+    open_stage(&x.slow, 0);
+    assert_int_equal(far_index_create(x.slow.session, "index", x.slow.kind, NULL, &x.slow.index), 0);
+    open_stage(&stopped, 0);
+    open_stage(&x.s, 1);
+    assert_int_equal(far_index_open(x.s.session, "index", &x.s.index), 0);
+    assert_int_equal(far_session_call(stopped.session, FAR_STATS_OTHER, false, work_beside_slow, &x), 0);
+    rig_allow(UINT64_MAX);
+    assert_int_equal(far_index_open(stopped.session, "index", &stopped.index), FAR_ERR_FENCED);
+    assert_int_equal(update(&x.slow, 0, 1500), 0);
+    close_stage(&x.s);
+    close_stage(&x.slow);
+    close_stage(&stopped);
+}
+
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         {"dart", who_is_in_the_way_is_named, NULL, NULL, "dart"},
         {"smart", who_is_in_the_way_is_named, NULL, NULL, "smart"},
         {"dart, not to be evicted", who_cannot_be_evicted_is_named, NULL, NULL, "dart"},
+        {"dart, another goes on", who_goes_on_is_not_evicted, NULL, NULL, "dart"},
         {"dart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dart"},
     };
     rig_start();

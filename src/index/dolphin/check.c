@@ -24,6 +24,7 @@ struct tour {
     unsigned levels;
     unsigned left; /* leaves of this slice */
     unsigned stuck;
+    dolphin_suspects suspects; /* of this slice, for check */
     bool over;
     size_t length; /* of the cursor */
     uint8_t cursor[FAR_KEY_MAX + 8], next[FAR_KEY_MAX + 8];
@@ -55,6 +56,14 @@ static int in_the_way(tour *t, far_addr addr, const char *what) {
 }
 
 
+/* The keys below the entry of that node begin so: no other node hangs there. */
+static bool is_below(const dolphin_node *above, const dolphin_node *node) {
+    const uint8_t *prefix = dolphin_node_prefix(node);
+    return node->depth > above->depth && memcmp(prefix, dolphin_node_prefix(above), above->depth) == 0 &&
+           prefix[above->depth] + 1u == dolphin_entry_lb(node->word);
+}
+
+
 /* READs a node and puts it onto the stack. */
 static int push(tour *t, uint64_t word) {
     dolphin_node *node = &t->stack[t->levels];
@@ -65,7 +74,7 @@ static int push(tour *t, uint64_t word) {
         return err;
     if (err == 0)
         return in_the_way(t, dolphin_entry_addr(word), "node");
-    if (t->levels && node->depth <= t->stack[t->levels - 1].depth)
+    if (t->levels && !is_below(&t->stack[t->levels - 1], node))
         return dolphin_broken(t->op.index, dolphin_entry_addr(word), "node");
     if (t->levels && dolphin_lock_owner(node->image[0]) && !(node->image[0] & DOLPHIN_FROZEN) && t->dirty &&
         (err = t->dirty(t, node)) != 0)
@@ -175,6 +184,8 @@ static int one_slice(tour *t) {
     if (err < 0)
         far_forget(t->op.t);
     far_pin_drop(t->op.t);
+    int found = t->suspects.count && err >= 0 ? dolphin_suspects_check(t->op.t, &t->suspects, t->ctx) : 0;
+    err = found < 0 ? found : err;
     far_scratch_back(t->op.t, here);
     if (err == AGAIN)
         far_back_off(t->op.t, t->stuck < 6 ? t->stuck : 6);
@@ -278,6 +289,26 @@ int dolphin_walk(far_task *task, far_index *index, far_walk *walk) {
 
 /* Check. */
 
+/* A node or a leaf that `above` names: it may be locked, or frozen, by nobody. */
+static void suspect(tour *t, const dolphin_node *above, uint64_t entry, uint64_t owner, const uint64_t *image,
+                    uint64_t bytes) {
+    dolphin_suspected one = {.above = above->word,
+                             .entry = entry,
+                             .at_root = above->depth == 0,
+                             .addr = dolphin_entry_addr(entry),
+                             .seen = image,
+                             .bytes = bytes};
+    for (unsigned i = 0; i < above->capacity; i++)
+        if (above->entries[i] == entry)
+            one.place = dolphin_entry_place(above, i);
+    if (image[0] & DOLPHIN_FROZEN)
+        dolphin_suspect(&t->suspects, one);
+    one.owner = owner;
+    if (owner)
+        dolphin_suspect(&t->suspects, one);
+}
+
+
 static int check_node(tour *t, const dolphin_node *node) {
     unsigned long long addr = dolphin_entry_addr(node->word);
     bool seen[DOLPHIN_POSITIONS] = {false};
@@ -291,6 +322,10 @@ static int check_node(tour *t, const dolphin_node *node) {
     }
     if (!seen[0])
         far_report_problem(t->ctx, "node at %#llx: no entry for position 0", addr);
+    unsigned bytes = dolphin_class_bytes(node->class);
+    suspect(t, &t->stack[t->levels - 2], node->word, dolphin_lock_owner(node->image[0]), node->image, bytes);
+    if (!dolphin_lock_is_sound(node->image[0], node->word))
+        far_report_problem(t->ctx, "node at %#llx: its lock is broken", addr);
     if (node->image[2] != dolphin_prefix_word(t->op.st, dolphin_node_prefix(node), node->depth))
         far_report_problem(t->ctx, "node at %#llx: its prefix word is wrong", addr);
     return 0;
@@ -334,6 +369,7 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
     }
     uint8_t prefix[FAR_KEY_MAX];
     const dolphin_node *node = &t->stack[t->levels - 1];
+    suspect(t, node, leaf->entry, leaf->image[DOLPHIN_LEAF_LOCK / 8] & FAR_OWNER_MASK, leaf->image, op->st->leaf_bytes);
     memcpy(prefix, dolphin_node_prefix(node), node->depth);
     if (node->depth == 0)
         prefix[0] = (uint8_t)(dolphin_entry_lb(leaf->entry) - 1);
@@ -355,13 +391,49 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
 }
 
 
+/* The root has an entry for each position, in their order, and a lock for each byte: changes leave both as they are. */
+static int check_root(far_task *task, far_index *index, dolphin_suspects *suspects, far_report *report) {
+    uint64_t root = dolphin_state_of(index)->root, *image = far_scratch(task, DOLPHIN_ROOT_BYTES);
+    unsigned long long addr = dolphin_entry_addr(root);
+    int err = image ? far_pin_take(task) : far_fail(FAR_ERR_NO_MEMORY, "no memory for a check");
+    if (err < 0)
+        return err;
+    far_read(task, addr, image, DOLPHIN_ROOT_BYTES);
+    err = far_wait(task);
+    far_pin_drop(task);
+    for (unsigned i = 0; i < DOLPHIN_POSITIONS && err == 0; i++) {
+        uint64_t entry = image[DOLPHIN_NODE_HEADER / 8 + i];
+        if (!dolphin_entry_is_sound(entry) || !dolphin_entry_may_cover(entry, i) || dolphin_entry_lb(entry) != i)
+            far_report_problem(report, "root at %#llx: the entry of position %u is broken", addr, i);
+    }
+    for (unsigned i = 0; i < 256 && err == 0; i++) {
+        uint64_t lock = image[DOLPHIN_ROOT_LOCKS / 8 + i];
+        if (!dolphin_lock_is_sound(lock, root) || (lock & DOLPHIN_FROZEN))
+            far_report_problem(report, "root at %#llx: the lock of byte %u is broken", addr, i);
+        if (dolphin_lock_owner(lock))
+            dolphin_suspect(suspects, (dolphin_suspected){.owner = dolphin_lock_owner(lock),
+                                                          .addr = addr,
+                                                          .seen = image,
+                                                          .bytes = DOLPHIN_ROOT_BYTES});
+    }
+    return err < 0 ? err : dolphin_suspects_check(task, suspects, report);
+}
+
+
 int dolphin_check(far_task *task, far_index *index, far_report *report) {
+    far_scratch_mark here = far_scratch_here(task);
     tour *t = calloc(1, sizeof(*t));
+    int err = t ? check_root(task, index, &t->suspects, report) : 0;
+    far_scratch_back(task, here);
+    if (err < 0) {
+        free(t);
+        return err;
+    }
     if (t) {
         t->node = check_node;
         t->leaf = check_leaf;
     }
-    int err = run(t, task, index, report);
+    err = run(t, task, index, report);
     if (err == FAR_ERR_CORRUPT) {
         far_report_problem(report, "%s", far_last_error());
         return 0;

@@ -293,6 +293,25 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
 /* The first key beyond position `hi` below the prefix; false: there is none. */
 bool dolphin_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length);
 
+/* suspects.c: what check looks at again when it has no pin */
+#define DOLPHIN_SUSPECTS_MAX 16u /* of a slice; found in all, then it is enough */
+typedef struct dolphin_suspected {
+    uint64_t owner; /* whom a lock names; 0: it is frozen */
+    uint64_t above; /* the word of the node above; 0: it is the root */
+    uint64_t entry; /* of that node ... */
+    far_addr place; /* ... which stands there */
+    bool at_root;   /* the node above is the root */
+    far_addr addr;
+    const void *seen; /* in scratch memory */
+    uint64_t bytes;
+} dolphin_suspected;
+typedef struct dolphin_suspects {
+    unsigned count, found;
+    dolphin_suspected list[DOLPHIN_SUSPECTS_MAX];
+} dolphin_suspects;
+void dolphin_suspect(dolphin_suspects *all, dolphin_suspected one);
+int dolphin_suspects_check(far_task *t, dolphin_suspects *all, far_report *report);
+
 /* check.c */
 int dolphin_walk(far_task *t, far_index *index, far_walk *walk);
 int dolphin_check(far_task *t, far_index *index, far_report *report);

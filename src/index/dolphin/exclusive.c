@@ -27,7 +27,7 @@ int dolphin_lock_leaf(dolphin_op *op, uint64_t entry) {
             return err;
         if (attempt % 4 == 3) {
             uint64_t holder = seen;
-            if ((err = far_owner_is_dead(op->t, holder)) < 0)
+            if ((err = far_holder_is_dead(op->t, holder)) < 0)
                 return err;
             if (err == 1 && ((err = try_lock(op, entry, holder, &seen)) < 0 || seen == holder))
                 return err;

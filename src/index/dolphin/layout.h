@@ -205,6 +205,13 @@ static inline uint64_t dolphin_lock_free(uint64_t entry) { /* the lock word of t
 }
 
 
+/* Of that life, and nothing stands in it that nobody writes. */
+static inline bool dolphin_lock_is_sound(uint64_t lock, uint64_t entry) {
+    uint64_t owner = FAR_OWNER_MASK << DOLPHIN_OWNER_SHIFT;
+    return (lock & ~(owner | DOLPHIN_FROZEN)) == dolphin_lock_free(entry);
+}
+
+
 /* The tag of the next life of memory whose control word this is. */
 static inline unsigned dolphin_next_tag(uint64_t word) {
     return (dolphin_tag(word) + 1) % DOLPHIN_TAGS;

@@ -102,7 +102,7 @@ static int recover(dolphin_op *op, dolphin_node *node, unsigned level) {
 int dolphin_take_over(dolphin_op *op, uint64_t word, uint64_t lock) {
     uint64_t mine = dolphin_locked_by_me(op, word), seen;
     dolphin_node node;
-    int err = far_owner_is_dead(op->t, dolphin_lock_owner(lock));
+    int err = far_holder_is_dead(op->t, dolphin_lock_owner(lock));
     if (err <= 0)
         return err;
     if ((err = dolphin_cas(op, dolphin_lock_place(op, word), lock, mine, &seen)) < 0 || seen != lock)

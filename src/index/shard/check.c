@@ -5,10 +5,11 @@
 #include "index/shard/shard.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 
 #include <string.h>
 
-enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32, LOOKS = 32 };
+enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32, LOOKS = 32, STUCK_MAX = 8 };
 
 typedef struct tour tour;
 
@@ -26,6 +27,7 @@ struct tour {
     uint64_t root;         /* of the partition, before the buckets of a slice were read */
     far_walk *walk;        /* or NULL */
     far_report *report;    /* or NULL */
+    unsigned stuck;        /* locks that nobody holds: epochs were waited for to see it, for some of them */
     far_usage *usage;      /* or NULL */
     far_load *load;        /* or NULL */
     shard_counted counted; /* of those two */
@@ -272,6 +274,34 @@ static int tour_bucket(tour *r, shard_image *image) {
 }
 
 
+static int is_unchanged(far_task *t, void *arg) {
+    const shard_image *image = arg;
+    uint64_t now[SHARD_WORDS];
+    far_read(t, image->addr, now, sizeof(now));
+    int err = far_wait(t);
+    return err < 0 ? err : memcmp(now, image->w, sizeof(now)) == 0;
+}
+
+
+/* A lock is held, and its holder is not there. Without a pin. */
+static int check_locks(tour *r, shard_image *images, uint64_t count) {
+    int err = 0;
+    for (uint64_t i = 0; err >= 0 && i < count && r->stuck < STUCK_MAX; i++) {
+        uint64_t lock = images[i].w[r->st->inlined ? SHARD_I_K : SHARD_P_HEADER];
+        if (shard_unwritten(r->st, images[i].w) || shard_is_unlocked(r->st, &images[i]))
+            continue;
+        err = far_is_stuck(r->t, r->st->inlined ? shard_k_owner(lock) : shard_header_owner(lock), FAR_ANY_GENERATION,
+                           is_unchanged, &images[i]);
+        if (err <= 0)
+            continue;
+        r->stuck++;
+        far_report_problem(r->report, "partition %llu, level 1, bucket %llu: it is locked, and nobody alive holds it",
+                           (unsigned long long)r->part->number, (unsigned long long)images[i].bucket);
+    }
+    return err < 0 ? err : 0;
+}
+
+
 static int tour_slice(tour *r, uint64_t first, uint64_t count) {
     shard_image *images = far_scratch(r->t, count * sizeof(*images));
     if (!images)
@@ -290,7 +320,10 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
         err = far_wait(r->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
         err = tour_bucket(r, &images[i]);
-    return err;
+    if (err < 0 || !r->report)
+        return err;
+    far_pin_drop(r->t);
+    return check_locks(r, images, count);
 }
 
 
@@ -329,13 +362,29 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
 }
 
 
+/* A partition has all segments of its version. The root may be newer than what was READ with it. */
+static int check_segment(tour *r, const uint64_t *pcb, unsigned segment) {
+    uint64_t word = pcb[SHARD_PCB_SEGMENT + segment];
+    if (!r->report || word || segment > shard_root_d(pcb[SHARD_PCB_ROOT]))
+        return 0;
+    int err = far_pin_take(r->t);
+    if (err >= 0)
+        err = far_read_word(r->t, r->part->pcb + 8ull * (SHARD_PCB_SEGMENT + segment), &word);
+    far_pin_drop(r->t);
+    if (err >= 0 && word == 0)
+        far_report_problem(r->report, "partition %llu, which is at version %u, has no segment %u",
+                           (unsigned long long)r->part->number, shard_root_d(pcb[SHARD_PCB_ROOT]), segment);
+    return err;
+}
+
+
 static int tour_partition(tour *r) {
     uint64_t pcb[SHARD_PCB_WORDS];
     int err = tell_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS);
     if (err < 0 || (err = tour_overflow(r)) < 0)
         return err;
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
-        if ((err = read_pcb(r, pcb)) < 0)
+        if ((err = read_pcb(r, pcb)) < 0 || (err = check_segment(r, pcb, segment)) < 0)
             return err;
         if (pcb[SHARD_PCB_PROGRESS + segment] && segment)
             err = tell_object(r, SHARD_TYPE_PROGRESS, pcb[SHARD_PCB_PROGRESS + segment],

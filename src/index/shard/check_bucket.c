@@ -30,7 +30,7 @@ static bool is_calm(const shard_state *st, const shard_image *image) {
 }
 
 
-static bool is_unlocked(const shard_state *st, const shard_image *image) {
+bool shard_is_unlocked(const shard_state *st, const shard_image *image) {
     return st->inlined ? image->w[SHARD_I_K] == SHARD_K_FREE : shard_header_owner(image->w[SHARD_P_HEADER]) == 0;
 }
 
@@ -39,7 +39,7 @@ static bool is_unlocked(const shard_state *st, const shard_image *image) {
 static int check_calm(const look *l) {
     shard_image before = *l->image, now = before;
     for (unsigned i = 0; i < 3; i++) {
-        if (!is_unlocked(l->st, &now) || is_calm(l->st, &now))
+        if (!shard_is_unlocked(l->st, &now) || is_calm(l->st, &now))
             return 0;
         before = now;
         far_read(l->t, now.addr, now.w, SHARD_BUCKET_BYTES);

@@ -172,7 +172,7 @@ int shard_i_help(far_task *t, far_index *index, shard_partition *part, const sha
     far_addr at = image->addr + 8 * SHARD_I_K;
     if (shard_k_owner(k) == 0)
         return 0;
-    int dead = far_is_dead(t, shard_k_owner(k), FAR_ANY_GENERATION);
+    int dead = far_is_dead_pinned(t, shard_k_owner(k), FAR_ANY_GENERATION);
     if (dead <= 0)
         return dead;
     int err = far_cas_word(t, at, k, mine, &old);

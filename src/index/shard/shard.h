@@ -445,6 +445,7 @@ bool shard_counted_knows(const shard_counted *c, uint64_t what);
 /* check_bucket.c: what check says of a level-1 bucket as a whole */
 int shard_check_bucket(far_task *t, far_index *index, shard_partition *part, uint64_t root, const shard_image *image,
                        far_report *report);
+bool shard_is_unlocked(const shard_state *st, const shard_image *image);
 
 /* check.c */
 int shard_walk(far_task *t, far_index *index, far_walk *walk);

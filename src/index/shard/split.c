@@ -223,7 +223,7 @@ int shard_p_help(far_task *t, far_index *index, shard_partition *part, const sha
     uint64_t header = image->w[SHARD_P_HEADER], old;
     if (shard_header_owner(header) == 0)
         return 0;
-    int dead = far_is_dead(t, shard_header_owner(header), FAR_ANY_GENERATION);
+    int dead = far_is_dead_pinned(t, shard_header_owner(header), FAR_ANY_GENERATION);
     if (dead <= 0)
         return dead;
     if (shard_header_op(header) == SHARD_OP_SPLIT)

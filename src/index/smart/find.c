@@ -540,6 +540,10 @@ int smart_find(smart_op *op, bool cached, smart_spot *spot) {
     op->recycled = false;
     for (unsigned attempt = 0;; attempt++) {
         int err = cached && !op->uncached && op->st->cache && attempt == 0 ? from_cache(op, spot) : STALE;
+        if (err == FAR_ERR_CORRUPT) { /* damage may have unlinked what the cache knows, and a sweep freed it */
+            far_forget(op->t);
+            err = STALE;
+        }
         if (err == STALE)
             err = from_root(op, spot);
         if (err <= 0)
