@@ -602,6 +602,52 @@ static void merge_vs_write(void **state) {
 }
 
 
+/* A writer stays inside, and the wait for epochs fails: the epoch is damaged. What was frozen thaws, in a merge, which
+ * nobody hears of, and where a leaf is replaced. Left frozen, no one could write it any more. */
+static void leaf_that_cannot_be_drained(void **state) {
+    (void)state;
+    for (unsigned merge = 0; merge < 2; merge++) {
+        up(WORDS ",leaf_slots=4", NULL);
+        put_all(a, "na nb nc nd ne nf ng nh"); /* na nb; nc nd; ne nf ng nh */
+        for (const char *key = merge ? "efgc" : ""; *key; key++)
+            stage_delete(a, (char[]){'n', *key, 0});
+        stage_age(&s);
+        uint64_t *epoch = memory_of(FAR_SUPER_EPOCH), was, *leaf = memory_of(dolphin_entry_addr(leaf_entry("nh", 1)));
+        stand(b, "dolphin:entered", FAR_OP_UPDATE, "nh", V2);
+        stand(a, "dolphin:drain", merge ? FAR_OP_DELETE : FAR_OP_INSERT, merge ? "nd" : "ni", V1);
+        assert_true(*leaf & DOLPHIN_FROZEN);
+        was = *epoch;
+        *epoch = 0;
+        stage_finish(a);
+        *epoch = was;
+        assert_int_equal(a->result, merge ? 0 : FAR_ERR_CORRUPT);
+        assert_false(*leaf & DOLPHIN_FROZEN);
+        assert_false(*memory_of(dolphin_entry_addr(leaf_entry("na", 1))) & DOLPHIN_FROZEN);
+        stage_finish(b);
+        assert_true(b->result == 0 && stage_reads(c, "nh", V2) && all_read(c, "na nb", V1));
+        stage_write(c, "nh", V3);
+        stage_close(&s);
+    }
+}
+
+
+/* A put finds the leaf full, and its key there when the leaf is final: the block that it made for the key is not needed.
+ * Forgotten, it would be lost. */
+static void key_that_came_meanwhile_has_its_block(void **state) {
+    (void)state;
+    static const char key[] = "n-and-a-rest-of-more-than-7-bytes";
+    up("hints=off,leaf_slots=2", NULL);
+    put_all(a, "na");
+    assert_true(stage_reads(a, "na", V1) && stage_reads(b, "na", V1));
+    stand(b, "dolphin:ticket", FAR_OP_INSERT, key, V2);
+    stand_at(a, "dolphin:frozen", 2, FAR_OP_PUT, key, V3);
+    stage_finish(b);
+    stage_finish(a);
+    assert_true(a->result == 0 && b->result == 0 && stage_reads(c, key, V3) && stage_reads(c, "na", V1));
+    stage_close(&s);
+}
+
+
 /* Keys that are short below a new node need no block any more: those that were there, and the one that came now. */
 static void short_rests_need_no_block(void **state) {
     (void)state;
@@ -639,9 +685,11 @@ int main(void) {
         cmocka_unit_test(merge_vs_fill),
         cmocka_unit_test(merge_vs_many_inserts),
         cmocka_unit_test(merge_vs_write),
+        cmocka_unit_test(leaf_that_cannot_be_drained),
     };
     const struct CMUnitTest of_blocks[] = {
-        cmocka_unit_test(short_rests_need_no_block),
+        cmocka_unit_test(short_rests_need_no_block), cmocka_unit_test(key_that_came_meanwhile_has_its_block),
+        cmocka_unit_test(merge_vs_write), /* both old leaves become free again */
     };
     int failed = cmocka_run_group_tests(tests, inserts_by_ticket, NULL);
     failed += cmocka_run_group_tests(tests, inserts_by_cas, NULL);

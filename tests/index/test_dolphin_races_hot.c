@@ -2,7 +2,13 @@
  * other updates and deaths. What fails when the guarding line is taken out is said at each test. */
 #include "dolphin_rig.h"
 
-#define SLOTS4 "leaf_slots=4,hot_updates=on"
+#include <stdlib.h>
+#include <xxhash.h>
+
+#define SLOTS4     "leaf_slots=4,hot_updates=on"
+#define CANDIDATES 600000u
+#define FEW_HINTS  (16u << 10) /* a cache of so many bytes has 16 places for hints */
+#define PLACE_BITS 4u
 
 
 static far_stats stats_of(const stage_actor *by) {
@@ -261,6 +267,71 @@ static void the_second_try_meets_a_narrowed_slot(void **state) {
 }
 
 
+typedef struct hashed {
+    uint64_t hash; /* all of it that a hint looks at */
+    unsigned number;
+} hashed;
+
+
+static int by_hash(const void *x, const void *y) {
+    uint64_t p = ((const hashed *)x)->hash, q = ((const hashed *)y)->hash;
+    return (p > q) - (p < q);
+}
+
+
+static void numbered_key(unsigned number, char key[8]) {
+    snprintf(key, 8, "n%06u", number);
+}
+
+
+/* Two keys of one leaf that are one and the same for the hints. */
+static void find_two_alike(uint64_t seed, char one[8], char other[8]) {
+    hashed *all = malloc(CANDIDATES * sizeof(*all));
+    assert_non_null(all);
+    for (unsigned i = 0; i < CANDIDATES; i++) {
+        char key[8];
+        numbered_key(i, key);
+        uint64_t hash = XXH3_64bits_withSeed(key, 7, seed);
+        all[i] = (hashed){hash >> 32 << PLACE_BITS | (hash & ((1u << PLACE_BITS) - 1)), i};
+    }
+    qsort(all, CANDIDATES, sizeof(*all), by_hash);
+    unsigned at = 1;
+    while (at < CANDIDATES && all[at].hash != all[at - 1].hash)
+        at++;
+    assert_true(at < CANDIDATES);
+    numbered_key(all[at - 1].number, one);
+    numbered_key(all[at].number, other);
+    free(all);
+}
+
+
+/* The hint of a key leads to the slot of another one, whose hash is the same: the end of the key tells. Else the update
+ * would change the other key. */
+static void hints_of_keys_with_one_hash(void **state) {
+    (void)state;
+    char one[8], other[8];
+    stage_actor d = {0};
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    up(SLOTS4, NULL);
+    options.rdwc = -1;
+    options.no_thread = true;
+    options.cache_bytes = FEW_HINTS;
+    world_join(s.uri, &options, &d.pool, &d.session);
+    assert_int_equal(far_index_open(d.session, "map", &d.index), 0);
+    find_two_alike(state_of(&d)->seed, one, other);
+    stage_write(a, one, LONG1);
+    stage_write(a, other, LONG1);
+    for (unsigned i = 0; i < 2; i++)
+        assert_true(stage_reads(&d, one, LONG1));
+    assert_int_equal(stage_do(&d, FAR_OP_UPDATE, other, LONG2), 0);
+    assert_true(stage_reads(b, one, LONG1) && stage_reads(b, other, LONG2));
+    far_index_close(d.index);
+    far_session_close(d.session);
+    far_pool_close(d.pool);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest waits[] = {cmocka_unit_test(the_second_try_meets_a_narrowed_slot)}; /* for epochs */
     const struct CMUnitTest tests[] = {
@@ -276,7 +347,9 @@ int main(void) {
         cmocka_unit_test(frozen_words_of_the_dead),
         cmocka_unit_test(words_thaw_between_read_and_count),
     };
+    const struct CMUnitTest alike[] = {cmocka_unit_test(hints_of_keys_with_one_hash)};
     int failed = cmocka_run_group_tests(tests, inserts_by_ticket, NULL);
+    failed += cmocka_run_group_tests(alike, inserts_by_ticket, NULL);
     failed += cmocka_run_group_tests(tests, beside_housekeeping, NULL);
     return failed + cmocka_run_group_tests(waits, beside_housekeeping, NULL);
 }

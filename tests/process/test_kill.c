@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #define PROCESSES    4
-#define RECORDS      400000
+#define RECORDS      400000 /* in the book, at least */
+#define RECORDS_EACH 4000   /* for each death, when there are many */
 #define PAUSE_MIN_NS 100000000
 #define PAUSE_NS     200000000 /* at most so much more */
 #define OPERATIONS   2000      /* at most so many after a pause until the next death */
@@ -30,6 +31,12 @@
 static unsigned number_from(const char *variable, unsigned otherwise) {
     const char *text = getenv(variable);
     return text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+
+static uint64_t records_for(unsigned kills) {
+    uint64_t records = (uint64_t)RECORDS_EACH * kills;
+    return records > RECORDS ? records : RECORDS;
 }
 
 
@@ -81,7 +88,7 @@ static void kill_one(crew *c, stalls *s, far_random *random, uint64_t allowed) {
         assert_nobody_is_stuck(c, s);
         used = atomic_load_explicit(&c->book->used, memory_order_relaxed);
     }
-    assert_true(used < RECORDS); /* the book is not full */
+    assert_true(used < c->limit); /* the book is not full */
     unsigned place = (unsigned)far_random_below(random, PROCESSES);
     crew_kill(c, place);
     start_one(c, s, place);
@@ -91,10 +98,10 @@ static void kill_one(crew *c, stalls *s, far_random *random, uint64_t allowed) {
 static unsigned kill_many(crew *c, stalls *s, far_random *random, unsigned kills) {
     unsigned quick = 0;
     for (unsigned i = 0; i < kills; i++) {
-        uint64_t allowed = (uint64_t)RECORDS * (i + 1) / (kills + 10);
+        uint64_t allowed = c->limit * (i + 1) / (kills + 10);
         kill_one(c, s, random, allowed);
         if (i % QUICK_EVERY == 0) {
-            kill_one(c, s, random, allowed + RECORDS / (kills + 10) / 2);
+            kill_one(c, s, random, allowed + c->limit / (kills + 10) / 2);
             quick++;
         }
         pause_for(PAUSE_MIN_NS + (int64_t)far_random_below(random, PAUSE_NS));
@@ -108,14 +115,15 @@ static void work_survives_kills(const char *uri, const char *kind, const char *o
     stalls s;
     far_random random;
     stalls_begin(&s);
-    crew_up(&c, uri, kind, options, PROCESSES, RECORDS);
+    bool few = FAR_TSAN || FAR_ASAN || strcmp(kind, "toy") == 0;
+    unsigned wanted = number_from("FARINDEX_KILLS", few ? 30 : 100);
+    crew_up(&c, uri, kind, options, PROCESSES, records_for(wanted));
     c.seed = number_from("FARINDEX_SEED", 1);
     far_random_seed(&random, c.seed);
     for (unsigned i = 0; i < PROCESSES; i++)
         start_one(&c, &s, i);
-    bool few = FAR_TSAN || FAR_ASAN || strcmp(kind, "toy") == 0;
-    unsigned kills = kill_many(&c, &s, &random, number_from("FARINDEX_KILLS", few ? 30 : 100));
-    atomic_store_explicit(&c.book->allowed, RECORDS, memory_order_relaxed);
+    unsigned kills = kill_many(&c, &s, &random, wanted);
+    atomic_store_explicit(&c.book->allowed, c.limit, memory_order_relaxed);
     pause_for(300000000);
     assert_nobody_is_stuck(&c, &s);
     crew_finish(&c);

@@ -121,8 +121,9 @@ void stage_close(stage *s) {
 
 
 static int keep_key(void *ctx, const void *key, size_t key_len, const void *value, size_t value_len) {
-    (void)value, (void)value_len;
     stage_actor *a = ctx;
+    a->value_len = value_len < STAGE_VALUE_MAX ? value_len : STAGE_VALUE_MAX;
+    memcpy(a->value, value, a->value_len);
     memcpy(a->keys[a->pairs], key, key_len);
     a->keys[a->pairs][key_len] = 0;
     return ++a->pairs == STAGE_PAIRS_MAX;

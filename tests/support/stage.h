@@ -27,7 +27,7 @@ typedef struct stage_actor {
     far_sim_client *client;
     /* The operation under way, or the last one. */
     far_op_kind kind;
-    char key[FAR_KEY_MAX], value[STAGE_VALUE_MAX]; /* value: to write, or what a get returned */
+    char key[FAR_KEY_MAX], value[STAGE_VALUE_MAX]; /* value: to write, or what a get, or a scan last, returned */
     size_t key_len, value_len;
     const char *to; /* where a scan ends; NULL: behind the last key */
     uint64_t limit; /* how many keys a scan gives at most; 0: all */

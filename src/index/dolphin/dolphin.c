@@ -81,6 +81,8 @@ static int dolphin_open(far_task *t, far_index *index) {
     st->scan_batch = (unsigned)options[DOLPHIN_OPTION_SCAN_BATCH];
     st->walk_slice = (unsigned)options[DOLPHIN_OPTION_WALK_SLICE];
     st->patience = (unsigned)options[DOLPHIN_OPTION_PATIENCE];
+    st->calm_after = (unsigned)options[DOLPHIN_OPTION_CALM_AFTER];
+    st->masked = far_task_capabilities(t)->masked_cas;
     memcpy(&st->poison, index->secret, 8);
     memcpy(&st->seed, index->secret + 8, 8);
     index->state = st;
@@ -119,6 +121,10 @@ static const far_option_def options[] = {
     {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL, "attempts before a new pin is taken"},
     {"hot_updates", FAR_OPTION_BOOL, 0, 0, 1, NULL,
      "values of any size: hot keys are updated in one round trip; leaves that are replaced are frozen word by word"},
+    {"calm_after", FAR_OPTION_NUMBER, 0, 0, 1 << 20, NULL,
+     "values of 8 bytes: after about so many updates that meet, those of hot keys in a leaf are no longer counted; "
+     "whoever "
+     "replaces it waits for epochs (0: never)"},
     {0},
 };
 

@@ -20,6 +20,7 @@ enum {
     DOLPHIN_OPTION_WALK_SLICE,
     DOLPHIN_OPTION_PATIENCE,
     DOLPHIN_OPTION_HOT_UPDATES,
+    DOLPHIN_OPTION_CALM_AFTER,
 };
 
 enum { DOLPHIN_ADAPTIVE, DOLPHIN_LASTBYTE };
@@ -38,8 +39,9 @@ typedef struct dolphin_state { /* of an open index */
     unsigned leaf_bytes;
     bool words; /* all values have 8 bytes: they lie in the leaf */
     bool lastbyte, exclusive, split_arrays, tickets, indirect;
-    bool hot; /* hot_updates: value words are frozen with their leaf */
-    unsigned scan_batch, walk_slice, patience;
+    bool hot;    /* hot_updates: value words are frozen with their leaf */
+    bool masked; /* the fabric has masked CAS */
+    unsigned scan_batch, walk_slice, patience, calm_after;
     uint64_t poison, seed;
     dolphin_cache *cache;                  /* NULL: none */
     dolphin_hints *hints;                  /* NULL: none; only with a cache */
@@ -338,6 +340,8 @@ void dolphin_cache_drop(dolphin_cache *cache, far_bytes key, uint64_t word);
 int dolphin_hints_new(far_index *index, dolphin_hints **hints); /* *hints NULL: there is no budget */
 void dolphin_hints_free(dolphin_hints *hints);
 int dolphin_hint_slot(const dolphin_op *op, uint64_t entry); /* of op->key in that leaf; -1: not known */
+bool dolphin_hint_is_calm(const dolphin_op *op, uint64_t entry);
+void dolphin_hint_set_calm(const dolphin_op *op, uint64_t entry, unsigned slot);
 void dolphin_hint_set(const dolphin_op *op, uint64_t entry, unsigned slot);
 /* hot_updates=on: the value word of that slot, as it was seen so lately that whatever it names was not used anew since;
  * 0: not known. */

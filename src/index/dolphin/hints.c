@@ -1,5 +1,5 @@
-/* Hints: in which slot of its leaf a key was seen last. A table of words, key hash 32 | leaf 26 | slot 6, each written
- * and read as a whole, none to be relied on: what a hint leads to says itself whether it is that. */
+/* Hints: in which slot of its leaf a key was seen last. A table of words, key hash 32 | leaf 25 | CALM 1 | slot 6, each
+ * written and read as a whole, none to be relied on: what a hint leads to says itself whether it is that. */
 #include "base/budget.h"
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
@@ -11,7 +11,9 @@
 #include <xxhash.h>
 
 #define PLACES_MAX 16384u
-#define SHARE      16u /* of the budget: not more than one in so many bytes */
+#define SLOT_MASK  63ull
+#define CALM       64ull /* the leaf was seen to be: so it is until its life ends */
+#define SHARE      16u   /* of the budget: not more than one in so many bytes */
 
 typedef struct known { /* of a value word; read and written as a whole: `turn` is odd meanwhile, and another one then */
     _Atomic uint64_t turn, entry, vword, epoch_and_slot, tail;
@@ -72,18 +74,34 @@ static uint64_t tail_of(const dolphin_op *op) {
 }
 
 
-/* All of the word but the slot. */
+/* All of the word but CALM and the slot. */
 static uint64_t what_for(uint64_t hash, uint64_t entry) {
-    uint64_t leaf = (entry & ~DOLPHIN_LB_MASK) * 0x9e3779b97f4a7c15ull >> 38;
-    return (hash & 0xffffffff00000000ull) | leaf << 6;
+    uint64_t leaf = (entry & ~DOLPHIN_LB_MASK) * 0x9e3779b97f4a7c15ull >> 39;
+    return (hash & 0xffffffff00000000ull) | leaf << 7;
+}
+
+
+static _Atomic uint64_t *place_of(const dolphin_op *op, uint64_t hash) {
+    return &op->st->hints->word[hash & op->st->hints->mask];
+}
+
+
+/* What is known of the key in that leaf; 0: nothing. */
+static uint64_t known_of(const dolphin_op *op, uint64_t entry) {
+    uint64_t hash = hash_of(op), word = atomic_load_explicit(place_of(op, hash), memory_order_relaxed);
+    return (word & ~(SLOT_MASK | CALM)) == what_for(hash, entry) ? word : 0;
 }
 
 
 int dolphin_hint_slot(const dolphin_op *op, uint64_t entry) {
-    uint64_t hash = hash_of(op);
-    uint64_t word = atomic_load_explicit(&op->st->hints->word[hash & op->st->hints->mask], memory_order_relaxed);
-    unsigned slot = (unsigned)word & 63;
-    return word && (word & ~63ull) == what_for(hash, entry) && slot < op->st->slots ? (int)slot : -1;
+    uint64_t word = known_of(op, entry);
+    unsigned slot = (unsigned)(word & SLOT_MASK);
+    return word && slot < op->st->slots ? (int)slot : -1;
+}
+
+
+bool dolphin_hint_is_calm(const dolphin_op *op, uint64_t entry) {
+    return known_of(op, entry) & CALM;
 }
 
 
@@ -91,9 +109,14 @@ void dolphin_hint_set(const dolphin_op *op, uint64_t entry, unsigned slot) {
     if (!op->st->hints)
         return;
     uint64_t hash = hash_of(op), word = what_for(hash, entry) | slot;
-    _Atomic uint64_t *place = &op->st->hints->word[hash & op->st->hints->mask];
-    if (atomic_load_explicit(place, memory_order_relaxed) != word)
-        atomic_store_explicit(place, word, memory_order_relaxed);
+    if (atomic_load_explicit(place_of(op, hash), memory_order_relaxed) != word)
+        atomic_store_explicit(place_of(op, hash), word, memory_order_relaxed);
+}
+
+
+void dolphin_hint_set_calm(const dolphin_op *op, uint64_t entry, unsigned slot) {
+    uint64_t hash = hash_of(op);
+    atomic_store_explicit(place_of(op, hash), what_for(hash, entry) | CALM | slot, memory_order_relaxed);
 }
 
 

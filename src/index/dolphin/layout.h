@@ -18,7 +18,9 @@
  *   root        a node of the largest class with an entry per byte, then a lock word per byte in place of its own
  *
  *   leaf        spear, ident, prefix word, lock, 0 0 0 0, a key word per slot, a value word per slot
- *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 20 | writers inside 18 | sum 15: the top field carries into nothing
+ *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 19 | CALM 1 | writers inside 18 | sum 15: the top field carries into
+ *                 nothing
+ *       CALM        calm_after: hot updates are not counted; who replaces the leaf waits for epochs. Until its life ends
  *       ticket      insert=ticket: the next slot that is given out. Tickets beyond the slots are given back: there are
  *                   never more of them than clients
  *       sum         insert=ticket: of the keys that the slots were given out to (dolphin_key_sum), modulo 2^15
@@ -168,6 +170,7 @@ static inline bool dolphin_entry_is_sound(uint64_t entry) {
 #define DOLPHIN_FROZEN      (1ull << 10)
 #define DOLPHIN_OWNER_SHIFT 16
 #define DOLPHIN_TICKET      (1ull << 11)
+#define DOLPHIN_CALM        (1ull << 30)
 #define DOLPHIN_ENTER       (1ull << 31)
 #define DOLPHIN_EXIT        (0 - DOLPHIN_ENTER)
 #define DOLPHIN_SUM         (1ull << 49)
@@ -185,7 +188,7 @@ static inline unsigned dolphin_count(uint64_t spear) {
 
 
 static inline uint64_t dolphin_ticket(uint64_t spear) {
-    return spear % DOLPHIN_ENTER / DOLPHIN_TICKET;
+    return spear % DOLPHIN_CALM / DOLPHIN_TICKET;
 }
 
 

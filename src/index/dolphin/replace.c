@@ -10,7 +10,13 @@
 #define POLLS 16
 
 static bool is_final(uint64_t spear) {
-    return (spear & DOLPHIN_FROZEN) && dolphin_count(spear) == 0;
+    return (spear & DOLPHIN_FROZEN) && !(spear & DOLPHIN_CALM) && dolphin_count(spear) == 0;
+}
+
+
+/* Writers are inside that nobody counts. */
+static bool is_calm(uint64_t spear) {
+    return (spear & DOLPHIN_FROZEN) && (spear & DOLPHIN_CALM);
 }
 
 
@@ -49,6 +55,8 @@ int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dol
         far_point(op->t, "dolphin:frozen");
         if (is_final(spear))
             return dolphin_freeze_values(op, leaf);
+        if (is_calm(spear))
+            break;
         far_count_retry(op->t);
         far_sleep(op->t, far_rtt(op->t));
     }

@@ -123,12 +123,14 @@ static void seal_update(dolphin_op *op, far_bytes *value) {
 }
 
 
-static int update_word(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, far_bytes value) {
+/* inside: counted, and to be counted out. */
+static int update_word(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, far_bytes value, bool inside) {
     uint64_t vword;
     seal_update(op, &value);
     memcpy(&vword, value.data, 8);
     far_write(op->t, dolphin_value_at(leaf->addr, op->st->slots, slot), &vword, 8);
-    dolphin_put_leave(op, leaf);
+    if (inside)
+        dolphin_put_leave(op, leaf);
     return dolphin_wait(op);
 }
 
@@ -310,7 +312,7 @@ static int write_leaf(dolphin_op *op, const dolphin_spot *spot, far_op_kind how,
         else if (slot >= 0 && !dolphin_kword_is_block(dolphin_kwords(&leaf)[slot]))
             dolphin_hint_set(op, spot->entry, (unsigned)slot);
         if (err == 0 && slot >= 0) {
-            err = op->st->words ? update_word(op, &leaf, (unsigned)slot, value)
+            err = op->st->words ? update_word(op, &leaf, (unsigned)slot, value, true)
                                 : update_block(op, &leaf, (unsigned)slot, value);
             return err == FAR_ERR_NOT_FOUND && how == FAR_OP_PUT ? DOLPHIN_LOST : err; /* deleted since: insert it */
         }
@@ -335,12 +337,31 @@ static int write_leaf(dolphin_op *op, const dolphin_spot *spot, far_op_kind how,
 }
 
 
-/* Of a key whose slot is remembered, 16 bytes decide: {FAA spear, READ key word}. 0: done; 1: it is not there; or
- * STALE etc. are left to the next look. */
+/* calm_after: updates of hot keys meet in the leaf, again and again. To count them, all at one word, is what limits them:
+ * from now on who finds the leaf CALM, and not frozen, writes under his pin alone, and who freezes it waits for all pins
+ * of that time. That is long, so it is done when as many updates as it is worth have met, on the average. seen: the spear
+ * word before we were counted in. */
+static void put_calm(dolphin_op *op, const dolphin_leaf *leaf, uint64_t seen) {
+    uint64_t inside = seen + DOLPHIN_ENTER, mask = DOLPHIN_TAG_MASK | DOLPHIN_LIVE | DOLPHIN_FROZEN;
+    if (dolphin_count(seen) == 0 || !op->st->calm_after || far_task_random(op->t) % op->st->calm_after)
+        return;
+    if (op->st->masked)
+        far_masked_cas(op->t, leaf->addr, seen & mask, mask, DOLPHIN_CALM, DOLPHIN_CALM, NULL);
+    else
+        far_cas(op->t, leaf->addr, inside, inside | DOLPHIN_CALM, NULL); /* if nobody came or went since */
+}
+
+
+/* Of a key whose slot is remembered, 16 bytes decide: {FAA spear, READ key word}; {READ spear, READ key word} if the leaf
+ * is CALM. 0: done; 1: it is not there; or STALE etc. are left to the next look. */
 static int update_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, far_bytes value) {
     dolphin_leaf leaf = {.entry = spot->entry, .addr = dolphin_entry_addr(spot->entry)};
+    bool calm = dolphin_hint_is_calm(op, spot->entry);
     uint64_t seen, kword;
-    far_faa(op->t, leaf.addr, DOLPHIN_ENTER, &seen);
+    if (calm)
+        far_read(op->t, leaf.addr, &seen, 8);
+    else
+        far_faa(op->t, leaf.addr, DOLPHIN_ENTER, &seen);
     far_mark(op->t, FAR_VERB_UNPROVEN);
     far_read(op->t, dolphin_key_at(leaf.addr, slot), &kword, 8);
     far_mark(op->t, FAR_VERB_UNPROVEN);
@@ -349,10 +370,16 @@ static int update_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slo
         return err;
     op->entered = op->mark;
     far_point(op->t, "dolphin:entered");
-    if (dolphin_is_life(seen, spot->entry) && !(seen & DOLPHIN_FROZEN) &&
-        dolphin_is_held_by(op, dolphin_leaf_depth(spot->depth), kword))
-        return update_word(op, &leaf, slot, value);
-    dolphin_leave(op, &leaf);
+    if (dolphin_is_life(seen, spot->entry) && !(seen & DOLPHIN_FROZEN) && (!calm || (seen & DOLPHIN_CALM)) &&
+        dolphin_is_held_by(op, dolphin_leaf_depth(spot->depth), kword)) {
+        if (!calm && (seen & DOLPHIN_CALM))
+            dolphin_hint_set_calm(op, spot->entry, slot);
+        else if (!calm)
+            put_calm(op, &leaf, seen);
+        return update_word(op, &leaf, slot, value, !calm);
+    }
+    if (!calm)
+        dolphin_leave(op, &leaf);
     return 1;
 }
 
