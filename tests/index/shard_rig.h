@@ -5,6 +5,8 @@
 
 #include "../support/stage.h"
 #include "index/shard/shard.h"
+#include "pool/epoch.h"
+#include "task/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -200,6 +202,28 @@ static inline void grow(stage *s) {
     put(&s->a, key_with(&s->a, 1, 0), 11);
     put(&s->b, key_with(&s->a, 0, 1), 12);
     assert_int_equal(version(&s->b), 1);
+}
+
+
+static inline int grow_once(far_task *t, void *arg) {
+    far_index *index = arg;
+    int err = far_pin_take(t);
+    if (err >= 0)
+        err = shard_try_grow(t, index, &shard_state_of(index)->part[0]);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Without regard to the load. */
+static inline void double_by(stage *s, stage_actor *a) {
+    unsigned d = shard_root_d(true_root(s));
+    for (unsigned i = 0; i < 100 && shard_root_d(true_root(s)) == d; i++) {
+        assert_true(far_session_call(a->session, FAR_STATS_OTHER, false, grow_once, a->index) >= 0);
+        far_epoch_request(a->pool);
+        far_sim_sleep(s->world, 300000);
+    }
+    assert_int_equal(shard_root_d(true_root(s)), d + 1);
 }
 
 

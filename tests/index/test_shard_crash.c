@@ -251,7 +251,7 @@ static void a_split_that_dies_at_every_word(void **state) {
     (void)state;
     die_everywhere(TINY ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
     die_everywhere(INLINE ",load=60,afs=1,idle_sweep=off", "atomic_bytes=8", (story){2, 1, false}, true);
-    die_everywhere(INLINE ",lazy_resize=off,idle_sweep=off", "atomic_bytes=8", (story){3, 2, false}, true);
+    die_everywhere(INLINE ",share=1,idle_sweep=off", "atomic_bytes=8", (story){3, 2, false}, true);
 }
 
 
@@ -269,8 +269,8 @@ static void two_die_in_a_split(void **state) {
 /* Keys that overflow, the doubling, its split and its drain. */
 static void two_die_in_overflows_and_drains(void **state) {
     (void)state;
-    two_die(TINY ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 61);
-    two_die(INLINE ",lazy_resize=off,idle_sweep=off", NULL, (story){3, 1, false}, 17);
+    two_die(TINY ",share=1,idle_sweep=off", NULL, (story){3, 1, false}, 61);
+    two_die(INLINE ",share=1,idle_sweep=off", NULL, (story){3, 1, false}, 17);
 }
 
 

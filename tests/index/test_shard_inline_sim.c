@@ -306,7 +306,7 @@ ON_EVERY_FABRIC(drain_vs_negative_get);
 /* H17: the drain dies between the WRITE above and the WRITE below: a delete takes both. */
 static void drain_crash_delete_on(const char *sim) {
     stage s;
-    stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1,lazy_resize=off,idle_sweep=off", sim);
+    stage_open(&s, "shard", INLINE "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off", sim);
     put(&s.a, key_with(&s.a, 0, 0), 1);
     put(&s.a, key_with(&s.a, 1, 0), 2);
     key k = key_with(&s.a, 0, 1);

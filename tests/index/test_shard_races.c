@@ -72,7 +72,7 @@ TOLD_OF_ALL(crash_parent_child_order);
  * going by the version alone.) */
 static void zero_child_even_version_told(const told *told) {
     stage s;
-    open_stage(&s, told, 0, GROWING ",lazy_resize=off,idle_sweep=off");
+    open_stage(&s, told, 0, GROWING ",share=1,idle_sweep=off");
     uint64_t n = 0;
     unsigned met = 0;
     while (version(&s.b) < 4) {
@@ -104,7 +104,7 @@ TOLD_OF_ALL(zero_child_even_version);
  * (finish_chunk calling every chunk done.) */
 static void second_grow_before_sweep_told(const told *told) {
     stage s;
-    open_stage(&s, told, 1, GROWING ",lazy_resize=off");
+    open_stage(&s, told, 1, GROWING ",share=1");
     for (unsigned i = 0; version(&s.b) == 0; i++)
         put(&s.b, key_in(&s.a, 1, i % 2, i / 2), 100 + i);
     start(&s.b, FAR_OP_PUT, key_in(&s.a, 0, 0, 0), 1);
@@ -133,7 +133,7 @@ TOLD_OF_ALL(second_grow_before_sweep);
  * lock is left. (shard_p_help and shard_i_help doing nothing.) */
 static void all_but_one_die_in_the_sweep_told(const told *told) {
     stage s;
-    open_stage(&s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
+    open_stage(&s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,share=1,idle_sweep=off");
     uint64_t n = 0;
     while (version(&s.c) == 0) {
         n++;

@@ -206,7 +206,7 @@ static int look_for_leaks(far_task *t, void *arg) {
  * in their place: the nodes of the old chains are not lost. (make_table retiring the table alone.) */
 static void chains_of_a_slow_drain_told(const told *told) {
     stage s;
-    open_stage(&s, told, 0, "slots=1,l2_slots=1,load=95,afs=1000000,lazy_resize=off,idle_sweep=off");
+    open_stage(&s, told, 0, "slots=1,l2_slots=1,load=95,afs=1000000,share=1,idle_sweep=off");
     put(&s.c, number(1), 1);
     start(&s.c, FAR_OP_GET, number(1), 0);
     stage_stop_at(&s.c, at("shard:home_read")); /* it keeps the table from doubling twice */
@@ -315,16 +315,6 @@ static void a_check_that_sees_tables_before_the_root_told(const told *told) {
 TOLD_OF_ALL(a_check_that_sees_tables_before_the_root);
 
 
-static int begin_doubling(far_task *t, void *arg) {
-    far_index *index = arg;
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = shard_try_grow(t, index, &shard_state_of(index)->part[0]);
-    far_pin_drop(t);
-    return err;
-}
-
-
 /* One who does not know of the doubling uses a TOMB again, under the home lock, between a mover's look at the bucket
  * and its lock: the freeze finds it, and it is moved. (freeze leaving TOMBs out, where there is no masked CAS.) */
 static void tomb_reused_before_the_freeze_told(const told *told) {
@@ -336,7 +326,7 @@ static void tomb_reused_before_the_freeze_told(const told *told) {
     assert_int_equal(delete_key(&s.a, goes), 0);
     start(&s.b, FAR_OP_INSERT, late, 3);
     stage_stop_at(&s.b, at("shard:home_read"));
-    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, begin_doubling, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, grow_once, s.a.index), 1);
     start(&s.a, FAR_OP_UPDATE, stays, 4);
     stage_stop_at(&s.a, at("shard:split"));
     stage_finish(&s.b);
@@ -365,7 +355,7 @@ static void insert_into_a_frozen_bucket_told(const told *told) {
         stage_hold(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = bucket, .to = bucket + SHARD_BUCKET_BYTES});
     assert_int_equal(far_sim_hold_units(hold), told->units);
     assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){told->units - 1}, 1), 0); /* the header */
-    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, begin_doubling, s.a.index), 1);
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, grow_once, s.a.index), 1);
     start(&s.a, FAR_OP_UPDATE, stays, 4);
     stage_stop_at(&s.a, at("shard:write_halves")); /* all words are frozen */
     far_sim_release(hold);
@@ -380,8 +370,74 @@ static void insert_into_a_frozen_bucket_told(const told *told) {
 TOLD_OF(insert_into_a_frozen_bucket, POINTERS);
 
 
+/* ---- lazy_resize=off ---- */
+
+/* Eight buckets; a's insert makes them double, and stands still before it moves the first; b and c know of it. */
+static void begin_blocking(stage *s, const told *told) {
+    open_stage(s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
+    bool stopped = false;
+    for (uint64_t n = 1; !stopped; n++) {
+        start(&s->a, FAR_OP_INSERT, number(n), n);
+        far_sim_stop_before(s->a.client, at("shard:work"));
+        stopped = far_sim_run_client(s->a.client) == FAR_SIM_STOPPED;
+    }
+    for (unsigned i = 0; i < 100 && (version(&s->b) == 0 || version(&s->c) == 0); i++) {
+        far_epoch_request(s->a.pool);
+        far_sim_sleep(s->world, 100000);
+    }
+    assert_int_equal(version(&s->b), 1);
+    start(&s->b, FAR_OP_UPDATE, number(1), 77);
+    far_sim_run_for(s->world, 20000);
+    assert_false(s->b.ended);
+    assert_int_equal(get(&s->c, number(1)), 1); /* gets go on */
+}
+
+
+static void every_bucket_is_split(stage *s, uint64_t buckets) {
+    const shard_state *st = shard_state_of(s->a.index);
+    for (uint64_t i = 0; i < buckets; i++)
+        assert_int_equal(shard_header_v(words_at(s, bucket_addr(&s->a, i))[shard_header_at(st)]), 1);
+}
+
+
+/* A write waits until all of its partition is moved, by the client that began the doubling. (Writers that split.) */
+static void a_doubling_blocks_writes_told(const told *told) {
+    stage s;
+    begin_blocking(&s, told);
+    uint64_t splits = COUNTED(&s, splits_frozen) + COUNTED(&s, splits_graced);
+    assert_int_equal(splits, 0);
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    assert_int_equal(shard_root_phase(true_root(&s)), SHARD_STABLE);
+    every_bucket_is_split(&s, 16);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, 0);
+    const shard_counters *own = &shard_state_of(s.b.index)->counters;
+    assert_int_equal(own->splits_frozen + own->splits_graced, 0);
+    assert_int_equal(get(&s.c, number(1)), 77);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_doubling_blocks_writes);
+
+
+/* Who began it dies: those who wait do it. (Waiting without a step.) */
+static void a_blocking_client_dies_told(const told *told) {
+    stage s;
+    begin_blocking(&s, told);
+    stage_kill(&s, &s.a);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, 0);
+    assert_int_not_equal(shard_root_phase(true_root(&s)), SHARD_GROW);
+    assert_int_equal(get(&s.c, number(1)), 77);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_blocking_client_dies);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_doubling_blocks_writes),
+        cmocka_unit_test(a_blocking_client_dies),
         cmocka_unit_test(tomb_reused_before_the_freeze),
         cmocka_unit_test(insert_into_a_frozen_bucket),
         cmocka_unit_test(a_put_announces_its_batch_after_the_seal),

@@ -111,7 +111,7 @@ TOLD_OF(a_tomb_used_before_the_split, POINTERS);
  * the one below first: nobody meets it when the one above is gone. (`replace` with the other order.) */
 static void a_delete_frees_the_old_pair_first_told(const told *told) {
     stage s;
-    open_stage(&s, told, 0, "slots=2,l2_slots=2,load=95,afs=1,lazy_resize=off,idle_sweep=off");
+    open_stage(&s, told, 0, "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off");
     put(&s.a, key_with(&s.a, 0, 0), 1);
     put(&s.a, key_with(&s.a, 1, 0), 2);
     key k = key_with(&s.a, 0, 1);

@@ -226,7 +226,7 @@ static void drain_crash_block_reuse_told(const told *told) {
     stage s;
     bool died = false;
     far_load load;
-    open_stage(&s, told, 0, "slots=2,l2_slots=2,load=95,afs=1,lazy_resize=off,idle_sweep=off");
+    open_stage(&s, told, 0, "slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off");
     put(&s.a, key_with(&s.a, 0, 0), 1);
     put(&s.a, key_with(&s.a, 1, 0), 2);
     key k = key_with(&s.a, 0, 1), twin;
@@ -268,7 +268,7 @@ TOLD_OF(drain_crash_block_reuse, POINTERS);
 
 
 /* Keys are counted while sweep and drain move them: each once, wherever the count is interrupted. (count_once always 1;
- * shard_census_bucket always 1.) */
+ * shard_counted_bucket always 1.) */
 
 typedef struct counting {
     stage_actor *a;

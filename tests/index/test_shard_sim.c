@@ -335,7 +335,7 @@ static void lock_batch_split_read_on(const char *sim) {
     bool met = false;
     if (sim && strstr(sim, "atomics_in_order"))
         return; /* such a fabric has no such order */
-    stage_open(&s, "shard", "partitions=1,bits=0,slots=2,l2_slots=2,load=95,afs=1,lazy_resize=off,idle_sweep=off", sim);
+    stage_open(&s, "shard", "partitions=1,bits=0,slots=2,l2_slots=2,load=95,afs=1,share=1,idle_sweep=off", sim);
     for (unsigned i = 0; i < 2; i++)
         stage_write(&s.a, key_with(&s.a, i, 0), "0");
     const char *k = key_with(&s.a, 0, 1);
@@ -488,7 +488,7 @@ ON_EVERY_FABRIC(filter_inherit);
 static void die_in_drain(stage *s, const char *sim) {
     char key[16];
     bool died = false;
-    stage_open(s, "shard", DRAINING ",lazy_resize=off,idle_sweep=off", sim);
+    stage_open(s, "shard", DRAINING ",share=1,idle_sweep=off", sim);
     overflow(s);
     for (unsigned i = 0; i < 8 && !died; i++) {
         snprintf(key, sizeof(key), "%s", key_with(&s->a, 1, i + 1)); /* it leaves: where k goes up, there is room */

@@ -51,7 +51,7 @@ static bool is_swept(const shard_try *y, uint64_t child) {
 
 
 /* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
- * in the child, then in the parent: in this order. */
+ * in the child, then in the parent: in this order (R1, find.c: a child is written before its parent changes). */
 int shard_put_home(shard_try *y) {
     const shard_state *st = y->st;
     uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
@@ -70,6 +70,7 @@ int shard_put_home(shard_try *y) {
 }
 
 
+/* R1: words of a written bucket are never zero. */
 bool shard_unwritten(const shard_state *st, const uint64_t *w) {
     if (w[shard_header_at(st)] == 0)
         return true;
@@ -80,6 +81,7 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w) {
 }
 
 
+/* R1: an unwritten child leaves it to its parent, which was read, or is read now, after it. */
 int shard_see_home(shard_try *y) {
     if (!y->paired || !shard_unwritten(y->st, y->home->w))
         return 0;

@@ -1,6 +1,6 @@
-/* Who counts keys while a partition grows meets some of them twice: in the parent and then in the child, below level 1
+/* Who counts keys while a partition grows meets some of them twice: in the parent and then in the child, at level 2 or 3
  * and then where a drain has brought them. It remembers, of one partition, at which version it counted each
- * bucket, and what it met below. */
+ * bucket, and what it met there. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 
@@ -18,15 +18,15 @@ static int no_memory(void) {
 void shard_counted_begin(shard_counted *c) {
     if (c->seen)
         memset(c->seen, 0, c->buckets);
-    if (c->below)
-        memset(c->below, 0, c->room * sizeof(*c->below));
+    if (c->overflow)
+        memset(c->overflow, 0, c->room * sizeof(*c->overflow));
     c->count = 0;
 }
 
 
 void shard_counted_end(shard_counted *c) {
     free(c->seen);
-    free(c->below);
+    free(c->overflow);
     *c = (shard_counted){0};
 }
 
@@ -104,9 +104,9 @@ static uint64_t not_zero(uint64_t what) { /* 0 is an empty place */
 
 static uint64_t *place_of(const shard_counted *c, uint64_t what) {
     uint64_t at = what * SHARD_FACTOR >> 32 & (c->room - 1);
-    while (c->below[at] && c->below[at] != what)
+    while (c->overflow[at] && c->overflow[at] != what)
         at = (at + 1) & (c->room - 1);
-    return &c->below[at];
+    return &c->overflow[at];
 }
 
 
@@ -120,13 +120,13 @@ int shard_counted_in_overflow(shard_counted *c, uint64_t what) {
     what = not_zero(what);
     if (2 * (c->count + 1) > c->room) {
         shard_counted larger = {.room = c->room ? 2 * c->room : LEAST};
-        if (!(larger.below = calloc(larger.room, sizeof(*larger.below))))
+        if (!(larger.overflow = calloc(larger.room, sizeof(*larger.overflow))))
             return no_memory();
         for (uint64_t i = 0; i < c->room; i++)
-            if (c->below[i])
-                *place_of(&larger, c->below[i]) = c->below[i];
-        free(c->below);
-        c->below = larger.below;
+            if (c->overflow[i])
+                *place_of(&larger, c->overflow[i]) = c->overflow[i];
+        free(c->overflow);
+        c->overflow = larger.overflow;
         c->room = larger.room;
     }
     uint64_t *place = place_of(c, what);

@@ -67,15 +67,15 @@ int shard_find_l1(shard_try *y, bool whole, shard_hit *hit) {
     shard_hits hits;
     hits.count = 0;
     if (y->st->inlined)
-        return shard_i_find_l1(y, hit);
+        return shard_i_find_l1(y, hit) ? SHARD_FOUND : SHARD_ABSENT;
     shard_p_gather_l1(y, &hits);
     if (hits.count == 0)
-        return 0;
+        return SHARD_ABSENT;
     int err = shard_p_put_blocks(y, &hits);
     if (err < 0 || (err = far_wait(y->t)) < 0 || (err = shard_p_see_blocks(y, &hits, whole)) < 0)
         return err;
     *hit = hits.hit[0];
-    return hits.count > 0;
+    return hits.count ? SHARD_FOUND : SHARD_ABSENT;
 }
 
 
@@ -93,9 +93,8 @@ unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generat
 }
 
 
-/* R5. again: home is read once more, behind all that; NULL: not. Its address is 0 then if
- * more had to be read after it.
- * 1: look again. */
+/* R5, and the second look of R6. again: home is read once more, behind all that; NULL: not. Its address is 0 then if the
+ * nodes of a chain had to be read after it. 1: look again. */
 static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_hits *hits, shard_image *again) {
     unsigned generation[2], generations = shard_generations(y, header, generation);
     shard_overflow o[2];
@@ -108,7 +107,7 @@ static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_h
         far_read(y->t, y->home->addr, again->w, SHARD_BUCKET_BYTES);
     if ((err = far_wait(y->t)) < 0)
         return err;
-    bool chained = false;
+    bool chained = false; /* R6: what is read after the second look is not covered by it */
     for (unsigned i = 0; i < generations; i++)
         chained |= !none[i] && *shard_next_of(y->st, &o[i].node) != 0;
     if (again)
@@ -116,8 +115,7 @@ static int look_into_overflow(shard_try *y, uint64_t header, bool whole, shard_h
     for (unsigned i = 0; i < generations; i++) {
         if (none[i])
             continue;
-        if (i == 1 &&
-            *shard_next_of(y->st, &o[0].node)) { /* the chain of the older one was read after this one: look again */
+        if (i == 1 && *shard_next_of(y->st, &o[0].node)) { /* R5: the chain of the older one was read after this one */
             if ((none[1] = shard_put_overflow(y, generation[1], &o[1])) < 0 || (err = far_wait(y->t)) < 0)
                 return err < 0 ? err : none[1];
         }
@@ -168,7 +166,7 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
             return SHARD_START_OVER;
         if ((err = shard_find_l1(y, whole, hit)) < 0)
             return err;
-        if (err == 1)
+        if (err == SHARD_FOUND)
             return hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
         if (!miss_counts(y))
             return SHARD_START_OVER;
@@ -280,11 +278,11 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
             if ((err = find_in_home(&y, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
         }
-        if ((err == 1 || err == FAR_ERR_NOT_FOUND) && (same = is_still_so(&y)) <= 0)
+        if ((err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND) && (same = is_still_so(&y)) <= 0)
             err = same;
-        if (err == 1 || err == FAR_ERR_NOT_FOUND)
+        if (err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND)
             shard_move_after_read(&y);
-        if (err == 1) {
+        if (err == SHARD_FOUND) {
             far_rdwc_done(t, mark);
             return give(&y, &hit, out);
         }

@@ -54,7 +54,7 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
             if (node.entry[i] == 0 && (err = far_cas_word(y->t, at + 8 * i, 0, word, &old)) < 0)
                 return err;
             if (old == 0)
-                return 1;
+                return SHARD_DONE;
         }
         if (node.next == 0 && (err = shard_append_node(y, at, &(shard_p_node){.entry = {word}})) != 0)
             return err;
@@ -90,7 +90,7 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
             if (o->l2[choice][i] == 0 && (err = far_cas_word(y->t, o->at[choice] + 8 * i, 0, word, &old)) < 0)
                 return err;
             if (old == 0)
-                return 1;
+                return SHARD_DONE;
         }
     if ((err = place_in_chain(y, o->head, word)) < 0)
         *header_of(y) = before; /* without memory for a node nothing is there that was announced */
@@ -104,15 +104,13 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
  * here. */
 static int reopen(shard_try *y, unsigned slot, uint64_t entry) {
     uint64_t *w = y->home->w, header = *header_of(y), old[SHARD_P_SLOTS];
-    uint64_t opening = atomic_fetch_add_explicit(&y->st->openings, 1, memory_order_relaxed);
-    uint64_t mark = (uint64_t)far_task_client(y->t) << 35 | (opening & shard_mask(35));
     unsigned era = shard_next_era(header, far_epoch(y->t)), opened = 0;
     if (era == 0)
         far_epoch_request(far_task_pool(y->t)); /* so that one may begin soon */
     for (unsigned i = 0; i < y->st->slots; i++) {
         if (!shard_p_is_closed(header, w[i]) || (i != slot && era == 0))
             continue;
-        far_cas(y->t, y->home->addr + 8ull * i, w[i], i == slot ? entry : shard_empty_again(y->d, era, mark), &old[i]);
+        far_cas(y->t, y->home->addr + 8ull * i, w[i], i == slot ? entry : shard_empty_again(y->d, era), &old[i]);
         opened += i != slot;
     }
     int err = far_wait(y->t);
@@ -127,7 +125,7 @@ static int reopen(shard_try *y, unsigned slot, uint64_t entry) {
         *header_of(y) = shard_header_of_era(header, era);
         shard_count(&y->st->counters.reopened);
     }
-    return 1;
+    return SHARD_DONE;
 }
 
 
@@ -139,7 +137,7 @@ int shard_p_place(shard_try *y, unsigned class, far_addr block) {
     if (slot >= 0) {
         uint64_t expected = y->home->w[slot];
         err = far_cas_word(y->t, y->home->addr + 8ull * (unsigned)slot, expected, word, &old);
-        return err < 0 ? err : old == expected;
+        return err < 0 ? err : old == expected ? SHARD_DONE : SHARD_AGAIN;
     }
     if ((slot = shard_p_first_closed(y, y->home->w)) >= 0)
         return reopen(y, (unsigned)slot, word);
@@ -164,7 +162,7 @@ static int clear_copies(shard_try *y, const shard_hit *hits, unsigned count) {
 }
 
 
-/* The key is at level 1, and nobody but us changes its copies below: those go first. 1: done; 0: start over. */
+/* The key is at level 1, and nobody but us changes its copies below: those go first. */
 static int change_above(shard_try *y, far_op_kind how, shard_hit hit, const shard_hit *hits, unsigned count) {
     int err = clear_copies(y, hits, count);
     if (err < 0)
@@ -175,9 +173,9 @@ static int change_above(shard_try *y, far_op_kind how, shard_hit hit, const shar
     if ((err = far_cas_word(y->t, hit.addr, hit.word, word, &old)) < 0)
         return err;
     if (old != hit.word)
-        return 0;
+        return SHARD_AGAIN;
     shard_p_retire(y, hit.word);
-    return 1;
+    return SHARD_DONE;
 }
 
 
@@ -193,7 +191,7 @@ static int change_in_overflow(shard_try *y, far_op_kind how, const shard_hit *hi
     shard_p_retire(y, last->word);
     if (how == FAR_OP_DELETE)
         shard_recover(y, header_of(y), last, 1);
-    return 1;
+    return SHARD_DONE;
 }
 
 
@@ -207,7 +205,7 @@ static int change(shard_try *y, far_op_kind how) {
     if ((err = shard_refusal(how, present)) < 0)
         return err;
     if (present == y->inserting) /* it would be counted wrongly: start over */
-        return 0;
+        return SHARD_AGAIN;
     if (found)
         return change_above(y, how, above, hits, count);
     if (count)
@@ -229,8 +227,8 @@ int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting) {
         shard_unlatch(y);
         return err;
     }
-    int unlocked = shard_p_unlock(y, err != 1);
-    if (err == 1)
+    int unlocked = shard_p_unlock(y, err != SHARD_DONE);
+    if (err == SHARD_DONE)
         y->block = 0;
     return unlocked < 0 ? unlocked : err;
 }

@@ -122,24 +122,28 @@ static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr 
 /* The bucket is full: a place at level 2 or 3, announced by the filter before. *words 0: it is there already. */
 int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3], unsigned *words) {
     shard_overflow o;
-    uint64_t header = shard_header_overflows(y->home->w[SHARD_I_H], shard_bit(y->st, y->h));
-    unsigned d = shard_header_v(header);
+    uint64_t *header = &y->home->w[SHARD_I_H], before = *header;
+    unsigned d = shard_header_v(before);
     int err = shard_make_overflow(y->t, y->index, y->part, d);
     if (err < 0 || (err = shard_put_overflow(y, d, &o)) < 0)
         return err;
     if (err == 1)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of level 2 is missing", y->index->name);
-    y->home->w[SHARD_I_H] = header;
-    far_write(y->t, y->home->addr + 8 * SHARD_I_H, &header, 8);
+    *header = shard_header_overflows(before, shard_bit(y->st, y->h));
+    far_write(y->t, y->home->addr + 8 * SHARD_I_H, header, 8);
     if ((err = far_wait(y->t)) < 0)
         return err;
     shard_count(&y->st->counters.overflows);
     y->landed = 2;
     far_point(y->t, "shard:place_in_overflow");
     *words = 2;
-    if ((err = place_at_l2(y, &o, value, at, slot)) != 0)
-        return err;
-    return place_in_chain(y, o.head, value, at, slot, words);
+    if ((err = place_at_l2(y, &o, value, at, slot)) == 0)
+        err = place_in_chain(y, o.head, value, at, slot, words);
+    if (err < 0 && !shard_is_lost(err)) { /* without memory for a node: nothing is there that was announced */
+        *header = before;
+        far_write(y->t, y->home->addr + 8 * SHARD_I_H, header, 8); /* with the unlock */
+    }
+    return err;
 }
 
 
@@ -183,7 +187,7 @@ static int insert(shard_try *y, change *c) {
     if (words)
         far_write(y->t, at, pair, 8 * words);
     err = shard_i_unlock(y, y->home);
-    return err < 0 ? err : 1;
+    return err < 0 ? err : SHARD_DONE;
 }
 
 
@@ -210,7 +214,7 @@ static int replace(shard_try *y, change *c, const shard_hit *above, const shard_
     }
     far_point(y->t, "shard:replace");
     err = shard_i_unlock(y, y->home);
-    return err < 0 ? err : 1;
+    return err < 0 ? err : SHARD_DONE;
 }
 
 
@@ -241,7 +245,7 @@ static int wait_for(shard_try *y, const shard_image *image, uint64_t seen) {
 
 
 /* The lock of the home bucket, which is at d-1, is held: splits it. The change goes along, unless the key may lie
- * below. 1: done; 0: start over. */
+ * at levels 2 and 3. */
 static int split_and_change(shard_try *y, change *c) {
     shard_own own = {.y = y, .slot = -1, .remove = c->how == FAR_OP_DELETE};
     shard_hit hit;
@@ -256,7 +260,7 @@ static int split_and_change(shard_try *y, change *c) {
     if (err < 0 || refused < 0)
         return err < 0 ? err : refused;
     c->delta = own.remove ? -1 : own.slot < 0;
-    return own.carried;
+    return own.carried ? SHARD_DONE : SHARD_AGAIN;
 }
 
 
@@ -284,6 +288,8 @@ static int attempt(shard_try *y, change *c) {
     const shard_state *st = y->st;
     uint64_t seen;
     shard_attempt(y);
+    if (shard_must_wait(y))
+        return shard_wait_for_sweep(y);
     y->home->bucket = shard_bucket(y->h, st->p, st->b, y->d);
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
@@ -300,7 +306,7 @@ static int attempt(shard_try *y, change *c) {
         return split_and_change(y, c);
     if (v == y->d) {
         err = apply(y, c);
-        if (err == 1 || shard_is_lost(err))
+        if (err == SHARD_DONE || shard_is_lost(err))
             return err;
         int unlocked = shard_i_unlock(y, y->home);
         return unlocked < 0 ? unlocked : err;
@@ -317,7 +323,7 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
         return far_fail(FAR_ERR_INVALID, "index '%s': with narrow=on a key is a number below 2^%u", index->name,
                         y.st->hash_bits);
     far_scratch_mark scratch = far_scratch_here(t);
-    while (err == 0) {
+    while (err == SHARD_AGAIN) {
         err = attempt(&y, c);
         far_scratch_back(t, scratch);
     }

@@ -243,9 +243,9 @@ static inline unsigned shard_class_of(uint64_t bytes) {
 /* ---- P: entries and header of a level-1 bucket ----
  * V=1:  V[63] F[62] P[61] tag[60:47] class[46:42] node[41:34] offset/64[33:0]       F frozen by a split; P = parity of
  * the version
- * V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] mark[59:11] era[10:6] version[5:0] | TOMB: F[62] 10[61:60] version[5:0]
+ * V=0:  0 UNINIT | EMPTY: F[62] 01[61:60] era[10:6] version[5:0] | TOMB: F[62] 10[61:60] version[5:0]
  * header: owner[63:50] op[49:48] version[47:42] fnew[41:26] fold[25:10] init[9]=1 era[8:4] overflowed[3:0]
- * era: how often the bucket was opened again at this version; mark: of whom, so that no two openings are alike.
+ * era: which opening of the bucket at this version it is (shard_next_era).
  * overflowed: keys of the bucket at levels 2 and 3 of its own version; SHARD_OVERFLOWED_MANY: so many, or more. */
 
 #define SHARD_V      (1ull << 63)
@@ -269,11 +269,11 @@ static inline uint64_t shard_empty(unsigned v) {
 }
 
 
-enum { SHARD_ERA_BITS = 5, SHARD_MARK_BITS = 49, SHARD_OVERFLOWED_MANY = 15 };
+enum { SHARD_ERA_BITS = 5, SHARD_OVERFLOWED_MANY = 15 };
 
 
-static inline uint64_t shard_empty_again(unsigned v, unsigned era, uint64_t mark) {
-    return shard_empty(v) | (uint64_t)era << 6 | (mark & shard_mask(SHARD_MARK_BITS)) << 11;
+static inline uint64_t shard_empty_again(unsigned v, unsigned era) {
+    return shard_empty(v) | (uint64_t)era << 6;
 }
 
 
@@ -425,16 +425,21 @@ static inline unsigned shard_next_era(uint64_t header, uint64_t epoch) {
 }
 
 
+static inline unsigned shard_header_overflowed(uint64_t header) {
+    return (unsigned)shard_bits(header, 0, 4);
+}
+
+
 /* One more key of the bucket goes to level 2 or 3; fnew: its bit of the filter. */
 static inline uint64_t shard_header_overflows(uint64_t header, unsigned fnew) {
-    bool many = shard_bits(header, 0, 4) == SHARD_OVERFLOWED_MANY;
+    bool many = shard_header_overflowed(header) == SHARD_OVERFLOWED_MANY;
     return (header | (uint64_t)fnew << 26) + !many;
 }
 
 
 /* So many keys of the bucket left levels 2 and 3. With the last of them the filter forgets what it has gathered. */
 static inline uint64_t shard_header_recovers(uint64_t header, unsigned keys) {
-    unsigned there = (unsigned)shard_bits(header, 0, 4);
+    unsigned there = shard_header_overflowed(header);
     if (keys == 0 || there == SHARD_OVERFLOWED_MANY || there < keys)
         return header;
     header -= keys;

@@ -10,9 +10,7 @@
 #include <string.h>
 
 enum {
-    SHARE = 16, /* every so many inserts take a step of sweep or drain */
-    SHARE_INLINE = 6,
-    STEP_TRIPS = 5,  /* round trips of such a step, about */
+    STEP_TRIPS = 5,  /* round trips of the step of sweep or drain that an insert takes, about */
     LATE_TRIPS = 20, /* of an insert that had to go to level 3, */
     NODE_TRIPS = 4,  /* and more for each node of the chain that it walked over */
     LEAD = 16,       /* keys that a client inserts while a doubling is prepared, about */
@@ -327,8 +325,8 @@ static int share_of(shard_try *y) {
     shard_partition *part = y->part;
     uint32_t inserts = atomic_fetch_add_explicit(&part->inserts, 1, memory_order_relaxed);
     uint32_t owed = atomic_load_explicit(&part->owed, memory_order_relaxed);
-    owed += (inserts % (!st->lazy ? 1 : st->inlined ? SHARE_INLINE : SHARE) == 0) + (y->landed == 2);
-    bool pays = owed > 0 && ((y->landed == 0 && !y->had_more_to_do) || !st->lazy);
+    owed += (inserts % st->share == 0) + (y->landed == 2);
+    bool pays = owed > 0 && ((y->landed == 0 && !y->had_more_to_do) || st->share == 1);
     atomic_store_explicit(&part->owed, owed - pays, memory_order_relaxed);
     return (pays ? STEP_TRIPS : 0) + (y->landed == 3 ? LATE_TRIPS + NODE_TRIPS * (int)y->walked : 0);
 }
@@ -363,8 +361,9 @@ void shard_after_write(shard_try *y, int delta) {
     if (shard_root_phase(root) == SHARD_STABLE) {
         atomic_store_explicit(&part->owed, 0, memory_order_relaxed);
         /* Who went to level 2 has done enough: the next one begins it. Who went to level 3 may be one of many. */
-        if ((y->landed != 2 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1))
-            shard_grow_if_full(y->t, y->index, part);
+        if ((y->landed != 2 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
+            shard_grow_if_full(y->t, y->index, part) == 1 && !st->lazy)
+            shard_finish_doubling(y->t, y->index, part);
         return;
     }
     while (trips > 0 && shard_work(y->t, y->index, part, &trips) == 1)

@@ -52,7 +52,7 @@ static int move_up(shard_try *y, far_addr at, uint64_t entry) {
             return err;
         if (err == 0 && (err = shard_p_place(y, shard_entry_class(entry), shard_entry_addr(entry))) < 0)
             return err;
-        if (err == 1)
+        if (err == SHARD_DONE)
             break;
         far_read(y->t, y->home->addr, y->home->w, 8 * SHARD_P_SLOTS); /* an insert took the word: look again */
         if ((err = far_wait(y->t)) < 0)

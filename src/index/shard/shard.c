@@ -9,6 +9,9 @@
 #define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
 #include <xxhash.h>
 
+/* Every so many inserts take a step of sweep or drain (load.c, share_of): of layout P, and of layout I. */
+enum { SHARE = 16, SHARE_INLINE = 6 };
+
 
 uint64_t shard_hash(const far_index *index, far_bytes key) {
     const shard_state *st = shard_state_of(index);
@@ -153,6 +156,7 @@ static void read_options(shard_state *st, const far_index *index) {
     st->alpha = (unsigned)o[SHARD_OPTION_ALPHA];
     st->grace = o[SHARD_OPTION_GRACE];
     st->lazy = o[SHARD_OPTION_LAZY];
+    st->share = (unsigned)(o[SHARD_OPTION_SHARE] ? o[SHARD_OPTION_SHARE] : st->inlined ? SHARE_INLINE : SHARE);
     st->idle_sweep = o[SHARD_OPTION_IDLE_SWEEP];
     st->move_on_read = o[SHARD_OPTION_MOVE_ON_READ];
     st->sampling = o[SHARD_OPTION_LOAD_BY];
@@ -277,7 +281,8 @@ static const far_option_def options[] = {
     {"alpha", FAR_OPTION_NUMBER, 100, 1, 10000, NULL,
      "adaptive: thousandths of the free room between two looks at the load"},
     {"grace", FAR_OPTION_BOOL, 1, 0, 1, NULL, "splits need not freeze once everybody knows of the doubling"},
-    {"lazy_resize", FAR_OPTION_BOOL, 1, 0, 1, NULL, "off: every insert moves a bucket while its partition doubles"},
+    {"lazy_resize", FAR_OPTION_BOOL, 1, 0, 1, NULL,
+     "off: writes wait until the buckets of a partition that doubles are moved"},
     {"combining", FAR_OPTION_BOOL, 1, 0, 1, NULL, "both halves of a split are written in one round trip"},
     {"absorb", FAR_OPTION_BOOL, 1, 0, 1, NULL, "an update that lost to another one counts as overwritten"},
     {"pair_read", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while a partition doubles, child and parent are read together"},
@@ -295,6 +300,8 @@ static const far_option_def options[] = {
     {"move_on_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "a get that finds its bucket not split yet splits it afterwards"},
     {"load_by", FAR_OPTION_CHOICE, 0, 0, 0, load_by,
      "count: keys are counted in the partition; sample: by the buckets that inserts have read"},
+    {"share", FAR_OPTION_NUMBER, 0, 0, 1024, NULL,
+     "every so many inserts take a step of a doubling (1: for tests); 0: 16, or 6 with inline pairs"},
     {0},
 };
 

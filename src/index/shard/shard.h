@@ -30,6 +30,7 @@ enum {
     SHARD_OPTION_IDLE_SWEEP,
     SHARD_OPTION_MOVE_ON_READ,
     SHARD_OPTION_LOAD_BY,
+    SHARD_OPTION_SHARE,
 };
 
 enum {
@@ -103,12 +104,12 @@ typedef struct shard_state {     /* of an open index */
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
     unsigned afs;   /* 0: adaptive, else a fixed period */
     unsigned alpha; /* thousandths */
+    unsigned share; /* every so many inserts take a step of sweep or drain */
     bool lazy, idle_sweep, move_on_read, sampling;
     uint64_t extent;
     uint64_t seed, level_seed[3];
-    atomic_uint clients;       /* sessions that live, as last counted */
-    atomic_uint idle_next;     /* the partition at which housekeeping goes on */
-    _Atomic uint64_t openings; /* P: buckets that this handle has opened again */
+    atomic_uint clients;   /* sessions that live, as last counted */
+    atomic_uint idle_next; /* the partition at which housekeeping goes on */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -159,6 +160,12 @@ enum {
 
 /* What a search says; errors are negative. */
 typedef enum { SHARD_ABSENT, SHARD_FOUND, SHARD_START_OVER } shard_found;
+
+/* What a change of an operation says, or an attempt at it; errors are negative. */
+enum {
+    SHARD_AGAIN, /* nothing was changed: start over */
+    SHARD_DONE,
+};
 
 /* What a drain says of a bucket, a node or an entry; errors are negative. */
 enum {
@@ -333,7 +340,7 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 bool shard_home_is_right(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
-int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* 1: found */
+int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* a shard_found */
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
@@ -363,9 +370,8 @@ void shard_p_retire(shard_try *y, uint64_t word);
 /* home_lock.c: P, under the home lock */
 int shard_p_lock(shard_try *y, shard_beside *beside); /* 1: locked, home read again; 0: somebody else has it */
 int shard_p_unlock(shard_try *y, bool wait);
-int shard_p_place(shard_try *y, unsigned class, far_addr block); /* 1: done; 0: somebody was faster */
-int shard_p_change_under_lock(shard_try *y, far_op_kind how,
-                              bool inserting); /* the whole operation: 1: done; 0: start over */
+int shard_p_place(shard_try *y, unsigned class, far_addr block);              /* SHARD_AGAIN: somebody was faster */
+int shard_p_change_under_lock(shard_try *y, far_op_kind how, bool inserting); /* the whole operation */
 
 /* split.c: P */
 int shard_p_split(far_task *t, far_index *index, shard_partition *part, unsigned d, bool graced,
@@ -416,6 +422,11 @@ int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /*
 void shard_after_write(shard_try *y, int delta);
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
 
+/* blocking.c: lazy_resize=off */
+bool shard_must_wait(const shard_try *y);
+int shard_wait_for_sweep(shard_try *y);
+void shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
+
 /* idle.c: housekeeping */
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);
@@ -430,7 +441,7 @@ void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsign
 typedef struct shard_counted {
     uint8_t *seen; /* per bucket: the version at which it was counted, and 1; 0: not yet */
     uint64_t buckets;
-    uint64_t *below; /* a hash table of what was met at levels 2 and 3 */
+    uint64_t *overflow; /* a hash table of what was met at levels 2 and 3 */
     uint64_t room, count;
 } shard_counted;
 

@@ -90,12 +90,8 @@ static int put_block(shard_try *y, far_bytes value) {
 }
 
 
-/* What an attempt may do with the image; errors are negative. */
-enum {
-    AGAIN, /* nothing: it starts over, after somebody may have been helped */
-    WRITABLE,
-    SPLIT_FIRST,
-};
+/* What an attempt may do with the image, if it need not start over (SHARD_AGAIN). */
+enum { WRITABLE = SHARD_AGAIN + 1, SPLIT_FIRST };
 
 
 static int make_writable(shard_try *y) {
@@ -129,19 +125,19 @@ static bool may_have_copy(const shard_try *y) {
 }
 
 
-/* After the CAS of a word that held the key. 1: done; 0: start over. */
+/* After the CAS of a word that held the key. */
 static int settle(shard_try *y, uint64_t expected, uint64_t old, bool remove) {
     if (old == expected) {
         shard_p_retire(y, old);
         y->block = 0;
-        return 1;
+        return SHARD_DONE;
     }
     if (remove || !y->st->absorb || shard_is_frozen(old) || !(shard_is_live(old) || shard_is_tomb(old)) ||
         !shard_stamp_is(old, y->d))
-        return 0;
+        return SHARD_AGAIN;
     shard_count(&y->st->counters.absorbed); /* overwritten or deleted at once */
     shard_drop_block(y);
-    return 1;
+    return SHARD_DONE;
 }
 
 
@@ -161,21 +157,21 @@ static int insert(shard_try *y, int slot) {
     if (err < 0)
         return err;
     if (old != empty)
-        return 0;
+        return SHARD_AGAIN;
     y->block = 0;
-    return 1;
+    return SHARD_DONE;
 }
 
 
 /* Splits the home bucket, which is at d-1. The change goes along when the image says what it is: the levels below have
- * no part in it. 1: done; 0: start over. */
+ * no part in it. */
 static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
     shard_own own = {.y = y, .slot = -1, .remove = how == FAR_OP_DELETE};
     shard_hit hit;
     bool along = y->st->combining && y->st->ordered_cas && is_calm(y, y->d - 1) &&
                  !(shard_header_fnew(y->home->w[SHARD_P_HEADER]) & shard_bit(y->st, y->h));
     int err = along ? shard_find_l1(y, false, &hit) : 0;
-    if (err == 1)
+    if (err == SHARD_FOUND)
         own.slot = hit.slot;
     if (err < 0 || (along && (err = shard_refusal(how, own.slot >= 0)) < 0))
         return err;
@@ -184,14 +180,14 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
     if (err <= 0)
         return err < 0 ? err : shard_retry(y, false);
     if (!own.carried)
-        return 0;
+        return SHARD_AGAIN;
     *delta = how == FAR_OP_DELETE ? -1 : own.slot < 0;
     if (own.slot >= 0)
         return settle(y, own.expected, own.found, own.remove);
     if (own.found != own.expected)
-        return 0;
+        return SHARD_AGAIN;
     y->block = 0;
-    return 1;
+    return SHARD_DONE;
 }
 
 
@@ -212,21 +208,21 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
         return refused;
     if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d ||
         shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
-        return 0;
+        return SHARD_AGAIN;
     *delta = how == FAR_OP_DELETE ? -1 : !present;
-    bool locked = !y->st->ordered_cas;
-    if (present && hit->slot >= 0 && !may_have_copy(y) && !locked) {
+    bool always_locks = !y->st->ordered_cas;
+    if (present && hit->slot >= 0 && !may_have_copy(y) && !always_locks) {
         if (shard_is_frozen(hit->word) || !shard_stamp_is(hit->word, y->d))
-            return 0;
+            return SHARD_AGAIN;
         return replace(y, hit, how == FAR_OP_DELETE);
     }
     if (!is_calm(y, y->d))
-        return 0;
-    int slot = present || locked ? -1 : shard_p_first_empty(y, y->home->w);
+        return SHARD_AGAIN;
+    int slot = present || always_locks ? -1 : shard_p_first_empty(y, y->home->w);
     if (slot >= 0 && is_of_one_era(y, y->home->w[slot]))
         return insert(y, slot);
     if (slot >= 0 && (!y->dated || is_open(y->home->w[SHARD_P_HEADER], y->home->w[slot])))
-        return 0; /* the next look is dated, or comes after the era has begun */
+        return SHARD_AGAIN; /* the next look is dated, or comes after the era has begun */
     shard_count(&y->st->counters.under_lock);
     return shard_p_change_under_lock(y, how, !present);
 }
@@ -236,6 +232,8 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     shard_hit hit;
     int err;
     shard_attempt(y);
+    if (shard_must_wait(y))
+        return shard_wait_for_sweep(y);
     y->dated = how != FAR_OP_DELETE && atomic_load_explicit(&y->part->eras, memory_order_relaxed) == y->d + 1;
     if ((err = shard_put_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
@@ -248,7 +246,7 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
-    if ((err = make_writable(y)) <= AGAIN)
+    if ((err = make_writable(y)) <= SHARD_AGAIN)
         return err;
     if (err == SPLIT_FIRST)
         return split_and_change(y, how, delta);
@@ -256,7 +254,7 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
         return err;
     if (err == SHARD_START_OVER)
         return shard_retry(y, true);
-    if ((err = apply(y, how, err == SHARD_FOUND, &hit, delta)) != 0)
+    if ((err = apply(y, how, err == SHARD_FOUND, &hit, delta)) != SHARD_AGAIN)
         return err;
     if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
         return err;
@@ -269,9 +267,9 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
     uint32_t mark = 0;
     int delta = 0, err = shard_begin(&y, t, index, key);
     far_scratch_mark scratch = far_scratch_here(t);
-    while (err == 0) {
+    while (err == SHARD_AGAIN) {
         err = attempt(&y, how, value, &mark, &delta);
-        if (err == 0)
+        if (err == SHARD_AGAIN)
             far_scratch_back(t, scratch);
     }
     if (shard_is_lost(err))
