@@ -15,7 +15,6 @@
 
 #define SPIN_LEAST 20000u  /* ns for which a wait looks before it sleeps: a wake-up takes longer than a round trip */
 #define SPIN_MOST  200000u /* the same, where waits usually end within half of it */
-#define TAKE_MOST  16      /* completions at once */
 #define LINE       64u
 
 
@@ -35,57 +34,67 @@ static uint64_t place_for(const rdma_queue *q, uint32_t length) {
 }
 
 
-static void open_part(rdma_queue *q, far_batch *batch, uint32_t index, uint32_t from) {
-    q->part = (rdma_part){.batch = batch, .first = index, .from = from, .ring_begin = q->put};
+static rdma_part *built_part(rdma_queue *q) {
+    return &q->parts[(q->first + q->count) % RDMA_SLOTS];
+}
+
+
+static void open_part(tcp_conn *c, unsigned node, far_batch *batch) {
+    built_part(&c->queues[node])->batch = batch;
+    c->touched[c->touched_count++] = node;
     tcp_add_part(batch, 1);
 }
 
 
+/* From where the card takes what a WRITE brings. */
+static const char *place_operand(const rdma_queue *q, struct ibv_send_wr *wr, const char *what, uint32_t length,
+                                 char *at) {
+    if (length <= q->inline_most) { /* the device takes it when the request is posted */
+        wr->send_flags |= IBV_SEND_INLINE;
+        return what;
+    }
+    return memcpy(at, what, length);
+}
+
+
+/* Only what differs between requests is set: all the rest stays as the queue was made. */
 static void set_request(rdma_queue *q, const far_verb *verb, uint32_t from, uint32_t length, char *at) {
     static const enum ibv_wr_opcode codes[] = {[FAR_READ] = IBV_WR_RDMA_READ,
                                                [FAR_WRITE] = IBV_WR_RDMA_WRITE,
                                                [FAR_CAS] = IBV_WR_ATOMIC_CMP_AND_SWP,
                                                [FAR_FAA] = IBV_WR_ATOMIC_FETCH_AND_ADD};
     struct ibv_send_wr *wr = &q->requests[q->building];
-    struct ibv_sge *place = &q->places[q->building];
-    uint64_t remote = q->base + far_addr_offset(verb->addr) + from;
-    *place = (struct ibv_sge){.addr = (uintptr_t)at, .length = length, .lkey = q->region->lkey};
-    *wr = (struct ibv_send_wr){.sg_list = place, .num_sge = 1, .opcode = codes[verb->kind]};
-    if (verb->flags & FAR_VERB_FENCE && from == 0)
-        wr->send_flags |= IBV_SEND_FENCE;
-    if (verb->kind == FAR_READ || verb->kind == FAR_WRITE) {
-        wr->wr.rdma.remote_addr = remote;
+    const char *place = at;
+    wr->opcode = codes[verb->kind];
+    wr->send_flags = verb->flags & FAR_VERB_FENCE && from == 0 ? IBV_SEND_FENCE : 0;
+    wr->wr.rdma.remote_addr = q->base + far_addr_offset(verb->addr) + from; /* of an atomic too */
+    if (verb->kind <= FAR_WRITE) {
         wr->wr.rdma.rkey = q->key;
     } else {
-        wr->wr.atomic.remote_addr = remote;
         wr->wr.atomic.rkey = q->key;
         wr->wr.atomic.compare_add = verb->kind == FAR_CAS ? verb->compare : verb->swap;
         wr->wr.atomic.swap = verb->swap;
     }
-    if (verb->kind != FAR_WRITE)
-        return;
-    char *what = (char *)verb->local + from;
-    if (length <= q->inline_most) { /* the device takes it when the request is posted */
-        wr->send_flags |= IBV_SEND_INLINE;
-        place->addr = (uintptr_t)what;
-    } else {
-        memcpy(at, what, length);
-    }
+    if (verb->kind == FAR_WRITE)
+        place = place_operand(q, wr, (const char *)verb->local + from, length, at);
+    wr->sg_list->addr = (uintptr_t)place;
+    wr->sg_list->length = length;
 }
 
 
 /* False: there is no room now. */
-static bool put_piece(tcp_conn *c, far_batch *batch, uint32_t index, uint32_t from, uint32_t length) {
-    const far_verb *verb = &batch->verbs[index];
+static bool put_piece(tcp_conn *c, far_batch *batch, const far_verb *verb, uint32_t from, uint32_t length) {
     rdma_queue *q = &c->queues[far_addr_node(verb->addr)];
     uint64_t at = place_for(q, length);
-    if (at == UINT64_MAX || q->slots + q->building == RDMA_SLOTS)
+    if (at == UINT64_MAX || q->pieces_put - q->pieces_done == RDMA_SLOTS)
         return false;
+    char *place = q->ring + at % RDMA_RING;
     if (q->building == 0)
-        open_part(q, batch, index, from);
-    set_request(q, verb, from, length, q->ring + at % RDMA_RING);
+        open_part(c, far_addr_node(verb->addr), batch);
+    set_request(q, verb, from, length, place);
+    q->pieces[q->pieces_put++ % RDMA_SLOTS] =
+        (rdma_piece){verb->kind == FAR_WRITE ? NULL : (char *)verb->local + from, place, length};
     q->building++;
-    q->part.pieces++;
     q->put = at + in_ring(length);
     return true;
 }
@@ -94,25 +103,24 @@ static bool put_piece(tcp_conn *c, far_batch *batch, uint32_t index, uint32_t fr
 /* One doorbell. Completions of a queue pair come in order: the last one stands for all. */
 static void ring_doorbell(tcp_conn *c, unsigned node) {
     rdma_queue *q = &c->queues[node];
-    struct ibv_send_wr *bad;
-    if (q->building == 0)
-        return;
-    for (unsigned i = 0; i + 1 < q->building; i++)
-        q->requests[i].next = &q->requests[i + 1];
-    q->requests[q->building - 1].next = NULL;
-    q->requests[q->building - 1].send_flags |= IBV_SEND_SIGNALED;
-    q->part.ring_end = q->put;
-    q->parts[(q->first + q->count++) % RDMA_SLOTS] = q->part;
-    q->slots += q->building;
+    struct ibv_send_wr *bad, *last = &q->requests[q->building - 1];
+    rdma_part *part = built_part(q);
+    last->next = NULL;
+    last->send_flags |= IBV_SEND_SIGNALED;
+    part->pieces = q->building;
+    part->ring_end = q->put;
+    q->count++;
     q->building = 0;
     if (ibv_post_send(q->id->qp, q->requests, &bad) != 0)
         tcp_lose(c, FAR_ERR_UNREACHABLE, node, "the RDMA device takes no request");
+    last->next = last + 1;
 }
 
 
 static void ring_doorbells(tcp_conn *c) {
-    for (unsigned i = 0; i < c->count && !c->lost; i++)
-        ring_doorbell(c, i);
+    for (unsigned i = 0; i < c->touched_count; i++) /* none, once it is lost */
+        ring_doorbell(c, c->touched[i]);
+    c->touched_count = 0;
 }
 
 
@@ -129,23 +137,24 @@ static bool must_stall(const tcp_conn *c, const far_verb *verb) {
 
 /* Posts its verbs from there on. True: all; else *index and *from say where it stalls. */
 static bool put_verbs(tcp_conn *c, far_batch *batch, uint32_t *index, uint32_t *from) {
-    bool room = true;
-    while (room && *index < batch->count) {
-        const far_verb *verb = &batch->verbs[*index];
-        if (*from == 0 && must_stall(c, verb))
+    uint32_t i = *index, at = *from;
+    while (i < batch->count) {
+        const far_verb *verb = &batch->verbs[i];
+        if (at == 0 && must_stall(c, verb))
             break;
-        for (uint32_t length; room && *from < verb->length;) {
-            length = tcp_piece_at(verb, *from);
-            room = put_piece(c, batch, *index, *from, length);
-            *from += room ? length : 0;
-        }
-        if (room) {
-            *from = 0;
-            ++*index;
+        uint32_t length = tcp_piece_at(verb, at);
+        if (!put_piece(c, batch, verb, at, length))
+            break;
+        at += length;
+        if (at == verb->length) {
+            at = 0;
+            i++;
         }
     }
+    *index = i;
+    *from = at;
     ring_doorbells(c);
-    return *index == batch->count;
+    return i == batch->count;
 }
 
 
@@ -156,7 +165,8 @@ static void rdma_post(far_conn *base, far_batch *batch) {
         return;
     if ((c->stalled_count > 0 || !put_verbs(c, batch, &index, &from)) && !c->lost)
         tcp_stall(c, batch, index, from);
-    tcp_end_unposted(c, batch);
+    if (c->lost)
+        tcp_end_unposted(c, batch);
 }
 
 
@@ -172,30 +182,24 @@ void rdma_go_on(tcp_conn *c) {
 
 /* ---- Completions ---- */
 
-/* What READs and atomics brought, to where it is wanted. */
-static void copy_out(const rdma_queue *q, unsigned node, const rdma_part *part) {
-    uint32_t index = part->first, from = part->from;
-    uint64_t at = part->ring_begin;
-    for (uint32_t piece = 0; piece < part->pieces; piece++) {
-        uint8_t kind;
-        uint32_t length;
-        char *to = tcp_next_piece(part->batch, node, &index, &from, &kind, &length);
-        if (RDMA_RING - at % RDMA_RING < in_ring(length))
-            at += RDMA_RING - at % RDMA_RING;
-        if (kind != FAR_WRITE)
-            memcpy(to, q->ring + at % RDMA_RING, length);
-        at += in_ring(length);
+/* What READs and atomics of the oldest part brought, to where it is wanted. */
+static void copy_out(const rdma_queue *q) {
+    for (unsigned i = q->pieces_done, end = i + q->parts[q->first].pieces; i != end; i++) {
+        const rdma_piece *piece = &q->pieces[i % RDMA_SLOTS];
+        if (piece->to)
+            memcpy(piece->to, piece->from, piece->length);
     }
 }
 
 
-static rdma_part pop(rdma_queue *q) {
-    rdma_part part = q->parts[q->first];
+/* Its batch. */
+static far_batch *pop(rdma_queue *q) {
+    const rdma_part *part = &q->parts[q->first];
     q->first = (q->first + 1) % RDMA_SLOTS;
     q->count--;
-    q->slots -= part.pieces;
-    q->freed = part.ring_end;
-    return part;
+    q->pieces_done += part->pieces;
+    q->freed = part->ring_end;
+    return part->batch;
 }
 
 
@@ -205,27 +209,32 @@ static int complete(tcp_conn *c, unsigned node, const struct ibv_wc *wc) {
         tcp_lose(c, FAR_ERR_UNREACHABLE, node, ibv_wc_status_str(wc->status));
         return 0;
     }
-    const rdma_part part = pop(q);
-    copy_out(q, node, &part);
-    tcp_add_part(part.batch, -1);
-    return tcp_finish(part.batch);
+    copy_out(q);
+    far_batch *batch = pop(q);
+    tcp_add_part(batch, -1);
+    return tcp_finish(batch);
+}
+
+
+/* How many completions are there that were not taken; negative: the device tells of none any more. */
+static int look(rdma_queue *q) {
+    if (q->found_taken == q->found_count) {
+        int found = ibv_poll_cq(q->completions, RDMA_FOUND, q->found);
+        q->found_taken = 0;
+        q->found_count = found > 0 ? found : 0;
+        return found;
+    }
+    return q->found_count - q->found_taken;
 }
 
 
 static int take(tcp_conn *c, unsigned node) {
     rdma_queue *q = &c->queues[node];
-    struct ibv_wc found[TAKE_MOST];
-    int delivered = 0, count = 0;
-    if (q->is_early)
-        found[count++] = q->early;
-    q->is_early = false;
-    int more = ibv_poll_cq(q->completions, TAKE_MOST - count, found + count);
-    if (more < 0) {
+    int delivered = 0, left = look(q);
+    if (left < 0)
         tcp_lose(c, FAR_ERR_UNREACHABLE, node, "the RDMA device tells of no completions");
-        return 0;
-    }
-    for (int i = 0; i < count + more && !c->lost; i++)
-        delivered += complete(c, node, &found[i]);
+    for (; left > 0 && !c->lost; left--)
+        delivered += complete(c, node, &q->found[q->found_taken++]);
     return delivered;
 }
 
@@ -236,10 +245,10 @@ static int fail_parts(tcp_conn *c) {
         rdma_queue *q = &c->queues[i];
         if (q->building > 0) { /* it was put together when the connection was lost */
             q->building = 0;
-            delivered += tcp_fail_batch(q->part.batch, c->lost);
+            delivered += tcp_fail_batch(built_part(q)->batch, c->lost);
         }
         while (q->count > 0)
-            delivered += tcp_fail_batch(pop(q).batch, c->lost);
+            delivered += tcp_fail_batch(pop(q), c->lost);
     }
     return delivered;
 }
@@ -253,7 +262,8 @@ static int rdma_poll(far_conn *base) {
             delivered += take(c, i);
     if (c->stalled_count > 0)
         rdma_go_on(c);
-    delivered += tcp_poll(base);
+    if (!tcp_is_quiet(c))
+        delivered += tcp_poll(base);
     if (c->lost)
         delivered += fail_parts(c);
     return delivered;
@@ -262,15 +272,11 @@ static int rdma_poll(far_conn *base) {
 
 /* ---- Waiting ---- */
 
-/* A completion is there, now or early: the next poll has something. */
+/* A completion is there, or none will ever be told of: the next poll has something. */
 static bool has_completed(tcp_conn *c) {
-    for (unsigned i = 0; i < c->count; i++) {
-        rdma_queue *q = &c->queues[i];
-        if (q->count > 0 && !q->is_early)
-            q->is_early = ibv_poll_cq(q->completions, 1, &q->early) > 0;
-        if (q->is_early)
+    for (unsigned i = 0; i < c->count; i++)
+        if (c->queues[i].count > 0 && look(&c->queues[i]) != 0)
             return true;
-    }
     return false;
 }
 
@@ -285,9 +291,9 @@ static bool is_busy(const tcp_conn *c) {
 
 /* The next completion of each queue wakes the sleeper. */
 static void arm(tcp_conn *c) {
-    for (unsigned i = 0; i < c->count; i++)
-        if (c->queues[i].count > 0)
-            ibv_req_notify_cq(c->queues[i].completions, 0);
+    for (unsigned i = 0; i < c->count && !c->lost; i++)
+        if (c->queues[i].count > 0 && ibv_req_notify_cq(c->queues[i].completions, 0) != 0)
+            tcp_lose(c, FAR_ERR_UNREACHABLE, i, "the RDMA device wakes nobody");
 }
 
 
@@ -322,7 +328,7 @@ static void wait_busy(tcp_conn *c, uint64_t until) {
     }
     if (!found) {
         arm(c);
-        if (!has_completed(c))
+        if (!c->lost && !has_completed(c))
             tcp_wait(&c->conn, until);
         disarm(c);
         now = far_host_now(host);

@@ -14,11 +14,18 @@
 
 #define RDMA_RING  (256u << 10)
 #define RDMA_SLOTS 128u /* verbs, or pieces of them, under way to one node */
+#define RDMA_FOUND 16   /* completions that are taken at once */
+
+typedef struct rdma_piece { /* of a verb */
+    char *to;               /* where what it brings is wanted; NULL: a WRITE brings nothing */
+    const char *from;       /* in the ring */
+    uint32_t length;
+} rdma_piece;
 
 typedef struct rdma_part {
     far_batch *batch;
-    uint32_t first, from, pieces; /* pieces of its verbs, from byte `from` of the first one on */
-    uint64_t ring_begin, ring_end;
+    uint32_t pieces;
+    uint64_t ring_end;
 } rdma_part;
 
 typedef struct rdma_queue { /* to one node */
@@ -32,14 +39,15 @@ typedef struct rdma_queue { /* to one node */
     uint64_t base;       /* of the node's memory */
     uint32_t key;
     uint32_t inline_most; /* bytes of a WRITE that go with its request */
-    unsigned slots;       /* in use */
+    rdma_piece pieces[RDMA_SLOTS];
+    unsigned pieces_put, pieces_done; /* counted through */
     rdma_part parts[RDMA_SLOTS];
-    unsigned first, count; /* a ring of parts under way */
-    struct ibv_wc early;   /* a completion that a wait has found */
-    bool is_early;
-    /* The part that is being put together: */
+    unsigned first, count;           /* a ring of parts under way */
+    struct ibv_wc found[RDMA_FOUND]; /* completions that a wait or a poll has found */
+    int found_count, found_taken;
+    /* The part behind those under way is being put together: so many requests. Each knows its place and the next one
+     * from the beginning. */
     unsigned building;
-    rdma_part part;
     struct ibv_send_wr requests[RDMA_SLOTS];
     struct ibv_sge places[RDMA_SLOTS];
 } rdma_queue;

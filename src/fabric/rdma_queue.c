@@ -70,6 +70,15 @@ static int find_way(rdma_queue *q, const connecting *x, int socket) {
 }
 
 
+/* What every request has in common. */
+static void make_requests(rdma_queue *q) {
+    for (unsigned i = 0; i < RDMA_SLOTS; i++) {
+        q->places[i].lkey = q->region->lkey;
+        q->requests[i] = (struct ibv_send_wr){.sg_list = &q->places[i], .num_sge = 1, .next = &q->requests[i] + 1};
+    }
+}
+
+
 static int make_queue(rdma_queue *q, const connecting *x) {
     q->channel = ibv_create_comp_channel(q->id->verbs);
     q->completions = q->channel ? ibv_create_cq(q->id->verbs, (int)RDMA_SLOTS + 1, NULL, q->channel, 0) : NULL;
@@ -98,6 +107,7 @@ static int make_queue(rdma_queue *q, const connecting *x) {
     if (!q->region)
         return fail_at(x, errno == ENOMEM ? "no memory can be registered (raise the limit of locked memory: ulimit -l)"
                                           : "no memory can be registered");
+    make_requests(q);
     return 0;
 }
 

@@ -99,8 +99,10 @@ struct tcp_conn {
     unsigned stalled_first, stalled_count, stalled_room;
     far_question *asking; /* whether somebody is dead, not sent yet */
     unsigned asking_count;
-    tcp_round *unsent;                              /* rounds that could not be carried on */
-    unsigned touched[FAR_NODES_MAX], touched_count; /* nodes with an open message */
+    tcp_round *unsent; /* rounds that could not be carried on */
+    unsigned touched[FAR_NODES_MAX],
+        touched_count; /* nodes with an open message, or with requests without a doorbell */
+    bool stirred;      /* a socket has something to send that nobody owes an answer to, or can be read */
     int epoll, event;
     int alarm;         /* a timer, among what epoll watches */
     uint64_t alarm_at; /* when it rings; FAR_TIME_NEVER: it is not set */
@@ -118,6 +120,41 @@ struct tcp_conn {
 
 static inline tcp_fabric *tcp_fabric_of(const tcp_conn *c) {
     return (tcp_fabric *)c->conn.fabric;
+}
+
+
+/* The sockets have nothing to do, and nothing to tell. */
+static inline bool tcp_is_quiet(const tcp_conn *c) {
+    return !c->lost && c->owed == 0 && !c->asking && !c->stirred &&
+           !atomic_load_explicit(&c->look, memory_order_relaxed);
+}
+
+
+static inline unsigned tcp_parts(const far_batch *batch) {
+    return (unsigned)(uintptr_t)batch->fabric_data;
+}
+
+
+static inline void tcp_add_part(far_batch *batch, int more) {
+    batch->fabric_data = (void *)(uintptr_t)(tcp_parts(batch) + (unsigned)more);
+}
+
+
+/* How long the piece of it is that begins there: pieces end at multiples of the largest one, so that no unit is cut. */
+static inline uint32_t tcp_piece_at(const far_verb *verb, uint32_t from) {
+    uint64_t offset = far_addr_offset(verb->addr) + from;
+    uint32_t room = NET_PIECE_BYTES - (uint32_t)(offset % NET_PIECE_BYTES), left = verb->length - from;
+    return left < room ? left : room;
+}
+
+
+/* If it has no part left: 1. */
+static inline int tcp_finish(far_batch *batch) {
+    if (tcp_parts(batch) > 0)
+        return 0;
+    batch->pending = false;
+    batch->done(batch);
+    return 1;
 }
 
 
@@ -140,17 +177,9 @@ void tcp_send(tcp_conn *c, unsigned node, net_type type, unsigned count, const v
               tcp_round *round);
 
 /* tcp_batch.c; a batch has as many parts as messages, or queue pairs, carry it, and one more while it is stalled */
-uint32_t tcp_piece_at(const far_verb *verb, uint32_t from);
-/* The next piece of a part of the batch, which has one node's verbs only: *verb and *from say where the last one ended.
- * Where what it brings goes; the length is that of the piece. */
-char *tcp_next_piece(const far_batch *batch, unsigned node, uint32_t *verb, uint32_t *from, uint8_t *kind,
-                     uint32_t *length);
 bool tcp_stall(tcp_conn *c, far_batch *batch, uint32_t next, uint32_t from);
-void tcp_unstall(tcp_conn *c); /* all of the first one is under way */
-void tcp_add_part(far_batch *batch, int more);
-unsigned tcp_parts(const far_batch *batch);
-int tcp_finish(far_batch *batch); /* if it has no part left: 1 */
-bool tcp_may_post(tcp_conn *c, far_batch *batch);
+void tcp_unstall(tcp_conn *c);                        /* all of the first one is under way */
+void tcp_refuse(const tcp_conn *c, far_batch *batch); /* the connection is lost */
 void tcp_end_unposted(tcp_conn *c, far_batch *batch);
 void tcp_post(far_conn *conn, far_batch *batch);
 void tcp_close_messages(tcp_conn *c);
@@ -158,6 +187,17 @@ void tcp_go_on(tcp_conn *c); /* nothing is under way: stalled batches go on */
 /* The results of a message. True: they are those that are owed; the batch is done if this was the last of it. */
 bool tcp_take_results(unsigned node, const tcp_owed *owed, const char *body, size_t bytes, int *delivered);
 int tcp_fail_batch(far_batch *batch, int status); /* one message of it fails; returns 1 if that was the last */
+
+
+static inline bool tcp_may_post(const tcp_conn *c, far_batch *batch) {
+    batch->fabric_data = NULL;
+    batch->status = 0;
+    batch->pending = true;
+    if (c->lost)
+        tcp_refuse(c, batch);
+    return batch->pending;
+}
+
 
 /* tcp_life.c */
 void tcp_ask(far_conn *conn, far_question *question);

@@ -6,26 +6,10 @@
 #include <stdlib.h>
 
 
-unsigned tcp_parts(const far_batch *batch) {
-    return (unsigned)(uintptr_t)batch->fabric_data;
-}
-
-
-void tcp_add_part(far_batch *batch, int more) {
-    batch->fabric_data = (void *)(uintptr_t)(tcp_parts(batch) + (unsigned)more);
-}
-
-
-/* Ends at multiples of the largest piece, so that no unit is cut. */
-uint32_t tcp_piece_at(const far_verb *verb, uint32_t from) {
-    uint64_t offset = far_addr_offset(verb->addr) + from;
-    uint32_t room = NET_PIECE_BYTES - (uint32_t)(offset % NET_PIECE_BYTES), left = verb->length - from;
-    return left < room ? left : room;
-}
-
-
-char *tcp_next_piece(const far_batch *batch, unsigned node, uint32_t *index, uint32_t *from, uint8_t *kind,
-                     uint32_t *length) {
+/* The next piece of a part of the batch, which has one node's verbs only: *index and *from say where the last one ended.
+ * Where what it brings goes; the length is that of the piece. */
+static char *next_piece(const far_batch *batch, unsigned node, uint32_t *index, uint32_t *from, uint8_t *kind,
+                        uint32_t *length) {
     while (far_addr_node(batch->verbs[*index].addr) != node)
         ++*index;
     const far_verb *verb = &batch->verbs[*index];
@@ -197,14 +181,9 @@ void tcp_go_on(tcp_conn *c) {
 
 /* ---- Posting and results ---- */
 
-bool tcp_may_post(tcp_conn *c, far_batch *batch) {
-    batch->status = 0;
+void tcp_refuse(const tcp_conn *c, far_batch *batch) {
     batch->pending = false;
-    batch->fabric_data = NULL;
-    if (c->lost)
-        batch->status = c->why[0] ? far_fail(FAR_ERR_UNREACHABLE, "%s", c->why) : FAR_ERR_FENCED;
-    batch->pending = !c->lost;
-    return !c->lost;
+    batch->status = c->why[0] ? far_fail(FAR_ERR_UNREACHABLE, "%s", c->why) : FAR_ERR_FENCED;
 }
 
 
@@ -228,15 +207,6 @@ void tcp_post(far_conn *base, far_batch *batch) {
 }
 
 
-int tcp_finish(far_batch *batch) {
-    if (tcp_parts(batch) > 0)
-        return 0;
-    batch->pending = false;
-    batch->done(batch);
-    return 1;
-}
-
-
 int tcp_fail_batch(far_batch *batch, int status) {
     batch->status = status;
     tcp_add_part(batch, -1);
@@ -251,7 +221,7 @@ bool tcp_take_results(unsigned node, const tcp_owed *owed, const char *body, siz
     for (uint32_t piece = 0; piece < owed->pieces; piece++) {
         uint8_t kind;
         uint32_t length;
-        char *to = tcp_next_piece(batch, node, &index, &from, &kind, &length);
+        char *to = next_piece(batch, node, &index, &from, &kind, &length);
         uint32_t results = net_result_bytes(kind, length);
         if (end - body < (ptrdiff_t)results)
             return false;

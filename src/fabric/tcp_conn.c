@@ -194,6 +194,7 @@ static void flush(tcp_conn *c, unsigned number) {
         return;
     }
     bool writing = net_channel_wants_to_send(&node->channel);
+    c->stirred |= writing;
     if (writing == node->writing)
         return;
     struct epoll_event event = {.events = EPOLLIN | (writing ? EPOLLOUT : 0u), .data.u32 = number};
@@ -307,6 +308,7 @@ int tcp_poll(far_conn *base) {
     tcp_conn *c = (tcp_conn *)base;
     int delivered = 0;
     bool silent = false;
+    c->stirred = false;
     if (atomic_load_explicit(&c->look, memory_order_relaxed) &&
         atomic_exchange_explicit(&c->look, false, memory_order_acquire))
         c->nodes[0].readable = true;
@@ -391,7 +393,7 @@ void tcp_wait(far_conn *base, uint64_t until) {
     far_parker_disarm(c->conn.parker);
     for (int i = 0; i < count; i++)
         if (events[i].data.u32 < c->count)
-            c->nodes[events[i].data.u32].readable = true;
+            c->nodes[events[i].data.u32].readable = c->stirred = true;
         else if (events[i].data.u32 == ALARM)
             take_alarm(c);
 }

@@ -264,7 +264,7 @@ void tcp_listen(far_conn *base) {
     tcp_conn *c = (tcp_conn *)base;
     if (c->listens || c->lost)
         return;
-    c->listens = true;
+    c->listens = c->stirred = true;
     net_channel_send(&c->nodes[0].channel, NET_LISTEN, 0, 0, NULL, 0);
 }
 

@@ -57,6 +57,13 @@ static inline void put_box(far_session *s, far_batch_box *box) {
 }
 
 
+static inline far_batch_box *open_box(far_task *t) {
+    if (!t->open && (t->open = get_box(t->session)))
+        t->open->batch.owner = t;
+    return t->open;
+}
+
+
 void far_box_back(far_task *t) {
     if (t->open)
         put_box(t->session, t->open);
@@ -123,8 +130,6 @@ static inline bool is_sound(const far_task *t, far_addr addr, size_t bytes) {
 static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                            size_t bytes) {
     far_batch_box *box = t->open;
-    if (!box && (box = t->open = get_box(t->session)))
-        box->batch.owner = t;
     if (box && box->batch.count == box->capacity) {
         far_verb *more = realloc(box->batch.verbs, 2 * box->capacity * sizeof(far_verb));
         if (more) {
@@ -144,7 +149,7 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
 
 
 static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
-    far_batch_box *box = t->open;
+    far_batch_box *box = open_box(t);
     if (!box || box->batch.count == box->capacity || !is_sound(t, addr, bytes))
         return put_verb_slowly(t, kind, addr, local, bytes);
     far_fabric_prefetch(t->session->conn->fabric, addr, bytes);

@@ -34,7 +34,7 @@ static void count_active(far_session *s, int more) {
 
 /* The ready queue. */
 
-static void make_ready(far_task *t) {
+static inline void make_ready(far_task *t) {
     far_session *s = t->session;
     assert(t->state != FAR_TASK_READY && s->ready_last != t); /* it stands in the queue once */
     t->state = FAR_TASK_READY;
@@ -71,10 +71,10 @@ static uint64_t next_wake(const far_session *s) {
 
 /* Waiting, seen from the task. */
 
-static bool is_there(const far_task *t, far_wait_for what) {
-    switch (what) {
-    case FAR_WAIT_WAITED:
+static inline bool is_there(const far_task *t, far_wait_for what) {
+    if (what == FAR_WAIT_WAITED) /* nearly always */
         return t->waited == 0;
+    switch (what) {
     case FAR_WAIT_ALL:
         return t->waited == 0 && t->unwaited == 0;
     case FAR_WAIT_ANSWERS:
