@@ -61,7 +61,7 @@ static int test_pool(const char *uri, uint64_t tries, bool json) {
     far_selftest_result results[FAR_SELFTESTS];
     int err = cli_pool_open_or_make(uri, &options, false, false, &pool);
     if (err == FAR_ERR_NOT_FOUND)
-        return cli_not_found("%s", far_last_error());
+        return cli_not_found("%s; 'farindex create' makes one", far_last_error());
     if (err < 0)
         return cli_pool_failed();
     err = far_selftest(pool, tries, tell_progress, results);

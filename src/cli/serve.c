@@ -54,7 +54,8 @@ static void print_state(const net_state *s, const char *where) {
     printf("%" PRIu64 " sessions, %" PRIu64 " clients came, %" PRIu64 " sessions ended or cut, %" PRIu64
            " connections refused\n",
            s->sessions, s->comes, s->cuts, s->refused);
-    printf("%" PRIu64 " batches, %" PRIu64 " verbs\n", s->batches, s->verbs);
+    printf("%" PRIu64 " batches, %" PRIu64 " verbs, %" PRIu64 " bytes in, %" PRIu64 " bytes out\n", s->batches,
+           s->verbs, s->bytes_in, s->bytes_out);
 }
 
 

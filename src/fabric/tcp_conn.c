@@ -183,13 +183,16 @@ void tcp_send(tcp_conn *c, unsigned number, net_type type, unsigned count, const
 }
 
 
-/* The node's time begins when something leaves: who was stopped between posting and this has waited for nothing. */
+/* The node's time begins when something leaves: who was stopped between posting and this has waited for nothing. It
+ * begins anew when a full socket takes more: the node reads, or this side was stopped with half a message. */
 static void flush(tcp_conn *c, unsigned number) {
     tcp_node *node = &c->nodes[number];
-    if (node->unasked)
+    uint64_t sent = node->channel.sent;
+    int flushed = net_channel_flush(&node->channel);
+    if (node->unasked || (node->writing && node->channel.sent != sent))
         node->since = far_host_now(c->conn.fabric->host);
     node->unasked = false;
-    if (net_channel_flush(&node->channel) < 0) {
+    if (flushed < 0) {
         tcp_lose(c, FAR_ERR_UNREACHABLE, number, node->channel.why);
         return;
     }
@@ -267,11 +270,14 @@ static bool receive(tcp_conn *c, unsigned number, int *delivered) {
     const char *body;
     int got = 0, filled = net_channel_fill(&node->channel);
     node->readable = false;
-    while (!c->lost && (got = net_channel_next(&node->channel, true, &head, &body)) > 0)
-        if (!take_message(c, number, &head, body, delivered))
+    while (!c->lost && (got = net_channel_next(&node->channel, true, &head, &body)) > 0) {
+        if (!take_message(c, number, &head, body, delivered)) {
             got = -1;
-        else if (c->owed == 0)
+            break;
+        }
+        if (c->owed == 0)
             tcp_fabric_of(c)->kind->go_on(c);
+    }
     if (c->lost)
         return true;
     if (got < 0)

@@ -1,4 +1,5 @@
-/* The parts of a torture run (torture.c, churn.c). */
+/* The parts of a torture run: the whole (torture.c), its clients (torture_client.c, churn.c), their handles
+ * (torture_handles.c), faults (torture_faults.c), options of small indexes (torture_small.c). */
 #ifndef FAR_VERIFY_TORTURING_H
 #define FAR_VERIFY_TORTURING_H
 
@@ -74,18 +75,36 @@ struct far_tortured {
     FILE *out;
 };
 
+/* torture.c */
 void far_torture_problem(far_tortured *r, const char *what);
+int64_t far_torture_stamp(far_tortured *r); /* the time, later than all before */
+
+/* torture_small.c: for this seed, where the caller has asked for nothing else. */
+void far_torture_choose_small(far_torture *torture, uint64_t seed);
+
+/* torture_faults.c */
+void far_torture_set_faults(far_tortured *r); /* from now on */
+void far_torture_kill(far_tortured *r, far_torture_node *n);
+
+/* torture_handles.c */
+bool far_torture_is_killed(const far_torture_node *n);
 bool far_torture_is_dead(const far_torture_client *c); /* its compute node is */
+bool far_torture_is_lost(int result);                  /* the session or the handle that said so is */
+int far_torture_open_pool(far_tortured *r, far_torture_node *n);
+void far_torture_close_pool(far_torture_node *n);
+int far_torture_renew(far_tortured *r, far_torture_node *n); /* opens the pool again, unless somebody uses it */
 
 /* Opens a session; when the memory nodes have lost the handle, the pool is opened again first, once for all clients of
  * the compute node. */
 int far_torture_enter(far_torture_client *c);
 void far_torture_leave(far_torture_client *c);
 
+/* torture_client.c */
+void far_torture_client_main(void *client); /* all its operations, in sessions that come and go */
 /* Runs c->left operations on the tortured index, one after the other; false: the session is lost. */
 bool far_torture_work(far_torture_client *c);
 
-/* The client that does all that operations do not: sessions, indexes and compute nodes come and go, the pool is checked
+/* churn.c: the client that does all that operations do not: sessions, indexes and compute nodes come and go, the pool is checked
  * and swept, long stalls. Until c->left things are done. */
 void far_torture_churn(void *client);
 

@@ -460,14 +460,18 @@ bool server_serve(server_peer *peer) {
     net_head head;
     const char *body;
     int got = 0;
-    while (net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST &&
+    /* With chaos each message takes long. */
+    size_t work = 0, most = peer->server->config.chaos ? 1 : SERVING_WORK_MOST;
+    while (work < most && net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST &&
            (got = net_channel_next(&peer->channel, false, &head, &body)) > 0) {
+        size_t queued = net_channel_queued(&peer->channel);
         if (atomic_load_explicit(&peer->cut, memory_order_seq_cst))
             return false;
         if (!peer->greeted ? head.type != NET_HELLO : head.type == NET_HELLO)
             return refuse(peer, "a hello comes first, and once");
         if (!(peer->greeted ? dispatch(peer, &head, body) : on_hello(peer, &head, body)))
             return false;
+        work += head.length + net_channel_queued(&peer->channel) - queued;
     }
     return got < 0 ? refuse(peer, "what it sent is no message of this protocol") : true;
 }

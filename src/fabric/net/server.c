@@ -2,12 +2,12 @@
  * deadline of handshakes. */
 #define _GNU_SOURCE
 #include "base/error.h"
+#include "fabric/net/chaos.h"
 #include "fabric/net/serving.h"
 #include "farindex.h"
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -21,7 +21,7 @@
 #define FILLS         8 /* of one connection in one turn */
 #define BACKLOG       512
 
-static _Thread_local uint64_t chaos_state;
+static _Thread_local net_chaos chaos;
 
 
 static uint64_t now_ms(void) {
@@ -137,18 +137,18 @@ static void serve_peer(server_peer *peer) {
         got = listens ? net_channel_fill(&peer->channel) : 0;
         bool all =
             !peer->channel.tls && peer->channel.drained && !peer->hung_up; /* the end stands behind the last byte */
-        if (got < 0)
-            peer->ended = true;
         do {
             if (!server_serve(peer))
                 peer->ended = true;
             flush_peer(peer);
         } while (!peer->ended && net_channel_has_message(&peer->channel) &&
                  net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST);
+        peer->ended |= got < 0;
         if (all)
             break;
     }
-    if (!peer->ended && peer->reading && !peer->channel.drained) /* what is left there is told of again */
+    /* What is left there is told of again: bytes, or the end behind them. */
+    if (!peer->ended && peer->reading && (!peer->channel.drained || peer->hung_up))
         watch(peer, true, peer->writing, EPOLL_CTL_MOD);
 }
 
@@ -296,7 +296,7 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
 static void *run_loop(void *arg) {
     server_loop *loop = arg;
     struct epoll_event events[EVENTS];
-    chaos_state = loop->number * 0x9e3779b97f4a7c15ull + 1;
+    net_chaos_start(&chaos, loop->number);
     while (!atomic_load_explicit(&loop->server->stopping, memory_order_acquire)) {
         int count = epoll_wait(loop->epoll, events, EVENTS, time_to_wait(loop));
         run_events(loop, events, count);
@@ -307,16 +307,11 @@ static void *run_loop(void *arg) {
 }
 
 
-/* ---- Chaos: batches of several connections interleave, and verbs tear between their units ---- */
+/* ---- Chaos ---- */
 
 static void disturb(unsigned thread) {
     (void)thread;
-    chaos_state = chaos_state * 6364136223846793005ull + 1442695040888963407ull;
-    unsigned draw = (unsigned)(chaos_state >> 40);
-    if (draw % 256 == 0)
-        usleep(draw / 256 % 200);
-    else if (draw % 4 == 0)
-        sched_yield();
+    net_chaos_disturb(&chaos);
 }
 
 

@@ -15,9 +15,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SERVING_QUEUED_MOST (1u << 20) /* bytes of answers that a peer has not taken: then it is not served */
-#define SERVING_NOTES       1024u      /* of the last cuts; who missed more is told to look at all */
-#define SERVING_NOTES_MOST  4096u      /* bytes of a queue behind which no note is put */
+#define SERVING_QUEUED_MOST (1u << 20)  /* bytes of answers that a peer has not taken: then it is not served */
+#define SERVING_WORK_MOST   (64u << 10) /* bytes of requests and answers: then what is answered leaves */
+#define SERVING_NOTES       1024u       /* of the last cuts; who missed more is told to look at all */
+#define SERVING_NOTES_MOST  4096u       /* bytes of a queue behind which no note is put */
 
 typedef struct server_loop server_loop;
 typedef struct server_peer server_peer;
@@ -98,7 +99,8 @@ static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
 }
 
 
-/* requests.c. What the peer sent is done, as far as it is whole. False: it is to be closed, peer->why may say why. */
+/* requests.c. What the peer sent is done, as far as it is whole, and not too much of it at once: who waits for the first
+ * answer does not wait for all. False: it is to be closed, peer->why may say why. */
 bool server_serve(server_peer *peer);
 void server_send_notes(server_peer *peer); /* by its loop */
 void server_leave(server_peer *peer);      /* its connection has ended: under the server's lock */
