@@ -278,7 +278,7 @@ static void deleting_everything_gives_the_memory_back(const conform *c) {
         number_key(n * 0x9e3779b97f4a7c15ull, key);
         assert_ok(far_delete(r.session, r.index, key, 8));
     }
-    wait_until_used_is_below(&r, empty.used + (full.used - empty.used) / 100);
+    wait_until_used_is_below(&r, empty.used + (full.used - empty.used) / 50);
     rig_down(&r);
 }
 
