@@ -385,7 +385,10 @@ static int sleep_at(int epoll, struct epoll_event *events, uint64_t until, far_h
 void tcp_wait(far_conn *base, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
     struct epoll_event events[EVENTS];
+    bool lost = c->lost;
     flush_all(c);
+    if (c->lost && !lost) /* nothing will wake it any more: whoever waits is to be told */
+        return;
     if (c->closed_in_child) {
         c->conn.fabric->host->ops->park(c->conn.fabric->host, c->conn.parker, until);
         return;

@@ -91,7 +91,7 @@ static inline far_block_state far_block_unpack(uint64_t word) {
 }
 
 
-/* Any change of one bit, or of up to five bits side by side, changes it. */
+/* Any change of one bit, or of up to five bits side by side below the check, makes it another. */
 static inline uint64_t far_page_check(uint64_t word) {
     uint64_t sum = 0;
     for (; word; word >>= 5)

@@ -35,7 +35,10 @@ int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsi
 }
 
 
-/* The first look comes at once: what somebody works at has changed by then, most of the time. */
+enum { LOOKS = 8 }; /* after each wait */
+
+/* The first look comes at once: what somebody works at has changed by then, most of the time. Who takes a lock again and
+ * again, and changes nothing, looks the same whenever it has it: not at every one of many looks. */
 int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg) {
     int dead = id == 0 ? 0 : far_is_dead(t, id, generation), same = 1;
     if (dead != 0)
@@ -45,9 +48,15 @@ int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_
         int err = i > 0 ? far_wait_epochs(t, 2) : 0;
         if (err < 0 || (err = far_pin_take(t)) < 0)
             return err;
-        same = look(t, arg);
+        for (unsigned n = 0; n < LOOKS && same == 1; n++) {
+            if (n)
+                far_back_off(t, 0);
+            same = look(t, arg);
+            far_scratch_back(t, here);
+        }
         far_pin_drop(t);
-        far_scratch_back(t, here);
     }
+    if (same == 1 && id != 0 && (dead = far_is_dead(t, id, generation)) != 0)
+        return dead < 0 ? dead : 0; /* it was at work, and died */
     return same;
 }

@@ -434,21 +434,42 @@ static void a_blocking_client_dies_told(const told *told) {
 TOLD_OF_ALL(a_blocking_client_dies);
 
 
+/* Who begins a doubling does it, also when somebody who waits was faster with the stamp. */
+static void a_doubling_stamped_by_another_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
+    for (uint64_t n = 1; n == 1 || s.a.ended; n++) {
+        start(&s.a, FAR_OP_INSERT, number(n), n);
+        far_sim_stop_before(s.a.client, at("shard:stamp"));
+        far_sim_run_client(s.a.client);
+    }
+    for (unsigned i = 0; i < 100 && version(&s.b) == 0; i++) {
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 100000);
+    }
+    assert_int_equal(version(&s.b), 1);
+    start(&s.b, FAR_OP_UPDATE, number(1), 77);
+    for (unsigned i = 0; i < 1000000 && !shard_root_stamped(true_root(&s)); i++)
+        far_sim_run_for(s.world, 1000);
+    assert_true(shard_root_stamped(true_root(&s)));
+    assert_false(s.b.ended);
+    stage_finish(&s.a);
+    assert_int_equal(shard_root_phase(true_root(&s)), SHARD_STABLE);
+    stage_finish(&s.b);
+    stage_close(&s);
+}
+TOLD_OF_ALL(a_doubling_stamped_by_another);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_doubling_blocks_writes),
-        cmocka_unit_test(a_blocking_client_dies),
-        cmocka_unit_test(tomb_reused_before_the_freeze),
-        cmocka_unit_test(insert_into_a_frozen_bucket),
-        cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
-        cmocka_unit_test(a_child_known_too_early),
-        cmocka_unit_test(a_wish_ends_with_the_doubling),
-        cmocka_unit_test(a_claim_holds_nobody_up),
-        cmocka_unit_test(a_wish_ends_with_its_reason),
-        cmocka_unit_test(samples_end_with_the_doubling),
-        cmocka_unit_test(chains_of_a_slow_drain),
-        cmocka_unit_test(a_broken_block_is_one_gets_own),
-        cmocka_unit_test(a_check_that_sees_tables_before_the_root),
+        cmocka_unit_test(a_doubling_blocks_writes),       cmocka_unit_test(a_doubling_stamped_by_another),
+        cmocka_unit_test(a_blocking_client_dies),         cmocka_unit_test(tomb_reused_before_the_freeze),
+        cmocka_unit_test(insert_into_a_frozen_bucket),    cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
+        cmocka_unit_test(a_child_known_too_early),        cmocka_unit_test(a_wish_ends_with_the_doubling),
+        cmocka_unit_test(a_claim_holds_nobody_up),        cmocka_unit_test(a_wish_ends_with_its_reason),
+        cmocka_unit_test(samples_end_with_the_doubling),  cmocka_unit_test(chains_of_a_slow_drain),
+        cmocka_unit_test(a_broken_block_is_one_gets_own), cmocka_unit_test(a_check_that_sees_tables_before_the_root),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

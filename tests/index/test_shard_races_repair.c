@@ -422,6 +422,35 @@ static void a_reader_sleeps_through_all_generations_of_a_slot(void **state) {
 }
 
 
+static void check_without_problems(void *arg) {
+    stage_actor *by = arg;
+    assert_int_equal(far_index_check(by->session, by->index, fail_at_problem, NULL), 0);
+    by->ended = true;
+}
+
+
+/* A check meets the lock of one who lives, and who dies while the check looks whether it is at work: that nothing
+ * changed is no damage then. (Liveness asked once: the check says that nobody alive holds the lock.) */
+static void a_holder_dies_beside_a_check(void **state) {
+    (void)state;
+    stage s;
+    char key[16];
+    stage_open(&s, "shard", "partitions=1,bits=0,slots=2,l2_slots=1,load=90,afs=1000", NULL);
+    for (unsigned i = 0; i == 0 || s.a.ended; i++) {
+        snprintf(key, sizeof(key), "n%u", i);
+        stage_start(&s.a, FAR_OP_INSERT, key, "v");
+        far_sim_stop_before(s.a.client, at("shard:place_in_overflow"));
+        far_sim_run_client(s.a.client);
+    }
+    stage_start_main(&s.c, "c", check_without_problems);
+    far_sim_run_for(s.world, 5000000); /* it waits for epochs, which the holder holds up */
+    assert_false(s.c.ended);
+    stage_kill(&s, &s.a);
+    stage_finish(&s.c);
+    stage_close(&s);
+}
+
+
 /* ---- What a check finds ---- */
 
 typedef struct damage {
@@ -501,6 +530,7 @@ int main(void) {
         cmocka_unit_test(a_dead_mover_that_made_tags_anew),
         cmocka_unit_test(a_tour_beside_a_helper_that_stands_still),
         cmocka_unit_test(a_reader_sleeps_through_all_generations_of_a_slot),
+        cmocka_unit_test(a_holder_dies_beside_a_check),
         cmocka_unit_test(a_check_finds_broken_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

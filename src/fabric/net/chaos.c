@@ -28,7 +28,7 @@ bool net_chaos_rests(const net_chaos *chaos, uint64_t now) {
 void net_chaos_paused(net_chaos *chaos, uint64_t begun, uint64_t ended) {
     uint64_t took = ended - begun;
     if (took >= CHAOS_LONG_NS)
-        chaos->rests_until = ended + CHAOS_REST * took;
+        chaos->rests_until = ended + (took < CHAOS_REST_NS / CHAOS_REST ? CHAOS_REST * took : CHAOS_REST_NS);
 }
 
 

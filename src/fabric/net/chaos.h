@@ -9,8 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CHAOS_LONG_NS 1000000u /* a pause that took so long had to wait for others */
-#define CHAOS_REST    8u       /* times what a long pause took: how long none follows */
+#define CHAOS_LONG_NS 1000000u    /* a pause that took so long had to wait for others */
+#define CHAOS_REST    8u          /* times what a long pause took: how long none follows ... */
+#define CHAOS_REST_NS 1000000000u /* ... and at most so long: the daemon was stopped, it may be */
 
 typedef struct net_chaos { /* of a thread */
     uint64_t state;

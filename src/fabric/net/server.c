@@ -18,7 +18,8 @@
 #define EVENTS        64
 #define STRANGERS_MAX 256 /* connections that are not greeted yet */
 #define GREET_MS      5000
-#define FILLS         8 /* of one connection in one turn */
+#define FILLS         8  /* of one connection in one turn: so often its socket is read ... */
+#define SERVES        16 /* ... and so often it is served: then others have their turn */
 #define BACKLOG       512
 
 static _Thread_local net_chaos chaos;
@@ -127,12 +128,20 @@ static void flush_peer(server_peer *peer) {
 }
 
 
+static bool can_go_on(const server_peer *peer) {
+    return !peer->ended && net_channel_has_message(&peer->channel) &&
+           net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST;
+}
+
+
 /* What came last before the end is still done: a session that says that it leaves and closes. */
 static void serve_peer(server_peer *peer) {
     int got = 1;
-    for (unsigned fills = 0; !peer->ended && got > 0 && fills < FILLS; fills++) {
-        /* Who does not take its answers is not listened to either. */
-        bool listens = net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST;
+    unsigned serves = 0;
+    for (unsigned fills = 0; !peer->ended && got > 0 && fills < FILLS && serves < SERVES; fills++) {
+        /* Who does not take its answers is not listened to either, nor who has asked for more than was done. */
+        bool listens =
+            net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST && !net_channel_has_message(&peer->channel);
         peer->channel.drained = false;
         got = listens ? net_channel_fill(&peer->channel) : 0;
         bool all =
@@ -141,15 +150,15 @@ static void serve_peer(server_peer *peer) {
             if (!server_serve(peer))
                 peer->ended = true;
             flush_peer(peer);
-        } while (!peer->ended && net_channel_has_message(&peer->channel) &&
-                 net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST);
+        } while (can_go_on(peer) && (++serves < SERVES || got < 0));
         peer->ended |= got < 0;
         if (all)
             break;
     }
+    bool more = can_go_on(peer); /* others first: that it can be written to is told at once */
     /* What is left there is told of again: bytes, or the end behind them. */
-    if (!peer->ended && peer->reading && (!peer->channel.drained || peer->hung_up))
-        watch(peer, true, peer->writing, EPOLL_CTL_MOD);
+    if (!peer->ended && (more || (peer->reading && (!peer->channel.drained || peer->hung_up))))
+        watch(peer, peer->reading, peer->writing || more, EPOLL_CTL_MOD);
 }
 
 
@@ -258,6 +267,9 @@ static void tell_all(server_loop *loop) {
         next = peer->next;
         server_send_notes(peer);
         flush_peer(peer);
+        /* The flush made room, and epoll tells no more of it: what the full queue had kept from being done is done now. */
+        if (!peer->ended && net_channel_has_message(&peer->channel))
+            serve_peer(peer);
         if (peer->ended)
             close_peer(peer);
     }

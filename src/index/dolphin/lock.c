@@ -98,7 +98,7 @@ int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
     far_count_lock_retry(op->t);
     far_pin_drop(op->t);
     while (atomic_load(gate_of(op, entry)) != 0)
-        far_sleep(op->t, far_rtt(op->t));
+        far_back_off(op->t, 0);
     return far_pin_take(op->t);
 }
 

@@ -70,7 +70,8 @@ int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
     if ((err = move_root(t, part, root, shard_root(d, SHARD_GROW, false, 0))) <= 0)
         return err;
     shard_count(&st->counters.grows);
-    return shard_set_stamp(t, part, shard_root(d, SHARD_GROW, false, 0));
+    err = shard_set_stamp(t, part, shard_root(d, SHARD_GROW, false, 0)); /* another one may have been faster with it */
+    return err < 0 ? err : 1;
 }
 
 
