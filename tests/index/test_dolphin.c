@@ -3,6 +3,8 @@
 #include "base/random.h"
 #include "base/sanitizer.h"
 #include "index/dolphin/dolphin.h"
+#include "pool/epoch.h"
+#include "task/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -534,6 +536,45 @@ static void last_byte_coverage_has_a_leaf_per_random_key(void **state) {
 }
 
 
+/* The leaf of "a" becomes one that is drained by epochs. */
+static int make_calm(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t entry;
+    int err = far_pin_take(t);
+    far_read(t, dolphin_entry_addr(dolphin_state_of(map)->root) + DOLPHIN_NODE_HEADER + 8 * ('a' + 1), &entry, 8);
+    if (err < 0 || (err = far_wait(t)) < 0)
+        return err;
+    far_faa(t, dolphin_entry_addr(entry), DOLPHIN_CALM, NULL);
+    return far_wait(t);
+}
+
+
+/* One thread, two sessions, no housekeeping: an insert that was submitted replaces a leaf and waits for epochs; who wants
+ * the same leaf in a call waits for it, and drives it meanwhile. (It only slept: it hung.) */
+static void who_waits_at_a_gate_drives_the_others(void **state) {
+    (void)state;
+    far_pool_options pool_options = {.rdwc = -1, .no_thread = 1};
+    far_session *second;
+    char key[] = "a0";
+    assert_int_equal(far_pool_open("local:64M", &pool_options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_session_open(pool, &second), 0);
+    assert_int_equal(far_index_create(session, "map", "dolphin", "value_size=8,leaf_slots=4,calm_after=1", &map), 0);
+    for (; key[1] < '4'; key[1]++)
+        assert_int_equal(far_insert(session, map, key, 2, "8 bytes.", 8), 0);
+    assert_int_equal(far_session_call(session, FAR_STATS_OTHER, false, make_calm, NULL), 0);
+    far_op op = {.kind = FAR_OP_INSERT, .index = map, .key = "a8", .key_len = 2, .value = "8 bytes.", .value_len = 8};
+    far_op *ops[1] = {&op}, *done[1];
+    assert_int_equal(far_submit(session, ops, 1), 1);
+    assert_int_equal(far_reap(session, done, 1, 0), 0); /* it waits */
+    assert_int_equal(far_insert(second, map, "a9", 2, "8 bytes.", 8), 0);
+    assert_int_equal(far_reap(session, done, 1, 1), 1);
+    assert_int_equal(op.result, 0);
+    far_session_close(second);
+    close_map();
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_keep_all_their_fields),
@@ -552,6 +593,7 @@ int main(void) {
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(damaged_control_words_keep_nobody_waiting),
         cmocka_unit_test(last_byte_coverage_has_a_leaf_per_random_key),
+        cmocka_unit_test(who_waits_at_a_gate_drives_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

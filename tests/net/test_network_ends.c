@@ -280,10 +280,77 @@ static void a_node_that_takes_more_is_not_silent(void **state) {
 }
 
 
+typedef struct ringer {
+    int socket;
+    atomic_bool stops;
+} ringer;
+
+
+static void *ring_all_the_time(void *arg) {
+    ringer *r = arg;
+    const net_head ring = {.length = NET_HEAD_BYTES, .type = NET_RING};
+    while (!atomic_load(&r->stops) && send(r->socket, &ring, sizeof(ring), MSG_NOSIGNAL) > 0)
+        usleep(20);
+    return NULL;
+}
+
+
+static int greet(const waiting_node *n) {
+    char bytes[256];
+    int socket = dial_node(n);
+    size_t end = make_hello(bytes);
+    assert_int_equal(send(socket, bytes, end, 0), (ssize_t)end);
+    return socket;
+}
+
+
+/* One asks for more than its queue takes, and reads; the queue is emptied beside notes for all. What it had asked for
+ * and was not done yet is done all the same. (Nothing told the node to go on: it was silent.) */
+static void notes_beside_a_full_queue_forget_no_request(void **state) {
+    enum { BATCHES = 64, VERBS = 3, BYTES = 60000, ROUNDS = 25 };
+    static char bytes[BATCHES * (NET_HEAD_BYTES + VERBS * NET_VERB_BYTES)], answers[4 << 20];
+    const net_head head = {NET_HEAD_BYTES + VERBS * NET_VERB_BYTES, NET_BATCH, VERBS, 0};
+    const far_verb verb = {.kind = FAR_READ, .length = BYTES};
+    const size_t want = (size_t)BATCHES * (NET_HEAD_BYTES + VERBS * BYTES);
+    waiting_node n;
+    pthread_t thread;
+    (void)state;
+    node_up(&n, NULL, false);
+    ringer r = {.socket = greet(&n)};
+    int one = greet(&n);
+    node_runs(&n);
+    assert_true(recv(one, answers, NET_HEAD_BYTES + sizeof(net_welcome), MSG_WAITALL) > 0);
+    assert_int_equal(pthread_create(&thread, NULL, ring_all_the_time, &r), 0);
+    for (unsigned i = 0; i < BATCHES; i++) {
+        char *at = bytes + (size_t)i * head.length;
+        memcpy(at, &head, sizeof(head));
+        for (unsigned k = 0; k < VERBS; k++)
+            net_verb_put(at + sizeof(head) + k * NET_VERB_BYTES, &verb, 0, BYTES);
+    }
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct pollfd wait = {.fd = one, .events = POLLIN};
+        assert_int_equal(send(one, bytes, sizeof(bytes), 0), (ssize_t)sizeof(bytes));
+        for (size_t got = 0; got < want;) {
+            assert_int_equal(poll(&wait, 1, 60000), 1); /* else it is silent for ever */
+            ssize_t more = recv(one, answers, sizeof(answers), 0);
+            assert_true(more > 0);
+            got += (size_t)more;
+        }
+    }
+    atomic_store(&r.stops, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    close(one);
+    close(r.socket);
+    node_down(&n);
+    free(n.log);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_is_seen_behind_any_number_of_bytes),
         cmocka_unit_test(the_end_is_seen_behind_half_a_record),
+        cmocka_unit_test(notes_beside_a_full_queue_forget_no_request),
         cmocka_unit_test(answers_leave_while_there_is_more_to_do),
         cmocka_unit_test(chaos_does_not_stand_still_on_a_busy_machine),
         cmocka_unit_test(an_answer_to_nothing_loses_the_connection),

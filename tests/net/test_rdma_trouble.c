@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -186,8 +187,28 @@ static void a_read_that_samples_again_alone_is_found_and_the_order_can_be_given_
 }
 
 
+/* The socket beside the queue pair takes nothing any more, which is seen right before the sleep. (It slept to the end:
+ * nothing wakes a session that is lost.) */
+static void a_wait_that_loses_the_connection_does_not_sleep(void **state) {
+    (void)state;
+    far_batch batch;
+    rig r;
+    card_join(&r, 1);
+    card_hold(true);
+    post_pair(&r, &batch);
+    card_fabric->ops->poll(r.conn);
+    card_fabric->ops->listen(r.conn);
+    shutdown(((tcp_conn *)r.conn)->nodes[0].channel.socket, SHUT_WR);
+    card_fabric->ops->wait(r.conn, FAR_TIME_NEVER);
+    assert_true(((tcp_conn *)r.conn)->lost);
+    expect_loss(&r, &batch);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_wait_that_loses_the_connection_does_not_sleep, card_open_nodes,
+                                        card_close_nodes),
         cmocka_unit_test_setup_teardown(a_request_that_the_card_refuses_loses_the_session, card_open_nodes,
                                         card_close_nodes),
         cmocka_unit_test_setup_teardown(a_card_that_tells_of_no_completions_keeps_nobody_waiting, card_open_nodes,
