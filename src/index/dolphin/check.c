@@ -207,6 +207,12 @@ static int run(tour *t, far_task *task, far_index *index, void *ctx) {
 }
 
 
+/* The last position of the entry that names the leaf. */
+static unsigned hi_of(const dolphin_node *node, const dolphin_leaf *leaf) {
+    return node->depth ? dolphin_next_lb(node, dolphin_entry_lb(leaf->entry)) - 1 : DOLPHIN_LAST;
+}
+
+
 /* Walk. */
 
 static int walk_node(tour *t, const dolphin_node *node) {
@@ -375,7 +381,7 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
         prefix[0] = (uint8_t)(dolphin_entry_lb(leaf->entry) - 1);
     if (leaf->image[2] != dolphin_prefix_word(op->st, prefix, depth))
         far_report_problem(t->ctx, "leaf at %#llx: its prefix word is wrong", addr);
-    int err = dolphin_read_pairs(op, leaf, prefix, pairs, &count);
+    int err = dolphin_read_pairs(op, leaf, prefix, hi_of(node, leaf), pairs, &count);
     for (unsigned i = 0; i < count && err == 0; i++) {
         unsigned position = dolphin_position(pairs[i].key, depth);
         if (pairs[i].key.length < depth || memcmp(pairs[i].key.data, prefix, depth) != 0 ||
@@ -455,7 +461,7 @@ static int count_leaf(tour *t, const dolphin_leaf *leaf) {
     if (!pairs)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to count");
     memcpy(prefix, dolphin_node_prefix(node), node->depth);
-    int err = dolphin_read_pairs(op, leaf, prefix, pairs, &count);
+    int err = dolphin_read_pairs(op, leaf, prefix, hi_of(node, leaf), pairs, &count);
     if (err < 0)
         return err;
     for (unsigned i = 0; i < count; i++) {

@@ -159,7 +159,7 @@ unsigned dolphin_candidates(const dolphin_op *op, const dolphin_leaf *leaf, unsi
 #define DOLPHIN_STATE_BIT(state) (1u << (state))
 int dolphin_broken(const far_index *index, far_addr addr, const char *what);
 /* Puts the READ of a key block; the block is checked, and the key in it given, after the wait. */
-int dolphin_put_read_key(dolphin_op *op, uint64_t kword, uint8_t **block);
+int dolphin_put_read_key(dolphin_op *op, uint64_t kword, bool unproven, uint8_t **block);
 int dolphin_take_key(const dolphin_op *op, uint64_t kword, const uint8_t *block, far_bytes *key);
 /* The first key that is not below the prefix of so many bytes; false: there is none. */
 bool dolphin_after_prefix(const uint8_t *prefix, unsigned depth, uint8_t *key, size_t *length);
@@ -290,8 +290,10 @@ typedef struct dolphin_pair {
     uint64_t kword, vword;
     unsigned slot;
 } dolphin_pair;
-int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, dolphin_pair *pairs,
-                       unsigned *count);
+/* hi: of the entry that names the leaf. */
+int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
+                       dolphin_pair *pairs, unsigned *count);
+bool dolphin_is_half_replaced(const dolphin_leaf *leaf, unsigned hi);
 /* The first key beyond position `hi` below the prefix; false: there is none. */
 bool dolphin_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length);
 

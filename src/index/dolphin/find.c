@@ -252,7 +252,7 @@ static int answer_from_blocks(dolphin_op *op, const dolphin_leaf *leaf, const un
     for (unsigned i = 0; i < count; i++) {
         err = dolphin_put_read_value(op, vwords[i], &values[i]);
         if (err == 0 && dolphin_kword_is_block(kwords[found[i]]))
-            err = dolphin_put_read_key(op, kwords[found[i]], &keys[i]);
+            err = dolphin_put_read_key(op, kwords[found[i]], false, &keys[i]);
         if (err < 0) {
             far_forget(op->t);
             return err;

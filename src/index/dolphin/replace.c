@@ -80,9 +80,15 @@ static int thaw(dolphin_change *c, const dolphin_content *it, int result) {
 }
 
 
+static bool has_prefix(far_bytes key, const dolphin_content *it) {
+    return key.length >= it->depth && memcmp(key.data, it->prefix, it->depth) == 0;
+}
+
+
 /* Whole keys of LIVE slots; key blocks are READ in one batch. */
 int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
     const uint64_t *kwords = dolphin_kwords(&it->leaf);
+    bool half = dolphin_is_half_replaced(&it->leaf, it->hi);
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = 0;
     for (unsigned i = 0; i < op->st->slots; i++) {
@@ -90,7 +96,7 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
         if (!dolphin_kword_is_sound(kwords[i]))
             return dolphin_broken(op->index, it->leaf.addr, "leaf");
         if (dolphin_state_of_slot(kwords[i]) == DOLPHIN_HELD && dolphin_kword_is_block(kwords[i]) &&
-            (err = dolphin_put_read_key(op, kwords[i], &blocks[i])) < 0)
+            (err = dolphin_put_read_key(op, kwords[i], half, &blocks[i])) < 0)
             return err;
     }
     if ((err = dolphin_wait(op)) < 0)
@@ -101,7 +107,12 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
         dolphin_item *item = &it->items[it->count];
         *item = (dolphin_item){.kword = kwords[i] & DOLPHIN_KEY_MASK, .vword = dolphin_vword(op, &it->leaf, i)};
         if (blocks[i]) {
-            if ((err = dolphin_take_key(op, kwords[i], blocks[i], &item->key)) < 0)
+            err = dolphin_take_key(op, kwords[i], blocks[i], &item->key);
+            if (half && (err < 0 || !has_prefix(item->key, it))) { /* deleted since, where it was put */
+                it->elsewhere |= 1ull << i;
+                continue;
+            }
+            if (err < 0)
                 return err;
         } else {
             unsigned length = it->depth + dolphin_kword_length(kwords[i]);
@@ -113,7 +124,7 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
             memcpy(key + it->depth, suffix, length - it->depth);
             item->key = (far_bytes){key, length};
         }
-        if (item->key.length < it->depth || memcmp(item->key.data, it->prefix, it->depth) != 0)
+        if (!has_prefix(item->key, it))
             return dolphin_broken(op->index, it->leaf.addr, "leaf");
         unsigned position = dolphin_position(item->key, it->depth);
         if (position < it->lo || position > it->hi) { /* a dead client got as far as to put it elsewhere */

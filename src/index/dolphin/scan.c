@@ -89,7 +89,7 @@ static int give_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
     unsigned count, first = 0, depth = dolphin_ident_depth(dolphin_ident(leaf));
     if (!pairs)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
-    int err = dolphin_read_pairs(op, leaf, c->key, pairs, &count);
+    int err = dolphin_read_pairs(op, leaf, c->key, hi, pairs, &count);
     if (err < 0)
         return err;
     while (first < count && far_bytes_compare(pairs[first].key, (far_bytes){c->key, c->length}) < 0)

@@ -44,10 +44,27 @@ static int whole_key(dolphin_op *op, uint64_t kword, const uint8_t *prefix, unsi
 }
 
 
-int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, dolphin_pair *pairs,
-                       unsigned *count) {
+/* A client that died had put the upper part of the leaf elsewhere: those slots are not the leaf's any more, and their
+ * blocks may be freed, and used again. What stays cannot be: nobody deletes in a frozen leaf. */
+bool dolphin_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
+    return (leaf->image[0] & DOLPHIN_FROZEN) && hi < dolphin_ident_hi(dolphin_ident(leaf));
+}
+
+
+/* 1: it has the key of a slot; 0: the block that it names is another's. */
+static int take_whole_key(dolphin_op *op, dolphin_pair *pair, const uint8_t *block, far_bytes prefix, bool half) {
+    int err = block ? dolphin_take_key(op, pair->kword, block, &pair->key) : 0;
+    bool fits =
+        err == 0 && pair->key.length >= prefix.length && memcmp(pair->key.data, prefix.data, prefix.length) == 0;
+    return half && block && !fits ? 0 : err < 0 ? err : 1;
+}
+
+
+int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
+                       dolphin_pair *pairs, unsigned *count) {
     const uint64_t *kwords = dolphin_kwords(leaf);
-    unsigned depth = dolphin_ident_depth(dolphin_ident(leaf)), found = 0;
+    unsigned depth = dolphin_ident_depth(dolphin_ident(leaf)), found = 0, kept = 0;
+    bool any = false, half = dolphin_is_half_replaced(leaf, hi);
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = 0;
     for (unsigned i = 0; i < op->st->slots; i++) {
@@ -58,24 +75,24 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
         if (!dolphin_kword_is_sound(kwords[i]))
             err = dolphin_broken(op->index, leaf->addr, "leaf");
         else if (dolphin_kword_is_block(kwords[i]))
-            err = dolphin_put_read_key(op, kwords[i], &blocks[found]);
+            err = dolphin_put_read_key(op, kwords[i], half, &blocks[found]);
         else
             err = whole_key(op, kwords[i], prefix, depth, &pairs[found].key);
         if (err < 0) {
             far_forget(op->t);
             return err;
         }
-        found++;
+        any |= blocks[found++] != NULL;
     }
-    bool any = false;
-    for (unsigned i = 0; i < found; i++)
-        any |= blocks[i] != NULL;
     if (any && (err = dolphin_wait(op)) < 0)
         return err;
-    for (unsigned i = 0; i < found; i++)
-        if (blocks[i] && (err = dolphin_take_key(op, pairs[i].kword, blocks[i], &pairs[i].key)) < 0)
+    for (unsigned i = 0; i < found; i++) {
+        if ((err = take_whole_key(op, &pairs[i], blocks[i], (far_bytes){prefix, depth}, half)) < 0)
             return err;
-    qsort(pairs, found, sizeof(*pairs), by_key_then_slot);
-    *count = drop_older(pairs, found);
+        if (err == 1 && (!half || dolphin_position(pairs[i].key, depth) <= hi))
+            pairs[kept++] = pairs[i];
+    }
+    qsort(pairs, kept, sizeof(*pairs), by_key_then_slot);
+    *count = drop_older(pairs, kept);
     return 0;
 }
