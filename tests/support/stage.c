@@ -24,7 +24,7 @@ static void open_actor(stage *s, stage_actor *a, bool by_hand) {
 static void set_up(stage *s, const char *kind, const char *options, const char *sim, bool by_hand) {
     memset(s, 0, sizeof(*s));
     s->by_hand = by_hand;
-    world_uri(s->uri, "seed=1,size=32M,memory_nodes=2,faults=none%s%s", sim ? "," : "", sim ? sim : "");
+    world_uri(s->uri, "seed=1,size=4M,memory_nodes=2,faults=none%s%s", sim ? "," : "", sim ? sim : "");
     for (unsigned i = 0; i < STAGE_ACTORS; i++)
         open_actor(s, stage_actor_at(s, i), by_hand);
     assert_int_equal(far_index_create(s->a.session, "map", kind, options, &s->a.index), 0);
