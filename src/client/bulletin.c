@@ -4,6 +4,7 @@
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog_layout.h"
+#include "task/latch.h"
 
 #include <errno.h>
 #include <string.h>
@@ -116,7 +117,7 @@ static bool take_bulletin(far_pool *pool, far_bulletin *copy) {
 
 static int write_bulletin(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (!far_open_table_try_latch(t))
+    if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
         return 0;
     int err = 0;
     far_bulletin *copy = far_scratch(t, sizeof(*copy));
@@ -124,7 +125,7 @@ static int write_bulletin(far_task *t) {
         far_write(t, far_bulletin_of(pool->open_table.table), copy, sizeof(*copy));
         err = far_wait(t);
     }
-    far_open_table_unlatch(t);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     return err;
 }
 

@@ -8,6 +8,7 @@
 #include "pool/options.h"
 #include "pool/owner.h"
 #include "pool/request.h"
+#include "task/latch.h"
 #include "task/patience.h"
 
 #include <assert.h>
@@ -330,11 +331,11 @@ static int build(far_task *t, far_index *index) {
 static int publish(far_task *t, far_index *index) {
     unsigned slot;
     int err;
-    far_open_table_latch(t);
+    far_latch(t, FAR_LATCH_OPEN_TABLE);
     for (unsigned attempt = 0; (err = far_open_table_enter(t, index->uid, true, &slot)) > 0; attempt++) {
-        far_open_table_unlatch(t);
+        far_unlatch(t, FAR_LATCH_OPEN_TABLE);
         far_back_off(t, attempt);
-        far_open_table_latch(t);
+        far_latch(t, FAR_LATCH_OPEN_TABLE);
     }
     if (err >= 0) {
         far_catalog_entry entry = {.record = index->record, .name_hash = name_hash(index->name), .uid = index->uid};
@@ -345,7 +346,7 @@ static int publish(far_task *t, far_index *index) {
         else
             far_open_table_leave(t, slot);
     }
-    far_open_table_unlatch(t);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     return err;
 }
 

@@ -114,13 +114,11 @@ int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t
 /* The pin goes when nothing of the task is under way. */
 void far_catalog_unpin(far_task *t);
 
-/* open_table.c: the indexes this handle has open. The latch lets one task of the handle at a time change them. */
-void far_open_table_latch(far_task *t);
-void far_open_table_unlatch(far_task *t);
+/* open_table.c: the indexes this handle has open. FAR_LATCH_OPEN_TABLE lets one task of the handle at a time change
+ * them; its holder may wait for verbs, never for epochs or operations. */
 int far_open_table_enter(far_task *t, uint32_t uid, bool user,
                          unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
 int far_open_table_leave(far_task *t, unsigned slot);
-bool far_open_table_try_latch(far_task *t);
 int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
 int far_open_table_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
 bool far_open_table_are_due(far_pool *pool);

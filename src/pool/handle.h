@@ -13,6 +13,11 @@ struct far_budget; /* base/budget.h */
 struct far_rdwc;   /* index/rdwc.h */
 struct far_store;  /* pool/store.h: what it holds of far memory */
 
+/* What tasks of the handle do one at a time, first come, first served (task/latch.h): named by words of the superblock,
+ * at which no index has a lock. */
+#define FAR_LATCH_STORE      far_addr_make(0, FAR_SUPER_REQUEST) /* work on blocks and slabs (far_store_enter) */
+#define FAR_LATCH_OPEN_TABLE far_addr_make(0, FAR_SUPER_CATALOG) /* changes of what is open (open_table.c) */
+
 #define FAR_OPEN_TABLE_MAX 368 /* indexes that a handle can have open; with its bulletin they fill 4 KiB */
 
 typedef struct far_open_table_word {
@@ -22,7 +27,6 @@ typedef struct far_open_table_word {
 } far_open_table_word;
 
 typedef struct far_open_table {  /* pool/open_table.c: the handle's table of open indexes */
-    bool busy;                   /* under the pool's lock: a task changes what is open */
     far_addr table;              /* 0: none yet */
     far_open_table_word address; /* the registry's word of it: only its writer */
     far_open_table_word words[FAR_OPEN_TABLE_MAX];

@@ -4,38 +4,12 @@
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
+#include "task/latch.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-
-/* The latch. Whoever holds it may wait for verbs, never for epochs or operations. */
-
-bool far_open_table_try_latch(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    pthread_mutex_lock(&pool->lock);
-    bool was_busy = pool->open_table.busy;
-    pool->open_table.busy = true;
-    pthread_mutex_unlock(&pool->lock);
-    return !was_busy;
-}
-
-
-void far_open_table_latch(far_task *t) {
-    for (unsigned attempt = 0; !far_open_table_try_latch(t); attempt++)
-        far_back_off(t, attempt);
-}
-
-
-void far_open_table_unlatch(far_task *t) {
-    far_pool *pool = far_task_pool(t);
-    pthread_mutex_lock(&pool->lock);
-    assert(pool->open_table.busy);
-    pool->open_table.busy = false;
-    pthread_mutex_unlock(&pool->lock);
-}
 
 
 /* The table. All with the latch.
@@ -206,10 +180,10 @@ bool far_open_table_are_due(far_pool *pool) {
 
 
 int far_open_table_settle(far_task *t) {
-    if (!far_open_table_are_due(far_task_pool(t)) || !far_open_table_try_latch(t))
+    if (!far_open_table_are_due(far_task_pool(t)) || !far_latch_try(t, FAR_LATCH_OPEN_TABLE))
         return 0;
     int err = write_all_due(t);
-    far_open_table_unlatch(t);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
 }
@@ -271,7 +245,7 @@ static void forget_indexes(far_pool *pool) {
 int far_catalog_leave(far_task *t) {
     far_open_table *open = &far_task_pool(t)->open_table;
     tell_all_keys(t);
-    far_open_table_latch(t);
+    far_latch(t, FAR_LATCH_OPEN_TABLE);
     forget_indexes(far_task_pool(t));
     int err;
     for (unsigned attempt = 0;; attempt++) {
@@ -284,7 +258,7 @@ int far_catalog_leave(far_task *t) {
     }
     if (err == 0 && open->table)
         err = drop_table(t);
-    far_open_table_unlatch(t);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     far_catalog_unpin(t);
     return err;
 }
@@ -479,9 +453,9 @@ static int open_once(far_task *t, const target *w, far_index **index) {
 static int open_target(far_task *t, const target *w, far_index **index) {
     for (unsigned attempt = 0;; attempt++) {
         far_scratch_mark mark = far_scratch_here(t);
-        far_open_table_latch(t);
+        far_latch(t, FAR_LATCH_OPEN_TABLE);
         int err = open_once(t, w, index);
-        far_open_table_unlatch(t);
+        far_unlatch(t, FAR_LATCH_OPEN_TABLE);
         far_catalog_unpin(t);
         if (err <= 0)
             return err;
@@ -505,7 +479,7 @@ int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index) {
 
 static void close_one(far_task *t, far_index *index, bool user) {
     far_pool *pool = index->pool;
-    far_open_table_latch(t);
+    far_latch(t, FAR_LATCH_OPEN_TABLE);
     pthread_mutex_lock(&pool->lock);
     assert((user ? index->opens : index->walks) > 0);
     if (user)
@@ -520,7 +494,7 @@ static void close_one(far_task *t, far_index *index, bool user) {
         far_catalog_tell_keys(t, index); /* nobody can drop it yet */
     if (was_users && !last)
         change(t, index->slot, index->uid);
-    far_open_table_unlatch(t);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     if (last) {
         far_memory_index_closed(pool, index); /* no further reclaim hooks; those under way count as uses */
         for (unsigned attempt = 0; atomic_load_explicit(&index->uses, memory_order_acquire); attempt++)
@@ -528,9 +502,9 @@ static void close_one(far_task *t, far_index *index, bool user) {
         if (index->kind->leave)
             index->kind->leave(t, index);
         index->kind->close(index);
-        far_open_table_latch(t);
+        far_latch(t, FAR_LATCH_OPEN_TABLE);
         far_open_table_leave(t, index->slot);
-        far_open_table_unlatch(t);
+        far_unlatch(t, FAR_LATCH_OPEN_TABLE);
         far_open_table_free(index);
         far_pool_release(pool);
     }

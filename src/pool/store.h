@@ -166,7 +166,6 @@ typedef struct far_store {
     uint64_t *full;    /* per node: the epoch in which no block was found there */
 
     far_task *inside; /* the task that changes blocks and slabs */
-    struct far_waiter *waiting;
 
     /* The request (request.c); heard and below under the lock. */
     uint32_t heard;       /* number */

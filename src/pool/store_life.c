@@ -2,17 +2,12 @@
  * the handle holds by verbs enter it one at a time. */
 #include "base/error.h"
 #include "pool/store.h"
+#include "task/latch.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #define MARKS_MAX (256ull << 20)
-
-struct far_waiter {
-    far_task *task;
-    struct far_waiter *next;
-};
-
 
 static unsigned nodes(const far_store *s) {
     return s->pool->geometry.nodes;
@@ -21,42 +16,16 @@ static unsigned nodes(const far_store *s) {
 
 /* ---- One task at a time ---- */
 
-static bool try_enter(far_store *s, far_task *t, struct far_waiter *self) {
-    pthread_mutex_lock(&s->lock);
-    assert(s->inside != t); /* it would wait for itself */
-    bool entered = !s->inside && (!s->waiting || s->waiting == self);
-    struct far_waiter **at = &s->waiting;
-    while (*at && *at != self)
-        at = &(*at)->next;
-    if (entered) {
-        s->inside = t;
-        if (*at == self)
-            *at = self->next;
-    } else if (!*at) {
-        self->next = NULL;
-        *at = self;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return entered;
-}
-
-
 void far_store_enter(far_task *t) {
-    far_store *s = far_store_of(t);
-    struct far_waiter self = {t, NULL};
-    while (!try_enter(s, t, &self))
-        far_task_await_other(t);
+    far_latch(t, FAR_LATCH_STORE);
+    far_store_of(t)->inside = t;
 }
 
 
 void far_store_leave(far_task *t) {
-    far_store *s = far_store_of(t);
-    pthread_mutex_lock(&s->lock);
-    assert(s->inside == t);
-    s->inside = NULL;
-    if (s->waiting)
-        far_task_wake(s->waiting->task);
-    pthread_mutex_unlock(&s->lock);
+    assert(far_store_of(t)->inside == t);
+    far_store_of(t)->inside = NULL;
+    far_unlatch(t, FAR_LATCH_STORE);
 }
 
 
@@ -80,7 +49,7 @@ void far_aside_end(far_task *t, far_aside aside) {
 /* ---- Opening and the end ---- */
 
 static void free_store(far_store *s) {
-    assert(!s->inside && !s->waiting && !s->line_up);
+    assert(!s->inside && !s->line_up);
     for (far_held *b; (b = far_held_next(s, NULL));)
         far_held_remove(s, b);
     for (unsigned i = 0; i < FAR_BINS; i++)

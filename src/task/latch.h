@@ -9,7 +9,7 @@
 
 #include "task/task.h"
 
-#define FAR_LATCHES_HELD_MAX 8 /* by one task */
+#define FAR_LATCHES_HELD_MAX 10 /* by one task, with those of the pool */
 
 #define FAR_GIFT_WORDS 5
 
