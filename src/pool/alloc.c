@@ -114,7 +114,8 @@ static int gather(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
     far_magazines_empty(s);
-    int err = far_reclaim_all(t);
+    far_reclaim_all(t);
+    int err = far_send_home(t);
     if (err == 0 && s->gathered != epoch) {
         s->gathered = epoch;
         if ((err = far_orphans_adopt(t)) == 0)

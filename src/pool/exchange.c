@@ -81,35 +81,18 @@ static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
 }
 
 
-static void each_foreign_of(far_store *s, const far_held *b, bool absorb) {
+/* With the lock: what is free in shelves, and on its way home, stays there, as what is foreign does. */
+static void blacken_foreign(far_store *s, const far_held *b) {
     for (unsigned i = 0; i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next) {
-            far_items *list = &c->shelf[b->id.node].foreign;
-            for (uint32_t at = list->count; at-- > 0;) {
-                far_addr addr = list->items[at];
-                if (far_held_at(s, addr) != b)
-                    continue;
-                if (!absorb) {
-                    far_store_blacken(s, addr);
-                    continue;
-                }
-                list->items[at] = list->items[--list->count];
-                s->foreign_bytes -= c->size;
-                far_store_put(s, c, addr, UINT64_MAX);
-            }
+            const far_items *list = &c->shelf[b->id.node].foreign;
+            for (uint32_t at = 0; at < list->count; at++)
+                if (far_held_at(s, list->items[at]) == b)
+                    far_store_blacken(s, list->items[at]);
         }
-    for (size_t at = s->leaving_count; at-- > 0;) {
-        far_leaving o = s->leaving[at];
-        if (far_held_at(s, o.addr) != b)
-            continue;
-        if (!absorb || at < s->leaving_now) { /* the FAA of its bit is on its way */
-            far_store_blacken(s, o.addr);
-            continue;
-        }
-        s->leaving[at] = s->leaving[--s->leaving_count];
-        s->leaving_bytes -= far_class_footprint(s, o.class);
-        far_store_put(s, o.class, o.addr, UINT64_MAX);
-    }
+    for (size_t at = 0; at < s->leaving_count; at++)
+        if (far_held_at(s, s->leaving[at].addr) == b)
+            far_store_blacken(s, s->leaving[at].addr);
 }
 
 
@@ -143,12 +126,9 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an adopted block");
     far_store_visit(s, &(far_visit){.in_magazine = blacken_item, .retired = blacken_retired, .ctx = b});
     pthread_mutex_lock(&s->lock);
-    each_foreign_of(s, b, false);
+    blacken_foreign(s, b);
     pthread_mutex_unlock(&s->lock);
     err = far_settle_block(t, b);
-    pthread_mutex_lock(&s->lock);
-    each_foreign_of(s, b, true);
-    pthread_mutex_unlock(&s->lock);
     return err < 0 ? err : 1;
 }
 

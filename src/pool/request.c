@@ -72,7 +72,7 @@ static bool note(far_store *s, void *ctx) {
     s->all_spare = r->spare && s->spare_epoch != 0 && s->heard_epoch - s->spare_epoch < SPARE_EPOCHS;
     s->spare_epoch = r->spare ? s->heard_epoch : s->spare_epoch;
     far_shelves_leave(s);
-    for (size_t i = 0; i < s->leaving_now; i++) /* sent home while their block was another's, which is ours now */
+    for (size_t i = 0; i < s->leaving_count; i++) /* freed while their block was another's, which is ours now */
         far_store_blacken(s, s->leaving[i].addr);
     return true;
 }
@@ -120,7 +120,7 @@ uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
 bool far_request_is_met(far_pool *pool) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
-    bool met = s->leaving_count == 0 && s->in_hand == 0 && (!s->spare || s->gave_up == s->heard);
+    bool met = s->leaving_count == 0 && (!s->spare || s->gave_up == s->heard);
     uint64_t epoch = s->heard_epoch;
     pthread_mutex_unlock(&s->lock);
     return met && !far_has_retired(s, epoch, true) && !far_pins_are_stuck(pool);

@@ -133,7 +133,7 @@ static bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
 
 
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
-    far_memory *m = far_memory_of(t), *keeper = m;
+    far_memory *m = far_memory_of(t);
     far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
     if (!may_be_object(s, addr, size))
@@ -146,19 +146,14 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    if (class->is_run && far_task_pool(t)->team.own->memory && far_task_pool(t)->team.own->memory != m) {
-        pthread_mutex_unlock(&m->lock);
-        keeper = far_task_pool(t)->team.own->memory;
-        pthread_mutex_lock(&keeper->lock);
-    }
     uint64_t pin = t->pin.epoch;
-    far_queue_put(keeper, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs_of(class)});
-    bool ask = has_piled_up(t, keeper, far_class_footprint(s, class));
+    far_queue_put(m, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs_of(class)});
+    bool ask = has_piled_up(t, m, far_class_footprint(s, class));
     pthread_mutex_lock(&s->lock);
     if (far_is_unsettled(s))
         far_store_blacken(s, addr);
     pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&keeper->lock);
+    pthread_mutex_unlock(&m->lock);
     if (fabric->watch)
         fabric->watch->retired(fabric, addr, class->size);
     if (ask)
@@ -198,32 +193,33 @@ static void set_time(far_retired *item, uint64_t epoch) {
 }
 
 
-/* With both locks. True: the head of the queue was free, and only went from one list of the session to another. */
-static bool free_plain(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
+/* With both locks. True: the head of the queue was free. It goes to a list of the session or of the store; to free a run
+ * takes verbs: it is leaving (far_send_home). */
+static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
     far_fabric *fabric = s->pool->fabric;
     if (q->count == 0)
         return false;
     far_retired *head = &q->items[q->first], item;
     set_time(head, epoch);
     item = *head;
-    if (item.ready > epoch || item.class->is_run) /* that takes verbs */
+    if (item.ready > epoch)
         return false;
     far_queue_take(q, &item);
     assert(m->retired_bytes >= item.class->size);
-    m->retired_bytes -= item.class->size;
-    if (fabric->watch)
+    m->retired_bytes -= far_class_footprint(s, item.class);
+    if (fabric->watch && !item.class->is_run)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
     far_magazine_put(m, item.class, item.addr, item.pin);
     return true;
 }
 
 
-/* Of one session, with its lock; at most so many. */
-static unsigned reclaim_plain(far_store *s, far_memory *m, uint64_t epoch, unsigned most) {
+/* Of one session, with its lock. How many. */
+static unsigned reclaim_some(far_store *s, far_memory *m, uint64_t epoch) {
     unsigned count = 0;
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_QUEUES_MAX; i++)
-        while (count < most && free_plain(s, m, &m->queues[i], epoch))
+        while (count < AT_ONCE && free_head(s, m, &m->queues[i], epoch))
             count++;
     pthread_mutex_unlock(&s->lock);
     return count;
@@ -231,14 +227,15 @@ static unsigned reclaim_plain(far_store *s, far_memory *m, uint64_t epoch, unsig
 
 
 /* All sessions, a little at a time: others want the locks too. */
-static unsigned reclaim_plain_of_all(far_store *s, uint64_t epoch) {
+void far_reclaim_all(far_task *t) {
+    far_store *s = far_store_of(t);
     unsigned total = 0, count;
     do {
         count = 0;
         pthread_mutex_lock(&s->list);
         for (far_memory *m = s->memories; m; m = m->next) {
             pthread_mutex_lock(&m->lock);
-            count += reclaim_plain(s, m, epoch, AT_ONCE);
+            count += reclaim_some(s, m, far_epoch_known(t));
             pthread_mutex_unlock(&m->lock);
         }
         pthread_mutex_unlock(&s->list);
@@ -246,7 +243,27 @@ static unsigned reclaim_plain_of_all(far_store *s, uint64_t epoch) {
     } while (count > 0);
     if (total > 0)
         far_memory_returned(s);
-    return total;
+}
+
+
+int far_reclaim(far_task *t, far_memory *m) {
+    pthread_mutex_lock(&m->lock);
+    unsigned count = reclaim_some(m->store, m, far_epoch_known(t));
+    pthread_mutex_unlock(&m->lock);
+    if (count > 0)
+        far_memory_returned(m->store);
+    return (int)count;
+}
+
+
+/* ---- Going home ---- */
+
+/* A handle that deletes what others insert would gather their memory. */
+static void send_surplus(far_store *s) {
+    const far_geometry *g = &s->pool->geometry;
+    uint64_t bound = far_block_total(g) * g->block_bytes / FOREIGN_SHARE;
+    if (s->foreign_bytes > (bound < FOREIGN_MIN ? FOREIGN_MIN : bound))
+        far_shelves_leave(s);
 }
 
 
@@ -265,81 +282,6 @@ static int free_run(far_task *t, const far_class *class, far_addr addr) {
         return 0; /* its index was dropped, and all its runs with it */
     err = far_store_free_run(t, head, word);
     return err < 0 ? err : 0;
-}
-
-
-/* Takes a run that is due from the queues of the handle's own session: all are there. */
-static bool take_run(far_store *s, far_memory *m, uint64_t epoch, far_retired *item) {
-    bool found = false;
-    pthread_mutex_lock(&m->lock);
-    for (unsigned i = 0; i < FAR_QUEUES_MAX && !found; i++) {
-        far_queue *q = &m->queues[i];
-        far_retired *head = q->count == 0 ? NULL : &q->items[q->first];
-        if (!head || !head->class->is_run)
-            continue;
-        set_time(head, epoch);
-        if (head->ready > epoch)
-            continue;
-        found = far_queue_take(q, item);
-        m->retired_bytes -= far_class_footprint(s, item->class);
-        pthread_mutex_lock(&s->lock);
-        s->in_hand++;
-        pthread_mutex_unlock(&s->lock);
-    }
-    pthread_mutex_unlock(&m->lock);
-    return found;
-}
-
-
-/* 1: one was freed; 0: none is due. */
-static int reclaim_run(far_task *t) {
-    far_store *s = far_store_of(t);
-    far_memory *m = far_task_pool(t)->team.own->memory;
-    far_retired item;
-    if (!m || !take_run(s, m, far_epoch_known(t), &item))
-        return 0;
-    int err = free_run(t, item.class, item.addr);
-    pthread_mutex_lock(&m->lock);
-    if (err < 0) /* again later */
-        far_queue_put(m, item);
-    pthread_mutex_lock(&s->lock);
-    assert(s->in_hand > 0);
-    s->in_hand--;
-    pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&m->lock);
-    far_memory_returned(s);
-    return err < 0 ? err : 1;
-}
-
-
-int far_reclaim_all(far_task *t) {
-    int more;
-    do {
-        reclaim_plain_of_all(far_store_of(t), far_epoch_known(t));
-        more = reclaim_run(t); /* it may have stood before others in its queue */
-    } while (more == 1);
-    return more;
-}
-
-
-int far_reclaim(far_task *t, far_memory *m) {
-    pthread_mutex_lock(&m->lock);
-    unsigned count = reclaim_plain(m->store, m, far_epoch_known(t), AT_ONCE);
-    pthread_mutex_unlock(&m->lock);
-    if (count > 0)
-        far_memory_returned(m->store);
-    return (int)count;
-}
-
-
-/* ---- Going home ---- */
-
-/* A handle that deletes what others insert would gather their memory. */
-static void send_surplus(far_store *s) {
-    const far_geometry *g = &s->pool->geometry;
-    uint64_t bound = far_block_total(g) * g->block_bytes / FOREIGN_SHARE;
-    if (s->foreign_bytes > (bound < FOREIGN_MIN ? FOREIGN_MIN : bound))
-        far_shelves_leave(s);
 }
 
 

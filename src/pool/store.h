@@ -178,7 +178,6 @@ typedef struct far_store {
     bool spare;           /* the request heard asks for that ... */
     bool all_spare;       /* ... and the last one did not help: now for all that have any room */
     uint64_t spare_epoch; /* in which such a one was last heard */
-    unsigned in_hand;     /* retired runs that are just being freed */
 
     uint64_t stuck_epoch, stuck_since; /* the epoch that another client held up when no memory was found; since when */
 
@@ -328,7 +327,7 @@ int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* by any
 bool far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
 bool far_queue_take(far_queue *q, far_retired *item);
 int far_reclaim(far_task *t, far_memory *m); /* frees some of the session's that are past their time: how many */
-int far_reclaim_all(far_task *t);            /* of all sessions, runs too */
+void far_reclaim_all(far_task *t);           /* of all sessions; runs are leaving then */
 int far_send_home(far_task *t);              /* what is leaving */
 bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only); /* under a pin up to that epoch */
 

@@ -102,17 +102,15 @@ static int tick_blocks(far_task *t) {
 static int tick_pinned(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
-    int err = 0, more = 0;
     pthread_mutex_lock(&s->lock);
     bool new_epoch = s->ticked != epoch;
     s->ticked = epoch;
     pthread_mutex_unlock(&s->lock);
     if (new_epoch) {
         far_kept_free_closed(s);
-        err = far_reclaim_all(t);
+        far_reclaim_all(t);
     }
-    if (err == 0)
-        err = far_send_home(t);
+    int more = 0, err = far_send_home(t);
     if (err == 0 && (must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
                      atomic_load_explicit(&s->recount, memory_order_relaxed))) {
         far_store_enter(t);
@@ -184,7 +182,7 @@ bool far_memory_may_sleep(far_pool *pool) {
     far_store *s = pool->store;
     far_foreign_leave(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->leaving_count > 0 || s->in_hand > 0 || s->collecting;
+    bool busy = s->leaving_count > 0 || s->collecting;
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
@@ -233,7 +231,8 @@ static int wait_for_retired(far_task *t) {
     uint64_t tick = far_tick(far_task_fabric(t)), epoch = far_epoch_known(t), moved = far_now(t);
     int err = 0;
     for (unsigned round = 0; err >= 0 && far_now(t) - moved < END_TICKS * tick; round++) {
-        if ((err = far_reclaim_all(t)) < 0 || !far_has_retired(s, UINT64_MAX, false))
+        far_reclaim_all(t);
+        if (!far_has_retired(s, UINT64_MAX, false))
             break;
         far_pin_drop(t);
         far_epoch_request(far_task_pool(t));
