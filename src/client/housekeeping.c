@@ -13,6 +13,7 @@
 #define SWEEP_PAUSE_TICKS 200u   /* at least, from when a sweep is wanted, and between two */
 #define BRIEF_NS          50000u /* until the next slice while something is under way */
 #define BRIEF_RTTS        4u
+#define CALM_DOUBLINGS    3u /* of the pause between slices of a handle that is awake and has nothing to do in them */
 
 
 static bool is_real(const far_pool *pool) {
@@ -290,6 +291,19 @@ static bool is_awake(far_pool *pool) {
 }
 
 
+/* For how long a handle that is awake need not look: every slice takes a processor from those who work. A handle whose
+ * operations only read, or that frees little, has nothing to do at most ticks. Whoever needs it sooner wakes it: a wish for
+ * the next epoch, a submitted operation, the end. Another handle that asks for an epoch waits for the whole pause once,
+ * then the epoch moves and the pace is that of ticks. */
+static uint64_t calm_pause(far_pool *pool, uint64_t tick) {
+    uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
+    bool calm = epoch == pool->calm_epoch && atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0;
+    pool->calm_epoch = epoch;
+    pool->calm_slices = calm ? pool->calm_slices + 1 : 0;
+    return tick << (pool->calm_slices < CALM_DOUBLINGS ? pool->calm_slices : CALM_DOUBLINGS);
+}
+
+
 void far_housekeeper(void *arg) {
     far_pool *pool = arg;
     far_host *host = pool->fabric->host;
@@ -297,7 +311,8 @@ void far_housekeeper(void *arg) {
     while (!atomic_load_explicit(&pool->stopping, memory_order_acquire)) {
         int more = far_housekeeping(pool);
         bool awake = is_awake(pool);
-        uint64_t pause = more > 0 ? brief : awake ? tick : SLOW_TICKS * tick;
+        uint64_t pause = more > 0 ? brief : awake ? calm_pause(pool, tick) : SLOW_TICKS * tick;
+        atomic_store_explicit(&pool->resting, pause > tick, memory_order_seq_cst);
         if (pool->fabric->ops->doze && more <= 0 && !awake)
             pool->fabric->ops->doze(pool->team.own->conn, &pool->parker,
                                     atomic_load_explicit(&pool->restless, memory_order_seq_cst)

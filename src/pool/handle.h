@@ -74,6 +74,9 @@ struct far_pool {
     unsigned sweep_failures;
     uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
     uint64_t next_look, next_check;
+    uint64_t calm_epoch;   /* as the last slice saw it */
+    unsigned calm_slices;  /* that found nothing to do, in a row */
+    atomic_bool resting;   /* it pauses for longer than a tick: who leaves work to it wakes it */
     bool listens;          /* the fabric tells it of deaths */
     atomic_bool restless;  /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */

@@ -65,6 +65,52 @@ static void housekeeping_does_not_wait_for_who_only_it_drives(void **state) {
 }
 
 
+/* Round trips of housekeeping while the handle reads for so many ticks. */
+static uint64_t reads_beside(stage *s, unsigned ticks) {
+    far_host *host = s->a.pool->fabric->host;
+    uint64_t key = 1, until = far_host_now(host) + ticks * far_tick(s->a.pool->fabric);
+    far_stats before, after;
+    far_session_stats(s->a.pool->team.own, &before);
+    while (far_host_now(host) < until)
+        assert_int_equal(get(s->a.session, s->a.index, key), 7);
+    far_session_stats(s->a.pool->team.own, &after);
+    return after.background_round_trips - before.background_round_trips;
+}
+
+
+/* Every slice of housekeeping takes a processor from those who work. */
+static void housekeeping_of_who_only_reads_wakes_seldom(void **state) {
+    (void)state;
+    stage s;
+    uint64_t key = 1, value = 7;
+    stage_open(&s, "toy", NULL, NULL);
+    assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
+    reads_beside(&s, 100); /* what the put left is done */
+    uint64_t trips = reads_beside(&s, 800);
+    assert_in_range(trips, 800 / 16, 800 / 4);
+    stage_close(&s);
+}
+
+
+/* What is submitted and left alone is driven by housekeeping, also when that had nothing to do for long. */
+static void who_submits_wakes_housekeeping(void **state) {
+    (void)state;
+    stage s;
+    uint64_t key = 1, value = 7;
+    stage_open(&s, "toy", NULL, NULL);
+    assert_int_equal(far_put(s.a.session, s.a.index, &key, 8, &value, 8), 0);
+    for (unsigned i = 0; i < 6; i++) {
+        reads_beside(&s, 100 + i);
+        far_op op = put_of(s.a.index, &key, &value);
+        submit(s.a.session, &op);
+        far_sim_sleep(s.world, 2 * far_tick(s.a.pool->fabric));
+        assert_int_equal(atomic_load(&s.a.session->active), 0);
+        reap(s.a.session, &op);
+    }
+    stage_close(&s);
+}
+
+
 typedef struct two_sessions { /* of one handle without a thread */
     far_pool *pool;
     far_session *first, *second;
@@ -153,6 +199,8 @@ static void without_a_thread_who_waits_for_a_lock_drives_the_others(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(housekeeping_does_not_wait_for_who_only_it_drives),
+        cmocka_unit_test(housekeeping_of_who_only_reads_wakes_seldom),
+        cmocka_unit_test(who_submits_wakes_housekeeping),
         cmocka_unit_test(without_a_thread_who_waits_for_a_latch_drives_the_others),
         cmocka_unit_test(without_a_thread_who_waits_for_a_round_drives_the_others),
         cmocka_unit_test(without_a_thread_who_waits_for_a_lock_drives_the_others),
