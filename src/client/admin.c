@@ -5,6 +5,7 @@
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog.h"
+#include "pool/catalog_layout.h"
 #include "pool/options.h"
 #include "pool/report.h"
 #include "pool/request.h"
@@ -536,26 +537,27 @@ static size_t open_uids(far_pool *pool, uint32_t uids[FAR_OPEN_TABLE_MAX]) {
 
 
 /* What is open cannot be dropped: an index that was open before the catalog was read, and is still, is listed. */
-static void check_listed(far_pool *pool, const uint32_t *before, size_t open, const uint32_t *listed, size_t count,
+static void check_listed(far_pool *pool, const uint32_t *before, size_t open, const far_catalog_view *listed,
                          far_report *report) {
     pthread_mutex_lock(&pool->lock);
     for (const far_index *index = pool->indexes; index; index = index->next)
-        if (index->opens && has_uid(before, open, index->uid) && !has_uid(listed, count, index->uid))
+        if (index->opens && has_uid(before, open, index->uid) && !far_catalog_find_uid(listed, index->uid))
             far_report_problem(report, "index '%s' is open here, but the catalog does not list it", index->name);
     pthread_mutex_unlock(&pool->lock);
 }
 
 
 static int check_indexes(far_task *t, far_report *report, index_check check) {
-    uint32_t *uids, before[FAR_OPEN_TABLE_MAX];
-    size_t count, open = open_uids(far_task_pool(t), before);
-    int err = far_catalog_uids(t, &uids, &count);
+    uint32_t before[FAR_OPEN_TABLE_MAX];
+    size_t open = open_uids(far_task_pool(t), before);
+    far_catalog_view view;
+    int err = far_catalog_listed(t, &view);
     if (err == FAR_ERR_CORRUPT)
         far_report_problem(report, "%s", far_last_error());
     if (err >= 0)
-        check_listed(far_task_pool(t), before, open, uids, count, report);
-    for (size_t i = 0; err >= 0 && i < count; i++)
-        err = check_uid(t, uids[i], report, check);
+        check_listed(far_task_pool(t), before, open, &view, report);
+    for (unsigned i = 0; err >= 0 && i < view.count; i++)
+        err = check_uid(t, view.entries[i].uid, report, check);
     return err == FAR_ERR_CORRUPT ? 0 : err;
 }
 
@@ -564,40 +566,28 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
  * somebody waits. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this
  * task does. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
-    far_pool *pool = far_task_pool(t);
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
             return err;
         if (attempt == 0 && (err = far_request_attention(t)) < 0)
             return err;
-        if (far_team_is_unattended(&pool->team)) {
-            err = far_pin_take(t); /* a handle that sleeps does not hear of requests */
-            far_pin_drop(t);
-            if (err < 0 || (err = far_epoch_tick(t)) < 0 || (err = far_memory_tick(t)) < 0)
-                return err;
-            far_team_drive(&pool->team);
-        }
+        err = far_task_is_unattended(t) ? far_pin_take(t) : 0; /* a handle that sleeps does not hear of requests */
+        far_pin_drop(t);
+        if (err < 0 || (err = far_attend(t)) < 0)
+            return err;
         far_back_off(t, attempt);
     }
 }
 
 
-static int sweep_is_wanted(far_task *t) {
-    uint64_t wanted, swept;
-    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
-    int err = far_wait(t);
-    return err < 0 ? err : wanted != swept;
-}
-
-
 /* What is known to be lost is not told as a leak: the sweep that finds it would have come by itself. */
 static int heal(far_task *t, far_sweep_result *result) {
-    int err = far_clients_ask(t), wanted = err < 0 ? err : sweep_is_wanted(t); /* nobody may have noticed a death yet */
+    int err = far_clients_ask(t),
+        wanted = err < 0 ? err : far_sweep_is_wanted(t); /* nobody may have noticed a death yet */
     for (unsigned round = 0; round < REPAIR_SWEEPS && wanted == 1 && err == 0; round++) {
         err = sweep_all(t, true, result);
-        wanted = err < 0 ? err : sweep_is_wanted(t);
+        wanted = err < 0 ? err : far_sweep_is_wanted(t);
     }
     return wanted < 0 ? wanted : err;
 }
@@ -610,7 +600,7 @@ static int sweep_pool(far_task *t, bool repair, far_sweep_result *result) {
         if ((err = heal(t, result)) < 0 || repair)
             return err;
         err = sweep_all(t, false, result);
-        again = err == 0 && result->leaked_bytes > 0 ? sweep_is_wanted(t) : 0;
+        again = err == 0 && result->leaked_bytes > 0 ? far_sweep_is_wanted(t) : 0;
     }
     return again < 0 ? again : err;
 }

@@ -497,21 +497,12 @@ int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const
 }
 
 
-int far_catalog_uids(far_task *t, uint32_t **uids, size_t *count) {
-    far_catalog_view view;
+int far_catalog_listed(far_task *t, far_catalog_view *view) {
     int err = far_pin_take(t);
     if (err >= 0)
-        err = far_catalog_look(t, &view);
+        err = far_catalog_look(t, view);
     far_catalog_unpin(t);
-    if (err < 0)
-        return err;
-    *uids = far_scratch(t, view.count * sizeof(**uids) + 1);
-    if (!*uids)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of indexes");
-    for (unsigned i = 0; i < view.count; i++)
-        (*uids)[i] = view.entries[i].uid;
-    *count = view.count;
-    return 0;
+    return err;
 }
 
 
@@ -542,14 +533,13 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
 
 
 int far_catalog_walk(far_task *t, far_walk *walk) {
-    uint32_t *uids;
-    size_t count;
+    far_catalog_view view;
     int err = walk_own_objects(t, walk);
-    if (err < 0 || (err = far_catalog_uids(t, &uids, &count)) < 0)
+    if (err < 0 || (err = far_catalog_listed(t, &view)) < 0)
         return err;
-    for (size_t i = 0; i < count; i++) {
+    for (unsigned i = 0; i < view.count; i++) {
         far_index *index;
-        if ((err = far_catalog_open_uid(t, uids[i], &index)) == FAR_ERR_NOT_FOUND)
+        if ((err = far_catalog_open_uid(t, view.entries[i].uid, &index)) == FAR_ERR_NOT_FOUND)
             continue; /* dropped meanwhile */
         if (err < 0)
             return err;

@@ -32,6 +32,5 @@ int far_catalog_leave(far_task *t);
 
 /* For sweeps and checks: reports the catalog's own objects, then opens every index and walks it. */
 int far_catalog_walk(far_task *t, far_walk *walk);
-int far_catalog_uids(far_task *t, uint32_t **uids, size_t *count); /* listed now; into scratch */
 
 #endif

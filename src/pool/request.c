@@ -196,6 +196,18 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
 }
 
 
+int far_attend(far_task *t) {
+    far_team *team = &far_task_pool(t)->team;
+    if (t->session != team->own && !far_team_is_unattended(team))
+        return 0;
+    int err = far_epoch_tick(t);
+    if (err >= 0)
+        err = far_memory_tick(t);
+    far_team_drive(team);
+    return err < 0 ? err : 0;
+}
+
+
 int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
@@ -217,14 +229,9 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
-        if (own || far_team_is_unattended(&pool->team)) { /* nobody else may be there to tick and to drive */
-            int err = far_epoch_tick(t);
-            if (err >= 0)
-                err = far_memory_tick(t);
-            if (err < 0)
-                return err;
-            far_team_drive(&pool->team);
-        }
+        int err = far_attend(t);
+        if (err < 0)
+            return err;
         far_sleep(t, far_tick(pool->fabric) / 2);
     }
 }
@@ -236,6 +243,15 @@ int far_want_sweep(far_task *t) {
     if (err == 0)
         far_ring(t);
     return err;
+}
+
+
+int far_sweep_is_wanted(far_task *t) {
+    uint64_t wanted, swept;
+    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
+    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
+    int err = far_wait(t);
+    return err < 0 ? err : wanted != swept;
 }
 
 

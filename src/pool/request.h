@@ -85,12 +85,17 @@ int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, voi
 /* Makes one that asks for nothing: who rests in the middle of a walk hears that somebody waits, and rests no more. */
 int far_request_attention(far_task *t);
 
+/* A step of a task that waits, unpinned, for what housekeeping does: where nobody else may be there to tick and to drive
+ * the sessions, it does. */
+int far_attend(far_task *t);
+
 /* Unpinned: until all have answered. 0: they have; 1: not yet, and the epoch has not moved for so long. */
 int far_request_wait(far_task *t, uint32_t number, uint64_t patience);
 
 /* What stands beside the request in the superblock, from FAR_SUPER_REQUEST to before FAR_SUPER_SLOTS_HIGH, was read. */
 void far_line_learn(far_pool *pool, const uint64_t *words);
 bool far_line_wants_sweep(far_pool *pool); /* as of then */
+int far_sweep_is_wanted(far_task *t);      /* by READs, now */
 
 /* Something may have been lost: the next sweep finds it. */
 int far_want_sweep(far_task *t);

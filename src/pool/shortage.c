@@ -13,6 +13,7 @@
 #define ROUNDS_MAX   8    /* while something came back */
 #define STUCK_TICKS  1000 /* how long answers, and a sweep, are waited for while the epoch does not move */
 #define HELD_TICKS   20   /* how long the epoch is waited for when it was held up at the last search too */
+#define HELD_TRIES   4    /* ... for each that seems to be in the way and goes on */
 #define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
 #define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
 
@@ -61,18 +62,13 @@ static bool is_first(far_store *s, const far_line_up *self) {
 
 /* The thread of a task that waits is inside its session, and may be the only one that could do housekeeping. */
 static int rest(far_task *t) {
-    far_pool *pool = far_task_pool(t);
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch); /* a session that was declared dead finds out */
-    if (err == 0 && far_team_is_unattended(&pool->team)) {
-        far_team_drive(&pool->team);
-        err = far_epoch_tick(t);
-        if (err >= 0)
-            err = far_memory_tick(t);
-    }
-    if (err >= 0)
-        far_task_block_until(t, far_now(t) + far_tick(pool->fabric));
-    return err < 0 ? err : 0;
+    if (err == 0)
+        err = far_attend(t);
+    if (err == 0)
+        far_task_block_until(t, far_now(t) + far_tick(far_task_fabric(t)));
+    return err;
 }
 
 
@@ -138,25 +134,16 @@ static int request_spare(far_task *t, uint32_t *number) {
 }
 
 
-static int sweep_is_wanted(far_task *t) {
-    uint64_t wanted, swept;
-    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
-    int err = far_wait(t);
-    return err < 0 ? err : wanted != swept;
-}
-
-
 static int wait_for_sweep(far_task *t) {
     far_pool *pool = far_task_pool(t);
     uint64_t tick = far_tick(pool->fabric), until = far_now(t) + SWEEP_ROUNDS * STUCK_TICKS * tick;
-    int wanted = sweep_is_wanted(t);
+    int wanted = far_sweep_is_wanted(t);
     while (wanted == 1 && far_now(t) < until) {
         int err = far_pin_take(t); /* a handle that sleeps hears of none */
         far_pin_drop(t);
         if (err == 0)
             err = rest(t);
-        wanted = err < 0 ? err : sweep_is_wanted(t);
+        wanted = err < 0 ? err : far_sweep_is_wanted(t);
     }
     return wanted < 0 ? wanted : 0;
 }
@@ -167,7 +154,7 @@ static int sweep_for_lost(far_task *t) {
     far_sweep_result result;
     int err = far_clients_ask(t);
     if (err == 0)
-        err = sweep_is_wanted(t);
+        err = far_sweep_is_wanted(t);
     if (err <= 0)
         return err;
     far_point(t, "shortage:sweeps");
@@ -232,57 +219,46 @@ typedef struct blocker { /* a handle that holds up the epoch, and with it all th
     uint64_t pin;
 } blocker;
 
-#define SUSPECTS_MAX 16u
-
-typedef struct suspects {
-    uint64_t epoch;
-    unsigned count;
-    blocker list[SUSPECTS_MAX];
-} suspects;
-
-
-static bool holds_up(far_task *t, uint64_t epoch, unsigned id, const far_client *client) {
-    return far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id &&
-           id != far_task_pool(t)->team.own->id && client->pin != 0 && client->pin < epoch;
-}
-
-
-static int suspect(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    suspects *s = ctx;
-    if (holds_up(t, s->epoch, id, client) && s->count < SUSPECTS_MAX)
-        s->list[s->count++] = (blocker){id, far_client_generation_of(client->word), client->pin};
-    return 0;
-}
-
-
-/* The first suspect that shows the same pin still: who has just woken up shows an old one too, but not for long. */
+/* Keeps the one that went furthest: who stopped in an operation is one epoch behind; who has just woken up shows an older
+ * pin, but not for long. */
 static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    suspects *s = ctx;
-    for (unsigned i = 0; i < s->count; i++)
-        if (s->list[i].id == id && s->list[i].generation == far_client_generation_of(client->word) &&
-            s->list[i].pin == client->pin && holds_up(t, s->epoch, id, client)) {
-            s->list[0] = s->list[i];
-            return 1;
-        }
+    const far_store *s = far_store_of(t);
+    blocker *b = ctx;
+    if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id &&
+        id != s->pool->team.own->id && client->pin > b->pin && client->pin < s->stuck_epoch)
+        *b = (blocker){id, far_client_generation_of(client->word), client->pin};
     return 0;
+}
+
+
+/* It has not gone on, nor given its id to another, since it was found. */
+static int is_still_there(far_task *t, const blocker *b) {
+    far_client client;
+    far_read(t, far_client_entry(b->id), &client, sizeof(client));
+    int err = far_wait(t);
+    return err < 0 ? err
+                   : far_client_state_of(client.word) == FAR_CLIENT_LIVE &&
+                         far_client_generation_of(client.word) == b->generation && client.pin == b->pin;
 }
 
 
 /* 1: somebody else holds up the epoch, as it did when this handle last found no memory. It may have gone on just now:
  * then the epoch moves soon. */
 static int is_held_up(far_task *t, blocker *b) {
-    const far_store *s = far_store_of(t);
-    suspects all = {0};
-    int err = far_epoch_read(t, &all.epoch);
-    if (err < 0 || all.epoch != s->stuck_epoch)
+    uint64_t epoch;
+    int err = far_epoch_read(t, &epoch), held = 0;
+    if (err < 0 || epoch != far_store_of(t)->stuck_epoch)
         return err;
-    if ((err = far_clients_each(t, suspect, &all)) < 0)
-        return err;
-    err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
-    if (err == 1)
-        err = far_clients_each(t, find_blocker, &all);
-    *b = all.list[0];
-    return err;
+    for (unsigned tries = 0; tries < HELD_TRIES && held == 0; tries++) {
+        *b = (blocker){0};
+        if ((err = far_clients_each(t, find_blocker, b)) < 0 || b->id == 0)
+            return err;
+        err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
+        if (err != 1)
+            return err;
+        held = is_still_there(t, b);
+    }
+    return held;
 }
 
 
@@ -311,17 +287,6 @@ static bool may_evict(far_task *t, const blocker *b) {
         return false;
     int64_t process = process_of(t, b->id, b->generation);
     return process == 0 || process != process_of(t, pool->team.own->id, pool->team.own->generation);
-}
-
-
-/* It has not gone on, nor given its id to another, since it was found. */
-static int is_still_there(far_task *t, const blocker *b) {
-    far_client client;
-    far_read(t, far_client_entry(b->id), &client, sizeof(client));
-    int err = far_wait(t);
-    return err < 0 ? err
-                   : far_client_state_of(client.word) == FAR_CLIENT_LIVE &&
-                         far_client_generation_of(client.word) == b->generation && client.pin == b->pin;
 }
 
 
@@ -413,9 +378,7 @@ static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), v
         return held < 0 ? held : err;
     if (!may_evict(t, &b))
         return tell_blocker(t, &b);
-    int ended = is_still_there(t, &b);
-    if (ended == 1)
-        ended = far_clients_each(t, end_session, &b);
+    int ended = far_clients_each(t, end_session, &b);
     if (ended < 0) /* it cannot be ended: not this session's fault, unless it is lost */
         return t->session->lost ? ended : tell_blocker(t, &b);
     return try_again(t, run, arg, background);

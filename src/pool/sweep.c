@@ -40,9 +40,8 @@ typedef struct sweeper {
     size_t dead_count;
     owner *owners;
     size_t owner_count;
-    uint32_t *uids; /* listed at the end */
-    size_t uid_count;
-    uint64_t *waiting; /* block numbers of orphans to be settled */
+    far_catalog_view view; /* what is listed at the end */
+    uint64_t *waiting;     /* block numbers of orphans to be settled */
     size_t waiting_count;
     far_sweep_result result;
 } sweeper;
@@ -186,29 +185,20 @@ static int begin(sweeper *s) {
 
 /* ---- Steps 2 to 4: the walk ---- */
 
-static int walk_on(far_task *t, far_request *r, void *ctx) {
-    (void)ctx;
+/* ctx: whether the walk begins, with a sweep of its own, or is over. */
+static int set_walk(far_task *t, far_request *r, void *ctx) {
     if (r->sweeper != far_task_pool(t)->team.own->id)
         return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
-    r->sweep = far_number_next(r->sweep);
-    r->walk = true;
-    return 0;
-}
-
-
-static int walk_off(far_task *t, far_request *r, void *ctx) {
-    (void)ctx;
-    if (r->sweeper != far_task_pool(t)->team.own->id)
-        return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
-    r->walk = false;
+    r->walk = *(bool *)ctx;
+    r->sweep = r->walk ? far_number_next(r->sweep) : r->sweep;
     return 0;
 }
 
 
 /* The sweeper itself must hear its requests, and settle: it is awake. */
-static int request(sweeper *s, int (*change)(far_task *t, far_request *r, void *ctx), far_request *made) {
+static int request(sweeper *s, bool walks, far_request *made) {
     uint64_t patience = s->mode == FAR_SWEEP_SHORT ? SHORT_TICKS * far_tick(far_task_fabric(s->t)) : FAR_TIME_NEVER;
-    int err = far_request_make(s->t, change, s, made);
+    int err = far_request_make(s->t, set_walk, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);
     far_pin_drop(s->t);
@@ -254,7 +244,7 @@ static int write_marks(sweeper *s) {
 static int walk(sweeper *s) {
     far_request made;
     assert(s->t->pin.epoch == 0); /* everybody's answer waits for the pins of that time, ours too */
-    int err = request(s, walk_on, &made);
+    int err = request(s, true, &made);
     if (err != 0)
         return err;
     s->sweep = made.sweep;
@@ -266,7 +256,7 @@ static int walk(sweeper *s) {
     if (err == 0)
         err = write_marks(s);
     if (err == 0)
-        err = request(s, walk_off, &made);
+        err = request(s, false, &made);
     return err;
 }
 
@@ -293,10 +283,7 @@ static int publish(sweeper *s) {
 
 
 static bool is_listed(const sweeper *s, uint32_t uid) {
-    for (size_t i = 0; i < s->uid_count; i++)
-        if (s->uids[i] == uid)
-            return true;
-    return uid == 0;
+    return uid == 0 || far_catalog_find_uid(&s->view, uid);
 }
 
 
@@ -424,7 +411,7 @@ static int finish(sweeper *s) {
     if (err == 0 && !s->waiting)
         err = far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of blocks");
     if (err == 0)
-        err = far_catalog_uids(s->t, &s->uids, &s->uid_count);
+        err = far_catalog_listed(s->t, &s->view);
     if (err == 0)
         err = far_pin_take(s->t);
     if (err == 0)
@@ -505,11 +492,8 @@ static int wait_until_settled(sweeper *s) {
         if ((err = far_pin_take(s->t)) < 0) /* awake, to settle our own */
             return err;
         far_pin_drop(s->t);
-        if (far_team_is_unattended(&pool->team) || s->t->session == pool->team.own) {
-            if ((err = far_epoch_tick(s->t)) < 0 || (err = far_memory_tick(s->t)) < 0)
-                return err;
-            far_team_drive(&pool->team);
-        }
+        if ((err = far_attend(s->t)) < 0)
+            return err;
         far_sleep(s->t, tick / 2);
     }
     s->result.leaked_bytes += x.leaked;

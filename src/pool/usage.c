@@ -1,4 +1,5 @@
 /* Looking at the allocator's tables: where the bytes are, and whether the tables are sound. */
+#include "pool/request.h"
 #include "pool/store.h"
 
 #include <stdio.h>
@@ -247,13 +248,10 @@ static void report_freed_wrongly(far_store *s, far_report *report) {
 
 int far_memory_check(far_task *t, far_report *report) {
     checked c = {.t = t, .g = &far_task_pool(t)->geometry};
-    uint64_t wanted, swept;
-    far_read(t, far_addr_make(0, FAR_SUPER_WANTED), &wanted, 8);
-    far_read(t, far_addr_make(0, FAR_SUPER_SWEPT), &swept, 8);
-    int read = far_wait(t);
-    if (read < 0)
-        return read;
-    c.at_rest = wanted == swept;
+    int wanted = far_sweep_is_wanted(t);
+    if (wanted < 0)
+        return wanted;
+    c.at_rest = wanted == 0;
     report_freed_wrongly(far_store_of(t), report);
     far_scratch_mark mark = far_scratch_here(t);
     for (unsigned node = 0; node < c.g->nodes; node++)
