@@ -182,21 +182,11 @@ static void run_collect(far_task *t, void *arg) {
 }
 
 
-/* Slabs of indexes that were dropped. */
-static int start_collect(far_task *t) {
+/* The catalog has changed: there may be slabs of indexes that were dropped. */
+static void start_collect(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    if (!far_unlisted_is_due(pool))
-        return 0;
-    int due = far_pin_take(t);
-    if (due == 0)
-        due = far_unlisted_tick(t);
-    far_pin_drop(t);
-    if (due == 1) {
-        far_store_set_collecting(pool, true);
-        if (!far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool))
-            far_store_set_collecting(pool, false);
-    }
-    return due < 0 ? due : 0;
+    if (far_unlisted_is_due(pool))
+        far_store_set_collecting(pool, far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool) != NULL);
 }
 
 
@@ -254,7 +244,8 @@ static int slice(far_task *t, far_pool *pool) {
         more = err;
     if (more >= 0 && atomic_load_explicit(&pool->epochs.current, memory_order_relaxed) != 0) {
         start_sweep(t);
-        if ((err = start_collect(t)) < 0 || (err = run_idle_hooks(t)) < 0)
+        start_collect(t);
+        if ((err = run_idle_hooks(t)) < 0)
             return err;
         more |= err;
     }

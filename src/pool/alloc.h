@@ -59,7 +59,6 @@ bool far_memory_is_untold(far_pool *pool);                   /* the registry doe
 bool far_memory_may_sleep(far_pool *pool);                   /* it holds nothing that others may have to wait for */
 bool far_memory_is_wanted(far_pool *pool, uint64_t request); /* asleep: it should wake, for what the request says */
 int far_memory_give_up_blocks(struct far_task *t);
-void far_memory_sums(far_pool *pool, uint64_t *free_bytes, uint64_t *retired_bytes); /* that the handle holds */
 
 /* For an operation that said FAR_ERR_NO_MEMORY: waits for memory that comes back, in line with others, and runs it
  * again, until it says something else or nothing is left to wait for. */

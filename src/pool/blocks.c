@@ -77,13 +77,8 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
 }
 
 
-static const far_geometry *geometry(far_task *t) {
-    return &far_task_pool(t)->geometry;
-}
-
-
 int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, uint64_t *entries) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     const uint32_t most = FAR_VERB_BYTES_MAX / FAR_BLOCK_ENTRY_BYTES;
     for (uint32_t at = 0; at < count; at += most) {
         uint32_t n = count - at < most ? count - at : most;
@@ -96,7 +91,7 @@ int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, 
 
 int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_id b, const uint64_t *entry),
                     void *ctx) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, SCAN_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
     int err = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
@@ -117,19 +112,29 @@ int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES])
     uint64_t *words = far_scratch(t, FAR_BLOCK_PAGES * 8);
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to read page words");
-    far_read(t, far_block_page(geometry(t), b, 0), words, FAR_BLOCK_PAGES * 8);
+    far_read(t, far_block_page(far_geometry_of(t), b, 0), words, FAR_BLOCK_PAGES * 8);
     int err = far_wait(t);
     memcpy(pages, words, FAR_BLOCK_PAGES * 8);
     far_scratch_back(t, mark);
-    if (err == 0 && !far_pages_sound(geometry(t), pages))
+    if (err == 0 && !far_pages_sound(far_geometry_of(t), pages))
         err = far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
     return err;
 }
 
 
+int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits) {
+    const far_geometry *g = far_geometry_of(t);
+    *bits = far_scratch(t, far_bitmap_bytes(g));
+    if (!*bits)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap");
+    far_read(t, far_block_bitmap(g, b), *bits, far_bitmap_bytes(g));
+    return far_wait(t);
+}
+
+
 int far_block_swap(far_task *t, far_block_id b, uint64_t *word, const far_block_state *to) {
     uint64_t old;
-    int err = far_cas_word(t, far_block_entry(geometry(t), b), *word, far_block_pack(to), &old);
+    int err = far_cas_word(t, far_block_entry(far_geometry_of(t), b), *word, far_block_pack(to), &old);
     if (err < 0)
         return err;
     if (old == *word) {
@@ -192,7 +197,7 @@ int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, ui
         at[i] = chosen;
         uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen];
         far_block_state mine = far_block_owned(t);
-        far_cas(t, far_block_entry(geometry(t), (far_block_id){first.node, first.index + chosen}), word,
+        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){first.node, first.index + chosen}), word,
                 far_block_pack(&mine), &old[i]);
     }
     int err = tried == 0 ? 0 : far_wait(t);
@@ -222,7 +227,7 @@ static int change_bodies(far_task *t, far_block_id head, uint32_t length, const 
         for (uint32_t i = 0; i < n; i++) {
             uint64_t was = from[at + i];
             far_block_state body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(was).used, .length = at + i};
-            far_addr entry = far_block_entry(geometry(t), (far_block_id){head.node, head.index + at + i});
+            far_addr entry = far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i});
             if (to_body)
                 far_cas(t, entry, was, far_block_pack(&body), &old[i]);
             else
@@ -238,7 +243,7 @@ static int change_bodies(far_task *t, far_block_id head, uint32_t length, const 
                 if (at + i > *changed && old[i] == from[at + i]) {
                     far_block_state body = {
                         .kind = FAR_BLOCK_BODY, .used = far_block_unpack(old[i]).used, .length = at + i};
-                    far_cas(t, far_block_entry(geometry(t), (far_block_id){head.node, head.index + at + i}),
+                    far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i}),
                             far_block_pack(&body), old[i], NULL);
                 }
     }
@@ -251,7 +256,7 @@ static int change_bodies(far_task *t, far_block_id head, uint32_t length, const 
  * not free any more. */
 static int make_run(far_task *t, far_block_id head, const far_block_state *run, uint32_t sweep, const uint64_t *words,
                     uint32_t *lost) {
-    far_addr entry = far_block_entry(geometry(t), head);
+    far_addr entry = far_block_entry(far_geometry_of(t), head);
     far_block_state mine = far_block_owned(t), made = *run;
     mine.length = run->length;
     uint64_t old, *heard = far_scratch(t, 8);
@@ -272,7 +277,7 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
     }
     made.used = true;
     *heard = sweep;
-    far_write(t, far_block_hint(geometry(t), head), heard, 8);
+    far_write(t, far_block_hint(far_geometry_of(t), head), heard, 8);
     far_cas(t, entry, far_block_pack(&mine), far_block_pack(&made), &old);
     err = far_wait(t);
     return err < 0 ? err : 1;
@@ -281,7 +286,7 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
 
 int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_t sweep, far_block_id *head,
                  bool *used) {
-    uint32_t total = (uint32_t)geometry(t)->node[node].blocks, length = run->length, found = 0;
+    uint32_t total = (uint32_t)far_geometry_of(t)->node[node].blocks, length = run->length, found = 0;
     if (length > total)
         return 0;
     far_scratch_mark mark = far_scratch_here(t);
@@ -315,7 +320,7 @@ int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_
 
 
 int far_run_undo(far_task *t, far_block_id head, uint32_t length) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     for (uint32_t i = 1; i < length && head.index + i < g->node[head.node].blocks; i++) {
         far_block_id b = {head.node, head.index + i};
         uint64_t word;
@@ -331,7 +336,7 @@ int far_run_undo(far_task *t, far_block_id head, uint32_t length) {
 
 
 int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     far_block_state wiping = far_block_unpack(word);
     far_fabric *fabric = far_task_fabric(t);
     for (uint32_t i = wiping.length; i-- > 0;) { /* the head last: it says that the others are to be freed */

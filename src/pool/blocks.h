@@ -224,7 +224,8 @@ int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count,
 int far_block_swap(far_task *t, far_block_id b, uint64_t *word,
                    const far_block_state *to); /* 1: done, 0: *word is what was there */
 int far_pages_read(far_task *t, far_block_id b,
-                   uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
+                   uint64_t pages[FAR_BLOCK_PAGES]);               /* FAR_ERR_CORRUPT when they are not sound */
+int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits); /* the free bits, into scratch memory */
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
 far_block_state far_block_owned(far_task *t); /* by the task's handle */
 

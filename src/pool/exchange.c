@@ -18,11 +18,6 @@
 #define HINT_PAGES 1ull /* the orphan has free pages */
 
 
-static const far_geometry *geometry(far_task *t) {
-    return &far_task_pool(t)->geometry;
-}
-
-
 /* The bit of a class in the hint of an orphan. */
 static uint64_t hint_of(uint32_t uid, unsigned type, uint64_t size) {
     uint64_t hash = (uid * 0x9e3779b97f4a7c15ull + type * 0xff51afd7ed558ccdull + size) * 0xc4ceb9fe1a85ec53ull;
@@ -39,7 +34,7 @@ static int by_address(const void *a, const void *b) {
 
 
 int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     const uint64_t span = FAR_GRANULE * FAR_WORD_GRANULES; /* what a bitmap word covers */
     unsigned verbs = 0;
     int err = 0;
@@ -99,7 +94,7 @@ static void blacken_foreign(far_store *s, const far_held *b) {
 /* Its entry said that it is nobody's, and this handle had it: the swap has put that right, what it knows of it stays. */
 static int is_held(far_task *t, far_block_id id) {
     const far_store *s = far_store_of(t);
-    if (!far_is_own(s, far_block_base(geometry(t), id)))
+    if (!far_is_own(s, far_block_base(far_geometry_of(t), id)))
         return 0;
     return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: its entry did not say that this client has it", id.index,
                     id.node);
@@ -148,7 +143,7 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     int done = far_block_swap(t, id, &word, &mine);
     if (done <= 0)
         return done;
-    int err = far_read_word(t, far_block_stamp(geometry(t), id), &stamp);
+    int err = far_read_word(t, far_block_stamp(far_geometry_of(t), id), &stamp);
     return take_in_later(t, err < 0 ? err : move_in(t, id, (uint32_t)stamp));
 }
 
@@ -217,8 +212,8 @@ static int get_in_window(far_task *t, far_class *class, far_block_id first, uint
 int far_block_get(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
     assert(s->inside == t && t->pin.epoch != 0);
-    uint32_t total = (uint32_t)geometry(t)->node[node].blocks, windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES,
-             window = s->hint[node] / WINDOW_ENTRIES;
+    uint32_t total = (uint32_t)far_geometry_of(t)->node[node].blocks,
+             windows = (total + WINDOW_ENTRIES - 1) / WINDOW_ENTRIES, window = s->hint[node] / WINDOW_ENTRIES;
     far_scratch_mark mark = far_scratch_here(t);
     uint64_t *entries = far_scratch(t, WINDOW_ENTRIES * FAR_BLOCK_ENTRY_BYTES);
     int got = !entries ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the table of blocks") : 0;
@@ -391,8 +386,8 @@ static int make_orphans(far_task *t, const given *g) {
         words[i][0] = sweep;
         words[i][1] = g->blocks[i].hint;
         is_void |= g->blocks[i].stamp != sweep;
-        far_write(t, far_block_stamp(geometry(t), g->blocks[i].id), words[i], sizeof(words[i]));
-        far_cas(t, far_block_entry(geometry(t), g->blocks[i].id), far_block_pack(&mine), far_block_pack(&orphan),
+        far_write(t, far_block_stamp(far_geometry_of(t), g->blocks[i].id), words[i], sizeof(words[i]));
+        far_cas(t, far_block_entry(far_geometry_of(t), g->blocks[i].id), far_block_pack(&mine), far_block_pack(&orphan),
                 &old[i]);
     }
     int err = far_wait(t);
@@ -437,7 +432,7 @@ int far_blocks_orphan(far_task *t, far_give_up which) {
 
 int far_store_free_run(far_task *t, far_block_id head, uint64_t word) {
     far_store *s = far_store_of(t);
-    far_addr base = far_block_base(geometry(t), head);
+    far_addr base = far_block_base(far_geometry_of(t), head);
     pthread_mutex_lock(&s->lock);
     bool noted = far_items_add(&s->wiping, base);
     pthread_mutex_unlock(&s->lock);
@@ -470,7 +465,7 @@ static bool is_being_wiped(far_store *s, far_addr base) {
 static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     far_store *s = ctx;
     const far_session *own = far_task_pool(t)->team.own;
-    far_addr base = far_block_base(geometry(t), id);
+    far_addr base = far_block_base(far_geometry_of(t), id);
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t word = entry[0];
     if ((state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_WIPING) || state.id != own->id ||

@@ -7,6 +7,11 @@
 #include <stdlib.h>
 
 
+const far_geometry *far_geometry_of(const far_task *t) {
+    return &far_task_pool(t)->geometry;
+}
+
+
 int far_pool_session_new(far_pool *pool, far_session **session) {
     int err = far_session_new(pool->fabric, &pool->team, session);
     if (err < 0)

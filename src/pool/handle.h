@@ -93,6 +93,8 @@ struct far_pool {
     struct far_rdwc *rdwc;
 };
 
+const far_geometry *far_geometry_of(const far_task *t);
+
 /* A session of the handle with a connection, not yet registered with the pool. */
 int far_pool_session_new(far_pool *pool, far_session **session);
 

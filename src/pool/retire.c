@@ -269,7 +269,7 @@ static void send_surplus(far_store *s) {
 
 /* A run goes back as a whole. */
 static int free_run(far_task *t, const far_class *class, far_addr addr) {
-    const far_geometry *g = &far_task_pool(t)->geometry;
+    const far_geometry *g = far_geometry_of(t);
     far_block_id head;
     uint64_t word;
     if (!far_block_of(g, addr, &head))

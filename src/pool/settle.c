@@ -26,7 +26,7 @@ typedef struct judgement {
 
 
 static int read_tables(far_task *t, judged *blocks, unsigned count) {
-    const far_geometry *g = &far_task_pool(t)->geometry;
+    const far_geometry *g = far_geometry_of(t);
     for (unsigned i = 0; i < count; i++) {
         blocks[i].bits = far_scratch(t, far_bitmap_bytes(g));
         blocks[i].marks = far_scratch(t, far_bitmap_bytes(g));

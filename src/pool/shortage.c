@@ -82,34 +82,6 @@ static int wait_for_turn(far_task *t, const far_line_up *self) {
 
 /* ---- Asking ---- */
 
-typedef struct outlook {
-    const far_pool *pool;
-    uint64_t returned; /* changes when something becomes free in another handle, or one comes or goes */
-    uint64_t retired;  /* bytes, here too */
-} outlook;
-
-
-static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    outlook *o = ctx;
-    (void)t;
-    if (far_client_state_of(client->word) == FAR_CLIENT_FREE || id == o->pool->team.own->id)
-        return 0;
-    o->returned += (client->returned + 1) * (2 * client->word + 1);
-    o->retired += client->retired_bytes;
-    return 0;
-}
-
-
-static int look_out(far_task *t, outlook *o) {
-    uint64_t free_bytes, retired;
-    *o = (outlook){.pool = far_task_pool(t), .returned = 1};
-    int err = far_clients_each(t, add_told, o);
-    far_memory_sums(far_task_pool(t), &free_bytes, &retired);
-    o->retired += retired;
-    return err;
-}
-
-
 /* A request for spare memory that somebody else made a short time ago: its answers will do. */
 static int ask_for_spare(far_task *t, far_request *r, void *ctx) {
     far_store *s = far_store_of(t);
@@ -191,23 +163,23 @@ static void put_down(far_task *t) {
 
 
 /* Nothing became free since it was found that nothing can be had, nor will anything that is retired. */
-static bool is_exhausted(far_task *t, const outlook *o) {
+static bool is_exhausted(far_task *t, const far_told *o) {
     const far_store *s = far_store_of(t);
-    return o->returned == s->exhausted && o->retired == 0 && !far_line_wants_sweep(s->pool);
+    return o->returned == s->exhausted && o->retired_bytes == 0 && !far_line_wants_sweep(s->pool);
 }
 
 
 /* As is_exhausted, for all that became free before this call: others tell of it with the next epoch, and the epoch after
  * that shows that they have. */
-static int is_known_to_be_exhausted(far_task *t, outlook *o) {
+static int is_known_to_be_exhausted(far_task *t, far_told *o) {
     const far_store *s = far_store_of(t);
     unsigned returned = atomic_load_explicit(&s->returned, memory_order_relaxed);
-    int err = look_out(t, o);
+    int err = far_told_sum(t, o);
     if (err < 0 || !is_exhausted(t, o))
         return err;
     err = far_wait_epochs_until(t, 2, far_now(t) + STUCK_TICKS * far_tick(far_task_fabric(t)));
     if (err >= 0)
-        err = look_out(t, o);
+        err = far_told_sum(t, o);
     return err < 0 ? err : is_exhausted(t, o) && atomic_load_explicit(&s->returned, memory_order_relaxed) == returned;
 }
 
@@ -320,7 +292,7 @@ static int tell_blocker(far_task *t, const blocker *b) {
 /* By the first in line. Returns the result of the last attempt. */
 static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
-    outlook before, after;
+    far_told before, after;
     uint64_t epoch = 0, since = 0; /* when the last round began; since when it stands there */
     int err = is_known_to_be_exhausted(t, &before);
     unsigned in_vain = 0;
@@ -344,7 +316,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
             return err;
         }
         put_down(t);
-        if ((err = look_out(t, &after)) < 0)
+        if ((err = far_told_sum(t, &after)) < 0)
             return err;
         bool came =
             atomic_load_explicit(&s->returned, memory_order_relaxed) != returned || after.returned != before.returned;

@@ -13,11 +13,6 @@
 #define IDLE_TICKS  3u /* before a slab that is wholly in store goes back */
 
 
-static const far_geometry *geometry(far_task *t) {
-    return &far_task_pool(t)->geometry;
-}
-
-
 static uint64_t page_words(const far_geometry *g) { /* of a bitmap, per page */
     return g->page_bytes / FAR_GRANULE / FAR_WORD_GRANULES;
 }
@@ -80,7 +75,7 @@ static void set_pages_aside(far_store *s, far_held *b, unsigned page, unsigned p
 
 int far_slab_cut(far_task *t, far_class *class, unsigned node) {
     far_store *s = far_store_of(t);
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     unsigned pages = far_slab_pages(g->page_bytes, class->size), page = 0;
     assert(s->inside == t && t->pin.epoch != 0);
     pthread_mutex_lock(&s->lock);
@@ -130,7 +125,7 @@ static unsigned slabs_to_look_at(far_task *t, far_class *class, unsigned node, l
     uint64_t epoch = far_epoch_known(t), bytes = 0;
     unsigned count = 0;
     for (far_slab *slab = class->shelf[node].slabs; slab && count < LOOK_SLABS; slab = slab->next) {
-        uint64_t more = slab->pages * page_words(geometry(t)) * 8;
+        uint64_t more = slab->pages * page_words(far_geometry_of(t)) * 8;
         if (slab->looked >= epoch || (count > 0 && bytes + more > LOOK_BYTES))
             continue;
         slab->looked = epoch;
@@ -144,7 +139,7 @@ static unsigned slabs_to_look_at(far_task *t, far_class *class, unsigned node, l
 /* The bits were seen and subtracted: the objects are in store. Bits elsewhere than at the beginning of an object: the
  * bitmap is damaged. */
 static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     far_store *s = far_store_of(t);
     int err = 0;
     pthread_mutex_lock(&s->lock);
@@ -164,7 +159,7 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
 
 
 static int look_at(far_task *t, far_class *class, look *looks, unsigned count, bool *any) {
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     for (unsigned i = 0; i < count; i++) {
         uint64_t bytes = looks[i].pages * page_words(g) * 8;
         if (!(looks[i].words = far_scratch(t, bytes)))
@@ -224,7 +219,7 @@ int far_slabs_look_at_all(far_task *t) {
         far_class *class = s->classes[i]; /* later ones come before it; none ever goes */
         pthread_mutex_unlock(&s->lock);
         for (; class && result >= 0; class = class->next)
-            for (unsigned node = 0; node < geometry(t)->nodes && result >= 0; node++)
+            for (unsigned node = 0; node < far_geometry_of(t)->nodes && result >= 0; node++)
                 while ((result = far_slabs_look(t, class, node)) == 1)
                     continue;
     }
@@ -236,7 +231,7 @@ int far_slabs_look_at_all(far_task *t) {
 
 int far_slab_release(far_task *t, far_addr base, bool dropped) {
     far_store *s = far_store_of(t);
-    const far_geometry *g = geometry(t);
+    const far_geometry *g = far_geometry_of(t);
     assert(s->inside == t);
     pthread_mutex_lock(&s->lock);
     far_slab *slab = far_slab_at(s, base);

@@ -339,6 +339,10 @@ int far_settle_block(far_task *t, far_held *block); /* that was just adopted: be
 /* request.c */
 void far_foreign_leave(far_store *s); /* of shelves and magazines: on its way home */
 
+/* upkeep.c: of all handles; this one is asked directly, the others have told. returned changes when something becomes free
+ * in another handle, or one comes or goes. */
+int far_told_sum(far_task *t, far_told *sum);
+
 /* shortage.c */
 void far_memory_returned(far_store *s); /* something became free, or went back to the pool */
 

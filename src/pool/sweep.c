@@ -308,13 +308,11 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
 static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *lost) {
     const far_geometry *g = s->geometry;
     uint64_t pages[FAR_BLOCK_PAGES], number = far_block_number(g, id);
-    uint64_t *bits = far_scratch(s->t, far_bitmap_bytes(g));
-    int err = !bits ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap") : far_pages_read(s->t, id, pages);
+    uint64_t *bits;
+    int err = far_pages_read(s->t, id, pages);
     *lost = 0;
-    if (err < 0)
-        return err;
-    far_read(s->t, far_block_bitmap(g, id), bits, far_bitmap_bytes(g));
-    err = far_wait(s->t);
+    if (err == 0)
+        err = far_bitmap_read(s->t, id, &bits);
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0; p++) {
         far_page_state page = far_page_unpack(pages[p]);
         for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {

@@ -93,18 +93,6 @@ static int look_for_gone(far_task *t, far_items *gone) {
 }
 
 
-int far_unlisted_tick(far_task *t) {
-    far_store *s = far_store_of(t);
-    far_items gone = {0};
-    int err = look_for_gone(t, &gone);
-    pthread_mutex_lock(&s->lock);
-    bool any = gone.count > 0 || s->dropped.count > 0;
-    pthread_mutex_unlock(&s->lock);
-    free(gone.items);
-    return err < 0 ? err : any;
-}
-
-
 /* ---- Own slabs ---- */
 
 static bool keep_in_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
@@ -249,13 +237,13 @@ int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
     far_items gone;
     uint32_t dropped;
     far_request made;
-    int err = gather_gone(t, &gone, &dropped), more = 1;
-    if (err == 0)
+    int err = gather_gone(t, &gone, &dropped), more = gone.count > 0;
+    if (err == 0 && more)
         err = far_request_make(t, only_a_number, NULL, &made);
-    if (err == 0)
+    if (err == 0 && more)
         err = far_request_wait(t, made.number, patience);
     far_point(t, "unlisted:answered");
-    if (err == 0)
+    if (err == 0 && more)
         err = forget_listed(t, &gone, dropped);
     if (err == 0 && dropped > 0)
         err = free_nobodys(t, &gone);

@@ -32,10 +32,21 @@ static far_told look(far_store *s) {
 }
 
 
-void far_memory_sums(far_pool *pool, uint64_t *free_bytes, uint64_t *retired_bytes) {
-    far_told now = look(pool->store);
-    *free_bytes = now.free_bytes;
-    *retired_bytes = now.retired_bytes;
+static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    far_told *sum = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == far_task_pool(t)->team.own->id)
+        return 0;
+    sum->free_bytes += client->free_bytes;
+    sum->retired_bytes += client->retired_bytes;
+    sum->returned += (client->returned + 1) * (2 * client->word + 1);
+    return 0;
+}
+
+
+int far_told_sum(far_task *t, far_told *sum) {
+    far_told own = look(far_store_of(t));
+    *sum = (far_told){.free_bytes = own.free_bytes, .retired_bytes = own.retired_bytes, .returned = 1};
+    return far_clients_each(t, add_told, sum);
 }
 
 
@@ -275,11 +286,10 @@ int far_memory_end(far_task *t) {
     pthread_mutex_unlock(&m->lock);
     far_aside aside = far_aside_begin(t);
     int err = far_pin_take(t);
-    int unlisted = err == 0 ? far_unlisted_tick(t) : err;
     if (err == 0)
         err = wait_for_retired(t);
     far_pin_drop(t);
-    if (err == 0 && unlisted > 0)
+    if (err == 0)
         err = far_unlisted_collect(t, END_TICKS * far_tick(pool->fabric), &all);
     if (err == 0)
         err = far_pin_take(t);

@@ -12,40 +12,10 @@
 
 typedef struct sums {
     far_pool *pool;
-    uint64_t free, retired;
+    uint64_t free;
     void (*each)(void *ctx, uint32_t uid, uint64_t bytes); /* NULL: only the sums are wanted */
     void *ctx;
 } sums;
-
-
-/* This handle is asked directly, the others have told. */
-static int add_told(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    sums *s = ctx;
-    (void)t;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || id == s->pool->team.own->id)
-        return 0;
-    s->free += client->free_bytes;
-    s->retired += client->retired_bytes;
-    return 0;
-}
-
-
-static void add_own(sums *s) {
-    uint64_t free_bytes, retired_bytes;
-    far_memory_sums(s->pool, &free_bytes, &retired_bytes);
-    s->free += free_bytes;
-    s->retired += retired_bytes;
-}
-
-
-static int read_bitmap(far_task *t, far_block_id id, uint64_t **bits) {
-    const far_geometry *g = &far_task_pool(t)->geometry;
-    *bits = far_scratch(t, far_bitmap_bytes(g));
-    if (!*bits)
-        return FAR_ERR_NO_MEMORY;
-    far_read(t, far_block_bitmap(g, id), *bits, far_bitmap_bytes(g));
-    return far_wait(t);
-}
 
 
 static int add_slabs(far_task *t, sums *s, far_block_id id) {
@@ -53,7 +23,7 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
     uint64_t pages[FAR_BLOCK_PAGES], *bits;
     int err = far_pages_read(t, id, pages);
     if (err == 0)
-        err = read_bitmap(t, id, &bits);
+        err = far_bitmap_read(t, id, &bits);
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / 64;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0;) {
         far_page_state page = far_page_unpack(pages[p]);
@@ -100,20 +70,21 @@ int far_memory_stat_each(far_task *t, far_pool_usage *usage, void (*each)(void *
                          void *ctx) {
     far_pool *pool = far_task_pool(t);
     sums s = {.pool = pool, .each = each, .ctx = ctx};
+    far_told told;
     uint64_t leaked = 0, total = 0;
     for (unsigned node = 0; node < pool->geometry.nodes; node++)
         total += pool->geometry.node_bytes[node];
     int err = far_blocks_each(t, add_block, &s);
     if (err == 0)
-        err = far_clients_each(t, add_told, &s);
+        err = far_told_sum(t, &told);
     if (err == 0)
         err = far_read_word(t, far_addr_make(0, FAR_SUPER_LEAKED), &leaked);
     if (err < 0)
         return err;
-    add_own(&s);
+    s.free += told.free_bytes;
     usage->total = total;
     usage->free = s.free < total ? s.free : total; /* beside live clients the sum is not exact */
-    usage->retired = s.retired < total - usage->free ? s.retired : total - usage->free;
+    usage->retired = told.retired_bytes < total - usage->free ? told.retired_bytes : total - usage->free;
     uint64_t rest = total - usage->free - usage->retired;
     usage->leaked = leaked < rest ? leaked : rest;
     usage->used = rest - usage->leaked;
@@ -136,7 +107,7 @@ typedef struct checked {
 static int check_bits(checked *c, far_block_id id, const uint64_t pages[FAR_BLOCK_PAGES]) {
     const far_geometry *g = c->g;
     uint64_t *bits;
-    int err = read_bitmap(c->t, id, &bits);
+    int err = far_bitmap_read(c->t, id, &bits);
     unsigned first = 0;
     far_page_state page = {0};
     for (uint64_t w = 0; w < far_bitmap_bytes(g) / 8 && err == 0 && c->problem[0] == 0; w++)
@@ -247,7 +218,7 @@ static void report_freed_wrongly(far_store *s, far_report *report) {
 
 
 int far_memory_check(far_task *t, far_report *report) {
-    checked c = {.t = t, .g = &far_task_pool(t)->geometry};
+    checked c = {.t = t, .g = far_geometry_of(t)};
     int wanted = far_sweep_is_wanted(t);
     if (wanted < 0)
         return wanted;
