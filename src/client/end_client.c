@@ -1,6 +1,7 @@
 /* Clients by name, and the end of one. */
 #include "client/end_client.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "client/client.h"
 #include "client/op.h"
 
@@ -8,7 +9,7 @@
 
 typedef struct roll {
     far_client_info *items;
-    size_t count, room;
+    size_t count;
     unsigned evicted;
     int64_t process; /* 0: any */
     far_client_info *killed;
@@ -29,14 +30,10 @@ static int call_roll(far_task *t, void *ctx, unsigned id, const far_client *clie
     int dead = far_is_dead(t, id, generation);
     if (dead)
         return dead < 0 ? dead : 0;
-    if (r->count == r->room) {
-        size_t room = r->room ? 2 * r->room : 64;
-        far_client_info *items = realloc(r->items, room * sizeof(*items));
-        if (!items)
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of clients");
-        r->items = items;
-        r->room = room;
-    }
+    far_client_info *items = far_grow(r->items, r->count, sizeof(*items));
+    if (!items)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of clients");
+    r->items = items;
     r->items[r->count++] = (far_client_info){.id = id,
                                              .generation = generation,
                                              .handle = handle,

@@ -1,6 +1,7 @@
 /* A look at the whole pool at once. */
 #include "client/survey.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog_layout.h"
@@ -9,11 +10,8 @@
 #include <string.h>
 
 
-/* Room for one more at the end of an array. */
 static void *grow(void *items, size_t count, size_t bytes) {
-    if (count & (count - 1)) /* it grows by doubling */
-        return items;
-    void *larger = realloc(items, (count ? 2 * count : 1) * bytes);
+    void *larger = far_grow(items, count, bytes);
     if (!larger)
         far_fail(FAR_ERR_NO_MEMORY, "no memory for a survey of the pool");
     return larger;

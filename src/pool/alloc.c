@@ -243,9 +243,9 @@ static void hand_out(far_task *t, const far_class *class, uint64_t item, far_obj
 static int add_to_kept(far_task *t, far_class *class, uint64_t item) {
     far_memory *m = far_memory_of(t);
     pthread_mutex_lock(&m->lock);
-    bool kept = far_keep(m, class, item, false);
+    int kept = far_keep(m, class, item, false);
     pthread_mutex_unlock(&m->lock);
-    return kept ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for an object that is kept");
+    return kept == 0 ? far_fail(FAR_ERR_NO_MEMORY, "an object that is to be kept was given up") : kept < 0 ? kept : 0;
 }
 
 

@@ -1,6 +1,7 @@
 /* Blocks that change hands: taking free ones, adopting orphans, giving blocks up. Tasks come in here one at a time per
  * handle (far_store_enter) and with a pin. */
 #include "base/error.h"
+#include "base/grow.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
@@ -60,34 +61,24 @@ int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
 
 /* ---- Adopting ---- */
 
-/* Objects of the block that this handle held while the block was not its own: a sweep must not free them. */
+/* Objects of the block that this handle held while the block was not its own: a sweep must not free them. They stay in
+ * their lists, as what is foreign does. */
 static bool blacken_item(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    (void)class;
-    if (far_held_at(s, far_item_addr(item)) == ctx)
-        far_store_blacken(s, far_item_addr(item));
+    (void)class, (void)ctx;
+    far_store_blacken(s, far_item_addr(item));
     return true;
 }
 
 
-static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
-    if (far_held_at(s, item->addr) == ctx)
-        far_store_blacken(s, item->addr);
-    return true;
-}
-
-
-/* With the lock: what is free in shelves, and on its way home, stays there, as what is foreign does. */
-static void blacken_foreign(far_store *s, const far_held *b) {
+static bool blacken_shelves(far_store *s, void *ctx) {
+    (void)ctx;
     for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next) {
-            const far_items *list = &c->shelf[b->id.node].foreign;
-            for (uint32_t at = 0; at < list->count; at++)
-                if (far_held_at(s, list->items[at]) == b)
-                    far_store_blacken(s, list->items[at]);
-        }
-    for (size_t at = 0; at < s->leaving_count; at++)
-        if (far_held_at(s, s->leaving[at].addr) == b)
-            far_store_blacken(s, s->leaving[at].addr);
+        for (far_class *c = s->classes[i]; c; c = c->next)
+            for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
+                for (uint32_t at = 0; at < c->shelf[n].foreign.count; at++)
+                    far_store_blacken(s, c->shelf[n].foreign.items[at]);
+    far_leaving_blacken(s);
+    return true;
 }
 
 
@@ -119,10 +110,8 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an adopted block");
-    far_store_visit(s, &(far_visit){.in_magazine = blacken_item, .retired = blacken_retired, .ctx = b});
-    pthread_mutex_lock(&s->lock);
-    blacken_foreign(s, b);
-    pthread_mutex_unlock(&s->lock);
+    far_store_visit(
+        s, &(far_visit){.begin = blacken_shelves, .in_magazine = blacken_item, .retired = far_retired_blacken});
     err = far_settle_block(t, b);
     return err < 0 ? err : 1;
 }
@@ -260,23 +249,18 @@ typedef struct given {
     giving blocks[GIVE_UP_BLOCKS];
     unsigned count;
     far_leaving *objects;
-    size_t object_count, object_capacity;
+    size_t object_count;
     bool lost; /* some objects are left to a sweep */
 } given;
 
 
 static void add_object(given *g, far_class *class, far_addr addr) {
-    if (g->object_count == g->object_capacity) {
-        size_t more = g->object_capacity == 0 ? 256 : 2 * g->object_capacity;
-        far_leaving *bigger = realloc(g->objects, more * sizeof(*bigger));
-        if (!bigger) {
-            g->lost = true;
-            return;
-        }
-        g->objects = bigger;
-        g->object_capacity = more;
+    far_leaving *objects = far_grow(g->objects, g->object_count, sizeof(*objects));
+    if (objects) {
+        g->objects = objects;
+        objects[g->object_count++] = (far_leaving){addr, class};
     }
-    g->objects[g->object_count++] = (far_leaving){addr, class};
+    g->lost |= !objects;
 }
 
 

@@ -2,33 +2,30 @@
  * blocks of the handle, which are not given up meanwhile, and the handle knows them when it settles a sweep: nothing of
  * this is written to far memory. */
 #include "base/error.h"
+#include "base/grow.h"
 #include "pool/store.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 
-bool far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
+int far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
     far_store *s = m->store;
-    if (m->kept_count == m->kept_capacity) {
-        uint32_t more = m->kept_capacity == 0 ? 16 : 2 * m->kept_capacity;
-        far_kept *bigger = realloc(m->kept, more * sizeof(*bigger));
-        if (!bigger)
-            return false;
-        m->kept = bigger;
-        m->kept_capacity = more;
-    }
+    far_kept *list = far_grow(m->kept, m->kept_count, sizeof(*list));
+    if (!list)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an object that is kept");
+    m->kept = list;
     pthread_mutex_lock(&s->lock);
     far_held *b = far_held_at(s, far_item_addr(item));
     if (b)
         b->kept++;
     pthread_mutex_unlock(&s->lock);
-    if (!b) /* it was given up in between: the caller tries another */
-        return false;
+    if (!b)
+        return 0;
     m->kept[m->kept_count++] = (far_kept){item, class, reserve};
     m->reserves += reserve;
     assert(m->reserves <= m->kept_count);
-    return true;
+    return 1;
 }
 
 
@@ -167,15 +164,15 @@ static int fill_class(far_task *t, far_index *index, const far_reserve *reserve)
         if (err < 0)
             return err;
         pthread_mutex_lock(&m->lock);
-        bool kept = far_keep(m, bin->class, item, true), no_room = !kept && m->kept_count == m->kept_capacity;
-        if (!kept) {
+        int kept = far_keep(m, bin->class, item, true);
+        if (kept <= 0) {
             pthread_mutex_lock(&m->store->lock);
             far_store_put(m->store, bin->class, far_item_addr(item), t->pin.epoch);
             pthread_mutex_unlock(&m->store->lock);
         }
         pthread_mutex_unlock(&m->lock);
-        if (no_room)
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve");
+        if (kept < 0)
+            return kept;
     }
 }
 

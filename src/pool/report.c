@@ -1,5 +1,6 @@
 /* Problems found by checks. */
 #include "pool/report.h"
+#include "base/grow.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -14,15 +15,8 @@
 static void keep_line(far_report *report, const char *line) {
     if (report->kept == FAR_REPORT_KEPT)
         return;
-    if (report->kept == report->size) {
-        unsigned size = report->size ? 2 * report->size : 16;
-        char **lines = realloc(report->lines, size * sizeof(*lines));
-        if (!lines)
-            return;
-        report->lines = lines;
-        report->size = size;
-    }
-    char *copy = strdup(line);
+    char **lines = far_grow(report->lines, report->kept, sizeof(*lines)), *copy = lines ? strdup(line) : NULL;
+    report->lines = lines ? lines : report->lines;
     if (copy)
         report->lines[report->kept++] = copy;
 }

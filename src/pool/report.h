@@ -8,7 +8,7 @@
 
 struct far_report {
     const char *about; /* put before every line; may be NULL */
-    unsigned count, kept, size;
+    unsigned count, kept;
     char **lines;
 };
 

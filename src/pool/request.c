@@ -27,24 +27,27 @@ static bool leave_magazine(far_store *s, far_class *class, uint64_t item, void *
         far_store_send_home(s, class, far_item_addr(item));
         return false;
     }
-    if (far_is_unsettled(s))
-        far_store_blacken(s, far_item_addr(item));
+    far_store_blacken(s, far_item_addr(item));
     return true;
 }
 
 
-static bool blacken_retired(far_store *s, const far_retired *item, void *ctx) {
+bool far_retired_blacken(far_store *s, const far_retired *item, void *ctx) {
     (void)ctx;
-    if (far_is_unsettled(s))
-        far_store_blacken(s, item->addr);
+    far_store_blacken(s, item->addr);
     return true;
 }
 
 
 static void blacken_kept(far_store *s, const far_kept *kept, void *ctx) {
     (void)ctx;
-    if (far_is_unsettled(s))
-        far_store_blacken(s, far_item_addr(kept->item));
+    far_store_blacken(s, far_item_addr(kept->item));
+}
+
+
+void far_leaving_blacken(far_store *s) {
+    for (size_t i = 0; i < s->leaving_count; i++)
+        far_store_blacken(s, s->leaving[i].addr);
 }
 
 
@@ -72,8 +75,7 @@ static bool note(far_store *s, void *ctx) {
     s->all_spare = r->spare && s->spare_epoch != 0 && s->heard_epoch - s->spare_epoch < SPARE_EPOCHS;
     s->spare_epoch = r->spare ? s->heard_epoch : s->spare_epoch;
     far_shelves_leave(s);
-    for (size_t i = 0; i < s->leaving_count; i++) /* freed while their block was another's, which is ours now */
-        far_store_blacken(s, s->leaving[i].addr);
+    far_leaving_blacken(s); /* some were freed while their block was another's, which is ours now */
     return true;
 }
 
@@ -86,7 +88,7 @@ void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     hearing h = {far_request_unpack(word), heard_epoch};
     if (s && far_store_visit(s, &(far_visit){.begin = note,
                                              .in_magazine = leave_magazine,
-                                             .retired = blacken_retired,
+                                             .retired = far_retired_blacken,
                                              .kept = blacken_kept,
                                              .ctx = &h}))
         far_epoch_request(pool);

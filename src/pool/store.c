@@ -1,6 +1,7 @@
 /* What a handle holds, seen locally: classes, blocks, slabs, lists. No verbs here. */
 #include "pool/store.h"
 #include "base/error.h"
+#include "base/grow.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -310,15 +311,11 @@ void far_store_blacken(far_store *s, far_addr addr) {
 
 /* When this process has no memory for a list, the object is lost to it; a sweep finds it again. */
 void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
-    if (s->leaving_count == s->leaving_capacity) {
-        size_t more = s->leaving_capacity == 0 ? 64 : 2 * s->leaving_capacity;
-        far_leaving *bigger = realloc(s->leaving, more * sizeof(*bigger));
-        if (!bigger)
-            return;
-        s->leaving = bigger;
-        s->leaving_capacity = more;
-    }
-    assert(s->leaving_now <= s->leaving_count && s->leaving_count < s->leaving_capacity);
+    far_leaving *leaving = far_grow(s->leaving, s->leaving_count, sizeof(*leaving));
+    assert(s->leaving_now <= s->leaving_count);
+    if (!leaving)
+        return;
+    s->leaving = leaving;
     s->leaving[s->leaving_count++] = (far_leaving){addr, class};
     s->leaving_bytes += far_class_footprint(s, class);
 }

@@ -124,7 +124,7 @@ typedef struct far_memory { /* of a session */
     uint64_t asked;       /* the epoch in which the next one was last asked for */
     uint64_t asked_since; /* bytes retired since then */
     far_kept *kept;
-    uint32_t kept_count, kept_capacity, reserves; /* of these, so many are reserve */
+    uint32_t kept_count, reserves; /* of these, so many are reserve */
     struct far_reserved {
         uint32_t uid;
         bool complete;
@@ -154,11 +154,11 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
-    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use; 0: none */
-    uint64_t spare_bytes;   /* in store, and free pages of own blocks apart */
-    uint64_t foreign_bytes; /* in the shelves */
-    far_leaving *leaving;   /* to be brought home */
-    size_t leaving_count, leaving_now, leaving_capacity; /* the first leaving_now of them are on their way */
+    far_addr freed_wrongly;            /* | 1: an address that came back and is no object in use; 0: none */
+    uint64_t spare_bytes;              /* in store, and free pages of own blocks apart */
+    uint64_t foreign_bytes;            /* in the shelves */
+    far_leaving *leaving;              /* to be brought home */
+    size_t leaving_count, leaving_now; /* the first leaving_now of them are on their way */
     uint64_t leaving_bytes;
     unsigned turn;     /* node for the next slab that may lie anywhere */
     uint32_t *hint;    /* per node: where free blocks were last seen */
@@ -338,6 +338,9 @@ int far_settle_block(far_task *t, far_held *block); /* that was just adopted: be
 
 /* request.c */
 void far_foreign_leave(far_store *s); /* of shelves and magazines: on its way home */
+bool far_retired_blacken(far_store *s, const far_retired *item,
+                         void *ctx); /* for visits: what is own, black; it stays */
+void far_leaving_blacken(far_store *s);
 
 /* upkeep.c: of all handles; this one is asked directly, the others have told. returned changes when something becomes free
  * in another handle, or one comes or goes. */
@@ -350,7 +353,8 @@ void far_memory_returned(far_store *s); /* something became free, or went back t
 bool far_reserve_is_full(far_memory *m, const far_index *index); /* with the lock; or the index has none */
 int far_reserve_fill(far_task *t, far_index *index);
 bool far_reserve_take(far_memory *m, far_class *class, unsigned node, bool must, uint64_t *item); /* with the lock */
-bool far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve); /* with the lock; own objects only */
+int far_keep(far_memory *m, far_class *class, uint64_t item,
+             bool reserve);                         /* with the lock. 0: it is not own any more */
 void far_kept_forget(far_memory *m, far_addr addr); /* with the lock: it is freed, or retired */
 void far_kept_free(far_memory *m, bool all); /* with the lock: what is of indexes not open here; or all that it keeps */
 void far_kept_free_closed(far_store *s);     /* without locks: the former, of all sessions */

@@ -3,6 +3,7 @@
 #include "pool/sweep.h"
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
@@ -95,7 +96,7 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
         dead = far_is_dead(t, id, far_client_generation_of(client->word));
     if (dead <= 0)
         return dead;
-    dead_client *more = realloc(s->dead, (s->dead_count + 1) * sizeof(*more));
+    dead_client *more = far_grow(s->dead, s->dead_count, sizeof(*more));
     if (!more)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of dead clients");
     s->dead = more;
@@ -121,7 +122,7 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
     }
     if (gone < 0)
         return gone;
-    owner *more = realloc(s->owners, (s->owner_count + 1) * sizeof(*more));
+    owner *more = far_grow(s->owners, s->owner_count, sizeof(*more));
     if (!more)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of owners");
     s->owners = more;
