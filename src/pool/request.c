@@ -139,20 +139,20 @@ void far_ring(far_task *t) {
 }
 
 
-int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made) {
+int far_request_change(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx,
+                       far_request *made) {
     const far_addr addr = far_addr_make(0, FAR_SUPER_REQUEST);
     uint64_t word, old;
     int err = far_read_word(t, addr, &word);
     while (err == 0) {
-        far_request r = far_request_unpack(word);
-        if ((err = change(t, &r, ctx)) != 0)
+        uint32_t number = far_request_unpack(word).number;
+        *made = far_request_unpack(word);
+        if ((err = change(t, made, ctx)) != 0)
             break;
-        r.number = far_number_next(r.number);
-        if ((err = far_cas_word(t, addr, word, far_request_pack(&r), &old)) < 0)
+        if ((err = far_cas_word(t, addr, word, far_request_pack(made), &old)) < 0)
             break;
         if (old == word) {
-            *made = r;
-            if (r.spare)
+            if (made->spare && made->number != number)
                 far_ring(t);
             far_epoch_request(far_task_pool(t));
             return 0;
@@ -164,15 +164,17 @@ int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, voi
 }
 
 
-static int only_a_number(far_task *t, far_request *r, void *ctx) {
-    (void)t, (void)r, (void)ctx;
+int far_request_only(far_task *t, far_request *r, void *ctx) {
+    (void)t, (void)ctx;
+    r->number = far_number_next(r->number);
+    r->spare = false;
     return 0;
 }
 
 
 int far_request_attention(far_task *t) {
     far_request made;
-    return far_request_make(t, only_a_number, NULL, &made);
+    return far_request_change(t, far_request_only, NULL, &made);
 }
 
 

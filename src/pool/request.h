@@ -78,9 +78,11 @@ void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch);
 bool far_request_is_met(far_pool *pool); /* but for the pins: what it asks for is done */
 uint32_t far_request_heard(far_pool *pool, uint64_t *epoch);
 
-/* Makes a new request: changes *r, what was read, as `change` says and gives it the next number; again until nobody
- * else was faster. change: not 0 gives up, and is returned. */
-int far_request_make(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx, far_request *made);
+/* Changes the word as `change` says, which is shown what was read; again until nobody else was faster. Who asks others for
+ * something gives it the next number. change: not 0 gives up, and is returned. */
+int far_request_change(far_task *t, int (*change)(far_task *t, far_request *r, void *ctx), void *ctx,
+                       far_request *made);
+int far_request_only(far_task *t, far_request *r, void *ctx); /* a change: a number that asks for nothing but answers */
 
 /* Makes one that asks for nothing: who rests in the middle of a walk hears that somebody waits, and rests no more. */
 int far_request_attention(far_task *t);

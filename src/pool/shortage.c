@@ -89,8 +89,9 @@ static int ask_for_spare(far_task *t, far_request *r, void *ctx) {
     bool fresh = r->number != s->heard || far_epoch_known(t) - s->heard_epoch < JOIN_EPOCHS,
          join = r->spare && fresh && r->number != s->spare_number; /* the one it waited for did not help */
     pthread_mutex_unlock(&s->lock);
-    *(uint32_t *)ctx = join ? r->number : far_number_next(r->number);
+    r->number = join ? r->number : far_number_next(r->number);
     r->spare = true;
+    *(uint32_t *)ctx = r->number;
     return join;
 }
 
@@ -98,7 +99,7 @@ static int ask_for_spare(far_task *t, far_request *r, void *ctx) {
 static int request_spare(far_task *t, uint32_t *number) {
     far_store *s = far_store_of(t);
     far_request made;
-    int err = far_request_make(t, ask_for_spare, number, &made);
+    int err = far_request_change(t, ask_for_spare, number, &made);
     pthread_mutex_lock(&s->lock);
     s->spare_number = err < 0 ? s->spare_number : *number;
     pthread_mutex_unlock(&s->lock);

@@ -82,8 +82,7 @@ static int become_sweeper(far_task *t, far_request *r, void *ctx) {
         if (gone <= 0)
             return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is sweeping", r->sweeper);
     }
-    r->sweeper = own;
-    r->spare = false;
+    r->sweeper = own; /* nobody needs to hear of that */
     return 0;
 }
 
@@ -170,7 +169,7 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
 static int begin(sweeper *s) {
     far_request made;
     assert(s->t->pin.epoch == 0 && s->first < s->end);
-    int err = far_request_make(s->t, become_sweeper, s, &made);
+    int err = far_request_change(s->t, become_sweeper, s, &made);
     if (err < 0)
         return err;
     s->old_sweep = made.sweep;
@@ -191,6 +190,8 @@ static int set_walk(far_task *t, far_request *r, void *ctx) {
     if (r->sweeper != far_task_pool(t)->team.own->id)
         return far_fail(FAR_ERR_FENCED, "another client took over the sweep: this one was declared dead");
     r->walk = *(bool *)ctx;
+    r->spare = false;
+    r->number = far_number_next(r->number);
     r->sweep = r->walk ? far_number_next(r->sweep) : r->sweep;
     return 0;
 }
@@ -199,7 +200,7 @@ static int set_walk(far_task *t, far_request *r, void *ctx) {
 /* The sweeper itself must hear its requests, and settle: it is awake. */
 static int request(sweeper *s, bool walks, far_request *made) {
     uint64_t patience = s->mode == FAR_SWEEP_SHORT ? SHORT_TICKS * far_tick(far_task_fabric(s->t)) : FAR_TIME_NEVER;
-    int err = far_request_make(s->t, set_walk, &walks, made);
+    int err = far_request_change(s->t, set_walk, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);
     far_pin_drop(s->t);
@@ -425,24 +426,15 @@ static int finish(sweeper *s) {
 
 
 /* The field becomes free, whatever came of it; `walk` with it. */
-static int step_down(sweeper *s) {
-    const far_addr addr = far_addr_make(0, FAR_SUPER_REQUEST);
-    uint64_t word, old;
-    int err = far_read_word(s->t, addr, &word);
-    while (err == 0) {
-        far_request r = far_request_unpack(word);
-        if (r.sweeper != far_task_pool(s->t)->team.own->id)
-            return 0;
-        r.sweeper = 0;
-        if (r.walk) { /* it was given up: all are to hear of that */
-            r.walk = false;
-            r.number = far_number_next(r.number);
-        }
-        if ((err = far_cas_word(s->t, addr, word, far_request_pack(&r), &old)) < 0 || old == word)
-            return err;
-        word = old;
-    }
-    return err;
+static int step_down(far_task *t, far_request *r, void *ctx) {
+    (void)ctx;
+    if (r->sweeper != far_task_pool(t)->team.own->id)
+        return 1;
+    r->sweeper = 0;
+    if (r->walk) /* it was given up: all are to hear of that */
+        r->number = far_number_next(r->number);
+    r->walk = false;
+    return 0;
 }
 
 
@@ -511,11 +503,11 @@ static int sweep_part(sweeper *s) {
     if (s->t->session->lost)
         return err < 0 ? err : s->t->session->lost;
     far_pin_drop(s->t);
-    int end = step_down(s);
-    if (err != 0) { /* those who heard of it have forgotten what they had not settled of the one before */
-        int wanted = far_want_sweep(s->t);
-        end = end < 0 ? end : wanted;
-    }
+    far_request made;
+    int end = far_request_change(s->t, step_down, NULL, &made), wanted = 0;
+    if (err != 0) /* those who heard of it have forgotten what they had not settled of the one before */
+        wanted = far_want_sweep(s->t);
+    end = end < 0 ? end : wanted;
     err = err != 0 ? err : end;
     return err == 0 && s->mode != FAR_SWEEP_SLOWLY ? wait_until_settled(s) : err;
 }

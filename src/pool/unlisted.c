@@ -188,13 +188,6 @@ static int free_nobodys(far_task *t, far_items *gone) {
 
 /* ---- The work as a whole ---- */
 
-static int only_a_number(far_task *t, far_request *r, void *ctx) {
-    (void)t, (void)ctx;
-    r->spare = false;
-    return 0;
-}
-
-
 /* The uids that this handle dropped, and those found in its slabs. *dropped: how many of the former, which come first.
  */
 static int gather_gone(far_task *t, far_items *gone, uint32_t *dropped) {
@@ -239,7 +232,7 @@ int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
     far_request made;
     int err = gather_gone(t, &gone, &dropped), more = gone.count > 0;
     if (err == 0 && more)
-        err = far_request_make(t, only_a_number, NULL, &made);
+        err = far_request_change(t, far_request_only, NULL, &made);
     if (err == 0 && more)
         err = far_request_wait(t, made.number, patience);
     far_point(t, "unlisted:answered");

@@ -53,15 +53,10 @@ static bool is_linked(const rig *r, const actor *a, far_addr object) {
 }
 
 
-static int only_a_number(far_task *t, far_request *r, void *ctx) {
-    (void)t, (void)r, (void)ctx;
-    return 0;
-}
-
-
 static int make_walk(far_task *t, far_request *r, void *ctx) {
     (void)t, (void)ctx;
     r->walk = true;
+    r->number = far_number_next(r->number);
     r->sweep = far_number_next(r->sweep);
     return 0;
 }
@@ -70,7 +65,7 @@ static int make_walk(far_task *t, far_request *r, void *ctx) {
 static int make_request(far_task *t, void *arg) {
     actor *a = arg;
     far_request made;
-    int err = far_request_make(t, a->steps ? make_walk : only_a_number, NULL, &made);
+    int err = far_request_change(t, a->steps ? make_walk : far_request_only, NULL, &made);
     a->number_waited = made.number;
     return err;
 }
@@ -187,6 +182,7 @@ static void a_new_handle_is_waited_for_at_any_number(void **state) {
 static int make_spare(far_task *t, far_request *r, void *ctx) {
     (void)t, (void)ctx;
     r->spare = true;
+    r->number = far_number_next(r->number);
     return 0;
 }
 
@@ -194,7 +190,7 @@ static int make_spare(far_task *t, far_request *r, void *ctx) {
 static int ask_for_spare(far_task *t, void *arg) {
     actor *a = arg;
     far_request made;
-    int err = far_request_make(t, make_spare, NULL, &made);
+    int err = far_request_change(t, make_spare, NULL, &made);
     a->number_waited = made.number;
     return err;
 }

@@ -360,6 +360,7 @@ static void a_session_whose_thread_stands_still_is_not_waited_for(void **state) 
 static int ask(far_task *t, far_request *r, void *ctx) {
     (void)t, (void)ctx;
     r->spare = true;
+    r->number = far_number_next(r->number);
     return 0;
 }
 
@@ -369,7 +370,7 @@ static int keep_asking(far_task *t, void *arg) {
     far_request made;
     int err = 0;
     while (err == 0 && !a->stop) {
-        err = far_request_make(t, ask, NULL, &made);
+        err = far_request_change(t, ask, NULL, &made);
         far_sleep(t, 40000);
     }
     return err;
