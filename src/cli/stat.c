@@ -3,6 +3,8 @@
 #include "client/op.h"
 #include "client/survey.h"
 #include "index/index.h"
+#include "pool/handle.h"
+#include "pool/refuted.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -105,13 +107,15 @@ static int stat_index(cli_pool *p, const far_surveyed_index *index, bool exact, 
 static void print_pool(const cli_pool *p, const far_pool_usage *usage) {
     static const char json[] = "{\"pool\":{\"total\":%" PRIu64 ",\"used\":%" PRIu64 ",\"retired\":%" PRIu64
                                ",\"free\":%" PRIu64 ",\"leaked\":%" PRIu64 ",\"memory_nodes\":%" PRIu64
-                               ",\"sessions\":%" PRIu64 ",\"epoch\":%" PRIu64 "},\n\"indexes\":[";
+                               ",\"sessions\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"refuted\":\"%s\"},\n\"indexes\":[";
     static const char text[] =
         "pool\n  total            %" PRIu64 "\n  used             %" PRIu64 "\n  retired          %" PRIu64
         "\n  free             %" PRIu64 "\n  leaked           %" PRIu64 "\n  memory nodes     %" PRIu64
-        "\n  sessions         %" PRIu64 "\n  epoch            %" PRIu64 "\n";
+        "\n  sessions         %" PRIu64 "\n  epoch            %" PRIu64 "\n  refuted          %s\n";
+    char refuted[FAR_REFUTED_TEXT];
+    far_refuted_text(atomic_load_explicit(&p->pool->refuted, memory_order_relaxed), refuted);
     printf(p->json ? json : text, usage->total, usage->used, usage->retired, usage->free, usage->leaked,
-           usage->memory_nodes, usage->sessions, usage->epoch);
+           usage->memory_nodes, usage->sessions, usage->epoch, refuted);
 }
 
 

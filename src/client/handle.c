@@ -294,6 +294,8 @@ static int check_options(const far_pool_options *options) {
         return far_fail(FAR_ERR_INVALID, "options.no_thread is %d, not 0 or 1", options->no_thread);
     if (options->must_exist != 0 && options->must_exist != 1)
         return far_fail(FAR_ERR_INVALID, "options.must_exist is %d, not 0 or 1", options->must_exist);
+    if (options->ignore_refuted != 0 && options->ignore_refuted != 1)
+        return far_fail(FAR_ERR_INVALID, "options.ignore_refuted is %d, not 0 or 1", options->ignore_refuted);
     return 0;
 }
 

@@ -195,7 +195,7 @@ static void start_collect(far_task *t) {
  * dropped, memory is short. */
 static int look_around(far_task *t) {
     far_pool *pool = far_task_pool(t);
-    uint64_t now = far_now(t), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
+    uint64_t now = far_now(t), words[FAR_SUPER_LINE_WORDS];
     if (now < pool->next_look)
         return 0;
     pool->next_look = now + SLOW_TICKS * far_tick(pool->fabric);

@@ -1,6 +1,7 @@
-/* Which fabric a URI names. */
+/* Which fabric a URI names, and where its memory lies. */
 #include "fabric/fabric.h"
 #include "base/error.h"
+#include "base/numa.h"
 #include "farindex.h"
 
 #include <stdio.h>
@@ -31,6 +32,24 @@ static int open_uri(const char *uri, bool existing, far_fabric **fabric) {
         return err;
     }
     return far_fail(FAR_ERR_INVALID, "uri: '%s' names no fabric (local:, shm:, sim:, tcp://, rdma://)", uri);
+}
+
+
+static void find_mapped(const far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
+    for (unsigned i = 0; i < count; i++) {
+        void *page = fabric->memory ? fabric->memory[node] + offsets[i] : NULL;
+        numa[i] = FAR_NUMA_UNKNOWN;
+        if (page)
+            far_numa_of(&page, 1, &numa[i]);
+    }
+}
+
+
+int far_fabric_places(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
+    if (fabric->ops->places)
+        return fabric->ops->places(fabric, node, offsets, count, numa);
+    find_mapped(fabric, node, offsets, count, numa);
+    return 0;
 }
 
 

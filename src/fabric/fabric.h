@@ -167,6 +167,9 @@ typedef struct far_fabric_ops {
     int (*told)(far_conn *conn, unsigned *id, unsigned *generation);
     void (*ring)(far_conn *conn);
     void (*doze)(far_conn *conn, far_parker *parker, uint64_t until);
+    /* On which NUMA nodes of its host these bytes of a memory node lie (base/numa.h). It may block. NULL: only known where
+     * the memory is mapped here. far_fabric_places is how to ask. */
+    int (*places)(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa);
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 
@@ -183,6 +186,19 @@ struct far_fabric {
     char uri[FAR_URI_MAX];              /* for messages */
     _Atomic(const char *) gone;         /* a literal: why no verb can take effect any more; NULL: nothing is known */
 };
+
+
+/* reads_in_order may be given up while sessions work. */
+static inline bool far_fabric_reads_in_order(const far_fabric *fabric) {
+    return __atomic_load_n(&fabric->capabilities.reads_in_order, __ATOMIC_RELAXED);
+}
+
+
+/* From now on READs that rest on their order wait for each other. */
+static inline void far_fabric_give_up_order_of_reads(far_fabric *fabric) {
+    __atomic_store_n(&fabric->capabilities.reads_in_order, false, __ATOMIC_RELAXED);
+}
+
 
 #define FAR_PREFETCH_BYTES 512u
 
@@ -202,8 +218,10 @@ static inline void far_fabric_prefetch(const far_fabric *fabric, far_addr addr, 
 /* Opens the fabric that the URI names: FAR_ERR_INVALID (with words in far_last_error) when it is malformed. */
 int far_fabric_open(const char *uri, far_fabric **fabric);
 int far_fabric_open_existing(const char *uri, far_fabric **fabric); /* makes no memory that outlives the process */
-int far_local_open(const char *rest, far_fabric **fabric);          /* rest: what follows "local:" */
-int far_shm_open(const char *rest, far_fabric **fabric);            /* rest: what follows "shm:" */
+/* FAR_NUMA_UNKNOWN for what nobody can tell. An error is one of the node that was asked. */
+int far_fabric_places(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa);
+int far_local_open(const char *rest, far_fabric **fabric); /* rest: what follows "local:" */
+int far_shm_open(const char *rest, far_fabric **fabric);   /* rest: what follows "shm:" */
 int far_shm_open_existing(const char *rest, far_fabric **fabric);
 int far_sim_open(const char *rest, far_fabric **fabric);  /* rest: what follows "sim:" */
 int far_tcp_open(const char *rest, far_fabric **fabric);  /* rest: what follows "tcp://" */

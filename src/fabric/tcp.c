@@ -3,6 +3,7 @@
  * tcp://HOST:PORT,HOST:PORT?secret=FILE&timeout=10s   tcp://[::1]:7000?insecure=1   tcp://a:7000?cert=F&key=F&ca=F */
 #include "fabric/tcp.h"
 #include "base/error.h"
+#include "base/numa.h"
 #include "base/parse.h"
 #include "farindex.h"
 
@@ -20,7 +21,9 @@ typedef struct tcp_shape { /* as the URI says it */
         ca[FAR_OPTION_VALUE_MAX + 1];
     uint64_t timeout_ns;
     int insecure;
-    int reads_in_order; /* off: what the self-test has refuted is not relied upon */
+    /* What the fabric could do and is not to be relied upon: */
+    int reads_in_order; /* off */
+    uint32_t atomic_bytes;
 } tcp_shape;
 
 
@@ -57,6 +60,15 @@ static int parse_timeout(const char *text, uint64_t *ns, char *error, size_t err
 }
 
 
+static int parse_unit(const char *text, uint32_t *bytes, char *error, size_t error_size) {
+    bool is_word = strcmp(text, "8") == 0;
+    if (!is_word && strcmp(text, "64") != 0)
+        return far_refuse(error, error_size, "atomic_bytes: 8 or 64, not %s", text);
+    *bytes = is_word ? 8 : NET_UNIT;
+    return 0;
+}
+
+
 static int set_option(const far_option_list *list, tcp_shape *shape, char *error, size_t error_size) {
     const struct {
         const char *name;
@@ -73,8 +85,11 @@ static int set_option(const far_option_list *list, tcp_shape *shape, char *error
         return far_parse_switch(list->value, &shape->insecure, error, error_size);
     if (strcmp(list->name, "reads_in_order") == 0)
         return far_parse_switch(list->value, &shape->reads_in_order, error, error_size);
+    if (strcmp(list->name, "atomic_bytes") == 0)
+        return parse_unit(list->value, &shape->atomic_bytes, error, error_size);
     return far_refuse(error, error_size,
-                      "unknown option '%s' (there are secret=, cert=, key=, ca=, insecure=, timeout=, reads_in_order=)",
+                      "unknown option '%s' (there are secret=, cert=, key=, ca=, insecure=, timeout=, reads_in_order=, "
+                      "atomic_bytes=)",
                       list->name);
 }
 
@@ -84,6 +99,7 @@ static int parse_tcp(const char *rest, tcp_shape *shape, char *error, size_t err
     size_t length = question ? (size_t)(question - rest) : strlen(rest);
     shape->timeout_ns = TIMEOUT_MS * 1000000ull;
     shape->reads_in_order = 1;
+    shape->atomic_bytes = NET_UNIT;
     int got = parse_nodes(rest, length, shape, error, error_size);
     if (got < 0)
         return got;
@@ -268,6 +284,38 @@ static int meet_nodes(tcp_fabric *fabric, const net_address *addresses, unsigned
 }
 
 
+/* ---- Where its memory lies ---- */
+
+static int ask_places(net_link *link, const tcp_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count,
+                      int *numa) {
+    net_places asked = {.count = count};
+    net_placed answer;
+    memcpy(asked.offsets, offsets, count * sizeof(*offsets));
+    int err = net_link_call(link, &fabric->addresses[node], NET_PLACES, &asked, sizeof(asked), NET_PLACED, &answer,
+                            sizeof(answer), fabric->timeout_ms);
+    for (unsigned i = 0; i < count && err == 0; i++)
+        numa[i] = answer.numa[i] < 0 ? FAR_NUMA_UNKNOWN : answer.numa[i];
+    return err;
+}
+
+
+/* The daemon tells, over a connection of its own. */
+int tcp_places(far_fabric *base, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
+    tcp_fabric *fabric = (tcp_fabric *)base;
+    net_dial dial = {fabric->tls, fabric->insecure, NET_FOR_LOOK, fabric->timeout_ms};
+    net_link link;
+    int err = net_links_open(&link, &fabric->addresses[node], 1, &dial);
+    if (err < 0)
+        return err;
+    for (unsigned done = 0; done < count && err == 0; done += NET_PLACES_MAX) {
+        unsigned some = count - done < NET_PLACES_MAX ? count - done : NET_PLACES_MAX;
+        err = ask_places(&link, fabric, node, offsets + done, some, numa + done);
+    }
+    net_channel_close(&link.channel);
+    return err;
+}
+
+
 /* ---- Opening ---- */
 
 void tcp_close(far_fabric *base) {
@@ -302,6 +350,7 @@ static int make_fabric(const tcp_kind *kind, const tcp_shape *shape, bool existi
     fabric->fabric.host = &far_host_threads;
     fabric->fabric.capabilities = kind->capabilities;
     fabric->fabric.capabilities.reads_in_order &= shape->reads_in_order;
+    fabric->fabric.capabilities.atomic_bytes = shape->atomic_bytes;
     fabric->fabric.nodes = shape->nodes;
     fabric->insecure = shape->insecure;
     fabric->existing = existing;

@@ -119,7 +119,7 @@ static int epoch_went_back(uint64_t known, uint64_t epoch) {
  * the wrong way): who sees an epoch that was reached after a request was made sees that request. */
 static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t known = load(&epochs->known), words[(FAR_SUPER_SLOTS_HIGH - FAR_SUPER_REQUEST) / 8];
+    uint64_t known = load(&epochs->known), words[FAR_SUPER_LINE_WORDS];
     far_read(t, epoch_word, epoch, 8);
     far_read(t, line_words, words, sizeof(words));
     int err = far_wait(t);

@@ -53,6 +53,7 @@ struct far_pool {
     far_fabric *fabric;
     far_geometry geometry;
     far_pool_options options;
+    atomic_uint refuted; /* bits of pool/refuted.h: what this handle has given up */
 
     far_team team;                      /* its sessions */
     const far_index_kind *const *kinds; /* that this build has; ends with NULL */

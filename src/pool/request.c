@@ -1,6 +1,7 @@
 /* Hearing, answering, making and waiting for requests (request.h). */
 #include "pool/request.h"
 #include "base/error.h"
+#include "pool/refuted.h"
 #include "pool/store.h"
 
 #define ASK_EVERY    16u /* looks at the registry between two questions whether those who do not answer live */
@@ -275,6 +276,7 @@ bool far_line_wants_sweep(far_pool *pool) {
 void far_line_learn(far_pool *pool, const uint64_t *words) {
     const unsigned first = FAR_SUPER_REQUEST;
     far_store *s = pool->store;
+    far_refuted_learn(pool, words[(FAR_SUPER_REFUTED - first) / 8]);
     if (!s)
         return;
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];

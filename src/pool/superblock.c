@@ -2,6 +2,7 @@
 #include "pool/superblock.h"
 #include "base/error.h"
 #include "pool/handle.h"
+#include "pool/refuted.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -20,7 +21,7 @@ _Static_assert(FAR_SUPER_EPOCH == 64 && FAR_SUPER_SLOTS_HIGH < 128, "the words t
 
 typedef struct super_image { /* as read: the magic word first, the rest later */
     uint64_t magic;
-    uint64_t words[16]; /* by offset / 8; words[0] is not the magic to go by */
+    uint64_t words[FAR_SUPER_REFUTED / 8 + 1]; /* by offset / 8; words[0] is not the magic to go by */
     uint64_t node_bytes[FAR_NODES_MAX];
 } super_image;
 
@@ -189,6 +190,8 @@ static int check_pool(far_task *t, const super_image *image, far_geometry *g) {
         return far_fail(FAR_ERR_CORRUPT, "%s: the superblock is damaged", fabric->uri);
     node_header headers[FAR_NODES_MAX];
     err = read_headers(t, nodes, headers);
+    if (err == 0)
+        err = far_refuted_apply(far_task_pool(t), image->words[FAR_SUPER_REFUTED / 8], &g->capabilities);
     for (unsigned n = 1; n < nodes && err == 0; n++)
         if (headers[n].magic != FAR_POOL_MAGIC_WORD || headers[n].pool_id != g->pool_id || headers[n].node != n)
             err = far_fail(FAR_ERR_CORRUPT, "%s: memory node %u is not node %u of this pool", fabric->uri, n, n);

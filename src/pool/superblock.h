@@ -35,7 +35,7 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_SHAPE = 24,        /* nodes, log2 of the block size, session slots */
        FAR_SUPER_CHECK = 32,        /* hash of the constants */
 
-       /* The line that housekeeping reads at every tick. The epoch stands first: pool/request.h says why. */
+       /* The line that housekeeping reads at every tick (and the next one as far as FAR_SUPER_REFUTED). The epoch stands first: pool/request.h says why. */
        FAR_SUPER_EPOCH = 64,       /* the global epoch minus FAR_EPOCH_FIRST */
        FAR_SUPER_REQUEST = 72,     /* the one request to bring memory home (pool/request.h); changed by CAS only */
        FAR_SUPER_DONE = 80,        /* the last finished sweep (pool/request.h); written by the sweeper */
@@ -46,9 +46,13 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_SLOTS_HIGH = 120, /* session slots ever used: registry scans end here */
 
        FAR_SUPER_LEAKED = 128,     /* bytes found leaked by the last check and not freed */
+       FAR_SUPER_REFUTED = 136,    /* what a self-test has refuted of the fabric (pool/refuted.h); by CAS */
        FAR_SUPER_NODE_TABLE = 256, /* 256 x 8 B: bytes of each node */
        FAR_SUPER_REGISTRY = 4096,
 };
+
+/* What housekeeping reads at every tick, behind the epoch: from the request on. */
+#define FAR_SUPER_LINE_WORDS ((FAR_SUPER_REFUTED - FAR_SUPER_REQUEST) / 8 + 1)
 
 #define FAR_EPOCH_FIRST 8 /* so that "some epochs ago" never goes below zero */
 

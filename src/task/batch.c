@@ -341,7 +341,7 @@ static inline __attribute__((always_inline)) int post_open(far_task *t, bool wai
         label_batch(t, batch);
     if (box->atomics)
         place_old_words(batch);
-    if (!conn->fabric->capabilities.reads_in_order)
+    if (!far_fabric_reads_in_order(conn->fabric))
         fence_reads(box, t->waited > 0);
     if (t->background)
         t->stats->background_verbs += batch->count;

@@ -187,6 +187,9 @@ static void bad_options_are_refused(const conform *c) {
         options.no_thread = 0;
         options.must_exist = bad[i];
         assert_refused("must_exist", far_pool_open(r.uri, &options, &pool));
+        options.must_exist = 0;
+        options.ignore_refuted = bad[i];
+        assert_refused("ignore_refuted", far_pool_open(r.uri, &options, &pool));
         assert_null(pool);
     }
     rig_down(&r);

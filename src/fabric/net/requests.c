@@ -1,4 +1,5 @@
 /* What a memory node does for a message. */
+#include "base/numa.h"
 #include "fabric/net/serving.h"
 #include "farindex.h"
 
@@ -388,6 +389,27 @@ static bool on_status(server_peer *peer, const net_head *head) {
 }
 
 
+/* The kernel is asked where the pages lie: the daemon does not touch them. */
+static bool on_places(server_peer *peer, const net_head *head, const char *body) {
+    const net_memory *memory = peer->server->memory;
+    net_places asked;
+    net_placed answer;
+    void *pages[NET_PLACES_MAX];
+    memcpy(&asked, body, sizeof(asked));
+    memset(&answer, 0xff, sizeof(answer)); /* FAR_NUMA_UNKNOWN */
+    if (asked.count > NET_PLACES_MAX)
+        return refuse(peer, "too many places");
+    for (unsigned i = 0; i < asked.count; i++) {
+        if (asked.offsets[i] >= memory->size)
+            return refuse(peer, "a place outside the memory");
+        pages[i] = memory->bytes + asked.offsets[i];
+    }
+    far_numa_of(pages, (unsigned)asked.count, answer.numa);
+    net_channel_send(&peer->channel, NET_PLACED, 0, head->tag, &answer, sizeof(answer));
+    return true;
+}
+
+
 static void set_listening(server_peer *peer) {
     pthread_mutex_lock(&peer->server->lock);
     peer->listens = true;
@@ -412,7 +434,7 @@ static void say_bye(server_peer *peer) {
 
 /* Who came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
 static bool is_for_clients(net_type type) {
-    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_BYE;
+    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_PLACES && type != NET_BYE;
 }
 
 
@@ -450,6 +472,8 @@ static bool dispatch(server_peer *peer, const net_head *head, const char *body) 
         return on_status(peer, head);
     case NET_QUEUE:
         return on_queue(peer, head);
+    case NET_PLACES:
+        return on_places(peer, head, body);
     default:
         return refuse(peer, "one hello is enough");
     }

@@ -36,6 +36,8 @@ static const shape shapes[NET_TYPES] = {
     [NET_STATE] = {sizeof(net_state), 0, true},
     [NET_QUEUE] = {0, 0, false},
     [NET_QUEUED] = {sizeof(net_queued), 0, true},
+    [NET_PLACES] = {sizeof(net_places), 0, false},
+    [NET_PLACED] = {sizeof(net_placed), 0, true},
 };
 
 

@@ -55,6 +55,8 @@ typedef enum net_type {
     NET_STATE,
     NET_QUEUE, /* a node of rdma://: asks for a queue pair, which the client then connects */
     NET_QUEUED,
+    NET_PLACES, /* asks on which NUMA nodes some bytes lie */
+    NET_PLACED,
     NET_TYPES
 } net_type;
 
@@ -111,6 +113,16 @@ typedef struct net_queued { /* where the node's memory is for the queue pair tha
     uint64_t base;
     uint32_t key, unused;
 } net_queued;
+
+#define NET_PLACES_MAX 256u
+
+typedef struct net_places {
+    uint64_t count, offsets[NET_PLACES_MAX];
+} net_places;
+
+typedef struct net_placed {
+    int32_t numa[NET_PLACES_MAX]; /* FAR_NUMA_UNKNOWN beyond the count too */
+} net_placed;
 
 typedef struct net_state {
     char library[16];
