@@ -115,7 +115,7 @@ static void print_pool(const cli_pool *p, const far_pool_usage *usage) {
     char refuted[FAR_REFUTED_TEXT];
     far_refuted_text(atomic_load_explicit(&p->pool->refuted, memory_order_relaxed), refuted);
     printf(p->json ? json : text, usage->total, usage->used, usage->retired, usage->free, usage->leaked,
-           usage->memory_nodes, usage->sessions, usage->epoch, refuted);
+           usage->memory_nodes, usage->sessions, usage->epoch, *refuted || p->json ? refuted : "nothing");
 }
 
 

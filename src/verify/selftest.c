@@ -514,7 +514,7 @@ static int take_memory(far_task *t, void *arg) {
                         FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE | FAR_ALLOC_KEEP, &object);
     far_pin_drop(t);
     p->addr = err < 0 ? 0 : (object.addr + LINE - 1) / LINE * LINE;
-    return err;
+    return err < 0 ? err : far_write_word(t, p->addr, 0); /* a page that nobody has touched lies nowhere yet */
 }
 
 
@@ -532,7 +532,7 @@ static void pair_numa_nodes(field *f, const int *numa) {
     while (f->numa_pairs < ARENAS_MOST / 2) {
         while (here < f->count && numa[here] != numa[0])
             here++;
-        while (there < f->count && (numa[there] == numa[0] || numa[there] == FAR_NUMA_UNKNOWN))
+        while (there < f->count && numa[there] == numa[0])
             there++;
         if (here == f->count || there == f->count)
             return;
@@ -553,11 +553,13 @@ static int find_numa_pairs(far_pool *pool, unsigned node, field *f) {
         offsets[i] = far_addr_offset(f->arena[i]);
     if (err == 0)
         err = far_fabric_places(pool->fabric, node, offsets, f->count, numa);
-    if (err == 0 && numa[0] != FAR_NUMA_UNKNOWN)
+    bool known = err == 0;
+    for (unsigned i = 0; i < f->count && known; i++)
+        known = numa[i] != FAR_NUMA_UNKNOWN;
+    if (known)
         pair_numa_nodes(f, numa);
-    if (err == 0 && f->numa_pairs == 0)
-        f->no_numa = numa[0] == FAR_NUMA_UNKNOWN ? "nobody tells on which NUMA nodes the memory lies"
-                                                 : "the memory lies on one NUMA node";
+    if (f->numa_pairs == 0)
+        f->no_numa = known ? "the memory lies on one NUMA node" : "nobody tells on which NUMA nodes the memory lies";
     free(offsets);
     free(numa);
     return err;
