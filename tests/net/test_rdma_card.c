@@ -1,4 +1,4 @@
-/* The fabric `rdma` on a card of the test's own (card.h): rings, queues, fences, cuts, waiting, forks. */
+/* The fabric `rdma` on a card of the test's own (card.h): rings, queues, fences, keys, cuts, waiting, forks. */
 #ifdef FARINDEX_RDMA
 #include "card.h"
 #include "cli/bench.h"
@@ -89,6 +89,86 @@ static void a_fence_over_nodes_waits_and_one_on_a_node_is_the_cards(void **state
     assert_int_equal(rig_wait(&r, &batch), 0);
     assert_int_equal(card.posted, 3);
     rig_disconnect(&r);
+}
+
+
+/* Of a batch on one node: what the verbs before the last have left, as the last one shows it. */
+static uint64_t run_behind(rig *r, far_verb before, far_verb last, uint8_t flags, const uint64_t *shown) {
+    far_verb verbs[] = {before, last};
+    verbs[1].flags = flags;
+    assert_int_equal(rig_run(r, verbs, 2), 0);
+    return *shown;
+}
+
+
+/* The card keeps no order between them of its own: only the fence does. */
+static void a_fence_puts_a_verb_behind_all_before_it(void **state) {
+    (void)state;
+    uint64_t old, got, nine = 9;
+    rig r;
+    card_join(&r, 1);
+    far_verb add = rig_faa(card_word_of(0), 1, &old), read = rig_read(card_word_of(0), &got, 8),
+             write = rig_write(card_word_of(0), &nine, 8);
+    assert_int_equal(run_behind(&r, add, read, 0, &got), 0);
+    assert_int_equal(run_behind(&r, add, read, FAR_VERB_FENCE, &got), 2);
+    assert_int_equal(run_behind(&r, read, write, FAR_VERB_FENCE, &got), 2);
+    assert_int_equal(run_behind(&r, read, add, FAR_VERB_FENCE, &got), 9);
+    assert_int_equal(run_behind(&r, add, write, FAR_VERB_FENCE, &old), 10);
+    nine = 99;
+    assert_int_equal(run_behind(&r, read, write, 0, &got), 99);
+    rig_disconnect(&r);
+}
+
+
+/* A session whose queue pair to node 0 gets this verb by these keys is lost, and node 0 is as it was. */
+static void expect_refusal(far_verb verb, uint32_t remote_key, uint32_t local_key) {
+    uint64_t got = 77;
+    rig r, judge;
+    card_join(&r, 1);
+    rdma_queue *q = &((tcp_conn *)r.conn)->queues[0];
+    q->key += remote_key;
+    for (unsigned i = 0; i < RDMA_SLOTS; i++)
+        q->places[i].lkey += local_key;
+    assert_int_equal(rig_run1(&r, verb), FAR_ERR_UNREACHABLE);
+    rig_disconnect(&r);
+    card_join(&judge, 2);
+    assert_int_equal(rig_run1(&judge, rig_read(card_word_of(0), &got, 8)), 0);
+    assert_int_equal(got, 0);
+    rig_disconnect(&judge);
+}
+
+
+static void the_card_takes_no_wrong_key_and_nothing_beyond_the_memory(void **state) {
+    (void)state;
+    uint64_t old;
+    char block[2 * CARD_INLINE] = {1}; /* too long to go with its request: the card reads it from the ring */
+    far_verb verbs[] = {rig_read(card_word_of(0), block, 8), rig_write(card_word_of(0), block, sizeof(block)),
+                        rig_faa(card_word_of(0), 1, &old)};
+    for (unsigned i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        expect_refusal(verbs[i], 1, 0);
+        expect_refusal(verbs[i], 0, 1);
+    }
+    expect_refusal(rig_read(far_addr_make(0, CARD_BYTES - 8), block, 16), 0, 0);
+    expect_refusal(rig_write(far_addr_make(0, CARD_BYTES - 64), block, sizeof(block)), 0, 0);
+    expect_refusal(rig_faa(far_addr_make(0, CARD_BYTES), 1, &old), 0, 0);
+}
+
+
+/* Retries that end, a time after which a packet is sent again, and no more under way than both cards can. */
+static void queue_pairs_are_asked_for_as_the_card_can(void **state) {
+    (void)state;
+    static const int depths[][2] = {{64, 16}, {4, 4}};
+    for (unsigned i = 0; i < 2; i++) {
+        rig r;
+        card.depth_most = depths[i][0];
+        card_join(&r, 1);
+        assert_int_equal(card.asked.initiator_depth, depths[i][1]);
+        assert_int_equal(card.answered.responder_resources, depths[i][1]);
+        assert_int_equal(card.asked.retry_count, 6); /* 7 would be for ever */
+        assert_int_equal(card.asked.rnr_retry_count, 6);
+        assert_int_equal(card.ack_timeout, 14);
+        rig_disconnect(&r);
+    }
 }
 
 
@@ -248,6 +328,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(more_verbs_than_the_queue_has_room_for_wait, card_open_nodes, card_close_nodes),
         cmocka_unit_test_setup_teardown(a_fence_over_nodes_waits_and_one_on_a_node_is_the_cards, card_open_nodes,
                                         card_close_nodes),
+        cmocka_unit_test_setup_teardown(a_fence_puts_a_verb_behind_all_before_it, card_open_nodes, card_close_nodes),
+        cmocka_unit_test_setup_teardown(the_card_takes_no_wrong_key_and_nothing_beyond_the_memory, card_open_nodes,
+                                        card_close_nodes),
+        cmocka_unit_test_setup_teardown(queue_pairs_are_asked_for_as_the_card_can, card_open_nodes, card_close_nodes),
         cmocka_unit_test_setup_teardown(nothing_of_a_cut_session_takes_effect, card_open_nodes, card_close_nodes),
         cmocka_unit_test_setup_teardown(a_completion_wakes_who_sleeps, card_open_nodes, card_close_nodes),
         cmocka_unit_test_setup_teardown(a_completion_that_a_poll_found_wakes_nobody_later, card_open_nodes,

@@ -143,49 +143,183 @@ static void who_listens_is_told_of_a_death(void **state) {
 }
 
 
+/* ---- What the self-test refutes ---- */
+
+static far_pool *open_pool(const char *options, int ignore_refuted) {
+    char uri[sizeof(card_uri) + 32];
+    far_pool_options how = {.ignore_refuted = ignore_refuted};
+    far_pool *pool;
+    snprintf(uri, sizeof(uri), "%s%s", card_uri, options);
+    if (far_pool_open(uri, &how, &pool) < 0)
+        fail_msg("%s", far_last_error());
+    return pool;
+}
+
+
 /* Housekeeping of the pool works beside. */
-static void set_retry(card_retry retry) {
+static void set_trouble(card_retry retry, bool tears) {
     pthread_mutex_lock(&card.lock);
     card.retry = retry;
+    card.tears = tears;
     pthread_mutex_unlock(&card.lock);
 }
 
 
-/* How often the self-test saw READs out of their order, where a READ was sent again. */
-static uint64_t refutations(card_retry retry, const char *options, bool *claimed) {
-    char uri[sizeof(card_uri) + 32];
+typedef struct finding { /* about a capability */
+    uint64_t broken;
+    bool claimed, recorded;
+} finding;
+
+
+/* What the self-test finds out about one capability of a card in this trouble; about all others nothing. */
+static finding test_card(card_retry retry, bool tears, const char *options, const char *capability) {
     far_selftest_result results[FAR_SELFTESTS];
-    uint64_t broken = 0;
-    far_pool *pool;
-    snprintf(uri, sizeof(uri), "%s%s", card_uri, options);
-    if (far_pool_open(uri, NULL, &pool) < 0)
-        fail_msg("%s", far_last_error());
-    set_retry(retry);
+    finding found = {0};
+    far_pool *pool = open_pool(options, 1);
+    set_trouble(retry, tears);
     assert_int_equal(far_selftest(pool, 1, NULL, results), 0);
-    set_retry(CARD_RETRIES_NONE);
+    set_trouble(CARD_RETRIES_NONE, false);
     far_pool_close(pool);
     for (unsigned i = 0; i < FAR_SELFTESTS; i++)
-        if (results[i].capability && strcmp(results[i].capability, "reads_in_order") == 0) {
-            broken += results[i].broken;
-            *claimed = results[i].claimed;
-        } else {
+        if (results[i].capability && strcmp(results[i].capability, capability) == 0) {
+            found.broken += results[i].broken;
+            found.claimed = results[i].claimed;
+            found.recorded = results[i].recorded;
+        } else if (results[i].claimed) {
             assert_int_equal(results[i].broken, 0);
         }
-    return broken;
+    return found;
 }
 
 
-static void a_read_that_samples_again_alone_is_found_and_the_order_can_be_given_up(void **state) {
+static finding test_reads(card_retry retry, const char *options) {
+    return test_card(retry, false, options, "reads_in_order");
+}
+
+
+static void expect_order_of_reads(bool kept) {
+    far_pool *pool = open_pool("", 0);
+    assert_int_equal(far_fabric_reads_in_order(pool->fabric), kept);
+    far_pool_close(pool);
+}
+
+
+/* By itself, for all who open the pool later; and a self-test that sees nothing does not give it back. */
+static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void **state) {
     (void)state;
-    bool claimed;
-    assert_int_equal(refutations(CARD_RETRIES_BOTH, "", &claimed), 0);
-    assert_true(claimed);
-    assert_true(refutations(CARD_RETRIES_THE_FIRST_ALONE, "", &claimed) > 0);
-    assert_true(claimed);
-    assert_true(refutations(CARD_RETRIES_THE_FIRST_ALONE, "?reads_in_order=off", &claimed) > 0);
-    assert_false(claimed);
+    finding found = test_reads(CARD_RETRIES_BOTH, "");
+    assert_true(found.claimed && found.broken == 0 && !found.recorded);
+    expect_order_of_reads(true);
+    found = test_reads(CARD_RETRIES_THE_FIRST_ALONE, "");
+    assert_true(found.claimed && found.broken > 0 && found.recorded);
+    expect_order_of_reads(false);
+    found = test_reads(CARD_RETRIES_NONE, "");
+    assert_true(found.claimed && found.broken == 0 && found.recorded);
+    expect_order_of_reads(false);
+    far_pool *pool = open_pool("", 1);
+    assert_int_equal(far_selftest_forget(pool), 0);
+    far_pool_close(pool);
+    expect_order_of_reads(true);
 }
 
+
+/* Who has given it up himself is told nothing new. */
+static void an_order_that_nobody_claims_is_not_refuted(void **state) {
+    (void)state;
+    finding found = test_reads(CARD_RETRIES_THE_FIRST_ALONE, "?reads_in_order=off");
+    assert_true(!found.claimed && found.broken > 0 && !found.recorded);
+    expect_order_of_reads(true);
+}
+
+
+static void a_card_that_tears_lines_is_found_and_the_pool_refused(void **state) {
+    (void)state;
+    far_pool *pool = NULL;
+    finding found = test_card(CARD_RETRIES_NONE, true, "", "atomic_bytes=64");
+    assert_true(found.claimed && found.broken > 0 && found.recorded);
+    assert_int_equal(far_pool_open(card_uri, NULL, &pool), FAR_ERR_UNSUPPORTED);
+    assert_non_null(strstr(far_last_error(), "make a new pool with atomic_bytes=8"));
+}
+
+
+/* Who knows it beforehand makes a pool that does not rely on it: all who open it go by that. */
+static void a_pool_can_be_made_that_does_not_rely_on_lines(void **state) {
+    (void)state;
+    finding found = test_card(CARD_RETRIES_NONE, true, "?atomic_bytes=8", "atomic_bytes=64");
+    assert_true(!found.claimed && found.broken > 0 && !found.recorded);
+    far_pool *pool = open_pool("", 0);
+    assert_int_equal(pool->geometry.capabilities.atomic_bytes, 8);
+    far_pool_close(pool);
+}
+
+
+/* ---- NUMA nodes ---- */
+
+#define STRETCH (64ull << 10)
+
+static bool several_numa_nodes;
+
+
+/* In place of the kernel's answer to the daemon (the linker's --wrap): stretches of memory lie on two nodes in turn. */
+void __wrap_far_numa_of(void *const *pages, unsigned count, int *nodes);
+void __wrap_far_numa_of(void *const *pages, unsigned count, int *nodes) {
+    for (unsigned i = 0; i < count; i++)
+        nodes[i] = several_numa_nodes ? (int)((uintptr_t)pages[i] / STRETCH % 2) : 0;
+}
+
+
+static void a_daemon_tells_on_which_numa_nodes_its_memory_lies(void **state) {
+    (void)state;
+    enum { COUNT = NET_PLACES_MAX + 10 };
+    uint64_t offsets[COUNT];
+    int numa[COUNT];
+    several_numa_nodes = true;
+    for (unsigned i = 0; i < COUNT; i++)
+        offsets[i] = i * STRETCH;
+    assert_int_equal(far_fabric_places(card_fabric, 1, offsets, COUNT, numa), 0);
+    for (unsigned i = 1; i < COUNT; i++)
+        assert_int_equal(numa[i], !numa[i - 1]);
+    offsets[COUNT - 1] = CARD_BYTES;
+    assert_true(far_fabric_places(card_fabric, 1, offsets, COUNT, numa) < 0);
+    assert_non_null(strstr(far_last_error(), "a place outside the memory"));
+}
+
+
+/* The rules about NUMA nodes: how often they were tried. */
+static uint64_t tries_on_numa_nodes(card_retry retry, uint64_t *broken, const char **left_out) {
+    far_selftest_result results[FAR_SELFTESTS];
+    uint64_t tries = 0;
+    far_pool *pool = open_pool("", 1);
+    set_trouble(retry, false);
+    assert_int_equal(far_selftest(pool, 1, NULL, results), 0);
+    set_trouble(CARD_RETRIES_NONE, false);
+    far_pool_close(pool);
+    *broken = 0;
+    for (unsigned i = 0; i < FAR_SELFTESTS; i++)
+        if (strstr(results[i].what, "NUMA")) {
+            tries += results[i].tries;
+            *broken += results[i].broken;
+            *left_out = results[i].left_out;
+        }
+    return tries;
+}
+
+
+static void reads_on_two_numa_nodes_are_tried_where_there_are_two(void **state) {
+    (void)state;
+    uint64_t broken;
+    const char *left_out;
+    several_numa_nodes = false;
+    assert_int_equal(tries_on_numa_nodes(CARD_RETRIES_NONE, &broken, &left_out), 0);
+    assert_string_equal(left_out, "the memory lies on one NUMA node");
+    several_numa_nodes = true;
+    assert_true(tries_on_numa_nodes(CARD_RETRIES_THE_FIRST_ALONE, &broken, &left_out) > 0);
+    assert_true(broken > 0);
+    assert_null(left_out);
+}
+
+
+/* ---- Waiting ---- */
 
 /* The socket beside the queue pair takes nothing any more, which is seen right before the sleep. (It slept to the end:
  * nothing wakes a session that is lost.) */
@@ -221,8 +355,17 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_card_that_takes_no_data_with_requests_gets_it_from_the_ring, card_open_nodes,
                                         card_close_nodes),
         cmocka_unit_test_setup_teardown(who_listens_is_told_of_a_death, card_open_nodes, card_close_nodes),
-        cmocka_unit_test_setup_teardown(a_read_that_samples_again_alone_is_found_and_the_order_can_be_given_up,
+        cmocka_unit_test_setup_teardown(a_read_that_samples_again_alone_is_found_and_the_order_given_up,
                                         card_open_nodes, card_close_nodes),
+        cmocka_unit_test_setup_teardown(an_order_that_nobody_claims_is_not_refuted, card_open_nodes, card_close_nodes),
+        cmocka_unit_test_setup_teardown(a_card_that_tears_lines_is_found_and_the_pool_refused, card_open_nodes,
+                                        card_close_nodes),
+        cmocka_unit_test_setup_teardown(a_pool_can_be_made_that_does_not_rely_on_lines, card_open_nodes,
+                                        card_close_nodes),
+        cmocka_unit_test_setup_teardown(a_daemon_tells_on_which_numa_nodes_its_memory_lies, card_open_nodes,
+                                        card_close_nodes),
+        cmocka_unit_test_setup_teardown(reads_on_two_numa_nodes_are_tried_where_there_are_two, card_open_nodes,
+                                        card_close_nodes),
     };
     return cmocka_run_group_tests_name("net/rdma_trouble", tests, NULL, NULL);
 }
