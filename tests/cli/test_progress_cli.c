@@ -67,7 +67,7 @@ static void commands_on_data_tell_the_time_left(void **state) {
     works("farindex drop copied", "");
     assert_shows("stat --exact", "stat: ");
     assert_shows("check", "check: ");
-    assert_shows("selftest --tries 100", "selftest: words of 8 bytes never tear, 33 %");
+    assert_shows("selftest --tries 100", "selftest: words of 8 bytes never tear, 5");
 }
 
 

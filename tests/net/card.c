@@ -227,6 +227,7 @@ static void retry(const struct ibv_send_wr *wr) {
     const struct ibv_send_wr *next = wr->next;
     if (card.retry == CARD_RETRIES_NONE || !next || next->next || wr->opcode != IBV_WR_RDMA_READ ||
         next->opcode != IBV_WR_RDMA_READ || wr->sg_list->length != 8 || next->sg_list->length != 8 ||
+        (card.retry_if && !card.retry_if(wr->wr.rdma.remote_addr, next->wr.rdma.remote_addr)) ||
         card.pairs++ % NOW_AND_THEN != 0)
         return;
     let_others_work();

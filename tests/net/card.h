@@ -29,8 +29,9 @@ typedef struct card_state {
     unsigned inline_most; /* bytes of a WRITE that it takes with the request */
     unsigned bad;         /* the verb that fails, counted from 1 as posted is; 0: none */
     card_retry retry;
-    bool tears;     /* READs inside of lines */
-    unsigned pairs; /* of READs that might have been sent again */
+    bool (*retry_if)(uint64_t first, uint64_t second); /* only of words at such places; NULL: of all */
+    bool tears;                                        /* READs inside of lines */
+    unsigned pairs;                                    /* of READs that might have been sent again */
     unsigned posted, armed, destroyed;
     int depth_most;                         /* READs and atomics of a queue pair that it can have under way */
     struct rdma_conn_param asked, answered; /* of the last connection: by the client, by the node */
