@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "fabric/net/link.h"
 #include "fabric/net/server.h"
+#include "pool/refuted.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -43,7 +44,7 @@ static net_tls_config tls_of(const serve_options *o) {
 /* ---- A look at one ---- */
 
 static void print_state(const net_state *s, const char *where) {
-    char bytes[FAR_SIZE_TEXT];
+    char bytes[FAR_SIZE_TEXT], refuted[FAR_REFUTED_TEXT];
     printf("%s: farindex %.16s, %s of memory, %u threads, %" PRIu64 " restarts\n", where, s->library,
            far_format_size(s->bytes, bytes), s->threads, s->restarts);
     if (s->pool)
@@ -51,6 +52,8 @@ static void print_state(const net_state *s, const char *where) {
                s->complete ? "" : " (not complete)");
     else
         printf("of no pool yet\n");
+    if (s->refuted)
+        printf("a self-test has refuted %s\n", far_refuted_text((unsigned)s->refuted, refuted));
     printf("%" PRIu64 " sessions, %" PRIu64 " clients came, %" PRIu64 " sessions ended or cut, %" PRIu64
            " connections refused\n",
            s->sessions, s->comes, s->cuts, s->refused);
@@ -60,6 +63,7 @@ static void print_state(const net_state *s, const char *where) {
 
 
 static void print_state_as_json(const net_state *s, const char *where) {
+    char refuted[FAR_REFUTED_TEXT];
     printf("{\"address\": ");
     cli_json_string(stdout, where);
     printf(", \"version\": ");
@@ -72,8 +76,8 @@ static void print_state_as_json(const net_state *s, const char *where) {
            ", \"refused\": %" PRIu64,
            s->sessions, s->connections, s->comes, s->cuts, s->refused);
     printf(", \"batches\": %" PRIu64 ", \"verbs\": %" PRIu64 ", \"bytes_in\": %" PRIu64 ", \"bytes_out\": %" PRIu64
-           "}\n",
-           s->batches, s->verbs, s->bytes_in, s->bytes_out);
+           ", \"refuted\": \"%s\"}\n",
+           s->batches, s->verbs, s->bytes_in, s->bytes_out, far_refuted_text((unsigned)s->refuted, refuted));
 }
 
 

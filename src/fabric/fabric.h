@@ -170,6 +170,9 @@ typedef struct far_fabric_ops {
     /* On which NUMA nodes of its host these bytes of a memory node lie (base/numa.h). It may block. NULL: only known where
      * the memory is mapped here. far_fabric_places is how to ask. */
     int (*places)(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa);
+    /* Tells the memory nodes what is on record about the fabric, as bits of pool/refuted.h, for those who look at a node.
+     * It may block. NULL: nobody looks at them. */
+    int (*record)(far_fabric *fabric, unsigned refuted);
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 

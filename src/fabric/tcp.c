@@ -284,7 +284,7 @@ static int meet_nodes(tcp_fabric *fabric, const net_address *addresses, unsigned
 }
 
 
-/* ---- Where its memory lies ---- */
+/* ---- Questions and news beside the sessions ---- */
 
 static int ask_places(net_link *link, const tcp_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count,
                       int *numa) {
@@ -299,12 +299,17 @@ static int ask_places(net_link *link, const tcp_fabric *fabric, unsigned node, c
 }
 
 
-/* The daemon tells, over a connection of its own. */
+/* A connection of its own. */
+static int look_at_node(tcp_fabric *fabric, unsigned node, net_link *link) {
+    net_dial dial = {fabric->tls, fabric->insecure, NET_FOR_LOOK, fabric->timeout_ms};
+    return net_links_open(link, &fabric->addresses[node], 1, &dial);
+}
+
+
 int tcp_places(far_fabric *base, unsigned node, const uint64_t *offsets, unsigned count, int *numa) {
     tcp_fabric *fabric = (tcp_fabric *)base;
-    net_dial dial = {fabric->tls, fabric->insecure, NET_FOR_LOOK, fabric->timeout_ms};
     net_link link;
-    int err = net_links_open(&link, &fabric->addresses[node], 1, &dial);
+    int err = look_at_node(fabric, node, &link);
     if (err < 0)
         return err;
     for (unsigned done = 0; done < count && err == 0; done += NET_PLACES_MAX) {
@@ -312,6 +317,23 @@ int tcp_places(far_fabric *base, unsigned node, const uint64_t *offsets, unsigne
         err = ask_places(&link, fabric, node, offsets + done, some, numa + done);
     }
     net_channel_close(&link.channel);
+    return err;
+}
+
+
+int tcp_record(far_fabric *base, unsigned refuted) {
+    tcp_fabric *fabric = (tcp_fabric *)base;
+    net_record record = {refuted};
+    int err = 0;
+    for (unsigned i = 0; i < base->nodes && err == 0; i++) {
+        net_link link;
+        err = look_at_node(fabric, i, &link);
+        if (err < 0)
+            break;
+        err = net_link_call(&link, &fabric->addresses[i], NET_RECORD, &record, sizeof(record), NET_RECORDED, NULL, 0,
+                            fabric->timeout_ms);
+        net_channel_close(&link.channel);
+    }
     return err;
 }
 

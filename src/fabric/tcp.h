@@ -18,7 +18,8 @@ struct tcp_conn;
 /* Operations that tcp:// and rdma:// share. */
 #define TCP_SHARED_OPS                                                                                                 \
     .disconnect = tcp_disconnect, .ask = tcp_ask, .fence_self = tcp_fence_self, .listen = tcp_listen,                  \
-    .told = tcp_told, .ring = tcp_ring, .doze = tcp_doze, .places = tcp_places, .close = tcp_close
+    .told = tcp_told, .ring = tcp_ring, .doze = tcp_doze, .places = tcp_places, .record = tcp_record,                  \
+    .close = tcp_close
 
 /* What differs between tcp:// and rdma://: how verbs get to the nodes. All else goes over the sockets of both. */
 typedef struct tcp_kind {
@@ -162,6 +163,7 @@ static inline int tcp_finish(far_batch *batch) {
 /* existing: nodes that belong to no pool are left alone, FAR_ERR_NOT_FOUND. */
 int tcp_open(const tcp_kind *kind, const char *rest, bool existing, far_fabric **fabric);
 int tcp_places(far_fabric *fabric, unsigned node, const uint64_t *offsets, unsigned count, int *numa);
+int tcp_record(far_fabric *fabric, unsigned refuted);
 void tcp_close(far_fabric *fabric);
 
 /* tcp_conn.c */

@@ -624,19 +624,14 @@ static void begin_results(const far_pool *pool, far_selftest_result results[FAR_
 
 /* ---- The record ---- */
 
+typedef struct recording {
+    unsigned refuted, recorded;
+} recording;
+
+
 static int record(far_task *t, void *arg) {
-    far_selftest_result *results = arg;
-    unsigned refuted = 0, recorded = 0;
-    for (unsigned i = 0; i < FAR_SELFTESTS; i++)
-        if (results[i].claimed && results[i].broken > 0)
-            refuted |= refuted_by(i);
-    int err = far_refuted_record(t, refuted, &recorded);
-    for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
-        results[i].recorded = (recorded & refuted_by(i)) != 0;
-        if (results[i].tries > 0) /* at another memory node */
-            results[i].left_out = NULL;
-    }
-    return err;
+    recording *r = arg;
+    return far_refuted_record(t, r->refuted, &r->recorded);
 }
 
 
@@ -646,12 +641,36 @@ static int forget(far_task *t, void *arg) {
 }
 
 
+/* The pool's word is what counts; the nodes tell it to who looks at them. */
+static int change_record(far_session *own, int (*change)(far_task *t, void *arg), recording *r) {
+    far_fabric *fabric = own->pool->fabric;
+    int err = far_session_call(own, FAR_STATS_OTHER, false, change, r);
+    return err < 0 || !fabric->ops->record ? err : fabric->ops->record(fabric, r->recorded);
+}
+
+
+static int record_results(far_session *own, far_selftest_result results[FAR_SELFTESTS]) {
+    recording r = {0};
+    for (unsigned i = 0; i < FAR_SELFTESTS; i++)
+        if (results[i].claimed && results[i].broken > 0)
+            r.refuted |= refuted_by(i);
+    int err = change_record(own, record, &r);
+    for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
+        results[i].recorded = (r.recorded & refuted_by(i)) != 0;
+        if (results[i].tries > 0) /* at another memory node */
+            results[i].left_out = NULL;
+    }
+    return err;
+}
+
+
 int far_selftest_forget(far_pool *pool) {
     far_session *own;
+    recording r = {0};
     int err = far_session_open(pool, &own);
     if (err < 0)
         return err;
-    err = far_session_call(own, FAR_STATS_OTHER, false, forget, NULL);
+    err = change_record(own, forget, &r);
     far_session_close(own);
     return err;
 }
@@ -670,7 +689,7 @@ int far_selftest(far_pool *pool, uint64_t tries, far_selftest_begins begins,
     for (unsigned node = 0; node < fabric->nodes && err == 0; node++)
         err = run_rules_at(pool, own, node, each, begins, results);
     if (err == 0)
-        err = far_session_call(own, FAR_STATS_OTHER, false, record, results);
+        err = record_results(own, results);
     far_session_close(own);
     return err < 0 ? err : 0;
 }

@@ -1,7 +1,9 @@
 /* The fabric `rdma` on a card that fails, or does not do what others do (card.h). */
 #ifdef FARINDEX_RDMA
 #include "card.h"
+#include "daemons.h"
 #include "pool/handle.h"
+#include "pool/refuted.h"
 #include "verify/selftest.h"
 
 #include <setjmp.h>
@@ -204,6 +206,18 @@ static void expect_order_of_reads(bool kept) {
 }
 
 
+static uint64_t status_of(unsigned node) {
+    const net_address *address = &((tcp_fabric *)card_fabric)->addresses[node];
+    return daemon_look(address->text).refuted;
+}
+
+
+static void expect_status(uint64_t refuted) {
+    for (unsigned i = 0; i < CARD_NODES; i++)
+        assert_int_equal(status_of(i), refuted);
+}
+
+
 /* By itself, for all who open the pool later; and a self-test that sees nothing does not give it back. */
 static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void **state) {
     (void)state;
@@ -213,6 +227,7 @@ static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void
     found = test_reads(CARD_RETRIES_THE_FIRST_ALONE, "");
     assert_true(found.claimed && found.broken > 0 && found.recorded);
     expect_order_of_reads(false);
+    expect_status(FAR_REFUTED_READS_IN_ORDER);
     found = test_reads(CARD_RETRIES_NONE, "");
     assert_true(found.claimed && found.broken == 0 && found.recorded);
     expect_order_of_reads(false);
@@ -220,6 +235,7 @@ static void a_read_that_samples_again_alone_is_found_and_the_order_given_up(void
     assert_int_equal(far_selftest_forget(pool), 0);
     far_pool_close(pool);
     expect_order_of_reads(true);
+    expect_status(0);
 }
 
 

@@ -32,7 +32,8 @@ typedef struct net_file_header {
     uint64_t restarts;
     uint64_t pool; /* 0: none yet; written after node and nodes */
     uint32_t node, nodes;
-    uint32_t complete, unused_too; /* all nodes of the pool have joined */
+    uint32_t complete; /* all nodes of the pool have joined */
+    uint32_t refuted;  /* as net_record told; for the status only */
 } net_file_header;
 
 typedef struct net_redo {

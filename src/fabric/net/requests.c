@@ -376,6 +376,7 @@ static bool on_status(server_peer *peer, const net_head *head) {
     state.node = header->node;
     state.nodes = header->nodes;
     state.complete = header->complete;
+    state.refuted = header->refuted;
     state.sessions = server->sessions;
     state.connections = server->connections;
     pthread_mutex_unlock(&server->lock);
@@ -410,6 +411,19 @@ static bool on_places(server_peer *peer, const net_head *head, const char *body)
 }
 
 
+static bool on_record(server_peer *peer, const net_head *head, const char *body) {
+    net_record record;
+    memcpy(&record, body, sizeof(record));
+    pthread_mutex_lock(&peer->server->lock);
+    peer->server->memory->header->refuted = (uint32_t)record.refuted;
+    pthread_mutex_unlock(&peer->server->lock);
+    server_say(peer->server, record.refuted ? "a self-test has refuted what the pool could do: see 'farindex selftest'"
+                                            : "what a self-test had refuted is forgotten");
+    net_channel_send(&peer->channel, NET_RECORDED, 0, head->tag, NULL, 0);
+    return true;
+}
+
+
 static void set_listening(server_peer *peer) {
     pthread_mutex_lock(&peer->server->lock);
     peer->listens = true;
@@ -434,7 +448,8 @@ static void say_bye(server_peer *peer) {
 
 /* Who came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
 static bool is_for_clients(net_type type) {
-    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_PLACES && type != NET_BYE;
+    return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_PLACES && type != NET_RECORD &&
+           type != NET_BYE;
 }
 
 
@@ -472,6 +487,8 @@ static bool dispatch(server_peer *peer, const net_head *head, const char *body) 
         return on_status(peer, head);
     case NET_QUEUE:
         return on_queue(peer, head);
+    case NET_RECORD:
+        return on_record(peer, head, body);
     case NET_PLACES:
         return on_places(peer, head, body);
     default:

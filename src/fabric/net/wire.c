@@ -38,6 +38,8 @@ static const shape shapes[NET_TYPES] = {
     [NET_QUEUED] = {sizeof(net_queued), 0, true},
     [NET_PLACES] = {sizeof(net_places), 0, false},
     [NET_PLACED] = {sizeof(net_placed), 0, true},
+    [NET_RECORD] = {sizeof(net_record), 0, false},
+    [NET_RECORDED] = {0, 0, true},
 };
 
 

@@ -57,6 +57,8 @@ typedef enum net_type {
     NET_QUEUED,
     NET_PLACES, /* asks on which NUMA nodes some bytes lie */
     NET_PLACED,
+    NET_RECORD, /* what a self-test has refuted, for those who ask for the node's status */
+    NET_RECORDED,
     NET_TYPES
 } net_type;
 
@@ -114,6 +116,10 @@ typedef struct net_queued { /* where the node's memory is for the queue pair tha
     uint32_t key, unused;
 } net_queued;
 
+typedef struct net_record {
+    uint64_t refuted; /* bits that mean nothing here */
+} net_record;
+
 #define NET_PLACES_MAX 256u
 
 typedef struct net_places {
@@ -128,12 +134,13 @@ typedef struct net_state {
     char library[16];
     uint64_t bytes, pool, instance, restarts, started; /* started: seconds since 1970 */
     uint32_t node, nodes, complete, threads;
+    uint64_t refuted; /* as net_record told */
     uint64_t sessions, connections, comes, cuts, batches, verbs, bytes_in, bytes_out, refused;
 } net_state;
 
 _Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(net_welcome) == 80 &&
                    sizeof(net_join) == 24 && sizeof(net_claim) == 16 && sizeof(net_claimed) == 16 &&
-                   sizeof(net_told) == 16 && sizeof(net_state) == 144 && sizeof(net_queued) == 32,
+                   sizeof(net_told) == 16 && sizeof(net_state) == 152 && sizeof(net_queued) == 32,
                "no holes");
 
 /* How many bytes the first message of these has, with a head that can be. 0: not known yet; negative: no message begins
