@@ -18,6 +18,7 @@
 #define LINE       64u
 
 
+/* Room that so many bytes take in the ring: whole lines, so that no two pieces share one. */
 static uint64_t in_ring(uint64_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
@@ -25,7 +26,8 @@ static uint64_t in_ring(uint64_t bytes) {
 
 /* ---- Putting verbs into requests ---- */
 
-/* Where so many bytes go; UINT64_MAX: there is no room now. No piece runs over the end of the ring. */
+/* Where in the ring so many bytes go (counted as `put` is); UINT64_MAX: there is no room now. A piece that would run over
+ * the end of the ring begins at its beginning instead. */
 static uint64_t place_for(const rdma_queue *q, uint32_t length) {
     uint64_t at = q->put, rest = RDMA_RING - at % RDMA_RING;
     if (rest < in_ring(length))
@@ -34,11 +36,13 @@ static uint64_t place_for(const rdma_queue *q, uint32_t length) {
 }
 
 
+/* The part that is being put together: it stands behind those under way. */
 static rdma_part *built_part(rdma_queue *q) {
     return &q->parts[(q->first + q->count) % RDMA_SLOTS];
 }
 
 
+/* The first piece of a batch for this node: the node is to get a doorbell, and the batch waits for one part more. */
 static void open_part(tcp_conn *c, unsigned node, far_batch *batch) {
     built_part(&c->queues[node])->batch = batch;
     c->touched[c->touched_count++] = node;
@@ -46,10 +50,10 @@ static void open_part(tcp_conn *c, unsigned node, far_batch *batch) {
 }
 
 
-/* From where the card takes what a WRITE brings. */
+/* From where the card takes the bytes of a WRITE: inside the request if they are few, else from the ring. */
 static const char *place_operand(const rdma_queue *q, struct ibv_send_wr *wr, const char *what, uint32_t length,
                                  char *at) {
-    if (length <= q->inline_most) { /* the device takes it when the request is posted */
+    if (length <= q->inline_most) { /* the card copies them when the request is posted */
         wr->send_flags |= IBV_SEND_INLINE;
         return what;
     }
@@ -57,7 +61,8 @@ static const char *place_operand(const rdma_queue *q, struct ibv_send_wr *wr, co
 }
 
 
-/* Only what differs between requests is set: all the rest stays as the queue was made. */
+/* The next request: bytes [from, from + length) of the verb, with `at` as their place in the ring. Keys, lists and links
+ * of requests stay as make_requests has set them. */
 static void set_request(rdma_queue *q, const far_verb *verb, uint32_t from, uint32_t length, char *at) {
     static const enum ibv_wr_opcode codes[] = {[FAR_READ] = IBV_WR_RDMA_READ,
                                                [FAR_WRITE] = IBV_WR_RDMA_WRITE,
@@ -82,7 +87,7 @@ static void set_request(rdma_queue *q, const far_verb *verb, uint32_t from, uint
 }
 
 
-/* False: there is no room now. */
+/* Adds a piece to the part of its node. False: there is no room now, and nothing was changed. */
 static bool put_piece(tcp_conn *c, far_batch *batch, const far_verb *verb, uint32_t from, uint32_t length) {
     rdma_queue *q = &c->queues[far_addr_node(verb->addr)];
     uint64_t at = place_for(q, length);
@@ -100,7 +105,8 @@ static bool put_piece(tcp_conn *c, far_batch *batch, const far_verb *verb, uint3
 }
 
 
-/* One doorbell. Completions of a queue pair come in order: the last one stands for all. */
+/* Posts the part that was put together, by one doorbell. The card tells only of its last request: by then all before it
+ * have completed. */
 static void ring_doorbell(tcp_conn *c, unsigned node) {
     rdma_queue *q = &c->queues[node];
     struct ibv_send_wr *bad, *last = &q->requests[q->building - 1];
@@ -118,13 +124,14 @@ static void ring_doorbell(tcp_conn *c, unsigned node) {
 
 
 static void ring_doorbells(tcp_conn *c) {
-    for (unsigned i = 0; i < c->touched_count; i++) /* none, once it is lost */
+    for (unsigned i = 0; i < c->touched_count; i++) /* losing the connection empties the list */
         ring_doorbell(c, c->touched[i]);
     c->touched_count = 0;
 }
 
 
-/* A fence on one node is the device's work; one over several waits here. */
+/* The card keeps a fence among the verbs of one queue pair. A fenced verb whose connection has verbs under way to other
+ * nodes must wait here until those have completed. */
 static bool must_stall(const tcp_conn *c, const far_verb *verb) {
     if (!(verb->flags & FAR_VERB_FENCE))
         return false;
@@ -135,7 +142,8 @@ static bool must_stall(const tcp_conn *c, const far_verb *verb) {
 }
 
 
-/* Posts its verbs from there on. True: all; else *index and *from say where it stalls. */
+/* Posts the verbs of a batch from byte *from of verb *index on. True: all of them; else *index and *from say where the
+ * batch has to go on. */
 static bool put_verbs(tcp_conn *c, far_batch *batch, uint32_t *index, uint32_t *from) {
     uint32_t i = *index, at = *from;
     while (i < batch->count) {
@@ -182,7 +190,7 @@ void rdma_go_on(tcp_conn *c) {
 
 /* ---- Completions ---- */
 
-/* What READs and atomics of the oldest part brought, to where it is wanted. */
+/* Copies what the READs and atomics of the oldest part have brought from the ring to where it is wanted. */
 static void copy_out(const rdma_queue *q) {
     for (unsigned i = q->pieces_done, end = i + q->parts[q->first].pieces; i != end; i++) {
         const rdma_piece *piece = &q->pieces[i % RDMA_SLOTS];
@@ -192,7 +200,7 @@ static void copy_out(const rdma_queue *q) {
 }
 
 
-/* Its batch. */
+/* The oldest part is over: frees its pieces and its room in the ring. Returns its batch. */
 static far_batch *pop(rdma_queue *q) {
     const rdma_part *part = &q->parts[q->first];
     q->first = (q->first + 1) % RDMA_SLOTS;
@@ -203,6 +211,7 @@ static far_batch *pop(rdma_queue *q) {
 }
 
 
+/* The oldest part to this node has completed, or failed and with it the connection. Returns how many batches are done. */
 static int complete(tcp_conn *c, unsigned node, const struct ibv_wc *wc) {
     rdma_queue *q = &c->queues[node];
     if (wc->status != IBV_WC_SUCCESS || q->count == 0) {
@@ -216,7 +225,8 @@ static int complete(tcp_conn *c, unsigned node, const struct ibv_wc *wc) {
 }
 
 
-/* How many completions are there that were not taken; negative: the device tells of none any more. */
+/* How many completions wait to be dealt with; asks the card if none is left of the last time. Negative: the card has
+ * failed, and tells of no completion any more. */
 static int look(rdma_queue *q) {
     if (q->found_taken == q->found_count) {
         int found = ibv_poll_cq(q->completions, RDMA_FOUND, q->found);
@@ -228,6 +238,7 @@ static int look(rdma_queue *q) {
 }
 
 
+/* Deals with the completions of one node. Returns how many batches are done. */
 static int take(tcp_conn *c, unsigned node) {
     rdma_queue *q = &c->queues[node];
     int delivered = 0, left = look(q);
@@ -239,11 +250,12 @@ static int take(tcp_conn *c, unsigned node) {
 }
 
 
+/* The connection is lost: its queue pairs are destroyed, so no completion comes for what was under way. */
 static int fail_parts(tcp_conn *c) {
     int delivered = 0;
     for (unsigned i = 0; i < c->count; i++) {
         rdma_queue *q = &c->queues[i];
-        if (q->building > 0) { /* it was put together when the connection was lost */
+        if (q->building > 0) { /* a part that the loss kept from being posted */
             q->building = 0;
             delivered += tcp_fail_batch(built_part(q)->batch, c->lost);
         }
@@ -272,7 +284,7 @@ static int rdma_poll(far_conn *base) {
 
 /* ---- Waiting ---- */
 
-/* A completion is there, or none will ever be told of: the next poll has something. */
+/* The next poll has something to deal with: a completion, or the failure of a card. */
 static bool has_completed(tcp_conn *c) {
     for (unsigned i = 0; i < c->count; i++)
         if (c->queues[i].count > 0 && look(&c->queues[i]) != 0)
@@ -281,6 +293,7 @@ static bool has_completed(tcp_conn *c) {
 }
 
 
+/* Verbs are under way. */
 static bool is_busy(const tcp_conn *c) {
     for (unsigned i = 0; i < c->count; i++)
         if (c->queues[i].count > 0)
@@ -289,7 +302,7 @@ static bool is_busy(const tcp_conn *c) {
 }
 
 
-/* The next completion of each queue wakes the sleeper. */
+/* Has the card wake the session, by the channels among what epoll watches, when verbs under way complete. */
 static void arm(tcp_conn *c) {
     for (unsigned i = 0; i < c->count && !c->lost; i++)
         if (c->queues[i].count > 0 && ibv_req_notify_cq(c->queues[i].completions, 0) != 0)
@@ -297,6 +310,7 @@ static void arm(tcp_conn *c) {
 }
 
 
+/* Takes what the channels have told: as long as it is there, epoll ends every sleep at once. */
 static void disarm(tcp_conn *c) {
     struct ibv_cq *queue;
     void *context;
@@ -306,7 +320,8 @@ static void disarm(tcp_conn *c) {
 }
 
 
-/* What waits usually take, learned from each: it is worth to look twice as long, unless that is too long. */
+/* How long a wait looks before it sleeps: twice what waits have taken of late, so that most of them end without the cost
+ * of a sleep; but not long where they take so long that a sleep costs little. */
 static uint64_t spin_time(const tcp_conn *c) {
     uint64_t twice = 2 * c->usual_wait;
     return twice < SPIN_LEAST || twice > SPIN_MOST ? SPIN_LEAST : twice;
@@ -318,6 +333,8 @@ static void learn_wait(tcp_conn *c, uint64_t took) {
 }
 
 
+/* Looks for a while, then sleeps. The card wakes nobody for completions that were there when it was asked to: so the last
+ * look comes after asking. */
 static void wait_busy(tcp_conn *c, uint64_t until) {
     far_host *host = c->conn.fabric->host;
     uint64_t begin = far_host_now(host), now = begin, spin = spin_time(c);
@@ -341,16 +358,17 @@ static void rdma_wait(far_conn *base, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
     bool busy = !c->closed_in_child && is_busy(c);
     if (!c->closed_in_child && !busy)
-        disarm(c); /* what was armed for a completion that a poll found first would wake the sleeper again and again */
+        disarm(c); /* an earlier wait asked to be woken, and ended before the completion: a poll has dealt with that */
     if (!busy)
         tcp_wait(base, until);
-    else if (!c->lost && !has_completed(c)) /* lost: to be told */
+    else if (!c->lost && !has_completed(c)) /* a loss is to be told by the next poll: no sleep */
         wait_busy(c, until);
 }
 
 
 /* ---- Opening ---- */
 
+/* A connection of `tcp`, whose epoll watches the completion channels too: one sleep is ended by sockets and cards. */
 static int rdma_connect_all(far_fabric *fabric, far_parker *parker, far_conn **conn) {
     int err = tcp_connect(fabric, parker, conn);
     tcp_conn *c = err < 0 ? NULL : (tcp_conn *)*conn;
@@ -369,7 +387,8 @@ static const far_fabric_ops rdma_ops = {TCP_SHARED_OPS, .connect = rdma_connect_
                                         .poll = rdma_poll, .wait = rdma_wait};
 
 /* Standard verbs have no masked CAS. That READs are done in units of a line, and in their order, is how network cards
- * are built, not a promise of theirs: `farindex selftest` looks, and ?reads_in_order=off does without. */
+ * are built, not a promise of theirs: `farindex selftest` looks, and what it refutes the pool's clients do without
+ * (pool/refuted.h). */
 static const tcp_kind rdma = {
     .scheme = "rdma",
     .carrier = NET_BY_RDMA,
@@ -382,7 +401,8 @@ static const tcp_kind rdma = {
 };
 
 
-/* The RDMA libraries keep devices open for the whole process, and a forked child would work on those of its parent. */
+/* The RDMA libraries keep devices open for the whole process. A forked child would work on those of its parent: so only
+ * the process that was first may use them, until it execs. */
 static int open_in_this_process(const char *rest, bool existing, far_fabric **fabric) {
     static _Atomic pid_t first;
     pid_t none = 0, self = getpid();

@@ -1,4 +1,5 @@
-/* The fabric `rdma`: making, stopping and freeing the queue pairs of a connection. */
+/* The fabric `rdma`: making, stopping and freeing the queue pairs of a connection. The node's daemon is asked for one over
+ * the socket and gives a token; the connection manager finds the card that leads to the node, and shows it the token. */
 #define _GNU_SOURCE
 #ifdef FARINDEX_RDMA
 #include "base/error.h"
@@ -12,15 +13,15 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-#define DEPTH_MOST  16  /* READs and atomics under way */
-#define INLINE_WISH 128 /* bytes */
-#define RETRIES     6   /* 7 means for ever */
-#define ACK_TIMEOUT 14  /* 4.096 us << 14: 67 ms until a packet is sent again */
+#define DEPTH_MOST  16  /* READs and atomics of a queue pair under way; the card queues the others */
+#define INLINE_WISH 128 /* bytes of a WRITE inside its request; a card may have less */
+#define RETRIES     6   /* of a packet that nobody acknowledges, before the queue pair fails; 7 would mean for ever */
+#define ACK_TIMEOUT 14  /* 4.096 us << 14: after 67 ms a packet is sent again */
 
-typedef struct connecting {
+typedef struct connecting { /* to one node */
     const net_address *address;
-    struct rdma_event_channel *events;
-    uint64_t until;
+    struct rdma_event_channel *events; /* where the connection manager tells how far it is */
+    uint64_t until;                    /* then the node is given up */
     far_host *host;
 } connecting;
 
@@ -30,7 +31,7 @@ static int fail_at(const connecting *x, const char *what) {
 }
 
 
-/* Waits for what the connection manager has to say. */
+/* Waits for the next event of the connection manager: anything but the expected one is a failure. */
 static int await(const connecting *x, enum rdma_cm_event_type expected, const char *what) {
     struct pollfd wait = {.fd = x->events->fd, .events = POLLIN};
     struct rdma_cm_event *event;
@@ -54,7 +55,8 @@ static int await(const connecting *x, enum rdma_cm_event_type expected, const ch
 }
 
 
-/* The way to the node's card: its address is that of the socket's other end. */
+/* Has the connection manager find the card of this host, and the route, that lead to the node. The node's card has the
+ * address to which the socket is connected. */
 static int find_way(rdma_queue *q, const connecting *x, int socket) {
     net_endpoint peer = {.length = sizeof(peer.address)};
     int left = (int)((x->until - far_host_now(x->host)) / 1000000u) + 1;
@@ -70,7 +72,7 @@ static int find_way(rdma_queue *q, const connecting *x, int socket) {
 }
 
 
-/* What every request has in common. */
+/* All that never changes in the requests: each has one place in the ring, by the ring's key, and the next one. */
 static void make_requests(rdma_queue *q) {
     for (unsigned i = 0; i < RDMA_SLOTS; i++) {
         q->places[i].lkey = q->region->lkey;
@@ -79,12 +81,17 @@ static void make_requests(rdma_queue *q) {
 }
 
 
-static int make_queue(rdma_queue *q, const connecting *x) {
+static int make_completions(rdma_queue *q, const connecting *x) {
     q->channel = ibv_create_comp_channel(q->id->verbs);
     q->completions = q->channel ? ibv_create_cq(q->id->verbs, (int)RDMA_SLOTS + 1, NULL, q->channel, 0) : NULL;
     if (!q->completions || fcntl(q->channel->fd, F_SETFL, O_NONBLOCK) < 0 ||
         fcntl(q->channel->fd, F_SETFD, FD_CLOEXEC) < 0)
         return fail_at(x, "the RDMA device gives no queues");
+    return 0;
+}
+
+
+static int make_pair(rdma_queue *q, const connecting *x) {
     struct ibv_qp_init_attr wanted = {.send_cq = q->completions,
                                       .recv_cq = q->completions,
                                       .cap = {.max_send_wr = RDMA_SLOTS,
@@ -94,13 +101,18 @@ static int make_queue(rdma_queue *q, const connecting *x) {
                                               .max_inline_data = INLINE_WISH},
                                       .qp_type = IBV_QPT_RC};
     int made = rdma_create_qp(q->id, NULL, &wanted);
-    if (made < 0) { /* without WRITEs inside of requests */
+    if (made < 0) { /* a card that takes no data inside requests, or less of it */
         wanted.cap.max_inline_data = 0;
         made = rdma_create_qp(q->id, NULL, &wanted);
     }
     if (made < 0)
         return fail_at(x, "the RDMA device gives no queue pair");
     q->inline_most = wanted.cap.max_inline_data;
+    return 0;
+}
+
+
+static int make_ring(rdma_queue *q, const connecting *x) {
     if (posix_memalign((void **)&q->ring, 4096, RDMA_RING) != 0)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
     q->region = ibv_reg_mr(q->id->pd, q->ring, RDMA_RING, IBV_ACCESS_LOCAL_WRITE);
@@ -112,6 +124,15 @@ static int make_queue(rdma_queue *q, const connecting *x) {
 }
 
 
+static int make_queue(rdma_queue *q, const connecting *x) {
+    int err = make_completions(q, x);
+    if (err == 0)
+        err = make_pair(q, x);
+    return err < 0 ? err : make_ring(q, x);
+}
+
+
+/* Connects the queue pair to the node's, which the daemon makes for who shows the token. */
 static int connect_queue(rdma_queue *q, const connecting *x, const net_queued *offer) {
     struct ibv_device_attr device;
     uint8_t timeout = ACK_TIMEOUT;
@@ -133,7 +154,8 @@ static int connect_queue(rdma_queue *q, const connecting *x, const net_queued *o
 }
 
 
-/* From now on the id has no channel that somebody would have to read: a socket tells when its session ends. */
+/* Nobody reads the connection manager's events after this: that the node has cut the session, or is gone, is told by the
+ * socket, and by verbs that fail. */
 static int attach_one(tcp_conn *c, unsigned node, net_link *link) {
     tcp_fabric *fabric = tcp_fabric_of(c);
     rdma_queue *q = &c->queues[node];
@@ -165,7 +187,8 @@ int rdma_attach(tcp_conn *c, net_link *links) {
 }
 
 
-/* The connection is lost: no card of this host sends or fills in anything of it any more. */
+/* The connection is lost. When its queue pairs are destroyed, no card of this host sends anything of it, or writes to its
+ * rings, any more. */
 void rdma_stop(tcp_conn *c) {
     for (unsigned i = 0; !c->closed_in_child && c->queues && i < c->count; i++)
         if (c->queues[i].id && c->queues[i].id->qp)
@@ -173,7 +196,7 @@ void rdma_stop(tcp_conn *c) {
 }
 
 
-/* In a forked child all of it is the parent's: the child's copies are left as they are. */
+/* A forked child leaves its copies as they are: cards and queue pairs are the parent's. */
 void rdma_detach(tcp_conn *c) {
     rdma_stop(c);
     for (unsigned i = 0; !c->closed_in_child && c->queues && i < c->count; i++) {

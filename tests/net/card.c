@@ -331,6 +331,8 @@ int ibv_dealloc_pd(struct ibv_pd *domain) {
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *domain, void *bytes, size_t size, int access) {
     static uint32_t keys = 0x1000;
     card_region *region = calloc(1, sizeof(*region));
+    if (access & IBV_ACCESS_RELAXED_ORDERING) /* WRITEs would not arrive in their order */
+        abort();
     pthread_mutex_lock(&card.lock);
     region->base =
         (struct ibv_mr){.pd = domain, .addr = bytes, .length = size, .lkey = ++keys, .rkey = keys | 0x80000000};

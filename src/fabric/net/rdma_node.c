@@ -1,4 +1,5 @@
-/* Queue pairs of a memory node (rdma_node.h). All calls but net_rdma_run come from any thread of the daemon. */
+/* Queue pairs of a memory node (rdma_node.h). The daemon's first thread calls net_rdma_run, which makes queue pairs; any
+ * thread may stop them, when it cuts a session. */
 #define _GNU_SOURCE
 #include "fabric/net/rdma_node.h"
 #include "base/error.h"
@@ -14,25 +15,25 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define BACKLOG    128
-#define DEPTH_MOST 16 /* READs and atomics under way, of one queue pair */
+#define BACKLOG    128 /* connections that wait to be accepted */
+#define DEPTH_MOST 16  /* READs and atomics of one queue pair that the card has under way */
 
-struct net_queue {
+struct net_queue { /* of one session; under the lock, but for the token */
     net_rdma *rdma;
-    uint8_t token[NET_TOKEN_BYTES];
-    struct rdma_cm_id *id; /* NULL: nobody has connected it */
-    bool stopped;
+    uint8_t token[NET_TOKEN_BYTES]; /* who shows it gets the queue pair */
+    struct rdma_cm_id *id;          /* has the queue pair; NULL: nobody has connected it yet */
+    bool stopped;                   /* the session was cut: no queue pair, now or later */
     net_queue *next, *previous;
 };
 
 struct net_rdma {
-    struct rdma_event_channel *events;
+    struct rdma_event_channel *events; /* of the connection manager: who wants to connect */
     struct rdma_cm_id *listener;
-    struct ibv_pd *domain;
-    struct ibv_mr *region;
-    struct ibv_cq *unused; /* a queue pair must have one; nothing is ever sent or received here */
-    uint64_t base;
-    pthread_mutex_t lock; /* the queues, and all that is said about them */
+    struct ibv_pd *domain; /* the memory is open to queue pairs of this domain only */
+    struct ibv_mr *region; /* the memory, as the card knows it */
+    struct ibv_cq *unused; /* a queue pair must have one, but nothing is ever sent or received by the node */
+    uint64_t base;         /* of the memory */
+    pthread_mutex_t lock;  /* held while queue pairs are made, looked for or destroyed */
     net_queue *queues;
 };
 
@@ -44,7 +45,7 @@ static int fail_at(const char *text, const char *what) {
 }
 
 
-/* The connection manager finds the device by the address. */
+/* Listens by the connection manager, which finds the card by the address. */
 static int listen_at(net_rdma *rdma, const net_endpoint *endpoint, const char *text) {
     rdma->events = rdma_create_event_channel();
     if (!rdma->events)
@@ -63,6 +64,7 @@ static int listen_at(net_rdma *rdma, const net_endpoint *endpoint, const char *t
 }
 
 
+/* Every index needs atomics. */
 static int check_device(net_rdma *rdma, const char *text) {
     struct ibv_device_attr device;
     if (ibv_query_device(rdma->listener->verbs, &device) != 0)
@@ -76,7 +78,7 @@ static int check_device(net_rdma *rdma, const char *text) {
 static int register_memory(net_rdma *rdma, const char *text, char *bytes, uint64_t size) {
     const int access =
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-    madvise(bytes, size, MADV_HUGEPAGE); /* fewer translations for the card; it does without */
+    madvise(bytes, size, MADV_HUGEPAGE); /* fewer translations for the card; a wish, so failure is no error */
     rdma->domain = ibv_alloc_pd(rdma->listener->verbs);
     rdma->unused = rdma->domain ? ibv_create_cq(rdma->listener->verbs, 1, NULL, NULL, 0) : NULL;
     if (!rdma->unused)
@@ -154,7 +156,8 @@ net_queue *net_queue_offer(net_rdma *rdma, net_queued *offer) {
 }
 
 
-/* Destroying it waits until the device has done with it. */
+/* In the error state the card takes nothing of the queue pair any more; destroying it returns when the card has done with
+ * what it had taken. */
 void net_queue_stop(net_queue *queue) {
     if (!queue)
         return;
@@ -187,7 +190,7 @@ void net_queue_free(net_queue *queue) {
 }
 
 
-/* Under the lock. */
+/* Whom the token was given to, unless it was shown before or the session was cut. Under the lock. */
 static net_queue *find(const net_rdma *rdma, const uint8_t token[NET_TOKEN_BYTES]) {
     net_queue *queue = rdma->queues;
     while (queue && (queue->id || queue->stopped || memcmp(queue->token, token, NET_TOKEN_BYTES) != 0))
@@ -202,6 +205,7 @@ static uint8_t least(unsigned a, unsigned b, unsigned c) {
 }
 
 
+/* Makes the node's end of a queue pair. */
 static bool accept_queue(net_rdma *rdma, struct rdma_cm_id *id, unsigned depth) {
     struct ibv_device_attr device;
     struct ibv_qp_init_attr wanted = {.send_cq = rdma->unused,
@@ -220,6 +224,7 @@ static bool accept_queue(net_rdma *rdma, struct rdma_cm_id *id, unsigned depth) 
 }
 
 
+/* Somebody wants a queue pair. Without a token that is good it is turned away, and learns nothing. */
 static void take_request(net_rdma *rdma, struct rdma_cm_id *id, const uint8_t *token, unsigned depth) {
     pthread_mutex_lock(&rdma->lock);
     net_queue *queue = token ? find(rdma, token) : NULL;
@@ -234,7 +239,8 @@ static void take_request(net_rdma *rdma, struct rdma_cm_id *id, const uint8_t *t
 }
 
 
-/* The library looks at the queue pair of a refused connection itself: nobody may destroy it meanwhile. */
+/* Taking an event, the library looks at the queue pair of a connection that was refused or has ended: under the lock, so
+ * that no other thread destroys it meanwhile. */
 static bool next_event(net_rdma *rdma, struct rdma_cm_event **event) {
     pthread_mutex_lock(&rdma->lock);
     bool got = rdma_get_cm_event(rdma->events, event) == 0;
@@ -243,8 +249,9 @@ static bool next_event(net_rdma *rdma, struct rdma_cm_event **event) {
 }
 
 
-/* Of a queue pair that is connected nothing needs to be known here: its session's socket tells when it ends. An event is
- * acknowledged before anything is done: who destroys an id waits for that. */
+/* Deals with who wants to connect. Other events, of queue pairs that are connected, are passed over: the session's socket
+ * tells when it ends. An event is acknowledged before anything is done about it, because destroying an id waits for
+ * the acknowledgement of its events. */
 void net_rdma_run(net_rdma *rdma) {
     struct rdma_cm_event *event;
     while (next_event(rdma, &event)) {
