@@ -120,7 +120,7 @@ int dolphin_publish(dolphin_change *c, bool unlock) {
     far_point(op->t, "dolphin:publish");
     c->item_linked = true;
     int err = 0;
-    if (!dolphin_put_births(c)) {
+    if (!dolphin_put_births(c) || c->apart) {
         far_point(op->t, "dolphin:births"); /* nothing orders verbs to two memory nodes */
         if ((err = dolphin_wait(op)) < 0)
             return err;

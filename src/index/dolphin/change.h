@@ -21,6 +21,7 @@ typedef struct dolphin_change {
     dolphin_made leaf[2], inner;
     uint64_t kword, vword; /* of the key that is put in; 0: none */
     bool item_linked;
+    bool apart; /* a WRITE that comes before the entries was put to another memory node than theirs */
     uint64_t add[DOLPHIN_ADDS_MAX]; /* entries, the one with the greatest lb first */
     unsigned adds;
     unsigned at; /* this entry is replaced, by: */
@@ -46,9 +47,10 @@ typedef struct dolphin_content { /* of a leaf, when it is final */
     dolphin_leaf leaf;
     dolphin_item items[2 * DOLPHIN_SLOTS_MAX];
     unsigned count;
-    int fresh;           /* the item that came now; -1: none */
-    uint64_t gone_value; /* the value that a put replaces */
-    uint64_t elsewhere;  /* a bit per slot: a dead client got as far as to put it into another leaf */
+    int fresh;                            /* the item that came now; -1: none */
+    uint64_t gone_value;                  /* the value that a put replaces */
+    uint64_t elsewhere;                   /* a bit per slot: a dead client got as far as to put it into another leaf */
+    uint16_t position[DOLPHIN_SLOTS_MAX]; /* of the keys, by slot */
     uint8_t prefix[FAR_KEY_MAX];
     unsigned depth, lo, hi; /* of the leaf; as far as the node's entries go */
 } dolphin_content;

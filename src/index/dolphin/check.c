@@ -352,7 +352,7 @@ static int check_values(tour *t, const dolphin_pair *pairs, unsigned count) {
     }
     err = dolphin_wait(op);
     for (unsigned i = 0; i < count && err == 0; i++)
-        if (pairs[i].vword && dolphin_take_value(op, pairs[i].vword, blocks[i], &value) < 0)
+        if (pairs[i].vword && dolphin_take_value(op, pairs[i].key, pairs[i].vword, blocks[i], &value) < 0)
             far_report_problem(t->ctx, "%s", far_last_error());
     return err;
 }
@@ -479,7 +479,7 @@ static int count_leaf(tour *t, const dolphin_leaf *leaf) {
             continue; /* on its way in or out */
         usage->keys++;
         usage->key_bytes += pairs[i].key.length;
-        usage->value_bytes += lengths[i];
+        usage->value_bytes += dolphin_head_length(lengths[i]);
     }
     return 0;
 }

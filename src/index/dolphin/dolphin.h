@@ -151,6 +151,7 @@ static inline far_addr dolphin_entry_place(const dolphin_node *node, unsigned at
 
 /* keys.c */
 uint64_t dolphin_prefix_word(const dolphin_state *st, const void *bytes, unsigned depth);
+uint64_t dolphin_key_hash(const dolphin_state *st, far_bytes key);
 unsigned dolphin_fingerprint(const dolphin_state *st, far_bytes key);
 uint64_t dolphin_kword_of(const dolphin_state *st, far_bytes key, unsigned depth);
 bool dolphin_kword_may_be(const dolphin_state *st, uint64_t kword, far_bytes key, unsigned depth);
@@ -159,7 +160,7 @@ unsigned dolphin_candidates(const dolphin_op *op, const dolphin_leaf *leaf, unsi
 #define DOLPHIN_STATE_BIT(state) (1u << (state))
 int dolphin_broken(const far_index *index, far_addr addr, const char *what);
 /* Puts the READ of a key block; the block is checked, and the key in it given, after the wait. */
-int dolphin_put_read_key(dolphin_op *op, uint64_t kword, bool unproven, uint8_t **block);
+int dolphin_put_read_key(dolphin_op *op, uint64_t kword, uint8_t **block);
 int dolphin_take_key(const dolphin_op *op, uint64_t kword, const uint8_t *block, far_bytes *key);
 /* The first key that is not below the prefix of so many bytes; false: there is none. */
 bool dolphin_after_prefix(const uint8_t *prefix, unsigned depth, uint8_t *key, size_t *length);
@@ -169,7 +170,7 @@ int dolphin_make_value(dolphin_op *op, far_bytes value, unsigned node, uint64_t 
 void dolphin_drop_value(dolphin_op *op, uint64_t vword);   /* never seen by others */
 void dolphin_retire_value(dolphin_op *op, uint64_t vword); /* nothing if it is no block */
 int dolphin_put_read_value(dolphin_op *op, uint64_t vword, uint8_t **block);
-int dolphin_take_value(const dolphin_op *op, uint64_t vword, const uint8_t *block, far_bytes *value);
+int dolphin_take_value(const dolphin_op *op, far_bytes key, uint64_t vword, const uint8_t *block, far_bytes *value);
 int dolphin_make_key(dolphin_op *op, unsigned node, uint64_t *kword, uint8_t **block); /* a block for op->key */
 void dolphin_drop_key(dolphin_op *op, uint64_t kword);
 void dolphin_retire_key(dolphin_op *op, uint64_t kword);
@@ -293,7 +294,8 @@ typedef struct dolphin_pair {
 /* hi: of the entry that names the leaf. */
 int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *prefix, unsigned hi,
                        dolphin_pair *pairs, unsigned *count);
-bool dolphin_is_half_replaced(const dolphin_leaf *leaf, unsigned hi);
+/* Of a leaf as it was READ: a bit per slot whose key block is not to be looked at. */
+uint64_t dolphin_parted(const dolphin_leaf *leaf, unsigned hi);
 /* The first key beyond position `hi` below the prefix; false: there is none. */
 bool dolphin_beyond(const uint8_t *prefix, unsigned depth, unsigned hi, uint8_t *key, size_t *length);
 

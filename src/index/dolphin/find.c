@@ -252,7 +252,7 @@ static int answer_from_blocks(dolphin_op *op, const dolphin_leaf *leaf, const un
     for (unsigned i = 0; i < count; i++) {
         err = dolphin_put_read_value(op, vwords[i], &values[i]);
         if (err == 0 && dolphin_kword_is_block(kwords[found[i]]))
-            err = dolphin_put_read_key(op, kwords[found[i]], false, &keys[i]);
+            err = dolphin_put_read_key(op, kwords[found[i]], &keys[i]);
         if (err < 0) {
             far_forget(op->t);
             return err;
@@ -270,7 +270,7 @@ static int answer_from_blocks(dolphin_op *op, const dolphin_leaf *leaf, const un
             return give_word(op, leaf, found[i], out);
         if (vwords[i] == 0)
             return FAR_ERR_NOT_FOUND;
-        if ((err = dolphin_take_value(op, vwords[i], values[i], &value)) < 0)
+        if ((err = dolphin_take_value(op, op->key, vwords[i], values[i], &value)) < 0)
             return err;
         return far_out_give(out, value.data, value.length);
     }
@@ -333,7 +333,7 @@ static int get_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
         return far_out_give(out, &vword, 8);
     dolphin_hint_set_word(op, entry, slot, vword);
     if ((err = dolphin_put_read_value(op, vword, &block)) < 0 || (block && (err = dolphin_wait(op)) < 0) ||
-        (err = dolphin_take_value(op, vword, block, &value)) < 0)
+        (err = dolphin_take_value(op, op->key, vword, block, &value)) < 0)
         return err;
     return far_out_give(out, value.data, value.length);
 }
@@ -417,7 +417,7 @@ static int look_at_one(dolphin_op *op, wanted *w, uint64_t *bytes, int *result) 
 
 static int give_one(dolphin_op *op, const wanted *w, far_out *out) {
     far_bytes value = {&w->vword, 8};
-    int err = op->st->words ? 0 : dolphin_take_value(op, w->vword, w->block, &value);
+    int err = op->st->words ? 0 : dolphin_take_value(op, op->key, w->vword, w->block, &value);
     return err < 0 ? err : far_out_give(out, value.data, value.length);
 }
 
@@ -470,6 +470,7 @@ int dolphin_get_many(far_task *t, far_index *index, size_t count, const far_byte
         far_forget(t);
     for (size_t i = 0; i < count && err == 0; i++) {
         far_count_cache(t, results[i] != FAR_GET_ALONE);
+        op.key = keys[i];
         if (results[i] == 0)
             results[i] = give_one(&op, &w[i], outs[i]);
     }

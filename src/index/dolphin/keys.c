@@ -22,8 +22,13 @@ uint64_t dolphin_prefix_word(const dolphin_state *st, const void *bytes, unsigne
 }
 
 
+uint64_t dolphin_key_hash(const dolphin_state *st, far_bytes key) {
+    return XXH3_64bits_withSeed(key.data, key.length, st->seed ^ DOLPHIN_MAGIC);
+}
+
+
 unsigned dolphin_fingerprint(const dolphin_state *st, far_bytes key) {
-    return (unsigned)(XXH3_64bits_withSeed(key.data, key.length, st->seed ^ DOLPHIN_MAGIC) >> 52);
+    return (unsigned)(dolphin_key_hash(st, key) >> 52);
 }
 
 
@@ -64,16 +69,13 @@ unsigned dolphin_candidates(const dolphin_op *op, const dolphin_leaf *leaf, unsi
 }
 
 
-/* unproven: the block may be another's by now. */
-int dolphin_put_read_key(dolphin_op *op, uint64_t kword, bool unproven, uint8_t **block) {
+int dolphin_put_read_key(dolphin_op *op, uint64_t kword, uint8_t **block) {
     unsigned bytes = dolphin_kword_block_bytes(kword);
     if (!far_task_reaches(op->t, dolphin_kword_block(kword), bytes))
         return dolphin_broken(op->index, dolphin_kword_block(kword), "key");
     if (!(*block = far_scratch(op->t, bytes)))
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a key");
     far_read(op->t, dolphin_kword_block(kword), *block, bytes);
-    if (unproven)
-        far_mark(op->t, FAR_VERB_UNPROVEN);
     return 0;
 }
 

@@ -17,7 +17,7 @@
  *
  *   root        a node of the largest class with an entry per byte, then a lock word per byte in place of its own
  *
- *   leaf        spear, ident, prefix word, lock, 0 0 0 0, a key word per slot, a value word per slot
+ *   leaf        spear, ident, prefix word, lock, cut, parted, 0 0, a key word per slot, a value word per slot
  *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 19 | CALM 1 | writers inside 18 | sum 15: the top field carries into
  *                 nothing
  *       CALM        calm_after: hot updates are not counted; who replaces the leaf waits for epochs. Until its life ends
@@ -27,6 +27,9 @@
  *     ident       depth 9 | lo 9 | hi 9 | slots 7 | NARROWED 1 | 0 5 | magic 24: the positions lo .. hi of keys with that
  *                 prefix; NARROWED: hi was greater in this life
  *     lock        sync=exclusive: owner 38, or 0
+ *     parted      a bit per slot: its key has the position `cut` or a greater one, and goes into another leaf. Written
+ *                 before the entries of a node with key blocks change: of a leaf that is half replaced it tells whose the
+ *                 blocks are
  *     key word    payload 56 | length 4 | state 4
  *                   length 0 .. 7   the rest of the key from the leaf's depth on, the first byte on top
  *                   length 8 .. 15  size class of a key block; payload: address / 16 44 | fingerprint 12
@@ -35,7 +38,8 @@
  *                 0x80: address / 16 44 | size code 12 of a value block;
  *                 bit 62, hot_updates=on: FROZEN, like its leaf; it never becomes another one
  *
- *   key block   length 16 | bytes            value block   length 64 | bytes */
+ *   key block   length 16 | bytes
+ *   value block length 32 | hash of its key 32 | bytes */
 /* clang-format on */
 #ifndef FAR_INDEX_DOLPHIN_LAYOUT_H
 #define FAR_INDEX_DOLPHIN_LAYOUT_H
@@ -47,7 +51,7 @@
 
 enum { DOLPHIN_TYPE_ROOT, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_LEAF, DOLPHIN_TYPE_KEY, DOLPHIN_TYPE_VALUE, DOLPHIN_TYPES };
 
-#define DOLPHIN_MAGIC      0x326e6968706c6f64ull
+#define DOLPHIN_MAGIC      0x336e6968706c6f64ull /* "dolphin3": the layout's version */
 #define DOLPHIN_NODE_MAGIC 0x646e6full
 #define DOLPHIN_LEAF_MAGIC 0x66616cull
 #define DOLPHIN_POSITIONS  257u
@@ -277,6 +281,7 @@ static inline unsigned dolphin_ident_class(uint64_t ident) {
 
 #define DOLPHIN_LEAF_HEADER 64u
 #define DOLPHIN_LEAF_LOCK   24u
+#define DOLPHIN_LEAF_CUT    32u /* then `parted` */
 
 
 static inline unsigned dolphin_leaf_bytes(unsigned slots) {
@@ -483,6 +488,22 @@ static inline unsigned dolphin_value_code(size_t length) {
 
 static inline uint64_t dolphin_block_value(far_addr block, unsigned code) {
     return DOLPHIN_VALUE_BLOCK | (uint64_t)code << 44 | block / 16;
+}
+
+
+/* The first word of a value block. A word that was damaged leads to a block of another key: the hash tells. */
+static inline uint64_t dolphin_value_head(size_t length, uint64_t key_hash) {
+    return (uint32_t)length | key_hash << 32;
+}
+
+
+static inline uint64_t dolphin_head_length(uint64_t head) {
+    return (uint32_t)head;
+}
+
+
+static inline bool dolphin_head_is_of(uint64_t head, uint64_t key_hash) {
+    return head >> 32 == (uint32_t)key_hash;
 }
 
 

@@ -45,6 +45,7 @@ static int wait_for_readers(dolphin_op *op) {
 
 
 static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
+    static const uint64_t uncut[2] = {0};
     uint64_t entry = node->entries[at], ident;
     unsigned lb = dolphin_entry_lb(entry);
     int err = far_read_word(op->t, dolphin_entry_addr(entry) + 8, &ident);
@@ -59,6 +60,7 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
     dolphin_leaf leaf = {.entry = entry, .addr = dolphin_entry_addr(entry)};
     if (op->st->hot && (err = dolphin_read_leaf(op, entry, &leaf)) < 0)
         return err;
+    far_write(op->t, leaf.addr + DOLPHIN_LEAF_CUT, uncut, sizeof(uncut)); /* the next change says it anew */
     dolphin_put_thaw(op, &leaf);
     return dolphin_wait(op);
 }

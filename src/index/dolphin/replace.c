@@ -80,15 +80,10 @@ static int thaw(dolphin_change *c, const dolphin_content *it, int result) {
 }
 
 
-static bool has_prefix(far_bytes key, const dolphin_content *it) {
-    return key.length >= it->depth && memcmp(key.data, it->prefix, it->depth) == 0;
-}
-
-
 /* Whole keys of LIVE slots; key blocks are READ in one batch. */
 int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
     const uint64_t *kwords = dolphin_kwords(&it->leaf);
-    bool half = dolphin_is_half_replaced(&it->leaf, it->hi);
+    it->elsewhere = dolphin_parted(&it->leaf, it->hi);
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = 0;
     for (unsigned i = 0; i < op->st->slots; i++) {
@@ -96,23 +91,18 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
         if (!dolphin_kword_is_sound(kwords[i]))
             return dolphin_broken(op->index, it->leaf.addr, "leaf");
         if (dolphin_state_of_slot(kwords[i]) == DOLPHIN_HELD && dolphin_kword_is_block(kwords[i]) &&
-            (err = dolphin_put_read_key(op, kwords[i], half, &blocks[i])) < 0)
+            !(it->elsewhere >> i & 1) && (err = dolphin_put_read_key(op, kwords[i], &blocks[i])) < 0)
             return err;
     }
     if ((err = dolphin_wait(op)) < 0)
         return err;
     for (unsigned i = 0; i < op->st->slots; i++) {
-        if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD)
+        if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD || (it->elsewhere >> i & 1))
             continue;
         dolphin_item *item = &it->items[it->count];
         *item = (dolphin_item){.kword = kwords[i] & DOLPHIN_KEY_MASK, .vword = dolphin_vword(op, &it->leaf, i)};
         if (blocks[i]) {
-            err = dolphin_take_key(op, kwords[i], blocks[i], &item->key);
-            if (half && (err < 0 || !has_prefix(item->key, it))) { /* deleted since, where it was put */
-                it->elsewhere |= 1ull << i;
-                continue;
-            }
-            if (err < 0)
+            if ((err = dolphin_take_key(op, kwords[i], blocks[i], &item->key)) < 0)
                 return err;
         } else {
             unsigned length = it->depth + dolphin_kword_length(kwords[i]);
@@ -124,9 +114,9 @@ int dolphin_read_content(dolphin_op *op, dolphin_content *it) {
             memcpy(key + it->depth, suffix, length - it->depth);
             item->key = (far_bytes){key, length};
         }
-        if (!has_prefix(item->key, it))
+        if (item->key.length < it->depth || memcmp(item->key.data, it->prefix, it->depth) != 0)
             return dolphin_broken(op->index, it->leaf.addr, "leaf");
-        unsigned position = dolphin_position(item->key, it->depth);
+        unsigned position = it->position[i] = (uint16_t)dolphin_position(item->key, it->depth);
         if (position < it->lo || position > it->hi) { /* a dead client got as far as to put it elsewhere */
             it->elsewhere |= 1ull << i;
             continue;
@@ -238,6 +228,29 @@ static int plan(dolphin_change *c, const dolphin_content *it) {
 }
 
 
+/* Entries change one by one. Before, the old leaf says which of its keys the first of them take from it, if their blocks
+ * do not lie in it: whoever finds it half replaced cannot READ them any more. */
+static void put_cut(dolphin_change *c, const dolphin_content *it) {
+    const uint64_t *kwords = dolphin_kwords(&it->leaf);
+    uint64_t *cut = it->leaf.image + DOLPHIN_LEAF_CUT / 8;
+    bool blocks = false;
+    if (c->adds == 0)
+        return;
+    cut[0] = dolphin_entry_lb(c->add[c->adds - 1]);
+    cut[1] = 0;
+    for (unsigned i = 0; i < c->op->st->slots; i++) {
+        if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD || it->position[i] < cut[0])
+            continue;
+        cut[1] |= 1ull << i;
+        blocks |= dolphin_kword_is_block(kwords[i]);
+    }
+    if (!blocks)
+        return;
+    far_write(c->op->t, it->leaf.addr + DOLPHIN_LEAF_CUT, cut, 16);
+    c->apart = far_addr_node(it->leaf.addr) != far_addr_node(dolphin_entry_addr(c->node.word));
+}
+
+
 static bool goes_on(const dolphin_content *it, unsigned depth, uint64_t kword) {
     for (unsigned i = 0; i < it->count; i++)
         if (it->items[i].kword == (kword & DOLPHIN_KEY_MASK))
@@ -312,6 +325,7 @@ static int replace_locked(dolphin_change *c, dolphin_content *it, far_op_kind ho
     if (c->inner.addr && value && it->fresh >= 0 &&
         op->key.length - dolphin_ident_depth(c->inner.image[1]) <= DOLPHIN_INLINE_MAX)
         unused_key = kword;
+    put_cut(c, it);
     if ((err = dolphin_publish(c, true)) < 0)
         return err;
     far_point(op->t, "dolphin:replaced");

@@ -72,7 +72,7 @@ static int give_pairs(cursor *c, const dolphin_leaf *leaf, const dolphin_pair *p
             far_bytes value = {&words[i], 8};
             if (!op->st->words && words[i] == 0)
                 continue; /* deleted meanwhile */
-            if (!op->st->words && (err = dolphin_take_value(op, words[i], blocks[i], &value)) < 0)
+            if (!op->st->words && (err = dolphin_take_value(op, pairs[i].key, words[i], blocks[i], &value)) < 0)
                 return err;
             if ((err = far_scan_give(c->scan, pairs[i].key, value)) == 0 && --c->left == 0)
                 err = 1; /* all that was wanted: no need to look for more */
@@ -94,8 +94,6 @@ static int give_leaf(cursor *c, const dolphin_leaf *leaf, unsigned hi) {
         return err;
     while (first < count && far_bytes_compare(pairs[first].key, (far_bytes){c->key, c->length}) < 0)
         first++;
-    while (count > first && dolphin_position(pairs[count - 1].key, depth) > hi)
-        count--;
     if ((err = give_pairs(c, leaf, pairs + first, count - first)) != 0)
         return err;
     move_beyond(c, depth, hi);

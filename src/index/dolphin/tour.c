@@ -44,19 +44,18 @@ static int whole_key(dolphin_op *op, uint64_t kword, const uint8_t *prefix, unsi
 }
 
 
-/* A client that died had put the upper part of the leaf elsewhere: those slots are not the leaf's any more, and their
- * blocks may be freed, and used again. What stays cannot be: nobody deletes in a frozen leaf. */
-bool dolphin_is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
-    return (leaf->image[0] & DOLPHIN_FROZEN) && hi < dolphin_ident_hi(dolphin_ident(leaf));
+/* A client died when entries led elsewhere already for the upper part of the leaf. */
+static bool is_half_replaced(const dolphin_leaf *leaf, unsigned hi) {
+    return (dolphin_spear(leaf) & DOLPHIN_FROZEN) && hi < dolphin_ident_hi(dolphin_ident(leaf));
 }
 
 
-/* 1: it has the key of a slot; 0: the block that it names is another's. */
-static int take_whole_key(dolphin_op *op, dolphin_pair *pair, const uint8_t *block, far_bytes prefix, bool half) {
-    int err = block ? dolphin_take_key(op, pair->kword, block, &pair->key) : 0;
-    bool fits =
-        err == 0 && pair->key.length >= prefix.length && memcmp(pair->key.data, prefix.data, prefix.length) == 0;
-    return half && block && !fits ? 0 : err < 0 ? err : 1;
+/* Keys that are elsewhere may be deleted there since, and their blocks freed, and used again: they are not READ, the leaf
+ * itself tells which they are. What stays is the leaf's own, as long as it is frozen. A leaf that was READ before it was
+ * parted does not tell: then its blocks were linked under the pin of this operation, and are as they were. */
+uint64_t dolphin_parted(const dolphin_leaf *leaf, unsigned hi) {
+    const uint64_t *cut = leaf->image + DOLPHIN_LEAF_CUT / 8;
+    return is_half_replaced(leaf, hi) && hi < cut[0] ? cut[1] : 0;
 }
 
 
@@ -64,18 +63,19 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
                        dolphin_pair *pairs, unsigned *count) {
     const uint64_t *kwords = dolphin_kwords(leaf);
     unsigned depth = dolphin_ident_depth(dolphin_ident(leaf)), found = 0, kept = 0;
-    bool any = false, half = dolphin_is_half_replaced(leaf, hi);
+    uint64_t parted = dolphin_parted(leaf, hi);
+    bool any = false, half = is_half_replaced(leaf, hi);
     uint8_t *blocks[DOLPHIN_SLOTS_MAX];
     int err = 0;
     for (unsigned i = 0; i < op->st->slots; i++) {
-        if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD)
+        if (dolphin_state_of_slot(kwords[i]) != DOLPHIN_HELD || (parted >> i & 1))
             continue;
         blocks[found] = NULL;
         pairs[found] = (dolphin_pair){.kword = kwords[i], .vword = dolphin_vwords(op, leaf)[i], .slot = i};
         if (!dolphin_kword_is_sound(kwords[i]))
             err = dolphin_broken(op->index, leaf->addr, "leaf");
         else if (dolphin_kword_is_block(kwords[i]))
-            err = dolphin_put_read_key(op, kwords[i], half, &blocks[found]);
+            err = dolphin_put_read_key(op, kwords[i], &blocks[found]);
         else
             err = whole_key(op, kwords[i], prefix, depth, &pairs[found].key);
         if (err < 0) {
@@ -87,9 +87,9 @@ int dolphin_read_pairs(dolphin_op *op, const dolphin_leaf *leaf, const uint8_t *
     if (any && (err = dolphin_wait(op)) < 0)
         return err;
     for (unsigned i = 0; i < found; i++) {
-        if ((err = take_whole_key(op, &pairs[i], blocks[i], (far_bytes){prefix, depth}, half)) < 0)
+        if (blocks[i] && (err = dolphin_take_key(op, pairs[i].kword, blocks[i], &pairs[i].key)) < 0)
             return err;
-        if (err == 1 && (!half || dolphin_position(pairs[i].key, depth) <= hi))
+        if (!half || dolphin_position(pairs[i].key, depth) <= hi)
             pairs[kept++] = pairs[i];
     }
     qsort(pairs, kept, sizeof(*pairs), by_key_then_slot);

@@ -18,7 +18,8 @@ int dolphin_make_value(dolphin_op *op, far_bytes value, unsigned node, uint64_t 
         return 0;
     }
     unsigned code = dolphin_value_code(value.length);
-    uint64_t bytes = dolphin_code_bytes(code), length = value.length;
+    uint64_t bytes = dolphin_code_bytes(code);
+    uint64_t head = dolphin_value_head(value.length, dolphin_key_hash(op->st, op->key));
     far_object object;
     int err = far_alloc(op->t, op->index, DOLPHIN_TYPE_VALUE, bytes, node, 0, &object);
     if (err < 0)
@@ -29,7 +30,7 @@ int dolphin_make_value(dolphin_op *op, far_bytes value, unsigned node, uint64_t 
         dolphin_drop_value(op, *vword);
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a value");
     }
-    memcpy(image, &length, 8);
+    memcpy(image, &head, 8);
     memcpy(image + 8, value.data, value.length);
     memset(image + 8 + value.length, 0, bytes - 8 - value.length);
     *block = image;
@@ -63,16 +64,18 @@ int dolphin_put_read_value(dolphin_op *op, uint64_t vword, uint8_t **block) {
 }
 
 
-int dolphin_take_value(const dolphin_op *op, uint64_t vword, const uint8_t *block, far_bytes *value) {
+int dolphin_take_value(const dolphin_op *op, far_bytes key, uint64_t vword, const uint8_t *block, far_bytes *value) {
     if (!block) { /* in the word: the caller keeps it */
         if (!dolphin_value_is_sound(vword) || vword == 0)
             return dolphin_broken(op->index, 0, "value");
         value->length = dolphin_value_inline_bytes(vword);
         return 0;
     }
-    uint64_t length;
-    memcpy(&length, block, 8);
-    if (length > FAR_VALUE_MAX || dolphin_code_bytes(dolphin_value_code(length)) != dolphin_value_block_bytes(vword))
+    uint64_t head, length;
+    memcpy(&head, block, 8);
+    length = dolphin_head_length(head);
+    if (length > FAR_VALUE_MAX || dolphin_code_bytes(dolphin_value_code(length)) != dolphin_value_block_bytes(vword) ||
+        !dolphin_head_is_of(head, dolphin_key_hash(op->st, key)))
         return dolphin_broken(op->index, dolphin_value_block(vword), "value");
     *value = (far_bytes){block + 8, length};
     return 0;

@@ -77,7 +77,7 @@ int dolphin_find_slot(dolphin_op *op, const dolphin_leaf *leaf, unsigned states,
     if (count == 0 || !dolphin_kword_is_block(kwords[found[0]]))
         return 0;
     for (unsigned i = 0; i < count; i++) {
-        int err = dolphin_put_read_key(op, kwords[found[i]], false, &blocks[i]);
+        int err = dolphin_put_read_key(op, kwords[found[i]], &blocks[i]);
         if (err < 0) {
             far_forget(op->t);
             return err;
@@ -201,7 +201,7 @@ int dolphin_is_same_key(dolphin_op *op, const dolphin_leaf *leaf, uint64_t kword
     *same = dolphin_kword_may_be(op->st, kword, op->key, depth);
     if (!*same || !dolphin_kword_is_block(kword))
         return 0;
-    int err = dolphin_put_read_key(op, kword, false, &block);
+    int err = dolphin_put_read_key(op, kword, &block);
     if (err < 0 || (err = dolphin_wait(op)) < 0 || (err = dolphin_take_key(op, kword, block, &key)) < 0)
         return err;
     *same = far_bytes_compare(key, op->key) == 0;
