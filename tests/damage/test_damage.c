@@ -389,11 +389,12 @@ static void what_was_found_before(void **state) {
         {"dolphin", true, false, 1525},  /* a sweep that is done before it has begun */
         {"dolphin", false, false, 1011}, /* no entries in the root; then: no locks, a node with another's prefix */
         {"dolphin", false, false, 1314}, {"dolphin", false, false, 1660},
-        {"dolphin", true, false, 146}, /* an entry of the root that says another byte */
-        {"smart", false, false, 981},  /* a word of the root: caches know what was below, which is free now */
-        {"shard", false, false, 1738}, /* a control block that is none */
-        {"shard", false, false, 2968}, /* a page that says another index: all that lies in it was freed */
-        {"dart", false, true, 2959},   /* the entry of a block in use says that it is nobody's: it was held twice */
+        {"dolphin", false, false, 2113}, /* a value word that leads to the block of another key */
+        {"dolphin", true, false, 146},   /* an entry of the root that says another byte */
+        {"smart", false, false, 981},    /* a word of the root: caches know what was below, which is free now */
+        {"shard", false, false, 1738},   /* a control block that is none */
+        {"shard", false, false, 2968},   /* a page that says another index: all that lies in it was freed */
+        {"dart", false, true, 2959},     /* the entry of a block in use says that it is nobody's: it was held twice */
     };
     unsigned failures = 0;
     (void)state;

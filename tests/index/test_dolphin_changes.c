@@ -347,6 +347,37 @@ static void leaves_elsewhere_than_their_node(void **state) {
 }
 
 
+/* What the old leaf says of the blocks that go is there before an entry changes, when the leaf alone lies elsewhere. */
+static void old_leaf_elsewhere_than_its_node(void **state) {
+    (void)state;
+    bool found = false;
+    for (char first = 'b'; first <= 'q' && !found; first++) {
+        char key[] = "na?-and-a-long-tail";
+        key[0] = first;
+        up("leaf_slots=2", NULL);
+        for (key[2] = 'a'; key[2] < 'd'; key[2]++) /* a; b c */
+            stage_write(a, key, V1);
+        dolphin_node node = node_at(key, 1);
+        unsigned at = (unsigned)dolphin_lookup(&node, dolphin_position((far_bytes){key, strlen(key)}, 2));
+        uint64_t old = node.entries[at];
+        far_addr leaf = dolphin_entry_addr(old), cut = leaf + DOLPHIN_LEAF_CUT;
+        found = far_addr_node(leaf) != far_addr_node(dolphin_entry_addr(node.word));
+        if (found) {
+            unsigned room = dolphin_free_entries(&node);
+            far_sim_hold *hold;
+            stage_start(a, FAR_OP_INSERT, key, V1);
+            run_without(a, (far_sim_match){.kind = FAR_SIM_WRITE, .from = cut, .to = cut + 16}, &hold);
+            assert_true(dolphin_free_entries(&node) == room && node.entries[at] == old);
+            far_sim_release(hold);
+            stage_finish(a);
+            assert_true(a->result == 0 && stage_reads(b, key, V1) && node.entries[at] != old);
+        }
+        stage_close(&s);
+    }
+    assert_true(found);
+}
+
+
 /* ... and before the switch the old node, frozen, still counts. */
 static void reads_through_a_frozen_node(void **state) {
     (void)state;
@@ -673,6 +704,7 @@ int main(void) {
         cmocka_unit_test(block_on_another_memory_node),
         cmocka_unit_test(key_block_alone_on_another_memory_node),
         cmocka_unit_test(leaves_elsewhere_than_their_node),
+        cmocka_unit_test(old_leaf_elsewhere_than_its_node),
         cmocka_unit_test(reads_through_a_frozen_node),
         cmocka_unit_test(torn_node_during_split),
         cmocka_unit_test(torn_null_during_deepen),

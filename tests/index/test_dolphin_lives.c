@@ -503,6 +503,55 @@ static void frozen_leaf_that_is_broken(void **state) {
 }
 
 
+static int expect_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
+
+/* Two gets at once. */
+static void get_both(stage_actor *by, const char *keys[2], int results[2]) {
+    static char values[2][STAGE_VALUE_MAX];
+    far_op ops[2], *list[2] = {&ops[0], &ops[1]}, *done[2];
+    for (unsigned i = 0; i < 2; i++)
+        ops[i] = (far_op){.kind = FAR_OP_GET,
+                          .index = by->index,
+                          .key = keys[i],
+                          .key_len = strlen(keys[i]),
+                          .value = values[i],
+                          .capacity = sizeof(values[i])};
+    assert_int_equal(far_submit(by->session, list, 2), 2);
+    assert_int_equal(far_reap(by->session, done, 2, 2), 2);
+    for (unsigned i = 0; i < 2; i++)
+        results[i] = ops[i].result;
+}
+
+
+/* A value word is damaged, and leads to the block of another key: a block says whose it is, to whoever reads it, by a hint
+ * or in the leaf, alone or with others, in scans and checks. */
+static void value_of_another_key(void **state) {
+    (void)state;
+    const char *both[2] = {"nb", "na"};
+    int results[2];
+    up("leaf_slots=4", NULL);
+    for (unsigned i = 0; i < 2; i++)
+        stage_write(a, both[i], LONG1);
+    assert_true(stage_reads(b, "na", LONG1) && stage_reads(c, "nb", LONG1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0));
+    uint64_t *values = memory_of(dolphin_value_at(leaf, 4, 0)), was = values[1];
+    values[1] = values[0];
+    assert_int_equal(stage_do(b, FAR_OP_GET, "na", NULL), FAR_ERR_CORRUPT); /* by a hint */
+    assert_int_equal(stage_do(c, FAR_OP_GET, "na", NULL), FAR_ERR_CORRUPT);
+    assert_int_equal(stage_do(c, FAR_OP_SCAN, "n", NULL), FAR_ERR_CORRUPT);
+    get_both(c, both, results);
+    assert_true(results[0] == 0 && results[1] == FAR_ERR_CORRUPT);
+    assert_int_equal(far_index_check(c->session, c->index, expect_problem, NULL), 1);
+    values[1] = was;
+    assert_true(stage_scans(c, "n", "na nb"));
+    stage_close(&s);
+}
+
+
 static int ignore_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     (void)walk, (void)index, (void)type, (void)addr, (void)size;
     return 0;
@@ -660,6 +709,7 @@ int main(void) {
         cmocka_unit_test(narrowed_leaf_of_two_dead),
         cmocka_unit_test(frozen_leaf_of_an_older_pin),
         cmocka_unit_test(frozen_leaf_that_is_broken),
+        cmocka_unit_test(value_of_another_key),
         cmocka_unit_test(nobody_rests_with_a_lock),
         cmocka_unit_test(frozen_node_of_the_dead),
         cmocka_unit_test(late_takeover_changes_nothing),
