@@ -394,15 +394,15 @@ static void reads_through_a_frozen_node(void **state) {
 }
 
 
-/* b gets the key, by a READ of the node that shows its free entries as they were, and the others as they are when a has
- * put another key in. Its cache is empty. */
-static void get_by_a_torn_node(const char *key, const char *meanwhile) {
+/* b looks for the key, by a READ of the node that shows its free entries as they were, and the others as they are when a
+ * has put another key in. Its cache is empty. */
+static void look_by_a_torn_node(far_op_kind does, const char *key, const char *meanwhile) {
     dolphin_node node = node_at("na", 1);
     uint32_t first_free = 0, units = dolphin_class_bytes(node.class) / 8, late[512], early[512], n = 0, m = 0;
     while (node.entries[first_free])
         first_free++;
     far_addr at = node_addr("na");
-    stage_start(b, FAR_OP_GET, key, NULL);
+    stage_start(b, does, key, NULL);
     far_sim_hold *hold = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = at + 8});
     for (uint32_t i = 0; i < units; i++)
         if (i >= (uint32_t)(node.entries - node.image) + first_free)
@@ -413,6 +413,11 @@ static void get_by_a_torn_node(const char *key, const char *meanwhile) {
     put_all(a, meanwhile);
     assert_int_equal(far_sim_release_units(hold, late, m), 0);
     stage_finish(b);
+}
+
+
+static void get_by_a_torn_node(const char *key, const char *meanwhile) {
+    look_by_a_torn_node(FAR_OP_GET, key, meanwhile);
     assert_int_equal(b->result, 0);
     assert_memory_equal(b->value, V1, 8);
 }
@@ -436,6 +441,20 @@ static void torn_null_during_deepen(void **state) {
     put_all(a, "na nm nna"); /* na; nm nna */
     stage_delete(a, "nm");
     get_by_a_torn_node("nna", "nnb"); /* all go on with n: a node there, NULL before and behind it */
+    stage_close(&s);
+}
+
+
+/* ... to a scan, which passes what is empty, as well: it goes as far as that NULL says, and looks again. Else it would not
+ * come to an end. */
+static void scan_passes_a_torn_null(void **state) {
+    (void)state;
+    up(SLOTS2, "atomic_bytes=8");
+    put_all(a, "na nm nna");
+    stage_delete(a, "nm");
+    look_by_a_torn_node(FAR_OP_SCAN, "nm", "nnb");
+    assert_int_equal(b->result, 2);
+    assert_true(strcmp(b->keys[0], "nna") == 0 && strcmp(b->keys[1], "nnb") == 0);
     stage_close(&s);
 }
 
@@ -608,6 +627,50 @@ static void merge_vs_many_inserts(void **state) {
 }
 
 
+/* All that is left of a node is one leaf. It takes the place of the node only if its keys can stand there: rests that are
+ * short below it would need blocks. Else those keys are lost. */
+static void merged_leaf_stays_below_its_node(void **state) {
+    (void)state;
+    char key[] = "nx-a-long-prefix-?";
+    up(WORDS ",leaf_slots=4", NULL);
+    for (const char *last = "abcdefgh"; *last; last++) { /* a b; c d; e f g h */
+        key[sizeof(key) - 2] = *last;
+        stage_write(a, key, V1);
+    }
+    for (const char *last = "efgcd"; *last; last++) {
+        key[sizeof(key) - 2] = *last;
+        stage_delete(a, key);
+    }
+    assert_int_equal(leaf_entry("nx-a-long-prefix-a", 1), leaf_entry("nx-a-long-prefix-h", 1));
+    assert_true(all_read(c, "nx-a-long-prefix-a nx-a-long-prefix-b nx-a-long-prefix-h", V1));
+    stage_close(&s);
+}
+
+
+/* coverage=lastbyte: a key gets a node of its own, which takes two entries of the node above, and others put one there
+ * between the look and the lock. i = 0: those were the last two. Without a second look entries would be written behind the
+ * node. i = 1: they took a part of the same NULL. Taken for the one that was seen, it would be there twice. */
+static void fill_vs_fill(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        up(WORDS ",coverage=lastbyte", NULL);
+        put_all(a, "na1 nc1 ne1");
+        if (i == 0)
+            put_all(a, "ng1 ni1");
+        dolphin_node node = node_at("na1", 1);
+        if (i == 0)
+            assert_int_equal(dolphin_free_entries(&node), 2);
+        stage_start(a, FAR_OP_INSERT, "nz1", V1);
+        stage_stop_at(a, (far_sim_match){.kind = FAR_SIM_CAS});
+        put_all(b, i == 0 ? "nA1" : "nx1");
+        stage_finish(a);
+        assert_true(a->result == 0 && all_read(c, "na1 nc1 ne1 nz1", V1));
+        assert_true(stage_reads(c, i == 0 ? "nA1" : "nx1", V1));
+        stage_close(&s);
+    }
+}
+
+
 /* Who writes into a leaf that is being merged waits, or is waited for. */
 static void merge_vs_write(void **state) {
     (void)state;
@@ -708,6 +771,7 @@ int main(void) {
         cmocka_unit_test(reads_through_a_frozen_node),
         cmocka_unit_test(torn_node_during_split),
         cmocka_unit_test(torn_null_during_deepen),
+        cmocka_unit_test(scan_passes_a_torn_null),
         cmocka_unit_test(two_splits_same_parent),
         cmocka_unit_test(grow_vs_split),
         cmocka_unit_test(path_parted_vs_split),
@@ -716,6 +780,8 @@ int main(void) {
         cmocka_unit_test(leaf_on_another_memory_node),
         cmocka_unit_test(merge_vs_fill),
         cmocka_unit_test(merge_vs_many_inserts),
+        cmocka_unit_test(merged_leaf_stays_below_its_node),
+        cmocka_unit_test(fill_vs_fill),
         cmocka_unit_test(merge_vs_write),
         cmocka_unit_test(leaf_that_cannot_be_drained),
     };

@@ -163,6 +163,50 @@ static void dead_writer_inside(void **state) {
 }
 
 
+/* ... and others of his handle wait for him at a gate, without a pin: else the pins would never all be newer. */
+static void who_waits_at_a_gate_has_no_pin(void **state) {
+    (void)state;
+    stage_open(&s, "dolphin", SLOTS2, NULL);
+    put_all(a, "na nb");
+    assert_true(stage_reads(c, "na", V1));
+    stand(c, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    stage_kill(&s, c);
+    stage_actor d = another_of(a);
+    stand(a, "dolphin:drain", FAR_OP_INSERT, "nc", V2);
+    start_and_wait(&d, FAR_OP_UPDATE, "nb", V2);
+    far_sim_resume(a->client);
+    far_sim_run_for(s.world, 50000000);
+    assert_true(a->ended && d.ended && a->result == 0 && d.result == 0);
+    assert_true(stage_reads(a, "nb", V2) && stage_reads(b, "nc", V2) && stage_reads(b, "na", V1));
+    far_session_close(d.session);
+    stage_close(&s);
+}
+
+
+/* sync=exclusive: two come to take over the lock of a leaf from a dead client. Who is late waits: one at a time is inside. */
+static void late_takeover_of_a_leaf(void **state) {
+    (void)state;
+    up(SLOTS2 ",sync=exclusive", NULL);
+    put_all(a, "na nb");
+    assert_true(stage_reads(b, "na", V1) && stage_reads(c, "na", V1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("na", 0)), lock = leaf + DOLPHIN_LEAF_LOCK;
+    stand(a, "dolphin:entered", FAR_OP_UPDATE, "na", V2);
+    uint64_t dead = *memory_of(lock);
+    stage_kill(&s, a);
+    stage_start(b, FAR_OP_UPDATE, "nb", V2);
+    stage_stop_at(b, (far_sim_match){.kind = FAR_SIM_CAS, .from = lock, .to = lock + 8, .nth = 5});
+    stand(c, "dolphin:entered", FAR_OP_UPDATE, "na", V3);
+    assert_int_not_equal(*memory_of(lock), dead);
+    far_sim_resume(b->client);
+    far_sim_run_for(s.world, 10000);
+    assert_true(!b->ended && dolphin_count(*memory_of(leaf)) == 2); /* the dead one, and c */
+    stage_finish(c);
+    stage_finish(b);
+    assert_true(b->result == 0 && c->result == 0 && stage_reads(c, "na", V3) && stage_reads(c, "nb", V2));
+    stage_close(&s);
+}
+
+
 /* T31. The lock of a dead client is taken over, and what it left is put right, by a session that may have its number.
  */
 static void lock_of_the_dead(void **state) {
@@ -699,6 +743,8 @@ int main(void) {
         cmocka_unit_test(read_spanning_two_lives),
         cmocka_unit_test(old_pointers_are_not_used),
         cmocka_unit_test(dead_writer_inside),
+        cmocka_unit_test(who_waits_at_a_gate_has_no_pin),
+        cmocka_unit_test(late_takeover_of_a_leaf),
         cmocka_unit_test(lock_of_the_dead),
         cmocka_unit_test(recovery_needs_no_memory),
         cmocka_unit_test(value_goes_before_its_key),

@@ -23,7 +23,7 @@ static bool is_calm(uint64_t spear) {
 /* All who were inside when the leaf was frozen have left, or are dead and fenced, when all pins are newer. */
 static int drain_by_epochs(dolphin_op *op, const dolphin_leaf *leaf) {
     far_point(op->t, "dolphin:drain");
-    int err = far_pin_after_epochs(op->t, 2);
+    int err = far_pin_after_epochs(op->t, 1);
     if (err < 0)
         return err;
     far_read(op->t, leaf->addr, leaf->image, op->st->leaf_bytes);
