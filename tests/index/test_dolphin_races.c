@@ -174,6 +174,25 @@ static void update_between_the_reads_of_a_freeze(void **state) {
 }
 
 
+/* A leaf is READ as it was before it was frozen, and updated in between: nobody is inside, and yet that is not final. */
+static void leaf_read_before_the_freeze(void **state) {
+    (void)state;
+    up(SLOTS2, NULL);
+    put_all(a, FIVE);
+    assert_true(all_read(b, FIVE, V1));
+    far_addr leaf = dolphin_entry_addr(leaf_entry("nb", 1));
+    stand(a, "dolphin:locked", FAR_OP_INSERT, "nd", V1);
+    far_sim_resume(a->client);
+    far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_FAA, .from = leaf, .to = leaf + 8});
+    far_sim_run_client(a->client); /* the READs behind it take effect */
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nb", V2), 0);
+    far_sim_release(hold);
+    stage_finish(a);
+    assert_true(a->result == 0 && stage_reads(c, "nb", V2) && all_read(c, "na nc nd nx ny", V1));
+    stage_close(&s);
+}
+
+
 /* The same with one who stays inside for so long that the pins decide. Without that wait its update is lost. */
 static void update_across_a_long_freeze(void **state) {
     (void)state;
@@ -677,6 +696,7 @@ int main(void) {
         cmocka_unit_test(stale_scan_after_compaction),
         cmocka_unit_test(update_across_freeze),
         cmocka_unit_test(update_between_the_reads_of_a_freeze),
+        cmocka_unit_test(leaf_read_before_the_freeze),
         cmocka_unit_test(update_across_a_long_freeze),
         cmocka_unit_test(late_enter_on_frozen),
         cmocka_unit_test(gets_together_after_split_then_update),
