@@ -141,6 +141,14 @@ static int show_leaves(tour *t, const dolphin_node *node, unsigned position) {
 }
 
 
+/* A NULL that ends elsewhere than where the next entry begins; but for one that somebody with the lock is narrowing. */
+static bool is_wrong_null(const dolphin_node *node, uint64_t entry, unsigned hi) {
+    if (dolphin_entry_kind(entry) != DOLPHIN_NULL || dolphin_entry_hi(entry) == hi)
+        return false;
+    return dolphin_entry_hi(entry) < hi || !dolphin_lock_owner(node->image[0]);
+}
+
+
 /* One step from the node on top of the stack. */
 static int step(tour *t) {
     const dolphin_node *node = &t->stack[t->levels - 1];
@@ -158,8 +166,7 @@ static int step(tour *t) {
     int at = dolphin_lookup(node, (unsigned)position);
     uint64_t entry = at < 0 ? 0 : node->entries[at];
     unsigned next = dolphin_next_lb(node, dolphin_entry_lb(entry));
-    if (!dolphin_entry_may_cover(entry, (unsigned)position) ||
-        (dolphin_entry_kind(entry) == DOLPHIN_NULL && dolphin_entry_hi(entry) != next - 1))
+    if (!dolphin_entry_may_cover(entry, (unsigned)position) || is_wrong_null(node, entry, next - 1))
         return in_the_way(t, dolphin_entry_addr(node->word), "node");
     if (dolphin_entry_is_node(entry))
         return push(t, entry);

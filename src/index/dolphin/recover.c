@@ -5,6 +5,7 @@
  * memory is needed, so that nobody waits for the dead in a pool that is full.
  * - A node below is frozen, which is done under the lock of the node above: it was to be replaced by a copy, and was
  * not. It thaws, locked by us, and is put right in the same way.
+ * - A NULL was to become smaller, and entries for its upper part are there already: it ends where they begin.
  * - All entries are changed: there is only the lock.
  *
  * So a node that is not locked has no frozen child. */
@@ -85,6 +86,19 @@ static int recover_child(dolphin_op *op, uint64_t word, uint64_t lock, unsigned 
 }
 
 
+static int recover_nulls(dolphin_op *op, dolphin_node *node) {
+    for (unsigned i = 0; i < node->capacity && node->depth; i++) {
+        uint64_t entry = node->entries[i];
+        unsigned lb = dolphin_entry_lb(entry), hi = dolphin_next_lb(node, lb) - 1;
+        if (dolphin_entry_kind(entry) != DOLPHIN_NULL || dolphin_entry_hi(entry) == hi)
+            continue;
+        node->entries[i] = dolphin_null(lb, hi);
+        far_cas(op->t, dolphin_entry_place(node, i), entry, node->entries[i], NULL);
+    }
+    return dolphin_wait(op);
+}
+
+
 static int recover(dolphin_op *op, dolphin_node *node, unsigned level) {
     uint64_t *words = far_scratch(op->t, node->capacity * sizeof(*words));
     if (!words)
@@ -92,6 +106,8 @@ static int recover(dolphin_op *op, dolphin_node *node, unsigned level) {
     if (level > LEVELS_MAX)
         return dolphin_broken(op->index, dolphin_entry_addr(node->word), "node");
     int err = read_children(op, node, words);
+    if (err == 0)
+        err = recover_nulls(op, node);
     for (unsigned i = 0; i < node->capacity && err == 0; i++) {
         uint64_t entry = node->entries[i];
         if (!(words[i] & DOLPHIN_FROZEN) || !dolphin_is_life(words[i], entry))

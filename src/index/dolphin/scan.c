@@ -130,15 +130,23 @@ static unsigned choose_leaves(cursor *c, const dolphin_spot *spot, uint64_t entr
 }
 
 
+/* Where an entry ends: where it says, or its leaf; or before, where the next one begins: a dead client was about to narrow
+ * it, and the upper part is elsewhere already. */
+static unsigned end_of(const dolphin_node *node, uint64_t entry, unsigned hi) {
+    unsigned next = dolphin_next_lb(node, dolphin_entry_lb(entry));
+    return next <= hi ? next - 1 : hi;
+}
+
+
 /* NULLs side by side are passed together. */
 static void pass_nulls(cursor *c, const dolphin_spot *spot) {
-    unsigned hi = dolphin_entry_hi(spot->entry), next;
-    while ((next = hi + 1) < DOLPHIN_POSITIONS) {
-        int at = dolphin_lookup(&spot->node, next);
-        if (at < 0 || dolphin_entry_kind(spot->node.entries[at]) != DOLPHIN_NULL ||
-            !dolphin_entry_may_cover(spot->node.entries[at], next))
+    uint64_t entry = spot->entry;
+    unsigned hi = end_of(&spot->node, entry, dolphin_entry_hi(entry));
+    while (hi < DOLPHIN_LAST) {
+        entry = spot->node.entries[dolphin_lookup(&spot->node, hi + 1)];
+        if (dolphin_entry_kind(entry) != DOLPHIN_NULL || !dolphin_entry_may_cover(entry, hi + 1))
             break;
-        hi = dolphin_entry_hi(spot->node.entries[at]);
+        hi = end_of(&spot->node, entry, dolphin_entry_hi(entry));
     }
     move_beyond(c, spot->depth, hi);
 }
@@ -156,11 +164,10 @@ static void pass_path(cursor *c, const dolphin_spot *spot) {
 }
 
 
-/* A frozen leaf speaks for what its node still names it for: its upper part may be elsewhere already. */
+/* A frozen leaf speaks for what its node still names it for. */
 static unsigned hi_of_kept(const dolphin_spot *spot, const dolphin_leaf *kept) {
     unsigned hi = dolphin_ident_hi(dolphin_ident(kept));
-    unsigned next = spot->depth ? dolphin_next_lb(&spot->node, dolphin_entry_lb(spot->entry)) : DOLPHIN_POSITIONS;
-    return next <= hi ? next - 1 : hi;
+    return spot->depth ? end_of(&spot->node, spot->entry, hi) : hi;
 }
 
 
