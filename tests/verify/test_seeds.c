@@ -76,8 +76,8 @@ static void listed_indexes_are_not_collected(void **state) {
 }
 
 
-/* Blocks that a half-replaced leaf named were freed since, and called broken. */
-static void blocks_of_half_replaced_leaves_are_not_read(void **state) {
+/* Blocks that a half-replaced leaf named were freed since, and called broken; and a NULL was half replaced. */
+static void dolphin_between_two_entries(void **state) {
     (void)state;
     far_torture torture;
     far_torture_init(&torture);
@@ -85,6 +85,9 @@ static void blocks_of_half_replaced_leaves_are_not_read(void **state) {
     torture.keys = "email";
     torture.atomic_bytes = 64;
     stands(&torture, 2336);
+    torture.keys = "prefix";
+    torture.options = "coverage=lastbyte,insert=cas";
+    stands(&torture, 56);
 }
 
 
@@ -159,7 +162,7 @@ int main(void) {
         cmocka_unit_test(what_changes_hands_beside_a_check_is_not_lost),
         cmocka_unit_test(listed_indexes_are_not_collected),
         cmocka_unit_test(freed_blocks_do_not_come_back_to_their_old_owner),
-        cmocka_unit_test(blocks_of_half_replaced_leaves_are_not_read),
+        cmocka_unit_test(dolphin_between_two_entries),
         cmocka_unit_test(dart_with_small_constants),
         cmocka_unit_test(chime_with_small_leaves),
         cmocka_unit_test(smart_with_small_constants),
