@@ -2,13 +2,15 @@
  * next and takes over. Survivors work on, check is content, and a full sweep finds nothing lost. */
 #include "crash_story.h"
 
-#define LONG_KEY "n-a-key-whose-rest-does-not-fit-into-a-word"
-#define MANY     "nb nd nf nh nj nl nn np nr nt nv"
+#define LONG_KEY  "n-a-key-whose-rest-does-not-fit-into-a-word"
+#define LONG_TAIL "-does-not-fit-either"
+#define MANY      "nb nd nf nh nj nl nn np nr nt nv"
 
 static const story stories[] = {
     {"first leaf", "leaf_slots=4", "maa", PUT, "naa", 8, 8, 6},
     {"first leaf, words", "leaf_slots=4,value_size=8", "maa", PUT, "naa", 8, 8, 6},
     {"first leaf below a node of its own", "leaf_slots=4,coverage=lastbyte", "maa", PUT, "nabc", 8, 8, 8},
+    {"a node of its own inside of a NULL", "leaf_slots=4,coverage=lastbyte", "na1 nc1", PUT, "nm1", 8, 8, 10},
     {"insert", "value_size=8,insert=cas", "naa nba", PUT, "nca", 8, 8, 6},
     {"insert of a long key", "insert=cas", "naa nba", PUT, LONG_KEY, 8, 100, 7},
     {"insert, exclusive", "sync=exclusive,insert=cas", "naa nba", PUT, "nca", 8, 100, 8},
@@ -23,6 +25,8 @@ static const story stories[] = {
      12},
     {"a node below the root", "leaf_slots=2,hot_updates=on", "na nb", PUT, "nc", 8, 100, 12},
     {"split", "leaf_slots=2,value_size=8", "na nc ne", PUT, "nf", 8, 8, 12},
+    {"split with long keys", "leaf_slots=2", "na" LONG_TAIL " nc" LONG_TAIL " ne" LONG_TAIL, PUT, "nf" LONG_TAIL, 8,
+     100, 13},
     {"deepen", "leaf_slots=2", "na nca nxb", PUT, "ncc", 100, 100, 8},
     {"deepen, long", "leaf_slots=2,hot_updates=on", "na nx ncaaaaaaaaaaaaaaaaa ncaaaaaaaaaaaaaaaac", PUT,
      "ncaaaaaaaaaaaaaaaab", 100, 100, 16},
