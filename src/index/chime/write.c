@@ -9,6 +9,7 @@
 
 #define ASK_EVERY     4
 #define BACK_OFF_MAX  4 /* as a power of two: who sleeps longer than a lock is held loses it to others again and again */
+#define INSERT_LONGER 2 /* ... and so much longer where much is going on: inserts may split what they have locked */
 #define CROWD_TURNS   4 /* of a lock inside of a compute node: then a leaf counts as crowded, as after a failed attempt */
 #define CROWD_SHARE   5  /* ... if one in so many of its slots is occupied ... */
 #define CROWD_LEVEL   1  /* ... and the root is no higher than that */
@@ -351,7 +352,9 @@ static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock)) != 0)
         return err < 0 ? err : err == 2 ? CHIME_STALE : CHIME_AGAIN;
     attempt %= op->st->patience;
-    far_back_off(op->t, (attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX) + slowness(op));
+    unsigned slow = slowness(op);
+    attempt = attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX;
+    far_back_off(op->t, attempt + slow + (slow && inserts(c) ? INSERT_LONGER : 0));
     return CHIME_AGAIN;
 }
 
