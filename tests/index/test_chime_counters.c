@@ -331,6 +331,26 @@ static void the_hotspot_buffer_is_nearly_ideal(void **state) {
 }
 
 
+/* By time an absent key costs one round trip and two verbs, a neighbourhood and the tail (11 in 100 go round the end);
+ * where nothing is guaranteed of a round trip and lines may tear, S is asked as ever. */
+static void misses_by_time(void **state) {
+    (void)state;
+    static const char *const uris[] = {SIM, "local:64M"};
+    for (unsigned i = 0; i < 2; i++) {
+        tree tr;
+        far_stats before;
+        open_tree(&tr, uris[i], FIXED ",speculation=off,miss=time", CACHE);
+        insert_some(&tr, 0, 3000);
+        far_session_stats(tr.session, &before);
+        for (uint64_t n = 0; n < 1000; n++)
+            get_number(&tr, KEYS + n, FAR_ERR_NOT_FOUND);
+        figures f = since(&tr, &before, 1000, "get of absent keys, by time");
+        assert_true(f.trips <= 1.01 && (i ? f.verbs >= 4.0 : f.verbs <= 2.2));
+        close_tree(&tr);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_meet_the_bars),
@@ -340,6 +360,7 @@ int main(void) {
         cmocka_unit_test(memory_meets_the_bars),
         cmocka_unit_test(nodes_are_spread_over_the_memory_nodes),
         cmocka_unit_test(the_hotspot_buffer_is_nearly_ideal),
+        cmocka_unit_test(misses_by_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,14 +37,16 @@ static uint64_t put_in_slots(uint64_t keys[8]) {
 
 
 /* A12. Between the two lines of a reader's READ one key is deleted and another inserted, whose hops move the wanted key
- * into the line that was read before, and make the bitmap agree. Fails (says absent) without S in judge. */
+ * into the line that was read before, and make the bitmap agree. Fails (says absent) without S in judge; by time,
+ * without was_short. */
 static void delete_and_hop_inside_one_read(void **state) {
     (void)state;
-    static const char *const sims[] = {"atomic_bytes=64", "atomic_bytes=8", "atomic_bytes=64"};
+    static const char *const sims[] = {"atomic_bytes=64", "atomic_bytes=8", "atomic_bytes=64", "atomic_bytes=64"};
     static const char *const options[] = {"key_size=8,value_size=8,hop=4,miss=bracket,speculation=off",
                                           "key_size=8,value_size=8,hop=4,miss=bracket,speculation=off",
-                                          "key_size=8,value_size=8,hop=4,miss=unsafe,speculation=off"};
-    for (unsigned unit = 0; unit < 3; unit++) { /* the last shows what the paper's rule does */
+                                          "key_size=8,value_size=8,hop=4,miss=unsafe,speculation=off",
+                                          "key_size=8,value_size=8,hop=4,miss=time,speculation=off"};
+    for (unsigned unit = 0; unit < 4; unit++) { /* the third shows what the paper's rule does */
         up(options[unit], sims[unit]);
         uint64_t keys[8], newcomer = put_in_slots(keys), wanted = keys[4], last = keys[7];
         assert_true(reads(b, wanted, 4));

@@ -134,7 +134,7 @@ static void chime_figures(far_index *index, far_figures *figures) {
 }
 
 
-static const char *const misses[] = {"adaptive", "confirm", "bracket", "unsafe", NULL};
+static const char *const misses[] = {"adaptive", "confirm", "bracket", "unsafe", "time", NULL};
 static const char *const hop_writes[] = {"falling", "rising", NULL};
 static const char *const splits[] = {"median", "paper", NULL};
 static const char *const merges[] = {"off", "empty", "sparse", NULL};
@@ -153,8 +153,9 @@ static const far_option_def options[] = {
     {"hotspot", FAR_OPTION_NUMBER, -1, -1, 1ll << 32, NULL,
      "bytes for hot keys; -1: three tenths of the cache if that has 50 MB or more"},
     {"miss", FAR_OPTION_CHOICE, CHIME_MISS_ADAPTIVE, 0, 0, misses,
-     "how it is proven that a key is absent: by a second look, in the first one, or as it pays; unsafe: by hop bitmaps "
-     "alone, as in the paper (a key that is there may be missed)"},
+     "how it is proven that a key is absent: by a second look, in the first one, or as it pays; time: by how long the "
+     "first one took, where the fabric guarantees what a round trip takes; unsafe: by hop bitmaps alone, as in the "
+     "paper (a key that is there may be missed)"},
     {"hop_writes", FAR_OPTION_CHOICE, 0, 0, 0, hop_writes,
      "order of the lines that an insert changes; rising: as in the paper (a client that dies in between loses keys)"},
     {"fusion", FAR_OPTION_BOOL, 1, 0, 1, NULL, "lock and read in one round trip where the fabric orders them"},

@@ -38,12 +38,31 @@ static void count_get(chime_state *st, bool found) {
 }
 
 
-static void put_reads(chime_op *op, chime_node *n, bool proof) {
+typedef enum { NO_PROOF, BY_TIME, BY_S } proof; /* that a key which is not seen is not there */
+
+
+static proof first_proof(chime_state *st) {
+    if (!brackets(st))
+        return NO_PROOF;
+    return st->miss == CHIME_MISS_TIME || st->miss == CHIME_MISS_UNSAFE ? BY_TIME : BY_S;
+}
+
+
+/* Two changes of a node are at least a round trip apart: the second one's lock, or the word that hands it over, is
+ * waited for before the first of its WRITEs is posted. What was READ in less than that, beyond the round trip that any
+ * READ takes, has seen one of them at most, as S would tell. Half of it is left for the cost of posting. */
+static bool was_short(chime_op *op, uint64_t start) {
+    uint64_t rtt = far_task_capabilities(op->t)->min_rtt;
+    return op->st->miss == CHIME_MISS_UNSAFE || far_now(op->t) - start < rtt + rtt / 2;
+}
+
+
+static void put_reads(chime_op *op, chime_node *n, proof by) {
     const chime_state *st = op->st;
-    bool bracketed = (proof && st->miss != CHIME_MISS_UNSAFE) || st->words;
+    bool bracketed = by == BY_S || st->words;
     if (bracketed)
         chime_put_read_s(op, n, 0);
-    if (st->hopscotch && (proof || !st->replication))
+    if (st->hopscotch && (by || !st->replication))
         chime_put_read_tail(op, n);
     if (st->hopscotch)
         chime_put_read_slots(op, n, op->home, st->hop);
@@ -54,8 +73,8 @@ static void put_reads(chime_op *op, chime_node *n, bool proof) {
 }
 
 
-/* The key was not seen. 0: it is absent; CHIME_RIGHT, _STALE, _AGAIN. */
-static int judge(chime_op *op, chime_node *n) {
+/* The key was not seen. quiet: at most one change was. 0: it is absent; CHIME_RIGHT, _STALE, _AGAIN. */
+static int judge(chime_op *op, chime_node *n, bool quiet) {
     const chime_state *st = op->st;
     const uint64_t *tail = chime_tail(st, n->w);
     unsigned tag = chime_ptr_tag(n->ptr);
@@ -63,7 +82,7 @@ static int judge(chime_op *op, chime_node *n) {
         op->aux = chime_h0_tag(tail[CHIME_TAIL_H0]) == tag ? tail[CHIME_TAIL_AUX] : 0;
         return CHIME_STALE;
     }
-    if (!chime_is_quiet(n))
+    if (!quiet)
         return CHIME_AGAIN;
     int err = chime_check_range(op, tail);
     if (err != 0)
@@ -82,16 +101,18 @@ static int judge(chime_op *op, chime_node *n) {
 static int look(chime_op *op, chime_ptr *leaf, answer *a) {
     chime_node n = {.ptr = *leaf};
     unsigned at_rest = 0;
-    bool proof = brackets(op->st);
+    proof by = first_proof(op->st);
     if (!chime_ptr_is_sound(op, *leaf))
         return CHIME_STALE;
     if (!(n.w = chime_new_image(op)))
         return FAR_ERR_NO_MEMORY;
     for (unsigned attempt = 0;; attempt++) {
-        put_reads(op, &n, proof);
+        uint64_t start = far_now(op->t);
+        put_reads(op, &n, by);
         int err = chime_wait(op);
         if (err < 0)
             return err;
+        bool quiet = by == BY_TIME && !op->st->words ? was_short(op, start) : chime_is_quiet(&n);
         a->slot = -1;
         if ((!op->st->words || chime_is_quiet(&n)) && (err = chime_find_item(op, &n, &a->slot, &a->block)) < 0)
             return err;
@@ -100,15 +121,16 @@ static int look(chime_op *op, chime_ptr *leaf, answer *a) {
             a->leaf = n.ptr;
             return 0;
         }
-        if (!proof) {
-            proof = true;
+        if (by == NO_PROOF || (by == BY_TIME && !quiet)) {
+            by = BY_S;
             far_point(op->t, "chime:confirm");
             continue;
         }
-        if ((err = judge(op, &n)) == CHIME_RIGHT)
+        if ((err = judge(op, &n, quiet)) == CHIME_RIGHT)
             *leaf = chime_h1_sibling(chime_tail(op->st, n.w)[CHIME_TAIL_H1]);
         if (err != CHIME_AGAIN)
             return err;
+        by = op->st->miss == CHIME_MISS_UNSAFE ? by : BY_S;
         if ((err = chime_wait_for_change(op, &n, attempt, &at_rest)) < 0)
             return err;
     }
@@ -228,7 +250,7 @@ static int look_together(far_task *t, together *all, size_t count) {
             far_forget(t);
             return FAR_ERR_NO_MEMORY;
         }
-        put_reads(&g->op, &g->n, false);
+        put_reads(&g->op, &g->n, NO_PROOF);
         any = true;
     }
     return any ? far_wait(t) : 0;
