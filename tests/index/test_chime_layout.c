@@ -139,6 +139,7 @@ static chime_state geometry(unsigned span, unsigned hop, bool wrap) {
                          .homes = wrap ? span : span - hop + 1,
                          .lines = span / 3,
                          .node_bytes = chime_node_bytes(span),
+                         .group = (span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS,
                          .fixed = true,
                          .masked = true,
                          .seed = 7};
@@ -158,7 +159,7 @@ static unsigned home_of_key(const chime_state *st, uint64_t number) {
 
 /* All items are there, each in its neighbourhood, once; maps show just that. */
 static void assert_sound(const chime_state *st, uint64_t *w, const uint64_t *keys, unsigned count) {
-    assert_int_equal(__builtin_popcountll(chime_occupied_map(st, w)), count);
+    assert_int_equal(chime_count_items(st, w), count);
     assert_true(chime_maps_agree(st, w));
     for (unsigned i = 0; i < count; i++) {
         unsigned home = home_of_key(st, keys[i]), seen = 0;
@@ -168,6 +169,45 @@ static void assert_sound(const chime_state *st, uint64_t *w, const uint64_t *key
         }
         assert_int_equal(seen, 1);
         assert_true(chime_map_agrees(st, w, home));
+    }
+}
+
+
+static void assert_reach(const chime_state *st, uint64_t *w, uint64_t map, unsigned home) {
+    unsigned reach = chime_reach(st, map, home);
+    int first = chime_free_among(st, w, home, st->span);
+    if (reach) {
+        assert_true(reach <= st->span && first >= 0 && chime_distance(st, home, (unsigned)first) < reach);
+        assert_true(st->group > 1 || chime_distance(st, home, (unsigned)first) + 1 == reach);
+    } else /* what is free lies in the group of home, or in the last one that would go round to it */
+        assert_true(first < 0 ||
+                    (st->group > 1 && home % st->group && (unsigned)first / st->group == home / st->group));
+}
+
+
+/* Spans above 63: a bit of the map stands for a group of slots, and is set when none of them is free. */
+static void the_map_shows_where_room_is(void **state) {
+    (void)state;
+    static const unsigned spans[] = {12, 63, 66, 129, 255, 510};
+    far_random random;
+    far_random_seed(&random, 5);
+    for (unsigned i = 0; i < 12; i++) {
+        chime_state st = geometry(spans[i / 2], 8, i % 2);
+        uint64_t w[CHIME_NODE_WORDS], map;
+        chime_empty_node(&st, w, 3, 0);
+        assert_true((map = chime_occupied_map(&st, w)) == 0);
+        for (unsigned step = 0; step < 4 * st.span; step++) { /* mostly full in the end */
+            unsigned slot = (unsigned)far_random_below(&random, st.span);
+            chime_set_occupied(w, slot, far_random_below(&random, 40) != 0);
+            map = chime_map_with(&st, map, w, slot);
+            assert_true(map == chime_occupied_map(&st, w) && map >> CHIME_MAP_BITS == 0);
+            assert_reach(&st, w, map, (unsigned)far_random_below(&random, st.homes));
+        }
+        for (unsigned slot = 0; slot < st.span; slot++)
+            chime_set_occupied(w, slot, true);
+        map = chime_occupied_map(&st, w);
+        assert_true(chime_reach(&st, map, 5) == 0 && chime_free_among(&st, w, 5, st.span) < 0);
+        assert_int_equal(chime_count_items(&st, w), st.span);
     }
 }
 
@@ -225,7 +265,7 @@ static unsigned fill_one(const chime_state *st, far_random *random, unsigned *ho
     for (;;) {
         uint64_t key = far_random_next(random);
         unsigned home = home_of_key(st, key);
-        int free = chime_first_free(st, chime_occupied_map(st, w), home), moved;
+        int free = chime_free_among(st, w, home, st->span), moved;
         memcpy(before, w, st->node_bytes);
         if (free < 0 || (moved = chime_hop(st, w, home, (unsigned)free, moves, &at)) < 0)
             return count;
@@ -273,13 +313,13 @@ static void a_split_always_makes_room(void **state) {
     for (unsigned paper = 0; paper < 2; paper++)
         for (unsigned round = 0; round < 20000; round++) {
             chime_state st = geometry(63, 8, true);
-            uint8_t slots[CHIME_SPAN_MAX];
+            uint16_t slots[CHIME_SPAN_MAX];
             st.paper_split = paper;
             for (unsigned i = 0; i < 63; i++)
-                slots[i] = (uint8_t)i;
+                slots[i] = (uint16_t)i;
             for (unsigned i = 62; i > 0; i--) {
                 unsigned k = (unsigned)far_random_below(&random, i + 1);
-                uint8_t x = slots[i];
+                uint16_t x = slots[i];
                 slots[i] = slots[k];
                 slots[k] = x;
             }
@@ -289,7 +329,7 @@ static void a_split_always_makes_room(void **state) {
                 if (i >= count && chime_distance(&st, home, slots[i]) < 8)
                     for (unsigned k = 0; k < count; k++)
                         if (chime_distance(&st, home, slots[k]) >= 8) {
-                            uint8_t x = slots[i];
+                            uint16_t x = slots[i];
                             slots[i] = slots[k];
                             slots[k] = x;
                             break;
@@ -314,11 +354,11 @@ static void a_split_always_makes_room(void **state) {
 static void an_early_split_is_even(void **state) {
     (void)state;
     chime_state st = geometry(63, 8, true);
-    uint8_t slots[20];
+    uint16_t slots[20];
     for (unsigned near = 0; near < 3; near++)
         for (unsigned mine = 0; mine <= 20; mine++) {
             for (unsigned i = 0; i < 20; i++)
-                slots[i] = (uint8_t)(i < near ? i : 20 + i); /* the lowest ones stand in the neighbourhood of slot 0 */
+                slots[i] = (uint16_t)(i < near ? i : 20 + i); /* the lowest ones stand in the neighbourhood of slot 0 */
             bool right = false;
             int left = chime_choose_split(&st, 20, slots, mine, 0, false, &right);
             assert_in_range(left + !right, 10, 11);
@@ -408,6 +448,7 @@ int main(void) {
         cmocka_unit_test(locks_and_nonces_keep_their_parts),
         cmocka_unit_test(blocks_and_references_keep_their_parts),
         cmocka_unit_test(reads_cover_their_slots),
+        cmocka_unit_test(the_map_shows_where_room_is),
         cmocka_unit_test(hopping_keeps_every_item),
         cmocka_unit_test(a_split_always_makes_room),
         cmocka_unit_test(an_early_split_is_even),

@@ -155,6 +155,9 @@ static void every_geometry(void **state) {
                                        "span=15,hop=8,merge=sparse",
                                        "span=63,hop=8,merge=sparse",
                                        "span=63,hop=16",
+                                       "span=66,hop=2,merge=sparse",
+                                       "span=129,hop=4,wrap=off,merge=sparse",
+                                       "span=510,hop=2",
                                        "span=33,hop=5,wrap=off",
                                        "span=21,hop=4,merge=off,split=paper"};
     for (unsigned i = 0; i < sizeof(more) / sizeof(more[0]); i++) {

@@ -381,7 +381,6 @@ static void unpack(const entry *e, const chime_state *st, chime_inner *inner) {
 /* The node with a child more. NULL: it has that one, or it is none of its children. */
 static entry *with_child(chime_cache *c, const entry *e, const chime_state *st, const chime_fence *pivot,
                          chime_ptr child) {
-    chime_inner inner;
     uint8_t small[8];
     chime_key key = {.first = pivot->first, .bytes = st->fixed ? (far_bytes){NULL, 0} : fence_bytes(pivot, small)};
     if (e->count == CHIME_SPAN_MAX || compare_at(e, st, 0, &key) >= 0 ||
@@ -390,13 +389,18 @@ static entry *with_child(chime_cache *c, const entry *e, const chime_state *st, 
     unsigned at = child_for(e, st, &key) + 1;
     if (compare_at(e, st, at - 1, &key) == 0)
         return NULL;
-    unpack(e, st, &inner);
-    memmove(&inner.pivot[at + 1], &inner.pivot[at], (e->count - at) * sizeof(inner.pivot[0]));
-    memmove(&inner.child[at + 1], &inner.child[at], (e->count - at) * sizeof(inner.child[0]));
-    inner.pivot[at] = *pivot;
-    inner.child[at] = child;
-    inner.count++;
-    return new_entry(st, &inner, c->packed, e->epoch);
+    chime_inner *inner = malloc(sizeof(*inner));
+    if (!inner)
+        return NULL;
+    unpack(e, st, inner);
+    memmove(&inner->pivot[at + 1], &inner->pivot[at], (e->count - at) * sizeof(inner->pivot[0]));
+    memmove(&inner->child[at + 1], &inner->child[at], (e->count - at) * sizeof(inner->child[0]));
+    inner->pivot[at] = *pivot;
+    inner->child[at] = child;
+    inner->count++;
+    entry *with = new_entry(st, inner, c->packed, e->epoch);
+    free(inner);
+    return with;
 }
 
 

@@ -13,9 +13,9 @@ struct tour {
     unsigned level;
     chime_ptr next; /* the sibling of the node that was visited last: what fences say alone is not trusted; 0: none */
     bool leaves_only, repairs;
-    bool again;     /* this node was visited before, and has taken in its right neighbour since */
-    uint64_t fresh; /* slots with items that were not */
-    size_t length;  /* of the cursor */
+    bool again;                 /* this node was visited before, and has taken in its right neighbour since */
+    bool fresh[CHIME_SPAN_MAX]; /* slots with items that were not */
+    size_t length;              /* of the cursor */
     uint8_t cursor[CHIME_KEY_MAX + 8];
 };
 
@@ -65,6 +65,14 @@ static int read_at(chime_op *op, tour *v, chime_node *n) {
 }
 
 
+static chime_block *new_heads(chime_op *op) {
+    chime_block *heads = far_scratch(op->t, op->st->span * sizeof(*heads));
+    if (!heads)
+        far_fail(FAR_ERR_NO_MEMORY, "no memory to look at a leaf");
+    return heads;
+}
+
+
 static int read_heads(chime_op *op, chime_node *n, chime_block *heads) {
     const chime_state *st = op->st;
     bool any = false;
@@ -90,12 +98,12 @@ static int read_heads(chime_op *op, chime_node *n, chime_block *heads) {
 static int find_fresh(chime_op *op, tour *v, chime_node *n) {
     const chime_state *st = op->st;
     chime_fence low = {.word = chime_tail(st, n->w)[CHIME_TAIL_LOW]}, *list = &low;
-    chime_block heads[CHIME_SPAN_MAX];
-    int err = chime_read_fences(op, &list, 1);
+    chime_block *heads = new_heads(op);
+    int err = heads ? chime_read_fences(op, &list, 1) : FAR_ERR_NO_MEMORY;
     if (err < 0)
         return err;
     v->again = chime_fence_compare(st, &low, &op->key) < 0;
-    v->fresh = ~0ull;
+    memset(v->fresh, 1, sizeof(v->fresh));
     if (!v->again || v->level || (err = read_heads(op, n, heads)) < 0)
         return err;
     for (unsigned slot = 0; slot < st->span; slot++) {
@@ -103,8 +111,7 @@ static int find_fresh(chime_op *op, tour *v, chime_node *n) {
         bool before = first < op->key.first;
         if (first == op->key.first && !st->fixed && chime_is_occupied(n->w, slot))
             before = far_bytes_compare(heads[slot].key, op->key.bytes) < 0;
-        if (before)
-            v->fresh &= ~(1ull << slot);
+        v->fresh[slot] = !before;
     }
     return 0;
 }
@@ -212,7 +219,7 @@ static int walk_node(tour *v, chime_op *op, chime_node *n, unsigned level) {
                               chime_key_block_bytes(chime_ref_length(low)));
     for (unsigned slot = 0; slot < st->span && err >= 0; slot++) {
         uint64_t word = chime_slot(n->w, slot)[1];
-        if (!chime_is_occupied(n->w, slot) || !(v->fresh >> slot & 1))
+        if (!chime_is_occupied(n->w, slot) || !v->fresh[slot])
             continue;
         if (chime_value_class(word) >= CHIME_CLASSES)
             return chime_broken(op->index, n->ptr, "a slot names a block of no size");
@@ -273,9 +280,9 @@ static int check_map(chime_op *op, chime_node *n) {
 
 static int check_leaf(chime_op *op, chime_node *n, far_report *report) {
     const chime_state *st = op->st;
-    chime_block heads[CHIME_SPAN_MAX];
+    chime_block *heads = new_heads(op);
     unsigned long long addr = chime_ptr_addr(n->ptr);
-    int err = read_heads(op, n, heads);
+    int err = heads ? read_heads(op, n, heads) : FAR_ERR_NO_MEMORY;
     for (unsigned slot = 0; slot < st->span && err >= 0; slot++)
         if (chime_is_occupied(n->w, slot))
             err = check_item(op, n, slot, &heads[slot], report);
@@ -333,11 +340,11 @@ int chime_check(far_task *t, far_index *index, far_report *report) {
 
 static int count_keys(tour *v, chime_op *op, chime_node *n, unsigned level) {
     far_usage *usage = v->ctx;
-    chime_block heads[CHIME_SPAN_MAX];
-    int err = read_heads(op, n, heads);
+    chime_block *heads = new_heads(op);
+    int err = heads ? read_heads(op, n, heads) : FAR_ERR_NO_MEMORY;
     (void)level;
     for (unsigned slot = 0; slot < op->st->span && err >= 0; slot++)
-        if (chime_is_occupied(n->w, slot) && (v->fresh >> slot & 1)) {
+        if (chime_is_occupied(n->w, slot) && v->fresh[slot]) {
             usage->keys++;
             usage->key_bytes += op->st->fixed ? 8 : heads[slot].key.length;
             usage->value_bytes += op->st->fixed ? 8 : heads[slot].value.length;
@@ -355,7 +362,8 @@ static int count_slots(tour *v, chime_op *op, chime_node *n, unsigned level) {
     far_load *load = v->ctx;
     (void)level;
     load->slots += v->again ? 0 : op->st->span;
-    load->keys[0] += (unsigned)__builtin_popcountll(chime_occupied_map(op->st, n->w) & v->fresh);
+    for (unsigned slot = 0; slot < op->st->span; slot++)
+        load->keys[0] += chime_is_occupied(n->w, slot) && v->fresh[slot];
     return 0;
 }
 

@@ -18,6 +18,7 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     st->homes = st->wrap ? st->span : st->span - st->hop + 1;
     st->lines = chime_lines(st->span);
     st->node_bytes = chime_node_bytes(st->span);
+    st->group = (st->span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS;
     st->fixed = key_size == 8 && options[FAR_OPTION_VALUE_SIZE] == 8;
     st->exact = key_size > 0 && key_size <= 8;
     st->words = can->atomic_bytes < CHIME_LINE;
@@ -141,7 +142,8 @@ static const char *const merges[] = {"off", "empty", "sparse", NULL};
 static const char *const caches[] = {"plain", "packed", "off", NULL};
 
 static const far_option_def options[] = {
-    {"span", FAR_OPTION_NUMBER, 63, 12, CHIME_SPAN_MAX, NULL, "slots of a node; rounded down to a multiple of 3"},
+    {"span", FAR_OPTION_NUMBER, 63, 12, CHIME_SPAN_MAX, NULL,
+     "slots of a node; rounded down to a multiple of 3; above 63 a bit of the map of free slots stands for several"},
     {"hop", FAR_OPTION_NUMBER, 8, 2, CHIME_HOP_MAX, NULL, "slots of a neighbourhood"},
     {"wrap", FAR_OPTION_BOOL, 1, 0, 1, NULL, "neighbourhoods go on at the beginning of the leaf"},
     {"hopscotch", FAR_OPTION_BOOL, 1, 0, 1, NULL, "a get reads a neighbourhood; off: the whole leaf"},

@@ -69,6 +69,7 @@ typedef struct chime_counts { /* of a handle */
 typedef struct chime_state {    /* of an open index */
     unsigned span, hop, homes;  /* slots of a node; of a neighbourhood; slots that can be a home */
     unsigned lines, node_bytes; /* without the tail; with it */
+    unsigned group;             /* slots that share a bit of the map of free slots: it is set when all are occupied */
     bool wrap;                  /* a neighbourhood may go on at slot 0 */
     bool fixed;                 /* keys and values of 8 bytes, in the slot itself */
     bool exact;                 /* keys of at most 8 bytes and one length: the first word of a slot decides */
@@ -140,7 +141,7 @@ typedef struct chime_node {
 
 typedef struct chime_lock {
     uint64_t mine, old, v;
-    uint64_t map; /* of occupied slots, once it is held */
+    uint64_t map; /* of groups of slots without a free one, once it is held */
 } chime_lock;
 
 /* An inner node, decoded: its children in order. */
@@ -154,7 +155,7 @@ typedef struct chime_inner {
 } chime_inner;
 
 typedef struct chime_move { /* of a hop */
-    uint8_t from, to;
+    uint16_t from, to;
 } chime_move;
 
 
@@ -215,15 +216,19 @@ static inline unsigned chime_step(const chime_state *st, unsigned slot, unsigned
 uint64_t chime_number(const void *key, size_t length);
 void chime_key_make(const chime_state *st, far_bytes bytes, chime_key *key);
 unsigned chime_home(const chime_state *st, uint64_t hash);
-unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot); /* st->span: that cannot be */
-uint64_t chime_occupied_map(const chime_state *st, uint64_t *w);
+unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot);                /* st->span: that cannot be */
+uint64_t chime_occupied_map(const chime_state *st, uint64_t *w);                          /* by groups */
+uint64_t chime_map_with(const chime_state *st, uint64_t map, uint64_t *w, unsigned slot); /* as w has its group now */
+unsigned chime_count_items(const chime_state *st, uint64_t *w);
 bool chime_map_agrees(const chime_state *st, uint64_t *w, unsigned home); /* bitmap of a home = items that have it */
 void chime_build_maps(const chime_state *st, uint64_t *w);
 bool chime_maps_agree(const chime_state *st, uint64_t *w); /* of all homes */
 /* All lines and the tail are of this incarnation, valid, and of one shape. */
 bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag);
-bool chime_line_is(uint64_t *w, unsigned line, unsigned tag);             /* valid, and of that incarnation */
-int chime_first_free(const chime_state *st, uint64_t map, unsigned home); /* from home on; -1: none */
+bool chime_line_is(uint64_t *w, unsigned line, unsigned tag); /* valid, and of that incarnation */
+/* How many slots from home on have a free one among them for certain; 0: that cannot be told. */
+unsigned chime_reach(const chime_state *st, uint64_t map, unsigned home);
+int chime_free_among(const chime_state *st, uint64_t *w, unsigned first, unsigned count); /* the first one; -1: none */
 /* Makes room for an item of that home, from the free slot on. How many moves, first one first; *at: the slot that is
  * free then. -1: it cannot be. The image must hold all slots from home to free. */
 int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, chime_move *moves, unsigned *at);
@@ -322,7 +327,7 @@ int chime_remove(far_task *t, far_index *index, far_bytes key);
 /* split.c: the leaf is full for the operation's key, or crowded (early), locked, and READ as a whole. 0: split, and the
  * item is in. */
 int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early);
-int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slots, unsigned mine, unsigned home,
+int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right);
 
 /* parent.c: a pivot for a node that only its sibling names, at the level above it */
@@ -378,8 +383,8 @@ void chime_route_in(const chime_state *st, const chime_inner *inner, const chime
 /* hot.c: where single keys were found */
 int chime_hot_new(far_index *index, chime_cache *cache, uint64_t bytes, chime_hot **hot);
 void chime_hot_free(chime_hot *hot);
-chime_ptr chime_hot_find(chime_hot *hot, uint64_t hash, uint64_t epoch); /* slot in its low bits; 0: not known */
-void chime_hot_put(chime_hot *hot, far_task *t, uint64_t hash, chime_ptr leaf, unsigned slot, uint64_t epoch);
+chime_ptr chime_hot_find(chime_hot *hot, uint64_t hash, uint64_t epoch); /* distance in its low bits; 0: not known */
+void chime_hot_put(chime_hot *hot, far_task *t, uint64_t hash, chime_ptr leaf, unsigned distance, uint64_t epoch);
 void chime_hot_drop(chime_hot *hot, uint64_t hash);
 size_t chime_hot_bytes(const chime_hot *hot);
 

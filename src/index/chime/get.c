@@ -169,8 +169,8 @@ static int speculate(chime_op *op, answer *a) {
     chime_state *st = op->st;
     chime_ptr where = chime_hot_find(st->hot, op->key.hash, far_epoch(op->t));
     chime_node n = {.ptr = chime_ptr_plain(where)};
-    unsigned slot = chime_ptr_low(where), distance = chime_distance(st, op->home, slot);
-    if (!where || slot >= st->span || distance >= st->hop || !chime_ptr_is_sound(op, n.ptr))
+    unsigned distance = chime_ptr_low(where), slot = chime_step(st, op->home, distance < st->hop ? distance : 0);
+    if (!where || distance >= st->hop || !chime_ptr_is_sound(op, n.ptr))
         return 0;
     if (!(n.w = chime_new_image(op)))
         return FAR_ERR_NO_MEMORY;
@@ -208,7 +208,8 @@ static int speculate(chime_op *op, answer *a) {
 static int give(chime_op *op, const answer *a, far_out *out) {
     chime_state *st = op->st;
     if (st->hot)
-        chime_hot_put(st->hot, op->t, op->key.hash, a->leaf, (unsigned)a->slot, far_epoch(op->t));
+        chime_hot_put(st->hot, op->t, op->key.hash, a->leaf, chime_distance(st, op->home, (unsigned)a->slot),
+                      far_epoch(op->t));
     return st->fixed ? far_out_give(out, &a->value, 8) : far_out_give(out, a->block.value.data, a->block.value.length);
 }
 

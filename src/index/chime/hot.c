@@ -1,7 +1,7 @@
-/* The hotspot buffer: in which slot of which leaf a key was found, by the hash of the key. Whoever is led to a slot
+/* The hotspot buffer: how far from its home, in which leaf, a key was found, by its hash. Whoever is led to a slot
  * looks whether the key is in it, so an entry may be wrong; one that is right saves the way down and most of the bytes.
  *
- * Sets of 8 entries of 16 bytes: {leaf and slot | fingerprint 16, epoch 16, uses 16}. Least frequently used with
+ * Sets of 8 entries of 16 bytes: {leaf and distance | fingerprint 16, epoch 16, uses 16}. Least frequently used with
  * ageing: a newcomer takes the place of the least used one if that is hardly used at all, else it makes that one older
  * now and then; when a counter is full all of its set are halved. */
 #include "base/error.h"
@@ -87,10 +87,10 @@ static void count_use(hot_entry *set, hot_entry *e) {
 }
 
 
-void chime_hot_put(chime_hot *h, far_task *t, uint64_t hash, chime_ptr leaf, unsigned slot, uint64_t epoch) {
+void chime_hot_put(chime_hot *h, far_task *t, uint64_t hash, chime_ptr leaf, unsigned distance, uint64_t epoch) {
     hot_entry *set = set_of(h, hash), *least = NULL;
     unsigned fewest = USES_MAX + 1;
-    chime_ptr where = chime_ptr_plain(leaf) | slot;
+    chime_ptr where = chime_ptr_plain(leaf) | distance;
     for (unsigned i = 0; i < WAYS; i++) {
         uint64_t what = atomic_load_explicit(&set[i].what, memory_order_relaxed);
         chime_ptr known = atomic_load_explicit(&set[i].where, memory_order_relaxed);

@@ -39,11 +39,37 @@ unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot) {
 }
 
 
+uint64_t chime_map_with(const chime_state *st, uint64_t map, uint64_t *w, unsigned slot) {
+    unsigned group = slot / st->group, first = group * st->group, end = first + st->group;
+    end = end < st->span ? end : st->span;
+    bool full = chime_free_among(st, w, first, end - first) < 0;
+    return full ? map | 1ull << group : map & ~(1ull << group);
+}
+
+
+static uint64_t map_of_groups(const chime_state *st, uint64_t *w) {
+    uint64_t map = 0;
+    for (unsigned slot = 0; slot < st->span; slot += st->group)
+        map = chime_map_with(st, map, w, slot);
+    return map;
+}
+
+
 uint64_t chime_occupied_map(const chime_state *st, uint64_t *w) {
     uint64_t map = 0;
+    if (st->group > 1)
+        return map_of_groups(st, w);
     for (unsigned line = 0; line < st->lines; line++)
         map |= (uint64_t)chime_h1_occupied(*chime_h1(w, line)) << line * CHIME_PER_LINE;
     return map;
+}
+
+
+unsigned chime_count_items(const chime_state *st, uint64_t *w) {
+    unsigned count = 0;
+    for (unsigned line = 0; line < st->lines; line++)
+        count += (unsigned)__builtin_popcount(chime_h1_occupied(*chime_h1(w, line)));
+    return count;
 }
 
 
@@ -110,12 +136,21 @@ bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag) {
 }
 
 
-int chime_first_free(const chime_state *st, uint64_t map, unsigned home) {
+/* Of a group that begins before home only some slots count, which may all be occupied though the group is not full. */
+unsigned chime_reach(const chime_state *st, uint64_t map, unsigned home) {
     for (unsigned i = 0; i < st->span && (st->wrap || home + i < st->span); i++) {
-        unsigned slot = chime_step(st, home, i);
-        if (!(map >> slot & 1))
-            return (int)slot;
+        unsigned slot = chime_step(st, home, i), left = st->span - slot, size = st->group < left ? st->group : left;
+        if (slot % st->group == 0 && !(map >> slot / st->group & 1) && i + size <= st->span)
+            return i + size;
     }
+    return 0;
+}
+
+
+int chime_free_among(const chime_state *st, uint64_t *w, unsigned first, unsigned count) {
+    for (unsigned i = 0; i < count && (st->wrap || first + i < st->span); i++)
+        if (!chime_is_occupied(w, chime_step(st, first, i)))
+            return (int)chime_step(st, first, i);
     return -1;
 }
 
@@ -158,7 +193,7 @@ int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, 
                 uint64_t key = words[0], value = words[1];
                 chime_clear(st, w, from, its_home);
                 chime_place(st, w, free, its_home, key, value);
-                moves[count++] = (chime_move){(uint8_t)from, (uint8_t)free};
+                moves[count++] = (chime_move){(uint16_t)from, (uint16_t)free};
                 free = from;
                 break;
             }
@@ -173,10 +208,7 @@ int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, 
 
 
 int chime_free_near(const chime_state *st, uint64_t *w, unsigned home) {
-    for (unsigned i = 0; i < st->hop && (st->wrap || home + i < st->span); i++)
-        if (!chime_is_occupied(w, chime_step(st, home, i)))
-            return (int)chime_step(st, home, i);
-    return -1;
+    return chime_free_among(st, w, home, st->hop);
 }
 
 

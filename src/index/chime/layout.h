@@ -16,7 +16,8 @@
 #define CHIME_MAGIC    0x3130454d494843ull /* "CHIME01" */
 #define CHIME_KEY_MAX  1024u
 #define CHIME_HOP_MAX  16u
-#define CHIME_SPAN_MAX 63u
+#define CHIME_SPAN_MAX 510u
+#define CHIME_MAP_BITS 63u /* of the map of free slots: one for each slot, or for a group of them */
 #define CHIME_LINE     64u
 #define CHIME_PER_LINE 3u
 #define CHIME_LEVELS   32u /* more than any tree has: 63^32 keys */
@@ -31,7 +32,7 @@ _Static_assert(sizeof(chime_root) == 64, "the descriptor is one line");
 #define CHIME_ROOT_WORD offsetof(chime_root, root)
 
 
-/* Pointer to a node: address >> 6, 42 << 22 | tag 15 << 7 | low 7 (0; the level in the root word; the slot in the
+/* Pointer to a node: address >> 6, 42 << 22 | tag 15 << 7 | low 7 (0; the level in the root word; the distance in the
  * hotspot buffer). */
 
 typedef uint64_t chime_ptr;

@@ -32,9 +32,7 @@ bool chime_absorb(const chime_state *st, uint64_t *a, uint64_t *b) {
             continue;
         const uint64_t *words = chime_slot(b, slot);
         unsigned home = level ? 0 : chime_home_of(st, b, slot);
-        int to = level             ? chime_first_free(st, chime_occupied_map(st, a), 0)
-                 : home < st->span ? chime_free_near(st, a, home)
-                                   : -1;
+        int to = level ? chime_free_among(st, a, 0, st->span) : home < st->span ? chime_free_near(st, a, home) : -1;
         if (to < 0)
             return false;
         if (level) {
@@ -155,8 +153,7 @@ static int lock_both(merging *m) {
 
 static bool is_worth_it(const merging *m) {
     const chime_state *st = m->op.st;
-    unsigned a = (unsigned)__builtin_popcountll(chime_occupied_map(st, m->a.w)),
-             b = (unsigned)__builtin_popcountll(chime_occupied_map(st, m->b.w));
+    unsigned a = chime_count_items(st, m->a.w), b = chime_count_items(st, m->b.w);
     bool sparse = (a + b) * 5 <= st->span * 2;
     bool any = m->level || st->merge == CHIME_MERGE_SPARSE;
     return b == 0 || (sparse && (any || a == 0));

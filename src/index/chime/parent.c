@@ -82,7 +82,7 @@ static int grow_root(chime_op *op, const pivot *p) {
     chime_set_occupied(w, 1, true);
     tail = chime_tail(st, w);
     tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
-    chime_set_free(st, tail, 3);
+    chime_set_free(st, tail, chime_occupied_map(st, w));
     far_point(op->t, "chime:root_begin");
     far_write(op->t, object.addr, w, st->node_bytes);
     if ((err = chime_wait(op)) < 0)
@@ -108,8 +108,8 @@ static void keep(chime_op *op, chime_node *n) {
 }
 
 
-static int add_to_slot(chime_op *op, chime_node *n, const pivot *p, uint64_t map, const uint64_t *before) {
-    int slot = chime_first_free(op->st, map, 0);
+static int add_to_slot(chime_op *op, chime_node *n, const pivot *p, const uint64_t *before) {
+    int slot = chime_free_among(op->st, n->w, 0, op->st->span);
     uint64_t *words = chime_slot(n->w, (unsigned)slot);
     words[0] = p->low;
     words[1] = p->child;
@@ -140,7 +140,7 @@ static int add_pivot_here(chime_op *op, chime_node *n, const pivot *p) {
     memcpy(before, n->w, op->st->node_bytes);
     far_point(op->t, "chime:pivot");
     int err = chime_put_busy(op, n->ptr);
-    if (err < 0 || (err = add_to_slot(op, n, p, chime_occupied_map(op->st, n->w), before)) < 0)
+    if (err < 0 || (err = add_to_slot(op, n, p, before)) < 0)
         return err;
     if ((err = commit(op, n, chime_occupied_map(op->st, n->w))) == 1)
         keep(op, n);
@@ -197,7 +197,7 @@ static int publish_split(chime_op *op, chime_node *n, const chime_inner *inner, 
     memcpy(more.w, n->w, st->node_bytes);
     if ((err = chime_put_busy(op, n->ptr)) < 0 || (err = chime_put_image(op, n, before)) < 0)
         return err;
-    if (!with && (err = add_to_slot(op, &more, p, chime_occupied_map(st, n->w), n->w)) < 0)
+    if (!with && (err = add_to_slot(op, &more, p, n->w)) < 0)
         return err;
     if ((err = commit(op, n, chime_occupied_map(st, more.w))) == 1)
         keep(op, &more);
@@ -267,8 +267,7 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
             keep(op, n);
             return 2;
         }
-    uint64_t all = st->span == 64 ? ~0ull : (1ull << st->span) - 1;
-    return chime_occupied_map(st, n->w) == all ? split_inner(op, n, p) : add_pivot_here(op, n, p);
+    return chime_free_among(st, n->w, 0, st->span) < 0 ? split_inner(op, n, p) : add_pivot_here(op, n, p);
 }
 
 

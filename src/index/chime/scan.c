@@ -117,8 +117,11 @@ static int give_blocks(pass *p, pair *pairs, unsigned count) {
 /* What lies in the leaf from the cursor on. */
 static int give_leaf(pass *p, chime_node *n) {
     const chime_state *st = p->op.st;
-    pair pairs[CHIME_SPAN_MAX];
+    far_scratch_mark here = far_scratch_here(p->op.t);
+    pair *pairs = far_scratch(p->op.t, st->span * sizeof(*pairs));
     unsigned count = 0;
+    if (!pairs)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     for (unsigned slot = 0; slot < st->span; slot++) {
         const uint64_t *words = chime_slot(n->w, slot);
         if (!chime_is_occupied(n->w, slot) || words[0] < p->op.key.first ||
@@ -127,7 +130,9 @@ static int give_leaf(pass *p, chime_node *n) {
         pairs[count++] = (pair){.first = words[0], .value = words[1]};
     }
     qsort(pairs, count, sizeof(pairs[0]), compare_first);
-    return st->fixed ? give_fixed(p, pairs, count) : give_blocks(p, pairs, count);
+    int err = st->fixed ? give_fixed(p, pairs, count) : give_blocks(p, pairs, count);
+    far_scratch_back(p->op.t, here);
+    return err;
 }
 
 

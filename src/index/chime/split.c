@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 typedef struct item {
-    uint8_t slot;
+    uint16_t slot;
     uint64_t first;
     far_bytes key; /* where the first word does not decide */
 } item;
@@ -39,7 +39,7 @@ static int compare_items(const void *a, const void *b) {
 /* How many items (in order; slots[i]: where) stay on the left. k is the mine-th; if its neighbourhood is full it must
  * find an item of that on the other side, whose slot it takes there. The nearest to the middle; at the right end of the
  * tree a largest key goes alone: who appends leaves full nodes behind. */
-int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slots, unsigned mine, unsigned home,
+int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right) {
     int best = -1, best_off = 0;
     unsigned first_near = count, last_near = 0, near = 0;
@@ -77,11 +77,13 @@ int chime_choose_split(const chime_state *st, unsigned count, const uint8_t *slo
 
 static int read_items(chime_op *op, chime_node *n, splitting *s) {
     const chime_state *st = op->st;
-    chime_block heads[CHIME_SPAN_MAX];
+    chime_block *heads = st->exact ? NULL : far_scratch(op->t, st->span * sizeof(*heads));
     int err = 0;
+    if (!heads && !st->exact)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a split");
     for (unsigned slot = 0; slot < st->span; slot++)
         if (chime_is_occupied(n->w, slot))
-            s->items[s->count++] = (item){.slot = (uint8_t)slot, .first = chime_slot(n->w, slot)[0]};
+            s->items[s->count++] = (item){.slot = (uint16_t)slot, .first = chime_slot(n->w, slot)[0]};
     if (!st->fixed && !st->exact) {
         for (unsigned i = 0; i < s->count; i++)
             if ((err = chime_put_read_head(op, chime_slot(n->w, s->items[i].slot)[1], &heads[i])) < 0)
@@ -234,7 +236,7 @@ static void give_up(chime_op *op, splitting *s) {
 int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early) {
     const chime_state *st = op->st;
     splitting *s = far_scratch(op->t, sizeof(*s));
-    uint8_t slots[CHIME_SPAN_MAX];
+    uint16_t slots[CHIME_SPAN_MAX];
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a split");
     memset(s, 0, sizeof(*s));

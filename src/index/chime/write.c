@@ -117,20 +117,29 @@ static unsigned slots_needed(const chime_op *op, const change *c, chime_ptr leaf
     const chime_state *st = op->st;
     if (!st->hopscotch || (inserts(c) && !st->vacancy) || next_in_turn(op, c, leaf))
         return st->span;
-    int free = inserts(c) ? chime_first_free(st, lock->map, op->home) : (int)op->home;
-    if (free < 0)
+    unsigned reach = inserts(c) ? chime_reach(st, lock->map, op->home) : st->hop;
+    if (reach == 0)
         return st->span;
-    unsigned count = chime_distance(st, op->home, (unsigned)free) + 1;
-    return count > st->hop ? count : st->hop;
+    return reach > st->hop ? reach : st->hop;
 }
 
 
-static void put_reads(chime_op *op, chime_node *n, unsigned slots) {
+/* So many slots from home on, and of an insert the rest of their groups, which tells whether these are full now. */
+static void put_read_groups(chime_op *op, const change *c, chime_node *n, unsigned slots) {
+    const chime_state *st = op->st;
+    unsigned group = inserts(c) ? st->group : 1, before = op->home % group, last = chime_step(st, op->home, slots - 1),
+             end = (last / group + 1) * group, behind = (end < st->span ? end : st->span) - 1 - last,
+             count = before + slots + behind;
+    chime_put_read_slots(op, n, op->home - before, count < st->span ? count : st->span);
+}
+
+
+static void put_reads(chime_op *op, const change *c, chime_node *n, unsigned slots) {
     if (slots == op->st->span) {
         chime_put_read_whole(op, n);
         return;
     }
-    chime_put_read_slots(op, n, op->home, slots);
+    put_read_groups(op, c, n, slots);
     chime_put_read_tail(op, n);
 }
 
@@ -177,14 +186,23 @@ static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock 
 }
 
 
-static bool is_sparse(const chime_state *st, uint64_t map) {
+/* A map of groups does not tell how many items there are: then no group is full, and none of those seen is left. */
+static bool is_sparse(const chime_op *op, chime_node *n, uint64_t map) {
+    const chime_state *st = op->st;
+    if (st->group > 1) {
+        bool any = map != 0 || st->merge == CHIME_MERGE_OFF;
+        for (unsigned i = 0; i < st->hop && !any && (st->wrap || op->home + i < st->span); i++)
+            any = chime_is_occupied(n->w, chime_step(st, op->home, i));
+        return !any;
+    }
     return st->merge == CHIME_MERGE_SPARSE ? (unsigned)__builtin_popcountll(map) * 5 < st->span
                                            : st->merge == CHIME_MERGE_EMPTY && map == 0;
 }
 
 
 static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
-    uint64_t old = chime_slot(n->w, slot)[1], map = lock->map & ~(1ull << slot), *before = chime_new_image(op);
+    uint64_t old = chime_slot(n->w, slot)[1], map = lock->map & ~(1ull << slot / op->st->group),
+             *before = chime_new_image(op);
     if (!before)
         return FAR_ERR_NO_MEMORY;
     memcpy(before, n->w, op->st->node_bytes);
@@ -203,7 +221,7 @@ static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     if ((err = chime_wait(op)) < 0)
         return err;
     retire_block(op, old);
-    return is_sparse(op->st, map) ? chime_merge_later(op, 0) : 0;
+    return is_sparse(op, n, map) ? chime_merge_later(op, 0) : 0;
 }
 
 
@@ -217,7 +235,7 @@ static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_loc
     else if (err >= 0)
         chime_put_lines(op, n, before, chime_line_of(op->home));
     if (err >= 0)
-        err = chime_put_unlock(op, n->ptr, lock->map | 1ull << filled);
+        err = chime_put_unlock(op, n->ptr, chime_map_with(op->st, lock->map, n->w, filled));
     if (err < 0) {
         far_forget(op->t);
         return err;
@@ -253,7 +271,22 @@ static int split(chime_op *op, change *c, chime_node *n, bool early) {
 static bool is_crowded(const chime_op *op, const change *c, const chime_lock *lock) {
     uint64_t root = atomic_load_explicit(&op->st->root, memory_order_relaxed);
     return op->st->crowd && root && (c->attempts || c->turns >= CROWD_TURNS) && chime_ptr_low(root) <= CROWD_LEVEL &&
-           (unsigned)__builtin_popcountll(lock->map) * CROWD_SHARE >= op->st->span;
+           (unsigned)__builtin_popcountll(lock->map) * op->st->group * CROWD_SHARE >= op->st->span;
+}
+
+
+/* The neighbourhood is full: the first slot that is free beyond it. *free -1: there is none. */
+static int look_further(chime_op *op, change *c, chime_node *n, const chime_lock *lock, int *free) {
+    const chime_state *st = op->st;
+    unsigned reach = chime_reach(st, lock->map, op->home), slots = reach ? reach : st->group > 1 ? st->span : 0;
+    if (slots > c->known) {
+        put_read_groups(op, c, n, slots);
+        int err = chime_wait(op);
+        if (err < 0)
+            return err;
+    }
+    *free = chime_free_among(st, n->w, op->home, slots);
+    return reach && *free < 0 ? chime_broken(op->index, n->ptr, "its map names a slot free that is not") : 0;
 }
 
 
@@ -266,12 +299,8 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
         far_rdwc_seal(op->t, &c->value);
         memcpy(&c->word, c->value.data, 8);
     }
-    if (free < 0 && (free = chime_first_free(st, lock->map, op->home)) >= 0 &&
-        chime_distance(st, op->home, (unsigned)free) >= c->known) {
-        chime_put_read_slots(op, n, op->home, chime_distance(st, op->home, (unsigned)free) + 1);
-        if ((err = chime_wait(op)) < 0)
-            return err;
-    }
+    if (free < 0 && (err = look_further(op, c, n, lock, &free)) < 0)
+        return err;
     uint64_t *before = free < 0 ? NULL : chime_new_image(op);
     if (free < 0)
         return split(op, c, n, false);
@@ -279,8 +308,6 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
         return FAR_ERR_NO_MEMORY;
     if (is_crowded(op, c, lock))
         return split(op, c, n, true);
-    if (chime_is_occupied(n->w, (unsigned)free) != 0)
-        return chime_broken(op->index, n->ptr, "its map names a slot free that is not");
     memcpy(before, n->w, st->node_bytes);
     int hops = chime_hop(st, n->w, op->home, (unsigned)free, moves, &at);
     if (hops < 0) {
@@ -299,7 +326,7 @@ static int locked(chime_op *op, change *c, chime_node *n, chime_lock *lock, chim
     int err, slot;
     if (!c->known) {
         c->known = slots_needed(op, c, n->ptr, lock);
-        put_reads(op, n, c->known);
+        put_reads(op, c, n, c->known);
         if ((err = chime_wait(op)) < 0)
             return err;
     } else if (c->view && op->block && (err = chime_wait(op)) < 0) /* its block is there before a slot names it */
@@ -365,7 +392,7 @@ static int lock_leaf(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
     c->known = 0;
     if (op->st->fused) {
         c->known = op->st->hopscotch && !next_in_turn(op, c, n->ptr) ? op->st->hop : op->st->span;
-        put_reads(op, n, c->known);
+        put_reads(op, c, n, c->known);
     }
     int err = chime_wait(op);
     return err < 0 ? err : chime_lock_result(op, lock);
