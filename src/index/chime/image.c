@@ -136,12 +136,23 @@ bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag) {
 }
 
 
-/* Of a group that begins before home only some slots count, which may all be occupied though the group is not full. */
+/* Of a group that begins before home only some slots count, which may all be occupied though the group is not full: the
+ * first one that is looked at begins at home or behind it. */
 unsigned chime_reach(const chime_state *st, uint64_t map, unsigned home) {
-    for (unsigned i = 0; i < st->span && (st->wrap || home + i < st->span); i++) {
-        unsigned slot = chime_step(st, home, i), left = st->span - slot, size = st->group < left ? st->group : left;
-        if (slot % st->group == 0 && !(map >> slot / st->group & 1) && i + size <= st->span)
-            return i + size;
+    unsigned group = (home + st->group - 1) / st->group, slot = group * st->group, reach = slot - home;
+    for (bool round = false; reach < st->span;) {
+        if (slot >= st->span) {
+            if (!st->wrap || round)
+                return 0;
+            round = true;
+            group = slot = 0;
+            reach = st->span - home;
+        }
+        unsigned size = st->group < st->span - slot ? st->group : st->span - slot;
+        reach += size;
+        if (!(map >> group++ & 1))
+            return reach <= st->span ? reach : 0;
+        slot += size;
     }
     return 0;
 }
