@@ -351,6 +351,31 @@ static void misses_by_time(void **state) {
 }
 
 
+/* Pairs that are smaller than words need no block. */
+static void small_pairs_lie_in_their_slots(void **state) {
+    (void)state;
+    tree tr;
+    far_stats before;
+    uint32_t back;
+    uint8_t key[8];
+    size_t length;
+    open_tree(&tr, SIM, "key_size=5,value_size=4,speculation=off", CACHE);
+    for (uint32_t n = 0; n < 3000; n++) {
+        key_of(n, key);
+        assert_int_equal(far_insert(tr.session, tr.index, key, 5, &n, 4), 0);
+    }
+    far_session_stats(tr.session, &before);
+    for (uint32_t n = 0; n < 3000; n++) {
+        key_of(n, key);
+        assert_int_equal(far_get(tr.session, tr.index, key, 5, &back, 4, &length), 0);
+        assert_true(length == 4 && back == n);
+    }
+    figures f = since(&tr, &before, 3000, "get of a small pair");
+    assert_true(f.trips <= 1.01 && f.read <= 190);
+    close_tree(&tr);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_meet_the_bars),
@@ -361,6 +386,7 @@ int main(void) {
         cmocka_unit_test(nodes_are_spread_over_the_memory_nodes),
         cmocka_unit_test(the_hotspot_buffer_is_nearly_ideal),
         cmocka_unit_test(misses_by_time),
+        cmocka_unit_test(small_pairs_lie_in_their_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,9 +18,9 @@ enum { KEYS = 400, STEPS = 6000 };
 typedef struct model {
     far_session *session;
     far_index *index;
-    bool fixed;
-    unsigned long_keys;    /* bytes before the number */
-    unsigned number[KEYS]; /* 0: absent; else which value */
+    unsigned key_bytes, value_bytes; /* 0: of any size */
+    unsigned long_keys;              /* bytes before the number */
+    unsigned number[KEYS];           /* 0: absent; else which value */
 } model;
 
 
@@ -29,8 +29,8 @@ static size_t key_of(const model *m, unsigned n, uint8_t key[64]) {
     size_t at = 0;
     for (; at < m->long_keys; at++)
         key[at] = 'c';
-    if (m->fixed || n % 3)
-        for (unsigned i = 0; i < 8; i++)
+    if (m->key_bytes || n % 3)
+        for (unsigned i = 0; i < (m->key_bytes ? m->key_bytes : 8); i++)
             key[at++] = i < 4 ? (uint8_t)(n >> (24 - 8 * i)) : 0;
     else /* shorter ones in between: "a" before "a\0" */
         for (unsigned i = 0; i < 4; i++)
@@ -40,7 +40,7 @@ static size_t key_of(const model *m, unsigned n, uint8_t key[64]) {
 
 
 static size_t value_of(const model *m, unsigned number, uint8_t value[256]) {
-    size_t length = m->fixed ? 8 : number % 200;
+    size_t length = m->value_bytes ? m->value_bytes : number % 200;
     memset(value, (int)(number & 0xff), length);
     if (length >= 4)
         memcpy(value, &number, 4);
@@ -119,8 +119,11 @@ static void one_step(model *m, far_random *random, unsigned step) {
 static void run(const char *sim, const char *options, unsigned long_keys) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     far_pool *pool;
-    model m = {.fixed = strstr(options, "value_size=8") != NULL, .long_keys = long_keys};
+    const char *sizes = strstr(options, "key_size=");
+    model m = {.long_keys = long_keys};
     far_random random;
+    if (sizes)
+        assert_int_equal(sscanf(sizes, "key_size=%u,value_size=%u", &m.key_bytes, &m.value_bytes), 2);
     pool_options.cache_bytes = 16 << 10;
     assert_int_equal(far_pool_open(sim, &pool_options, &pool), 0);
     assert_int_equal(far_session_open(pool, &m.session), 0);
@@ -169,6 +172,19 @@ static void every_geometry(void **state) {
 }
 
 
+/* Keys and values that are smaller than words lie in the slots too. */
+static void every_inline_size(void **state) {
+    (void)state;
+    static const char *const sizes[] = {"key_size=4,value_size=5", "key_size=5,value_size=1", "key_size=8,value_size=7",
+                                        "key_size=7,value_size=8"};
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        char options[128];
+        snprintf(options, sizeof(options), "%s,span=12,hop=4,merge=sparse", sizes[i]);
+        run(i % 2 ? SIM : SIM ",atomic_bytes=8", options, 0);
+    }
+}
+
+
 static void every_switch(void **state) {
     (void)state;
     static const char *const more[] = {"hopscotch=off", "vacancy=off", "replication=off",
@@ -188,6 +204,7 @@ static void every_switch(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_geometry),
+        cmocka_unit_test(every_inline_size),
         cmocka_unit_test(every_switch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

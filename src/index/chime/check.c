@@ -346,8 +346,8 @@ static int count_keys(tour *v, chime_op *op, chime_node *n, unsigned level) {
     for (unsigned slot = 0; slot < op->st->span && err >= 0; slot++)
         if (chime_is_occupied(n->w, slot) && v->fresh[slot]) {
             usage->keys++;
-            usage->key_bytes += op->st->fixed ? 8 : heads[slot].key.length;
-            usage->value_bytes += op->st->fixed ? 8 : heads[slot].value.length;
+            usage->key_bytes += op->st->fixed ? op->st->key_bytes : heads[slot].key.length;
+            usage->value_bytes += op->st->fixed ? op->st->value_bytes : heads[slot].value.length;
         }
     return err;
 }

@@ -11,7 +11,7 @@
 static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     const int64_t *options = index->options;
     const far_capabilities *can = far_task_capabilities(t);
-    uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE];
+    uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE], value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
     st->span = (unsigned)options[CHIME_OPTION_SPAN] / CHIME_PER_LINE * CHIME_PER_LINE;
     st->hop = (unsigned)options[CHIME_OPTION_HOP];
     st->wrap = options[CHIME_OPTION_WRAP] != 0;
@@ -19,8 +19,10 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     st->lines = chime_lines(st->span);
     st->node_bytes = chime_node_bytes(st->span);
     st->group = (st->span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS;
-    st->fixed = key_size == 8 && options[FAR_OPTION_VALUE_SIZE] == 8;
     st->exact = key_size > 0 && key_size <= 8;
+    st->fixed = st->exact && value_size > 0 && value_size <= 8;
+    st->key_bytes = (unsigned)key_size;
+    st->value_bytes = (unsigned)value_size;
     st->words = can->atomic_bytes < CHIME_LINE;
     st->masked = can->masked_cas;
     st->fused = can->atomics_in_order && options[CHIME_OPTION_FUSION];
@@ -99,6 +101,11 @@ static uint64_t hotspot_bytes(const far_index *index) {
 }
 
 
+static bool is_of_words(const chime_state *st) {
+    return st->key_bytes == 8 && st->value_bytes == 8;
+}
+
+
 static int chime_open(far_task *t, far_index *index) {
     chime_state *st = calloc(1, sizeof(*st));
     if (!st)
@@ -106,10 +113,12 @@ static int chime_open(far_task *t, far_index *index) {
     set_geometry(t, index, st);
     atomic_init(&st->half_due, UINT64_MAX);
     index->state = st;
-    chime_root root, mine = describe(st);
+    chime_root root;
     far_read(t, index->descriptor, &root, sizeof(root));
     int err = far_wait(t);
     if (err >= 0) {
+        st->fixed = st->fixed && (root.fixed || is_of_words(st)); /* pairs of less than words were in blocks once */
+        chime_root mine = describe(st);
         mine.root = root.root;
         if (memcmp(&root, &mine, sizeof(root)) != 0)
             err = far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);

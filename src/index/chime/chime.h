@@ -71,9 +71,10 @@ typedef struct chime_state {    /* of an open index */
     unsigned lines, node_bytes; /* without the tail; with it */
     unsigned group;             /* slots that share a bit of the map of free slots: it is set when all are occupied */
     bool wrap;                  /* a neighbourhood may go on at slot 0 */
-    bool fixed;                 /* keys and values of 8 bytes, in the slot itself */
-    bool exact;                 /* keys of at most 8 bytes and one length: the first word of a slot decides */
-    bool words;                 /* unit 8: a line may be seen half changed */
+    bool fixed;                 /* keys and values of one size each, 8 bytes at most, in the slot itself */
+    unsigned key_bytes, value_bytes; /* of these */
+    bool exact;                      /* keys of at most 8 bytes and one length: the first word of a slot decides */
+    bool words;                      /* unit 8: a line may be seen half changed */
     bool masked, fused, handover, crowd;
     bool hopscotch, vacancy, replication, paper_split;
     bool rising; /* hops are written from the lowest line up: unsafe */

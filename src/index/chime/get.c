@@ -210,7 +210,8 @@ static int give(chime_op *op, const answer *a, far_out *out) {
     if (st->hot)
         chime_hot_put(st->hot, op->t, op->key.hash, a->leaf, chime_distance(st, op->home, (unsigned)a->slot),
                       far_epoch(op->t));
-    return st->fixed ? far_out_give(out, &a->value, 8) : far_out_give(out, a->block.value.data, a->block.value.length);
+    return st->fixed ? far_out_give(out, &a->value, st->value_bytes)
+                     : far_out_give(out, a->block.value.data, a->block.value.length);
 }
 
 

@@ -52,11 +52,13 @@ static int compare_keys(const void *a, const void *b) {
 
 
 static int give_fixed(pass *p, const pair *pairs, unsigned count) {
+    const chime_state *st = p->op.st;
     for (unsigned i = 0; i < count && !p->enough; i++) {
         uint8_t key[8];
         for (unsigned k = 0; k < 8; k++)
             key[k] = (uint8_t)(pairs[i].first >> (56 - 8 * k));
-        int err = far_scan_give(p->scan, (far_bytes){key, 8}, (far_bytes){&pairs[i].value, 8});
+        int err =
+            far_scan_give(p->scan, (far_bytes){key, st->key_bytes}, (far_bytes){&pairs[i].value, st->value_bytes});
         if (err < 0)
             return err;
         p->enough = err == 1;

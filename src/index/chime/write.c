@@ -161,13 +161,20 @@ static int check_node(chime_op *op, chime_node *n, chime_ptr *leaf) {
 }
 
 
+static uint64_t inline_value(const chime_state *st, const change *c) {
+    uint64_t word = 0;
+    memcpy(&word, c->value.data, st->value_bytes);
+    return word;
+}
+
+
 static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
     uint64_t old = chime_slot(n->w, slot)[1], *words = far_scratch(op->t, 16);
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     if (op->st->fixed) {
         far_rdwc_seal(op->t, &c->value);
-        memcpy(&words[0], c->value.data, 8);
+        words[0] = inline_value(op->st, c);
     } else
         words[0] = chime_value_with_distance(c->word, chime_distance(op->st, op->home, slot));
     far_point(op->t, "chime:update");
@@ -297,7 +304,7 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     int err, free = chime_free_near(st, n->w, op->home);
     if (st->fixed) {
         far_rdwc_seal(op->t, &c->value);
-        memcpy(&c->word, c->value.data, 8);
+        c->word = inline_value(st, c);
     }
     if (free < 0 && (err = look_further(op, c, n, lock, &free)) < 0)
         return err;
