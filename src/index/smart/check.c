@@ -160,9 +160,9 @@ static int check_node(smart_pass *p, const smart_item *item, const smart_node *n
         if (node->layout == SMART_DIR && part != i)
             far_report_problem(report, "node at %#llx: slot %u is bound to partial key %u", addr, i, part);
     }
-    if (node->layout != SMART_DIR && (smart_slots(node)[node->words - 1] & SMART_BOUND) &&
-        node->words == smart_layout_slots(node->layout))
-        far_report_problem(report, "node at %#llx: its last slot is bound", addr);
+    for (unsigned i = 1; node->layout != SMART_DIR && i < node->words; i++)
+        if ((smart_slots(node)[i] & SMART_BOUND) && !(smart_slots(node)[i - 1] & SMART_BOUND))
+            far_report_problem(report, "node at %#llx: slot %u is bound, the one before it is not", addr, i);
     return 0;
 }
 

@@ -85,11 +85,16 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node) {
             return err;
         s->mark = op->mark;
     }
-    if (node->words > words && s->up && s->at + 1 < smart_layout_slots(node->layout))
+    if (node->words > words && s->up && s->at < smart_layout_slots(node->layout))
         s->up_word = smart_raise_hint(op, s->up, s->up_word, node);
     s->children = smart_live_children(node);
-    s->slot = s->at < node->words ? smart_slot_addr(s->node, s->at) : 0;
-    s->word = s->at < node->words ? smart_slots(node)[s->at] : 0;
+    if (s->at < node->words) {
+        s->slot = smart_slot_addr(s->node, s->at);
+        s->word = smart_slots(node)[s->at];
+    } else { /* full: nothing is added any more, and any word of it with F clear says that it was linked */
+        s->slot = 0;
+        s->word = smart_slots(node)[s->at - 1] & SMART_F;
+    }
     if (op->st->cache)
         smart_cache_node(op->st->cache, op->key, node);
     return 0;
@@ -194,9 +199,11 @@ static int from_root(smart_op *op, smart_spot *s) {
     far_read(op->t, s->slot, &s->word, 8);
     int err = smart_wait(op);
     s->mark = op->mark;
-    if (err >= 0 && op->st->cache && smart_word_is_sound(s->word) && smart_word_is(s->word) != SMART_NONE)
+    if (err < 0 || (err = smart_check_root(op, first, s->word)) < 0)
+        return err;
+    if (op->st->cache && smart_word_is(s->word) != SMART_NONE)
         smart_cache_word(op->st->cache, op->key, 0, 0, SMART_DIR, s->word);
-    return err < 0 ? err : descend(op, s);
+    return descend(op, s);
 }
 
 
@@ -495,7 +502,7 @@ static int from_owner(smart_op *op, smart_spot *s, const smart_hint *hint) {
 /* The owner is full, as the cache knows it: it will be replaced, for which the slot that names it is needed. */
 static bool will_grow(const smart_op *op, const smart_hint *hint) {
     return hint->node && !hint->word && !op->below && !op->owner && !op->only_present && hint->layout != SMART_DIR &&
-           hint->words >= smart_layout_children(hint->layout);
+           hint->words >= smart_layout_slots(hint->layout);
 }
 
 

@@ -76,7 +76,7 @@ static int take_slot(smart_op *op, smart_spot s, far_bytes value) {
         bool listed = s.word == 0 && s.layout != SMART_DIR;
         op->lost += listed;
         bool next = listed && !(seen & SMART_F) && smart_word_part(seen) != part &&
-                    s.at + 2 < smart_layout_slots(s.layout) && !is_crowded(op, &s);
+                    s.at + 1 < smart_layout_slots(s.layout) && !is_crowded(op, &s);
         if (!next)
             break;
         s.slot += 8;
@@ -235,7 +235,7 @@ static int grow(smart_op *op, const smart_spot *s, far_bytes value) {
 static int insert_at(smart_op *op, const smart_spot *s, far_bytes value) {
     switch (s->outcome) {
     case SMART_EMPTY:
-        if (s->layout != SMART_DIR && (s->at + 1 >= smart_layout_slots(s->layout) || is_crowded(op, s)))
+        if (s->layout != SMART_DIR && (s->at >= smart_layout_slots(s->layout) || is_crowded(op, s)))
             return grow(op, s, value);
         return take_slot(op, *s, value);
     case SMART_GONE:

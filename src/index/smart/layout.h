@@ -2,7 +2,7 @@
 /* SMART as bytes. All integers little-endian; every object is 32-byte aligned. "name n": a field of n bits, from bit 0 on.
  *
  *   slot word   address / 32 43 | partial 8 | eok 1 | kind 2 | bound 1 | F 1 | hint 7 | 0
- *                 all zero      never bound: the first such word of a list is its frontier
+ *                 all zero      never bound: the first such word of a list is its frontier; a full list has none
  *                 bound, none   a tombstone: the partial key keeps the slot for ever
  *                 F             frozen: no CAS succeeds on this word any more; F alone: a frozen frontier
  *                 hint          leaf: size class; node: read type 5 | gap0 1 (the child is one byte deeper than the owner)
@@ -21,7 +21,8 @@
  *     meta        key length 12 | class 7 | value length 24 | version 21
  *
  *   redo        {owner, lock word, leaf, bytes, chk} and the bytes that go to leaf + 8, without the lock
- *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; no F */
+ *   root        256 slots by the first byte of the key; slot b is word b / n of the stripe on node b % n; no F; all bound
+ *               from the beginning, so that none of them is ever zero */
 /* clang-format on */
 #ifndef FAR_INDEX_SMART_LAYOUT_H
 #define FAR_INDEX_SMART_LAYOUT_H
@@ -30,7 +31,7 @@
 
 enum { SMART_TYPE_ROOT, SMART_TYPE_STRIPE, SMART_TYPE_NODE, SMART_TYPE_LEAF, SMART_TYPE_REDO, SMART_TYPES };
 
-#define SMART_MAGIC      0x74726173ull
+#define SMART_MAGIC      0x74726174ull
 #define SMART_KEY_MAX    4095u
 #define SMART_PART_EOK   256u /* a partial key: a byte, or "the key ends here" */
 #define SMART_PARTS      257u
@@ -170,12 +171,6 @@ static inline unsigned smart_layout_slots(unsigned layout) {
 
 static inline unsigned smart_layout_bytes(unsigned layout) {
     return SMART_HEADER + 8 * smart_layout_slots(layout);
-}
-
-
-/* Slots that can be bound: the last one of a list exists to be frozen. */
-static inline unsigned smart_layout_children(unsigned layout) {
-    return layout == SMART_DIR ? 257 : smart_layout_slots(layout) - 1;
 }
 
 

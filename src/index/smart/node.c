@@ -11,6 +11,14 @@ int smart_broken(const far_index *index, far_addr addr, const char *what) {
 }
 
 
+/* Every slot of the root is bound to its byte when the index is made, and never frozen. */
+int smart_check_root(const smart_op *op, unsigned byte, uint64_t word) {
+    bool sound =
+        smart_word_is_sound(word) && (word & SMART_BOUND) && !(word & SMART_F) && smart_word_part(word) == byte;
+    return sound ? 0 : smart_broken(op->index, smart_root_slot(op->st, byte), "slot of the root");
+}
+
+
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node) {
     unsigned type = smart_word_read_type(word);
     unsigned bytes =
@@ -150,7 +158,7 @@ smart_layout smart_layout_for(const smart_state *st, unsigned children) {
     if (st->paper)
         return SMART_PAPER;
     unsigned layout = SMART_L128;
-    while (layout < SMART_DIR && children > smart_layout_children(layout))
+    while (layout < SMART_DIR && children > smart_layout_slots(layout))
         layout++;
     return layout;
 }

@@ -159,7 +159,7 @@ static size_t promise(const smart_item *item) {
         return 1;
     if (item->on_path)
         return 0;
-    return type == SMART_READ_DIR ? smart_layout_children(SMART_L512) : (smart_read_bytes(type) - SMART_HEADER) / 16;
+    return type == SMART_READ_DIR ? smart_layout_slots(SMART_L512) : (smart_read_bytes(type) - SMART_HEADER) / 16;
 }
 
 
@@ -329,8 +329,8 @@ static int read_root_slots(smart_pass *p, unsigned end) {
     p->root_next = end;
     for (unsigned b = end; b-- > first;) {
         uint64_t word = image[words * (b % stripes) + b / stripes];
-        if (!smart_word_is_sound(word))
-            return smart_broken(p->op.index, st->stripe[b % stripes], "root");
+        if ((err = smart_check_root(&p->op, b, word)) < 0)
+            return err;
         if (smart_word_is(word) != SMART_NONE)
             p->items[p->count++] = (smart_item){.word = word,
                                                 .slot = smart_root_slot(st, b),

@@ -13,6 +13,19 @@ static uint64_t root_bytes(unsigned stripes) {
 }
 
 
+/* The slots of one stripe of the root, which have no child yet, and the locks behind them. */
+static int write_stripe(far_task *t, far_addr stripe, unsigned number, unsigned stripes) {
+    uint64_t bytes = smart_stripe_bytes(stripes), *words = far_scratch(t, bytes);
+    if (!words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
+    memset(words, 0, bytes);
+    for (unsigned byte = number; byte < SMART_ROOT_SLOTS; byte += stripes)
+        words[byte / stripes] = smart_tombstone(byte);
+    far_write(t, stripe, words, bytes);
+    return 0;
+}
+
+
 /* Nothing is freed here when something fails: the pool takes back all that an index which was never shown has
  * allocated. */
 static int smart_create(far_task *t, far_index *index) {
@@ -27,8 +40,9 @@ static int smart_create(far_task *t, far_index *index) {
     far_object object;
     int err;
     for (unsigned i = 0; i < stripes; i++) {
-        if ((err = far_alloc(t, index, SMART_TYPE_STRIPE, smart_stripe_bytes(stripes), i,
-                             FAR_ALLOC_ZERO | FAR_ALLOC_ON_NODE, &object)) < 0)
+        if ((err = far_alloc(t, index, SMART_TYPE_STRIPE, smart_stripe_bytes(stripes), i, FAR_ALLOC_ON_NODE, &object)) <
+                0 ||
+            (err = write_stripe(t, object.addr, i, stripes)) < 0)
             return err;
         root->stripe[i] = object.addr;
     }

@@ -263,6 +263,7 @@ int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
 
 /* node.c */
 int smart_broken(const far_index *index, far_addr addr, const char *what);
+int smart_check_root(const smart_op *op, unsigned byte, uint64_t word); /* the word in the slot of the byte */
 /* Puts a READ of a node: of so many bytes as the word's hint says, or of all of it. */
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
 bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
