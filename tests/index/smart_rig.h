@@ -4,10 +4,12 @@
 #define TESTS_INDEX_SMART_RIG_H
 
 #include "../support/stage.h"
-#include "index/smart/layout.h"
+#include "index/smart/smart.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { SMALL_LIST = 13 }; /* children of the smallest list, when it is full */
 
 #define EAGER "merge=eager"
 #define V1    "value--1"

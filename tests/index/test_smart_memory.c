@@ -144,7 +144,7 @@ static void pending_copy_recycled(void **state) {
     uint32_t bytes = 128;
     up("", NULL);
     far_sim_on_verb(s.world, note_written, &bytes);
-    put_all(a, "nxaa nxba nxca nxda nxea nxfa nxga nxha nxia nxja nxka nxla"); /* full */
+    put_all(a, "nxaa nxba nxca nxda nxea nxfa nxga nxha nxia nxja nxka nxla nxAa"); /* full */
     far_addr first = written, slot = smart_root_slot(smart_state_of(a->index), 'n');
     assert_true(stage_reads(b, "nxaa", V1));
     for (char key[] = "nxba"; key[2] <= 'k'; key[2]++)
@@ -163,7 +163,7 @@ static void pending_copy_recycled(void **state) {
     assert_int_equal(stage_do(c, FAR_OP_INSERT, "nxwa", V1), 0);
     far_sim_release(hold);
     stage_finish(a);
-    assert_true(stage_scans(c, "n", "nxaa nxla nxma nxva nxwa nxya nxza"));
+    assert_true(stage_scans(c, "n", "nxAa nxaa nxla nxma nxva nxwa nxya nxza"));
     far_sim_on_verb(s.world, NULL, NULL);
     stage_close(&s);
 }

@@ -132,7 +132,7 @@ static void hint_vs_commit(void **state) {
 static void two_helpers(void **state) {
     (void)state;
     up(EAGER, NULL);
-    put_all(a, "naa nba nca nda nea nfa nga nha nia nja nka nla"); /* full */
+    put_all(a, "naa nba nca nda nea nfa nga nha nia nja nka nla nAa"); /* full */
     stand(a, "smart:frozen", FAR_OP_INSERT, "nma", V2);
     stand(b, "smart:frozen", FAR_OP_INSERT, "nna", V3);
     assert_int_equal(stage_do(c, FAR_OP_INSERT, "noa", V1), 0);

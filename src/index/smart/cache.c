@@ -150,6 +150,7 @@ static bool cut_path(smart_shard *shard, uint64_t *link, unsigned n) {
         return false;
     }
     smart_local_set(shorter, smart_local_word(c));
+    shorter->hint = c->hint;
     shorter->count = c->count;
     memcpy(smart_local_entries(shorter), smart_local_entries(c), c->count * sizeof(uint64_t));
     free_local(shard, c);
@@ -219,9 +220,12 @@ static bool set_word(smart_shard *shard, uint64_t *link, uint64_t word) {
     if (find_entry(c, smart_word_part(word), &at)) {
         uint64_t *entry = &smart_local_entries(c)[at];
         if (smart_entry_is_local(*entry)) {
-            far_addr addr = smart_local_addr(smart_entry_local(*entry));
-            if (smart_word_is(word) == SMART_NODE && (addr == 0 || addr == smart_word_addr(word)))
+            smart_local *child = smart_entry_local(*entry);
+            far_addr addr = smart_local_addr(child);
+            if (smart_word_is(word) == SMART_NODE && (addr == 0 || addr == smart_word_addr(word))) {
+                child->hint = (uint16_t)smart_word_hint(word);
                 return true;
+            }
             free_tree(shard, *entry);
         }
         if (smart_word_is(word) == SMART_NONE)
@@ -338,6 +342,14 @@ static size_t most_bytes(unsigned depth, unsigned words) {
 }
 
 
+/* A node that took the place of another: its word says that it is as far below its owner, and how large it was made. */
+static unsigned hint_of_new(const smart_local *c, const smart_node *node, unsigned children) {
+    uint64_t before = smart_word(0, 0, SMART_NODE, c->hint);
+    return smart_word_hint(
+        smart_word_with_read_type(before, smart_read_type_for(children + 1, node->layout, SMART_READ_TYPES)));
+}
+
+
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node) {
     const uint64_t *slots = smart_slots(node);
     unsigned count = 0, known = 0;
@@ -356,8 +368,10 @@ void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node)
     if (link) {
         smart_local *c = smart_entry_local(*link);
         bool fresh = smart_local_addr(c) == 0;
-        if (smart_local_addr(c) != node->addr)
+        if (smart_local_addr(c) != node->addr) {
             forget_words(c);
+            c->hint = (uint16_t)hint_of_new(c, node, known);
+        }
         smart_local_set(c, smart_local_head(node->addr, node->depth, node->layout) | smart_local_clock(c) |
                                (smart_ctl_rec(node->ctl) ? SMART_LOCAL_RECYCLED : 0));
         for (unsigned i = 0; i < count; i++)
@@ -418,6 +432,17 @@ void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsi
     if (c && smart_local_addr(c) == node)
         smart_local_set(c, smart_local_word(c) | SMART_LOCAL_RECYCLED);
     smart_shard_changed(shard);
+}
+
+
+unsigned smart_cache_hint(smart_cache *cache, far_bytes key, far_addr node, unsigned depth) {
+    smart_shard *shard = smart_shard_change(cache, smart_part(key, 0));
+    smart_local *parent;
+    uint64_t *link = locate(shard, key, depth, false, &parent);
+    const smart_local *c = link ? smart_entry_local(*link) : NULL;
+    unsigned hint = c && smart_local_addr(c) == node ? c->hint : 0;
+    smart_shard_changed(shard);
+    return hint;
 }
 
 

@@ -16,8 +16,8 @@ typedef struct smart_local {
                               recycled: 1 << 60, the node lies in memory that had an earlier life */
     uint16_t count, room;  /* entries */
     uint16_t skip;         /* bytes of the path from the parent's partial key to the depth */
-    uint16_t unused;
-} smart_local; /* then the path, zeros to a multiple of 8, the entries */
+    uint16_t hint;         /* of the word that names the node */
+} smart_local;             /* then the path, zeros to a multiple of 8, the entries */
 
 _Static_assert(sizeof(smart_local) == 16, "small");
 

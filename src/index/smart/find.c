@@ -344,11 +344,37 @@ static int take_look(smart_op *op, look *l) {
 }
 
 
-static int read_look(smart_op *op, look *l) {
-    int err = put_look(op, l);
+static int try_looks(smart_op *op, look *looks, unsigned count) {
+    int err = 0;
+    for (unsigned i = 0; i < count && err >= 0; i++) {
+        if (i > 0)
+            far_mark(op->t, FAR_VERB_UNPROVEN);
+        err = put_look(op, &looks[i]);
+    }
     if (err < 0)
         return forget(op, err);
-    return (err = wait_unproven(op)) < 0 ? err : take_look(op, l);
+    if ((err = wait_unproven(op)) < 0)
+        return err;
+    for (unsigned i = 0; i < count && err != STALE; i++) {
+        int taken = take_look(op, &looks[i]);
+        looks[i].ctl_first = looks[i].ctl_first || taken == AGAIN;
+        err = taken ? taken : err;
+    }
+    return err;
+}
+
+
+/* In one batch. 0: all are accepted; STALE: one is not. The ctl word is READ first where the memory is known to be
+ * recycled; who finds that out looks twice. */
+static int read_looks(smart_op *op, look *looks, unsigned count) {
+    int err = try_looks(op, looks, count);
+    if (err != AGAIN)
+        return err;
+    op->recycled = true;
+    for (unsigned i = 0; i < count; i++)
+        if (looks[i].depth && looks[i].ctl_first)
+            smart_cache_recycled(op->st->cache, op->key, looks[i].node.addr, looks[i].depth);
+    return try_looks(op, looks, count);
 }
 
 
@@ -369,7 +395,7 @@ static int take_slot(smart_op *op, smart_spot *s, const look *l) {
 
 
 /* READs a node at an address from the cache. 0: accepted, and it is the owner; STALE: not. leaf (or NULL) is READ
- * behind it. The ctl word is READ first where the memory is known to be recycled; who finds that out looks twice. */
+ * behind it. */
 static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned depth, smart_leaf *leaf) {
     unsigned type = smart_word_read_type(word), part = smart_part(op->key, depth);
     bool dir = type == SMART_READ_DIR;
@@ -384,13 +410,7 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
               .leaf = leaf};
     if (!far_task_reaches(op->t, smart_word_addr(word), dir ? smart_layout_bytes(SMART_DIR) : l.bytes))
         return STALE;
-    int err = read_look(op, &l);
-    if (err == AGAIN) {
-        op->recycled = l.ctl_first = true;
-        if (depth)
-            smart_cache_recycled(op->st->cache, op->key, l.node.addr, depth);
-        err = read_look(op, &l);
-    }
+    int err = read_looks(op, &l, 1);
     if (err != 0)
         return err;
     smart_spot_clear(s);
@@ -506,19 +526,55 @@ static bool will_grow(const smart_op *op, const smart_hint *hint) {
 }
 
 
+/* The owner will be replaced, by a CAS in the DIR node above it. Of that one the header is READ, in one batch with the
+ * owner, and not the slot: the CAS finds out what it says. The cache knows that, but for a hint that others changed. */
+static int from_both(smart_op *op, smart_spot *s, const smart_hint *above) {
+    unsigned part = smart_part(op->key, above->depth), bytes = smart_layout_bytes(op->below_layout);
+    uint64_t whole = smart_word_for_all(smart_word(op->below_node, 0, SMART_NODE, 0), op->below_layout);
+    look looks[] = {{.word = smart_word(above->node, 0, SMART_NODE, SMART_READ_DIR),
+                     .depth = above->depth,
+                     .bytes = SMART_HEADER,
+                     .ctl_first = above->recycled},
+                    {.word = whole, .depth = op->below, .bytes = bytes, .ctl_first = op->below_recycled}};
+    if (!far_task_reaches(op->t, above->node, smart_layout_bytes(SMART_DIR)) ||
+        !far_task_reaches(op->t, op->below_node, bytes))
+        return STALE;
+    int err = read_looks(op, looks, 2);
+    if (err == 0 && looks[0].node.layout != SMART_DIR)
+        err = STALE;
+    if (err != 0)
+        return err;
+    smart_node *node = &looks[1].node;
+    unsigned hint = smart_cache_hint(op->st->cache, op->key, node->addr, node->depth);
+    smart_spot_clear(s);
+    enter(s, node, smart_slot_addr(above->node, part), smart_word(node->addr, part, SMART_NODE, hint));
+    if ((err = look_up(op, s, node)) != 0)
+        return err;
+    s->owner = *node;
+    far_count_cache(op->t, false);
+    return descend(op, s);
+}
+
+
 /* From the deepest node that the cache knows, then from shallower ones. STALE: nothing there helps. */
 static int from_cache(smart_op *op, smart_spot *s) {
     smart_hint hint;
+    bool grows = false; /* the node below is full */
     unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
         if (will_grow(op, &hint)) {
             smart_want_up(op, hint.node, hint.depth, hint.layout);
+            op->below_recycled = hint.recycled;
             below = hint.depth;
+            grows = true;
             continue;
         }
         smart_spot_unknown(s);
         bool jumps = !wants_owner(op, &hint);
-        int err = jumps ? jump(op, s, &hint) : STALE;
+        int err = jumps                                                 ? jump(op, s, &hint)
+                  : grows && hint.layout == SMART_DIR && hint.node != 0 ? from_both(op, s, &hint)
+                                                                        : STALE;
+        grows = false;
         if (jumps && err == STALE)
             far_count_stale(op->t);
         if (err != STALE) {

@@ -114,9 +114,30 @@ static bool has_part(const smart_node *node, unsigned part) {
 }
 
 
+/* The slot still names the node; only the hint in its word is another. */
+static bool names_the_same(uint64_t word, uint64_t other) {
+    return smart_word_is_sound(word) && !(word & SMART_F) && smart_word_is(word) == SMART_NODE &&
+           smart_word_addr(word) == smart_word_addr(other) && smart_word_part(word) == smart_word_part(other);
+}
+
+
+/* The CAS of the slot above, from whatever it says of the node. */
+static int move_slot(smart_op *op, far_addr up, uint64_t up_word, uint64_t word, bool copied) {
+    for (;;) {
+        uint64_t seen;
+        far_cas(op->t, up, up_word, copied ? smart_word_with_gap0(word, up_word & SMART_GAP0) : word, &seen);
+        int err = smart_wait(op);
+        if (err < 0 || seen == up_word)
+            return err < 0 ? err : SMART_DONE;
+        if (!names_the_same(seen, up_word))
+            return SMART_LOST;
+        up_word = seen;
+    }
+}
+
+
 /* Swings the slot above, with the copy's WRITEs before it. */
 static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_word, uint64_t word, const copy *c) {
-    uint64_t seen;
     int err;
     far_point(op->t, "smart:frozen");
     if (c->object.addr &&
@@ -124,11 +145,8 @@ static int swing(smart_op *op, const smart_node *node, far_addr up, uint64_t up_
          (c->leaf.addr && far_addr_node(c->leaf.addr) != far_addr_node(up))) &&
         (err = smart_wait(op)) < 0)
         return err;
-    far_cas(op->t, up, up_word, word, &seen);
-    if ((err = smart_wait(op)) < 0)
+    if ((err = move_slot(op, up, up_word, word, c->object.addr != 0)) != SMART_DONE)
         return err;
-    if (seen != up_word)
-        return SMART_LOST;
     far_point(op->t, "smart:replaced");
     far_retire(op->t, op->index, SMART_TYPE_NODE, node->addr, smart_layout_bytes(node->layout));
     if (c->object.addr && op->st->cache && !op->passes) {
@@ -185,7 +203,7 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
     if ((err = fill_copy(op, node, c, &count)) < 0)
         return err;
     word = smart_word(c->object.addr, part, SMART_NODE, smart_read_type_for(count + 1, c->layout, op->st->node_types));
-    return swing(op, node, up, up_word, smart_word_with_gap0(word, up_word & SMART_GAP0), c);
+    return swing(op, node, up, up_word, word, c);
 }
 
 

@@ -76,9 +76,10 @@ typedef struct smart_op {
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
     far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
-    unsigned lost;   /* times that another took the frontier of a list first */
-    bool uncached;   /* the cache is not to be asked */
-    bool frozen_too; /* frozen words are read like others: no slot is changed, and there is no memory to help */
+    bool below_recycled; /* it lies in memory that had an earlier life, as the cache knows */
+    unsigned lost;       /* times that another took the frontier of a list first */
+    bool uncached;       /* the cache is not to be asked */
+    bool frozen_too;     /* frozen words are read like others: no slot is changed, and there is no memory to help */
 } smart_op;
 
 /* A node as it was READ. */
@@ -376,6 +377,8 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
 void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
 void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
+/* The hint in the word that names the node, as it was seen last, or as it is likely to be. */
+unsigned smart_cache_hint(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 void smart_cache_drop(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
 
 #endif
