@@ -75,10 +75,18 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
 }
 
 
+/* Entries are sorted as partial keys are ranked, the end of the key first: that bit, which is above the byte, becomes
+ * the sign. What is below both does not make an entry less than its partial key alone. */
+static int64_t entry_order(uint64_t entry) {
+    return (int64_t)(entry << 12);
+}
+
+
 /* The entry of a partial key, or where it would be. */
 static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     const uint64_t *entries = smart_local_entries(c), *first = entries;
-    unsigned count = c->count, order = part ^ SMART_PART_EOK; /* sorted as ranks are: the end of the key comes first */
+    unsigned count = c->count;
+    int64_t order = entry_order((uint64_t)part << 43);
     if (part < count && smart_entry_part(entries[part]) == part) { /* full nodes: every byte has its place */
         *at = part;
         return true;
@@ -86,7 +94,7 @@ static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     /* It is one of first[0 .. left]: the last of these only to say where it would be. */
     for (unsigned left = count, half; left > 0; left -= half) {
         half = (left + 1) / 2;
-        first += (smart_entry_part(first[half - 1]) ^ SMART_PART_EOK) < order ? half : 0;
+        first += entry_order(first[half - 1]) < order ? half : 0;
     }
     *at = (unsigned)(first - entries);
     return *at < count && smart_entry_part(*first) == part;

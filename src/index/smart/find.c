@@ -17,12 +17,12 @@ enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set
 
 
 int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
-    smart_state *st = smart_state_of(index);
-    uint64_t *hash = far_scratch(t, (key.length + 1) * sizeof(*hash));
-    if (!hash)
+    smart_op_set(op, t, index);
+    op->key = key;
+    op->hash = key.length <= SMART_FEW ? op->few : far_scratch(t, (key.length + 1) * sizeof(*op->hash));
+    if (!op->hash)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    *op = (smart_op){.t = t, .index = index, .st = st, .key = key, .hash = hash};
-    hash[0] = 0;
+    op->hash[0] = 0;
     return 0;
 }
 
@@ -115,7 +115,7 @@ static int at_leaf(smart_op *op, smart_spot *s) {
     if (err != 0)
         return err < 0 ? err : AGAIN;
     smart_object_state state = smart_ctl_state(s->leaf.ctl);
-    if (far_bytes_compare(s->leaf.key, op->key) != 0)
+    if (!far_bytes_equal(s->leaf.key, op->key))
         s->outcome = state == SMART_DEAD ? SMART_GONE : SMART_OTHER_LEAF;
     else if (state == SMART_DEAD)
         s->outcome = SMART_GONE;
@@ -275,7 +275,7 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
             return err;
         if (!smart_take_leaf(leaf, class))
             return STALE;
-        if (far_bytes_compare(leaf->key, op->key) != 0) {
+        if (!far_bytes_equal(leaf->key, op->key)) {
             if (reads == 0 && certifies_itself(op, leaf)) { /* not what an old chain led to: the word names the first */
                 op->other = word;
                 op->other_key = leaf->key;
@@ -315,14 +315,24 @@ typedef struct look {
 } look;
 
 
+#define NEAR_HEADER 29u /* the first slots of a DIR node: 256 bytes in one READ take less than two READs do */
+
+
+/* The slot lies near the header, and both are READ at once. */
+static bool is_one_read(const look *l) {
+    return l->slot && l->bytes > SMART_HEADER;
+}
+
+
 static int put_look(smart_op *op, look *l) {
     far_addr addr = smart_word_addr(l->word);
     if (l->ctl_first)
         put_read_ctl(op, addr, &l->ctl);
-    int err = smart_put_read_node(op, l->word, false, &l->node);
+    int err = is_one_read(l) ? smart_put_read_bytes(op, addr, l->bytes, &l->node)
+                             : smart_put_read_node(op, l->word, false, &l->node);
     if (err < 0)
         return err;
-    if (l->slot) {
+    if (l->slot && !is_one_read(l)) {
         far_mark(op->t, FAR_VERB_UNPROVEN);
         far_read(op->t, smart_slot_addr(addr, l->first), l->near, 8ull * l->count);
     }
@@ -380,11 +390,12 @@ static int read_looks(smart_op *op, look *looks, unsigned count) {
 
 /* The slot of a DIR node, which was READ with its header. */
 static int take_slot(smart_op *op, smart_spot *s, const look *l) {
-    uint64_t word = l->near[l->part - l->first];
+    const uint64_t *near = is_one_read(l) ? smart_slots(&l->node) + l->first : l->near;
+    uint64_t word = near[l->part - l->first];
     if (l->node.layout != SMART_DIR || !smart_word_is_sound(word))
         return STALE;
     s->at = l->part;
-    s->children = smart_count_words(l->near, l->count);
+    s->children = smart_count_words(near, l->count);
     s->slot = smart_slot_addr(l->node.addr, l->part);
     s->word = word;
     s->mark = op->mark;
@@ -410,6 +421,8 @@ static int accept_node(smart_op *op, smart_spot *s, uint64_t word, unsigned dept
               .leaf = leaf};
     if (!far_task_reaches(op->t, smart_word_addr(word), dir ? smart_layout_bytes(SMART_DIR) : l.bytes))
         return STALE;
+    if (l.slot && !l.ctl_first && l.first + l.count <= NEAR_HEADER)
+        l.bytes = SMART_HEADER + 8 * (l.first + l.count);
     int err = read_looks(op, &l, 1);
     if (err != 0)
         return err;
@@ -471,7 +484,7 @@ static bool leaf_behind_owner(const smart_op *op, const smart_hint *hint, smart_
  * are pinned: if the owner's word names it, it is that leaf. */
 static int take_pair(smart_op *op, smart_spot *s, uint64_t word, smart_leaf *leaf) {
     bool same = s->word == word && smart_take_leaf(leaf, leaf->class);
-    bool mine = same && far_bytes_compare(leaf->key, op->key) == 0;
+    bool mine = same && far_bytes_equal(leaf->key, op->key);
     bool hit = mine && (op->pair ? smart_ctl_state(leaf->ctl) <= SMART_LIVE : smart_leaf_is_certain(op, leaf));
     far_count_cache(op->t, hit);
     if (same && !mine && certifies_itself(op, leaf)) {
@@ -724,7 +737,7 @@ static int put_read_cached(many *m, size_t i, far_bytes key) {
 static int begin_many(many *m, far_task *t, far_index *index, size_t count) {
     for (m->places = 16; m->places < 2 * count;)
         m->places *= 2;
-    m->op = (smart_op){.t = t, .index = index, .st = smart_state_of(index)};
+    smart_op_set(&m->op, t, index);
     m->leaves = far_scratch(t, count * sizeof(*m->leaves));
     m->same = far_scratch(t, m->places * sizeof(*m->same));
     if (!m->leaves || !m->same)
@@ -752,7 +765,7 @@ int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         return err;
     for (size_t i = 0; i < count; i++) {
         smart_leaf *leaf = &m.leaves[i];
-        if (leaf->addr && smart_take_leaf(leaf, leaf->class) && far_bytes_compare(leaf->key, keys[i]) == 0 &&
+        if (leaf->addr && smart_take_leaf(leaf, leaf->class) && far_bytes_equal(leaf->key, keys[i]) &&
             smart_leaf_is_certain(&m.op, leaf)) {
             far_count_cache(t, true);
             results[i] = far_out_give(outs[i], leaf->value.data, leaf->value.length);

@@ -18,16 +18,33 @@ unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_l
 }
 
 
+/* Both words in one: the halves of their product. */
+static inline uint64_t fold(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+
+/* A key of 8 bytes is a word as it is. */
+static inline uint64_t key_word(const smart_state *st, far_bytes key) {
+    uint64_t word;
+    if (key.length != sizeof(word))
+        return XXH3_64bits_withSeed(key.data, key.length, st->chk_seed);
+    memcpy(&word, key.data, sizeof(word));
+    return word;
+}
+
+
 /* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
-    uint64_t parts[5] = {leaf->addr, smart_ctl_life(leaf->ctl),
-                         XXH3_64bits_withSeed(leaf->key.data, leaf->key.length, st->chk_seed)};
+    uint64_t seed = st->chk_seed, sizes = leaf->key.length, value = leaf->kind;
     if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
-        parts[3] = leaf->meta;
-        parts[4] = XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, st->chk_seed);
-    } else
-        parts[3] = leaf->key.length;
-    return XXH3_64bits_withSeed(parts, sizeof(parts), st->chk_seed ^ leaf->kind);
+        sizes = leaf->meta;
+        value ^= XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, seed);
+    }
+    uint64_t where = fold(leaf->addr ^ seed, smart_ctl_life(leaf->ctl) ^ 0x9e3779b97f4a7c15ull);
+    uint64_t what = fold(key_word(st, leaf->key) ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
+    return fold(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
 }
 
 

@@ -23,7 +23,12 @@ int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *nod
     unsigned type = smart_word_read_type(word);
     unsigned bytes =
         type == SMART_READ_DIR ? (whole ? smart_layout_bytes(SMART_DIR) : SMART_HEADER) : smart_read_bytes(type);
-    *node = (smart_node){.addr = smart_word_addr(word), .words = (bytes - SMART_HEADER) / 8};
+    return smart_put_read_bytes(op, smart_word_addr(word), bytes, node);
+}
+
+
+int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node) {
+    *node = (smart_node){.addr = addr, .words = (bytes - SMART_HEADER) / 8};
     node->image = far_scratch(op->t, bytes);
     if (!node->image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");

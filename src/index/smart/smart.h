@@ -58,28 +58,33 @@ typedef struct smart_state { /* of an open index */
 } smart_state;
 
 /* What an operation works with. */
+#define SMART_FEW 16u /* bytes of keys whose hashes need no memory of their own */
+
 typedef struct smart_op {
     far_task *t;
     far_index *index;
     smart_state *st;
     far_bytes key;
     uint64_t *hash; /* of the first 1 .. key.length bytes, as far as they were asked for; [0]: how many those are */
-    uint32_t mark;  /* of the last batch that was waited for */
-    uint64_t other; /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
     far_bytes other_key;
+    /* What follows is zero at first (smart_op_set). */
+    uint64_t other;      /* word of a leaf of another key that was seen LIVE on the way: it need not be READ again */
+    uint32_t mark;       /* of the last batch that was waited for */
     bool recycled;       /* what the cache named lies in memory that had an earlier life */
     bool passes;         /* the key is only where a pass begins */
     bool owner;          /* a hit is not enough: its slot is wanted */
     bool pair;           /* ... and the leaf that the cache knows is READ in one batch with it */
     bool absent;         /* the key is expected to be absent: the leaf that the cache knows is another's */
     bool only_present;   /* to an absent key nothing is done: what is in its place does not matter */
+    bool uncached;       /* the cache is not to be asked */
+    bool frozen_too;     /* frozen words are read like others: no slot is changed, and there is no memory to help */
+    far_addr below_node; /* the owner at depth `below`: if it is still there it is READ as a whole */
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
-    far_addr below_node; /* that owner: if it is still there it is READ as a whole */
     unsigned below_layout;
     bool below_recycled; /* it lies in memory that had an earlier life, as the cache knows */
     unsigned lost;       /* times that another took the frontier of a list first */
-    bool uncached;       /* the cache is not to be asked */
-    bool frozen_too;     /* frozen words are read like others: no slot is changed, and there is no memory to help */
+    /* What follows is not set. */
+    uint64_t few[SMART_FEW + 1];
 } smart_op;
 
 /* A node as it was READ. */
@@ -156,6 +161,15 @@ static inline void smart_spot_unknown(smart_spot *s) {
 
 static inline smart_state *smart_state_of(const far_index *index) {
     return index->state;
+}
+
+
+/* Without a key. */
+static inline void smart_op_set(smart_op *op, far_task *t, far_index *index) {
+    op->t = t;
+    op->index = index;
+    op->st = smart_state_of(index);
+    memset((char *)op + offsetof(smart_op, other), 0, offsetof(smart_op, few) - offsetof(smart_op, other));
 }
 
 
@@ -267,6 +281,7 @@ int smart_broken(const far_index *index, far_addr addr, const char *what);
 int smart_check_root(const smart_op *op, unsigned byte, uint64_t word); /* the word in the slot of the byte */
 /* Puts a READ of a node: of so many bytes as the word's hint says, or of all of it. */
 int smart_put_read_node(smart_op *op, uint64_t word, bool whole, smart_node *node);
+int smart_put_read_bytes(smart_op *op, far_addr addr, unsigned bytes, smart_node *node); /* from its beginning on */
 bool smart_take_node(const smart_op *op, smart_node *node);          /* after the wait; false: it is none */
 int smart_read_more(smart_op *op, smart_node *node, unsigned words); /* READs on until so many slots are there */
 /* The same in a batch: *want says what to take after the wait; as much as is there if nothing was put. */
