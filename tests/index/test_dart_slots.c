@@ -19,7 +19,7 @@ static far_stats cost_of(actor *a, far_op_kind kind, const char *key, const char
 /* The word of the slot in which the key's leaf stands, as far memory has it. */
 static uint64_t word_of(stage *s, actor *a, const char *key, unsigned depth) {
     dart_node node = node_at(a, key, depth);
-    unsigned slots = dart_node_slots(node.type, 16);
+    unsigned slots = dart_node_slots(node.type, node.depth, 16);
     for (unsigned i = 0; i < slots; i++) {
         uint64_t word = world_word(s->world, dart_slot_addr(&node, i));
         if (!dart_is_empty(word) && dart_word_symbol(word) == (uint8_t)key[depth])

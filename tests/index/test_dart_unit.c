@@ -104,9 +104,12 @@ static void nodes_have_the_sizes_of_the_design(void **state) {
     }
     for (unsigned i = 0; i < 4; i++)
         for (dart_node_type type = DART_N4; type < DART_N256; type++) {
-            unsigned slots = dart_node_slots(type, bucket_sizes[i]), capacity = dart_capacity(type);
-            unsigned size = bucket_sizes[i], rounded = (capacity + size - 1) / size * size;
-            assert_int_equal(slots, capacity <= size ? capacity - 1 : rounded);
+            unsigned size = bucket_sizes[i], capacity = dart_capacity(type);
+            unsigned rounded = (capacity + size - 1) / size * size;
+            assert_int_equal(dart_node_slots(type, 6, size), capacity <= size ? capacity - 1 : rounded);
+            assert_int_equal(dart_node_slots(type, 7, size), capacity <= size ? capacity : rounded);
+            for (unsigned depth = 0; depth < 64 && capacity <= size; depth++) /* no granule is left half empty */
+                assert_int_equal(dart_node_bytes(type, depth, size) % FAR_GRANULE, 0);
         }
 }
 
@@ -153,14 +156,18 @@ static void the_chosen_type_holds_all_children(void **state) {
         dart_index dart = {.bucket = bucket_sizes[round % 4]};
         dart_children children;
         random_children(&random, (unsigned)far_random_below(&random, 258), &children);
-        dart_node_type type = dart_choose_type(&dart, &children, false),
-                       purged = dart_choose_type(&dart, &children, true);
-        assert_true(dart_fits(&dart, type, &children) && purged >= type && dart_fits(&dart, purged, &children));
-        assert_true(type == DART_N4 || !dart_fits(&dart, type == DART_N192 ? DART_N144 : type - 1, &children));
-        assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, dart.bucket));
-        dart_build(&dart, type, (far_bytes){"abc", 3}, false, &children, image);
-        dart_view view = {{16, type, 3}, 0, dart_node_slots(type, dart.bucket), image + 1, (dart_header *)image, true};
-        assert_true(dart_header_is(view.header, &view.node) && memcmp(view.header->prefix, "abc", 3) == 0);
+        unsigned depth = round / 4 % 2 ? 9 : 3;
+        dart_node_type type = dart_choose_type(&dart, depth, &children, false),
+                       purged = dart_choose_type(&dart, depth, &children, true);
+        assert_true(dart_fits(&dart, type, depth, &children) && purged >= type &&
+                    dart_fits(&dart, purged, depth, &children));
+        assert_true(type == DART_N4 || !dart_fits(&dart, type == DART_N192 ? DART_N144 : type - 1, depth, &children));
+        assert_true(purged == DART_N256 || 4 * children.count <= 3 * dart_node_slots(purged, depth, dart.bucket));
+        dart_build(&dart, type, (far_bytes){"abcdefghi", depth}, false, &children, image);
+        dart_view view = {
+            {16, type, depth},    0,   dart_node_slots(type, depth, dart.bucket), image + dart_header_bytes(depth) / 8,
+            (dart_header *)image, true};
+        assert_true(dart_header_is(view.header, &view.node) && memcmp(view.header->prefix, "abcdefghi", depth) == 0);
         for (unsigned i = 0; i < children.count; i++) {
             int at = dart_view_search(&dart, &view, dart_word_symbol(children.words[i]));
             assert_true(at >= 0 && view.slots[at] == children.words[i]);

@@ -162,7 +162,7 @@ static int tell_gap(far_task *t, const dart_view *view, unsigned slot, far_repor
 
 static int check_bucket(far_task *t, far_index *index, const dart_view *view, unsigned bucket, far_report *report) {
     const dart_index *dart = dart_of(index);
-    unsigned count = dart_bucket_slots(view->node.type, dart->bucket),
+    unsigned count = dart_bucket_slots(view->node.type, view->node.depth, dart->bucket),
              buckets = dart_buckets(view->node.type, dart->bucket);
     uint8_t seen[DART_NODE_SLOTS_MAX] = {0};
     int empty = -1, err = 0;

@@ -166,7 +166,8 @@ typedef struct dart_find {
 /* ---- node.c: pure functions on images ---- */
 
 /* Slots of one bucket (for N256 the one slot) in which a symbol may stand: index of the first, and how many. */
-void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned symbol, unsigned *first, unsigned *count);
+void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth, unsigned symbol, unsigned *first,
+                     unsigned *count);
 far_addr dart_slot_addr(const dart_node *node, unsigned slot);
 unsigned dart_slot_index(const dart_node *node, far_addr slot);
 uint64_t dart_node_size(const dart_index *dart, const dart_node *node); /* of its object, if it is no spare */
@@ -178,8 +179,8 @@ typedef struct dart_children {
     unsigned count;
     uint64_t words[DART_NODE_SLOTS_MAX]; /* any order */
 } dart_children;
-dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged);
-bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children *children);
+dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const dart_children *children, bool purged);
+bool dart_fits(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children);
 /* Image of a node; buffer has room for dart_node_bytes. */
 void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
                 const dart_children *children, void *image);

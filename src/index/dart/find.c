@@ -73,7 +73,7 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
     unsigned header = dart_header_bytes(node->depth);
     bool one_bucket = dart_buckets(node->type, dart->bucket) == 1 && node->type != DART_N256;
     *view = (dart_view){.node = *node};
-    dart_slot_range(dart, node->type, dart_symbol(f->key, node->depth), &view->first, &view->count);
+    dart_slot_range(dart, node->type, node->depth, dart_symbol(f->key, node->depth), &view->first, &view->count);
     if (node->type == DART_N256 &&
         f->seek == DART_SEEK_DELETE) { /* some neighbours tell whether the node has become empty */
         view->first -= view->first % dart->bucket;
@@ -82,9 +82,9 @@ static int put_view(far_task *t, const far_index *index, const dart_node *node, 
     }
     if (!dart->hashed_nodes) {
         view->first = 0;
-        view->count = dart_node_slots(node->type, dart->bucket);
+        view->count = dart_node_slots(node->type, node->depth, dart->bucket);
     }
-    view->whole = view->count == dart_node_slots(node->type, dart->bucket);
+    view->whole = view->count == dart_node_slots(node->type, node->depth, dart->bucket);
     uint64_t end = header + 8ull * (view->first + view->count);
     bool inlined =
         !dart->hashed_nodes || (dart->header_inline && ((one_bucket && (header <= HEADER_WITH_BUCKET || with_header)) ||

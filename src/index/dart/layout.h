@@ -12,9 +12,9 @@
  *   leaf          u64 {klen 16 | vlen 32 << 16 | freq 16 << 48}, key, value
  *   descriptor    dart_super, one per index; EST words at the end of this file
  *
- * Node geometry depends on the bucket size B (slots, a power of two 8..64): a type of capacity c <= B is one bucket of
- * c-1 slots, a larger one c/B buckets (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END ->
- * 256).
+ * Node geometry depends on the bucket size B (slots, a power of two 8..64) and, by its header, on the depth: a type of
+ * capacity c <= B is one bucket of c-1 slots, or c where the last granule has room for it; a larger one c/B buckets
+ * (rounded up) of B slots; N256 has 257 slots by position (byte b -> b, END -> 256).
  */
 #ifndef FAR_INDEX_DART_LAYOUT_H
 #define FAR_INDEX_DART_LAYOUT_H
@@ -250,20 +250,21 @@ static inline unsigned dart_buckets(dart_node_type type, unsigned bucket) {
 
 
 /* Slots of a bucket; N256: all of them. */
-static inline unsigned dart_bucket_slots(dart_node_type type, unsigned bucket) {
+static inline unsigned dart_bucket_slots(dart_node_type type, unsigned depth, unsigned bucket) {
     if (type == DART_N256)
         return DART_NODE_SLOTS_MAX;
-    return dart_capacity(type) <= bucket ? dart_capacity(type) - 1 : bucket;
+    bool room = dart_header_bytes(depth) % FAR_GRANULE == 0; /* for one more in the last granule */
+    return dart_capacity(type) <= bucket ? dart_capacity(type) - 1 + room : bucket;
 }
 
 
-static inline unsigned dart_node_slots(dart_node_type type, unsigned bucket) {
-    return dart_buckets(type, bucket) * dart_bucket_slots(type, bucket);
+static inline unsigned dart_node_slots(dart_node_type type, unsigned depth, unsigned bucket) {
+    return dart_buckets(type, bucket) * dart_bucket_slots(type, depth, bucket);
 }
 
 
 static inline unsigned dart_node_bytes(dart_node_type type, unsigned depth, unsigned bucket) {
-    return dart_header_bytes(depth) + 8 * dart_node_slots(type, bucket);
+    return dart_header_bytes(depth) + 8 * dart_node_slots(type, depth, bucket);
 }
 
 
@@ -321,7 +322,7 @@ static inline uint64_t dart_leaf_bytes(unsigned code, uint64_t header) {
 
 /* ---- The descriptor of an index ---- */
 
-#define DART_MAGIC       0x32747261647261ull
+#define DART_MAGIC       0x33747261647261ull
 #define DART_STRIPES_MAX 16u   /* the directory lies on so many memory nodes at most */
 #define DART_LOCKS       4096u /* words, with lock_free=0 */
 

@@ -7,13 +7,14 @@
 #include <xxhash.h>
 
 
-void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned symbol, unsigned *first, unsigned *count) {
+void dart_slot_range(const dart_index *dart, dart_node_type type, unsigned depth, unsigned symbol, unsigned *first,
+                     unsigned *count) {
     if (type == DART_N256) { /* by position: END is 256 */
         *first = symbol;
         *count = 1;
         return;
     }
-    *count = dart_bucket_slots(type, dart->bucket);
+    *count = dart_bucket_slots(type, depth, dart->bucket);
     *first = dart_bucket_of(symbol, dart_buckets(type, dart->bucket)) * *count;
 }
 
@@ -37,7 +38,7 @@ uint64_t dart_node_size(const dart_index *dart, const dart_node *node) {
 int dart_view_search(const dart_index *dart, const dart_view *view, unsigned symbol) {
     unsigned first, count;
     int empty = -1;
-    dart_slot_range(dart, view->node.type, symbol, &first, &count);
+    dart_slot_range(dart, view->node.type, view->node.depth, symbol, &first, &count);
     assert(first >= view->first && first + count <= view->first + view->count);
     for (unsigned i = first - view->first; count > 0; i++, count--) {
         uint64_t word = view->slots[i];
@@ -60,13 +61,13 @@ bool dart_any_unfrozen(const uint64_t *slots, unsigned count) {
 }
 
 
-bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children *children) {
+bool dart_fits(const dart_index *dart, dart_node_type type, unsigned depth, const dart_children *children) {
     unsigned filled[DART_NODE_SLOTS_MAX] = {0}, buckets = dart_buckets(type, dart->bucket);
     if (type == DART_N256)
         return true;
     for (unsigned i = 0; i < children->count; i++)
         if (++filled[dart_bucket_of(dart_word_symbol(children->words[i]), buckets)] >
-            dart_bucket_slots(type, dart->bucket))
+            dart_bucket_slots(type, depth, dart->bucket))
             return false;
     return true;
 }
@@ -74,12 +75,12 @@ bool dart_fits(const dart_index *dart, dart_node_type type, const dart_children 
 
 /* After a purge a quarter must be free: otherwise the next inserts rebuild it at once. N160 is only read, where an
  * older version has made one: large nodes grow in wide steps, because every step freezes all slots. */
-dart_node_type dart_choose_type(const dart_index *dart, const dart_children *children, bool purged) {
+dart_node_type dart_choose_type(const dart_index *dart, unsigned depth, const dart_children *children, bool purged) {
     dart_node_type type = DART_N4;
-    while (type < DART_N256 && (type == DART_N160 || !dart_fits(dart, type, children) ||
-                                (purged && 4 * children->count > 3 * dart_node_slots(type, dart->bucket))))
+    while (type < DART_N256 && (type == DART_N160 || !dart_fits(dart, type, depth, children) ||
+                                (purged && 4 * children->count > 3 * dart_node_slots(type, depth, dart->bucket))))
         type++;
-    assert(dart_fits(dart, type, children));
+    assert(dart_fits(dart, type, depth, children));
     return type;
 }
 
@@ -87,8 +88,8 @@ dart_node_type dart_choose_type(const dart_index *dart, const dart_children *chi
 void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, bool spare,
                 const dart_children *children, void *image) {
     dart_header *header = image;
-    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, slots = dart_node_slots(type, dart->bucket),
-             depth = (unsigned)prefix.length;
+    unsigned filled[DART_NODE_SLOTS_MAX] = {0}, depth = (unsigned)prefix.length,
+             slots = dart_node_slots(type, depth, dart->bucket);
     uint64_t *words = (uint64_t *)((char *)image + dart_header_bytes(depth));
     memset(image, 0, dart_header_bytes(depth) + 8ull * slots);
     header->word = dart_header_word(depth, type, spare);
@@ -96,7 +97,7 @@ void dart_build(const dart_index *dart, dart_node_type type, far_bytes prefix, b
         memcpy(header->prefix, prefix.data, depth);
     for (unsigned i = 0; i < children->count; i++) {
         unsigned first, count, symbol = dart_word_symbol(children->words[i]);
-        dart_slot_range(dart, type, symbol, &first, &count);
+        dart_slot_range(dart, type, depth, symbol, &first, &count);
         assert(filled[first] < count && words[first + filled[first]] == 0);
         words[first + filled[first]++] = dart_thawed(children->words[i]);
     }

@@ -35,7 +35,8 @@ static int no_memory(void) {
 
 
 int dart_read_node(far_task *t, far_index *index, const dart_node *node, dart_view *view) {
-    unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
+    unsigned header = dart_header_bytes(node->depth),
+             slots = dart_node_slots(node->type, node->depth, dart_of(index)->bucket);
     char *image = far_scratch(t, header + 8ull * slots);
     if (!image)
         return no_memory();
@@ -60,8 +61,8 @@ typedef struct ascent { /* the search for the slot above a node: a descent along
 
 static int put_parent(far_task *t, const far_index *index, ascent *a) {
     a->view = (dart_view){.node = a->above};
-    dart_slot_range(dart_of(index), a->above.type, dart_symbol(a->prefix, a->above.depth), &a->view.first,
-                    &a->view.count);
+    dart_slot_range(dart_of(index), a->above.type, a->above.depth, dart_symbol(a->prefix, a->above.depth),
+                    &a->view.first, &a->view.count);
     if (!(a->view.slots = far_scratch(t, 8ull * a->view.count)))
         return no_memory();
     far_read(t, dart_slot_addr(&a->above, a->view.first), a->view.slots, 8ull * a->view.count);
@@ -142,7 +143,7 @@ static int freeze_by_cas(far_task *t, const dart_node *node, frozen *f) {
 static int freeze(far_task *t, far_index *index, const dart_replace *r, frozen *f) {
     dart_index *dart = dart_of(index);
     uint64_t *first = far_scratch(t, 8);
-    f->count = dart_node_slots(r->node.type, dart->bucket);
+    f->count = dart_node_slots(r->node.type, r->node.depth, dart->bucket);
     f->words = far_scratch(t, 8ull * f->count);
     if (!f->words || !first)
         return no_memory();
@@ -198,7 +199,7 @@ static int let_others_finish(far_task *t, far_index *index, const dart_replace *
     const dart_index *dart = dart_of(index);
     bool begun = r->begun;
     int err;
-    if (!begun && dart_node_slots(r->node.type, dart->bucket) > CROWD_SLOTS && dart->masked_freeze &&
+    if (!begun && dart_node_slots(r->node.type, r->node.depth, dart->bucket) > CROWD_SLOTS && dart->masked_freeze &&
         far_task_capabilities(t)->masked_cas) {
         uint64_t seen;
         far_masked_cas(t, dart_slot_addr(&r->node, 0), 0, 0, DART_FROZEN, DART_FROZEN, &seen);
@@ -302,7 +303,7 @@ static int build(far_task *t, far_index *index, const dart_replace *r, dart_node
 static dart_node_type choose_type(const dart_index *dart, const dart_replace *r, const dart_children *children,
                                   bool purged) {
     unsigned room = r->lost == 0 ? 0 : r->lost < DART_CROWD ? 4 * children->count : dart_capacity(DART_N256);
-    dart_node_type type = dart_choose_type(dart, children, purged);
+    dart_node_type type = dart_choose_type(dart, r->node.depth, children, purged);
     while (type < DART_N256 && (type == DART_N160 || dart_capacity(type) < room))
         type++;
     return type;
@@ -356,7 +357,7 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
     dart_node_type type = choose_type(dart, r, children, purged);
     if (*applies && !dart->rider) { /* room is made for it, but it does not ride */
         *applies = gather(f->words, f->count, &(dart_rider){0}, children, &purged);
-        if (!dart_fits(dart, type, children))
+        if (!dart_fits(dart, type, r->node.depth, children))
             type = choose_type(dart, r, children, purged);
     }
     if (children->count == 0) {
@@ -371,7 +372,7 @@ static int decide(far_task *t, far_index *index, dart_replace *r, const frozen *
     }
     int err = make_room(t, index, r, type, false, m);
     if (err == FAR_ERR_NO_MEMORY) { /* a copy of the same type always holds what is there */
-        *full = !dart_fits(dart, r->node.type, children);
+        *full = !dart_fits(dart, r->node.type, r->node.depth, children);
         if (*full)
             *applies = gather(f->words, f->count, &(dart_rider){0}, children, &purged);
         type = r->node.type;

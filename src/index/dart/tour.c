@@ -199,7 +199,7 @@ static int expand(far_task *t, far_index *index, dart_tour *tour) {
             continue;
         }
         dart_view view = {.node = child, .header = (const dart_header *)item->image, .whole = true};
-        view.count = dart_node_slots(view.node.type, dart_of(index)->bucket);
+        view.count = dart_node_slots(view.node.type, view.node.depth, dart_of(index)->bucket);
         view.slots = (uint64_t *)((char *)item->image + dart_header_bytes(view.node.depth));
         if (!dart_header_is(view.header, &view.node))
             return dart_corrupt(index, "node", view.node.addr);
@@ -298,7 +298,8 @@ static int read_starts(far_task *t, far_index *index, const dart_tour *tour, con
                        dart_view *views) {
     for (int i = 0; i < count; i++) {
         const dart_node *node = &starts[i].node;
-        unsigned header = dart_header_bytes(node->depth), slots = dart_node_slots(node->type, dart_of(index)->bucket);
+        unsigned header = dart_header_bytes(node->depth),
+                 slots = dart_node_slots(node->type, node->depth, dart_of(index)->bucket);
         char *image = far_scratch(t, header + 8ull * slots);
         if (!image) {
             far_forget(t);
