@@ -77,13 +77,13 @@ static void free_tree(smart_shard *shard, uint64_t entry) {
 
 /* Entries are sorted as partial keys are ranked, the end of the key first: that bit, which is above the byte, becomes
  * the sign. What is below both does not make an entry less than its partial key alone. */
-static int64_t entry_order(uint64_t entry) {
+static inline int64_t entry_order(uint64_t entry) {
     return (int64_t)(entry << 12);
 }
 
 
 /* The entry of a partial key, or where it would be. */
-static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
+static inline bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     const uint64_t *entries = smart_local_entries(c), *first = entries;
     unsigned count = c->count;
     int64_t order = entry_order((uint64_t)part << 43);
@@ -91,9 +91,8 @@ static bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
         *at = part;
         return true;
     }
-    /* It is one of first[0 .. left]: the last of these only to say where it would be. */
-    for (unsigned left = count, half; left > 0; left -= half) {
-        half = (left + 1) / 2;
+    for (unsigned left = count, half; left > 0; left -= half) { /* it is one of first[0 .. left] */
+        half = left - left / 2;
         first += entry_order(first[half - 1]) < order ? half : 0;
     }
     *at = (unsigned)(first - entries);

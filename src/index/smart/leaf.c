@@ -127,7 +127,9 @@ int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf 
     if (class >= SMART_CLASSES)
         return smart_broken(op->index, addr, "slot of the leaf");
     unsigned bytes = smart_class_bytes(class);
-    *leaf = (smart_leaf){.addr = addr, .class = class, .image = far_scratch(op->t, bytes)};
+    leaf->addr = addr; /* the rest of it: smart_take_leaf */
+    leaf->class = class;
+    leaf->image = far_scratch(op->t, bytes);
     if (!leaf->image)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     far_read(op->t, addr, leaf->image, bytes);
