@@ -1,6 +1,6 @@
 /* DART: a lock-free two-layer hashed radix tree for far memory. After the paper "DART" (a lock-free two-layer hashed
- * radix tree for disaggregated memory); README.md tells the protocol on one page, and what differs and why. Here:
- * options, create, open, close. */
+ * radix tree for disaggregated memory); README.md tells the protocol in short, docs/races/dart.md all of it, and what
+ * differs and why. Here: options, create, open, close. */
 #include "index/dart/dart.h"
 #include "base/error.h"
 
