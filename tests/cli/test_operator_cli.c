@@ -1,6 +1,8 @@
 /* What the operator of a shared pool relies on: reading makes nothing, exact bytes, JSON that is JSON, errors as objects,
  * statuses that tell not found from failed. */
 #include "cli/json.h"
+#include "pool/handle.h"
+#include "pool/refuted.h"
 #include "shell.h"
 
 
@@ -34,6 +36,39 @@ static void only_commands_that_make_pools_do_and_say_so(void **state) {
     assert_int_equal(o.status, 1); /* there is no such index */
     assert_non_null(strstr(o.err, "farindex: made the pool shm:"));
     done(&o);
+}
+
+
+static int record(far_task *t, void *arg) {
+    unsigned recorded;
+    return far_refuted_record(t, *(unsigned *)arg, &recorded);
+}
+
+
+/* As a self-test that saw it broken. */
+static void refute(unsigned refuted) {
+    far_pool *pool;
+    far_pool_options options = {.must_exist = 1, .ignore_refuted = 1};
+    assert_int_equal(far_pool_open(getenv("FARINDEX_POOL"), &options, &pool), 0);
+    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, false, record, &refuted), 0);
+    far_pool_close(pool);
+}
+
+
+/* Also where nobody else can open the pool any more. */
+static void what_was_refuted_is_told_until_it_is_forgotten(void **state) {
+    (void)state;
+    works("farindex create i dart && farindex stat | grep refuted", "  refuted          nothing\n");
+    refute(FAR_REFUTED_READS_IN_ORDER);
+    works("farindex stat | grep refuted", "  refuted          reads_in_order\n");
+    works("farindex stat --json | grep -o '\"refuted\":[^}]*'", "\"refuted\":\"reads_in_order\"\n");
+    works("farindex selftest --tries 1 | grep -c 'refuted, now or earlier: reads_in_order: clients of this pool do'",
+          "1\n");
+    refute(FAR_REFUTED_RULE);
+    fails("farindex stat", 3, "a self-test has refuted a rule that every fabric must keep");
+    works("farindex selftest --tries 1 --json | grep -c '\"recorded\": true'", "15\n");
+    works("! farindex selftest --tries 1 --forget | grep refuted", "");
+    works("farindex stat | grep refuted", "  refuted          nothing\n");
 }
 
 
@@ -399,6 +434,7 @@ static void top_shows_who_does_what(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(only_commands_that_make_pools_do_and_say_so),
+        TEST(what_was_refuted_is_told_until_it_is_forgotten),
         TEST(raw_bytes_are_exact),
         TEST(json_is_utf8_or_says_base64),
         TEST(an_error_is_one_object_where_json_is_asked_for),
