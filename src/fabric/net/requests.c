@@ -414,11 +414,15 @@ static bool on_places(server_peer *peer, const net_head *head, const char *body)
 static bool on_record(server_peer *peer, const net_head *head, const char *body) {
     net_record record;
     memcpy(&record, body, sizeof(record));
+    net_file_header *header = peer->server->memory->header;
     pthread_mutex_lock(&peer->server->lock);
-    peer->server->memory->header->refuted = (uint32_t)record.refuted;
+    bool news = header->refuted != (uint32_t)record.refuted;
+    header->refuted = (uint32_t)record.refuted;
     pthread_mutex_unlock(&peer->server->lock);
-    server_say(peer->server, record.refuted ? "a self-test has refuted what the pool could do: see 'farindex selftest'"
-                                            : "what a self-test had refuted is forgotten");
+    if (news)
+        server_say(peer->server, record.refuted
+                                     ? "a self-test has refuted what the pool could do: see 'farindex selftest'"
+                                     : "what a self-test had refuted is forgotten");
     net_channel_send(&peer->channel, NET_RECORDED, 0, head->tag, NULL, 0);
     return true;
 }
