@@ -41,10 +41,9 @@ typedef struct rdma_queue {            /* to one node */
     struct ibv_cq *completions;
     struct ibv_mr *region; /* the ring, as the card knows it */
     char *ring;
-    uint64_t put,
-        freed;     /* bytes of the ring that were ever used, and that are free again: their difference is in use */
-    uint64_t base; /* where the node's memory begins in the address space of its daemon */
-    uint32_t key;  /* by which that memory is open to this queue pair */
+    uint64_t put, freed;  /* bytes of the ring that were ever taken, and given back */
+    uint64_t base;        /* where the node's memory begins in the address space of its daemon */
+    uint32_t key;         /* by which that memory is open to this queue pair */
     uint32_t inline_most; /* bytes of a WRITE that the card takes inside its request */
     rdma_piece pieces[RDMA_SLOTS];
     unsigned pieces_put, pieces_done; /* pieces that were ever posted, and that have completed */
