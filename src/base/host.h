@@ -42,6 +42,7 @@ extern far_host far_host_threads; /* the real one */
 /* On the real host, for a thread that sleeps on descriptors, parker->event among them: after arm, until disarm, an
  * unpark writes to it. False: an unpark was due, and is taken; do not sleep, nor disarm. When disarm has returned
  * nobody is about to write to the event any more. */
+bool far_parker_is_due(far_parker *parker); /* an unpark is due: arm would take it */
 bool far_parker_arm(far_parker *parker);
 void far_parker_disarm(far_parker *parker);
 

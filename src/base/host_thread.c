@@ -93,6 +93,11 @@ static void thread_unpark(far_host *host, far_parker *parker) {
 }
 
 
+bool far_parker_is_due(far_parker *parker) {
+    return atomic_load_explicit(&parker->token, memory_order_relaxed) == TOKEN_DUE;
+}
+
+
 bool far_parker_arm(far_parker *parker) {
     unsigned none = TOKEN_NONE;
     if (take_token(parker))

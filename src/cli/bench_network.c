@@ -1,18 +1,21 @@
 /* farindex bench --micro --pool tcp://... or rdma://...: what a round trip of the fabric costs beside a raw one: on
  * tcp:// eight bytes that a process on this host sends back, on rdma:// the same READs by plain verbs. Both alternate in
- * short turns, so that a busy machine disturbs both alike. */
+ * short turns, so that a busy machine disturbs both alike. Both ends of the raw one look before they sleep, as those of the
+ * fabric do (net/linger.h): else their ratio would tell how long the host takes to wake a process. */
 #include "cli/bench_network.h"
+#include "base/host.h"
 #include "cli/bench.h"
+#include "fabric/net/linger.h"
 #include "pool/handle.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TURNS   20
@@ -40,9 +43,7 @@ typedef struct network_run {
 
 
 static double now_us(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
+    return (double)far_host_now(&far_host_threads) / 1e3;
 }
 
 
@@ -64,15 +65,41 @@ typedef struct echo_floor {
     network_floor floor; /* first */
     int socket;
     pid_t child;
+    net_linger linger;
 } echo_floor;
+
+#define ECHO_BYTES 8
+
+
+/* False: the connection has ended. */
+static bool receive_echo(int socket, net_linger *linger, char bytes[ECHO_BYTES]) {
+    far_host *host = &far_host_threads;
+    ssize_t got = -1;
+    for (bool looks = net_linger_begin(linger, far_host_now(host)); looks && got < 0;
+         looks = net_linger_goes_on(linger, far_host_now(host))) {
+        got = recv(socket, bytes, ECHO_BYTES, MSG_DONTWAIT);
+        if (got < 0)
+            sched_yield();
+    }
+    bool by_look = got >= 0;
+    if (!by_look)
+        got = recv(socket, bytes, ECHO_BYTES, 0);
+    net_linger_end(linger, far_host_now(host), by_look);
+    return got == ECHO_BYTES; /* so few never come in parts */
+}
+
+
+static bool send_echo(int socket, const char bytes[ECHO_BYTES]) {
+    return send(socket, bytes, ECHO_BYTES, MSG_NOSIGNAL) == ECHO_BYTES;
+}
 
 
 static void echo(int listener) {
-    char bytes[8];
+    char bytes[ECHO_BYTES];
+    net_linger linger = {0};
     int on = 1, one = accept(listener, NULL, NULL);
     setsockopt(one, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    while (recv(one, bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes) &&
-           send(one, bytes, sizeof(bytes), MSG_NOSIGNAL) == sizeof(bytes))
+    while (receive_echo(one, &linger, bytes) && send_echo(one, bytes))
         ;
     _exit(0);
 }
@@ -100,11 +127,10 @@ static int start_echo(pid_t *child) {
 
 
 static bool send_and_receive(network_floor *floor, unsigned reads) {
-    int one = ((echo_floor *)floor)->socket;
-    char bytes[8] = "12345678";
+    echo_floor *e = (echo_floor *)floor;
+    char bytes[ECHO_BYTES] = "1234567";
     (void)reads;
-    return send(one, bytes, sizeof(bytes), MSG_NOSIGNAL) == sizeof(bytes) &&
-           recv(one, bytes, sizeof(bytes), MSG_WAITALL) == sizeof(bytes);
+    return send_echo(e->socket, bytes) && receive_echo(e->socket, &e->linger, bytes);
 }
 
 

@@ -13,9 +13,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define SPIN_LEAST 20000u  /* ns for which a wait looks before it sleeps: a wake-up takes longer than a round trip */
-#define SPIN_MOST  200000u /* the same, where waits usually end within half of it */
-#define LINE       64u
+#define LINE 64u
 
 
 /* Room that so many bytes take in the ring: whole lines, so that no two pieces share one. */
@@ -320,26 +318,14 @@ static void disarm(tcp_conn *c) {
 }
 
 
-/* How long a wait looks before it sleeps: twice what waits have taken of late, so that most of them end without the cost
- * of a sleep; but not long where they take so long that a sleep costs little. */
-static uint64_t spin_time(const tcp_conn *c) {
-    uint64_t twice = 2 * c->usual_wait;
-    return twice < SPIN_LEAST || twice > SPIN_MOST ? SPIN_LEAST : twice;
-}
-
-
-static void learn_wait(tcp_conn *c, uint64_t took) {
-    c->usual_wait += (uint64_t)((int64_t)(took - c->usual_wait) / 8);
-}
-
-
 /* Looks for a while, then sleeps. The card wakes nobody for completions that were there when it was asked to: so the last
  * look comes after asking. */
 static void wait_busy(tcp_conn *c, uint64_t until) {
     far_host *host = c->conn.fabric->host;
-    uint64_t begin = far_host_now(host), now = begin, spin = spin_time(c);
+    uint64_t now = far_host_now(host);
     bool found = false;
-    while (!found && now - begin < spin && now < until) {
+    for (bool looks = net_linger_begin(&c->linger, now); looks && !found && now < until;
+         looks = net_linger_goes_on(&c->linger, now)) {
         found = has_completed(c);
         now = far_host_now(host);
     }
@@ -350,7 +336,7 @@ static void wait_busy(tcp_conn *c, uint64_t until) {
         disarm(c);
         now = far_host_now(host);
     }
-    learn_wait(c, now - begin);
+    net_linger_end(&c->linger, now, found);
 }
 
 

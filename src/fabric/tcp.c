@@ -135,7 +135,8 @@ typedef struct joining {
 } joining;
 
 
-/* Nobody knows who of several openers comes first at which node: so all of them go through the nodes in one order. */
+/* Several openers may join the same nodes at once. All go through them in one order, so that whoever is first at the first
+ * node is first everywhere. */
 static int sort_nodes(joining *j) {
     for (unsigned i = 0; i < j->count; i++) {
         unsigned at = i;
@@ -151,7 +152,7 @@ static int sort_nodes(joining *j) {
 }
 
 
-/* Before anything is joined: atomics of a network card and of a processor do not see each other. */
+/* Before any node is joined: atomics of a network card and of a processor do not see each other, so a pool has one carrier. */
 static int check_carriers(const joining *j) {
     const tcp_kind *kind = j->fabric->kind;
     for (unsigned i = 0; i < j->count; i++)
@@ -169,8 +170,40 @@ static int fail_foreign(const joining *j, unsigned i) {
 }
 
 
+static void note_join(net_welcome *welcome, const net_join *join) {
+    welcome->pool = join->pool;
+    welcome->node = join->node;
+    welcome->nodes = join->nodes;
+    welcome->complete = join->complete;
+}
+
+
+/* Welcomes were said at different moments: another opener may have joined this node since. */
+static int look_again(joining *j, unsigned i) {
+    net_state state = {0};
+    int err = net_link_call(&j->links[i], &j->addresses[i], NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state),
+                            j->fabric->timeout_ms);
+    net_join now = {.pool = state.pool, .node = state.node, .nodes = state.nodes, .complete = state.complete};
+    if (err == 0)
+        note_join(&j->links[i].welcome, &now);
+    return err;
+}
+
+
+/* A node says that all have joined, this one said that it belongs to no pool: it has joined since, or it is another. */
+static int find_missing(joining *j, unsigned i) {
+    int err = j->links[i].welcome.pool == 0 ? look_again(j, i) : 0;
+    if (err == 0 && j->links[i].welcome.pool == 0)
+        err = far_fail(FAR_ERR_CORRUPT,
+                       "the memory node at %s belongs to no pool, the others do: it was restarted without its "
+                       "memory, or is not meant",
+                       j->addresses[i].text);
+    return err;
+}
+
+
 /* The pool that they belong to; 0: none of them belongs to one. */
-static int find_pool(const joining *j, uint64_t *pool, bool *complete) {
+static int find_pool(joining *j, uint64_t *pool, bool *complete) {
     *pool = 0;
     *complete = false;
     for (unsigned i = 0; i < j->count; i++) {
@@ -186,27 +219,20 @@ static int find_pool(const joining *j, uint64_t *pool, bool *complete) {
         *pool = w->pool;
         *complete |= w->complete;
     }
-    for (unsigned i = 0; *complete && i < j->count; i++)
-        if (j->links[i].welcome.pool == 0)
-            return far_fail(FAR_ERR_CORRUPT,
-                            "the memory node at %s belongs to no pool, the others do: it was restarted without its "
-                            "memory, or is not meant",
-                            j->addresses[i].text);
-    return 0;
+    int err = 0;
+    for (unsigned i = 0; *complete && i < j->count && err == 0; i++)
+        err = find_missing(j, i);
+    return err;
 }
 
 
 static int join_one(joining *j, unsigned i, uint64_t *pool, unsigned number, bool complete) {
-    net_welcome *w = &j->links[i].welcome;
     net_join join = {.pool = *pool, .node = number, .nodes = j->count, .complete = complete};
     int err = net_link_call(&j->links[i], &j->addresses[i], NET_JOIN, &join, sizeof(join), NET_JOINED, &join,
                             sizeof(join), j->fabric->timeout_ms);
     if (err < 0)
         return err;
-    w->pool = join.pool;
-    w->node = join.node;
-    w->nodes = join.nodes;
-    w->complete = join.complete;
+    note_join(&j->links[i].welcome, &join);
     if (number == 0 && !complete) /* another opener was first: his pool it is */
         *pool = join.pool;
     return join.pool == *pool && join.node == number && join.nodes == j->count ? 0 : fail_foreign(j, i);

@@ -9,6 +9,7 @@
 #define FAR_FABRIC_TCP_H
 
 #include "fabric/fabric.h"
+#include "fabric/net/linger.h"
 #include "fabric/net/link.h"
 
 #define TCP_NOTES 64u
@@ -27,7 +28,7 @@ typedef struct tcp_kind {
     net_carrier carrier;
     const far_fabric_ops *ops;
     far_capabilities capabilities;
-    void (*go_on)(struct tcp_conn *conn); /* stalled batches, when no answer is owed */
+    void (*go_on)(struct tcp_conn *conn); /* sends stalled batches: no answer is owed any more */
     /* rdma: a new connection gets its queue pairs; a lost one stops them; one that ends frees them. NULL: none. */
     int (*attach)(struct tcp_conn *conn, net_link *links);
     void (*stop)(struct tcp_conn *conn);
@@ -46,75 +47,76 @@ typedef struct tcp_fabric {
     unsigned timeout_ms;
 } tcp_fabric;
 
-/* Questions that are carried on together. */
+/* Questions of one kind that go to the nodes in the same messages: to node 0 first, then to all others. */
 typedef struct tcp_round {
-    far_question *first;
-    unsigned waits; /* for so many nodes */
-    bool refused;
-    unsigned unsent;        /* of these: nothing could be sent any more */
-    struct tcp_round *next; /* of those with some unsent */
+    far_question *first; /* a list */
+    unsigned waits;      /* so many nodes have not answered yet */
+    bool refused;        /* by one of them */
+    unsigned unsent;     /* so many of them were never asked, because the connection was lost; the next poll says so */
+    struct tcp_round *next; /* in the connection's list of rounds with some unsent */
 } tcp_round;
 
-typedef struct tcp_owed { /* an answer */
+typedef struct tcp_owed { /* an answer that a node has not given yet */
     uint16_t type;        /* net_type of the request */
     uint64_t tag;
     far_batch *batch; /* NET_BATCH: the results of `pieces` pieces, from byte `from` of verb `first` on */
     uint32_t first, from, pieces;
-    tcp_round *round; /* all others */
+    tcp_round *round; /* requests of all other types */
 } tcp_owed;
 
 typedef struct tcp_node {
     net_channel channel;
-    tcp_owed *owed; /* a ring */
+    tcp_owed *owed; /* what it owes, oldest first: a ring */
     unsigned first, count, room;
     uint64_t tag;   /* of the last request */
-    uint64_t since; /* it owes something, and has not been heard of since */
-    bool fresh;     /* nothing that it owes was asked for before the next poll */
-    bool unasked;   /* nor has any of it left: `since` is not known yet */
-    bool readable;  /* as the last wait saw it */
-    bool writing;   /* the wait wants to know when it can be written to */
+    uint64_t since; /* ns: when it was last heard of, or asked; its timeout runs from here while it owes something */
+    bool fresh;     /* all that it owes was queued since the last poll: no answer can be there, none is looked for */
+    bool unasked;   /* none of what it owes was sent yet: `since` is not set */
+    bool readable;  /* the last wait saw that there is something to receive */
+    int filled;     /* what net_channel_fill gave while a wait looked: the next poll takes it on; 0: nothing */
+    bool writing;   /* its socket is full: epoll tells when it takes more */
     /* The message that is being put together: */
     bool open;
     size_t head_at; /* in what is queued */
     uint32_t results;
 } tcp_node;
 
-typedef struct tcp_stalled { /* a batch that goes on when nothing is under way any more: a fence */
+typedef struct tcp_stalled { /* a batch whose next verb has a fence, and other nodes have something to do */
     far_batch *batch;
-    uint32_t next; /* verb */
-    uint32_t from; /* byte of it, with rdma */
+    uint32_t next; /* the verb that goes next */
+    uint32_t from; /* rdma: the byte of it that goes next */
 } tcp_stalled;
 
 typedef struct tcp_conn tcp_conn;
 struct tcp_conn {
     far_conn conn;             /* first */
     struct rdma_queue *queues; /* rdma: by node */
-    uint64_t usual_wait;       /* rdma: ns */
+    net_linger linger;         /* of waits for answers; rdma: for completions */
     tcp_node *nodes;
     unsigned count;
     unsigned owed;        /* answers, by all nodes */
-    int lost;             /* the status of all that is under way; 0: it is not lost */
-    bool closed_in_child; /* by a fork */
+    int lost;             /* the connection is lost: the status with which all that is under way ends; 0: it is not */
+    bool closed_in_child; /* this is a forked child's copy: the connection is its parent's */
     char why[FAR_GONE_MAX];
     tcp_stalled *stalled; /* a queue, in the order in which they were posted */
     unsigned stalled_first, stalled_count, stalled_room;
-    far_question *asking; /* whether somebody is dead, not sent yet */
+    far_question *asking; /* FAR_ASK_DEAD: the next poll sends all of them in one message */
     unsigned asking_count;
-    tcp_round *unsent; /* rounds that could not be carried on */
+    tcp_round *unsent; /* rounds that were under way when the connection was lost */
     unsigned touched[FAR_NODES_MAX],
         touched_count; /* nodes with an open message, or with requests without a doorbell */
-    bool stirred;      /* a socket has something to send that nobody owes an answer to, or can be read */
+    bool stirred;      /* rdma: the sockets need a poll, though no answer is owed: one can be read, or is to send */
     int epoll, event;
     int alarm;         /* a timer, among what epoll watches */
     uint64_t alarm_at; /* when it rings; FAR_TIME_NEVER: it is not set */
-    bool listens;
+    bool listens;      /* node 0 was asked for notes */
     net_claim notes[TCP_NOTES];
     unsigned notes_first, notes_count;
     atomic_bool noted;           /* notes are there that tcp_told has not given out */
     _Atomic(far_parker *) dozer; /* of the thread that sleeps until it is told something; NULL: none has yet */
     bool notes_missed;
     int doze_epoll, doze_event; /* from the first doze on */
-    atomic_bool look;           /* doze saw something at node 0 */
+    atomic_bool look;           /* the thread that dozes saw something to receive from node 0 */
     tcp_conn *next, *previous;  /* all of this process */
 };
 
@@ -149,7 +151,7 @@ static inline uint32_t tcp_piece_at(const far_verb *verb, uint32_t from) {
 }
 
 
-/* If it has no part left: 1. */
+/* Ends a batch of which no part is under way any more. Returns 1 if that was so. */
 static inline int tcp_finish(far_batch *batch) {
     if (tcp_parts(batch) > 0)
         return 0;

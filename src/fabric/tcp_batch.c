@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 
-/* The next piece of a part of the batch, which has one node's verbs only: *index and *from say where the last one ended.
- * Where what it brings goes; the length is that of the piece. */
+/* A message carries the pieces of one node's verbs, in their order. Finds the next one of this node behind byte *from of verb
+ * *index, and moves both behind it. Returns where the piece's results go. */
 static char *next_piece(const far_batch *batch, unsigned node, uint32_t *index, uint32_t *from, uint8_t *kind,
                         uint32_t *length) {
     while (far_addr_node(batch->verbs[*index].addr) != node)
@@ -122,7 +122,7 @@ static bool must_stall(const tcp_conn *c, const far_verb *verb) {
 }
 
 
-/* Puts its verbs from this one on into messages. Returns the verb at which it must stall, or the count. */
+/* Puts the batch's verbs from `index` on into messages. Returns the verb at which the batch must stall, or the count. */
 static uint32_t put_verbs(tcp_conn *c, far_batch *batch, uint32_t index) {
     bool ok = true;
     for (; ok && index < batch->count; index++) {
@@ -173,7 +173,7 @@ void tcp_go_on(tcp_conn *c) {
         tcp_stalled *one = &c->stalled[c->stalled_first];
         one->next = put_verbs(c, one->batch, one->next);
         if (c->lost || one->next < one->batch->count)
-            return; /* it is the first again when what was sent now is answered */
+            return; /* it stalls once more, and goes on when what was sent now is answered */
         tcp_unstall(c);
     }
 }
@@ -187,7 +187,8 @@ void tcp_refuse(const tcp_conn *c, far_batch *batch) {
 }
 
 
-/* The connection was lost while it was posted, and none of it is under way: nobody else would end it. */
+/* The connection was lost while the batch was posted. If no part of it is under way, the poll that fails all that is would
+ * not find it: it ends here. */
 void tcp_end_unposted(tcp_conn *c, far_batch *batch) {
     if (!c->lost || tcp_parts(batch) > 0)
         return;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -39,8 +40,8 @@ static void after_fork(void) {
 }
 
 
-/* Under the lock, as long as the connection is in the list: a fork comes before, and the child closes its copy, or
- * after. */
+/* Under conns_lock while the connection is in the list: a fork comes before this, and the child closes its copy, or after,
+ * and the child has none. */
 static void close_descriptor(int *descriptor) {
     if (*descriptor >= 0)
         close(*descriptor);
@@ -80,7 +81,7 @@ static void close_sockets(tcp_conn *c) {
 }
 
 
-/* What is under way fails in the next poll: this may be inside a done, or a post. */
+/* What is under way does not end here but in the next poll: the caller may be inside a batch's `done`, or a post. */
 void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
     if (c->lost)
         return;
@@ -89,7 +90,7 @@ void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
         snprintf(c->why, sizeof(c->why), "memory node %u at %.100s: %.80s", node,
                  tcp_fabric_of(c)->addresses[node].text, why);
     c->conn.gone = why ? c->why : NULL;
-    close_sockets(c); /* queues stay: somebody may just read from one */
+    close_sockets(c); /* what was received stays: a caller may be reading a message there */
     for (unsigned i = 0; i < c->count; i++)
         c->nodes[i].open = false;
     c->touched_count = 0;
@@ -183,8 +184,9 @@ void tcp_send(tcp_conn *c, unsigned number, net_type type, unsigned count, const
 }
 
 
-/* The node's time begins when something leaves: who was stopped between posting and this has waited for nothing. It
- * begins anew when a full socket takes more: the node reads, or this side was stopped with half a message. */
+/* Sends what is queued for a node. Its timeout runs from the first send, not from the post: a process that was stopped
+ * between the two has not waited for the node. And it runs anew when a full socket takes more: then the node reads, or
+ * this process was stopped in the middle of a message. */
 static void flush(tcp_conn *c, unsigned number) {
     tcp_node *node = &c->nodes[number];
     uint64_t sent = node->channel.sent;
@@ -219,7 +221,7 @@ static void flush_all(tcp_conn *c) {
 }
 
 
-/* At once: perhaps nothing else follows. */
+/* Sent at once: a caller that rings may not poll for a long time. */
 void tcp_ring(far_conn *base) {
     tcp_conn *c = (tcp_conn *)base;
     if (c->lost)
@@ -263,13 +265,14 @@ static bool take_message(tcp_conn *c, unsigned number, const net_head *head, con
 }
 
 
-/* False: there was nothing. */
+/* Takes in what a node has sent, and all whole messages of it. False: nothing was there. */
 static bool receive(tcp_conn *c, unsigned number, int *delivered) {
     tcp_node *node = &c->nodes[number];
     net_head head;
     const char *body;
-    int got = 0, filled = net_channel_fill(&node->channel);
+    int got = 0, filled = node->filled ? node->filled : net_channel_fill(&node->channel);
     node->readable = false;
+    node->filled = 0;
     while (!c->lost && (got = net_channel_next(&node->channel, true, &head, &body)) > 0) {
         if (!take_message(c, number, &head, body, delivered)) {
             got = -1;
@@ -309,7 +312,7 @@ static void check_silence(tcp_conn *c) {
 }
 
 
-/* What leaves now is not answered yet: where nothing was under way before, nothing is to be received. */
+/* A node whose requests all leave with this poll cannot have answered: its socket is not read. */
 int tcp_poll(far_conn *base) {
     tcp_conn *c = (tcp_conn *)base;
     int delivered = 0;
@@ -369,7 +372,7 @@ static void take_alarm(tcp_conn *c) {
 }
 
 
-/* Until the time `until`; how many events. */
+/* Sleeps until something happens or until the time `until`. Returns the number of events. */
 static int sleep_at(int epoll, struct epoll_event *events, uint64_t until, far_host *host) {
     if (until == FAR_TIME_NEVER)
         return epoll_wait(epoll, events, EVENTS, -1);
@@ -382,19 +385,39 @@ static int sleep_at(int epoll, struct epoll_event *events, uint64_t until, far_h
 }
 
 
-void tcp_wait(far_conn *base, uint64_t until) {
-    tcp_conn *c = (tcp_conn *)base;
-    struct epoll_event events[EVENTS];
-    bool lost = c->lost;
-    flush_all(c);
-    if (c->lost && !lost) /* nothing will wake it any more: whoever waits is to be told */
-        return;
-    if (c->closed_in_child) {
-        c->conn.fabric->host->ops->park(c->conn.fabric->host, c->conn.parker, until);
-        return;
+/* Something has come from a node that owes something, or its connection has ended: the next poll has it. */
+static bool has_come(tcp_conn *c) {
+    bool come = false;
+    for (unsigned i = 0; i < c->count; i++) {
+        tcp_node *node = &c->nodes[i];
+        if (node->count > 0 && node->filled == 0)
+            node->filled = net_channel_fill(&node->channel);
+        node->readable |= node->filled != 0;
+        come |= node->filled != 0;
     }
-    if (c->lost && (c->owed > 0 || c->stalled_count > 0 || c->unsent || c->asking))
-        return; /* to be told */
+    return come;
+}
+
+
+/* Looks at the sockets for a while. True: there is something, or the thread was woken, and need not sleep. */
+static bool look(tcp_conn *c, uint64_t until) {
+    far_host *host = c->conn.fabric->host;
+    uint64_t now = far_host_now(host);
+    for (bool looks = net_linger_begin(&c->linger, now); looks && now < until;
+         looks = net_linger_goes_on(&c->linger, now)) {
+        if (has_come(c))
+            return c->stirred = true;
+        if (far_parker_is_due(c->conn.parker))
+            return false; /* arming takes it */
+        sched_yield();    /* the daemon may need this processor, or another session */
+        now = far_host_now(host);
+    }
+    return false;
+}
+
+
+static void sleep_on_sockets(tcp_conn *c, uint64_t until) {
+    struct epoll_event events[EVENTS];
     set_alarm(c, next_deadline(c));
     if (!far_parker_arm(c->conn.parker))
         return;
@@ -408,13 +431,46 @@ void tcp_wait(far_conn *base, uint64_t until) {
 }
 
 
+/* Something is under way on a lost connection: the next poll ends it, and nothing would wake a thread that slept first. */
+static bool has_to_fail(const tcp_conn *c) {
+    return c->lost && (c->owed > 0 || c->stalled_count > 0 || c->unsent || c->asking);
+}
+
+
+/* Looking is for answers that are owed. rdma has looked at its queues already. */
+static bool may_look(const tcp_conn *c) {
+    return c->owed > 0 && !c->queues;
+}
+
+
+void tcp_wait(far_conn *base, uint64_t until) {
+    tcp_conn *c = (tcp_conn *)base;
+    far_host *host = c->conn.fabric->host;
+    bool lost = c->lost;
+    flush_all(c);
+    if (c->closed_in_child) {
+        host->ops->park(host, c->conn.parker, until);
+    } else if ((c->lost && !lost) || has_to_fail(c)) {
+        return;
+    } else if (may_look(c)) {
+        bool by_look = look(c, until);
+        if (!by_look)
+            sleep_on_sockets(c, until);
+        net_linger_end(&c->linger, far_host_now(host), by_look);
+    } else {
+        sleep_on_sockets(c, until);
+    }
+}
+
+
 static bool watch_descriptor(int epoll, int descriptor, uint32_t number) {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = number};
     return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
 
-/* Of the one connection of a handle that dozes: what watches a socket costs whenever something comes. */
+/* Made by the first doze, for the one connection of a handle that dozes: a second epoll on a socket costs something whenever
+ * a message comes. */
 static bool can_doze(tcp_conn *c) {
     if (c->doze_epoll >= 0)
         return true;
@@ -434,7 +490,8 @@ static bool can_doze(tcp_conn *c) {
 }
 
 
-/* Beside whoever is inside: touches nothing but what is for it. */
+/* Runs beside the thread that drives the session, so it leaves everything of the connection alone but `look`, `dozer` and
+ * the doze_ descriptors. */
 void tcp_doze(far_conn *base, far_parker *parker, uint64_t until) {
     tcp_conn *c = (tcp_conn *)base;
     struct epoll_event events[EVENTS];
@@ -522,8 +579,8 @@ static void free_conn(tcp_conn *c) {
 }
 
 
-/* False: the process has forked since it counted so many, and the child may have copies of these sockets, which it does
- * not know to close. */
+/* Puts the connection into the list of those that a forked child closes. False: the process has forked since the count was
+ * forks_before, when the sockets did not exist: a child may have copies of them that it does not know to close. */
 static bool enlist(tcp_conn *c, unsigned forks_before) {
     pthread_mutex_lock(&conns_lock);
     bool alone = forks == forks_before;
@@ -546,7 +603,7 @@ static unsigned count_forks(void) {
 }
 
 
-/* When its sockets are closed. */
+/* After its sockets were closed: until then a forked child must find it in the list. */
 static void delist(tcp_conn *c) {
     pthread_mutex_lock(&conns_lock);
     if (!c->closed_in_child) {
@@ -561,7 +618,7 @@ static void delist(tcp_conn *c) {
 }
 
 
-/* 1: a fork came between. Then the connections are ended for whoever has copies of them. */
+/* Returns 1 when the process forked meanwhile: the sockets were shut down, so that the child's copies are of no use. */
 static int try_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) {
     unsigned forks_before = count_forks();
     tcp_conn *c = calloc(1, sizeof(*c));

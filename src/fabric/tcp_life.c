@@ -70,7 +70,7 @@ static void begin_question(tcp_conn *c, far_question *question) {
         tcp_send(c, 0, NET_EVICT, 0, &body, sizeof(body), round);
     else if (question->id != 0)
         send_claim(c, 0, question, round);
-    else if (c->count > 1) /* others first: who asks node 0 after it let go cuts there */
+    else if (c->count > 1) /* node 0 last: once it has let go, whoever asks it has the others cut this session */
         send_to_others(c, round, NET_RELEASE, 0, NULL, 0);
     else
         tcp_send(c, 0, NET_RELEASE, 0, NULL, 0, round);
@@ -138,7 +138,7 @@ static void take_claimed(tcp_conn *c, unsigned node, tcp_round *round, const cha
         return;
     if (node == 0 && round->refused) {
         end_round(round, FAR_ERR_BUSY);
-    } else if (round->refused) { /* node 0 has cut us meanwhile: whoever asked has told the others */
+    } else if (round->refused) { /* node 0 has cut this session meanwhile, and whoever asked it has told the others */
         tcp_lose(c, FAR_ERR_FENCED, node, NULL);
         end_round(round, FAR_ERR_FENCED);
     } else {
@@ -159,7 +159,7 @@ static void take_released(tcp_conn *c, unsigned node, tcp_round *round) {
 }
 
 
-/* Node 0 says that these are over: all other nodes must cut them before anybody may say so. */
+/* Node 0 says that these sessions are over: nobody may call them dead before all other nodes have cut them too. */
 static void cut_elsewhere(tcp_conn *c, tcp_round *round, int what) {
     net_claim list[NET_LISTED_MAX];
     unsigned count = 0;
@@ -269,7 +269,8 @@ void tcp_listen(far_conn *base) {
 }
 
 
-/* Whoever drives the session takes a note off the socket, on which the handle may be about to sleep: it is woken. */
+/* The thread that drives the session takes the note off the socket on which the handle's thread sleeps, or is about to: so
+ * it wakes that thread. */
 void tcp_note(tcp_conn *c, const net_claim *note) {
     far_host *host = c->conn.fabric->host;
     if (c->notes_count == TCP_NOTES || note->id == 0)

@@ -1,4 +1,4 @@
-/* Latches: a table of buckets; the holder has the queue of those that wait, and hands over to the first of them. */
+/* Latches: a hash table by address. A bucket lists the holders; each holder has the queue of those that wait for it. */
 #include "task/latch.h"
 #include "base/spin.h"
 #include "task/session.h"
@@ -11,7 +11,7 @@
 
 typedef struct bucket {
     _Alignas(64) far_spin lock;
-    far_latch_hold *first; /* holders; those that wait stand in their holder's queue */
+    far_latch_hold *first; /* holders of latches whose addresses fall into this bucket */
 } bucket;
 
 struct far_latches {
@@ -53,7 +53,7 @@ static far_latch_hold *unused_hold(far_task *t) {
 }
 
 
-/* Under the bucket's lock. */
+/* Under the bucket's lock. Returns the link to the latch's holder; it points to NULL if nobody holds the latch. */
 static far_latch_hold **find_holder(bucket *b, far_addr addr) {
     far_latch_hold **link = &b->first;
     while (*link && (*link)->addr != addr)
@@ -153,8 +153,7 @@ static void unlatch(far_task *t, far_addr addr, const uint64_t *gift) {
         heir->first_waiting = heir->next;
         heir->last_waiting = heir->next ? hold->last_waiting : NULL;
         become_holder(b, heir);
-        /* Under the lock: the heir cannot leave far_latch, and its session cannot end, before the wake-up is through.
-         */
+        /* Woken under the lock: the heir needs it to leave far_latch, so its session cannot end before the wake-up is over. */
         far_task_wake(heir->task);
     }
     far_spin_unlock(&b->lock);

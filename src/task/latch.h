@@ -1,9 +1,10 @@
-/* Latches: the tasks of all sessions of a handle queue for a far address, so that only one of them at a time competes
- * for the lock there with the other compute nodes. First come, first served; a task that waits lets the others of its
- * session run.
+/* Latches: a queue in local memory, in front of a lock in far memory. Tasks of one handle that want the same far lock take
+ * its latch first, so that only one of them at a time competes with other handles for the lock itself. First come, first
+ * served; while a task waits, the other tasks of its session run.
  *
- * A latch is local and says nothing about other handles. Whoever waits for one keeps its pin: an index whose holders
- * may wait long for others drops it first. Several latches are taken in rising order of address. */
+ * A latch says nothing about other handles. A task that waits for one keeps its pin, and so keeps memory from being reused:
+ * a kind in which holders may wait long drops the pin first. A task that takes several latches takes them in rising order
+ * of address, so that no two wait for each other. */
 #ifndef FAR_TASK_LATCH_H
 #define FAR_TASK_LATCH_H
 
@@ -15,14 +16,15 @@
 
 typedef struct far_latches far_latches; /* of a handle */
 
-/* One per latch that a task holds or waits for; lies inside the task, so that taking a latch never fails. */
+/* One for each latch that a task holds or waits for. It lies inside the task, so taking a latch needs no memory. */
 typedef struct far_latch_hold {
     far_addr addr; /* 0: not in use */
     far_task *task;
-    bool granted, gifted;
-    uint64_t gift[FAR_GIFT_WORDS];                       /* from who had it before */
-    struct far_latch_hold *next;                         /* the holder: in the bucket; one that waits: in the queue */
-    struct far_latch_hold *first_waiting, *last_waiting; /* the holder's: the queue */
+    bool granted; /* this task holds the latch */
+    bool gifted;  /* the last holder left a gift */
+    uint64_t gift[FAR_GIFT_WORDS];
+    struct far_latch_hold *next;                         /* if granted: in the bucket; else: in the holder's queue */
+    struct far_latch_hold *first_waiting, *last_waiting; /* if granted: the queue of those that wait for the latch */
 } far_latch_hold;
 
 far_latches *far_latches_new(void);          /* NULL: no memory */
@@ -30,14 +32,17 @@ void far_latches_free(far_latches *latches); /* none is held */
 
 void far_latch(far_task *t, far_addr addr);     /* waits; the task must not hold it already */
 bool far_latch_try(far_task *t, far_addr addr); /* false: somebody holds it */
-void far_unlatch(far_task *t, far_addr addr);   /* hands it to the one that waits longest */
+void far_unlatch(far_task *t, far_addr addr);   /* the task that has waited longest holds it next */
 
-/* Passing on what the latch stands for: a holder that knows who is next may give it what far memory says in its name
- * already. Who waits does not leave the queue, so the next one stays the next one. */
-far_task *far_latch_next(far_task *t, far_addr addr); /* NULL: nobody waits; t holds it */
+/* Gifts: a holder can hand the far lock itself to the next task of its handle, and tell it so, instead of releasing the lock
+ * for the next one to take again. First it makes far memory say that the next task holds the lock, then it gives what that
+ * task needs to know along with the latch. A task that waits never leaves the queue, so the next one stays the next one. */
+far_task *far_latch_next(far_task *t, far_addr addr); /* t holds the latch. NULL: nobody waits for it */
 void far_unlatch_gift(far_task *t, far_addr addr, const uint64_t gift[FAR_GIFT_WORDS]);
-bool far_latch_gift(far_task *t, far_addr addr, uint64_t gift[FAR_GIFT_WORDS]); /* after far_latch. False: none */
+bool far_latch_gift(far_task *t, far_addr addr,
+                    uint64_t gift[FAR_GIFT_WORDS]); /* after far_latch. False: there is none */
 
-void far_unlatch_all(far_task *t); /* the task ends: it must hold none; if it does, they are given back all the same */
+/* The task ends and should hold no latch: asserted. Without asserts those that it holds are given back. */
+void far_unlatch_all(far_task *t);
 
 #endif

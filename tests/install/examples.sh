@@ -3,7 +3,7 @@
 set -euo pipefail
 work=$(mktemp -d)
 pool=/dev/shm/farindex-examples-$$
-trap 'rm -rf "$work" "$pool"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$work" "$pool"' EXIT
 
 "$CMAKE" --install "$BUILD" --prefix "$work" >"$work/log" || { cat "$work/log"; exit 1; }
 pc=$(find "$work" -name farindex.pc)
@@ -28,6 +28,21 @@ expect "all: 2000" "$work/counter" "shm:$pool" 4 2000
 expect "10000 put, 10000 got" "$work/pipeline"
 expect "500 put, 500 got" "$work/pipeline" "shm:$pool" 500
 expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "shm:$pool"
+
+# The same on memory nodes over the network.
+for node in 1 2; do
+    "$work/bin/farindex" serve --listen 127.0.0.1:0 --size 32M >"$work/node$node" 2>/dev/null &
+    until grep -q ready "$work/node$node"; do
+        kill -0 $!
+        sleep 0.01
+    done
+done
+tcp=tcp://$(sed 's/ready: //' "$work/node1"),$(sed 's/ready: //' "$work/node2")
+expect "run 1" "$work/quick" "$tcp"
+expect "run 2" "$work/quick" "$tcp"
+expect "all: 200" "$work/counter" "$tcp" 4 200
+expect "500 put, 500 got" "$work/pipeline" "$tcp" 500
+expect "check: 0 problems, 0 leaked bytes" "$work/bin/farindex" check --pool "$tcp"
 
 # The manual pages are there, and are what they should be.
 for page in man1/farindex.1 man3/farindex.3; do

@@ -219,6 +219,18 @@ static void chaos_does_not_stand_still_on_a_busy_machine(void **state) {
 }
 
 
+/* A daemon that was stopped for a minute has paused for a minute, so to say: it does not go without chaos for eight. */
+static void chaos_does_not_rest_for_ever(void **state) {
+    (void)state;
+    net_chaos chaos;
+    const uint64_t begun = 1000000000, ended = begun + 60000000000;
+    net_chaos_start(&chaos, 1);
+    net_chaos_paused(&chaos, begun, ended);
+    assert_true(net_chaos_rests(&chaos, ended + CHAOS_REST_NS - 1));
+    assert_false(net_chaos_rests(&chaos, ended + CHAOS_REST_NS));
+}
+
+
 /* ---- A node that is not what it seems: this test, in its place ---- */
 
 static int take_place_of_node(wire *g) {
@@ -353,6 +365,7 @@ int main(void) {
         cmocka_unit_test(notes_beside_a_full_queue_forget_no_request),
         cmocka_unit_test(answers_leave_while_there_is_more_to_do),
         cmocka_unit_test(chaos_does_not_stand_still_on_a_busy_machine),
+        cmocka_unit_test(chaos_does_not_rest_for_ever),
         cmocka_unit_test(an_answer_to_nothing_loses_the_connection),
         cmocka_unit_test(a_node_that_takes_more_is_not_silent),
     };

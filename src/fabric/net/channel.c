@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define FIRST_ROOM 4096u
-#define KEPT_ROOM  (128u << 10) /* of an empty queue */
+#define KEPT_ROOM  (128u << 10) /* an empty queue keeps so much room, and gives back more */
 #define FILL_BYTES (64u << 10)
 
 
@@ -100,7 +100,7 @@ static int transmit(net_channel *channel, net_bytes *from) {
 
 /* ---- TLS between the two ---- */
 
-/* What TLS wants to have on the wire. */
+/* Moves what TLS wants to send (records, parts of the handshake, alerts) to raw_out. */
 static int collect_sealed(net_channel *channel) {
     size_t more;
     while ((more = net_tls_sealed_bytes(channel->tls)) > 0) {
@@ -209,7 +209,7 @@ int net_channel_flush(net_channel *channel) {
 }
 
 
-/* Of the message that has begun. */
+/* How many bytes of the message at the front have not come yet; 0: none, or its head is not whole. */
 static size_t missing(const net_bytes *in) {
     int64_t length = net_message_length(in->data + in->begin, queued(in));
     return length > 0 && (size_t)length > queued(in) ? (size_t)length - queued(in) : 0;

@@ -1,5 +1,6 @@
-/* A stream of messages over a socket that never blocks, plain or with TLS. What the socket does not take at once is
- * queued. */
+/* Messages in both directions over a socket that never blocks, plain or with TLS: net_channel_send and _reserve only queue,
+ * net_channel_flush sends what the socket takes; net_channel_fill receives what is there, net_channel_next gives it out
+ * message by message. */
 #ifndef FAR_FABRIC_NET_CHANNEL_H
 #define FAR_FABRIC_NET_CHANNEL_H
 
@@ -18,9 +19,9 @@ typedef struct net_channel {
     net_tls *tls;              /* NULL: plain */
     bool greeted;              /* the handshake of TLS is over */
     bool out_of_memory;
-    bool drained; /* the socket had no more when it was read last */
-    uint64_t received, sent;
-    char why[160]; /* it ended: why */
+    bool drained;            /* the socket had no more when it was read last */
+    uint64_t received, sent; /* bytes, as they stand on the wire */
+    char why[160];           /* why the channel is lost */
 } net_channel;
 
 /* Takes the socket. session: of TLS, or NULL. */
@@ -40,7 +41,7 @@ int net_channel_fill(net_channel *channel);  /* takes in what is there; 1: some,
 bool net_channel_wants_to_send(const net_channel *channel);
 size_t net_channel_queued(const net_channel *channel);
 
-bool net_channel_has_message(const net_channel *channel); /* a whole one, or what cannot be one */
+bool net_channel_has_message(const net_channel *channel); /* net_channel_next would not give 0 */
 
 /* The next whole message: 1, and head and body are set, valid until the next call; 0: none is whole yet; -1: no
  * message. */

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CHAOS_LONG_NS 1000000u    /* a pause that took so long had to wait for others */
-#define CHAOS_REST    8u          /* times what a long pause took: how long none follows ... */
-#define CHAOS_REST_NS 1000000000u /* ... and at most so long: the daemon was stopped, it may be */
+#define CHAOS_LONG_NS 1000000u    /* a pause that took longer: other processes had the processor */
+#define CHAOS_REST    8u          /* after a long pause there is none for so many times as long ... */
+#define CHAOS_REST_NS 1000000000u /* ... but not for longer than this: perhaps the daemon was only stopped (SIGSTOP) */
 
 typedef struct net_chaos { /* of a thread */
     uint64_t state;
@@ -21,11 +21,11 @@ typedef struct net_chaos { /* of a thread */
 typedef enum { CHAOS_NONE, CHAOS_YIELD, CHAOS_SLEEP } net_chaos_pause;
 
 void net_chaos_start(net_chaos *chaos, unsigned thread);
-/* What happens after a unit; us: how long a sleep is to be. */
+/* Draws what happens after a unit; us: how long a sleep is to take. */
 net_chaos_pause net_chaos_draw(net_chaos *chaos, unsigned *us);
 bool net_chaos_rests(const net_chaos *chaos, uint64_t now);
 void net_chaos_paused(net_chaos *chaos, uint64_t begun, uint64_t ended); /* ns */
 
-void net_chaos_disturb(net_chaos *chaos); /* after a unit: all of it, with the clock of the host */
+void net_chaos_disturb(net_chaos *chaos); /* after each unit: draws and pauses, by the clock of the host */
 
 #endif

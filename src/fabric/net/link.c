@@ -32,7 +32,7 @@ static int fail_link(const net_address *address, const char *why) {
 }
 
 
-/* The next endpoint that lets itself be tried. */
+/* Begins to connect to the name's next endpoint; those that fail at once are passed over. */
 static int try_next(dialling *d, const net_address *address) {
     while (d->next < d->count) {
         const net_endpoint *endpoint = &d->endpoints[d->next++];
@@ -127,7 +127,7 @@ static int read_welcome(net_link *link, dialling *d, const net_address *address)
 }
 
 
-/* One round of waiting and going on. Returns how many are not welcomed yet. */
+/* Waits for any of the nodes that have not said welcome, and goes on with those that can. Returns how many there were. */
 static int turn(net_link *links, dialling *d, const net_address *addresses, unsigned count, const net_dial *dial,
                 uint64_t deadline) {
     struct pollfd waits[FAR_NODES_MAX];

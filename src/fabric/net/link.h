@@ -17,8 +17,8 @@ typedef struct net_dial {
     unsigned timeout_ms;
 } net_dial;
 
-/* Connects to all of them side by side, and waits until all have said welcome. In words when it fails, naming the node
- * at fault; then none is left open. */
+/* Connects to all nodes at the same time, and waits until all have said welcome. On failure far_last_error names the node at
+ * fault, and no connection is left open. */
 int net_links_open(net_link *links, const net_address *addresses, unsigned count, const net_dial *dial);
 
 /* Sends one message and waits for its answer, of a fixed length. */

@@ -72,7 +72,7 @@ static int check_header(const net_file_header *header, const char *path, uint64_
 }
 
 
-/* Dropped by the kernel with the last thread of the daemon. */
+/* So that no second daemon serves the file: the kernel drops the lock when the process ends, however it does. */
 static int lock_file(int file, const char *path) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_AT, .l_len = 1};
     if (fcntl(file, F_OFD_SETLK, &lock) == 0)
@@ -83,7 +83,7 @@ static int lock_file(int file, const char *path) {
 }
 
 
-/* What a maker leaves that was killed on the way: the room, perhaps a header without its magic word. */
+/* A daemon that was killed while it made the file leaves room, and perhaps a header without its magic word. */
 static bool is_half_made(const net_file_header *header, uint64_t there, uint64_t size) {
     net_file_header whole = *header;
     whole.magic = NET_FILE_MAGIC;
@@ -156,7 +156,7 @@ static int map_memory(net_memory *m, const char *path, uint64_t size) {
         m->base = NULL;
         return refuse_file(path ? path : "anonymous memory", "cannot be mapped");
     }
-    madvise(m->base, m->mapped, MADV_HUGEPAGE); /* a wish */
+    madvise(m->base, m->mapped, MADV_HUGEPAGE); /* it may be refused */
     place_parts(m);
     if (fresh)
         write_header(m->header, m->size);
@@ -240,7 +240,7 @@ static void copy_words(const net_memory *m, unsigned thread, char *to, const cha
 }
 
 
-/* A kill keeps what was stored before it, in the order of the program: so the compiler must keep that order. */
+/* A kill keeps all stores before it, in program order: so the compiler must keep that order too. */
 static void write_unit(net_memory *m, unsigned thread, uint64_t offset, const char *from, unsigned words) {
     net_redo *slot = &m->redo[thread];
     bool redo = m->file >= 0 && words > 1; /* one word is one store */

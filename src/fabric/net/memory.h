@@ -61,14 +61,14 @@ typedef struct net_memory {
     _Alignas(64) atomic_uchar locks[NET_LINES];
 } net_memory;
 
-/* path NULL: memory of this process. size 0: that of the file, which must be there. In words when it fails. */
+/* path NULL: memory of this process. size 0: the size of the file, which must exist. far_last_error says why it failed. */
 int net_memory_open(const char *path, uint64_t size, net_memory **memory);
 void net_memory_close(net_memory *memory);
 
 /* Runs a verb that was checked; results: where those of a READ or an atomic go. */
 void net_memory_run(net_memory *memory, unsigned thread, const net_verb *verb, char *results);
 
-/* First wins. What the node belongs to then is in *join. */
+/* The first pool that a node joins keeps it. Afterwards *join says which that is. */
 void net_memory_join(net_memory *memory, net_join *join);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 
-/* One store each: a kill may come between any two. */
+/* Each word of the ledger is changed by one store: a kill may come between any two. */
 static void set(uint64_t *word, uint64_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
@@ -16,7 +16,7 @@ static void raise(uint64_t *word, uint64_t value) {
 }
 
 
-/* No claim is taken twice: with no holder all of before are over. */
+/* A claim is taken only if it is above all before it: so with no holder, all earlier claims are over. */
 void net_table_start(net_table *table, net_ledger *ledger) {
     memset(table, 0, sizeof(*table));
     table->ledger = ledger;
@@ -51,8 +51,7 @@ net_verdict net_table_show(net_table *table, unsigned id, unsigned generation, u
 }
 
 
-/* Another generation has the id: all before that one's claim are over, because a claim is drawn only when nobody has
- * the id. */
+/* If another generation has the id, all claims before its own are over: a claim is drawn only while nobody has the id. */
 bool net_table_ask(const net_table *table, unsigned id, unsigned generation, uint64_t *over) {
     const net_seat *seat = &table->ledger->seats[id];
     bool held = table->now[id].holder != 0;

@@ -33,7 +33,8 @@ static void note(net_server *server, unsigned id, unsigned generation) {
 }
 
 
-/* Who takes nothing is told later, and then at most that he has missed something. */
+/* A peer that does not take what is sent is told later, and, if it missed many notes, only that it missed some: so notes do
+ * not pile up. */
 void server_send_notes(server_peer *peer) {
     net_server *server = peer->server;
     peer->notes_wait = net_channel_queued(&peer->channel) > SERVING_NOTES_MOST;
@@ -67,7 +68,8 @@ static bool is_other(const net_server *server) {
 }
 
 
-/* When this returns no verb of it is under way, and none will be. Never itself: its own verbs do not run now. */
+/* Stops a connection for good: when this returns none of its verbs is under way, and none will be. A connection never stops
+ * itself: it would wait for its own `run`. */
 static void stop(server_peer *peer, const char *why) {
     if (!peer)
         return;
@@ -108,7 +110,7 @@ static void let_go(server_peer *peer) {
 }
 
 
-/* A connection that has ended speaks for nobody: its session is cut here. */
+/* A connection has ended: its session, if it spoke for one, is cut here. */
 void server_leave(server_peer *peer) {
     net_queue_stop(peer->queue);
     if (peer->claim == 0)
@@ -505,7 +507,7 @@ bool server_serve(server_peer *peer) {
     net_head head;
     const char *body;
     int got = 0;
-    /* With chaos each message takes long. */
+    /* With chaos each message takes long, so each is answered by itself. */
     size_t work = 0, most = peer->server->config.chaos ? 1 : SERVING_WORK_MOST;
     while (work < most && net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST &&
            (got = net_channel_next(&peer->channel, false, &head, &body)) > 0) {

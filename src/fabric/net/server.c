@@ -2,12 +2,14 @@
  * deadline of handshakes. */
 #define _GNU_SOURCE
 #include "base/error.h"
+#include "base/host.h"
 #include "fabric/net/chaos.h"
 #include "fabric/net/serving.h"
 #include "farindex.h"
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -18,23 +20,26 @@
 #define EVENTS        64
 #define STRANGERS_MAX 256 /* connections that are not greeted yet */
 #define GREET_MS      5000
-#define FILLS         8  /* of one connection in one turn: so often its socket is read ... */
-#define SERVES        16 /* ... and so often it is served: then others have their turn */
+#define FILLS         8  /* so often one connection's socket is read in a turn ... */
+#define SERVES        16 /* ... and so often it is served (server_serve): then the other connections have their turn */
 #define BACKLOG       512
 
 static _Thread_local net_chaos chaos;
 
 
+static uint64_t now_ns(void) {
+    return far_host_now(&far_host_threads);
+}
+
+
 static uint64_t now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000u + (uint64_t)time.tv_nsec / 1000000u;
+    return now_ns() / 1000000u;
 }
 
 
 /* ---- Connections ---- */
 
-/* By edges: else the kernel looks at each socket once more, after it was read. */
+/* Edge-triggered: level-triggered, the kernel would look at each socket once more after it was read. */
 static void watch(server_peer *peer, bool reading, bool writing, int how) {
     struct epoll_event event = {.events = EPOLLET | (reading ? EPOLLIN | EPOLLRDHUP : 0u) | (writing ? EPOLLOUT : 0u),
                                 .data.ptr = peer};
@@ -55,7 +60,7 @@ static void link_peer(server_peer *peer) {
 }
 
 
-/* Nobody else can name it after this: the table knows it no more. */
+/* After this the table does not name the connection any more, so no other thread can reach it. */
 static void unlink_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
     pthread_mutex_lock(&loop->server->lock);
@@ -134,18 +139,19 @@ static bool can_go_on(const server_peer *peer) {
 }
 
 
-/* What came last before the end is still done: a session that says that it leaves and closes. */
+/* One turn of a connection: reads its socket, serves what came, sends the answers, and leaves what is more than FILLS and
+ * SERVES for its next turn. Requests that came just before the connection's end are still served: NET_BYE is one. */
 static void serve_peer(server_peer *peer) {
     int got = 1;
     unsigned serves = 0;
     for (unsigned fills = 0; !peer->ended && got > 0 && fills < FILLS && serves < SERVES; fills++) {
-        /* Who does not take its answers is not listened to either, nor who has asked for more than was done. */
+        /* Nothing is read from a peer that does not take its answers, or whose last requests are not all served. */
         bool listens =
             net_channel_queued(&peer->channel) < SERVING_QUEUED_MOST && !net_channel_has_message(&peer->channel);
         peer->channel.drained = false;
         got = listens ? net_channel_fill(&peer->channel) : 0;
         bool all =
-            !peer->channel.tls && peer->channel.drained && !peer->hung_up; /* the end stands behind the last byte */
+            !peer->channel.tls && peer->channel.drained && !peer->hung_up; /* hung up: its end is still to be read */
         do {
             if (!server_serve(peer))
                 peer->ended = true;
@@ -155,8 +161,8 @@ static void serve_peer(server_peer *peer) {
         if (all)
             break;
     }
-    bool more = can_go_on(peer); /* others first: that it can be written to is told at once */
-    /* What is left there is told of again: bytes, or the end behind them. */
+    bool more = can_go_on(peer); /* then EPOLLOUT is asked for, which comes at once: the next turn */
+    /* Setting the watch again makes epoll tell once more of what is left: requests, bytes in the socket, or the end. */
     if (!peer->ended && (more || (peer->reading && (!peer->channel.drained || peer->hung_up))))
         watch(peer, peer->reading, peer->writing || more, EPOLL_CTL_MOD);
 }
@@ -200,7 +206,7 @@ static void adopt_all(server_loop *loop) {
 }
 
 
-/* One loop after the other gets one. */
+/* New connections go to the loops in turn. */
 static void hand_over(net_server *server, server_peer *peer) {
     uint64_t one = 1;
     server_loop *loop = &server->loops[server->next_loop++ % server->loop_count];
@@ -267,7 +273,7 @@ static void tell_all(server_loop *loop) {
         next = peer->next;
         server_send_notes(peer);
         flush_peer(peer);
-        /* The flush made room, and epoll tells no more of it: what the full queue had kept from being done is done now. */
+        /* The flush may have made room for requests that a full queue had held back, and epoll has told of them already. */
         if (!peer->ended && net_channel_has_message(&peer->channel))
             serve_peer(peer);
         if (peer->ended)
@@ -276,8 +282,8 @@ static void tell_all(server_loop *loop) {
 }
 
 
-/* The events of one turn: none of them stands for a connection that another event of the same turn closed, because each
- * connection has one, and notes are sent after all of them. */
+/* A connection that one event closes is not named by another: each connection has one event in a turn, and what else closes
+ * connections, sending notes, comes after all events. */
 static void run_events(server_loop *loop, const struct epoll_event *events, int count) {
     bool notes = false;
     for (int i = 0; i < count; i++) {
@@ -305,13 +311,29 @@ static void run_events(server_loop *loop, const struct epoll_event *events, int 
 }
 
 
+/* Looks for a while (net/linger.h), then sleeps until there are events. Returns how many. */
+static int wait_for_events(server_loop *loop, struct epoll_event *events) {
+    int count = 0;
+    for (bool looks = net_linger_begin(&loop->linger, now_ns()); looks && count == 0;
+         looks = net_linger_goes_on(&loop->linger, now_ns())) {
+        count = epoll_wait(loop->epoll, events, EVENTS, 0);
+        if (count == 0)
+            sched_yield(); /* a client on this host may need this processor */
+    }
+    bool by_look = count > 0;
+    if (!by_look)
+        count = epoll_wait(loop->epoll, events, EVENTS, time_to_wait(loop));
+    net_linger_end(&loop->linger, now_ns(), by_look);
+    return count;
+}
+
+
 static void *run_loop(void *arg) {
     server_loop *loop = arg;
     struct epoll_event events[EVENTS];
     net_chaos_start(&chaos, loop->number);
     while (!atomic_load_explicit(&loop->server->stopping, memory_order_acquire)) {
-        int count = epoll_wait(loop->epoll, events, EVENTS, time_to_wait(loop));
-        run_events(loop, events, count);
+        run_events(loop, events, wait_for_events(loop, events));
         if (loop->strangers)
             turn_away_late(loop);
     }

@@ -8,6 +8,7 @@
 #define FAR_FABRIC_NET_SERVING_H
 
 #include "fabric/net/channel.h"
+#include "fabric/net/linger.h"
 #include "fabric/net/memory.h"
 #include "fabric/net/rdma_node.h"
 #include "fabric/net/server.h"
@@ -15,10 +16,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SERVING_QUEUED_MOST (1u << 20)  /* bytes of answers that a peer has not taken: then it is not served */
-#define SERVING_WORK_MOST   (64u << 10) /* bytes of requests and answers: then what is answered leaves */
-#define SERVING_NOTES       1024u       /* of the last cuts; who missed more is told to look at all */
-#define SERVING_NOTES_MOST  4096u       /* bytes of a queue behind which no note is put */
+#define SERVING_QUEUED_MOST (1u << 20)  /* a peer that has not taken so many bytes of answers is not served */
+#define SERVING_WORK_MOST   (64u << 10) /* after so many bytes of requests and answers, the answers are sent */
+#define SERVING_NOTES       1024u /* the last notes are kept; a peer that missed more is told to look at everything */
+#define SERVING_NOTES_MOST  4096u /* no note is put behind more queued bytes than these */
 
 typedef struct server_loop server_loop;
 typedef struct server_peer server_peer;
@@ -37,7 +38,7 @@ struct server_peer {
     uint64_t deadline; /* for the handshake */
     pthread_mutex_t run;
     atomic_bool cut;
-    bool speaks;  /* for a session, as its own messages say */
+    bool speaks;  /* it has a claim, or had one and does not know yet that it was cut: its verbs may change memory */
     char why[96]; /* what it did wrong */
     /* Under the server's lock: */
     unsigned id, generation;
@@ -47,7 +48,7 @@ struct server_peer {
     bool bye;
     bool listens;
     uint64_t told;                /* notes up to this one were sent to it */
-    bool notes_wait;              /* of its loop: it takes nothing, so there are notes that were not queued for it */
+    bool notes_wait;              /* used by its loop alone: its queue is full, so it was not sent the last notes */
     server_peer *next, *previous; /* of the loop */
 };
 
@@ -60,6 +61,7 @@ struct server_loop {
     unsigned number;
     int epoll, event;
     pthread_t thread;
+    net_linger linger;
     server_peer *peers; /* its own */
     server_peer *inbox; /* accepted for it; under the server's lock */
     unsigned strangers; /* of its peers, not greeted */
@@ -92,7 +94,7 @@ struct net_server {
 };
 
 
-/* By the loop alone: needs no locked instruction. */
+/* Only the loop that owns the count adds to it, so no locked instruction is needed. */
 static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
     uint64_t now = atomic_load_explicit(count, memory_order_relaxed);
     atomic_store_explicit(count, now + more, memory_order_relaxed);

@@ -258,7 +258,7 @@ static int fail_session(net_tls *tls) {
 }
 
 
-/* 0: it only has to wait. */
+/* What a call of OpenSSL came to: 0 if it only has to wait for more bytes, -1 if it failed. */
 static int result_of(net_tls *tls, int result) {
     int error = SSL_get_error(tls->ssl, result);
     return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : fail_session(tls);

@@ -143,8 +143,8 @@ _Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && 
                    sizeof(net_told) == 16 && sizeof(net_state) == 152 && sizeof(net_queued) == 32,
                "no holes");
 
-/* How many bytes the first message of these has, with a head that can be. 0: not known yet; negative: no message begins
- * like this. */
+/* The length of the message that begins with these bytes. 0: its head is not whole yet; negative: no message begins like
+ * this. */
 int64_t net_message_length(const char *bytes, size_t count);
 
 /* Whether a message that a client sends (or, to_client, gets) has the right length for its type. */

@@ -1,10 +1,11 @@
 /* Questions that take time: with questions=on a session claims, asks and is cut through the tables of the memory nodes
  * (net/node_table.h), as over a network, and nobody knows at once that a connection has ended.
  *
- * Each connection has a stream of messages to each node, in order, with delays of their own; its end is the last one.
- * A node that sees the end, or is told to cut, drops what it has not run of that connection's verbs: only then, and only
- * there. Verbs of who is gone take effect until then. A node that is down keeps what comes to it until it is up again,
- * verbs and messages: who waits for it for too long is lost, and what he sent may take effect long after. */
+ * Each connection has a stream of messages to each node. Messages of one stream arrive in order, each after a delay of its
+ * own; the last one is the connection's end. A node that sees the end, or is told to cut the session, drops those verbs of
+ * the connection that it has not run; until then verbs of a dead session still take effect there. A node that is down keeps
+ * the verbs and messages that come to it, and handles them when it is up again. A session that waits for it for too long is
+ * lost meanwhile, so what it sent may take effect long after its end. */
 #include "base/error.h"
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
@@ -19,12 +20,12 @@ typedef enum {
     SAY_EVICT,
     SAY_END,
     SAY_NOTHING
-} say; /* nothing: it stands for somebody's patience */
+} say; /* NOTHING goes to no node: it arrives when a connection has waited long enough for a silent one */
 
 typedef struct inquiry {    /* a question, while somebody waits for its answer */
     far_question *question; /* NULL: nobody does any more */
-    unsigned waits;         /* for so many nodes */
-    unsigned messages;      /* under way: it is freed with the last */
+    unsigned waits;         /* so many nodes have not answered yet */
+    unsigned messages;      /* so many of its messages are under way; the last one frees it */
     uint64_t claim;
     bool refused;
     sim_conn *conn;
@@ -114,7 +115,7 @@ static void lose_patience(void *arg) {
 }
 
 
-/* Something of it waits at a node that is down: it gives the node up in time. */
+/* A verb or message of this connection waits at a node that is down: the connection will give the node up after a while. */
 void sim_ask_waits(sim_conn *conn, unsigned node) {
     far_sim_world *world = conn->world;
     uint64_t silence = world->memory[node].silences;
@@ -159,7 +160,7 @@ static void hear_later(void *arg) {
 }
 
 
-/* Its threads do not wake together: what was said comes first, or what was posted. */
+/* A node is up again. Its threads do not wake together: either the messages that waited are handled first, or the verbs. */
 void sim_ask_wakes(far_sim_world *world, unsigned node) {
     message *first = world->memory[node].waiting;
     if (!first || far_random_chance(&world->random, 1, 2)) {
@@ -175,7 +176,7 @@ void sim_ask_wakes(far_sim_world *world, unsigned node) {
 
 /* ---- At a node ---- */
 
-/* Verbs that have begun end here, those to come fail. */
+/* The node runs no more verbs of this connection: those that have begun stop where they are, later ones fail. */
 static void stop_verbs(sim_conn *conn, unsigned node) {
     far_sim_world *world = conn->world;
     conn->qps[node].failed = true;
@@ -203,7 +204,7 @@ static void notice_cut(void *arg) {
 }
 
 
-/* Whoever spoke for the id there does so no more; it notices later. */
+/* The holder does not speak for its id at this node any more. It is not told: it notices when something fails. */
 static void displace(far_sim_world *world, unsigned node, net_holder holder) {
     sim_conn *conn = world->conns;
     while (conn && (holder == 0 || conn->number != holder))
@@ -313,8 +314,9 @@ static void say_to_others(inquiry *i, say what) {
 }
 
 
-/* Nobody may see a verb of it from now on. Of the same pair there can be a newer claim, which lives: of somebody who took
- * the id for free, and learns from the registry that it is not. */
+/* Somebody is told that the session is dead: none of its verbs may take effect from now on, which the watch checks. A newer
+ * claim of the same id and generation may live on: its owner took the id to be free, and the registry will tell him that it
+ * is not. */
 static void declare(far_sim_world *world, unsigned id, unsigned generation, uint64_t over) {
     for (sim_conn *conn = world->conns; conn; conn = conn->next)
         conn->declared |= conn->claimed && conn->id == id && conn->generation == generation && conn->claim <= over;
@@ -346,7 +348,7 @@ static void take_claimed(inquiry *i, const message *m) {
     if (m->node == 0 && m->yes && !alone) {
         say_to_others(i, SAY_CLAIM);
     } else if (i->waits == 0 && i->refused && m->node != 0) {
-        far_sim_lose(&i->conn->conn); /* node 0 has cut us meanwhile */
+        far_sim_lose(&i->conn->conn); /* node 0 has cut this session meanwhile */
     } else if (i->waits == 0) {
         end_claim(i);
     }
@@ -432,7 +434,7 @@ int sim_give_answers(sim_conn *conn) {
 }
 
 
-/* The connection is over on its own side: what it asked is not answered, and the nodes see its end one by one. */
+/* The connection has ended on its own side: its questions get no answer, and each node sees the end at a time of its own. */
 void sim_ask_ends(sim_conn *conn) {
     if (!conn->world->config.questions || conn->ended)
         return;
@@ -444,7 +446,7 @@ void sim_ask_ends(sim_conn *conn) {
 }
 
 
-/* Cut off everywhere, at once. */
+/* All nodes cut the connection at once. */
 void sim_ask_cuts(sim_conn *conn) {
     for (unsigned node = 0; conn->world->config.questions && node < conn->world->config.memory_nodes; node++) {
         stop_verbs(conn, node);

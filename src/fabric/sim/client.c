@@ -8,7 +8,7 @@
 #include <string.h>
 
 #if FAR_ASAN || FAR_TSAN
-#define STACK_BYTES (4 * SIM_STACK_BYTES) /* frames are larger there */
+#define STACK_BYTES (4 * SIM_STACK_BYTES) /* stack frames are larger with a sanitizer */
 #else
 #define STACK_BYTES SIM_STACK_BYTES
 #endif
@@ -104,7 +104,7 @@ bool sim_client_may_run(const far_sim_client *client) {
 }
 
 
-/* Several wakes of one wait are harmless: the first that comes makes the others stale. */
+/* A wait may be woken several times: the first wake-up ends it, the others are stale by then. */
 void sim_client_wake(far_sim_client *client, uint64_t time) {
     sim_push(client->world, time, SIM_RESUME, client, client->wakes);
 }
@@ -136,7 +136,7 @@ void sim_client_resume(far_sim_client *client) {
 }
 
 
-/* The client's code may stand in a coroutine of its session: that is where it goes on. */
+/* Goes back to the event loop. The client may be inside a coroutine of its session: it goes on there when it is resumed. */
 static void leave(far_sim_client *client, sim_client_state state) {
     far_sim_world *world = client->world;
     client->state = (uint8_t)state;
@@ -193,7 +193,7 @@ void sim_park(far_sim_world *world, far_parker *parker, uint64_t until_ns) {
         sim_run_outside(world, &parker->token, until);
     } else {
         if (until <= world->now)
-            until = world->now + 10 * SIM_PS; /* who asks again and again must not stop the world */
+            until = world->now + 10 * SIM_PS; /* a client that waits in a loop must not stop virtual time */
         parker->waiter = client;
         client->until = until;
         if (until != SIM_NEVER)

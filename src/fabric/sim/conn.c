@@ -142,7 +142,7 @@ void sim_conn_release(sim_conn *conn) {
 
 static void conn_close(far_conn *base) {
     sim_conn *conn = (sim_conn *)base;
-    /* Nothing should be under way but what the dead leave behind; if it is, it must not touch its poster's memory. */
+    /* Only a dead session may leave batches under way here. Whatever is must not touch the poster's memory any more. */
     if (conn->posts)
         sim_fence(conn, FAR_ERR_FENCED);
     conn->fenced = conn->closed = true;
@@ -274,7 +274,7 @@ static sim_verb *take_verb(sim_conn *conn, sim_post *post, const far_verb *poste
 }
 
 
-/* Whoever watches may kill the poster: then the rest is not shown. */
+/* An observer may kill the poster: then the rest of the verbs is not shown. */
 static void observe(sim_conn *conn, uint32_t count) {
     far_sim_world *world = conn->world;
     uint64_t last = world->running->verbs;
@@ -294,7 +294,7 @@ static void observe(sim_conn *conn, uint32_t count) {
 }
 
 
-/* Hands the verbs over. */
+/* Makes a record of each verb of the batch, and sends those that need not wait. */
 static void take_batch(sim_conn *conn, far_batch *batch) {
     far_sim_world *world = conn->world;
     far_sim_client *client = world->running;
@@ -457,7 +457,7 @@ const far_fabric_ops sim_fabric_ops = {
     .close = sim_close,
 };
 
-/* Claims and questions take round trips. */
+/* With questions=on: claims and questions take round trips. */
 const far_fabric_ops sim_fabric_ops_asking = {
     .connect = conn_open,
     .disconnect = conn_close,

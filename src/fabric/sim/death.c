@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A chosen cut: of this client's verbs those up to `verbs` happen wholly, of the next one `units` units. */
+/* A test chooses what a dying client leaves: its first `verbs` verbs wholly, `units` units of the next one, no more. */
 typedef struct exact_cut {
     const far_sim_client *client;
     uint64_t verbs;
@@ -28,7 +28,7 @@ static void drop(far_sim_world *world, sim_verb *verb) {
 }
 
 
-/* From here on nothing that was posted takes effect. */
+/* Ends the connection: after this, nothing that was posted on it takes effect. */
 void sim_fence(sim_conn *conn, int status) {
     far_sim_world *world = conn->world;
     conn->fenced = true;
@@ -42,7 +42,7 @@ void sim_fence(sim_conn *conn, int status) {
 }
 
 
-/* The poster's memory is no longer there: what the verb still needs is copied. */
+/* The poster is dead and its memory gone: the verb keeps a copy of what it still needs. */
 static void detach(sim_verb *verb) {
     verb->post = NULL;
     if (verb->class == SIM_CLASS_WRITE) {
@@ -56,7 +56,7 @@ static void detach(sim_verb *verb) {
 }
 
 
-/* What was lost so far at one memory node: nothing that is ordered after it may happen. */
+/* Which verbs of the dead poster were lost so far at one memory node: nothing that is ordered after them may happen. */
 typedef struct losses {
     bool write, atomic;
 } losses;
@@ -105,7 +105,7 @@ static void exact_fate(far_sim_world *world, sim_verb *verb, const exact_cut *cu
 }
 
 
-/* The poster is gone: its batches end with status; of its verbs some still happen, now or later. */
+/* The poster is gone: its batches end with `status`, but some of its verbs still take effect, now or later. */
 static void abandon(sim_conn *conn, int status, const exact_cut *cut) {
     far_sim_world *world = conn->world;
     losses lost[FAR_NODES_MAX] = {{false, false}};
@@ -124,7 +124,7 @@ static void abandon(sim_conn *conn, int status, const exact_cut *cut) {
 }
 
 
-/* Over a network, what it has posted may still take effect. */
+/* A session gives up by itself. With questions=on its verbs may still take effect, until the nodes see the end. */
 void sim_leave(sim_conn *conn) {
     if (conn->world->config.questions)
         abandon(conn, FAR_ERR_FENCED, NULL);

@@ -99,7 +99,7 @@ static uint64_t atomic_result(const far_verb *verb, uint64_t old) {
 }
 
 
-/* Reads the word; false: the atomic has failed and is over. */
+/* An atomic reads its word. False: its comparison failed, and it is over. */
 static bool atomic_begin(far_sim_world *world, sim_verb *verb) {
     sim_watch_check(world, verb, verb->verb.addr, 8);
     memcpy(&verb->old, memory_at(world, verb, 0), 8);
@@ -134,7 +134,7 @@ void sim_apply_rest(far_sim_world *world, sim_verb *verb) {
 
 /* ---- Order while something is held ---- */
 
-/* With questions, who posts to a node that is down has to wait until he gives up; without, he is told. */
+/* With questions=on a node that is down is silent, and its clients wait until they give it up; else their verbs fail. */
 static bool is_silent(const far_sim_world *world, unsigned node) {
     return world->memory[node].down && world->config.questions;
 }
@@ -174,7 +174,7 @@ void sim_unblock_all(far_sim_world *world) {
 
 /* ---- The effect ---- */
 
-/* The first verb that fails takes its time; those behind it are told at once. */
+/* The first verb that fails at a node does so after unreachable=, later ones at once. */
 void sim_fail_verb(far_sim_world *world, sim_verb *verb) {
     sim_qp *qp = &verb->conn->qps[verb->node];
     uint64_t delay = qp->failed ? 0 : world->config.unreachable * SIM_PS;
@@ -204,7 +204,7 @@ void sim_stop_verb(far_sim_world *world, sim_verb *verb) {
         conn->blocked--;
     if (verb->state == SIM_HELD)
         verb->client->held--;
-    verb->generation++; /* what was to happen to it does not */
+    verb->generation++; /* events that were planned for it are stale */
     sim_fail_verb(world, verb);
 }
 
@@ -278,7 +278,7 @@ static void end_rmw(far_sim_world *world, sim_verb *verb) {
 }
 
 
-/* Another atomic is to happen at once: the one under way on its word ends first. */
+/* Another atomic takes effect on the same word now: the one that has read the word and not written it ends first. */
 void sim_settle_word(far_sim_world *world, sim_verb *verb) {
     sim_verb *owner = sim_word_of(world, verb->verb.addr)->owner;
     if (owner && owner != verb)
@@ -310,7 +310,7 @@ static void apply_part(far_sim_world *world, sim_verb *verb) {
 void sim_effect(far_sim_world *world, sim_verb *verb) {
     bool begun = verb->state == SIM_BEGUN;
     if (verb->state >= SIM_EFFECTIVE)
-        return; /* an atomic that was made to end early */
+        return; /* an atomic that sim_settle_word has ended already */
     if (!begun && put_off(world, verb))
         return;
     if (verb->conn->declared)

@@ -62,7 +62,7 @@ static void tear(far_sim_world *world, sim_verb *verb) {
 }
 
 
-/* Only what the order rules forbid keeps a verb from overtaking another. */
+/* When the verb takes effect: at any time that the rules of order allow. It may overtake whatever they do not forbid. */
 void sim_fault_schedule(far_sim_world *world, sim_verb *verb, sim_qp *qp, uint64_t base) {
     uint64_t faults = world->faults, start = base;
     if (faults & FAR_SIM_LATE)
@@ -124,7 +124,7 @@ uint64_t sim_fault_completion_delay(far_sim_world *world) {
 }
 
 
-/* A message to a node or back: nobody answers at once, and some take long. */
+/* How long a message to a node or back takes: never no time, and sometimes long. */
 uint64_t sim_fault_message_delay(far_sim_world *world) {
     return world->config.nic.wire + (world->faults & FAR_SIM_LATE ? DRAW(world, messages) / SIM_PS : 0);
 }

@@ -106,7 +106,7 @@ static size_t word_slot(const sim_words *words, uint64_t addr) {
 }
 
 
-/* Makes room: forgets words that have been free for a while. */
+/* Makes room in the table of words: those that have been free for a while are forgotten. */
 static void words_rebuild(far_sim_world *world) {
     sim_words *words = &world->words, old = *words;
     size_t kept = 0;

@@ -73,7 +73,7 @@ static bool verb_fits(const far_sim_match *match, const far_verb *verb, const ch
 }
 
 
-/* Counts one more that fits; true when it is the one. */
+/* Counts one more verb or point that fits the rule. True: it is the one that the rule waits for. */
 static bool rule_counts(sim_rule *rule) {
     return ++rule->seen >= (rule->match.nth ? rule->match.nth : 1);
 }
@@ -89,14 +89,15 @@ static void rule_fires(far_sim_client *client, sim_rule **at) {
 }
 
 
-/* Stops, stalls, kills. Rules come and go meanwhile, and the client may never come back here. */
+/* Does what the fired rules say: stops, stalls or kills the client. Meanwhile rules may be added and removed, and a client that
+ * is killed may not come back here. */
 static void fire(far_sim_client *client, const char *where) {
     while (client->fired) {
         sim_rule rule = *client->fired;
         rule_free(client->fired);
         client->fired = rule.next;
         if (sim_is_outside(client) || sim_client_dead(client))
-            continue; /* the outside cannot be stopped, the dead are not */
+            continue; /* neither the outside nor the dead can be stopped */
         if (rule.action == RULE_STOP) {
             sim_stop(client, where);
         } else if (rule.action == RULE_STALL) {
@@ -296,7 +297,7 @@ uint32_t far_sim_hold_units(const far_sim_hold *hold) {
 }
 
 
-/* The held verb, NULL if it is not there (any more). */
+/* The verb of the hold; NULL: it was not posted yet, or has gone on. */
 static sim_verb *held_verb(const far_sim_hold *hold) {
     sim_verb *verb = hold->verb;
     if (!hold->reached || hold->released || verb->generation != hold->generation)

@@ -179,7 +179,8 @@ static bool parse_faults(const char *text, const char *stop, uint64_t *faults) {
 }
 
 
-/* Going back to a preset that was in force already would undo overrides: somebody joins and repeats its name. */
+/* A preset that is in force already is not loaded again: somebody who joins a world and repeats its name would undo the
+ * parameters that were set one by one. */
 static bool parse_nic(const char *text, const char *stop, sim_nic_config *nic) {
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         if (unit_is(text, stop, presets[i].name)) {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STILL_MAX 2000000 /* events at one instant: somebody goes round in circles */
+#define STILL_MAX 2000000 /* more events at one instant of virtual time: a client must be in an endless loop */
 
 static far_sim_world *worlds; /* one OS thread, so no lock */
 
@@ -158,7 +158,7 @@ typedef struct loop_frame {
 } loop_frame;
 
 
-/* Loops nest when a callback of the event queue waits. */
+/* Event loops nest: code that an event runs may wait, which runs a loop of its own. */
 static loop_frame loop_enter(far_sim_world *world, sim_scope scope, far_sim_client *client, uint64_t bound) {
     loop_frame frame = {world->bound, world->scope, world->scope_client, world->running, world->loop};
     world->depth++;
@@ -239,7 +239,7 @@ far_sim_result far_sim_run_client(far_sim_client *client) {
 }
 
 
-/* What far_sim_run would say now; FAR_SIM_WAITING: go on. */
+/* What far_sim_run would return if it ended now; FAR_SIM_WAITING: it has to go on. dry: no event is left. */
 static far_sim_result summary(const far_sim_world *world, bool dry) {
     unsigned held = 0, stopped = 0, moving = 0;
     if (world->live == 0)
@@ -293,8 +293,8 @@ void far_sim_run_for(far_sim_world *world, uint64_t ns) {
 }
 
 
-/* A wait from outside cannot end: every connection is fenced, so that whoever waits for a verb fails. Code that still
- * only waits afterwards would hang for ever. */
+/* A wait from outside any client cannot end. All connections are fenced, so that whoever waits for a verb gets an error. (Code
+ * that waits for something else would still hang.) */
 static void give_up(far_sim_world *world, const char *why) {
     if (!world->deadlocked) {
         fprintf(stderr, "sim: %s in a call from outside at %llu ns (seed %llu)\n", why,
@@ -471,7 +471,7 @@ int far_sim_open(const char *rest, far_fabric **fabric) {
 }
 
 
-/* The structs stay until the world ends: its clients may still unwind. */
+/* The compute node's struct stays until the world ends: clients of it may still be unwinding. */
 void sim_close(far_fabric *fabric) {
     far_sim_world *world = sim_world(fabric);
     world->fabrics--;

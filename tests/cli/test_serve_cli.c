@@ -1,0 +1,129 @@
+/* farindex serve by hand: what it says of itself, and its log: a line for each client that comes, goes or is cut. */
+#include "daemons.h"
+#include "shell.h"
+
+#include <signal.h>
+
+#define LOG_SECONDS 30 /* a line is late at most so long */
+
+static daemon_node node;
+static char log_name[128];
+
+
+static int start_node(void **state) {
+    snprintf(log_name, sizeof(log_name), "%s/log", folder);
+    return fresh(state) || !daemon_start(&node, log_name, "--size 16M");
+}
+
+
+static int end_node(void **state) {
+    (void)state;
+    return daemon_stop(&node);
+}
+
+
+/* Waits until the log has a line with both. */
+static void wait_for_line(const char *one, const char *other) {
+    bool found = false;
+    for (double end = daemon_seconds() + LOG_SECONDS; !found && daemon_seconds() < end; usleep(2000)) {
+        char *text = read_file(log_name, NULL), *rest = text;
+        for (char *line; !found && (line = strsep(&rest, "\n"));)
+            found = strstr(line, one) && strstr(line, other);
+        free(text);
+    }
+    if (!found)
+        fail_msg("the log has no line with '%s' and '%s'", one, other);
+}
+
+
+static bool says(const char *words, const char *what) {
+    outcome o = run("%s", words);
+    bool found = o.status == 0 && *o.err == 0 && strstr(o.out, what);
+    if (!found)
+        print_error("%s\n  status %d, without '%s'\n  stdout: %s\n  stderr: %s\n", words, o.status, what, o.out, o.err);
+    done(&o);
+    return found;
+}
+
+
+static void a_node_tells_of_itself(void **state) {
+    (void)state;
+    char status[256], json[300], create[256], expected[128];
+    snprintf(status, sizeof(status), "farindex serve --status %s", node.address);
+    snprintf(json, sizeof(json), "%s --json", status);
+    snprintf(create, sizeof(create), "farindex create fruit dart --pool tcp://%s 2>/dev/null", node.address);
+    assert_true(says(json, "\"pool\": \"0000000000000000\"")); /* it belongs to none yet */
+    works(create, NULL);
+    snprintf(expected, sizeof(expected), "\"version\": \"%s\"", far_version());
+    assert_true(says(json, expected));
+    snprintf(expected, sizeof(expected), "\"address\": \"%s\"", node.address);
+    assert_true(says(json, expected));
+    assert_true(says(json, "\"bytes\": 16777216,"));
+    assert_true(says(json, "\"node\": 0, \"nodes\": 1, \"complete\": true"));
+    assert_true(says(json, "\"restarts\": 0,"));
+    assert_true(says(json, "\"sessions\": 0,")); /* who came for a look is no client */
+    assert_true(says(json, "\"came\": "));
+    assert_true(says(status, " batches, "));
+    net_state seen = daemon_look(node.address);
+    assert_true(seen.batches > 0 && seen.verbs >= seen.batches && seen.bytes_in > 0 && seen.bytes_out > 0);
+}
+
+
+static void a_node_that_is_not_there_has_no_status(void **state) {
+    (void)state;
+    fails("farindex serve --status 127.0.0.1:1", 3, "127.0.0.1:1");
+    fails("farindex serve --status nonsense", 2, "nonsense");
+}
+
+
+static far_session *connect_to(far_pool **pool) {
+    char uri[128];
+    far_session *session;
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_ok(far_pool_open(uri, NULL, pool));
+    assert_ok(far_session_open(*pool, &session));
+    return session;
+}
+
+
+static void who_comes_leaves_or_dies_is_logged(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_session_close(connect_to(&pool));
+    far_pool_close(pool);
+    wait_for_line("client 127.0.0.1:", "came");
+    wait_for_line("client 127.0.0.1:", "left");
+    pid_t child = fork();
+    if (child == 0) {
+        connect_to(&pool);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    wait_for_line("client 127.0.0.1:", "is gone: the connection was closed");
+}
+
+
+static void who_is_evicted_is_logged_as_cut(void **state) {
+    (void)state;
+    far_pool *pool;
+    char evict[256];
+    far_session *session = connect_to(&pool);
+    snprintf(evict, sizeof(evict),
+             "export FARINDEX_POOL=tcp://%s; farindex evict $(farindex evict --list | awk 'NR == 1 {print $1}')",
+             node.address);
+    works(evict, NULL);
+    wait_for_line("client 127.0.0.1:", "was cut: it was evicted");
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_node_tells_of_itself, start_node, end_node),
+        cmocka_unit_test_setup_teardown(a_node_that_is_not_there_has_no_status, start_node, end_node),
+        cmocka_unit_test_setup_teardown(who_comes_leaves_or_dies_is_logged, start_node, end_node),
+        cmocka_unit_test_setup_teardown(who_is_evicted_is_logged_as_cut, start_node, end_node),
+    };
+    return cmocka_run_group_tests_name("cli/serve", tests, make_folder, remove_folder);
+}
