@@ -45,11 +45,18 @@ static bool is_held_back(const far_memory *m, const far_bin *bin, unsigned node)
 }
 
 
+/* The magazine is empty, or its object may be held back. True: one may be taken. */
+static bool provide(far_memory *m, far_bin *bin, unsigned node, bool swaps) {
+    bool empty = bin->magazine[node].count == 0;
+    if ((empty || (!swaps && is_held_back(m, bin, node))) && !refill(m, bin, node))
+        return false;
+    return swaps || !is_held_back(m, bin, node);
+}
+
+
 static bool take_on(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
     far_items *magazine = &bin->magazine[node];
-    if ((magazine->count == 0 || (!swaps && is_held_back(m, bin, node))) && !refill(m, bin, node))
-        return false;
-    if (!swaps && is_held_back(m, bin, node))
+    if (magazine->count <= 1 && !provide(m, bin, node, swaps))
         return false;
     assert(m->magazine_bytes >= bin->class->size);
     *item = magazine->items[--magazine->count];
@@ -188,7 +195,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
         int result = 1;
         if (tries > 0 && (result = stock_somewhere(t, class, node, must, &where)) <= 0)
             return result;
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         bool got = false;
         if (own_only) {
             pthread_mutex_lock(&s->lock);
@@ -199,7 +206,7 @@ static int find_one(far_task *t, far_class *class, unsigned node, bool must, boo
             got = bin && take_local(m, bin, tries > 0 ? where : node, t->swaps, item);
             held_back += tries > 0 && bin && !t->swaps && is_held_back(m, bin, where);
         }
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
         if (got)
             return 1;
     }
@@ -211,10 +218,10 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
     far_memory *m = far_memory_of(t);
     assert(t->pin.epoch != 0);
     if (!class->is_run && !own_only && far_reclaim(t, m) > 0) { /* what this session retired long ago serves first */
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         far_bin *bin = far_bin_of(m, class);
         bool got = bin && take_local(m, bin, node, t->swaps, item);
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
         if (got)
             return 0;
     }
@@ -242,9 +249,9 @@ static void hand_out(far_task *t, const far_class *class, uint64_t item, far_obj
 
 static int add_to_kept(far_task *t, far_class *class, uint64_t item) {
     far_memory *m = far_memory_of(t);
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     int kept = far_keep(m, class, item, false);
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     return kept == 0 ? far_fail(FAR_ERR_NO_MEMORY, "an object that is to be kept was given up") : kept < 0 ? kept : 0;
 }
 
@@ -254,17 +261,17 @@ static int alloc_slowly(far_task *t, far_index *index, far_class *class, unsigne
     far_memory *m = far_memory_of(t);
     bool must = (flags & FAR_ALLOC_ON_NODE) != 0, keep = (flags & FAR_ALLOC_KEEP) != 0;
     uint64_t item;
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     bool full = far_reserve_is_full(m, index);
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     int err = full ? 0 : far_reserve_fill(t, index);
     if (err < 0 && (err != FAR_ERR_NO_MEMORY || !(t->swaps || flags & FAR_ALLOC_RESERVE)))
         return err;
     err = far_alloc_item(t, class, node, must, keep, &item);
     if (err == FAR_ERR_NO_MEMORY && flags & FAR_ALLOC_RESERVE) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         err = far_reserve_take(m, class, node, must, &item) ? 0 : err;
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
     }
     if (err < 0)
         return err;
@@ -281,6 +288,16 @@ static int alloc_slowly(far_task *t, far_index *index, far_class *class, unsigne
 }
 
 
+/* There can be no list for such objects. */
+static int refuse(const far_index *index, unsigned type, uint64_t size) {
+    if (index && type >= index->kind->type_count)
+        return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
+    if (far_size_class(size, FAR_GRANULE) == 0)
+        return far_fail(FAR_ERR_NO_MEMORY, "%llu bytes are more than a memory node has", (unsigned long long)size);
+    return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
+}
+
+
 int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
               far_object *object) {
     far_memory *m = far_memory_of(t);
@@ -290,18 +307,14 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
     else if (node >= far_task_pool(t)->geometry.nodes)
         return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
-    if (index && type >= index->kind->type_count)
-        return far_fail(FAR_ERR_INVALID, "index kind %s has no type %u", index->kind->name, type);
-    if (far_size_class(size, 16) == 0)
-        return far_fail(FAR_ERR_NO_MEMORY, "%llu bytes are more than a memory node has", (unsigned long long)size);
     uint64_t item;
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_KEEP)) == 0 && far_reserve_is_full(m, index),
          got = bin && simple && !bin->class->is_run && take_local(m, bin, node, t->swaps, &item);
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     if (!bin)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of free objects");
+        return refuse(index, type, size);
     if (got) { /* without a verb */
         hand_out(t, bin->class, item, object);
         return 0;

@@ -44,8 +44,8 @@ static uint64_t take_out(far_memory *m, uint32_t at) {
 }
 
 
-void far_kept_forget(far_memory *m, far_addr addr) {
-    for (uint32_t i = 0; m->kept_count > m->reserves && i < m->kept_count; i++)
+void far_kept_remove(far_memory *m, far_addr addr) {
+    for (uint32_t i = 0; i < m->kept_count; i++)
         if (!m->kept[i].reserve && far_item_addr(m->kept[i].item) == addr) {
             pthread_mutex_lock(&m->store->lock);
             take_out(m, i);
@@ -58,10 +58,10 @@ void far_kept_forget(far_memory *m, far_addr addr) {
 void far_kept_free_closed(far_store *s) {
     pthread_mutex_lock(&s->list);
     for (far_memory *m = s->memories; m; m = m->next) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         if (m->kept_count > 0)
             far_kept_free(m, false);
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
 }
@@ -150,10 +150,10 @@ static unsigned count_missing(far_memory *m, far_index *index, const far_class *
 static int fill_class(far_task *t, far_index *index, const far_reserve *reserve) {
     far_memory *m = far_memory_of(t);
     for (;;) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         far_bin *bin = far_bin_get(m, index, reserve->type, reserve->size);
         unsigned missing = !bin ? 0 : count_missing(m, index, bin->class);
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
         if (bin && bin->class->is_run)
             return far_fail(FAR_ERR_INVALID, "a reserve of %llu bytes is larger than a block",
                             (unsigned long long)reserve->size);
@@ -163,14 +163,14 @@ static int fill_class(far_task *t, far_index *index, const far_reserve *reserve)
         int err = far_alloc_item(t, bin->class, FAR_NODE_ANY, false, true, &item);
         if (err < 0)
             return err;
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         int kept = far_keep(m, bin->class, item, true);
         if (kept <= 0) {
             pthread_mutex_lock(&m->store->lock);
             far_store_put(m->store, bin->class, far_item_addr(item), t->pin.epoch);
             pthread_mutex_unlock(&m->store->lock);
         }
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
         if (kept < 0)
             return kept;
     }
@@ -196,14 +196,14 @@ int far_reserve_fill(far_task *t, far_index *index) {
         return 0;
     while (m->filler)
         far_sleep(t, far_rtt(t));
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     m->filler = t;
     bool first = !reserved_for(m, index->uid), full = far_reserve_is_full(m, index);
     int err = begin_reserve(m, index->uid) ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a reserve");
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     for (unsigned i = 0; i < index->kind->reserve_count && err == 0 && !full; i++)
         err = fill_class(t, index, &index->kind->reserve[i]);
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     struct far_reserved *r = reserved_for(m, index->uid);
     if (r)
         r->complete = err == 0;
@@ -211,7 +211,7 @@ int far_reserve_fill(far_task *t, far_index *index) {
         let_go(m, index->uid);
     assert(m->filler == t);
     m->filler = NULL;
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     return err;
 }
 

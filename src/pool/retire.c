@@ -6,12 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RETIRE_EPOCHS 4   /* from the pin under which it was retired to the reuse: every pin is at the third or later */
-#define PILE_SHARE    512 /* part of the pool that a session retires before it asks for the next epoch ... */
-#define PILE_MIN      (1u << 20)  /* ... at least ... */
-#define PILE_MAX      (4u << 20)  /* ... and at most: what lies long is no more in the caches of the processor */
-#define SMALL_SHARE   64          /* ... but not more than this part */
-#define AT_ONCE       64          /* objects that are freed under one lock */
+#define RETIRE_EPOCHS 4  /* from the pin under which it was retired to the reuse: every pin is at the third or later */
+#define AT_ONCE       64 /* objects that are freed under one lock */
 #define FOREIGN_SHARE 1024        /* part of the pool that a handle holds free in the blocks of others ... */
 #define FOREIGN_MIN   (64u << 10) /* ... or this */
 
@@ -41,25 +37,35 @@ static far_queue *queue_for(far_memory *m, unsigned epochs) {
 }
 
 
-bool far_queue_put(far_memory *m, far_retired item) {
-    far_queue *q = queue_for(m, epochs_of(item.class));
-    assert(item.ready == 0 || item.pin < item.ready);
-    if (q->count == q->capacity) {
-        size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
-        far_retired *bigger = malloc(more * sizeof(*bigger));
-        if (!bigger)
-            return false; /* the object is lost to this process: a sweep finds it */
-        for (size_t i = 0; i < q->count; i++)
-            bigger[i] = q->items[(q->first + i) % q->capacity];
-        free(q->items);
-        q->items = bigger;
-        q->first = 0;
-        q->capacity = more;
-    }
-    assert(q->count < q->capacity);
-    q->items[(q->first + q->count++) % q->capacity] = item;
-    m->retired_bytes += far_class_footprint(m->store, item.class);
+/* Twice as large: a capacity is a power of two. */
+static bool enlarge(far_queue *q) {
+    size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
+    far_retired *bigger = malloc(more * sizeof(*bigger));
+    if (!bigger)
+        return false;
+    for (size_t i = 0; i < q->count; i++)
+        bigger[i] = q->items[(q->first + i) % q->capacity];
+    free(q->items);
+    q->items = bigger;
+    q->first = 0;
+    q->capacity = more;
     return true;
+}
+
+
+static inline bool queue_put(far_memory *m, far_retired item, unsigned epochs) {
+    far_queue *q = queue_for(m, epochs);
+    assert(item.ready == 0 || item.pin < item.ready);
+    if (q->count == q->capacity && !enlarge(q))
+        return false; /* the object is lost to this process: a sweep finds it */
+    q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
+    m->retired_bytes += item.class->footprint;
+    return true;
+}
+
+
+bool far_queue_put(far_memory *m, far_retired item) {
+    return queue_put(m, item, epochs_of(item.class));
 }
 
 
@@ -77,7 +83,7 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
     bool any = false;
     pthread_mutex_lock(&s->list);
     for (far_memory *m = s->memories; m && !any; m = m->next) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
             const far_queue *q = &m->queues[i];
             for (size_t at = 0; at < q->count && !any; at++) {
@@ -85,7 +91,7 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
                 any = item->pin <= up_to && !(foreign_only && far_is_own(s, item->addr));
             }
         }
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
     return any;
@@ -94,70 +100,66 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
 
 /* ---- Retiring ---- */
 
-/* Caches of indexes count on what they saw some epochs ago: the less often the epoch moves, the more they serve. */
-static uint64_t pile_bytes(const far_store *s) {
-    const far_geometry *g = &s->pool->geometry;
-    uint64_t pool_bytes = far_block_total(g) * g->block_bytes;
-    uint64_t pile = pool_bytes / PILE_SHARE, most = pool_bytes / SMALL_SHARE;
-    pile = pile < PILE_MIN ? PILE_MIN : pile > PILE_MAX ? PILE_MAX : pile;
-    return pile < most ? pile : most;
-}
-
-
 /* With the session's lock: whether to ask for the next epoch, once in each. Not before a quarter of a pile was added
  * since the last time: epochs that come one by one leave the caches of indexes what was used lately, while those that
  * it takes to free a pile, all at once, would leave them nothing. */
 static bool has_piled_up(far_task *t, far_memory *m, uint64_t added) {
-    uint64_t epoch = far_epoch_known(t), pile = pile_bytes(m->store);
+    uint64_t pile = m->store->pile;
     m->asked_since += added;
-    bool ask = m->retired_bytes >= pile && m->asked_since >= pile / 4 && m->asked != epoch;
-    if (ask) {
-        m->asked = epoch;
-        m->asked_since = 0;
-    }
-    return ask;
+    if (m->retired_bytes < pile || m->asked_since < pile / 4 || m->asked == far_epoch_known(t))
+        return false;
+    m->asked = far_epoch_known(t);
+    m->asked_since = 0;
+    return true;
+}
+
+
+static __attribute__((noinline)) void note_damage(far_store *s, far_addr addr) {
+    pthread_mutex_lock(&s->lock);
+    s->freed_wrongly = addr | 1; /* never 0 */
+    pthread_mutex_unlock(&s->lock);
 }
 
 
 /* Addresses that an index gives back were read from far memory: one at which no object can lie is damage. check tells. */
-static bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
+static inline bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
     far_block_id id;
     const far_geometry *g = &s->pool->geometry;
     if (addr % FAR_GRANULE == 0 && far_block_of(g, addr, &id) && size <= g->node_bytes[id.node] - far_addr_offset(addr))
         return true;
-    pthread_mutex_lock(&s->lock);
-    s->freed_wrongly = addr | 1; /* never 0 */
-    pthread_mutex_unlock(&s->lock);
+    note_damage(s, addr);
     return false;
 }
 
 
+/* The common way touches only what is the session's: the store's lock is taken while a sweep is not settled. */
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
-    far_fabric *fabric = far_task_fabric(t);
     if (!may_be_object(s, addr, size))
         return;
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (!bin) {
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
         return;
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
     uint64_t pin = t->pin.epoch;
-    far_queue_put(m, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs_of(class)});
-    bool ask = has_piled_up(t, m, far_class_footprint(s, class));
-    pthread_mutex_lock(&s->lock);
-    if (far_is_unsettled(s))
+    unsigned epochs = epochs_of(class);
+    queue_put(m, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs}, epochs);
+    bool ask = has_piled_up(t, m, class->footprint);
+    if (far_is_unsettled(s)) {
+        pthread_mutex_lock(&s->lock);
         far_store_blacken(s, addr);
-    pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&m->lock);
-    if (fabric->watch)
-        fabric->watch->retired(fabric, addr, class->size);
+        pthread_mutex_unlock(&s->lock);
+    }
+    far_mutex_unlock(&m->lock);
+    if (s->pool->fabric->watch)
+        s->pool->fabric->watch->retired(s->pool->fabric, addr, class->size);
     if (ask)
-        far_epoch_request(far_task_pool(t));
+        far_epoch_request(s->pool);
 }
 
 
@@ -168,7 +170,7 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_fabric *fabric = far_task_fabric(t);
     if (!may_be_object(s, addr, size))
         return;
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (bin) {
         far_kept_forget(m, addr);
@@ -178,7 +180,7 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
         far_magazine_put(m, bin->class, addr, t->pin.epoch == 0 ? UINT64_MAX : t->pin.epoch);
         pthread_mutex_unlock(&s->lock);
     }
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
 }
 
 
@@ -206,7 +208,7 @@ static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch)
         return false;
     far_queue_take(q, &item);
     assert(m->retired_bytes >= item.class->size);
-    m->retired_bytes -= far_class_footprint(s, item.class);
+    m->retired_bytes -= item.class->footprint;
     if (fabric->watch && !item.class->is_run)
         fabric->watch->freed(fabric, item.addr, item.class->size, item.class->stable);
     far_magazine_put(m, item.class, item.addr, item.pin);
@@ -234,9 +236,9 @@ void far_reclaim_all(far_task *t) {
         count = 0;
         pthread_mutex_lock(&s->list);
         for (far_memory *m = s->memories; m; m = m->next) {
-            pthread_mutex_lock(&m->lock);
+            far_mutex_lock(&m->lock);
             count += reclaim_some(s, m, far_epoch_known(t));
-            pthread_mutex_unlock(&m->lock);
+            far_mutex_unlock(&m->lock);
         }
         pthread_mutex_unlock(&s->list);
         total += count;
@@ -247,9 +249,9 @@ void far_reclaim_all(far_task *t) {
 
 
 int far_reclaim(far_task *t, far_memory *m) {
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     unsigned count = reclaim_some(m->store, m, far_epoch_known(t));
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     if (count > 0)
         far_memory_returned(m->store);
     return (int)count;
@@ -316,7 +318,7 @@ int far_send_home(far_task *t) {
     free(objects);
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < count; i++)
-        s->leaving_bytes -= far_class_footprint(s, s->leaving[i].class);
+        s->leaving_bytes -= s->leaving[i].class->footprint;
     assert(s->leaving_now == count && s->leaving_count >= count);
     s->leaving_count -= count;
     memmove(s->leaving, s->leaving + count, s->leaving_count * sizeof(*s->leaving));

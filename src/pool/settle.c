@@ -113,7 +113,7 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
     far_point(t, "settle:read");
     judgement j = {.s = s, .view = &view, .count_only = far_done_count_only(done), .epoch = t->pin.epoch};
     far_memory *own = s->pool->team.own->memory;
-    pthread_mutex_lock(&own->lock);
+    far_mutex_lock(&own->lock);
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < count && s->sweep == sweep; i++) {
         far_held *b = far_held_at(s, far_block_base(&s->pool->geometry, blocks[i].id));
@@ -122,7 +122,7 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
     }
     s->leaked += j.leaked;
     pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&own->lock);
+    far_mutex_unlock(&own->lock);
     if (j.leaked > 0 && !j.count_only)
         far_memory_returned(s);
     return 0;

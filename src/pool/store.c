@@ -17,16 +17,6 @@ static const far_geometry *geometry(const far_store *s) {
 }
 
 
-far_store *far_store_of(const far_task *t) {
-    return far_task_pool(t)->store;
-}
-
-
-far_memory *far_memory_of(const far_task *t) {
-    return t->session->memory;
-}
-
-
 bool far_items_add(far_items *list, uint64_t item) {
     if (list->count == list->capacity) {
         uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
@@ -78,16 +68,12 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     c->size = size;
     c->stable = stable;
     c->is_run = far_size_is_run(geometry(s), size);
+    c->footprint = c->is_run ? far_run_blocks(geometry(s), size) * geometry(s)->block_bytes : size;
     atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
     find_index(s, c);
     c->next = *bucket;
     *bucket = c;
     return c;
-}
-
-
-uint64_t far_class_footprint(const far_store *s, const far_class *class) {
-    return class->is_run ? far_run_blocks(geometry(s), class->size) * geometry(s)->block_bytes : class->size;
 }
 
 
@@ -317,7 +303,7 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
         return;
     s->leaving = leaving;
     s->leaving[s->leaving_count++] = (far_leaving){addr, class};
-    s->leaving_bytes += far_class_footprint(s, class);
+    s->leaving_bytes += class->footprint;
 }
 
 
@@ -448,7 +434,7 @@ far_bin *far_bin_of(far_memory *m, far_class *class) {
 }
 
 
-far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+static far_bin *find_bin(far_memory *m, far_index *index, unsigned type, uint64_t size) {
     if (index && type >= index->kind->type_count)
         return NULL;
     const far_type *info = index ? &index->kind->types[type] : &far_pool_type;
@@ -472,6 +458,13 @@ far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t si
 }
 
 
+far_bin *far_bin_remember(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    far_recent *r = far_recent_of(m, type, size);
+    *r = (far_recent){index, size, type, find_bin(m, index, type, size)};
+    return r->bin;
+}
+
+
 static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
     for (unsigned i = 0; v->in_magazine && i < FAR_BINS; i++)
         for (far_bin *b = m->bins[i]; b; b = b->next)
@@ -492,7 +485,7 @@ static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
             if (v->retired(s, &item, v->ctx))
                 q->items[(q->first + kept++) % q->capacity] = item;
             else
-                m->retired_bytes -= far_class_footprint(s, item.class);
+                m->retired_bytes -= item.class->footprint;
         }
         q->count = kept;
     }
@@ -507,11 +500,11 @@ bool far_store_visit(far_store *s, const far_visit *visit) {
     bool begun = !visit->begin || visit->begin(s, visit->ctx);
     pthread_mutex_unlock(&s->lock);
     for (far_memory *m = begun ? s->memories : NULL; m; m = m->next) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         pthread_mutex_lock(&s->lock);
         visit_memory(s, m, visit);
         pthread_mutex_unlock(&s->lock);
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
     return begun;

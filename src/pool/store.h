@@ -11,6 +11,7 @@
 #ifndef FAR_POOL_STORE_H
 #define FAR_POOL_STORE_H
 
+#include "base/mutex.h"
 #include "pool/blocks.h"
 #include "pool/handle.h"
 #include "pool/kind.h"
@@ -61,6 +62,7 @@ struct far_class { /* objects of one index, type and size; lives as long as the 
     uint32_t uid;
     unsigned type;
     uint64_t size;
+    uint64_t footprint; /* bytes of far memory per object: of runs whole blocks */
     bool stable, is_run;
     _Atomic(const far_type *) info; /* NULL until the index is met */
     _Atomic(far_index *) index;     /* NULL: not open here; changed under the store's lock */
@@ -110,13 +112,23 @@ typedef struct far_kept {
     bool reserve; /* held for the index's reserve; else handed out, and the session's own */
 } far_kept;
 
+/* Which list serves an index, a type and a size as they are asked for: remembered, and checked when it is used. */
+typedef struct far_recent {
+    const far_index *index;
+    uint64_t size;
+    unsigned type;
+    far_bin *bin; /* NULL: none */
+} far_recent;
+
 #define FAR_BINS             64
+#define FAR_RECENT           16
 #define FAR_MAGAZINE_OBJECTS 32 /* taken from the store at once */
 
 typedef struct far_memory { /* of a session */
     far_session *session;
     struct far_store *store;
-    pthread_mutex_t lock;
+    far_mutex lock;
+    far_recent recent[FAR_RECENT];
     far_bin *bins[FAR_BINS];
     uint64_t magazine_bytes;
     far_queue queues[FAR_QUEUES_MAX];
@@ -145,6 +157,11 @@ typedef struct far_line { /* words of the superblock as a tick last read them */
 
 typedef struct far_store {
     far_pool *pool;
+    uint64_t pile; /* bytes that a session retires before it asks for the next epoch */
+
+    /* The last sweep heard of, and the last one for which all own blocks are settled: black counts until then. Changed
+     * under the lock, looked at without: far_is_unsettled. */
+    _Atomic uint32_t sweep, settled;
 
     pthread_mutex_t list; /* the sessions */
     far_memory *memories;
@@ -171,8 +188,6 @@ typedef struct far_store {
     uint32_t heard;       /* number */
     uint64_t heard_epoch; /* pins up to this epoch may hold what they got before */
     bool walk;            /* a walk may be under way: nothing foreign is handed out */
-    uint32_t sweep;       /* the last one heard of ... */
-    uint32_t settled;     /* ... and the last one for which all own blocks are settled: black counts until then */
     bool missed;          /* a sweep was not settled before the next was heard of */
     uint32_t gave_up;     /* the last number for which blocks with room were given up */
     bool spare;           /* the request heard asks for that ... */
@@ -206,8 +221,15 @@ typedef struct far_store {
 
 extern const far_type far_pool_type; /* of objects without an index */
 
-far_store *far_store_of(const far_task *t);
-far_memory *far_memory_of(const far_task *t);
+
+static inline far_store *far_store_of(const far_task *t) {
+    return t->session->pool->store;
+}
+
+
+static inline far_memory *far_memory_of(const far_task *t) {
+    return t->session->memory;
+}
 
 
 static inline bool far_is_own(const far_store *s, far_addr addr) {
@@ -217,9 +239,11 @@ static inline bool far_is_own(const far_store *s, far_addr addr) {
 }
 
 
-/* Black counts: a sweep that was heard of is not settled. With the store's lock. */
+/* Black counts: a sweep that was heard of is not settled. With the store's lock, or that of a session: who hears of a
+ * sweep visits all sessions after that, under their locks, so one that did not see it yet is still to be visited. */
 static inline bool far_is_unsettled(const far_store *s) {
-    return s->sweep != s->settled;
+    return atomic_load_explicit(&s->sweep, memory_order_relaxed) !=
+           atomic_load_explicit(&s->settled, memory_order_relaxed);
 }
 
 
@@ -275,9 +299,24 @@ unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned 
 bool far_items_add(far_items *list, uint64_t item); /* false: no memory */
 
 /* What a session holds, with its lock. */
-far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size); /* NULL: no memory, no such type */
 far_bin *far_bin_of(far_memory *m, far_class *class);
-uint64_t far_class_footprint(const far_store *s, const far_class *class); /* bytes of far memory per object */
+far_bin *far_bin_remember(far_memory *m, far_index *index, unsigned type, uint64_t size);
+
+
+static inline far_recent *far_recent_of(far_memory *m, unsigned type, uint64_t size) {
+    return &m->recent[(type + size / FAR_GRANULE) % FAR_RECENT];
+}
+
+
+/* NULL: no memory, no such type. An index that was closed may have left its address to another: its classes do not name
+ * it any more. */
+static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    const far_recent *r = far_recent_of(m, type, size);
+    if (r->bin && r->index == index && r->size == size && r->type == type && far_class_index(r->bin->class) == index)
+        return r->bin;
+    return far_bin_remember(m, index, type, size);
+}
+
 
 /* Goes through all objects that sessions hold: in magazines, retired, kept. The functions say whether the object
  * stays in its list; they run with the locks of the session and of the store. begin runs before, with the locks of the
@@ -354,10 +393,18 @@ bool far_reserve_is_full(far_memory *m, const far_index *index); /* with the loc
 int far_reserve_fill(far_task *t, far_index *index);
 bool far_reserve_take(far_memory *m, far_class *class, unsigned node, bool must, uint64_t *item); /* with the lock */
 int far_keep(far_memory *m, far_class *class, uint64_t item,
-             bool reserve);                         /* with the lock. 0: it is not own any more */
-void far_kept_forget(far_memory *m, far_addr addr); /* with the lock: it is freed, or retired */
+             bool reserve); /* with the lock. 0: it is not own any more */
+void far_kept_remove(far_memory *m, far_addr addr);
 void far_kept_free(far_memory *m, bool all); /* with the lock: what is of indexes not open here; or all that it keeps */
 void far_kept_free_closed(far_store *s);     /* without locks: the former, of all sessions */
+
+
+/* With the lock: an object is freed, or retired, that it may have kept. */
+static inline void far_kept_forget(far_memory *m, far_addr addr) {
+    if (m->kept_count > m->reserves)
+        far_kept_remove(m, addr);
+}
+
 
 /* alloc.c: an object of a class, own if it must be, without reserve and zeroing. */
 int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item);

@@ -7,7 +7,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define MARKS_MAX (256ull << 20)
+#define MARKS_MAX   (256ull << 20)
+#define PILE_SHARE  512        /* part of the pool that a session retires before it asks for the next epoch ... */
+#define PILE_MIN    (1u << 20) /* ... at least ... */
+#define PILE_MAX    (4u << 20) /* ... and at most: what lies long is no more in the caches of the processor */
+#define SMALL_SHARE 64         /* ... but not more than this part */
 
 static unsigned nodes(const far_store *s) {
     return s->pool->geometry.nodes;
@@ -72,11 +76,21 @@ static void free_store(far_store *s) {
 }
 
 
+/* Caches of indexes count on what they saw some epochs ago: the less often the epoch moves, the more they serve. */
+static uint64_t pile_bytes(const far_geometry *g) {
+    uint64_t pool_bytes = far_block_total(g) * g->block_bytes;
+    uint64_t pile = pool_bytes / PILE_SHARE, most = pool_bytes / SMALL_SHARE;
+    pile = pile < PILE_MIN ? PILE_MIN : pile > PILE_MAX ? PILE_MAX : pile;
+    return pile < most ? pile : most;
+}
+
+
 int far_store_open(far_pool *pool) {
     far_store *s = calloc(1, sizeof(*s));
     if (!s)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the lists of a pool handle");
     s->pool = pool;
+    s->pile = pile_bytes(&pool->geometry);
     s->held = calloc(far_block_total(&pool->geometry), sizeof(*s->held));
     s->hint = calloc(pool->geometry.nodes, sizeof(*s->hint));
     s->full = calloc(pool->geometry.nodes, sizeof(*s->full));
@@ -110,7 +124,6 @@ int far_memory_open(far_session *session) {
     m->session = session;
     m->store = s;
     m->pick = session->id;
-    pthread_mutex_init(&m->lock, NULL);
     session->memory = m;
     pthread_mutex_lock(&s->list);
     m->next = s->memories;
@@ -151,16 +164,16 @@ void far_memory_close(far_session *session) {
     }
     *at = m->next;
     if (heir)
-        pthread_mutex_lock(&heir->lock);
-    pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&heir->lock);
+    far_mutex_lock(&m->lock);
     far_kept_free(m, true);
     pthread_mutex_lock(&s->lock);
     hand_over(m, heir);
     assert(m->kept_count == 0 && m->reserves == 0 && !m->filler);
     pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     if (heir)
-        pthread_mutex_unlock(&heir->lock);
+        far_mutex_unlock(&heir->lock);
     pthread_mutex_unlock(&s->list);
 
     for (unsigned i = 0; i < FAR_BINS; i++)
@@ -175,7 +188,6 @@ void far_memory_close(far_session *session) {
         free(m->queues[i].items);
     free(m->kept);
     free(m->reserved);
-    pthread_mutex_destroy(&m->lock);
     free(m);
     session->memory = NULL;
 }

@@ -18,10 +18,10 @@ static far_told look(far_store *s) {
     far_told now = {.returned = atomic_load_explicit(&s->returned, memory_order_relaxed)};
     pthread_mutex_lock(&s->list);
     for (far_memory *m = s->memories; m; m = m->next) {
-        pthread_mutex_lock(&m->lock);
+        far_mutex_lock(&m->lock);
         now.free_bytes += m->magazine_bytes;
         now.retired_bytes += m->retired_bytes;
-        pthread_mutex_unlock(&m->lock);
+        far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
     pthread_mutex_lock(&s->lock);
@@ -281,9 +281,9 @@ int far_memory_end(far_task *t) {
         return 0;
     bool all = true;
     far_memory *m = t->session->memory;
-    pthread_mutex_lock(&m->lock);
+    far_mutex_lock(&m->lock);
     far_kept_free(m, true);
-    pthread_mutex_unlock(&m->lock);
+    far_mutex_unlock(&m->lock);
     far_aside aside = far_aside_begin(t);
     int err = far_pin_take(t);
     if (err == 0)

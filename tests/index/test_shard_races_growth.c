@@ -372,8 +372,8 @@ TOLD_OF(insert_into_a_frozen_bucket, POINTERS);
 
 /* ---- lazy_resize=off ---- */
 
-/* Eight buckets; a's insert makes them double, and stands still before it moves the first; b and c know of it. */
-static void begin_blocking(stage *s, const told *told) {
+/* Eight buckets; a's insert makes them double, and stands still before it moves the first. */
+static void stop_at_first_step(stage *s, const told *told) {
     open_stage(s, told, 3, "slots=4,l2_slots=1,load=60,afs=1,lazy_resize=off,idle_sweep=off");
     bool stopped = false;
     for (uint64_t n = 1; !stopped; n++) {
@@ -381,6 +381,12 @@ static void begin_blocking(stage *s, const told *told) {
         far_sim_stop_before(s->a.client, at("shard:work"));
         stopped = far_sim_run_client(s->a.client) == FAR_SIM_STOPPED;
     }
+}
+
+
+/* b and c know of it, and b waits. */
+static void begin_blocking(stage *s, const told *told) {
+    stop_at_first_step(s, told);
     for (unsigned i = 0; i < 100 && (version(&s->b) == 0 || version(&s->c) == 0); i++) {
         far_epoch_request(s->a.pool);
         far_sim_sleep(s->world, 100000);
@@ -420,13 +426,16 @@ static void a_doubling_blocks_writes_told(const told *told) {
 TOLD_OF_ALL(a_doubling_blocks_writes);
 
 
-/* Who began it dies: those who wait do it. (Waiting without a step.) */
+/* Who began it dies: those who wait do it, all at once when they know. (Waiting without a step; a step now and then.) */
 static void a_blocking_client_dies_told(const told *told) {
     stage s;
     begin_blocking(&s, told);
     stage_kill(&s, &s.a);
     stage_finish(&s.b);
     assert_int_equal(s.b.result, 0);
+    far_stats stats;
+    far_session_stats(s.b.session, &stats);
+    assert_in_range(stats.retries, 1, 40);
     assert_int_not_equal(shard_root_phase(true_root(&s)), SHARD_GROW);
     assert_int_equal(get(&s.c, number(1)), 77);
     stage_close(&s);
@@ -461,15 +470,63 @@ static void a_doubling_stamped_by_another_told(const told *told) {
 TOLD_OF_ALL(a_doubling_stamped_by_another);
 
 
+/* Who moves all buckets has a pin for each step: when he is slow the epoch goes on, and he need not freeze what he moves
+ * last. (One pin for all.) */
+static void a_slow_doubling_lets_the_epoch_go_on_told(const told *told) {
+    stage s;
+    stop_at_first_step(&s, told);
+    const shard_counters *own = &shard_state_of(s.a.index)->counters;
+    for (unsigned steps = 0; steps < 5; steps++) {
+        let_epochs_pass(&s);
+        stage_stop_at(&s.a, at("shard:work"));
+    }
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    assert_int_equal(own->splits_frozen + own->splits_graced, 8);
+    assert_in_range(own->splits_graced, 4, 8);
+    stage_close(&s);
+}
+TOLD_OF(a_slow_doubling_lets_the_epoch_go_on, POINTERS);
+
+
+/* A doubling that blocks is not begun by housekeeping, which moves a few buckets at a time; one that does not block is.
+ */
+static void housekeeping_and_a_full_partition_told(const told *told) {
+    for (unsigned lazy = 0; lazy < 2; lazy++) {
+        stage s;
+        open_stage(&s, told, 0,
+                   lazy ? "slots=4,l2_slots=1,load=60,afs=1000000"
+                        : "slots=4,l2_slots=1,load=60,afs=1000000,lazy_resize=off");
+        for (uint64_t n = 1; n <= 4; n++)
+            put(&s.a, number(n), n);
+        assert_int_equal(shard_root_d(true_root(&s)), 0);
+        shard_want(&shard_state_of(s.a.index)->part[0], 1);
+        let_epochs_pass(&s);
+        assert_int_equal(shard_root_d(true_root(&s)), lazy);
+        stage_close(&s);
+    }
+}
+TOLD_OF_ALL(housekeeping_and_a_full_partition);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_doubling_blocks_writes),       cmocka_unit_test(a_doubling_stamped_by_another),
-        cmocka_unit_test(a_blocking_client_dies),         cmocka_unit_test(tomb_reused_before_the_freeze),
-        cmocka_unit_test(insert_into_a_frozen_bucket),    cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
-        cmocka_unit_test(a_child_known_too_early),        cmocka_unit_test(a_wish_ends_with_the_doubling),
-        cmocka_unit_test(a_claim_holds_nobody_up),        cmocka_unit_test(a_wish_ends_with_its_reason),
-        cmocka_unit_test(samples_end_with_the_doubling),  cmocka_unit_test(chains_of_a_slow_drain),
-        cmocka_unit_test(a_broken_block_is_one_gets_own), cmocka_unit_test(a_check_that_sees_tables_before_the_root),
+        cmocka_unit_test(a_slow_doubling_lets_the_epoch_go_on),
+        cmocka_unit_test(housekeeping_and_a_full_partition),
+        cmocka_unit_test(a_doubling_blocks_writes),
+        cmocka_unit_test(a_doubling_stamped_by_another),
+        cmocka_unit_test(a_blocking_client_dies),
+        cmocka_unit_test(tomb_reused_before_the_freeze),
+        cmocka_unit_test(insert_into_a_frozen_bucket),
+        cmocka_unit_test(a_put_announces_its_batch_after_the_seal),
+        cmocka_unit_test(a_child_known_too_early),
+        cmocka_unit_test(a_wish_ends_with_the_doubling),
+        cmocka_unit_test(a_claim_holds_nobody_up),
+        cmocka_unit_test(a_wish_ends_with_its_reason),
+        cmocka_unit_test(samples_end_with_the_doubling),
+        cmocka_unit_test(chains_of_a_slow_drain),
+        cmocka_unit_test(a_broken_block_is_one_gets_own),
+        cmocka_unit_test(a_check_that_sees_tables_before_the_root),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -27,6 +27,48 @@ static void black_object_linked_behind_the_walker(void **state) {
 }
 
 
+static int retire_it(far_task *t, void *arg) {
+    actor *a = arg;
+    int err = far_pin_take(t);
+    if (err == 0)
+        far_retire(t, a->index, TOY_TYPE_BUCKET, a->object, 512);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static bool is_black(const actor *a, far_addr addr) {
+    const far_slab *slab = far_slab_at(a->pool->store, addr);
+    assert_non_null(slab);
+    uint64_t n = (addr - far_slab_base(a->pool->store, slab)) / slab->class->size;
+    return slab->black[n / 64] >> n % 64 & 1;
+}
+
+
+/* Unlinked before the walk came to it, and retired after its owner had heard of the sweep: it is not marked, and waits
+ * for its epoch. Black, so that the sweep does not free it a second time. */
+static void retired_when_the_sweep_was_heard_of(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 40, 2, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+    put_many(owner, "a");
+    assert_int_equal(call(owner, lose_one, owner), 0);
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walked");
+    assert_true(far_is_unsettled(owner->pool->store));
+    assert_false(is_black(owner, owner->object));
+    assert_int_equal(call(owner, retire_it, owner), 0);
+    assert_true(is_black(owner, owner->object));
+    finish_sweep(&r, sweeper);
+    assert_int_equal(sweeper->swept.leaked_bytes, 0);
+    use_all_free_memory(&r, owner);
+    assert_many(sweeper, "a");
+    assert_nothing_lost(&r, owner);
+    close_holders(&r);
+}
+
+
 /* The same in a handle that slept until the walk was over, and wakes before the sweep is done. */
 static void black_kept_until_settled(void **state) {
     (void)state;
@@ -545,6 +587,7 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(black_object_linked_behind_the_walker),
+        cmocka_unit_test(retired_when_the_sweep_was_heard_of),
         cmocka_unit_test(black_kept_until_settled),
         cmocka_unit_test(bits_read_after_done),
         cmocka_unit_test(adopted_before_done),

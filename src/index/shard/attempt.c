@@ -72,10 +72,12 @@ int shard_put_home(shard_try *y) {
 
 /* R1: words of a written bucket are never zero. */
 bool shard_unwritten(const shard_state *st, const uint64_t *w) {
-    if (w[shard_header_at(st)] == 0)
+    if (!st->inlined)
+        return shard_p_any_zero(st->wide, w);
+    if (w[SHARD_I_H] == 0)
         return true;
-    for (unsigned i = st->inlined; i < (st->inlined ? 62 : 63); i += st->inlined ? 2 : 1)
-        if (w[i] == 0)
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
+        if (w[2 * i + 1] == 0)
             return true;
     return false;
 }
@@ -96,11 +98,11 @@ int shard_see_home(shard_try *y) {
 }
 
 
-/* window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says
+/* With window_read: the two lines at which the key's order of slots begins, and the header. Most keys lie there; a miss says
  * nothing. 1: put. */
 int shard_put_window(shard_try *y) {
     const shard_state *st = y->st;
-    if (!st->window_read || (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d)))
+    if (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return 0;
     unsigned line = shard_start_line(y), header = shard_header_at(st);
     int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);

@@ -2,32 +2,49 @@
  * before its insert returns, and other writes wait for that; gets do not. What lies at levels 2 and 3 is moved by the
  * same client, but nobody waits for it: that may need memory, and in a full pool deletes are the way out. */
 #include "index/shard/shard.h"
+#include "pool/clients.h"
+#include "pool/epoch.h"
 
 enum {
     ALL_TRIPS = 1 << 20, /* a step of the work is not to end for its cost */
     IN_VAIN = 64,        /* steps in a row that could do nothing: others hold locks, or there is no memory */
-    PATIENCE = 16,       /* looks at the root, after which who waits takes a step: who began it may be dead */
+    PATIENCE = 16,       /* looks at the root, after which who waits asks whether who began it is dead */
 };
 
 
-bool shard_must_wait(const shard_try *y) {
-    return !y->st->lazy && y->phase == SHARD_GROW;
+/* The claim says who prepared the doubling: most often it is he who began it. */
+static int is_left_alone(shard_try *y) {
+    uint64_t claim;
+    int err = far_read_word(y->t, y->part->pcb + 8 * SHARD_PCB_CLAIM, &claim);
+    if (err < 0 || shard_claim_version(claim) != y->d)
+        return err;
+    return far_is_dead(y->t, shard_claim_client(claim), FAR_ANY_GENERATION);
 }
 
 
+/* Who finds that nobody moves the buckets does it. A step is taken in any case: the claim may be of somebody else. */
 int shard_wait_for_sweep(shard_try *y) {
     int trips = ALL_TRIPS, err = 0;
-    if (y->attempt % PATIENCE == PATIENCE - 1)
-        err = shard_work(y->t, y->index, y->part, &trips);
+    if (y->attempt % PATIENCE == PATIENCE - 1) {
+        shard_drop_block(y);
+        if ((err = is_left_alone(y)) == 1)
+            shard_finish_doubling(y->t, y->index, y->part);
+        else if (err == 0)
+            err = shard_work(y->t, y->index, y->part, &trips);
+    }
     return shard_is_lost(err) ? err : shard_retry(y, true);
 }
 
 
-/* After the operation that began the doubling: nothing here makes it fail. */
+/* After the operation that began the doubling, or of one that waits for it: nothing here makes it fail. Every step has a
+ * pin of its own. Under one pin the epoch would stand still: no memory would come back, and nobody could know that the
+ * others know of the doubling, so that each bucket would have to be frozen. */
 void shard_finish_doubling(far_task *t, far_index *index, shard_partition *part) {
     for (unsigned vain = 0; vain < IN_VAIN;) {
         int trips = ALL_TRIPS, did;
-        if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE ||
+        far_pin_drop(t);
+        if (far_pin_take(t) < 0 ||
+            shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE ||
             shard_is_lost(did = shard_work(t, index, part, &trips)))
             return;
         if (did == 1) {

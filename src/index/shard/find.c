@@ -25,8 +25,10 @@
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v) {
     if (shard_header_v(w[shard_header_at(st)]) != v)
         return false;
-    for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined)
-        if (!(st->inlined ? shard_kw_stamp_is(w[i], v) : shard_stamp_is(w[i], v)))
+    if (!st->inlined)
+        return shard_p_all_stamped(st->wide, w, v);
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
+        if (!shard_kw_stamp_is(w[2 * i + 1], v))
             return false;
     return true;
 }
@@ -224,7 +226,7 @@ static int give(const shard_try *y, const shard_hit *hit, far_out *out) {
 
 /* 1: found in the part of the bucket where it should be; 0: look at all of it. */
 static int find_in_window(shard_try *y, shard_hit *hit) {
-    int err = shard_put_window(y);
+    int err = y->st->window_read ? shard_put_window(y) : 0;
     if (err <= 0 || (err = far_wait(y->t)) < 0)
         return err;
     if (!shard_home_is_right(y) || (err = shard_find_l1(y, true, hit)) <= 0)

@@ -36,9 +36,10 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
  * do. */
 static int tend(far_task *t, far_index *index, shard_partition *part, int *trips) {
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    const shard_state *st = shard_state_of(index);
     bool stable = shard_root_phase(root) == SHARD_STABLE;
-    if (stable && !shard_is_due(shard_state_of(index), part, shard_root_d(root) + 1))
-        return 0;
+    if (stable && (!st->lazy || !shard_is_due(st, part, shard_root_d(root) + 1)))
+        return 0; /* a doubling that blocks is begun by who does all of it: an insert */
     uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed);
     if (atomic_exchange_explicit(&part->idle_seen, inserts, memory_order_relaxed) != inserts)
         return 0; /* not idle: the inserts do it */

@@ -7,18 +7,17 @@
 
 
 bool shard_i_find_l1(const shard_try *y, shard_hit *hit) {
-    uint64_t rem = shard_rem(y, -1);
-    for (int i = 0; i < SHARD_I_SLOTS; i++)
-        if (shard_kw_holds(y->home->w[2 * i + 1], rem, false)) {
-            *hit = (shard_hit){.addr = y->home->addr + 16ull * (unsigned)i,
-                               .slot = i,
-                               .level = 1,
-                               .generation = shard_home_v(y),
-                               .word = y->home->w[2 * i + 1],
-                               .value = y->home->w[2 * i]};
-            return true;
-        }
-    return false;
+    uint32_t map = shard_i_map(y->st->wide, shard_rem(y, -1), y->home->w);
+    if (map == 0)
+        return false;
+    unsigned slot = (unsigned)__builtin_ctz(map);
+    *hit = (shard_hit){.addr = y->home->addr + 16ull * slot,
+                       .slot = (int)slot,
+                       .level = 1,
+                       .generation = shard_home_v(y),
+                       .word = y->home->w[2 * slot + 1],
+                       .value = y->home->w[2 * slot]};
+    return true;
 }
 
 

@@ -193,6 +193,11 @@ static inline unsigned shard_claim_version(uint64_t claim) {
 }
 
 
+static inline unsigned shard_claim_client(uint64_t claim) {
+    return (unsigned)(claim & UINT32_MAX);
+}
+
+
 _Static_assert(SHARD_PCB_COUNT == SHARD_PCB_ROOT + 1, "read together");
 
 /* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.

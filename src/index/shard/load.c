@@ -117,9 +117,8 @@ static bool sample(shard_try *y) {
     uint64_t wanted = share < SAMPLES_LEAST ? SAMPLES_LEAST : share > SAMPLES ? SAMPLES : share;
     if (y->phase != SHARD_STABLE || shard_home_v(y) != y->d)
         return false;
-    uint64_t live = 1; /* in halves. Half of the one that was inserted makes up for what came since the first look */
-    for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += 1 + st->inlined)
-        live += 2 * shard_is_live(y->home->w[i]);
+    /* In halves. Half of the one that was inserted makes up for what came since the first look. */
+    uint64_t live = 1 + 2 * shard_count_live(st, y->home->w);
     uint64_t old = atomic_load_explicit(&y->part->sample, memory_order_relaxed), sum, seen;
     do { /* what was seen before the last doubling says nothing of the load now */
         sum = (old >> 56 == y->d ? old : (uint64_t)y->d << 56) + (1ull << 32 | live);

@@ -8,69 +8,30 @@ enum { FIRST_READ = 4096 };
 
 
 /* A word of another parity than the header's is one version ahead or behind: its tag may come from another window. */
-static bool tag_matches(const shard_try *y, uint64_t word, unsigned v) {
+static __attribute__((cold, noinline)) bool tag_matches_elsewhere(const shard_try *y, uint64_t word, unsigned v) {
     const shard_state *st = y->st;
     unsigned tag = shard_entry_tag(word);
-    if (shard_stamp_is(word, v))
-        return ((tag ^ shard_tag(y->h, st->p, st->b, v)) & st->tag_mask) == 0;
     return ((tag ^ shard_tag(y->h, st->p, st->b, v + 1)) & st->tag_mask) == 0 ||
            (v > 0 && ((tag ^ shard_tag(y->h, st->p, st->b, v - 1)) & st->tag_mask) == 0);
 }
 
 
-/* Which words of a bucket are worth a closer look: those with the key's tag at the header's version, and live ones of
- * another parity. All that decides lies in the upper half of a word, so four words are compared at once. */
-typedef uint64_t pair __attribute__((vector_size(16)));
-typedef uint32_t halves __attribute__((vector_size(16)));
-
-typedef struct sieve {
-    halves mask, tag, other_mask, other;
-} sieve;
-
-enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* words */
-_Static_assert(SHARD_WORDS == 2 * IN_A_MAP && SHARD_P_SLOTS == SHARD_P_HEADER,
-               "two maps; the header comes after the slots");
-
-
-static halves upper(uint64_t word) {
-    uint32_t half = (uint32_t)(word >> 32);
-    return (halves){half, half, half, half};
-}
-
-
-static sieve make_sieve(const shard_try *y, unsigned v) {
+/* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
+static shard_sieve make_sieve(const shard_try *y, unsigned v) {
     const shard_state *st = y->st;
     uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
     uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, shard_tag(y->h, st->p, st->b, v), 0, 0) & tag_mask;
-    return (sieve){upper(kind | tag_mask), upper(same | tag), upper(kind), upper(same ^ SHARD_PARITY)};
-}
-
-
-/* A bit for each of so many words, in their order. Each lane gathers those of every fourth word; the upper halves of
- * words 0 and 1 stand in lanes 1 and 3, those of 2 and 3 in lanes 0 and 2. */
-static uint32_t map_of(const sieve *s, const uint64_t *words) {
-    const pair upper_half = {~0ull << 32, ~0ull << 32};
-    halves found = {0};
-#pragma GCC unroll 8
-    for (int i = IN_A_MAP - AT_ONCE; i >= 0; i -= AT_ONCE) {
-        pair two[2];
-        memcpy(two, words + i, sizeof(two));
-        halves four = (halves)((two[0] & upper_half) | two[1] >> 32);
-        halves match = (halves)((four & s->mask) == s->tag) | (halves)((four & s->other_mask) == s->other);
-        found = (found << AT_ONCE) - match; /* a match is -1 */
-    }
-    return found[1] | found[3] << 1 | found[0] << 2 | found[2] << 3;
+    return (shard_sieve){(kind | tag_mask) >> 32, (same | tag) >> 32, kind >> 32, (same ^ SHARD_PARITY) >> 32};
 }
 
 
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits) {
     unsigned v = shard_home_v(y);
-    sieve s = make_sieve(y, v);
-    uint64_t map = map_of(&s, y->home->w) | (uint64_t)map_of(&s, y->home->w + IN_A_MAP) << IN_A_MAP;
-    for (map &= ~(1ull << SHARD_P_HEADER); map; map &= map - 1) {
+    shard_sieve s = make_sieve(y, v);
+    for (uint64_t map = shard_p_map(y->st->wide, &s, y->home->w); map; map &= map - 1) {
         unsigned i = (unsigned)__builtin_ctzll(map);
         uint64_t word = y->home->w[i];
-        if (tag_matches(y, word, v))
+        if (shard_stamp_is(word, v) || tag_matches_elsewhere(y, word, v))
             hits->hit[hits->count++] = (shard_hit){
                 .addr = y->home->addr + 8ull * i, .slot = (int)i, .level = 1, .generation = v, .word = word};
     }

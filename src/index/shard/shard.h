@@ -98,6 +98,7 @@ extern shard_counters shard_totals;
 
 typedef struct shard_state {     /* of an open index */
     bool inlined;                /* layout I */
+    bool wide;                   /* this processor has wide vectors (probe.c) */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
     bool one_filter_bit;
@@ -261,6 +262,11 @@ static inline unsigned shard_home_v(const shard_try *y) {
 }
 
 
+static inline bool shard_must_wait(const shard_try *y) { /* lazy_resize=off: a write, while its partition doubles */
+    return !y->st->lazy && y->phase == SHARD_GROW;
+}
+
+
 static inline bool shard_is_lost(int err) { /* no verb of the session works any more */
     return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE;
 }
@@ -346,6 +352,18 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* a s
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
+/* probe.c. P: words whose upper halves are, under the mask, the tag, or, under the other mask, the other. */
+typedef struct shard_sieve {
+    uint32_t mask, tag, other_mask, other;
+} shard_sieve;
+
+bool shard_has_wide_vectors(void);
+uint64_t shard_p_map(bool wide, const shard_sieve *s, const uint64_t *words); /* a bit for each word that passes */
+bool shard_p_all_stamped(bool wide, const uint64_t *words, unsigned v);       /* all slots are of that version */
+bool shard_p_any_zero(bool wide, const uint64_t *words);                      /* a slot, or the header */
+unsigned shard_count_live(const shard_state *st, const uint64_t *words);      /* keys in a bucket, of either layout */
+uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words); /* I: a bit for each slot with the key of rem */
+
 /* pfind.c: P. Candidates by their tags, then what their blocks say */
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits);
 int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
@@ -423,7 +441,6 @@ void shard_after_write(shard_try *y, int delta);
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
 
 /* blocking.c: lazy_resize=off */
-bool shard_must_wait(const shard_try *y);
 int shard_wait_for_sweep(shard_try *y);
 void shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
 

@@ -111,9 +111,9 @@ static int make_writable(shard_try *y) {
 
 
 static bool is_calm(const shard_try *y, unsigned v) { /* no split has begun */
-    for (unsigned i = 0; i < SHARD_P_SLOTS; i++)
-        if (shard_is_frozen(y->home->w[i]))
-            return false;
+    const uint32_t frozen = (uint32_t)(SHARD_FROZEN >> 32);
+    if (shard_p_map(y->st->wide, &(shard_sieve){frozen, frozen, frozen, frozen}, y->home->w))
+        return false;
     return shard_uniform(y->st, y->home->w, v);
 }
 

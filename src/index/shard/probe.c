@@ -1,0 +1,202 @@
+/* Which slots of a bucket are worth a closer look: all of its words are compared at once, with the vectors that every
+ * processor has, or with wide ones where there are some (shard_has_wide_vectors). */
+#include "index/shard/shard.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+typedef uint64_t pair __attribute__((vector_size(16)));
+typedef uint32_t halves __attribute__((vector_size(16)));
+
+enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* words */
+_Static_assert(SHARD_WORDS == 2 * IN_A_MAP, "two maps");
+
+#define SAME_KEY (SHARD_V | SHARD_I_CHOICE | ((1ull << SHARD_REM_BITS) - 1)) /* what of a kw says whose it is */
+
+
+/* ---- The vectors that every processor has ---- */
+
+static halves all_four(uint32_t half) {
+    return (halves){half, half, half, half};
+}
+
+
+/* A bit for each of so many words, in their order. Each lane gathers those of every fourth word; the upper halves of
+ * words 0 and 1 stand in lanes 1 and 3, those of 2 and 3 in lanes 0 and 2. */
+static uint32_t half_a_map(const shard_sieve *s, const uint64_t *words) {
+    const pair upper_half = {~0ull << 32, ~0ull << 32};
+    const halves mask = all_four(s->mask), tag = all_four(s->tag), other_mask = all_four(s->other_mask),
+                 other = all_four(s->other);
+    halves found = {0};
+#pragma GCC unroll 8
+    for (int i = IN_A_MAP - AT_ONCE; i >= 0; i -= AT_ONCE) {
+        pair two[2];
+        memcpy(two, words + i, sizeof(two));
+        halves four = (halves)((two[0] & upper_half) | two[1] >> 32);
+        halves match = (halves)((four & mask) == tag) | (halves)((four & other_mask) == other);
+        found = (found << AT_ONCE) - match; /* a match is -1 */
+    }
+    return found[1] | found[3] << 1 | found[0] << 2 | found[2] << 3;
+}
+
+
+static uint64_t p_map(const shard_sieve *s, const uint64_t *words) {
+    return half_a_map(s, words) | (uint64_t)half_a_map(s, words + IN_A_MAP) << IN_A_MAP;
+}
+
+
+static uint64_t stamped(const uint64_t *words, unsigned v) {
+    uint64_t map = 0;
+    for (unsigned i = 0; i < SHARD_WORDS; i++)
+        map |= (uint64_t)shard_stamp_is(words[i], v) << i;
+    return map;
+}
+
+
+static bool any_zero(const uint64_t *words) {
+    for (unsigned i = 0; i < SHARD_WORDS; i++)
+        if (words[i] == 0)
+            return true;
+    return false;
+}
+
+
+static uint32_t i_map(uint64_t key, const uint64_t *words) {
+    uint32_t map = 0;
+    for (unsigned i = 0; i < SHARD_I_SLOTS; i++)
+        map |= (uint32_t)((words[2 * i + 1] & SAME_KEY) == key) << i;
+    return map;
+}
+
+
+/* ---- Wide ones ---- */
+
+#if defined(__x86_64__)
+
+bool shard_has_wide_vectors(void) {
+    return __builtin_cpu_supports("avx2");
+}
+
+
+/* Eight words at once. Their upper halves come out in the order 0 1 4 5 2 3 6 7: bits of the map are put right at the
+ * end. */
+__attribute__((target("avx2"))) static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
+    const __m256i mask = _mm256_set1_epi32((int)s->mask), tag = _mm256_set1_epi32((int)s->tag);
+    const __m256i other_mask = _mm256_set1_epi32((int)s->other_mask), other = _mm256_set1_epi32((int)s->other);
+    uint64_t map = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < SHARD_WORDS; i += 8) {
+        __m256 low = _mm256_loadu_ps((const float *)(words + i)),
+               high = _mm256_loadu_ps((const float *)(words + i + 4));
+        __m256i eight = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xdd));
+        __m256i match = _mm256_or_si256(_mm256_cmpeq_epi32(_mm256_and_si256(eight, mask), tag),
+                                        _mm256_cmpeq_epi32(_mm256_and_si256(eight, other_mask), other));
+        map |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(match)) << i;
+    }
+    return (map & 0xc3c3c3c3c3c3c3c3) | (map & 0x0c0c0c0c0c0c0c0c) << 2 | (map & 0x3030303030303030) >> 2;
+}
+
+
+/* What shard_stamp_is says of four words at once: live ones have the parity of v, others v in their last bits; none is
+ * zero. */
+__attribute__((target("avx2"))) static uint64_t stamped_wide(const uint64_t *words, unsigned v) {
+    const __m256i live_mask = _mm256_set1_epi64x((long long)(SHARD_V | SHARD_PARITY)),
+                  live = _mm256_set1_epi64x((long long)(SHARD_V | (v & 1 ? SHARD_PARITY : 0)));
+    const __m256i other_mask = _mm256_set1_epi64x((long long)(SHARD_V | 63)), other = _mm256_set1_epi64x(v);
+    const __m256i zero = _mm256_setzero_si256();
+    uint64_t map = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < SHARD_WORDS; i += 4) {
+        __m256i four = _mm256_loadu_si256((const __m256i *)(words + i));
+        __m256i is_live = _mm256_cmpeq_epi64(_mm256_and_si256(four, live_mask), live);
+        __m256i is_other = _mm256_andnot_si256(_mm256_cmpeq_epi64(four, zero),
+                                               _mm256_cmpeq_epi64(_mm256_and_si256(four, other_mask), other));
+        map |= (uint64_t)(uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_or_si256(is_live, is_other))) << i;
+    }
+    return map;
+}
+
+
+__attribute__((target("avx2"))) static bool any_zero_wide(const uint64_t *words) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i found = zero;
+#pragma GCC unroll 16
+    for (int i = 0; i < SHARD_WORDS; i += 4)
+        found = _mm256_or_si256(found, _mm256_cmpeq_epi64(_mm256_loadu_si256((const __m256i *)(words + i)), zero));
+    return !_mm256_testz_si256(found, found);
+}
+
+
+/* Four slots at once, in the order 0 2 1 3. */
+__attribute__((target("avx2"))) static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
+    const __m256i mask = _mm256_set1_epi64x((long long)SAME_KEY), wanted = _mm256_set1_epi64x((long long)key);
+    uint32_t map = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < SHARD_WORDS; i += 8) {
+        __m256i low = _mm256_loadu_si256((const __m256i *)(words + i)),
+                high = _mm256_loadu_si256((const __m256i *)(words + i + 4));
+        __m256i match = _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_unpackhi_epi64(low, high), mask), wanted);
+        map |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(match)) << i / 2;
+    }
+    return (map & 0x99999999) | (map & 0x22222222) << 1 | (map & 0x44444444) >> 1;
+}
+
+#else
+
+bool shard_has_wide_vectors(void) {
+    return false;
+}
+
+
+static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
+    return p_map(s, words);
+}
+
+
+static uint64_t stamped_wide(const uint64_t *words, unsigned v) {
+    return stamped(words, v);
+}
+
+
+static bool any_zero_wide(const uint64_t *words) {
+    return any_zero(words);
+}
+
+
+static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
+    return i_map(key, words);
+}
+
+#endif
+
+
+/* ---- For both ---- */
+
+uint64_t shard_p_map(bool wide, const shard_sieve *s, const uint64_t *words) {
+    return (wide ? p_map_wide : p_map)(s, words) & ~(1ull << SHARD_P_HEADER);
+}
+
+
+bool shard_p_all_stamped(bool wide, const uint64_t *words, unsigned v) {
+    return ((wide ? stamped_wide : stamped)(words, v) | 1ull << SHARD_P_HEADER) == UINT64_MAX;
+}
+
+
+bool shard_p_any_zero(bool wide, const uint64_t *words) {
+    return (wide ? any_zero_wide : any_zero)(words);
+}
+
+
+unsigned shard_count_live(const shard_state *st, const uint64_t *words) {
+    const uint32_t live = (uint32_t)(SHARD_V >> 32);
+    const uint64_t slots = st->inlined ? 0xaaaaaaaaaaaaaaaa : UINT64_MAX; /* I: every other word is a value */
+    return (unsigned)__builtin_popcountll(shard_p_map(st->wide, &(shard_sieve){live, live, live, live}, words) & slots);
+}
+
+
+uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words) {
+    return (wide ? i_map_wide : i_map)(SHARD_V | rem, words) & ((1u << SHARD_I_SLOTS) - 1);
+}
