@@ -610,7 +610,11 @@ static int run_pool_check(far_task *t, void *arg) {
     const pool_check *check = arg;
     far_sweep_result swept = {0};
     t->label = "check";
-    int err = check_indexes(t, check->report, check_structure);
+    int err = far_superblock_check(t, check->repair, check->report);
+    if (err >= 0)
+        err = check_indexes(t, check->report, check_structure);
+    if (err >= 0)
+        err = far_catalog_check_numbers(t, check->repair, check->report);
     if (err >= 0)
         err = far_memory_check(t, check->report);
     if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */

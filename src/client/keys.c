@@ -15,6 +15,7 @@ typedef struct keys_run {
     far_keys keys; /* as far as it has come */
     bool over;
     int result;
+    char words[FAR_MESSAGE_BYTES]; /* of result: those of the task end with it */
 } keys_run;
 
 
@@ -23,6 +24,8 @@ static void run_keys(far_task *t, void *arg) {
     t->label = "keys";
     t->index_key = run->index->uid;
     run->result = run->index->kind->keys(t, run->index, &run->keys);
+    if (run->result < 0)
+        strcpy(run->words, far_last_error());
     run->over = run->keys.due = true;
 }
 
@@ -81,7 +84,10 @@ static int64_t walk_keys(keys_run *run, far_pair_fn each, void *ctx, uint8_t *va
     } while (!run->over);
     if (more < 0)
         return more;
-    return run->result < 0 && !run->keys.stopped ? far_tell(run->session, run->result) : given;
+    if (run->result >= 0 || run->keys.stopped)
+        return given;
+    far_fail(run->result, "%s", run->words); /* unless there are better words */
+    return far_tell(run->session, run->result);
 }
 
 

@@ -87,6 +87,10 @@ int far_memory_check(struct far_task *t, struct far_report *report);
 
 uint64_t far_alloc_round(uint64_t size);
 
+/* Whether an object of that size can be at this address: for words of far memory that are followed before anything there
+ * tells what it is. No verb. */
+bool far_may_be_object(const struct far_task *t, far_addr addr, uint64_t size);
+
 /* With a pin, which is held until the object is linked (or freed): a sweep takes what it does not find linked. index
  * NULL: memory of the pool itself. FAR_ERR_NO_MEMORY when the pool (or the node, if a must) is full. */
 int far_alloc(struct far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,

@@ -77,6 +77,16 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
 }
 
 
+bool far_may_be_object(const far_task *t, far_addr addr, uint64_t size) {
+    const far_geometry *g = far_geometry_of(t);
+    far_block_id first;
+    if (addr % FAR_GRANULE != 0 || !far_block_of(g, addr, &first))
+        return false;
+    uint64_t end = g->node[first.node].first_block + g->node[first.node].blocks * g->block_bytes;
+    return size <= end - far_addr_offset(addr);
+}
+
+
 int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count, uint64_t *entries) {
     const far_geometry *g = far_geometry_of(t);
     const uint32_t most = FAR_VERB_BYTES_MAX / FAR_BLOCK_ENTRY_BYTES;

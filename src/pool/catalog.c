@@ -47,6 +47,11 @@ static int broken_catalog(const char *what) {
 }
 
 
+static uint32_t spare_check(far_addr spare) {
+    return (uint32_t)XXH3_64bits(&spare, sizeof(spare));
+}
+
+
 int far_catalog_look(far_task *t, far_catalog_view *view) {
     *view = (far_catalog_view){0};
     assert(t->pin.epoch != 0); /* or what the word names might be used anew while it is read */
@@ -67,9 +72,9 @@ int far_catalog_look(far_task *t, far_catalog_view *view) {
     if (head->magic != FAR_CATALOG_MAGIC || head->count != (bytes - sizeof(*head)) / sizeof(far_catalog_entry) ||
         head->check != XXH3_64bits(head + 1, bytes - sizeof(*head)))
         return broken_catalog("its object");
-    if (head->spare && !far_task_reaches(t, head->spare, bytes))
-        return broken_catalog("its spare object");
-    view->spare = head->spare;
+    if (head->spare_check ==
+        spare_check(head->spare)) /* else it is lost: a sweep finds it, nobody uses what is there */
+        view->spare = head->spare;
     view->entries = (far_catalog_entry *)(head + 1);
     for (unsigned i = 0; i < head->count; i++)
         if (view->entries[i].record != 0)
@@ -190,8 +195,10 @@ static int write_draft(far_task *t, const draft *d, const far_catalog_entry *ent
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
     const uint64_t bytes = d->bytes - sizeof(*head);
     memset(head, 0, d->bytes);
-    *head = (far_catalog_head){
-        .magic = FAR_CATALOG_MAGIC, .count = (uint32_t)(bytes / sizeof(far_catalog_entry)), .spare = d->spare};
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC,
+                               .count = (uint32_t)(bytes / sizeof(far_catalog_entry)),
+                               .spare_check = spare_check(d->spare),
+                               .spare = d->spare};
     memcpy(head + 1, entries, count * sizeof(far_catalog_entry));
     head->check = XXH3_64bits(head + 1, bytes);
     far_write(t, d->object, head, d->bytes);
@@ -279,8 +286,18 @@ static int unlist_index(far_task *t, uint32_t uid) {
 
 /* Creation. */
 
-/* A new uid and a new secret. */
-static int name_index(far_task *t, far_index *index) {
+static uint32_t highest_uid(const far_catalog_view *view) {
+    uint32_t highest = 0;
+    for (unsigned i = 0; i < view->count; i++)
+        if (view->entries[i].uid > highest)
+            highest = view->entries[i].uid;
+    return highest;
+}
+
+
+/* A new uid and a new secret. All that was listed before has an older one; else what two indexes have would be taken for
+ * one's. */
+static int name_index(far_task *t, const far_catalog_view *before, far_index *index) {
     uint64_t given;
     far_faa(t, far_addr_make(0, FAR_SUPER_NEXT_UID), 1, &given);
     int err = far_wait(t);
@@ -288,6 +305,9 @@ static int name_index(far_task *t, far_index *index) {
         return err;
     if (given >= FAR_UID_MAX)
         return far_fail(FAR_ERR_NO_MEMORY, "the pool has given out all its index numbers");
+    if (given < highest_uid(before))
+        return far_fail(FAR_ERR_CORRUPT, "the pool's count of index numbers is broken: %u is given out already",
+                        (unsigned)given + 1);
     index->uid = (uint32_t)given + 1;
     far_host *host = far_task_fabric(t)->host;
     host->ops->secret(host, index->secret, sizeof(index->secret));
@@ -313,8 +333,8 @@ static int write_record(far_task *t, far_index *index) {
 
 
 /* Builds the structure, unseen, and the local state. */
-static int build(far_task *t, far_index *index) {
-    int err = name_index(t, index);
+static int build(far_task *t, const far_catalog_view *before, far_index *index) {
+    int err = name_index(t, before, index);
     if (err < 0)
         return err;
     uint32_t key = t->index_key;
@@ -369,7 +389,7 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
         strncpy(made->options_text, options, FAR_OPTIONS_TEXT_MAX);
     err = far_index_options_parse(kind, options, made->options);
     bool opened = false;
-    if (err >= 0 && (err = build(t, made)) >= 0) {
+    if (err >= 0 && (err = build(t, &view, made)) >= 0) {
         opened = true;
         if ((err = write_record(t, made)) >= 0)
             err = publish(t, made);
@@ -503,6 +523,49 @@ int far_catalog_listed(far_task *t, far_catalog_view *view) {
         err = far_catalog_look(t, view);
     far_catalog_unpin(t);
     return err;
+}
+
+
+static void keep_highest(void *ctx, uint32_t uid, uint64_t bytes) {
+    uint32_t *highest = ctx;
+    (void)bytes;
+    if (uid > *highest)
+        *highest = uid;
+}
+
+
+/* Beyond all that are listed, all that have memory, and those that sessions may be creating just now. */
+static int renumber(far_task *t, uint64_t next, uint32_t highest, far_report *report) {
+    far_pool_usage usage;
+    uint64_t old;
+    int err = far_memory_stat_each(t, &usage, keep_highest, &highest);
+    uint64_t fresh = (uint64_t)highest + far_task_pool(t)->geometry.session_slots;
+    if (err < 0)
+        return err;
+    if (fresh < FAR_UID_MAX)
+        return far_cas_word(t, far_addr_make(0, FAR_SUPER_NEXT_UID), next, fresh, &old);
+    far_report_problem(report, "the pool has given out all its index numbers");
+    return 0;
+}
+
+
+int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
+    far_catalog_view view;
+    uint64_t next = 0;
+    int err = far_pin_take(t);
+    if (err >= 0 && (err = far_catalog_look(t, &view)) >= 0) /* first: what is listed was given out before */
+        err = far_read_word(t, far_addr_make(0, FAR_SUPER_NEXT_UID), &next);
+    far_catalog_unpin(t);
+    if (err < 0)
+        return err == FAR_ERR_CORRUPT ? 0 : err; /* that is told where the indexes are checked */
+    uint32_t highest = highest_uid(&view);
+    if (next >= highest && next < FAR_UID_MAX)
+        return 0;
+    if (repair)
+        return renumber(t, next, highest, report);
+    far_report_problem(report, "%llu index numbers are given out, it says: %s", (unsigned long long)next,
+                       next < highest ? "there is an index with a higher one" : "there are no more of them");
+    return 0;
 }
 
 

@@ -31,8 +31,9 @@ typedef struct far_catalog_entry {
 
 typedef struct far_catalog_head {
     uint64_t magic;
-    uint32_t count, unused;
-    uint64_t check; /* hash of the entries */
+    uint32_t count;
+    uint32_t spare_check; /* hash of the spare's address, as it was at first */
+    uint64_t check;       /* hash of the entries */
     uint64_t spare;
 } far_catalog_head;
 
@@ -121,6 +122,8 @@ int far_open_table_enter(far_task *t, uint32_t uid, bool user,
                          unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
 int far_open_table_leave(far_task *t, unsigned slot);
 int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
+/* What this handle's word in the registry is, as somebody saw it: it is put right if it is not what it should be. */
+int far_open_table_mend(far_task *t, uint64_t seen);
 int far_open_table_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
 bool far_open_table_are_due(far_pool *pool);
 far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);

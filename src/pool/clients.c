@@ -10,24 +10,11 @@
 #define GENERATION_LAST 0xffffu
 
 
-static int read_high(far_task *t, unsigned *high) {
-    uint64_t word;
-    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), &word);
-    if (err < 0)
-        return err;
-    if (word > far_task_pool(t)->geometry.session_slots)
-        return far_fail(FAR_ERR_CORRUPT, "the client registry claims %llu entries", (unsigned long long)word);
-    *high = (unsigned)word;
-    return 0;
-}
+typedef int (*entry_visit)(far_task *t, void *ctx, unsigned id, const far_client *client);
 
 
-int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client),
-                     void *ctx) {
-    unsigned high = 0;
-    int err = read_high(t, &high);
-    if (err < 0)
-        return err;
+static int each_entry(far_task *t, unsigned high, entry_visit each, void *ctx) {
+    int err = 0;
     far_scratch_mark mark = far_scratch_here(t);
     far_client *chunk = far_scratch(t, CHUNK * sizeof(*chunk));
     if (!chunk)
@@ -56,6 +43,46 @@ static int raise_high(far_task *t, unsigned id, unsigned high) {
         seen = old;
     }
     return 0;
+}
+
+
+static int note_used(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    unsigned *last = ctx;
+    (void)t;
+    if (client->word && id > *last)
+        *last = id;
+    return 0;
+}
+
+
+/* How many entries were ever used cannot be `word`: it was damaged, and nobody would see who lies beyond. It becomes the
+ * last entry that was used, in *high, which is at least what it is now. */
+static int mend_high(far_task *t, uint64_t word, unsigned *high) {
+    uint64_t old;
+    int err = each_entry(t, far_task_pool(t)->geometry.session_slots, note_used, high);
+    return err < 0 ? err : far_cas_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), word, *high, &old);
+}
+
+
+/* Entries of sessions that know their id are counted. */
+static int read_high(far_task *t, unsigned *high) {
+    const far_session *own = far_task_pool(t)->team.own;
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_SLOTS_HIGH), &word);
+    *high = own && own->id > t->session->id ? own->id : t->session->id;
+    if (err < 0)
+        return err;
+    if (word < *high || word > far_task_pool(t)->geometry.session_slots)
+        return mend_high(t, word, high);
+    *high = (unsigned)word;
+    return 0;
+}
+
+
+int far_clients_each(far_task *t, entry_visit each, void *ctx) {
+    unsigned high;
+    int err = read_high(t, &high);
+    return err < 0 ? err : each_entry(t, high, each, ctx);
 }
 
 

@@ -32,6 +32,7 @@
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
 #include "base/error.h"
+#include "pool/catalog_layout.h"
 #include "pool/handle.h"
 #include "pool/kind.h"
 #include "pool/request.h"
@@ -584,13 +585,19 @@ static int write_anew(far_task *t) {
 }
 
 
-/* The word of a session that lives names its handle: one that names another keeps that one alive for ever. 1: it was
- * put right, not now. */
+/* The word says that this session is dead, or that somebody else has its id by now: it will be told. */
+static bool is_no_more(const far_session *s, uint64_t word) {
+    far_client_state state = far_client_state_of(word);
+    return state == FAR_CLIENT_DEAD || (state == FAR_CLIENT_LIVE && far_client_generation_of(word) != s->generation);
+}
+
+
+/* The word of a session that lives says so, and names its handle: one that names another keeps that one alive for ever,
+ * and the id of one that seems to be free is given out again. 1: it was put right, not now. */
 static int mend_word(far_task *t, unsigned id, const far_client *client) {
     const far_session *own = far_task_pool(t)->team.own, *s = id == own->id ? own : t->session;
     uint64_t right = far_client_pack(FAR_CLIENT_LIVE, s->generation, own->id), old;
-    if (id != s->id || client->word == right || far_client_state_of(client->word) != FAR_CLIENT_LIVE ||
-        far_client_generation_of(client->word) != s->generation)
+    if (id != s->id || client->word == right || is_no_more(s, client->word))
         return 0;
     int err = far_cas_word(t, far_client_entry(id), client->word, right, &old);
     return err < 0 ? err : 1;
@@ -603,6 +610,8 @@ static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *
     if (id == far_task_pool(t)->team.own->id && is_changed(t, client))
         return write_anew(t);
     int mended = mend_word(t, id, client);
+    if (mended == 0 && id == far_task_pool(t)->team.own->id)
+        mended = far_open_table_mend(t, client->opened);
     if (mended != 0)
         return mended;
     if (client->pin == 0 || client->pin >= m->epoch || far_client_handle_of(client->word) != id)

@@ -64,11 +64,16 @@ static int find_table(far_task *t) {
 }
 
 
+static uint64_t alone(uint64_t word) {
+    return word ? word | FAR_OPEN_TABLE_ALONE : 0;
+}
+
+
 static int write_slot(far_task *t, unsigned slot, uint64_t word) {
     const far_pool *pool = far_task_pool(t);
     if (pool->open_table.table)
         return far_write_word(t, pool->open_table.table + 8 * slot, word);
-    return far_write_word(t, far_open_table_word_of(pool->team.own->id), word ? word | FAR_OPEN_TABLE_ALONE : 0);
+    return far_write_word(t, far_open_table_word_of(pool->team.own->id), alone(word));
 }
 
 
@@ -186,6 +191,32 @@ int far_open_table_settle(far_task *t) {
     far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
+}
+
+
+/* Nobody is about to change the word, or may still do so late. */
+static bool is_settled(const far_open_table *open) {
+    return open->address.writer == 0 && (open->table || !open->words[0].due);
+}
+
+
+static bool is_right(const far_open_table *open, uint64_t seen, uint64_t *right) {
+    *right = open->table ? open->table : alone(open->words[0].wanted);
+    return seen == *right || !is_settled(open);
+}
+
+
+int far_open_table_mend(far_task *t, uint64_t seen) {
+    const far_open_table *open = &far_task_pool(t)->open_table;
+    far_addr address = far_open_table_word_of(far_task_pool(t)->team.own->id);
+    uint64_t right;
+    int err = 0;
+    if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
+        return 0; /* the next time */
+    if (!is_right(open, seen, &right) && (err = far_read_word(t, address, &seen)) == 0 && !is_right(open, seen, &right))
+        err = far_write_word(t, address, right);
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+    return err;
 }
 
 
@@ -605,6 +636,8 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
     int gone = far_client_handle_gone(t, id, true);
     if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)
         return 0;
+    if (gone == 0 && !far_may_be_object(t, client->opened, FAR_OPEN_TABLE_BYTES))
+        return far_fail(FAR_ERR_CORRUPT, "the address of the table of open indexes of client %u is broken", id);
     if (gone == 0)
         return far_walk_object(ctx, NULL, FAR_POOL_TYPE_OPEN_TABLE, client->opened, FAR_OPEN_TABLE_BYTES);
     return gone < 0 ? gone : far_cas_word(t, far_open_table_word_of(id), client->opened, 0, &old);
@@ -612,5 +645,9 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 
 int far_open_table_walk(far_task *t, far_walk *walk) {
-    return far_clients_each(t, walk_table, walk);
+    uint64_t own;
+    int err = far_read_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), &own);
+    if (err == 0)
+        err = far_open_table_mend(t, own);
+    return err < 0 ? err : far_clients_each(t, walk_table, walk);
 }

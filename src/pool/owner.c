@@ -1,6 +1,7 @@
 /* Plain locks in far memory, taken over from dead holders; and words that name somebody who is not there. */
 #include "pool/owner.h"
 #include "pool/epoch.h"
+#include "pool/report.h"
 #include "task/patience.h"
 
 
@@ -59,4 +60,45 @@ int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_
     if (same == 1 && id != 0 && (dead = far_is_dead(t, id, generation)) != 0)
         return dead < 0 ? dead : 0; /* it was at work, and died */
     return same;
+}
+
+
+void far_suspect(far_suspects *all, far_addr at, uint64_t word, uint64_t owner) {
+    if (all->count + all->found == FAR_SUSPECTS_MAX)
+        return;
+    all->list[all->count].at = at;
+    all->list[all->count].word = word;
+    all->list[all->count++].owner = owner;
+}
+
+
+typedef struct seen {
+    far_addr at;
+    uint64_t word;
+} seen;
+
+
+static int is_unchanged(far_task *t, void *arg) {
+    const seen *before = arg;
+    uint64_t now;
+    far_read(t, before->at, &now, 8);
+    far_mark(t, FAR_VERB_UNPROVEN); /* what it is the lock of may be gone by now */
+    int err = far_wait(t);
+    return err < 0 ? err : now == before->word;
+}
+
+
+int far_suspects_check(far_task *t, far_suspects *all, far_report *report) {
+    int err = 0;
+    for (; all->count > 0 && err >= 0; all->count--) {
+        uint64_t owner = all->list[all->count - 1].owner;
+        seen before = {all->list[all->count - 1].at, all->list[all->count - 1].word};
+        err = far_is_stuck(t, far_owner_client(owner), far_owner_generation(owner), is_unchanged, &before);
+        if (err <= 0)
+            continue;
+        all->found++;
+        far_report_problem(report, "the lock at %#llx is held, and nobody alive holds it",
+                           (unsigned long long)before.at);
+    }
+    return err < 0 ? err : 0;
 }

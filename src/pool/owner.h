@@ -74,4 +74,20 @@ int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsi
  * passed, and nothing has changed. */
 int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg);
 
+/* The same for lock words that a check finds held: noted while it has a pin, looked at when it has none. */
+#define FAR_SUSPECTS_MAX 8 /* that one check looks at for long */
+
+typedef struct far_suspects {
+    unsigned count, found;
+    struct {
+        far_addr at;
+        uint64_t word, owner; /* owner 0: it names nobody */
+    } list[FAR_SUSPECTS_MAX];
+} far_suspects;
+
+struct far_report;
+void far_suspect(far_suspects *all, far_addr at, uint64_t word, uint64_t owner);
+int far_suspects_check(far_task *t, far_suspects *all,
+                       struct far_report *report); /* forgets them; tells who is stuck */
+
 #endif

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "pool/handle.h"
 #include "pool/refuted.h"
+#include "pool/report.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -300,4 +301,38 @@ int far_superblock_open(far_task *t, far_geometry *g) {
             return far_fail(FAR_ERR_CORRUPT, "%s: neither a farindex pool nor empty memory", fabric->uri);
     }
     return check_pool(t, &image, g);
+}
+
+
+/* All that was written when the pool was formatted; every client writes the same. */
+static int write_all(far_task *t, const far_geometry *g) {
+    uint64_t words[] = {FAR_POOL_MAGIC_WORD, g->pool_id, far_capabilities_pack(&g->capabilities),
+                        far_shape_pack(g->nodes, g->block_bytes, g->session_slots), check_word(g)};
+    node_header headers[FAR_NODES_MAX];
+    _Static_assert(sizeof(words) == FAR_SUPER_CHECK + 8, "from the magic word to the check");
+    far_write(t, far_addr_make(0, FAR_SUPER_MAGIC), words, sizeof(words));
+    far_write(t, far_addr_make(0, FAR_SUPER_NODE_TABLE), g->node_bytes, g->nodes * sizeof(uint64_t));
+    for (unsigned n = 1; n < g->nodes; n++) {
+        headers[n] = (node_header){FAR_POOL_MAGIC_WORD, g->pool_id, n};
+        far_write(t, far_addr_make(n, 0), &headers[n], sizeof(headers[n]));
+    }
+    return far_wait(t);
+}
+
+
+int far_superblock_check(far_task *t, bool repair, far_report *report) {
+    const far_geometry *g = &far_task_pool(t)->geometry;
+    super_image image;
+    far_geometry seen;
+    int err = read_image(t, &image);
+    if (err == 0)
+        err = check_pool(t, &image, &seen);
+    if (err == 0 && image.words[FAR_SUPER_POOL_ID / 8] != g->pool_id)
+        err = far_fail(FAR_ERR_CORRUPT, "the superblock is that of another pool");
+    if (err != FAR_ERR_CORRUPT && err != FAR_ERR_UNSUPPORTED)
+        return err;
+    if (repair && image.words[FAR_SUPER_REFUTED / 8] == 0) /* else nobody knows any more what the pool agreed on */
+        return write_all(t, g);
+    far_report_problem(report, "%s", far_last_error());
+    return 0;
 }

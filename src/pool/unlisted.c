@@ -162,6 +162,7 @@ static int holds_gone(far_task *t, far_block_id id, const far_items *gone) {
 }
 
 
+/* What is broken stays, and check names it: the tour goes on, for the sake of all that is not. */
 static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     const far_items *gone = ctx;
     far_block_state state = far_block_unpack(entry[0]);
@@ -173,7 +174,7 @@ static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t
         err = far_block_adopt(t, id, entry); /* its slabs are freed with the own ones */
         far_store_leave(t);
     }
-    return err < 0 ? err : 0;
+    return err < 0 && err != FAR_ERR_CORRUPT ? err : 0;
 }
 
 

@@ -29,7 +29,7 @@ static uint64_t mix(uint64_t number, uint64_t salt) {
 }
 
 
-size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
+static size_t make_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
     uint64_t word = mix(number, 7);
     if (s->fixed) {
         memcpy(key, &word, 8);
@@ -38,6 +38,19 @@ size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
     /* Some share long beginnings, some are short. */
     static const char *const fronts[] = {"", "a", "the same way for many of them/", "the same way/"};
     return (size_t)snprintf(key, SCENE_KEY_BYTES, "%s%04x", fronts[number % 4], (unsigned)(word & 0xffff) ^ number);
+}
+
+
+size_t scene_key(const scene *s, unsigned number, char key[SCENE_KEY_BYTES]) {
+    if (number >= SCENE_NUMBERS)
+        return make_key(s, number, key);
+    memcpy(key, s->keys[number].key, s->keys[number].bytes);
+    return s->keys[number].bytes;
+}
+
+
+bool scene_has_key(const scene *s, unsigned number, const void *key, size_t bytes) {
+    return s->keys[number].bytes == bytes && memcmp(s->keys[number].key, key, bytes) == 0;
 }
 
 
@@ -159,6 +172,8 @@ void scene_make(scene *s, const char *kind, const char *options, bool crashed, u
     far_index *index;
     far_random random;
     *s = (scene){.kind = kind, .options = options, .fixed = strstr(options, "key_size=8") != NULL, .crashed = crashed};
+    for (unsigned i = 0; i < SCENE_NUMBERS; i++)
+        s->keys[i].bytes = make_key(s, i, s->keys[i].key);
     for (unsigned n = 0; n < RIG_NODES; n++)
         memset(rig_memory(n), 0, RIG_BYTES);
     rig_seed(seed);
@@ -185,6 +200,7 @@ void scene_free(scene *s) {
     for (size_t i = 0; i < s->place_count; i++)
         free(s->places[i].objects);
     free(s->image);
+    *s = (scene){0};
 }
 
 
@@ -298,6 +314,15 @@ void scene_damage(const scene *s, far_random *random, damage *d) {
     if (kind != 5 && kind != 6)
         memcpy(at(d->addr), &word, 8);
     tell(d, o, how, name);
+}
+
+
+void damage_word(damage *d, far_addr addr, uint64_t word) {
+    d->addr = addr;
+    d->bytes = 8;
+    keep_before(d);
+    memcpy(at(addr), &word, 8);
+    snprintf(d->words, sizeof(d->words), "%#llx at %#llx", (unsigned long long)word, (unsigned long long)addr);
 }
 
 

@@ -2,6 +2,11 @@
  * asked for, ends, loses no memory of the process, and leaves a pool that is sound.
  *
  * test_allocations [--kind KIND] [--every STEP]      STEP 1 fails each allocation in turn */
+#include "base/error.h"
+#include "client/client.h"
+#include "client/end_client.h"
+#include "client/op.h"
+#include "client/survey.h"
 #include "scene.h"
 
 #include <errno.h>
@@ -123,7 +128,7 @@ static int64_t judge(run *r, int64_t result, int also, const char *call) {
 }
 
 /* also: what it may say beside FAR_ERR_NO_MEMORY; 0: nothing */
-#define CALL(r, call, also) (rig_allow(VERBS_MAX), judge(r, call, also, #call))
+#define CALL(r, call, also) (far_fail_clear(), rig_allow(VERBS_MAX), judge(r, call, also, #call))
 #define CLOSE(r, call)      (rig_allow(VERBS_MAX), (call), judge(r, 0, 0, #call))
 
 
@@ -173,9 +178,28 @@ static void operate(run *r) {
 }
 
 
+static int ignore_client(void *ctx, const far_client_info *client) {
+    (void)ctx, (void)client;
+    return 0;
+}
+
+
+static void survey(run *r) {
+    far_survey all;
+    CALL(r, far_pool_survey(r->session, &all), 0);
+    far_survey_free(&all);
+}
+
+
 static void look(run *r) {
     far_pool_usage pool_usage;
     far_usage usage;
+    far_index *again = NULL;
+    survey(r);
+    CALL(r, far_pool_clients(r->session, ignore_client, NULL), 0);
+    CALL(r, far_index_pairs(r->session, r->index, ignore_pair, NULL), 0);
+    CALL(r, far_index_open_or_create(r->session, "index", r->scene->kind, NULL, &again), 0);
+    CLOSE(r, far_index_close(again));
     CALL(r, far_index_list(r->session, ignore_name, NULL), 0);
     CALL(r, far_pool_stat(r->session, &pool_usage), 0);
     CALL(r, far_index_usage(r->session, r->index, &usage), 0);

@@ -4,6 +4,7 @@
 #include "index/dart/dart.h"
 #include "index/dolphin/dolphin.h"
 #include "index/shard/shard.h"
+#include "index/smart/smart.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
 #include "pool/handle.h"
@@ -151,6 +152,9 @@ static void chime_is_locked_by_nobody(void **state) {
     scan_in_vain(&s);
     update_in_vain(&s, 0);
     check_finds_it(&s);
+    change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 1, 0); /* it died before it changed anything */
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
     close_stage(&s);
 }
 
@@ -238,6 +242,32 @@ static void shard_is_locked_by_nobody(void **state) {
 }
 
 
+/* ---- smart ---- */
+
+/* The lock is the last word of a leaf. */
+static void lock_leaves(stage *s, uint64_t lock) {
+    for (size_t i = 0; i < s->scene.place_count; i++)
+        for (size_t k = 0; strcmp(s->scene.places[i].name, "smart type 3") == 0 && k < s->scene.places[i].count; k++) {
+            const object *o = &s->scene.places[i].objects[k];
+            *word_at(o->addr + o->bytes - 8) = lock;
+        }
+}
+
+
+/* It names a client that lives, and does not hold it; it names no record at all. */
+static void smart_is_locked_by_nobody(void **state) {
+    stage s;
+    open_stage(&s, "smart", *state);
+    lock_leaves(&s, SMART_LOCK_OWNER | scene_owner(s.pool->team.own->id, 0));
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
+    lock_leaves(&s, 1);
+    update_in_vain(&s, 0);
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
 /* ---- The rest ---- */
 
 static void dart_is_locked_by_nobody(void **state) {
@@ -247,6 +277,7 @@ static void dart_is_locked_by_nobody(void **state) {
     for (unsigned i = 0; i < DART_LOCKS; i++)
         change_words(&s, "dart type 4", 8ull * i, UINT64_MAX, scene_owner(s.pool->team.own->id, 0));
     update_in_vain(&s, 0);
+    check_finds_it(&s);
     close_stage(&s);
 }
 
@@ -281,6 +312,55 @@ static void who_waits_for_epochs_keeps_a_pin(void **state) {
     (void)state;
     open_stage(&s, "dolphin", "");
     assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs, &s), 0);
+    close_stage(&s);
+}
+
+
+/* ---- Looking again and again ---- */
+
+typedef struct looking {
+    unsigned looks, changes_at,
+        result;     /* changes_at: which of the looks after each wait sees something else; 0: none */
+    uint64_t last;  /* epoch of the last look */
+    unsigned since; /* looks at that epoch */
+} looking;
+
+
+static int look_at_it(far_task *t, void *arg) {
+    looking *l = arg;
+    uint64_t epoch;
+    assert_int_equal(far_epoch_read(t, &epoch), 0);
+    l->since = epoch == l->last ? l->since + 1 : 1;
+    l->last = epoch;
+    l->looks++;
+    return l->since != l->changes_at;
+}
+
+
+static int ask_whether_stuck(far_task *t, void *arg) {
+    looking *l = arg;
+    int stuck = far_is_stuck(t, 0, 0, look_at_it, l);
+    assert_true(stuck >= 0);
+    l->result = (unsigned)stuck;
+    return 0;
+}
+
+
+/* Who takes a lock again and again, and changes nothing, has it when somebody looks, most of the time: it is looked for
+ * several times before each wait. What is the same at every look is stuck, after a bounded number of them. */
+static void who_is_seen_to_let_go_once_is_not_stuck(void **state) {
+    stage s;
+    looking busy = {.changes_at = 5}, stuck = {0};
+    (void)state;
+    open_stage(&s, "dart", "");
+    rig_allow(VERBS_MAX);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, ask_whether_stuck, &busy), 0);
+    assert_int_equal(busy.result, 0);
+    assert_int_equal(busy.looks, 5);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, ask_whether_stuck, &stuck), 0);
+    assert_int_equal(stuck.result, 1);
+    assert_in_range(stuck.looks, 7, 100);
+    assert_false(rig_is_cut());
     close_stage(&s);
 }
 
@@ -326,8 +406,10 @@ int main(void) {
         {"dolphin, frozen, 8/8", dolphin_is_frozen_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
         {"shard", shard_is_locked_by_nobody, NULL, NULL, ""},
         {"shard, 8/8", shard_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
+        {"smart", smart_is_locked_by_nobody, NULL, NULL, ""},
         cmocka_unit_test(dart_is_locked_by_nobody),
         cmocka_unit_test(who_waits_for_epochs_keeps_a_pin),
+        cmocka_unit_test(who_is_seen_to_let_go_once_is_not_stuck),
         cmocka_unit_test(an_entry_of_nobody_says_something),
     };
     rig_start();

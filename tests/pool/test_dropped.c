@@ -94,6 +94,31 @@ static void a_drop_frees_what_anybody_has(void **state) {
 }
 
 
+/* The page words of a block that nobody owns are damaged: of all other blocks the memory comes back. */
+static void a_broken_block_does_not_keep_the_others(void **state) {
+    (void)state;
+    rig r;
+    open_without_index(&r, 20, 2, 0);
+    const far_geometry *g = &r.actors[0].pool->geometry;
+    uint32_t uid = make_some(r.actors[1].session, "x", "dart", 200), first = 0, had = 0, left = 0;
+    reopen(&r, &r.actors[1]);
+    for (uint32_t i = (uint32_t)g->node[0].blocks; i-- > 0;)
+        if (block_has(&r, (far_block_id){0, i}, uid)) {
+            first = i;
+            had++;
+        }
+    assert_true(had > 1);
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        *(uint64_t *)bytes_at(&r, far_block_page(g, (far_block_id){0, first}, p)) ^= 1;
+    assert_int_equal(far_index_drop(r.actors[0].session, "x"), 0);
+    far_sim_sleep(r.world, 100000000);
+    for (uint32_t i = 0; i < g->node[0].blocks; i++)
+        left += block_has(&r, (far_block_id){0, i}, uid);
+    assert_in_range(left, 0, 1); /* that one */
+    close_rig(&r);
+}
+
+
 /* It had the index open, and sleeps when it is dropped: all that it held of it is free again. */
 static void a_sleeping_handle_frees_what_it_held(void **state) {
     (void)state;
@@ -715,6 +740,7 @@ int main(int argc, char **argv) {
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drop_frees_what_anybody_has),
+        cmocka_unit_test(a_broken_block_does_not_keep_the_others),
         cmocka_unit_test(a_sleeping_handle_frees_what_it_held),
         cmocka_unit_test(a_handle_that_sleeps_lets_go_of_what_came_and_went_between_its_looks),
         cmocka_unit_test(drop_with_foreign_lists),

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "index/chime/chime.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 
 #include <stdlib.h>
 
@@ -17,6 +18,7 @@ struct tour {
     bool fresh[CHIME_SPAN_MAX]; /* slots with items that were not */
     size_t length;              /* of the cursor */
     uint8_t cursor[CHIME_KEY_MAX + 8];
+    far_suspects locks; /* of this slice, for check */
 };
 
 
@@ -164,6 +166,9 @@ static int one_level(far_task *t, far_index *index, tour *v) {
         if ((err = far_pin_take(t)) >= 0)
             err = one_slice(t, index, v);
         far_pin_drop(t);
+        int locks = err >= 0 && v->locks.count ? far_suspects_check(t, &v->locks, v->ctx) : 0;
+        if (locks < 0)
+            err = locks;
         far_scratch_back(t, here);
     }
     return err < 0 ? err : 0;
@@ -322,6 +327,9 @@ static int check_inner(chime_op *op, chime_node *n, unsigned level, far_report *
 
 
 static int check_node(tour *v, chime_op *op, chime_node *n, unsigned level) {
+    uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
+    if (chime_lock_is_held(lock))
+        far_suspect(&v->locks, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), lock, chime_lock_owner(lock));
     return level ? check_inner(op, n, level, v->ctx) : check_leaf(op, n, v->ctx);
 }
 

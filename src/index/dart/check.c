@@ -225,6 +225,8 @@ int dart_check(far_task *t, far_index *index, far_report *report) {
         far_report_problem(report, "%s", far_last_error());
         err = 0;
     }
+    if (err >= 0)
+        err = dart_locks_check(t, index, report);
     return err < 0 ? err : dart_est_check(t, index, report);
 }
 

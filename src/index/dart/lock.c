@@ -30,20 +30,49 @@ int dart_write_locked(far_task *t, far_index *index, dart_write *w,
 }
 
 
-int dart_locks_walk(far_task *t, far_index *index, far_walk *walk) {
-    far_addr locks = dart_of(index)->locks;
+/* Shows all lock words, some at a time, with a pin. */
+static int each_locks(far_task *t, far_addr locks, void *ctx,
+                      int (*each)(far_task *t, void *ctx, far_addr first, const uint64_t *words)) {
     uint64_t words[AT_ONCE];
-    if (locks == 0)
-        return 0;
-    int err = far_walk_object(walk, index, DART_TYPE_LOCKS, locks, DART_LOCKS * 8);
-    if (err >= 0)
-        err = far_pin_take(t);
+    int err = far_pin_take(t);
     for (unsigned first = 0; err >= 0 && first < DART_LOCKS; first += AT_ONCE) {
         far_read(t, locks + 8ull * first, words, sizeof(words));
         err = far_wait(t);
         if (err >= 0)
-            err = far_locks_free_dead(t, locks + 8ull * first, words, AT_ONCE);
+            err = each(t, ctx, locks + 8ull * first, words);
     }
     far_pin_drop(t);
     return err < 0 ? err : 0;
+}
+
+
+static int free_dead(far_task *t, void *ctx, far_addr first, const uint64_t *words) {
+    (void)ctx;
+    return far_locks_free_dead(t, first, words, AT_ONCE);
+}
+
+
+int dart_locks_walk(far_task *t, far_index *index, far_walk *walk) {
+    far_addr locks = dart_of(index)->locks;
+    if (locks == 0)
+        return 0;
+    int err = far_walk_object(walk, index, DART_TYPE_LOCKS, locks, DART_LOCKS * 8);
+    return err < 0 ? err : each_locks(t, locks, NULL, free_dead);
+}
+
+
+static int suspect_held(far_task *t, void *ctx, far_addr first, const uint64_t *words) {
+    (void)t;
+    for (unsigned i = 0; i < AT_ONCE; i++)
+        if (words[i])
+            far_suspect(ctx, first + 8ull * i, words[i], words[i]);
+    return 0;
+}
+
+
+int dart_locks_check(far_task *t, far_index *index, far_report *report) {
+    far_addr locks = dart_of(index)->locks;
+    far_suspects held = {0};
+    int err = locks ? each_locks(t, locks, &held, suspect_held) : 0;
+    return err < 0 ? err : far_suspects_check(t, &held, report);
 }

@@ -179,8 +179,12 @@ static int read_partitions(far_task *t, far_index *index, shard_state *st) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     far_read(t, index->descriptor + sizeof(shard_descriptor), pcb, count * 8);
     int err = far_wait(t);
-    for (uint64_t i = 0; err >= 0 && i < count; i++)
+    for (uint64_t i = 0; err >= 0 && i < count; i++) {
+        if (!far_may_be_object(t, pcb[i], 8 * SHARD_PCB_WORDS))
+            return far_fail(FAR_ERR_CORRUPT, "index '%s': the address of its partition %llu is broken", index->name,
+                            (unsigned long long)i);
         far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &words[2 * i], 16);
+    }
     if (err >= 0)
         err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {

@@ -71,17 +71,28 @@ bool shard_knows_done(const shard_partition *part, unsigned version, uint64_t ch
 }
 
 
-static int read_segment_word(far_task *t, shard_partition *part, unsigned segment, uint64_t *word) {
-    return far_read_word(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), word);
+/* The address of something so large, or 0. Zeroes are sound in all of it: nothing that stands there would tell that the
+ * address is wrong. */
+static int check_address(far_task *t, far_addr addr, uint64_t bytes) {
+    if (addr == 0 || far_may_be_object(t, addr, bytes))
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "the address %#llx in a partition of a shard index is broken",
+                    (unsigned long long)addr);
+}
+
+
+static int read_address(far_task *t, far_addr at, uint64_t bytes, uint64_t *word) {
+    int err = far_read_word(t, at, word);
+    return err < 0 ? err : check_address(t, *word, bytes);
 }
 
 
 /* Of a segment that is one extent: its address. */
-static int segment_word(far_task *t, shard_partition *part, unsigned segment, uint64_t *word) {
+static int segment_word(far_task *t, const shard_state *st, shard_partition *part, unsigned segment, uint64_t *word) {
     *word = atomic_load_explicit(&part->segment[segment], memory_order_acquire);
     if (*word)
         return 0;
-    int err = read_segment_word(t, part, segment, word);
+    int err = read_address(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), segment_bytes(st, segment), word);
     if (err >= 0 && *word)
         atomic_store_explicit(&part->segment[segment], *word, memory_order_release);
     return err;
@@ -95,7 +106,7 @@ static int segment_extents(far_task *t, const shard_state *st, shard_partition *
     *extents = (shard_extents *)(uintptr_t)known;
     if (known)
         return 0;
-    int err = read_segment_word(t, part, segment, &word);
+    int err = read_address(t, pcb_word(part, SHARD_PCB_SEGMENT + segment), 8 * shard_extent_count(st, segment), &word);
     if (err < 0 || word == 0)
         return err;
     shard_extents *made = calloc(1, shard_extents_bytes(st, segment));
@@ -112,11 +123,11 @@ static int segment_extents(far_task *t, const shard_state *st, shard_partition *
 }
 
 
-static int extent_word(far_task *t, shard_extents *extents, uint64_t n, uint64_t *word) {
+static int extent_word(far_task *t, const shard_state *st, shard_extents *extents, uint64_t n, uint64_t *word) {
     *word = atomic_load_explicit(&extents->extent[n], memory_order_acquire);
     if (*word)
         return 0;
-    int err = far_read_word(t, extents->word + 8 * n, word);
+    int err = read_address(t, extents->word + 8 * n, st->extent, word);
     if (err >= 0 && *word)
         atomic_store_explicit(&extents->extent[n], *word, memory_order_release);
     return err;
@@ -132,13 +143,13 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
     if (segment >= SHARD_VERSIONS)
         return far_fail(FAR_ERR_CORRUPT, "a partition of a shard index is beyond its largest version");
     if (shard_extent_count(st, segment) == 0) {
-        if ((err = segment_word(t, part, segment, &word)) >= 0 && word)
+        if ((err = segment_word(t, st, part, segment, &word)) >= 0 && word)
             *addr = word + at;
         return err;
     }
     if ((err = segment_extents(t, st, part, segment, &extents)) < 0 || !extents)
         return err;
-    if ((err = extent_word(t, extents, at / st->extent, &word)) >= 0 && word)
+    if ((err = extent_word(t, st, extents, at / st->extent, &word)) >= 0 && word)
         *addr = word + at % st->extent;
     return err;
 }
@@ -216,10 +227,12 @@ int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation
     int err = far_wait(t);
     if (err < 0)
         return err;
-    for (unsigned i = 0; i < TABLE_WORDS; i++)
-        atomic_store_explicit(&part->table[i], words[i], memory_order_release);
     *l2 = shard_table_addr(words[odd], generation);
     *l3 = shard_table_addr(words[2 + odd], generation);
+    if ((err = check_address(t, *l2, FAR_GRANULE)) < 0 || (err = check_address(t, *l3, FAR_GRANULE)) < 0)
+        return err;
+    for (unsigned i = 0; i < TABLE_WORDS; i++)
+        atomic_store_explicit(&part->table[i], words[i], memory_order_release);
     return 0;
 }
 
@@ -310,7 +323,7 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
     *addr = shard_table_addr(known, version);
     if (*addr)
         return 0;
-    int err = far_read_word(t, pcb_word(part, SHARD_PCB_PROGRESS + version), addr);
+    int err = read_address(t, pcb_word(part, SHARD_PCB_PROGRESS + version), FAR_GRANULE, addr);
     if (err >= 0 && *addr)
         atomic_store_explicit(&part->progress, shard_table(*addr, version), memory_order_release);
     return err;
@@ -324,7 +337,7 @@ static int make_extent(far_task *t, far_index *index, shard_extents *extents, ui
         n++;
     if (n == count)
         return 1;
-    int err = extent_word(t, extents, n, &word);
+    int err = extent_word(t, shard_state_of(index), extents, n, &word);
     if (err < 0 || word)
         return err < 0 ? err : n + 1 == count;
     piece p = {.type = SHARD_TYPE_SEGMENT,

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "index/smart/pass.h"
 #include "pool/epoch.h"
+#include "pool/owner.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ typedef struct slices {
     bool any;      /* a key was seen in this slice */
     size_t length; /* of the last key */
     uint8_t last[SMART_KEY_MAX + 1];
+    far_suspects locks; /* of this slice, for check */
 } slices;
 
 
@@ -49,6 +51,9 @@ static int in_slices(far_task *t, far_index *index, slices *sl) {
         if ((err = far_pin_take(t)) >= 0)
             err = one_slice(t, index, sl, from);
         far_pin_drop(t);
+        int locks = err >= 0 && sl->locks.count ? far_suspects_check(t, &sl->locks, sl->ctx) : 0;
+        if (locks < 0)
+            err = locks;
         if (err == SMART_PASS_STOPS && sl->pass.again)
             far_back_off(t, sl->any ? 0 : attempt);
         far_scratch_back(t, here);
@@ -104,19 +109,27 @@ static int walk_chain(smart_pass *p, uint64_t word, far_walk *walk) {
 }
 
 
+/* 0: it has none, or nobody holds it. */
+static uint64_t lock_of(const smart_leaf *leaf, far_addr *lock_at) {
+    uint64_t lock = 0;
+    unsigned at = smart_class_bytes(leaf->class) - 8;
+    if (leaf->kind == SMART_VI)
+        memcpy(&lock, leaf->image + at, 8);
+    *lock_at = leaf->addr + at;
+    return lock;
+}
+
+
 /* What the dead left: a lock, an update half written, a slot that names replaced or dead leaves. */
 static int walk_leaf(smart_pass *p, const smart_item *item, const smart_spot *s, void *ctx) {
     int err = 0;
     slices *sl = (slices *)p;
     if (sl->length && far_bytes_compare(s->leaf.key, (far_bytes){sl->last, sl->length}) <= 0)
         return 0; /* the slice before ended with it */
-    if (s->leaf.kind == SMART_VI) {
-        uint64_t lock;
-        memcpy(&lock, s->leaf.image + smart_class_bytes(s->leaf.class) - 8, 8);
-        far_addr lock_at = s->leaf.addr + smart_class_bytes(s->leaf.class) - 8;
-        if (lock && (err = smart_walk_lock(&p->op, lock_at, lock, ctx)) < 0)
-            return err;
-    }
+    far_addr lock_at;
+    uint64_t lock = lock_of(&s->leaf, &lock_at);
+    if (lock && (err = smart_walk_lock(&p->op, lock_at, lock, ctx)) < 0)
+        return err;
     if (smart_ctl_state(s->leaf.ctl) == SMART_PENDING)
         smart_flip(&p->op, s->leaf.addr, s->leaf.ctl);
     if (s->chain == 0 && s->outcome == SMART_HIT)
@@ -167,6 +180,17 @@ static int check_node(smart_pass *p, const smart_item *item, const smart_node *n
 }
 
 
+/* It is looked at again after the slice. */
+static int note_lock(smart_pass *p, const smart_leaf *leaf) {
+    far_addr at;
+    uint64_t lock = lock_of(leaf, &at), owner;
+    int err = lock ? smart_lock_holder(&p->op, lock, &owner) : 0;
+    if (lock && err == 0)
+        far_suspect(&((slices *)p)->locks, at, lock, owner);
+    return err;
+}
+
+
 static int check_leaf(smart_pass *p, const smart_item *item, const smart_spot *s, void *ctx) {
     slices *sl = (slices *)p;
     unsigned long long addr = s->leaf.addr;
@@ -186,7 +210,7 @@ static int check_leaf(smart_pass *p, const smart_item *item, const smart_spot *s
         far_report_problem(ctx, "leaf at %#llx: its key has no business in that slot", addr);
     if (p->op.st->prints && smart_word_hint(item->word) != smart_fingerprint(p->op.st, s->leaf.key))
         far_report_problem(ctx, "leaf at %#llx: the fingerprint in its slot is another key's", addr);
-    return 0;
+    return note_lock(p, &s->leaf);
 }
 
 

@@ -186,6 +186,16 @@ int smart_redo_dead(smart_op *op, far_addr lock_at, uint64_t lock) {
 }
 
 
+int smart_lock_holder(smart_op *op, uint64_t lock, uint64_t *owner) {
+    smart_redo *redo = NULL;
+    int err = 0;
+    *owner = lock & SMART_LOCK_OWNER ? lock : 0;
+    if (*owner == 0 && (err = read_record(op, lock, &redo)) == 1)
+        *owner = redo->owner;
+    return err < 0 ? err : 0;
+}
+
+
 /* The record of a dead client may be in use by a living one, which may die before it is through. */
 int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk) {
     bool lives = false;

@@ -352,6 +352,7 @@ int smart_update_locked(smart_op *op, const smart_spot *spot, far_bytes value);
 int smart_redo_dead(smart_op *op, far_addr lock_at,
                     uint64_t lock); /* finishes what a dead client began. 1: did; 0: it lives */
 int smart_walk_lock(smart_op *op, far_addr lock_at, uint64_t lock, far_walk *walk); /* the same; tells of its record */
+int smart_lock_holder(smart_op *op, uint64_t lock, uint64_t *owner); /* as the lock says; 0: it names nobody */
 smart_records *smart_records_new(const far_index *index);
 void smart_records_free(smart_records *records);
 

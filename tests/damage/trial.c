@@ -1,0 +1,405 @@
+/* See trial.h. */
+#define _GNU_SOURCE /* memmem */
+#include "trial.h"
+#include "client/client.h"
+#include "client/end_client.h"
+#include "client/op.h"
+#include "client/survey.h"
+
+#include <string.h>
+
+#define PROBLEMS_MAX 1000
+
+bool trial_is_verbose, trial_has_sums;
+static uint64_t most_verbs[2];
+
+/* One damage and what came of it. */
+typedef struct trial {
+    const scene *scene;
+    uint64_t seed;
+    far_random random;
+    damage damage;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    bool versions[SCENE_NUMBERS]; /* was put again by the trial */
+    int problems;                 /* of the last check */
+    bool sound;                   /* the first check found nothing */
+    bool hung;                    /* ... and is over */
+    unsigned failures;
+    char stumbled[256]; /* what an operation said */
+} trial;
+
+
+static void complain(trial *t, const char *what, const char *words) {
+    printf("%s%s%s seed %llu: %s: %s [%s]\n", t->scene->kind, t->scene->fixed ? " 8/8" : "",
+           t->scene->crashed ? " crashed" : "", (unsigned long long)t->seed, what, words, t->damage.words);
+    t->failures++;
+}
+
+
+/* After a call that began with rig_allow. */
+static int64_t ended(trial *t, int64_t result, const char *call) {
+    bool all = result != FAR_ERR_CORRUPT && rig_posted() > TRIAL_VERBS_OF_OP;
+    if (rig_posted() > most_verbs[all])
+        most_verbs[all] = rig_posted();
+    if (trial_is_verbose)
+        printf("  %s: %lld %s (%llu verbs)\n", call, (long long)result, result < 0 ? far_last_error() : "",
+               (unsigned long long)rig_posted());
+    if (rig_is_cut() && !t->hung) {
+        t->hung = true;
+        complain(t, "hangs", call);
+    }
+    if (result == FAR_ERR_CORRUPT && t->stumbled[0] == 0)
+        snprintf(t->stumbled, sizeof(t->stumbled), "%s: %s", call, far_last_error());
+    if (result == FAR_ERR_CORRUPT && far_last_error()[0] == 0)
+        complain(t, "no words", call);
+    if (!t->hung && (result == FAR_ERR_FENCED || result == FAR_ERR_UNREACHABLE) &&
+        !strstr(far_last_error(), "declared dead"))
+        complain(t, "lost its session", call);
+    return result;
+}
+
+
+#define OP(t, call)  (rig_allow(TRIAL_VERBS_OF_OP), ended(t, call, #call))
+#define ALL(t, call) (rig_allow(TRIAL_VERBS_OF_ALL), ended(t, call, #call))
+
+
+static int count_problem(void *ctx, const char *what) {
+    trial *t = ctx;
+    if (trial_is_verbose)
+        printf("    problem: %s\n", what);
+    return ++t->problems >= PROBLEMS_MAX;
+}
+
+
+/* ---- Values ---- */
+
+static bool is_version(const trial *t, unsigned number, unsigned version, const char *value, size_t bytes) {
+    char right[SCENE_VALUE_MAX];
+    size_t right_bytes = scene_value(t->scene, number, version, right);
+    return bytes == right_bytes && memcmp(value, right, bytes) == 0;
+}
+
+
+/* The damage may have changed the value's or the key's own bytes, and no checksum tells. */
+static bool is_hit(const trial *t, unsigned number) {
+    if (trial_has_sums)
+        return false;
+    char data[SCENE_VALUE_MAX], key[SCENE_KEY_BYTES];
+    size_t key_bytes = scene_key(t->scene, number, key);
+    bool hit = damage_hit(&t->damage, key, key_bytes);
+    for (unsigned version = 0; version < 2; version++)
+        hit |= damage_hit(&t->damage, data, scene_value(t->scene, number, version, data));
+    return hit;
+}
+
+
+/* The value is that of another key, whose end stood, as a number, where the damage is: it has become this key. */
+static bool is_renamed(const trial *t, const char *value, size_t bytes) {
+    for (unsigned i = 0; i < SCENE_NUMBERS && !trial_has_sums; i++) {
+        char key[SCENE_KEY_BYTES], end[3];
+        size_t key_bytes = scene_key(t->scene, i, key);
+        if (!is_version(t, i, 0, value, bytes) && !is_version(t, i, 1, value, bytes))
+            continue;
+        for (unsigned k = 0; k < sizeof(end); k++)
+            end[k] = key[key_bytes - 1 - k];
+        return memmem(t->damage.before, t->damage.before_bytes, end, sizeof(end)) != NULL;
+    }
+    return false;
+}
+
+
+static void check_value(trial *t, unsigned number, const char *value, size_t bytes, const char *call) {
+    bool ever = number < SCENE_KEYS || t->versions[number] || t->scene->crashed;
+    if (ever && (is_version(t, number, 0, value, bytes) || is_version(t, number, 1, value, bytes)))
+        return;
+    if (!is_hit(t, number) && !is_renamed(t, value, bytes))
+        complain(t, "gives a value that the key never had", call);
+}
+
+
+static void get(trial *t, unsigned number) {
+    char key[SCENE_KEY_BYTES], value[FAR_VALUE_MAX];
+    size_t key_bytes = scene_key(t->scene, number, key), bytes = 0;
+    if (!t->hung && OP(t, far_get(t->session, t->index, key, key_bytes, value, sizeof(value), &bytes)) == FAR_OK)
+        check_value(t, number, value, bytes, "get");
+}
+
+
+static void write_one(trial *t, unsigned number, far_op_kind how) {
+    char key[SCENE_KEY_BYTES], value[SCENE_VALUE_MAX];
+    size_t key_bytes = scene_key(t->scene, number, key), bytes = scene_value(t->scene, number, 1, value);
+    if (t->hung)
+        return;
+    t->versions[number] = true;
+    switch (how) {
+    case FAR_OP_INSERT:
+        OP(t, far_insert(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    case FAR_OP_UPDATE:
+        OP(t, far_update(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    case FAR_OP_PUT:
+        OP(t, far_put(t->session, t->index, key, key_bytes, value, bytes));
+        break;
+    default:
+        OP(t, far_delete(t->session, t->index, key, key_bytes));
+    }
+}
+
+
+static int check_pair(void *ctx, const void *key, size_t key_bytes, const void *value, size_t bytes) {
+    trial *t = ctx;
+    for (unsigned i = 0; i < SCENE_NUMBERS; i++) {
+        if (!scene_has_key(t->scene, i, key, key_bytes))
+            continue;
+        check_value(t, i, value, bytes, "scan");
+        return 0;
+    }
+    if (trial_has_sums)
+        complain(t, "gives a key that nobody wrote", "scan");
+    return 0; /* a key that the damage made */
+}
+
+
+static void scan(trial *t) {
+    char from[SCENE_KEY_BYTES];
+    size_t from_bytes = scene_key(t->scene, 1, from);
+    if (t->hung)
+        return;
+    if (strcmp(t->scene->kind, "shard") == 0) { /* has no order */
+        ALL(t, far_index_pairs(t->session, t->index, check_pair, t));
+        return;
+    }
+    ALL(t, far_scan(t->session, t->index, NULL, 0, NULL, 0, 0, check_pair, t));
+    if (!t->hung)
+        OP(t, far_scan(t->session, t->index, from, from_bytes, NULL, 0, 10, check_pair, t));
+}
+
+
+static void get_many(trial *t) {
+    enum { MANY = 8 };
+    static char keys[MANY][SCENE_KEY_BYTES], values[MANY][FAR_VALUE_MAX];
+    far_op ops[MANY], *taken[MANY], *done[MANY];
+    unsigned numbers[MANY];
+    if (t->hung)
+        return;
+    for (unsigned i = 0; i < MANY; i++) {
+        numbers[i] = (unsigned)far_random_below(&t->random, SCENE_KEYS + 8);
+        ops[i] = (far_op){.kind = FAR_OP_GET,
+                          .index = t->index,
+                          .key = keys[i],
+                          .key_len = scene_key(t->scene, numbers[i], keys[i]),
+                          .value = values[i],
+                          .capacity = sizeof(values[i])};
+        taken[i] = &ops[i];
+    }
+    int count = (int)OP(t, far_submit(t->session, taken, MANY));
+    if (count > 0)
+        OP(t, far_reap(t->session, done, MANY, (size_t)count));
+    for (int i = 0; i < count; i++)
+        if (ops[i].result == FAR_OK)
+            check_value(t, numbers[i], values[i], ops[i].value_len, "submitted get");
+}
+
+
+/* ---- The calls ---- */
+
+static int nothing(void *ctx, const char *name, const char *kind) {
+    (void)ctx, (void)name, (void)kind;
+    return 0;
+}
+
+
+static bool open_all(trial *t) {
+    if (ALL(t, far_pool_open(RIG_URI, &rig_options, &t->pool)) < 0 || OP(t, far_session_open(t->pool, &t->session)) < 0)
+        return false;
+    return OP(t, far_index_open(t->session, "index", &t->index)) >= 0;
+}
+
+
+static void poll_some(trial *t, unsigned count) {
+    for (unsigned i = 0; i < count && !t->hung; i++)
+        OP(t, far_pool_poll(t->pool));
+}
+
+
+static void check(trial *t, int repair) {
+    t->problems = 0;
+    if (t->hung)
+        return;
+    int64_t found = repair ? ALL(t, far_pool_check(t->session, 1, count_problem, t))
+                           : ALL(t, far_pool_check(t->session, 0, count_problem, t));
+    if (found < 0)
+        t->problems++;
+}
+
+
+static int no_client(void *ctx, const far_client_info *client) {
+    (void)ctx, (void)client;
+    return 0;
+}
+
+
+static void look(trial *t) {
+    far_pool_usage pool_usage;
+    far_usage usage;
+    far_survey survey;
+    if (t->session && !t->hung)
+        OP(t, far_index_list(t->session, nothing, NULL));
+    if (t->session && !t->hung)
+        ALL(t, far_pool_stat(t->session, &pool_usage));
+    if (t->session && !t->hung) {
+        ALL(t, far_pool_survey(t->session, &survey));
+        far_survey_free(&survey);
+    }
+    if (t->session && !t->hung)
+        OP(t, far_pool_clients(t->session, no_client, NULL));
+    if (t->index && !t->hung)
+        ALL(t, far_index_usage(t->session, t->index, &usage));
+    if (t->index && !t->hung)
+        ALL(t, far_index_check(t->session, t->index, count_problem, t));
+}
+
+
+static void operate(trial *t) {
+    static const far_op_kind writes[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE};
+    for (unsigned i = 0; i < 12; i++)
+        get(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
+    get_many(t);
+    scan(t);
+    for (unsigned i = 0; i < 16; i++)
+        write_one(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + (i % 4 == 3 ? 0 : 32)), writes[i % 4]);
+    poll_some(t, 4);
+}
+
+
+/* What check calls sound, or has repaired, works. */
+static void must_not_stumble(trial *t, bool sound, const char *since) {
+    if (sound && t->stumbled[0] && !t->hung)
+        complain(t, since, t->stumbled);
+    t->stumbled[0] = 0;
+}
+
+
+static void must_work(trial *t, int64_t result, const char *call) {
+    char words[320];
+    snprintf(words, sizeof(words), "%s: %s", call, far_last_error());
+    if (result < 0 && !t->hung)
+        complain(t, "sound, but does not work", words);
+}
+
+
+#define MUST(t, call) (rig_allow(TRIAL_VERBS_OF_ALL), must_work(t, ended(t, call, #call), #call))
+
+
+/* A pool that is sound takes a new index. */
+static void use_again(trial *t) {
+    far_index *index = NULL;
+    char value[8];
+    MUST(t, far_index_create(t->session, "another", t->scene->kind, t->scene->options, &index));
+    if (!index)
+        return;
+    MUST(t, far_put(t->session, index, "some key", 8, "a value.", 8));
+    MUST(t, far_get(t->session, index, "some key", 8, value, sizeof(value), NULL));
+    far_index_close(index);
+    MUST(t, far_index_drop(t->session, "another"));
+}
+
+
+static void drop_and_check(trial *t, bool repaired) {
+    if (repaired)
+        use_again(t);
+    if (!t->hung)
+        ALL(t, far_index_drop(t->session, "index"));
+    must_not_stumble(t, repaired, "repaired, but");
+    check(t, 1);
+    t->sound = t->problems == 0;
+    if (t->sound && !repaired && !t->hung)
+        use_again(t);
+}
+
+
+static void close_index(trial *t) {
+    if (!t->index)
+        return;
+    rig_allow(TRIAL_VERBS_OF_ALL);
+    far_index_close(t->index);
+    ended(t, 0, "far_index_close");
+    t->index = NULL;
+}
+
+
+static void close_pool(trial *t) {
+    rig_allow(TRIAL_VERBS_OF_ALL);
+    far_session_close(t->session);
+    ended(t, 0, "far_session_close");
+    rig_allow(TRIAL_VERBS_OF_ALL);
+    far_pool_close(t->pool);
+    ended(t, 0, "far_pool_close");
+    t->session = NULL;
+    t->pool = NULL;
+}
+
+
+/* A pool that is sound can be opened by the next one. */
+static void open_again(trial *t) {
+    MUST(t, far_pool_open(RIG_URI, &rig_options, &t->pool));
+    if (t->pool)
+        MUST(t, far_session_open(t->pool, &t->session));
+    close_pool(t);
+}
+
+
+/* Everything, beside or after a check that may have found nothing; then a repair, and everything again. True: check says
+ * that all is repaired. */
+static bool use_and_repair(trial *t, bool opened) {
+    look(t);
+    if (opened)
+        operate(t);
+    must_not_stumble(t, t->sound, "check is content, but");
+    if (t->session)
+        check(t, 1);
+    bool repaired = t->session && t->problems == 0;
+    t->stumbled[0] = 0;
+    if (opened)
+        operate(t);
+    must_not_stumble(t, repaired, "repaired, but");
+    return repaired;
+}
+
+
+unsigned trial_run(const scene *s, uint64_t seed, trial_harm harm, const void *arg) {
+    trial t = {.scene = s, .seed = seed};
+    far_random_seed(&t.random, seed);
+    rig_seed(seed);
+    rig_restore(s->image);
+    rig_allow(UINT64_MAX);
+    bool opened = false, in_use = seed % 2;
+    if (in_use && (opened = open_all(&t)))
+        operate(&t);
+    harm(s, &t.random, &t.damage, arg);
+    if (trial_is_verbose)
+        printf("%s seed %llu: %s\n", s->kind, (unsigned long long)seed, t.damage.words);
+    t.stumbled[0] = 0;
+    if (!in_use)
+        opened = open_all(&t);
+    if (t.session)
+        check(&t, 0);
+    t.sound = t.session && t.problems == 0;
+    bool repaired = use_and_repair(&t, opened);
+    close_index(&t);
+    t.sound = false;
+    if (t.session && !t.hung)
+        drop_and_check(&t, repaired);
+    close_pool(&t);
+    if (t.sound && !t.hung)
+        open_again(&t);
+    return t.failures;
+}
+
+
+uint64_t trial_most_verbs(bool of_all) {
+    return most_verbs[of_all];
+}
