@@ -27,7 +27,7 @@ void far_budget_free(far_budget *budget); /* no cache is registered */
 
 /* NULL: too many caches. The name must outlive the registration. */
 far_budget_cache *far_budget_register(far_budget *budget, const char *name, far_budget_evict *evict, void *ctx);
-void far_budget_unregister(far_budget_cache *cache); /* it has given back everything; no evict of it runs afterwards */
+void far_budget_unregister(far_budget_cache *cache); /* its bytes were given back; no evict of it runs afterwards */
 
 bool far_budget_take(far_budget_cache *cache,
                      size_t bytes); /* false: there is no room, and nobody can evict enough; do without */

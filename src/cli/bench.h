@@ -48,7 +48,7 @@ typedef struct bench_config {
     uint64_t ops;        /* 0: not said; then bench_ops decides, and time_limit ends a workload */
     uint64_t warmup;     /* UINT64_MAX: not said: until it is warm */
     uint64_t time_limit; /* ns for a workload, by the clock of its clients; 0: none */
-    uint64_t duration;   /* the same, asked for; then nothing else ends it */
+    uint64_t duration;   /* ns for a workload that the user asked for; then nothing else ends it; 0: none */
     uint64_t rate;       /* operations a second over all clients, whether they keep up or not; 0: as fast as they can */
     uint64_t interval;   /* ns; of the time series; 0: none */
     uint64_t load_clients; /* 0: all */

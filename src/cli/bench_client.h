@@ -16,7 +16,7 @@ typedef struct bench_slot bench_slot; /* one operation in flight */
 typedef struct bench_run bench_run;
 typedef struct bench_client bench_client;
 
-/* Who does the operations; as far_get .. far_scan, far_submit and far_reap do. */
+/* The store under test: does operations as far_get .. far_scan, far_submit and far_reap do. */
 typedef struct bench_engine {
     void (*call)(bench_client *client, far_op *op);
     int (*submit)(bench_client *client, far_op *ops[], size_t count);

@@ -12,7 +12,7 @@ typedef struct bench_request {
     bool micro;
     bool only_check;   /* nothing is to be started yet */
     char own_pool[64]; /* path of a pool that is only for this run; "": none */
-    pid_t own_daemon;  /* likewise a memory node; 0: none */
+    pid_t own_daemon;  /* the process of a memory node that was started for this run; 0: none */
     bench_config config;
 } bench_request;
 

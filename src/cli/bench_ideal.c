@@ -163,7 +163,7 @@ static int start_ycsb(ideal_run *run, far_ycsb_workload workload, uint64_t ops) 
 }
 
 
-/* The same URI with another name: the worlds of a process are told apart by it. */
+/* The pool's URI gets another name: the worlds of a process are told apart by it. */
 static void rename_pool(ideal_run *run) {
     const char *uri = run->config->uri, *name = strstr(uri, "name="), *rest = name + strcspn(name, ",");
     snprintf(run->uri, sizeof(run->uri), "%.*sname=bench.ideal%s", (int)(name - uri), uri, rest);

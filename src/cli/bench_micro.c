@@ -63,7 +63,7 @@ static uint64_t place(const micro *m, unsigned i) {
 }
 
 
-/* The same, but known only when the word is: all of them are FILL. */
+/* As place, but known only when the word is: all of them are FILL. */
 static uint64_t place_after(const micro *m, unsigned i, uint64_t word) {
     return place(m, i) ^ (word ^ FILL);
 }

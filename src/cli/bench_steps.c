@@ -91,7 +91,7 @@ uint64_t bench_steps_end(bench_steps *steps) {
 void bench_steps_close(bench_steps *steps) {
     if (!steps)
         return;
-    kill(steps->tracer, SIGKILL); /* who was traced goes on */
+    kill(steps->tracer, SIGKILL); /* the process that was traced goes on */
     waitpid(steps->tracer, NULL, 0);
     close(steps->counts);
     free(steps);

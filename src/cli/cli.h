@@ -79,7 +79,7 @@ typedef struct cli_option {
 int cli_parse(int argc, char **argv, const char *usage, const cli_option *options, const char *notes, int *operands,
               bool *help);
 
-/* The same for one option by its name. CLI_USAGE: told; `from` names what it came from ("--sweep"). */
+/* As cli_parse, for one option by its name. CLI_USAGE: told; `from` names what it came from ("--sweep"). */
 int cli_set_option(const char *command, const char *from, const cli_option *options, const char *name,
                    const char *value);
 bool cli_has_option(const cli_option *options, const char *name);
@@ -101,7 +101,7 @@ void cli_progress_watch(const char *what, const far_session *session, uint64_t b
 
 /* From then on an interrupt only sets what cli_interrupted tells (the signal, or 0); a second one ends the process. */
 void cli_catch_interrupts(void);
-/* The same for a command that has nothing to tidy up but its pool. What the library is in the middle of cannot be cut
+/* As cli_catch_interrupts, for a command that has nothing to tidy up but its pool. What the library is in the middle of cannot be cut
  * short: a command that does not end by itself within some seconds is ended. */
 void cli_catch_briefly(void);
 int cli_interrupted(void);

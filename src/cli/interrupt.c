@@ -26,7 +26,7 @@ static void note_and_hurry(int signal_number) {
 }
 
 
-/* It dies of the signal that came first. */
+/* The process dies of the signal that came first. */
 static void give_up(int signal_number) {
     (void)signal_number;
     int number = atomic_load_explicit(&caught, memory_order_relaxed);
@@ -78,7 +78,7 @@ int cli_interrupted(void) {
 }
 
 
-/* Who started us sees that it was a signal, as if nobody had caught it. Whatever is printed must get there. */
+/* Whoever started the process sees that it ended by a signal, as if nobody had caught it. Whatever is printed must get there. */
 int cli_end(int status) {
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     int number = cli_interrupted();

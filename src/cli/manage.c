@@ -284,7 +284,7 @@ static void print_client_json(listing *l, const far_client_info *client, const f
 
 static int print_client(void *ctx, const far_client_info *client) {
     listing *l = ctx;
-    far_surveyed_handle nobody = {.process = client->process}; /* it came after the survey */
+    far_surveyed_handle nobody = {.process = client->process}; /* the client came after the survey */
     const far_surveyed_handle *handle = &nobody;
     for (size_t i = 0; i < l->survey.handle_count; i++)
         if (l->survey.handles[i].id == client->handle)

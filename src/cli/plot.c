@@ -98,7 +98,7 @@ static bool are_files_alike(const plot_input *input) {
 }
 
 
-/* It gets its name when it is whole. */
+/* A page gets its name when it is whole. */
 static int write_page(const plot_input *input, const char *name) {
     char made[4096];
     if (strcmp(name, "-") == 0)

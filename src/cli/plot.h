@@ -36,7 +36,7 @@ typedef struct plot_row {
 
 typedef struct plot_line {
     char label[PLOT_LABEL_MAX]; /* the kind, and what tells it apart */
-    unsigned color;             /* the same in all charts */
+    unsigned color;             /* one colour for a line in all charts */
     plot_row rows[PLOT_ROWS_MAX];
     unsigned count;
 } plot_line;

@@ -105,7 +105,7 @@ int cli_pool_keep(const cli_pool *p) {
 
 
 const cli_pool *cli_pool_kept(void) {
-    if (kept.pool && far_pool_poll(kept.pool) == FAR_ERR_FENCED) { /* it was evicted */
+    if (kept.pool && far_pool_poll(kept.pool) == FAR_ERR_FENCED) { /* the handle was evicted */
         cli_pool_let_go();
         cli_pool_keep(&kept);
     }

@@ -39,7 +39,7 @@ static uint64_t sum(const uint64_t ops[FAR_OP_SCAN + 1]) {
 
 /* ---- What happened between two looks ---- */
 
-/* The same handle as it was; one that came since had done nothing. */
+/* The bulletin of a handle at the look before; one that came since had done nothing. */
 static far_bulletin bulletin_before(const view *v, const far_surveyed_handle *handle) {
     for (size_t i = 0; i < v->before->survey.handle_count; i++) {
         const far_surveyed_handle *old = &v->before->survey.handles[i];

@@ -32,7 +32,7 @@ int64_t far_index_pairs(far_session *s, far_index *index, far_pair_fn each, void
 /* Scans, chunk by chunk (scan.c). */
 typedef struct far_scan_run far_scan_run;
 int far_scan_begin(far_session *s, far_index *index, const far_op *op, far_scan_run **run); /* checks the arguments */
-/* It is no operation of the user's, and not counted; damaged values are reported, and it goes on. */
+/* The scan is no operation of the user's, and not counted; damaged values are reported, and it goes on. */
 void far_scan_for_check(far_scan_run *run, struct far_report *report);
 int far_scan_run_chunk(far_task *t, void *run); /* one chunk into the buffer; pins */
 bool far_scan_is_over(const far_scan_run *run); /* nothing to deliver, no further chunk */

@@ -53,7 +53,7 @@ static void after_fork_in_child(void) {
         pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
         for (shm_conn *conn = world->conns; conn; conn = conn->next) {
             atomic_store_explicit(&conn->fenced, true, memory_order_relaxed);
-            conn->id = 0; /* it is the parent's: nothing is to be written in its name */
+            conn->id = 0; /* the id is the parent's: nothing is to be written in its name */
         }
     }
     worlds = NULL;

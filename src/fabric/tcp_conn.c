@@ -58,7 +58,7 @@ static void after_fork_in_child(void) {
         close_descriptor(&c->alarm);
         close_descriptor(&c->doze_epoll);
         close_descriptor(&c->doze_event);
-        c->lost = FAR_ERR_FENCED; /* it is the parent's */
+        c->lost = FAR_ERR_FENCED; /* the connection is the parent's */
         c->closed_in_child = true;
     }
     conns = NULL;
@@ -368,7 +368,7 @@ static void take_alarm(tcp_conn *c) {
     uint64_t rings;
     c->alarm_at = FAR_TIME_NEVER;
     if (read(c->alarm, &rings, sizeof(rings)) < 0)
-        return; /* it was set again meanwhile */
+        return; /* the alarm was set again meanwhile */
 }
 
 

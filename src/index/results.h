@@ -14,7 +14,7 @@ struct far_scan_buffer {
 };
 
 void far_scan_empty(struct far_scan_buffer *buffer);
-far_bytes far_scan_last_key(const struct far_scan_buffer *buffer); /* it has one */
+far_bytes far_scan_last_key(const struct far_scan_buffer *buffer); /* the buffer must hold one */
 
 /* The pair at *at, 0 for the first; moves on to the next one. */
 void far_scan_pair(const struct far_scan_buffer *buffer, size_t *at, far_bytes *key, far_bytes *value);

@@ -47,7 +47,7 @@ int far_store_open(far_pool *pool);
 int far_memory_end(struct far_task *t); /* in its own session, when all others are closed */
 void far_store_free(far_pool *pool);
 
-/* The same of a session, within its handle: no verb. */
+/* A session joins and leaves the store of its handle: no verb. */
 int far_memory_open(far_session *s);
 void far_memory_close(far_session *s);
 
@@ -55,8 +55,8 @@ void far_memory_close(far_session *s);
  * home what a request asks for, settles sweeps. 1: there is more to be done at once. Nothing while the handle sleeps.
  */
 int far_memory_tick(struct far_task *t);
-bool far_memory_is_untold(far_pool *pool);                   /* the registry does not say yet what the handle holds */
-bool far_memory_may_sleep(far_pool *pool);                   /* it holds nothing that others may have to wait for */
+bool far_memory_is_untold(far_pool *pool); /* the registry does not say yet what the handle holds */
+bool far_memory_may_sleep(far_pool *pool); /* the handle holds nothing that others may have to wait for */
 bool far_memory_is_wanted(far_pool *pool, uint64_t request); /* asleep: it should wake, for what the request says */
 int far_memory_give_up_blocks(struct far_task *t);
 
@@ -76,7 +76,7 @@ void far_memory_lost_some(far_pool *pool);
 /* Where the bytes of the pool are: total = used + retired + free + leaked. Sets these five. Exact when nothing is under
  * way. */
 int far_memory_stat(struct far_task *t, far_pool_usage *usage);
-/* The same; `each` is told of every slab and run with the bytes of it that are in use by an index (uid 0: by the pool),
+/* As far_memory_stat; `each` is told of every slab and run with the bytes of it that are in use by an index (uid 0: by the pool),
  * or held by the handle that owns it. */
 int far_memory_stat_each(struct far_task *t, far_pool_usage *usage,
                          void (*each)(void *ctx, uint32_t uid, uint64_t bytes), void *ctx);

@@ -445,7 +445,7 @@ static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
         far_back_off(t, attempt);
         if (attempt >= WALK_BRIEFLY)
             far_sleep(t, WALK_PAUSE_TICKS * tick);
-        int err = attempt == WALK_BRIEFLY ? far_request_attention(t) : 0; /* it may be a sweep that takes its time */
+        int err = attempt == WALK_BRIEFLY ? far_request_attention(t) : 0; /* perhaps for a long sweep */
         if (err < 0 || (err = far_pin_take(t)) < 0)
             return err;
     }
@@ -471,7 +471,7 @@ static int drop_once(far_task *t, const char *name) {
         far_point(t, "catalog:unlist");
         err = unlist_index(t, entry.uid);
     }
-    if (err == FAR_ERR_NOT_FOUND) /* it was dropped before we marked its record */
+    if (err == FAR_ERR_NOT_FOUND) /* the index was dropped before we marked its record */
         return 1;
     if (err < 0) {
         far_cas_word(t, entry.record + offsetof(far_index_record, mark), mark, 0, &old);

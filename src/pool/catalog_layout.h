@@ -130,7 +130,7 @@ far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const
 void far_open_table_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
 void far_open_table_free(far_index *index);
 
-/* Who has it open: 0 nobody, 1 only walks, 2 a user; in *handle one of them. */
+/* Who has an index open: 0 nobody, 1 only walks, 2 a user; in *handle one of them. */
 int far_open_table_anywhere(far_task *t, uint32_t uid, unsigned *handle);
 int far_open_table_walk(far_task *t, far_walk *walk); /* reports the tables; those of dead handles are taken down */
 

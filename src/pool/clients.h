@@ -91,7 +91,7 @@ int far_client_unregister(far_task *t); /* clean close: its memory was given bac
  * pair that was closed or was never given out. May cost round trips. */
 #define FAR_ANY_GENERATION 0x10000u
 int far_is_dead(far_task *t, unsigned id, unsigned generation);
-/* The same, for who waits for something that it would do with a pin: see far_holder_is_dead. */
+/* As far_is_dead, for a caller that waits for something which the client would do with a pin: see far_holder_is_dead. */
 int far_is_dead_pinned(far_task *t, unsigned id, unsigned generation);
 
 int far_clients_ask(

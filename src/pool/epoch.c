@@ -352,7 +352,7 @@ int far_pins_settle(far_task *t) {
         if (dead <= 0)
             return dead;
         pthread_mutex_lock(&pool->team.lock);
-        s = find_stuck(pool, t->session, id); /* it may have been closed meanwhile */
+        s = find_stuck(pool, t->session, id); /* the session may have been closed meanwhile */
         for (int i = 0; s && i < 2; i++)
             atomic_store_explicit(&s->pins.held[i], 0, memory_order_seq_cst);
         if (s)

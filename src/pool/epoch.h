@@ -48,7 +48,7 @@ void far_epoch_request(far_pool *pool);                  /* asks for the epoch t
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
 int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */
-/* The same for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
+/* As far_wait_epochs, for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
  * before it takes the pin. */
 int far_pin_after_epochs(struct far_task *t, unsigned k);
 

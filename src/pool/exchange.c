@@ -423,7 +423,7 @@ int far_store_free_run(far_task *t, far_block_id head, uint64_t word) {
     if (!noted)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to free a run of blocks");
     int done = far_run_free(t, head, word);
-    if (done < 0) /* it may be half done: when the session is known to be fenced, others of the handle go on */
+    if (done < 0) /* the run may be half freed: when the session is known to be fenced, others of the handle go on */
         atomic_store_explicit(&s->recount, true, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < s->wiping.count; i++)

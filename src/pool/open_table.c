@@ -570,7 +570,7 @@ void far_catalog_close_locally(far_index *index) {
 }
 
 
-/* Who has it open. */
+/* ---- Who has an index open ---- */
 
 typedef struct question {
     uint32_t uid;

@@ -58,7 +58,7 @@ int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_
         far_pin_drop(t);
     }
     if (same == 1 && id != 0 && (dead = far_is_dead(t, id, generation)) != 0)
-        return dead < 0 ? dead : 0; /* it was at work, and died */
+        return dead < 0 ? dead : 0; /* the owner was at work, and died */
     return same;
 }
 

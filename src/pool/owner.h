@@ -52,7 +52,7 @@ static inline int far_owner_is_dead(far_task *t, uint64_t word) {
 }
 
 
-/* The same, of who would hold a pin with what it is waited for: that the client lives does not count, the epoch tells
+/* As far_owner_is_dead, of an owner that would hold a pin with what it is waited for: that it lives does not count, the epoch tells
  * whether it is at work (task/patience.h). */
 static inline int far_holder_is_dead(far_task *t, uint64_t word) {
     return far_is_dead_pinned(t, far_owner_client(word), far_owner_generation(word));

@@ -31,7 +31,7 @@ static far_queue *queue_for(far_memory *m, unsigned epochs) {
             spare = &m->queues[i];
     }
     if (!spare)
-        return &m->queues[FAR_QUEUES_MAX - 1]; /* they wait too long, perhaps; each has its own time all the same */
+        return &m->queues[FAR_QUEUES_MAX - 1]; /* objects wait too long, perhaps; each has its own time all the same */
     spare->epochs = epochs;
     return spare;
 }

@@ -204,7 +204,7 @@ static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *c
 }
 
 
-/* It has not gone on, nor given its id to another, since it was found. */
+/* The blocker has not gone on, nor given its id to another, since it was found. */
 static int is_still_there(far_task *t, const blocker *b) {
     far_client client;
     far_read(t, far_client_entry(b->id), &client, sizeof(client));
@@ -308,7 +308,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
         if ((err = make_round(t)) < 0)
             return err;
         far_count_retry(t);
-        far_patience_forget(t); /* it waits for memory, not for what it sees */
+        far_patience_forget(t); /* the task waits for memory, not for what it sees */
         t->background = background;
         err = run(t, arg);
         t->background = true;
@@ -352,7 +352,7 @@ static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), v
     if (!may_evict(t, &b))
         return tell_blocker(t, &b);
     int ended = far_clients_each(t, end_session, &b);
-    if (ended < 0) /* it cannot be ended: not this session's fault, unless it is lost */
+    if (ended < 0) /* the client cannot be ended: not this session's fault, unless this session is lost */
         return t->session->lost ? ended : tell_blocker(t, &b);
     return try_again(t, run, arg, background);
 }

@@ -251,7 +251,7 @@ static inline bool far_is_unsettled(const far_store *s) {
 far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t size, bool stable);
 far_held *far_held_at(const far_store *s, far_addr addr);
 far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp); /* NULL: no memory */
-void far_held_pages(far_store *s, far_held *block, uint64_t free_pages);          /* these are free now */
+void far_held_pages(far_store *s, far_held *block, uint64_t free_pages);          /* these pages are free now */
 far_held *far_held_next(const far_store *s, const far_held *block);               /* of all; NULL: the first */
 void far_held_remove(far_store *s, far_held *block);                              /* and its slabs */
 bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK_PAGES]);

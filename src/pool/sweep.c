@@ -431,7 +431,7 @@ static int step_down(far_task *t, far_request *r, void *ctx) {
     if (r->sweeper != far_task_pool(t)->team.own->id)
         return 1;
     r->sweeper = 0;
-    if (r->walk) /* it was given up: all are to hear of that */
+    if (r->walk) /* the walk was given up: all are to hear of that */
         r->number = far_number_next(r->number);
     r->walk = false;
     return 0;

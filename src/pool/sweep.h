@@ -16,7 +16,7 @@
 typedef struct far_walk far_walk;
 struct far_walk {
     int (*object)(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size); /* 0 or an error */
-    bool once; /* it measures: an object that was reported should not be again, and one that is just being moved may be
+    bool once; /* to measure: an object that was reported should not be again, and one that is just being moved may be
                   missed */
 };
 

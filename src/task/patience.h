@@ -19,9 +19,9 @@ typedef struct far_patience far_patience;
 
 /* Of a task that notes what it sees (t->patience): */
 void far_patience_see(far_task *t, const far_batch *batch); /* these verbs have completed */
-int far_patience_renew(far_task *t);                        /* it has taken a new pin: 0, or FAR_ERR_CORRUPT */
+int far_patience_renew(far_task *t);                        /* the task has taken a new pin: 0, or FAR_ERR_CORRUPT */
 
-/* It ends, or waits for something else now than before: what it has seen counts no more. */
+/* The task ends, or waits for something else now than before: what it has seen counts no more. */
 void far_patience_forget(far_task *t);
 
 #endif

@@ -36,7 +36,7 @@ static void count_active(far_session *s, int more) {
 
 static inline void make_ready(far_task *t) {
     far_session *s = t->session;
-    assert(t->state != FAR_TASK_READY && s->ready_last != t); /* it stands in the queue once */
+    assert(t->state != FAR_TASK_READY && s->ready_last != t); /* a task stands in the queue once */
     t->state = FAR_TASK_READY;
     t->next = NULL;
     if (s->ready_last)

@@ -61,7 +61,7 @@ struct far_task {
     uint32_t rest_request; /* the request that stood when it began: it rests until another one is made */
     bool background;
     bool added; /* far_note_added */
-    bool swaps; /* it retires an object for each that it allocates: an update */
+    bool swaps; /* the task retires an object for each that it allocates: an update */
     far_stats *stats;
     const char *label;
     uint32_t index_key;
@@ -167,7 +167,7 @@ void far_task_batch_done(far_task *t);
 void far_task_await_other(far_task *t);
 void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);
-void far_scratch_empty(far_task *t); /* it ends */
+void far_scratch_empty(far_task *t); /* when the task ends */
 void far_scratch_free(far_session *s);
 
 #endif

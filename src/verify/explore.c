@@ -197,7 +197,7 @@ static int explore_victim(story *s, unsigned which) {
     victim *v = &s->victims[which];
     bool last = which + 1 == s->count;
     v->cut = (cut){0};
-    int err = explore_cut(s); /* it does not die: counts its verbs */
+    int err = explore_cut(s); /* the victim does not die: its verbs are counted */
     uint64_t verbs = v->verbs;
     if (which == 0)
         s->result->verbs = verbs;

@@ -42,7 +42,7 @@ typedef struct far_linear_key { /* all operations on one key, in any order */
 /* budget: of states, 0 = FAR_LINEAR_BUDGET; states, if wanted: how many were explored. */
 far_linear_verdict far_linear_check(const far_linear_key *key, uint64_t budget, uint64_t *states);
 
-bool far_linear_is_write(const far_linear_op *op); /* it had, or may have had, an effect */
+bool far_linear_is_write(const far_linear_op *op); /* the operation had, or may have had, an effect */
 
 /* Of a key whose verdict is VIOLATION: moves a small illegal history to the front of key->ops, by start, and sets
  * key->count to its size: the shortest prefix in time that is illegal, without all that is not needed for that. A write

@@ -142,7 +142,7 @@ static void unexpected(client *c, const far_op *op) {
 }
 
 
-/* It may be time for another session. */
+/* Whether the client should go on with another session. */
 static bool has_enough(client *c) {
     return c->run->torture->churn && far_random_chance(&c->random, 1, 32);
 }

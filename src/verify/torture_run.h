@@ -26,16 +26,16 @@ typedef struct far_torture_node {
     far_pool *first; /* its clients are of this one's compute node: it stays open, also when it is lost */
     far_pool *pool;  /* that they work with: the first, or one that was opened when that was lost */
     far_index *index;
-    uint64_t verbs_to_live; /* it is killed with this verb; 0 = survives */
+    uint64_t verbs_to_live; /* the node is killed with this verb; 0 = survives */
     unsigned users;         /* clients that have it open */
     bool renewing;          /* one client opens the pool again; `pool` may be NULL */
 } far_torture_node;
 
 typedef struct far_torture_silence { /* a memory node does not answer for a while */
-    uint64_t verbs;                  /* it begins with so many of all clients together */
+    uint64_t verbs;                  /* the silence begins with so many verbs of all clients together */
     uint64_t ns;
     unsigned node;
-    bool restart; /* it ends because the node was started again */
+    bool restart; /* the silence ends because the node was started again */
     far_tortured *run;
 } far_torture_silence;
 

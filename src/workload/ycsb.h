@@ -42,12 +42,12 @@ typedef enum {
 
 /* What a workload does. */
 typedef struct far_mix {
-    uint8_t percent[FAR_YCSB_KINDS]; /* they add up to 100 */
+    uint8_t percent[FAR_YCSB_KINDS]; /* the shares add up to 100 */
 } far_mix;
 
 int far_mix_parse(const char *text, far_mix *mix, char *error,
                   size_t error_size);                     /* "get=90,update=5,insert=3,delete=1,scan=1"; also rmw */
-const char *far_mix_text(const far_mix *mix, char *text); /* the same the other way; room for FAR_MIX_TEXT bytes */
+const char *far_mix_text(const far_mix *mix, char *text); /* as far_mix_parse takes it; room for FAR_MIX_TEXT bytes */
 #define FAR_MIX_TEXT 96
 
 int far_ycsb_parse(

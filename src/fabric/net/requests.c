@@ -29,7 +29,7 @@ static void note(net_server *server, unsigned id, unsigned generation) {
     uint64_t one = 1;
     for (unsigned i = 0; i < server->loop_count; i++)
         if (write(server->loops[i].event, &one, sizeof(one)) < 0)
-            continue; /* it is full: the loop wakes anyway */
+            continue; /* the event's count is full: the loop wakes anyway */
 }
 
 
@@ -452,7 +452,7 @@ static void say_bye(server_peer *peer) {
 }
 
 
-/* Who came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
+/* A peer that came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
 static bool is_for_clients(net_type type) {
     return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_PLACES && type != NET_RECORD &&
            type != NET_BYE;

@@ -217,7 +217,7 @@ static void hand_over(net_server *server, server_peer *peer) {
     loop->inbox = peer;
     pthread_mutex_unlock(&server->lock);
     if (write(loop->event, &one, sizeof(one)) < 0)
-        return; /* it is full: the loop wakes anyway */
+        return; /* the event's count is full: the loop wakes anyway */
 }
 
 

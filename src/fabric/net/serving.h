@@ -30,9 +30,9 @@ struct server_peer {
     server_loop *loop;
     char name[NET_ADDRESS_MAX];
     bool greeted;      /* its hello was accepted */
-    bool looks;        /* it came for a look: no verbs */
+    bool looks;        /* the peer came for a look: no verbs */
     bool ended;        /* to be closed by its loop */
-    bool hung_up;      /* it sends no more: its end is to be read */
+    bool hung_up;      /* the peer sends no more: its end is to be read */
     bool reading;      /* epoll tells when there is something to read */
     bool writing;      /* ... when it can be written to */
     uint64_t deadline; /* for the handshake */

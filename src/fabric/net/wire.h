@@ -25,7 +25,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written 
 #define NET_UNIT        64u
 #define NET_LISTED_MAX  1024u /* entries of a list */
 #define NET_TEXT_MAX    400u
-#define NET_FREE_BYTES  4096u /* who speaks for no session may change these only: superblock and header of a pool */
+#define NET_FREE_BYTES  4096u /* all that a peer without a session may change: superblock, header of a pool */
 
 typedef enum net_type {
     NET_HELLO = 1, /* first of all: who comes, and for what */

@@ -9,7 +9,7 @@
 #define SLAB            64 /* objects that are allocated together */
 #define EMPTY_POLLS_MAX 64 /* then an empty poll takes time: a loop that only polls must not stop the world */
 #define EMPTY_POLL_NS   500
-#define REFUSALS_MAX    1000 /* likewise for a loop that posts on a dead connection for ever */
+#define REFUSALS_MAX    1000 /* then a refusal takes time, for a loop that posts on a dead connection */
 
 
 /* ---- Pools of verbs and posts ---- */

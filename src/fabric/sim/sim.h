@@ -80,10 +80,10 @@ void far_sim_sleep(far_sim_world *world, uint64_t ns);
 
 typedef enum far_sim_result {
     FAR_SIM_ENDED,    /* the client (far_sim_run: every client) has ended */
-    FAR_SIM_STOPPED,  /* it stands before a verb or at a point where it was to stop */
+    FAR_SIM_STOPPED,  /* the client stands before a verb or at a point where it was to stop */
     FAR_SIM_HELD,     /* a verb of it was held back just now, or it can only wait for one that is */
-    FAR_SIM_WAITING,  /* it waits for clients that do not run now: stopped ones, held ones, ones left out of this run */
-    FAR_SIM_DEADLOCK, /* it waits, and nothing will ever happen (the state of all clients goes to stderr) */
+    FAR_SIM_WAITING,  /* the client waits for some that do not run now: stopped, held, or left out of this run */
+    FAR_SIM_DEADLOCK, /* the client waits, and nothing will ever happen (the state of all goes to stderr) */
     FAR_SIM_LIMIT,    /* virtual time passed its limit, or stands still: somebody spins (the state goes to stderr) */
 } far_sim_result;
 const char *far_sim_result_name(far_sim_result result);
@@ -171,7 +171,7 @@ void far_sim_release(far_sim_hold *hold); /* all the rest; before it is reached:
  * last WRITE perhaps cut between units), partly later, never after somebody's is_dead said so. Its clients run on, get
  * FAR_ERR_FENCED for whatever they post, and should unwind. */
 void far_sim_kill(far_fabric *fabric);
-/* The same, but the client's first `verbs` posted verbs have taken effect wholly, of the next one `units` units, of
+/* As far_sim_kill, but the client's first `verbs` posted verbs have taken effect wholly, of the next one `units` units, of
  * later ones none. */
 void far_sim_kill_exact(far_sim_client *client, uint64_t verbs, uint32_t units);
 bool far_sim_killed(const far_fabric *fabric);

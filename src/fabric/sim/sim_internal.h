@@ -421,7 +421,7 @@ void sim_tables_free(far_sim_world *world);
 
 /* death.c */
 void sim_fence(sim_conn *conn, int status);
-void sim_leave(sim_conn *conn); /* it gives up by itself */
+void sim_leave(sim_conn *conn); /* the connection gives up by itself */
 int sim_is_dead(far_conn *asker, unsigned id, unsigned generation);
 
 /* steer.c */

@@ -227,7 +227,7 @@ static entry *usable(shard *s, chime_ptr p, uint64_t epoch) {
 }
 
 
-/* The same for a route. */
+/* As usable, but NULL, once, for an entry that is to be READ again. */
 static entry *usable_or_renewed(shard *s, chime_ptr p, uint64_t epoch) {
     entry *e = usable(s, p, epoch);
     bool renew = e && atomic_load_explicit(&e->renew, memory_order_relaxed);

@@ -149,7 +149,7 @@ typedef struct chime_lock {
 typedef struct chime_inner {
     chime_ptr ptr, sibling;
     unsigned level, count;
-    bool bounded; /* it has a right end: high */
+    bool bounded; /* the node has a right end: high */
     chime_fence low, high;
     chime_ptr child[CHIME_SPAN_MAX];
     chime_fence pivot[CHIME_SPAN_MAX];
@@ -365,7 +365,7 @@ int chime_cache_new(far_index *index, chime_cache **cache); /* *cache NULL: ther
 void chime_cache_free(chime_cache *cache);
 bool chime_cache_route(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key, uint64_t epoch,
                        chime_route *route);
-/* The same; false also where the node is to be READ again, and it is for the caller to do that. */
+/* As chime_cache_route; false also where the node is to be READ again, which is for the caller to do. */
 bool chime_cache_route_renewed(chime_cache *cache, const chime_state *st, chime_ptr node, const chime_key *key,
                                uint64_t epoch, chime_route *route);
 /* The children from the key's on, at most `most` and below `to` (NULL: no bound). 0: not known, or the key lies beyond.

@@ -149,7 +149,7 @@ static int find(chime_op *op, answer *a) {
                           (err = chime_go_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;
              err = 0)
             from = leaf;
-        if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
+        if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* a neighbour took the leaf in */
             leaf = op->aux;
             err = look(op, &leaf, a);
         }

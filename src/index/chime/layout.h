@@ -275,7 +275,7 @@ static inline uint64_t chime_value_with_distance(uint64_t word, unsigned distanc
 }
 
 
-static inline uint64_t chime_value_identity(uint64_t word) { /* the same wherever the item lies */
+static inline uint64_t chime_value_identity(uint64_t word) { /* without the bits that say where the item lies */
     return word & ~(15ull << 10);
 }
 

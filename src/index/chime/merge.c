@@ -20,7 +20,7 @@ typedef struct merging {
     bool latched_p, latched_a, latched_b;
     chime_inner inner;
     unsigned slot; /* of b in p */
-    bool looked;   /* it was decided not to */
+    bool looked;   /* the nodes were looked at: nothing is to be merged */
 } merging;
 
 
@@ -322,7 +322,7 @@ int chime_merge_later(chime_op *op, unsigned level) {
     later l = {.level = level, .length = (uint32_t)op->key.bytes.length};
     if (atomic_load_explicit(&op->st->root, memory_order_relaxed) &&
         chime_ptr_low(atomic_load_explicit(&op->st->root, memory_order_relaxed)) <= level)
-        return 0; /* it has no parent */
+        return 0; /* the root has no parent */
     memcpy(l.key, op->key.bytes.data, op->key.bytes.length);
     (void)far_index_spawn(op->t, op->index, merge_in_background, &l, sizeof(l)); /* no task is free: the next delete */
     return 0;

@@ -261,7 +261,7 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
         return err < 0 ? err : 0;
     }
     if (chime_h0_tag(its[CHIME_TAIL_H0]) != chime_ptr_tag(p->child) || !chime_h0_valid(its[CHIME_TAIL_H0]))
-        return 2; /* it was taken in by its neighbour meanwhile */
+        return 2; /* the child was taken in by its neighbour meanwhile */
     for (unsigned slot = 0; slot < st->span; slot++)
         if (chime_is_occupied(n->w, slot) && chime_slot(n->w, slot)[1] == p->child) {
             keep(op, n);

@@ -367,7 +367,7 @@ static int look_for_heir(chime_op *op, chime_node *n) {
 }
 
 
-/* Who holds a lock needs some round trips more, and they take longer where much is going on: asking again before that
+/* The holder of a lock needs some round trips more, and they take longer where much is going on: asking again before that
  * would only add to it. As a power of two times the round trip of a network at rest. */
 static unsigned slowness(const chime_op *op) {
     uint64_t took = atomic_load_explicit(&op->st->lock_ns, memory_order_relaxed), rtt = far_rtt(op->t);
@@ -499,7 +499,7 @@ static int take_lock(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
 }
 
 
-/* It may have taken long to get the latch, and the leaf may have been split meanwhile. What the cache and the splits of
+/* The latch may have been long in coming, and the leaf may have been split meanwhile. What the cache and the splits of
  * late say costs nothing. */
 static bool still_leads_here(chime_op *op, const chime_node *n, arrival by) {
     uint64_t gift[FAR_GIFT_WORDS];
@@ -561,7 +561,7 @@ static int write_key(chime_op *op, change *c) {
         for (from = leaf; (err = try_leaf(op, c, &leaf, moves ? BY_SIBLING : BY_WAY)) == CHIME_RIGHT &&
                           (err = chime_go_right(op, 0, from, leaf, &moves)) == CHIME_RIGHT;)
             from = leaf;
-        if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* it was taken in by its neighbour */
+        if (err == CHIME_STALE && op->aux && chime_ptr_is_sound(op, op->aux)) { /* a neighbour took the leaf in */
             leaf = op->aux;
             err = try_leaf(op, c, &leaf, BY_AUX);
             err = err == CHIME_RIGHT ? CHIME_STALE : err;

@@ -187,7 +187,7 @@ static void gather(far_task *t, dart_cache *cache, dart_ahead *ahead, const dart
                                node->depth + 1 + dart_word_len(words[i])};
             if (ends > 0 || child.depth > DART_KEY_MAX)
                 return;
-            ahead->leaves -= ahead->leaves > 0; /* it was counted as a leaf */
+            ahead->leaves -= ahead->leaves > 0; /* the child was counted as a leaf */
             add(ahead, &child,
                 begins == 0 ? 1 : dart_usual_children(child.type)); /* most may lie before the first key */
             if (level < LEVELS_MAX)

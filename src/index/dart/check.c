@@ -94,7 +94,7 @@ static int was_met(walking *w, far_addr node, const dart_item *item) {
         if (w->before.count)
             qsort(w->before.nodes, w->before.count, sizeof(far_addr), compare_addrs);
     }
-    if (item ? item->covers : w->slices->length > 0) /* it lies around the beginning of the slice */
+    if (item ? item->covers : w->slices->length > 0) /* the node lies around the beginning of the slice */
         return 1;
     bool known =
         w->before.count && bsearch(&node, w->before.nodes, w->before.count, sizeof(node), compare_addrs) != NULL;

@@ -96,7 +96,7 @@ typedef struct dart_kept {
     uint64_t word;       /* that stood there, of a leaf */
     bool exact;          /* kept for these very bytes, not only for their hash: the node is on the key's path */
     bool young;          /* the leaf was not reused, whether it is linked or not */
-    bool leaf_with_slot; /* it may be read in the same batch: it is young, or read after the slot */
+    bool leaf_with_slot; /* the leaf may be read in the same batch: it is young, or read after the slot */
     bool current;        /* to keep it again would change nothing */
 } dart_kept;
 

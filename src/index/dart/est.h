@@ -345,7 +345,7 @@ typedef struct dart_est_read {
     uint64_t seen_word;           /* a READ of it */
     bool asked_word, asked_slots; /* in the batch under way */
     bool known, fresh;            /* the cache was asked; its word may be used */
-    bool sure_word;               /* it was read in this operation */
+    bool sure_word;               /* the word was read in this operation */
     bool done;
     dart_shared *shared; /* as that of the probe */
     uint64_t slots[DART_EST_READ_SLOTS];
@@ -409,7 +409,7 @@ void dart_est_wishes_idle(far_task *t, far_index *index);
 
 /* ---- est_grow.c ---- */
 
-/* These directory words are 0. How many of them, from the first on, are not any more: one at least; or an error.
+/* Makes segments where directory words are 0. How many of them, from the first on, are not any more: one at least; or an error.
  * words: those of segments that were made here, and empty then; 0: another was faster. */
 int dart_est_make_segments(far_task *t, far_index *index, const unsigned *at, unsigned count, uint64_t *words);
 /* Full: replaced by one of twice the size. help: somebody has begun that; then it is finished whatever happens, even

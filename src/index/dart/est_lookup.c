@@ -357,7 +357,7 @@ void dart_est_drop_stale(far_task *t, far_index *index, const dart_find *f) {
         if (est->express.count)
             dart_express_drop(&est->express, dart_est_hash(est, f->key.data, start->length));
         bool clears = f->seek == DART_SEEK_VALUE || dart_est_is_eager(est);
-        if (start->entry && est->update && clears) /* who replaced the node will do it, if alive */
+        if (start->entry && est->update && clears) /* the client that replaced the node will do it, if alive */
             dart_est_spawn_clear(t, index, start->entry, start->word);
     }
 }

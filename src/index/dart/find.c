@@ -227,7 +227,7 @@ static int follow(far_task *t, far_index *index, dart_find *f) {
 static int take_bucket(far_task *t, far_index *index, dart_find *f) {
     dart_view *view = &f->view;
     far_point(t, "dart:bucket");
-    if (dart_any_unfrozen(view->slots, view->count)) /* it is linked; otherwise it was when the word above was read */
+    if (dart_any_unfrozen(view->slots, view->count)) /* linked now; else it was when the word above was read */
         f->claim = f->mark;
     if (view->header) {
         if (!dart_header_is(view->header, &f->node))
@@ -488,7 +488,7 @@ int dart_find_resume(far_task *t, far_index *index, dart_find *f, unsigned at, u
     (void)t;
     f->path.count = at + 1;
     f->node = step->node;
-    f->known = step->node.depth; /* it is on the key's path: that was the outcome */
+    f->known = step->node.depth; /* the node is on the key's path: that was the outcome */
     f->claim = f->mark;
     step->word = word;
     step->claim = f->claim;

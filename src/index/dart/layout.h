@@ -36,8 +36,8 @@ enum {
 /* So much longer than necessary nodes and segments stay as they are after they were retired: so many epochs longer a
  * handle may use what it kept of them (express.c). */
 #define DART_EXTRA_EPOCHS   12
-#define DART_LEAF_EPOCHS    3  /* the same for leaves: many, and retired by every update (slots.c) */
-#define DART_SEGMENT_EPOCHS 12 /* the same for segments of the skip table: they are few and change seldom */
+#define DART_LEAF_EPOCHS    3  /* for leaves: many, and retired by every update (slots.c) */
+#define DART_SEGMENT_EPOCHS 12 /* for segments of the skip table: they are few and change seldom */
 
 typedef enum {
     DART_END_LEAF,
@@ -169,7 +169,7 @@ static inline uint64_t dart_tomb(unsigned symbol) {
 }
 
 
-/* The same child in a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child
+/* A child's word for a slot of another symbol, at a node of another depth: a leaf keeps its size code, an inner child
  * gets a new skip. */
 static inline uint64_t dart_word_moved(uint64_t word, unsigned symbol, unsigned skip) {
     far_addr addr = dart_word_addr(word);
@@ -219,7 +219,7 @@ static inline unsigned dart_header_depth(const dart_header *header) {
 }
 
 
-/* It lies in an object of the reserve, DART_TYPE_SPARE. */
+/* The node lies in an object of the reserve, DART_TYPE_SPARE. */
 static inline bool dart_header_spare(const dart_header *header) {
     return header->word >> 12 == DART_HEADER_SPARE;
 }

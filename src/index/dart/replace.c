@@ -444,7 +444,7 @@ static int install(far_task *t, far_index *index, dart_replace *r, const frozen 
             return err;
     }
     far_point(t, "dart:install");
-    dart_names *names = dart_est_names_put(t, index, &r->node, r->prefix); /* it is frozen: nobody will register it */
+    dart_names *names = dart_est_names_put(t, index, &r->node, r->prefix); /* a frozen node: nobody will register it */
     dart_rename rename;
     dart_node new = {m->object.addr, dart_word_type(word), r->node.depth};
     bool renamed =

@@ -180,7 +180,7 @@ static int read_rest(far_task *t, far_index *index, const dart_tour *tour) {
         }
         far_read(t, dart_word_addr(item->word), whole, (used + 7) / 8 * 8);
         item->image = whole;
-        item->word |= DART_FROZEN; /* it was read */
+        item->word |= DART_FROZEN; /* this mark says that the leaf was read */
         any = true;
     }
     return any ? far_wait(t) : 0;

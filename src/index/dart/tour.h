@@ -28,7 +28,7 @@ typedef struct dart_tour {
     dart_item *first;
     struct dart_ahead *ahead; /* what was read with the last batch and not asked for yet (ahead.h); or NULL */
     bool begun;
-    const dart_header *top; /* it began at this node: when that is exhausted, it goes on behind it; NULL: at the root */
+    const dart_header *top; /* where the tour began: when that is exhausted, it goes on behind it; NULL: at the root */
     /* Called for every inner node that was read, in no certain order; may be NULL. */
     int (*node)(far_task *t, far_index *index, const dart_view *view, const dart_item *item, void *ctx);
     void *ctx;

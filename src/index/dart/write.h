@@ -10,7 +10,7 @@ enum {
     DART_WRITE_DONE,
     DART_WRITE_ABSORBED, /* superseded at once by another write: nothing of it is linked */
     DART_WRITE_RESUME,   /* the descent goes on from a newer word */
-    DART_WRITE_AGAIN,    /* it starts over */
+    DART_WRITE_AGAIN,    /* the write starts over */
 };
 
 typedef struct dart_write {

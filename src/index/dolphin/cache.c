@@ -302,7 +302,7 @@ void dolphin_cache_node(dolphin_cache *cache, far_bytes key, uint64_t epoch, con
 }
 
 
-/* It is not what the cache said: it goes, and all below it. The word stays in its parent, which is READ next. */
+/* A node is not what the cache said: its copy goes, and all below it. The word stays in its parent, which is READ next. */
 void dolphin_cache_drop(dolphin_cache *cache, far_bytes key, uint64_t word) {
     if (!cache || key.length == 0)
         return;

@@ -36,7 +36,7 @@ int dolphin_make_item(dolphin_change *c, far_bytes value, unsigned depth, unsign
 void dolphin_abandon(dolphin_change *c); /* what was not linked is free again; their verbs have completed */
 uint64_t dolphin_made_entry(const dolphin_made *made, unsigned lb); /* after its control word was READ */
 bool dolphin_put_births(dolphin_change *c); /* new objects become LIVE. False: not all on the memory node of the node */
-/* The same, then entries change, the lock goes if `unlock`. */
+/* New objects become LIVE, then entries change, the lock goes if `unlock`. */
 int dolphin_publish(dolphin_change *c, bool unlock);
 /* {lock of the node, and whatever was put before}. LOCKED: the entry for the key is still this one, it is at c->at. BUSY,
  * GONE: all that was made is free again. */

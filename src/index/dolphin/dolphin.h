@@ -64,7 +64,7 @@ typedef struct dolphin_op { /* what an operation works with */
     uint64_t trip;        /* ns that the round trip took which led into the leaf: how long others take for theirs */
     uint64_t full;        /* names a leaf without an empty slot; 0 */
     uint64_t ticket;      /* insert=ticket: the slot of the leaf that was given to us; DOLPHIN_NO_TICKET */
-    uint64_t last_ticket; /* the same, when it was given back too */
+    uint64_t last_ticket; /* the slot that was given to us last, also when it was given back */
     uint64_t drawn;       /* what the FAA that drew it added */
     uint64_t below;       /* the spear word that it found: the sum of the keys below */
     bool lost;            /* the session is: what it posted may still take effect, so nothing is free again */
@@ -75,7 +75,7 @@ typedef struct dolphin_node { /* as it was READ */
     uint64_t *image;          /* all of it */
     unsigned depth, class, capacity;
     uint64_t *entries; /* in the image */
-    bool proven;       /* it was linked at a moment of this operation, as READ */
+    bool proven;       /* the node was linked at a moment of this operation, as READ */
 } dolphin_node;
 
 typedef enum { DOLPHIN_AT_LEAF, DOLPHIN_AT_NULL, DOLPHIN_AT_PATH } dolphin_outcome;

@@ -134,7 +134,7 @@ static inline uint64_t dolphin_entry_with_lb(uint64_t entry, unsigned lb) {
 }
 
 
-/* They name the same object in the same life. */
+/* Both entries name one object in one life. */
 static inline bool dolphin_entry_same(uint64_t a, uint64_t b) {
     return ((a ^ b) & ~DOLPHIN_LB_MASK) == 0;
 }
@@ -196,7 +196,7 @@ static inline uint64_t dolphin_ticket(uint64_t spear) {
 }
 
 
-/* It is the object that the entry names, in that life; frozen or not. */
+/* The control word is that of the object that the entry names, in that life; frozen or not. */
 static inline bool dolphin_is_life(uint64_t word, uint64_t entry) {
     return (word & DOLPHIN_LIVE) && dolphin_tag(word) == dolphin_entry_tag(entry);
 }

@@ -40,7 +40,7 @@ int dolphin_freeze_and_drain(dolphin_change *c, uint64_t entry, bool freeze, dol
     *waited = false;
     *leaf = (dolphin_leaf){.entry = entry, .addr = dolphin_entry_addr(entry), .whole = true};
     if (!(leaf->image = far_scratch(op->t, op->st->leaf_bytes))) {
-        leaf->addr = 0; /* it is not frozen */
+        leaf->addr = 0; /* the leaf is not frozen */
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
     }
     memset(leaf->image, 0, op->st->leaf_bytes);

@@ -238,7 +238,7 @@ int dolphin_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
             err = give_leaf(c, &kept, hi_of_kept(&spot, &kept));
             kept.entry = 0;
         } else {
-            bool in_vain = kept.entry != 0; /* it was kept, and does not speak for the cursor */
+            bool in_vain = kept.entry != 0; /* a leaf was kept, and does not speak for the cursor */
             kept.entry = 0;
             err = give_leaves(c, &spot, &kept, &fresh);
             if (err == 0 && fresh && again && (in_vain || !kept.entry)) {

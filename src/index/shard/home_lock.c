@@ -204,7 +204,7 @@ static int change(shard_try *y, far_op_kind how) {
     bool present = found || count;
     if ((err = shard_refusal(how, present)) < 0)
         return err;
-    if (present == y->inserting) /* it would be counted wrongly: start over */
+    if (present == y->inserting) /* the key would be counted wrongly: start over */
         return SHARD_AGAIN;
     if (found)
         return change_above(y, how, above, hits, count);

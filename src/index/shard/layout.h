@@ -172,7 +172,7 @@ static inline unsigned shard_root_order(uint64_t root) {
 enum {
     SHARD_PCB_ROOT = 0,
     SHARD_PCB_COUNT = 1, /* keys, FAA only, advisory */
-    SHARD_PCB_CLAIM = 2, /* who prepares which doubling, advisory */
+    SHARD_PCB_CLAIM = 2, /* which client prepares which doubling, advisory */
     SHARD_PCB_L2 = 4,    /* of even, of odd generation: table word, 0 = none */
     SHARD_PCB_L3 = 6,
     SHARD_PCB_SEGMENT = 8, /* per segment: the segment, or an array of its extents */

@@ -276,7 +276,7 @@ static int claim_doubling(far_task *t, shard_partition *part, uint64_t root) {
 }
 
 
-/* It is not due after all: whoever thinks so next may look at once. */
+/* A doubling is not due after all: whoever thinks so next may look at once. */
 static int unclaim_doubling(far_task *t, shard_partition *part) {
     static const uint64_t none = 0; /* nobody waits for the WRITE: scratch memory may be given back before it */
     part->claim = none;
@@ -359,7 +359,7 @@ void shard_after_write(shard_try *y, int delta) {
     int trips = share_of(y);
     if (shard_root_phase(root) == SHARD_STABLE) {
         atomic_store_explicit(&part->owed, 0, memory_order_relaxed);
-        /* Who went to level 2 has done enough: the next one begins it. Who went to level 3 may be one of many. */
+        /* An insert into level 2 has done enough: the next one begins the doubling. One into level 3 may be one of many. */
         if ((y->landed != 2 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
             shard_grow_if_full(y->t, y->index, part) == 1 && !st->lazy)
             shard_finish_doubling(y->t, y->index, part);

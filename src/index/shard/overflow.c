@@ -26,7 +26,7 @@ int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
 }
 
 
-/* These are gone from levels 2 and 3: the header, which is the caller's, is to say so. Copies of the generation before
+/* The hits are gone from levels 2 and 3: the header, which is the caller's, is to say so. Copies of the generation before
  * are no part of its count. */
 void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count) {
     unsigned own = 0;

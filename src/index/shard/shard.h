@@ -84,7 +84,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     bool chunk_failed;              /* a bucket of it was left out: not done */
     bool cursor_through;            /* all chunks were given out: those that are not done are left */
     unsigned rest, rests;           /* no memory: so many steps are left out; the next time more */
-    unsigned grow_rest, grow_rests; /* the same of doublings, under `growing` */
+    unsigned grow_rest, grow_rests; /* likewise no memory for a doubling, under `growing` */
     uint64_t claim;                 /* as last seen, under `growing` */
 } shard_partition;
 
@@ -170,7 +170,7 @@ enum {
 
 /* What a drain says of a bucket, a node or an entry; errors are negative. */
 enum {
-    SHARD_LEFT, /* it is still there: somebody has a lock */
+    SHARD_LEFT, /* what was to go is still there: somebody has a lock */
     SHARD_GONE,
     SHARD_MORE, /* the step has done its share: call again */
 };
@@ -436,7 +436,7 @@ void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home 
 /* load.c: how full a partition is */
 void shard_want(shard_partition *part, unsigned version);
 bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version);
-int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* it is due */
+int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* when a doubling is due */
 void shard_after_write(shard_try *y, int delta);
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
 

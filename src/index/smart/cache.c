@@ -187,7 +187,7 @@ static uint64_t *locate(smart_shard *shard, far_bytes key, unsigned depth, bool 
         unsigned here = smart_local_depth(c), same = agree(c, key, from);
         if (same == c->skip && here == depth)
             return link;
-        if (same < c->skip || here > depth) { /* it parts before: an index node where it does, or the wanted one */
+        if (same < c->skip || here > depth) { /* the path parts before: an index node there, or the wanted one */
             unsigned until = from + same < depth ? from + same : depth;
             if (!make || !cut_path(shard, link, until - from))
                 return NULL;
@@ -257,7 +257,7 @@ static void forget_words(smart_local *c) {
 }
 
 
-/* The same, and its memory: the node shrinks, or goes when nothing hangs on it. */
+/* The content of a node goes, and its memory: the node shrinks, or goes when nothing hangs on it. */
 static void forget(smart_shard *shard, uint64_t *link, smart_local *parent) {
     smart_local *c = smart_entry_local(*link);
     forget_words(c);

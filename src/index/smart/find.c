@@ -306,7 +306,7 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
 typedef struct look {
     uint64_t word;
     unsigned depth; /* of the node; 0: not known. Known, the slot of a DIR node comes with its header */
-    bool slot;      /* it does */
+    bool slot;      /* the slot comes with the header */
     bool ctl_first;
     unsigned bytes, part, first, count;
     uint64_t ctl, near[SMART_NEIGHBOURS]; /* the slots first .. of a DIR node */

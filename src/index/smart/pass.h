@@ -31,7 +31,7 @@ enum {                   /* of a pass, and of what it shows leaves to; or an err
 struct smart_pass {
     smart_op op;   /* its key is where the pass begins; empty: at the beginning */
     size_t wanted; /* leaves that are looked ahead; 0: as many as fit */
-    bool bounded;  /* it ends before the key of `end` */
+    bool bounded;  /* the pass ends before the key of `end` */
     smart_op end;
     bool foresees; /* what the cache says that it will need is READ at once */
     int (*node)(smart_pass *p, const smart_item *item, const smart_node *node); /* may be NULL */
@@ -46,7 +46,7 @@ struct smart_pass {
     struct smart_foresight *ahead;
     size_t foreseen; /* leaves that are not shown yet, where the cache knew as many as could be READ at once; else 0 */
     smart_item frozen;
-    bool again;      /* it ended because something was frozen, or the pin was renewed */
+    bool again;      /* the pass ended because something was frozen, or the pin was renewed */
     bool frozen_too; /* frozen words are read like others: there is no memory to help */
 };
 
@@ -58,7 +58,7 @@ int smart_pass_run(smart_pass *p);
 int smart_foresee(smart_pass *p, unsigned first, unsigned *root_end);
 bool smart_foresight_is_worth_it(smart_state *st);          /* as it was lately */
 void smart_foresight_judge(const smart_pass *p);            /* at the end of a pass */
-bool smart_is_foreseen(const smart_pass *p, uint64_t word); /* it was READ, for what it may be worth */
+bool smart_is_foreseen(const smart_pass *p, uint64_t word); /* the word's object was READ, for what it may be worth */
 bool smart_foreseen_node(const smart_pass *p, uint64_t word, smart_node *node); /* true: it was READ, and counts */
 bool smart_foreseen_leaf(const smart_pass *p, uint64_t word, smart_leaf *leaf);
 

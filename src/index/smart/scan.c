@@ -126,7 +126,7 @@ static int side(smart_pass *p, const smart_item *item, const smart_node *node, i
 }
 
 
-/* The same with regard to the key that it ends before, as far as the node itself tells: 0 may be before it too. */
+/* On which side of the key that the pass ends before the item lies, as far as the node itself tells: 0 may be before it too. */
 static int side_of_end(const smart_pass *p, const smart_item *item, const smart_node *node) {
     const uint8_t *end = p->end.key.data;
     unsigned d = item->depth + 1;
