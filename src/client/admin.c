@@ -219,7 +219,7 @@ static bool start_close(far_pool *pool, closing *c) {
  * index). Whoever is inside the own session keeps housekeeping, which drives those, out: so the caller waits outside,
  * and lends a hand. */
 void far_index_close(far_index *index) {
-    if (!index)
+    if (!index || far_pool_is_parents(index->pool))
         return;
     far_pool *pool = index->pool;
     closing c = {.index = index};

@@ -17,6 +17,7 @@ void far_stats_sum(const far_session *s, far_stats *stats); /* stats.c: of all k
 
 /* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not
  * 0: FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */
+bool far_pool_is_parents(const far_pool *pool); /* this process was forked off since it was opened */
 int far_pool_enter(far_pool *pool);
 void far_pool_leave(far_pool *pool);
 int far_call_enter(far_session *s);

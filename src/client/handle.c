@@ -12,6 +12,32 @@
 #define OPEN_TRIES 3
 
 
+/* ---- Fork: a child has copies of its parent's handles. Threads of the parent may have been inside of their locks, and
+ * are not there to let them go: the child waits for nothing of them, and its closes leave them as they are ---- */
+
+static atomic_uint forks; /* how often this process and those before it were forked off */
+
+
+static void count_fork(void) {
+    atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+
+bool far_pool_is_parents(const far_pool *pool) {
+    return pool->forks != atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+
+static int refuse_child(void) {
+    return far_fail(FAR_ERR_FENCED, "the pool was opened before this process was forked off: it must open its own");
+}
+
+
 /* ---- Guards of the public calls ---- */
 
 /* The count goes up before the look, the closer sets `closed` before it looks at the counts: one of the two sees the
@@ -19,6 +45,8 @@
 int far_pool_enter(far_pool *pool) {
     if (!pool)
         return far_fail(FAR_ERR_INVALID, "pool is NULL");
+    if (far_pool_is_parents(pool))
+        return refuse_child();
     atomic_fetch_add_explicit(&pool->calls, 1, memory_order_seq_cst);
     if (!atomic_load_explicit(&pool->closed, memory_order_seq_cst))
         return 0;
@@ -35,6 +63,8 @@ void far_pool_leave(far_pool *pool) {
 int far_call_enter(far_session *s) {
     if (!s)
         return far_fail(FAR_ERR_INVALID, "session is NULL");
+    if (far_pool_is_parents(s->pool))
+        return refuse_child();
     unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed); /* one thread at a time has the session */
     atomic_store_explicit(&s->calls, calls + 1, memory_order_seq_cst);
     if (!atomic_load_explicit(&s->pool->closed, memory_order_seq_cst))
@@ -236,7 +266,7 @@ void far_pool_await_close(far_pool *pool) {
 
 
 void far_session_close(far_session *s) {
-    if (!s)
+    if (!s || far_pool_is_parents(s->pool))
         return;
     far_pool *pool = s->pool;
     if (far_pool_enter(pool) == 0) {
@@ -309,9 +339,12 @@ static void release_pool(far_pool *pool) {
 
 
 static far_pool *make_pool(const far_pool_options *options) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     far_pool *pool = calloc(1, sizeof(*pool));
     if (!pool)
         return NULL;
+    pool->forks = atomic_load_explicit(&forks, memory_order_relaxed);
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
         pool->options.cache_bytes = FAR_BUDGET_DEFAULT;
@@ -407,7 +440,7 @@ static int leave_catalog(far_task *t, void *arg) {
 
 
 void far_pool_close(far_pool *pool) {
-    if (!pool || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
+    if (!pool || far_pool_is_parents(pool) || atomic_exchange_explicit(&pool->closed, true, memory_order_seq_cst))
         return;
     while (!calls_are_over(pool))
         pause_briefly(pool);

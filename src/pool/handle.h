@@ -62,6 +62,7 @@ struct far_pool {
     far_index *indexes;
     far_open_table open_table;
     unsigned references;  /* open sessions, indexes and the handle itself: the last one frees */
+    unsigned forks;       /* of this process when it was opened: at another count this is a forked child's copy */
     atomic_bool closed;   /* far_pool_close was called */
     atomic_bool finished; /* ... and has given back everything but memory of this process */
     atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "fabric/fabric.h"
 #include "farindex.h"
+#include "pool/handle.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -300,8 +301,51 @@ static void a_forked_child_is_refused_and_can_open_its_own(void **state) {
 }
 
 
+/* A thread of the parent may have been anywhere when the child came to be: what it held is held for ever there. */
+static int use_what_another_holds(far_pool *pool, far_session *s, far_index *index) {
+    char value;
+    far_session *second;
+    alarm(30); /* instead of waiting for ever */
+    bool refused = far_put(s, index, "k", 1, "w", 1) == FAR_ERR_FENCED &&
+                   far_get(s, index, "k", 1, &value, 1, NULL) == FAR_ERR_FENCED &&
+                   far_session_open(pool, &second) == FAR_ERR_FENCED && far_pool_poll(pool) == FAR_ERR_FENCED;
+    far_index_close(index);
+    far_session_close(s);
+    far_pool_close(pool);
+    return refused ? 0 : 1;
+}
+
+
+static void a_forked_child_waits_for_nobody(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_session *s;
+    far_index *index;
+    int status = -1;
+    assert_int_equal(far_pool_open("local:4M", NULL, &pool), 0);
+    assert_int_equal(far_session_open(pool, &s), 0);
+    assert_int_equal(far_index_create(s, "map", "toy", NULL, &index), 0);
+    pthread_mutex_lock(&pool->lock);
+    pthread_mutex_lock(&pool->team.lock);
+    while (atomic_exchange(&pool->epochs.waking, 1) != 0)
+        sched_yield();
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(use_what_another_holds(pool, s, index));
+    atomic_store(&pool->epochs.waking, 0);
+    pthread_mutex_unlock(&pool->team.lock);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    far_index_close(index);
+    far_session_close(s);
+    far_pool_close(pool);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_forked_child_waits_for_nobody),
         cmocka_unit_test(a_finished_write_is_seen_by_every_later_read),
         cmocka_unit_test(faa_cas_and_masked_cas_are_mutually_atomic),
         cmocka_unit_test(a_write_becomes_visible_in_rising_order),
