@@ -385,9 +385,10 @@ static void stale_caches_and_held_locks_are_counted(void **state) {
     assert_true(number(dart, "lock_retries_per_op") == 0); /* it has no locks */
     done(&o);
     o = run_well(
-        "--pool sim: --index chime,dart,dolphin,smart --records 500 --ops 500 --threads 1 --workload c --json -");
-    for (size_t i = 0; i < 4; i++)
-        assert_true(number(json_item(o.results, i), "stale_hits_per_op") == 0); /* nobody changes anything */
+        "--pool sim: --index chime,dart,dolphin,smart --records 500 --ops 500 --warmup 5000 --threads 1 --workload c "
+        "--json -");
+    for (size_t i = 0; i < 4; i++) /* what the load left stale was met while warming up, and nobody changes anything */
+        assert_true(number(json_item(o.results, i), "stale_hits_per_op") == 0);
     done(&o);
 }
 
