@@ -4,6 +4,7 @@
 #include "pool/alloc.h"
 #include "pool/handle.h"
 #include "staged.h"
+#include "task/latch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -149,6 +150,7 @@ static void set_handle(unsigned h, const char *uri) {
     assert_int_equal(far_fabric_open(uri, &pool->fabric), 0);
     staged_install(pool->fabric);
     pthread_mutex_init(&pool->lock, NULL);
+    assert_non_null(pool->team.latches = far_latches_new());
     atomic_init(&pool->epochs.known, FAR_EPOCH_FIRST);
     for (unsigned i = 0; i <= USERS; i++) {
         actor *a = &st.actors[h * (USERS + 1) + i];
@@ -218,8 +220,10 @@ static void clear_stage(void) {
         far_session_free(st.actors[i].session);
     for (int h = 0; h < HANDLES; h++)
         st.pools[h].fabric->ops->close(st.pools[h].fabric);
-    for (unsigned h = 0; h < HANDLES; h++)
+    for (unsigned h = 0; h < HANDLES; h++) {
         far_store_free(&st.pools[h]);
+        far_latches_free(st.pools[h].team.latches);
+    }
     far_session_free(st.watching);
     st.watcher.fabric->ops->close(st.watcher.fabric);
 }
