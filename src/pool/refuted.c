@@ -33,13 +33,22 @@ const char *far_refuted_text(unsigned refuted, char text[FAR_REFUTED_TEXT]) {
 
 /* ---- Opening ---- */
 
+int far_refuted_check(const far_pool *pool, uint64_t word) {
+    if (is_sound(word) || pool->options.ignore_refuted)
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT,
+                    "%s: the record of what a self-test has refuted is damaged ('farindex selftest --forget' makes it "
+                    "anew)",
+                    pool->fabric->uri);
+}
+
+
 int far_refuted_apply(far_pool *pool, uint64_t word, far_capabilities *agreed) {
     const char *uri = pool->fabric->uri;
     unsigned refuted = bits_of(word);
-    if (!is_sound(word))
-        return far_fail(FAR_ERR_CORRUPT, "%s: the record of what a self-test has refuted is damaged", uri);
-    if (pool->options.ignore_refuted)
-        return 0;
+    int err = far_refuted_check(pool, word);
+    if (err < 0 || pool->options.ignore_refuted)
+        return err;
     if (refuted & FAR_REFUTED_RULE)
         return far_fail(FAR_ERR_UNSUPPORTED,
                         "%s: a self-test has refuted a rule that every fabric must keep: this one cannot be used "

@@ -28,6 +28,9 @@ enum {
 #define FAR_REFUTED_TEXT 80
 const char *far_refuted_text(unsigned refuted, char text[FAR_REFUTED_TEXT]);
 
+/* Whether the word as it was read is sound. Changes nothing: a handle that checks its pool learns by far_refuted_learn. */
+int far_refuted_check(const far_pool *pool, uint64_t word);
+
 /* Opening: the word as it was read, and the capabilities on which the pool agreed; both get smaller. */
 int far_refuted_apply(far_pool *pool, uint64_t word, far_capabilities *agreed);
 

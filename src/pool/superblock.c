@@ -191,8 +191,6 @@ static int check_pool(far_task *t, const super_image *image, far_geometry *g) {
         return far_fail(FAR_ERR_CORRUPT, "%s: the superblock is damaged", fabric->uri);
     node_header headers[FAR_NODES_MAX];
     err = read_headers(t, nodes, headers);
-    if (err == 0)
-        err = far_refuted_apply(far_task_pool(t), image->words[FAR_SUPER_REFUTED / 8], &g->capabilities);
     for (unsigned n = 1; n < nodes && err == 0; n++)
         if (headers[n].magic != FAR_POOL_MAGIC_WORD || headers[n].pool_id != g->pool_id || headers[n].node != n)
             err = far_fail(FAR_ERR_CORRUPT, "%s: memory node %u is not node %u of this pool", fabric->uri, n, n);
@@ -300,7 +298,8 @@ int far_superblock_open(far_task *t, far_geometry *g) {
         if (image.magic == 0)
             return far_fail(FAR_ERR_CORRUPT, "%s: neither a farindex pool nor empty memory", fabric->uri);
     }
-    return check_pool(t, &image, g);
+    err = check_pool(t, &image, g);
+    return err < 0 ? err : far_refuted_apply(far_task_pool(t), image.words[FAR_SUPER_REFUTED / 8], &g->capabilities);
 }
 
 
@@ -329,6 +328,8 @@ int far_superblock_check(far_task *t, bool repair, far_report *report) {
         err = check_pool(t, &image, &seen);
     if (err == 0 && image.words[FAR_SUPER_POOL_ID / 8] != g->pool_id)
         err = far_fail(FAR_ERR_CORRUPT, "the superblock is that of another pool");
+    if (err == 0)
+        err = far_refuted_check(far_task_pool(t), image.words[FAR_SUPER_REFUTED / 8]);
     if (err != FAR_ERR_CORRUPT && err != FAR_ERR_UNSUPPORTED)
         return err;
     if (repair && image.words[FAR_SUPER_REFUTED / 8] == 0) /* else nobody knows any more what the pool agreed on */

@@ -273,6 +273,40 @@ static void an_open_handle_that_relies_on_what_was_refuted_ends(void **state) {
 }
 
 
+static int tell_nothing(void *ctx, const char *what) {
+    (void)ctx;
+    fail_msg("%s", what);
+    return 0;
+}
+
+
+/* A check reads the superblock too, and perhaps before any tick does: the handle learns no less from the next one. */
+static void an_open_handle_that_checks_the_pool_ends_all_the_same(void **state) {
+    (void)state;
+    int err = 0;
+    client c = join();
+    assert_int_equal(work(&c), 0);
+    assert_int_equal(by_maker(record, FAR_REFUTED_ATOMICS_IN_ORDER), FAR_REFUTED_ATOMICS_IN_ORDER);
+    err = far_pool_check(c.session, 0, tell_nothing, NULL);
+    for (unsigned i = 0; i < 100 && err == 0; i++)
+        err = work(&c);
+    assert_int_equal(err, FAR_ERR_FENCED);
+    leave(&c);
+}
+
+
+/* Else nobody could open the pool again, once all have closed it: as the self-test does it. */
+static void a_damaged_record_can_be_forgotten(void **state) {
+    (void)state;
+    assert_int_equal(by_maker(write_damage, 0), 0);
+    expect_refusal(WORDS, FAR_ERR_CORRUPT, "selftest --forget");
+    far_pool *pool = open_pool(WORDS, 1);
+    assert_int_equal(far_session_call(pool->team.own, FAR_STATS_OTHER, false, forget, NULL), 0);
+    far_pool_close(pool);
+    far_pool_close(open_pool(WORDS, 0));
+}
+
+
 static void a_damaged_record_refutes_nothing(void **state) {
     (void)state;
     client c = join();
@@ -300,7 +334,9 @@ int main(void) {
         ON(two_self_tests_at_once_both_go_on_record, make_words),
         ON(an_open_handle_goes_without_the_order_of_reads_from_then_on, make_words),
         ON(an_open_handle_that_relies_on_what_was_refuted_ends, make_words),
+        ON(an_open_handle_that_checks_the_pool_ends_all_the_same, make_words),
         ON(a_damaged_record_refutes_nothing, make_words),
+        ON(a_damaged_record_can_be_forgotten, make_words),
     };
     return cmocka_run_group_tests_name("pool/refuted", tests, NULL, NULL);
 }
