@@ -12,6 +12,7 @@
 #include "task/session.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -664,6 +665,16 @@ static int record_results(far_session *own, far_selftest_result results[FAR_SELF
 }
 
 
+/* What was seen is refuted, also by a self-test that was ended, or failed, before it had tried everything. */
+static int record_all(far_session *own, far_selftest_result results[FAR_SELFTESTS], int ended) {
+    char why[FAR_MESSAGE_BYTES] = "";
+    if (ended < 0)
+        snprintf(why, sizeof(why), "%s", far_last_error());
+    int err = record_results(own, results);
+    return ended < 0 ? far_fail(ended, "%s", why) : err;
+}
+
+
 int far_selftest_forget(far_pool *pool) {
     far_session *own;
     recording r = {0};
@@ -688,8 +699,7 @@ int far_selftest(far_pool *pool, uint64_t tries, far_selftest_begins begins,
         return err;
     for (unsigned node = 0; node < fabric->nodes && err == 0; node++)
         err = run_rules_at(pool, own, node, each, begins, results);
-    if (err == 0)
-        err = record_results(own, results);
+    err = record_all(own, results, err);
     far_session_close(own);
-    return err < 0 ? err : 0;
+    return err;
 }

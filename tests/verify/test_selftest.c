@@ -73,6 +73,31 @@ static void who_lies_is_found_out(void **state) {
 }
 
 
+static int stop_behind_the_order_of_reads(double done, const char *rule) {
+    (void)done;
+    return strcmp(rule, "words of 8 bytes never tear") == 0;
+}
+
+
+/* Somebody ends the self-test when it has seen enough: what it saw is not forgotten. */
+static void what_was_seen_before_the_end_goes_on_record(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_selftest_result results[FAR_SELFTESTS];
+    unsigned broken = 0;
+    assert_int_equal(far_pool_open("sim:size=16M,faults=all,reads_in_order=off", NULL, &pool), 0);
+    say_reads_in_order(&pool->geometry.capabilities);
+    assert_int_equal(far_selftest(pool, TRIES, stop_behind_the_order_of_reads, results), 0);
+    for (unsigned i = 0; i < FAR_SELFTESTS; i++) {
+        bool of_reads = results[i].capability && strcmp(results[i].capability, "reads_in_order") == 0;
+        assert_int_equal(results[i].recorded, of_reads);
+        broken += results[i].broken > 0;
+    }
+    assert_true(broken > 0);
+    far_pool_close(pool);
+}
+
+
 static int keep_some(far_task *t, void *arg) {
     far_object object;
     (void)arg;
@@ -107,6 +132,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fabrics_keep_what_they_say),
         cmocka_unit_test(who_lies_is_found_out),
+        cmocka_unit_test(what_was_seen_before_the_end_goes_on_record),
         cmocka_unit_test(its_memory_stays_its_own),
     };
     return cmocka_run_group_tests_name("verify/selftest", tests, NULL, NULL);
