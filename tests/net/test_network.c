@@ -267,8 +267,8 @@ static void addresses_are_numbers_and_names(void **state) {
 
 static void another_version_is_refused_in_words(void **state) {
     (void)state;
-    const net_welcome later = {.magic = NET_MAGIC, .protocol = 2, .unit = NET_UNIT, .bytes = 1 << 24, .instance = 1};
-    const char *words = "this node speaks protocol 2, not 1";
+    const net_welcome later = {.magic = NET_MAGIC, .protocol = 99, .unit = NET_UNIT, .bytes = 1 << 24, .instance = 1};
+    const char *words = "this node speaks protocol 99, not 1";
     for (unsigned i = 0; i < 2; i++) { /* the node says so, or this side sees it */
         unsigned port;
         int status;
@@ -276,7 +276,7 @@ static void another_version_is_refused_in_words(void **state) {
         pid_t other = i == 0 ? start_other_node(&port, NET_REFUSED, words, strlen(words), NULL)
                              : start_other_node(&port, NET_WELCOME, &later, sizeof(later), NULL);
         snprintf(uri, sizeof(uri), "tcp://127.0.0.1:%u", port);
-        assert_not_opened(uri, FAR_ERR_UNSUPPORTED, "speaks protocol 2");
+        assert_not_opened(uri, FAR_ERR_UNSUPPORTED, "speaks protocol 99");
         waitpid(other, &status, 0);
         assert_int_equal(status, 0);
     }

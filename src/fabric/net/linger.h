@@ -4,8 +4,10 @@
  * (measured: 40 us each way on a virtual machine, where the round trip takes 15). But a thread that looks keeps a
  * processor busy that others may need, the one that it waits for among them. So looking must pay: between two looks the
  * processor is offered to others, and whenever one takes it, or nothing is found, looking rests for NET_LINGER_REST times
- * what that took; waits sleep at once meanwhile. So looking costs at most one part in NET_LINGER_REST of the time. A thread
- * that becomes idle looks once, for NET_LINGER_MOST at most, and sleeps.
+ * what that took; waits sleep at once meanwhile. So looking in vain costs at most one part in NET_LINGER_REST of the time. A
+ * look that finds something costs as long as the wait: where all waits are shorter than NET_LINGER_MOST (some thousand
+ * requests in a second), a processor that nobody else wants is busy all the time. A thread that becomes idle looks once, for
+ * NET_LINGER_MOST at most, and sleeps.
  *
  * No clock and no socket in here: the caller tells the time (ns), so that tests can tell it too. A wait is
  *

@@ -452,7 +452,8 @@ static void say_bye(server_peer *peer) {
 }
 
 
-/* A peer that came for a look is no client: it changes nothing of anybody, and nobody is told because of it. */
+/* A peer that came for a look is no client: it changes nothing of any session (what it joins or records is the node's), and
+ * nobody is told because of it. */
 static bool is_for_clients(net_type type) {
     return type != NET_JOIN && type != NET_PING && type != NET_STATUS && type != NET_PLACES && type != NET_RECORD &&
            type != NET_BYE;

@@ -17,7 +17,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as they lie in memory");
 
 #define NET_MAGIC       0x746e2d7261660a00ull /* "\0\nfar-nt" */
-#define NET_PROTOCOL    1u
+#define NET_PROTOCOL    2u /* counts up with every change of a message below: both sides must know the same ones */
 #define NET_MESSAGE_MAX (1u << 18)
 #define NET_HEAD_BYTES  16u
 #define NET_VERB_BYTES  16u         /* of each verb, before its operands */
