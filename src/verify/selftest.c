@@ -642,11 +642,20 @@ static int forget(far_task *t, void *arg) {
 }
 
 
-/* The pool's word is what counts; the nodes tell it to who looks at them. */
+/* The pool's word is what counts; the nodes tell it to who looks at them. Another self-test may change the word and tell the
+ * nodes first: so whoever has told them looks at the word again. */
 static int change_record(far_session *own, int (*change)(far_task *t, void *arg), recording *r) {
     far_fabric *fabric = own->pool->fabric;
     int err = far_session_call(own, FAR_STATS_OTHER, false, change, r);
-    return err < 0 || !fabric->ops->record ? err : fabric->ops->record(fabric, r->recorded);
+    for (bool told = !fabric->ops->record; err == 0 && !told;) {
+        recording now = {0};
+        err = fabric->ops->record(fabric, r->recorded);
+        if (err == 0)
+            err = far_session_call(own, FAR_STATS_OTHER, false, record, &now);
+        told = now.recorded == r->recorded;
+        r->recorded = err == 0 ? now.recorded : r->recorded;
+    }
+    return err;
 }
 
 

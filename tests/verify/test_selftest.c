@@ -4,6 +4,7 @@
 #include "pool/catalog_layout.h"
 #include "pool/epoch.h"
 #include "pool/handle.h"
+#include "pool/refuted.h"
 #include "pool/store.h"
 #include "task/session.h"
 #include "verify/selftest.h"
@@ -98,6 +99,48 @@ static void what_was_seen_before_the_end_goes_on_record(void **state) {
 }
 
 
+static far_pool *other;
+static unsigned told[4], told_count;
+
+
+static int record_order_of_reads(far_task *t, void *arg) {
+    unsigned recorded;
+    (void)arg;
+    return far_refuted_record(t, FAR_REFUTED_READS_IN_ORDER, &recorded);
+}
+
+
+/* In place of the nodes. Before they hear of it, another self-test records something, and they have heard of that. */
+static int hear(far_fabric *fabric, unsigned refuted) {
+    (void)fabric;
+    if (told_count == 0)
+        assert_int_equal(far_session_call(other->team.own, FAR_STATS_OTHER, false, record_order_of_reads, NULL), 0);
+    assert_true(told_count < 4);
+    told[told_count++] = refuted;
+    return 0;
+}
+
+
+static void nodes_hear_last_what_is_on_record(void **state) {
+    (void)state;
+    far_pool *pool;
+    far_pool_options options = {.no_thread = 1, .ignore_refuted = 1};
+    assert_int_equal(far_pool_open("local:16M?name=selftest", &options, &pool), 0);
+    assert_int_equal(far_pool_open("local:16M?name=selftest", &options, &other), 0);
+    far_fabric_ops ops = *pool->fabric->ops;
+    const far_fabric_ops *own = pool->fabric->ops;
+    ops.record = hear;
+    pool->fabric->ops = &ops;
+    assert_int_equal(far_selftest_forget(pool), 0);
+    assert_int_equal(told_count, 2);
+    assert_int_equal(told[0], 0);
+    assert_int_equal(told[1], FAR_REFUTED_READS_IN_ORDER);
+    pool->fabric->ops = own;
+    far_pool_close(other);
+    far_pool_close(pool);
+}
+
+
 static int keep_some(far_task *t, void *arg) {
     far_object object;
     (void)arg;
@@ -133,6 +176,7 @@ int main(void) {
         cmocka_unit_test(fabrics_keep_what_they_say),
         cmocka_unit_test(who_lies_is_found_out),
         cmocka_unit_test(what_was_seen_before_the_end_goes_on_record),
+        cmocka_unit_test(nodes_hear_last_what_is_on_record),
         cmocka_unit_test(its_memory_stays_its_own),
     };
     return cmocka_run_group_tests_name("verify/selftest", tests, NULL, NULL);
