@@ -64,6 +64,27 @@ static void looking_in_vain_costs_little(void **state) {
 }
 
 
+/* A session waits for a node that does not answer, and its other tasks sleep for a moment each, again and again: waits end
+ * by the time until which they wait, before they have looked for long. That is in vain too. */
+static void looks_that_are_cut_short_count(void **state) {
+    (void)state;
+    const uint64_t span = 15000; /* shorter than any look */
+    net_linger linger = {0};
+    uint64_t now = 0, looked = 0;
+    for (unsigned i = 0; i < 1000; i++) {
+        uint64_t begun = now, until = now + span;
+        for (bool looks = net_linger_begin(&linger, now); looks && now < until;
+             looks = net_linger_goes_on(&linger, now))
+            now += LOOK;
+        looked += now - begun;
+        now = until;
+        net_linger_end(&linger, now, false);
+    }
+    print_message("%.2f %% of the time looked in vain\n", 100.0 * (double)looked / (double)now);
+    assert_true(looked * NET_LINGER_REST <= now + NET_LINGER_REST * NET_LINGER_MOST);
+}
+
+
 /* The first wait of a thread that was idle looks for a moment only, and those after it sleep. */
 static void who_becomes_idle_looks_once(void **state) {
     (void)state;
@@ -114,7 +135,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_waits_do_not_sleep),     cmocka_unit_test(looking_in_vain_costs_little),
         cmocka_unit_test(who_becomes_idle_looks_once),  cmocka_unit_test(who_loses_the_processor_while_it_looks_stops),
-        cmocka_unit_test(a_short_absence_does_no_harm),
+        cmocka_unit_test(a_short_absence_does_no_harm), cmocka_unit_test(looks_that_are_cut_short_count),
     };
     return cmocka_run_group_tests_name("net/linger", tests, NULL, NULL);
 }

@@ -56,4 +56,7 @@ void net_linger_end(net_linger *linger, uint64_t now, bool by_look) {
     linger->usual = (uint64_t)((int64_t)linger->usual + (took - (int64_t)linger->usual) / 8);
     if (by_look)
         is_disturbed(linger, now);
+    else if (linger->rests_until <=
+             linger->seen) /* the look was cut short: by its caller's time, or because it was woken */
+        rest(linger, now, linger->seen - linger->begun);
 }
