@@ -14,7 +14,8 @@ typedef struct cli_pool {
     const char *uri; /* --pool, or FARINDEX_POOL */
     uint64_t cache;
     bool json;
-    bool makes; /* a pool that is not there is made */
+    bool makes;          /* a pool that is not there is made */
+    bool ignore_refuted; /* as far_pool_options.ignore_refuted */
     far_pool *pool;
     far_session *session;
     far_index *index;

@@ -121,6 +121,8 @@ int cli_dump(int argc, char **argv) {
         CLI_POOL_OPTIONS(&p),
         CLI_FORMAT_OPTION(format),
         {"all", CLI_FLAG, &d.all, NULL, "all indexes of the pool"},
+        {"ignore-refuted", CLI_FLAG, &p.ignore_refuted, NULL,
+         "reads a pool that is refused because of a self-test, to save what it holds"},
         {"plain", CLI_FLAG, &d.plain, NULL, "only pairs, without the kind and the options"},
         CLI_OPTIONS_END,
     };

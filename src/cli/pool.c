@@ -53,7 +53,7 @@ static int open_pool(const char *command, cli_pool *p) {
         p->session = kept.session;
         return 0;
     }
-    far_pool_options options = {.cache_bytes = p->cache};
+    far_pool_options options = {.cache_bytes = p->cache, .ignore_refuted = p->ignore_refuted};
     int err = cli_pool_open_or_make(p->uri, &options, p->makes, true, &p->pool);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());

@@ -50,14 +50,16 @@ int far_refuted_apply(far_pool *pool, uint64_t word, far_capabilities *agreed) {
     if (err < 0 || pool->options.ignore_refuted)
         return err;
     if (refuted & FAR_REFUTED_RULE)
-        return far_fail(FAR_ERR_UNSUPPORTED,
-                        "%s: a self-test has refuted a rule that every fabric must keep: this one cannot be used "
-                        "('farindex selftest' tells which; with --forget it tries again)",
-                        uri);
+        return far_fail(
+            FAR_ERR_UNSUPPORTED,
+            "%s: a self-test has refuted a rule that every fabric must keep: this one cannot be used "
+            "('farindex dump --all --ignore-refuted' saves what it holds, 'farindex selftest --forget' tries again)",
+            uri);
     if (refuted & FAR_REFUTED_UNITS && agreed->atomic_bytes > 8)
         return far_fail(FAR_ERR_UNSUPPORTED,
                         "%s: a self-test has refuted units of %u bytes, on which the pool relies: make a new pool with "
-                        "atomic_bytes=8 ('farindex selftest --forget' tries again)",
+                        "atomic_bytes=8 ('farindex dump --all --ignore-refuted' saves what it holds, "
+                        "'farindex selftest --forget' tries again)",
                         uri, agreed->atomic_bytes);
     if (refuted & FAR_REFUTED_ATOMICS_IN_ORDER)
         agreed->atomics_in_order = false;
