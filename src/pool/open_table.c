@@ -227,6 +227,7 @@ static int drop_table(far_task *t) {
         return err;
     far_retire(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, open->table, FAR_OPEN_TABLE_BYTES);
     open->table = 0;
+    open->words[0].wanted = 0; /* an index may be open still: without a table the word would stand alone, and be mended so */
     return 0;
 }
 

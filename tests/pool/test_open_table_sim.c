@@ -629,6 +629,36 @@ static void a_handle_that_dies_between_open_and_close_holds_nothing_open(void **
 }
 
 
+static int leave_and_move_on(far_task *t, void *arg) {
+    uint64_t from = far_epoch_known(t);
+    (void)arg;
+    int err = far_catalog_leave(t);
+    for (unsigned i = 0; i < 100 && err >= 0 && far_epoch_known(t) < from + 3; i++) {
+        far_epoch_request(far_task_pool(t));
+        err = far_epoch_tick(t);
+        far_sleep(t, far_tick(far_task_fabric(t)));
+    }
+    return err < 0 ? err : far_epoch_known(t) < from + 3;
+}
+
+
+/* A handle is closed while an index is open: it takes down its table, then waits for epochs. What it finds in its registry entry
+ * meanwhile is right. */
+static void a_handle_that_leaves_does_not_say_again_what_it_had_open(void **state) {
+    (void)state;
+    story s;
+    set_up(&s, 1);
+    far_index *y = open_next(&s, "y");
+    far_addr address = far_open_table_word_of(s.pool->team.own->id);
+    assert_int_not_equal(word_at(&s, address), 0);
+    assert_int_equal(far_session_call(s.pool->team.own, FAR_STATS_OTHER, false, leave_and_move_on, NULL), 0);
+    assert_int_equal(word_at(&s, address), 0);
+    assert_int_equal(far_index_drop(s.dropper, "y"), 0);
+    tear_down(&s);
+    far_index_close(y);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lost_opener_does_not_refuse_drops_for_ever),
@@ -646,6 +676,7 @@ int main(void) {
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_walk_leaves_nothing),
+        cmocka_unit_test(a_handle_that_leaves_does_not_say_again_what_it_had_open),
         cmocka_unit_test(a_handle_that_dies_between_open_and_close_holds_nothing_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
