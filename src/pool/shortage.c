@@ -140,7 +140,19 @@ static int sweep_for_lost(far_task *t) {
 }
 
 
-/* A round. 1: try again. */
+/* Somebody asked for something else since: those who had not heard that memory is asked for never will, and have answered
+ * all the same. */
+static int was_overtaken(far_task *t, uint32_t number) {
+    uint64_t word;
+    int err = far_read_word(t, far_addr_make(0, FAR_SUPER_REQUEST), &word);
+    if (err < 0)
+        return err;
+    far_request now = far_request_unpack(word);
+    return now.number != number && !now.spare;
+}
+
+
+/* A round. 1: perhaps not all were asked. */
 static int make_round(far_task *t) {
     uint32_t number;
     int err = far_pin_take(t); /* so that this handle is awake, and answers too */
@@ -150,7 +162,10 @@ static int make_round(far_task *t) {
         err = request_spare(t, &number);
     if (err == 0)
         err = far_request_wait(t, number, STUCK_TICKS * far_tick(far_task_fabric(t)));
-    return err < 0 ? err : rest(t);
+    int overtaken = err == 0 ? was_overtaken(t, number) : 0; /* who does not answer is not asked again for that */
+    if (err >= 0)
+        err = overtaken < 0 ? overtaken : rest(t);
+    return err < 0 ? err : overtaken;
 }
 
 
@@ -305,8 +320,9 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
         if (far_epoch_known(t) != epoch)
             since = far_now(t);
         epoch = far_epoch_known(t);
-        if ((err = make_round(t)) < 0)
-            return err;
+        int overtaken = make_round(t);
+        if (overtaken < 0)
+            return overtaken;
         far_count_retry(t);
         far_patience_forget(t); /* the task waits for memory, not for what it sees */
         t->background = background;
@@ -321,7 +337,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
             return err;
         bool came =
             atomic_load_explicit(&s->returned, memory_order_relaxed) != returned || after.returned != before.returned;
-        in_vain = came ? in_vain : in_vain + 1;
+        in_vain = came || overtaken ? in_vain : in_vain + 1;
         before = after;
         if (!swept && (!came || round > 0)) {
             swept = true;

@@ -221,6 +221,48 @@ static void an_answer_that_comes_late_is_waited_for(void **state) {
 }
 
 
+static int ask_for_nothing(far_task *t, void *arg) {
+    (void)arg;
+    return far_request_attention(t);
+}
+
+
+/* Others make requests of their own, some times, before the holder has heard that memory is asked for: it answers those, and was
+ * never asked. That is not a round in vain. */
+static void a_request_that_nobody_heard_was_not_in_vain(void **state) {
+    (void)state;
+    rig r;
+    fill_beside_a_slow_holder(&r, 507);
+    actor *needy = &r.actors[0], *holder = &r.actors[1];
+    far_pool *other;
+    far_session *asker;
+    assert_int_equal(far_pool_open(r.uri, NULL, &other), 0);
+    assert_int_equal(far_session_open(other, &asker), 0);
+    needy->pool->store->exhausted = 0; /* it asks at once */
+    enum { TIMES = 4 };
+    unsigned asked = 0;
+    start_putting(needy, 1, HALF);
+    for (unsigned i = 0; i < 100000 && !far_sim_ended(needy->client); i++) {
+        far_sim_run_for(r.world, 2000);
+        bool hidden = asked < TIMES && request_now(&r).spare;
+        if (hidden)
+            assert_int_equal(far_session_call(asker, FAR_STATS_OTHER, false, ask_for_nothing, NULL), 0);
+        asked += hidden;
+        if (hidden && asked == 1) {
+            holder->stop = false;
+            start(holder, "poller", poll_main);
+        }
+    }
+    assert_int_equal(asked, TIMES);
+    assert_true(far_sim_ended(needy->client));
+    assert_int_equal(needy->result, 0);
+    stop_polling(holder);
+    far_session_close(asker);
+    far_pool_close(other);
+    close_rig(&r);
+}
+
+
 /* It is about to give up a block that has room: that one is waited for. */
 static void a_block_that_is_being_given_up_is_waited_for(void **state) {
     (void)state;
@@ -412,6 +454,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(verbs_of_an_attempt_that_failed_are_not_posted),
         cmocka_unit_test(nobody_waits_for_ever_for_an_answer),
         cmocka_unit_test(an_answer_that_comes_late_is_waited_for),
+        cmocka_unit_test(a_request_that_nobody_heard_was_not_in_vain),
         cmocka_unit_test(a_block_that_is_being_given_up_is_waited_for),
         cmocka_unit_test(who_dies_is_not_waited_for),
         cmocka_unit_test(what_the_handle_itself_is_freeing_is_waited_for),
