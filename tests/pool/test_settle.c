@@ -69,6 +69,53 @@ static void retired_when_the_sweep_was_heard_of(void **state) {
 }
 
 
+static int give_up_blocks(far_task *t, void *arg) {
+    (void)arg;
+    far_memory *m = far_memory_of(t);
+    far_mutex_lock(&m->lock);
+    far_kept_free(m, true); /* or the block of the reserve would stay */
+    far_mutex_unlock(&m->lock);
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int adopt_orphans(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_orphans_adopt(t);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Its block was another's when it was retired; who retired it adopts that block. No answer waits for it any more: it is own. So it is
+ * black, or a sweep that is not settled would free it a second time. */
+static void retired_while_its_block_was_anothers(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 41, 2, 0);
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    assert_int_equal(call(owner, lose_one, owner), 0);
+    assert_int_equal(call(owner, give_up_blocks, owner), 0);
+    other->object = owner->object;
+    assert_int_equal(call(other, retire_it, other), 0);
+    assert_false(far_is_own(other->pool->store, other->object));
+    assert_int_equal(call(other, adopt_orphans, other), 0);
+    assert_true(is_black(other, other->object));
+    assert_nothing_lost(&r, owner);
+    close_holders(&r);
+}
+
+
 /* The same in a handle that slept until the walk was over, and wakes before the sweep is done. */
 static void black_kept_until_settled(void **state) {
     (void)state;
@@ -588,6 +635,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(black_object_linked_behind_the_walker),
         cmocka_unit_test(retired_when_the_sweep_was_heard_of),
+        cmocka_unit_test(retired_while_its_block_was_anothers),
         cmocka_unit_test(black_kept_until_settled),
         cmocka_unit_test(bits_read_after_done),
         cmocka_unit_test(adopted_before_done),
