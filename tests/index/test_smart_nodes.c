@@ -286,6 +286,46 @@ static void check_finds_damage(void **state) {
 }
 
 
+static int found_in_between;
+
+
+static void check_in_between(void *actor) {
+    stage_actor *who = actor;
+    who->result = far_index_check(who->session, who->index, count_problem, &found_in_between);
+    who->ended = true;
+}
+
+
+/* A check READs the first half of a list before two slots are bound, the second half after it: of the slots that it sees
+ * the last one of the first half is free, the first one of the second half is not. */
+static void check_beside_inserts_has_no_problem(void **state) {
+    (void)state;
+    uint32_t node_bytes = 128;
+    up("", NULL);
+    put_all(a, "naa");
+    far_sim_on_verb(s.world, note_written, &node_bytes);
+    put_all(a, "nba");
+    far_addr node = written;
+    far_sim_on_verb(s.world, NULL, NULL);
+    unsigned first = (64 - node % 64 - SMART_HEADER) / 8; /* slots in the first unit */
+    char key[] = "nca";
+    for (unsigned i = 2; i + 1 < first; i++, key[1]++)
+        put_all(a, key);
+    found_in_between = 0;
+    b->ended = false;
+    stage_start_main(b, "b", check_in_between);
+    far_sim_hold *look = stage_hold(b, (far_sim_match){.kind = FAR_SIM_READ, .from = node, .to = node + 128});
+    assert_true(far_sim_hold_units(look) >= 2);
+    assert_int_equal(far_sim_release_units(look, (const uint32_t[]){0}, 1), 0);
+    for (unsigned i = 0; i < 2; i++, key[1]++)
+        put_all(a, key);
+    far_sim_release(look);
+    stage_finish(b);
+    assert_int_equal(found_in_between, 0);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merge_over_a_prefix),
@@ -302,6 +342,7 @@ int main(void) {
         cmocka_unit_test(prefix_chain),
         cmocka_unit_test(batch_cross_node),
         cmocka_unit_test(check_finds_damage),
+        cmocka_unit_test(check_beside_inserts_has_no_problem),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
