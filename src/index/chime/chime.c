@@ -41,8 +41,13 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
 }
 
 
+static bool is_of_words(const chime_state *st) {
+    return st->key_bytes == 8 && st->value_bytes == 8;
+}
+
+
 static chime_root describe(const chime_state *st) {
-    return (chime_root){.magic = CHIME_MAGIC,
+    return (chime_root){.magic = st->fixed && !is_of_words(st) ? CHIME_MAGIC_02 : CHIME_MAGIC,
                         .span = st->span,
                         .hop = st->hop,
                         .homes = st->homes,
@@ -101,11 +106,6 @@ static uint64_t hotspot_bytes(const far_index *index) {
 }
 
 
-static bool is_of_words(const chime_state *st) {
-    return st->key_bytes == 8 && st->value_bytes == 8;
-}
-
-
 static int chime_open(far_task *t, far_index *index) {
     chime_state *st = calloc(1, sizeof(*st));
     if (!st)
@@ -117,7 +117,7 @@ static int chime_open(far_task *t, far_index *index) {
     far_read(t, index->descriptor, &root, sizeof(root));
     int err = far_wait(t);
     if (err >= 0) {
-        st->fixed = st->fixed && (root.fixed || is_of_words(st)); /* pairs of less than words were in blocks once */
+        st->fixed = st->fixed && (root.magic != CHIME_MAGIC || is_of_words(st)); /* as it was made */
         chime_root mine = describe(st);
         mine.root = root.root;
         if (memcmp(&root, &mine, sizeof(root)) != 0)
