@@ -509,6 +509,33 @@ static void housekeeping_and_a_full_partition_told(const told *told) {
 TOLD_OF_ALL(housekeeping_and_a_full_partition);
 
 
+/* The same in a damaged pool, where nobody can do it: those who wait learn that. (A refused pin that is not told of; steps
+ * without end on a bucket that is broken.) */
+static void a_blocking_client_dies_of_damage_told(const told *told) {
+    for (unsigned how = 0; how < 3; how += 1 + told->inlined) { /* I, without a segment: waited for for ever */
+        stage s;
+        begin_blocking(&s, told);
+        far_addr pcb = shard_state_of(s.b.index)->part[0].pcb;
+        uint64_t *progress = world_bytes(s.world, pcb + 8 * (SHARD_PCB_PROGRESS + 1)),
+                 *segment = world_bytes(s.world, pcb + 8 * (SHARD_PCB_SEGMENT + 1)),
+                 *bucket = world_bytes(s.world, bucket_addr(&s.a, 0));
+        if (how == 0)
+            *progress = 0x7ffffffff0;
+        else if (how == 1)
+            *segment = 0;
+        else
+            memset(bucket, 0, SHARD_BUCKET_BYTES);
+        stage_kill(&s, &s.a);
+        for (unsigned i = 0; i < 3000 && !s.b.ended; i++)
+            far_sim_run_for(s.world, 100000);
+        assert_true(s.b.ended);
+        assert_int_equal(s.b.result, FAR_ERR_CORRUPT);
+        stage_tear_down(&s);
+    }
+}
+TOLD_OF_ALL(a_blocking_client_dies_of_damage);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_doubling_lets_the_epoch_go_on),
@@ -516,6 +543,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_doubling_blocks_writes),
         cmocka_unit_test(a_doubling_stamped_by_another),
         cmocka_unit_test(a_blocking_client_dies),
+        cmocka_unit_test(a_blocking_client_dies_of_damage),
         cmocka_unit_test(tomb_reused_before_the_freeze),
         cmocka_unit_test(insert_into_a_frozen_bucket),
         cmocka_unit_test(a_put_announces_its_batch_after_the_seal),

@@ -27,32 +27,47 @@ int shard_wait_for_sweep(shard_try *y) {
     int trips = ALL_TRIPS, err = 0;
     if (y->attempt % PATIENCE == PATIENCE - 1) {
         shard_drop_block(y);
-        if ((err = is_left_alone(y)) == 1)
-            shard_finish_doubling(y->t, y->index, y->part);
-        else if (err == 0)
+        if (!y->took_over && (err = is_left_alone(y)) == 1) {
+            y->took_over = true; /* once: what it did not bring to its end may be broken, and is told by a pin refused */
+            if ((err = shard_finish_doubling(y->t, y->index, y->part)) < 0)
+                return err;
+        } else if (err == 0)
             err = shard_work(y->t, y->index, y->part, &trips);
     }
     return shard_is_lost(err) ? err : shard_retry(y, true);
 }
 
 
-/* After the operation that began the doubling, or of one that waits for it: nothing here makes it fail. Every step has a
- * pin of its own. Under one pin the epoch would stand still: no memory would come back, and nobody could know that the
- * others know of the doubling, so that each bucket would have to be frozen. */
-void shard_finish_doubling(far_task *t, far_index *index, shard_partition *part) {
-    for (unsigned vain = 0; vain < IN_VAIN;) {
-        int trips = ALL_TRIPS, did;
+/* Each step that did something moved a bucket at least, or a head of level 3: more say that it is done again and again, of
+ * a bucket that is broken. */
+static uint64_t most_steps(const shard_state *st, const shard_partition *part) {
+    uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
+    return IN_VAIN + (4ull << (st->b + shard_root_d(root)));
+}
+
+
+/* After the operation that began the doubling, or of one that waits for it: what is in the way of the work makes neither
+ * fail. Every step has a pin of its own. Under one pin the epoch would stand still: no memory would come back, and nobody
+ * could know that the others know of the doubling, so that each bucket would have to be frozen. 1: it has done what it
+ * could; an error: there is no pin, or no session. */
+int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part) {
+    uint64_t steps = most_steps(shard_state_of(index), part);
+    for (unsigned vain = 0; vain < IN_VAIN && steps > 0; steps--) {
+        int trips = ALL_TRIPS, did, err;
         far_pin_drop(t);
-        if (far_pin_take(t) < 0 ||
-            shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE ||
-            shard_is_lost(did = shard_work(t, index, part, &trips)))
-            return;
+        if ((err = far_pin_take(t)) < 0)
+            return err;
+        if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE)
+            return 1;
+        if (shard_is_lost(did = shard_work(t, index, part, &trips)))
+            return did;
         if (did == 1) {
             vain = 0;
             continue;
         }
         far_back_off(t, vain++);
-        if (shard_refresh(t, part) < 0)
-            return;
+        if ((err = shard_refresh(t, part)) < 0)
+            return err;
     }
+    return 1;
 }

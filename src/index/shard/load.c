@@ -362,7 +362,7 @@ void shard_after_write(shard_try *y, int delta) {
         /* An insert into level 2 has done enough: the next one begins the doubling. One into level 3 may be one of many. */
         if ((y->landed != 2 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
             shard_grow_if_full(y->t, y->index, part) == 1 && !st->lazy)
-            shard_finish_doubling(y->t, y->index, part);
+            (void)shard_finish_doubling(y->t, y->index, part);
         return;
     }
     while (trips > 0 && shard_work(y->t, y->index, part, &trips) == 1)

@@ -143,6 +143,7 @@ typedef struct shard_try {
     bool written, inserting;
     unsigned landed;     /* the level below the first to which an insert had to go; 0: none */
     bool had_more_to_do; /* than most inserts: it looked below level 1, split its bucket, or told */
+    bool took_over;      /* lazy_resize=off: it did the work of one who died */
     unsigned walked;     /* nodes of the chain on the way there */
     int trips;           /* of a drain: round trips that its step may still take, about */
     far_addr latched;    /* 0: none */
@@ -442,7 +443,7 @@ int shard_tell_all(far_task *t, far_index *index); /* of partitions into which n
 
 /* blocking.c: lazy_resize=off */
 int shard_wait_for_sweep(shard_try *y);
-void shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
+int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
 
 /* idle.c: housekeeping */
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
