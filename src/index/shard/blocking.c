@@ -28,7 +28,7 @@ int shard_wait_for_sweep(shard_try *y) {
     if (y->attempt % PATIENCE == PATIENCE - 1) {
         shard_drop_block(y);
         if (!y->took_over && (err = is_left_alone(y)) == 1) {
-            y->took_over = true; /* once: what it did not bring to its end may be broken, and is told by a pin refused */
+            y->took_over = true; /* once: what it cannot bring to its end may be broken, which a refused pin tells */
             if ((err = shard_finish_doubling(y->t, y->index, y->part)) < 0)
                 return err;
         } else if (err == 0)
