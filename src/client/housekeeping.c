@@ -304,6 +304,8 @@ void far_housekeeper(void *arg) {
         bool awake = is_awake(pool);
         uint64_t pause = more > 0 ? brief : awake ? calm_pause(pool, tick) : SLOW_TICKS * tick;
         atomic_store_explicit(&pool->resting, pause > tick, memory_order_seq_cst);
+        if (awake && pause > tick && far_team_drive_users(&pool->team))
+            pause = tick; /* an operation was submitted when nobody could see yet that housekeeping would rest */
         if (pool->fabric->ops->doze && more <= 0 && !awake)
             pool->fabric->ops->doze(pool->team.own->conn, &pool->parker,
                                     atomic_load_explicit(&pool->restless, memory_order_seq_cst)

@@ -4,7 +4,8 @@
  *
  * A latch says nothing about other handles. A task that waits for one keeps its pin, and so keeps memory from being reused:
  * a kind in which holders may wait long drops the pin first. A task that takes several latches takes them in rising order
- * of address, so that no two wait for each other. */
+ * of address, so that no two wait for each other; but for the pool's store, which comes last: its holder waits for no other
+ * latch. */
 #ifndef FAR_TASK_LATCH_H
 #define FAR_TASK_LATCH_H
 
