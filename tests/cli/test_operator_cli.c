@@ -67,7 +67,7 @@ static void what_was_refuted_is_told_until_it_is_forgotten(void **state) {
     refute(FAR_REFUTED_RULE);
     fails("farindex stat", 3, "a self-test has refuted a rule that every fabric must keep");
     fails("farindex dump --all", 3, "--ignore-refuted");
-    works("farindex dump --all --ignore-refuted | head -1", "%index i\n");
+    works("farindex dump --all --ignore-refuted | grep ^%index", "%index i\n");
     works("farindex selftest --tries 1 --json | grep -c '\"recorded\": true'", "15\n");
     works("! farindex selftest --tries 1 --forget | grep refuted", "");
     works("farindex stat | grep refuted", "  refuted          nothing\n");
