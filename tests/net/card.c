@@ -334,8 +334,9 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *domain, void *bytes, size_t size, int a
     if (access & IBV_ACCESS_RELAXED_ORDERING) /* WRITEs would not arrive in their order */
         abort();
     pthread_mutex_lock(&card.lock);
+    keys++;
     region->base =
-        (struct ibv_mr){.pd = domain, .addr = bytes, .length = size, .lkey = ++keys, .rkey = keys | 0x80000000};
+        (struct ibv_mr){.pd = domain, .addr = bytes, .length = size, .lkey = keys, .rkey = keys | 0x80000000};
     region->access = access;
     region->next = regions;
     regions = region;
