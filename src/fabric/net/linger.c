@@ -54,9 +54,9 @@ bool net_linger_goes_on(net_linger *linger, uint64_t now) {
 void net_linger_end(net_linger *linger, uint64_t now, bool by_look) {
     int64_t took = (int64_t)smaller(now - linger->begun, 2 * NET_LINGER_MOST);
     linger->usual = (uint64_t)((int64_t)linger->usual + (took - (int64_t)linger->usual) / 8);
+    bool cut_short = !by_look && linger->rests_until <= linger->seen; /* by the caller's time, or it was woken */
     if (by_look)
         is_disturbed(linger, now);
-    else if (linger->rests_until <=
-             linger->seen) /* the look was cut short: by its caller's time, or because it was woken */
+    else if (cut_short)
         rest(linger, now, linger->seen - linger->begun);
 }
