@@ -269,7 +269,7 @@ static int forget(far_task *t, void *arg) {
 }
 
 
-/* The pool's word is what counts; the nodes tell it to who looks at them. Another self-test may change the word and tell the
+/* The pool's word is what counts; the nodes tell it to clients that look at them. Another self-test may change the word and tell the
  * nodes first: so whoever has told them looks at the word again. */
 static int change_record(far_session *own, int (*change)(far_task *t, void *arg), recording *r) {
     far_fabric *fabric = own->pool->fabric;
