@@ -1,4 +1,5 @@
 /* Opening the pool that a command works on. */
+#include "base/error.h"
 #include "cli/data.h"
 #include "client/survey.h"
 
@@ -55,7 +56,7 @@ static int restore_pool(cli_pool *p, far_pool_options *options) {
     int err = far_pool_open(p->uri, options, &p->pool);
     if (err == 0)
         cli_note("%s: restored", why);
-    return err;
+    return err == FAR_ERR_CORRUPT ? far_fail(err, "%s; it cannot be restored", why) : err;
 }
 
 
