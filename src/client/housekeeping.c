@@ -277,7 +277,7 @@ int far_housekeeping(far_pool *pool) {
 
 
 static bool is_awake(far_pool *pool) {
-    return (far_epoch_is_awake(pool) || far_open_table_are_due(pool)) &&
+    return (far_epoch_is_awake(pool) || far_open_table_is_unsure(pool)) &&
            !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
 }
 

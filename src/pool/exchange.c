@@ -61,27 +61,6 @@ int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
 
 /* ---- Adopting ---- */
 
-/* Objects of the block that this handle held while the block was not its own: a sweep must not free them. They stay in
- * their lists, as what is foreign does. */
-static bool blacken_item(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    (void)class, (void)ctx;
-    far_store_blacken(s, far_item_addr(item));
-    return true;
-}
-
-
-static bool blacken_shelves(far_store *s, void *ctx) {
-    (void)ctx;
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next)
-            for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
-                for (uint32_t at = 0; at < c->shelf[n].foreign.count; at++)
-                    far_store_blacken(s, c->shelf[n].foreign.items[at]);
-    far_leaving_blacken(s);
-    return true;
-}
-
-
 /* Its entry said that it is nobody's, and this handle had it: the swap has put that right, what it knows of it stays. */
 static int is_held(far_task *t, far_block_id id) {
     const far_store *s = far_store_of(t);
@@ -92,7 +71,10 @@ static int is_held(far_task *t, far_block_id id) {
 }
 
 
-/* The block is ours. What is free in it and not home is settled before anything of it is handed out. */
+/* The block is ours. What is free in it and not home is settled before anything of it is handed out. Of objects in it that
+ * this handle has in hand, those that are retired are black: unlinked before a sweep's end perhaps, and so not marked, and
+ * no answer waits for them any more. What is in lists of foreign objects was unlinked after the walk, or will be home when
+ * the sweep is done. */
 static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     far_store *s = far_store_of(t);
     uint64_t pages[FAR_BLOCK_PAGES];
@@ -110,8 +92,7 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an adopted block");
-    far_store_visit(
-        s, &(far_visit){.begin = blacken_shelves, .in_magazine = blacken_item, .retired = far_retired_blacken});
+    far_store_visit(s, &(far_visit){.retired = far_retired_blacken});
     err = far_settle_block(t, b);
     return err < 0 ? err : 1;
 }

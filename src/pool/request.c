@@ -46,12 +46,6 @@ static void blacken_kept(far_store *s, const far_kept *kept, void *ctx) {
 }
 
 
-void far_leaving_blacken(far_store *s) {
-    for (size_t i = 0; i < s->leaving_count; i++)
-        far_store_blacken(s, s->leaving[i].addr);
-}
-
-
 typedef struct hearing {
     far_request request;
     uint64_t epoch;
@@ -76,7 +70,6 @@ static bool note(far_store *s, void *ctx) {
     s->all_spare = r->spare && s->spare_epoch != 0 && s->heard_epoch - s->spare_epoch < SPARE_EPOCHS;
     s->spare_epoch = r->spare ? s->heard_epoch : s->spare_epoch;
     far_shelves_leave(s);
-    far_leaving_blacken(s); /* some were freed while their block was another's, which is ours now */
     return true;
 }
 
