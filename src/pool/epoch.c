@@ -535,7 +535,7 @@ static int publish_oldest(far_task *t) {
     assert(published <= current); /* pins are never older than what others see */
     if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
         answer = heard;
-    if (heard != answer) /* what was retired must become free first */
+    if (heard != answer && far_request_needs_epochs(pool))
         far_epoch_request(pool);
     if (held.used)
         store(&epochs->used_at, far_now(t));

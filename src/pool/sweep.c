@@ -278,7 +278,6 @@ static int publish(sweeper *s) {
     if (err < 0)
         return err;
     atomic_store_explicit(&s->store->line.done, done, memory_order_release);
-    far_epoch_request(far_task_pool(s->t));
     return write_swept(s);
 }
 
