@@ -5,7 +5,6 @@
 #include "index/index.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
-#include "pool/unlisted.h"
 
 #define SLOW_TICKS        100u   /* asleep: how often a look is taken at the pool */
 #define CHECK_TICKS       1000u  /* how often registry entries are asked whether they live ... */
@@ -175,9 +174,8 @@ static void start_sweep(far_task *t) {
 
 static void run_collect(far_task *t, void *arg) {
     far_pool *pool = arg;
-    bool all;
     t->background = true;
-    far_unlisted_collect(t, FAR_TIME_NEVER, &all); /* what fails is tried again */
+    far_unlisted_collect(t, FAR_TIME_NEVER); /* what fails is tried again */
     far_store_set_collecting(pool, false);
 }
 
@@ -277,7 +275,7 @@ int far_housekeeping(far_pool *pool) {
 
 
 static bool is_awake(far_pool *pool) {
-    return (far_epoch_is_awake(pool) || far_open_table_are_due(pool)) &&
+    return (far_epoch_is_awake(pool) || far_open_table_is_unsure(pool)) &&
            !atomic_load_explicit(&pool->team.dead, memory_order_relaxed);
 }
 

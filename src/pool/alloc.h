@@ -70,6 +70,12 @@ void far_memory_index_closed(far_pool *pool, far_index *index);
 /* This handle has taken an index off the list, or given up creating one: its memory goes back in time. */
 void far_memory_dropped(far_pool *pool, uint32_t uid);
 
+/* Looks for slabs of indexes that are gone, and frees them: unpinned, waits for answers with that patience. 1: some are
+ * left (unlisted.c). */
+int far_unlisted_collect(struct far_task *t, uint64_t patience);
+bool far_unlisted_is_due(far_pool *pool); /* the catalog changed, or this handle has dropped an index */
+void far_store_set_collecting(far_pool *pool, bool collecting);
+
 /* A session of the handle was lost and is fenced: what its operations had in hand a sweep finds. */
 void far_memory_lost_some(far_pool *pool);
 

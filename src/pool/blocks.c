@@ -180,47 +180,6 @@ far_block_state far_block_owned(far_task *t) {
 }
 
 
-static bool is_free(uint64_t word) {
-    return far_block_unpack(word).kind == FAR_BLOCK_FREE;
-}
-
-
-/* Single blocks. */
-
-int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, unsigned wanted,
-                    far_block_id blocks[], bool used[], bool *any) {
-    uint32_t free_count = 0;
-    uint32_t *at = far_scratch(t, count * sizeof(*at));
-    uint64_t old[FAR_TAKE_MAX];
-    if (!at)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to choose blocks");
-    for (uint32_t i = 0; i < count; i++)
-        if (is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
-            at[free_count++] = i;
-    *any = free_count > 0;
-    wanted = wanted < FAR_TAKE_MAX ? wanted : FAR_TAKE_MAX;
-    unsigned tried = wanted < free_count ? wanted : free_count;
-    assert(tried <= FAR_TAKE_MAX && free_count <= count);
-    for (unsigned i = 0; i < tried; i++) {
-        uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
-        at[pick] = at[i];
-        at[i] = chosen;
-        uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen];
-        far_block_state mine = far_block_owned(t);
-        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){first.node, first.index + chosen}), word,
-                far_block_pack(&mine), &old[i]);
-    }
-    int err = tried == 0 ? 0 : far_wait(t);
-    int taken = 0;
-    for (unsigned i = 0; i < tried && err == 0; i++)
-        if (old[i] == entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
-            blocks[taken] = (far_block_id){first.node, first.index + at[i]};
-            used[taken++] = far_block_unpack(old[i]).used;
-        }
-    return err < 0 ? err : taken;
-}
-
-
 /* Runs. The head is owned first, so that a run that is left half made can be told from one that its maker still works
  * on; the bodies follow; last the head says that all of it is the run. */
 
@@ -308,7 +267,7 @@ int far_run_take(far_task *t, unsigned node, const far_block_state *run, uint32_
             break;
         for (uint32_t i = end - at; i-- > 0 && result == 0;) {
             uint64_t word = entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i];
-            found = is_free(word) ? found + 1 : 0;
+            found = far_block_is_free(word) ? found + 1 : 0;
             if (found > 0)
                 words[length - found] = word; /* found backwards */
             if (found < length)

@@ -229,14 +229,14 @@ int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits); /* the free b
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
 far_block_state far_block_owned(far_task *t); /* by the task's handle */
 
+
+static inline bool far_block_is_free(uint64_t word) {
+    return far_block_unpack(word).kind == FAR_BLOCK_FREE;
+}
+
+
 /* All entries of the pool, node by node, a batch at a time. each may use the task; not 0 ends it and is returned. */
 int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_id b, const uint64_t *entry), void *ctx);
-
-/* Takes up to `wanted` of the free blocks among those whose entries were just read, chosen at random so that handles
- * that come together do not meet, for the task's handle. How many; *any: there were some to try for. */
-#define FAR_TAKE_MAX 8u
-int far_blocks_take(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, unsigned wanted,
-                    far_block_id blocks[], bool used[], bool *any);
 
 /* A run of free blocks, from the high end, becomes one object. 1: done, 0: there is no room. sweep: the last one that
  * this handle has heard of. */

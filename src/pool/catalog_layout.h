@@ -124,8 +124,8 @@ int far_open_table_leave(far_task *t, unsigned slot);
 int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
 /* What this handle's word in the registry is, as somebody saw it: it is put right if it is not what it should be. */
 int far_open_table_mend(far_task *t, uint64_t seen);
-int far_open_table_settle(far_task *t); /* unpinned: writes the words that are due because a session was lost */
-bool far_open_table_are_due(far_pool *pool);
+int far_open_table_settle(far_task *t); /* unpinned: writes the table anew, if a session was lost that was writing it */
+bool far_open_table_is_unsure(const far_pool *pool);
 far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);
 void far_open_table_link(far_index *index, unsigned slot, bool user); /* from now on others find it */
 void far_open_table_free(far_index *index);

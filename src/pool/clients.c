@@ -318,24 +318,15 @@ int far_client_handle_gone(far_task *t, unsigned handle, bool ask) {
 }
 
 
-int far_client_may_free(far_task *t, unsigned id) {
-    uint64_t word;
-    int err = far_read_word(t, far_client_entry(id), &word);
-    if (err < 0)
-        return err;
-    return far_client_handle_of(word) == id ? far_client_handle_gone(t, id, true) : 1;
-}
-
-
 int far_client_free(far_task *t, unsigned id, unsigned generation) {
     uint64_t word;
-    int may = far_client_may_free(t, id);
-    if (may <= 0)
-        return may;
     int err = far_read_word(t, far_client_entry(id), &word);
     if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD ||
         (generation != FAR_ANY_GENERATION && generation != far_client_generation_of(word)))
         return err < 0 ? err : 1;
+    int gone = far_client_handle_of(word) == id ? far_client_handle_gone(t, id, true) : 1;
+    if (gone <= 0)
+        return gone;
     err = free_entry(t, id, word);
     return err < 0 ? err : 1;
 }

@@ -109,7 +109,6 @@ int far_client_handle_gone(far_task *t, unsigned handle, bool ask);
 /* For the sweep, which must be the only one running (it holds the sweep word): a dead session of which nothing is left
  * becomes free. 1: done (or this generation is not dead); 0: not yet, it is the own session of a handle of which others
  * live. */
-int far_client_may_free(far_task *t, unsigned id);
 int far_client_free(far_task *t, unsigned id, unsigned generation);
 
 #endif

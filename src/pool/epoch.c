@@ -24,10 +24,8 @@
  * two counters per session, by parity, do.
  *
  * A WRITE of P that failed (its session was lost) may take effect late, until that session is fenced at the memory
- * nodes: nothing else is done with P before far_is_dead said so (settle).
- *
- * For the same reason the pins of a lost session stay counted, although its operations have ended, until it is fenced
- * (far_pins_settle): what they posted may still take effect.
+ * nodes: nothing else is done with P before no session of the handle is stuck (settle). For the same reason the pins
+ * of a lost session stay counted, although its operations have ended, until it is fenced (far_pins_settle).
  *
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
@@ -136,31 +134,21 @@ static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *reques
 }
 
 
-/* The session of this task may be lost with a WRITE of our word under way. */
-static void note_unfenced(far_task *t) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    epochs->unfenced_id = t->session->id;
-    epochs->unfenced_generation = t->session->generation;
-}
-
-
 /* Under the flag, before anything is done with our word. */
 static int settle(far_task *t) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
-    if (epochs->unfenced_id == 0)
+    far_pool *pool = far_task_pool(t);
+    assert(atomic_load_explicit(&pool->epochs.waking, memory_order_relaxed) == 1);
+    if (!pool->epochs.unsure)
         return 0;
-    int dead = far_is_dead(t, epochs->unfenced_id, epochs->unfenced_generation);
-    for (unsigned attempt = 0; dead == 0 && far_task_fabric(t)->ops->ask; attempt++) {
+    int err = far_pins_settle(t);
+    for (unsigned attempt = 0; err == 0 && far_pins_are_stuck(pool) && pool->fabric->ops->ask; attempt++) {
         far_back_off(t, attempt); /* its sockets are closed: node 0 will see that */
-        dead = far_is_dead(t, epochs->unfenced_id, epochs->unfenced_generation);
+        err = far_pins_settle(t);
     }
-    if (dead <= 0)
-        return dead < 0
-                   ? dead
-                   : far_fail(FAR_ERR_BUSY, "session %u lost its connection and is not yet dead", epochs->unfenced_id);
-    epochs->unfenced_id = 0;
-    store(&epochs->published, PUBLISHED_UNKNOWN);
+    if (err < 0 || far_pins_are_stuck(pool))
+        return err < 0 ? err : far_fail(FAR_ERR_BUSY, "a session lost its connection and is not yet dead");
+    pool->epochs.unsure = false;
+    store(&pool->epochs.published, PUBLISHED_UNKNOWN);
     return 0;
 }
 
@@ -180,9 +168,8 @@ static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
     if (err == 0) {
         store(&epochs->published, epoch);
         epochs->answered = answer;
-    } else {
-        note_unfenced(t);
     }
+    epochs->unsure = err < 0;
     return err;
 }
 
@@ -200,8 +187,7 @@ static int wake_up(far_task *t) {
     store(&epochs->published, word); /* before it is: should this fail, a tick takes it back */
     far_write(t, far_client_entry(pool->team.own->id) + 8, &word, 8);
     err = read_epoch_and_request(t, &epoch, &request);
-    if (err < 0 && t->session->lost)
-        note_unfenced(t);
+    epochs->unsure = err < 0 && t->session->lost;
     uint32_t number = err < 0 ? 0 : far_request_unpack(request).number;
     if (err == 0 && number != epochs->answered && !far_number_is_newer(number, epochs->answered))
         err =
@@ -549,7 +535,7 @@ static int publish_oldest(far_task *t) {
     assert(published <= current); /* pins are never older than what others see */
     if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
         answer = heard;
-    if (heard != answer) /* what was retired must become free first */
+    if (heard != answer && far_request_needs_epochs(pool))
         far_epoch_request(pool);
     if (held.used)
         store(&epochs->used_at, far_now(t));

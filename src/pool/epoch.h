@@ -23,11 +23,11 @@ typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
     _Atomic uint64_t published; /* what our registry word says; 0 = none */
     atomic_uint requests;       /* wishes for an advance not yet served */
     atomic_uint waking; /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
-    atomic_bool keep_awake;                    /* delayed work is to be done: not to fall asleep yet */
-    _Atomic uint64_t used_at;                  /* time of the last tick that saw a pin taken or held */
-    unsigned unfenced_id, unfenced_generation; /* a session whose WRITE of our word failed: it may still take effect */
-    unsigned blocked;                          /* attempts to advance in a row that a published word forbade */
-    uint32_t answered; /* the request that our registry entry says was answered (pool/request.h) */
+    atomic_bool keep_awake;   /* delayed work is to be done: not to fall asleep yet */
+    _Atomic uint64_t used_at; /* time of the last tick that saw a pin taken or held */
+    bool unsure;              /* a WRITE of our word failed: it may still take effect */
+    unsigned blocked;         /* attempts to advance in a row that a published word forbade */
+    uint32_t answered;        /* the request that our registry entry says was answered (pool/request.h) */
 } far_epochs;
 
 /* Takes a pin for the task; when the handle was idle this costs one background round trip. Errors of that round trip.

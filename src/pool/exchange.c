@@ -12,6 +12,7 @@
 
 #define WINDOW_ENTRIES 1024u /* of the table of blocks, read at once */
 #define TAKE_ROUNDS    16u   /* lost races in one window, before it goes on with the next */
+#define TAKE_MAX       8u    /* free blocks taken at once */
 #define BIT_VERBS      256u  /* FAAs at once */
 #define ROOM_SHARE     16u /* a block is given up when a 1/ROOM_SHARE of it is free; if that did not help, with any room */
 #define GIVE_UP_BLOCKS 32u /* at once */
@@ -61,27 +62,6 @@ int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
 
 /* ---- Adopting ---- */
 
-/* Objects of the block that this handle held while the block was not its own: a sweep must not free them. They stay in
- * their lists, as what is foreign does. */
-static bool blacken_item(far_store *s, far_class *class, uint64_t item, void *ctx) {
-    (void)class, (void)ctx;
-    far_store_blacken(s, far_item_addr(item));
-    return true;
-}
-
-
-static bool blacken_shelves(far_store *s, void *ctx) {
-    (void)ctx;
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_class *c = s->classes[i]; c; c = c->next)
-            for (unsigned n = 0; n < s->pool->geometry.nodes; n++)
-                for (uint32_t at = 0; at < c->shelf[n].foreign.count; at++)
-                    far_store_blacken(s, c->shelf[n].foreign.items[at]);
-    far_leaving_blacken(s);
-    return true;
-}
-
-
 /* Its entry said that it is nobody's, and this handle had it: the swap has put that right, what it knows of it stays. */
 static int is_held(far_task *t, far_block_id id) {
     const far_store *s = far_store_of(t);
@@ -92,7 +72,10 @@ static int is_held(far_task *t, far_block_id id) {
 }
 
 
-/* The block is ours. What is free in it and not home is settled before anything of it is handed out. */
+/* The block is ours. What is free in it and not home is settled before anything of it is handed out. Of objects in it that
+ * this handle has in hand, those that are retired are black: unlinked before a sweep's end perhaps, and so not marked, and
+ * no answer waits for them any more. What is in lists of foreign objects was unlinked after the walk, or will be home when
+ * the sweep is done. */
 static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     far_store *s = far_store_of(t);
     uint64_t pages[FAR_BLOCK_PAGES];
@@ -110,8 +93,7 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
     pthread_mutex_unlock(&s->lock);
     if (!loaded)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an adopted block");
-    far_store_visit(
-        s, &(far_visit){.begin = blacken_shelves, .in_magazine = blacken_item, .retired = far_retired_blacken});
+    far_store_visit(s, &(far_visit){.retired = far_retired_blacken});
     err = far_settle_block(t, b);
     return err < 0 ? err : 1;
 }
@@ -139,21 +121,59 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
 
 /* ---- Getting one ---- */
 
-static int add_taken(far_task *t, const far_block_id *blocks, const bool *used, int count) {
+static int add_taken(far_task *t, far_block_id id, bool used) {
     far_store *s = far_store_of(t);
-    bool all = true;
-    int err = 0;
-    for (int i = 0; i < count; i++) {
-        int held = is_held(t, blocks[i]);
-        err = held < 0 ? held : err;
-        pthread_mutex_lock(&s->lock);
-        if (held == 0)
-            all &= far_held_add(s, blocks[i], used[i], s->sweep) != NULL; /* nothing in it is older than that sweep */
-        pthread_mutex_unlock(&s->lock);
-    }
+    int err = is_held(t, id);
     if (err < 0)
         return err;
-    return all ? 1 : take_in_later(t, far_fail(FAR_ERR_NO_MEMORY, "no memory for a block"));
+    pthread_mutex_lock(&s->lock);
+    bool added = far_held_add(s, id, used, s->sweep) != NULL; /* nothing in it is older than that sweep */
+    pthread_mutex_unlock(&s->lock);
+    return added ? 1 : take_in_later(t, far_fail(FAR_ERR_NO_MEMORY, "no memory for a block"));
+}
+
+
+/* Some of the free blocks of a window become ours: those that came last of `at`, shuffled so that handles that come
+ * together do not meet. 1: got some. */
+static int take_these(far_task *t, far_block_id first, const uint64_t *entries, uint32_t *at, uint32_t free_count) {
+    far_store *s = far_store_of(t);
+    const far_block_state mine = far_block_owned(t);
+    uint64_t old[TAKE_MAX];
+    pthread_mutex_lock(&s->lock);
+    uint32_t wanted = s->spare ? 1 : 1 + s->block_count / 8;
+    pthread_mutex_unlock(&s->lock);
+    wanted = wanted < TAKE_MAX ? wanted : TAKE_MAX;
+    wanted = wanted < free_count ? wanted : free_count;
+    for (uint32_t i = 0; i < wanted; i++) {
+        uint32_t pick = i + (uint32_t)(far_task_random(t) % (free_count - i)), chosen = at[pick];
+        at[pick] = at[i];
+        at[i] = chosen;
+        far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){first.node, first.index + chosen}),
+                entries[FAR_BLOCK_ENTRY_WORDS * (size_t)chosen], far_block_pack(&mine), &old[i]);
+    }
+    int result = far_wait(t), err = result;
+    for (uint32_t i = 0; i < wanted && err == 0; i++)
+        if (old[i] == entries[FAR_BLOCK_ENTRY_WORDS * (size_t)at[i]]) {
+            int added = add_taken(t, (far_block_id){first.node, first.index + at[i]}, far_block_unpack(old[i]).used);
+            result = result < 0 ? result : added;
+        }
+    return result;
+}
+
+
+/* *any: there were free ones to try for. */
+static int take_free(far_task *t, far_block_id first, const uint64_t *entries, uint32_t count, bool *any) {
+    far_scratch_mark mark = far_scratch_here(t);
+    uint32_t free_count = 0, *at = far_scratch(t, count * sizeof(*at));
+    if (!at)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to choose blocks");
+    for (uint32_t i = 0; i < count; i++)
+        if (far_block_is_free(entries[FAR_BLOCK_ENTRY_WORDS * (size_t)i]))
+            at[free_count++] = i;
+    *any = free_count > 0;
+    int taken = *any ? take_these(t, first, entries, at, free_count) : 0;
+    far_scratch_back(t, mark);
+    return taken;
 }
 
 
@@ -173,21 +193,15 @@ static uint32_t find_orphan(far_task *t, const uint64_t *entries, uint32_t count
 /* One window of the table. 1: got something; 0: no. *lost: somebody was faster, it is worth to look again. */
 static int get_in_window(far_task *t, far_class *class, far_block_id first, uint64_t *entries, uint32_t count,
                          bool *lost) {
-    far_store *s = far_store_of(t);
-    far_block_id blocks[FAR_TAKE_MAX];
-    bool used[FAR_TAKE_MAX];
     *lost = false;
     int err = far_blocks_read(t, first.node, first.index, count, entries);
     if (err < 0)
         return err;
     uint32_t orphan = find_orphan(t, entries, count, hint_of(class->uid, class->type, class->size));
     if (orphan == count) {
-        pthread_mutex_lock(&s->lock);
-        unsigned wanted = s->spare ? 1 : 1 + s->block_count / 8;
-        pthread_mutex_unlock(&s->lock);
-        int taken = far_blocks_take(t, first, entries, count, wanted, blocks, used, lost);
+        int taken = take_free(t, first, entries, count, lost);
         if (taken != 0 || *lost)
-            return taken <= 0 ? taken : add_taken(t, blocks, used, taken);
+            return taken;
         orphan = find_orphan(t, entries, count, HINT_PAGES);
     }
     if (orphan == count)

@@ -15,22 +15,16 @@ struct far_store;  /* pool/store.h: what it holds of far memory */
 
 /* What tasks of the handle do one at a time, first come, first served (task/latch.h): named by words of the superblock,
  * at which no index has a lock. */
+#define FAR_LATCH_SHORTAGE   far_addr_make(0, FAR_SUPER_EPOCH)   /* operations that found no memory (shortage.c) */
 #define FAR_LATCH_STORE      far_addr_make(0, FAR_SUPER_REQUEST) /* work on blocks and slabs (far_store_enter) */
 #define FAR_LATCH_OPEN_TABLE far_addr_make(0, FAR_SUPER_CATALOG) /* changes of what is open (open_table.c) */
 
 #define FAR_OPEN_TABLE_MAX 368 /* indexes that a handle can have open; with its bulletin they fill 4 KiB */
 
-typedef struct far_open_table_word {
-    uint64_t wanted;             /* what the word is to be */
-    bool due;                    /* far memory may not say so yet */
-    unsigned writer, generation; /* a lost session whose WRITE of it may still take effect; 0 = none */
-} far_open_table_word;
-
-typedef struct far_open_table {  /* pool/open_table.c: the handle's table of open indexes */
-    far_addr table;              /* 0: none yet */
-    far_open_table_word address; /* the registry's word of it: only its writer */
-    far_open_table_word words[FAR_OPEN_TABLE_MAX];
-    atomic_uint due; /* how many of these are */
+typedef struct far_open_table {         /* pool/open_table.c: the handle's table of open indexes */
+    far_addr table;                     /* 0: none yet */
+    uint64_t words[FAR_OPEN_TABLE_MAX]; /* what they are to be */
+    atomic_bool unsure;                 /* a WRITE failed: far memory may not say so yet */
 } far_open_table;
 
 #define FAR_HOST_MAX 63

@@ -15,149 +15,123 @@
 /* The table. All with the latch.
  *
  * A WRITE whose session was lost may still take effect, after whatever others write meanwhile, until that session is
- * fenced. So such a word is due: nobody writes it, or gives its slot to another index, before far_is_dead said that the
- * lost session is fenced. Then housekeeping writes what the word is to be. The word that says where the table is has
- * such a writer too.
+ * fenced. From then on the handle is unsure: it writes nothing, and gives no slot to another index, until none of its
+ * sessions is stuck (far_pins_settle). Then it looks where its table is, and writes all of it anew.
  *
  * The first index needs no table: its word stands alone in place of the address. So a full pool can be swept, and an
  * index in it opened, when there is no memory for a table. A table is made with that word in it; then its address takes
  * the place of the word. */
 
-static void note_due(far_open_table *open, far_open_table_word *word) {
-    if (!word->due)
-        atomic_fetch_add_explicit(&open->due, 1, memory_order_relaxed);
-    word->due = true;
+static far_open_table *table_of(const far_task *t) {
+    return &far_task_pool(t)->open_table;
 }
 
 
-/* A WRITE of the word failed: its session may be lost, and the WRITE may take effect late. */
-static void note_writer(far_task *t, far_open_table_word *word) {
-    if (!t->session->lost) /* the WRITE was not posted */
-        return;
-    word->writer = far_task_client(t);
-    word->generation = far_task_generation(t);
+static far_addr own_word(const far_task *t) {
+    return far_open_table_word_of(far_task_pool(t)->team.own->id);
 }
 
 
-/* 1: a lost session may still write the word. */
-static int wait_for_writer(far_task *t, far_open_table_word *word) {
-    int dead = word->writer ? far_is_dead(t, word->writer, word->generation) : 1;
-    if (dead <= 0)
-        return dead < 0 ? dead : 1;
-    word->writer = 0;
-    return 0;
+/* What the registry's word is to be. */
+static uint64_t right_word(const far_open_table *open) {
+    uint64_t alone = open->words[0] ? open->words[0] | FAR_OPEN_TABLE_ALONE : 0;
+    return open->table ? open->table : alone;
+}
+
+
+/* What became of a WRITE: if it failed, it may still take effect. */
+static int note(far_task *t, int err) {
+    if (err < 0)
+        atomic_store_explicit(&table_of(t)->unsure, true, memory_order_relaxed);
+    return err;
 }
 
 
 /* A table that a lost session made is taken over if its address is there: otherwise it is swept with what that session
- * left. 1: nobody knows yet. Once there is a table it stays until the handle is closed. */
+ * left. Once there is a table it stays until the handle is closed. */
 static int find_table(far_task *t) {
-    far_open_table *open = &far_task_pool(t)->open_table;
-    if (open->table || open->address.writer == 0)
-        return 0;
+    far_open_table *open = table_of(t);
     uint64_t word;
-    int err = wait_for_writer(t, &open->address);
-    if (err != 0 || (err = far_read_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), &word)) < 0)
-        return err;
-    open->table = word & FAR_OPEN_TABLE_ALONE ? 0 : word;
-    return 0;
+    int err = open->table ? 0 : far_read_word(t, own_word(t), &word);
+    if (err == 0 && !open->table && far_may_be_object(t, word, FAR_OPEN_TABLE_BYTES))
+        open->table = word;
+    return err;
 }
 
 
-static uint64_t alone(uint64_t word) {
-    return word ? word | FAR_OPEN_TABLE_ALONE : 0;
-}
-
-
-static int write_slot(far_task *t, unsigned slot, uint64_t word) {
-    const far_pool *pool = far_task_pool(t);
-    if (pool->open_table.table)
-        return far_write_word(t, pool->open_table.table + 8 * slot, word);
-    return far_write_word(t, far_open_table_word_of(pool->team.own->id), alone(word));
-}
-
-
-/* Writes what the word is to be. 1: not yet, a lost session may still write it. */
-static int write_due(far_task *t, unsigned slot) {
-    far_open_table *open = &far_task_pool(t)->open_table;
-    far_open_table_word *word = &open->words[slot];
-    int err = wait_for_writer(t, word);
-    if (err == 0)
-        err = find_table(t);
-    if (err != 0 || (err = far_pin_take(t)) < 0)
+/* Far memory says what it is to say. 1: not yet, a lost session may still write. */
+static int make_sure(far_task *t) {
+    far_open_table *open = table_of(t);
+    if (!far_open_table_is_unsure(far_task_pool(t)))
+        return 0;
+    int err = far_pins_settle(t);
+    if (err < 0 || far_pins_are_stuck(far_task_pool(t)))
+        return err < 0 ? err : 1;
+    if ((err = far_pin_take(t)) < 0 || (err = find_table(t)) < 0)
         return err;
-    if ((err = write_slot(t, slot, word->wanted)) < 0) {
-        note_writer(t, word);
-        return err;
+    if (open->table) {
+        far_write(t, open->table, open->words, sizeof(open->words));
+        err = far_wait(t);
     }
-    assert(word->due && word->writer == 0);
-    word->due = false;
-    atomic_fetch_sub_explicit(&open->due, 1, memory_order_relaxed);
-    return 0;
+    if (err == 0 && (err = far_write_word(t, own_word(t), right_word(open))) == 0)
+        atomic_store_explicit(&open->unsure, false, memory_order_relaxed);
+    return err;
 }
 
 
 /* The word of a slot is to be this. 0: it is; 1: it will be, or an error: housekeeping will write it. */
 static int change(far_task *t, unsigned slot, uint64_t wanted) {
-    far_open_table *open = &far_task_pool(t)->open_table;
-    open->words[slot].wanted = wanted;
-    note_due(open, &open->words[slot]);
-    return write_due(t, slot);
+    far_open_table *open = table_of(t);
+    open->words[slot] = wanted;
+    if (far_open_table_is_unsure(far_task_pool(t)))
+        return make_sure(t);
+    int err = far_pin_take(t);
+    if (err == 0)
+        err = far_write_word(t, open->table ? open->table + 8 * slot : own_word(t),
+                             open->table ? wanted : right_word(open));
+    return note(t, err);
 }
 
 
-/* 1: a late WRITE of the word that stands alone might take the place of the address. */
 static int make_table(far_task *t) {
-    far_open_table *open = &far_task_pool(t)->open_table;
+    far_open_table *open = table_of(t);
     far_object object;
-    int err = open->words[0].due ? write_due(t, 0) : 0;
-    if (err != 0 || open->table)
+    int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
+    if (err >= 0 && open->words[0])
+        err = far_write_word(t, object.addr, open->words[0]);
+    if (err < 0 || (err = note(t, far_write_word(t, own_word(t), object.addr))) < 0)
         return err;
-    err = far_alloc(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
-    if (err >= 0 && open->words[0].wanted)
-        err = far_write_word(t, object.addr, open->words[0].wanted);
-    if (err < 0)
-        return err;
-    if ((err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), object.addr)) < 0) {
-        note_writer(t, &open->address);
-        return err;
-    }
     open->table = object.addr;
     return 0;
 }
 
 
-static bool is_free(const far_open_table *open, unsigned slot) {
-    return !open->words[slot].wanted && !open->words[slot].due;
-}
-
-
 /* A walk does without a table if it can; a user gets one, so that later walks find a slot beside it. */
 static int provide_table(far_task *t, bool user) {
-    const far_open_table *open = &far_task_pool(t)->open_table;
-    bool alone = is_free(open, 0);
-    int err = find_table(t);
-    if (err == 0 && open->table == 0 && (user || !alone))
-        err = make_table(t);
+    const far_open_table *open = table_of(t);
+    bool alone = open->words[0] == 0;
+    int err = open->table == 0 && (user || !alone) ? make_table(t) : 0;
     return err == FAR_ERR_NO_MEMORY && alone ? 0 : err;
 }
 
 
 /* Pinned. 1: look again. */
 int far_open_table_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
-    far_open_table *open = &far_task_pool(t)->open_table;
-    int err = provide_table(t, user);
+    far_open_table *open = table_of(t);
+    int err = make_sure(t); /* a slot that is free here is free in far memory, and stays so */
+    if (err == 0)
+        err = provide_table(t, user);
     if (err != 0)
         return err;
     unsigned free_slot = 0;
-    while (free_slot < FAR_OPEN_TABLE_MAX && !is_free(open, free_slot))
+    while (free_slot < FAR_OPEN_TABLE_MAX && open->words[free_slot] != 0)
         free_slot++;
     if (free_slot == FAR_OPEN_TABLE_MAX)
         return far_fail(FAR_ERR_BUSY, "more than %d indexes are open", FAR_OPEN_TABLE_MAX);
     *slot = free_slot;
     far_point(t, "catalog:enter");
     if ((err = change(t, free_slot, uid | (user ? FAR_OPEN_TABLE_USER : 0))) < 0)
-        open->words[free_slot].wanted = 0;
+        open->words[free_slot] = 0;
     return err;
 }
 
@@ -168,66 +142,43 @@ int far_open_table_leave(far_task *t, unsigned slot) {
 }
 
 
-/* 1: some words are still due. */
-static int write_all_due(far_task *t) {
-    far_open_table *open = &far_task_pool(t)->open_table;
-    int err = 0, later = 0;
-    for (unsigned slot = 0; slot < FAR_OPEN_TABLE_MAX && err >= 0; slot++)
-        if (open->words[slot].due && (err = write_due(t, slot)) > 0)
-            later = 1;
-    return err < 0 ? err : later;
-}
-
-
-bool far_open_table_are_due(far_pool *pool) {
-    return atomic_load_explicit(&pool->open_table.due, memory_order_relaxed) != 0;
+bool far_open_table_is_unsure(const far_pool *pool) {
+    return atomic_load_explicit(&pool->open_table.unsure, memory_order_relaxed);
 }
 
 
 int far_open_table_settle(far_task *t) {
-    if (!far_open_table_are_due(far_task_pool(t)) || !far_latch_try(t, FAR_LATCH_OPEN_TABLE))
+    if (!far_open_table_is_unsure(far_task_pool(t)) || !far_latch_try(t, FAR_LATCH_OPEN_TABLE))
         return 0;
-    int err = write_all_due(t);
+    int err = make_sure(t);
     far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     far_catalog_unpin(t);
     return err < 0 ? err : 0;
 }
 
 
-/* Nobody is about to change the word, or may still do so late. */
-static bool is_settled(const far_open_table *open) {
-    return open->address.writer == 0 && (open->table || !open->words[0].due);
-}
-
-
-static bool is_right(const far_open_table *open, uint64_t seen, uint64_t *right) {
-    *right = open->table ? open->table : alone(open->words[0].wanted);
-    return seen == *right || !is_settled(open);
-}
-
-
+/* Read again with the latch: what was seen may be from before a change. */
 int far_open_table_mend(far_task *t, uint64_t seen) {
-    const far_open_table *open = &far_task_pool(t)->open_table;
-    far_addr address = far_open_table_word_of(far_task_pool(t)->team.own->id);
-    uint64_t right;
+    const far_open_table *open = table_of(t);
     int err = 0;
     if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
         return 0; /* the next time */
-    if (!is_right(open, seen, &right) && (err = far_read_word(t, address, &seen)) == 0 && !is_right(open, seen, &right))
-        err = far_write_word(t, address, right);
+    if (!far_open_table_is_unsure(far_task_pool(t)) && seen != right_word(open) &&
+        (err = far_read_word(t, own_word(t), &seen)) == 0 && seen != right_word(open))
+        err = note(t, far_write_word(t, own_word(t), right_word(open)));
     far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     return err;
 }
 
 
 static int drop_table(far_task *t) {
-    far_open_table *open = &far_task_pool(t)->open_table;
+    far_open_table *open = table_of(t);
     int err = far_pin_take(t);
-    if (err < 0 || (err = far_write_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), 0)) < 0)
+    if (err < 0 || (err = far_write_word(t, own_word(t), 0)) < 0)
         return err;
     far_retire(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, open->table, FAR_OPEN_TABLE_BYTES);
     open->table = 0;
-    open->words[0].wanted = 0; /* an index may be open still: without a table the word would stand alone, and be mended so */
+    open->words[0] = 0; /* an index may be open still: without a table the word would stand alone, and be mended so */
     return 0;
 }
 
@@ -275,20 +226,13 @@ static void forget_indexes(far_pool *pool) {
 /* No late WRITE must meet memory, or a registry entry, that is another's by then: it waits until all writers are
  * fenced. */
 int far_catalog_leave(far_task *t) {
-    far_open_table *open = &far_task_pool(t)->open_table;
     tell_all_keys(t);
     far_latch(t, FAR_LATCH_OPEN_TABLE);
     forget_indexes(far_task_pool(t));
     int err;
-    for (unsigned attempt = 0;; attempt++) {
-        err = find_table(t);
-        if (err == 0)
-            err = write_all_due(t);
-        if (err <= 0)
-            break;
+    for (unsigned attempt = 0; (err = make_sure(t)) > 0; attempt++)
         far_back_off(t, attempt);
-    }
-    if (err == 0 && open->table)
+    if (err == 0 && table_of(t)->table)
         err = drop_table(t);
     far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     far_catalog_unpin(t);
@@ -318,7 +262,7 @@ void far_open_table_free(far_index *index) {
 
 void far_open_table_link(far_index *index, unsigned slot, bool user) {
     far_pool *pool = index->pool;
-    assert(slot < FAR_OPEN_TABLE_MAX && pool->open_table.words[slot].wanted != 0);
+    assert(slot < FAR_OPEN_TABLE_MAX && pool->open_table.words[slot] != 0);
     index->slot = slot;
     pthread_mutex_lock(&pool->lock);
     index->opens = user;

@@ -46,12 +46,6 @@ static void blacken_kept(far_store *s, const far_kept *kept, void *ctx) {
 }
 
 
-void far_leaving_blacken(far_store *s) {
-    for (size_t i = 0; i < s->leaving_count; i++)
-        far_store_blacken(s, s->leaving[i].addr);
-}
-
-
 typedef struct hearing {
     far_request request;
     uint64_t epoch;
@@ -76,7 +70,6 @@ static bool note(far_store *s, void *ctx) {
     s->all_spare = r->spare && s->spare_epoch != 0 && s->heard_epoch - s->spare_epoch < SPARE_EPOCHS;
     s->spare_epoch = r->spare ? s->heard_epoch : s->spare_epoch;
     far_shelves_leave(s);
-    far_leaving_blacken(s); /* some were freed while their block was another's, which is ours now */
     return true;
 }
 
@@ -87,12 +80,12 @@ static bool note(far_store *s, void *ctx) {
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     far_store *s = pool->store;
     hearing h = {far_request_unpack(word), heard_epoch};
-    if (s && far_store_visit(s, &(far_visit){.begin = note,
-                                             .in_magazine = leave_magazine,
-                                             .retired = far_retired_blacken,
-                                             .kept = blacken_kept,
-                                             .ctx = &h}))
-        far_epoch_request(pool);
+    if (s)
+        far_store_visit(s, &(far_visit){.begin = note,
+                                        .in_magazine = leave_magazine,
+                                        .retired = far_retired_blacken,
+                                        .kept = blacken_kept,
+                                        .ctx = &h});
 }
 
 
@@ -130,6 +123,17 @@ bool far_request_is_met(far_pool *pool) {
 }
 
 
+/* Every move costs the caches of all handles what they know: none is asked for that the answer does not wait for. */
+bool far_request_needs_epochs(far_pool *pool) {
+    far_store *s = pool->store;
+    pthread_mutex_lock(&s->lock);
+    uint64_t epoch = s->heard_epoch;
+    bool gives_up = s->spare && s->gave_up != s->heard;
+    pthread_mutex_unlock(&s->lock);
+    return far_has_retired(s, epoch, !gives_up);
+}
+
+
 /* ---- Making one ---- */
 
 /* Wakes handles that sleep and would look at the pool only when they are told to. */
@@ -155,7 +159,8 @@ int far_request_change(far_task *t, int (*change)(far_task *t, far_request *r, v
         if (old == word) {
             if (made->spare && made->number != number)
                 far_ring(t);
-            far_epoch_request(far_task_pool(t));
+            if (made->number != number) /* heard with the next epoch; who needs more for its answer asks for them */
+                far_epoch_request(far_task_pool(t));
             return 0;
         }
         far_count_retry(t);
@@ -231,7 +236,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
         epoch = far_epoch_known(t);
         if (far_now(t) - moved >= patience)
             return 1;
-        if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
+        if (r.ask) /* the one move that was asked for with the request may have come before it */
             far_epoch_request(pool);
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
         int err = far_attend(t);

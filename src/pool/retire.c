@@ -122,13 +122,11 @@ static __attribute__((noinline)) void note_damage(far_store *s, far_addr addr) {
 
 
 /* Addresses that an index gives back were read from far memory: one at which no object can lie is damage. check tells. */
-static inline bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
-    far_block_id id;
-    const far_geometry *g = &s->pool->geometry;
-    if (addr % FAR_GRANULE == 0 && far_block_of(g, addr, &id) && size <= g->node_bytes[id.node] - far_addr_offset(addr))
-        return true;
-    note_damage(s, addr);
-    return false;
+static inline bool may_be_object(const far_task *t, far_addr addr, uint64_t size) {
+    bool may = far_may_be_object(t, addr, size);
+    if (!may)
+        note_damage(far_store_of(t), addr);
+    return may;
 }
 
 
@@ -136,7 +134,7 @@ static inline bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
-    if (!may_be_object(s, addr, size))
+    if (!may_be_object(t, addr, size))
         return;
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
@@ -168,7 +166,7 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
-    if (!may_be_object(s, addr, size))
+    if (!may_be_object(t, addr, size))
         return;
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);

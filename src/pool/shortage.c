@@ -1,5 +1,5 @@
-/* Operations that found no memory. They wait in line, over all sessions of the handle, and are run again one after the
- * other. The first in line asks all handles to give up blocks with room (a request with `spare`), waits for the
+/* Operations that found no memory. They wait at a latch, over all sessions of the handle, and are run again one after the
+ * other. The one that has it asks all handles to give up blocks with room (a request with `spare`), waits for the
  * answers, and tries again; when something may have been lost, it makes the sweep that finds it. FAR_ERR_NO_MEMORY is
  * reported when that brought nothing, twice, or when one who holds up the epoch does not answer: what it holds cannot
  * be had. */
@@ -7,6 +7,7 @@
 #include "pool/request.h"
 #include "pool/store.h"
 #include "pool/sweep.h"
+#include "task/latch.h"
 
 #include <stdio.h>
 
@@ -17,48 +18,13 @@
 #define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
 #define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
 
-typedef struct far_line_up {
-    far_task *task;
-    struct far_line_up *next;
-} far_line_up;
-
 
 void far_memory_returned(far_store *s) {
     atomic_fetch_add_explicit(&s->returned, 1, memory_order_relaxed);
 }
 
 
-/* ---- The line ---- */
-
-static void get_in_line(far_store *s, far_line_up *self) {
-    pthread_mutex_lock(&s->lock);
-    far_line_up **last = &s->line_up;
-    while (*last)
-        last = &(*last)->next;
-    *last = self;
-    pthread_mutex_unlock(&s->lock);
-}
-
-
-static void leave_line(far_store *s, far_line_up *self) {
-    pthread_mutex_lock(&s->lock);
-    far_line_up **at = &s->line_up;
-    while (*at != self)
-        at = &(*at)->next;
-    *at = self->next;
-    if (at == &s->line_up && *at)
-        far_task_wake((*at)->task);
-    pthread_mutex_unlock(&s->lock);
-}
-
-
-static bool is_first(far_store *s, const far_line_up *self) {
-    pthread_mutex_lock(&s->lock);
-    bool first = s->line_up == self;
-    pthread_mutex_unlock(&s->lock);
-    return first;
-}
-
+/* ---- Asking ---- */
 
 /* The thread of a task that waits is inside its session, and may be the only one that could do housekeeping. */
 static int rest(far_task *t) {
@@ -71,16 +37,6 @@ static int rest(far_task *t) {
     return err;
 }
 
-
-static int wait_for_turn(far_task *t, const far_line_up *self) {
-    int err = 0;
-    while (err == 0 && !is_first(far_store_of(t), self))
-        err = rest(t);
-    return err;
-}
-
-
-/* ---- Asking ---- */
 
 /* A request for spare memory that somebody else made a short time ago: its answers will do. */
 static int ask_for_spare(far_task *t, far_request *r, void *ctx) {
@@ -305,7 +261,7 @@ static int tell_blocker(far_task *t, const blocker *b) {
 }
 
 
-/* By the first in line. Returns the result of the last attempt. */
+/* With the latch. Returns the result of the last attempt. */
 static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
     far_store *s = far_store_of(t);
     far_told before, after;
@@ -375,23 +331,17 @@ static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), v
 
 
 int far_run_short(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
-    far_store *s = far_store_of(t);
-    far_line_up self = {t, NULL};
     bool background = t->background;
     far_point(t, "shortage:found");
     put_down(t);
-    get_in_line(s, &self);
-    t->background = true;
-    int err = wait_for_turn(t, &self);
-    t->background = background;
-    if (err == 0)
-        err = run(t, arg); /* others before it may have brought some */
+    far_latch(t, FAR_LATCH_SHORTAGE);
+    int err = run(t, arg); /* others before it may have brought some */
     if (err == FAR_ERR_NO_MEMORY) {
         put_down(t);
         t->background = true;
         err = try_unless_held_up(t, run, arg, background);
         t->background = background;
     }
-    leave_line(s, &self);
+    far_unlatch(t, FAR_LATCH_SHORTAGE);
     return err;
 }

@@ -214,10 +214,9 @@ typedef struct far_store {
     atomic_bool sweeping; /* a task of this handle sweeps */
     uint64_t marks_max;   /* bytes of local memory for the marks of one; else it is made in parts */
 
-    struct far_line_up *line_up; /* operations that found no memory, in line (shortage.c) */
-    atomic_uint returned;        /* counts what became free */
-    uint64_t exhausted;          /* what others had told when nothing more could be had (shortage.c); 0: it could */
-    uint32_t spare_number;       /* of the last request for spare memory that this handle made, or waited for */
+    atomic_uint returned;  /* counts what became free */
+    uint64_t exhausted;    /* what others had told when nothing more could be had (shortage.c); 0: it could */
+    uint32_t spare_number; /* of the last request for spare memory that this handle made, or waited for */
 } far_store;
 
 extern const far_type far_pool_type; /* of objects without an index */
@@ -380,7 +379,6 @@ int far_settle_block(far_task *t, far_held *block); /* that was just adopted: be
 void far_foreign_leave(far_store *s); /* of shelves and magazines: on its way home */
 bool far_retired_blacken(far_store *s, const far_retired *item,
                          void *ctx); /* for visits: what is own, black; it stays */
-void far_leaving_blacken(far_store *s);
 
 /* upkeep.c: of all handles; this one is asked directly, the others have told. returned changes when something becomes free
  * in another handle, or one comes or goes. */

@@ -53,7 +53,7 @@ void far_aside_end(far_task *t, far_aside aside) {
 /* ---- Opening and the end ---- */
 
 static void free_store(far_store *s) {
-    assert(!s->inside && !s->line_up);
+    assert(!s->inside);
     for (far_held *b; (b = far_held_next(s, NULL));)
         far_held_remove(s, b);
     for (unsigned i = 0; i < FAR_BINS; i++)

@@ -94,6 +94,7 @@ int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_cap
     memset(g, 0, sizeof(*g));
     g->nodes = nodes;
     g->capabilities = *capabilities;
+    g->agreed = far_capabilities_pack(capabilities);
     g->pool_id = pool_id;
     uint64_t total = 0;
     for (unsigned n = 0; n < nodes; n++) {
@@ -114,7 +115,7 @@ int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_cap
 
 
 static uint64_t check_word(const far_geometry *g) {
-    uint64_t constants[3 + FAR_NODES_MAX] = {g->pool_id, far_capabilities_pack(&g->capabilities),
+    uint64_t constants[3 + FAR_NODES_MAX] = {g->pool_id, g->agreed,
                                              far_shape_pack(g->nodes, g->block_bytes, g->session_slots)};
     memcpy(constants + 3, g->node_bytes, g->nodes * sizeof(uint64_t));
     return XXH3_64bits(constants, (3 + g->nodes) * sizeof(uint64_t));
@@ -233,7 +234,7 @@ static int agree(far_task *t, far_geometry *g) {
     if (err < 0)
         return err;
     g->pool_id = old_id != 0 ? old_id : id;
-    g->capabilities = far_capabilities_unpack(capabilities);
+    g->agreed = capabilities;
     return 0;
 }
 
@@ -244,52 +245,50 @@ static bool header_is_ours(const node_header *header, const far_geometry *g, uns
 }
 
 
-/* Writes nothing but constants that every formatter derives alike: one that slept until the pool is in use does no
- * harm. */
-static int write_constants(far_task *t, const far_geometry *g) {
+static int check_headers(far_task *t, const far_geometry *g) {
     node_header headers[FAR_NODES_MAX];
     int err = read_headers(t, g->nodes, headers);
-    if (err < 0)
-        return err;
-    for (unsigned n = 1; n < g->nodes; n++) {
+    for (unsigned n = 1; n < g->nodes && err == 0; n++)
         if (!header_is_ours(&headers[n], g, n))
-            return far_fail(FAR_ERR_CORRUPT, "%s: memory node %u belongs to another pool, or holds something else",
-                            far_task_fabric(t)->uri, n);
+            err = far_fail(FAR_ERR_CORRUPT, "%s: memory node %u belongs to another pool, or holds something else",
+                           far_task_fabric(t)->uri, n);
+    return err;
+}
+
+
+/* All that never changes, but the magic word: every client derives it alike, so one that slept until the pool is in use
+ * does no harm. */
+static int write_constants(far_task *t, const far_geometry *g) {
+    uint64_t words[] = {g->pool_id, g->agreed, far_shape_pack(g->nodes, g->block_bytes, g->session_slots),
+                        check_word(g)};
+    node_header headers[FAR_NODES_MAX];
+    _Static_assert(sizeof(words) == FAR_SUPER_CHECK + 8 - FAR_SUPER_POOL_ID, "from the pool id to the check");
+    for (unsigned n = 1; n < g->nodes; n++) {
         headers[n] = (node_header){FAR_POOL_MAGIC_WORD, g->pool_id, n};
         far_write(t, far_addr_make(n, 0), &headers[n], sizeof(headers[n]));
     }
-    uint64_t shape[2] = {far_shape_pack(g->nodes, g->block_bytes, g->session_slots), check_word(g)};
-    _Static_assert(FAR_SUPER_CHECK == FAR_SUPER_SHAPE + 8, "written together");
-    far_write(t, far_addr_make(0, FAR_SUPER_SHAPE), shape, sizeof(shape));
+    far_write(t, far_addr_make(0, FAR_SUPER_POOL_ID), words, sizeof(words));
     far_write(t, far_addr_make(0, FAR_SUPER_NODE_TABLE), g->node_bytes, g->nodes * sizeof(uint64_t));
     return far_wait(t);
+}
+
+
+static int write_all(far_task *t, const far_geometry *g) {
+    int err = write_constants(t, g);
+    return err < 0 ? err : far_write_word(t, far_addr_make(0, FAR_SUPER_MAGIC), FAR_POOL_MAGIC_WORD);
 }
 
 
 static int format(far_task *t, far_geometry *g) {
     int err = agree(t, g);
     if (err == 0)
+        err = check_headers(t, g);
+    if (err == 0)
         err = write_constants(t, g);
     if (err < 0)
         return err;
     uint64_t old;
     return far_cas_word(t, far_addr_make(0, FAR_SUPER_MAGIC), 0, FAR_POOL_MAGIC_WORD, &old);
-}
-
-
-/* All that was written when the pool was formatted; every client writes the same. */
-static int write_all(far_task *t, const far_geometry *g) {
-    uint64_t words[] = {FAR_POOL_MAGIC_WORD, g->pool_id, far_capabilities_pack(&g->capabilities),
-                        far_shape_pack(g->nodes, g->block_bytes, g->session_slots), check_word(g)};
-    node_header headers[FAR_NODES_MAX];
-    _Static_assert(sizeof(words) == FAR_SUPER_CHECK + 8, "from the magic word to the check");
-    far_write(t, far_addr_make(0, FAR_SUPER_MAGIC), words, sizeof(words));
-    far_write(t, far_addr_make(0, FAR_SUPER_NODE_TABLE), g->node_bytes, g->nodes * sizeof(uint64_t));
-    for (unsigned n = 1; n < g->nodes; n++) {
-        headers[n] = (node_header){FAR_POOL_MAGIC_WORD, g->pool_id, n};
-        far_write(t, far_addr_make(n, 0), &headers[n], sizeof(headers[n]));
-    }
-    return far_wait(t);
 }
 
 
@@ -305,7 +304,7 @@ typedef struct evidence {
 static unsigned wrong_words(const evidence *e, const far_geometry *g) {
     const uint64_t *words = e->image->words;
     unsigned wrong = (e->image->magic != FAR_POOL_MAGIC_WORD) + (words[FAR_SUPER_POOL_ID / 8] != g->pool_id) +
-                     (words[FAR_SUPER_CAPABILITIES / 8] != far_capabilities_pack(&g->capabilities)) +
+                     (words[FAR_SUPER_CAPABILITIES / 8] != g->agreed) +
                      (words[FAR_SUPER_SHAPE / 8] != far_shape_pack(g->nodes, g->block_bytes, g->session_slots)) +
                      (words[FAR_SUPER_CHECK / 8] != check_word(g));
     for (unsigned n = 0; n < g->nodes; n++)
@@ -414,12 +413,12 @@ int far_superblock_check(far_task *t, bool repair, far_report *report) {
         err = check_pool(t, &image, &seen);
     if (err == 0 && image.words[FAR_SUPER_POOL_ID / 8] != g->pool_id)
         err = far_fail(FAR_ERR_CORRUPT, "the superblock is that of another pool");
+    if (repair && (err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED))
+        err = write_all(t, g);
     if (err == 0)
         err = far_refuted_check(far_task_pool(t), image.words[FAR_SUPER_REFUTED / 8]);
     if (err != FAR_ERR_CORRUPT && err != FAR_ERR_UNSUPPORTED)
         return err;
-    if (repair && image.words[FAR_SUPER_REFUTED / 8] == 0) /* else nobody knows any more what the pool agreed on */
-        return write_all(t, g);
     far_report_problem(report, "%s", far_last_error());
     return 0;
 }

@@ -58,7 +58,8 @@ enum {                              /* offsets of words on node 0 */
 
 typedef struct far_geometry { /* derived from the superblock, the same for every client */
     uint64_t pool_id;
-    far_capabilities capabilities;
+    uint64_t agreed;               /* the capabilities as they were packed when the pool was formatted */
+    far_capabilities capabilities; /* these, without what a self-test has refuted since */
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX];
     uint64_t block_bytes, page_bytes;

@@ -42,8 +42,7 @@ typedef struct sweeper {
     owner *owners;
     size_t owner_count;
     far_catalog_view view; /* what is listed at the end */
-    uint64_t *waiting;     /* block numbers of orphans to be settled */
-    size_t waiting_count;
+    unsigned adopted;      /* orphans, to be settled */
     far_sweep_result result;
 } sweeper;
 
@@ -279,7 +278,6 @@ static int publish(sweeper *s) {
     if (err < 0)
         return err;
     atomic_store_explicit(&s->store->line.done, done, memory_order_release);
-    far_epoch_request(far_task_pool(s->t));
     return write_swept(s);
 }
 
@@ -330,20 +328,31 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
 }
 
 
+/* An orphan with something to settle becomes ours: it is settled with our own blocks. */
+static int adopt(sweeper *s, far_block_id id, const uint64_t *entry) {
+    far_store_enter(s->t);
+    int err = far_block_adopt(s->t, id, entry);
+    far_store_leave(s->t);
+    if (err >= 0 && ++s->adopted % SETTLE_BLOCKS == 0) { /* the epoch goes on meanwhile */
+        far_catalog_unpin(s->t);
+        err = far_pin_take(s->t);
+    }
+    return err < 0 ? err : 0;
+}
+
+
 static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
-    uint64_t number = far_block_number(s->geometry, id), lost;
-    if (!is_covered(s, number))
+    uint64_t lost;
+    if (!is_covered(s, far_block_number(s->geometry, id)))
         return 0;
     far_scratch_mark mark = far_scratch_here(s->t);
     int err = look_at_orphan(s, id, !far_number_is_newer(s->sweep, (uint32_t)entry[1]), &lost);
     far_scratch_back(s->t, mark);
     if (err < 0 || lost == 0)
         return err;
-    if (s->mode == FAR_SWEEP_COUNT)
-        s->result.leaked_bytes += lost;
-    else /* counted by who settles it: us */
-        s->waiting[s->waiting_count++] = number;
-    assert(s->waiting_count <= far_block_total(s->geometry));
+    if (s->mode != FAR_SWEEP_COUNT)
+        return adopt(s, id, entry); /* and who settles it counts it */
+    s->result.leaked_bytes += lost;
     return 0;
 }
 
@@ -358,36 +367,6 @@ static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *en
     default:
         return 0;
     }
-}
-
-
-static far_block_id block_numbered(const far_geometry *g, uint64_t number) {
-    unsigned node = 0;
-    while (node + 1 < g->nodes && number >= g->node[node + 1].first_number)
-        node++;
-    return (far_block_id){node, (uint32_t)(number - g->node[node].first_number)};
-}
-
-
-/* Orphans with something to settle become ours: they are settled with our own blocks. */
-static int adopt_orphans(sweeper *s) {
-    int err = 0;
-    for (size_t at = 0; at < s->waiting_count && err >= 0; at += SETTLE_BLOCKS) {
-        if ((err = far_pin_take(s->t)) < 0)
-            break;
-        far_store_enter(s->t);
-        for (size_t i = at; i < s->waiting_count && i < at + SETTLE_BLOCKS && err >= 0; i++) {
-            far_block_id id = block_numbered(s->geometry, s->waiting[i]);
-            uint64_t entry[FAR_BLOCK_ENTRY_WORDS];
-            far_read(s->t, far_block_entry(s->geometry, id), entry, sizeof(entry));
-            err = far_wait(s->t);
-            if (err == 0 && far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN)
-                err = far_block_adopt(s->t, id, entry);
-        }
-        far_store_leave(s->t);
-        far_catalog_unpin(s->t);
-    }
-    return err < 0 ? err : 0;
 }
 
 
@@ -407,9 +386,6 @@ static int free_dead(sweeper *s) {
 
 static int finish(sweeper *s) {
     int err = publish(s);
-    s->waiting = calloc(far_block_total(s->geometry) + 1, sizeof(*s->waiting));
-    if (err == 0 && !s->waiting)
-        err = far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of blocks");
     if (err == 0)
         err = far_catalog_listed(s->t, &s->view);
     if (err == 0)
@@ -417,8 +393,6 @@ static int finish(sweeper *s) {
     if (err == 0)
         err = far_blocks_each(s->t, end_block, s);
     far_catalog_unpin(s->t);
-    if (err == 0)
-        err = adopt_orphans(s);
     if (err == 0)
         err = free_dead(s);
     return err;
@@ -562,11 +536,9 @@ static void forget_part(sweeper *s) {
     }
     free(s->dead);
     free(s->owners);
-    free(s->waiting);
     s->dead = NULL;
     s->owners = NULL;
-    s->waiting = NULL;
-    s->dead_count = s->owner_count = s->waiting_count = 0;
+    s->dead_count = s->owner_count = 0;
 }
 
 

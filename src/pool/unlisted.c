@@ -7,7 +7,6 @@
  * which knows it and does not give these up (exchange.c): so an index that is not listed and not known here, of which
  * this handle has slabs, is gone for good. Which those are is found out before the request: of an index that is dropped
  * later others may still hold objects. */
-#include "pool/unlisted.h"
 #include "base/error.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
@@ -208,14 +207,14 @@ static int gather_gone(far_task *t, far_items *gone, uint32_t *dropped) {
 
 /* One whose creator lost its session may have been listed after the look at the catalog, and not be known here since.
  * Now that session is fenced: whatever it posted has taken effect, or never will. */
-static int forget_listed(far_task *t, far_items *gone, uint32_t dropped) {
+static int forget_listed(far_task *t, far_items *gone) {
     far_scratch_mark mark = far_scratch_here(t);
     far_catalog_view view;
-    uint32_t kept = dropped;
+    uint32_t kept = 0; /* those that this handle dropped, which come first, are not listed */
     int err = far_pin_take(t);
     if (err == 0)
         err = far_catalog_look(t, &view);
-    for (uint32_t i = dropped; i < gone->count && err == 0; i++)
+    for (uint32_t i = 0; i < gone->count && err == 0; i++)
         if (!far_catalog_find_uid(&view, (uint32_t)gone->items[i]))
             gone->items[kept++] = gone->items[i];
     if (err == 0)
@@ -226,7 +225,7 @@ static int forget_listed(far_task *t, far_items *gone, uint32_t dropped) {
 }
 
 
-int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
+int far_unlisted_collect(far_task *t, uint64_t patience) {
     far_store *s = far_store_of(t);
     far_items gone;
     uint32_t dropped;
@@ -238,14 +237,13 @@ int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
         err = far_request_wait(t, made.number, patience);
     far_point(t, "unlisted:answered");
     if (err == 0 && more)
-        err = forget_listed(t, &gone, dropped);
+        err = forget_listed(t, &gone);
     if (err == 0 && dropped > 0)
         err = free_nobodys(t, &gone);
     while (err == 0 && more == 1) {
         more = free_slice(t, &gone);
         err = more < 0 ? more : 0;
     }
-    *all = err == 0;
     if (err != 0) { /* later, or by whoever comes after us */
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < dropped; i++)
@@ -253,5 +251,5 @@ int far_unlisted_collect(far_task *t, uint64_t patience, bool *all) {
         pthread_mutex_unlock(&s->lock);
     }
     free(gone.items);
-    return err < 0 ? err : 0;
+    return err;
 }

@@ -4,7 +4,6 @@
 #include "pool/request.h"
 #include "pool/store.h"
 #include "pool/sweep.h"
-#include "pool/unlisted.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -283,24 +282,23 @@ int far_memory_end(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (!s || !t->session->memory)
         return 0;
-    bool all = true;
     far_memory *m = t->session->memory;
     far_mutex_lock(&m->lock);
     far_kept_free(m, true);
     far_mutex_unlock(&m->lock);
     far_aside aside = far_aside_begin(t);
-    int err = far_pin_take(t);
+    int err = far_pin_take(t), some = 0;
     if (err == 0)
         err = wait_for_retired(t);
     far_pin_drop(t);
     if (err == 0)
-        err = far_unlisted_collect(t, END_TICKS * far_tick(pool->fabric), &all);
-    if (err == 0)
+        err = some = far_unlisted_collect(t, END_TICKS * far_tick(pool->fabric));
+    if (err >= 0)
         err = far_pin_take(t);
     if (err == 0)
         err = give_all_up(t);
     pthread_mutex_lock(&s->lock);
-    bool left = !all || s->dropped.count > 0 || s->block_count > 0 || s->leaving_count > 0;
+    bool left = some > 0 || s->dropped.count > 0 || s->block_count > 0 || s->leaving_count > 0;
     pthread_mutex_unlock(&s->lock);
     left |= far_has_retired(s, UINT64_MAX, false) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed);
     if (err == 0 && left)

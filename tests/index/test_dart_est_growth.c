@@ -366,6 +366,72 @@ EST_RACE(adjuster_dies) {
 }
 
 
+enum { PAIRS = 40 };
+
+
+static far_index *granted_in;
+static dart_node granted[2 * PAIRS];
+
+
+static void name_of(unsigned i, char key[4]) {
+    snprintf(key, 4, "%c%c1", 'A' + i % 26, 'a' + i / 26);
+}
+
+
+/* A node that waits for an entry under its whole prefix; chosen: for a slot that was empty when its bucket was read. */
+static dart_wish wish_for(far_task *t, unsigned i, bool chosen) {
+    dart_wish wish = {.node = granted[i], .lengths = {2}, .count = 1, .epoch = far_epoch(t)};
+    dart_est_read r;
+    char key[4];
+    name_of(i, key);
+    memcpy(wish.prefix, key, 2);
+    dart_est_read_init(dart_est_of(granted_in), &r, key, 2);
+    assert_int_equal(dart_est_read_all(t, dart_est_of(granted_in), &r, 1), 0);
+    for (unsigned s = 0; chosen && r.word && !wish.entry && s < DART_EST_READ_SLOTS; s++)
+        if (r.slots[s] == 0) {
+            wish.entry = dart_est_slot_addr(&r, s);
+            wish.slot = s;
+        }
+    return wish;
+}
+
+
+static int grant_pairs(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 2 * PAIRS && err == 0; i += 2) {
+        dart_wish both[2] = {wish_for(t, i, false), wish_for(t, i + 1, true)};
+        dart_est_grant(t, granted_in, both, 2);
+    }
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* Wishes are granted together: one finds its bucket full, and the segment grows; another one of that segment, whose slot
+ * was chosen when its node was linked, has read nothing of it yet. Without a segment its slot lay at the pool's first
+ * words. (Places are chosen whether or not they were read.) */
+EST_RACE(a_place_whose_segment_has_grown_is_read_before_it_is_chosen) {
+    stage s;
+    set_up(&s, sim, "adjust=0,directory_bits=0");
+    for (unsigned i = 0; i < 2 * PAIRS; i++) {
+        char key[4];
+        name_of(i, key);
+        for (; key[2] < '3'; key[2]++)
+            assert_int_equal(far_insert(s.a.session, s.a.index, key, 3, key, 3), 0);
+        granted[i] = node_at(&s.a, key, 2);
+    }
+    granted_in = s.a.index;
+    assert_int_equal(far_session_call(s.a.session, FAR_STATS_OTHER, false, grant_pairs, NULL), 0);
+    assert_true(dart_directory_log_groups(directory_word(&s, &s.a)) > 1);
+    for (unsigned at = FAR_SUPER_CHECK + 8; at < FAR_SUPER_NODE_TABLE; at += 8)
+        if (at < FAR_SUPER_EPOCH || at >= FAR_SUPER_LEAKED)
+            assert_int_equal(world_word(s.world, far_addr_make(0, at)), 0);
+    is_sound(&s, &s.b);
+    tear_down(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(A14_grow_vs_remove),
@@ -378,6 +444,7 @@ int main(void) {
         cmocka_unit_test(adjust_active_before_fill),
         cmocka_unit_test(adjust_waits_for_the_pinned),
         cmocka_unit_test(adjuster_dies),
+        cmocka_unit_test(a_place_whose_segment_has_grown_is_read_before_it_is_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,11 +149,6 @@ static unsigned live(node *n) {
 }
 
 
-static int may_free(far_task *t, void *arg) {
-    return far_client_may_free(t, *(unsigned *)arg);
-}
-
-
 static int free_it(far_task *t, void *arg) {
     return far_client_free(t, *(unsigned *)arg, FAR_ANY_GENERATION);
 }
@@ -312,13 +307,11 @@ static void the_entry_of_a_handle_outlives_all_its_sessions(void **state) {
     unsigned own = n.pool.team.own->id, user = n.users[0]->id;
     session_dies(&n.pool.team.own);
     assert_int_equal(is_dead(&m, own, 1), 1);
-    assert_int_equal(call(m.pool.team.own, may_free, &own), 0);
     assert_int_equal(call(m.pool.team.own, free_it, &own), 0);
     assert_int_equal(far_client_state_of(entry(&m, own).word), FAR_CLIENT_DEAD);
     session_dies(&n.users[0]);
-    assert_int_equal(call(m.pool.team.own, may_free, &own), 1); /* it asks for the user's session too */
+    assert_int_equal(call(m.pool.team.own, free_it, &own), 1); /* it asks for the user's session too */
     assert_int_equal(far_client_state_of(entry(&m, user).word), FAR_CLIENT_DEAD);
-    assert_int_equal(call(m.pool.team.own, free_it, &own), 1);
     assert_int_equal(far_client_state_of(entry(&m, own).word), FAR_CLIENT_FREE);
     node_end(&n);
     node_end(&m);

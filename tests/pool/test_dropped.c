@@ -1,6 +1,5 @@
 /* What is left of indexes that are dropped: their memory comes back, whoever holds it and whatever else goes on, and
  * nobody uses it before. Where nobody dies a check without repair finds nothing. */
-#include "pool/unlisted.h"
 #include "pool_rig.h"
 
 
@@ -439,9 +438,8 @@ static void an_index_that_is_just_being_created_is_not_collected(void **state) {
 
 
 static int collect(far_task *t, void *arg) {
-    bool all;
     (void)arg;
-    return far_unlisted_collect(t, FAR_TIME_NEVER, &all);
+    return far_unlisted_collect(t, FAR_TIME_NEVER);
 }
 
 

@@ -321,6 +321,42 @@ static void a_damaged_record_refutes_nothing(void **state) {
 }
 
 
+static int damage_capabilities(far_task *t, void *arg) {
+    (void)arg;
+    return far_write_word(t, far_addr_make(0, FAR_SUPER_CAPABILITIES), 0);
+}
+
+
+static int read_capabilities(far_task *t, void *arg) {
+    return far_read_word(t, far_addr_make(0, FAR_SUPER_CAPABILITIES), arg);
+}
+
+
+/* Also when its own handle goes without a part of it, and whether or not that is on record still. */
+static void a_repair_writes_what_was_agreed_when_the_pool_was_formatted(void **state) {
+    (void)state;
+    for (unsigned forgotten = 0; forgotten < 2; forgotten++) {
+        uint64_t agreed = 0, now = 0;
+        far_session *session, *own = maker->team.own;
+        assert_int_equal(far_session_call(own, FAR_STATS_OTHER, false, read_capabilities, &agreed), 0);
+        assert_int_equal(by_maker(record, FAR_REFUTED_ATOMICS_IN_ORDER), FAR_REFUTED_ATOMICS_IN_ORDER);
+        far_pool *pool = open_pool(WORDS, 0);
+        assert_false(pool->geometry.capabilities.atomics_in_order);
+        assert_int_equal(far_session_open(pool, &session), 0);
+        if (forgotten)
+            assert_int_equal(by_maker(forget, 0), 0);
+        assert_int_equal(by_maker(damage_capabilities, 0), 0);
+        assert_true(far_pool_check(session, 0, NULL, NULL) > 0);
+        assert_int_equal(far_pool_check(session, 1, NULL, NULL), 0);
+        assert_int_equal(far_session_call(own, FAR_STATS_OTHER, false, read_capabilities, &now), 0);
+        assert_int_equal(now, agreed);
+        far_session_close(session);
+        far_pool_close(pool);
+        far_pool_close(open_pool(WORDS, 0));
+    }
+}
+
+
 #define ON(test, make) cmocka_unit_test_setup_teardown(test, make, close_maker)
 
 int main(void) {
@@ -337,6 +373,7 @@ int main(void) {
         ON(an_open_handle_that_checks_the_pool_ends_all_the_same, make_words),
         ON(a_damaged_record_refutes_nothing, make_words),
         ON(a_damaged_record_can_be_forgotten, make_words),
+        ON(a_repair_writes_what_was_agreed_when_the_pool_was_formatted, make_words),
     };
     return cmocka_run_group_tests_name("pool/refuted", tests, NULL, NULL);
 }

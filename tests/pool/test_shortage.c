@@ -91,17 +91,20 @@ static void who_waits_longer_goes_first(void **state) {
 }
 
 
-/* Nothing else would make it post a verb. */
+/* Its turn comes as if it lived: it is told then, and the one behind it goes on. */
 static void who_dies_in_line_comes_to_an_end(void **state) {
     (void)state;
     rig r;
     wait_in_line(&r, 160);
     actor *second = &r.actors[2];
     assert_int_equal(far_sim_declare_dead(r.world, second->session->id, second->session->generation), 1);
-    assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
-    assert_true(second->result == FAR_ERR_FENCED || second->result == FAR_ERR_UNREACHABLE);
     finish(&r.actors[1]);
     assert_int_equal(r.actors[1].result, 0);
+    assert_int_equal(far_sim_run_client(second->client), FAR_SIM_ENDED);
+    assert_true(second->result == FAR_ERR_FENCED || second->result == FAR_ERR_UNREACHABLE);
+    start_putting(&r.actors[0], 1, LARGE);
+    assert_int_equal(far_sim_run_client(r.actors[0].client), FAR_SIM_ENDED);
+    assert_int_equal(r.actors[0].result, FAR_ERR_NO_MEMORY);
     close_rig(&r);
 }
 

@@ -218,7 +218,7 @@ static int choose_slot(far_task *t, far_index *index, place *places, unsigned at
 static int choose_slots(far_task *t, far_index *index, place *places, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
         place *p = &places[i];
-        if (p->state != PLACE_SEARCH)
+        if (p->state != PLACE_SEARCH || !p->read.done) /* its segment has just grown: it is to be read first */
             continue;
         int result = choose_slot(t, index, places, i);
         if (result == SLOT_NONE) {
