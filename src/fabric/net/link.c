@@ -76,6 +76,8 @@ static int greet(net_link *link, dialling *d, const net_address *address, const 
     d->connected = true;
     snprintf(hello.library, sizeof(hello.library), "%s", far_version());
     int err = net_socket_prepare(link->channel.socket, dial->timeout_ms);
+    if (err == 0)
+        err = net_socket_give_up_after(link->channel.socket, dial->timeout_ms);
     net_channel_send(&link->channel, NET_HELLO, 0, 0, &hello, sizeof(hello));
     if (err == 0 && net_channel_flush(&link->channel) < 0)
         err = fail_link(address, link->channel.why);
