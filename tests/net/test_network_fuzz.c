@@ -64,7 +64,7 @@ static void put_message(stream *s, far_random *random) {
         put(s, NET_CUT, count, claims, count * sizeof(claims[0]));
         break;
     case 3:
-        put(s, NET_EVICT, 0, claims, sizeof(claims[0]));
+        put(s, far_random_chance(random, 1, 2) ? NET_EVICT : NET_NAME, 0, claims, sizeof(claims[0]));
         break;
     case 4:
         put(s, NET_RELEASE + (net_type)far_random_below(random, 15), 0, NULL, 0);

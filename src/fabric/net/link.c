@@ -67,6 +67,7 @@ static int begin(dialling *d, const net_address *address, const net_dial *dial) 
 
 
 static int greet(net_link *link, dialling *d, const net_address *address, const net_dial *dial) {
+    far_name self;
     net_hello hello = {.magic = NET_MAGIC, .protocol = NET_PROTOCOL, .purpose = dial->purpose};
     net_tls *tls = dial->tls ? net_tls_new(dial->tls, address->host) : NULL;
     if (dial->tls && !tls)
@@ -79,6 +80,9 @@ static int greet(net_link *link, dialling *d, const net_address *address, const 
     if (err == 0)
         err = net_socket_give_up_after(link->channel.socket, dial->timeout_ms);
     net_channel_send(&link->channel, NET_HELLO, 0, 0, &hello, sizeof(hello));
+    far_name_self(&self);
+    if (dial->purpose == NET_FOR_SESSION)
+        net_channel_send(&link->channel, NET_I_AM, 0, 0, &self, sizeof(self));
     if (err == 0 && net_channel_flush(&link->channel) < 0)
         err = fail_link(address, link->channel.why);
     return err;
@@ -113,7 +117,9 @@ static int read_welcome(net_link *link, dialling *d, const net_address *address)
         return far_fail(FAR_ERR_UNSUPPORTED, "what answers at %s is not a farindex node", address->text);
     if (got == 0 && filled < 0)
         return far_fail(FAR_ERR_UNREACHABLE, "the memory node at %s: %s%s", address->text, link->channel.why,
-                        link->channel.tls ? "" : " in the handshake (does it ask for a secret?)");
+                        !link->channel.tls       ? " in the handshake (does it ask for a secret or a certificate?)"
+                        : !link->channel.greeted ? " in the handshake"
+                                                 : "");
     if (got == 0)
         return net_channel_flush(&link->channel) < 0 ? fail_link(address, link->channel.why) : 0;
     memcpy(&link->welcome, body, sizeof(link->welcome));

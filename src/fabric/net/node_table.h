@@ -59,6 +59,12 @@ void net_table_evict(net_table *table, unsigned id, unsigned generation, uint64_
 void net_table_leave(net_table *table, unsigned id, net_holder holder);
 
 
+/* Who has the pair now; 0: nobody. */
+static inline net_holder net_table_holder(const net_table *table, unsigned id, unsigned generation) {
+    return table->now[id].generation == generation ? table->now[id].holder : 0;
+}
+
+
 static inline bool net_id_is_sound(unsigned id) {
     return id != 0 && id < NET_IDS;
 }

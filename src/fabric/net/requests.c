@@ -299,6 +299,24 @@ static bool on_evict(server_peer *peer, const net_head *head, const char *body) 
 }
 
 
+static bool on_name(server_peer *peer, const net_head *head, const char *body) {
+    net_claim one;
+    far_name name = {0};
+    memcpy(&one, body, sizeof(one));
+    pthread_mutex_lock(&peer->server->lock);
+    bool sound = is_first(peer->server) && net_id_is_sound(one.id);
+    const server_peer *named =
+        sound ? (const server_peer *)(uintptr_t)net_table_holder(&peer->server->table, one.id, one.generation) : NULL;
+    if (named)
+        name = named->who;
+    pthread_mutex_unlock(&peer->server->lock);
+    if (!sound)
+        return refuse(peer, "node 0 is asked, for sessions that can be");
+    net_channel_send(&peer->channel, NET_NAMED, 0, head->tag, &name, sizeof(name));
+    return true;
+}
+
+
 /* Under peer->run: a cut comes between two verbs, or after the last. */
 static bool run_verbs(server_peer *peer, const char *at, const char *end, char *results) {
     net_memory *memory = peer->server->memory;
@@ -445,6 +463,13 @@ static void ring(server_peer *peer) {
 }
 
 
+static void take_name(server_peer *peer, const char *body) {
+    pthread_mutex_lock(&peer->server->lock);
+    memcpy(&peer->who, body, sizeof(peer->who));
+    pthread_mutex_unlock(&peer->server->lock);
+}
+
+
 static void say_bye(server_peer *peer) {
     pthread_mutex_lock(&peer->server->lock);
     peer->bye = true;
@@ -478,6 +503,11 @@ static bool dispatch(server_peer *peer, const net_head *head, const char *body) 
         return on_cut(peer, head, body);
     case NET_EVICT:
         return on_evict(peer, head, body);
+    case NET_I_AM:
+        take_name(peer, body);
+        return true;
+    case NET_NAME:
+        return on_name(peer, head, body);
     case NET_PING:
         net_channel_send(&peer->channel, NET_PONG, 0, head->tag, NULL, 0);
         return true;

@@ -44,6 +44,7 @@ struct server_peer {
     bool speaks;  /* it has a claim, or had one and does not know yet that it was cut: its verbs may change memory */
     char why[96]; /* what it did wrong */
     /* Under the server's lock: */
+    far_name who; /* as it calls itself */
     unsigned id, generation;
     uint64_t claim; /* 0: it speaks for nobody, or was cut */
     char cut_why[64];
