@@ -297,7 +297,7 @@ static void secrets_are_checked(void **state) {
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
     assert_not_opened(uri, FAR_ERR_UNREACHABLE, "the same secret");
     snprintf(uri, sizeof(uri), "tcp://%s", node.address);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does it ask for a secret");
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does it ask for a secret or a certificate");
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, right);
     put_and_get(uri);
     chmod(right, 0640);
@@ -309,7 +309,7 @@ static void secrets_are_checked(void **state) {
     assert_true(daemon_start(&node, NULL, "--size " SIZE)); /* plain, and the client wants TLS: no fall-back */
     daemon_secret(wrong, "0123456789abcdef0123456789abcdef");
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "speaks no TLS");
     daemon_stop(&node);
     unlink(right);
     unlink(wrong);
@@ -350,7 +350,7 @@ static void certificates_are_checked(void **state) {
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/ca.pem", node.address, d, d, d);
     put_and_get(uri);
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/bad.pem&key=%s/bad.key&ca=%s/ca.pem", node.address, d, d, d);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address); /* the node does not know who signed it */
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does not accept this side's certificate"); /* who signed it? */
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/other.pem", node.address, d, d, d);
     assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
     daemon_stop(&node);
