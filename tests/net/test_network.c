@@ -3,6 +3,7 @@
 #include "base/sanitizer.h"
 #include "conform.h"
 #include "daemons.h"
+#include "fabric/net/memory.h"
 #include "fabric/net/server.h"
 #include "fabric/tcp.h"
 
@@ -420,6 +421,28 @@ static void daemons_say_why_they_cannot_serve(void **state) {
 }
 
 
+/* It would give the number 0, which stands for nobody, and then those that others have had. */
+static void a_node_without_claim_numbers_says_so(void **state) {
+    (void)state;
+    daemon_node node;
+    const uint64_t last = UINT64_MAX;
+    char path[64], uri[128];
+    snprintf(path, sizeof(path), "/dev/shm/farindex-last-%d", (int)getpid());
+    assert_true(daemon_start(&node, NULL, "--size 4M --memory %s", path));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    put_and_get(uri);
+    daemon_stop(&node);
+    int file = open(path, O_WRONLY);
+    assert_int_equal(pwrite(file, &last, sizeof(last), NET_LEDGER_AT + offsetof(net_ledger, drawn)), sizeof(last));
+    close(file);
+    assert_true(daemon_again(&node));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "no claim number is left");
+    daemon_stop(&node);
+    unlink(path);
+}
+
+
 /* ---- Strangers ---- */
 
 static void send_to(const char *address, const void *bytes, size_t count) {
@@ -681,6 +704,7 @@ int main(void) {
         cmocka_unit_test(certificates_are_checked),
         cmocka_unit_test(plain_text_stays_on_this_host),
         cmocka_unit_test(daemons_say_why_they_cannot_serve),
+        cmocka_unit_test(a_node_without_claim_numbers_says_so),
         cmocka_unit_test(strangers_lose_their_connection_and_nothing_else),
         cmocka_unit_test(strangers_that_say_nothing_are_turned_away),
         cmocka_unit_test(a_note_that_another_took_wakes_who_dozes),

@@ -13,8 +13,9 @@
 
 typedef struct dialling {
     net_endpoint endpoints[NET_ENDPOINTS_MAX];
-    int count, next; /* endpoints, and the one that is tried after this */
-    int socket;      /* while it connects */
+    int count, next;            /* endpoints, and the one that is tried after this */
+    int socket;                 /* while it connects */
+    uint64_t deadline, next_at; /* ms: of all endpoints, and when the next one is tried if this one is silent */
     bool connected, welcomed;
     int error; /* of the last endpoint */
 } dialling;
@@ -32,10 +33,13 @@ static int fail_link(const net_address *address, const char *why) {
 }
 
 
-/* Begins to connect to the name's next endpoint; those that fail at once are passed over. */
+/* Begins to connect to the name's next endpoint; those that fail at once are passed over. Each has its share of the time: packets
+ * to one address of a host may get lost, as those of IPv6 do in some networks, while another can be reached. */
 static int try_next(dialling *d, const net_address *address) {
     while (d->next < d->count) {
         const net_endpoint *endpoint = &d->endpoints[d->next++];
+        uint64_t now = now_ms(), left = now < d->deadline ? d->deadline - now : 0;
+        d->next_at = now + left / (unsigned)(d->count - d->next + 1);
         d->socket = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (d->socket < 0) {
             d->error = errno;
@@ -52,8 +56,9 @@ static int try_next(dialling *d, const net_address *address) {
 }
 
 
-static int begin(dialling *d, const net_address *address, const net_dial *dial) {
+static int begin(dialling *d, const net_address *address, const net_dial *dial, uint64_t deadline) {
     d->socket = -1;
+    d->deadline = deadline;
     d->count = net_address_resolve(address, false, d->endpoints);
     if (d->count < 0)
         return d->count;
@@ -89,15 +94,26 @@ static int greet(net_link *link, dialling *d, const net_address *address, const 
 }
 
 
+/* This endpoint is silent, and there are others. */
+static bool is_overdue(const dialling *d, uint64_t now) {
+    return !d->connected && d->next < d->count && now >= d->next_at;
+}
+
+
+static int pass_over(dialling *d, const net_address *address) {
+    close(d->socket);
+    d->socket = -1;
+    return try_next(d, address);
+}
+
+
 static int go_on_connecting(net_link *link, dialling *d, const net_address *address, const net_dial *dial) {
     socklen_t length = sizeof(d->error);
     if (getsockopt(d->socket, SOL_SOCKET, SO_ERROR, &d->error, &length) < 0)
         d->error = errno;
     if (d->error == 0)
         return greet(link, d, address, dial);
-    close(d->socket);
-    d->socket = -1;
-    return try_next(d, address);
+    return pass_over(d, address);
 }
 
 
@@ -140,9 +156,13 @@ static int turn(net_link *links, dialling *d, const net_address *addresses, unsi
                 uint64_t deadline) {
     struct pollfd waits[FAR_NODES_MAX];
     unsigned who[FAR_NODES_MAX], waiting = 0;
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(), until = deadline;
     for (unsigned i = 0; i < count; i++)
         if (!d[i].welcomed) {
+            if (is_overdue(&d[i], now) && pass_over(&d[i], &addresses[i]) < 0)
+                return FAR_ERR_UNREACHABLE;
+            if (!d[i].connected && d[i].next_at < until)
+                until = d[i].next_at;
             bool writes = !d[i].connected || net_channel_wants_to_send(&links[i].channel);
             waits[waiting] = (struct pollfd){.fd = d[i].connected ? links[i].channel.socket : d[i].socket,
                                              .events = (short)((d[i].connected ? POLLIN : 0) | (writes ? POLLOUT : 0))};
@@ -150,7 +170,7 @@ static int turn(net_link *links, dialling *d, const net_address *addresses, unsi
         }
     if (waiting > 0 && now >= deadline)
         return fail_link(&addresses[who[0]], "does not answer in time");
-    if (waiting == 0 || poll(waits, waiting, (int)(deadline - now)) <= 0)
+    if (waiting == 0 || poll(waits, waiting, (int)(until > now ? until - now : 0)) <= 0)
         return (int)waiting;
     int err = 0;
     for (unsigned w = 0; w < waiting && err == 0; w++) {
@@ -175,7 +195,7 @@ int net_links_open(net_link *links, const net_address *addresses, unsigned count
         d[i].socket = -1;
     }
     for (unsigned i = 0; i < count && left > 0; i++)
-        if ((left = begin(&d[i], &addresses[i], dial)) == 0)
+        if ((left = begin(&d[i], &addresses[i], dial, deadline)) == 0)
             left = 1;
     while (left > 0)
         left = turn(links, d, addresses, count, dial, deadline);

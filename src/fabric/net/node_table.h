@@ -5,7 +5,7 @@
  * other nodes. A claim that was cut is refused for ever, also after a restart of the node: the ledger outlives it. So a
  * session of which every node says that its claim is cut has no connection there and gets none: it is dead.
  *
- *   draw   node 0: a new claim, unless another connection has the id
+ *   draw   node 0: a new claim, unless another connection has the id; NET_OVER: no number is left
  *   show   other nodes: the claim is taken if it is above all that were cut or shown; older connections of the id end
  *   ask    node 0: it lives, or every claim up to some number is over and can be cut elsewhere
  *   cut    other nodes: nothing up to this claim is accepted any more

@@ -220,6 +220,8 @@ static bool on_claim(server_peer *peer, const net_head *head, const char *body) 
         return refuse(peer, "node 0 draws claims, the others are shown them");
     if (cut)
         return false;
+    if (wanted.claim == 0 && answer.verdict == NET_OVER)
+        return refuse(peer, "no claim number is left: its memory file is damaged");
     net_channel_send(&peer->channel, NET_CLAIMED, 0, head->tag, &answer, sizeof(answer));
     return true;
 }
