@@ -49,11 +49,6 @@ void far_ask_all(far_task *t, far_question *questions, unsigned count) {
         far_task_wait_for(t, FAR_WAIT_ANSWERS);
         t->stats->background_round_trips++; /* whoever asks is not on an operation's usual way */
     }
-    for (unsigned i = 0; s->lost && i < count; i++)
-        if (questions[i].answer < 0) {
-            far_session_tell(s, questions[i].answer); /* why there is no answer */
-            return;
-        }
 }
 
 

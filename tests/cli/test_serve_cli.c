@@ -157,6 +157,10 @@ static void clients_have_names(void **state) {
              node.address);
     snprintf(row, sizeof(row), "evict: client %u, process %d\n", session->id, (int)getpid());
     works(evict, row);
+    far_index *index;
+    assert_true(far_index_open(session, NULL, &index) < 0); /* words that nobody must be told again */
+    assert_true(far_index_open(session, "fruit", &index) < 0);
+    assert_non_null(strstr(far_last_error(), "the session is lost"));
     far_session_close(session);
     far_pool_close(pool);
 }
