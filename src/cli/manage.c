@@ -343,10 +343,12 @@ int cli_evict(int argc, char **argv) {
         CLI_OPTIONS_END,
     };
     int count, status;
-    if (cli_operands(
-            argc, argv, "evict CLIENT [--process PID] | evict --list", options,
-            "Ends the process of a client with SIGKILL, for good; the others repair what it left, and go on.\n", 0, 1,
-            &count, &status))
+    if (cli_operands(argc, argv, "evict CLIENT [--process PID] | evict --list", options,
+                     "Ends a client for good; the others repair what it left, and go on. On a shm pool its process is "
+                     "ended with\n"
+                     "SIGKILL; over a network its sessions are cut: the process lives, and nothing that it still sends "
+                     "takes effect.\n",
+                     0, 1, &count, &status))
         return status;
     if (list == (count == 1))
         return cli_wrong_usage("evict", "either CLIENT or --list");

@@ -121,12 +121,13 @@ int cli_selftest(int argc, char **argv) {
         {"json", CLI_FLAG, &json, NULL, "prints JSON"},
         {0},
     };
-    int err = cli_parse(
-        argc, argv, "selftest --pool URI [OPTIONS]", options,
-        "Sessions work against each other on some memory of the pool and look for what its fabric must "
-        "not do.\nExit 1 if a rule that it claims to keep was broken. That goes on record at the pool: its clients do "
-        "without the\ncapability from then on, or are refused. What was not seen is not proved.\n",
-        NULL, &help);
+    int err = cli_parse(argc, argv, "selftest --pool URI [OPTIONS]", options,
+                        "Sessions work against each other on some memory of the pool (2M and more of each memory node, "
+                        "which have 4M at "
+                        "least)\nand look for what its fabric must not do. Exit 1 if a rule that it claims to keep was "
+                        "broken. That goes on record at the pool: its clients do "
+                        "without the\ncapability from then on, or are refused. What was not seen is not proved.\n",
+                        NULL, &help);
     if (err || help)
         return err;
     if (!uri || !*uri)

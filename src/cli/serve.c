@@ -2,6 +2,7 @@
 #include "base/parse.h"
 #include "cli/cli.h"
 #include "fabric/net/link.h"
+#include "fabric/net/memory.h"
 #include "fabric/net/server.h"
 #include "pool/refuted.h"
 
@@ -36,7 +37,8 @@ static int failed(void) {
 
 
 static net_tls_config tls_of(const serve_options *o) {
-    const char *secret = o->secret ? o->secret : o->cert || o->key || o->ca ? NULL : getenv("FARINDEX_SECRET");
+    bool told = o->cert || o->key || o->ca || o->insecure; /* as in a URI: then the environment is not asked */
+    const char *secret = o->secret ? o->secret : told ? NULL : getenv("FARINDEX_SECRET");
     return (net_tls_config){secret && *secret ? secret : NULL, o->cert, o->key, o->ca};
 }
 
@@ -95,7 +97,11 @@ static int show_status(const serve_options *o) {
         err = net_link_call(&link, &address, NET_STATUS, NULL, 0, NET_STATE, &state, sizeof(state), STATUS_MS);
         net_channel_close(&link.channel);
     }
+    bool plain = !dial.tls && !config.secret && !config.cert && !config.key && !config.ca;
     net_tls_close(dial.tls);
+    if (err == FAR_ERR_INVALID && plain) /* what far_last_error tells is for a URI */
+        return cli_wrong_usage(
+            "serve", "--status: %s is another host: give --secret FILE or certificates, or say --insecure", o->status);
     if (err < 0)
         return failed();
     state.library[sizeof(state.library) - 1] = 0;
@@ -125,6 +131,8 @@ static int make_config(const serve_options *o, net_server_config *config) {
     bool anonymous = !o->memory || strcmp(o->memory, "anonymous") == 0;
     if (anonymous && o->size == 0)
         return cli_wrong_usage("serve", "--size is missing");
+    if (o->size != 0 && !net_memory_may_have(o->size))
+        return cli_wrong_usage("serve", "--size: " NET_MEMORY_SIZES);
     config->rdma = strcmp(o->fabric, "rdma") == 0;
     if (!config->rdma && strcmp(o->fabric, "tcp") != 0)
         return cli_wrong_usage("serve", "--fabric: tcp or rdma, not '%s'", o->fabric);

@@ -1,14 +1,11 @@
 /* What a handle tells of itself to those who watch the pool: its counters, and how many keys were added to indexes.
  * Operations only count, in memory of their session; housekeeping adds up and writes, now and then. */
-#define _GNU_SOURCE
 #include "client/client.h"
 #include "client/op.h"
 #include "pool/catalog_layout.h"
 #include "task/latch.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #define BULLETIN_TICKS 100u /* between two bulletins */
 
@@ -95,10 +92,11 @@ static void name_handle(const far_pool *pool, far_bulletin *b) {
         b->process = 1;
         return;
     }
-    b->process = (uint64_t)getpid();
-    if (gethostname(b->host, FAR_HOST_MAX) < 0)
-        strcpy(b->host, "?");
-    strncpy(b->command, program_invocation_short_name, sizeof(b->command) - 1);
+    far_name self;
+    far_name_self(&self);
+    b->process = (uint64_t)self.process;
+    memcpy(b->host, self.host, sizeof(b->host));
+    memcpy(b->command, self.command, sizeof(b->command));
 }
 
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "client/client.h"
+#include "client/names.h"
 #include "client/op.h"
 
 #include <stdlib.h>
@@ -16,12 +17,6 @@ typedef struct roll {
 } roll;
 
 
-static int64_t process_of(far_task *t, unsigned id, unsigned generation) {
-    const far_conn *conn = t->session->conn;
-    return conn->fabric->ops->process_of ? conn->fabric->ops->process_of(t->session->conn, id, generation) : 0;
-}
-
-
 static int call_roll(far_task *t, void *ctx, unsigned id, const far_client *client) {
     roll *r = ctx;
     if (far_client_state_of(client->word) != FAR_CLIENT_LIVE)
@@ -30,6 +25,10 @@ static int call_roll(far_task *t, void *ctx, unsigned id, const far_client *clie
     int dead = far_is_dead(t, id, generation);
     if (dead)
         return dead < 0 ? dead : 0;
+    far_name name;
+    int err = far_client_name(t, id, generation, &name);
+    if (err < 0)
+        return err;
     far_client_info *items = far_grow(r->items, r->count, sizeof(*items));
     if (!items)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of clients");
@@ -37,7 +36,7 @@ static int call_roll(far_task *t, void *ctx, unsigned id, const far_client *clie
     r->items[r->count++] = (far_client_info){.id = id,
                                              .generation = generation,
                                              .handle = handle,
-                                             .process = process_of(t, id, generation),
+                                             .process = name.process,
                                              .own = handle == far_task_pool(t)->team.own->id};
     return 0;
 }

@@ -10,7 +10,7 @@
 typedef struct far_client_info {
     unsigned id, generation;
     unsigned handle; /* the id of its handle's own session */
-    int64_t process; /* a pid of this host; 0: not known */
+    int64_t process; /* a pid of its host; 0: not known */
     bool own;        /* of the handle that asks */
 } far_client_info;
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "client/client.h"
+#include "client/names.h"
 #include "client/op.h"
 #include "pool/catalog_layout.h"
 
@@ -101,8 +102,21 @@ static int read_table(far_task *t, far_surveyed_handle *handle, uint64_t opened)
 }
 
 
+/* A handle that has opened no index has no bulletin: then the fabric may know its name. */
+static int name_handle(far_task *t, far_surveyed_handle *handle) {
+    far_name name;
+    far_bulletin *b = &handle->bulletin;
+    int err = far_client_name(t, handle->id, handle->generation, &name);
+    handle->process = name.process ? name.process : (int64_t)b->process;
+    if (b->process == 0) {
+        memcpy(b->host, name.host, sizeof(b->host));
+        memcpy(b->command, name.command, sizeof(b->command));
+    }
+    return err;
+}
+
+
 static int add_handle(far_task *t, far_survey *survey, unsigned id, const far_client *client) {
-    const far_conn *conn = t->session->conn;
     unsigned generation = far_client_generation_of(client->word);
     far_surveyed_handle *items = grow(survey->handles, survey->handle_count, sizeof(*items));
     if (!items)
@@ -111,11 +125,7 @@ static int add_handle(far_task *t, far_survey *survey, unsigned id, const far_cl
     far_surveyed_handle *handle = &items[survey->handle_count++];
     *handle = (far_surveyed_handle){.id = id, .generation = generation, .own = id == far_task_pool(t)->team.own->id};
     int err = read_table(t, handle, client->opened);
-    if (conn->fabric->ops->process_of)
-        handle->process = conn->fabric->ops->process_of(t->session->conn, id, generation);
-    if (!handle->process)
-        handle->process = (int64_t)handle->bulletin.process;
-    return err;
+    return err < 0 ? err : name_handle(t, handle);
 }
 
 

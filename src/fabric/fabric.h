@@ -10,6 +10,7 @@
 #define FAR_FABRIC_FABRIC_H
 
 #include "base/host.h"
+#include "base/name.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -104,6 +105,7 @@ typedef enum far_question_kind {
     FAR_ASK_CLAIM, /* as `claim` below; id 0 lets go of the one it had */
     FAR_ASK_DEAD,  /* as `is_dead` */
     FAR_ASK_EVICT, /* as `evict` */
+    FAR_ASK_NAME,  /* what the session's process is called; always answered with 0 */
 } far_question_kind;
 
 typedef struct far_question far_question;
@@ -114,6 +116,7 @@ struct far_question {
     bool pending;
     void (*done)(far_question *question); /* called inside poll, if it was pending; must not switch */
     void *owner;                          /* of the one who asks */
+    far_name *name;                       /* FAR_ASK_NAME: where it goes; left alone if nothing is known */
     far_question *next;                   /* of the fabric while pending, as all below */
     unsigned step, waits;                 /* waits: for so many nodes */
     uint64_t claim;

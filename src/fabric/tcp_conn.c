@@ -416,8 +416,19 @@ static bool look(tcp_conn *c, uint64_t until) {
 }
 
 
+/* A wait before this one has taken something off a socket, and no poll has had it since: epoll would not tell of it. */
+static bool has_unread(const tcp_conn *c) {
+    for (unsigned i = 0; i < c->count; i++)
+        if (c->nodes[i].filled != 0)
+            return true;
+    return false;
+}
+
+
 static void sleep_on_sockets(tcp_conn *c, uint64_t until) {
     struct epoll_event events[EVENTS];
+    if (has_unread(c))
+        return;
     set_alarm(c, next_deadline(c));
     if (!far_parker_arm(c->conn.parker))
         return;

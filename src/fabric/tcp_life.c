@@ -66,8 +66,8 @@ static void begin_question(tcp_conn *c, far_question *question) {
     }
     question->next = NULL;
     round->waits = 1;
-    if (question->kind == FAR_ASK_EVICT)
-        tcp_send(c, 0, NET_EVICT, 0, &body, sizeof(body), round);
+    if (question->kind == FAR_ASK_EVICT || question->kind == FAR_ASK_NAME)
+        tcp_send(c, 0, question->kind == FAR_ASK_EVICT ? NET_EVICT : NET_NAME, 0, &body, sizeof(body), round);
     else if (question->id != 0)
         send_claim(c, 0, question, round);
     else if (c->count > 1) /* node 0 last: once it has let go, whoever asks it has the others cut this session */
@@ -214,12 +214,18 @@ static void take_evicted(tcp_conn *c, tcp_round *round, const char *body) {
 }
 
 
+static void take_named(tcp_round *round, const char *body) {
+    far_name *name = round->first->name;
+    memcpy(name, body, sizeof(*name));
+    name->host[FAR_HOST_MAX] = name->command[FAR_COMMAND_MAX] = 0;
+    end_round(round, 0);
+}
+
+
 bool tcp_take_answer(tcp_conn *c, unsigned node, const tcp_owed *owed, const net_head *head, const char *body) {
-    static const uint16_t answers[NET_TYPES] = {[NET_CLAIM] = NET_CLAIMED,
-                                                [NET_RELEASE] = NET_RELEASED,
-                                                [NET_ASK] = NET_TOLD,
-                                                [NET_CUT] = NET_IS_CUT,
-                                                [NET_EVICT] = NET_EVICTED};
+    static const uint16_t answers[NET_TYPES] = {
+        [NET_CLAIM] = NET_CLAIMED, [NET_RELEASE] = NET_RELEASED, [NET_ASK] = NET_TOLD,
+        [NET_CUT] = NET_IS_CUT,    [NET_NAME] = NET_NAMED,       [NET_EVICT] = NET_EVICTED};
     if (head->type != answers[owed->type])
         return false;
     switch (owed->type) {
@@ -233,6 +239,9 @@ bool tcp_take_answer(tcp_conn *c, unsigned node, const tcp_owed *owed, const net
         return take_told(c, owed->round, head, body);
     case NET_CUT:
         take_cut(c, owed->round);
+        return true;
+    case NET_NAME:
+        take_named(owed->round, body);
         return true;
     default:
         take_evicted(c, owed->round, body);

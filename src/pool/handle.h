@@ -27,14 +27,13 @@ typedef struct far_open_table {         /* pool/open_table.c: the handle's table
     atomic_bool unsure;                 /* a WRITE failed: far memory may not say so yet */
 } far_open_table;
 
-#define FAR_HOST_MAX 63
 
 /* What a handle tells of itself, for those who watch the pool: written now and then by its housekeeping, behind its
  * table of open indexes; nobody relies on it. Sums over all its sessions, also those that were closed. */
 typedef struct far_bulletin {
     uint64_t process; /* 0: it has told nothing yet */
     uint64_t told;    /* how often it has */
-    char host[FAR_HOST_MAX + 1], command[32];
+    char host[FAR_HOST_MAX + 1], command[FAR_COMMAND_MAX + 1];
     uint64_t ops[FAR_OP_SCAN + 1], round_trips, verbs, retries, bytes_read, bytes_written, cache_hits, cache_misses,
         merged;
     uint64_t unused[4];

@@ -514,8 +514,9 @@ int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(
     far_session_enter(s);
     int result = can_call_directly(s) ? call_directly(s, kind, background, run, arg)
                                       : call_on_coroutine(s, kind, background, run, arg);
+    bool lost = s->lost != 0;
     far_session_leave(s);
-    return result;
+    return result < 0 && lost ? far_session_tell(s, result) : result;
 }
 
 

@@ -3,6 +3,7 @@
 #include "verify/selftest.h"
 #include "base/error.h"
 #include "base/numa.h"
+#include "base/parse.h"
 #include "pool/alloc.h"
 #include "pool/catalog_layout.h"
 #include "pool/clients.h"
@@ -194,12 +195,24 @@ static int find_numa_pairs(far_pool *pool, unsigned node, field *f) {
 }
 
 
+/* Nodes of FAR_SELFTEST_NODE_LEAST have room for the fewest arenas, and for some small indexes. */
+static int fail_without_room(unsigned node, unsigned arenas) {
+    char needed[FAR_SIZE_TEXT], least[FAR_SIZE_TEXT];
+    return far_fail(
+        FAR_ERR_NO_MEMORY,
+        "a self-test needs %s of free memory at each memory node, and nodes of %s at least: node %u has no room",
+        far_format_size((uint64_t)arenas * ARENA, needed), far_format_size(FAR_SELFTEST_NODE_LEAST, least), node);
+}
+
+
 static int take_field(far_pool *pool, far_session *own, unsigned node, field *f) {
     uint64_t wanted = pool->fabric->node_bytes[node] / 32 / ARENA;
     unsigned count = wanted < ARENAS_LEAST ? ARENAS_LEAST : wanted > ARENAS_MOST ? ARENAS_MOST : (unsigned)wanted;
     int err = 0;
     for (f->count = 0; f->count < count && err == 0; f->count += err == 0)
         err = take_arena(own, node, &f->arena[f->count]);
+    if (err == FAR_ERR_NO_MEMORY)
+        return fail_without_room(node, count);
     return err < 0 ? err : find_numa_pairs(pool, node, f);
 }
 

@@ -1,7 +1,10 @@
 /* farindex serve by hand: what it says of itself, and its log: a line for each client that comes, goes or is cut. */
+#define _GNU_SOURCE
 #include "daemons.h"
 #include "shell.h"
+#include "task/session.h"
 
+#include <errno.h>
 #include <signal.h>
 
 #define LOG_SECONDS 30 /* a line is late at most so long */
@@ -73,6 +76,26 @@ static void a_node_that_is_not_there_has_no_status(void **state) {
     (void)state;
     fails("farindex serve --status 127.0.0.1:1", 3, "127.0.0.1:1");
     fails("farindex serve --status nonsense", 2, "nonsense");
+    fails("farindex serve --status 192.0.2.1:1", 2, "give --secret FILE");
+}
+
+
+static void what_cannot_be_served_is_said(void **state) {
+    (void)state;
+    fails("farindex serve --listen 127.0.0.1:0 --size 64K", 2, "--size: a memory node has 1M to 1T");
+    fails("farindex serve --listen 127.0.0.1:0 --memory made", 3, "no --size to make it");
+    works("test ! -e made", NULL); /* and nothing is left behind */
+    fails("farindex serve --listen 127.0.0.1:0 --size 1M --cert nobody --key nobody --ca nobody", 3,
+          "cert: nobody cannot be opened: No such file");
+}
+
+
+/* The environment names a secret for all who say nothing else: a daemon that is to be insecure is, as its clients are. */
+static void insecure_stands_against_the_environment(void **state) {
+    (void)state;
+    char words[256];
+    snprintf(words, sizeof(words), "FARINDEX_SECRET=nowhere farindex serve --insecure --status %s >list", node.address);
+    works(words, NULL);
 }
 
 
@@ -118,10 +141,53 @@ static void who_is_evicted_is_logged_as_cut(void **state) {
 }
 
 
+/* Also a client that has no index open, whose bulletin nobody can read. */
+static void clients_have_names(void **state) {
+    (void)state;
+    far_pool *pool;
+    char list[200], host[64], row[160], evict[256];
+    far_session *session = connect_to(&pool);
+    gethostname(host, sizeof(host));
+    snprintf(list, sizeof(list), "farindex evict --list --pool tcp://%s", node.address);
+    snprintf(row, sizeof(row), "\t%d\t%s\t%s\t\n", (int)getpid(), program_invocation_short_name, host);
+    assert_true(says(list, row));
+    snprintf(evict, sizeof(evict), "farindex evict %u --process 1 --pool tcp://%s", session->id, node.address);
+    fails(evict, 1, "not 1");
+    snprintf(evict, sizeof(evict), "farindex evict %u --process %d --pool tcp://%s", session->id, (int)getpid(),
+             node.address);
+    snprintf(row, sizeof(row), "evict: client %u, process %d\n", session->id, (int)getpid());
+    works(evict, row);
+    far_index *index;
+    assert_true(far_index_open(session, NULL, &index) < 0); /* words that nobody must be told again */
+    assert_true(far_index_open(session, "fruit", &index) < 0);
+    assert_non_null(strstr(far_last_error(), "the session is lost"));
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+/* A self-test that finds no room says what it needs. */
+static void a_small_node_has_no_self_test(void **state) {
+    (void)state;
+    daemon_node small;
+    char words[256];
+    assert_true(daemon_start(&small, NULL, "--size 2M"));
+    snprintf(words, sizeof(words), "farindex create fruit dart --pool tcp://%s", small.address);
+    works(words, NULL);
+    snprintf(words, sizeof(words), "farindex selftest --pool tcp://%s", small.address);
+    fails(words, 3, "nodes of 4M at least: node 0 has no room");
+    daemon_stop(&small);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_node_tells_of_itself, start_node, end_node),
         cmocka_unit_test_setup_teardown(a_node_that_is_not_there_has_no_status, start_node, end_node),
+        cmocka_unit_test_setup_teardown(insecure_stands_against_the_environment, start_node, end_node),
+        cmocka_unit_test_setup_teardown(clients_have_names, start_node, end_node),
+        cmocka_unit_test_setup_teardown(what_cannot_be_served_is_said, fresh, NULL),
+        cmocka_unit_test_setup_teardown(a_small_node_has_no_self_test, fresh, NULL),
         cmocka_unit_test_setup_teardown(who_comes_leaves_or_dies_is_logged, start_node, end_node),
         cmocka_unit_test_setup_teardown(who_is_evicted_is_logged_as_cut, start_node, end_node),
     };

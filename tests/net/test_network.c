@@ -3,6 +3,7 @@
 #include "base/sanitizer.h"
 #include "conform.h"
 #include "daemons.h"
+#include "fabric/net/memory.h"
 #include "fabric/net/server.h"
 #include "fabric/tcp.h"
 
@@ -297,7 +298,7 @@ static void secrets_are_checked(void **state) {
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
     assert_not_opened(uri, FAR_ERR_UNREACHABLE, "the same secret");
     snprintf(uri, sizeof(uri), "tcp://%s", node.address);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does it ask for a secret");
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does it ask for a secret or a certificate");
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, right);
     put_and_get(uri);
     chmod(right, 0640);
@@ -309,7 +310,7 @@ static void secrets_are_checked(void **state) {
     assert_true(daemon_start(&node, NULL, "--size " SIZE)); /* plain, and the client wants TLS: no fall-back */
     daemon_secret(wrong, "0123456789abcdef0123456789abcdef");
     snprintf(uri, sizeof(uri), "tcp://%s?secret=%s", node.address, wrong);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "speaks no TLS");
     daemon_stop(&node);
     unlink(right);
     unlink(wrong);
@@ -350,7 +351,7 @@ static void certificates_are_checked(void **state) {
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/ca.pem", node.address, d, d, d);
     put_and_get(uri);
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/bad.pem&key=%s/bad.key&ca=%s/ca.pem", node.address, d, d, d);
-    assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address); /* the node does not know who signed it */
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "does not accept this side's certificate"); /* who signed it? */
     snprintf(uri, sizeof(uri), "tcp://%s?cert=%s/good.pem&key=%s/good.key&ca=%s/other.pem", node.address, d, d, d);
     assert_not_opened(uri, FAR_ERR_UNREACHABLE, node.address);
     daemon_stop(&node);
@@ -416,6 +417,28 @@ static void daemons_say_why_they_cannot_serve(void **state) {
     assert_int_equal(truncate(path, 4 << 20), 0); /* of zeros */
     snprintf(options, sizeof(options), "--size 4M --memory %s", path);
     assert_does_not_start(options, path);
+    unlink(path);
+}
+
+
+/* It would give the number 0, which stands for nobody, and then those that others have had. */
+static void a_node_without_claim_numbers_says_so(void **state) {
+    (void)state;
+    daemon_node node;
+    const uint64_t last = UINT64_MAX;
+    char path[64], uri[128];
+    snprintf(path, sizeof(path), "/dev/shm/farindex-last-%d", (int)getpid());
+    assert_true(daemon_start(&node, NULL, "--size 4M --memory %s", path));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    put_and_get(uri);
+    daemon_stop(&node);
+    int file = open(path, O_WRONLY);
+    assert_int_equal(pwrite(file, &last, sizeof(last), NET_LEDGER_AT + offsetof(net_ledger, drawn)), sizeof(last));
+    close(file);
+    assert_true(daemon_again(&node));
+    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
+    assert_not_opened(uri, FAR_ERR_UNREACHABLE, "no claim number is left");
+    daemon_stop(&node);
     unlink(path);
 }
 
@@ -681,6 +704,7 @@ int main(void) {
         cmocka_unit_test(certificates_are_checked),
         cmocka_unit_test(plain_text_stays_on_this_host),
         cmocka_unit_test(daemons_say_why_they_cannot_serve),
+        cmocka_unit_test(a_node_without_claim_numbers_says_so),
         cmocka_unit_test(strangers_lose_their_connection_and_nothing_else),
         cmocka_unit_test(strangers_that_say_nothing_are_turned_away),
         cmocka_unit_test(a_note_that_another_took_wakes_who_dozes),

@@ -14,6 +14,10 @@
 #define ROOM     (16u << 10)
 #define SEED     42
 
+/* Where those who are nobody may write, and a pool has nothing: whatever two bits of such an address are turned over, it is none of
+ * the words that say what the pool is. */
+#define FREE_AT 0xe00u
+
 typedef struct stream {
     char bytes[ROOM];
     size_t used;
@@ -36,12 +40,12 @@ static void put_batch(stream *s, far_random *random) {
     for (unsigned i = 0; i < count; i++) {
         far_verb verb = {.kind = (uint8_t)far_random_below(random, FAR_VERB_KINDS),
                          .length = 8,
-                         .addr = far_random_below(random, 64) * 8, /* where formatting may write */
+                         .addr = far_random_below(random, (NET_FREE_BYTES - FREE_AT - 64) / 8) * 8,
                          .local = payload};
         if (verb.kind <= FAR_WRITE)
             verb.length = 8 * (1 + (uint32_t)far_random_below(random, 8));
         if (verb.kind == FAR_WRITE || verb.kind > FAR_WRITE)
-            verb.addr = 2048 + verb.addr; /* beyond what says that it is a pool */
+            verb.addr = FREE_AT + verb.addr;
         at = net_verb_put(at, &verb, 0, verb.length);
     }
     put(s, NET_BATCH, count, body, (size_t)(at - body));
@@ -64,7 +68,7 @@ static void put_message(stream *s, far_random *random) {
         put(s, NET_CUT, count, claims, count * sizeof(claims[0]));
         break;
     case 3:
-        put(s, NET_EVICT, 0, claims, sizeof(claims[0]));
+        put(s, far_random_chance(random, 1, 2) ? NET_EVICT : NET_NAME, 0, claims, sizeof(claims[0]));
         break;
     case 4:
         put(s, NET_RELEASE + (net_type)far_random_below(random, 15), 0, NULL, 0);

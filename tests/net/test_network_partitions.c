@@ -6,6 +6,7 @@
 #include "daemons.h"
 #include "guest.h"
 #include "left_out.h"
+#include "wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -208,6 +209,30 @@ static void an_idle_client_that_is_cut_off(void **state) {
 }
 
 
+/* It has no room for the answers that it asked for: the node asks whether it has some again, and is not answered. */
+static void a_full_client_that_is_cut_off(void **state) {
+    (void)state;
+    net n;
+    char where[64];
+    set_up(&n, "", "2s");
+    snprintf(where, sizeof(where), "10.77.0.1:%u", n.ports[0]);
+    net_link full = wire_dial(where, NET_FOR_SESSION);
+    wire_ask_for_too_much(&full.channel);
+    usleep(3500000); /* its host answers: it lives, however long it takes nothing */
+    assert_int_equal(daemon_look(n.nodes[0].address).connections, 2);
+    cut(&n, 0, CUT_BOTH, true);
+    double begun = daemon_seconds();
+    while (daemon_look(n.nodes[0].address).connections > 1) {
+        assert_true(daemon_seconds() - begun < LEASE + 20);
+        usleep(10000);
+    }
+    print_message("ended after %.2f s\n", daemon_seconds() - begun);
+    cut(&n, 0, CUT_BOTH, false);
+    net_channel_close(&full.channel);
+    tear_down(&n);
+}
+
+
 /* Shorter than anybody waits: what was lost is sent again by the kernels, and the client goes on. */
 static void lost_packets_harm_nobody(void **state) {
     (void)state;
@@ -243,6 +268,7 @@ int main(void) {
         cmocka_unit_test(a_client_whose_messages_do_not_arrive),
         cmocka_unit_test(a_client_that_gets_no_answers),
         cmocka_unit_test(an_idle_client_that_is_cut_off),
+        cmocka_unit_test(a_full_client_that_is_cut_off),
         cmocka_unit_test(lost_packets_harm_nobody),
     };
     if (unshare(CLONE_NEWNET) != 0) {

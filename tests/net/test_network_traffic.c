@@ -116,6 +116,26 @@ static void a_wait_takes_what_is_there_without_sleeping(void **state) {
 }
 
 
+/* The answer is taken off the socket by the first wait, which looks. The second one, which may not look, must not sleep for it. */
+static void a_second_wait_does_not_sleep_over_what_the_first_took(void **state) {
+    (void)state;
+    wire g;
+    uint64_t word;
+    far_verb verb = {.kind = FAR_READ, .length = 8, .addr = 64, .local = &word};
+    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
+    wire_up(&g, "?timeout=2s"); /* so long it would sleep */
+    assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
+    post_and_await_the_answer(&g, &batch);
+    ((tcp_conn *)g.conn)->linger.rests_until = 0;
+    g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    ((tcp_conn *)g.conn)->linger.rests_until = UINT64_MAX;
+    g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    assert_int_equal(atomic_load(&sleeps), 0);
+    assert_int_equal(g.fabric->ops->poll(g.conn), 1);
+    wire_down(&g);
+}
+
+
 /* Who waits for nothing has nothing to look for. */
 static void an_idle_wait_does_not_look(void **state) {
     (void)state;
@@ -281,6 +301,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_leave_in_one_send_and_come_back_in_one),
         cmocka_unit_test(a_wait_takes_what_is_there_without_sleeping),
+        cmocka_unit_test(a_second_wait_does_not_sleep_over_what_the_first_took),
         cmocka_unit_test(an_idle_wait_does_not_look),
         cmocka_unit_test(posting_never_blocks),
         cmocka_unit_test(who_sleeps_on_sockets_can_be_woken),

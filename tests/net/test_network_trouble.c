@@ -19,17 +19,6 @@
 
 #define SIZE "16M"
 
-static net_link dial(const char *where, net_purpose purpose) {
-    net_address address;
-    net_link link;
-    char error[128];
-    net_dial how = {.purpose = purpose, .timeout_ms = 5000};
-    assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
-    assert_ok(net_links_open(&link, &address, 1, &how));
-    return link;
-}
-
-
 static unsigned long kilobytes_of(pid_t pid) {
     char path[64], text[256];
     unsigned long kilobytes = 0;
@@ -96,7 +85,7 @@ static void who_takes_no_answers_is_not_served(void **state) {
     const uint64_t most = 2000; /* 120 MB of answers, if the node made them all */
     wire_up(&g, "");
     unsigned long before = kilobytes_of(g.node.pid);
-    net_link link = dial(g.node.address, NET_FOR_SESSION);
+    net_link link = wire_dial(g.node.address, NET_FOR_SESSION);
     uint64_t sent = send_until_it_is_full(&link.channel, 0, most, 30), got = 0;
     for (unsigned turn = 0; turn < 40; turn++) { /* some answers for more requests */
         got = take_answers(&link.channel, got, got + 20 < sent ? got + 20 : sent);
@@ -122,7 +111,7 @@ static void notes_do_not_pile_up(void **state) {
     wire g;
     const unsigned turns = 2500, rings = 200; /* 16 MB of notes */
     wire_up(&g, "");
-    net_link still = dial(g.node.address, NET_FOR_SESSION), bell = dial(g.node.address, NET_FOR_SESSION);
+    net_link still = wire_dial(g.node.address, NET_FOR_SESSION), bell = wire_dial(g.node.address, NET_FOR_SESSION);
     net_address address;
     char error[128];
     net_address_parse(g.node.address, strlen(g.node.address), &address, error, sizeof(error));
@@ -162,7 +151,7 @@ static void a_look_is_no_client(void **state) {
     static const net_type types[] = {NET_LISTEN, NET_RING, NET_RELEASE, NET_EVICT, NET_CLAIM};
     wire_up(&g, "");
     for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        net_link link = dial(g.node.address, NET_FOR_LOOK);
+        net_link link = wire_dial(g.node.address, NET_FOR_LOOK);
         net_claim claim = {.id = 1, .generation = 1};
         bool empty = types[i] != NET_EVICT && types[i] != NET_CLAIM;
         uint64_t refused = daemon_look(g.node.address).refused;
@@ -364,7 +353,7 @@ static void the_dead_are_cut_at_every_node(void **state) {
     assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
     const daemon_node *first = daemon_look(nodes[0].address).node == 0 ? &nodes[0] : &nodes[1];
     const daemon_node *other = first == &nodes[0] ? &nodes[1] : &nodes[0];
-    net_link here = dial(first->address, NET_FOR_SESSION), there = dial(other->address, NET_FOR_SESSION);
+    net_link here = wire_dial(first->address, NET_FOR_SESSION), there = wire_dial(other->address, NET_FOR_SESSION);
     uint64_t claim = claim_at(&here, first->address, (net_claim){.id = 5, .generation = 1});
     claim_at(&there, other->address, (net_claim){.id = 5, .generation = 1, .claim = claim});
     send_write(&there.channel, at, 1);
@@ -395,7 +384,7 @@ static void the_dead_are_cut_at_every_node(void **state) {
 /* ---- Who sleeps until it is told ---- */
 
 static void want_sweep(const char *where) {
-    net_link link = dial(where, NET_FOR_SESSION);
+    net_link link = wire_dial(where, NET_FOR_SESSION);
     char body[NET_VERB_BYTES + 8];
     far_verb verb = {.kind = FAR_FAA, .length = 8, .addr = FAR_SUPER_WANTED, .swap = 1};
     net_verb_put(body, &verb, 0, 8);

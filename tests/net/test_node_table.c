@@ -328,8 +328,23 @@ static void nobody_acts_after_death(void **state) {
 }
 
 
+/* 0 is no claim: it must never be drawn. */
+static void the_last_number_is_not_passed(void **state) {
+    (void)state;
+    uint64_t claim = 0, over;
+    start_fresh();
+    ledgers[0].drawn = UINT64_MAX - 1;
+    assert_int_equal(net_table_draw(&tables[0], 5, 3, 11, &claim), NET_TAKEN);
+    assert_true(claim == UINT64_MAX);
+    assert_int_equal(net_table_draw(&tables[0], 6, 3, 12, &claim), NET_OVER);
+    assert_false(net_table_ask(&tables[0], 6, 3, &over));
+    assert_true(ledgers[0].drawn == UINT64_MAX);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_number_is_not_passed),
         cmocka_unit_test(an_id_has_one_holder),
         cmocka_unit_test(claims_rise_over_restarts),
         cmocka_unit_test(a_hello_that_is_delayed_past_the_cut_is_refused),

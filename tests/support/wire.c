@@ -55,3 +55,28 @@ uint64_t wire_read(wire *g, far_addr addr) {
     wire_finish(g, &batch);
     return word;
 }
+
+
+net_link wire_dial(const char *where, net_purpose purpose) {
+    net_address address;
+    net_link link;
+    char error[128];
+    net_dial how = {.purpose = purpose, .insecure = true, .timeout_ms = 5000};
+    assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
+    assert_ok(net_links_open(&link, &address, 1, &how));
+    return link;
+}
+
+
+uint64_t wire_ask_for_too_much(net_channel *channel) {
+    const uint64_t too_much = 24u << 20;
+    far_verb verb = {.kind = FAR_READ, .length = NET_PIECE_BYTES};
+    char body[NET_VERB_BYTES];
+    uint64_t sent = 0;
+    net_verb_put(body, &verb, 0, verb.length);
+    while (sent * NET_PIECE_BYTES < too_much)
+        net_channel_send(channel, NET_BATCH, 1, ++sent, body, sizeof(body));
+    while (net_channel_queued(channel) > 0)
+        assert_int_equal(net_channel_flush(channel), 0);
+    return sent;
+}

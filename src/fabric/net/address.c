@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBES 3 /* of keepalive */
+#define PROBES 3 /* of keepalive, at least */
 
 
 int net_address_parse(const char *text, size_t length, net_address *address, char *error, size_t error_size) {
@@ -84,18 +84,28 @@ void net_endpoint_text(const net_endpoint *endpoint, char text[NET_ADDRESS_MAX])
 }
 
 
+static int at_least_one(unsigned seconds) {
+    return seconds < 1 ? 1 : (int)seconds;
+}
+
+
 /* The kernel of the peer answers for it as long as its host runs and can be reached, also while it is stopped. */
 int net_socket_prepare(int socket, unsigned dead_after_ms) {
-    int on = 1, probes = PROBES, idle = (int)(dead_after_ms / 2000), every = (int)(dead_after_ms / 2000 / PROBES);
-    unsigned limit = dead_after_ms;
-    idle = idle < 1 ? 1 : idle;
-    every = every < 1 ? 1 : every;
+    unsigned seconds = dead_after_ms / 1000;
+    int on = 1, idle = at_least_one(seconds / 2), every = at_least_one(seconds / 2 / PROBES),
+        probes = at_least_one((seconds - seconds / 2) / (unsigned)every);
     if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
         setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every)) < 0 ||
-        setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) < 0 ||
-        setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof(limit)) < 0)
+        setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) < 0)
+        return far_fail(FAR_ERR_UNREACHABLE, "a socket cannot be prepared: %s", strerror(errno));
+    return 0;
+}
+
+
+int net_socket_give_up_after(int socket, unsigned ms) {
+    if (setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms)) < 0)
         return far_fail(FAR_ERR_UNREACHABLE, "a socket cannot be prepared: %s", strerror(errno));
     return 0;
 }

@@ -30,7 +30,11 @@ int net_address_resolve(const net_address *address, bool to_listen, net_endpoint
 bool net_endpoint_is_loopback(const net_endpoint *endpoint);
 void net_endpoint_text(const net_endpoint *endpoint, char text[NET_ADDRESS_MAX]);
 
-/* Options of a connection: small messages leave at once; a peer whose kernel does not answer for so long ends it. */
+/* Options of a connection: small messages leave at once; a peer whose kernel does not answer for so long ends it while
+ * nothing is under way (net/silence.h). */
 int net_socket_prepare(int socket, unsigned dead_after_ms);
+
+/* ... and a peer that takes nothing of what is sent to it for so long, though its kernel answers. */
+int net_socket_give_up_after(int socket, unsigned ms);
 
 #endif

@@ -13,8 +13,9 @@
 
 typedef struct dialling {
     net_endpoint endpoints[NET_ENDPOINTS_MAX];
-    int count, next; /* endpoints, and the one that is tried after this */
-    int socket;      /* while it connects */
+    int count, next;            /* endpoints, and the one that is tried after this */
+    int socket;                 /* while it connects */
+    uint64_t deadline, next_at; /* ms: of all endpoints, and when the next one is tried if this one is silent */
     bool connected, welcomed;
     int error; /* of the last endpoint */
 } dialling;
@@ -32,10 +33,13 @@ static int fail_link(const net_address *address, const char *why) {
 }
 
 
-/* Begins to connect to the name's next endpoint; those that fail at once are passed over. */
+/* Begins to connect to the name's next endpoint; those that fail at once are passed over. Each has its share of the time: packets
+ * to one address of a host may get lost, as those of IPv6 do in some networks, while another can be reached. */
 static int try_next(dialling *d, const net_address *address) {
     while (d->next < d->count) {
         const net_endpoint *endpoint = &d->endpoints[d->next++];
+        uint64_t now = now_ms(), left = now < d->deadline ? d->deadline - now : 0;
+        d->next_at = now + left / (unsigned)(d->count - d->next + 1);
         d->socket = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (d->socket < 0) {
             d->error = errno;
@@ -52,8 +56,9 @@ static int try_next(dialling *d, const net_address *address) {
 }
 
 
-static int begin(dialling *d, const net_address *address, const net_dial *dial) {
+static int begin(dialling *d, const net_address *address, const net_dial *dial, uint64_t deadline) {
     d->socket = -1;
+    d->deadline = deadline;
     d->count = net_address_resolve(address, false, d->endpoints);
     if (d->count < 0)
         return d->count;
@@ -67,6 +72,7 @@ static int begin(dialling *d, const net_address *address, const net_dial *dial) 
 
 
 static int greet(net_link *link, dialling *d, const net_address *address, const net_dial *dial) {
+    far_name self;
     net_hello hello = {.magic = NET_MAGIC, .protocol = NET_PROTOCOL, .purpose = dial->purpose};
     net_tls *tls = dial->tls ? net_tls_new(dial->tls, address->host) : NULL;
     if (dial->tls && !tls)
@@ -76,10 +82,28 @@ static int greet(net_link *link, dialling *d, const net_address *address, const 
     d->connected = true;
     snprintf(hello.library, sizeof(hello.library), "%s", far_version());
     int err = net_socket_prepare(link->channel.socket, dial->timeout_ms);
+    if (err == 0)
+        err = net_socket_give_up_after(link->channel.socket, dial->timeout_ms);
     net_channel_send(&link->channel, NET_HELLO, 0, 0, &hello, sizeof(hello));
+    far_name_self(&self);
+    if (dial->purpose == NET_FOR_SESSION)
+        net_channel_send(&link->channel, NET_I_AM, 0, 0, &self, sizeof(self));
     if (err == 0 && net_channel_flush(&link->channel) < 0)
         err = fail_link(address, link->channel.why);
     return err;
+}
+
+
+/* This endpoint is silent, and there are others. */
+static bool is_overdue(const dialling *d, uint64_t now) {
+    return !d->connected && d->next < d->count && now >= d->next_at;
+}
+
+
+static int pass_over(dialling *d, const net_address *address) {
+    close(d->socket);
+    d->socket = -1;
+    return try_next(d, address);
 }
 
 
@@ -89,9 +113,7 @@ static int go_on_connecting(net_link *link, dialling *d, const net_address *addr
         d->error = errno;
     if (d->error == 0)
         return greet(link, d, address, dial);
-    close(d->socket);
-    d->socket = -1;
-    return try_next(d, address);
+    return pass_over(d, address);
 }
 
 
@@ -111,7 +133,9 @@ static int read_welcome(net_link *link, dialling *d, const net_address *address)
         return far_fail(FAR_ERR_UNSUPPORTED, "what answers at %s is not a farindex node", address->text);
     if (got == 0 && filled < 0)
         return far_fail(FAR_ERR_UNREACHABLE, "the memory node at %s: %s%s", address->text, link->channel.why,
-                        link->channel.tls ? "" : " in the handshake (does it ask for a secret?)");
+                        !link->channel.tls       ? " in the handshake (does it ask for a secret or a certificate?)"
+                        : !link->channel.greeted ? " in the handshake"
+                                                 : "");
     if (got == 0)
         return net_channel_flush(&link->channel) < 0 ? fail_link(address, link->channel.why) : 0;
     memcpy(&link->welcome, body, sizeof(link->welcome));
@@ -132,9 +156,13 @@ static int turn(net_link *links, dialling *d, const net_address *addresses, unsi
                 uint64_t deadline) {
     struct pollfd waits[FAR_NODES_MAX];
     unsigned who[FAR_NODES_MAX], waiting = 0;
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(), until = deadline;
     for (unsigned i = 0; i < count; i++)
         if (!d[i].welcomed) {
+            if (is_overdue(&d[i], now) && pass_over(&d[i], &addresses[i]) < 0)
+                return FAR_ERR_UNREACHABLE;
+            if (!d[i].connected && d[i].next_at < until)
+                until = d[i].next_at;
             bool writes = !d[i].connected || net_channel_wants_to_send(&links[i].channel);
             waits[waiting] = (struct pollfd){.fd = d[i].connected ? links[i].channel.socket : d[i].socket,
                                              .events = (short)((d[i].connected ? POLLIN : 0) | (writes ? POLLOUT : 0))};
@@ -142,7 +170,7 @@ static int turn(net_link *links, dialling *d, const net_address *addresses, unsi
         }
     if (waiting > 0 && now >= deadline)
         return fail_link(&addresses[who[0]], "does not answer in time");
-    if (waiting == 0 || poll(waits, waiting, (int)(deadline - now)) <= 0)
+    if (waiting == 0 || poll(waits, waiting, (int)(until > now ? until - now : 0)) <= 0)
         return (int)waiting;
     int err = 0;
     for (unsigned w = 0; w < waiting && err == 0; w++) {
@@ -167,7 +195,7 @@ int net_links_open(net_link *links, const net_address *addresses, unsigned count
         d[i].socket = -1;
     }
     for (unsigned i = 0; i < count && left > 0; i++)
-        if ((left = begin(&d[i], &addresses[i], dial)) == 0)
+        if ((left = begin(&d[i], &addresses[i], dial, deadline)) == 0)
             left = 1;
     while (left > 0)
         left = turn(links, d, addresses, count, dial, deadline);

@@ -109,8 +109,11 @@ static int make_or_check(net_memory *m, const char *path, uint64_t size, bool *f
         m->size = header.bytes;
         return err;
     }
-    if (size == 0)
+    if (size == 0) {
+        if (status.st_size == 0) /* opening made the file */
+            unlink(path);
         return far_fail(FAR_ERR_INVALID, "%s: there is no memory yet, and no --size to make it", path);
+    }
     m->size = size;
     int error = ftruncate(m->file, (off_t)(NET_MEMORY_AT + size)) < 0 ? errno : 0;
     if (error == 0)
@@ -168,9 +171,14 @@ static int map_memory(net_memory *m, const char *path, uint64_t size) {
 }
 
 
+bool net_memory_may_have(uint64_t size) {
+    return size >= MEMORY_LEAST && size <= FAR_NODE_BYTES_MAX && size % STEP == 0;
+}
+
+
 int net_memory_open(const char *path, uint64_t size, net_memory **memory) {
-    if ((size == 0 && !path) || (size != 0 && (size < MEMORY_LEAST || size > FAR_NODE_BYTES_MAX || size % STEP != 0)))
-        return far_fail(FAR_ERR_INVALID, "a memory node has 1M to 1T, in steps of 4K");
+    if (!(path && size == 0) && !net_memory_may_have(size))
+        return far_fail(FAR_ERR_INVALID, NET_MEMORY_SIZES);
     net_memory *m = aligned_alloc(64, sizeof(*m));
     if (!m)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a node");

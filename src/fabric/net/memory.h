@@ -61,6 +61,10 @@ typedef struct net_memory {
     _Alignas(64) atomic_uchar locks[NET_LINES];
 } net_memory;
 
+#define NET_MEMORY_SIZES "a memory node has 1M to 1T, in steps of 4K"
+
+bool net_memory_may_have(uint64_t size);
+
 /* path NULL: memory of this process. size 0: the size of the file, which must exist. far_last_error says why it failed. */
 int net_memory_open(const char *path, uint64_t size, net_memory **memory);
 void net_memory_close(net_memory *memory);

@@ -26,6 +26,8 @@ void net_table_start(net_table *table, net_ledger *ledger) {
 net_verdict net_table_draw(net_table *table, unsigned id, unsigned generation, net_holder holder, uint64_t *claim) {
     if (table->now[id].holder != 0 && table->now[id].holder != holder)
         return NET_BUSY;
+    if (table->ledger->drawn == UINT64_MAX) /* no node counts so far: the file is damaged */
+        return NET_OVER;
     net_seat *seat = &table->ledger->seats[id];
     set(&table->ledger->drawn, table->ledger->drawn + 1);
     set(&seat->claim, table->ledger->drawn);

@@ -5,7 +5,7 @@
  * other nodes. A claim that was cut is refused for ever, also after a restart of the node: the ledger outlives it. So a
  * session of which every node says that its claim is cut has no connection there and gets none: it is dead.
  *
- *   draw   node 0: a new claim, unless another connection has the id
+ *   draw   node 0: a new claim, unless another connection has the id; NET_OVER: no number is left
  *   show   other nodes: the claim is taken if it is above all that were cut or shown; older connections of the id end
  *   ask    node 0: it lives, or every claim up to some number is over and can be cut elsewhere
  *   cut    other nodes: nothing up to this claim is accepted any more
@@ -57,6 +57,12 @@ bool net_table_ask(const net_table *table, unsigned id, unsigned generation, uin
 void net_table_cut(net_table *table, unsigned id, uint64_t claim, net_holder *displaced);
 void net_table_evict(net_table *table, unsigned id, unsigned generation, uint64_t *over, net_holder *displaced);
 void net_table_leave(net_table *table, unsigned id, net_holder holder);
+
+
+/* Who has the pair now; 0: nobody. */
+static inline net_holder net_table_holder(const net_table *table, unsigned id, unsigned generation) {
+    return table->now[id].generation == generation ? table->now[id].holder : 0;
+}
 
 
 static inline bool net_id_is_sound(unsigned id) {

@@ -220,6 +220,8 @@ static bool on_claim(server_peer *peer, const net_head *head, const char *body) 
         return refuse(peer, "node 0 draws claims, the others are shown them");
     if (cut)
         return false;
+    if (wanted.claim == 0 && answer.verdict == NET_OVER)
+        return refuse(peer, "no claim number is left: its memory file is damaged");
     net_channel_send(&peer->channel, NET_CLAIMED, 0, head->tag, &answer, sizeof(answer));
     return true;
 }
@@ -295,6 +297,24 @@ static bool on_evict(server_peer *peer, const net_head *head, const char *body) 
     if (!sound)
         return refuse(peer, "node 0 evicts, sessions that can be");
     net_channel_send(&peer->channel, NET_EVICTED, 0, head->tag, &told, sizeof(told));
+    return true;
+}
+
+
+static bool on_name(server_peer *peer, const net_head *head, const char *body) {
+    net_claim one;
+    far_name name = {0};
+    memcpy(&one, body, sizeof(one));
+    pthread_mutex_lock(&peer->server->lock);
+    bool sound = is_first(peer->server) && net_id_is_sound(one.id);
+    const server_peer *named =
+        sound ? (const server_peer *)(uintptr_t)net_table_holder(&peer->server->table, one.id, one.generation) : NULL;
+    if (named)
+        name = named->who;
+    pthread_mutex_unlock(&peer->server->lock);
+    if (!sound)
+        return refuse(peer, "node 0 is asked, for sessions that can be");
+    net_channel_send(&peer->channel, NET_NAMED, 0, head->tag, &name, sizeof(name));
     return true;
 }
 
@@ -445,6 +465,13 @@ static void ring(server_peer *peer) {
 }
 
 
+static void take_name(server_peer *peer, const char *body) {
+    pthread_mutex_lock(&peer->server->lock);
+    memcpy(&peer->who, body, sizeof(peer->who));
+    pthread_mutex_unlock(&peer->server->lock);
+}
+
+
 static void say_bye(server_peer *peer) {
     pthread_mutex_lock(&peer->server->lock);
     peer->bye = true;
@@ -478,6 +505,11 @@ static bool dispatch(server_peer *peer, const net_head *head, const char *body) 
         return on_cut(peer, head, body);
     case NET_EVICT:
         return on_evict(peer, head, body);
+    case NET_I_AM:
+        take_name(peer, body);
+        return true;
+    case NET_NAME:
+        return on_name(peer, head, body);
     case NET_PING:
         net_channel_send(&peer->channel, NET_PONG, 0, head->tag, NULL, 0);
         return true;

@@ -1,5 +1,5 @@
 /* The daemon: sockets and threads. A loop sleeps until one of its connections has something, and has no clock but the
- * deadline of handshakes. */
+ * deadline of handshakes and, while a peer has not taken what was sent to it, the lease. */
 #define _GNU_SOURCE
 #include "base/error.h"
 #include "base/host.h"
@@ -20,8 +20,9 @@
 #define EVENTS        64
 #define STRANGERS_MAX 256 /* connections that are not greeted yet */
 #define GREET_MS      5000
-#define FILLS         8  /* so often one connection's socket is read in a turn ... */
-#define SERVES        16 /* ... and so often it is served (server_serve): then the other connections have their turn */
+#define LOOK_MS       500 /* between two looks for silent hosts, unless an eighth of the lease is less */
+#define FILLS         8   /* so often one connection's socket is read in a turn ... */
+#define SERVES        16  /* ... and so often it is served (server_serve): then the other connections have their turn */
 #define BACKLOG       512
 
 static _Thread_local net_chaos chaos;
@@ -80,6 +81,8 @@ static void count_bytes(server_peer *peer) {
     loop_counts *counts = &peer->loop->counts;
     loop_count(&counts->bytes_in, peer->channel.received);
     loop_count(&counts->bytes_out, peer->channel.sent);
+    if (peer->channel.sent > 0)
+        peer->untaken = peer->loop->untaken = true;
     peer->channel.received = peer->channel.sent = 0;
 }
 
@@ -263,8 +266,36 @@ static void turn_away_late(server_loop *loop) {
 }
 
 
+static unsigned look_every_ms(const server_loop *loop) {
+    unsigned part = loop->server->config.lease_ms / 8;
+    return part < LOOK_MS ? part : LOOK_MS;
+}
+
+
+/* Cuts those whose host is silent. When all have taken what they were sent, there is nothing to look at until more is. */
+static void look_for_silence(server_loop *loop) {
+    uint64_t now = now_ms();
+    if (now < loop->next_look)
+        return;
+    loop->next_look = now + look_every_ms(loop);
+    loop->untaken = false;
+    for (server_peer *peer = loop->peers, *next; peer; peer = next) {
+        next = peer->next;
+        if (!peer->untaken)
+            continue;
+        net_heard heard = net_silence_ask(peer->channel.socket);
+        peer->untaken = !heard.all_taken;
+        loop->untaken |= peer->untaken;
+        if (net_silence_of(&peer->silence, &heard, now) < loop->server->config.lease_ms)
+            continue;
+        snprintf(peer->why, sizeof(peer->why), "its host has not answered for the lease");
+        close_peer(peer);
+    }
+}
+
+
 static int time_to_wait(const server_loop *loop) {
-    return loop->strangers ? 1000 : -1;
+    return loop->untaken ? (int)look_every_ms(loop) : loop->strangers ? 1000 : -1;
 }
 
 
@@ -336,6 +367,8 @@ static void *run_loop(void *arg) {
         run_events(loop, events, wait_for_events(loop, events));
         if (loop->strangers)
             turn_away_late(loop);
+        if (loop->untaken)
+            look_for_silence(loop);
     }
     return NULL;
 }

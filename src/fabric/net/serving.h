@@ -12,6 +12,7 @@
 #include "fabric/net/memory.h"
 #include "fabric/net/rdma_node.h"
 #include "fabric/net/server.h"
+#include "fabric/net/silence.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -36,11 +37,14 @@ struct server_peer {
     bool reading;      /* epoll tells when there is something to read */
     bool writing;      /* ... when it can be written to */
     uint64_t deadline; /* for the handshake */
+    bool untaken;      /* something was sent that its kernel may not have taken yet: it is watched */
+    net_silence silence;
     pthread_mutex_t run;
     atomic_bool cut;
     bool speaks;  /* it has a claim, or had one and does not know yet that it was cut: its verbs may change memory */
     char why[96]; /* what it did wrong */
     /* Under the server's lock: */
+    far_name who; /* as it calls itself */
     unsigned id, generation;
     uint64_t claim; /* 0: it speaks for nobody, or was cut */
     char cut_why[64];
@@ -65,6 +69,8 @@ struct server_loop {
     server_peer *peers; /* its own */
     server_peer *inbox; /* accepted for it; under the server's lock */
     unsigned strangers; /* of its peers, not greeted */
+    bool untaken;       /* of some of its peers */
+    uint64_t next_look; /* ms: at those */
     loop_counts counts;
 };
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #ifdef FARINDEX_TLS
 
@@ -122,10 +123,21 @@ static int use_secret(net_tls_context *context, const char *path) {
 
 /* ---- Certificates ---- */
 
+/* OpenSSL's words for a file that is not there are no help. */
+static int check_readable(const char *what, const char *path) {
+    return access(path, R_OK) == 0
+               ? 0
+               : far_fail(FAR_ERR_INVALID, "%s: %s cannot be opened: %s", what, path, strerror(errno));
+}
+
+
 static int use_certificates(net_tls_context *context, const net_tls_config *config) {
     struct stat status;
     if (!config->cert || !config->key || !config->ca)
         return far_fail(FAR_ERR_INVALID, "cert, key and ca are given together");
+    if (check_readable("cert", config->cert) < 0 || check_readable("key", config->key) < 0 ||
+        check_readable("ca", config->ca) < 0)
+        return FAR_ERR_INVALID;
     if (stat(config->key, &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)))
         return far_fail(FAR_ERR_INVALID, "key: others than its owner can use %s (chmod 600)", config->key);
     if (SSL_CTX_use_certificate_chain_file(context->ssl, config->cert) != 1)
@@ -242,13 +254,27 @@ size_t net_tls_feed(net_tls *tls, const char *raw, size_t bytes) {
 }
 
 
+/* What most likely is wrong, where OpenSSL's reason would not tell a user. NULL: nothing is known. */
+static const char *hint_of(const net_tls *tls, int reason) {
+    bool with_key = tls->context->with_key;
+    if (reason == SSL_R_WRONG_VERSION_NUMBER)
+        return "the other side speaks no TLS: has it no secret or certificate?";
+    if (with_key && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
+        return "the other side shows a certificate: it has no secret?";
+    if (with_key && !SSL_is_init_finished(tls->ssl))
+        return "not the same secret on both sides?";
+    if (!with_key && reason >= SSL_AD_REASON_OFFSET) /* what the other side said */
+        return "the other side does not accept this side's certificate?";
+    return NULL;
+}
+
+
 static int fail_session(net_tls *tls) {
     unsigned long code = ERR_peek_last_error();
-    const char *reason = ERR_reason_error_string(code);
+    const char *reason = ERR_reason_error_string(code), *hint = hint_of(tls, ERR_GET_REASON(code));
     long verified = SSL_get_verify_result(tls->ssl);
-    if (!SSL_is_init_finished(tls->ssl) && tls->context->with_key)
-        snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: not the same secret on both sides? (%s)",
-                 reason ? reason : "closed");
+    if (hint)
+        snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: %s (%s)", hint, reason ? reason : "closed");
     else if (verified != X509_V_OK)
         snprintf(tls->why, sizeof(tls->why), "the TLS handshake failed: %s", X509_verify_cert_error_string(verified));
     else

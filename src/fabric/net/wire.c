@@ -40,6 +40,9 @@ static const shape shapes[NET_TYPES] = {
     [NET_PLACED] = {sizeof(net_placed), 0, true},
     [NET_RECORD] = {sizeof(net_record), 0, false},
     [NET_RECORDED] = {0, 0, true},
+    [NET_I_AM] = {sizeof(far_name), 0, false},
+    [NET_NAME] = {sizeof(net_claim), 0, false},
+    [NET_NAMED] = {sizeof(far_name), 0, true},
 };
 
 

@@ -17,7 +17,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as they lie in memory");
 
 #define NET_MAGIC       0x746e2d7261660a00ull /* "\0\nfar-nt" */
-#define NET_PROTOCOL    2u /* counts up with every change of a message below: both sides must know the same ones */
+#define NET_PROTOCOL    3u /* counts up with every change of a message below: both sides must know the same ones */
 #define NET_MESSAGE_MAX (1u << 18)
 #define NET_HEAD_BYTES  16u
 #define NET_VERB_BYTES  16u         /* of each verb, before its operands */
@@ -59,6 +59,9 @@ typedef enum net_type {
     NET_PLACED,
     NET_RECORD, /* what a self-test has refuted, for those who ask for the node's status */
     NET_RECORDED,
+    NET_I_AM, /* what the process is called that comes for a session: told to others, trusted for nothing; not answered */
+    NET_NAME, /* node 0: what a session's process is called */
+    NET_NAMED,
     NET_TYPES
 } net_type;
 
@@ -71,6 +74,7 @@ typedef struct net_head {
 typedef enum { NET_FOR_SESSION, NET_FOR_LOOK } net_purpose; /* a look: opening a pool, status; no verbs */
 typedef enum { NET_BY_TCP, NET_BY_RDMA } net_carrier;       /* how verbs come to the node */
 
+/* The same in all versions of the protocol, so that others are refused in words. */
 typedef struct net_hello {
     uint64_t magic;
     uint32_t protocol, purpose;
@@ -138,9 +142,10 @@ typedef struct net_state {
     uint64_t sessions, connections, comes, cuts, batches, verbs, bytes_in, bytes_out, refused;
 } net_state;
 
-_Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(net_welcome) == 80 &&
-                   sizeof(net_join) == 24 && sizeof(net_claim) == 16 && sizeof(net_claimed) == 16 &&
-                   sizeof(net_told) == 16 && sizeof(net_state) == 152 && sizeof(net_queued) == 32,
+_Static_assert(sizeof(net_head) == NET_HEAD_BYTES && sizeof(net_hello) == 32 && sizeof(far_name) == 104 &&
+                   sizeof(net_welcome) == 80 && sizeof(net_join) == 24 && sizeof(net_claim) == 16 &&
+                   sizeof(net_claimed) == 16 && sizeof(net_told) == 16 && sizeof(net_state) == 152 &&
+                   sizeof(net_queued) == 32,
                "no holes");
 
 /* The length of the message that begins with these bytes. 0: its head is not whole yet; negative: no message begins like

@@ -404,6 +404,11 @@ void sim_ask(far_conn *base, far_question *question) {
     question->answer = FAR_ERR_FENCED;
     if (conn->fenced)
         return;
+    if (question->kind == FAR_ASK_NAME) { /* simulated sessions have no process of their own */
+        question->pending = false;
+        question->answer = 0;
+        return;
+    }
     inquiry *i = sim_allocate(sizeof *i);
     *i = (inquiry){.question = question, .waits = 1, .conn = conn, .next = conn->inquiries};
     conn->inquiries = i;
