@@ -50,7 +50,7 @@ static bool may_lose(const shard_try *y) {
 }
 
 
-static bool hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
+bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
     if (!may_lose(y))
         return true;
     return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
@@ -169,7 +169,7 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
         if ((err = shard_find_l1(y, whole, hit)) < 0)
             return err;
         if (err == SHARD_FOUND)
-            return hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
+            return shard_hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
         if (!miss_counts(y))
             return SHARD_START_OVER;
         uint64_t header = shard_home_header(y), now = relevant(y, header);
@@ -231,7 +231,7 @@ static int find_in_window(shard_try *y, shard_hit *hit) {
         return err;
     if (!shard_home_is_right(y) || (err = shard_find_l1(y, true, hit)) <= 0)
         return err < 0 ? err : 0;
-    return hit_counts(y, hit) ? confirm(y, hit) : 0;
+    return shard_hit_counts(y, hit) ? confirm(y, hit) : 0;
 }
 
 
@@ -334,7 +334,7 @@ static int see_matches(one_of_many *m, bool window, far_out *out, int *result) {
     const shard_hit *hit = &m->hits.hit[0];
     if (m->hits.count) {
         bool confirmed = !y->st->inlined || m->confirmed || (m->marks[0] == hit->word && m->marks[1] == hit->word);
-        if (!hit_counts(y, hit) || !confirmed)
+        if (!shard_hit_counts(y, hit) || !confirmed)
             return 0;
         *result = give(y, hit, out);
         return 1;

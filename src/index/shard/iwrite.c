@@ -12,6 +12,9 @@ typedef struct change { /* of one operation */
     far_bytes value;
     int delta;
     uint32_t mark;
+    bool glimpsed; /* the key was seen with this value, by a READ of the batch with that mark, while another had the lock */
+    uint64_t glimpse;
+    uint32_t glimpse_mark;
 } change;
 
 
@@ -235,6 +238,32 @@ static int apply(shard_try *y, change *c) {
 }
 
 
+/* The lock was not free, but the READ that went along has seen the bucket, as a get would: the key had that value within
+ * this operation. If it has another one later, also within this operation, then somebody wrote or deleted the key in
+ * between, and found it there: an update or put that comes immediately before that, and is overwritten at once, has
+ * happened. Its value need not be written. Who joined the round before the first of both looks is in it. */
+static bool is_overtaken(shard_try *y, change *c, uint32_t mark) {
+    shard_hit hit;
+    bool writes_over = c->how == FAR_OP_UPDATE || c->how == FAR_OP_PUT;
+    if (!y->st->absorb || !writes_over || far_task_capabilities(y->t)->atomic_bytes < 16)
+        return false;
+    if (!shard_home_is_right(y) || !shard_i_find_l1(y, &hit) || !shard_hit_counts(y, &hit))
+        return false;
+    if (!c->glimpsed) {
+        c->glimpsed = true;
+        c->glimpse = hit.value;
+        c->glimpse_mark = mark;
+        return false;
+    }
+    if (hit.value == c->glimpse || (far_rdwc_seal_before(y->t, c->glimpse_mark, &c->value) >= c->glimpse_mark && mark))
+        return false;
+    shard_count(&y->st->counters.absorbed);
+    c->mark = c->glimpse_mark;
+    c->delta = 0;
+    return true;
+}
+
+
 /* The bucket could not be locked: K was `seen`. */
 static int wait_for(shard_try *y, const shard_image *image, uint64_t seen) {
     int err = 0;
@@ -294,8 +323,11 @@ static int attempt(shard_try *y, change *c) {
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
         return err < 0 ? err : shard_retry(y, true);
+    uint32_t mark = far_rdwc_mark(y->t);
     if ((err = shard_i_lock(y, y->home, &seen, NULL)) < 0)
         return err;
+    if (err == 0 && is_overtaken(y, c, mark))
+        return SHARD_DONE;
     if (err == 0 && seen == 0 && y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return split_parent(y, c);
     if (err == 0)

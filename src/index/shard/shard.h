@@ -346,6 +346,7 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 /* find.c: both layouts. The rules R1-R6 */
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 bool shard_home_is_right(const shard_try *y);
+bool shard_hit_counts(const shard_try *y, const shard_hit *hit); /* R2 */
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
