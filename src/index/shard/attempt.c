@@ -170,7 +170,7 @@ int shard_retry(shard_try *y, bool refresh) {
         far_count_stale(y->t);
     if (err >= 0 && refresh)
         err = shard_refresh(y->t, y->part);
-    if (err >= 0 && (!refresh || y->attempt > 1))
-        far_back_off(y->t, y->attempt < 6 ? y->attempt : 6);
+    if (err >= 0 && y->attempt > 1)
+        far_back_off(y->t, y->attempt < 8 ? y->attempt - 2 : 6);
     return err;
 }
