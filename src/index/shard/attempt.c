@@ -26,7 +26,7 @@ void shard_attempt(shard_try *y) {
     y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
     y->d = shard_root_d(y->root);
     y->phase = shard_root_phase(y->root);
-    y->graced = shard_is_graced(y->t, y->st, y->root);
+    y->graced = y->phase == SHARD_GROW && shard_is_graced(y->t, y->st, y->root); /* else nothing is split */
     y->child_unwritten = false;
     y->paired = false;
     y->dated = false;

@@ -34,34 +34,12 @@ bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v) {
 }
 
 
-/* The header belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
-bool shard_home_is_right(const shard_try *y) {
-    unsigned v = shard_home_v(y);
-    if (shard_home_header(y) == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
-        return false;
-    return v == y->d || v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
-}
-
-
-/* Whether the key leaves the home bucket with its next split, so that the bucket proves something only before that. */
-static bool may_lose(const shard_try *y) {
-    unsigned v = shard_home_v(y);
-    return shard_changes(y->h, y->st->p, y->st->b, v + 1) && !(y->child_unwritten && v + 1 == y->d);
-}
-
-
-bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
-    if (!may_lose(y))
-        return true;
-    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
-}
-
-
 static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read alone */
     unsigned v = shard_home_v(y);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
         return !shard_unwritten(y->st, y->home->w);
-    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
+    return shard_uniform(y->st, y->home->w, v) &&
+           (!shard_may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
 }
 
 
