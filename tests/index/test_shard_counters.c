@@ -220,7 +220,8 @@ static void window_read_saves_bytes(void **state) {
 
 
 /* However large the table is, and whatever is to be done for its growth just then: who alone works on it waits for a
- * few round trips. (retire_table with a READ for every head of a chain; steps of a drain without a bound.) */
+ * few round trips. (retire_table with a READ for every head of a chain; steps of a drain without a bound; an
+ * insert into level 3 that begins a doubling.) */
 static void no_operation_waits_for_long_on(const char *options, uint64_t keys) {
     table t;
     far_stats before, now;
@@ -244,6 +245,7 @@ static void no_operation_waits_for_long_on(const char *options, uint64_t keys) {
 
 static void no_operation_waits_for_long(void **state) {
     (void)state;
+    no_operation_waits_for_long_on("key_size=8,value_size=8,slots=16,l2_slots=2", 100000); /* more of them at level 3 */
     no_operation_waits_for_long_on("layout=pointer", 600000);
     no_operation_waits_for_long_on("key_size=8,value_size=8", 2000000);
     no_operation_waits_for_long_on("key_size=8,value_size=8,partitions=1,bits=10",

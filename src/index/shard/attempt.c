@@ -26,7 +26,7 @@ void shard_attempt(shard_try *y) {
     y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
     y->d = shard_root_d(y->root);
     y->phase = shard_root_phase(y->root);
-    y->graced = shard_is_graced(y->t, y->st, y->root);
+    y->graced = y->phase == SHARD_GROW && shard_is_graced(y->t, y->st, y->root); /* else nothing is split */
     y->child_unwritten = false;
     y->paired = false;
     y->dated = false;
@@ -170,7 +170,7 @@ int shard_retry(shard_try *y, bool refresh) {
         far_count_stale(y->t);
     if (err >= 0 && refresh)
         err = shard_refresh(y->t, y->part);
-    if (err >= 0 && (!refresh || y->attempt > 1))
-        far_back_off(y->t, y->attempt < 6 ? y->attempt : 6);
+    if (err >= 0 && y->attempt > 1)
+        far_back_off(y->t, y->attempt < 8 ? y->attempt - 2 : 6);
     return err;
 }

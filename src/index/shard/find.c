@@ -34,34 +34,12 @@ bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v) {
 }
 
 
-/* The header belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
-bool shard_home_is_right(const shard_try *y) {
-    unsigned v = shard_home_v(y);
-    if (shard_home_header(y) == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
-        return false;
-    return v == y->d || v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
-}
-
-
-/* Whether the key leaves the home bucket with its next split, so that the bucket proves something only before that. */
-static bool may_lose(const shard_try *y) {
-    unsigned v = shard_home_v(y);
-    return shard_changes(y->h, y->st->p, y->st->b, v + 1) && !(y->child_unwritten && v + 1 == y->d);
-}
-
-
-static bool hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 */
-    if (!may_lose(y))
-        return true;
-    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
-}
-
-
 static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read alone */
     unsigned v = shard_home_v(y);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
         return !shard_unwritten(y->st, y->home->w);
-    return shard_uniform(y->st, y->home->w, v) && (!may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
+    return shard_uniform(y->st, y->home->w, v) &&
+           (!shard_may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
 }
 
 
@@ -169,7 +147,7 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
         if ((err = shard_find_l1(y, whole, hit)) < 0)
             return err;
         if (err == SHARD_FOUND)
-            return hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
+            return shard_hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
         if (!miss_counts(y))
             return SHARD_START_OVER;
         uint64_t header = shard_home_header(y), now = relevant(y, header);
@@ -231,7 +209,7 @@ static int find_in_window(shard_try *y, shard_hit *hit) {
         return err;
     if (!shard_home_is_right(y) || (err = shard_find_l1(y, true, hit)) <= 0)
         return err < 0 ? err : 0;
-    return hit_counts(y, hit) ? confirm(y, hit) : 0;
+    return shard_hit_counts(y, hit) ? confirm(y, hit) : 0;
 }
 
 
@@ -334,7 +312,7 @@ static int see_matches(one_of_many *m, bool window, far_out *out, int *result) {
     const shard_hit *hit = &m->hits.hit[0];
     if (m->hits.count) {
         bool confirmed = !y->st->inlined || m->confirmed || (m->marks[0] == hit->word && m->marks[1] == hit->word);
-        if (!hit_counts(y, hit) || !confirmed)
+        if (!shard_hit_counts(y, hit) || !confirmed)
             return 0;
         *result = give(y, hit, out);
         return 1;

@@ -12,6 +12,9 @@ typedef struct change { /* of one operation */
     far_bytes value;
     int delta;
     uint32_t mark;
+    bool glimpsed;         /* the key was seen while another had the lock, */
+    uint64_t glimpse;      /* with this value, */
+    uint32_t glimpse_mark; /* by a batch of this mark, or a later one */
 } change;
 
 
@@ -165,6 +168,7 @@ static int put_clear(shard_try *y, const shard_hit *hits, unsigned count) {
 static void seal(shard_try *y, change *c, uint64_t *value) {
     far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &c->value);
+    c->glimpsed = false; /* who has joined since then is in the round now */
     c->mark = far_rdwc_mark(y->t);
     memcpy(value, c->value.data, 8);
 }
@@ -235,6 +239,47 @@ static int apply(shard_try *y, change *c) {
 }
 
 
+/* Another has the lock, but the bucket was read, as a get would: the key had this value within this operation. If it has
+ * another one later, also within this operation, then somebody wrote or deleted the key in between, and found it there:
+ * an update or put that comes immediately before that one, and is overwritten at once, has happened, and its value need
+ * not be written. Who joined the round before the first of both looks is in it. */
+static bool is_overtaken(shard_try *y, change *c, uint32_t mark) {
+    shard_hit hit;
+    if (!shard_home_is_right(y) || !shard_i_find_l1(y, &hit) || !shard_hit_counts(y, &hit))
+        return false;
+    if (!c->glimpsed) {
+        c->glimpsed = true;
+        c->glimpse = hit.value;
+        c->glimpse_mark = mark;
+    }
+    if (hit.value == c->glimpse)
+        return false;
+    far_rdwc_seal_before(y->t, c->glimpse_mark, &c->value);
+    shard_count(&y->st->counters.absorbed);
+    c->mark = c->glimpse_mark;
+    c->delta = 0;
+    return true;
+}
+
+
+/* The bucket was read in a batch of that mark, and is locked: whether the operation is done by what its holder writes.
+ * The first time it looks once more with a READ alone: where many want one key, the CASes on its lock take longest. */
+static int watch(shard_try *y, change *c, uint32_t mark) {
+    bool writes_over = c->how == FAR_OP_UPDATE || c->how == FAR_OP_PUT;
+    bool tears = far_task_capabilities(y->t)->atomic_bytes < 16; /* value and key may be of two moments */
+    if (!y->st->absorb || !writes_over || tears)
+        return 0;
+    if (is_overtaken(y, c, mark))
+        return 1;
+    if (!c->glimpsed || y->attempt > 0)
+        return 0;
+    far_point(y->t, "shard:glimpsed");
+    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
+    int err = far_wait(y->t);
+    return err < 0 ? err : is_overtaken(y, c, mark);
+}
+
+
 /* The bucket could not be locked: K was `seen`. */
 static int wait_for(shard_try *y, const shard_image *image, uint64_t seen) {
     int err = 0;
@@ -294,8 +339,11 @@ static int attempt(shard_try *y, change *c) {
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
         return err < 0 ? err : shard_retry(y, true);
+    uint32_t mark = far_rdwc_mark(y->t);
     if ((err = shard_i_lock(y, y->home, &seen, NULL)) < 0)
         return err;
+    if (err == 0 && (err = watch(y, c, mark)) != 0)
+        return err < 0 ? err : SHARD_DONE;
     if (err == 0 && seen == 0 && y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return split_parent(y, c);
     if (err == 0)

@@ -359,8 +359,9 @@ void shard_after_write(shard_try *y, int delta) {
     int trips = share_of(y);
     if (shard_root_phase(root) == SHARD_STABLE) {
         atomic_store_explicit(&part->owed, 0, memory_order_relaxed);
-        /* An insert into level 2 has done enough: the next one begins the doubling. One into level 3 may be one of many. */
-        if ((y->landed != 2 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
+        /* An insert that found no room at level 1 has done enough: the next one begins the doubling. But one that walked
+         * along a chain of level 3 may be one of many. */
+        if ((y->landed == 0 || y->walked > 0 || st->afs) && shard_is_due(st, part, shard_root_d(root) + 1) &&
             shard_grow_if_full(y->t, y->index, part) == 1 && !st->lazy)
             (void)shard_finish_doubling(y->t, y->index, part);
         return;

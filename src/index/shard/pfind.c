@@ -108,8 +108,8 @@ int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole) {
         int err = holds_key(y, &hits->hit[i], whole);
         if (err < 0)
             return err;
-        if (err == 1)
-            hits->hit[kept++] = hits->hit[i];
+        if (err == 1 && kept++ < i)
+            hits->hit[kept - 1] = hits->hit[i];
     }
     hits->count = kept;
     return 0;

@@ -263,6 +263,29 @@ static inline unsigned shard_home_v(const shard_try *y) {
 }
 
 
+/* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
+static inline bool shard_home_is_right(const shard_try *y) {
+    unsigned v = shard_home_v(y);
+    if (shard_home_header(y) == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
+        return false;
+    return v == y->d || v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
+}
+
+
+/* Whether the key leaves the home bucket with its next split, so that the bucket proves something only before that. */
+static inline bool shard_may_lose(const shard_try *y) {
+    unsigned v = shard_home_v(y);
+    return shard_changes(y->h, y->st->p, y->st->b, v + 1) && !(y->child_unwritten && v + 1 == y->d);
+}
+
+
+static inline bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 (find.c) */
+    if (!shard_may_lose(y))
+        return true;
+    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
+}
+
+
 static inline bool shard_must_wait(const shard_try *y) { /* lazy_resize=off: a write, while its partition doubles */
     return !y->st->lazy && y->phase == SHARD_GROW;
 }
@@ -345,7 +368,6 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 
 /* find.c: both layouts. The rules R1-R6 */
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
-bool shard_home_is_right(const shard_try *y);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
