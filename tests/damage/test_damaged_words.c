@@ -194,7 +194,7 @@ static void harm_address(const scene *s, far_random *random, damage *d, const vo
 }
 
 
-static unsigned harm_addresses(const char *name, const char *options, unsigned each) {
+static unsigned harm_addresses(const char *name, const char *options, unsigned each, bool both) {
     static scene s;
     address_word words[ADDRESSES_MAX];
     unsigned failures = 0;
@@ -205,7 +205,7 @@ static unsigned harm_addresses(const char *name, const char *options, unsigned e
             rig_restore(s.image);
             word_harm h = {.addr = words[i].at, .word = other_address(&s, &words[i], how, i)};
             for (unsigned in_use = 0; in_use < 2; in_use++)
-                if (all || (i + how) % 2 == in_use)
+                if (both || (i + how) % 2 == in_use)
                     failures += trial_run(&s, 2 * (OTHERS_END * words[i].at + how) + in_use, harm_address, &h);
         }
     if (trial_is_verbose)
@@ -219,20 +219,23 @@ static unsigned harm_addresses(const char *name, const char *options, unsigned e
 /* Each sort of address of each kind, one at a time: nothing, all ones, a bit, outside of the pool, an object of another sort. Small
  * buckets of shard have all levels. */
 static void every_sort_of_address(void **state) {
-    static const char *const pools[][2] = {
-        {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024"},
-        {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8"},
-        {"chime", ""},
-        {"chime", "key_size=8,value_size=8"},
-        {"dart", ""},
-        {"dolphin", ""},
-        {"dolphin", "key_size=8,value_size=8"},
-        {"smart", ""}};
+    static const struct {
+        const char *kind, *options;
+        unsigned each; /* of one sort of object that lead to one other */
+        bool both;     /* each damage in a closed pool and in one that is in use; else in turn */
+    } pools[] = {{"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024", 5, true},
+                 {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8", 2, true},
+                 {"chime", "", 3, false},
+                 {"chime", "key_size=8,value_size=8", 3, false},
+                 {"dart", "", 1, false},
+                 {"dolphin", "", 1, false},
+                 {"dolphin", "key_size=8,value_size=8", 1, false},
+                 {"smart", "", 1, false}};
     unsigned failures = 0;
     (void)state;
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
-        if (!only_kind || strcmp(kind, pools[i][0]) == 0)
-            failures += harm_addresses(pools[i][0], pools[i][1], all ? 12 : strcmp(pools[i][0], "shard") == 0 ? 4 : 1);
+        if (!only_kind || strcmp(kind, pools[i].kind) == 0)
+            failures += harm_addresses(pools[i].kind, pools[i].options, all ? 12 : pools[i].each, all || pools[i].both);
     assert_int_equal(failures, 0);
 }
 
