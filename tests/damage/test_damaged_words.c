@@ -107,7 +107,7 @@ typedef struct address_word {
     size_t from, to; /* the sorts of the object that it stands in, and of the one that it leads to */
 } address_word;
 
-enum { ADDRESSES_MAX = 256, OTHER_ZERO, OTHER_ONES, OTHER_BIT, OTHER_OUTSIDE, OTHER_TYPE, OTHERS_END };
+enum { ADDRESSES_MAX = 256, OTHER_ZERO, OTHER_ONES, OTHER_BIT, OTHER_OUTSIDE, OTHER_OWN, OTHER_TYPE, OTHERS_END };
 
 
 static uint64_t field_mask(packing how) {
@@ -179,6 +179,8 @@ static uint64_t other_address(const scene *s, const address_word *w, unsigned ho
         return word ^ 1ull << (w->how.shift + number * 11 % (48 - w->how.left_out));
     case OTHER_OUTSIDE:
         return rest | pack(far_addr_make(0, 2 * RIG_BYTES), w->how);
+    case OTHER_OWN: /* entries of the registry that nobody had: zeroes */
+        return rest | pack(far_addr_make(0, FAR_SUPER_REGISTRY + 2048), w->how);
     default:
         while (other == w->to || !strstr(s->places[other].name, " type "))
             other = (other + 1) % s->place_count;
@@ -216,7 +218,8 @@ static unsigned harm_addresses(const char *name, const char *options, unsigned e
 }
 
 
-/* Each sort of address of each kind, one at a time: nothing, all ones, a bit, outside of the pool, an object of another sort. Small
+/* Each sort of address of each kind, one at a time: nothing, all ones, a bit, outside of the pool, words of the pool
+ * itself, an object of another sort. Small
  * buckets of shard have all levels. */
 static void every_sort_of_address(void **state) {
     static const struct {
