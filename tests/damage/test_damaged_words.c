@@ -219,8 +219,7 @@ static unsigned harm_addresses(const char *name, const char *options, unsigned e
 
 
 /* Each sort of address of each kind, one at a time: nothing, all ones, a bit, outside of the pool, words of the pool
- * itself, an object of another sort. Small
- * buckets of shard have all levels. */
+ * itself, an object of another sort. Small buckets of shard have all levels. */
 static void every_sort_of_address(void **state) {
     static const struct {
         const char *kind, *options;
