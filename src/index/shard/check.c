@@ -61,13 +61,20 @@ static uint64_t table_bytes(const tour *r, unsigned word, unsigned generation) {
 }
 
 
-/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a chain's. */
+/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a chain's.
+ * Pinned: a table that is still named there is no memory that became a node meanwhile. */
 static int tell_node(tour *r, far_addr at, uint64_t bytes) {
     for (unsigned i = 0; i < 4; i++) {
         far_addr table = r->table[i] & shard_mask(48);
-        if (table && at >= table && at < table + table_bytes(r, i, (unsigned)(r->table[i] >> 48)))
-            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a chain leads to %#llx, into a table",
-                            r->index->name, (unsigned long long)r->part->number, (unsigned long long)at);
+        uint64_t now = 0;
+        if (!table || at < table || at >= table + table_bytes(r, i, (unsigned)(r->table[i] >> 48)))
+            continue;
+        int err = far_read_word(r->t, r->part->pcb + 8 * (SHARD_PCB_L2 + i), &now);
+        if (err < 0 || now == r->table[i])
+            return err < 0
+                       ? err
+                       : far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a chain leads to %#llx, into a table",
+                                  r->index->name, (unsigned long long)r->part->number, (unsigned long long)at);
     }
     return tell_object(r, SHARD_TYPE_NODE, at, bytes);
 }
