@@ -3,8 +3,9 @@
  * A retry waits for a change: a lock that becomes free, a half-done step that its owner finishes. In damaged memory
  * nobody may be there to make it. Whoever could holds a pin while it works, so the epoch proves it: when two epochs have
  * passed since a task looked, all operations of that time have ended. A task that has retried often, and then for
- * several times two epochs has seen nothing change wherever it looked, waits for something that nobody alive will do:
- * its next pin is refused with FAR_ERR_CORRUPT. A live client that is slow, or stopped, keeps the epoch, and is waited for.
+ * several times two epochs has seen nothing change wherever it looked (but what it changed itself: a lock that it took and
+ * gave back in vain), waits for something that nobody alive will do: its next pin is refused with FAR_ERR_CORRUPT. A live
+ * client that is slow, or stopped, keeps the epoch, and is waited for.
  *
  * So a kind has nothing to do but to count its retries (far_count_retry) and to renew its pin every few of them. */
 #ifndef FAR_TASK_PATIENCE_H

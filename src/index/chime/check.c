@@ -305,6 +305,43 @@ static int check_leaf(chime_op *op, chime_node *n, far_report *report) {
 }
 
 
+/* What is wrong with a child, as its tail says; NULL: nothing. A node begins for ever where its pivot says. */
+static int look_at_child(chime_op *op, chime_ptr p, const chime_fence *pivot, const char **what) {
+    chime_node n = {0};
+    int err = chime_read_tail(op, p, &n);
+    if (err < 0)
+        return err;
+    const uint64_t *tail = chime_tail(op->st, n.w);
+    chime_fence low = {.word = tail[CHIME_TAIL_LOW]}, *list = &low;
+    if (chime_h0_tag(tail[CHIME_TAIL_H0]) != chime_ptr_tag(p) || !chime_h0_valid(tail[CHIME_TAIL_H0])) {
+        *what = "where no node is";
+        return 0;
+    }
+    if (low.word == pivot->word)
+        return 0;
+    if ((err = chime_read_fences(op, &list, 1)) == 0 && chime_compare_fences(op->st, &low, pivot) != 0)
+        *what = "which begins elsewhere";
+    return err;
+}
+
+
+/* A child is let go of under the lock of its parent: one that is gone while the parent is at rest was never there. */
+static int check_child(chime_op *op, const chime_node *n, const chime_inner *inner, unsigned i, far_report *report) {
+    const uint64_t *tail = chime_tail(op->st, n->w);
+    far_scratch_mark here = far_scratch_here(op->t);
+    chime_node now = {0};
+    const char *what = NULL;
+    int err = chime_lock_is_held(tail[CHIME_TAIL_L]) ? 0 : look_at_child(op, inner->child[i], &inner->pivot[i], &what);
+    if (err >= 0 && what && (err = chime_read_tail(op, n->ptr, &now)) >= 0 &&
+        memcmp(chime_tail(op->st, now.w), tail, 8 * (CHIME_TAIL_L + 1)) == 0)
+        far_report_problem(report, "node at %#llx: child %u leads to %#llx, %s",
+                           (unsigned long long)chime_ptr_addr(n->ptr), i,
+                           (unsigned long long)chime_ptr_addr(inner->child[i]), what);
+    far_scratch_back(op->t, here);
+    return err < 0 ? err : 0;
+}
+
+
 static int check_inner(chime_op *op, chime_node *n, unsigned level, far_report *report) {
     const chime_state *st = op->st;
     chime_inner *inner = far_scratch(op->t, sizeof(*inner));
@@ -315,6 +352,8 @@ static int check_inner(chime_op *op, chime_node *n, unsigned level, far_report *
     for (unsigned i = 0; i < inner->count; i++) {
         if (!chime_ptr_is_sound(op, inner->child[i]))
             far_report_problem(report, "node at %#llx: child %u is outside of the pool", addr, i);
+        else if ((err = check_child(op, n, inner, i, report)) < 0)
+            return err;
         for (unsigned k = 0; k < i; k++)
             if (inner->child[k] == inner->child[i] || inner->pivot[k].word == inner->pivot[i].word)
                 far_report_problem(report, "node at %#llx: children %u and %u are the same", addr, k, i);

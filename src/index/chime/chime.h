@@ -250,6 +250,7 @@ uint64_t *chime_new_image(chime_op *op);
 bool chime_ptr_is_sound(const chime_op *op, chime_ptr p);
 void chime_put_read_slots(chime_op *op, chime_node *n, unsigned first, unsigned count);
 void chime_put_read_tail(chime_op *op, chime_node *n);
+int chime_read_tail(chime_op *op, chime_ptr p, chime_node *n); /* whatever it is */
 void chime_put_read_whole(chime_op *op, chime_node *n);
 void chime_put_read_s(chime_op *op, chime_node *n, unsigned which);
 void chime_put_read_all(chime_op *op, chime_node *n); /* with S before and after */
@@ -279,7 +280,8 @@ int chime_put_image(chime_op *op, chime_node *n,
 /* fence.c: keys of fences, blocks of pairs */
 int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count); /* of their words; 1 round trip at most */
 int chime_fence_compare(const chime_state *st, const chime_fence *fence, const chime_key *key);
-bool chime_fence_is_known(const chime_state *st, chime_fence *fence); /* the word tells all */
+int chime_compare_fences(const chime_state *st, const chime_fence *a, const chime_fence *b); /* which were read */
+bool chime_fence_is_known(const chime_state *st, chime_fence *fence);                        /* the word tells all */
 int chime_make_fence(chime_op *op, far_bytes key,
                      chime_fence *fence); /* allocates and puts its block, if it needs one */
 void chime_free_fence(chime_op *op, uint64_t word);

@@ -132,7 +132,7 @@ int chime_check_range(chime_op *op, const uint64_t *tail) {
 
 /* Inner nodes. */
 
-static int compare_fences(const chime_state *st, const chime_fence *a, const chime_fence *b) {
+int chime_compare_fences(const chime_state *st, const chime_fence *a, const chime_fence *b) {
     uint8_t small[2][8];
     if (a->first != b->first)
         return a->first < b->first ? -1 : 1;
@@ -145,7 +145,7 @@ static void sort_children(const chime_state *st, chime_inner *inner) {
         chime_fence pivot = inner->pivot[i];
         chime_ptr child = inner->child[i];
         unsigned at = i;
-        for (; at > 0 && compare_fences(st, &inner->pivot[at - 1], &pivot) > 0; at--) {
+        for (; at > 0 && chime_compare_fences(st, &inner->pivot[at - 1], &pivot) > 0; at--) {
             inner->pivot[at] = inner->pivot[at - 1];
             inner->child[at] = inner->child[at - 1];
         }
@@ -183,7 +183,7 @@ int chime_decode(chime_op *op, chime_node *n, chime_inner *inner) {
     if (err < 0)
         return err;
     sort_children(st, inner);
-    if (compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
+    if (chime_compare_fences(st, &inner->low, &inner->pivot[0]) != 0)
         return chime_broken(op->index, n->ptr, "its first child begins elsewhere");
     return 0;
 }

@@ -70,7 +70,7 @@ static int read_raw(chime_op *op, chime_ptr p, chime_node *n) {
 }
 
 
-static int read_tail(chime_op *op, chime_ptr p, chime_node *n) {
+int chime_read_tail(chime_op *op, chime_ptr p, chime_node *n) {
     n->ptr = p;
     if (!chime_ptr_is_sound(op, p))
         return chime_broken(op->index, p, "a pointer leads there");
@@ -90,7 +90,7 @@ static bool is_incarnation(const chime_state *st, chime_node *n) {
  * the parent's repair ends it. */
 static int help_neighbour(chime_op *op, chime_ptr b, chime_ptr a) {
     chime_node n = {0};
-    int err = read_tail(op, a, &n);
+    int err = chime_read_tail(op, a, &n);
     const uint64_t *tail = err < 0 ? NULL : chime_tail(op->st, n.w);
     if (err < 0)
         return err;
@@ -185,7 +185,7 @@ static int wait_for_neighbour(repair *r, chime_ptr b, chime_ptr a) {
     chime_op *op = r->op;
     chime_node n = {0};
     for (unsigned attempt = 0; attempt < WAIT_MAX; attempt++) {
-        int err = read_tail(op, a, &n);
+        int err = chime_read_tail(op, a, &n);
         if (err < 0)
             return err;
         const uint64_t *tail = chime_tail(op->st, n.w);

@@ -25,6 +25,7 @@ struct tour {
     shard_state *st;
     shard_partition *part;
     uint64_t root;         /* of the partition, before the buckets of a slice were read */
+    uint64_t table[4];     /* of levels 2 and 3, as last read */
     far_walk *walk;        /* or NULL */
     far_report *report;    /* or NULL */
     unsigned stuck;        /* locks that nobody holds: epochs were waited for to see it, for some of them */
@@ -55,10 +56,34 @@ static int each_word(tour *r, far_addr at, const uint64_t *words, unsigned count
 }
 
 
+static uint64_t table_bytes(const tour *r, unsigned word, unsigned generation) {
+    return word < 2 ? shard_l2_bytes(r->st, generation) : shard_l3_bytes(r->st, generation);
+}
+
+
+/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a chain's.
+ * Pinned: a table that is still named there is no memory that became a node meanwhile. */
+static int tell_node(tour *r, far_addr at, uint64_t bytes) {
+    for (unsigned i = 0; i < 4; i++) {
+        far_addr table = r->table[i] & shard_mask(48);
+        uint64_t now = 0;
+        if (!table || at < table || at >= table + table_bytes(r, i, (unsigned)(r->table[i] >> 48)))
+            continue;
+        int err = far_read_word(r->t, r->part->pcb + 8 * (SHARD_PCB_L2 + i), &now);
+        if (err < 0 || now == r->table[i])
+            return err < 0
+                       ? err
+                       : far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a chain leads to %#llx, into a table",
+                                  r->index->name, (unsigned long long)r->part->number, (unsigned long long)at);
+    }
+    return tell_object(r, SHARD_TYPE_NODE, at, bytes);
+}
+
+
 static int tour_chain(tour *r, far_addr at, shard_p_node node, unsigned generation) {
     int err = each_word(r, at, node.entry, SHARD_P_NODE_SLOTS, 3, 0, generation);
     for (at = node.next; err >= 0 && at; at = node.next) {
-        if ((err = tell_object(r, SHARD_TYPE_NODE, at, sizeof(node))) < 0)
+        if ((err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) >= 0)
@@ -105,7 +130,7 @@ static int tour_pair_chain(tour *r, far_addr at, shard_i_node node, unsigned gen
                             state & SHARD_STATE_BUSY, shard_state_owner(state),
                             shard_state_word(0, 0, shard_state_gen(state)), h, 3, 0, generation);
         }
-        if (err < 0 || (at = node.next) == 0 || (err = tell_object(r, SHARD_TYPE_NODE, at, sizeof(node))) < 0)
+        if (err < 0 || (at = node.next) == 0 || (err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) < 0)
@@ -142,7 +167,7 @@ static int tour_table_slice(tour *r, unsigned word, unsigned generation, uint64_
 
 static int tour_table(tour *r, unsigned word, uint64_t table) {
     unsigned generation = (unsigned)(table >> 48);
-    uint64_t bytes = word < 2 ? shard_l2_bytes(r->st, generation) : shard_l3_bytes(r->st, generation);
+    uint64_t bytes = table_bytes(r, word, generation);
     uint64_t lines = bytes / (word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64);
     int err = tell_object(r, SHARD_TYPE_OVERFLOW, table & shard_mask(48), bytes);
     for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
@@ -207,6 +232,8 @@ static int tour_overflow(tour *r) {
         int err = read_pcb(r, pcb);
         if (err >= 0 && done < 0)
             check_tables(r, pcb);
+        for (unsigned i = 0; i < 4; i++)
+            r->table[i] = err >= 0 && names_a_table(pcb, i) ? pcb[SHARD_PCB_L2 + i] : 0;
         unsigned generation = err < 0 ? SHARD_VERSIONS : next_generation(pcb, done);
         if (generation == SHARD_VERSIONS)
             return err;
@@ -346,17 +373,30 @@ static int tour_slice(tour *r, uint64_t first, uint64_t count) {
 }
 
 
-static int tell_segment(tour *r, unsigned segment, uint64_t word) {
-    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
-             count = shard_extent_count(r->st, segment);
-    if (count == 0)
-        return tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
-    int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
+/* What this handle has used is there for ever: another address there, or none, and a sweep would free what all use. */
+static int is_as_known(tour *r, const char *what, uint64_t known, uint64_t word) {
+    if (known == 0 || known == word)
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a %s is at %#llx, and said to be at %#llx",
+                    r->index->name, (unsigned long long)r->part->number, what, (unsigned long long)known,
+                    (unsigned long long)word);
+}
+
+
+static int tell_extents(tour *r, unsigned segment, uint64_t word, uint64_t count, bool whole) {
+    const shard_extents *known =
+        (shard_extents *)(uintptr_t)atomic_load_explicit(&r->part->segment[segment], memory_order_acquire);
+    int err = is_as_known(r, "segment", known ? known->word : 0, word);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
-        uint64_t extent = 0;
+        uint64_t extent = 0, used = known ? atomic_load_explicit(&known->extent[i], memory_order_acquire) : 0;
         if ((err = far_pin_take(r->t)) >= 0)
             err = far_read_word(r->t, word + 8 * i, &extent);
         far_pin_drop(r->t);
+        if (err >= 0)
+            err = is_as_known(r, "piece of a segment", used, extent);
+        if (err >= 0 && extent == 0 && whole)
+            err = far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: segment %u has a hole", r->index->name,
+                           (unsigned long long)r->part->number, segment);
         if (err >= 0 && extent)
             err = tell_object(r, SHARD_TYPE_SEGMENT, extent, r->st->extent);
     }
@@ -364,9 +404,23 @@ static int tell_segment(tour *r, unsigned segment, uint64_t word) {
 }
 
 
-static int tour_segment(tour *r, unsigned segment, uint64_t word) {
+/* whole: of a version that has begun. */
+static int tell_segment(tour *r, unsigned segment, uint64_t word, bool whole) {
+    uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
+             count = shard_extent_count(r->st, segment);
+    if (count == 0) {
+        uint64_t known = atomic_load_explicit(&r->part->segment[segment], memory_order_acquire);
+        int err = is_as_known(r, "segment", known, word);
+        return err < 0 ? err : tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
+    }
+    int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
+    return err < 0 ? err : tell_extents(r, segment, word, count, whole);
+}
+
+
+static int tour_segment(tour *r, unsigned segment, uint64_t word, bool whole) {
     uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0;
-    int err = tell_segment(r, segment, word);
+    int err = tell_segment(r, segment, word, whole);
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);
@@ -384,16 +438,16 @@ static int tour_segment(tour *r, unsigned segment, uint64_t word) {
 /* A partition has all segments of its version. The root may be newer than what was READ with it. */
 static int check_segment(tour *r, const uint64_t *pcb, unsigned segment) {
     uint64_t word = pcb[SHARD_PCB_SEGMENT + segment];
-    if (!r->report || word || segment > shard_root_d(pcb[SHARD_PCB_ROOT]))
+    if (word || segment > shard_root_d(pcb[SHARD_PCB_ROOT]))
         return 0;
     int err = far_pin_take(r->t);
     if (err >= 0)
         err = far_read_word(r->t, r->part->pcb + 8ull * (SHARD_PCB_SEGMENT + segment), &word);
     far_pin_drop(r->t);
-    if (err >= 0 && word == 0)
-        far_report_problem(r->report, "partition %llu, which is at version %u, has no segment %u",
-                           (unsigned long long)r->part->number, shard_root_d(pcb[SHARD_PCB_ROOT]), segment);
-    return err;
+    if (err < 0 || word)
+        return err;
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu, which is at version %u, has no segment %u",
+                    r->index->name, (unsigned long long)r->part->number, shard_root_d(pcb[SHARD_PCB_ROOT]), segment);
 }
 
 
@@ -413,7 +467,8 @@ static int tour_partition(tour *r) {
         if (r->load && segment <= shard_root_d(pcb[SHARD_PCB_ROOT]))
             r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
         if (err >= 0)
-            err = tour_segment(r, segment, pcb[SHARD_PCB_SEGMENT + segment]);
+            err = tour_segment(r, segment, pcb[SHARD_PCB_SEGMENT + segment],
+                               segment <= shard_root_d(pcb[SHARD_PCB_ROOT]));
     }
     return err;
 }
