@@ -172,7 +172,8 @@ static int complete(smart_pass *p, smart_node *nodes, const size_t *at, size_t c
         if (!smart_take_node(&p->op, node))
             return smart_broken(p->op.index, node->addr, "node");
         want[i] = node->words;
-        bool more = node->layout != SMART_DIR && !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words;
+        bool full = !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words;
+        bool more = node->layout != SMART_DIR && (full || p->node); /* a check looks at slots that nobody has used, too */
         if (more && (err = smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), &want[i])) < 0)
             return err;
     }
@@ -182,7 +183,7 @@ static int complete(smart_pass *p, smart_node *nodes, const size_t *at, size_t c
         bool grown = want[i] > nodes[i].words;
         err = smart_take_more(&p->op, &nodes[i], want[i]);
         const smart_item *item = item_at(p, at[i]);
-        if (err == 0 && grown && !p->frozen_too)
+        if (err == 0 && grown && !p->frozen_too && !p->node)
             smart_raise_hint(&p->op, item->slot, item->word, &nodes[i]);
     }
     return err;
