@@ -63,7 +63,7 @@ typedef struct chime_half_split { /* a node that was reached from its sibling on
 
 typedef struct chime_counts { /* of a handle */
     _Atomic uint64_t splits, early_splits, split_items, speculated, speculated_well, gets, merges, repairs, hops, helps,
-        grown;
+        grown, along; /* along: pivots that another task put in with its own */
 } chime_counts;
 
 typedef struct chime_state {    /* of an open index */
@@ -89,6 +89,8 @@ typedef struct chime_state {    /* of an open index */
     _Atomic uint64_t half_due;   /* when a parent is to be READ again; UINT64_MAX: none is */
     _Atomic uint64_t half_until; /* from when on no entry tells the way any more */
     chime_half_split half[CHIME_HALF_SPLITS];
+    far_spin pivot_lock;
+    struct chime_pivot *pivots; /* whose tasks wait for the latch of the node that is to get them (parent.c) */
     far_spin merge_lock;
     unsigned merge_count;
     void *merge_later[CHIME_MERGES_MAX]; /* merges that are put off (merge.c) */
