@@ -262,7 +262,8 @@ int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigne
 /* A whole node at rest. CHIME_STALE: it is another, or gone (op->aux: to where). Waits as chime_wait_for_change. */
 int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 int chime_node_state(chime_op *op, chime_node *n); /* after a chime_put_read_all: 0, CHIME_STALE or CHIME_AGAIN */
-void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock);
+void chime_put_lock(chime_op *op, chime_ptr p, unsigned behind,
+                    chime_lock *lock);                 /* behind: who it will be handed to */
 int chime_lock_result(chime_op *op, chime_lock *lock); /* 0: held by us; CHIME_AGAIN; CHIME_STALE */
 uint64_t chime_next_nonce(chime_op *op);
 uint64_t chime_fresh_s(chime_op *op, bool busy);

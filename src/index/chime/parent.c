@@ -121,17 +121,30 @@ static void keep(chime_op *op, chime_node *n) {
 }
 
 
-static int add_to_slot(chime_op *op, chime_node *n, const pivot *p, const uint64_t *before) {
-    int slot = chime_free_among(op->st, n->w, 0, op->st->span);
-    uint64_t *words = chime_slot(n->w, (unsigned)slot);
+static unsigned set_slot(chime_op *op, chime_node *n, const pivot *p) {
+    unsigned slot = (unsigned)chime_free_among(op->st, n->w, 0, op->st->span);
+    uint64_t *words = chime_slot(n->w, slot);
     words[0] = p->low;
     words[1] = p->child;
-    chime_set_occupied(n->w, (unsigned)slot, true);
-    if (!op->st->words) {
-        chime_put_lines(op, n, before, 0);
-        return 0;
+    chime_set_occupied(n->w, slot, true);
+    return slot;
+}
+
+
+/* Puts the WRITEs of pivots for which there is room. A line goes out once, with all that is new in it: who dies in
+ * between leaves no slot that is occupied and not written. */
+static int add_to_slots(chime_op *op, chime_node *n, pivot *const all[], unsigned count, uint64_t *before) {
+    int err = 0;
+    for (unsigned i = 0; i < count && err >= 0; i++) {
+        if (i > 0 && op->st->words)
+            memcpy(before, n->w, op->st->node_bytes);
+        unsigned slot = set_slot(op, n, all[i]);
+        if (op->st->words)
+            err = chime_put_moves(op, n, before, NULL, 0, slot);
     }
-    return chime_put_moves(op, n, before, NULL, 0, (unsigned)slot);
+    if (!op->st->words)
+        chime_put_lines(op, n, before, 0);
+    return err;
 }
 
 
@@ -181,21 +194,30 @@ static unsigned list_together(chime_op *op, pivot *mine, chime_ptr node, pivot *
 }
 
 
-static void tell_in(chime_op *op, pivot *all[], unsigned count) {
-    chime_state *st = op->st;
-    far_spin_lock(&st->pivot_lock);
-    for (unsigned i = 1; i < count; i++)
-        all[i]->in = true;
-    far_spin_unlock(&st->pivot_lock);
-    atomic_fetch_add_explicit(&st->counts.along, count - 1, memory_order_relaxed);
-}
-
-
 static bool has_child(const chime_state *st, uint64_t *w, chime_ptr child) {
     for (unsigned slot = 0; slot < st->span; slot++)
         if (chime_is_occupied(w, slot) && chime_slot(w, slot)[1] == child)
             return true;
     return false;
+}
+
+
+/* A splitter and a helper may wait with the same one. */
+static bool is_chosen(pivot *const all[], unsigned count, const pivot *p) {
+    for (unsigned i = 0; i < count; i++)
+        if (all[i]->child == p->child)
+            return true;
+    return false;
+}
+
+
+static void tell_in(chime_op *op, chime_ptr node, pivot *const all[], unsigned count) {
+    chime_state *st = op->st;
+    far_spin_lock(&st->pivot_lock);
+    for (pivot *p = st->pivots; p; p = p->next)
+        p->in |= p->node == node && is_chosen(all, count, p);
+    far_spin_unlock(&st->pivot_lock);
+    atomic_fetch_add_explicit(&st->counts.along, count - 1, memory_order_relaxed);
 }
 
 
@@ -205,7 +227,7 @@ static int choose(chime_op *op, chime_node *n, pivot *all[], unsigned listed, ui
     unsigned count = 1, room = st->span - chime_count_items(st, n->w);
     int err = 0;
     for (unsigned i = 1; i < listed && count < room; i++) {
-        if (!child_lives(all[i], tails[i]) || has_child(st, n->w, all[i]->child))
+        if (!child_lives(all[i], tails[i]) || has_child(st, n->w, all[i]->child) || is_chosen(all, count, all[i]))
             continue;
         set_key(op, all[i]);
         if ((err = chime_check_range(op, chime_tail(st, n->w))) < 0)
@@ -214,16 +236,6 @@ static int choose(chime_op *op, chime_node *n, pivot *all[], unsigned listed, ui
             all[count++] = all[i];
     }
     return (int)count;
-}
-
-
-static int add_to_slots(chime_op *op, chime_node *n, pivot *all[], unsigned count, uint64_t *before) {
-    int err = 0;
-    for (unsigned i = 0; i < count && err >= 0; i++) {
-        err = add_to_slot(op, n, all[i], before);
-        memcpy(before, n->w, op->st->node_bytes);
-    }
-    return err;
 }
 
 
@@ -239,7 +251,7 @@ static int add_pivots_here(chime_op *op, chime_node *n, pivot *all[], unsigned c
         return err;
     if ((err = commit(op, n, chime_occupied_map(op->st, n->w))) != 1)
         return err;
-    tell_in(op, all, count);
+    tell_in(op, n->ptr, all, count);
     keep(op, n);
     return 1;
 }
@@ -294,7 +306,7 @@ static int publish_split(chime_op *op, chime_node *n, const chime_inner *inner, 
     memcpy(more.w, n->w, st->node_bytes);
     if ((err = chime_put_busy(op, n->ptr)) < 0 || (err = chime_put_image(op, n, before)) < 0)
         return err;
-    if (!with && (err = add_to_slot(op, &more, p, n->w)) < 0)
+    if (!with && (err = add_to_slots(op, &more, &p, 1, n->w)) < 0)
         return err;
     if ((err = commit(op, n, chime_occupied_map(st, more.w))) == 1)
         keep(op, &more);
@@ -374,7 +386,7 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
 /* The latch is held, and kept while others hold the lock: 0, CHIME_STALE, or CHIME_AGAIN after some attempts. */
 static int lock_node(chime_op *op, chime_ptr node, chime_lock *lock) {
     for (unsigned attempt = 0;; attempt++) {
-        chime_put_lock(op, node, lock);
+        chime_put_lock(op, node, 0, lock);
         int err = chime_wait(op);
         if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN || attempt + 1 == op->st->patience)
             return err;
