@@ -290,6 +290,78 @@ static void pivots_go_in_together(void **state) {
 }
 
 
+/* A10, for a pivot that another task takes along: while d waits, b puts it in, empties the leaf, and merges it away. Fails
+ * without child_lives in choose: the parent names a leaf that is gone. */
+static void a_pivot_that_goes_along_is_late(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0, *tail, first = nth(10) + 1;
+    split_from(a, nth(2) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, first);
+    settle(&d);
+    tail = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)));
+    uint64_t low = tail[CHIME_TAIL_LOW];
+    for (unsigned i = 0; i < 4; i++) { /* b comes by way of its sibling, and helps */
+        assert_true(misses(b, low + (1u << 20)));
+        far_sim_run_for(s.world, 1000000);
+    }
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    for (uint64_t key = low; key < first + 64; key++)
+        (void)delete (b, key);
+    for (unsigned n = 0; n < 24; n++)
+        if (nth(n) >= low && leaf_at(n) == made)
+            assert_int_equal(delete (b, nth(n)), 0);
+    settle(b);
+    far_sim_run_for(s.world, 1000000);
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    assert_int_equal(insert(c, low + 7, 7), 0);
+    assert_true(reads(c, low + 7, 7));
+    down_with_d();
+}
+
+
+/* While d waits with a pivot of the upper end, b splits the parent: it belongs to the new one now. Fails without
+ * chime_check_range in choose: the old one names a leaf beyond its end. */
+static void a_pivot_that_goes_along_belongs_elsewhere(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    const uint64_t *above = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(parent)));
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0, *tail, before = above[CHIME_TAIL_H1];
+    chime_ptr mine = split_from(a, nth(0) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, nth(22) + 1);
+    settle(&d);
+    tail = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)));
+    for (unsigned i = 0; chime_h1_shape(above[CHIME_TAIL_H1]) == chime_h1_shape(before); i++) {
+        assert_true(i < 100);
+        split_from(b, nth(8) + (i + 1) * 1000);
+        settle(b);
+    }
+    assert_true(tail[CHIME_TAIL_LOW] >= above[CHIME_TAIL_HIGH]);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, mine, &slots), 1);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    assert_int_equal(pivots_of(parent_of(23), made, &slots), 1);
+    assert_all(c, 0, 24);
+    down_with_d();
+}
+
+
 /* a stands under the lock, with its change to come; d waits behind it, and another of the same compute node. */
 static void stand_with_d(far_op_kind does, uint64_t key, uint64_t value, far_op_kind of_d, uint64_t key_of_d) {
     stand(a, "chime:locked", does, key, value);
@@ -518,6 +590,7 @@ int main(void) {
         cmocka_unit_test(a_split_is_taken_back),           cmocka_unit_test(a_crowded_leaf_is_split_early),
         cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
         cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
+        cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
