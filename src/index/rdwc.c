@@ -122,8 +122,11 @@ static bool is_quiet(far_rdwc *rdwc) {
 }
 
 
-static entry *entry_of(far_rdwc *rdwc, uint32_t uid, far_bytes key) {
-    return &rdwc->entries[XXH3_64bits_withSeed(key.data, key.length, uid) % FAR_RDWC_ENTRIES];
+/* The gets of a kind that keeps them apart have the entry behind: a key has one for its gets and one for its writes, two rounds that
+ * know nothing of each other, as if they were of two machines. */
+static entry *entry_of(far_rdwc *rdwc, const far_rdwc_member *m) {
+    uint64_t hash = XXH3_64bits_withSeed(m->key.data, m->key.length, m->index->uid);
+    return &rdwc->entries[(hash + (m->kind == FAR_OP_GET && m->index->kind->gets_apart)) % FAR_RDWC_ENTRIES];
 }
 
 
@@ -395,7 +398,7 @@ static __attribute__((noinline)) int run_with_others(far_task *t, far_index *ind
                                                      far_bytes value, far_out *out, far_rdwc_fn *run) {
     far_rdwc *rdwc = t->session->pool->rdwc;
     far_rdwc_member me = {.task = t, .index = index, .kind = kind, .key = key, .value = value, .out = out, .run = run};
-    me.entry = entry_of(rdwc, index->uid, key);
+    me.entry = entry_of(rdwc, &me);
     atomic_uint *operations = &rdwc->load[t->session->id % LOAD_SHARDS].operations;
     atomic_fetch_add_explicit(operations, 1, memory_order_relaxed);
     role as = enter(rdwc, &me);

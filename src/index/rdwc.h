@@ -2,7 +2,7 @@
  * at the same time are served by one of them, the leader, which runs the index code once. It stands in front of every
  * kind of index, and is strict: what it gives is linearizable (the proof stands at the top of rdwc.c).
  *
- *     GET              may be served by a GET, PUT or UPDATE
+ *     GET              may be served by a GET, PUT or UPDATE (kinds with gets_apart: by a GET only)
  *     PUT, UPDATE      by one of its own kind
  *     INSERT, DELETE and scans are never merged
  *

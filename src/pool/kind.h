@@ -85,6 +85,7 @@ typedef struct far_index_kind {
     unsigned type_count; /* at most 16 */
     const far_reserve *reserve;
     unsigned reserve_count;
+    bool gets_apart; /* a write may wait long for a lock, which no get does: RDWC lets no get wait for a write */
 
     int (*create)(far_task *t, far_index *index); /* builds the empty structure, unseen; sets index->descriptor */
     int (*open)(far_task *t, far_index *index);   /* local state into index->state */

@@ -124,6 +124,19 @@ far_task *far_latch_next(far_task *t, far_addr addr) {
 }
 
 
+unsigned far_latch_waiting(far_task *t, far_addr addr, unsigned most) {
+    bucket *b = bucket_of(t, addr);
+    unsigned count = 0;
+    far_spin_lock(&b->lock);
+    const far_latch_hold *hold = *find_holder(b, addr);
+    assert(hold && hold->task == t);
+    for (const far_latch_hold *w = hold->first_waiting; w && count < most; w = w->next)
+        count++;
+    far_spin_unlock(&b->lock);
+    return count;
+}
+
+
 bool far_latch_gift(far_task *t, far_addr addr, uint64_t gift[FAR_GIFT_WORDS]) {
     bucket *b = bucket_of(t, addr);
     far_spin_lock(&b->lock);

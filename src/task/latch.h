@@ -39,6 +39,7 @@ void far_unlatch(far_task *t, far_addr addr);   /* the task that has waited long
  * for the next one to take again. First it makes far memory say that the next task holds the lock, then it gives what that
  * task needs to know along with the latch. A task that waits never leaves the queue, so the next one stays the next one. */
 far_task *far_latch_next(far_task *t, far_addr addr); /* t holds the latch. NULL: nobody waits for it */
+unsigned far_latch_waiting(far_task *t, far_addr addr, unsigned most); /* how many; more than `most` are not counted */
 void far_unlatch_gift(far_task *t, far_addr addr, const uint64_t gift[FAR_GIFT_WORDS]);
 bool far_latch_gift(far_task *t, far_addr addr,
                     uint64_t gift[FAR_GIFT_WORDS]); /* after far_latch. False: there is none */

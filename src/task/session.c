@@ -204,11 +204,15 @@ void far_sleep(far_task *t, uint64_t ns) {
 }
 
 
-void far_back_off(far_task *t, unsigned attempt) {
+void far_back_off_for(far_task *t, uint64_t ns) {
     if (must_drive(t)) /* the lock that it backs off from may be held by a task that only this thread drives */
         far_team_drive(t->session->team);
-    uint64_t span = far_rtt(t) << (attempt < 6 ? attempt : 6);
-    far_sleep(t, span / 2 + far_random_below(&t->session->random, span));
+    far_sleep(t, ns / 2 + far_random_below(&t->session->random, ns));
+}
+
+
+void far_back_off(far_task *t, unsigned attempt) {
+    far_back_off_for(t, far_rtt(t) << (attempt < 6 ? attempt : 6));
 }
 
 

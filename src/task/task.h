@@ -59,11 +59,12 @@ far_scratch_mark far_scratch_here(far_task *t);
 void far_scratch_back(far_task *t,
                       far_scratch_mark mark); /* gives back all that was taken since; not while unwaited verbs use it */
 
-/* Time. A retry backs off: attempt 0, 1, 2 ... waits a random time around rtt * 2^attempt (bounded), other tasks run
- * meanwhile. */
+/* Time. A retry backs off: attempt 0, 1, 2 ... waits a random time around rtt * 2^attempt (bounded), or around as long as
+ * the caller says; other tasks run meanwhile. */
 uint64_t far_now(const far_task *t);
 uint64_t far_rtt(const far_task *t);
 void far_back_off(far_task *t, unsigned attempt);
+void far_back_off_for(far_task *t, uint64_t ns);
 void far_sleep(far_task *t, uint64_t ns);
 void far_yield(far_task *t); /* lets the other ready tasks run */
 uint64_t far_task_random(far_task *t);

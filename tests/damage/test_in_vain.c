@@ -145,7 +145,7 @@ static void chime_is_busy_with_nobody(void **state) {
 static void chime_is_locked_by_nobody(void **state) {
     stage s;
     open_stage(&s, "chime", *state);
-    uint64_t lock = chime_lock_make(scene_owner(s.pool->team.own->id, 0), 1);
+    uint64_t lock = chime_lock_make(scene_owner(s.pool->team.own->id, 0), 1, 0);
     change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_S), 0, 1);
     change_words(&s, "chime type 1", tail_word(&s, CHIME_TAIL_L), UINT64_MAX, lock);
     get_in_vain(&s, SCENE_KEYS + 1);

@@ -38,6 +38,8 @@ static struct {
     bool need_pin;
 } far;
 
+static const far_index_kind no_kind = {.name = "none"};
+
 static struct {
     far_pool pool;
     far_session *sessions[SESSIONS_MAX];
@@ -157,6 +159,7 @@ static inline int set_up(void **state) {
     node.pool.rdwc = far_rdwc_new(0);
     node.index.pool = &node.pool;
     node.index.uid = 7;
+    node.index.kind = &no_kind;
     atomic_store_explicit(&node.pool.epochs.current, 5, memory_order_relaxed);
     return 0;
 }

@@ -65,7 +65,8 @@ static void headers_keep_their_parts(void **state) {
 
 static void locks_and_nonces_keep_their_parts(void **state) {
     (void)state;
-    uint64_t owner = far_owner_pack(FAR_CLIENT_ID_MAX, 0xffff, 0xff), lock = chime_lock_make(owner, ~0ull);
+    uint64_t owner = far_owner_pack(FAR_CLIENT_ID_MAX, 0xffff, 0xff), lock = chime_lock_make(owner, ~0ull, 32);
+    assert_int_equal(chime_lock_behind(lock), 32);
     assert_true(chime_lock_is_held(lock) && chime_lock_owner(lock) == owner && lock != CHIME_LOCK_DEAD);
     assert_true(chime_lock_is_held(CHIME_LOCK_DEAD));
     assert_false(chime_lock_is_held(chime_map_word((1ull << 63) - 1)));

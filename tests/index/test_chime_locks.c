@@ -27,6 +27,13 @@ static uint64_t atomics_of(const stage_actor *by) {
 }
 
 
+static far_stats stats_of(const stage_actor *by) {
+    far_stats stats;
+    far_session_stats(by->session, &stats);
+    return stats;
+}
+
+
 static const char *const sims[] = {ONE, ONE ",masked_cas=off", ONE ",atomic_bytes=8", ONE ",atomics_in_order=on"};
 
 
@@ -133,13 +140,16 @@ static void a_crowd_shares_a_lock(void **state) {
 }
 
 
-/* Attempts of b at a lock that a holds for a while, where atomics take twice as long as on a network at rest. */
-static uint64_t attempts_of(far_op_kind does) {
+/* Attempts of b at a lock that a holds for a while, and will hand on to so many, where atomics take twice as long as on a network at rest. */
+static uint64_t attempts_of(far_op_kind does, unsigned behind) {
+    uint64_t *tail;
     up(SMALL, ONE ",rtt_atomic=5us");
     fill(a, 6);
     assert_true(reads(b, nth(3), 3));
     uint64_t before = atomics_of(b);
     stand(a, "chime:locked", FAR_OP_UPDATE, nth(2), 70);
+    leaf_of(nth(2), &tail);
+    tail[CHIME_TAIL_L] |= (uint64_t)behind << 57;
     begin(b, does, does == FAR_OP_INSERT ? nth(8) : nth(3), 71);
     far_sim_run_for(s.world, 120000);
     assert_false(b->ended);
@@ -154,19 +164,201 @@ static uint64_t attempts_of(far_op_kind does) {
 
 
 /* Where much is going on, who inserts asks less often for a lock than who updates: that is what a load from empty by
- * many clients is made of. Fails without INSERT_LONGER. */
+ * many clients is made of. Fails when turns_to_wait makes no difference between them. */
 static void who_inserts_asks_less_often(void **state) {
     (void)state;
-    uint64_t updates = attempts_of(FAR_OP_UPDATE), inserts = attempts_of(FAR_OP_INSERT);
+    uint64_t updates = attempts_of(FAR_OP_UPDATE, 0), inserts = attempts_of(FAR_OP_INSERT, 0);
     print_message("attempts at a lock: %u by an update, %u by an insert\n", (unsigned)updates, (unsigned)inserts);
     assert_true(inserts + 2 <= updates);
 }
 
 
-static far_stats stats_of(const stage_actor *by) {
-    far_stats stats;
-    far_session_stats(by->session, &stats);
-    return stats;
+/* A lock that will be handed on is asked for again when that is over. Fails without chime_lock_behind in turns_to_wait. */
+static void a_queue_is_waited_for(void **state) {
+    (void)state;
+    uint64_t alone = attempts_of(FAR_OP_UPDATE, 0), queue = attempts_of(FAR_OP_UPDATE, 30);
+    print_message("attempts at a lock: %u, %u with 30 behind its holder\n", (unsigned)alone, (unsigned)queue);
+    assert_true(alone >= 5 && queue <= 3);
+}
+
+
+/* The word that names an heir tells how many come after it. Fails when choose_heir or lock_leaf do not say. */
+static void the_lock_tells_who_is_behind(void **state) {
+    (void)state;
+    static stage_actor more[2];
+    up_with_d(SMALL, ONE);
+    fill(a, 6);
+    uint64_t *tail;
+    leaf_of(nth(2), &tail);
+    stand(a, "chime:locked", FAR_OP_UPDATE, nth(2), 70);
+    assert_int_equal(chime_lock_behind(tail[CHIME_TAIL_L]), 0);
+    begin(&d, FAR_OP_UPDATE, nth(3), 71);
+    memset(more, 0, sizeof(more));
+    for (unsigned i = 0; i < 2; i++) {
+        more[i].pool = a->pool;
+        more[i].index = a->index;
+        assert_int_equal(far_session_open(a->pool, &more[i].session), 0);
+        begin(&more[i], FAR_OP_UPDATE, nth(4 + i), 72);
+    }
+    far_sim_run_for(s.world, 100000);
+    stage_finish(a); /* alone: its heir stands still */
+    assert_true(chime_lock_is_held(tail[CHIME_TAIL_L]));
+    assert_int_equal(chime_lock_behind(tail[CHIME_TAIL_L]), 2);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(d.result, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(more[i].result, 0);
+        far_session_close(more[i].session);
+    }
+    down_with_d();
+}
+
+
+/* How often a child stands in a node; slots: where. */
+static unsigned pivots_of(chime_ptr parent, chime_ptr child, uint64_t *slots) {
+    uint64_t *w = memory_of(chime_ptr_addr(parent));
+    unsigned count = 0;
+    for (unsigned slot = 0; slot < chime_state_of(a->index)->span; slot++)
+        if (chime_is_occupied(w, slot) && chime_slot(w, slot)[1] == child) {
+            *slots |= 1ull << slot;
+            count++;
+        }
+    return count;
+}
+
+
+static unsigned lines_of(uint64_t slots) {
+    unsigned lines = 0;
+    for (; slots; slots >>= CHIME_PER_LINE)
+        lines += (slots & 7) != 0;
+    return lines;
+}
+
+
+static int help_again(far_task *t, void *arg) {
+    chime_op op;
+    chime_begin(&op, t, d.index, (far_bytes){bytes_of(1), 8});
+    return chime_add_pivot_later(&op, 1, *(chime_ptr *)arg);
+}
+
+
+/* Splits a leaf by keys from `key` on, and tells the leaf that came of it: its pivot is still to be put in. */
+static chime_ptr split_from(stage_actor *by, uint64_t key) {
+    _Atomic uint64_t *splits = &chime_state_of(by->index)->counts.splits;
+    uint64_t *tail;
+    leaf_of(key, &tail);
+    for (uint64_t before = *splits; *splits == before; key++)
+        assert_int_equal(insert(by, key, 1), 0);
+    return chime_h1_sibling(tail[CHIME_TAIL_H1]);
+}
+
+
+/* a has locked the parent for a pivot, three tasks of d wait for its latch with two others: one lock and one WRITE of each
+ * line for all. Fails without list_together (d asks for the lock itself), without is_chosen (a pivot stands there twice),
+ * when lines are put out for each pivot (a death between two WRITEs of a line leaves a slot occupied that was not
+ * written), and with units of 8 bytes when add_to_slots does not bring `before` up to date (a pivot is lost). */
+static void pivots_go_in_together(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        up_with_d(SMALL ",crowd=off", sims[i]);
+        fill(a, 24);
+        chime_state *st = chime_state_of(a->index);
+        chime_ptr parent = parent_of(0), made[3];
+        uint64_t slots = 0;
+        made[0] = split_from(a, nth(2) + 1);
+        uint64_t writes = stats_of(a).writes;
+        assert_true(background_stands(a, (far_sim_match){.point = "chime:parent_locked"}));
+        made[1] = split_from(&d, nth(10) + 1);
+        made[2] = split_from(&d, nth(20) + 1);
+        assert_int_equal(far_session_call(d.session, FAR_OP_GET, false, help_again, &made[2]), 0);
+        settle(&d);
+        uint64_t atomics = atomics_of(&d);
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(pivots_of(parent, made[k], &slots), 0);
+        stage_finish(a);
+        settle(a);
+        settle(&d);
+        assert_int_equal(st->counts.along, 2);
+        assert_int_equal(atomics_of(&d), atomics);
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(pivots_of(parent, made[k], &slots), 1);
+        if (!st->words)
+            assert_int_equal(stats_of(a).writes - writes, lines_of(slots) + 1);
+        assert_all(c, 0, 24);
+        down_with_d();
+    }
+}
+
+
+/* A10, for a pivot that another task takes along: while d waits, b puts it in, empties the leaf, and merges it away. Fails
+ * without child_lives in choose: the parent names a leaf that is gone. */
+static void a_pivot_that_goes_along_is_late(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0, *tail, first = nth(10) + 1;
+    split_from(a, nth(2) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, first);
+    settle(&d);
+    tail = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)));
+    uint64_t low = tail[CHIME_TAIL_LOW];
+    for (unsigned i = 0; i < 4; i++) { /* b comes by way of its sibling, and helps */
+        assert_true(misses(b, low + (1u << 20)));
+        far_sim_run_for(s.world, 1000000);
+    }
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    for (uint64_t key = low; key < first + 64; key++)
+        (void)delete (b, key);
+    for (unsigned n = 0; n < 24; n++)
+        if (nth(n) >= low && leaf_at(n) == made)
+            assert_int_equal(delete (b, nth(n)), 0);
+    settle(b);
+    far_sim_run_for(s.world, 1000000);
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    assert_int_equal(insert(c, low + 7, 7), 0);
+    assert_true(reads(c, low + 7, 7));
+    down_with_d();
+}
+
+
+/* While d waits with a pivot of the upper end, b splits the parent: it belongs to the new one now. Fails without
+ * chime_check_range in choose: the old one names a leaf beyond its end. */
+static void a_pivot_that_goes_along_belongs_elsewhere(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    const uint64_t *above = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(parent)));
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0, *tail, before = above[CHIME_TAIL_H1];
+    chime_ptr mine = split_from(a, nth(0) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, nth(22) + 1);
+    settle(&d);
+    tail = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)));
+    for (unsigned i = 0; chime_h1_shape(above[CHIME_TAIL_H1]) == chime_h1_shape(before); i++) {
+        assert_true(i < 100);
+        split_from(b, nth(8) + (i + 1) * 1000);
+        settle(b);
+    }
+    assert_true(tail[CHIME_TAIL_LOW] >= above[CHIME_TAIL_HIGH]);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, mine, &slots), 1);
+    assert_int_equal(pivots_of(parent, made, &slots), 0);
+    assert_int_equal(pivots_of(parent_of(23), made, &slots), 1);
+    assert_all(c, 0, 24);
+    down_with_d();
 }
 
 
@@ -396,7 +588,9 @@ int main(void) {
         cmocka_unit_test(what_is_known_is_handed_over),    cmocka_unit_test(a_leaf_is_split_as_it_was_handed_over),
         cmocka_unit_test(a_block_goes_along_to_the_right), cmocka_unit_test(who_waits_hears_of_a_split),
         cmocka_unit_test(a_split_is_taken_back),           cmocka_unit_test(a_crowded_leaf_is_split_early),
-        cmocka_unit_test(who_inserts_asks_less_often),
+        cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
+        cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
+        cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

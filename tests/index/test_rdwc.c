@@ -260,7 +260,7 @@ static void the_same_key_of_another_index_is_another_key(void **state) {
     set_far("v");
     begin_and_stop(0, FAR_OP_GET, NULL, AFTER_READ);
     for (unsigned i = 0; i < 20000; i++) {
-        far_index other = {.uid = 100 + i};
+        far_index other = {.uid = 100 + i, .kind = &no_kind};
         pass_by(&other, "k");
     }
     go_on();

@@ -28,6 +28,7 @@ typedef struct kind {
     bool warm;        /* the caches know the key */
     bool one_batch;   /* a get is one round trip: who comes later is late */
     bool fixed;       /* values of 8 bytes only */
+    bool apart;       /* gets wait for no write */
     bool late_writes; /* a write that joins after the search began is taken in: the value is built after it */
 } kind;
 
@@ -36,9 +37,9 @@ static const kind kinds[] = {
     {"smart", "", .warm = true, .late_writes = true},
     {"smart", "update=lock,cache=off", .late_writes = true},
     {"smart", "update=rcu,cache=off", .late_writes = true},
-    {"chime", "", .warm = true},
-    {"chime", "miss=confirm,speculation=off,cache=off", .warm = false},
-    {"chime", "key_size=8,value_size=8", .one_batch = true, .fixed = true, .late_writes = true},
+    {"chime", "", .warm = true, .apart = true},
+    {"chime", "miss=confirm,speculation=off,cache=off", .warm = false, .apart = true},
+    {"chime", "key_size=8,value_size=8", .one_batch = true, .fixed = true, .late_writes = true, .apart = true},
     {"dart", "", .warm = false},
     {"dart", "", .warm = true},
     {"dolphin", "", .warm = true},
@@ -224,7 +225,7 @@ static void gets_join_gets_and_writes(void **state) {
         print_message("%s %s: gets merged with gets %u, puts %u, updates %u times\n", k->name, k->options,
                       (unsigned)gets, (unsigned)puts, (unsigned)updates);
         assert_true(k->warm || k->one_batch || gets > 0);
-        assert_true(puts > 0);
+        assert_true(k->apart ? puts + updates == 0 : puts > 0);
     }
 }
 

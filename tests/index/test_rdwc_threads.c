@@ -26,6 +26,7 @@ typedef struct event {
 } event;
 
 static far_pool *nodes[NODES];
+static const far_index_kind no_kind = {.name = "none"};
 static far_index indexes[NODES];
 static bool with_hooks;
 static atomic_uint failures; /* cmocka's asserts belong to the main thread */
@@ -195,7 +196,7 @@ static void make_node(unsigned i) {
     pool->geometry.capabilities = pool->fabric->capabilities;
     pool->team.latches = far_latches_new();
     pool->rdwc = far_rdwc_new(FAR_RDWC_QUIET_BELOW);
-    indexes[i] = (far_index){.uid = 1, .pool = pool};
+    indexes[i] = (far_index){.uid = 1, .pool = pool, .kind = &no_kind};
 }
 
 

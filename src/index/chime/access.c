@@ -189,9 +189,9 @@ uint64_t chime_next_nonce(chime_op *op) {
 }
 
 
-void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock) {
+void chime_put_lock(chime_op *op, chime_ptr p, unsigned behind, chime_lock *lock) {
     far_addr at = chime_tail_addr(op->st, p, CHIME_TAIL_L);
-    lock->mine = chime_lock_make(far_owner_of_task(op->t), chime_next_nonce(op));
+    lock->mine = chime_lock_make(far_owner_of_task(op->t), chime_next_nonce(op), behind);
     assert(chime_lock_is_held(lock->mine));
     if (op->st->masked) {
         far_masked_cas(op->t, at, 0, 1, lock->mine, ~0ull, &lock->old);

@@ -196,6 +196,7 @@ const far_index_kind far_chime_kind = {
     .max_key = CHIME_KEY_MAX,
     .types = types,
     .type_count = CHIME_TYPES,
+    .gets_apart = true,
     .create = chime_create,
     .open = chime_open,
     .close = chime_close,

@@ -63,7 +63,7 @@ typedef struct chime_half_split { /* a node that was reached from its sibling on
 
 typedef struct chime_counts { /* of a handle */
     _Atomic uint64_t splits, early_splits, split_items, speculated, speculated_well, gets, merges, repairs, hops, helps,
-        grown;
+        grown, along; /* along: pivots that another task put in with its own */
 } chime_counts;
 
 typedef struct chime_state {    /* of an open index */
@@ -89,6 +89,8 @@ typedef struct chime_state {    /* of an open index */
     _Atomic uint64_t half_due;   /* when a parent is to be READ again; UINT64_MAX: none is */
     _Atomic uint64_t half_until; /* from when on no entry tells the way any more */
     chime_half_split half[CHIME_HALF_SPLITS];
+    far_spin pivot_lock;
+    struct chime_pivot *pivots; /* whose tasks wait for the latch of the node that is to get them (parent.c) */
     far_spin merge_lock;
     unsigned merge_count;
     void *merge_later[CHIME_MERGES_MAX]; /* merges that are put off (merge.c) */
@@ -261,7 +263,8 @@ int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigne
 /* A whole node at rest. CHIME_STALE: it is another, or gone (op->aux: to where). Waits as chime_wait_for_change. */
 int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 int chime_node_state(chime_op *op, chime_node *n); /* after a chime_put_read_all: 0, CHIME_STALE or CHIME_AGAIN */
-void chime_put_lock(chime_op *op, chime_ptr p, chime_lock *lock);
+void chime_put_lock(chime_op *op, chime_ptr p, unsigned behind,
+                    chime_lock *lock);                 /* behind: who it will be handed to */
 int chime_lock_result(chime_op *op, chime_lock *lock); /* 0: held by us; CHIME_AGAIN; CHIME_STALE */
 uint64_t chime_next_nonce(chime_op *op);
 uint64_t chime_fresh_s(chime_op *op, bool busy);

@@ -6,7 +6,7 @@
 
 #define REST_MAX    64   /* times that a tree nobody changes may lead nowhere */
 #define HELP_AFTER  32u  /* round trips: a splitter that lives has put its pivot in by then */
-#define RENEW_AFTER 256u /* round trips: until then others note theirs in the same parent */
+#define RENEW_AFTER 64u  /* round trips: until then others note theirs in the same parent */
 #define LEAD_FOR    512u /* round trips: until then a node that was split leads to its other part without a verb */
 
 

@@ -199,7 +199,8 @@ static inline uint64_t chime_h1_shape(uint64_t h1) { /* sibling and nv: the same
 
 
 /* L, the lock word. Free: the map of occupied slots << 1 (0 where the fabric has no masked CAS: there the map is V).
- * Held: 1 | owner 38 << 1 | nonce << 39. Of a node that is no longer linked: all ones. */
+ * Held: 1 | owner 38 << 1 | nonce 18 << 39 | how many it will be handed on to (32 at most), 6 << 57. Of a node
+ * that is no longer linked: all ones. */
 
 #define CHIME_LOCK_DEAD (~0ull)
 
@@ -209,8 +210,13 @@ static inline bool chime_lock_is_held(uint64_t lock) {
 }
 
 
-static inline uint64_t chime_lock_make(uint64_t owner, uint64_t nonce) {
-    return 1 | (owner & FAR_OWNER_MASK) << 1 | (nonce & 0xffffff) << 39;
+static inline uint64_t chime_lock_make(uint64_t owner, uint64_t nonce, unsigned behind) {
+    return 1 | (owner & FAR_OWNER_MASK) << 1 | (nonce & 0x3ffff) << 39 | (uint64_t)(behind & 63) << 57;
+}
+
+
+static inline unsigned chime_lock_behind(uint64_t lock) {
+    return (unsigned)(lock >> 57);
 }
 
 

@@ -94,7 +94,7 @@ static int lock_parent(merging *m) {
     m->looked = err == CHIME_NO_LEVEL;
     if (err != 0 || !chime_ptr_is_sound(op, m->p.ptr) || !try_latch(m, m->p.ptr, &m->latched_p))
         return err < 0 ? err : 0;
-    chime_put_lock(op, m->p.ptr, &m->lock_p);
+    chime_put_lock(op, m->p.ptr, 0, &m->lock_p);
     if ((err = chime_wait(op)) < 0)
         return err;
     if (!(m->locked_p = chime_lock_result(op, &m->lock_p) == 0))
@@ -131,8 +131,8 @@ static int lock_both(merging *m) {
         return 0;
     if (!(m->a.w = chime_new_image(op)) || !(m->b.w = chime_new_image(op)))
         return FAR_ERR_NO_MEMORY;
-    chime_put_lock(op, m->a.ptr, &m->lock_a);
-    chime_put_lock(op, m->b.ptr, &m->lock_b);
+    chime_put_lock(op, m->a.ptr, 0, &m->lock_a);
+    chime_put_lock(op, m->b.ptr, 0, &m->lock_b);
     int err = chime_wait(op);
     if (err < 0)
         return err;

@@ -5,16 +5,21 @@
 #include "pool/epoch.h"
 #include "task/latch.h"
 
-#define ASK_EVERY 4
+#define ASK_EVERY    4
+#define BACK_OFF_MAX 2  /* as a power of two: one task of a compute node asks for the lock, for all that wait */
+#define TOGETHER_MAX 16 /* pivots that go in under one lock */
 
 void chime_set_free(const chime_state *st, uint64_t *tail, uint64_t map);
 
-typedef struct pivot {
+typedef struct chime_pivot {
     unsigned level;         /* of the node that gets it */
     chime_ptr child, above; /* above: a node that was split for it, and needs a pivot itself; 0: none */
     uint64_t low;
     uint8_t bytes[CHIME_KEY_MAX + 8]; /* what low stands for */
     size_t length;
+    chime_ptr node;           /* that it is to go into, while its task waits for the latch of that */
+    bool in;                  /* another task has put it in meanwhile */
+    struct chime_pivot *next; /* of those who wait */
 } pivot;
 
 
@@ -23,19 +28,27 @@ unsigned chime_place_node(chime_op *op) {
 }
 
 
+static void put_read_child(chime_op *op, const pivot *p, uint64_t tail[8]) {
+    far_read(op->t, chime_tail_addr(op->st, p->child, CHIME_TAIL_H0), tail, CHIME_LINE);
+    far_mark(op->t, FAR_VERB_UNPROVEN);
+}
+
+
+static bool child_lives(const pivot *p, const uint64_t tail[8]) {
+    return chime_h0_tag(tail[CHIME_TAIL_H0]) == chime_ptr_tag(p->child) && chime_h0_valid(tail[CHIME_TAIL_H0]);
+}
+
+
 /* 0: the child lives, and its low is known. 1: it is gone. */
 static int read_low(chime_op *op, pivot *p) {
-    chime_node n = {.ptr = p->child};
+    uint64_t tail[8];
     if (!chime_ptr_is_sound(op, p->child))
         return 1;
-    if (!(n.w = chime_new_image(op)))
-        return FAR_ERR_NO_MEMORY;
-    chime_put_read_tail(op, &n);
+    put_read_child(op, p, tail);
     int err = chime_wait(op);
-    const uint64_t *tail = chime_tail(op->st, n.w);
     if (err < 0)
         return err;
-    if (chime_h0_tag(tail[CHIME_TAIL_H0]) != chime_ptr_tag(p->child) || !chime_h0_valid(tail[CHIME_TAIL_H0]))
+    if (!child_lives(p, tail))
         return 1;
     chime_fence low = {.word = tail[CHIME_TAIL_LOW]}, *list = &low;
     if ((err = chime_read_fences(op, &list, 1)) < 0)
@@ -108,17 +121,30 @@ static void keep(chime_op *op, chime_node *n) {
 }
 
 
-static int add_to_slot(chime_op *op, chime_node *n, const pivot *p, const uint64_t *before) {
-    int slot = chime_free_among(op->st, n->w, 0, op->st->span);
-    uint64_t *words = chime_slot(n->w, (unsigned)slot);
+static unsigned set_slot(chime_op *op, chime_node *n, const pivot *p) {
+    unsigned slot = (unsigned)chime_free_among(op->st, n->w, 0, op->st->span);
+    uint64_t *words = chime_slot(n->w, slot);
     words[0] = p->low;
     words[1] = p->child;
-    chime_set_occupied(n->w, (unsigned)slot, true);
-    if (!op->st->words) {
-        chime_put_lines(op, n, before, 0);
-        return 0;
+    chime_set_occupied(n->w, slot, true);
+    return slot;
+}
+
+
+/* Puts the WRITEs of pivots for which there is room. A line goes out once, with all that is new in it: who dies in
+ * between leaves no slot that is occupied and not written. */
+static int add_to_slots(chime_op *op, chime_node *n, pivot *const all[], unsigned count, uint64_t *before) {
+    int err = 0;
+    for (unsigned i = 0; i < count && err >= 0; i++) {
+        if (i > 0 && op->st->words)
+            memcpy(before, n->w, op->st->node_bytes);
+        unsigned slot = set_slot(op, n, all[i]);
+        if (op->st->words)
+            err = chime_put_moves(op, n, before, NULL, 0, slot);
     }
-    return chime_put_moves(op, n, before, NULL, 0, (unsigned)slot);
+    if (!op->st->words)
+        chime_put_lines(op, n, before, 0);
+    return err;
 }
 
 
@@ -132,19 +158,102 @@ static int commit(chime_op *op, chime_node *n, uint64_t map) {
 }
 
 
+/* Pivots that go in together. Who waits for the latch of a node is known to who holds it, which puts their pivots in with
+ * its own: a node that many of its children are split under at once is locked once for all that one compute node has. A
+ * pivot in the list stays where it is as long as the latch is another's. */
+
+static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
+    chime_state *st = op->st;
+    p->node = node;
+    p->in = false;
+    far_spin_lock(&st->pivot_lock);
+    p->next = st->pivots;
+    st->pivots = p;
+    far_spin_unlock(&st->pivot_lock);
+    far_latch(op->t, chime_ptr_addr(node));
+    far_spin_lock(&st->pivot_lock);
+    pivot **link = &st->pivots;
+    while (*link != p)
+        link = &(*link)->next;
+    *link = p->next;
+    far_spin_unlock(&st->pivot_lock);
+}
+
+
+/* The latch is held. How many: mine first, then those who wait. */
+static unsigned list_together(chime_op *op, pivot *mine, chime_ptr node, pivot *all[TOGETHER_MAX]) {
+    chime_state *st = op->st;
+    unsigned count = 0;
+    all[count++] = mine;
+    far_spin_lock(&st->pivot_lock);
+    for (pivot *p = st->pivots; p && count < TOGETHER_MAX; p = p->next)
+        if (p->node == node && !p->in)
+            all[count++] = p;
+    far_spin_unlock(&st->pivot_lock);
+    return count;
+}
+
+
+static bool has_child(const chime_state *st, uint64_t *w, chime_ptr child) {
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(w, slot) && chime_slot(w, slot)[1] == child)
+            return true;
+    return false;
+}
+
+
+/* A splitter and a helper may wait with the same one. */
+static bool is_chosen(pivot *const all[], unsigned count, const pivot *p) {
+    for (unsigned i = 0; i < count; i++)
+        if (all[i]->child == p->child)
+            return true;
+    return false;
+}
+
+
+static void tell_in(chime_op *op, chime_ptr node, pivot *const all[], unsigned count) {
+    chime_state *st = op->st;
+    far_spin_lock(&st->pivot_lock);
+    for (pivot *p = st->pivots; p; p = p->next)
+        p->in |= p->node == node && is_chosen(all, count, p);
+    far_spin_unlock(&st->pivot_lock);
+    atomic_fetch_add_explicit(&st->counts.along, count - 1, memory_order_relaxed);
+}
+
+
+/* Of those who wait, the pivots that belong here, for which there is room beside mine. */
+static int choose(chime_op *op, chime_node *n, pivot *all[], unsigned listed, uint64_t tails[][8]) {
+    const chime_state *st = op->st;
+    unsigned count = 1, room = st->span - chime_count_items(st, n->w);
+    int err = 0;
+    for (unsigned i = 1; i < listed && count < room; i++) {
+        if (!child_lives(all[i], tails[i]) || has_child(st, n->w, all[i]->child) || is_chosen(all, count, all[i]))
+            continue;
+        set_key(op, all[i]);
+        if ((err = chime_check_range(op, chime_tail(st, n->w))) < 0)
+            return err;
+        if (err == 0)
+            all[count++] = all[i];
+    }
+    return (int)count;
+}
+
+
 /* 1: done. */
-static int add_pivot_here(chime_op *op, chime_node *n, const pivot *p) {
+static int add_pivots_here(chime_op *op, chime_node *n, pivot *all[], unsigned count) {
     uint64_t *before = chime_new_image(op);
     if (!before)
         return FAR_ERR_NO_MEMORY;
     memcpy(before, n->w, op->st->node_bytes);
     far_point(op->t, "chime:pivot");
     int err = chime_put_busy(op, n->ptr);
-    if (err < 0 || (err = add_to_slot(op, n, p, before)) < 0)
+    if (err < 0 || (err = add_to_slots(op, n, all, count, before)) < 0)
         return err;
-    if ((err = commit(op, n, chime_occupied_map(op->st, n->w))) == 1)
-        keep(op, n);
-    return err;
+    if ((err = commit(op, n, chime_occupied_map(op->st, n->w))) != 1)
+        return err;
+    tell_in(op, n->ptr, all, count);
+    keep(op, n);
+    return 1;
 }
 
 
@@ -197,7 +306,7 @@ static int publish_split(chime_op *op, chime_node *n, const chime_inner *inner, 
     memcpy(more.w, n->w, st->node_bytes);
     if ((err = chime_put_busy(op, n->ptr)) < 0 || (err = chime_put_image(op, n, before)) < 0)
         return err;
-    if (!with && (err = add_to_slot(op, &more, p, n->w)) < 0)
+    if (!with && (err = add_to_slots(op, &more, &p, 1, n->w)) < 0)
         return err;
     if ((err = commit(op, n, chime_occupied_map(st, more.w))) == 1)
         keep(op, &more);
@@ -240,15 +349,16 @@ static int split_inner(chime_op *op, chime_node *n, pivot *p) {
  */
 static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
     const chime_state *st = op->st;
-    chime_node child = {.ptr = p->child, .w = chime_new_image(op)};
-    if (!child.w)
-        return FAR_ERR_NO_MEMORY;
+    pivot *all[TOGETHER_MAX];
+    uint64_t tails[TOGETHER_MAX][8];
+    unsigned listed = list_together(op, p, n->ptr, all);
     chime_put_read_all(op, n);
-    chime_put_read_tail(op, &child);
+    for (unsigned i = 0; i < listed; i++)
+        put_read_child(op, all[i], tails[i]);
     int err = chime_wait(op);
     if (err < 0)
         return err;
-    const uint64_t *tail = chime_tail(st, n->w), *its = chime_tail(st, child.w);
+    const uint64_t *tail = chime_tail(st, n->w);
     unsigned tag = chime_ptr_tag(n->ptr);
     if (chime_h0_tag(tail[CHIME_TAIL_H0]) != tag || !chime_h0_valid(tail[CHIME_TAIL_H0])) {
         *node = 0;
@@ -260,19 +370,36 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
         *node = err == CHIME_RIGHT ? chime_h1_sibling(tail[CHIME_TAIL_H1]) : 0;
         return err < 0 ? err : 0;
     }
-    if (chime_h0_tag(its[CHIME_TAIL_H0]) != chime_ptr_tag(p->child) || !chime_h0_valid(its[CHIME_TAIL_H0]))
-        return 2; /* the child was taken in by its neighbour meanwhile */
-    for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(n->w, slot) && chime_slot(n->w, slot)[1] == p->child) {
-            keep(op, n);
-            return 2;
-        }
-    return chime_free_among(st, n->w, 0, st->span) < 0 ? split_inner(op, n, p) : add_pivot_here(op, n, p);
+    if (!child_lives(p, tails[0]))
+        return 2; /* it was taken in by its neighbour meanwhile */
+    if (has_child(st, n->w, p->child)) {
+        keep(op, n);
+        return 2;
+    }
+    if (chime_free_among(st, n->w, 0, st->span) < 0)
+        return split_inner(op, n, p);
+    int count = choose(op, n, all, listed, tails);
+    return count < 0 ? count : add_pivots_here(op, n, all, (unsigned)count);
+}
+
+
+/* The latch is held, and kept while others hold the lock: 0, CHIME_STALE, or CHIME_AGAIN after some attempts. */
+static int lock_node(chime_op *op, chime_ptr node, chime_lock *lock) {
+    for (unsigned attempt = 0;; attempt++) {
+        chime_put_lock(op, node, 0, lock);
+        int err = chime_wait(op);
+        if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN || attempt + 1 == op->st->patience)
+            return err;
+        far_count_lock_retry(op->t);
+        if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, node, lock->old)) != 0 && err != 1)
+            return err < 0 ? err : CHIME_STALE;
+        far_back_off(op->t, attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX);
+    }
 }
 
 
 /* 1, 2: it is in; 0: find again (*node: there, or from the root if 0). */
-static int try_node(chime_op *op, chime_ptr *node, pivot *p, unsigned attempt) {
+static int try_node(chime_op *op, chime_ptr *node, pivot *p) {
     chime_node n = {.ptr = *node, .w = chime_new_image(op)};
     chime_lock lock;
     if (!n.w)
@@ -281,9 +408,8 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p, unsigned attempt) {
         *node = 0;
         return 0;
     }
-    far_latch(op->t, chime_ptr_addr(n.ptr));
-    chime_put_lock(op, n.ptr, &lock);
-    int err = chime_wait(op), state = err < 0 ? err : chime_lock_result(op, &lock);
+    wait_in_list(op, p, n.ptr);
+    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, &lock);
     if (state == 0) {
         far_point(op->t, "chime:parent_locked");
         err = locked(op, &n, p, node);
@@ -294,23 +420,14 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p, unsigned attempt) {
         }
     }
     far_unlatch(op->t, chime_ptr_addr(n.ptr));
-    if (state < 0)
-        return state;
     if (state == CHIME_STALE)
         *node = 0;
-    if (state == CHIME_AGAIN) {
-        if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, n.ptr, lock.old)) == 2)
-            *node = 0;
-        if (err == 0)
-            far_back_off(op->t, attempt < 8 ? attempt : 8);
-        return err < 0 ? err : 0;
-    }
-    return state == 0 ? err : 0;
+    return state < 0 ? state : p->in ? 2 : err;
 }
 
 
 static int add_one(chime_op *op, pivot *p) {
-    for (unsigned attempt = 0;; attempt++) {
+    for (;;) {
         unsigned moves = 0;
         far_scratch_mark here = far_scratch_here(op->t);
         int err = read_low(op, p);
@@ -324,12 +441,14 @@ static int add_one(chime_op *op, pivot *p) {
         }
         while (err >= 0 && node) {
             from = node;
-            if ((err = try_node(op, &node, p, attempt)) != 0)
+            if ((err = try_node(op, &node, p)) != 0)
                 return err < 0 ? err : 0;
-            if (node && node != from && (err = chime_count_move(op, node, &moves)) != CHIME_RIGHT)
+            if (node == from) { /* others hold its lock all the time */
+                err = chime_renew_pin(op);
                 break;
-            if (node == from)
-                attempt++;
+            }
+            if (node && (err = chime_count_move(op, node, &moves)) != CHIME_RIGHT)
+                break;
         }
         if (err >= 0 && from && !node)
             err = chime_not_there(op, from, p->level);

@@ -313,8 +313,7 @@ static int take_over(chime_op *op, chime_ptr p, uint64_t lock) {
         return help_neighbour(op, p, tail[CHIME_TAIL_AUX]);
     if (!chime_h0_valid(tail[CHIME_TAIL_H0]))
         return chime_broken(op->index, p, "it is gone, but to nowhere");
-    r->mine =
-        chime_lock_make(far_owner_of_task(op->t), atomic_fetch_add_explicit(&op->st->nonce, 1, memory_order_relaxed));
+    r->mine = chime_lock_make(far_owner_of_task(op->t), chime_next_nonce(op), 0);
     far_point(op->t, "chime:takeover");
     far_cas(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_L), lock, r->mine, &seen);
     far_mark(op->t, FAR_VERB_UNPROVEN);

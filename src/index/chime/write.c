@@ -8,8 +8,6 @@
 #include <stdlib.h>
 
 #define ASK_EVERY     4
-#define BACK_OFF_MAX  4 /* as a power of two: who sleeps longer than a lock is held loses it to others again and again */
-#define INSERT_LONGER 2 /* ... and so much longer where much is going on: inserts may split what they have locked */
 #define CROWD_TURNS   4 /* of a lock inside of a compute node: then a leaf counts as crowded, as after a failed attempt */
 #define CROWD_SHARE   5  /* ... if one in so many of its slots is occupied ... */
 #define CROWD_LEVEL   1  /* ... and the root is no higher than that */
@@ -99,9 +97,15 @@ static far_task *next_in_turn(const chime_op *op, const change *c, chime_ptr lea
 }
 
 
+/* How many will have the lock in turn after the task that holds the latch. */
+static unsigned behind(const chime_op *op, const change *c, chime_ptr leaf) {
+    return op->st->handover ? far_latch_waiting(op->t, chime_ptr_addr(leaf), HANDOVERS_MAX - c->turns) : 0;
+}
+
+
 static void choose_heir(chime_op *op, const change *c, chime_ptr leaf) {
     far_task *heir = next_in_turn(op, c, leaf);
-    op->heir = heir ? chime_lock_make(far_owner_of_task(heir), chime_next_nonce(op)) : 0;
+    op->heir = heir ? chime_lock_make(far_owner_of_task(heir), chime_next_nonce(op), behind(op, c, leaf) - 1) : 0;
 }
 
 
@@ -378,6 +382,16 @@ static unsigned slowness(const chime_op *op) {
 }
 
 
+/* When to ask again, in round trips: the lock word tells how many it will be handed on to, one for each. The holder itself
+ * needs about two more; an insert asks later, and later from time to time, because it may split what it has locked, and
+ * because those behind it then need one round trip each instead of three. An update is short, and whoever sleeps longer
+ * than others loses the lock to them again and again. */
+static uint64_t turns_to_wait(const change *c, unsigned attempt, uint64_t lock) {
+    unsigned more = inserts(c) ? 3 + 2 * (attempt < 4 ? attempt : 4) : 1 + (attempt > 0);
+    return chime_lock_behind(lock) + more;
+}
+
+
 /* Somebody holds the lock. CHIME_AGAIN: it is worth another attempt; CHIME_STALE: the node is going. */
 static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     unsigned attempt = c->attempts++;
@@ -385,17 +399,14 @@ static int held(chime_op *op, change *c, chime_ptr leaf, uint64_t lock) {
     far_count_lock_retry(op->t);
     if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, leaf, lock)) != 0)
         return err < 0 ? err : err == 2 ? CHIME_STALE : CHIME_AGAIN;
-    attempt %= op->st->patience;
-    unsigned slow = slowness(op);
-    attempt = attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX;
-    far_back_off(op->t, attempt + slow + (slow && inserts(c) ? INSERT_LONGER : 0));
+    far_back_off_for(op->t, turns_to_wait(c, attempt % op->st->patience, lock) * (far_rtt(op->t) << slowness(op)));
     return CHIME_AGAIN;
 }
 
 
 /* {lock}, with what may be READ in the same batch. */
 static int lock_leaf(chime_op *op, change *c, chime_node *n, chime_lock *lock) {
-    chime_put_lock(op, n->ptr, lock);
+    chime_put_lock(op, n->ptr, behind(op, c, n->ptr), lock);
     c->known = 0;
     if (op->st->fused) {
         c->known = op->st->hopscotch && !next_in_turn(op, c, n->ptr) ? op->st->hop : op->st->span;
