@@ -96,6 +96,8 @@ typedef struct far_conn {
     far_parker *parker; /* unparked when poll has something to deliver */
     bool leaves;        /* its session has left the pool: its end is no death */
     const char *gone;   /* why no verb of it can take effect any more; NULL: nothing is known of it alone */
+    atomic_bool fenced; /* where memory is mapped: no verb of it may take effect any more */
+    atomic_uint fence_word;
 } far_conn;
 
 /* What is asked of the memory nodes about a session, where that takes round trips. Belongs to the fabric while pending.

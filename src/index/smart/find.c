@@ -71,9 +71,8 @@ static int look_up(smart_op *op, smart_spot *s, smart_node *node) {
             s->word = smart_slots(node)[part];
             return 0;
         }
-        far_read(op->t, s->slot, &s->word, 8);
-        err = smart_wait(op);
-        s->mark = op->mark;
+        s->mark = op->mark = far_rdwc_mark(op->t);
+        err = far_read_now(op->t, s->slot, &s->word, 8, 0);
         if (err >= 0 && op->st->cache && (s->word & SMART_BOUND) && !(s->word & SMART_F))
             smart_cache_word(op->st->cache, op->key, s->node, s->depth, SMART_DIR, s->word);
         return err;
@@ -196,9 +195,8 @@ static int from_root(smart_op *op, smart_spot *s) {
     s->at = first;
     s->slot = smart_root_slot(op->st, first);
     s->layout = SMART_DIR;
-    far_read(op->t, s->slot, &s->word, 8);
-    int err = smart_wait(op);
-    s->mark = op->mark;
+    s->mark = op->mark = far_rdwc_mark(op->t);
+    int err = far_read_now(op->t, s->slot, &s->word, 8, 0);
     if (err < 0 || (err = smart_check_root(op, first, s->word)) < 0)
         return err;
     if (op->st->cache && smart_word_is(s->word) != SMART_NONE)
@@ -268,11 +266,9 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
             return STALE;
         if (recycled)
             put_read_ctl(op, addr, &ctl);
-        int err = smart_put_read_leaf(op, addr, class, leaf);
+        int err = smart_fetch_leaf(op, addr, class, FAR_VERB_UNPROVEN, leaf);
         if (err < 0)
             return forget(op, err);
-        if ((err = wait_unproven(op)) < 0)
-            return err;
         if (!smart_take_leaf(leaf, class))
             return STALE;
         if (!far_bytes_equal(leaf->key, op->key)) {
@@ -447,8 +443,8 @@ static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
         far_addr slot = smart_slot_addr(from.node, part);
         if (from.depth > op->key.length || !far_task_reaches(op->t, slot, 8))
             return STALE;
-        far_read(op->t, slot, &word, 8);
-        int err = wait_unproven(op);
+        op->mark = far_rdwc_mark(op->t);
+        int err = far_read_now(op->t, slot, &word, 8, FAR_VERB_UNPROVEN);
         if (err < 0)
             return err;
         if ((word & SMART_F) || !smart_word_is_sound(word) || smart_word_is(word) == SMART_NONE ||

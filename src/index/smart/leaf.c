@@ -123,17 +123,31 @@ uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned
 }
 
 
-int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+/* Makes room for what is READ of it; the rest of it: smart_take_leaf. */
+static inline int make_room(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
     if (class >= SMART_CLASSES)
         return smart_broken(op->index, addr, "slot of the leaf");
-    unsigned bytes = smart_class_bytes(class);
-    leaf->addr = addr; /* the rest of it: smart_take_leaf */
+    leaf->addr = addr;
     leaf->class = class;
-    leaf->image = far_scratch(op->t, bytes);
-    if (!leaf->image)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-    far_read(op->t, addr, leaf->image, bytes);
-    return 0;
+    leaf->image = far_scratch(op->t, smart_class_bytes(class));
+    return leaf->image ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+}
+
+
+int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+    int err = make_room(op, addr, class, leaf);
+    if (err == 0)
+        far_read(op->t, addr, leaf->image, smart_class_bytes(class));
+    return err;
+}
+
+
+int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf) {
+    int err = make_room(op, addr, class, leaf);
+    if (err < 0)
+        return err;
+    op->mark = far_rdwc_mark(op->t);
+    return far_read_now(op->t, addr, leaf->image, smart_class_bytes(class), flags);
 }
 
 
@@ -179,8 +193,8 @@ int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *lea
                     smart_old old[SMART_CHAIN_MAX]) {
     *chain = 0;
     for (unsigned attempt = 0;;) {
-        int err = smart_put_read_leaf(op, addr, class, leaf);
-        if (err < 0 || (err = smart_wait(op)) < 0)
+        int err = smart_fetch_leaf(op, addr, class, 0, leaf);
+        if (err < 0)
             return err;
         if (!smart_take_leaf(leaf, class)) {
             /* The meta of a VI leaf is the first thing that its writer changes. */

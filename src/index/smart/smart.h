@@ -312,6 +312,8 @@ void smart_free_leaf(smart_op *op, const smart_leaf *leaf);
 void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class);
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
 int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf);
+/* The same, and waits. flags: as of far_mark. */
+int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf);
 bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf); /* no update in place was seen half done */
 bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after the wait; false: it is none */
 /* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
