@@ -238,8 +238,7 @@ int far_rdma_open_existing(const char *rest, far_fabric **fabric);
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */
 static inline bool far_fabric_in_range(const far_fabric *fabric, far_addr addr, uint64_t length) {
     uint64_t bytes = fabric->node_bytes[far_addr_node(addr)];
-    return (addr >> 48) == 0 && ((addr | length) & 7) == 0 && length <= bytes &&
-           far_addr_offset(addr) <= bytes - length;
+    return ((addr >> 48) | ((addr | length) & 7)) == 0 && length <= bytes && far_addr_offset(addr) <= bytes - length;
 }
 
 #endif

@@ -16,7 +16,7 @@ enum { AGAIN = 1, FROZEN = 2, STALE = 3 }; /* of one attempt; 0: the spot is set
 #define RENEW_AFTER 12 /* attempts of one search, until new pins are taken */
 
 
-int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
+static inline int begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
     smart_op_set(op, t, index);
     op->key = key;
     op->hash = key.length <= SMART_FEW ? op->few : far_scratch(t, (key.length + 1) * sizeof(*op->hash));
@@ -24,6 +24,11 @@ int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
     op->hash[0] = 0;
     return 0;
+}
+
+
+int smart_begin(smart_op *op, far_task *t, far_index *index, far_bytes key) {
+    return begin(op, t, index, key);
 }
 
 
@@ -216,8 +221,10 @@ static int wait_unproven(smart_op *op) {
  * LIVE it stays in this life while we are pinned; so what is READ after that is whole. READs keep their order: the READ
  * of the ctl word goes first, in the same batch, where it is known that it is needed. */
 bool smart_may_mix_lives(const smart_op *op, uint64_t ctl, far_addr addr, unsigned bytes) {
+    if (!smart_ctl_rec(ctl))
+        return false;
     unsigned unit = far_task_capabilities(op->t)->atomic_bytes;
-    return smart_ctl_rec(ctl) && addr / unit != (addr + bytes - 1) / unit;
+    return addr / unit != (addr + bytes - 1) / unit;
 }
 
 
@@ -262,13 +269,11 @@ static int jump_to_leaf(smart_op *op, smart_spot *s, uint64_t word) {
     word &= ~SMART_CACHED_REC;
     for (unsigned reads = 0; reads < SMART_CHAIN_MAX; reads++) {
         smart_leaf *leaf = &s->leaf;
-        if (class >= SMART_CLASSES || !far_task_reaches(op->t, addr, smart_class_bytes(class)))
-            return STALE;
         if (recycled)
             put_read_ctl(op, addr, &ctl);
         int err = smart_fetch_leaf(op, addr, class, FAR_VERB_UNPROVEN, leaf);
-        if (err < 0)
-            return forget(op, err);
+        if (err < 0) /* CORRUPT: no such leaf can be, so the word is an old one */
+            return forget(op, err == FAR_ERR_CORRUPT ? STALE : err);
         if (!smart_take_leaf(leaf, class))
             return STALE;
         if (!far_bytes_equal(leaf->key, op->key)) {
@@ -434,7 +439,7 @@ static bool is_slot_alone(uint64_t word) { /* of a DIR node, one byte deeper: it
 
 
 /* Follows what the cache says, as far as it can be without proof. */
-static int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
+static __attribute__((noinline)) int jump(smart_op *op, smart_spot *s, const smart_hint *hint) {
     uint64_t word = hint->word;
     smart_hint from = *hint; /* the node that has the word */
     while (is_slot_alone(word)) {
@@ -510,6 +515,12 @@ static bool wants_owner(const smart_op *op, const smart_hint *hint) {
 }
 
 
+/* What the cache knows is the leaf, as nearly always: nothing else is asked of it. */
+static inline bool leads_to_leaf(const smart_op *op, const smart_hint *hint) {
+    return smart_word_is(hint->word) == SMART_LEAF && !op->owner && !op->below && !op->absent && !op->st->prints;
+}
+
+
 /* From the node that the cache knows, with the leaf that it names where that is of use. */
 static int from_owner(smart_op *op, smart_spot *s, const smart_hint *hint) {
     unsigned type = smart_read_type_for(hint->words + 1, hint->layout, op->st->node_types);
@@ -571,7 +582,8 @@ static int from_cache(smart_op *op, smart_spot *s) {
     bool grows = false; /* the node below is full */
     unsigned below = op->below ? op->below : DEPTH_ANY;
     for (unsigned tries = 0; tries < 4 && smart_cache_probe(op->st->cache, op->key, below, &hint); tries++) {
-        if (will_grow(op, &hint)) {
+        bool leaf = leads_to_leaf(op, &hint);
+        if (!leaf && will_grow(op, &hint)) {
             smart_want_up(op, hint.node, hint.depth, hint.layout);
             op->below_recycled = hint.recycled;
             below = hint.depth;
@@ -579,7 +591,7 @@ static int from_cache(smart_op *op, smart_spot *s) {
             continue;
         }
         smart_spot_unknown(s);
-        bool jumps = !wants_owner(op, &hint);
+        bool jumps = leaf || !wants_owner(op, &hint);
         int err = jumps                                                 ? jump(op, s, &hint)
                   : grows && hint.layout == SMART_DIR && hint.node != 0 ? from_both(op, s, &hint)
                                                                         : STALE;
@@ -670,7 +682,7 @@ static void note_miss(smart_state *st, smart_outcome outcome) {
 int smart_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
     smart_op op;
     smart_spot found, *spot = &found;
-    int err = smart_begin(&op, t, index, key);
+    int err = begin(&op, t, index, key);
     op.only_present = true;
     op.absent = expects_misses(op.st);
     if (err < 0 || (err = smart_find_leaf(&op, spot)) < 0)

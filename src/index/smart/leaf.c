@@ -25,11 +25,16 @@ static inline uint64_t fold(uint64_t a, uint64_t b) {
 }
 
 
+static __attribute__((noinline)) uint64_t hash_bytes(const smart_state *st, far_bytes bytes) {
+    return XXH3_64bits_withSeed(bytes.data, bytes.length, st->chk_seed);
+}
+
+
 /* A key of 8 bytes is a word as it is. */
 static inline uint64_t key_word(const smart_state *st, far_bytes key) {
     uint64_t word;
     if (key.length != sizeof(word))
-        return XXH3_64bits_withSeed(key.data, key.length, st->chk_seed);
+        return hash_bytes(st, key);
     memcpy(&word, key.data, sizeof(word));
     return word;
 }
@@ -40,7 +45,7 @@ uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
     uint64_t seed = st->chk_seed, sizes = leaf->key.length, value = leaf->kind;
     if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
         sizes = leaf->meta;
-        value ^= XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, seed);
+        value ^= hash_bytes(st, leaf->value);
     }
     uint64_t where = fold(leaf->addr ^ seed, smart_ctl_life(leaf->ctl) ^ 0x9e3779b97f4a7c15ull);
     uint64_t what = fold(key_word(st, leaf->key) ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
@@ -48,15 +53,8 @@ uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
 }
 
 
-/* Key, value and meta of the image; false: they do not fit into the class. */
-static bool parse(smart_leaf *leaf) {
+static bool parse_sized(smart_leaf *leaf) {
     unsigned kind = leaf->kind;
-    if (kind == SMART_C8) {
-        leaf->meta = smart_meta(8, 0, 8, 0);
-        leaf->key = (far_bytes){leaf->image + 16, 8};
-        leaf->value = (far_bytes){leaf->image + 24, 8};
-        return leaf->class == 0;
-    }
     memcpy(&leaf->meta, leaf->image + smart_meta_at(kind), 8);
     unsigned length = smart_meta_key(leaf->meta);
     uint64_t value = smart_meta_value(leaf->meta);
@@ -66,6 +64,17 @@ static bool parse(smart_leaf *leaf) {
     leaf->key = (far_bytes){leaf->image + smart_key_at(kind), length};
     leaf->value = (far_bytes){leaf->image + smart_value_at(kind, length), value};
     return true;
+}
+
+
+/* Key, value and meta of the image; false: they do not fit into the class. */
+static inline bool parse(smart_leaf *leaf) {
+    if (leaf->kind != SMART_C8)
+        return parse_sized(leaf);
+    leaf->meta = smart_meta(8, 0, 8, 0);
+    leaf->key = (far_bytes){leaf->image + 16, 8};
+    leaf->value = (far_bytes){leaf->image + 24, 8};
+    return leaf->class == 0;
 }
 
 
@@ -108,7 +117,7 @@ void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class) {
 
 
 unsigned smart_fingerprint(const smart_state *st, far_bytes key) {
-    return (unsigned)(XXH3_64bits_withSeed(key.data, key.length, st->chk_seed) >> 57);
+    return (unsigned)(hash_bytes(st, key) >> 57);
 }
 
 
