@@ -97,7 +97,7 @@ static inline const uint64_t *halve(const uint64_t *first, unsigned left, int64_
 
 /* The entry of a partial key, or where it would be. Bytes of most keys are spread evenly: the search begins where the
  * entry is then, which of a full node is its very place. */
-static inline bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
+static inline __attribute__((always_inline)) bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
     const uint64_t *entries = smart_local_entries(c), *end = entries + c->count;
     const uint64_t *entry = entries + ((part & 0xff) * c->count >> 8);
     int64_t order = entry_order((uint64_t)part << 43);

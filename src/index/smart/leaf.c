@@ -41,15 +41,21 @@ static inline uint64_t key_word(const smart_state *st, far_bytes key) {
 
 
 /* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
+static inline uint64_t checksum(uint64_t seed, far_addr addr, uint64_t ctl, uint64_t sizes, uint64_t key,
+                                uint64_t value) {
+    uint64_t where = fold(addr ^ seed, smart_ctl_life(ctl) ^ 0x9e3779b97f4a7c15ull);
+    uint64_t what = fold(key ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
+    return fold(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
+}
+
+
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
-    uint64_t seed = st->chk_seed, sizes = leaf->key.length, value = leaf->kind;
+    uint64_t sizes = leaf->key.length, value = leaf->kind;
     if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
         sizes = leaf->meta;
         value ^= hash_bytes(st, leaf->value);
     }
-    uint64_t where = fold(leaf->addr ^ seed, smart_ctl_life(leaf->ctl) ^ 0x9e3779b97f4a7c15ull);
-    uint64_t what = fold(key_word(st, leaf->key) ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
-    return fold(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
+    return checksum(st->chk_seed, leaf->addr, leaf->ctl, sizes, key_word(st, leaf->key), value);
 }
 
 
@@ -167,6 +173,31 @@ bool smart_take_leaf(smart_leaf *leaf, unsigned class) {
     smart_object_state state = smart_ctl_state(leaf->ctl);
     return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN &&
            parse(leaf);
+}
+
+
+static __attribute__((noinline)) bool is_hit_of_any_size(const smart_op *op, smart_leaf *leaf) {
+    uint64_t chk;
+    if (!smart_take_leaf(leaf, leaf->class) || smart_ctl_rec(leaf->ctl) || smart_ctl_state(leaf->ctl) != SMART_LIVE ||
+        !far_bytes_equal(leaf->key, op->key))
+        return false;
+    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    return chk == smart_leaf_chk(op->st, leaf);
+}
+
+
+bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf) {
+    uint64_t words[3], key; /* ctl, chk, key of a C8 leaf */
+    memcpy(words, leaf->image, sizeof(words));
+    if (smart_ctl_kind(words[0]) != SMART_C8 || op->key.length != sizeof(key))
+        return is_hit_of_any_size(op, leaf);
+    memcpy(&key, op->key.data, sizeof(key));
+    if (words[2] != key || smart_ctl_state(words[0]) != SMART_LIVE || smart_ctl_rec(words[0]) ||
+        words[1] != checksum(op->st->chk_seed, leaf->addr, words[0], sizeof(key), key, SMART_C8))
+        return false;
+    leaf->ctl = words[0];
+    leaf->kind = SMART_C8;
+    return parse(leaf);
 }
 
 

@@ -316,6 +316,9 @@ int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf 
 int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf);
 bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf); /* no update in place was seen half done */
 bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after the wait; false: it is none */
+/* After the wait too: it is the key's, certifies itself, and lies in memory that had no earlier life. False says
+ * nothing. */
+bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf);
 /* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
 int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
                     smart_old old[SMART_CHAIN_MAX]);
