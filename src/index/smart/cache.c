@@ -339,6 +339,23 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
 }
 
 
+void smart_cache_prefetch(smart_cache *cache, far_bytes key) {
+    unsigned number = smart_part(key, 0), at;
+    const smart_shard *shard = &cache->shard[number];
+    unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
+    if (smart_entry_is_local(shard->top)) {
+        const smart_local *top = smart_entry_local(shard->top);
+        bool found = find_entry(top, smart_part(key, smart_local_depth(top)), &at);
+        uint64_t entry = found ? smart_local_entries(top)[at] : 0;
+        if (smart_entry_is_local(entry)) {
+            __builtin_prefetch(smart_entry_local(entry));
+            prefetch_local(smart_entry_local(entry));
+        }
+    }
+    far_readers_leave(&cache->readers, place);
+}
+
+
 /* Takes room for a change; false: it is not to be made. When the budget is spent, only what was asked for before gets
  * in. */
 static bool take_room(smart_cache *cache, size_t bytes, uint64_t what) {

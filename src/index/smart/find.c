@@ -356,6 +356,8 @@ int smart_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         return 0;
     int err = begin_many(&m, t, index, count);
     for (size_t i = 0; i < count && err >= 0; i++)
+        smart_cache_prefetch(m.op.st->cache, keys[i]);
+    for (size_t i = 0; i < count && err >= 0; i++)
         err = put_read_cached(&m, i, keys[i]);
     if (err < 0)
         return smart_forget(&m.op, err);

@@ -395,6 +395,8 @@ bool smart_cache_lend(smart_cache *cache, size_t bytes);
 void smart_cache_give_back(smart_cache *cache, size_t bytes);
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
                        smart_hint *hint); /* the deepest node with a depth < below */
+/* The key will be probed soon: fetches what is likely to be far from the processor, the node below the topmost one. */
+void smart_cache_prefetch(smart_cache *cache, far_bytes key);
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
 void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
 void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);
