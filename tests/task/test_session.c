@@ -88,6 +88,72 @@ static void verbs_do_what_they_say_and_are_counted(void **state) {
 }
 
 
+/* A READ and a WRITE that are waited for at once, then a READ behind a WRITE that is still open. */
+static int single_verbs(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[3] = {7, 8, 9}, back[3] = {0}, word = 0;
+    assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
+    assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    image[0] = 70;
+    far_write(t, A, image, 8);
+    assert_int_equal(far_read_now(t, A, &word, 8, 0), 0);
+    assert_int_equal(word, 70);
+    return 0;
+}
+
+
+static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
+    ground *g = *state;
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, single_verbs, NULL), 0);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 3);
+        assert_int_equal(s->background_round_trips, background ? 3 : 0);
+        assert_int_equal(s->background_verbs, background ? 4 : 0);
+        assert_int_equal(s->reads, 2);
+        assert_int_equal(s->writes, 2);
+        assert_int_equal(s->bytes_read, 32);
+        assert_int_equal(s->bytes_written, 32);
+    }
+}
+
+
+/* What a session does that must not do anything any more; *arg: put and waited for in one, or not. */
+static int write_too_late(far_task *t, void *arg) {
+    uint64_t word = 99;
+    if (*(bool *)arg)
+        return far_write_now(t, B, &word, 8);
+    far_write(t, B, &word, 8);
+    return far_wait(t);
+}
+
+
+static int read_outside(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t word;
+    return far_read_now(t, far_addr_make(1, 1 << 20), &word, 8, 0);
+}
+
+
+static void nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead(void **state) {
+    ground *g = *state;
+    for (unsigned i = 0; i < 4; i++) {
+        bool at_once = i % 2;
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_outside, NULL), FAR_ERR_CORRUPT);
+        if (i < 2)
+            g->session->conn->fabric->ops->fence_self(g->session->conn);
+        else
+            atomic_store(&g->session->team->dead, true);
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, write_too_late, &at_once), FAR_ERR_FENCED);
+        assert_int_equal(*(const uint64_t *)(g->pool.fabric->memory[0] + B), 0);
+        if (i < 3)
+            assert_int_equal(tear_down(state) | set_up(state), 0);
+    }
+}
+
+
 static int overlapped(far_task *t, void *arg) {
     (void)arg;
     uint64_t a = 0, b = 0, *c = far_scratch(t, 8);
@@ -415,6 +481,9 @@ static void scratch_memory_goes_back_to_the_mark(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_unordered, tear_down),
