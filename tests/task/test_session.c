@@ -173,24 +173,36 @@ static int overlapped(far_task *t, void *arg) {
 
 static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(void **state) {
     ground *g = *state;
-    assert_int_equal(far_session_call(g->session, FAR_OP_GET, true, overlapped, NULL), 0);
-    far_session_enter(g->session);
-    far_session_drain(g->session);
-    far_session_leave(g->session);
-    const far_stats *s = &g->session->stats[FAR_OP_GET];
-    assert_int_equal(s->round_trips, 0);
-    assert_int_equal(s->background_round_trips, 3);
-    assert_int_equal(s->background_verbs, 5);
-    assert_int_equal(s->unwaited_verbs, 1);
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, overlapped, NULL), 0);
+        far_session_enter(g->session);
+        far_session_drain(g->session);
+        far_session_leave(g->session);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 3);
+        assert_int_equal(s->background_round_trips, background ? 3 : 0);
+        assert_int_equal(s->background_verbs, background ? 5 : 0);
+        assert_int_equal(s->unwaited_verbs, 1);
+    }
 }
 
 
-static int set_up_unordered(void **state) {
-    int err = set_up_slow(state);
+static int without_order(void **state, int err) {
     ground *g = *state;
     if (err == 0)
         g->pool.fabric->capabilities.reads_in_order = false;
     return err;
+}
+
+
+static int set_up_unordered(void **state) {
+    return without_order(state, set_up(state));
+}
+
+
+static int set_up_slow_and_unordered(void **state) {
+    return without_order(state, set_up_slow(state));
 }
 
 
@@ -487,6 +499,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_slow_and_unordered, tear_down),
         cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),
