@@ -243,6 +243,22 @@ static void reads_without_order_wait_for_each_other(void **state) {
 }
 
 
+static int two_reads(far_task *t, void *arg) {
+    uint64_t one, two;
+    (void)arg;
+    far_read(t, A, &one, 8);
+    far_read(t, A + 8, &two, 8);
+    return far_wait(t);
+}
+
+
+static void reads_without_order_are_trips_at_once_too(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, two_reads, NULL), 0);
+    assert_int_equal(g->session->stats[FAR_OP_GET].round_trips, 2);
+}
+
+
 /* Verbs of every kind, and then one outside: none is counted. */
 static void put_all_and(far_task *t, far_addr bad, uint64_t *word) {
     far_write(t, A, word, 8);
@@ -498,8 +514,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
-        cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_unordered, tear_down),
         cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_slow_and_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(reads_without_order_are_trips_at_once_too, set_up_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),
