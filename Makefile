@@ -67,14 +67,7 @@ torture-chime torture-dolphin: build-test
 fuzz: deps
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan -j $(JOBS) --target test_damage test_damaged_words test_damaged_commands test_allocations
-	@build/asan/test_allocations --every 1
-	@kinds="$(FUZZ_KIND)"; failed=0; for kind in $$kinds; do \
-	    build/asan/test_damaged_words --kind $$kind --all || failed=1; \
-	    build/asan/test_damaged_commands --kind $$kind --seeds $(SEEDS) || failed=1; \
-	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) || failed=1; \
-	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --owners || failed=1; \
-	    build/asan/test_damage --kind $$kind --seeds $(SEEDS) --checksum || failed=1; \
-	done; exit $$failed
+	@SEEDS="$(SEEDS)" KINDS="$(FUZZ_KIND)" scripts/fuzz
 
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)

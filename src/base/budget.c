@@ -1,4 +1,4 @@
-/* The byte budget of a handle: one limit for all its caches; who needs room takes it from the others. */
+/* The byte budget of a handle: one limit for all its caches; a cache that needs room takes it from the others. */
 #include "base/budget.h"
 
 #include <assert.h>

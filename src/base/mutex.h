@@ -1,5 +1,5 @@
-/* A mutex that is nearly always free: it is taken and freed by one atomic instruction each, in line. Who finds it held
- * sleeps in the kernel. Of one process; never held across a switch of coroutines. */
+/* A mutex that is nearly always free: it is taken and freed by one atomic instruction each, in line. A thread that finds it
+ * held sleeps in the kernel. Of one process; never held across a switch of coroutines. */
 #ifndef FAR_BASE_MUTEX_H
 #define FAR_BASE_MUTEX_H
 

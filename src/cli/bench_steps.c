@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MARK SIGURG /* ignored by who is not traced */
+#define MARK SIGURG /* ignored by a process that is not traced */
 
 struct bench_steps {
     pid_t tracer;

@@ -16,6 +16,7 @@ typedef struct cli_pool {
     bool json;
     bool makes;          /* a pool that is not there is made */
     bool ignore_refuted; /* as far_pool_options.ignore_refuted */
+    bool restores;       /* a superblock of which a word is damaged is written anew */
     far_pool *pool;
     far_session *session;
     far_index *index;

@@ -215,7 +215,8 @@ int cli_check(int argc, char **argv) {
     uint64_t leaked = 0, left = 0;
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
-        {"repair", CLI_FLAG, &repair, NULL, "finishes the work of dead clients and frees leaks"},
+        {"repair", CLI_FLAG, &repair, NULL,
+         "finishes the work of dead clients, frees leaks, restores the superblock where it can"},
         CLI_OPTIONS_END,
     };
     int count, status;
@@ -224,6 +225,7 @@ int cli_check(int argc, char **argv) {
                      "Exit status 0 only if nothing is left wrong.\n",
                      0, 1, &count, &status))
         return status;
+    p.restores = repair;
     if ((status = cli_pool_open("check", &p, count ? argv[0] : NULL)) != 0)
         return status;
     c.json = p.json;

@@ -1,4 +1,5 @@
 /* Opening the pool that a command works on. */
+#include "base/error.h"
 #include "cli/data.h"
 #include "client/survey.h"
 
@@ -47,6 +48,18 @@ int cli_pool_open_or_make(const char *uri, far_pool_options *options, bool makes
 }
 
 
+/* The pool was refused, in words. */
+static int restore_pool(cli_pool *p, far_pool_options *options) {
+    char why[256];
+    snprintf(why, sizeof(why), "%s", far_last_error());
+    options->restore = 1;
+    int err = far_pool_open(p->uri, options, &p->pool);
+    if (err == 0)
+        cli_note("%s: restored", why);
+    return err == FAR_ERR_CORRUPT ? far_fail(err, "%s; it cannot be restored", why) : err;
+}
+
+
 static int open_pool(const char *command, cli_pool *p) {
     if (kept.pool && strcmp(p->uri, kept.uri) == 0) {
         p->pool = kept.pool;
@@ -55,6 +68,8 @@ static int open_pool(const char *command, cli_pool *p) {
     }
     far_pool_options options = {.cache_bytes = p->cache, .ignore_refuted = p->ignore_refuted};
     int err = cli_pool_open_or_make(p->uri, &options, p->makes, true, &p->pool);
+    if (p->restores && (err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED))
+        err = restore_pool(p, &options);
     if (err == FAR_ERR_INVALID)
         return cli_wrong_usage(command, "--pool: %s", far_last_error());
     if (err == FAR_ERR_NOT_FOUND)

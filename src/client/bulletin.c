@@ -29,7 +29,7 @@ static void add_stats(far_bulletin *b, const far_stats *more) {
 }
 
 
-/* The row has the place of the index in the table; who had it before is forgotten. */
+/* The row has the place of the index in the table; the index that had it before is forgotten. */
 static void add_row(far_index_ops *row, far_index_ops *more) {
     bool any = false;
     for (unsigned kind = 0; kind <= FAR_OP_SCAN; kind++)

@@ -326,6 +326,8 @@ static int check_options(const far_pool_options *options) {
         return far_fail(FAR_ERR_INVALID, "options.must_exist is %d, not 0 or 1", options->must_exist);
     if (options->ignore_refuted != 0 && options->ignore_refuted != 1)
         return far_fail(FAR_ERR_INVALID, "options.ignore_refuted is %d, not 0 or 1", options->ignore_refuted);
+    if (options->restore != 0 && options->restore != 1)
+        return far_fail(FAR_ERR_INVALID, "options.restore is %d, not 0 or 1", options->restore);
     return 0;
 }
 

@@ -132,7 +132,7 @@ static int make_queue(rdma_queue *q, const connecting *x) {
 }
 
 
-/* Connects the queue pair to the node's, which the daemon makes for who shows the token. */
+/* Connects the queue pair to the node's, which the daemon makes for the client that shows the token. */
 static int connect_queue(rdma_queue *q, const connecting *x, const net_queued *offer) {
     struct ibv_device_attr device;
     uint8_t timeout = ACK_TIMEOUT;

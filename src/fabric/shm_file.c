@@ -213,7 +213,7 @@ static bool is_chosen(const char *path, const char *choice) {
 }
 
 
-/* Whether tmpfs gives huge pages to who asks for them: each mount has an option for that, in the last field of its
+/* Whether tmpfs gives huge pages to a process that asks for them: each mount has an option for that, in the last field of its
  * line.
  */
 static bool has_huge_pages(int file) {
@@ -237,7 +237,7 @@ static bool has_huge_pages(int file) {
 }
 
 
-/* A mount without huge= gives none to who touches its files, but the kernel makes one of what is there and the room
+/* A mount without huge= gives none to a process that touches its files, but the kernel makes one of what is there and the room
  * around it when it is asked to, as long as it finds memory in one piece: a wish. A page of each is enough, and faster
  * than to fill the file first: nothing is copied then. */
 static void join_pages(int file, void *mapped, uint64_t bytes) {

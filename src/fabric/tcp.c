@@ -233,7 +233,7 @@ static int join_one(joining *j, unsigned i, uint64_t *pool, unsigned number, boo
     if (err < 0)
         return err;
     note_join(&j->links[i].welcome, &join);
-    if (number == 0 && !complete) /* another opener was first: his pool it is */
+    if (number == 0 && !complete) /* another opener was first: it is that one's pool */
         *pool = join.pool;
     return join.pool == *pool && join.node == number && join.nodes == j->count ? 0 : fail_foreign(j, i);
 }

@@ -9,7 +9,7 @@
  * Index code helps by three hooks, which do nothing when its task leads no round:
  *
  *     m = far_rdwc_mark(t);       immediately before it posts a batch: numbers that batch
- *     far_rdwc_seal(t, &value);   immediately before it builds what it writes: takes the value of who joined last
+ *     far_rdwc_seal(t, &value);   immediately before it builds what it writes: takes the value of the task that joined last
  *     far_rdwc_done(t, m);        before it returns: the linearization point is at or after the posting of batch m
  *
  * A kind that calls none of them still gets merges: whoever comes while a round is running waits, and all those who

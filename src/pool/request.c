@@ -280,6 +280,7 @@ void far_line_learn(far_pool *pool, const uint64_t *words) {
     if (!s)
         return;
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
+    atomic_store_explicit(&s->line.sweeper, far_request_unpack(words[0]).sweeper, memory_order_release);
     atomic_store_explicit(&s->line.done, far_done_is_sound(done) ? done : 0, memory_order_release);
     atomic_store_explicit(&s->line.wanted, words[(FAR_SUPER_WANTED - first) / 8], memory_order_release);
     atomic_store_explicit(&s->line.swept, words[(FAR_SUPER_SWEPT - first) / 8], memory_order_release);

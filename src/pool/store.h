@@ -153,6 +153,7 @@ typedef struct far_told { /* what a handle tells others in its registry entry */
 
 typedef struct far_line { /* words of the superblock as a tick last read them */
     _Atomic uint64_t done, wanted, swept, catalog, uids;
+    atomic_uint sweeper;
 } far_line;
 
 typedef struct far_store {

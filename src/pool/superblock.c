@@ -5,6 +5,7 @@
 #include "pool/refuted.h"
 #include "pool/report.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -276,33 +277,6 @@ static int format(far_task *t, far_geometry *g) {
 }
 
 
-int far_superblock_open(far_task *t, far_geometry *g) {
-    const far_fabric *fabric = far_task_fabric(t);
-    super_image image;
-    int err = read_image(t, &image);
-    if (err < 0)
-        return err;
-    if (image.magic == 0) {
-        err = far_geometry_make(fabric->nodes, fabric->node_bytes, &fabric->capabilities, 0, g);
-        if (err < 0)
-            return err;
-        bool unformatted = is_unformatted(&image, g);
-        if (unformatted && far_task_pool(t)->options.must_exist)
-            return far_fail(FAR_ERR_NOT_FOUND, "%s: there is no pool: its memory was never used", fabric->uri);
-        if (unformatted)
-            err = format(t, g);
-        if (err == 0)
-            err = read_image(t, &image); /* also when others finished while we looked */
-        if (err < 0)
-            return err;
-        if (image.magic == 0)
-            return far_fail(FAR_ERR_CORRUPT, "%s: neither a farindex pool nor empty memory", fabric->uri);
-    }
-    err = check_pool(t, &image, g);
-    return err < 0 ? err : far_refuted_apply(far_task_pool(t), image.words[FAR_SUPER_REFUTED / 8], &g->capabilities);
-}
-
-
 /* All that was written when the pool was formatted; every client writes the same. */
 static int write_all(far_task *t, const far_geometry *g) {
     uint64_t words[] = {FAR_POOL_MAGIC_WORD, g->pool_id, far_capabilities_pack(&g->capabilities),
@@ -316,6 +290,118 @@ static int write_all(far_task *t, const far_geometry *g) {
         far_write(t, far_addr_make(n, 0), &headers[n], sizeof(headers[n]));
     }
     return far_wait(t);
+}
+
+
+/* ---- Restoring: one word is damaged, and the others tell what it was ---- */
+
+typedef struct evidence {
+    const far_fabric *fabric;
+    const super_image *image;
+    const node_header *headers;
+} evidence;
+
+
+static unsigned wrong_words(const evidence *e, const far_geometry *g) {
+    const uint64_t *words = e->image->words;
+    unsigned wrong = (e->image->magic != FAR_POOL_MAGIC_WORD) + (words[FAR_SUPER_POOL_ID / 8] != g->pool_id) +
+                     (words[FAR_SUPER_CAPABILITIES / 8] != far_capabilities_pack(&g->capabilities)) +
+                     (words[FAR_SUPER_SHAPE / 8] != far_shape_pack(g->nodes, g->block_bytes, g->session_slots)) +
+                     (words[FAR_SUPER_CHECK / 8] != check_word(g));
+    for (unsigned n = 0; n < g->nodes; n++)
+        wrong += e->image->node_bytes[n] != g->node_bytes[n];
+    for (unsigned n = 1; n < g->nodes; n++)
+        wrong += (e->headers[n].magic != FAR_POOL_MAGIC_WORD) + (e->headers[n].pool_id != g->pool_id) +
+                 (e->headers[n].node != n);
+    return wrong;
+}
+
+
+/* Another id than the pool's: that of another pool's node would look so too, but for such as damage makes. */
+static bool is_a_damaged_id(uint64_t id, uint64_t right) {
+    return id == 0 || id == UINT64_MAX || __builtin_popcountll(id ^ right) == 1;
+}
+
+
+/* Whether the pool had this id and these capabilities. summed: the check says so; else it is the word that is damaged. */
+static bool it_was(const evidence *e, uint64_t id, uint64_t capabilities, bool summed, far_geometry *g) {
+    far_capabilities agreed = far_capabilities_unpack(capabilities);
+    if (id == 0 || !capabilities_are_known(capabilities) ||
+        far_geometry_make(e->fabric->nodes, e->fabric->node_bytes, &agreed, id, g) < 0 || wrong_words(e, g) != 1 ||
+        (e->image->words[FAR_SUPER_CHECK / 8] == check_word(g)) != summed)
+        return false;
+    for (unsigned n = 1; n < g->nodes; n++)
+        if (e->headers[n].pool_id != id && !is_a_damaged_id(e->headers[n].pool_id, id))
+            return false;
+    bool other_version = e->image->magic != FAR_POOL_MAGIC_WORD && e->image->magic >> 16 == FAR_POOL_MAGIC;
+    return g->nodes > 1 || !other_version; /* the headers of other nodes tell the version */
+}
+
+
+static bool find_constants(const evidence *e, far_geometry *g) {
+    uint64_t id = e->image->words[FAR_SUPER_POOL_ID / 8], capabilities = e->image->words[FAR_SUPER_CAPABILITIES / 8];
+    for (uint64_t other = 0; other < 8; other++)
+        if (it_was(e, id, (other & 1 ? 8 : 64) | (other >> 1) << 16, true, g))
+            return true;
+    for (unsigned n = 1; n < e->fabric->nodes; n++)
+        if (it_was(e, e->headers[n].pool_id, capabilities, true, g))
+            return true;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if (it_was(e, id ^ 1ull << bit, capabilities, true, g))
+            return true;
+    return it_was(e, id, capabilities, false, g); /* of one node nothing else has the id: any will do */
+}
+
+
+/* After open refused it with this error, and words. */
+static int restore(far_task *t, int refused, super_image *image) {
+    node_header headers[FAR_NODES_MAX];
+    far_geometry found;
+    char why[256];
+    snprintf(why, sizeof(why), "%s", far_last_error());
+    int err = read_headers(t, far_task_fabric(t)->nodes, headers);
+    if (err == 0 && !find_constants(&(evidence){far_task_fabric(t), image, headers}, &found))
+        return far_fail(
+            refused,
+            refused == FAR_ERR_CORRUPT ? "%s; it cannot be restored: the other words do not tell what is wrong" : "%s",
+            why);
+    if (err == 0)
+        err = write_all(t, &found);
+    return err < 0 ? err : read_image(t, image);
+}
+
+
+/* Formats memory that is empty. */
+static int open_unformatted(far_task *t, super_image *image, far_geometry *g) {
+    const far_fabric *fabric = far_task_fabric(t);
+    int err = far_geometry_make(fabric->nodes, fabric->node_bytes, &fabric->capabilities, 0, g);
+    if (err < 0)
+        return err;
+    bool unformatted = is_unformatted(image, g);
+    if (unformatted && far_task_pool(t)->options.must_exist)
+        return far_fail(FAR_ERR_NOT_FOUND, "%s: there is no pool: its memory was never used", fabric->uri);
+    if (unformatted)
+        err = format(t, g);
+    if (err == 0)
+        err = read_image(t, image); /* also when others finished while we looked */
+    if (err == 0 && image->magic == 0)
+        err = far_fail(FAR_ERR_CORRUPT, "%s: neither a farindex pool nor empty memory", fabric->uri);
+    return err;
+}
+
+
+int far_superblock_open(far_task *t, far_geometry *g) {
+    far_pool *pool = far_task_pool(t);
+    super_image image;
+    int err = read_image(t, &image);
+    if (err == 0 && image.magic == 0)
+        err = open_unformatted(t, &image, g);
+    if (err == 0)
+        err = check_pool(t, &image, g);
+    if ((err == FAR_ERR_CORRUPT || err == FAR_ERR_UNSUPPORTED) && pool->options.restore &&
+        (err = restore(t, err, &image)) == 0)
+        err = check_pool(t, &image, g);
+    return err < 0 ? err : far_refuted_apply(pool, image.words[FAR_SUPER_REFUTED / 8], &g->capabilities);
 }
 
 

@@ -438,6 +438,48 @@ static int step_down(far_task *t, far_request *r, void *ctx) {
 }
 
 
+/* ---- A sweep that is none ---- */
+
+static bool is_ours(far_team *team, unsigned id) {
+    bool ours = id == team->own->id;
+    pthread_mutex_lock(&team->lock);
+    for (const far_session *s = team->first; s && !ours; s = s->next)
+        ours = s->id == id;
+    pthread_mutex_unlock(&team->lock);
+    return ours;
+}
+
+
+bool far_sweep_is_said_of_us(far_pool *pool) {
+    unsigned said = atomic_load_explicit(&pool->store->line.sweeper, memory_order_acquire);
+    return said != 0 && !atomic_load_explicit(&pool->store->sweeping, memory_order_acquire) &&
+           is_ours(&pool->team, said);
+}
+
+
+static int deny(far_task *t, far_request *r, void *ctx) {
+    far_team *team = &far_task_pool(t)->team;
+    if (r->sweeper == 0 || !is_ours(team, r->sweeper))
+        return 1;
+    r->sweeper = team->own->id;
+    return step_down(t, r, ctx);
+}
+
+
+/* As who sweeps: so that none begins meanwhile. */
+int far_sweep_deny(far_task *t) {
+    far_store *s = far_store_of(t);
+    far_request made;
+    if (atomic_exchange_explicit(&s->sweeping, true, memory_order_acquire))
+        return 0;
+    int err = far_request_change(t, deny, NULL, &made);
+    if (err >= 0)
+        atomic_store_explicit(&s->line.sweeper, 0, memory_order_release);
+    atomic_store_explicit(&s->sweeping, false, memory_order_release);
+    return err < 0 ? err : 0;
+}
+
+
 /* ---- Waiting for the owners ---- */
 
 typedef struct settling {

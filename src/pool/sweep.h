@@ -42,4 +42,9 @@ typedef struct far_sweep_result {
 /* Without a pin. FAR_ERR_BUSY: a live client is sweeping. 1: given up, because somebody does not answer. */
 int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result);
 
+/* The request word, as a tick last read it, says that a session of this handle sweeps, and none does: everybody would wait for
+ * that. Only who is named can know; it takes its name away. */
+bool far_sweep_is_said_of_us(far_pool *pool);
+int far_sweep_deny(far_task *t);
+
 #endif

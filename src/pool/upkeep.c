@@ -3,6 +3,7 @@
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
 #include "pool/store.h"
+#include "pool/sweep.h"
 #include "pool/unlisted.h"
 
 #include <stdlib.h>
@@ -130,6 +131,8 @@ static int tick_pinned(far_task *t) {
     }
     if (err >= 0 && atomic_exchange_explicit(&s->wants_sweep, false, memory_order_relaxed))
         err = far_want_sweep(t);
+    if (err >= 0 && far_sweep_is_said_of_us(s->pool))
+        err = far_sweep_deny(t);
     if (err >= 0)
         err = tell(t, new_epoch);
     return err < 0 ? err : more;
@@ -142,7 +145,8 @@ static bool has_work(far_task *t, far_store *s) {
     pthread_mutex_unlock(&s->lock);
     return work || must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
            atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
-           atomic_load_explicit(&s->recount, memory_order_relaxed) || far_memory_is_untold(s->pool);
+           atomic_load_explicit(&s->recount, memory_order_relaxed) || far_sweep_is_said_of_us(s->pool) ||
+           far_memory_is_untold(s->pool);
 }
 
 
@@ -202,8 +206,8 @@ bool far_memory_may_sleep(far_pool *pool) {
 }
 
 
-/* The handle sleeps, and the request word says this: a sweep that is done is not settled in its blocks, or blocks with
- * room are asked for. */
+/* The handle sleeps, and the request word says this: a sweep that is done is not settled in its blocks, blocks with room
+ * are asked for, or it is taken for the one who sweeps. */
 bool far_memory_is_wanted(far_pool *pool, uint64_t word) {
     far_store *s = pool->store;
     far_request r = far_request_unpack(word);
@@ -212,7 +216,7 @@ bool far_memory_is_wanted(far_pool *pool, uint64_t word) {
     bool wanted = s->block_count > 0 &&
                   ((r.sweep != s->settled && far_done_sweep(done) == r.sweep) || (r.spare && r.number != s->heard));
     pthread_mutex_unlock(&s->lock);
-    return wanted;
+    return wanted || far_sweep_is_said_of_us(pool);
 }
 
 

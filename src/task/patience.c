@@ -10,12 +10,20 @@
 
 #define SEEN_MAX   768u  /* more than that: it gets on */
 #define SEEN_SLOTS 1024u /* a power of two */
+#define OWN_WORDS  8u    /* that the task itself changed last */
+
+typedef struct own_word { /* what the task put there stands for what it found there: it is no news to itself */
+    far_addr addr;        /* 0: none */
+    uint64_t found, put;
+} own_word;
 
 struct far_patience {
     uint64_t epoch;    /* of the pin with which the time began ... */
     bool looked, news; /* ... in which it has seen something, something new */
     unsigned quiet;    /* times in a row without anything new */
     far_addr last;     /* that it looked at */
+    own_word own[OWN_WORDS];
+    unsigned own_next;
     unsigned seen_count;
     struct {
         uint64_t place, content; /* what it saw last there; place 0: empty */
@@ -64,15 +72,70 @@ static bool counts(const far_task *t, const far_verb *verb) {
 }
 
 
+/* Where in the verb's local memory that far word is; NULL: the verb does not touch it. */
+static char *word_of(const far_verb *verb, far_addr addr) {
+    bool touches = addr != 0 && addr >= verb->addr && addr < verb->addr + verb->length;
+    return touches ? (char *)verb->local + (addr - verb->addr) : NULL;
+}
+
+
+/* A lock that an attempt takes and gives back in vain shows now free and now its own: it is hashed as it was found. Then
+ * the verb's memory is as it was. */
+static uint64_t hash_of_others(const far_patience *p, const far_verb *verb) {
+    char *changed[OWN_WORDS] = {NULL};
+    for (unsigned i = 0; i < OWN_WORDS; i++) {
+        char *word = word_of(verb, p->own[i].addr);
+        if (word && memcmp(word, &p->own[i].put, 8) == 0)
+            changed[i] = memcpy(word, &p->own[i].found, 8);
+    }
+    uint64_t hash = XXH3_64bits(verb->local, verb->length);
+    for (unsigned i = 0; i < OWN_WORDS; i++)
+        if (changed[i])
+            memcpy(changed[i], &p->own[i].put, 8);
+    return hash;
+}
+
+
+static void put_own(far_patience *p, far_addr addr, uint64_t found, uint64_t put) {
+    unsigned i = 0;
+    while (i < OWN_WORDS && p->own[i].addr != addr)
+        i++;
+    if (i == OWN_WORDS)
+        i = p->own_next++ % OWN_WORDS;
+    else if (p->own[i].put == found)
+        found = p->own[i].found;
+    p->own[i] = (own_word){addr, found, put};
+}
+
+
+/* What the verb has changed. A WRITE goes on with a word that the task had changed before, most often a lock that it frees. */
+static void see_own(far_patience *p, const far_verb *verb) {
+    uint64_t found;
+    for (unsigned i = 0; verb->kind == FAR_WRITE && i < OWN_WORDS; i++) {
+        const char *word = word_of(verb, p->own[i].addr);
+        if (word)
+            memcpy(&p->own[i].put, word, 8);
+    }
+    if (verb->kind != FAR_CAS && verb->kind != FAR_MASKED_CAS)
+        return;
+    memcpy(&found, verb->local, 8);
+    uint64_t compared = verb->kind == FAR_CAS ? UINT64_MAX : verb->compare_mask;
+    uint64_t swapped = verb->kind == FAR_CAS ? UINT64_MAX : verb->swap_mask;
+    if (((found ^ verb->compare) & compared) == 0)
+        put_own(p, verb->addr, found, (found & ~swapped) | (verb->swap & swapped));
+}
+
+
 void far_patience_see(far_task *t, const far_batch *batch) {
     far_patience *p = t->patience;
     for (uint32_t i = 0; i < batch->count; i++) {
         const far_verb *verb = &batch->verbs[i];
-        if (!counts(t, verb))
-            continue;
-        p->looked = true;
-        p->last = verb->addr;
-        p->news |= note(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length), XXH3_64bits(verb->local, verb->length));
+        if (counts(t, verb)) {
+            p->looked = true;
+            p->last = verb->addr;
+            p->news |= note(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length), hash_of_others(p, verb));
+        }
+        see_own(p, verb);
         if (p->seen_count < SEEN_MAX)
             continue;
         far_patience_forget(t);

@@ -32,8 +32,8 @@ far_session *far_team_visit(far_team *team, far_session *previous);
 bool far_team_drive(far_team *team);
 bool far_team_drive_users(far_team *team); /* all but housekeeping's own */
 
-/* No housekeeping thread is there, or it has ended because the handle is being closed: who waits for what it does (the
- * epoch, sessions that nobody drives) does it itself. */
+/* No housekeeping thread is there, or it has ended because the handle is being closed: a task that waits for its
+ * work (the epoch, sessions that nobody drives) does that work itself. */
 bool far_team_is_unattended(const far_team *team);
 
 void far_team_lose(far_team *team); /* all sessions of the user that nobody is inside of: see `dead` */

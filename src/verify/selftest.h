@@ -16,7 +16,7 @@ typedef struct far_selftest_result {
     bool claimed;           /* this fabric says that it keeps it */
     uint64_t tries, broken;
     const char *left_out; /* why it could not be tried here; NULL: it was */
-    bool recorded;        /* refuted, by this self-test or an earlier one: who opens the pool does without it */
+    bool recorded;        /* refuted, by this self-test or an earlier one: handles that open the pool do without it */
 } far_selftest_result;
 
 /* Each rule is tried about so often, over all memory nodes. An error is one of the pool; broken rules are none. `begins`

@@ -4,7 +4,7 @@
 
 #include "pool/handle.h"
 
-#define SILENCE_SHORT 100000u /* ns of a memory node: who waits for one loses patience after so long */
+#define SILENCE_SHORT 100000u /* ns of a memory node: a client that waits for one loses patience after so long */
 #define SILENCE_LONG  600000u
 
 typedef far_tortured run;

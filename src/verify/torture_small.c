@@ -1,5 +1,5 @@
 /* Options with which a few hundred operations go through all that a kind does: tables as small as they can be. By turns
- * of the seed, where the caller has none of his own; every fifth seed has the defaults of the kind. */
+ * of the seed, where the caller has none of its own; every fifth seed has the defaults of the kind. */
 #include "verify/torture_run.h"
 
 #include <string.h>

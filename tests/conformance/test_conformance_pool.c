@@ -190,6 +190,9 @@ static void bad_options_are_refused(const conform *c) {
         options.must_exist = 0;
         options.ignore_refuted = bad[i];
         assert_refused("ignore_refuted", far_pool_open(r.uri, &options, &pool));
+        options.ignore_refuted = 0;
+        options.restore = bad[i];
+        assert_refused("restore", far_pool_open(r.uri, &options, &pool));
         assert_null(pool);
     }
     rig_down(&r);

@@ -31,7 +31,8 @@ typedef struct trial {
     uint64_t seed;
     damage damage;
     char key[SCENE_KEY_BYTES];
-    bool sound; /* the last check ended with 0 */
+    bool sound;  /* the last check ended with 0 */
+    bool cannot; /* the last command said that something cannot be restored */
     unsigned failures;
 } trial;
 
@@ -109,6 +110,7 @@ static int run(trial *t, const char *command) {
         complain(t, command, "failed without a word", "");
     else if (status == CLI_FAILED && t->sound && !strstr(text, "has no order to scan in"))
         complain(t, command, "check is content, but", text);
+    t->cannot = strstr(text, "cannot be restored") != NULL;
     free(text);
     return status;
 }
@@ -163,8 +165,71 @@ static void commands_end_and_say_what_is_wrong(void **state) {
 }
 
 
+/* ---- The superblock of a closed pool ---- */
+
+enum { TO_ZERO, TO_ONES, FLIP_A_BIT, HOWS };
+
+
+/* What never changes: refused by all, restored by check --repair. What changes: each command ends, and where check is content
+ * the pool works. */
+static unsigned damage_superblock(const scene *s, far_addr addr, unsigned how, bool constant) {
+    trial t = {.scene = s, .seed = addr};
+    uint64_t word;
+    rig_seed(addr);
+    rig_restore(s->image);
+    t.key[scene_key(s, 0, t.key)] = 0;
+    memcpy(&word, rig_memory(far_addr_node(addr)) + far_addr_offset(addr), 8);
+    uint64_t others[HOWS] = {0, UINT64_MAX, word ^ 1ull << (17 + addr) % 64};
+    if (others[how] == word)
+        return 0;
+    damage_word(&t.damage, addr, others[how]);
+    int before = run(&t, "check"), repair = run(&t, "check --repair");
+    if (constant && before != CLI_FAILED)
+        complain(&t, "check", "does not name it", "");
+    if (constant && repair != CLI_DONE)
+        complain(&t, "check --repair", "does not restore it", "");
+    t.sound = repair == CLI_DONE;
+    run_each(&t, (const char *const[]){"check", "list", "get index KEY", "put index KEY value", NULL});
+    return t.failures;
+}
+
+
+/* Two words: nobody can tell what they were, and check --repair says so. */
+static unsigned damage_two_words(const scene *s) {
+    trial t = {.scene = s};
+    uint64_t zeroes[2] = {0};
+    rig_restore(s->image);
+    memcpy(rig_memory(0) + FAR_SUPER_POOL_ID, zeroes, sizeof(zeroes));
+    if (run(&t, "check --repair") != CLI_FAILED || !t.cannot)
+        complain(&t, "check --repair", "does not say that it cannot", "");
+    return t.failures;
+}
+
+
+static void a_damaged_superblock_is_restored_or_named(void **state) {
+    static scene s;
+    unsigned failures = 0;
+    (void)state;
+    scene_make(&s, "dart", "", false, 1);
+    for (unsigned how = 0; how < HOWS; how++) {
+        for (far_addr addr = 0; addr <= FAR_SUPER_CHECK; addr += 8)
+            failures += damage_superblock(&s, addr, how, true);
+        for (far_addr addr = FAR_SUPER_EPOCH; addr <= FAR_SUPER_REFUTED; addr += 8)
+            failures += damage_superblock(&s, addr, how, false);
+        for (unsigned n = 0; n < RIG_NODES; n++)
+            failures += damage_superblock(&s, FAR_SUPER_NODE_TABLE + 8 * n, how, true);
+        for (unsigned i = 0; i < 3; i++)
+            failures += damage_superblock(&s, far_addr_make(1, 8 * i), how, true);
+    }
+    failures += damage_two_words(&s);
+    scene_free(&s);
+    assert_int_equal(failures, 0);
+}
+
+
 int main(int argc, char **argv) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(commands_end_and_say_what_is_wrong)};
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(commands_end_and_say_what_is_wrong),
+                                              cmocka_unit_test(a_damaged_superblock_is_restored_or_named)};
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         int taken = damage_seeds_argument(&seeds, argc - i, argv + i);

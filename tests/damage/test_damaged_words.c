@@ -1,5 +1,6 @@
 /* Every word of the superblock, the headers of nodes, the registry, the catalog, the record of an index and the entries of
- * blocks, damaged one at a time: zeroes, ones, and a bit; in a pool that is closed, and in one that is in use.
+ * blocks, damaged one at a time: zeroes, ones, and a bit; and each sort of address in the objects of indexes; in a pool that
+ * is closed, and in one that is in use.
  *
  * test_damaged_words [--all] [--kind KIND] [--verbose]      --all: every bit, in use and closed, and page words and
  * bitmaps too (make fuzz) */
@@ -17,9 +18,10 @@ enum { TO_ZERO, TO_ONES, FLIP, HOWS = FLIP + 64 };
 typedef struct word_harm {
     far_addr addr;
     unsigned how;
+    uint64_t word; /* of an address: what stands there then */
 } word_harm;
 
-static bool all;
+static bool all, only_kind;
 static const char *kind = "dart";
 
 
@@ -52,9 +54,9 @@ static unsigned harm_range(const scene *s, far_addr addr, uint64_t bytes, bool e
             if (!is_chosen(how, number, every_bit))
                 continue;
             if (all || (number + how) % 2)
-                failures += trial_run(s, seed, harm, &(word_harm){addr + at, how});
+                failures += trial_run(s, seed, harm, &(word_harm){.addr = addr + at, .how = how});
             if (all || (number + how) % 2 == 0)
-                failures += trial_run(s, seed + 1, harm, &(word_harm){addr + at, how});
+                failures += trial_run(s, seed + 1, harm, &(word_harm){.addr = addr + at, .how = how});
         }
     return failures;
 }
@@ -92,14 +94,160 @@ static void every_word_of_the_pool_itself(void **state) {
 }
 
 
+/* ---- Addresses in the objects of indexes ---- */
+
+/* Where in a word an address stands: kinds leave out bits that are always zero, and put others beside it. */
+typedef struct packing {
+    unsigned left_out, shift;
+} packing;
+
+typedef struct address_word {
+    far_addr at;
+    packing how;
+    size_t from, to; /* the sorts of the object that it stands in, and of the one that it leads to */
+} address_word;
+
+enum { ADDRESSES_MAX = 256, OTHER_ZERO, OTHER_ONES, OTHER_BIT, OTHER_OUTSIDE, OTHER_TYPE, OTHERS_END };
+
+
+static uint64_t field_mask(packing how) {
+    return ((1ull << (48 - how.left_out)) - 1) << how.shift;
+}
+
+
+static uint64_t pack(far_addr addr, packing how) {
+    return ((uint64_t)far_addr_node(addr) << (40 - how.left_out) | far_addr_offset(addr) >> how.left_out) << how.shift;
+}
+
+
+/* The sort of objects of an index of which one begins there; the count of all sorts: none does. */
+static size_t sort_at(const scene *s, far_addr addr) {
+    size_t sort = 0;
+    for (; sort < s->place_count; sort++)
+        for (size_t i = 0; strstr(s->places[sort].name, " type ") && i < s->places[sort].count; i++)
+            if (s->places[sort].objects[i].addr == addr)
+                return sort;
+    return sort;
+}
+
+
+static bool is_address(const scene *s, uint64_t word, address_word *found) {
+    static const unsigned left_out[] = {0, 3, 4, 6};
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned shift = 0; shift <= 16 + left_out[i]; shift++) {
+            packing how = {left_out[i], shift};
+            uint64_t field = (word & field_mask(how)) >> shift, low = (1ull << (40 - how.left_out)) - 1;
+            far_addr addr = far_addr_make((unsigned)(field >> (40 - how.left_out)), (field & low) << how.left_out);
+            if (far_addr_offset(addr) < 4096 || far_addr_node(addr) >= RIG_NODES ||
+                (found->to = sort_at(s, addr)) == s->place_count)
+                continue;
+            found->how = how;
+            return true;
+        }
+    return false;
+}
+
+
+/* Some of each sort that leads to each other sort. */
+static unsigned find_addresses(const scene *s, unsigned each, address_word *words) {
+    unsigned count = 0;
+    for (size_t sort = 0; sort < s->place_count; sort++)
+        for (size_t i = 0; strstr(s->places[sort].name, " type ") && i < s->places[sort].count; i++)
+            for (uint64_t at = 0; at < s->places[sort].objects[i].bytes && count < ADDRESSES_MAX; at += 8) {
+                address_word w = {.at = s->places[sort].objects[i].addr + at, .from = sort};
+                unsigned alike = 0;
+                if (!is_address(s, word_at(w.at), &w))
+                    continue;
+                for (unsigned k = 0; k < count; k++)
+                    alike += words[k].from == sort && words[k].to == w.to;
+                if (alike < each)
+                    words[count++] = w;
+            }
+    return count;
+}
+
+
+static uint64_t other_address(const scene *s, const address_word *w, unsigned how, uint64_t number) {
+    uint64_t word = word_at(w->at), rest = word & ~field_mask(w->how);
+    size_t other = w->to;
+    switch (how) {
+    case OTHER_ZERO:
+        return 0;
+    case OTHER_ONES:
+        return UINT64_MAX;
+    case OTHER_BIT:
+        return word ^ 1ull << (w->how.shift + number * 11 % (48 - w->how.left_out));
+    case OTHER_OUTSIDE:
+        return rest | pack(far_addr_make(0, 2 * RIG_BYTES), w->how);
+    default:
+        while (other == w->to || !strstr(s->places[other].name, " type "))
+            other = (other + 1) % s->place_count;
+        return rest | pack(s->places[other].objects[number % s->places[other].count].addr, w->how);
+    }
+}
+
+
+static void harm_address(const scene *s, far_random *random, damage *d, const void *arg) {
+    const word_harm *h = arg;
+    (void)s, (void)random;
+    damage_word(d, h->addr, h->word);
+}
+
+
+static unsigned harm_addresses(const char *name, const char *options, unsigned each) {
+    static scene s;
+    address_word words[ADDRESSES_MAX];
+    unsigned failures = 0;
+    scene_make(&s, name, options, false, 1);
+    unsigned count = find_addresses(&s, each, words);
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned how = OTHER_ZERO; how < OTHERS_END; how++) {
+            rig_restore(s.image);
+            word_harm h = {.addr = words[i].at, .word = other_address(&s, &words[i], how, i)};
+            for (unsigned in_use = 0; in_use < 2; in_use++)
+                if (all || (i + how) % 2 == in_use)
+                    failures += trial_run(&s, 2 * (OTHERS_END * words[i].at + how) + in_use, harm_address, &h);
+        }
+    if (trial_is_verbose)
+        printf("%s %s: %u addresses\n", name, options, count);
+    assert_true(count >= 3);
+    scene_free(&s);
+    return failures;
+}
+
+
+/* Each sort of address of each kind, one at a time: nothing, all ones, a bit, outside of the pool, an object of another sort. Small
+ * buckets of shard have all levels. */
+static void every_sort_of_address(void **state) {
+    static const char *const pools[][2] = {
+        {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024"},
+        {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8"},
+        {"chime", ""},
+        {"chime", "key_size=8,value_size=8"},
+        {"dart", ""},
+        {"dolphin", ""},
+        {"dolphin", "key_size=8,value_size=8"},
+        {"smart", ""}};
+    unsigned failures = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
+        if (!only_kind || strcmp(kind, pools[i][0]) == 0)
+            failures += harm_addresses(pools[i][0], pools[i][1], all ? 12 : strcmp(pools[i][0], "shard") == 0 ? 4 : 1);
+    assert_int_equal(failures, 0);
+}
+
+
 int main(int argc, char **argv) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(every_word_of_the_pool_itself)};
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(every_sort_of_address),
+                                              cmocka_unit_test(every_word_of_the_pool_itself)};
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         all |= strcmp(argv[i], "--all") == 0;
         trial_is_verbose |= strcmp(argv[i], "--verbose") == 0;
-        if (strcmp(argv[i], "--kind") == 0 && i + 1 < argc)
+        if (strcmp(argv[i], "--kind") == 0 && i + 1 < argc) {
             kind = argv[++i];
+            only_kind = true;
+        }
     }
     rig_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

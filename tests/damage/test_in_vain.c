@@ -365,6 +365,79 @@ static void who_is_seen_to_let_go_once_is_not_stuck(void **state) {
 }
 
 
+/* Somebody who locks and looks, changes nothing, and tries again. */
+typedef struct trying {
+    far_addr lock;
+    bool masked;       /* the way in which it locks; a WRITE frees the lock, or the same way back */
+    bool counts;       /* each time it frees the lock its number rises */
+    bool others_too;   /* somebody else has it in between, now and then */
+    unsigned attempts; /* done */
+} trying;
+
+#define TRIES_MAX 3000
+
+
+static int lock_and_look(far_task *t, trying *w, uint64_t free, uint64_t mine, uint64_t then) {
+    uint64_t old, seen, all[4];
+    far_read(t, w->lock - 16, all, sizeof(all)); /* without the lock, and with it */
+    int err = far_wait(t);
+    if (w->masked)
+        far_masked_cas(t, w->lock, free, UINT64_MAX, mine, UINT64_MAX, &old);
+    else
+        far_cas(t, w->lock, free, mine, &old);
+    if (err < 0 || (err = far_wait(t)) < 0)
+        return err;
+    assert_int_equal(old, free);
+    far_read(t, w->lock, &seen, 8);
+    far_read(t, w->lock - 16, all, sizeof(all));
+    if ((err = far_wait(t)) < 0)
+        return err;
+    assert_int_equal(seen, mine);
+    assert_int_equal(all[2], mine); /* it sees its own lock, whatever it makes of it */
+    if (w->masked)
+        return far_cas_word(t, w->lock, mine, then, &old);
+    return far_write_word(t, w->lock, then);
+}
+
+
+static int try_again_and_again(far_task *t, void *arg) {
+    trying *w = arg;
+    int err = far_pin_take(t);
+    for (; err >= 0 && w->attempts < TRIES_MAX; w->attempts++) {
+        uint64_t free = *word_at(w->lock), mine = far_owner_of_task(t) | 1ull << 63;
+        err = lock_and_look(t, w, free, mine, free + w->counts);
+        far_count_retry(t);
+        far_back_off(t, 1);
+        far_pin_drop(t);
+        if (err >= 0)
+            err = far_pin_take(t);
+        if (w->others_too)
+            ++*word_at(w->lock);
+    }
+    if (err >= 0)
+        far_pin_drop(t);
+    return err;
+}
+
+
+/* A lock that is taken and given back in vain is no change to the one who does it, however often: it learns that nobody
+ * else makes one. What another one does to the lock is a change, and it goes on. */
+static void an_own_lock_is_no_news(void **state) {
+    (void)state;
+    for (unsigned how = 0; how < 8; how++) {
+        stage s;
+        open_stage(&s, "dart", "");
+        const object *o = &s.scene.places[0].objects[0];
+        trying w = {.lock = o->addr + 16, .masked = how & 1, .counts = how & 2, .others_too = how & 4};
+        assert_true(o->bytes >= 32);
+        int result = far_session_call(s.session, FAR_STATS_OTHER, false, try_again_and_again, &w);
+        assert_int_equal(result, w.others_too ? 0 : FAR_ERR_CORRUPT);
+        assert_true(w.others_too == (w.attempts == TRIES_MAX));
+        close_stage(&s);
+    }
+}
+
+
 /* Words that stray in an entry of the registry that nobody has: whoever gets it clears them, and all that others would
  * wait for is as it should be. */
 static void an_entry_of_nobody_says_something(void **state) {
@@ -410,6 +483,7 @@ int main(void) {
         cmocka_unit_test(dart_is_locked_by_nobody),
         cmocka_unit_test(who_waits_for_epochs_keeps_a_pin),
         cmocka_unit_test(who_is_seen_to_let_go_once_is_not_stuck),
+        cmocka_unit_test(an_own_lock_is_no_news),
         cmocka_unit_test(an_entry_of_nobody_says_something),
     };
     rig_start();

@@ -157,4 +157,20 @@ static inline uint64_t leaf_entry(const char *key, unsigned level) {
     return node.entries[at];
 }
 
+
+/* Runs a client as far as it gets while that verb has no effect. */
+static inline void run_without(stage_actor *by, far_sim_match match, far_sim_hold **hold) {
+    *hold = stage_hold(by, match);
+    for (unsigned i = 0; i < 20; i++)
+        far_sim_run_client(by->client);
+    assert_false(by->ended);
+}
+
+
+/* For a check that must find something: whatever it says will do. */
+static inline int expect_problem(void *ctx, const char *what) {
+    (void)ctx, (void)what;
+    return 0;
+}
+
 #endif

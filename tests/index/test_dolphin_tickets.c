@@ -174,7 +174,8 @@ static void tickets_beyond_the_slots_come_back(void **state) {
     assert_int_equal(*spear, with_one);
     start_and_wait(c, FAR_OP_PUT, "ne", V2);
     assert_int_equal(*spear, with_one);
-    far_sim_resume(a->client); /* all run: the others may stand where a count of theirs is in the leaf, which a drains */
+    far_sim_resume(
+        a->client); /* all run: the others may stand where a count of theirs is in the leaf, which a drains */
     assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
     assert_true(all_read(b, "nc nd ne", V2) && all_read(c, "na nb", V1));
     stage_close(&s);

@@ -172,6 +172,26 @@ static void of_two_sweepers_one_waits(void **state) {
 }
 
 
+/* The request names one who does not sweep, by damage: its handle takes the name away, so that a check, and the next sweep, need
+ * not wait for it. A session that is nobody's own never sweeps. */
+static void who_is_said_to_sweep_and_does_not_denies_it(void **state) {
+    (void)state;
+    for (unsigned which = 0; which < 4; which++) {
+        rig r;
+        open_rig(&r, 1, 2, 0);
+        actor *b = &r.actors[which / 2];
+        poll_until_all_asleep(&r);
+        unsigned named = which % 2 ? b->session->id : b->pool->team.own->id;
+        uint64_t *word = bytes_at(&r, far_addr_make(0, FAR_SUPER_REQUEST));
+        *word |= (uint64_t)named << 50 | 1ull << 48;
+        assert_int_equal(far_pool_check(r.actors[0].session, 0, fail_at_problem, NULL), 0);
+        assert_int_equal(request_now(&r).sweeper, 0);
+        assert_false(request_now(&r).walk);
+        close_rig(&r);
+    }
+}
+
+
 /* A worker dies somewhere, beside another worker and sweeps of both kinds; then another dies, perhaps the sweeper. */
 static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
     (void)state;
@@ -327,6 +347,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sweep_beside_live_clients_takes_nothing_from_them),
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
         cmocka_unit_test(of_two_sweepers_one_waits),
+        cmocka_unit_test(who_is_said_to_sweep_and_does_not_denies_it),
         cmocka_unit_test(what_a_session_keeps_survives_sweeps_and_ends_with_it),
         cmocka_unit_test(what_a_session_keeps_for_no_index_is_not_given_back),
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),

@@ -249,7 +249,7 @@ static bool next_event(net_rdma *rdma, struct rdma_cm_event **event) {
 }
 
 
-/* Deals with who wants to connect. Other events, of queue pairs that are connected, are passed over: the session's socket
+/* Deals with clients that want to connect. Other events, of queue pairs that are connected, are passed over: the session's socket
  * tells when it ends. An event is acknowledged before anything is done about it, because destroying an id waits for
  * the acknowledgement of its events. */
 void net_rdma_run(net_rdma *rdma) {

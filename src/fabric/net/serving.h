@@ -101,8 +101,8 @@ static inline void loop_count(atomic_uint_fast64_t *count, uint64_t more) {
 }
 
 
-/* requests.c. What the peer sent is done, as far as it is whole, and not too much of it at once: who waits for the first
- * answer does not wait for all. False: it is to be closed, peer->why may say why. */
+/* requests.c. What the peer sent is done, as far as it is whole, and not too much of it at once, so that the first
+ * answer does not wait for the last. False: it is to be closed, peer->why may say why. */
 bool server_serve(server_peer *peer);
 void server_send_notes(server_peer *peer); /* by its loop */
 void server_leave(server_peer *peer);      /* its connection has ended: under the server's lock */

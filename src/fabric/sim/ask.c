@@ -315,7 +315,7 @@ static void say_to_others(inquiry *i, say what) {
 
 
 /* Somebody is told that the session is dead: none of its verbs may take effect from now on, which the watch checks. A newer
- * claim of the same id and generation may live on: its owner took the id to be free, and the registry will tell him that it
+ * claim of the same id and generation may live on: its owner took the id to be free, and the registry will tell it that it
  * is not. */
 static void declare(far_sim_world *world, unsigned id, unsigned generation, uint64_t over) {
     for (sim_conn *conn = world->conns; conn; conn = conn->next)

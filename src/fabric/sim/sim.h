@@ -183,7 +183,7 @@ void far_sim_lose_client(far_sim_client *client); /* every connection on which i
  * FAR_ERR_FENCED. Returns how many connections were fenced. */
 int far_sim_declare_dead(far_sim_world *world, unsigned id, unsigned generation);
 /* A memory node that is down answers nobody: batches to it fail with FAR_ERR_UNREACHABLE. Its bytes stay. With
- * questions=on it keeps what comes to it, and who waits for longer than unreachable= loses his connection: when the node
+ * questions=on it keeps what comes to it, and a client that waits for longer than unreachable= loses its connection: when the node
  * is up again, what was kept is done. */
 void far_sim_node_down(far_sim_world *world, unsigned node, bool down);
 /* questions=on: the daemon of the node ends and comes back with its memory. All its connections are cut. */

@@ -86,7 +86,7 @@ size_t dart_cache_used(const dart_cache *cache);
 dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make);
 #define DART_CHUNK_SHIFT 13 /* 32 bits of a hash from this one on tell the chunk */
 dart_chunk *dart_cache_lock_for(dart_cache *cache, uint64_t hash, bool make);
-/* A set is full of entries that can be used: who wants to come in must be one of the last four that did (`asked`, a
+/* A set is full of entries that can be used: an entry that wants to come in must be one of the last four that did (`asked`, a
  * word of the set). So those that are asked for often push out those that are not, and many that come once push out
  * nobody: with little memory the entries of short prefixes stay, which many keys share. */
 bool dart_cache_lets_in(uint64_t *asked, uint64_t hash);

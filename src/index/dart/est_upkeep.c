@@ -367,7 +367,7 @@ static void choose_empty(place *places, unsigned at, const dart_wish *wish) {
 }
 
 
-/* A length that was dropped since the wish gets no entry any more: who replaces the node would not look for it there,
+/* A length that was dropped since the wish gets no entry any more: the client that replaces the node would not look for it there,
  * and it would outlive the node. The pin under which the wish is granted is what the adjuster waits for. */
 static unsigned still_looked_up(const dart_list *list, const dart_wish *wish, uint8_t lengths[DART_LIST_MAX]) {
     unsigned kept = 0;

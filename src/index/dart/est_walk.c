@@ -97,8 +97,8 @@ static bool must_go(const dart_target *target, uint64_t word) {
 
 
 /* Entries of frozen nodes go: such a node may be one that a dead client unlinked and never retired, which the sweep
- * will free. So do all tentative words, of the living too: who has seen such a node unfrozen would commit its word
- * behind us. Who comes later sees it frozen. Afterwards no word names a dead client. 1: one has changed meanwhile, look
+ * will free. So do all tentative words, of the living too: a client that has seen such a node unfrozen would commit
+ * its word behind us. One that comes later sees it frozen. Afterwards no word names a dead client. 1: one has changed meanwhile, look
  * again. */
 static int clear_slots(far_task *t, far_index *index, uint64_t word, const uint64_t *slots, unsigned count) {
     dart_target *targets = far_scratch(t, count * sizeof(*targets));

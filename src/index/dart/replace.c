@@ -193,7 +193,7 @@ static int is_linked(far_task *t, far_index *index, const dart_replace *r) {
 }
 
 
-/* Many clients may meet a full node at once. The first slot tells them who came first; the others give him some round
+/* Many clients may meet a full node at once. The first slot tells them who came first; the others give that one some round
  * trips before they help, which is always safe. 1: the node was replaced meanwhile. */
 static int let_others_finish(far_task *t, far_index *index, const dart_replace *r) {
     const dart_index *dart = dart_of(index);

@@ -11,7 +11,7 @@
  *   the CAS    from the word to another leaf needs E <= T+1+y and the whole key: then the word means this key's leaf, if
  *              it stands there at all. Later it might be another key's, of the same size at the same address
  *
- * A set is eight lines of the processor's cache: one with who asked to come in and seven marks (hash, whether it was
+ * A set is eight lines of the processor's cache: one with those that asked to come in and seven marks (hash, whether it was
  * used lately, tag), then the seven entries. */
 #include "index/dart/slots.h"
 #include "index/dart/est.h"

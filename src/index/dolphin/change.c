@@ -86,7 +86,7 @@ uint64_t dolphin_made_entry(const dolphin_made *made, unsigned lb) {
 }
 
 
-/* The body first, then the tag of the new life. The count in a spear word stays as it is: who comes through an old
+/* The body first, then the tag of the new life. The count in a spear word stays as it is: a client that comes through an old
  * pointer adds one and takes one off, whatever became of the leaf meanwhile. */
 static void put_birth(dolphin_change *c, dolphin_made *made) {
     dolphin_op *op = c->op;
@@ -157,7 +157,7 @@ static bool still_names(dolphin_change *c, uint64_t entry) {
 
 
 /* Whoever has the lock has it for two round trips, most of the time: to wait here is less than to look for the key
- * again; but not when he has done what we came for. */
+ * again; but not when the holder has done what we came for. */
 int dolphin_change_lock(dolphin_change *c, uint64_t word, uint64_t entry) {
     int err = dolphin_lock(c->op, word, &c->node);
     for (unsigned attempt = 0; attempt < LOCK_ATTEMPTS && err == DOLPHIN_BUSY && still_names(c, entry); attempt++) {

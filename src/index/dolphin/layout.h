@@ -20,7 +20,7 @@
  *   leaf        spear, ident, prefix word, lock, cut, parted, 0 0, a key word per slot, a value word per slot
  *     spear       tag 9 | LIVE 1 | FROZEN 1 | ticket 19 | CALM 1 | writers inside 18 | sum 15: the top field carries into
  *                 nothing
- *       CALM        calm_after: hot updates are not counted; who replaces the leaf waits for epochs. Until its life ends
+ *       CALM        calm_after: hot updates are not counted; a replacement of the leaf waits for epochs. Until its life ends
  *       ticket      insert=ticket: the next slot that is given out. Tickets beyond the slots are given back: there are
  *                   never more of them than clients
  *       sum         insert=ticket: of the keys that the slots were given out to (dolphin_key_sum), modulo 2^15

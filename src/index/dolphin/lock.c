@@ -91,8 +91,8 @@ void dolphin_gate_leave(dolphin_op *op, uint64_t entry) {
 }
 
 
-/* Without a pin: whoever holds it may wait for all pins. Nothing that was seen before counts afterwards; but who was
- * inside has put what he made into the cache. */
+/* Without a pin: the holder of the lock may wait for all pins. Nothing that was seen before counts afterwards; but
+ * the holder has put what it made into the cache. */
 int dolphin_gate_wait(dolphin_op *op, uint64_t entry) {
     op->fresh = false;
     far_count_lock_retry(op->t);

@@ -67,7 +67,7 @@ static int recover_leaf(dolphin_op *op, dolphin_node *node, unsigned at) {
 }
 
 
-/* A frozen node is changed only by who has the lock of the node above: the CAS finds what was READ under that lock. */
+/* A frozen node is changed only by the client that has the lock of the node above: the CAS finds what was READ under that lock. */
 static int recover_child(dolphin_op *op, uint64_t word, uint64_t lock, unsigned level) {
     uint64_t mine = dolphin_locked_by_me(op, word);
     dolphin_node child;

@@ -366,7 +366,7 @@ int dolphin_replace(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, c
 
 
 /* The blocks of keys that are elsewhere already are not those of this leaf any more: nothing of them is left in it. The
- * key goes last, so that who comes after a death in between still finds it, and takes its value out. */
+ * key goes last, so that a client that comes after a death in between still finds it, and takes its value out. */
 int dolphin_narrow(dolphin_op *op, const dolphin_node *node, unsigned at) {
     dolphin_change c = {.op = op, .node = *node, .at = at};
     dolphin_content *it = far_scratch(op->t, sizeof(*it));

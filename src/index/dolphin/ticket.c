@@ -3,12 +3,12 @@
  * the slot is taken.
  *
  * A key becomes LIVE in slot t only when no slot below t can come to hold it. So of two inserts of one key the upper
- * one looks at the slot of the lower one. Whoever draws a ticket adds a hash of his key to the sum in the same word:
+ * one looks at the slot of the lower one. Whoever draws a ticket adds a hash of its key to the sum in the same word:
  * where one slot below is still empty (its holder is on the way, or dead, or came through an old pointer), the sum less
  * the keys of the others says whether that can be our key. Where it can, where several are empty, or where one is
  * reserved for the key: {CAS EMPTY -> RESERVED, READ}, a round trip more, most often one, since those above can pass a
  * slot that says whose it is. Others are left a while, and then the slot is taken from them: EMPTY or RESERVED -> DEAD.
- * Whoever gives up his ticket does that himself. */
+ * Whoever gives up its ticket does that itself. */
 #include "base/error.h"
 #include "index/dolphin/dolphin.h"
 

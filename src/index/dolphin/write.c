@@ -338,7 +338,7 @@ static int write_leaf(dolphin_op *op, const dolphin_spot *spot, far_op_kind how,
 
 
 /* calm_after: updates of hot keys meet in the leaf, again and again. To count them, all at one word, is what limits them:
- * from now on who finds the leaf CALM, and not frozen, writes under his pin alone, and who freezes it waits for all pins
+ * from now on a client that finds the leaf CALM, and not frozen, writes under its pin alone, and one that freezes it waits for all pins
  * of that time. That is long, so it is done when as many updates as it is worth have met, on the average. seen: the spear
  * word before we were counted in. */
 static void put_calm(dolphin_op *op, const dolphin_leaf *leaf, uint64_t seen) {
@@ -408,7 +408,7 @@ static int after_change(int err) {
 
 /* The leaf of the spot has no room. A slot is emptied only by copying: that stays so for the life of the leaf, and who
  * comes back to it does not look into it again. Whose ticket was the first beyond its slots replaces it; the others
- * look first whether he does. */
+ * look first whether it does. */
 static int write_full(dolphin_op *op, const dolphin_spot *spot, far_op_kind how, far_bytes value) {
     bool first = op->full || op->last_ticket == DOLPHIN_NO_TICKET || op->last_ticket <= op->st->slots;
     op->full = spot->entry;

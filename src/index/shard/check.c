@@ -170,6 +170,23 @@ static int read_pcb(tour *r, uint64_t *words) {
 }
 
 
+/* Whether the word can name a table at all. The root was read before it, or long before: one doubling may have come in between,
+ * and the next be prepared. */
+static bool names_a_table(const uint64_t *pcb, unsigned i) {
+    uint64_t table = pcb[SHARD_PCB_L2 + i], generation = table >> 48;
+    return table == 0 || (generation % 2 == i % 2 && generation <= shard_root_d(pcb[SHARD_PCB_ROOT]) + 2u);
+}
+
+
+static void check_tables(const tour *r, const uint64_t *pcb) {
+    for (unsigned i = 0; r->report && i < 4; i++)
+        if (!names_a_table(pcb, i))
+            far_report_problem(r->report, "partition %llu: what should name a table of level %u is %#llx",
+                               (unsigned long long)r->part->number, 2 + i / 2,
+                               (unsigned long long)pcb[SHARD_PCB_L2 + i]);
+}
+
+
 /* The oldest generation after `done` that has a table; SHARD_VERSIONS: none. */
 static unsigned next_generation(const uint64_t *pcb, int done) {
     unsigned next = SHARD_VERSIONS;
@@ -188,6 +205,8 @@ static int tour_overflow(tour *r) {
     uint64_t pcb[SHARD_PCB_WORDS];
     for (int done = -1;;) {
         int err = read_pcb(r, pcb);
+        if (err >= 0 && done < 0)
+            check_tables(r, pcb);
         unsigned generation = err < 0 ? SHARD_VERSIONS : next_generation(pcb, done);
         if (generation == SHARD_VERSIONS)
             return err;

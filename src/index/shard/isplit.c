@@ -121,12 +121,16 @@ static int write_halves(far_task *t, shard_state *st, const shard_partition *par
 }
 
 
-static int child_of(far_task *t, shard_state *st, shard_partition *part, const shard_image *parent, far_addr *child) {
-    unsigned d = shard_header_v(parent->w[SHARD_I_H]) + 1;
-    int err = shard_bucket_addr(t, st, part, parent->bucket + (1ull << (st->b + d - 1)), child);
+int shard_i_child(far_task *t, shard_state *st, shard_partition *part, uint64_t parent, unsigned d, far_addr *child) {
+    int err = shard_bucket_addr(t, st, part, parent + (1ull << (st->b + d - 1)), child);
     if (err >= 0 && *child == 0)
         return far_fail(FAR_ERR_CORRUPT, "a segment of a shard index is missing");
     return err;
+}
+
+
+static int child_of(far_task *t, shard_state *st, shard_partition *part, const shard_image *parent, far_addr *child) {
+    return shard_i_child(t, st, part, parent->bucket, shard_header_v(parent->w[SHARD_I_H]) + 1, child);
 }
 
 

@@ -409,6 +409,8 @@ int shard_i_place(shard_try *y, uint64_t value, far_addr *at, uint64_t slot[3],
 int shard_i_free_slot(const shard_try *y, const uint64_t *w);
 
 /* isplit.c: I */
+int shard_i_child(far_task *t, shard_state *st, shard_partition *part, uint64_t parent, unsigned d,
+                  far_addr *child);                                         /* of that bucket, at version d */
 int shard_i_split(shard_try *y, const shard_image *parent, shard_own *own); /* the lock is held; it is freed. 1: done */
 int shard_i_help(far_task *t, far_index *index, shard_partition *part, const shard_image *image,
                  uint64_t k); /* its owner may be dead */

@@ -24,11 +24,15 @@ static uint64_t parents_of(const shard_state *st, unsigned d) {
 
 /* ---- Sweep ---- */
 
-/* I: the lock, then the split if nobody was faster. 1: the bucket is split; 0: not now. */
+/* I: the lock, then the split if nobody was faster. 1: the bucket is split; 0: not now. Without a child there is nothing
+ * to lock for: others that wait would take each other's locks for a change. */
 static int split_inlined(far_task *t, far_index *index, shard_partition *part, shard_image *image, unsigned d) {
     shard_try y = {.t = t, .index = index, .st = shard_state_of(index), .part = part};
+    far_addr child;
     uint64_t seen;
-    int err = shard_i_lock(&y, image, &seen, NULL);
+    int err = shard_i_child(t, y.st, part, image->bucket, d, &child);
+    if (err < 0 || (err = shard_i_lock(&y, image, &seen, NULL)) < 0)
+        return err;
     if (err == 0)
         err = shard_i_help(t, index, part, image, seen);
     else if (err == 1 && shard_header_v(image->w[SHARD_I_H]) + 1 == d)

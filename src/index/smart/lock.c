@@ -131,8 +131,8 @@ static int read_record(smart_op *op, uint64_t lock, smart_redo **redo) {
 }
 
 
-/* The update of a dead client is completed, by the one who makes its record his own: it needs no memory for that, and
- * when he dies too, the next one does the same. The lock is looked at afterwards: the dead may have written all, and
+/* The update of a dead client is completed, by the one that makes the record its own: it needs no memory for that, and
+ * when that one dies too, the next one does the same. The lock is looked at afterwards: the dead may have written all, and
  * given it free. */
 static int complete(smart_op *op, far_addr lock_at, uint64_t lock, const smart_redo *redo) {
     far_addr record = smart_lock_record(lock);

@@ -195,7 +195,7 @@ static int put_in_place(smart_op *op, const smart_node *node, far_addr up, uint6
     }
     if (!c->object.addr && (err = make_copy(op, up, node->fp, layout, FAR_ALLOC_RESERVE, c)) < 0)
         return err;
-    /* Slots of a DIR node are READ alone: who comes by a pointer to an earlier life of the copy finds the leaf. */
+    /* Slots of a DIR node are READ alone: a client that comes by a pointer to an earlier life of the copy finds the leaf. */
     bool seen_early = c->object.used && c->layout == SMART_DIR;
     if (grow && (err = smart_make_leaf(op, smart_kind_for(op->st, op->key.length, grow->length), *grow,
                                        far_addr_node(c->object.addr), seen_early, &c->leaf)) < 0)

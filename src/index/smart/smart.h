@@ -49,7 +49,7 @@ typedef struct smart_state { /* of an open index */
     atomic_uint blind, blind_left; /* scans that go without what the cache expects; how many are left (foresee.c) */
     atomic_uint misses;            /* gets of late that ended at another key's leaf, less those that found theirs */
     unsigned walk_slice, batch;    /* leaves under one pin; leaves of one batch of a scan */
-    unsigned patience;             /* attempts: who waits for others looks for its way again then, under a new pin */
+    unsigned patience; /* attempts: an operation that waits for others looks for its way again then, under a new pin */
     uint64_t hash_base, chk_seed, tag;
     smart_cache *cache;     /* NULL: none */
     smart_merges *merges;   /* nodes that may be merged later */
@@ -173,7 +173,7 @@ static inline void smart_op_set(smart_op *op, far_task *t, far_index *index) {
 }
 
 
-/* Who waits asks now and then whether the other one lives. */
+/* An operation that waits asks now and then whether the other one lives. */
 static inline unsigned smart_ask_every(const smart_state *st) {
     return (st->patience + 2) / 3;
 }
