@@ -185,6 +185,9 @@ struct far_fabric {
     far_capabilities capabilities;
     uint64_t rtt; /* ns, a usual round trip: the unit of back-off and waiting */
     bool at_once; /* a batch has completed when its post returns: no verb is ever under way */
+    /* A post that only runs the verbs on mapped memory: while ops->post is this one, whoever waits for verbs may run them
+     * itself (fabric/words.h). NULL: there is none. */
+    void (*runs_in_place)(far_conn *conn, far_batch *batch);
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
     char *const *memory;                /* where the nodes are mapped in this process; NULL: they are elsewhere */

@@ -367,6 +367,7 @@ int far_local_open(const char *rest, far_fabric **opened) {
         (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
     fabric->fabric.at_once = options.rtt == 0;
+    fabric->fabric.runs_in_place = local_post;
     fabric->fabric.nodes = options.nodes;
     fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < options.nodes; i++)

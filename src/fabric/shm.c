@@ -163,6 +163,7 @@ static int open_file(const char *rest, bool existing, far_fabric **opened) {
         (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = 1000;
     fabric->fabric.at_once = true;
+    fabric->fabric.runs_in_place = shm_post;
     fabric->fabric.nodes = fabric->world->nodes;
     fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < fabric->world->nodes; i++)

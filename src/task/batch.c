@@ -380,9 +380,9 @@ int far_post(far_task *t) {
 static inline bool runs_at_once(const far_task *t) {
     const far_session *s = t->session;
     const far_conn *conn = s->conn;
-    return conn->fabric->at_once && (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 &&
-           !t->patience && far_fabric_reads_in_order(conn->fabric) &&
-           !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
+    return conn->fabric->ops->post == conn->fabric->runs_in_place &&
+           (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 && !t->patience &&
+           far_fabric_reads_in_order(conn->fabric) && !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
            !atomic_load_explicit(&conn->fenced, memory_order_acquire);
 }
 
