@@ -10,17 +10,6 @@
 #define BULLETIN_TICKS 100u /* between two bulletins */
 
 
-void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
-    t->stats->ops[kind] += count;
-    if (index->slot >= FAR_COUNTED_INDEXES)
-        return;
-    far_index_ops *of = &t->session->by_index[index->slot];
-    if (of->uid != index->uid)
-        *of = (far_index_ops){.uid = index->uid};
-    of->ops[kind] += count;
-}
-
-
 /* ---- Adding up ---- */
 
 static void add_stats(far_bulletin *b, const far_stats *more) {

@@ -107,7 +107,7 @@ static int check_value(const far_index *index, const void *value, size_t length)
 }
 
 
-static int check_request(const far_session *s, const request *r) {
+static inline __attribute__((always_inline)) int check_request(const far_session *s, const request *r) {
     int err = far_check_index(s, r->index);
     if (err >= 0)
         err = check_key(r->index, r->key.data, r->key.length);
@@ -149,8 +149,8 @@ static int tally(const far_task *t, far_index *index, int keys, int err) {
 }
 
 
-static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value,
-                         far_out *out) {
+static inline __attribute__((always_inline)) int run_by_itself(far_task *t, far_index *index, far_op_kind kind,
+                                                               far_bytes key, far_bytes value, far_out *out) {
     switch (kind) {
     case FAR_OP_GET:
         return index->kind->get(t, index, key, out);
@@ -166,9 +166,15 @@ static int run_by_itself(far_task *t, far_index *index, far_op_kind kind, far_by
 }
 
 
+static __attribute__((noinline)) int run_with_others(far_task *t, const request *r) {
+    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, run_by_itself);
+}
+
+
 static int run_on_index(far_task *t, void *arg) {
     const request *r = arg;
-    return far_rdwc_run(t, r->index, r->kind, r->key, r->value, r->out, run_by_itself);
+    return far_rdwc_may_merge(t, r->kind) ? run_with_others(t, r)
+                                          : run_by_itself(t, r->index, r->kind, r->key, r->value, r->out);
 }
 
 
@@ -235,7 +241,8 @@ static int call(far_session *s, request *r) {
         if (err < 0)
             err = far_tell(s, err);
     }
-    far_ops_deliver(s);
+    if (s->ops)
+        far_ops_deliver(s);
     far_call_leave(s);
     return err;
 }

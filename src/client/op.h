@@ -15,8 +15,16 @@ int far_tell(const far_session *s, int err);
  */
 int far_tell_full(far_task *t, int err);
 
-/* Counts operations, of the session and of the index. */
-void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count);
+/* Counts operations, of the session and of the index (client/bulletin.c tells of them). */
+static inline void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
+    t->stats->ops[kind] += count;
+    if (index->slot >= FAR_COUNTED_INDEXES)
+        return;
+    far_index_ops *of = &t->session->by_index[index->slot];
+    if (of->uid != index->uid)
+        *of = (far_index_ops){.uid = index->uid};
+    of->ops[kind] += count;
+}
 
 /* Runs with a pin; again, with another, when memory was short and some came back (far_run_short). */
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);

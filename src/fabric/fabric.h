@@ -97,6 +97,8 @@ typedef struct far_conn {
     far_parker *parker; /* unparked when poll has something to deliver */
     bool leaves;        /* its session has left the pool: its end is no death */
     const char *gone;   /* why no verb of it can take effect any more; NULL: nothing is known of it alone */
+    atomic_bool fenced; /* where memory is mapped: no verb of it may take effect any more */
+    atomic_uint fence_word;
 } far_conn;
 
 /* What is asked of the memory nodes about a session, where that takes round trips. Belongs to the fabric while pending.
@@ -186,6 +188,9 @@ struct far_fabric {
     far_capabilities capabilities;
     uint64_t rtt; /* ns, a usual round trip: the unit of back-off and waiting */
     bool at_once; /* a batch has completed when its post returns: no verb is ever under way */
+    /* A post that only runs the verbs on mapped memory: while ops->post is this one, whoever waits for verbs may run them
+     * itself (fabric/words.h). NULL: there is none. */
+    void (*runs_in_place)(far_conn *conn, far_batch *batch);
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
     char *const *memory;                /* where the nodes are mapped in this process; NULL: they are elsewhere */
@@ -239,8 +244,7 @@ int far_rdma_open_existing(const char *rest, far_fabric **fabric);
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */
 static inline bool far_fabric_in_range(const far_fabric *fabric, far_addr addr, uint64_t length) {
     uint64_t bytes = fabric->node_bytes[far_addr_node(addr)];
-    return (addr >> 48) == 0 && ((addr | length) & 7) == 0 && length <= bytes &&
-           far_addr_offset(addr) <= bytes - length;
+    return ((addr >> 48) | ((addr | length) & 7)) == 0 && length <= bytes && far_addr_offset(addr) <= bytes - length;
 }
 
 #endif

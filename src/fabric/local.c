@@ -39,10 +39,8 @@ typedef struct local_fabric {
 struct local_conn {
     far_conn conn; /* first */
     unsigned id, generation;
-    atomic_bool fenced;
     far_batch *first, *last; /* pending, oldest first */
     local_conn *next;        /* in the world */
-    atomic_uint fence_word;
 };
 
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,7 +63,7 @@ static void after_fork_in_child(void) {
     for (local_world *world = worlds; world; world = world->next) {
         pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
         for (local_conn *conn = world->conns; conn; conn = conn->next) {
-            atomic_store_explicit(&conn->fenced, true, memory_order_relaxed);
+            atomic_store_explicit(&conn->conn.fenced, true, memory_order_relaxed);
             atomic_store_explicit(&conn->conn.fabric->gone, "a local pool does not outlive a fork",
                                   memory_order_relaxed);
         }
@@ -98,13 +96,12 @@ static void delay(local_conn *conn, far_batch *batch, uint64_t rtt) {
 
 
 static void local_post(far_conn *base, far_batch *batch) {
-    local_conn *conn = (local_conn *)base;
     batch->pending = false;
     batch->status = 0;
-    if (atomic_load_explicit(&conn->fenced, memory_order_acquire))
+    if (atomic_load_explicit(&base->fenced, memory_order_acquire))
         batch->status = FAR_ERR_FENCED;
     else
-        far_words_run_all(((const local_fabric *)base->fabric)->world->memory, batch, &conn->fence_word);
+        far_words_run_all(base, batch);
 }
 
 
@@ -188,7 +185,7 @@ static int local_is_dead(far_conn *asker, unsigned id, unsigned generation) {
     pthread_mutex_lock(&world->lock);
     for (local_conn *conn = world->conns; conn && dead; conn = conn->next)
         if (conn->id == id && conn->generation == generation &&
-            !atomic_load_explicit(&conn->fenced, memory_order_acquire))
+            !atomic_load_explicit(&conn->conn.fenced, memory_order_acquire))
             dead = 0;
     pthread_mutex_unlock(&world->lock);
     return dead;
@@ -196,7 +193,7 @@ static int local_is_dead(far_conn *asker, unsigned id, unsigned generation) {
 
 
 static void local_fence_self(far_conn *conn) {
-    atomic_store_explicit(&((local_conn *)conn)->fenced, true, memory_order_release);
+    atomic_store_explicit(&conn->fenced, true, memory_order_release);
 }
 
 
@@ -370,6 +367,7 @@ int far_local_open(const char *rest, far_fabric **opened) {
         (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = options.rtt ? options.rtt : 1000;
     fabric->fabric.at_once = options.rtt == 0;
+    fabric->fabric.runs_in_place = local_post;
     fabric->fabric.nodes = options.nodes;
     fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < options.nodes; i++)

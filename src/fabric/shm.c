@@ -16,16 +16,14 @@
 
 
 static void shm_post(far_conn *base, far_batch *batch) {
-    shm_conn *conn = (shm_conn *)base;
-    char *const *memory = ((const shm_fabric *)base->fabric)->world->memory;
     batch->pending = false;
     batch->status = 0;
-    if (atomic_load_explicit(&conn->fenced, memory_order_acquire)) {
+    if (atomic_load_explicit(&base->fenced, memory_order_acquire)) {
         const char *gone = atomic_load_explicit(&base->fabric->gone, memory_order_acquire);
         batch->status = gone ? far_fail(FAR_ERR_UNREACHABLE, "%s: %s", base->fabric->uri, gone) : FAR_ERR_FENCED;
         return;
     }
-    far_words_run_all(memory, batch, &conn->fence_word);
+    far_words_run_all(base, batch);
 }
 
 
@@ -165,6 +163,7 @@ static int open_file(const char *rest, bool existing, far_fabric **opened) {
         (far_capabilities){.atomic_bytes = 8, .masked_cas = true, .atomics_in_order = true, .reads_in_order = true};
     fabric->fabric.rtt = 1000;
     fabric->fabric.at_once = true;
+    fabric->fabric.runs_in_place = shm_post;
     fabric->fabric.nodes = fabric->world->nodes;
     fabric->fabric.memory = fabric->world->memory;
     for (unsigned i = 0; i < fabric->world->nodes; i++)

@@ -95,10 +95,8 @@ typedef struct shm_fabric {
 } shm_fabric;
 
 struct shm_conn {
-    far_conn conn; /* first */
-    unsigned id;   /* whose lock it holds; 0: none */
-    atomic_bool fenced;
-    atomic_uint fence_word;
+    far_conn conn;  /* first */
+    unsigned id;    /* whose lock it holds; 0: none */
     shm_conn *next; /* in the world */
 };
 

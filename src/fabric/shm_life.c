@@ -104,7 +104,7 @@ int shm_claim(far_conn *base, unsigned id, unsigned generation) {
         err = far_fail(FAR_ERR_INVALID, "session id %u is more than %u", id, SHM_IDS - 1);
     else if ((err = shm_look(world)) != 0)
         ;
-    else if (atomic_load_explicit(&conn->fenced, memory_order_acquire))
+    else if (atomic_load_explicit(&conn->conn.fenced, memory_order_acquire))
         err = far_fail(FAR_ERR_FENCED, "this session was lost");
     else
         shm_let_go(conn);
@@ -132,7 +132,7 @@ int shm_is_dead(far_conn *asker, unsigned id, unsigned generation) {
 void shm_fence_self(far_conn *base) {
     shm_conn *conn = (shm_conn *)base;
     pthread_mutex_lock(&world_of(base)->lock);
-    atomic_store_explicit(&conn->fenced, true, memory_order_seq_cst);
+    atomic_store_explicit(&conn->conn.fenced, true, memory_order_seq_cst);
     shm_let_go(conn);
     pthread_mutex_unlock(&world_of(base)->lock);
 }

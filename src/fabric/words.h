@@ -52,7 +52,9 @@ static inline void far_words_read(const _Atomic uint64_t *from, char *to, size_t
 #pragma GCC unroll 4
         for (int i = 0; i < FAR_LINE_WORDS; i += 2)
             far_words_load_pair(from + i, to + 8 * i);
-    for (; from < end; from++, to += 8) {
+    for (; end - from >= 2; from += 2, to += 16)
+        far_words_load_pair(from, to);
+    if (from < end) {
         uint64_t word = atomic_load_explicit(from, memory_order_seq_cst);
         memcpy(to, &word, 8);
     }
@@ -108,16 +110,17 @@ static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_
 }
 
 
-static inline char *far_words_at(char *const *memory, far_addr addr) {
-    return memory[far_addr_node(addr)] + far_addr_offset(addr);
+static inline _Atomic uint64_t *far_words_at(const far_fabric *fabric, far_addr addr) {
+    return (_Atomic uint64_t *)(fabric->memory[far_addr_node(addr)] + far_addr_offset(addr));
 }
 
 
-/* Runs a batch on memory nodes that begin at these addresses. */
-static inline void far_words_run_all(char *const *memory, far_batch *batch, atomic_uint *fence_word) {
+/* Runs a batch of a connection that is not fenced. */
+static inline void far_words_run_all(far_conn *conn, far_batch *batch) {
+    const far_fabric *fabric = conn->fabric;
     far_verb *end = batch->verbs + batch->count;
     for (far_verb *verb = batch->verbs; verb < end; verb++)
-        far_words_run((_Atomic uint64_t *)far_words_at(memory, verb->addr), verb, fence_word);
+        far_words_run(far_words_at(fabric, verb->addr), verb, &conn->fence_word);
 }
 
 #endif

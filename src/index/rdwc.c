@@ -394,8 +394,8 @@ static bool is_alone(const far_task *t) {
 }
 
 
-static __attribute__((noinline)) int run_with_others(far_task *t, far_index *index, far_op_kind kind, far_bytes key,
-                                                     far_bytes value, far_out *out, far_rdwc_fn *run) {
+static int run_with_others(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value,
+                           far_out *out, far_rdwc_fn *run) {
     far_rdwc *rdwc = t->session->pool->rdwc;
     far_rdwc_member me = {.task = t, .index = index, .kind = kind, .key = key, .value = value, .out = out, .run = run};
     me.entry = entry_of(rdwc, &me);
@@ -408,10 +408,15 @@ static __attribute__((noinline)) int run_with_others(far_task *t, far_index *ind
 }
 
 
+bool far_rdwc_may_merge(const far_task *t, far_op_kind kind) {
+    bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
+    return !is_alone(t) && merges && t->session->pool->rdwc && !t->rdwc && !t->session->lost;
+}
+
+
 int far_rdwc_run(far_task *t, far_index *index, far_op_kind kind, far_bytes key, far_bytes value, far_out *out,
                  far_rdwc_fn *run) {
-    bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
-    if (!t->session->pool->rdwc || !merges || t->rdwc || t->session->lost || is_alone(t))
+    if (!far_rdwc_may_merge(t, kind))
         return run(t, index, kind, key, value, out);
     return run_with_others(t, index, kind, key, value, out, run);
 }

@@ -35,6 +35,9 @@ typedef int far_rdwc_fn(far_task *t, far_index *index, far_op_kind kind, far_byt
 far_rdwc *far_rdwc_new(unsigned quiet_below); /* NULL: no memory */
 void far_rdwc_free(far_rdwc *rdwc);           /* no operation is under way */
 
+/* There may be others to be served with it. False: it runs by itself, with or without far_rdwc_run. */
+bool far_rdwc_may_merge(const far_task *t, far_op_kind kind);
+
 /* Runs the operation, or lets another one run it. kind: any but a scan; out: of a get, else NULL. Returns what the
  * operation returns. A pin that the task holds is dropped while it waits for another, and not held on return if it was
  * served.

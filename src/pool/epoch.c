@@ -78,7 +78,7 @@ static void learn(far_epochs *epochs, uint64_t epoch) {
 
 /* ---- Pins ---- */
 
-static bool pin_at(far_task *t, uint64_t epoch) {
+static inline __attribute__((always_inline)) bool pin_at(far_task *t, uint64_t epoch) {
     far_session_pins *pins = &t->session->pins;
     far_pin_count(t, epoch);
     if (load(&t->session->pool->epochs.current) != epoch) {

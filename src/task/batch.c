@@ -1,5 +1,6 @@
 /* Verbs of a task: putting them into the open batch, posting, waiting, counting. */
 #include "base/error.h"
+#include "fabric/words.h"
 #include "task/session.h"
 
 #include <assert.h>
@@ -374,7 +375,37 @@ int far_post(far_task *t) {
 }
 
 
-int far_wait(far_task *t) {
+/* On mapped memory, of an operation that has met no trouble: verbs run where they are waited for. There is nothing to
+ * post, and nobody to be told but the counters. */
+static inline bool runs_at_once(const far_task *t) {
+    const far_session *s = t->session;
+    const far_conn *conn = s->conn;
+    return conn->fabric->ops->post == conn->fabric->runs_in_place &&
+           (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 && !t->patience &&
+           far_fabric_reads_in_order(conn->fabric) && !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
+           !atomic_load_explicit(&conn->fenced, memory_order_acquire);
+}
+
+
+static inline bool has_open_verbs(const far_task *t) {
+    return t->open && t->open->batch.count;
+}
+
+
+static inline void run_at_once(far_task *t) {
+    far_batch_box *box = t->open;
+    if (box->atomics)
+        place_old_words(&box->batch);
+    far_words_run_all(t->session->conn, &box->batch);
+    if (box->atomics)
+        count_failed(t, &box->batch);
+    box->batch.count = 0;
+    box->atomics = false;
+    t->stats->round_trips++;
+}
+
+
+static __attribute__((noinline)) int post_and_wait(far_task *t) {
     int posted = post_open(t, true), err = posted < 0 ? posted : 0;
     if (t->waited)
         far_task_wait_for(t, FAR_WAIT_WAITED);
@@ -394,15 +425,64 @@ int far_wait(far_task *t) {
 }
 
 
-int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
-    far_read(t, addr, word, 8);
+int far_wait(far_task *t) {
+    if (!has_open_verbs(t) || t->open->fences || !runs_at_once(t))
+        return post_and_wait(t);
+    run_at_once(t);
+    return 0;
+}
+
+
+/* The words of one verb that is put and waited for at once and needs no batch; NULL: it does. */
+static inline _Atomic uint64_t *words_at_once(const far_task *t, far_addr addr, size_t bytes) {
+    if (has_open_verbs(t) || !runs_at_once(t) || !is_sound(t, addr, bytes))
+        return NULL;
+    return far_words_at(t->session->conn->fabric, addr);
+}
+
+
+static inline void count_at_once(far_task *t, far_verb_kind kind, size_t bytes) {
+    count_verb(t->stats, kind, bytes, 1);
+    t->stats->round_trips++;
+}
+
+
+static __attribute__((noinline)) int wait_for_one(far_task *t, far_verb_kind kind, far_addr addr, void *local,
+                                                  size_t bytes, unsigned flags) {
+    put_verb(t, kind, addr, local, bytes);
+    far_mark(t, flags);
     return far_wait(t);
 }
 
 
+int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
+    const _Atomic uint64_t *words = words_at_once(t, addr, bytes);
+    if (!words)
+        return wait_for_one(t, FAR_READ, addr, to, bytes, flags);
+    count_at_once(t, FAR_READ, bytes);
+    far_words_read(words, to, bytes / 8);
+    return 0;
+}
+
+
+int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
+    _Atomic uint64_t *words = words_at_once(t, addr, bytes);
+    if (!words)
+        return wait_for_one(t, FAR_WRITE, addr, (void *)from, bytes, 0);
+    count_at_once(t, FAR_WRITE, bytes);
+    far_words_write(words, from, bytes / 8);
+    far_words_fence(&t->session->conn->fence_word);
+    return 0;
+}
+
+
+int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
+    return far_read_now(t, addr, word, 8, 0);
+}
+
+
 int far_write_word(far_task *t, far_addr addr, uint64_t word) {
-    far_write(t, addr, &word, 8);
-    return far_wait(t);
+    return far_write_now(t, addr, &word, 8);
 }
 
 

@@ -20,8 +20,7 @@ typedef struct far_session_pins {
     atomic_bool stuck;   /* the session is lost: its pins stay counted until it is known to be fenced */
 } far_session_pins;
 
-void far_pin_count(struct far_task *t, uint64_t epoch); /* the task, which holds none, holds one at that epoch */
-void far_pin_uncount(struct far_task *t);
+/* far_pin_count, far_pin_uncount: task/session.h, where every operation finds them inline. */
 void far_pin_drop(struct far_task *t); /* nothing when none is held */
 /* A task that a pinned one starts holds a pin at its epoch too. */
 void far_pin_share(const struct far_task *from, struct far_task *to);

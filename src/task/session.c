@@ -226,7 +226,9 @@ static void task_end(far_task *t) {
         far_task_wait_for(t, FAR_WAIT_ALL);
     if (t->latched)
         far_unlatch_all(t);
-    if (t->pin.epoch)
+    if (t->pin.epoch && !s->lost)
+        far_pin_uncount(t);
+    else
         far_pin_drop(t);
     if (t->chunk)
         far_scratch_empty(t);
@@ -478,8 +480,8 @@ static void run_call(far_task *t, void *arg) {
 
 /* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What
  * was ready before it comes first, as always. */
-static int call_directly(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
-                         void *arg) {
+static inline __attribute__((always_inline)) int call_directly(far_session *s, unsigned kind, bool background,
+                                                               int (*run)(far_task *t, void *arg), void *arg) {
     far_task *t = s->direct;
     if (atomic_load_explicit(&s->active, memory_order_relaxed))
         far_session_step(s);
@@ -489,13 +491,6 @@ static int call_directly(far_session *s, unsigned kind, bool background, int (*r
     int result = run(t, arg);
     task_end(t);
     return result;
-}
-
-
-static bool can_call_directly(far_session *s) {
-    if (!s->direct && s->conn->fabric->at_once)
-        s->direct = make_task(s, true);
-    return s->direct != NULL;
 }
 
 
@@ -514,10 +509,18 @@ static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned 
 }
 
 
+static __attribute__((noinline)) int call_for_the_first_time(far_session *s, unsigned kind, bool background,
+                                                             int (*run)(far_task *t, void *arg), void *arg) {
+    if (s->conn->fabric->at_once)
+        s->direct = make_task(s, true);
+    return s->direct ? call_directly(s, kind, background, run, arg) : call_on_coroutine(s, kind, background, run, arg);
+}
+
+
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
     far_session_enter(s);
-    int result = can_call_directly(s) ? call_directly(s, kind, background, run, arg)
-                                      : call_on_coroutine(s, kind, background, run, arg);
+    int result = s->direct ? call_directly(s, kind, background, run, arg)
+                           : call_for_the_first_time(s, kind, background, run, arg);
     bool lost = s->lost != 0;
     far_session_leave(s);
     return result < 0 && lost ? far_session_tell(s, result) : result;

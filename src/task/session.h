@@ -12,6 +12,7 @@
 #include "task/task.h"
 #include "task/team.h"
 
+#include <assert.h>
 #include <pthread.h>
 
 #define FAR_STATS_KINDS 7 /* far_op_kind, then work that belongs to no operation */
@@ -128,6 +129,31 @@ struct far_session {
     unsigned visitors; /* housekeeping looks at it: not to be freed; under the pool's lock */
     far_session *next; /* in the pool's list */
 };
+
+/* Pins. The counts of a session change only inside it (far_pins_settle: when it is lost, and changes them no more). */
+static inline void far_pins_add(far_session *s, uint64_t epoch) {
+    atomic_uint *held = &s->pins.held[epoch & 1];
+    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1, memory_order_seq_cst);
+}
+
+
+/* The task, which holds none, holds one at that epoch. */
+static inline void far_pin_count(far_task *t, uint64_t epoch) {
+    far_fabric *fabric = t->session->conn->fabric;
+    assert(t->pin.epoch == 0 && epoch != 0);
+    t->pin.epoch = epoch;
+    t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;
+    far_pins_add(t->session, epoch);
+}
+
+
+static inline void far_pin_uncount(far_task *t) {
+    atomic_uint *held = &t->session->pins.held[t->pin.epoch & 1];
+    assert(t->pin.epoch != 0 && atomic_load_explicit(held, memory_order_relaxed) > 0);
+    atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) - 1, memory_order_release);
+    t->pin = (far_pin){0, 0};
+}
+
 
 /* Session life below the API: makes a session with a connection, not yet registered with the pool. */
 int far_session_new(far_fabric *fabric, far_team *team, far_session **session);

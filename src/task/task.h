@@ -42,6 +42,11 @@ void far_wait_for_posted(far_task *t); /* until nothing that was posted is under
  * near and far, and at its end a task posts whatever is still open. */
 void far_forget(far_task *t);
 
+/* One verb, put and waited for: one round trip, with whatever else is open. On mapped memory it needs no batch. flags: as
+ * of far_mark. */
+int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
+int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes);
+
 /* A word as an atomic sees it, in one round trip each. */
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);

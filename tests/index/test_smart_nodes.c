@@ -144,6 +144,35 @@ static void two_helpers(void **state) {
 }
 
 
+/* A get of an absent key stands between the READ of the slot above a full list and the READ of the list. A foreign
+ * insert replaces the list by one with the key. Who joins the get after that must find the key: a full list whose words
+ * are frozen proves nothing for the time when it was READ. Fails when the word that stands for a full list has no F. */
+static void a_full_list_that_is_gone_serves_nobody_who_came_later(void **state) {
+    (void)state;
+    up("cache=off", NULL);
+    a->pool->rdwc = far_rdwc_new(0);
+    stage_actor later = {.pool = a->pool, .index = a->index};
+    assert_int_equal(far_session_open(later.pool, &later.session), 0);
+    put_all(c, "naa nba nca nda nea nfa nga nha nia nja nka nla nAa"); /* full */
+    assert_true(stage_reads(a, "nma", NULL)); /* a is awake: its next READs are those of the search */
+    stage_start(a, FAR_OP_GET, "nma", NULL);
+    far_sim_hold *slot = far_sim_hold_completion(a->client, (far_sim_match){.kind = FAR_SIM_READ});
+    for (unsigned i = 0; i < 100 && !far_sim_reached(slot); i++)
+        far_sim_run_client(a->client);
+    assert_true(far_sim_reached(slot));
+    assert_int_equal(stage_do(b, FAR_OP_INSERT, "nma", V2), 0);
+    stage_start(&later, FAR_OP_GET, "nma", NULL);
+    far_sim_run_for(s.world, 100000); /* it waits for the other */
+    assert_false(later.ended || a->ended);
+    far_sim_release(slot);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(later.result, 0);
+    assert_memory_equal(later.value, V2, 8);
+    far_session_close(later.session);
+    stage_close(&s);
+}
+
+
 static void branch_over_frozen(void **state) {
     (void)state;
     up(EAGER, NULL);
@@ -336,6 +365,7 @@ int main(void) {
         cmocka_unit_test(dirty_tail),
         cmocka_unit_test(hint_vs_commit),
         cmocka_unit_test(two_helpers),
+        cmocka_unit_test(a_full_list_that_is_gone_serves_nobody_who_came_later),
         cmocka_unit_test(branch_over_frozen),
         cmocka_unit_test(parent_frozen),
         cmocka_unit_test(leaf_length_changes_under_a_cache),

@@ -88,6 +88,72 @@ static void verbs_do_what_they_say_and_are_counted(void **state) {
 }
 
 
+/* A READ and a WRITE that are waited for at once, then a READ behind a WRITE that is still open. */
+static int single_verbs(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[3] = {7, 8, 9}, back[3] = {0}, word = 0;
+    assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
+    assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    image[0] = 70;
+    far_write(t, A, image, 8);
+    assert_int_equal(far_read_now(t, A, &word, 8, 0), 0);
+    assert_int_equal(word, 70);
+    return 0;
+}
+
+
+static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
+    ground *g = *state;
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, single_verbs, NULL), 0);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 3);
+        assert_int_equal(s->background_round_trips, background ? 3 : 0);
+        assert_int_equal(s->background_verbs, background ? 4 : 0);
+        assert_int_equal(s->reads, 2);
+        assert_int_equal(s->writes, 2);
+        assert_int_equal(s->bytes_read, 32);
+        assert_int_equal(s->bytes_written, 32);
+    }
+}
+
+
+/* What a session does that must not do anything any more; *arg: put and waited for in one, or not. */
+static int write_too_late(far_task *t, void *arg) {
+    uint64_t word = 99;
+    if (*(bool *)arg)
+        return far_write_now(t, B, &word, 8);
+    far_write(t, B, &word, 8);
+    return far_wait(t);
+}
+
+
+static int read_outside(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t word;
+    return far_read_now(t, far_addr_make(1, 1 << 20), &word, 8, 0);
+}
+
+
+static void nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead(void **state) {
+    ground *g = *state;
+    for (unsigned i = 0; i < 4; i++) {
+        bool at_once = i % 2;
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_outside, NULL), FAR_ERR_CORRUPT);
+        if (i < 2)
+            g->session->conn->fabric->ops->fence_self(g->session->conn);
+        else
+            atomic_store(&g->session->team->dead, true);
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, write_too_late, &at_once), FAR_ERR_FENCED);
+        assert_int_equal(*(const uint64_t *)(g->pool.fabric->memory[0] + B), 0);
+        if (i < 3)
+            assert_int_equal(tear_down(state) | set_up(state), 0);
+    }
+}
+
+
 static int overlapped(far_task *t, void *arg) {
     (void)arg;
     uint64_t a = 0, b = 0, *c = far_scratch(t, 8);
@@ -96,6 +162,7 @@ static int overlapped(far_task *t, void *arg) {
     assert_int_equal(far_start(t), 0);
     far_read(t, B, &b, 8);
     assert_int_equal(far_wait(t), 0);
+    assert_int_equal(far_wait(t), 0); /* for nothing: no trip */
     far_read(t, A, &a, 8);
     far_read(t, B, &b, 8);
     far_mark(t, FAR_VERB_FENCE);
@@ -107,24 +174,36 @@ static int overlapped(far_task *t, void *arg) {
 
 static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(void **state) {
     ground *g = *state;
-    assert_int_equal(far_session_call(g->session, FAR_OP_GET, true, overlapped, NULL), 0);
-    far_session_enter(g->session);
-    far_session_drain(g->session);
-    far_session_leave(g->session);
-    const far_stats *s = &g->session->stats[FAR_OP_GET];
-    assert_int_equal(s->round_trips, 0);
-    assert_int_equal(s->background_round_trips, 3);
-    assert_int_equal(s->background_verbs, 5);
-    assert_int_equal(s->unwaited_verbs, 1);
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, overlapped, NULL), 0);
+        far_session_enter(g->session);
+        far_session_drain(g->session);
+        far_session_leave(g->session);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 3);
+        assert_int_equal(s->background_round_trips, background ? 3 : 0);
+        assert_int_equal(s->background_verbs, background ? 5 : 0);
+        assert_int_equal(s->unwaited_verbs, 1);
+    }
 }
 
 
-static int set_up_unordered(void **state) {
-    int err = set_up_slow(state);
+static int without_order(void **state, int err) {
     ground *g = *state;
     if (err == 0)
         g->pool.fabric->capabilities.reads_in_order = false;
     return err;
+}
+
+
+static int set_up_unordered(void **state) {
+    return without_order(state, set_up(state));
+}
+
+
+static int set_up_slow_and_unordered(void **state) {
+    return without_order(state, set_up_slow(state));
 }
 
 
@@ -162,6 +241,22 @@ static void reads_without_order_wait_for_each_other(void **state) {
     ground *g = *state;
     uint64_t *trips = &g->session->stats[FAR_OP_GET].round_trips;
     assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, many_reads, trips), 0);
+}
+
+
+static int two_reads(far_task *t, void *arg) {
+    uint64_t one, two;
+    (void)arg;
+    far_read(t, A, &one, 8);
+    far_read(t, A + 8, &two, 8);
+    return far_wait(t);
+}
+
+
+static void reads_without_order_are_trips_at_once_too(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, two_reads, NULL), 0);
+    assert_int_equal(g->session->stats[FAR_OP_GET].round_trips, 2);
 }
 
 
@@ -415,9 +510,15 @@ static void scratch_memory_goes_back_to_the_mark(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
-        cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_slow_and_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(reads_without_order_are_trips_at_once_too, set_up_unordered, tear_down),
+        cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(an_address_outside_refuses_the_whole_batch, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tasks_wake_each_other_and_no_wake_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hundreds_of_tasks_share_one_session, set_up_slow, tear_down),

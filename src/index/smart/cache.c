@@ -82,21 +82,39 @@ static inline int64_t entry_order(uint64_t entry) {
 }
 
 
-/* The entry of a partial key, or where it would be. */
-static inline bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
-    const uint64_t *entries = smart_local_entries(c), *first = entries;
-    unsigned count = c->count;
-    int64_t order = entry_order((uint64_t)part << 43);
-    if (part < count && smart_entry_part(entries[part]) == part) { /* full nodes: every byte has its place */
-        *at = part;
-        return true;
-    }
-    for (unsigned left = count, half; left > 0; left -= half) { /* it is one of first[0 .. left] */
+/* Which of first[0 .. left] is the first that does not come before the partial key; they are sorted. */
+static inline const uint64_t *halve(const uint64_t *first, unsigned left, int64_t order) {
+    for (unsigned half; left > 0; left -= half) {
         half = left - left / 2;
         first += entry_order(first[half - 1]) < order ? half : 0;
     }
-    *at = (unsigned)(first - entries);
-    return *at < count && smart_entry_part(*first) == part;
+    return first;
+}
+
+
+#define NEAR 6u /* entries that are looked at one by one; then the rest is halved */
+
+
+/* The entry of a partial key, or where it would be. Bytes of most keys are spread evenly: the search begins where the
+ * entry is then, which of a full node is its very place. */
+static inline __attribute__((always_inline)) bool find_entry(const smart_local *c, unsigned part, unsigned *at) {
+    const uint64_t *entries = smart_local_entries(c), *end = entries + c->count;
+    const uint64_t *entry = entries + ((part & 0xff) * c->count >> 8);
+    int64_t order = entry_order((uint64_t)part << 43);
+    unsigned steps = 0;
+    if (entry < end && entry_order(*entry) < order) {
+        while (++entry < end && entry_order(*entry) < order && steps++ < NEAR)
+            ;
+        if (steps > NEAR)
+            entry = halve(entry, (unsigned)(end - entry), order);
+    } else {
+        while (entry > entries && entry_order(entry[-1]) >= order && steps++ < NEAR)
+            entry--;
+        if (steps > NEAR)
+            entry = halve(entries, (unsigned)(entry - entries), order);
+    }
+    *at = (unsigned)(entry - entries);
+    return entry < end && smart_entry_part(*entry) == part;
 }
 
 
@@ -290,20 +308,17 @@ static void prefetch_local(const smart_local *c) {
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_hint *hint) {
     unsigned number = smart_part(key, 0), from = 1, at;
     const smart_shard *shard = &cache->shard[number];
-    smart_local *last = NULL;
+    const smart_local *last = NULL;
     unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
-    uint64_t entry = shard->top, word = 0;
-    bool found = entry && !smart_entry_is_local(entry) && below > 0;
-    if (found)
-        *hint = (smart_hint){.word = entry};
+    uint64_t entry = shard->top, word = entry;
+    bool top = entry && !smart_entry_is_local(entry) && below > 0;
     while (smart_entry_is_local(entry)) {
         smart_local *c = smart_entry_local(entry);
         prefetch_local(c);
         unsigned depth = smart_local_depth(c);
         if (depth >= below || depth > key.length || agree(c, key, from) < c->skip)
             break;
-        bool known = find_entry(c, smart_part(key, depth), &at);
-        entry = known ? smart_local_entries(c)[at] : 0;
+        entry = find_entry(c, smart_part(key, depth), &at) ? smart_local_entries(c)[at] : 0;
         if (smart_local_addr(c)) {
             last = c;
             word = smart_entry_is_local(entry) ? 0 : entry;
@@ -311,15 +326,33 @@ bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below, smart_
         }
         from = depth + 1;
     }
-    if (last) {
-        found = true;
+    if (last)
         *hint = (smart_hint){smart_local_addr(last),   smart_local_depth(last),      word, last->count,
                              smart_local_layout(last), smart_local_is_recycled(last)};
-    }
+    else if (top)
+        *hint = (smart_hint){.word = word};
     far_readers_leave(&cache->readers, place);
+    bool found = last || top;
     if (found && atomic_load_explicit(&cache->full, memory_order_relaxed))
         smart_sketch_add(cache, hint->node ^ smart_part(key, hint->depth));
     return found;
+}
+
+
+void smart_cache_prefetch(smart_cache *cache, far_bytes key) {
+    unsigned number = smart_part(key, 0), at;
+    const smart_shard *shard = &cache->shard[number];
+    unsigned place = far_readers_enter(&cache->readers, &shard->lock, number);
+    if (smart_entry_is_local(shard->top)) {
+        const smart_local *top = smart_entry_local(shard->top);
+        bool found = find_entry(top, smart_part(key, smart_local_depth(top)), &at);
+        uint64_t entry = found ? smart_local_entries(top)[at] : 0;
+        if (smart_entry_is_local(entry)) {
+            __builtin_prefetch(smart_entry_local(entry));
+            prefetch_local(smart_entry_local(entry));
+        }
+    }
+    far_readers_leave(&cache->readers, place);
 }
 
 

@@ -25,38 +25,42 @@ static inline uint64_t fold(uint64_t a, uint64_t b) {
 }
 
 
+static __attribute__((noinline)) uint64_t hash_bytes(const smart_state *st, far_bytes bytes) {
+    return XXH3_64bits_withSeed(bytes.data, bytes.length, st->chk_seed);
+}
+
+
 /* A key of 8 bytes is a word as it is. */
 static inline uint64_t key_word(const smart_state *st, far_bytes key) {
     uint64_t word;
     if (key.length != sizeof(word))
-        return XXH3_64bits_withSeed(key.data, key.length, st->chk_seed);
+        return hash_bytes(st, key);
     memcpy(&word, key.data, sizeof(word));
     return word;
 }
 
 
 /* The life of a leaf that is LIVE or PENDING is random: words of two lives of the same memory do not go together. */
-uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
-    uint64_t seed = st->chk_seed, sizes = leaf->key.length, value = leaf->kind;
-    if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
-        sizes = leaf->meta;
-        value ^= XXH3_64bits_withSeed(leaf->value.data, leaf->value.length, seed);
-    }
-    uint64_t where = fold(leaf->addr ^ seed, smart_ctl_life(leaf->ctl) ^ 0x9e3779b97f4a7c15ull);
-    uint64_t what = fold(key_word(st, leaf->key) ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
+static inline uint64_t checksum(uint64_t seed, far_addr addr, uint64_t ctl, uint64_t sizes, uint64_t key,
+                                uint64_t value) {
+    uint64_t where = fold(addr ^ seed, smart_ctl_life(ctl) ^ 0x9e3779b97f4a7c15ull);
+    uint64_t what = fold(key ^ 0xd6e8feb86659fd93ull, sizes ^ seed);
     return fold(where ^ value ^ 0xa0761d6478bd642full, what ^ seed);
 }
 
 
-/* Key, value and meta of the image; false: they do not fit into the class. */
-static bool parse(smart_leaf *leaf) {
-    unsigned kind = leaf->kind;
-    if (kind == SMART_C8) {
-        leaf->meta = smart_meta(8, 0, 8, 0);
-        leaf->key = (far_bytes){leaf->image + 16, 8};
-        leaf->value = (far_bytes){leaf->image + 24, 8};
-        return leaf->class == 0;
+uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf) {
+    uint64_t sizes = leaf->key.length, value = leaf->kind;
+    if (leaf->kind == SMART_VI || leaf->kind == SMART_VR) {
+        sizes = leaf->meta;
+        value ^= hash_bytes(st, leaf->value);
     }
+    return checksum(st->chk_seed, leaf->addr, leaf->ctl, sizes, key_word(st, leaf->key), value);
+}
+
+
+static bool parse_sized(smart_leaf *leaf) {
+    unsigned kind = leaf->kind;
     memcpy(&leaf->meta, leaf->image + smart_meta_at(kind), 8);
     unsigned length = smart_meta_key(leaf->meta);
     uint64_t value = smart_meta_value(leaf->meta);
@@ -66,6 +70,17 @@ static bool parse(smart_leaf *leaf) {
     leaf->key = (far_bytes){leaf->image + smart_key_at(kind), length};
     leaf->value = (far_bytes){leaf->image + smart_value_at(kind, length), value};
     return true;
+}
+
+
+/* Key, value and meta of the image; false: they do not fit into the class. */
+static inline bool parse(smart_leaf *leaf) {
+    if (leaf->kind != SMART_C8)
+        return parse_sized(leaf);
+    leaf->meta = smart_meta(8, 0, 8, 0);
+    leaf->key = (far_bytes){leaf->image + 16, 8};
+    leaf->value = (far_bytes){leaf->image + 24, 8};
+    return leaf->class == 0;
 }
 
 
@@ -108,7 +123,7 @@ void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class) {
 
 
 unsigned smart_fingerprint(const smart_state *st, far_bytes key) {
-    return (unsigned)(XXH3_64bits_withSeed(key.data, key.length, st->chk_seed) >> 57);
+    return (unsigned)(hash_bytes(st, key) >> 57);
 }
 
 
@@ -123,17 +138,31 @@ uint64_t smart_leaf_word(const smart_state *st, const smart_leaf *leaf, unsigned
 }
 
 
-int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+/* Makes room for what is READ of it; the rest of it: smart_take_leaf. */
+static inline int make_room(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
     if (class >= SMART_CLASSES)
         return smart_broken(op->index, addr, "slot of the leaf");
-    unsigned bytes = smart_class_bytes(class);
-    leaf->addr = addr; /* the rest of it: smart_take_leaf */
+    leaf->addr = addr;
     leaf->class = class;
-    leaf->image = far_scratch(op->t, bytes);
-    if (!leaf->image)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
-    far_read(op->t, addr, leaf->image, bytes);
-    return 0;
+    leaf->image = far_scratch(op->t, smart_class_bytes(class));
+    return leaf->image ? 0 : far_fail(FAR_ERR_NO_MEMORY, "no memory for a leaf");
+}
+
+
+int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf) {
+    int err = make_room(op, addr, class, leaf);
+    if (err == 0)
+        far_read(op->t, addr, leaf->image, smart_class_bytes(class));
+    return err;
+}
+
+
+int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf) {
+    int err = make_room(op, addr, class, leaf);
+    if (err < 0)
+        return err;
+    op->mark = far_rdwc_mark(op->t);
+    return far_read_now(op->t, addr, leaf->image, smart_class_bytes(class), flags);
 }
 
 
@@ -144,6 +173,31 @@ bool smart_take_leaf(smart_leaf *leaf, unsigned class) {
     smart_object_state state = smart_ctl_state(leaf->ctl);
     return leaf->kind >= SMART_C8 && leaf->kind <= SMART_VR && state <= SMART_REPLACED && state != SMART_FROZEN &&
            parse(leaf);
+}
+
+
+static __attribute__((noinline)) bool is_hit_of_any_size(const smart_op *op, smart_leaf *leaf) {
+    uint64_t chk;
+    if (!smart_take_leaf(leaf, leaf->class) || smart_ctl_rec(leaf->ctl) || smart_ctl_state(leaf->ctl) != SMART_LIVE ||
+        !far_bytes_equal(leaf->key, op->key))
+        return false;
+    memcpy(&chk, leaf->image + smart_chk_at(leaf->kind), 8);
+    return chk == smart_leaf_chk(op->st, leaf);
+}
+
+
+bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf) {
+    uint64_t words[3], key; /* ctl, chk, key of a C8 leaf */
+    memcpy(words, leaf->image, sizeof(words));
+    if (smart_ctl_kind(words[0]) != SMART_C8 || op->key.length != sizeof(key))
+        return is_hit_of_any_size(op, leaf);
+    memcpy(&key, op->key.data, sizeof(key));
+    if (words[2] != key || smart_ctl_state(words[0]) != SMART_LIVE || smart_ctl_rec(words[0]) ||
+        words[1] != checksum(op->st->chk_seed, leaf->addr, words[0], sizeof(key), key, SMART_C8))
+        return false;
+    leaf->ctl = words[0];
+    leaf->kind = SMART_C8;
+    return parse(leaf);
 }
 
 
@@ -179,8 +233,8 @@ int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *lea
                     smart_old old[SMART_CHAIN_MAX]) {
     *chain = 0;
     for (unsigned attempt = 0;;) {
-        int err = smart_put_read_leaf(op, addr, class, leaf);
-        if (err < 0 || (err = smart_wait(op)) < 0)
+        int err = smart_fetch_leaf(op, addr, class, 0, leaf);
+        if (err < 0)
             return err;
         if (!smart_take_leaf(leaf, class)) {
             /* The meta of a VI leaf is the first thing that its writer changes. */

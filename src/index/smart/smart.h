@@ -312,8 +312,13 @@ void smart_free_leaf(smart_op *op, const smart_leaf *leaf);
 void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class);
 uint64_t smart_leaf_chk(const smart_state *st, const smart_leaf *leaf);
 int smart_put_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf);
+/* The same, and waits. flags: as of far_mark. */
+int smart_fetch_leaf(smart_op *op, far_addr addr, unsigned class, unsigned flags, smart_leaf *leaf);
 bool smart_leaf_is_whole(const smart_op *op, const smart_leaf *leaf); /* no update in place was seen half done */
 bool smart_take_leaf(smart_leaf *leaf, unsigned class);               /* after the wait; false: it is none */
+/* After the wait too: it is the key's, certifies itself, and lies in memory that had no earlier life. False says
+ * nothing. */
+bool smart_leaf_is_hit(const smart_op *op, smart_leaf *leaf);
 /* A proven one, and the leaves that replaced it, to the last one. VI: with a checksum that holds. */
 int smart_read_leaf(smart_op *op, far_addr addr, unsigned class, smart_leaf *leaf, unsigned *chain,
                     smart_old old[SMART_CHAIN_MAX]);
@@ -390,6 +395,8 @@ bool smart_cache_lend(smart_cache *cache, size_t bytes);
 void smart_cache_give_back(smart_cache *cache, size_t bytes);
 bool smart_cache_probe(smart_cache *cache, far_bytes key, unsigned below,
                        smart_hint *hint); /* the deepest node with a depth < below */
+/* The key will be probed soon: fetches what is likely to be far from the processor, the node below the topmost one. */
+void smart_cache_prefetch(smart_cache *cache, far_bytes key);
 void smart_cache_node(smart_cache *cache, far_bytes key, const smart_node *node); /* its prefix is one of the key */
 void smart_cache_word(smart_cache *cache, far_bytes key, far_addr node, unsigned depth, unsigned layout, uint64_t word);
 void smart_cache_recycled(smart_cache *cache, far_bytes key, far_addr node, unsigned depth);

@@ -19,8 +19,8 @@ static int write_word(smart_op *op, const smart_spot *s, far_bytes value) {
     uint64_t word;
     memcpy(&word, value.data, 8);
     far_point(op->t, "smart:write_word");
-    far_write(op->t, s->leaf.addr + smart_value_at(s->leaf.kind, (unsigned)s->leaf.key.length), &word, 8);
-    int err = smart_wait(op);
+    op->mark = far_rdwc_mark(op->t);
+    int err = far_write_word(op->t, s->leaf.addr + smart_value_at(s->leaf.kind, (unsigned)s->leaf.key.length), word);
     if (err < 0)
         return err;
     far_rdwc_done(op->t, s->mark);
