@@ -503,6 +503,23 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
 }
 
 
+/* The last WRITE of the table was one of the handle's own session, which is lost: nobody writes it anew, the handle is dead. */
+static void after_a_lost_own_session_nothing_is_opened(void **state) {
+    (void)state;
+    story s;
+    far_index *index;
+    set_up(&s, 1);
+    table_of(&s);
+    far_session_enter(s.pool->team.own);
+    far_session_lose(s.pool->team.own, FAR_ERR_UNREACHABLE);
+    far_session_leave(s.pool->team.own);
+    atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+    assert_int_equal(far_index_open(s.next, "x", &index), FAR_ERR_FENCED);
+    assert_true(far_open_table_is_unsure(s.pool));
+    tear_down(&s);
+}
+
+
 /* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has
  * opened the index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and
  * nothing is left. */
@@ -675,6 +692,7 @@ int main(void) {
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
+        cmocka_unit_test(after_a_lost_own_session_nothing_is_opened),
         cmocka_unit_test(a_session_lost_at_any_verb_of_an_open_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),
