@@ -323,8 +323,15 @@ bool far_pins_are_stuck(far_pool *pool) {
 }
 
 
+/* A session that is lost itself would wait for itself; and that the handle's own one is fenced nobody finds out: then the
+ * handle is dead, and will be told. */
 int far_pins_settle(far_task *t) {
     far_pool *pool = far_task_pool(t);
+    const far_session *own = pool->team.own;
+    if (t->session->lost)
+        return far_session_tell(t->session, t->session->lost);
+    if (atomic_load_explicit(&own->pins.stuck, memory_order_seq_cst))
+        return far_fail(FAR_ERR_FENCED, "this pool handle was declared dead: close it and open the pool again");
     for (;;) {
         unsigned id = 0, generation = 0;
         pthread_mutex_lock(&pool->team.lock);

@@ -35,7 +35,7 @@ typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
 int far_pin_take(struct far_task *t);
 
 /* The pins of lost sessions of the handle: their verbs may take effect until they are fenced. From a task of another
- * session. */
+ * session; an error if that one, or the handle's own, is lost too. */
 int far_pins_settle(struct far_task *t);
 bool far_pins_are_stuck(far_pool *pool); /* a session was lost, and it is not known yet that it is fenced */
 

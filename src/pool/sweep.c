@@ -431,11 +431,19 @@ bool far_sweep_is_said_of_us(far_pool *pool) {
 }
 
 
+/* The id of a session that is dead may be another handle's by now, which sweeps, while ours still has that session: the
+ * registry tells. (Our own id is nobody else's as long as this session lives.) */
 static int deny(far_task *t, far_request *r, void *ctx) {
-    far_team *team = &far_task_pool(t)->team;
-    if (r->sweeper == 0 || !is_ours(team, r->sweeper))
+    unsigned own = far_task_pool(t)->team.own->id;
+    uint64_t word = 0;
+    if (r->sweeper == 0 || !is_ours(&far_task_pool(t)->team, r->sweeper))
         return 1;
-    r->sweeper = team->own->id;
+    int err = r->sweeper == own ? 0 : far_read_word(t, far_client_entry(r->sweeper), &word);
+    if (err < 0)
+        return err;
+    if (r->sweeper != own && (far_client_state_of(word) != FAR_CLIENT_LIVE || far_client_handle_of(word) != own))
+        return 1;
+    r->sweeper = own;
     return step_down(t, r, ctx);
 }
 

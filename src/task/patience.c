@@ -72,9 +72,9 @@ static bool counts(const far_task *t, const far_verb *verb) {
 }
 
 
-/* Where in the verb's local memory that far word is; NULL: the verb does not touch it. */
+/* Where in the verb's local memory that far word is; NULL: the verb does not touch it, or not all of it. */
 static char *word_of(const far_verb *verb, far_addr addr) {
-    bool touches = addr != 0 && addr >= verb->addr && addr < verb->addr + verb->length;
+    bool touches = addr != 0 && addr >= verb->addr && addr + 8 <= verb->addr + verb->length;
     return touches ? (char *)verb->local + (addr - verb->addr) : NULL;
 }
 

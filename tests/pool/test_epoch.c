@@ -307,6 +307,59 @@ static void fence(far_session *s) {
 }
 
 
+static int tick_once(far_task *t, void *arg) {
+    (void)arg;
+    return far_epoch_tick(t);
+}
+
+
+/* The pin's last WRITE failed, and its session is not known to be fenced: it is the handle's own, of which nobody finds out, or the very
+ * one that ticks. Nobody writes the pin anew. */
+static void who_cannot_know_that_a_lost_writer_is_fenced_does_not_write(void **state) {
+    (void)state;
+    for (unsigned itself = 0; itself < 2; itself++) {
+        far_pool *pool = open_pool(1);
+        far_session *s = open_session(pool);
+        hold h;
+        take(&h, s);
+        fence(itself ? s : pool->team.own);
+        pool->epochs.unsure = true;
+        assert_int_equal(call(s, tick_once, NULL), FAR_ERR_FENCED);
+        assert_true(pool->epochs.unsure);
+        drop(&h);
+        far_session_close(s);
+        far_pool_close(pool);
+    }
+}
+
+
+/* A lost session need not be known to be dead at once. One that lives stands for it here. */
+static void the_pin_is_not_written_before_lost_writers_are_fenced(void **state) {
+    (void)state;
+    far_pool *pool = open_pool(1), *other = open_pool(1);
+    far_session *s = open_session(pool), *lost = open_session(pool), *writer = open_session(other);
+    hold h;
+    take(&h, s);
+    fence(lost);
+    unsigned id = lost->id, generation = lost->generation;
+    lost->id = writer->id;
+    lost->generation = writer->generation;
+    pool->epochs.unsure = true;
+    assert_int_equal(call(s, tick_once, NULL), FAR_ERR_BUSY);
+    assert_true(pool->epochs.unsure);
+    far_session_close(writer);
+    assert_true(call(s, tick_once, NULL) >= 0);
+    assert_false(pool->epochs.unsure);
+    lost->id = id;
+    lost->generation = generation;
+    drop(&h);
+    far_session_close(lost);
+    far_session_close(s);
+    far_pool_close(pool);
+    far_pool_close(other);
+}
+
+
 static void a_dead_handle_holds_back_until_all_its_sessions_are_dead(void **state) {
     (void)state;
     far_pool *dying = open_pool(1), *other = open_pool(1);
@@ -680,6 +733,8 @@ int main(void) {
         cmocka_unit_test_setup(a_held_pin_lets_the_epoch_move_once_and_not_twice, new_world),
         cmocka_unit_test_setup(a_stalled_handle_without_a_pin_holds_up_one_move_until_it_ticks, new_world),
         cmocka_unit_test_setup(an_idle_handle_holds_nobody_back_and_wakes_at_the_epoch_of_that_time, new_world),
+        cmocka_unit_test_setup(who_cannot_know_that_a_lost_writer_is_fenced_does_not_write, new_world),
+        cmocka_unit_test_setup(the_pin_is_not_written_before_lost_writers_are_fenced, new_world),
         cmocka_unit_test_setup(a_dead_handle_holds_back_until_all_its_sessions_are_dead, new_world),
         cmocka_unit_test_setup(a_pin_whose_epoch_passed_while_it_was_taken_is_taken_anew, new_world),
         cmocka_unit_test_setup(a_handle_does_not_fall_asleep_under_a_pin_that_slipped_in, new_world),

@@ -491,6 +491,7 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
         s.client = far_sim_start(s.pool->fabric, "closer", close_pool, &s);
         far_sim_run_for(s.world, 2000000);
         assert_int_equal(s.result, 77);
+        assert_true(word_at(&s, far_open_table_word_of(s.pool->team.own->id)) != 0); /* not for another reason */
         far_session_close(writer);
         assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
         assert_int_equal(s.result, 0);
@@ -500,6 +501,50 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
         s.pool = NULL;
         tear_down(&s);
     }
+}
+
+
+static void nothing_is_opened_before_lost_writers_are_fenced(void **state) {
+    (void)state;
+    story s;
+    far_session *writer;
+    far_index *index;
+    set_up(&s, 1);
+    assert_int_equal(far_session_open(s.other, &writer), 0);
+    table_of(&s);
+    far_sim_lose(s.next->conn);
+    assert_true(far_index_open(s.next, "x", &index) < 0 && s.next->lost);
+    unsigned id = s.next->id, generation = s.next->generation;
+    s.next->id = writer->id;
+    s.next->generation = writer->generation;
+    atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+    s.client = far_sim_start(s.pool->fabric, "opener", open_x, &s);
+    far_sim_run_for(s.world, 2000000);
+    assert_int_equal(s.result, 77);
+    far_session_close(writer);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(s.result, 0);
+    s.next->id = id;
+    s.next->generation = generation;
+    far_index_close(s.index);
+    tear_down(&s);
+}
+
+
+/* The last WRITE of the table was one of the handle's own session, which is lost: nobody writes it anew, the handle is dead. */
+static void after_a_lost_own_session_nothing_is_opened(void **state) {
+    (void)state;
+    story s;
+    far_index *index;
+    set_up(&s, 1);
+    table_of(&s);
+    far_session_enter(s.pool->team.own);
+    far_session_lose(s.pool->team.own, FAR_ERR_UNREACHABLE);
+    far_session_leave(s.pool->team.own);
+    atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+    assert_int_equal(far_index_open(s.next, "x", &index), FAR_ERR_FENCED);
+    assert_true(far_open_table_is_unsure(s.pool));
+    tear_down(&s);
 }
 
 
@@ -675,6 +720,8 @@ int main(void) {
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
+        cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),
+        cmocka_unit_test(after_a_lost_own_session_nothing_is_opened),
         cmocka_unit_test(a_session_lost_at_any_verb_of_an_open_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
         cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),

@@ -192,6 +192,38 @@ static void who_is_said_to_sweep_and_does_not_denies_it(void **state) {
 }
 
 
+/* The id of a session that died is given out again while its handle still has it: who has the id now sweeps undisturbed. */
+static void the_sweep_of_one_with_the_id_of_a_lost_session_is_not_denied(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, 1, 2, 0);
+    actor *a = &r.actors[0], *b = &r.actors[1], *c = &r.actors[2];
+    assert_int_equal(far_session_open(a->pool, &a->other), 0);
+    unsigned id = a->other->id;
+    far_sim_lose(a->other->conn);
+    assert_int_equal(far_get(a->other, a->index, "k", 1, NULL, 0, NULL), FAR_ERR_FENCED);
+    for (unsigned i = 0; i < 100; i++)
+        poll_all(&r, 2000000);
+    assert_int_equal(sweep(b, FAR_SWEEP_REPAIR), 0);
+    assert_int_equal(a->other->id, id);
+    join(&r, 2, false);
+    r.count = 3;
+    assert_int_equal(far_index_open(c->session, "x", &c->index), 0);
+    assert_int_equal(c->pool->team.own->id, id);
+    start(c, "sweeper", sweep_main);
+    stop_at_point(c, "sweep:walk");
+    assert_int_equal(request_now(&r).sweeper, id);
+    work_now(a, 100);
+    for (unsigned i = 0; i < 200; i++)
+        poll_all(&r, 2000000);
+    assert_int_equal(request_now(&r).sweeper, id);
+    assert_true(request_now(&r).walk);
+    finish(c);
+    assert_int_equal(c->result, 0);
+    close_rig(&r);
+}
+
+
 /* A worker dies somewhere, beside another worker and sweeps of both kinds; then another dies, perhaps the sweeper. */
 static void random_deaths_beside_work_and_sweeps_lose_nothing(void **state) {
     (void)state;
@@ -348,6 +380,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(who_is_said_to_sweep_and_does_not_denies_it),
+        cmocka_unit_test(the_sweep_of_one_with_the_id_of_a_lost_session_is_not_denied),
         cmocka_unit_test(what_a_session_keeps_survives_sweeps_and_ends_with_it),
         cmocka_unit_test(what_a_session_keeps_for_no_index_is_not_given_back),
         cmocka_unit_test(a_drop_gives_back_what_all_sessions_held_of_it),
