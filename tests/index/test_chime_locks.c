@@ -290,6 +290,37 @@ static void pivots_go_in_together(void **state) {
 }
 
 
+/* a dies with the lock of the parent. b, which has a pivot for it, asks whether the holder lives however few attempts
+ * are made before the search begins anew. Fails when lock_node counts them from 0 each time: b never asks. */
+static void who_tries_seldom_asks_too(void **state) {
+    (void)state;
+    static const char *const patience[] = {"2", "3", "4", "5"};
+    for (unsigned i = 0; i < 4; i++) {
+        char options[128];
+        uint64_t slots = 0;
+        snprintf(options, sizeof(options), SMALL ",crowd=off,patience=%s", patience[i]);
+        up(options, ONE);
+        fill(a, 24);
+        chime_ptr parent = parent_of(0);
+        split_from(a, nth(2) + 1);
+        assert_true(background_stands(a, (far_sim_match){.point = "chime:parent_locked"}));
+        stage_kill(&s, a);
+        chime_ptr made = split_from(b, nth(10) + 1);
+        begin(b, FAR_OP_GET, nth(20), 0);
+        far_sim_run_for(s.world, 10000000);
+        assert_true(b->ended);
+        for (unsigned k = 0; k < 40 && pivots_of(parent, made, &slots) == 0; k++) {
+            begin(b, FAR_OP_GET, nth(20), 0);
+            far_sim_run_for(s.world, 1000000);
+        }
+        assert_int_equal(pivots_of(parent, made, &slots), 1);
+        settle(b);
+        assert_all(c, 0, 24);
+        stage_close(&s);
+    }
+}
+
+
 /* A10, for a pivot that another task takes along: while d waits, b puts it in, empties the leaf, and merges it away. Fails
  * without child_lives in choose: the parent names a leaf that is gone. */
 static void a_pivot_that_goes_along_is_late(void **state) {
@@ -591,6 +622,7 @@ int main(void) {
         cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
         cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
         cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
+        cmocka_unit_test(who_tries_seldom_asks_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ typedef struct chime_pivot {
     size_t length;
     chime_ptr node;           /* that it is to go into, while its task waits for the latch of that */
     bool in;                  /* another task has put it in meanwhile */
+    unsigned attempts;        /* at locks that others hold */
     struct chime_pivot *next; /* of those who wait */
 } pivot;
 
@@ -384,15 +385,17 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
 
 
 /* The latch is held, and kept while others hold the lock: 0, CHIME_STALE, or CHIME_AGAIN after some attempts. */
-static int lock_node(chime_op *op, chime_ptr node, chime_lock *lock) {
+static int lock_node(chime_op *op, chime_ptr node, pivot *p, chime_lock *lock) {
     for (unsigned attempt = 0;; attempt++) {
         chime_put_lock(op, node, 0, lock);
         int err = chime_wait(op);
-        if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN || attempt + 1 == op->st->patience)
+        if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN)
             return err;
         far_count_lock_retry(op->t);
-        if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, node, lock->old)) != 0 && err != 1)
+        if (++p->attempts % ASK_EVERY == 0 && (err = chime_resolve(op, node, lock->old)) != 0 && err != 1)
             return err < 0 ? err : CHIME_STALE;
+        if (attempt + 1 == op->st->patience)
+            return CHIME_AGAIN;
         far_back_off(op->t, attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX);
     }
 }
@@ -409,7 +412,7 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p) {
         return 0;
     }
     wait_in_list(op, p, n.ptr);
-    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, &lock);
+    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, p, &lock);
     if (state == 0) {
         far_point(op->t, "chime:parent_locked");
         err = locked(op, &n, p, node);
