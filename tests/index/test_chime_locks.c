@@ -290,6 +290,75 @@ static void pivots_go_in_together(void **state) {
 }
 
 
+/* While d waits with a pivot, b puts it in. Fails without has_child in choose: the parent names the leaf twice. */
+static void a_pivot_that_goes_along_is_there(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0;
+    chime_ptr mine = split_from(a, nth(2) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, nth(10) + 1);
+    settle(&d);
+    uint64_t low = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)))[CHIME_TAIL_LOW];
+    for (unsigned i = 0; i < 4; i++) { /* b comes by way of its sibling, and helps */
+        assert_true(misses(b, low + (1u << 20)));
+        far_sim_run_for(s.world, 1000000);
+    }
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, mine, &slots), 1);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    assert_int_equal(chime_state_of(a->index)->counts.along, 0);
+    assert_all(c, 0, 24);
+    down_with_d();
+}
+
+
+static unsigned children_of(chime_ptr parent) {
+    return chime_count_items(chime_state_of(a->index), memory_of(chime_ptr_addr(parent)));
+}
+
+
+/* The parent has room for one pivot more than a's, and two of d wait. Fails without `room` in choose: the third is written
+ * to no slot at all. */
+static void there_is_no_room_for_all(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        up_with_d(SMALL ",crowd=off", sims[i]);
+        fill(a, 24);
+        chime_state *st = chime_state_of(a->index);
+        chime_ptr parent = parent_of(0), made[3];
+        uint64_t slots = 0, along = 0, key = nth(5);
+        for (unsigned k = 0; children_of(parent) < st->span - 2; k++) {
+            assert_true(k < 100);
+            split_from(a, key + 1 + k * 1000);
+            settle(a);
+            along = st->counts.along;
+        }
+        assert_int_equal(children_of(parent), st->span - 2);
+        made[0] = split_from(a, nth(2) + 1);
+        assert_true(background_stands(a, (far_sim_match){.point = "chime:parent_locked"}));
+        made[1] = split_from(&d, nth(10) + 1);
+        made[2] = split_from(&d, nth(20) + 1);
+        settle(&d);
+        stage_finish(a);
+        settle(a);
+        settle(&d);
+        assert_int_equal(st->counts.along - along, 1);
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(pivots_of(parent, made[k], &slots) + pivots_of(parent_of(23), made[k], &slots), 1);
+        assert_all(c, 0, 24);
+        down_with_d();
+    }
+}
+
+
 /* a dies with the lock of the parent. b, which has a pivot for it, asks whether the holder lives however few attempts
  * are made before the search begins anew. Fails when lock_node counts them from 0 each time: b never asks. */
 static void who_tries_seldom_asks_too(void **state) {
@@ -622,6 +691,7 @@ int main(void) {
         cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
         cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
         cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
+        cmocka_unit_test(a_pivot_that_goes_along_is_there), cmocka_unit_test(there_is_no_room_for_all),
         cmocka_unit_test(who_tries_seldom_asks_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
