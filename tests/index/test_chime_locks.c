@@ -359,6 +359,62 @@ static void there_is_no_room_for_all(void **state) {
 }
 
 
+typedef struct astray { /* the root as d's compute node knows it */
+    chime_ptr instead; /* of the nodes that it names */
+    uint64_t from;     /* where they begin, at least */
+} astray;
+
+
+static int lead_astray(far_task *t, void *arg) {
+    const astray *w = arg;
+    chime_op op;
+    chime_state *st = chime_state_of(d.index);
+    chime_begin(&op, t, d.index, (far_bytes){bytes_of(1), 8});
+    chime_inner *inner = far_scratch(t, sizeof(*inner));
+    chime_node n = {0};
+    assert_int_equal(chime_read_node(&op, chime_ptr_plain(st->root), &n), 0);
+    assert_int_equal(chime_decode(&op, &n, inner), 0);
+    unsigned changed = 0;
+    for (unsigned i = 0; i < inner->count; i++)
+        if (inner->pivot[i].first >= w->from) {
+            inner->child[i] = w->instead;
+            changed++;
+        }
+    assert_true(changed > 0);
+    chime_cache_put(st->cache, st, inner, far_epoch(t));
+    return 0;
+}
+
+
+/* What d's compute node knows of the root is old: an inner node that it names is gone, and a leaf lies there now. A pivot
+ * of d waits for the latch of that leaf, behind a, which has it locked: it is no heir. Hangs when choose_heir takes whoever
+ * waits: the lock is handed to a task that does not know of it, and stays held for ever. */
+static void a_pivot_that_went_astray_inherits_nothing(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        up_with_d(SMALL ",crowd=off", sims[i]);
+        fill(a, 150);
+        assert_true(height() >= 2);
+        uint64_t *tail;
+        chime_ptr leaf = leaf_of(nth(2), &tail), child = leaf_at(149);
+        astray way = {chime_ptr_make(chime_ptr_addr(leaf), chime_ptr_tag(leaf) + 1, 0), nth(70)};
+        stand(a, "chime:locked", FAR_OP_UPDATE, nth(2), 70);
+        assert_int_equal(far_session_call(d.session, FAR_OP_GET, false, lead_astray, &way), 0);
+        assert_int_equal(far_session_call(d.session, FAR_OP_GET, false, help_again, &child), 0);
+        for (unsigned k = 0; k < 12; k++)
+            assert_true(reads(&d, nth(3), 3));
+        stage_finish(a);
+        assert_int_equal(a->result, 0);
+        for (unsigned k = 0; k < 40; k++)
+            assert_true(reads(&d, nth(3), 3));
+        assert_false(chime_lock_is_held(tail[CHIME_TAIL_L]));
+        assert_int_equal(update(b, nth(2), 72), 0);
+        assert_true(reads(c, nth(2), 72));
+        down_with_d();
+    }
+}
+
+
 /* a dies with the lock of the parent. b, which has a pivot for it, asks whether the holder lives however few attempts
  * are made before the search begins anew. Fails when lock_node counts them from 0 each time: b never asks. */
 static void who_tries_seldom_asks_too(void **state) {
@@ -692,7 +748,7 @@ int main(void) {
         cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
         cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
         cmocka_unit_test(a_pivot_that_goes_along_is_there), cmocka_unit_test(there_is_no_room_for_all),
-        cmocka_unit_test(who_tries_seldom_asks_too),
+        cmocka_unit_test(who_tries_seldom_asks_too), cmocka_unit_test(a_pivot_that_went_astray_inherits_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

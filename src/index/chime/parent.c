@@ -17,7 +17,8 @@ typedef struct chime_pivot {
     uint64_t low;
     uint8_t bytes[CHIME_KEY_MAX + 8]; /* what low stands for */
     size_t length;
-    chime_ptr node;           /* that it is to go into, while its task waits for the latch of that */
+    const far_task *task;     /* whose it is ... */
+    chime_ptr node;           /* ... and what it is to go into, while that task waits for the latch of that node */
     bool in;                  /* another task has put it in meanwhile */
     unsigned attempts;        /* at locks that others hold */
     struct chime_pivot *next; /* of those who wait */
@@ -165,6 +166,7 @@ static int commit(chime_op *op, chime_node *n, uint64_t map) {
 
 static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
     chime_state *st = op->st;
+    p->task = op->t;
     p->node = node;
     p->in = false;
     far_spin_lock(&st->pivot_lock);
@@ -178,6 +180,18 @@ static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
         link = &(*link)->next;
     *link = p->next;
     far_spin_unlock(&st->pivot_lock);
+}
+
+
+/* Where an inner node was a leaf may lie now, and its latch be the same. */
+bool chime_waits_with_pivot(chime_op *op, const far_task *t) {
+    chime_state *st = op->st;
+    far_spin_lock(&st->pivot_lock);
+    const pivot *p = st->pivots;
+    while (p && p->task != t)
+        p = p->next;
+    far_spin_unlock(&st->pivot_lock);
+    return p != NULL;
 }
 
 
