@@ -360,8 +360,8 @@ static void there_is_no_room_for_all(void **state) {
 
 
 typedef struct astray { /* the root as d's compute node knows it */
-    chime_ptr instead; /* of the nodes that it names */
-    uint64_t from;     /* where they begin, at least */
+    chime_ptr instead;  /* of the nodes that it names */
+    uint64_t from;      /* where they begin, at least */
 } astray;
 
 
@@ -739,16 +739,26 @@ static void the_lost_giver_writes_late(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lock_is_handed_over),         cmocka_unit_test(the_giver_is_lost),
-        cmocka_unit_test(the_lost_giver_writes_late),      cmocka_unit_test(a_crowd_shares_a_lock),
-        cmocka_unit_test(what_is_known_is_handed_over),    cmocka_unit_test(a_leaf_is_split_as_it_was_handed_over),
-        cmocka_unit_test(a_block_goes_along_to_the_right), cmocka_unit_test(who_waits_hears_of_a_split),
-        cmocka_unit_test(a_split_is_taken_back),           cmocka_unit_test(a_crowded_leaf_is_split_early),
-        cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
-        cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
-        cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
-        cmocka_unit_test(a_pivot_that_goes_along_is_there), cmocka_unit_test(there_is_no_room_for_all),
-        cmocka_unit_test(who_tries_seldom_asks_too), cmocka_unit_test(a_pivot_that_went_astray_inherits_nothing),
+        cmocka_unit_test(the_lock_is_handed_over),
+        cmocka_unit_test(the_giver_is_lost),
+        cmocka_unit_test(the_lost_giver_writes_late),
+        cmocka_unit_test(a_crowd_shares_a_lock),
+        cmocka_unit_test(what_is_known_is_handed_over),
+        cmocka_unit_test(a_leaf_is_split_as_it_was_handed_over),
+        cmocka_unit_test(a_block_goes_along_to_the_right),
+        cmocka_unit_test(who_waits_hears_of_a_split),
+        cmocka_unit_test(a_split_is_taken_back),
+        cmocka_unit_test(a_crowded_leaf_is_split_early),
+        cmocka_unit_test(who_inserts_asks_less_often),
+        cmocka_unit_test(a_queue_is_waited_for),
+        cmocka_unit_test(the_lock_tells_who_is_behind),
+        cmocka_unit_test(pivots_go_in_together),
+        cmocka_unit_test(a_pivot_that_goes_along_is_late),
+        cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
+        cmocka_unit_test(a_pivot_that_goes_along_is_there),
+        cmocka_unit_test(there_is_no_room_for_all),
+        cmocka_unit_test(who_tries_seldom_asks_too),
+        cmocka_unit_test(a_pivot_that_went_astray_inherits_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
