@@ -290,6 +290,162 @@ static void pivots_go_in_together(void **state) {
 }
 
 
+/* While d waits with a pivot, b puts it in. Fails without has_child in choose: the parent names the leaf twice. */
+static void a_pivot_that_goes_along_is_there(void **state) {
+    (void)state;
+    up_with_d(SMALL ",crowd=off", ONE);
+    fill(a, 24);
+    chime_ptr parent = parent_of(0);
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent, CHIME_TAIL_L);
+    uint64_t slots = 0;
+    chime_ptr mine = split_from(a, nth(2) + 1);
+    assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
+    chime_ptr made = split_from(&d, nth(10) + 1);
+    settle(&d);
+    uint64_t low = chime_tail(chime_state_of(a->index), memory_of(chime_ptr_addr(made)))[CHIME_TAIL_LOW];
+    for (unsigned i = 0; i < 4; i++) { /* b comes by way of its sibling, and helps */
+        assert_true(misses(b, low + (1u << 20)));
+        far_sim_run_for(s.world, 1000000);
+    }
+    settle(b);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    stage_finish(a);
+    settle(a);
+    settle(&d);
+    assert_int_equal(pivots_of(parent, mine, &slots), 1);
+    assert_int_equal(pivots_of(parent, made, &slots), 1);
+    assert_int_equal(chime_state_of(a->index)->counts.along, 0);
+    assert_all(c, 0, 24);
+    down_with_d();
+}
+
+
+static unsigned children_of(chime_ptr parent) {
+    return chime_count_items(chime_state_of(a->index), memory_of(chime_ptr_addr(parent)));
+}
+
+
+/* The parent has room for one pivot more than a's, and two of d wait. Fails without `room` in choose: the third is written
+ * to no slot at all. */
+static void there_is_no_room_for_all(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        up_with_d(SMALL ",crowd=off", sims[i]);
+        fill(a, 24);
+        chime_state *st = chime_state_of(a->index);
+        chime_ptr parent = parent_of(0), made[3];
+        uint64_t slots = 0, along = 0, key = nth(5);
+        for (unsigned k = 0; children_of(parent) < st->span - 2; k++) {
+            assert_true(k < 100);
+            split_from(a, key + 1 + k * 1000);
+            settle(a);
+            along = st->counts.along;
+        }
+        assert_int_equal(children_of(parent), st->span - 2);
+        made[0] = split_from(a, nth(2) + 1);
+        assert_true(background_stands(a, (far_sim_match){.point = "chime:parent_locked"}));
+        made[1] = split_from(&d, nth(10) + 1);
+        made[2] = split_from(&d, nth(20) + 1);
+        settle(&d);
+        stage_finish(a);
+        settle(a);
+        settle(&d);
+        assert_int_equal(st->counts.along - along, 1);
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(pivots_of(parent, made[k], &slots) + pivots_of(parent_of(23), made[k], &slots), 1);
+        assert_all(c, 0, 24);
+        down_with_d();
+    }
+}
+
+
+typedef struct astray { /* the root as d's compute node knows it */
+    chime_ptr instead;  /* of the nodes that it names */
+    uint64_t from;      /* where they begin, at least */
+} astray;
+
+
+static int lead_astray(far_task *t, void *arg) {
+    const astray *w = arg;
+    chime_op op;
+    chime_state *st = chime_state_of(d.index);
+    chime_begin(&op, t, d.index, (far_bytes){bytes_of(1), 8});
+    chime_inner *inner = far_scratch(t, sizeof(*inner));
+    chime_node n = {0};
+    assert_int_equal(chime_read_node(&op, chime_ptr_plain(st->root), &n), 0);
+    assert_int_equal(chime_decode(&op, &n, inner), 0);
+    unsigned changed = 0;
+    for (unsigned i = 0; i < inner->count; i++)
+        if (inner->pivot[i].first >= w->from) {
+            inner->child[i] = w->instead;
+            changed++;
+        }
+    assert_true(changed > 0);
+    chime_cache_put(st->cache, st, inner, far_epoch(t));
+    return 0;
+}
+
+
+/* What d's compute node knows of the root is old: an inner node that it names is gone, and a leaf lies there now. A pivot
+ * of d waits for the latch of that leaf, behind a, which has it locked: it is no heir. Hangs when choose_heir takes whoever
+ * waits: the lock is handed to a task that does not know of it, and stays held for ever. */
+static void a_pivot_that_went_astray_inherits_nothing(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        up_with_d(SMALL ",crowd=off", sims[i]);
+        fill(a, 150);
+        assert_true(height() >= 2);
+        uint64_t *tail;
+        chime_ptr leaf = leaf_of(nth(2), &tail), child = leaf_at(149);
+        astray way = {chime_ptr_make(chime_ptr_addr(leaf), chime_ptr_tag(leaf) + 1, 0), nth(70)};
+        stand(a, "chime:locked", FAR_OP_UPDATE, nth(2), 70);
+        assert_int_equal(far_session_call(d.session, FAR_OP_GET, false, lead_astray, &way), 0);
+        assert_int_equal(far_session_call(d.session, FAR_OP_GET, false, help_again, &child), 0);
+        for (unsigned k = 0; k < 12; k++)
+            assert_true(reads(&d, nth(3), 3));
+        stage_finish(a);
+        assert_int_equal(a->result, 0);
+        for (unsigned k = 0; k < 40; k++)
+            assert_true(reads(&d, nth(3), 3));
+        assert_false(chime_lock_is_held(tail[CHIME_TAIL_L]));
+        assert_int_equal(update(b, nth(2), 72), 0);
+        assert_true(reads(c, nth(2), 72));
+        down_with_d();
+    }
+}
+
+
+/* a dies with the lock of the parent. b, which has a pivot for it, asks whether the holder lives however few attempts
+ * are made before the search begins anew. Fails when lock_node counts them from 0 each time: b never asks. */
+static void who_tries_seldom_asks_too(void **state) {
+    (void)state;
+    static const char *const patience[] = {"2", "3", "4", "5"};
+    for (unsigned i = 0; i < 4; i++) {
+        char options[128];
+        uint64_t slots = 0;
+        snprintf(options, sizeof(options), SMALL ",crowd=off,patience=%s", patience[i]);
+        up(options, ONE);
+        fill(a, 24);
+        chime_ptr parent = parent_of(0);
+        split_from(a, nth(2) + 1);
+        assert_true(background_stands(a, (far_sim_match){.point = "chime:parent_locked"}));
+        stage_kill(&s, a);
+        chime_ptr made = split_from(b, nth(10) + 1);
+        begin(b, FAR_OP_GET, nth(20), 0);
+        far_sim_run_for(s.world, 10000000);
+        assert_true(b->ended);
+        for (unsigned k = 0; k < 40 && pivots_of(parent, made, &slots) == 0; k++) {
+            begin(b, FAR_OP_GET, nth(20), 0);
+            far_sim_run_for(s.world, 1000000);
+        }
+        assert_int_equal(pivots_of(parent, made, &slots), 1);
+        settle(b);
+        assert_all(c, 0, 24);
+        stage_close(&s);
+    }
+}
+
+
 /* A10, for a pivot that another task takes along: while d waits, b puts it in, empties the leaf, and merges it away. Fails
  * without child_lives in choose: the parent names a leaf that is gone. */
 static void a_pivot_that_goes_along_is_late(void **state) {
@@ -583,14 +739,26 @@ static void the_lost_giver_writes_late(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lock_is_handed_over),         cmocka_unit_test(the_giver_is_lost),
-        cmocka_unit_test(the_lost_giver_writes_late),      cmocka_unit_test(a_crowd_shares_a_lock),
-        cmocka_unit_test(what_is_known_is_handed_over),    cmocka_unit_test(a_leaf_is_split_as_it_was_handed_over),
-        cmocka_unit_test(a_block_goes_along_to_the_right), cmocka_unit_test(who_waits_hears_of_a_split),
-        cmocka_unit_test(a_split_is_taken_back),           cmocka_unit_test(a_crowded_leaf_is_split_early),
-        cmocka_unit_test(who_inserts_asks_less_often),     cmocka_unit_test(a_queue_is_waited_for),
-        cmocka_unit_test(the_lock_tells_who_is_behind),    cmocka_unit_test(pivots_go_in_together),
-        cmocka_unit_test(a_pivot_that_goes_along_is_late), cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
+        cmocka_unit_test(the_lock_is_handed_over),
+        cmocka_unit_test(the_giver_is_lost),
+        cmocka_unit_test(the_lost_giver_writes_late),
+        cmocka_unit_test(a_crowd_shares_a_lock),
+        cmocka_unit_test(what_is_known_is_handed_over),
+        cmocka_unit_test(a_leaf_is_split_as_it_was_handed_over),
+        cmocka_unit_test(a_block_goes_along_to_the_right),
+        cmocka_unit_test(who_waits_hears_of_a_split),
+        cmocka_unit_test(a_split_is_taken_back),
+        cmocka_unit_test(a_crowded_leaf_is_split_early),
+        cmocka_unit_test(who_inserts_asks_less_often),
+        cmocka_unit_test(a_queue_is_waited_for),
+        cmocka_unit_test(the_lock_tells_who_is_behind),
+        cmocka_unit_test(pivots_go_in_together),
+        cmocka_unit_test(a_pivot_that_goes_along_is_late),
+        cmocka_unit_test(a_pivot_that_goes_along_belongs_elsewhere),
+        cmocka_unit_test(a_pivot_that_goes_along_is_there),
+        cmocka_unit_test(there_is_no_room_for_all),
+        cmocka_unit_test(who_tries_seldom_asks_too),
+        cmocka_unit_test(a_pivot_that_went_astray_inherits_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,10 @@ typedef struct chime_pivot {
     uint64_t low;
     uint8_t bytes[CHIME_KEY_MAX + 8]; /* what low stands for */
     size_t length;
-    chime_ptr node;           /* that it is to go into, while its task waits for the latch of that */
+    const far_task *task;     /* whose it is ... */
+    chime_ptr node;           /* ... and what it is to go into, while that task waits for the latch of that node */
     bool in;                  /* another task has put it in meanwhile */
+    unsigned attempts;        /* at locks that others hold */
     struct chime_pivot *next; /* of those who wait */
 } pivot;
 
@@ -164,6 +166,7 @@ static int commit(chime_op *op, chime_node *n, uint64_t map) {
 
 static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
     chime_state *st = op->st;
+    p->task = op->t;
     p->node = node;
     p->in = false;
     far_spin_lock(&st->pivot_lock);
@@ -177,6 +180,18 @@ static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
         link = &(*link)->next;
     *link = p->next;
     far_spin_unlock(&st->pivot_lock);
+}
+
+
+/* Where an inner node was a leaf may lie now, and its latch be the same. */
+bool chime_waits_with_pivot(chime_op *op, const far_task *t) {
+    chime_state *st = op->st;
+    far_spin_lock(&st->pivot_lock);
+    const pivot *p = st->pivots;
+    while (p && p->task != t)
+        p = p->next;
+    far_spin_unlock(&st->pivot_lock);
+    return p != NULL;
 }
 
 
@@ -384,15 +399,17 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
 
 
 /* The latch is held, and kept while others hold the lock: 0, CHIME_STALE, or CHIME_AGAIN after some attempts. */
-static int lock_node(chime_op *op, chime_ptr node, chime_lock *lock) {
+static int lock_node(chime_op *op, chime_ptr node, pivot *p, chime_lock *lock) {
     for (unsigned attempt = 0;; attempt++) {
         chime_put_lock(op, node, 0, lock);
         int err = chime_wait(op);
-        if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN || attempt + 1 == op->st->patience)
+        if (err < 0 || (err = chime_lock_result(op, lock)) != CHIME_AGAIN)
             return err;
         far_count_lock_retry(op->t);
-        if (attempt % ASK_EVERY == ASK_EVERY - 1 && (err = chime_resolve(op, node, lock->old)) != 0 && err != 1)
+        if (++p->attempts % ASK_EVERY == 0 && (err = chime_resolve(op, node, lock->old)) != 0 && err != 1)
             return err < 0 ? err : CHIME_STALE;
+        if (attempt + 1 == op->st->patience)
+            return CHIME_AGAIN;
         far_back_off(op->t, attempt < BACK_OFF_MAX ? attempt : BACK_OFF_MAX);
     }
 }
@@ -409,7 +426,7 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p) {
         return 0;
     }
     wait_in_list(op, p, n.ptr);
-    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, &lock);
+    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, p, &lock);
     if (state == 0) {
         far_point(op->t, "chime:parent_locked");
         err = locked(op, &n, p, node);

@@ -103,8 +103,12 @@ static unsigned behind(const chime_op *op, const change *c, chime_ptr leaf) {
 }
 
 
+/* A task that waits with a pivot, because the way it knows leads to an inner node that lay here once, is no heir: it would
+ * not know that it has the lock of a leaf. */
 static void choose_heir(chime_op *op, const change *c, chime_ptr leaf) {
     far_task *heir = next_in_turn(op, c, leaf);
+    if (heir && chime_waits_with_pivot(op, heir))
+        heir = NULL;
     op->heir = heir ? chime_lock_make(far_owner_of_task(heir), chime_next_nonce(op), behind(op, c, leaf) - 1) : 0;
 }
 

@@ -1,0 +1,102 @@
+/* WRITEs that run in place (far_write_word on mapped memory), by two threads: a finished one is seen by every later READ.
+ * The same of batches that are posted: tests/fabric/test_local.c. */
+#define _GNU_SOURCE
+#include "pool/handle.h"
+#include "task/session.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROUNDS = 200000, TOGETHER = 1000 };
+
+typedef struct worker {
+    far_session *session;
+    unsigned number;
+    pthread_t thread;
+    int result;
+} worker;
+
+static atomic_ullong arrived;
+static uint32_t saw[2][ROUNDS + 1];
+
+
+/* Each on a processor of its own, where there are two: only then have the store buffers their chance. */
+static void pin_to_processor(unsigned number) {
+    cpu_set_t allowed, mine;
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0 || CPU_COUNT(&allowed) < 2)
+        return;
+    for (unsigned i = 0, seen = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &allowed) && seen++ == number)
+            CPU_SET(i, &mine);
+    pthread_setaffinity_np(pthread_self(), sizeof(mine), &mine);
+}
+
+
+static void meet(uint64_t meeting) {
+    atomic_fetch_add_explicit(&arrived, 1, memory_order_acq_rel);
+    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * meeting; spins++)
+        if (spins % 100000 == 99999)
+            sched_yield();
+}
+
+
+static int write_mine_read_yours(far_task *t, void *arg) {
+    const worker *w = arg;
+    for (uint64_t i = 1, seen = 0; i <= ROUNDS; i++) {
+        if (i % TOGETHER == 1)
+            meet(i / TOGETHER + 1);
+        if (far_write_word(t, 8192 + 256 * w->number, i) < 0 || far_read_word(t, 8192 + 256 * !w->number, &seen) < 0)
+            return -1;
+        saw[w->number][i] = (uint32_t)seen;
+    }
+    return 0;
+}
+
+
+static void *work(void *arg) {
+    worker *w = arg;
+    pin_to_processor(w->number);
+    w->result = far_session_call(w->session, FAR_STATS_OTHER, false, write_mine_read_yours, w);
+    return NULL;
+}
+
+
+/* If the first did not see round k of the second when its own round i was written, round k was not written yet, and so the
+ * second must see round i from round k on. Fails without the fence in far_write_now. */
+static void a_finished_write_is_seen_by_every_later_read(void **state) {
+    (void)state;
+    static far_pool pool;
+    worker workers[2];
+    assert_int_equal(far_fabric_open("local:2x1M", &pool.fabric), 0);
+    pool.geometry.capabilities = pool.fabric->capabilities;
+    for (unsigned i = 0; i < 2; i++) {
+        workers[i] = (worker){.number = i};
+        assert_int_equal(far_pool_session_new(&pool, &workers[i].session), 0);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].result, 0);
+        far_session_free(workers[i].session);
+    }
+    pool.fabric->ops->close(pool.fabric);
+    for (uint32_t i = 1; i <= ROUNDS; i++) {
+        uint32_t unseen = saw[0][i] + 1;
+        if (unseen <= ROUNDS && saw[1][unseen] < i)
+            fail_msg("round %u did not see round %u, nor the other way round", i, unseen);
+    }
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_finished_write_is_seen_by_every_later_read)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
