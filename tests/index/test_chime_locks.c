@@ -238,7 +238,7 @@ static unsigned lines_of(uint64_t slots) {
 static int help_again(far_task *t, void *arg) {
     chime_op op;
     chime_begin(&op, t, d.index, (far_bytes){bytes_of(1), 8});
-    return chime_add_pivot_later(&op, 1, *(chime_ptr *)arg);
+    return chime_add_pivot_later(&op, 1, *(chime_ptr *)arg) ? 0 : FAR_ERR_NO_MEMORY;
 }
 
 

@@ -338,9 +338,9 @@ int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *sl
 
 /* parent.c: a pivot for a node that only its sibling names, at the level above it */
 int chime_add_pivot(far_task *t, far_index *index, unsigned level, chime_ptr child);
-bool chime_waits_with_pivot(chime_op *op, const far_task *t); /* for the latch of a node */
-int chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child);
-unsigned chime_place_node(chime_op *op); /* the memory node for a new node */
+bool chime_waits_with_pivot(chime_op *op, const far_task *t);              /* for the latch of a node */
+bool chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child); /* false: no local memory for a task */
+unsigned chime_place_node(chime_op *op);                                   /* the memory node for a new node */
 
 /* merge.c */
 int chime_merge_later(chime_op *op, unsigned level);

@@ -308,6 +308,7 @@ void chime_finish(chime_op *op) {
     if (!op->help)
         return;
     atomic_fetch_add_explicit(&op->st->counts.helps, 1, memory_order_relaxed);
-    chime_add_pivot_later(op, op->help_level + 1, op->help);
+    if (!chime_add_pivot_later(op, op->help_level + 1, op->help))
+        (void)chime_add_pivot(op->t, op->index, op->help_level + 1, op->help);
     op->help = 0;
 }

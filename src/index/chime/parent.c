@@ -510,9 +510,7 @@ static void add_in_background(far_task *t, far_index *index, void *arg) {
 }
 
 
-int chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child) {
+bool chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child) {
     later l = {level, child};
-    if (!far_index_spawn(op->t, op->index, add_in_background, &l, sizeof(l)))
-        (void)chime_add_pivot(op->t, op->index, level, child);
-    return 0;
+    return far_index_spawn(op->t, op->index, add_in_background, &l, sizeof(l));
 }

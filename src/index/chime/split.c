@@ -278,6 +278,10 @@ int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early) {
     chime_note_own_split(op, n->ptr, &s->fence, s->made);
     if (st->cache && op->path[1])
         chime_cache_add(st->cache, st, op->path[1], &s->fence, s->made);
-    chime_add_pivot_later(op, 1, s->made);
+    if (!chime_add_pivot_later(op, 1,
+                               s->made)) { /* then by the operation itself, when it has left the latch of the leaf */
+        op->help = s->made;
+        op->help_level = 0;
+    }
     return 0;
 }
