@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBES   3      /* of keepalive, at least */
+#define PROBES    3      /* of keepalive, at least */
 #define RTO_LEAST 1000   /* ms: what the kernel takes, */
 #define RTO_MOST  120000 /* and what it does by itself */
 
