@@ -228,7 +228,8 @@ static void a_full_client_that_is_cut_off(void **state) {
     snprintf(where, sizeof(where), "10.77.0.1:%u", n.ports[0]);
     net_link full = wire_dial(where, NET_FOR_SESSION);
     wire_ask_for_too_much(&full.channel);
-    usleep(15000000); /* its host answers: it lives, however long it takes nothing. By itself the kernel asks 12 s later */
+    /* Its host answers: it lives, however long it takes nothing. By itself the kernel would ask again 12 s later. */
+    usleep(15000000);
     assert_int_equal(daemon_look(n.nodes[0].address).connections, 2);
     cut(&n, 0, CUT_BOTH, true);
     double begun = daemon_seconds();
