@@ -17,7 +17,15 @@ typedef struct figures { /* of one index */
 } figures;
 
 
-void cli_handle_names(const far_surveyed_handle *handle, char command[64], char host[64]) {
+/* Others have written it: nothing in it ends a line or a column, or speaks to a terminal. */
+static void make_plain(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
+
+static void find_names(const far_surveyed_handle *handle, char command[64], char host[64]) {
     char path[64];
     snprintf(command, 64, "%s", *handle->bulletin.command ? handle->bulletin.command : "?");
     snprintf(host, 64, "%s", *handle->bulletin.host ? handle->bulletin.host : "?");
@@ -29,6 +37,13 @@ void cli_handle_names(const far_surveyed_handle *handle, char command[64], char 
         command[strcspn(command, "\n")] = 0;
     if (file)
         fclose(file);
+}
+
+
+void cli_handle_names(const far_surveyed_handle *handle, char command[64], char host[64]) {
+    find_names(handle, command, host);
+    make_plain(command);
+    make_plain(host);
 }
 
 

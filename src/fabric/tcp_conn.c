@@ -91,8 +91,10 @@ void tcp_lose(tcp_conn *c, int status, unsigned node, const char *why) {
                  tcp_fabric_of(c)->addresses[node].text, why);
     c->conn.gone = why ? c->why : NULL;
     close_sockets(c); /* what was received stays: a caller may be reading a message there */
-    for (unsigned i = 0; i < c->count; i++)
+    for (unsigned i = 0; i < c->count; i++) {
         c->nodes[i].open = false;
+        c->nodes[i].filled = 0; /* no poll will have it, so no wait has to come back for it */
+    }
     c->touched_count = 0;
     if (tcp_fabric_of(c)->kind->stop)
         tcp_fabric_of(c)->kind->stop(c);

@@ -84,7 +84,10 @@ static void what_cannot_be_served_is_said(void **state) {
     (void)state;
     fails("farindex serve --listen 127.0.0.1:0 --size 64K", 2, "--size: a memory node has 1M to 1T");
     fails("farindex serve --listen 127.0.0.1:0 --memory made", 3, "no --size to make it");
-    works("test ! -e made", NULL); /* and nothing is left behind */
+    works("test ! -e made", NULL); /* and nothing is left behind, */
+    works("touch empty", NULL);
+    fails("farindex serve --listen 127.0.0.1:0 --memory empty", 3, "no --size to make it");
+    works("test -f empty", NULL); /* nor taken away */
     fails("farindex serve --listen 127.0.0.1:0 --size 1M --cert nobody --key nobody --ca nobody", 3,
           "cert: nobody cannot be opened: No such file");
 }
@@ -166,6 +169,25 @@ static void clients_have_names(void **state) {
 }
 
 
+/* A name is what its process says: it makes no lines of its own. */
+static void a_name_is_one_word_of_a_line(void **state) {
+    (void)state;
+    far_pool *pool;
+    char list[200], row[160], *own = program_invocation_short_name;
+    far_index *index;
+    program_invocation_short_name = "a\tb\n7\033[31m";
+    far_session *session = connect_to(&pool);
+    snprintf(list, sizeof(list), "farindex evict --list --pool tcp://%s", node.address);
+    snprintf(row, sizeof(row), "\t%d\ta?b?7?[31m\t", (int)getpid());
+    assert_true(says(list, row));
+    assert_ok(far_index_create(session, "fruit", "dart", NULL, &index)); /* now its bulletin tells it */
+    assert_true(says(list, row));
+    program_invocation_short_name = own;
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
 /* A self-test that finds no room says what it needs. */
 static void a_small_node_has_no_self_test(void **state) {
     (void)state;
@@ -186,6 +208,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_node_that_is_not_there_has_no_status, start_node, end_node),
         cmocka_unit_test_setup_teardown(insecure_stands_against_the_environment, start_node, end_node),
         cmocka_unit_test_setup_teardown(clients_have_names, start_node, end_node),
+        cmocka_unit_test_setup_teardown(a_name_is_one_word_of_a_line, start_node, end_node),
         cmocka_unit_test_setup_teardown(what_cannot_be_served_is_said, fresh, NULL),
         cmocka_unit_test_setup_teardown(a_small_node_has_no_self_test, fresh, NULL),
         cmocka_unit_test_setup_teardown(who_comes_leaves_or_dies_is_logged, start_node, end_node),

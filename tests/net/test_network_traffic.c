@@ -136,6 +136,28 @@ static void a_second_wait_does_not_sleep_over_what_the_first_took(void **state) 
 }
 
 
+/* The connection is lost before a poll has what a wait took: nobody will have it, and the next wait sleeps. */
+static void a_lost_connection_sleeps_over_what_it_had(void **state) {
+    (void)state;
+    wire g;
+    uint64_t word;
+    far_verb verb = {.kind = FAR_READ, .length = 8, .addr = 64, .local = &word};
+    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
+    wire_up(&g, "");
+    assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
+    post_and_await_the_answer(&g, &batch);
+    ((tcp_conn *)g.conn)->linger.rests_until = 0;
+    g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    g.fabric->ops->fence_self(g.conn);
+    assert_int_equal(g.fabric->ops->poll(g.conn), 1);
+    assert_int_equal(batch.status, FAR_ERR_FENCED);
+    uint64_t until = far_host_now(g.fabric->host) + 10000000;
+    g.fabric->ops->wait(g.conn, until);
+    assert_true(far_host_now(g.fabric->host) >= until);
+    wire_down(&g);
+}
+
+
 /* Who waits for nothing has nothing to look for. */
 static void an_idle_wait_does_not_look(void **state) {
     (void)state;
@@ -302,6 +324,7 @@ int main(void) {
         cmocka_unit_test(batches_leave_in_one_send_and_come_back_in_one),
         cmocka_unit_test(a_wait_takes_what_is_there_without_sleeping),
         cmocka_unit_test(a_second_wait_does_not_sleep_over_what_the_first_took),
+        cmocka_unit_test(a_lost_connection_sleeps_over_what_it_had),
         cmocka_unit_test(an_idle_wait_does_not_look),
         cmocka_unit_test(posting_never_blocks),
         cmocka_unit_test(who_sleeps_on_sockets_can_be_woken),

@@ -15,7 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBES 3 /* of keepalive, at least */
+#define PROBES    3      /* of keepalive, at least */
+#define RTO_LEAST 1000   /* ms: what the kernel takes, */
+#define RTO_MOST  120000 /* and what it does by itself */
+
+#ifndef TCP_RTO_MAX_MS /* since Linux 6.15 */
+#define TCP_RTO_MAX_MS 44
+#endif
 
 
 int net_address_parse(const char *text, size_t length, net_address *address, char *error, size_t error_size) {
@@ -89,6 +95,16 @@ static int at_least_one(unsigned seconds) {
 }
 
 
+/* The kernel asks a peer that has no room more and more rarely whether it has some again, in the end every two minutes: so late
+ * it would be found out that its host is gone. An older kernel does not take this. */
+static void ask_often(int socket, unsigned dead_after_ms) {
+    unsigned most = dead_after_ms / 4;
+    most = most < RTO_LEAST ? RTO_LEAST : most > RTO_MOST ? RTO_MOST : most;
+    if (setsockopt(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, &most, sizeof(most)) < 0)
+        return;
+}
+
+
 /* The kernel of the peer answers for it as long as its host runs and can be reached, also while it is stopped. */
 int net_socket_prepare(int socket, unsigned dead_after_ms) {
     unsigned seconds = dead_after_ms / 1000;
@@ -100,6 +116,7 @@ int net_socket_prepare(int socket, unsigned dead_after_ms) {
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every)) < 0 ||
         setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) < 0)
         return far_fail(FAR_ERR_UNREACHABLE, "a socket cannot be prepared: %s", strerror(errno));
+    ask_often(socket, dead_after_ms);
     return 0;
 }
 

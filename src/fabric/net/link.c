@@ -133,9 +133,9 @@ static int read_welcome(net_link *link, dialling *d, const net_address *address)
         return far_fail(FAR_ERR_UNSUPPORTED, "what answers at %s is not a farindex node", address->text);
     if (got == 0 && filled < 0)
         return far_fail(FAR_ERR_UNREACHABLE, "the memory node at %s: %s%s", address->text, link->channel.why,
-                        !link->channel.tls       ? " in the handshake (does it ask for a secret or a certificate?)"
-                        : !link->channel.greeted ? " in the handshake"
-                                                 : "");
+                        !link->channel.tls ? " in the handshake (does it ask for a secret or a certificate?)"
+                        : !link->channel.greeted && !strstr(link->channel.why, "handshake") ? " in the handshake"
+                                                                                            : "");
     if (got == 0)
         return net_channel_flush(&link->channel) < 0 ? fail_link(address, link->channel.why) : 0;
     memcpy(&link->welcome, body, sizeof(link->welcome));

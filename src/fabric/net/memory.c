@@ -92,6 +92,11 @@ static bool is_half_made(const net_file_header *header, uint64_t there, uint64_t
 }
 
 
+static int refuse_without_size(const char *path) {
+    return far_fail(FAR_ERR_INVALID, "%s: there is no memory yet, and no --size to make it", path);
+}
+
+
 static int make_or_check(net_memory *m, const char *path, uint64_t size, bool *fresh) {
     struct stat status;
     net_file_header header = {0};
@@ -109,11 +114,8 @@ static int make_or_check(net_memory *m, const char *path, uint64_t size, bool *f
         m->size = header.bytes;
         return err;
     }
-    if (size == 0) {
-        if (status.st_size == 0) /* opening made the file */
-            unlink(path);
-        return far_fail(FAR_ERR_INVALID, "%s: there is no memory yet, and no --size to make it", path);
-    }
+    if (size == 0)
+        return refuse_without_size(path);
     m->size = size;
     int error = ftruncate(m->file, (off_t)(NET_MEMORY_AT + size)) < 0 ? errno : 0;
     if (error == 0)
@@ -148,8 +150,8 @@ static int map_memory(net_memory *m, const char *path, uint64_t size) {
     bool fresh = true;
     int err = 0;
     m->size = size;
-    if (path && (m->file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, FILE_MODE)) < 0)
-        return refuse_file(path, "cannot be opened");
+    if (path && (m->file = open(path, O_RDWR | (size ? O_CREAT : 0) | O_CLOEXEC, FILE_MODE)) < 0)
+        return size == 0 && errno == ENOENT ? refuse_without_size(path) : refuse_file(path, "cannot be opened");
     if (path && ((err = lock_file(m->file, path)) < 0 || (err = make_or_check(m, path, size, &fresh)) < 0))
         return err;
     m->mapped = NET_MEMORY_AT + m->size;
