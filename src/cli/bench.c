@@ -163,7 +163,7 @@ static int run_points(bench_request *r, const cli_option *options, bench_all *al
     if (bench_report_end(&all->report))
         err = CLI_FAILED;
     if (all->errors)
-        err = cli_not_found("%" PRIu64 " operations gave wrong results", all->errors);
+        err = cli_not_found("%" PRIu64 " operations failed or gave wrong results", all->errors);
     return err;
 }
 
