@@ -182,10 +182,10 @@ static void a_name_is_one_word_of_a_line(void **state) {
     assert_true(says(list, row));
     assert_ok(far_index_create(session, "fruit", "dart", NULL, &index)); /* now its bulletin tells it */
     assert_true(says(list, row));
-    program_invocation_short_name = own;
     far_index_close(index);
     far_session_close(session);
-    far_pool_close(pool);
+    far_pool_close(pool); /* its thread looks at the name until then */
+    program_invocation_short_name = own;
 }
 
 
