@@ -30,6 +30,7 @@ typedef struct kind {
     bool fixed;       /* values of 8 bytes only */
     bool apart;       /* gets wait for no write */
     bool late_writes; /* a write that joins after the search began is taken in: the value is built after it */
+    bool crowded;     /* the key lies in a leaf that ends at a long key, which is READ to see whether ours is beyond */
 } kind;
 
 static const kind kinds[] = {
@@ -39,6 +40,7 @@ static const kind kinds[] = {
     {"smart", "update=rcu,cache=off", .late_writes = true},
     {"chime", "", .warm = true, .apart = true},
     {"chime", "miss=confirm,speculation=off,cache=off", .warm = false, .apart = true},
+    {"chime", "span=12,hop=4,speculation=off", .warm = true, .apart = true, .crowded = true},
     {"chime", "key_size=8,value_size=8", .one_batch = true, .fixed = true, .late_writes = true, .apart = true},
     {"dart", "", .warm = false},
     {"dart", "", .warm = true},
@@ -81,6 +83,11 @@ static void start_stage(const kind *k, const story *st) {
     stage_write(&s.c, "keystori", FIRST);
     stage_write(&s.c, "keynight", FIRST);
     stage_write(&s.c, "kelvin-0", FIRST);
+    for (unsigned i = 10; k->crowded && i < 40; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), KEY "-and-more-%u", i);
+        stage_write(&s.c, key, FIRST);
+    }
     if (st->present)
         stage_write(&s.c, KEY, FIRST);
     if (k->warm) {

@@ -49,7 +49,7 @@ int chime_read_fences(chime_op *op, chime_fence *fences[], unsigned count) {
         f->bytes = (far_bytes){room, length};
         unknown++;
     }
-    int err = unknown ? chime_wait(op) : 0;
+    int err = unknown ? far_wait(op->t) : 0; /* not marked for RDWC: fences never change, so the batch before decides */
     for (unsigned i = 0; err >= 0 && unknown && i < count; i++)
         if (fences[i]->bytes.data)
             fences[i]->first = chime_number(fences[i]->bytes.data, fences[i]->bytes.length);
