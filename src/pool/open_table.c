@@ -397,6 +397,23 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
 }
 
 
+int far_catalog_try_open(far_task *t, uint32_t uid) {
+    far_scratch_mark mark = far_scratch_here(t);
+    far_catalog_entry entry;
+    far_index_record record;
+    far_index *index;
+    int err = far_pin_take(t);
+    if (err >= 0 && (err = find_target(t, &(target){.uid = uid}, &entry, &record)) >= 0 &&
+        (err = open_kind(t, &entry, &record, &index)) >= 0) {
+        index->kind->close(index);
+        far_open_table_free(index);
+    }
+    far_catalog_unpin(t);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
 /* One try, with the latch. 1: look again. */
 static int open_once(far_task *t, const target *w, far_met_mark *met, far_index **index) {
     far_index *local;
