@@ -376,8 +376,12 @@ static int run_usage(far_task *t, void *arg) {
 typedef int (*index_check)(far_task *t, far_index *index, far_report *report);
 
 
+/* First what this handle has read long ago, when it opened the index: others will read it. */
 static int check_structure(far_task *t, far_index *index, far_report *report) {
-    return index->kind->check(t, index, report);
+    int err = far_catalog_try_open(t, index->uid);
+    if (err == FAR_ERR_CORRUPT)
+        far_report_problem(report, "%s", far_last_error());
+    return err < 0 && err != FAR_ERR_CORRUPT ? err : index->kind->check(t, index, report);
 }
 
 

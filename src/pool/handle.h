@@ -54,12 +54,13 @@ struct far_pool {
     pthread_mutex_t lock; /* the list and counts below; never held across a switch or a wait */
     far_index *indexes;
     far_open_table open_table;
-    unsigned references;  /* open sessions, indexes and the handle itself: the last one frees */
-    unsigned forks;       /* of this process when it was opened: at another count this is a forked child's copy */
-    atomic_bool closed;   /* far_pool_close was called */
-    atomic_bool finished; /* ... and has given back everything but memory of this process */
-    atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */
-    atomic_uint waiters;  /* closes of what was open through it, which wait until it is finished */
+    atomic_uint drop_marks; /* given out (catalog.c) */
+    unsigned references;    /* open sessions, indexes and the handle itself: the last one frees */
+    unsigned forks;         /* of this process when it was opened: at another count this is a forked child's copy */
+    atomic_bool closed;     /* far_pool_close was called */
+    atomic_bool finished;   /* ... and has given back everything but memory of this process */
+    atomic_uint calls;      /* in progress: those that take the pool; calls of sessions are counted there */
+    atomic_uint waiters;    /* closes of what was open through it, which wait until it is finished */
 
     far_thread *housekeeper; /* NULL with the option no_thread */
     far_parker parker;       /* wakes housekeeping */
