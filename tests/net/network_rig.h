@@ -87,4 +87,30 @@ static inline pid_t start_other_node(unsigned *port, net_type type, const void *
     return child;
 }
 
+
+typedef struct served { /* a pool of one node, with an index */
+    daemon_node node;
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+} served;
+
+
+static inline void serve_an_index(served *s) {
+    char uri[128];
+    assert_true(daemon_start(&s->node, NULL, "--size " SIZE));
+    snprintf(uri, sizeof(uri), "tcp://%s", s->node.address);
+    assert_ok(far_pool_open(uri, NULL, &s->pool));
+    assert_ok(far_session_open(s->pool, &s->session));
+    assert_ok(far_index_create(s->session, "i", "dart", NULL, &s->index));
+}
+
+
+static inline void end_served(served *s) {
+    far_index_close(s->index);
+    far_session_close(s->session);
+    far_pool_close(s->pool);
+    assert_int_equal(daemon_stop(&s->node), 0);
+}
+
 #endif

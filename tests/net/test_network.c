@@ -253,28 +253,17 @@ static void a_note_that_another_took_wakes_who_dozes(void **state) {
 
 static void idle_handles_and_daemons_do_nothing(void **state) {
     (void)state;
-    daemon_node node;
-    char uri[128];
-    far_pool *pool;
-    far_session *session;
-    far_index *index;
-    assert_true(daemon_start(&node, NULL, "--size " SIZE));
-    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
-    assert_ok(far_pool_open(uri, NULL, &pool));
-    assert_ok(far_session_open(pool, &session));
-    assert_ok(far_index_create(session, "i", "dart", NULL, &index));
-    assert_ok(far_put(session, index, "key", 3, "value", 5));
-    uint64_t batches = batches_at_rest(node.address), bytes = daemon_look(node.address).bytes_in;
-    unsigned long ticks = cpu_ticks(node.pid);
+    served s;
+    serve_an_index(&s);
+    assert_ok(far_put(s.session, s.index, "key", 3, "value", 5));
+    uint64_t batches = batches_at_rest(s.node.address), bytes = daemon_look(s.node.address).bytes_in;
+    unsigned long ticks = cpu_ticks(s.node.pid);
     sleep(5);
-    assert_int_equal(cpu_ticks(node.pid), ticks);
-    net_state after = daemon_look(node.address);
+    assert_int_equal(cpu_ticks(s.node.pid), ticks);
+    net_state after = daemon_look(s.node.address);
     assert_int_equal(after.batches, batches);
     assert_in_range(after.bytes_in - bytes, 0, 200); /* two looks */
-    far_index_close(index);
-    far_session_close(session);
-    far_pool_close(pool);
-    daemon_stop(&node);
+    end_served(&s);
 }
 
 

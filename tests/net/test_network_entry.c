@@ -232,33 +232,23 @@ static void strangers_that_say_nothing_are_turned_away(void **state) {
 
 static void strangers_lose_their_connection_and_nothing_else(void **state) {
     (void)state;
-    daemon_node node;
-    char uri[128], zeros[4096] = {0}, large[16] = {0}, bytes[1024];
-    far_pool *pool;
-    far_session *session;
-    far_index *index;
-    assert_true(daemon_start(&node, NULL, "--size " SIZE));
-    snprintf(uri, sizeof(uri), "tcp://%s", node.address);
-    assert_ok(far_pool_open(uri, NULL, &pool));
-    assert_ok(far_session_open(pool, &session));
-    assert_ok(far_index_create(session, "i", "dart", NULL, &index));
-    send_to(node.address, zeros, sizeof(zeros));
-    send_to(node.address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 26);
+    served s;
+    char zeros[4096] = {0}, large[16] = {0}, bytes[1024];
+    serve_an_index(&s);
+    send_to(s.node.address, zeros, sizeof(zeros));
+    send_to(s.node.address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 26);
     memset(large, 0xff, 4);
-    send_to(node.address, large, sizeof(large));
+    send_to(s.node.address, large, sizeof(large));
     net_hello hello = {.magic = NET_MAGIC, .protocol = 99};
     net_head head = {.length = NET_HEAD_BYTES + sizeof(hello), .type = NET_HELLO};
     memcpy(bytes, &head, sizeof(head));
     memcpy(bytes + sizeof(head), &hello, sizeof(hello));
-    send_to(node.address, bytes, head.length);
-    uint64_t refused = daemon_look(node.address).refused;
+    send_to(s.node.address, bytes, head.length);
+    uint64_t refused = daemon_look(s.node.address).refused;
     assert_in_range(refused, 4, 4);
-    assert_ok(far_put(session, index, "key", 3, "value", 5));
-    assert_index_is_sound(session, index);
-    far_index_close(index);
-    far_session_close(session);
-    far_pool_close(pool);
-    assert_int_equal(daemon_stop(&node), 0);
+    assert_ok(far_put(s.session, s.index, "key", 3, "value", 5));
+    assert_index_is_sound(s.session, s.index);
+    end_served(&s);
 }
 
 

@@ -1,3 +1,4 @@
+/* Two threads that run at the same time, each on a processor of its own. */
 #define _GNU_SOURCE
 #include "two_processors.h"
 
