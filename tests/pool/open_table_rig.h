@@ -18,6 +18,7 @@ typedef struct story {
     far_sim_client *client;             /* what is under way */
     far_index *index;                   /* its result */
     int result;
+    char words[256]; /* why an opener was refused */
 } story;
 
 
@@ -60,6 +61,8 @@ static inline void tear_down(story *s) {
 static inline void open_x(void *arg) {
     story *s = arg;
     s->result = far_index_open(s->lost, "x", &s->index);
+    if (s->result < 0)
+        snprintf(s->words, sizeof(s->words), "%s", far_last_error());
 }
 
 

@@ -323,6 +323,94 @@ static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
 }
 
 
+/* A drop that waits for a walk, in another client, stopped at that point; and the walk. */
+typedef struct waiting_drop {
+    story s, other; /* other.next: walks, in a handle that the opener is not of */
+    walking walk;
+    far_sim_client *drop;
+} waiting_drop;
+
+
+static void stop_a_drop(waiting_drop *d, const char *point) {
+    set_up(&d->s, 1);
+    d->other = d->s;
+    assert_int_equal(far_session_open(d->s.other, &d->other.next), 0);
+    d->walk = walk_x(&d->other);
+    d->drop = far_sim_start(d->s.other->fabric, "dropper", drop_x_elsewhere, &d->other);
+    far_sim_stop_before(d->drop, (far_sim_match){.point = point});
+    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_STOPPED);
+    d->s.client = far_sim_start(d->s.pool->fabric, "opener", open_x, &d->s);
+}
+
+
+static void end_the_walk(waiting_drop *d) {
+    assert_int_equal(far_session_call(d->other.next, FAR_STATS_OTHER, true, end_walk, &d->walk), 0);
+    far_session_close(d->other.next);
+}
+
+
+static void end_the_drop(waiting_drop *d, int result) {
+    far_sim_resume(d->drop);
+    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_ENDED);
+    assert_int_equal(d->other.result, result);
+}
+
+
+/* It has no pin: nobody can tell it from a stray mark that names a client which lives. It loses its mark, and sees that. */
+static void a_stopped_drop_that_waits_for_a_walk_gives_way(void **state) {
+    (void)state;
+    waiting_drop d;
+    stop_a_drop(&d, "catalog:wait_for_walks");
+    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+    assert_int_equal(d.s.result, 0);
+    end_the_walk(&d);
+    end_the_drop(&d, FAR_ERR_BUSY);
+    far_index_close(d.s.index);
+    assert_int_equal(far_index_drop(d.s.dropper, "x"), 0);
+    tear_down(&d.s);
+}
+
+
+/* The opener is about to take the mark away, which another one has replaced; or it has done so, and the drop marks anew. */
+static void a_drop_that_goes_on_is_marked(void **state) {
+    static const char *const opener_is[] = {"catalog:clear_mark", "catalog:enter"};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        waiting_drop d;
+        stop_a_drop(&d, "catalog:wait_for_walks");
+        far_sim_stop_before(d.s.client, (far_sim_match){.point = opener_is[i]});
+        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_STOPPED);
+        end_the_walk(&d);
+        far_sim_stop_before(d.drop, (far_sim_match){.point = "catalog:unlist"}); /* has seen no opener */
+        far_sim_resume(d.drop);
+        assert_int_equal(far_sim_run_client(d.drop), FAR_SIM_STOPPED);
+        far_sim_resume(d.s.client);
+        far_sim_run_for(d.s.world, 2000000);
+        assert_int_equal(d.s.result, 77);
+        end_the_drop(&d, 0);
+        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+        assert_int_equal(d.s.result, FAR_ERR_NOT_FOUND);
+        tear_down(&d.s);
+    }
+}
+
+
+/* With a pin it is waited for, but not for ever: the error names the client. */
+static void an_opener_says_who_is_stopped_in_a_drop(void **state) {
+    (void)state;
+    waiting_drop d;
+    char who[32];
+    stop_a_drop(&d, "catalog:marked");
+    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+    assert_int_equal(d.s.result, FAR_ERR_BUSY);
+    snprintf(who, sizeof(who), "dropped by client %u", d.s.dropper->id);
+    assert_non_null(strstr(d.s.words, who));
+    end_the_walk(&d);
+    end_the_drop(&d, 0);
+    tear_down(&d.s);
+}
+
+
 /* The handle is closed, and its memory and its registry entry are another's, when the WRITE would come. */
 static bool handle_is_closed(story *s, bool with_table) {
     far_addr address = far_open_table_word_of(s->pool->team.own->id), table = with_table ? table_of(s) : 0;
@@ -456,6 +544,9 @@ int main(void) {
         cmocka_unit_test(a_late_flag_of_a_lost_opener_outlives_no_walk),
         cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
+        cmocka_unit_test(a_stopped_drop_that_waits_for_a_walk_gives_way),
+        cmocka_unit_test(a_drop_that_goes_on_is_marked),
+        cmocka_unit_test(an_opener_says_who_is_stopped_in_a_drop),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
         cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),
