@@ -1,11 +1,12 @@
 /* Growth keeps up with many clients: from an empty table on, with 8 to 512 clients of few and of many handles, a
  * partition doubles when its load is at the bound, a doubling ends long before the next one is due, nothing is left at
- * level 3, and an insert costs what it costs one client. A key that all write costs each of them little. */
+ * level 3, and an insert costs what it costs one client; so do gets at once. A key that all write costs each of them little. */
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
 #include "index/shard/shard.h"
 #include "pool/handle.h"
+#include "workload/histogram.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { HANDLES_MAX = 32, PARTITIONS = 64, VERSIONS = 12, HOT_UPDATES = 50 };
+enum { HANDLES_MAX = 32, PARTITIONS = 64, VERSIONS = 12, HOT_UPDATES = 50, GETS = 2000 };
 
 typedef struct crowd {
     unsigned handles, threads;
@@ -30,6 +31,7 @@ typedef struct crowd {
     unsigned begun;
     uint64_t took[VERSIONS]; /* inserts from GROW to STABLE, over all partitions */
     uint64_t doublings[VERSIONS];
+    far_histogram took_ns; /* of an insert */
 } crowd;
 
 typedef struct client {
@@ -82,8 +84,10 @@ static void load_keys(void *arg) {
     const shard_state *st = shard_state_of(index);
     while (c->next < c->keys) {
         uint64_t key = key_of(c->next++);
+        uint64_t began = far_sim_now(c->world);
         memcpy(value, &key, 8);
         assert_int_equal(far_insert(me->session, index, &key, 8, value, st->inlined ? 8 : sizeof(value)), 0);
+        far_histogram_add(&c->took_ns, far_sim_now(c->world) - began);
         note(c, shard_hash(index, (far_bytes){&key, 8}) & (PARTITIONS - 1));
     }
 }
@@ -148,6 +152,18 @@ static void close_crowd(crowd *c, client *clients) {
 }
 
 
+/* Of keys from everywhere, by one client, right after the load. */
+static double trips_of_gets(client *me) {
+    const crowd *c = me->crowd;
+    char value[100];
+    for (unsigned i = 0; i < GETS; i++) {
+        uint64_t key = key_of(i * (c->keys / GETS));
+        assert_int_equal(far_get(me->session, c->index[me->handle], &key, 8, value, sizeof(value), NULL), 0);
+    }
+    return trips_of(me, 1, FAR_OP_GET);
+}
+
+
 static void keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t keys, double most) {
     client *clients;
     far_load load;
@@ -167,9 +183,13 @@ static void keeps_up(unsigned handles, unsigned threads, bool inlined, uint64_t 
                   "level 3: %llu\n",
                   handles, threads, inlined ? "inline" : "pointers", trips, c->load_sum / c->begun, c->load_most,
                   took_most, (unsigned long long)load.keys[2]);
+    double gets = trips_of_gets(&clients[0]), p999 = (double)far_histogram_quantile(&c->took_ns, 999, 1000) / 1000;
+    print_message("    get %.3f round trips, p999 of an insert %.0f us\n", gets, p999);
     assert_int_equal(load.keys[0] + load.keys[1] + load.keys[2], keys);
     assert_true(load.keys[2] * 1000 < keys);
     assert_true(trips <= most);
+    assert_true(gets <= (inlined ? 1.05 : 2.05));
+    assert_true(p999 <= (handles * threads <= 256 ? 600 : 1000));
     assert_true(c->load_sum / c->begun <= st->load / 100.0 + 0.06);
     bool many = handles * threads > 128; /* 8 clients a partition: the grace of one doubling puts off the next */
     assert_true(c->load_most <= st->load / 100.0 + (many ? 0.35 : 0.25));
@@ -220,6 +240,7 @@ static void inline_table_keeps_up(void **state) {
     (void)state;
     keeps_up(4, 2, true, 200000, 2.3);
     keeps_up(16, 32, true, 200000, 3.0);
+    keeps_up(8, 32, true, 200000, 2.7);
     keeps_up(4, 32, true, 200000, 2.6);
     keeps_up(32, 4, true, 200000, 2.7);
 }

@@ -234,6 +234,46 @@ static void who_joins_between_two_attempts_is_not_overtaken_told(const told *tol
 TOLD_OF(who_joins_between_two_attempts_is_not_overtaken, INLINE);
 
 
+/* reader joins b, whose first look finds no key 7; the next ones see 20, then 21. The round counts from the first of these on, so
+ * that reader is served with it. (is_overtaken without `mark`: reader runs again, and sees 21.) */
+static void who_joins_before_the_look_is_served_told(const told *told) {
+    stage s;
+    if (tears(told))
+        return;
+    open_stage(&s, told, 0, STILL);
+    s.b.pool->rdwc = far_rdwc_new(0);
+    stage_actor reader = s.b;
+    assert_int_equal(far_session_open(s.b.pool, &reader.session), 0);
+    assert_int_equal(get(&reader, number(7)), 0);
+    far_addr home = bucket_addr(&s.b, 0);
+    start(&s.a, FAR_OP_INSERT, number(7), 20);
+    stage_stop_at(&s.a, at("shard:insert"));
+    start(&s.b, FAR_OP_PUT, number(7), 30);
+    far_sim_hold *hold =
+        far_sim_hold_completion(s.b.client, (far_sim_match){.kind = FAR_SIM_READ, .from = home, .to = home + 8});
+    far_sim_run_for(s.world, 20000);
+    assert_true(far_sim_reached(hold));
+    start(&reader, FAR_OP_GET, number(7), 0);
+    far_sim_run_for(s.world, 5000);
+    stage_finish(&s.a);
+    start(&s.a, FAR_OP_UPDATE, number(7), 21);
+    stage_stop_at(&s.a, at("shard:replace"));
+    far_sim_release(hold);
+    far_sim_run_for(s.world, 100000);
+    assert_false(s.b.ended || reader.ended);
+    finish_and_lock_again(&s);
+    far_sim_run_for(s.world, 100000);
+    assert_true(s.b.ended && s.b.result == 0);
+    assert_int_equal(COUNTED(&s, absorbed), 1);
+    stage_finish(&s.a);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(given(&reader), 30);
+    far_session_close(reader.session);
+    stage_close(&s);
+}
+TOLD_OF(who_joins_before_the_look_is_served, INLINE);
+
+
 /* What handles have told of, and what they have not yet. */
 static int64_t keys_counted(stage *s) {
     int64_t sum = (int64_t)world_word(s->world, shard_state_of(s->a.index)->part[0].pcb + 8 * SHARD_PCB_COUNT);
@@ -329,6 +369,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_old_copy_is_no_look),
         cmocka_unit_test(who_joins_after_the_look_is_not_overtaken),
         cmocka_unit_test(who_joins_between_two_attempts_is_not_overtaken),
+        cmocka_unit_test(who_joins_before_the_look_is_served),
         cmocka_unit_test(who_is_overtaken_after_a_split_has_added_nothing),
         cmocka_unit_test(a_look_before_the_round_was_sealed_is_forgotten),
     };

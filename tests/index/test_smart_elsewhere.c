@@ -116,7 +116,7 @@ static void a_branch_elsewhere_is_written_before_its_slot_names_it(void **state)
 }
 
 
-enum { CHAIN = SMART_CHAIN_MAX + 3 };
+enum { CHAIN = SMART_CHAIN_MAX + 3, LEAF_BYTES = 64 };
 
 typedef struct updater {
     far_session *session;
@@ -140,6 +140,13 @@ static uint64_t leaked_bytes(void) {
 }
 
 
+static uint64_t retired_bytes(void) {
+    far_pool_usage usage;
+    assert_int_equal(far_pool_stat(b->session, &usage), 0);
+    return usage.retired;
+}
+
+
 /* Nobody came to move the slot while the leaf was replaced again and again, and then perhaps deleted. */
 static void cut_out_a_chain(bool deleted) {
     updater updaters[CHAIN];
@@ -159,6 +166,7 @@ static void cut_out_a_chain(bool deleted) {
     for (unsigned i = 0; i < 8; i++) /* who reads it leaves the slot to be moved */
         assert_true(stage_reads(b, "naa", last));
     assert_true(stage_reads(c, "naa", last));
+    assert_int_equal(retired_bytes(), (CHAIN + deleted) * LEAF_BYTES);
     for (unsigned i = 0; i < CHAIN; i++) {
         far_sim_resume(updaters[i].client);
         assert_int_equal(far_sim_run_client(updaters[i].client), FAR_SIM_ENDED);
@@ -171,7 +179,7 @@ static void cut_out_a_chain(bool deleted) {
 }
 
 
-/* It is cut out in pieces, and every leaf of it is retired once. */
+/* It is cut out in pieces, and every leaf of it is retired once. (A piece that ends with the leaf that the slot names then.) */
 static void a_chain_longer_than_a_piece_is_cut_out(void **state) {
     (void)state;
     cut_out_a_chain(false);
