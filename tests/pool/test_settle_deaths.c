@@ -355,6 +355,37 @@ static void walks_per_sweep_are_one(void **state) {
 }
 
 
+/* The sweeper takes the blocks of a dead handle, one after the other: there may be many, and memory becomes free meanwhile. */
+static void the_epoch_goes_on_while_orphans_are_adopted(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 9, 2, 0);
+    actor *dead = &r.actors[0], *sweeper = &r.actors[1];
+    const far_geometry *g = &sweeper->pool->geometry;
+    put_now(sweeper, "first", 1);
+    dead->size = 20000;
+    for (unsigned i = 0; i < 12; i++)
+        assert_int_equal(call(dead, alloc_object, dead), 0);
+    far_sim_kill(dead->pool->fabric);
+    sweeper->mode = FAR_SWEEP_REPAIR;
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walked");
+    uint64_t epoch = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        stop_at(sweeper, (far_sim_match){.kind = FAR_SIM_CAS,
+                                         .from = far_addr_make(0, g->node[0].entries),
+                                         .to = far_addr_make(0, g->node[0].pages)});
+        epoch = i == 0 ? word_at(&r, FAR_SUPER_EPOCH) : epoch;
+        far_epoch_request(sweeper->pool); /* it moves beside one, and the handle follows beside the next */
+        far_sim_run_for(r.world, 10 * far_tick(sweeper->pool->fabric));
+    }
+    assert_true(word_at(&r, FAR_SUPER_EPOCH) >= epoch + 2);
+    finish_sweep(&r, sweeper);
+    assert_true(sweeper->swept.leaked_bytes >= 12 * 20000);
+    close_rig(&r);
+}
+
+
 static void alloc_main(void *arg) {
     actor *a = arg;
     a->result = call(a, alloc_object, a);
@@ -410,6 +441,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_run_that_a_lost_session_wiped_is_finished),
         cmocka_unit_test(a_sweep_in_parts_covers_what_was_lost_before),
         cmocka_unit_test(walks_per_sweep_are_one),
+        cmocka_unit_test(the_epoch_goes_on_while_orphans_are_adopted),
         cmocka_unit_test(a_slab_that_a_lost_session_cut_is_found_when_its_block_is_given_up),
     };
     return cmocka_run_group_tests_name("settle_deaths", tests, NULL, NULL);
