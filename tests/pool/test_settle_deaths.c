@@ -249,6 +249,53 @@ static void a_run_is_wiped_by_one_alone(void **state) {
 }
 
 
+static int free_object(far_task *t, void *arg) {
+    actor *a = arg;
+    far_free(t, NULL, 5, a->object, a->size);
+    return 0;
+}
+
+
+static void take_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, take_a_run, a);
+}
+
+
+/* One makes a run of four blocks, and has the first. Of the others somebody else takes the last but one: the one before it, and
+ * the one behind it, which were got, are free again, and are not taken for parts of a run. */
+static void a_run_that_was_not_got_leaves_all_its_blocks(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 47, 2, 0);
+    actor *maker = &r.actors[0], *other = &r.actors[1];
+    const far_geometry *g = &maker->pool->geometry;
+    assert_int_equal(call(maker, free_a_run, maker), 0); /* all were used before */
+    far_addr run = maker->object, last = run + 3 * g->block_bytes;
+    for (unsigned i = 0; i < 100 && block_state(&r, other, run).kind != FAR_BLOCK_FREE; i++)
+        far_sim_sleep(r.world, 1000000);
+    start(maker, "maker", take_main);
+    far_addr first_body = far_block_entry(g, block_of(maker, run + g->block_bytes));
+    stop_at(maker, (far_sim_match){.kind = FAR_SIM_CAS, .from = first_body, .to = first_body + 8});
+    other->size = g->block_bytes;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(call(other, alloc_object, other), 0);
+        assert_int_equal(other->object, last - i * g->block_bytes);
+    }
+    other->object = last;
+    assert_int_equal(call(other, free_object, other), 0);
+    for (unsigned i = 0; i < 100 && block_state(&r, other, last).kind != FAR_BLOCK_FREE; i++)
+        far_sim_run_for(r.world, 1000000);
+    assert_int_equal(block_state(&r, other, last).kind, FAR_BLOCK_FREE);
+    finish(maker);
+    assert_int_equal(maker->result, 0);
+    assert_int_equal(maker->object, run - 2 * g->block_bytes);
+    assert_int_equal(block_state(&r, other, last).kind, FAR_BLOCK_FREE);
+    assert_tables_sound(other);
+    close_rig(&r);
+}
+
+
 static void sweep_in_other(void *arg) {
     actor *a = arg;
     a->result = far_session_call(a->other, FAR_STATS_OTHER, true, run_sweep, a);
@@ -438,6 +485,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_a_fenced_session_takes_in_a_sweep_is_found_by_the_next),
         cmocka_unit_test(idle_handles_notice),
         cmocka_unit_test(a_run_is_wiped_by_one_alone),
+        cmocka_unit_test(a_run_that_was_not_got_leaves_all_its_blocks),
         cmocka_unit_test(a_run_that_a_lost_session_wiped_is_finished),
         cmocka_unit_test(a_sweep_in_parts_covers_what_was_lost_before),
         cmocka_unit_test(walks_per_sweep_are_one),
