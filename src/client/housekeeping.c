@@ -282,7 +282,7 @@ static bool is_awake(far_pool *pool) {
 
 /* For how long a handle that is awake need not look: every slice takes a processor from those who work. A handle whose
  * operations only read, or that frees little, has nothing to do at most ticks. Whoever needs it sooner wakes it: a wish for
- * the next epoch, a submitted operation, the end. Another handle that asks for an epoch waits for the whole pause once,
+ * the next epoch, a submitted operation (one that comes just now waits for this pause), the end. Another handle that asks for an epoch waits for the whole pause once,
  * then the epoch moves and the pace is that of ticks. */
 static uint64_t calm_pause(far_pool *pool, uint64_t tick) {
     uint64_t epoch = atomic_load_explicit(&pool->epochs.known, memory_order_relaxed);
@@ -302,8 +302,6 @@ void far_housekeeper(void *arg) {
         bool awake = is_awake(pool);
         uint64_t pause = more > 0 ? brief : awake ? calm_pause(pool, tick) : SLOW_TICKS * tick;
         atomic_store_explicit(&pool->resting, pause > tick, memory_order_seq_cst);
-        if (awake && pause > tick && far_team_drive_users(&pool->team))
-            pause = tick; /* an operation was submitted when nobody could see yet that housekeeping would rest */
         if (pool->fabric->ops->doze && more <= 0 && !awake)
             pool->fabric->ops->doze(pool->team.own->conn, &pool->parker,
                                     atomic_load_explicit(&pool->restless, memory_order_seq_cst)

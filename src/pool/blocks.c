@@ -183,41 +183,25 @@ far_block_state far_block_owned(far_task *t) {
 /* Runs. The head is owned first, so that a run that is left half made can be told from one that its maker still works
  * on; the bodies follow; last the head says that all of it is the run. */
 
-/* Changes the bodies of a run, in batches. How many of them, from the first on, were as expected. */
-static int change_bodies(far_task *t, far_block_id head, uint32_t length, const uint64_t *from, bool to_body,
-                         uint32_t *changed) {
+/* The blocks behind the head become bodies, in batches. *made: how many of them, from the first on, were as expected. */
+static int make_bodies(far_task *t, far_block_id head, uint32_t length, const uint64_t *words, uint32_t *made) {
     uint64_t old[CAS_AT_ONCE];
     int err = 0;
-    bool all = true;
     assert(length > 0);
-    *changed = 0;
-    for (uint32_t at = 1; at < length && err == 0 && all; at += CAS_AT_ONCE) {
+    *made = 0;
+    for (uint32_t at = 1; at < length && err == 0 && *made == at - 1; at += CAS_AT_ONCE) {
         uint32_t n = length - at < CAS_AT_ONCE ? length - at : CAS_AT_ONCE;
         for (uint32_t i = 0; i < n; i++) {
-            uint64_t was = from[at + i];
-            far_block_state body = {.kind = FAR_BLOCK_BODY, .used = far_block_unpack(was).used, .length = at + i};
-            far_addr entry = far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i});
-            if (to_body)
-                far_cas(t, entry, was, far_block_pack(&body), &old[i]);
-            else
-                far_cas(t, entry, far_block_pack(&body), was, &old[i]);
+            far_block_state body = {
+                .kind = FAR_BLOCK_BODY, .used = far_block_unpack(words[at + i]).used, .length = at + i};
+            far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i}),
+                    words[at + i], far_block_pack(&body), &old[i]);
         }
         err = far_wait(t);
-        for (uint32_t i = 0; i < n && err == 0; i++) {
-            all &= !to_body || old[i] == from[at + i];
-            *changed += all;
-        }
-        if (err == 0 && !all) /* those behind the lost one that were free have become bodies: they are freed again */
-            for (uint32_t i = 0; i < n; i++)
-                if (at + i > *changed && old[i] == from[at + i]) {
-                    far_block_state body = {
-                        .kind = FAR_BLOCK_BODY, .used = far_block_unpack(old[i]).used, .length = at + i};
-                    far_cas(t, far_block_entry(far_geometry_of(t), (far_block_id){head.node, head.index + at + i}),
-                            far_block_pack(&body), old[i], NULL);
-                }
+        for (uint32_t i = 0; i < n && err == 0 && old[i] == words[at + i]; i++)
+            ++*made;
     }
-    int last = far_wait(t);
-    return err < 0 ? err : last;
+    return err;
 }
 
 
@@ -236,12 +220,12 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
     int err = far_cas_word(t, entry, words[0], far_block_pack(&mine), &old);
     if (err < 0 || old != words[0])
         return err;
-    err = change_bodies(t, head, run->length, words, true, &bodies);
+    err = make_bodies(t, head, run->length, words, &bodies);
     if (err < 0)
         return err;
     if (bodies + 1 < run->length) {
         *lost = bodies + 1;
-        err = change_bodies(t, head, bodies + 1, words, false, &bodies);
+        err = far_run_undo(t, head, run->length); /* also those behind the one that was lost */
         return err < 0 ? err : far_cas_word(t, entry, far_block_pack(&mine), words[0], &old);
     }
     made.used = true;

@@ -1,7 +1,8 @@
 /* The catalog: finding, listing, creating and dropping indexes. Opening and closing are in open_table.c.
  *
- * Everything here is one immutable object, swung by CAS under a pin: an object seen under a pin is not reused while it
- * is held, so a CAS that finds the word unchanged finds the list unchanged. */
+ * An index is added by a new object, swung by CAS under a pin: an object seen under a pin is not reused while it is held,
+ * and in one object indexes only go, which the word counts. So a CAS that finds the word unchanged finds the list
+ * unchanged, but for those that are just going. */
 #include "pool/catalog.h"
 #include "base/error.h"
 #include "pool/catalog_layout.h"
@@ -52,39 +53,83 @@ static int broken_catalog(const char *what) {
 }
 
 
-static uint32_t spare_check(far_addr spare) {
-    return (uint32_t)XXH3_64bits(&spare, sizeof(spare));
+/* Of the entries so far, and one more. */
+static uint64_t add_check(uint64_t check, const far_catalog_entry *entry) {
+    return XXH3_64bits_withSeed(entry, sizeof(*entry), check);
 }
 
 
-int far_catalog_look(far_task *t, far_catalog_view *view) {
+/* Leaves in the view what is listed. */
+static int sort_out(far_catalog_view *view) {
+    uint64_t check = 0;
+    for (unsigned i = 0; i < view->head.entries; i++) {
+        far_catalog_entry entry = view->entries[i];
+        bool gone = far_catalog_word_addr(entry.record) == (entry.record ^ FAR_CATALOG_GONE);
+        entry.record ^= gone ? FAR_CATALOG_GONE : 0;
+        check = add_check(check, &entry);
+        entry.place = i;
+        if (!gone)
+            view->entries[view->count++] = entry;
+    }
+    return check == view->head.check ? 0 : broken_catalog("its entries");
+}
+
+
+static int read_list(far_task *t, far_catalog_view *view) {
     *view = (far_catalog_view){0};
-    assert(t->pin.epoch != 0); /* or what the word names might be used anew while it is read */
     int err = far_read_word(t, catalog_word(), &view->word);
     if (err < 0 || view->word == 0)
         return err;
-
-    uint64_t bytes = far_catalog_word_bytes(view->word);
-    if (bytes <= sizeof(far_catalog_head))
-        return broken_catalog("its word");
-    far_catalog_head *head = far_scratch(t, bytes);
-    if (!head)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
-    far_read(t, far_catalog_word_addr(view->word), head, bytes);
+    far_addr addr = far_catalog_word_addr(view->word);
+    far_read(t, addr, &view->head, sizeof(view->head));
     if ((err = far_wait(t)) < 0)
         return err;
+    if (view->head.magic != FAR_CATALOG_MAGIC || view->head.entries - 1 >= FAR_CATALOG_ENTRIES_MAX)
+        return broken_catalog("its head");
+    view->entries = far_scratch(t, view->head.entries * sizeof(*view->entries));
+    if (!view->entries)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    far_read(t, addr + sizeof(view->head), view->entries, view->head.entries * sizeof(*view->entries));
+    err = far_wait(t);
+    return err < 0 ? err : sort_out(view);
+}
 
-    if (head->magic != FAR_CATALOG_MAGIC || head->count != (bytes - sizeof(*head)) / sizeof(far_catalog_entry) ||
-        head->check != XXH3_64bits(head + 1, bytes - sizeof(*head)))
-        return broken_catalog("its object");
-    if (head->spare_check ==
-        spare_check(head->spare)) /* else it is lost: a sweep finds it, nobody uses what is there */
-        view->spare = head->spare;
-    view->entries = (far_catalog_entry *)(head + 1);
-    for (unsigned i = 0; i < head->count; i++)
-        if (view->entries[i].record != 0)
-            view->entries[view->count++] = view->entries[i];
-    return 0;
+
+static far_addr entry_of(const far_catalog_view *view, const far_catalog_entry *entry) {
+    return far_catalog_word_addr(view->word) + sizeof(far_catalog_head) + entry->place * sizeof(*entry);
+}
+
+
+/* Puts `word` in the place of that of the catalog that `view` shows. 1: done; 0: somebody was faster. */
+static int swing(far_task *t, const far_catalog_view *view, uint64_t word) {
+    uint64_t old;
+    int err = far_cas_word(t, catalog_word(), view->word, word, &old);
+    if (err < 0 || old != view->word)
+        return err;
+    if (view->word && far_catalog_word_addr(word) != far_catalog_word_addr(view->word))
+        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
+                   far_catalog_bytes(view->head.entries));
+    return 1;
+}
+
+
+/* A dropped index is gone for good when the word says how many are left: whoever would list it again has seen another
+ * word. Until then nobody may take it for gone, so it is done here. */
+int far_catalog_look(far_task *t, far_catalog_view *view) {
+    assert(t->pin.epoch != 0); /* or what the word names might be used anew while it is read */
+    for (;;) {
+        far_scratch_mark mark = far_scratch_here(t);
+        int err = read_list(t, view);
+        if (err < 0 || view->count == view->word >> 48)
+            return err;
+        far_addr addr = far_catalog_word_addr(view->word);
+        err = swing(t, view, view->count ? far_catalog_word(addr, view->count) : 0);
+        if (err < 0)
+            return err;
+        if (err == 1)
+            far_ring(t); /* a handle that sleeps may have slabs of the index */
+        far_scratch_back(t, mark);
+    }
 }
 
 
@@ -161,109 +206,33 @@ int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt) {
 }
 
 
-/* A new catalog, not shown yet, and its spare. */
-typedef struct draft {
-    far_addr object, spare; /* 0: none */
-    uint64_t bytes;
-} draft;
-
-
-static int allocate(far_task *t, uint64_t bytes, far_addr *addr) {
+/* A list with one more, in memory of its own. 1: done; 0: somebody was faster. */
+static int add_entry(far_task *t, const far_catalog_view *view, const far_catalog_entry *added) {
+    const unsigned count = view->count + 1;
+    const uint64_t bytes = far_catalog_bytes(count);
     far_object object;
-    int err = far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object);
-    *addr = err < 0 ? 0 : object.addr;
-    return err;
-}
-
-
-static void discard(far_task *t, far_addr addr, uint64_t bytes) {
-    if (addr)
-        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, addr, bytes);
-}
-
-
-/* The spare of the catalog that `view` shows becomes ours. *spare 0: somebody else has it, or there is none. */
-static int take_spare(far_task *t, const far_catalog_view *view, far_addr *spare) {
-    uint64_t old;
-    *spare = 0;
-    if (view->spare == 0)
-        return 0;
-    int err =
-        far_cas_word(t, far_catalog_word_addr(view->word) + offsetof(far_catalog_head, spare), view->spare, 0, &old);
-    if (err == 0 && old == view->spare)
-        *spare = old;
-    return err;
-}
-
-
-/* Memory for `count` entries. One that grows has a spare, so that it can shrink in a full pool. */
-static int begin_draft(far_task *t, const far_catalog_view *view, unsigned count, draft *d) {
-    *d = (draft){.bytes = sizeof(far_catalog_head) + count * sizeof(far_catalog_entry)};
-    if (count == 0)
-        return 0;
-    int err = allocate(t, d->bytes, &d->object);
-    if (err == FAR_ERR_NO_MEMORY && count < view->count) {
-        d->bytes = far_catalog_word_bytes(view->word);
-        err = take_spare(t, view, &d->object);
-        return err < 0 || d->object ? err : far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    far_catalog_head *head = far_scratch(t, bytes);
+    int err = head ? far_alloc(t, NULL, FAR_POOL_TYPE_CATALOG, bytes, 0, 0, &object)
+                   : far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
+    if (err < 0)
+        return err;
+    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC, .entries = count};
+    far_catalog_entry *entries = (far_catalog_entry *)(head + 1);
+    for (unsigned i = 0; i < count; i++) {
+        entries[i] = i < view->count ? view->entries[i] : *added;
+        entries[i].place = 0;
+        head->check = add_check(head->check, &entries[i]);
     }
-    if (err == 0)
-        err = allocate(t, d->bytes, &d->spare);
-    if (err == FAR_ERR_NO_MEMORY && d->object && count < view->count)
-        return 0;
-    if (err < 0)
-        discard(t, d->object, d->bytes);
-    return err;
-}
-
-
-static int write_draft(far_task *t, const draft *d, const far_catalog_entry *entries, unsigned count) {
-    far_catalog_head *head = far_scratch(t, d->bytes);
-    assert(d->object != 0 && sizeof(*head) + count * sizeof(*entries) <= d->bytes);
-    if (!head)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
-    const uint64_t bytes = d->bytes - sizeof(*head);
-    memset(head, 0, d->bytes);
-    *head = (far_catalog_head){.magic = FAR_CATALOG_MAGIC,
-                               .count = (uint32_t)(bytes / sizeof(far_catalog_entry)),
-                               .spare_check = spare_check(d->spare),
-                               .spare = d->spare};
-    memcpy(head + 1, entries, count * sizeof(far_catalog_entry));
-    head->check = XXH3_64bits(head + 1, bytes);
-    far_write(t, d->object, head, d->bytes);
-    return far_wait(t);
-}
-
-
-/* Puts a catalog of `count` entries in the place of the one that `view` shows. 1: done; 0: somebody was faster. */
-static int swing(far_task *t, const far_catalog_view *view, const far_catalog_entry *entries, unsigned count) {
-    uint64_t old;
-    far_addr spare;
-    draft d;
-    int err = begin_draft(t, view, count, &d);
-    if (err == 0 && count)
-        err = write_draft(t, &d, entries, count);
-    if (err < 0)
+    far_write(t, object.addr, head, bytes);
+    if ((err = far_wait(t)) < 0)
         return err;
     far_point(t, "catalog:swing");
-    if ((err = far_cas_word(t, catalog_word(), view->word, d.object ? far_catalog_word(d.object, d.bytes) : 0, &old)) <
-        0)
-        return err;
-    if (old != view->word) {
+    err = swing(t, view, far_catalog_word(object.addr, count));
+    if (err == 0) {
         far_count_retry(t);
-        discard(t, d.object, d.bytes);
-        discard(t, d.spare, d.bytes);
-        return 0;
+        far_free(t, NULL, FAR_POOL_TYPE_CATALOG, object.addr, bytes);
     }
-    if (view->word) {
-        if ((err = take_spare(t, view, &spare)) < 0)
-            return err;
-        discard(t, spare, far_catalog_word_bytes(view->word));
-        far_retire(t, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view->word),
-                   far_catalog_word_bytes(view->word));
-    }
-    far_ring(t); /* an index may have been dropped that a sleeping handle has slabs of */
-    return 1;
+    return err;
 }
 
 
@@ -281,33 +250,30 @@ static int list_index(far_task *t, const char *name, const far_catalog_entry *ad
             return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
         if (view.count == FAR_CATALOG_ENTRIES_MAX)
             return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full");
-        far_catalog_entry *entries = far_scratch(t, (view.count + 1) * sizeof(*entries));
-        if (!entries)
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for the catalog");
-        if (view.count)
-            memcpy(entries, view.entries, view.count * sizeof(*entries));
-        entries[view.count] = *added;
-        if ((err = swing(t, &view, entries, view.count + 1)) != 0)
+        if ((err = add_entry(t, &view, added)) != 0)
             return err < 0 ? err : 0;
         far_scratch_back(t, mark);
     }
 }
 
 
-/* Takes an index off the list; FAR_ERR_NOT_FOUND when it is not there. */
+/* Takes an index off the list; FAR_ERR_NOT_FOUND when it is not there. Needs no memory. Who adds another meanwhile, and
+ * saw it in the list, puts it there again: so it is looked for again. */
 static int unlist_index(far_task *t, uint32_t uid) {
-    for (;;) {
+    for (bool flagged = false;;) {
         far_scratch_mark mark = far_scratch_here(t);
         far_catalog_view view;
+        uint64_t old;
         int err = far_catalog_look(t, &view);
-        if (err < 0)
-            return err;
-        const far_catalog_entry *entry = far_catalog_find_uid(&view, uid);
-        if (!entry)
-            return FAR_ERR_NOT_FOUND;
-        view.entries[entry - view.entries] = view.entries[view.count - 1];
-        if ((err = swing(t, &view, view.entries, view.count - 1)) != 0)
-            return err < 0 ? err : 0;
+        const far_catalog_entry *entry = err < 0 ? NULL : far_catalog_find_uid(&view, uid);
+        if (entry)
+            err = far_cas_word(t, entry_of(&view, entry), entry->record, entry->record | FAR_CATALOG_GONE, &old);
+        if (err < 0 && flagged)
+            far_memory_lost_some(far_task_pool(t)); /* whoever looks next drops it for us, and frees nothing */
+        if (err < 0 || !entry)
+            return err < 0 || flagged ? err : FAR_ERR_NOT_FOUND;
+        flagged |= old == entry->record;
+        far_point(t, "catalog:gone");
         far_scratch_back(t, mark);
     }
 }
@@ -642,9 +608,7 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
         err = far_catalog_look(t, &view);
     if (err >= 0 && view.word)
         err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
-                              far_catalog_word_bytes(view.word));
-    if (err >= 0 && view.spare)
-        err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, view.spare, far_catalog_word_bytes(view.word));
+                              far_catalog_bytes(view.head.entries));
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         far_met_mark met = {0};

@@ -1,6 +1,6 @@
-/* The catalog: named indexes. One immutable object that lists {record address, name hash, uid}; every change writes a
- * new one and swings the catalog word on node 0 by CAS. A record holds name, kind, options, secret and the index's
- * descriptor, written before it is listed.
+/* The catalog: named indexes. One object that lists {record address, name hash, uid}. Who adds an index writes a new one
+ * and swings the catalog word on node 0 by CAS; who drops one flags its entry. A record holds name, kind, options, secret
+ * and the index's descriptor, written before it is listed.
  *
  * Open: the handle WRITEs the uid into its table of open indexes (one writer at a time), waits, and looks at the record
  * and the catalog again. Drop: marks the record as being dropped, by CAS (with the dropper's id and generation; a mark

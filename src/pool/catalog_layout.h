@@ -1,9 +1,9 @@
 /* The catalog as bytes, and what catalog.c and open_table.c share.
  *
- * catalog word (node 0)   address 48 | bytes / 16 << 48 of the current catalog object, 0 = no index
- * catalog object          head {magic, count, check, spare} and one entry {record, name hash, uid} per index; immutable
- *                         but for `spare`, an object of the same size with which a drop does in a full pool: it is
- *                         taken by CAS, and the entry that goes is left empty then
+ * catalog word (node 0)   address of the current catalog object 48 | how many indexes it lists << 48; 0 = no index
+ * catalog object          head {magic, entries, check} and entries {record, name hash, uid}; immutable but for the flag
+ *                         FAR_CATALOG_GONE of an entry whose index was dropped, set by CAS. That counts when the word
+ *                         says how many are left: whoever looks at the list makes it so
  * record                  what an index is; immutable but for its drop mark and the count of its keys
  * drop mark               0, or the session (pool/owner.h) that is dropping the index | number 26 << 38, another for each
  *                         pin of the drop
@@ -24,18 +24,19 @@
 enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPEN_TABLE };
 
 typedef struct far_catalog_entry {
-    uint64_t record;
+    uint64_t record; /* 0: empty */
     uint64_t name_hash;
     uint32_t uid, unused;
-    uint64_t unused2;
+    uint64_t place; /* 0; in a view: which entry of the object it is */
 } far_catalog_entry;
+
+#define FAR_CATALOG_GONE (0x6f6eull << 48) /* or'ed to the address of the record */
 
 typedef struct far_catalog_head {
     uint64_t magic;
-    uint32_t count;
-    uint32_t spare_check; /* hash of the spare's address, as it was at first */
-    uint64_t check;       /* hash of the entries */
-    uint64_t spare;
+    uint64_t entries;
+    uint64_t check; /* hash of the entries, without that flag */
+    uint64_t unused;
 } far_catalog_head;
 
 typedef struct far_index_record {
@@ -55,13 +56,13 @@ _Static_assert(sizeof(far_catalog_entry) == 32 && sizeof(far_catalog_head) == 32
 _Static_assert(sizeof(far_index_record) == 672 && sizeof(far_index_record) % FAR_GRANULE == 0, "no padding");
 _Static_assert(offsetof(far_index_record, mark) == 8, "the mark is a word");
 
-#define FAR_CATALOG_ENTRIES_MAX 32000 /* the size must fit into 16 bits of granules, and into one verb */
+#define FAR_CATALOG_ENTRIES_MAX 32000 /* one verb writes them */
 _Static_assert(sizeof(far_catalog_head) + FAR_CATALOG_ENTRIES_MAX * sizeof(far_catalog_entry) < FAR_VERB_BYTES_MAX,
                "one verb");
 
 
-static inline uint64_t far_catalog_word(far_addr addr, uint64_t bytes) {
-    return addr | bytes / FAR_GRANULE << 48;
+static inline uint64_t far_catalog_word(far_addr addr, unsigned listed) {
+    return addr | (uint64_t)listed << 48;
 }
 
 
@@ -70,8 +71,8 @@ static inline far_addr far_catalog_word_addr(uint64_t word) {
 }
 
 
-static inline uint64_t far_catalog_word_bytes(uint64_t word) {
-    return (word >> 48) * FAR_GRANULE;
+static inline uint64_t far_catalog_bytes(uint64_t entries) {
+    return sizeof(far_catalog_head) + entries * sizeof(far_catalog_entry);
 }
 
 
@@ -98,9 +99,9 @@ static inline far_addr far_open_table_word_of(unsigned client) {
 /* What a task saw of the catalog, in its scratch memory. */
 typedef struct far_catalog_view {
     uint64_t word;
-    far_addr spare;
+    far_catalog_head head;
     unsigned count;
-    far_catalog_entry *entries; /* without empty ones */
+    far_catalog_entry *entries; /* that are listed */
 } far_catalog_view;
 
 /* All with a pin. */

@@ -23,6 +23,7 @@ struct far_store;  /* pool/store.h: what it holds of far memory */
 
 typedef struct far_open_table {         /* pool/open_table.c: the handle's table of open indexes */
     far_addr table;                     /* 0: none yet */
+    far_addr made;                      /* the last one that was made: its address may not be there */
     uint64_t words[FAR_OPEN_TABLE_MAX]; /* what they are to be */
     atomic_bool unsure;                 /* a WRITE failed: far memory may not say so yet */
 } far_open_table;

@@ -53,7 +53,7 @@ static int find_table(far_task *t) {
     far_open_table *open = table_of(t);
     uint64_t word;
     int err = open->table ? 0 : far_read_word(t, own_word(t), &word);
-    if (err == 0 && !open->table && far_may_be_object(t, word, FAR_OPEN_TABLE_BYTES))
+    if (err == 0 && !open->table && word == open->made)
         open->table = word;
     return err;
 }
@@ -99,6 +99,7 @@ static int make_table(far_task *t) {
     int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
     if (err >= 0 && open->words[0])
         err = far_write_word(t, object.addr, open->words[0]);
+    open->made = err < 0 ? 0 : object.addr;
     if (err < 0 || (err = note(t, far_write_word(t, own_word(t), object.addr))) < 0)
         return err;
     open->table = object.addr;
@@ -157,14 +158,14 @@ int far_open_table_settle(far_task *t) {
 }
 
 
-/* Read again with the latch: what was seen may be from before a change. */
+/* Read again with the latch: what was seen may be from before a change. When that of a lost session comes after this, all
+ * is written anew (make_sure). */
 int far_open_table_mend(far_task *t, uint64_t seen) {
     const far_open_table *open = table_of(t);
     int err = 0;
     if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
         return 0; /* the next time */
-    if (!far_open_table_is_unsure(far_task_pool(t)) && seen != right_word(open) &&
-        (err = far_read_word(t, own_word(t), &seen)) == 0 && seen != right_word(open))
+    if (seen != right_word(open) && (err = far_read_word(t, own_word(t), &seen)) == 0 && seen != right_word(open))
         err = note(t, far_write_word(t, own_word(t), right_word(open)));
     far_unlatch(t, FAR_LATCH_OPEN_TABLE);
     return err;

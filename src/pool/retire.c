@@ -69,16 +69,6 @@ bool far_queue_put(far_memory *m, far_retired item) {
 }
 
 
-bool far_queue_take(far_queue *q, far_retired *item) {
-    if (q->count == 0)
-        return false;
-    *item = q->items[q->first];
-    q->first = (q->first + 1) % q->capacity;
-    q->count--;
-    return true;
-}
-
-
 bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
     bool any = false;
     pthread_mutex_lock(&s->list);
@@ -204,7 +194,8 @@ static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch)
     item = *head;
     if (item.ready > epoch)
         return false;
-    far_queue_take(q, &item);
+    q->first = (q->first + 1) % q->capacity;
+    q->count--;
     assert(m->retired_bytes >= item.class->size);
     m->retired_bytes -= item.class->footprint;
     if (fabric->watch && !item.class->is_run)

@@ -465,7 +465,7 @@ far_bin *far_bin_remember(far_memory *m, far_index *index, unsigned type, uint64
 }
 
 
-static void visit_memory(far_store *s, far_memory *m, const far_visit *v) {
+void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
     for (unsigned i = 0; v->in_magazine && i < FAR_BINS; i++)
         for (far_bin *b = m->bins[i]; b; b = b->next)
             for (unsigned n = 0; n < geometry(s)->nodes; n++) {
@@ -502,7 +502,7 @@ bool far_store_visit(far_store *s, const far_visit *visit) {
     for (far_memory *m = begun ? s->memories : NULL; m; m = m->next) {
         far_mutex_lock(&m->lock);
         pthread_mutex_lock(&s->lock);
-        visit_memory(s, m, visit);
+        far_memory_visit(s, m, visit);
         pthread_mutex_unlock(&s->lock);
         far_mutex_unlock(&m->lock);
     }
@@ -523,7 +523,7 @@ void far_shelves_leave(far_store *s) {
 }
 
 
-static bool empty_magazine(far_store *s, far_class *class, uint64_t item, void *ctx) {
+bool far_item_to_store(far_store *s, far_class *class, uint64_t item, void *ctx) {
     (void)ctx;
     far_store_put(s, class, far_item_addr(item), UINT64_MAX);
     return false;
@@ -531,7 +531,7 @@ static bool empty_magazine(far_store *s, far_class *class, uint64_t item, void *
 
 
 void far_magazines_empty(far_store *s) {
-    far_store_visit(s, &(far_visit){.in_magazine = empty_magazine});
+    far_store_visit(s, &(far_visit){.in_magazine = far_item_to_store});
 }
 
 

@@ -328,9 +328,11 @@ typedef struct far_visit {
     void (*kept)(far_store *s, const far_kept *kept, void *ctx);
     void *ctx;
 } far_visit;
-bool far_store_visit(far_store *s, const far_visit *visit); /* what begin said */
-void far_magazines_empty(far_store *s);                     /* to the store, of all sessions */
-void far_shelves_leave(far_store *s);                       /* with the store's lock: what is foreign there */
+bool far_store_visit(far_store *s, const far_visit *visit);                   /* what begin said */
+void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);   /* of one session, with both locks */
+bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx); /* in_magazine: it does not stay */
+void far_magazines_empty(far_store *s);                                       /* to the store, of all sessions */
+void far_shelves_leave(far_store *s); /* with the store's lock: what is foreign there */
 
 /* One task of the handle at a time. */
 void far_store_enter(far_task *t);
@@ -364,7 +366,6 @@ int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* by any
 
 /* retire.c */
 bool far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
-bool far_queue_take(far_queue *q, far_retired *item);
 int far_reclaim(far_task *t, far_memory *m); /* frees some of the session's that are past their time: how many */
 void far_reclaim_all(far_task *t);           /* of all sessions; runs are leaving then */
 int far_send_home(far_task *t);              /* what is leaving */

@@ -133,19 +133,11 @@ int far_memory_open(far_session *session) {
 }
 
 
-/* With both locks: what it hands out from goes to the store, what it retired waits with the handle's own session. */
-static void hand_over(far_memory *m, far_memory *heir) {
-    far_store *s = m->store;
-    for (unsigned i = 0; i < FAR_BINS; i++)
-        for (far_bin *b = m->bins[i]; b; b = b->next)
-            for (unsigned n = 0; n < nodes(s); n++)
-                while (b->magazine[n].count > 0)
-                    far_store_put(s, b->class, far_item_addr(b->magazine[n].items[--b->magazine[n].count]), UINT64_MAX);
-    for (unsigned i = 0; heir && i < FAR_QUEUES_MAX; i++) {
-        far_retired item;
-        while (far_queue_take(&m->queues[i], &item))
-            far_queue_put(heir, item);
-    }
+/* What a session retired waits with the handle's own. */
+static bool leave_to_heir(far_store *s, const far_retired *item, void *ctx) {
+    (void)s;
+    far_queue_put(ctx, *item);
+    return false;
 }
 
 
@@ -168,7 +160,8 @@ void far_memory_close(far_session *session) {
     far_mutex_lock(&m->lock);
     far_kept_free(m, true);
     pthread_mutex_lock(&s->lock);
-    hand_over(m, heir);
+    far_memory_visit(
+        s, m, &(far_visit){.in_magazine = far_item_to_store, .retired = heir ? leave_to_heir : NULL, .ctx = heir});
     assert(m->kept_count == 0 && m->reserves == 0 && !m->filler);
     pthread_mutex_unlock(&s->lock);
     far_mutex_unlock(&m->lock);

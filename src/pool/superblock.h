@@ -23,7 +23,7 @@
 #include "task/task.h"
 
 #define FAR_POOL_MAGIC      0x66617269ull /* "fari" */
-#define FAR_POOL_FORMAT     6u
+#define FAR_POOL_FORMAT     7u
 #define FAR_BLOCK_PAGES     64u
 #define FAR_BLOCK_BYTES_MIN (64ull << 10)
 #define FAR_BLOCK_BYTES_MAX (4ull << 20)
@@ -41,7 +41,7 @@ enum {                              /* offsets of words on node 0 */
        FAR_SUPER_DONE = 80,        /* the last finished sweep (pool/request.h); written by the sweeper */
        FAR_SUPER_WANTED = 88,      /* counts events after which memory may be lost: a sweep is wanted; by FAA */
        FAR_SUPER_SWEPT = 96,       /* FAR_SUPER_WANTED as it was when the last finished sweep began; by the sweeper */
-       FAR_SUPER_CATALOG = 104,    /* address of the current catalog object, 0 = no index yet */
+       FAR_SUPER_CATALOG = 104,    /* the current list of indexes (pool/catalog_layout.h); changed by CAS only */
        FAR_SUPER_NEXT_UID = 112,   /* index uids given out so far */
        FAR_SUPER_SLOTS_HIGH = 120, /* session slots ever used: registry scans end here */
 

@@ -13,10 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK_BLOCKS   64u   /* whose marks are written at once */
-#define SETTLE_TICKS  300u  /* how long owners that sleep are given to settle, when somebody waits for it */
-#define SETTLE_BLOCKS 32u   /* orphans adopted under one pin */
-#define SHORT_TICKS   1000u /* how long one who is short waits while the epoch does not move */
+#define MARK_BLOCKS  64u   /* whose marks are written at once */
+#define SETTLE_TICKS 300u  /* how long owners that sleep are given to settle, when somebody waits for it */
+#define SHORT_TICKS  1000u /* how long one who is short waits while the epoch does not move */
 
 typedef struct owner { /* of blocks */
     unsigned id, generation;
@@ -42,7 +41,6 @@ typedef struct sweeper {
     owner *owners;
     size_t owner_count;
     far_catalog_view view; /* what is listed at the end */
-    unsigned adopted;      /* orphans, to be settled */
     far_sweep_result result;
 } sweeper;
 
@@ -333,11 +331,8 @@ static int adopt(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_store_enter(s->t);
     int err = far_block_adopt(s->t, id, entry);
     far_store_leave(s->t);
-    if (err >= 0 && ++s->adopted % SETTLE_BLOCKS == 0) { /* the epoch goes on meanwhile */
-        far_catalog_unpin(s->t);
-        err = far_pin_take(s->t);
-    }
-    return err < 0 ? err : 0;
+    far_catalog_unpin(s->t); /* there may be many, and the epoch goes on meanwhile */
+    return err < 0 ? err : far_pin_take(s->t);
 }
 
 

@@ -18,8 +18,8 @@
 
 
 static uint64_t catalog_now(far_store *s) {
-    return atomic_load_explicit(&s->line.catalog, memory_order_acquire) ^
-           atomic_load_explicit(&s->line.uids, memory_order_acquire) << 48;
+    return atomic_load_explicit(&s->line.catalog, memory_order_acquire) +
+           atomic_load_explicit(&s->line.uids, memory_order_acquire) * 0x9e3779b97f4a7c15ull;
 }
 
 

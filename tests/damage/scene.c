@@ -126,7 +126,7 @@ static void add_pool(scene *s, const far_pool *pool, const far_index *index) {
     add(s, "pool words", far_addr_make(0, FAR_SUPER_EPOCH), 128);
     for (unsigned id = 1; id <= 4; id++)
         add(s, "registry", far_client_entry(id), FAR_CLIENT_BYTES);
-    add(s, "catalog", far_catalog_word_addr(word), far_catalog_word_bytes(word));
+    add(s, "catalog", far_catalog_word_addr(word), far_catalog_bytes(word >> 48));
     add(s, "record", index->record, sizeof(far_index_record));
     for (unsigned n = 0; n < g->nodes; n++) {
         uint64_t used = g->node[n].blocks < 8 ? g->node[n].blocks : 8;

@@ -82,7 +82,7 @@ static void what_was_found_before(void **state) {
         {"chime", false, false, 393}, /* where the own table of open indexes is: it was freed, and became a catalog */
         {"dolphin", false, false, 3411}, /* how many entries of the registry are used: nobody saw the others' */
         {"chime", false, false, 3285},   /* the own entry of the registry says that it is nobody's: the same */
-        {"shard", false, false, 3105},   /* the spare of the catalog: something else was freed */
+        {"shard", false, false, 3105},   /* a word of the catalog's head */
         {"shard", false, false, 2968},   /* a page that says another index: all that lies in it was freed */
         {"dart", false, true, 2959},     /* the entry of a block in use says that it is nobody's: it was held twice */
         {"shard", false, false, 9270},   /* how many partitions there are: those beyond were freed */

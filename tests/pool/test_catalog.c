@@ -522,7 +522,7 @@ static int count_problem(void *ctx, const char *what) {
 static void a_broken_catalog_is_an_error_not_a_crash(void **state) {
     (void)state;
     for (uint64_t offset = 0; offset < sizeof(far_catalog_head) + sizeof(far_catalog_entry); offset += 8) {
-        if (offset == offsetof(far_catalog_head, spare))
+        if (offset == offsetof(far_catalog_head, unused))
             continue;
         node a;
         far_index *index;

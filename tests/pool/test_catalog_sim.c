@@ -57,6 +57,13 @@ static void create_x(void *arg) {
 }
 
 
+static void create_y(void *arg) {
+    actor *a = arg;
+    a->result = far_index_create(a->session, "y", "toy", "slots=4", &a->index);
+    a->ended = true;
+}
+
+
 static void drop_x(void *arg) {
     actor *a = arg;
     a->result = far_index_drop(a->session, "x");
@@ -250,6 +257,48 @@ static void of_two_droppers_one_wins(void **state) {
 
 /* Named interleavings. */
 
+/* A creator of y has read the list, with x in it, and x is flagged as gone. Seen: somebody looks at the list before the
+ * creator goes on; then x is gone for good, whoever lists what he saw of it. */
+static void drop_beside_a_creator(bool seen) {
+    stage s;
+    far_session *other;
+    far_index *index;
+    set_up(&s, 1, "none");
+    make_x(&s);
+    actor *creator = &s.actors[0], *dropper = &s.actors[1];
+    assert_int_equal(far_session_open(dropper->pool, &other), 0);
+    start(creator, "creator", create_y);
+    start(dropper, "dropper", drop_x);
+    far_sim_stop_before(creator->client, (far_sim_match){.point = "catalog:swing"});
+    far_sim_stop_before(dropper->client, (far_sim_match){.point = "catalog:gone"});
+    assert_int_equal(far_sim_run_client(creator->client), FAR_SIM_STOPPED);
+    assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_STOPPED);
+    if (seen)
+        assert_int_equal(far_index_open(other, "x", &index), FAR_ERR_NOT_FOUND);
+    far_sim_resume(creator->client);
+    assert_int_equal(far_sim_run_client(creator->client), FAR_SIM_ENDED);
+    assert_int_equal(creator->result, 0);
+    if (seen)
+        assert_int_equal(far_index_open(other, "x", &index), FAR_ERR_NOT_FOUND);
+    far_sim_resume(dropper->client);
+    assert_int_equal(far_sim_run_client(dropper->client), FAR_SIM_ENDED);
+    assert_int_equal(dropper->result, 0);
+    assert_int_equal(far_index_open(other, "x", &index), FAR_ERR_NOT_FOUND);
+    assert_int_equal(far_index_open(other, "y", &index), 0);
+    far_index_close(index);
+    world_assert_nothing_lost(other);
+    far_session_close(other);
+    tear_down(&s);
+}
+
+
+static void a_creator_that_saw_an_index_does_not_bring_it_back(void **state) {
+    (void)state;
+    drop_beside_a_creator(true);
+    drop_beside_a_creator(false);
+}
+
+
 static void an_opener_that_was_first_keeps_its_index(void **state) {
     (void)state;
     stage s;
@@ -437,6 +486,7 @@ int main(void) {
         cmocka_unit_test(of_two_creators_one_wins),
         cmocka_unit_test(an_index_is_never_dropped_under_its_user),
         cmocka_unit_test(of_two_droppers_one_wins),
+        cmocka_unit_test(a_creator_that_saw_an_index_does_not_bring_it_back),
         cmocka_unit_test(an_opener_that_was_first_keeps_its_index),
         cmocka_unit_test(an_opener_that_meets_a_drop_waits_for_its_end),
         cmocka_unit_test(an_opener_between_mark_and_look_gives_way),

@@ -110,11 +110,29 @@ static void too_small_or_impossible_nodes_are_refused_in_words(void **state) {
 }
 
 
+/* Pools outlive programs: what lies where is the format. src/pool/README.md has the same numbers. */
+static void a_pool_of_one_size_always_looks_the_same(void **state) {
+    (void)state;
+    far_geometry g;
+    const uint64_t bytes = 512ull << 20;
+    assert_int_equal(far_geometry_make(1, &bytes, &plain, 1, &g), 0);
+    assert_int_equal(g.session_slots, 16382);
+    assert_int_equal(g.node[0].blocks, 7984);
+    assert_int_equal(g.page_bytes, 1024);
+    assert_int_equal(g.node[0].entries, 0x100fc0);
+    assert_int_equal(g.node[0].pages, 0x13f5c0);
+    assert_int_equal(g.node[0].bitmaps, 0x5255c0);
+    assert_int_equal(g.node[0].marks, 0x90b5c0);
+    assert_int_equal(g.node[0].first_block, 0xcf2000);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_overlaps_and_nothing_is_wasted),
         cmocka_unit_test(equal_nodes_of_every_size_work),
         cmocka_unit_test(sizes_grow_with_the_pool_up_to_their_bounds),
+        cmocka_unit_test(a_pool_of_one_size_always_looks_the_same),
         cmocka_unit_test(too_small_or_impossible_nodes_are_refused_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -341,8 +341,8 @@ static bool is_listed(story *s, uint32_t uid) {
     const far_catalog_head *head = world_bytes(s->world, at);
     const far_catalog_entry *entries = (const void *)(head + 1);
     bool found = uid == 0;
-    for (unsigned i = 0; word != 0 && i < head->count && !found; i++)
-        found = entries[i].uid == uid;
+    for (unsigned i = 0; word != 0 && i < head->entries && !found; i++)
+        found = entries[i].uid == uid && entries[i].record < FAR_CATALOG_GONE;
     return found;
 }
 

@@ -176,6 +176,26 @@ static void a_late_address_of_a_table_replaces_no_other(void **state) {
 }
 
 
+/* A session was lost, and the word in which it may have left the address of a table was damaged: what is there is another's
+ * object. */
+static void what_no_session_made_is_not_taken_for_a_table(void **state) {
+    (void)state;
+    story s;
+    far_index *y, *x;
+    set_up(&s, 1);
+    assert_int_equal(far_index_open(s.dropper, "y", &y), 0);
+    far_index_record before = *(far_index_record *)world_bytes(s.world, y->record);
+    *(uint64_t *)world_bytes(s.world, far_open_table_word_of(s.pool->team.own->id)) = y->record;
+    atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+    assert_int_equal(far_index_open(s.next, "x", &x), 0);
+    assert_int_not_equal(s.pool->open_table.table, y->record);
+    assert_memory_equal(world_bytes(s.world, y->record), &before, sizeof(before));
+    far_index_close(x);
+    far_index_close(y);
+    tear_down(&s);
+}
+
+
 /* A creator enters the table with what it made: it waits in the same way. */
 static bool creator_meets_a_lost_table(story *s) {
     far_addr address = far_open_table_word_of(s->pool->team.own->id);
@@ -540,6 +560,7 @@ int main(void) {
         cmocka_unit_test(a_late_word_of_a_lost_opener_takes_no_other_place),
         cmocka_unit_test(the_repair_waits_until_nothing_can_come_late),
         cmocka_unit_test(a_late_address_of_a_table_replaces_no_other),
+        cmocka_unit_test(what_no_session_made_is_not_taken_for_a_table),
         cmocka_unit_test(a_creator_after_a_lost_opener_is_seen_by_droppers),
         cmocka_unit_test(a_late_flag_of_a_lost_opener_outlives_no_walk),
         cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),

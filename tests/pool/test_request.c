@@ -248,6 +248,72 @@ static void answer_waits_for_retired(void **state) {
 }
 
 
+static bool has_retired(const actor *a) {
+    return far_has_retired(a->pool->store, UINT64_MAX, false);
+}
+
+
+/* Every move of the epoch costs caches: own objects that wait to be free are no reason for one, those of others are. */
+static void own_retired_objects_hold_up_no_answer(void **state) {
+    (void)state;
+    for (unsigned foreign = 0; foreign < 2; foreign++) {
+        rig r;
+        far_addr objects[FOREIGN];
+        open_answers(&r, 11 + foreign, 2, BY_HAND(1));
+        actor *asker = &r.actors[0], *holder = &r.actors[1];
+        holder->size = 700;
+        put_now(asker, "first", 1);
+        assert_int_equal(call(holder, alloc_object, holder), 0);
+        uint32_t number = ask(asker, false);
+        while (holder->pool->store->heard != number) {
+            if (!has_retired(holder) && foreign)
+                retire_foreign(&r, asker, holder, objects);
+            else if (!has_retired(holder))
+                assert_int_equal(call(holder, retire_object, holder), 0);
+            poll_once(&r, holder);
+        }
+        assert_true(has_retired(holder));
+        assert_int_equal(far_request_needs_epochs(holder->pool), foreign);
+        poll_until_answered(&r, holder, number);
+        poll_until_asleep(holder);
+        close_holders(&r);
+    }
+}
+
+
+static int ask_and_wait(far_task *t, void *arg) {
+    far_request made;
+    (void)arg;
+    int err = far_request_change(t, far_request_only, NULL, &made);
+    atomic_store_explicit(&far_task_pool(t)->epochs.requests, 0, memory_order_relaxed);
+    return err < 0 ? err : far_request_wait(t, made.number, FAR_TIME_NEVER);
+}
+
+
+static void ask_and_wait_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, ask_and_wait, NULL);
+}
+
+
+/* The move of the epoch with which it would be heard came too soon: it was another's, and counted for the one that was
+ * asked for. Who waits asks for one more, long before the others sleep. */
+static void a_request_is_heard_although_the_epoch_moved_before_it(void **state) {
+    (void)state;
+    rig r;
+    open_answers(&r, 13, 2, 0);
+    actor *asker = &r.actors[0], *other = &r.actors[1];
+    put_now(asker, "first", 1);
+    put_now(other, "second", 1);
+    start(asker, "asker", ask_and_wait_main);
+    far_sim_run_for(r.world, 40 * far_tick(asker->pool->fabric));
+    assert_true(far_epoch_is_awake(other->pool));
+    assert_int_equal(asker->result, 0);
+    run_all(&r);
+    close_rig(&r);
+}
+
+
 static void wait_epochs_main(void *arg) {
     actor *a = arg;
     a->result = far_session_call(a->other, FAR_STATS_OTHER, true, wait_and_tick, &(unsigned){20});
@@ -455,6 +521,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_new_handle_is_waited_for_at_any_number),
         cmocka_unit_test(answer_waits_for_lost_sessions),
         cmocka_unit_test(answer_waits_for_retired),
+        cmocka_unit_test(own_retired_objects_hold_up_no_answer),
+        cmocka_unit_test(a_request_is_heard_although_the_epoch_moved_before_it),
         cmocka_unit_test(answer_waits_for_faas),
         cmocka_unit_test(a_request_is_answered_although_nobody_waits),
         cmocka_unit_test(walk_hands_out_nothing_foreign),

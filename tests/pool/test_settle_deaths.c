@@ -249,6 +249,53 @@ static void a_run_is_wiped_by_one_alone(void **state) {
 }
 
 
+static int free_object(far_task *t, void *arg) {
+    actor *a = arg;
+    far_free(t, NULL, 5, a->object, a->size);
+    return 0;
+}
+
+
+static void take_main(void *arg) {
+    actor *a = arg;
+    a->result = call(a, take_a_run, a);
+}
+
+
+/* One makes a run of four blocks, and has the first. Of the others somebody else takes the last but one: the one before it, and
+ * the one behind it, which were got, are free again, and are not taken for parts of a run. */
+static void a_run_that_was_not_got_leaves_all_its_blocks(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 47, 2, 0);
+    actor *maker = &r.actors[0], *other = &r.actors[1];
+    const far_geometry *g = &maker->pool->geometry;
+    assert_int_equal(call(maker, free_a_run, maker), 0); /* all were used before */
+    far_addr run = maker->object, last = run + 3 * g->block_bytes;
+    for (unsigned i = 0; i < 100 && block_state(&r, other, run).kind != FAR_BLOCK_FREE; i++)
+        far_sim_sleep(r.world, 1000000);
+    start(maker, "maker", take_main);
+    far_addr first_body = far_block_entry(g, block_of(maker, run + g->block_bytes));
+    stop_at(maker, (far_sim_match){.kind = FAR_SIM_CAS, .from = first_body, .to = first_body + 8});
+    other->size = g->block_bytes;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(call(other, alloc_object, other), 0);
+        assert_int_equal(other->object, last - i * g->block_bytes);
+    }
+    other->object = last;
+    assert_int_equal(call(other, free_object, other), 0);
+    for (unsigned i = 0; i < 100 && block_state(&r, other, last).kind != FAR_BLOCK_FREE; i++)
+        far_sim_run_for(r.world, 1000000);
+    assert_int_equal(block_state(&r, other, last).kind, FAR_BLOCK_FREE);
+    finish(maker);
+    assert_int_equal(maker->result, 0);
+    assert_int_equal(maker->object, run - 2 * g->block_bytes);
+    assert_int_equal(block_state(&r, other, last).kind, FAR_BLOCK_FREE);
+    assert_tables_sound(other);
+    close_rig(&r);
+}
+
+
 static void sweep_in_other(void *arg) {
     actor *a = arg;
     a->result = far_session_call(a->other, FAR_STATS_OTHER, true, run_sweep, a);
@@ -355,6 +402,37 @@ static void walks_per_sweep_are_one(void **state) {
 }
 
 
+/* The sweeper takes the blocks of a dead handle, one after the other: there may be many, and memory becomes free meanwhile. */
+static void the_epoch_goes_on_while_orphans_are_adopted(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 9, 2, 0);
+    actor *dead = &r.actors[0], *sweeper = &r.actors[1];
+    const far_geometry *g = &sweeper->pool->geometry;
+    put_now(sweeper, "first", 1);
+    dead->size = 20000;
+    for (unsigned i = 0; i < 12; i++)
+        assert_int_equal(call(dead, alloc_object, dead), 0);
+    far_sim_kill(dead->pool->fabric);
+    sweeper->mode = FAR_SWEEP_REPAIR;
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walked");
+    uint64_t epoch = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        stop_at(sweeper, (far_sim_match){.kind = FAR_SIM_CAS,
+                                         .from = far_addr_make(0, g->node[0].entries),
+                                         .to = far_addr_make(0, g->node[0].pages)});
+        epoch = i == 0 ? word_at(&r, FAR_SUPER_EPOCH) : epoch;
+        far_epoch_request(sweeper->pool); /* it moves beside one, and the handle follows beside the next */
+        far_sim_run_for(r.world, 10 * far_tick(sweeper->pool->fabric));
+    }
+    assert_true(word_at(&r, FAR_SUPER_EPOCH) >= epoch + 2);
+    finish_sweep(&r, sweeper);
+    assert_true(sweeper->swept.leaked_bytes >= 12 * 20000);
+    close_rig(&r);
+}
+
+
 static void alloc_main(void *arg) {
     actor *a = arg;
     a->result = call(a, alloc_object, a);
@@ -407,9 +485,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_a_fenced_session_takes_in_a_sweep_is_found_by_the_next),
         cmocka_unit_test(idle_handles_notice),
         cmocka_unit_test(a_run_is_wiped_by_one_alone),
+        cmocka_unit_test(a_run_that_was_not_got_leaves_all_its_blocks),
         cmocka_unit_test(a_run_that_a_lost_session_wiped_is_finished),
         cmocka_unit_test(a_sweep_in_parts_covers_what_was_lost_before),
         cmocka_unit_test(walks_per_sweep_are_one),
+        cmocka_unit_test(the_epoch_goes_on_while_orphans_are_adopted),
         cmocka_unit_test(a_slab_that_a_lost_session_cut_is_found_when_its_block_is_given_up),
     };
     return cmocka_run_group_tests_name("settle_deaths", tests, NULL, NULL);

@@ -240,7 +240,7 @@ static void anything_but_a_pool_of_this_version_is_refused_and_left_alone(void *
     (void)state;
     refuses(FAR_SUPER_MAGIC, 0x1234567890, true, "not a farindex pool");
     refuses(FAR_SUPER_MAGIC, 0x1234567890, false, "not a farindex pool");
-    refuses(FAR_SUPER_MAGIC, FAR_POOL_MAGIC << 16 | 7, true, "version 7, this library knows version 6");
+    refuses(FAR_SUPER_MAGIC, FAR_POOL_MAGIC << 16 | 6, true, "version 6, this library knows version 7");
     refuses(FAR_SUPER_POOL_ID, 5, true, "damaged");
     refuses(FAR_SUPER_CAPABILITIES, 8, true, "damaged");
     refuses(FAR_SUPER_CAPABILITIES, 12, true, "capabilities are damaged");

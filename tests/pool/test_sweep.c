@@ -369,6 +369,59 @@ static void a_drop_gives_back_what_all_sessions_held_of_it(void **state) {
 }
 
 
+typedef struct cost { /* of a check, with its sweep */
+    uint64_t verbs, bytes;
+} cost;
+
+
+static cost cost_of_check(far_session *session) {
+    far_stats before, after;
+    far_session_stats(session, &before);
+    assert_int_equal(far_pool_check(session, 0, print_problem, NULL), 0);
+    far_session_stats(session, &after);
+    far_stats d = far_stats_diff(&after, &before);
+    return (cost){d.reads + d.writes + d.cas + d.faa + d.masked_cas, d.bytes_read + d.bytes_written};
+}
+
+
+/* What the check of this many keys costs more than that of an empty index. */
+static cost cost_of_keys(const char *kind, uint64_t keys) {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open("local:32M", &options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    assert_int_equal(far_index_create(session, "x", kind, NULL, &index), 0);
+    cost empty = cost_of_check(session);
+    for (uint64_t i = 0; i < keys; i++) {
+        uint64_t key = i * 0x9e3779b97f4a7c15ull;
+        assert_int_equal(far_put(session, index, &key, 8, &i, 8), 0);
+    }
+    cost full = cost_of_check(session);
+    far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    return (cost){full.verbs - empty.verbs, full.bytes - empty.bytes};
+}
+
+
+/* The walk meets each object once, and its marks and tables grow with the memory in use, not with its square. */
+static void a_check_costs_no_more_for_each_key_when_there_are_more(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"dart", "smart", "chime", "dolphin", "shard"};
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        cost few = cost_of_keys(kinds[i], 4000), many = cost_of_keys(kinds[i], 40000);
+        print_message("%s: %.2f verbs, %.0f bytes for each of 4000 keys; %.2f, %.0f for each of 40000\n", kinds[i],
+                      (double)few.verbs / 4000, (double)few.bytes / 4000, (double)many.verbs / 40000,
+                      (double)many.bytes / 40000);
+        assert_true(many.verbs <= few.verbs * 13);
+        assert_true(many.bytes <= few.bytes * 13);
+    }
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -378,6 +431,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_check_right_after_a_death_finds_nothing),
         cmocka_unit_test(a_sweep_beside_live_clients_takes_nothing_from_them),
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
+        cmocka_unit_test(a_check_costs_no_more_for_each_key_when_there_are_more),
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(who_is_said_to_sweep_and_does_not_denies_it),
         cmocka_unit_test(the_sweep_of_one_with_the_id_of_a_lost_session_is_not_denied),
