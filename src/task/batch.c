@@ -127,10 +127,10 @@ static inline bool is_sound(const far_fabric *fabric, far_addr addr, size_t byte
 }
 
 
-/* A verb for which there is no room yet, or that is refused. */
+/* A verb for which there is no batch yet, or no room in it, or that is refused. */
 static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                            size_t bytes) {
-    far_batch_box *box = t->open;
+    far_batch_box *box = open_box(t);
     if (box && box->batch.count == box->capacity) {
         far_verb *more = realloc(box->batch.verbs, 2 * box->capacity * sizeof(far_verb));
         if (more) {
@@ -149,8 +149,9 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
 }
 
 
-static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
-    far_batch_box *box = open_box(t);
+static inline __attribute__((always_inline)) far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr,
+                                                                void *local, size_t bytes) {
+    far_batch_box *box = t->open;
     const far_fabric *fabric = t->session->conn->fabric;
     if (!box || box->batch.count == box->capacity || !is_sound(fabric, addr, bytes))
         return put_verb_slowly(t, kind, addr, local, bytes);
@@ -161,6 +162,15 @@ static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr,
 
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes) {
     put_verb(t, FAR_READ, addr, to, bytes);
+}
+
+
+void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
+    far_verb *verb = put_verb(t, FAR_READ, addr, to, bytes);
+    if (flags & FAR_VERB_FENCE)
+        far_mark(t, flags);
+    else
+        verb->flags = (uint8_t)flags;
 }
 
 
@@ -525,6 +535,7 @@ int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired
         return wait_for_cas(t, addr, expected, desired, old);
     uint64_t found = far_words_cas(word, expected, desired);
     t->stats->cas_failed += found != expected;
-    *old = found;
+    if (old)
+        *old = found;
     return 0;
 }

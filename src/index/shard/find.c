@@ -212,7 +212,8 @@ static int give(const shard_try *y, const shard_hit *hit, far_out *out) {
 
 
 /* 1: found in the part of the bucket where it should be; 0: look at all of it. */
-static __attribute__((noinline)) int find_in_window(shard_try *y, shard_hit *hit) {
+static __attribute__((noinline)) int find_in_window(shard_try *y, shard_hit *hit, uint32_t *mark) {
+    *mark = far_rdwc_mark(y->t);
     int err = shard_put_window(y);
     if (err <= 0 || (err = far_wait(y->t)) < 0)
         return err;
@@ -261,11 +262,10 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         shard_hit hit;
         int same;
         shard_attempt(&y);
-        uint32_t mark = far_rdwc_mark(t);
-        err = y.st->window_read ? find_in_window(&y, &hit) : 0;
+        uint32_t mark = 0;
+        err = y.st->window_read ? find_in_window(&y, &hit, &mark) : 0;
         if (err == 0) {
-            if (y.st->window_read)
-                mark = far_rdwc_mark(t);
+            mark = far_rdwc_mark(t);
             if ((err = find_in_home(&y, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
         }

@@ -17,7 +17,7 @@ static __attribute__((cold, noinline)) bool tag_matches_elsewhere(const shard_tr
 
 
 /* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
-static shard_sieve make_sieve(const shard_try *y, unsigned v) {
+static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
     const shard_state *st = y->st;
     uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
     uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, shard_tag(y->h, st->p, st->b, v), 0, 0) & tag_mask;
