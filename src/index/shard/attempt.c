@@ -17,7 +17,7 @@ int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
     y->key = key;
     y->h = shard_hash(index, key);
     y->part = &st->part[y->h & shard_mask(st->p)];
-    memset(&y->attempt, 0, sizeof(*y) - offsetof(shard_try, attempt));
+    memset(&y->root, 0, sizeof(*y) - offsetof(shard_try, root));
     shard_image *images = far_scratch(t, 2 * sizeof(*images));
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");

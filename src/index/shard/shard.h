@@ -121,7 +121,7 @@ typedef struct shard_image { /* a level-1 bucket as it was read */
     uint64_t w[SHARD_WORDS];
 } shard_image;
 
-/* One operation on one key, and what its running attempt goes by. From `attempt` on all is zero at the beginning. */
+/* One operation on one key, and what its running attempt goes by. From `root` on all is zero at the beginning. */
 typedef struct shard_try {
     far_task *t;
     far_index *index;
