@@ -33,4 +33,12 @@ static inline bool far_bytes_equal(far_bytes a, far_bytes b) {
     return x == y;
 }
 
+/* Strings of 8 bytes, as many keys and values are, are copied without a call. */
+static inline void far_bytes_copy(void *to, far_bytes from) {
+    if (from.length == sizeof(uint64_t))
+        memcpy(to, from.data, sizeof(uint64_t));
+    else if (from.length)
+        memcpy(to, from.data, from.length);
+}
+
 #endif

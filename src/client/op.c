@@ -171,10 +171,14 @@ static __attribute__((noinline)) int run_with_others(far_task *t, const request 
 }
 
 
-static int run_on_index(far_task *t, void *arg) {
-    const request *r = arg;
+static inline __attribute__((always_inline)) int run_on_its_index(far_task *t, const request *r) {
     return far_rdwc_may_merge(t, r->kind) ? run_with_others(t, r)
                                           : run_by_itself(t, r->index, r->kind, r->key, r->value, r->out);
+}
+
+
+static int run_on_index(far_task *t, void *arg) {
+    return run_on_its_index(t, arg);
 }
 
 
@@ -202,10 +206,10 @@ static __attribute__((noinline)) int run_again(far_task *t, request *r) {
 }
 
 
-static int run_stored(far_task *t, request *r) {
+static inline __attribute__((always_inline)) int run_stored(far_task *t, request *r) {
     int err = far_pin_take(t);
     if (err >= 0)
-        err = run_on_index(t, r);
+        err = run_on_its_index(t, r);
     return err == FAR_ERR_NO_MEMORY ? run_again(t, r) : err;
 }
 
@@ -232,7 +236,8 @@ static int run_request(far_task *t, void *arg) {
 
 /* Synchronous calls. */
 
-static int call(far_session *s, request *r) {
+/* Inlined: what kind of request it is decides which of the checks are there. */
+static inline __attribute__((always_inline)) int call(far_session *s, request *r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;

@@ -220,9 +220,12 @@ static inline void far_fabric_prefetch(const far_fabric *fabric, far_addr addr, 
     if (!fabric->memory)
         return;
     const char *at = fabric->memory[far_addr_node(addr)] + far_addr_offset(addr);
-    uint64_t bytes = length < FAR_PREFETCH_BYTES ? length : FAR_PREFETCH_BYTES;
-    for (uint64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(at + i);
+    const char *end = at + (length < FAR_PREFETCH_BYTES ? length : FAR_PREFETCH_BYTES);
+    __builtin_prefetch(at);
+    while (__builtin_expect((at += 64) < end, 0)) {
+        __builtin_prefetch(at);
+        __asm__ volatile(""); /* to gcc a prefetch is no effect: it would leave out the loop */
+    }
 }
 
 

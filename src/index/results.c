@@ -19,10 +19,7 @@ int far_out_give(far_out *out, const void *value, size_t length) {
     out->length = length;
     if (length > out->capacity)
         return FAR_ERR_TOO_SMALL;
-    if (length == 8)
-        memcpy(out->buffer, value, 8); /* one word, as many values are */
-    else if (length)
-        memcpy(out->buffer, value, length);
+    far_bytes_copy(out->buffer, (far_bytes){value, length});
     return 0;
 }
 

@@ -54,7 +54,7 @@ static bool provide(far_memory *m, far_bin *bin, unsigned node, bool swaps) {
 }
 
 
-static bool take_on(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
+static inline bool take_on(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
     far_items *magazine = &bin->magazine[node];
     if (magazine->count <= 1 && !provide(m, bin, node, swaps))
         return false;
@@ -66,7 +66,7 @@ static bool take_on(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint
 
 
 /* With the session's lock. */
-static bool take_local(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
+static inline bool take_local(far_memory *m, far_bin *bin, unsigned node, bool swaps, uint64_t *item) {
     unsigned nodes = geometry(m)->nodes;
     if (node != FAR_NODE_ANY)
         return take_on(m, bin, node, swaps, item);
@@ -237,8 +237,8 @@ int far_alloc_item(far_task *t, far_class *class, unsigned node, bool must, bool
 
 /* ---- Handing out ---- */
 
-static void hand_out(far_task *t, const far_class *class, uint64_t item, far_object *object) {
-    far_fabric *fabric = far_task_fabric(t);
+static inline void hand_out(far_task *t, const far_class *class, uint64_t item, far_object *object) {
+    far_fabric *fabric = t->session->conn->fabric;
     *object = (far_object){
         .addr = far_item_addr(item), .size = class->size, .used = !(item & FAR_ITEM_FRESH), .epoch = t->pin.epoch};
     assert(object->addr != 0 && object->addr % FAR_GRANULE == 0);
@@ -305,7 +305,7 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
         return far_fail(FAR_ERR_INVALID, "far memory is allocated with a pin");
     if (node == FAR_NODE_ANY)
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
-    else if (node >= far_task_pool(t)->geometry.nodes)
+    else if (node >= geometry(m)->nodes)
         return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
     uint64_t item;
     far_mutex_lock(&m->lock);

@@ -299,8 +299,11 @@ static __attribute__((noinline)) int take_after_wait(far_task *t) {
 
 int far_pin_take(far_task *t) {
     uint64_t epoch = load(&t->session->pool->epochs.current);
-    bool at_once = !t->session->lost && !t->rest_since && !t->patience && epoch != 0;
-    return t->pin.epoch != 0 || (at_once && pin_at(t, epoch)) ? 0 : take_after_wait(t);
+    if (t->pin.epoch != 0)
+        return 0;
+    if (t->session->lost || t->rest_since || t->patience || epoch == 0 || !pin_at(t, epoch))
+        return take_after_wait(t);
+    return 0;
 }
 
 

@@ -122,15 +122,15 @@ static inline far_verb *fill_verb(far_task *t, far_batch_box *box, far_verb_kind
 }
 
 
-static inline bool is_sound(const far_task *t, far_addr addr, size_t bytes) {
-    return bytes - 1 < FAR_VERB_BYTES_MAX && far_fabric_in_range(t->session->conn->fabric, addr, bytes);
+static inline bool is_sound(const far_fabric *fabric, far_addr addr, size_t bytes) {
+    return bytes - 1 < FAR_VERB_BYTES_MAX && far_fabric_in_range(fabric, addr, bytes);
 }
 
 
-/* A verb for which there is no room yet, or that is refused. */
+/* A verb for which there is no batch yet, or no room in it, or that is refused. */
 static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                            size_t bytes) {
-    far_batch_box *box = t->open;
+    far_batch_box *box = open_box(t);
     if (box && box->batch.count == box->capacity) {
         far_verb *more = realloc(box->batch.verbs, 2 * box->capacity * sizeof(far_verb));
         if (more) {
@@ -142,24 +142,35 @@ static __attribute__((noinline)) far_verb *put_verb_slowly(far_task *t, far_verb
         t->refused = far_fail(FAR_ERR_NO_MEMORY, "this process has no memory for a verb");
         return &overflow_verb;
     }
-    if (!is_sound(t, addr, bytes))
+    if (!is_sound(t->session->conn->fabric, addr, bytes))
         t->refused = far_fail(FAR_ERR_CORRUPT, "a verb of %zu bytes at %#llx lies outside the pool", bytes,
                               (unsigned long long)addr);
     return fill_verb(t, box, kind, addr, local, bytes);
 }
 
 
-static inline far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr, void *local, size_t bytes) {
-    far_batch_box *box = open_box(t);
-    if (!box || box->batch.count == box->capacity || !is_sound(t, addr, bytes))
+static inline __attribute__((always_inline)) far_verb *put_verb(far_task *t, far_verb_kind kind, far_addr addr,
+                                                                void *local, size_t bytes) {
+    far_batch_box *box = t->open;
+    const far_fabric *fabric = t->session->conn->fabric;
+    if (!box || box->batch.count == box->capacity || !is_sound(fabric, addr, bytes))
         return put_verb_slowly(t, kind, addr, local, bytes);
-    far_fabric_prefetch(t->session->conn->fabric, addr, bytes);
+    far_fabric_prefetch(fabric, addr, bytes);
     return fill_verb(t, box, kind, addr, local, bytes);
 }
 
 
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes) {
     put_verb(t, FAR_READ, addr, to, bytes);
+}
+
+
+void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
+    far_verb *verb = put_verb(t, FAR_READ, addr, to, bytes);
+    if (flags & FAR_VERB_FENCE)
+        far_mark(t, flags);
+    else
+        verb->flags = (uint8_t)flags;
 }
 
 
@@ -392,7 +403,8 @@ static inline bool has_open_verbs(const far_task *t) {
 }
 
 
-static inline void run_at_once(far_task *t) {
+/* The open verbs, which have no fences; their round trip is counted by the caller. */
+static __attribute__((noinline)) void run_open(far_task *t) {
     far_batch_box *box = t->open;
     if (box->atomics)
         place_old_words(&box->batch);
@@ -401,7 +413,6 @@ static inline void run_at_once(far_task *t) {
         count_failed(t, &box->batch);
     box->batch.count = 0;
     box->atomics = false;
-    t->stats->round_trips++;
 }
 
 
@@ -428,65 +439,103 @@ static __attribute__((noinline)) int post_and_wait(far_task *t) {
 int far_wait(far_task *t) {
     if (!has_open_verbs(t) || t->open->fences || !runs_at_once(t))
         return post_and_wait(t);
-    run_at_once(t);
+    run_open(t);
+    t->stats->round_trips++;
     return 0;
 }
 
 
-/* The words of one verb that is put and waited for at once and needs no batch; NULL: it does. */
-static inline _Atomic uint64_t *words_at_once(const far_task *t, far_addr addr, size_t bytes) {
-    if (has_open_verbs(t) || !runs_at_once(t) || !is_sound(t, addr, bytes))
+/* The words of one verb that is waited for at once and needs no batch: it is counted. NULL: it does. */
+static inline __attribute__((always_inline)) _Atomic uint64_t *words_at_once(far_task *t, far_verb_kind kind,
+                                                                             far_addr addr, size_t bytes) {
+    if (!runs_at_once(t))
         return NULL;
-    return far_words_at(t->session->conn->fabric, addr);
+    const far_fabric *fabric = t->session->conn->fabric;
+    far_stats *stats = t->stats;
+    if (!is_sound(fabric, addr, bytes))
+        return NULL;
+    count_verb(stats, kind, bytes, 1);
+    stats->round_trips++;
+    return far_words_at(fabric, addr);
 }
 
 
-static inline void count_at_once(far_task *t, far_verb_kind kind, size_t bytes) {
-    count_verb(t->stats, kind, bytes, 1);
-    t->stats->round_trips++;
+static inline void write_at_once(far_task *t, _Atomic uint64_t *words, const void *from, size_t bytes) {
+    far_words_write(words, from, bytes / 8);
+    far_words_fence(&t->session->conn->fence_word);
 }
 
 
-static __attribute__((noinline)) int wait_for_one(far_task *t, far_verb_kind kind, far_addr addr, void *local,
-                                                  size_t bytes, unsigned flags) {
-    put_verb(t, kind, addr, local, bytes);
-    far_mark(t, flags);
-    return far_wait(t);
+/* A READ or WRITE that is put last and waited for. Where verbs run at once, those that were put before it run first, and
+ * it needs no place among them. */
+static __attribute__((noinline)) int wait_for_last(far_task *t, far_verb_kind kind, far_addr addr, void *local,
+                                                   size_t bytes, unsigned flags) {
+    bool behind = has_open_verbs(t) && !t->open->fences;
+    _Atomic uint64_t *words = behind ? words_at_once(t, kind, addr, bytes) : NULL;
+    if (!words) {
+        put_verb(t, kind, addr, local, bytes);
+        far_mark(t, flags);
+        return far_wait(t);
+    }
+    run_open(t);
+    if (kind == FAR_READ)
+        far_words_read(words, local, bytes / 8);
+    else
+        write_at_once(t, words, local, bytes);
+    return 0;
 }
 
 
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
-    const _Atomic uint64_t *words = words_at_once(t, addr, bytes);
+    const _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, bytes);
     if (!words)
-        return wait_for_one(t, FAR_READ, addr, to, bytes, flags);
-    count_at_once(t, FAR_READ, bytes);
+        return wait_for_last(t, FAR_READ, addr, to, bytes, flags);
     far_words_read(words, to, bytes / 8);
     return 0;
 }
 
 
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
-    _Atomic uint64_t *words = words_at_once(t, addr, bytes);
+    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes);
     if (!words)
-        return wait_for_one(t, FAR_WRITE, addr, (void *)from, bytes, 0);
-    count_at_once(t, FAR_WRITE, bytes);
-    far_words_write(words, from, bytes / 8);
-    far_words_fence(&t->session->conn->fence_word);
+        return wait_for_last(t, FAR_WRITE, addr, (void *)from, bytes, 0);
+    write_at_once(t, words, from, bytes);
     return 0;
 }
 
 
 int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
-    return far_read_now(t, addr, word, 8, 0);
+    const _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, 8);
+    if (!at)
+        return wait_for_last(t, FAR_READ, addr, word, 8, 0);
+    *word = atomic_load_explicit(at, memory_order_seq_cst);
+    return 0;
 }
 
 
 int far_write_word(far_task *t, far_addr addr, uint64_t word) {
-    return far_write_now(t, addr, &word, 8);
+    _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, 8);
+    if (!at)
+        return wait_for_last(t, FAR_WRITE, addr, &word, 8, 0);
+    write_at_once(t, at, &word, 8);
+    return 0;
+}
+
+
+static __attribute__((noinline)) int wait_for_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired,
+                                                  uint64_t *old) {
+    far_cas(t, addr, expected, desired, old);
+    return far_wait(t);
 }
 
 
 int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
-    far_cas(t, addr, expected, desired, old);
-    return far_wait(t);
+    _Atomic uint64_t *word = has_open_verbs(t) ? NULL : words_at_once(t, FAR_CAS, addr, 8);
+    if (!word)
+        return wait_for_cas(t, addr, expected, desired, old);
+    uint64_t found = far_words_cas(word, expected, desired);
+    t->stats->cas_failed += found != expected;
+    if (old)
+        *old = found;
+    return 0;
 }

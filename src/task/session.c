@@ -218,7 +218,7 @@ void far_back_off(far_task *t, unsigned attempt) {
 
 /* The life of a task. */
 
-static void task_end(far_task *t) {
+static inline __attribute__((always_inline)) void task_end(far_task *t) {
     far_session *s = t->session;
     if (t->refused || (t->open && t->open->batch.count))
         far_start(t); /* no verb must stay in the open batch; an error here has nobody to be told to */

@@ -23,6 +23,7 @@ typedef struct far_task far_task;
  * are checked when the batch is posted: one outside the pool makes far_wait (or far_post) return FAR_ERR_CORRUPT, and
  * nothing of it is posted. */
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes);
+void far_read_marked(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags); /* and far_mark */
 void far_write(far_task *t, far_addr addr, const void *from, size_t bytes);
 void far_cas(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old); /* old may be NULL */
 void far_faa(far_task *t, far_addr addr, uint64_t addend, uint64_t *old);
@@ -51,7 +52,7 @@ int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes);
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);
 int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired,
-                 uint64_t *old); /* won: *old == expected */
+                 uint64_t *old); /* won: *old == expected; old may be NULL */
 
 /* Memory of this task, gone when it ends (after its unwaited verbs too); usable for verbs on every fabric. 16-byte
  * aligned, not zeroed; NULL when the process is out of memory. */

@@ -45,6 +45,7 @@ static int tear_down(void **state) {
 
 
 static const far_addr A = 4096, B = 8192;
+enum { WORDS = 11 }; /* a line, a pair and one */
 
 
 static int every_verb(far_task *t, void *arg) {
@@ -88,17 +89,27 @@ static void verbs_do_what_they_say_and_are_counted(void **state) {
 }
 
 
-/* A READ and a WRITE that are waited for at once, then a READ behind a WRITE that is still open. */
+/* Verbs that are waited for at once, then some behind others that are still open. */
 static int single_verbs(far_task *t, void *arg) {
     (void)arg;
-    uint64_t image[3] = {7, 8, 9}, back[3] = {0}, word = 0;
+    uint64_t image[WORDS], back[WORDS] = {0}, old[2] = {0}, word = 0;
+    for (unsigned i = 0; i < WORDS; i++)
+        image[i] = 7 + i;
     assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
     assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
     assert_memory_equal(back, image, sizeof(image));
-    image[0] = 70;
-    far_write(t, A, image, 8);
-    assert_int_equal(far_read_now(t, A, &word, 8, 0), 0);
+    assert_int_equal(far_cas_word(t, A, 7, 70, &old[0]) | far_cas_word(t, A, 7, 71, &old[1]), 0);
+    assert_true(old[0] == 7 && old[1] == 70);
+    assert_int_equal(far_write_word(t, B, 5) | far_read_word(t, A, &word), 0);
     assert_int_equal(word, 70);
+    image[0] = 80;
+    far_write(t, A, image, 8);
+    assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    far_read(t, B, &word, 8);
+    far_cas(t, A, 7, 72, &old[0]);
+    assert_int_equal(far_write_now(t, B, image, 8), 0);
+    assert_true(word == 5 && old[0] == 80);
     return 0;
 }
 
@@ -109,46 +120,64 @@ static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
         far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
         assert_int_equal(far_session_call(g->session, kind, background, single_verbs, NULL), 0);
         const far_stats *s = &g->session->stats[kind];
-        assert_int_equal(s->round_trips, background ? 0 : 3);
-        assert_int_equal(s->background_round_trips, background ? 3 : 0);
-        assert_int_equal(s->background_verbs, background ? 4 : 0);
-        assert_int_equal(s->reads, 2);
-        assert_int_equal(s->writes, 2);
-        assert_int_equal(s->bytes_read, 32);
-        assert_int_equal(s->bytes_written, 32);
+        assert_int_equal(s->round_trips, background ? 0 : 8);
+        assert_int_equal(s->background_round_trips, background ? 8 : 0);
+        assert_int_equal(s->background_verbs, background ? 11 : 0);
+        assert_int_equal(s->reads, 4);
+        assert_int_equal(s->writes, 4);
+        assert_int_equal(s->cas, 3);
+        assert_int_equal(s->cas_failed, 2);
+        assert_int_equal(s->bytes_read, 16 + 2 * 8 * WORDS);
+        assert_int_equal(s->bytes_written, 24 + 8 * WORDS);
     }
 }
 
 
-/* What a session does that must not do anything any more; *arg: put and waited for in one, or not. */
+/* What a session does that must not do anything any more; *arg: by which call. */
+enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BEHIND_ANOTHER, WAYS };
+
+
 static int write_too_late(far_task *t, void *arg) {
-    uint64_t word = 99;
-    if (*(bool *)arg)
+    uint64_t word = 99, old;
+    switch (*(unsigned *)arg) {
+    case BY_WRITE_NOW:
         return far_write_now(t, B, &word, 8);
-    far_write(t, B, &word, 8);
-    return far_wait(t);
+    case BY_WRITE_WORD:
+        return far_write_word(t, B, word);
+    case BY_CAS_WORD:
+        return far_cas_word(t, B, 0, word, &old);
+    case BEHIND_ANOTHER:
+        far_write(t, B, &word, 8);
+        return far_read_now(t, A, &word, 8, 0);
+    default:
+        far_write(t, B, &word, 8);
+        return far_wait(t);
+    }
 }
 
 
+/* Refused, and with it what is open. */
 static int read_outside(far_task *t, void *arg) {
     (void)arg;
-    uint64_t word;
+    uint64_t word = 99;
+    far_write(t, B, &word, 8);
     return far_read_now(t, far_addr_make(1, 1 << 20), &word, 8, 0);
 }
 
 
 static void nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead(void **state) {
     ground *g = *state;
-    for (unsigned i = 0; i < 4; i++) {
-        bool at_once = i % 2;
+    for (unsigned i = 0; i < 2 * WAYS; i++) {
+        unsigned way = i % WAYS;
         assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_outside, NULL), FAR_ERR_CORRUPT);
-        if (i < 2)
+        assert_int_equal(*(const uint64_t *)(g->pool.fabric->memory[0] + B), 0);
+        if (i < WAYS)
             g->session->conn->fabric->ops->fence_self(g->session->conn);
         else
             atomic_store(&g->session->team->dead, true);
-        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, write_too_late, &at_once), FAR_ERR_FENCED);
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, write_too_late, &way), FAR_ERR_FENCED);
         assert_int_equal(*(const uint64_t *)(g->pool.fabric->memory[0] + B), 0);
-        if (i < 3)
+        if (i < 2 * WAYS - 1)
             assert_int_equal(tear_down(state) | set_up(state), 0);
     }
 }

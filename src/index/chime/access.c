@@ -67,8 +67,7 @@ bool chime_ptr_is_sound(const chime_op *op, chime_ptr p) {
 /* Reading. Where a pointer came from may be long ago: whoever READs looks at tag and valid. */
 
 static void put_read(chime_op *op, chime_node *n, unsigned from, unsigned end) {
-    far_read(op->t, chime_ptr_addr(n->ptr) + from, (char *)n->w + from, end - from);
-    far_mark(op->t, FAR_VERB_UNPROVEN);
+    far_read_marked(op->t, chime_ptr_addr(n->ptr) + from, (char *)n->w + from, end - from, FAR_VERB_UNPROVEN);
 }
 
 
@@ -103,8 +102,7 @@ void chime_put_read_whole(chime_op *op, chime_node *n) {
 
 
 void chime_put_read_s(chime_op *op, chime_node *n, unsigned which) {
-    far_read(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_S), &n->s[which], 8);
-    far_mark(op->t, FAR_VERB_UNPROVEN);
+    far_read_marked(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_S), &n->s[which], 8, FAR_VERB_UNPROVEN);
 }
 
 

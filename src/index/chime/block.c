@@ -3,21 +3,30 @@
 #include "index/chime/chime.h"
 
 
-static int put_read(chime_op *op, uint64_t word, uint64_t most, chime_block *b) {
+/* Makes room for what is READ of the block: `most` bytes, or all that it has. */
+static int make_room(chime_op *op, uint64_t word, uint64_t most, chime_block *b, uint64_t *bytes) {
     unsigned class = chime_value_class(word);
-    uint64_t bytes = class < CHIME_CLASSES ? chime_class_bytes(class) : 0;
-    bytes = bytes < most ? bytes : most;
-    if (!bytes || !far_task_reaches(op->t, chime_value_block(word), bytes)) {
+    uint64_t all = class < CHIME_CLASSES ? chime_class_bytes(class) : 0;
+    *bytes = all < most ? all : most;
+    if (!*bytes || !far_task_reaches(op->t, chime_value_block(word), *bytes)) {
         far_forget(op->t);
         return far_fail(FAR_ERR_CORRUPT, "index '%s': a slot names a block at %#llx", op->index->name,
                         (unsigned long long)chime_value_block(word));
     }
-    if (!(b->image = far_scratch(op->t, bytes))) {
+    if (!(b->image = far_scratch(op->t, *bytes))) {
         far_forget(op->t);
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
     }
-    far_read(op->t, chime_value_block(word), b->image, bytes);
     return 0;
+}
+
+
+static int put_read(chime_op *op, uint64_t word, uint64_t most, chime_block *b) {
+    uint64_t bytes;
+    int err = make_room(op, word, most, b, &bytes);
+    if (err >= 0)
+        far_read(op->t, chime_value_block(word), b->image, bytes);
+    return err;
 }
 
 
@@ -51,6 +60,15 @@ static int take(chime_op *op, uint64_t word, chime_block *b) {
 
 
 int chime_take_block(chime_op *op, uint64_t word, chime_block *b) {
+    return take(op, word, b);
+}
+
+
+int chime_read_block(chime_op *op, uint64_t word, chime_block *b) {
+    uint64_t bytes;
+    int err = make_room(op, word, UINT64_MAX, b, &bytes);
+    if (err < 0 || (err = far_read_now(op->t, chime_value_block(word), b->image, bytes, 0)) < 0)
+        return err;
     return take(op, word, b);
 }
 

@@ -300,6 +300,7 @@ typedef struct chime_block {
     far_bytes key, value;
 } chime_block;
 int chime_put_read_block(chime_op *op, uint64_t word, chime_block *b);
+int chime_read_block(chime_op *op, uint64_t word, chime_block *b);    /* alone, waited for and checked */
 int chime_put_read_head(chime_op *op, uint64_t word, chime_block *b); /* as much as holds any key */
 int chime_take_block(chime_op *op, uint64_t word, chime_block *b);    /* after the wait; checked */
 int chime_take_head(chime_op *op, uint64_t word, chime_block *b);

@@ -188,10 +188,9 @@ static int speculate(chime_op *op, answer *a) {
                  chime_is_occupied(n.w, slot) && words[0] == op->key.first;
     if (there && !st->fixed) {
         there = chime_value_distance(words[1]) == distance && chime_value_print(words[1]) == (op->key.hash & 1023);
-        if (there && ((err = chime_put_read_block(op, words[1], &a->block)) < 0 || (err = far_wait(op->t)) < 0 ||
-                      (err = chime_take_block(op, words[1], &a->block)) < 0))
+        if (there && (err = chime_read_block(op, words[1], &a->block)) < 0)
             return err;
-        there = there && far_bytes_compare(a->block.key, op->key.bytes) == 0;
+        there = there && far_bytes_equal(a->block.key, op->key.bytes);
     }
     if (!there) {
         chime_hot_drop(st->hot, op->key.hash);

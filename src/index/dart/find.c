@@ -120,8 +120,10 @@ static int put_header(far_task *t, dart_shared *shared, const dart_node *node, u
 
 
 int dart_read_header(far_task *t, far_index *index, const dart_node *node, dart_header **header) {
-    int err = put_header(t, NULL, node, 0, header);
-    if (err < 0 || (err = far_wait(t)) < 0)
+    if (!(*header = far_scratch(t, dart_header_bytes(node->depth))))
+        return no_memory();
+    int err = far_read_now(t, node->addr, *header, dart_header_bytes(node->depth), 0);
+    if (err < 0)
         return err;
     return dart_header_is(*header, node) ? 0 : dart_corrupt(index, "node", node->addr);
 }

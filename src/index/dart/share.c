@@ -40,8 +40,7 @@ void dart_share_read(far_task *t, dart_shared *shared, far_addr addr, void *to, 
     }
     if (read && !read->addr)
         *read = (dart_shared_read){addr, (uint32_t)bytes, to};
-    far_read(t, addr, to, bytes);
-    far_mark(t, flags);
+    far_read_marked(t, addr, to, bytes, flags);
 }
 
 

@@ -24,18 +24,29 @@ void dolphin_begin(dolphin_op *op, far_task *t, far_index *index, far_bytes key)
 }
 
 
-int dolphin_wait(dolphin_op *op) {
-    op->mark = far_rdwc_mark(op->t);
-    int err = far_wait(op->t);
+static inline int note_loss(dolphin_op *op, int err) {
     if (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE)
         op->lost = true;
     return err;
 }
 
 
+int dolphin_wait(dolphin_op *op) {
+    op->mark = far_rdwc_mark(op->t);
+    return note_loss(op, far_wait(op->t));
+}
+
+
+/* The last READ of a batch, and the wait. */
+static int read_now(dolphin_op *op, far_addr addr, void *to, size_t bytes, unsigned flags) {
+    op->mark = far_rdwc_mark(op->t);
+    return note_loss(op, far_read_now(op->t, addr, to, bytes, flags));
+}
+
+
 int dolphin_cas(dolphin_op *op, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
-    far_cas(op->t, addr, expected, desired, old);
-    return dolphin_wait(op);
+    op->mark = far_rdwc_mark(op->t);
+    return note_loss(op, far_cas_word(op->t, addr, expected, desired, old));
 }
 
 
@@ -220,8 +231,7 @@ static int look_again(dolphin_op *op, const dolphin_leaf *leaf, unsigned slot, u
     uint64_t kword;
     far_point(op->t, "dolphin:look_again");
     far_read(op->t, dolphin_key_at(leaf->addr, slot), &kword, 8);
-    far_read(op->t, dolphin_value_at(leaf->addr, op->st->slots, slot), vword, 8);
-    return dolphin_wait(op);
+    return read_now(op, dolphin_value_at(leaf->addr, op->st->slots, slot), vword, 8, 0);
 }
 
 
@@ -316,13 +326,9 @@ static int get_by_hint(dolphin_op *op, const dolphin_spot *spot, unsigned slot, 
     uint64_t spear, kword, vword;
     uint8_t *block;
     far_bytes value = {&vword, 8};
-    far_read(op->t, leaf, &spear, 8);
-    far_mark(op->t, FAR_VERB_UNPROVEN);
-    far_read(op->t, dolphin_key_at(leaf, slot), &kword, 8);
-    far_mark(op->t, FAR_VERB_UNPROVEN);
-    far_read(op->t, dolphin_value_at(leaf, op->st->slots, slot), &vword, 8);
-    far_mark(op->t, FAR_VERB_UNPROVEN);
-    int err = dolphin_wait(op);
+    far_read_marked(op->t, leaf, &spear, 8, FAR_VERB_UNPROVEN);
+    far_read_marked(op->t, dolphin_key_at(leaf, slot), &kword, 8, FAR_VERB_UNPROVEN);
+    int err = read_now(op, dolphin_value_at(leaf, op->st->slots, slot), &vword, 8, FAR_VERB_UNPROVEN);
     if (err < 0)
         return err;
     if (!dolphin_is_life(spear, entry) || (spear & DOLPHIN_FROZEN) ||

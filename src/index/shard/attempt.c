@@ -11,8 +11,13 @@
 
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
     shard_state *st = shard_state_of(index);
-    *y = (shard_try){.t = t, .index = index, .st = st, .key = key, .h = shard_hash(index, key)};
+    y->t = t;
+    y->index = index;
+    y->st = st;
+    y->key = key;
+    y->h = shard_hash(index, key);
     y->part = &st->part[y->h & shard_mask(st->p)];
+    memset(&y->root, 0, sizeof(*y) - offsetof(shard_try, root));
     shard_image *images = far_scratch(t, 2 * sizeof(*images));
     if (!images)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
@@ -33,7 +38,7 @@ void shard_attempt(shard_try *y) {
 }
 
 
-static int put_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
+static int place_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
     image->bucket = bucket;
     int err = shard_bucket_addr(y->t, y->st, y->part, bucket, &image->addr);
     if (err < 0)
@@ -52,21 +57,23 @@ static bool is_swept(const shard_try *y, uint64_t child) {
 
 /* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
  * in the child, then in the parent: in this order (R1, find.c: a child is written before its parent changes). */
-int shard_put_home(shard_try *y) {
+int shard_place_home(shard_try *y) {
     const shard_state *st = y->st;
     uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
     y->paired = y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d) && !is_swept(y, bucket);
-    int err = put_bucket(y, bucket, y->home);
+    int err = place_bucket(y, bucket, y->home);
     if (err == 0 && y->paired)
-        err = put_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
-    if (err)
-        return err;
+        err = place_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
+    return err;
+}
+
+
+void shard_put_home(shard_try *y) {
     if (y->dated)
         far_read(y->t, y->home->addr + 8 * SHARD_P_HEADER, &y->before, 8);
     far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
-    if (y->paired && st->pair_read)
+    if (y->paired && y->st->pair_read)
         far_read(y->t, y->spare->addr, y->spare->w, SHARD_BUCKET_BYTES);
-    return 0;
 }
 
 
@@ -91,10 +98,16 @@ int shard_see_home(shard_try *y) {
     y->home = y->spare;
     y->spare = child;
     y->child_unwritten = true;
-    if (y->st->pair_read)
-        return 0;
-    far_read(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES);
-    return far_wait(y->t);
+    return y->st->pair_read ? 0 : far_read_now(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES, 0);
+}
+
+
+int shard_read_home(shard_try *y) {
+    if (!y->dated && !y->paired)
+        return far_read_now(y->t, y->home->addr, y->home->w, SHARD_BUCKET_BYTES, 0);
+    shard_put_home(y);
+    int err = far_wait(y->t);
+    return err < 0 ? err : shard_see_home(y);
 }
 
 
@@ -105,7 +118,7 @@ int shard_put_window(shard_try *y) {
     if (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return 0;
     unsigned line = shard_start_line(y), header = shard_header_at(st);
-    int err = put_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
+    int err = place_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
     if (err)
         return err < 0 ? err : 0;
     memset(y->home->w, 0, sizeof(y->home->w));

@@ -44,18 +44,9 @@ static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read
 
 
 int shard_find_l1(shard_try *y, bool whole, shard_hit *hit) {
-    shard_hits hits;
-    hits.count = 0;
     if (y->st->inlined)
         return shard_i_find_l1(y, hit) ? SHARD_FOUND : SHARD_ABSENT;
-    shard_p_gather_l1(y, &hits);
-    if (hits.count == 0)
-        return SHARD_ABSENT;
-    int err = shard_p_put_blocks(y, &hits);
-    if (err < 0 || (err = far_wait(y->t)) < 0 || (err = shard_p_see_blocks(y, &hits, whole)) < 0)
-        return err;
-    *hit = hits.hit[0];
-    return hits.count ? SHARD_FOUND : SHARD_ABSENT;
+    return shard_p_find_l1(y, whole, hit);
 }
 
 
@@ -136,20 +127,42 @@ static uint64_t relevant(const shard_try *y, uint64_t header) {
 }
 
 
-/* One look at level 1 and, if its filter says so, at the levels below. A miss below
- * is believed when level 1, read again, says the same as before: a drain may have moved the key up (R6). */
-int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
+/* What the image of home proves. SHARD_ABSENT: that the key is not at level 1. */
+static inline __attribute__((always_inline)) int look_at_home(shard_try *y, bool whole, shard_hit *hit) {
+    if (!shard_home_is_right(y))
+        return SHARD_START_OVER;
+    int err = shard_find_l1(y, whole, hit);
+    if (err == SHARD_FOUND)
+        return shard_hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
+    return err == SHARD_ABSENT && !miss_counts(y) ? SHARD_START_OVER : err;
+}
+
+
+/* Home is read again, after the levels below: the second look went along with the READs there, behind them, or is made
+ * now. */
+static int look_again(shard_try *y, shard_image *second, uint32_t read_mark, bool whole, shard_hit *hit,
+                      uint32_t *mark) {
+    int err;
+    y->child_unwritten = false;
+    if (second && second->addr) {
+        second->bucket = y->home->bucket;
+        y->spare = y->home;
+        y->home = second;
+        *mark = read_mark;
+        return look_at_home(y, whole, hit);
+    }
+    *mark = far_rdwc_mark(y->t);
+    if ((err = shard_place_home(y)) != 0)
+        return err < 0 ? err : SHARD_START_OVER;
+    return (err = shard_read_home(y)) < 0 ? err : look_at_home(y, whole, hit);
+}
+
+
+/* The key is not at level 1: at the levels below, if the filter says so. A miss there is believed when level 1, read
+ * again, says the same as before: a drain may have moved the key up (R6). */
+static __attribute__((noinline)) int find_below(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
     uint64_t before = 0;
     for (bool again = false;; again = true) {
-        int err;
-        if (!shard_home_is_right(y))
-            return SHARD_START_OVER;
-        if ((err = shard_find_l1(y, whole, hit)) < 0)
-            return err;
-        if (err == SHARD_FOUND)
-            return shard_hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
-        if (!miss_counts(y))
-            return SHARD_START_OVER;
         uint64_t header = shard_home_header(y), now = relevant(y, header);
         unsigned generation[2], count;
         if (shard_generations(y, header, generation) == 0 || (again && now == before))
@@ -157,29 +170,25 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
         before = now;
         far_point(y->t, "shard:l1_missed");
         shard_hit hits[SHARD_COPIES_MAX];
-        shard_image *second = y->paired ? NULL : y->spare; /* the second look goes with the READs below, behind them */
+        shard_image *second = y->paired ? NULL : y->spare;
         uint32_t read_mark = far_rdwc_mark(y->t);
-        if ((err = find_overflow(y, header, whole, hits, &count, second)) < 0)
+        int err = find_overflow(y, header, whole, hits, &count, second);
+        if (err < 0)
             return err;
         if (count) {
             *hit = hits[count - 1];
             return SHARD_FOUND;
         }
         far_point(y->t, "shard:l2_missed");
-        y->child_unwritten = false;
-        if (second && second->addr) {
-            second->bucket = y->home->bucket;
-            y->spare = y->home;
-            y->home = second;
-            *mark = read_mark;
-            continue;
-        }
-        *mark = far_rdwc_mark(y->t);
-        if ((err = shard_put_home(y)) != 0)
-            return err < 0 ? err : SHARD_START_OVER;
-        if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
+        if ((err = look_again(y, second, read_mark, whole, hit, mark)) != SHARD_ABSENT)
             return err;
     }
+}
+
+
+int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
+    int err = look_at_home(y, whole, hit);
+    return err == SHARD_ABSENT ? find_below(y, whole, hit, mark) : err;
 }
 
 
@@ -203,8 +212,9 @@ static int give(const shard_try *y, const shard_hit *hit, far_out *out) {
 
 
 /* 1: found in the part of the bucket where it should be; 0: look at all of it. */
-static int find_in_window(shard_try *y, shard_hit *hit) {
-    int err = y->st->window_read ? shard_put_window(y) : 0;
+static __attribute__((noinline)) int find_in_window(shard_try *y, shard_hit *hit, uint32_t *mark) {
+    *mark = far_rdwc_mark(y->t);
+    int err = shard_put_window(y);
     if (err <= 0 || (err = far_wait(y->t)) < 0)
         return err;
     if (!shard_home_is_right(y) || (err = shard_find_l1(y, true, hit)) <= 0)
@@ -215,10 +225,10 @@ static int find_in_window(shard_try *y, shard_hit *hit) {
 
 /* A shard_found. */
 static int find_in_home(shard_try *y, shard_hit *hit, uint32_t *mark) {
-    int err = shard_put_home(y);
+    int err = shard_place_home(y);
     if (err != 0)
         return err < 0 ? err : SHARD_START_OVER;
-    if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
+    if ((err = shard_read_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
     if ((err = shard_find(y, true, hit, mark)) != SHARD_FOUND)
@@ -252,8 +262,9 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         shard_hit hit;
         int same;
         shard_attempt(&y);
-        uint32_t mark = far_rdwc_mark(t);
-        if ((err = find_in_window(&y, &hit)) == 0) {
+        uint32_t mark = 0;
+        err = y.st->window_read ? find_in_window(&y, &hit, &mark) : 0;
+        if (err == 0) {
             mark = far_rdwc_mark(t);
             if ((err = find_in_home(&y, &hit, &mark)) == SHARD_ABSENT)
                 err = FAR_ERR_NOT_FOUND;
@@ -329,8 +340,10 @@ static int look_at_all(far_task *t, one_of_many *many, size_t count, bool window
         if (!many[i].open)
             continue;
         shard_attempt(&many[i].y);
-        err = window ? shard_put_window(&many[i].y) : shard_put_home(&many[i].y);
+        err = window ? shard_put_window(&many[i].y) : shard_place_home(&many[i].y);
         many[i].put = err == (window ? 1 : 0);
+        if (many[i].put && !window)
+            shard_put_home(&many[i].y);
     }
     int waited = far_wait(t);
     if (err < 0 || (err = waited) < 0)

@@ -331,17 +331,17 @@ static int share_of(shard_try *y) {
 }
 
 
-void shard_after_write(shard_try *y, int delta) {
+/* The number of keys has changed. */
+static void after_change(shard_try *y, int delta) {
     shard_state *st = y->st;
     shard_partition *part = y->part;
-    far_note_added(y->t, delta > 0);
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
     bool seems_full = delta > 0 && sample(y), stable = y->phase == SHARD_STABLE;
     if (seems_full && st->sampling)
         shard_want(part, y->d + 1);
     else if ((seems_full || (y->landed == 2 && stable)) && !st->afs && may_be_full(st, part, d))
         atomic_store_explicit(&part->suspected, y->d + 1, memory_order_relaxed);
-    if (delta && !st->sampling) {
+    if (!st->sampling) {
         atomic_fetch_add_explicit(&part->delta, delta, memory_order_relaxed);
         uint32_t writes = atomic_fetch_add_explicit(&part->writes, 1, memory_order_relaxed) + 1;
         bool early = !st->afs && (seems_full || (y->landed == 2 && stable)) &&
@@ -368,4 +368,11 @@ void shard_after_write(shard_try *y, int delta) {
     }
     while (trips > 0 && shard_work(y->t, y->index, part, &trips) == 1)
         ;
+}
+
+
+void shard_after_write(shard_try *y, int delta) {
+    far_note_added(y->t, delta > 0);
+    if (delta)
+        after_change(y, delta);
 }

@@ -17,7 +17,7 @@ static __attribute__((cold, noinline)) bool tag_matches_elsewhere(const shard_tr
 
 
 /* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
-static shard_sieve make_sieve(const shard_try *y, unsigned v) {
+static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
     const shard_state *st = y->st;
     uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
     uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, shard_tag(y->h, st->p, st->b, v), 0, 0) & tag_mask;
@@ -25,16 +25,36 @@ static shard_sieve make_sieve(const shard_try *y, unsigned v) {
 }
 
 
+/* A bit for each word that may be the key's. */
+static inline __attribute__((always_inline)) uint64_t candidates(const shard_try *y, unsigned v) {
+    shard_sieve s = make_sieve(y, v);
+    uint64_t map = shard_p_map(y->st->wide, &s, y->home->w), may = map;
+    for (; map; map &= map - 1) {
+        uint64_t word = y->home->w[__builtin_ctzll(map)];
+        if (!shard_stamp_is(word, v) && !tag_matches_elsewhere(y, word, v))
+            may &= ~(map & -map);
+    }
+    return may;
+}
+
+
+/* Of the first word in the map. */
+static inline void make_hit(const shard_try *y, unsigned v, uint64_t map, shard_hit *hit) {
+    unsigned i = (unsigned)__builtin_ctzll(map);
+    *hit = (shard_hit){
+        .addr = y->home->addr + 8ull * i, .slot = (int)i, .level = 1, .generation = v, .word = y->home->w[i]};
+}
+
+
+static void gather(const shard_try *y, unsigned v, uint64_t map, shard_hits *hits) {
+    for (; map; map &= map - 1)
+        make_hit(y, v, map, &hits->hit[hits->count++]);
+}
+
+
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits) {
     unsigned v = shard_home_v(y);
-    shard_sieve s = make_sieve(y, v);
-    for (uint64_t map = shard_p_map(y->st->wide, &s, y->home->w); map; map &= map - 1) {
-        unsigned i = (unsigned)__builtin_ctzll(map);
-        uint64_t word = y->home->w[i];
-        if (shard_stamp_is(word, v) || tag_matches_elsewhere(y, word, v))
-            hits->hit[hits->count++] = (shard_hit){
-                .addr = y->home->addr + 8ull * i, .slot = (int)i, .level = 1, .generation = v, .word = word};
-    }
+    gather(y, v, candidates(y, v), hits);
 }
 
 
@@ -61,21 +81,30 @@ int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned gene
     if (err >= 0)
         err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, o->head, 3, generation);
     for (far_addr at = node.next; err >= 0 && at; at = node.next) {
-        far_read(y->t, at, &node, sizeof(node));
-        if ((err = far_wait(y->t)) >= 0)
+        if ((err = far_read_now(y->t, at, &node, sizeof(node), 0)) >= 0)
             err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, at, 3, generation);
     }
     return err;
 }
 
 
+/* How much is read of its block at first; 0: there is no memory. */
+static inline uint64_t make_room(shard_try *y, shard_hit *hit) {
+    uint64_t bytes = shard_class_bytes(shard_entry_class(hit->word));
+    if (!(hit->block = far_scratch(y->t, bytes))) {
+        far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+        return 0;
+    }
+    return bytes < FIRST_READ ? bytes : FIRST_READ;
+}
+
+
 int shard_p_put_blocks(shard_try *y, shard_hits *hits) {
     for (unsigned i = 0; i < hits->count; i++) {
-        shard_hit *hit = &hits->hit[i];
-        uint64_t bytes = shard_class_bytes(shard_entry_class(hit->word));
-        if (!(hit->block = far_scratch(y->t, bytes)))
-            return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
-        far_read(y->t, shard_entry_addr(hit->word), hit->block, bytes < FIRST_READ ? bytes : FIRST_READ);
+        uint64_t bytes = make_room(y, &hits->hit[i]);
+        if (!bytes)
+            return FAR_ERR_NO_MEMORY;
+        far_read(y->t, shard_entry_addr(hits->hit[i].word), hits->hit[i].block, bytes);
     }
     return 0;
 }
@@ -83,7 +112,7 @@ int shard_p_put_blocks(shard_try *y, shard_hits *hits) {
 
 /* Whether the block, of which the beginning was read, holds the key. whole: with its value, the rest of which is read.
  */
-static int holds_key(shard_try *y, const shard_hit *hit, bool whole) {
+static inline __attribute__((always_inline)) int holds_key(shard_try *y, const shard_hit *hit, bool whole) {
     shard_block *block = hit->block;
     uint64_t used = sizeof(*block) + block->key_length + (uint64_t)block->value_length;
     if (used > shard_class_bytes(shard_entry_class(hit->word)))
@@ -92,13 +121,12 @@ static int holds_key(shard_try *y, const shard_hit *hit, bool whole) {
     if (block->h != y->h || block->key_length != y->key.length)
         return 0;
     if (used > FIRST_READ && (whole || sizeof(shard_block) + y->key.length > FIRST_READ)) {
-        far_read(y->t, shard_entry_addr(hit->word) + FIRST_READ, (char *)block + FIRST_READ,
-                 (used - FIRST_READ + 7) & ~7ull);
-        int err = far_wait(y->t);
+        int err = far_read_now(y->t, shard_entry_addr(hit->word) + FIRST_READ, (char *)block + FIRST_READ,
+                               (used - FIRST_READ + 7) & ~7ull, 0);
         if (err < 0)
             return err;
     }
-    return memcmp(block->bytes, y->key.data, y->key.length) == 0;
+    return far_bytes_equal((far_bytes){block->bytes, block->key_length}, y->key);
 }
 
 
@@ -113,4 +141,32 @@ int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole) {
     }
     hits->count = kept;
     return 0;
+}
+
+
+/* Several words have the key's tag: their blocks are read in one round trip. */
+static __attribute__((noinline)) int find_among(shard_try *y, unsigned v, uint64_t map, bool whole, shard_hit *hit) {
+    shard_hits hits;
+    hits.count = 0;
+    gather(y, v, map, &hits);
+    int err = shard_p_put_blocks(y, &hits);
+    if (err < 0 || (err = far_wait(y->t)) < 0 || (err = shard_p_see_blocks(y, &hits, whole)) < 0)
+        return err;
+    *hit = hits.hit[0];
+    return hits.count ? SHARD_FOUND : SHARD_ABSENT;
+}
+
+
+int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit) {
+    unsigned v = shard_home_v(y);
+    uint64_t map = candidates(y, v), bytes;
+    if (map == 0)
+        return SHARD_ABSENT;
+    if (map & (map - 1))
+        return find_among(y, v, map, whole, hit);
+    make_hit(y, v, map, hit);
+    if (!(bytes = make_room(y, hit)))
+        return FAR_ERR_NO_MEMORY;
+    int err = far_read_now(y->t, shard_entry_addr(hit->word), hit->block, bytes, 0);
+    return err < 0 ? err : holds_key(y, hit, whole);
 }

@@ -121,7 +121,7 @@ typedef struct shard_image { /* a level-1 bucket as it was read */
     uint64_t w[SHARD_WORDS];
 } shard_image;
 
-/* One operation on one key, and what its running attempt goes by. */
+/* One operation on one key, and what its running attempt goes by. From `root` on all is zero at the beginning. */
 typedef struct shard_try {
     far_task *t;
     far_index *index;
@@ -129,21 +129,22 @@ typedef struct shard_try {
     shard_partition *part;
     far_bytes key;
     uint64_t h;
+    shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
     uint64_t root;
     unsigned d, phase;
-    bool graced; /* nobody is at work who does not know of this version: known before the READ of the image */
-    shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
-    bool paired;               /* child and parent are looked at */
-    bool dated;                /* P, writing: `before` is read ahead of home */
-    uint64_t before;           /* the header of home, as it was before any word of home was read */
-    bool child_unwritten;      /* the child was seen UNINIT in this attempt, before home was read */
+    bool graced;          /* nobody is at work who does not know of this version: known before the READ of the image */
+    bool paired;          /* child and parent are looked at */
+    bool dated;           /* P, writing: `before` is read ahead of home */
+    bool child_unwritten; /* the child was seen UNINIT in this attempt, before home was read */
+    uint64_t before;      /* the header of home, as it was before any word of home was read */
+
     unsigned attempt;
-    far_addr block; /* P: the new block, not shown yet; 0 = none */
     unsigned class;
+    far_addr block; /* P: the new block, not shown yet; 0 = none */
     bool written, inserting;
-    unsigned landed;     /* the level below the first to which an insert had to go; 0: none */
     bool had_more_to_do; /* than most inserts: it looked below level 1, split its bucket, or told */
     bool took_over;      /* lazy_resize=off: it did the work of one who died */
+    unsigned landed;     /* the level below the first to which an insert had to go; 0: none */
     unsigned walked;     /* nodes of the chain on the way there */
     int trips;           /* of a drain: round trips that its step may still take, about */
     far_addr latched;    /* 0: none */
@@ -338,7 +339,7 @@ void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
 int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
-int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket,
+int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
                          far_addr *l3); /* 0: there is none */
@@ -358,9 +359,11 @@ uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 /* attempt.c: beginning, repeating and ending attempts. */
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key);
 void shard_attempt(shard_try *y);   /* takes the root that counts for this attempt */
-int shard_put_home(shard_try *y);   /* puts the READ(s) of the home bucket into the batch */
-int shard_put_window(shard_try *y); /* 1: the READs of a part of the home bucket */
+int shard_place_home(shard_try *y); /* 0: it is known where the home bucket is */
+void shard_put_home(shard_try *y);  /* then: puts its READ(s) into the batch */
 int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
+int shard_read_home(shard_try *y);  /* both, and the wait, with whatever else is in the batch */
+int shard_put_window(shard_try *y); /* 1: the READs of a part of the home bucket */
 int shard_lock_and_read(shard_try *y, shard_image *image, unsigned word, uint64_t expected, uint64_t mine,
                         uint64_t *old,
                         shard_beside *beside); /* 1: locked; 0: the word was *old, and the latch is given back */
@@ -390,6 +393,7 @@ unsigned shard_count_live(const shard_state *st, const uint64_t *words);      /*
 uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words); /* I: a bit for each slot with the key of rem */
 
 /* pfind.c: P. Candidates by their tags, then what their blocks say */
+int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits);
 int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
 int shard_p_put_blocks(shard_try *y, shard_hits *hits);

@@ -134,10 +134,11 @@ static int extent_word(far_task *t, const shard_state *st, shard_extents *extent
 }
 
 
-int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
-    unsigned segment = shard_segment(bucket, st->b);
-    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, word = 0;
+/* Of a segment that this handle does not know yet, or that has extents. */
+static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state *st, shard_partition *part,
+                                                 unsigned segment, uint64_t at, far_addr *addr) {
     shard_extents *extents;
+    uint64_t word = 0;
     int err;
     *addr = 0;
     if (segment >= SHARD_VERSIONS)
@@ -152,6 +153,18 @@ int shard_bucket_addr(far_task *t, shard_state *st, shard_partition *part, uint6
     if ((err = extent_word(t, st, extents, at / st->extent, &word)) >= 0 && word)
         *addr = word + at % st->extent;
     return err;
+}
+
+
+int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
+    unsigned segment = shard_segment(bucket, st->b);
+    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
+    bool one_piece = segment < SHARD_VERSIONS && shard_extent_count(st, segment) == 0;
+    uint64_t word = one_piece ? atomic_load_explicit(&part->segment[segment], memory_order_acquire) : 0;
+    if (!word)
+        return find_bucket(t, st, part, segment, at, addr);
+    *addr = word + at;
+    return 0;
 }
 
 

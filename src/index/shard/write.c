@@ -76,15 +76,15 @@ static int put_block(shard_try *y, far_bytes value) {
     if (err < 0)
         return err;
     y->block = object.addr;
-    shard_block *block = far_scratch(y->t, (used + 7) & ~7ull);
+    uint64_t bytes = (used + 7) & ~7ull;
+    shard_block *block = far_scratch(y->t, bytes);
     if (!block)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    memset((char *)block + bytes - 8, 0, 8); /* behind the value */
     *block = (shard_block){y->h, (uint16_t)y->key.length, 0, (uint32_t)value.length};
-    memcpy(block->bytes, y->key.data, y->key.length);
-    if (value.length)
-        memcpy(block->bytes + y->key.length, value.data, value.length);
-    memset((char *)block + used, 0, ((used + 7) & ~7ull) - used);
-    far_write(y->t, y->block, block, (used + 7) & ~7ull);
+    far_bytes_copy(block->bytes, y->key);
+    far_bytes_copy(block->bytes + y->key.length, value);
+    far_write(y->t, y->block, block, bytes);
     y->written = true;
     return 0;
 }
@@ -235,7 +235,7 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
     y->dated = how != FAR_OP_DELETE && atomic_load_explicit(&y->part->eras, memory_order_relaxed) == y->d + 1;
-    if ((err = shard_put_home(y)) != 0)
+    if ((err = shard_place_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
     bool seals = how != FAR_OP_DELETE && !y->written;
     if (seals && (err = put_block(y, value)) < 0)
@@ -243,7 +243,7 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     uint32_t read_mark = far_rdwc_mark(y->t); /* after the seal: all whose value is written came before this batch */
     if (seals)
         *mark = read_mark;
-    if ((err = far_wait(y->t)) < 0 || (err = shard_see_home(y)) < 0)
+    if ((err = shard_read_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
     if ((err = make_writable(y)) <= SHARD_AGAIN)

@@ -67,8 +67,9 @@ static int replace_leaf(smart_op *op, smart_spot *s, far_bytes value) {
 int smart_update_at(smart_op *op, smart_spot *s, far_bytes *value, bool *sealed) {
     bool in_place = fits_in_place(op->st, &s->leaf, *value);
     if (!*sealed) {
+        size_t length = value->length;
         far_rdwc_seal_before(op->t, in_place ? s->mark : UINT32_MAX, value);
-        in_place = in_place && fits_in_place(op->st, &s->leaf, *value);
+        in_place = in_place && (value->length == length || fits_in_place(op->st, &s->leaf, *value));
         *sealed = true;
     }
     if (!in_place)
