@@ -4,6 +4,7 @@
 #include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
+#include "pool/blocker.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
@@ -579,6 +580,8 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
+        if (err == 1)
+            return far_blocked(t, "the search for lost memory");
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
             return err;
         if (attempt == 0 && (err = far_request_attention(t)) < 0)
