@@ -587,7 +587,7 @@ static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
         if (attempt == 0 && (err = far_request_attention(t)) < 0)
             return err;
         if (attempt == 0)
-            far_ring(t); /* who is said to sweep may sleep, and know nothing of it */
+            far_ring(t); /* the client that is said to sweep may sleep, and know nothing of it */
         err = far_task_is_unattended(t) ? far_pin_take(t) : 0; /* a handle that sleeps does not hear of requests */
         far_pin_drop(t);
         if (err < 0 || (err = far_attend(t)) < 0)

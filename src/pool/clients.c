@@ -258,7 +258,7 @@ int far_is_dead_pinned(far_task *t, unsigned id, unsigned generation) {
 
 int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     int dead = far_is_dead_pinned(t, id, generation);
-    if (dead == 0 && id != t->session->id) /* it may work unpinned: that nothing changes is no sign of damage */
+    if (dead == 0 && id != t->session->id) /* the living may work unpinned: that nothing changes is no sign of damage */
         far_patience_forget(t);
     return dead;
 }

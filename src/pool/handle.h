@@ -72,7 +72,7 @@ struct far_pool {
     uint64_t next_look, next_check;
     uint64_t calm_epoch;   /* as the last slice saw it */
     unsigned calm_slices;  /* that found nothing to do, in a row */
-    atomic_bool resting;   /* it pauses for longer than a tick: who leaves work to it wakes it */
+    atomic_bool resting;   /* housekeeping pauses for longer than a tick: whoever leaves it work wakes it */
     bool listens;          /* the fabric tells it of deaths */
     atomic_bool restless;  /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */

@@ -112,14 +112,14 @@ static int was_overtaken(far_task *t, uint32_t number) {
 /* A round. 1: perhaps not all were asked. */
 static int make_round(far_task *t) {
     uint32_t number;
-    int err = far_pin_take(t); /* so that this handle is awake, and answers too */
+    int err = far_pin_take(t); /* this handle is awake from now on, and answers too */
     far_pin_drop(t);
     far_point(t, "shortage:asks");
     if (err == 0)
         err = request_spare(t, &number);
     if (err == 0)
         err = far_request_wait(t, number, STUCK_TICKS * far_tick(far_task_fabric(t)));
-    int overtaken = err == 0 ? was_overtaken(t, number) : 0; /* who does not answer is not asked again for that */
+    int overtaken = err == 0 ? was_overtaken(t, number) : 0; /* a handle that did not answer is not asked again */
     if (err >= 0)
         err = overtaken < 0 ? overtaken : rest(t);
     return err < 0 ? err : overtaken;
