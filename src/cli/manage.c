@@ -177,35 +177,51 @@ static int skip_problem(void *ctx, const char *what) {
 }
 
 
+typedef struct check_result {
+    uint64_t leaked;    /* before a repair */
+    uint64_t still;     /* ... and after it */
+    int problems_stand; /* what is wrong, after the repair if there is one */
+} check_result;
+
+
 /* The repair goes over all of it again, and tells what it finds if there was nothing to tell before. */
-static int check(cli_pool *p, bool repair, checking *c, uint64_t *leaked, uint64_t *left) {
+static int check(cli_pool *p, bool repair, checking *c, check_result *r) {
     int err = p->index ? far_index_check(p->session, p->index, print_problem, c)
                        : far_pool_check(p->session, 0, print_problem, c);
+    r->problems_stand = err;
     if (err >= 0 && (!p->index || repair))
-        err = count_leaked(p, leaked);
-    *left = *leaked;
+        err = count_leaked(p, &r->leaked);
+    r->still = r->leaked;
     if (err >= 0 && repair)
-        err = far_pool_check(p->session, 1, c->problems ? skip_problem : print_problem, c);
+        r->problems_stand = err = far_pool_check(p->session, 1, c->problems ? skip_problem : print_problem, c);
     if (err >= 0 && repair)
-        err = count_leaked(p, left);
+        err = count_leaked(p, &r->still);
     return err < 0 ? err : 0;
 }
 
 
 /* Of what leaked before; somebody may have died since. */
-static uint64_t repaired_of(uint64_t leaked, uint64_t left) {
-    return leaked > left ? leaked - left : 0;
+static uint64_t repaired_of(const check_result *r) {
+    return r->leaked > r->still ? r->leaked - r->still : 0;
 }
 
 
-static void print_check(const checking *c, bool repair, uint64_t leaked, uint64_t left) {
+static void print_check(const checking *c, bool repair, const check_result *r) {
     if (c->json)
-        printf("],\"leaked\":%" PRIu64, leaked);
+        printf("],\"leaked\":%" PRIu64, r->leaked);
     else
-        printf("check: %" PRIu64 " problems, %" PRIu64 " leaked bytes", c->problems, leaked);
+        printf("check: %" PRIu64 " problems, %" PRIu64 " leaked bytes", c->problems, r->leaked);
     if (repair)
-        printf(c->json ? ",\"repaired\":%" PRIu64 : ", %" PRIu64 " repaired", repaired_of(leaked, left));
+        printf(c->json ? ",\"repaired\":%" PRIu64 : ", %" PRIu64 " repaired", repaired_of(r));
+    if (repair && c->json)
+        printf(",\"left\":%d", r->problems_stand);
     puts(c->json ? "}" : "");
+    if (!repair || c->json || c->problems == 0)
+        return;
+    puts(r->problems_stand
+             ? "check: the problems cannot be repaired. 'farindex dump' or 'copy' saves what can still be read "
+               "of a damaged index, 'drop' removes it."
+             : "check: the problems are repaired.");
 }
 
 
@@ -213,7 +229,7 @@ int cli_check(int argc, char **argv) {
     cli_pool p = {0};
     checking c = {0};
     bool repair = false;
-    uint64_t leaked = 0, left = 0;
+    check_result result = {0};
     const cli_option options[] = {
         CLI_POOL_OPTIONS(&p),
         {"repair", CLI_FLAG, &repair, NULL,
@@ -233,15 +249,15 @@ int cli_check(int argc, char **argv) {
     if (c.json)
         fputs("{\"problems\":[", stdout);
     cli_pool_watch(&p, "check", repair ? 2 : 1);
-    int err = check(&p, repair, &c, &leaked, &left);
+    int err = check(&p, repair, &c, &result);
     cli_progress_end();
     if (err >= 0)
-        print_check(&c, repair, leaked, left);
+        print_check(&c, repair, &result);
     else if (c.json)
         puts("],\"error\":true}");
     if (err < 0)
         status = cli_pool_failed();
-    else if (c.problems || left)
+    else if (result.problems_stand || result.still)
         status = CLI_NOT_FOUND;
     return cli_pool_close(&p, status);
 }

@@ -4,6 +4,7 @@
 #include "client/checksum.h"
 #include "client/client.h"
 #include "client/op.h"
+#include "pool/blocker.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
@@ -380,8 +381,18 @@ typedef int (*index_check)(far_task *t, far_index *index, far_report *report);
 static int check_structure(far_task *t, far_index *index, far_report *report) {
     int err = far_catalog_try_open(t, index->uid);
     if (err == FAR_ERR_CORRUPT)
-        far_report_problem(report, "%s", far_last_error());
+        far_report_error(report);
     return err < 0 && err != FAR_ERR_CORRUPT ? err : index->kind->check(t, index, report);
+}
+
+
+/* What ends the check is a problem too. */
+static int check_whole(far_task *t, far_index *index, far_report *report, index_check check) {
+    int err = check(t, index, report);
+    if (err != FAR_ERR_CORRUPT)
+        return err;
+    far_report_error(report);
+    return 0;
 }
 
 
@@ -389,8 +400,8 @@ static int run_check(far_task *t, void *arg) {
     measuring *m = arg;
     t->label = "check";
     t->index_key = m->index->uid;
-    int err = check_structure(t, m->index, m->report);
-    return err < 0 ? err : far_sum_check_all(t, m->index, m->report);
+    int err = check_whole(t, m->index, m->report, check_structure);
+    return err < 0 || m->report->count ? err : check_whole(t, m->index, m->report, far_sum_check_all);
 }
 
 
@@ -510,10 +521,7 @@ static int check_uid(far_task *t, uint32_t uid, far_report *report, index_check 
         return err;
     report->about = index->name;
     t->index_key = uid;
-    if ((err = check(t, index, report)) == FAR_ERR_CORRUPT) {
-        far_report_problem(report, "%s", far_last_error());
-        err = 0;
-    }
+    err = check_whole(t, index, report, check);
     t->index_key = 0;
     report->about = NULL;
     far_catalog_close_uid(t, index);
@@ -572,6 +580,8 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
+        if (err == 1)
+            return far_blocked(t, "the search for lost memory");
         if (err != FAR_ERR_BUSY || attempt == SWEEP_TRIES)
             return err;
         if (attempt == 0 && (err = far_request_attention(t)) < 0)

@@ -37,6 +37,7 @@
 
 #include <assert.h>
 
+#define WAIT_BRIEFLY          256 /* looks at the epoch, before the pauses between them get long */
 #define BLOCKED_BEFORE_ASKING 8   /* attempts to advance, before the one in the way is asked for */
 #define PUBLISHED_UNKNOWN     1   /* not 0 and below every epoch: to be written anew */
 #define IDLE_TICKS            100 /* without a pin, until the handle sleeps */
@@ -420,6 +421,7 @@ static int drive_epochs_pinned(far_task *t) {
 static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_task *t)) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
+    const uint64_t began = far_now(t);
     uint64_t epoch, target;
     int err = far_epoch_read(t, &epoch);
     if (err < 0)
@@ -433,8 +435,10 @@ static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
         err = drive(t);
-        if (err == 0)
+        if (err == 0 && attempt < WAIT_BRIEFLY)
             far_back_off(t, attempt);
+        else if (err == 0)
+            far_back_off_for(t, far_wait_pause(far_now(t) - began, far_tick(pool->fabric)));
         if (err >= 0)
             err = far_epoch_read(t, &epoch);
         if (err < 0)

@@ -45,6 +45,11 @@ uint64_t far_epoch_safe(const struct far_task *t);       /* every pin of anybody
 int far_epoch_read(struct far_task *t, uint64_t *epoch); /* by a READ */
 void far_epoch_request(far_pool *pool);                  /* asks for the epoch to move by one, soon */
 
+/* How long to pause before the next look, after a wait of so long: a wait that lasts costs few verbs. */
+static inline uint64_t far_wait_pause(uint64_t waited, uint64_t tick) {
+    return waited / 16 < tick / 2 ? tick / 2 : waited / 16 < 8 * tick ? waited / 16 : 8 * tick;
+}
+
 /* Without a pin: until every pin of anybody was taken k epochs after this call began. */
 int far_wait_epochs(struct far_task *t, unsigned k);
 int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */

@@ -1,6 +1,8 @@
 /* Plain locks in far memory, taken over from dead holders; and words that name somebody who is not there. */
 #include "pool/owner.h"
+#include "pool/blocker.h"
 #include "pool/epoch.h"
+#include "pool/handle.h"
 #include "pool/report.h"
 #include "task/patience.h"
 
@@ -38,6 +40,12 @@ int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsi
 
 enum { LOOKS = 8 }; /* after each wait */
 
+static int wait_epochs(far_task *t) {
+    int late = far_wait_epochs_until(t, 2, far_now(t) + FAR_BLOCKED_TICKS * far_tick(far_task_fabric(t)));
+    return late <= 0 ? late : far_blocked(t, "a check of locks");
+}
+
+
 /* The first look comes at once: what somebody works at has changed by then, most of the time. Who takes a lock again and
  * again, and changes nothing, looks the same whenever it has it: not at every one of many looks. */
 int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg) {
@@ -46,7 +54,7 @@ int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_
         return dead < 0 ? dead : 0; /* whoever comes takes over */
     for (unsigned i = 0; i <= FAR_PATIENCE_TIMES && same == 1; i++) {
         far_scratch_mark here = far_scratch_here(t);
-        int err = i > 0 ? far_wait_epochs(t, 2) : 0;
+        int err = i > 0 ? wait_epochs(t) : 0;
         if (err < 0 || (err = far_pin_take(t)) < 0)
             return err;
         for (unsigned n = 0; n < LOOKS && same == 1; n++) {

@@ -1,5 +1,6 @@
 /* Problems found by checks. */
 #include "pool/report.h"
+#include "base/error.h"
 #include "base/grow.h"
 
 #include <limits.h>
@@ -36,6 +37,14 @@ void far_report_problem(far_report *report, const char *format, ...) {
     if (report->count < INT_MAX)
         report->count++;
     keep_line(report, line);
+}
+
+
+void far_report_error(far_report *report) {
+    const char *words = far_last_error();
+    char about[FAR_NAME_MAX + 16];
+    snprintf(about, sizeof(about), "index '%s': ", report->about ? report->about : "");
+    far_report_problem(report, "%s", strncmp(words, about, strlen(about)) == 0 ? words + strlen(about) : words);
 }
 
 

@@ -12,6 +12,8 @@ struct far_report {
     char **lines;
 };
 
+void far_report_error(far_report *report); /* the last error of this thread is a problem */
+
 /* Tells the lines that were kept, until `problem` (may be NULL) returns non-zero. Returns how many problems there were.
  */
 int far_report_tell(const far_report *report, int (*problem)(void *ctx, const char *what), void *ctx);

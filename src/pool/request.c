@@ -221,6 +221,7 @@ int far_attend(far_task *t) {
 int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
+    const uint64_t tick = far_tick(pool->fabric);
     uint64_t epoch = far_epoch_known(t), moved = far_now(t);
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for answers: it would wait for itself");
@@ -242,7 +243,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t patience) {
         int err = far_attend(t);
         if (err < 0)
             return err;
-        far_sleep(t, far_tick(pool->fabric) / 2);
+        far_sleep(t, own ? tick / 2 : far_wait_pause(far_now(t) - moved, tick)); /* the own session has ticks to do */
     }
 }
 

@@ -4,6 +4,7 @@
  * reported when that brought nothing, twice, or when one who holds up the epoch does not answer: what it holds cannot
  * be had. */
 #include "base/error.h"
+#include "pool/blocker.h"
 #include "pool/request.h"
 #include "pool/store.h"
 #include "pool/sweep.h"
@@ -158,25 +159,8 @@ static int is_known_to_be_exhausted(far_task *t, far_told *o) {
 
 /* ---- Who is in the way ---- */
 
-typedef struct blocker { /* a handle that holds up the epoch, and with it all that was retired */
-    unsigned id, generation;
-    uint64_t pin;
-} blocker;
-
-/* Keeps the one that went furthest: who stopped in an operation is one epoch behind; who has just woken up shows an older
- * pin, but not for long. */
-static int find_blocker(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const far_store *s = far_store_of(t);
-    blocker *b = ctx;
-    if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && far_client_handle_of(client->word) == id &&
-        id != s->pool->team.own->id && client->pin > b->pin && client->pin < s->stuck_epoch)
-        *b = (blocker){id, far_client_generation_of(client->word), client->pin};
-    return 0;
-}
-
-
 /* The blocker has not gone on, nor given its id to another, since it was found. */
-static int is_still_there(far_task *t, const blocker *b) {
+static int is_still_there(far_task *t, const far_blocker *b) {
     far_client client;
     far_read(t, far_client_entry(b->id), &client, sizeof(client));
     int err = far_wait(t);
@@ -188,14 +172,13 @@ static int is_still_there(far_task *t, const blocker *b) {
 
 /* 1: somebody else holds up the epoch, as it did when this handle last found no memory. It may have gone on just now:
  * then the epoch moves soon. */
-static int is_held_up(far_task *t, blocker *b) {
+static int is_held_up(far_task *t, far_blocker *b) {
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch), held = 0;
     if (err < 0 || epoch != far_store_of(t)->stuck_epoch)
         return err;
     for (unsigned tries = 0; tries < HELD_TRIES && held == 0; tries++) {
-        *b = (blocker){0};
-        if ((err = far_clients_each(t, find_blocker, b)) < 0 || b->id == 0)
+        if ((err = far_blocker_find(t, epoch, b)) < 0 || b->id == 0)
             return err;
         err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
         if (err != 1)
@@ -217,7 +200,7 @@ static void note_stuck(far_task *t, uint64_t epoch, uint64_t since) {
 
 
 /* Where this ends a process, not that of this very handle, which has the pool open twice. */
-static bool may_evict(far_task *t, const blocker *b) {
+static bool may_evict(far_task *t, const far_blocker *b) {
     const far_pool *pool = far_task_pool(t);
     const uint64_t allowed = (uint64_t)pool->options.evict_after_ms * 1000000;
     if (allowed == 0 || far_now(t) - pool->store->stuck_since < allowed ||
@@ -230,7 +213,7 @@ static bool may_evict(far_task *t, const blocker *b) {
 
 /* A session of the handle that is in the way. */
 static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const blocker *b = ctx;
+    const far_blocker *b = ctx;
     unsigned generation = far_client_generation_of(client->word);
     if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
         return 0;
@@ -242,7 +225,7 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 
 
 /* What the user can do something about. */
-static int tell_blocker(far_task *t, const blocker *b) {
+static int tell_blocker(far_task *t, const far_blocker *b) {
     char words[FAR_MESSAGE_BYTES], who[FAR_CLIENT_WORDS];
     snprintf(words, sizeof(words), "%s", far_last_error());
     far_client_words(t, b->id, b->generation, who);
@@ -304,7 +287,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
 
 /* As try_again, but not once more for every operation while one client holds up the epoch. */
 static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), void *arg, bool background) {
-    blocker b;
+    far_blocker b;
     int held = is_held_up(t, &b), err = FAR_ERR_NO_MEMORY;
     if (held == 0) {
         err = try_again(t, run, arg, background);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/grow.h"
+#include "pool/blocker.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
 #include "pool/request.h"
@@ -196,7 +197,8 @@ static int set_walk(far_task *t, far_request *r, void *ctx) {
 
 /* The sweeper itself must hear its requests, and settle: it is awake. */
 static int request(sweeper *s, bool walks, far_request *made) {
-    uint64_t patience = s->mode == FAR_SWEEP_SHORT ? SHORT_TICKS * far_tick(far_task_fabric(s->t)) : FAR_TIME_NEVER;
+    uint64_t ticks = s->mode == FAR_SWEEP_SHORT ? SHORT_TICKS : FAR_BLOCKED_TICKS;
+    uint64_t patience = s->mode == FAR_SWEEP_SLOWLY ? FAR_TIME_NEVER : ticks * far_tick(far_task_fabric(s->t));
     int err = far_request_change(s->t, set_walk, &walks, made);
     if (err == 0)
         err = far_pin_take(s->t);

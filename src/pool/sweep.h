@@ -39,7 +39,8 @@ typedef struct far_sweep_result {
     unsigned dead_clients;   /* whose ids became free */
 } far_sweep_result;
 
-/* Without a pin. FAR_ERR_BUSY: a live client is sweeping. 1: given up, because somebody does not answer. */
+/* Without a pin. FAR_ERR_BUSY: a live client is sweeping. 1: given up, because somebody does not answer while the epoch stands
+ * (not in the background, where nobody waits for it). */
 int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result);
 
 /* The request word, as a tick last read it, says that a session of this handle sweeps, and none does: everybody would wait for

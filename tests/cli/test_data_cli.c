@@ -346,7 +346,7 @@ static void check_finds_leaks_of_the_dead_and_repairs_them(void **state) {
     works("farindex check", "check: 0 problems, 0 leaked bytes\n");
     works("farindex check hot", "check: 0 problems, 0 leaked bytes\n");
     works("farindex check --json", "{\"problems\":[],\"leaked\":0}\n");
-    works("farindex check --json --repair", "{\"problems\":[],\"leaked\":0,\"repaired\":0}\n");
+    works("farindex check --json --repair", "{\"problems\":[],\"leaked\":0,\"repaired\":0,\"left\":0}\n");
     crew_down(&c);
 }
 

@@ -31,9 +31,9 @@ typedef struct trial {
     uint64_t seed;
     damage damage;
     char key[SCENE_KEY_BYTES];
-    bool sound;  /* the last check ended with 0 */
-    bool cannot; /* the last command said that something cannot be restored */
+    bool sound; /* the last check ended with 0 */
     unsigned failures;
+    char said[1024]; /* by the last command, how it began */
 } trial;
 
 
@@ -110,7 +110,7 @@ static int run(trial *t, const char *command) {
         complain(t, command, "failed without a word", "");
     else if (status == CLI_FAILED && t->sound && !strstr(text, "has no order to scan in"))
         complain(t, command, "check is content, but", text);
-    t->cannot = strstr(text, "cannot be restored") != NULL;
+    snprintf(t->said, sizeof(t->said), "%s", text);
     free(text);
     return status;
 }
@@ -200,7 +200,7 @@ static unsigned damage_two_words(const scene *s) {
     uint64_t zeroes[2] = {0};
     rig_restore(s->image);
     memcpy(rig_memory(0) + FAR_SUPER_POOL_ID, zeroes, sizeof(zeroes));
-    if (run(&t, "check --repair") != CLI_FAILED || !t.cannot)
+    if (run(&t, "check --repair") != CLI_FAILED || !strstr(t.said, "cannot be restored"))
         complain(&t, "check --repair", "does not say that it cannot", "");
     return t.failures;
 }
@@ -227,8 +227,36 @@ static void a_damaged_superblock_is_restored_or_named(void **state) {
 }
 
 
+/* ---- What a repair says ---- */
+
+static void repair_after(const scene *s, far_addr damaged, int status, const char *words) {
+    trial t = {.scene = s};
+    rig_restore(s->image);
+    damage_word(&t.damage, damaged, 0);
+    assert_int_equal(run(&t, "check"), CLI_NOT_FOUND);
+    assert_int_equal(run(&t, "check --repair"), status);
+    if (!strstr(t.said, words))
+        fail_msg("no '%s' in '%s'", words, t.said);
+    assert_null(strstr(t.said, "index: index")); /* its name, twice */
+    assert_int_equal(run(&t, "check"), status);
+}
+
+
+static void a_repair_says_whether_all_is_well(void **state) {
+    static scene s;
+    (void)state;
+    scene_make(&s, "dart", "", false, 1);
+    repair_after(&s, FAR_SUPER_NEXT_UID, CLI_DONE, "the problems are repaired");
+    for (size_t i = 0; i < s.place_count; i++) /* the root of the index */
+        if (strcmp(s.places[i].name, "dart type 0") == 0)
+            repair_after(&s, s.places[i].objects[0].addr, CLI_NOT_FOUND, "the problems cannot be repaired");
+    scene_free(&s);
+}
+
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {cmocka_unit_test(commands_end_and_say_what_is_wrong),
+                                              cmocka_unit_test(a_repair_says_whether_all_is_well),
                                               cmocka_unit_test(a_damaged_superblock_is_restored_or_named)};
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {

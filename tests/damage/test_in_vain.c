@@ -243,6 +243,27 @@ static void shard_is_locked_by_nobody(void **state) {
 }
 
 
+/* Tables of levels 2 and 3 are said to be among free entries of the registry: zeroes are sound in both. What is put there
+ * would make clients of it. */
+static void shard_is_led_into_the_registry(void **state) {
+    stage s;
+    (void)state;
+    open_stage(&s, "shard", "partitions=1,bits=1,slots=2,l2_slots=1");
+    far_addr tables = shard_state_of(s.index)->part[0].pcb + 8 * SHARD_PCB_L2,
+             entry = far_client_entry(s.pool->geometry.session_slots / 2);
+    char *registry = rig_memory(0) + far_addr_offset(entry), before[4096];
+    memcpy(before, registry, sizeof(before));
+    far_index_close(s.index);
+    for (unsigned i = 0; i < 4; i++)
+        *word_at(tables + 8 * i) = entry | (*word_at(tables + 8 * i) & ~shard_mask(48));
+    assert_int_equal(far_index_open(s.session, "index", &s.index), 0);
+    insert_many_in_vain(&s);
+    assert_memory_equal(registry, before, sizeof(before));
+    check_finds_it(&s);
+    close_stage(&s);
+}
+
+
 /* ---- smart ---- */
 
 /* The lock is the last word of a leaf. */
@@ -508,6 +529,7 @@ int main(void) {
         {"shard", shard_is_locked_by_nobody, NULL, NULL, ""},
         {"shard, 8/8", shard_is_locked_by_nobody, NULL, NULL, "key_size=8,value_size=8"},
         {"smart", smart_is_locked_by_nobody, NULL, NULL, ""},
+        cmocka_unit_test(shard_is_led_into_the_registry),
         cmocka_unit_test(dart_is_locked_by_nobody),
         cmocka_unit_test(who_waits_for_epochs_keeps_a_pin),
         cmocka_unit_test(who_is_seen_to_let_go_once_is_not_stuck),

@@ -1,6 +1,7 @@
 /* A client that is stopped in the middle of an operation holds its pin: nothing that others retire becomes free. Whoever
  * needs memory then waits for a bounded time, and is told which client is in the way. */
 #include "pool/handle.h"
+#include "pool/owner.h"
 #include "scene.h"
 #include "task/session.h"
 
@@ -50,6 +51,29 @@ static int update(stage *s, unsigned number, size_t bytes) {
 }
 
 
+static int is_unchanged(far_task *t, void *arg) {
+    (void)t, (void)arg;
+    return 1;
+}
+
+
+static int look_for_locks(far_task *t, void *arg) {
+    (void)arg;
+    return far_is_stuck(t, 0, 0, is_unchanged, NULL);
+}
+
+
+/* Checks wait for epochs, too: in vain, for a bounded time. */
+static void checks_say_who_is_in_the_way(stage *s, const char *name) {
+    rig_allow(VERBS_MAX);
+    assert_int_equal(far_pool_check(s->session, 0, NULL, NULL), FAR_ERR_BUSY);
+    assert_non_null(strstr(far_last_error(), name));
+    assert_int_equal(far_session_call(s->session, FAR_STATS_OTHER, false, look_for_locks, NULL), FAR_ERR_BUSY);
+    assert_non_null(strstr(far_last_error(), name));
+    assert_false(rig_is_cut());
+}
+
+
 /* Updates until memory is short; the error names the one that is stopped. */
 static int work_beside(far_task *t, void *arg) {
     stage *s = arg;
@@ -64,6 +88,7 @@ static int work_beside(far_task *t, void *arg) {
     assert_int_equal(update(s, 3, 1500), FAR_ERR_NO_MEMORY);
     assert_in_range(rig_posted(), 0, VERBS_NEXT);
     assert_non_null(strstr(far_last_error(), name));
+    checks_say_who_is_in_the_way(s, name);
     return 0;
 }
 

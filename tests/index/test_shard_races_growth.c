@@ -298,7 +298,9 @@ static void a_check_that_sees_tables_before_the_root_told(const told *told) {
     assert_int_equal(get(&s.c, key_with(&s.a, 1, 0)), 2);
     far_addr pcb = shard_state_of(s.c.index)->part[0].pcb;
     far_sim_client *check = far_sim_start(s.c.pool->fabric, "check", check_all, &s.c);
-    far_sim_hold *hold = far_sim_hold_effect(check, (far_sim_match){.kind = FAR_SIM_READ, .from = pcb, .to = pcb + 8});
+    far_sim_match match = {
+        .kind = FAR_SIM_READ, .from = pcb, .to = pcb + 8, .nth = 2}; /* the first: could it be opened */
+    far_sim_hold *hold = far_sim_hold_effect(check, match);
     while (!far_sim_reached(hold))
         far_sim_run_client(check);
     assert_int_equal(far_sim_hold_units(hold), SHARD_PCB_WORDS);

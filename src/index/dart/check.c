@@ -166,6 +166,7 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
              buckets = dart_buckets(view->node.type, dart->bucket);
     uint8_t seen[DART_NODE_SLOTS_MAX] = {0};
     int empty = -1, err = 0;
+    bool told = false;
     for (unsigned i = bucket * count; err >= 0 && i < (bucket + 1) * count; i++) {
         uint64_t word = view->slots[i];
         unsigned symbol = dart_word_symbol(word);
@@ -177,8 +178,10 @@ static int check_bucket(far_task *t, far_index *index, const dart_view *view, un
             far_report_problem(report, "node %#llx: symbol %u stands in slot %u", (unsigned long long)view->node.addr,
                                symbol, i);
         seen[symbol] = 1;
-        if (view->node.type != DART_N256 && empty >= 0)
+        if (view->node.type != DART_N256 && empty >= 0 && !told) {
+            told = true; /* once, however many slots stand behind it */
             err = tell_gap(t, view, (unsigned)empty, report);
+        }
         if (dart_is_child(word) && dart_is_leaf(word) && dart_word_len(word) == 0)
             far_report_problem(report, "node %#llx: slot %u names a leaf of no size",
                                (unsigned long long)view->node.addr, i);

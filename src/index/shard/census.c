@@ -1,0 +1,121 @@
+/* What there is in a shard index, by a tour over it (tour.h): its objects for sweeps, its size, its load, its keys. */
+#include "base/error.h"
+#include "index/shard/tour.h"
+
+
+static int walk_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)level, (void)bucket, (void)v;
+    return far_walk_object(r->walk, r->index, SHARD_TYPE_BLOCK, shard_entry_addr(word),
+                           shard_class_bytes(shard_entry_class(word)));
+}
+
+
+static int walk_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+                     unsigned v) {
+    (void)r, (void)mark_at, (void)mark, (void)h, (void)level, (void)bucket, (void)v;
+    return 0; /* no object of its own */
+}
+
+
+int shard_walk(far_task *t, far_index *index, far_walk *walk) {
+    return shard_tour_all(&(shard_tour){
+        .t = t, .index = index, .st = shard_state_of(index), .walk = walk, .each = walk_entry, .each_pair = walk_pair});
+}
+
+
+/* what: the same wherever the key is moved to. 1: it was not counted yet. */
+static int count_once(shard_tour *r, uint64_t what, int level) {
+    return level > 1 ? shard_counted_in_overflow(&r->counted, what) : !shard_counted_knows(&r->counted, what);
+}
+
+
+static int count_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)bucket, (void)v;
+    int err = count_once(r, shard_entry_block(word), level);
+    if (err <= 0)
+        return err;
+    if (r->load) {
+        r->load->keys[level - 1]++;
+        return 0;
+    }
+    shard_block block;
+    far_read(r->t, shard_entry_addr(word), &block, sizeof(block));
+    err = far_wait(r->t);
+    r->usage->keys++;
+    r->usage->key_bytes += block.key_length;
+    r->usage->value_bytes += block.value_length;
+    return err;
+}
+
+
+static int count_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+                      unsigned v) {
+    (void)mark_at, (void)mark, (void)bucket, (void)v;
+    int err = count_once(r, h, level);
+    if (err <= 0)
+        return err;
+    if (r->load) {
+        r->load->keys[level - 1]++;
+        return 0;
+    }
+    r->usage->keys++;
+    r->usage->key_bytes += 8;
+    r->usage->value_bytes += 8;
+    return 0;
+}
+
+
+int shard_usage(far_task *t, far_index *index, far_usage *usage) {
+    return shard_tour_all(&(shard_tour){.t = t,
+                                        .index = index,
+                                        .st = shard_state_of(index),
+                                        .usage = usage,
+                                        .each = count_entry,
+                                        .each_pair = count_pair});
+}
+
+
+int shard_load_factor(far_task *t, far_index *index, far_load *load) {
+    load->local_bytes = shard_local_bytes(index);
+    return shard_tour_all(&(shard_tour){.t = t,
+                                        .index = index,
+                                        .st = shard_state_of(index),
+                                        .load = load,
+                                        .each = count_entry,
+                                        .each_pair = count_pair});
+}
+
+
+/* Keys. */
+
+static int give_entry(shard_tour *r, far_addr at, uint64_t word, int level, uint64_t bucket, unsigned v) {
+    (void)at, (void)level, (void)bucket, (void)v;
+    uint64_t most = sizeof(shard_block) + ((uint64_t)r->index->options[FAR_OPTION_MAX_KEY] + 7) / 8 * 8,
+             bytes = shard_class_bytes(shard_entry_class(word));
+    bytes = bytes < most ? bytes : most;
+    shard_block *block = far_scratch(r->t, bytes);
+    if (!block)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
+    far_read(r->t, shard_entry_addr(word), block, bytes);
+    int err = far_wait(r->t);
+    if (err < 0)
+        return err;
+    if (sizeof(*block) + block->key_length > bytes || block->key_length == 0)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", r->index->name,
+                        (unsigned long long)shard_entry_addr(word));
+    return far_keys_give(r->keys, (far_bytes){block->bytes, block->key_length});
+}
+
+
+static int give_pair(shard_tour *r, far_addr mark_at, uint64_t mark, uint64_t h, int level, uint64_t bucket,
+                     unsigned v) {
+    (void)mark_at, (void)mark, (void)level, (void)bucket, (void)v;
+    uint64_t key = shard_i_key(r->st, h);
+    return far_keys_give(r->keys, (far_bytes){&key, sizeof(key)});
+}
+
+
+int shard_keys(far_task *t, far_index *index, far_keys *keys) {
+    return shard_tour_all(&(shard_tour){
+        .t = t, .index = index, .st = shard_state_of(index), .keys = keys, .each = give_entry, .each_pair = give_pair});
+}
