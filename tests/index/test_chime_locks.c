@@ -219,7 +219,7 @@ static unsigned pivots_of(chime_ptr parent, chime_ptr child, uint64_t *slots) {
     uint64_t *w = memory_of(chime_ptr_addr(parent));
     unsigned count = 0;
     for (unsigned slot = 0; slot < chime_state_of(a->index)->span; slot++)
-        if (chime_is_occupied(w, slot) && chime_slot(w, slot)[1] == child) {
+        if (chime_is_occupied(shape(), w, slot) && chime_slot(shape(), w, slot)[1] == child) {
             *slots |= 1ull << slot;
             count++;
         }
