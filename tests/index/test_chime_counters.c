@@ -34,13 +34,18 @@ static void key_of(uint64_t n, uint8_t key[8]) {
 }
 
 
-static void open_tree(tree *tr, const char *uri, const char *options, size_t cache_bytes) {
+static void open_kind(tree *tr, const char *kind, const char *uri, const char *options, size_t cache_bytes) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     pool_options.cache_bytes = cache_bytes;
     pool_options.rdwc = -1;
     assert_int_equal(far_pool_open(uri, &pool_options, &tr->pool), 0);
     assert_int_equal(far_session_open(tr->pool, &tr->session), 0);
-    assert_int_equal(far_index_create(tr->session, "tree", "chime", options, &tr->index), 0);
+    assert_int_equal(far_index_create(tr->session, "tree", kind, options, &tr->index), 0);
+}
+
+
+static void open_tree(tree *tr, const char *uri, const char *options, size_t cache_bytes) {
+    open_kind(tr, "chime", uri, options, cache_bytes);
 }
 
 
@@ -335,6 +340,41 @@ static void the_hotspot_buffer_is_nearly_ideal(void **state) {
 }
 
 
+static figures get_with_little_cache(const char *kind, const char *options) {
+    enum { RECORDS = 30000 };
+    tree tr;
+    far_random random;
+    far_distribution zipf;
+    far_stats before = {0};
+    open_kind(&tr, kind, SIM, options, RECORDS * 17 / 10);
+    insert_some(&tr, 0, RECORDS);
+    far_random_seed(&random, 1);
+    assert_int_equal(far_distribution_init(&zipf, FAR_DISTRIBUTION_ZIPFIAN, FAR_ZIPF_THETA, RECORDS), 0);
+    for (unsigned i = 0; i < 2 * RECORDS; i++) {
+        if (i == RECORDS) /* warm */
+            far_session_stats(tr.session, &before);
+        get_number(&tr, far_distribution_next(&zipf, &random, RECORDS), 0);
+    }
+    figures f = since(&tr, &before, RECORDS, options);
+    close_tree(&tr);
+    return f;
+}
+
+
+/* YCSB C with 1.7 bytes of cache per key, three tenths of it for hot keys, beside whole leaves and the paper's SMART. */
+static void a_little_cache_is_enough(void **state) {
+    (void)state;
+    figures chime = get_with_little_cache("chime", FIXED ",hotspot=15K"),
+            whole = get_with_little_cache("chime", FIXED ",hopscotch=off,hotspot=0"),
+            clock = get_with_little_cache("smart", FIXED ",layout=paper"),
+            fifo = get_with_little_cache("smart", FIXED ",layout=paper,eviction=fifo");
+    assert_true(chime.trips <= 1.02 && chime.verbs <= 1.1 && chime.read <= 110);
+    assert_true(whole.read >= 12 * chime.read);
+    assert_true(clock.verbs >= 1.4 * chime.verbs && clock.read >= 2 * chime.read);
+    assert_true(fifo.verbs >= clock.verbs && fifo.read >= clock.read);
+}
+
+
 /* By time an absent key costs one round trip and two verbs, a neighbourhood and the tail (11 in 100 go round the end);
  * where nothing is guaranteed of a round trip and lines may tear, S is asked as ever. */
 static void misses_by_time(void **state) {
@@ -453,6 +493,7 @@ int main(void) {
         cmocka_unit_test(memory_meets_the_bars),
         cmocka_unit_test(nodes_are_spread_over_the_memory_nodes),
         cmocka_unit_test(the_hotspot_buffer_is_nearly_ideal),
+        cmocka_unit_test(a_little_cache_is_enough),
         cmocka_unit_test(misses_by_time),
         cmocka_unit_test(small_pairs_lie_in_their_slots),
         cmocka_unit_test(larger_values_lie_in_their_slots),

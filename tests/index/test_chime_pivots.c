@@ -47,11 +47,17 @@ static uint64_t low_of(chime_ptr node) {
 }
 
 
+/* A tree of leaves with one parent. */
+static chime_ptr up_with_parent(const char *sim) {
+    up_with_d(SMALL ",crowd=off", sim);
+    fill(a, 24);
+    return parent_of(0);
+}
+
+
 /* a is about to ask for the lock of the parent, for the pivot of `mine`; d waits behind it with that of `made`. */
 static chime_ptr two_pivots_wait(uint64_t key_of_a, uint64_t key_of_d, chime_ptr *mine, chime_ptr *made) {
-    up_with_d(SMALL ",crowd=off", ONE);
-    fill(a, 24);
-    chime_ptr parent = parent_of(0);
+    chime_ptr parent = up_with_parent(ONE);
     far_addr lock = chime_tail_addr(shape(), parent, CHIME_TAIL_L);
     *mine = split_from(a, key_of_a);
     assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS, .from = lock, .to = lock + 8}));
@@ -80,10 +86,8 @@ static void help_by_sibling(chime_ptr parent, chime_ptr made) {
 static void pivots_go_in_together(void **state) {
     (void)state;
     for (unsigned i = 0; i < 3; i++) {
-        up_with_d(SMALL ",crowd=off", sims[i]);
-        fill(a, 24);
+        chime_ptr parent = up_with_parent(sims[i]), made[3];
         chime_state *st = chime_state_of(a->index);
-        chime_ptr parent = parent_of(0), made[3];
         uint64_t slots = 0;
         made[0] = split_from(a, nth(2) + 1);
         uint64_t writes = stats_of(a).writes;
@@ -137,10 +141,8 @@ static unsigned children_of(chime_ptr parent) {
 static void there_is_no_room_for_all(void **state) {
     (void)state;
     for (unsigned i = 0; i < 3; i++) {
-        up_with_d(SMALL ",crowd=off", sims[i]);
-        fill(a, 24);
+        chime_ptr parent = up_with_parent(sims[i]), made[3];
         chime_state *st = chime_state_of(a->index);
-        chime_ptr parent = parent_of(0), made[3];
         uint64_t slots = 0, along = 0, key = nth(5);
         for (unsigned k = 0; children_of(parent) < st->span - 2; k++) {
             assert_true(k < 100);
