@@ -7,7 +7,7 @@
 
 typedef atomic_uint far_spin;
 
-#define FAR_SPIN_TURNS 64 /* then the processor is given away: the holder of the lock may need it */
+#define FAR_SPIN_TURNS 64 /* looks before the processor is given away: the holder of the lock may need it */
 
 
 static inline void far_spin_lock(far_spin *lock) {

@@ -45,10 +45,16 @@ static const char notes[] =
     "first,\n"
     "with MDB_NOSYNC | MDB_WRITEMAP and a transaction for every operation, since each of ours is seen by all "
     "processes\n"
-    "when it returns; 'x LMDB' is how many times as many operations a second were done, 'cpu us' processor time of an\n"
-    "operation. --depth is of our sessions: LMDB has nothing like operations in flight, and does them one by one.\n"
+    "when it returns; 'x LMDB' is how many times as many operations a second were done, 'p50 x' how many times as long "
+    "the\n"
+    "median operation takes, 'cpu us' processor time of an operation, what the benchmark itself needs included. "
+    "--depth "
+    "is of\n"
+    "our sessions: LMDB has nothing like operations in flight, and does them one by one.\n"
     "--against redis (default: 1 process) starts a redis-server and, without --pool tcp://.., a memory node, both on\n"
-    "loopback and only for this run; 'p50 x' is how many times as long the median operation takes.\n";
+    "loopback and only for this run.\n"
+    "--against tkrzw|kyotocabinet: one process, theirs a hash table in its memory, ours a shm pool that others could "
+    "open.\n";
 
 
 /* Where the results go. */
@@ -86,11 +92,14 @@ static void close_outputs(bench_report *report) {
 /* Each process is a compute node with one thread. */
 static int check_processes(bench_request *r) {
     bench_config *config = &r->config;
-    if (r->against && strcmp(r->against, "lmdb") != 0 && strcmp(r->against, "redis") != 0)
-        return cli_wrong_usage("bench", "--against: '%s' is neither lmdb nor redis", r->against);
-    config->against = !r->against ? BENCH_NOBODY : strcmp(r->against, "lmdb") == 0 ? BENCH_LMDB : BENCH_REDIS;
+    config->against = r->against ? bench_rival_named(r->against) : NULL;
+    if (r->against && !config->against)
+        return cli_wrong_usage("bench", "--against: '%s' is none of lmdb, redis, tkrzw, kyotocabinet", r->against);
     if (r->against && !config->processes)
-        config->processes = config->against == BENCH_REDIS ? 1 : 2;
+        config->processes = config->against->processes;
+    if (r->against && config->processes > 1 && config->against->one_process)
+        return cli_wrong_usage("bench", "--processes: %s is the memory of one process, which no other can reach",
+                               r->against);
     if (!config->processes) {
         if (config->threads == UINT64_MAX)
             config->threads = r->clients ? THREADS_OF_CLIENTS : DEFAULT_THREADS;
@@ -121,7 +130,7 @@ static unsigned steps_of(const bench_config *config) {
     unsigned workloads = 1;
     for (unsigned i = 0; i < config->workload_count; i++)
         workloads += config->workloads[i] != FAR_YCSB_LOAD;
-    return (unsigned)config->runs * (config->kind_count + (config->against != BENCH_NOBODY)) * workloads;
+    return (unsigned)config->runs * (config->kind_count + (config->against != NULL)) * workloads;
 }
 
 
@@ -228,8 +237,8 @@ int cli_bench(int argc, char **argv) {
         {"instructions", CLI_FLAG, &config->instructions, NULL, "counts instructions of each call (perf events)"},
         {"keep", CLI_FLAG, &config->keep, NULL, "leaves the indexes in the pool"},
         {"processes", CLI_NUMBER, &config->processes, "N", "so many processes on a shm pool"},
-        {"against", CLI_TEXT, &r.against, "lmdb|redis",
-         "the same by LMDB, or by a redis-server on loopback (then ours is tcp://), and ratios"},
+        {"against", CLI_TEXT, &r.against, "lmdb|redis|tkrzw|kyotocabinet",
+         "the same by LMDB, by a redis-server on loopback (then ours is tcp://), or by a hash table, and ratios"},
         {"micro", CLI_FLAG, &r.micro, NULL,
          "the cost of verbs instead of an index; with --pool tcp://.. or rdma://.. that of round trips"},
         {NULL, CLI_FLAG, NULL, NULL, NULL},

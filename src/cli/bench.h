@@ -1,6 +1,6 @@
 /* farindex bench, inside: what is asked for (bench.c, bench_config.c), one experiment after the other (bench_sweep.c,
  * bench_runs.c), one kind under load (bench_run.c), by several processes (bench_processes.c) and beside LMDB
- * and Redis (bench_lmdb.c, bench_redis.c), the floor that a NIC sets (bench_ideal.c), the cost of the ground (bench_micro.c), and how results
+ * and others (bench_rivals.c, bench_lmdb.c, bench_redis.c, bench_tables.c), the floor that a NIC sets (bench_ideal.c), the cost of the ground (bench_micro.c), and how results
  * are shown (bench_report.c, bench_json.c, bench_csv.c). */
 #ifndef FAR_CLI_BENCH_H
 #define FAR_CLI_BENCH_H
@@ -28,7 +28,17 @@ typedef struct bench_kind {
     char options[FAR_OPTIONS_TEXT_MAX + 1];
 } bench_kind;
 
-typedef enum { BENCH_NOBODY, BENCH_LMDB, BENCH_REDIS } bench_rival;
+struct bench_store;
+struct bench_config;
+typedef struct bench_rival { /* another's store that does the same; bench_rivals.c */
+    const char *name, *heading, *absent, *words;
+    unsigned processes; /* unless said otherwise */
+    bool one_process;   /* no others can reach it */
+    bool remote;        /* it is a server, so ours is a memory node */
+    bool (*store)(struct bench_store *store, const struct bench_config *config); /* false: not in this build */
+} bench_rival;
+
+const bench_rival *bench_rival_named(const char *name); /* NULL: there is none */
 
 typedef struct bench_progress { /* over all that is to be done */
     unsigned steps, done;       /* a step is one workload on one kind */
@@ -61,8 +71,8 @@ typedef struct bench_config {
     char point[BENCH_POINT_MAX]; /* of the sweeps; "": there are none */
     bool ideal, instructions;
     bench_progress *progress;
-    uint64_t processes; /* 0: threads of this one */
-    bench_rival against;
+    uint64_t processes;         /* 0: threads of this one */
+    const bench_rival *against; /* NULL: nobody */
     bool dist_given;
     far_distribution_kind dist;
     double theta;
@@ -111,7 +121,7 @@ typedef struct bench_spread {
 
 /* What one workload on one kind gave. */
 typedef struct bench_result {
-    const char *name;       /* of the kind, or "lmdb", "redis" */
+    const char *name;       /* of the kind, or of a rival: "lmdb" */
     const bench_kind *kind; /* NULL: not an index of ours, so there are no counters */
     far_ycsb_workload workload;
     uint64_t ops; /* done, measured */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define DEFAULT_RECORDS 100000
-#define DEFAULT_OPS     100000  /* cut short by the time limit */
+#define DEFAULT_OPS     100000 /* cut short by the time limit */
 #define DEFAULT_SIM_OPS 50000
 #define DEFAULT_NS      20000000000ull /* for all workloads of all kinds together, when nothing is said */
 #define WORKLOAD_NS_MAX 3000000000ull
@@ -281,7 +281,7 @@ static int choose_pool(bench_request *r) {
     config->own_pool = !r->pool;
     snprintf(size, sizeof(size), "%" PRIu64 "M", pool_bytes(config) >> 20);
     snprintf(seed, sizeof(seed), "%" PRIu64, config->seed);
-    if (!r->pool && config->against == BENCH_REDIS)
+    if (!r->pool && config->against && config->against->remote)
         return r->only_check ? 0
                              : bench_start_daemon(pool_bytes(config), config->uri, sizeof(config->uri), &r->own_daemon);
     int length = r->pool ? snprintf(config->uri, sizeof(config->uri), "%s", r->pool) : own_pool(r, size), err = 0;

@@ -344,15 +344,21 @@ static void print_notes(FILE *file, const bench_config *config, const bench_resu
 }
 
 
+/* Such as "lmdb_ratio". */
+static void rival_field(FILE *file, const bench_rival *rival, const char *what, double value) {
+    char name[48];
+    snprintf(name, sizeof(name), "%s_%s", rival->name, what);
+    number_field(file, name, value);
+}
+
+
 static void print_extras(FILE *file, const bench_report *report, const bench_result *result) {
     const bench_config *config = report->config;
     if (config->processes)
         number_field(file, "cpu_us_per_op", bench_per(result->cpu_ns, result->ops) / 1000);
-    if (config->against == BENCH_LMDB)
-        number_field(file, "lmdb_ratio", bench_rival_ratio(report, result));
-    if (config->against == BENCH_REDIS) {
-        number_field(file, "redis_ratio", bench_rival_ratio(report, result));
-        number_field(file, "redis_p50_ratio", bench_rival_p50_ratio(report, result));
+    if (config->against) {
+        rival_field(file, config->against, "ratio", bench_rival_ratio(report, result));
+        rival_field(file, config->against, "p50_ratio", bench_rival_p50_ratio(report, result));
     }
     if (result->instructions)
         number_field(file, "instructions_per_op", bench_per(result->instructions, result->ops));

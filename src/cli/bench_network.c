@@ -85,7 +85,7 @@ static bool receive_echo(int socket, net_linger *linger, char bytes[ECHO_BYTES])
     if (!by_look)
         got = recv(socket, bytes, ECHO_BYTES, 0);
     net_linger_end(linger, far_host_now(host), by_look);
-    return got == ECHO_BYTES; /* so few never come in parts */
+    return got == ECHO_BYTES; /* an echo is too small to come in parts */
 }
 
 

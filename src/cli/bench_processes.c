@@ -420,10 +420,8 @@ static int bench_store_run(bench_store *store, bench_report *report) {
 int bench_processes(const bench_config *config, bench_report *report) {
     bench_store store;
     int err = 0;
-    if (config->against == BENCH_LMDB && !bench_store_of_lmdb(&store, config))
-        return cli_failed("this build has no LMDB (liblmdb-dev was not there)");
-    if (config->against == BENCH_REDIS && !bench_store_of_redis(&store, config))
-        return cli_failed("this build has no Redis (libhiredis-dev was not there)");
+    if (config->against && !config->against->store(&store, config))
+        return cli_failed("%s", config->against->absent);
     if (config->against)
         err = bench_store_run(&store, report);
     for (unsigned i = 0; i < config->kind_count && !err; i++) {

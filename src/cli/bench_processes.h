@@ -1,5 +1,5 @@
-/* farindex bench --processes: the same operations by several processes on one store, which is an index on a shm pool,
- * or LMDB, or on a tcp pool, or Redis. */
+/* farindex bench --processes: the same operations by several processes on one store, which is an index on a shm or
+ * tcp pool, or a rival of it. */
 #ifndef FAR_CLI_BENCH_PROCESSES_H
 #define FAR_CLI_BENCH_PROCESSES_H
 
@@ -23,8 +23,11 @@ typedef struct bench_store {
 } bench_store;
 
 void bench_store_of_kind(bench_store *store, const bench_config *config, const bench_kind *kind);
-bool bench_store_of_lmdb(bench_store *store, const bench_config *config);  /* false: not in this build */
-bool bench_store_of_redis(bench_store *store, const bench_config *config); /* false: not in this build */
+/* Of a rival; false: not in this build. */
+bool bench_store_of_lmdb(bench_store *store, const bench_config *config);
+bool bench_store_of_redis(bench_store *store, const bench_config *config);
+bool bench_store_of_tkrzw(bench_store *store, const bench_config *config);
+bool bench_store_of_kyotocabinet(bench_store *store, const bench_config *config);
 
 int bench_processes(const bench_config *config, bench_report *report);
 

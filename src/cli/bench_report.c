@@ -144,13 +144,12 @@ static void cell(FILE *file, int width, int decimals, double value) {
 
 
 static void print_head(FILE *file, const bench_config *config) {
-    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s%s%s%s%s\n", "kind", "workload", "Mops",
-            "p50 us", "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key",
-            "errors", config->processes ? "   cpu us" : "",
-            config->against == BENCH_LMDB    ? "   x LMDB"
-            : config->against == BENCH_REDIS ? "  x redis   p50 x"
-                                             : "",
-            config->runs > 1 ? "  +- Mops" : "", config->ideal ? "    ideal" : "",
+    fprintf(file, "%-8s %-8s %9s %9s %9s %9s %8s %8s %10s %10s %9s %8s %8s%s", "kind", "workload", "Mops", "p50 us",
+            "p99 us", "p999 us", "rtt/op", "verbs/op", "read B/op", "write B/op", "cache hit", "B/key", "errors",
+            config->processes ? "   cpu us" : "");
+    if (config->against)
+        fprintf(file, " %8s   p50 x", config->against->heading);
+    fprintf(file, "%s%s%s\n", config->runs > 1 ? "  +- Mops" : "", config->ideal ? "    ideal" : "",
             config->instructions ? "   instr." : "");
 }
 
@@ -158,7 +157,7 @@ static void print_head(FILE *file, const bench_config *config) {
 static void print_row(FILE *file, const bench_report *report, const bench_result *result) {
     const far_stats *stats = &result->stats;
     uint64_t ops = result->kind ? result->ops : 0; /* those of others are not counted */
-    fprintf(file, "%-8s %-8s", result->name, far_ycsb_name(result->workload));
+    fprintf(file, "%-8.8s %-8s", result->name, far_ycsb_name(result->workload));
     cell(file, 9, bench_mops(result) < 0.01 ? 6 : 4, bench_mops(result));
     cell(file, 9, 2, bench_quantile_us(&result->latency, 1, 2));
     cell(file, 9, 2, bench_quantile_us(&result->latency, 99, 100));
@@ -172,10 +171,10 @@ static void print_row(FILE *file, const bench_report *report, const bench_result
     fprintf(file, " %8" PRIu64, result->errors);
     if (report->config->processes)
         cell(file, 8, 2, bench_per(result->cpu_ns, result->ops) / 1000);
-    if (report->config->against)
+    if (report->config->against) {
         cell(file, 8, 2, bench_rival_ratio(report, result));
-    if (report->config->against == BENCH_REDIS)
         cell(file, 7, 2, bench_rival_p50_ratio(report, result));
+    }
     if (report->config->runs > 1)
         cell(file, 8, 4, bench_deviation(result->spread.mops, result->runs));
     if (report->config->ideal)
@@ -203,15 +202,8 @@ static void print_setting(FILE *file, const bench_config *config) {
     if (config->runs > 1)
         fprintf(file, ", %" PRIu64 " runs", config->runs);
     fputc('\n', file);
-    if (config->against == BENCH_REDIS)
-        fputs("redis: a redis-server of its own on loopback, hiredis, nothing on disk; operations in flight are one "
-              "pipeline\n",
-              file);
-    if (config->against == BENCH_LMDB)
-        fprintf(
-            file,
-            "lmdb: MDB_NOSYNC | MDB_WRITEMAP, a transaction for every operation, whose effect all processes see when "
-            "it returns, as with ours;\n      it has nothing like operations in flight: depth 1\n");
+    if (config->against)
+        fputs(config->against->words, file);
 }
 
 

@@ -60,9 +60,10 @@ static void name_users(cli_pool *p, const char *name, char *words, size_t size) 
 
 
 static int refuse_open(cli_pool *p, const char *name) {
-    char users[512];
+    char users[512], why[512];
+    snprintf(why, sizeof(why), "%s", far_last_error());
     name_users(p, name, users, sizeof(users));
-    return cli_failed("'%s' is open somewhere%s", name, users);
+    return *users ? cli_failed("'%s' is open somewhere%s", name, users) : cli_failed("'%s': %s", name, why);
 }
 
 

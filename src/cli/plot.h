@@ -20,7 +20,7 @@ typedef struct plot_file {
 typedef struct plot_input {
     plot_file files[PLOT_FILES_MAX];
     unsigned count;
-    bool name_files; /* the same experiment is in several files: lines are told apart by their names */
+    bool name_files; /* lines are told apart by their files: an experiment is in several */
 } plot_input;
 
 /* What is read of a result. A number that is not there is NAN, a text "". */

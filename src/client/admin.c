@@ -376,8 +376,12 @@ static int run_usage(far_task *t, void *arg) {
 typedef int (*index_check)(far_task *t, far_index *index, far_report *report);
 
 
+/* First what this handle has read long ago, when it opened the index: others will read it. */
 static int check_structure(far_task *t, far_index *index, far_report *report) {
-    return index->kind->check(t, index, report);
+    int err = far_catalog_try_open(t, index->uid);
+    if (err == FAR_ERR_CORRUPT)
+        far_report_problem(report, "%s", far_last_error());
+    return err < 0 && err != FAR_ERR_CORRUPT ? err : index->kind->check(t, index, report);
 }
 
 
@@ -573,7 +577,7 @@ static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
         if (attempt == 0 && (err = far_request_attention(t)) < 0)
             return err;
         if (attempt == 0)
-            far_ring(t); /* who is said to sweep may sleep, and know nothing of it */
+            far_ring(t); /* the client that is said to sweep may sleep, and know nothing of it */
         err = far_task_is_unattended(t) ? far_pin_take(t) : 0; /* a handle that sleeps does not hear of requests */
         far_pin_drop(t);
         if (err < 0 || (err = far_attend(t)) < 0)

@@ -21,7 +21,7 @@
 typedef struct connecting { /* to one node */
     const net_address *address;
     struct rdma_event_channel *events; /* where the connection manager tells how far it is */
-    uint64_t until;                    /* then the node is given up */
+    uint64_t until;                    /* the moment when the node is given up */
     far_host *host;
 } connecting;
 

@@ -49,10 +49,10 @@ typedef struct tcp_fabric {
 
 /* Questions of one kind that go to the nodes in the same messages: to node 0 first, then to all others. */
 typedef struct tcp_round {
-    far_question *first; /* a list */
-    unsigned waits;      /* so many nodes have not answered yet */
-    bool refused;        /* by one of them */
-    unsigned unsent;     /* so many of them were never asked, because the connection was lost; the next poll says so */
+    far_question *first;    /* a list */
+    unsigned waits;         /* nodes that have not answered yet */
+    bool refused;           /* by one of them */
+    unsigned unsent;        /* nodes that were never asked, because the connection was lost; the next poll says so */
     struct tcp_round *next; /* in the connection's list of rounds with some unsent */
 } tcp_round;
 
@@ -208,7 +208,7 @@ static inline bool tcp_may_post(const tcp_conn *c, far_batch *batch) {
 void tcp_ask(far_conn *conn, far_question *question);
 void tcp_send_questions(tcp_conn *c);
 bool tcp_take_answer(tcp_conn *c, unsigned node, const tcp_owed *owed, const net_head *head, const char *body);
-void tcp_fail_round(tcp_round *round, unsigned answers, int status); /* so many will not come */
+void tcp_fail_round(tcp_round *round, unsigned answers, int status); /* `answers` of them will not come */
 void tcp_fail_questions(tcp_conn *c, int status);                    /* that were not sent */
 void tcp_listen(far_conn *conn);
 void tcp_note(tcp_conn *c, const net_claim *note);

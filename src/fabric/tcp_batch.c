@@ -173,7 +173,7 @@ void tcp_go_on(tcp_conn *c) {
         tcp_stalled *one = &c->stalled[c->stalled_first];
         one->next = put_verbs(c, one->batch, one->next);
         if (c->lost || one->next < one->batch->count)
-            return; /* it stalls once more, and goes on when what was sent now is answered */
+            return; /* the batch stalls once more, and goes on when what was sent now is answered */
         tcp_unstall(c);
     }
 }

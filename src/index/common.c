@@ -13,7 +13,7 @@ typedef struct index_work { /* the argument follows */
 
 static void run_index_work(far_task *t, void *arg) {
     index_work *work = arg;
-    assert(atomic_load_explicit(&work->index->uses, memory_order_relaxed) > 0); /* so it is not closed meanwhile */
+    assert(atomic_load_explicit(&work->index->uses, memory_order_relaxed) > 0); /* the index is not closed meanwhile */
     work->run(t, work->index, work + 1);
     far_index_unuse(work->index);
 }

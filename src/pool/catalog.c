@@ -19,6 +19,11 @@
 #define WALK_TICKS       600000u /* how long a drop waits for a walk over its index, ... */
 #define WALK_BRIEFLY     16u     /* ... with short pauses so often, then with long ones */
 #define WALK_PAUSE_TICKS 16u
+#define MET_BRIEFLY      16u    /* a drop that was met is waited for with short pauses so often, ... */
+#define MET_PAUSE_TICKS  64u    /* ... then with long ones: a drop that waits for a walk renews its mark meanwhile */
+#define MET_EPOCH_TICKS  10000u /* how long epochs are waited for, which prove that nobody works under a mark */
+
+_Static_assert(MET_PAUSE_TICKS >= 4 * WALK_PAUSE_TICKS, "a drop that is at work is seen to be");
 
 
 static far_addr catalog_word(void) {
@@ -121,14 +126,38 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
 }
 
 
-int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark) {
-    int dead = far_owner_is_dead(t, mark);
-    if (dead <= 0)
-        return dead;
+int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met) {
+    int gone = mark == met->stale ? 1 : far_owner_is_dead(t, mark);
+    if (gone == 0)
+        met->mark = mark;
+    if (gone <= 0)
+        return gone;
     far_point(t, "catalog:clear_mark");
     uint64_t old;
     int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), mark, 0, &old);
     return err < 0 ? err : 1;
+}
+
+
+/* The epoch stands: the dropper is stopped, or somebody else is, and the dropper cannot be told from one who never was. */
+static int tell_dropper(far_task *t, uint64_t mark) {
+    char who[FAR_CLIENT_WORDS];
+    far_client_words(t, far_owner_client(mark), far_owner_generation(mark), who);
+    return far_fail(FAR_ERR_BUSY, "the index is being dropped by %s, which does not get on", who);
+}
+
+
+int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt) {
+    const uint64_t tick = far_tick(far_task_fabric(t));
+    far_back_off(t, attempt);
+    if (met->mark == 0 || attempt < MET_BRIEFLY)
+        return 0;
+    far_sleep(t, MET_PAUSE_TICKS * tick);
+    int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
+    if (late != 0)
+        return late < 0 ? late : tell_dropper(t, met->mark);
+    *met = (far_met_mark){.stale = met->mark};
+    return 0;
 }
 
 
@@ -415,59 +444,95 @@ int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind
 
 /* Dropping. */
 
+/* Each mark has one pin: under another one the dropper puts another mark there first. So when a mark stands for two
+ * epochs nobody works under it, and it may be taken away, whoever it names: the dropper, if there is one, begins anew. */
+static uint64_t new_mark(far_task *t) {
+    uint64_t number = atomic_fetch_add_explicit(&far_task_pool(t)->drop_marks, 1, memory_order_relaxed);
+    return far_owner_of_session(t) | number << FAR_OWNER_BITS;
+}
+
+
 /* Marks the index as being dropped by us. 1: done; 0: look again. */
-static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark) {
+static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met) {
     uint64_t old;
     far_point(t, "catalog:mark");
     int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
     if (err < 0 || old == 0)
         return err < 0 ? err : 1;
-    return (err = far_catalog_clear_mark(t, entry, old)) < 0 ? err : 0;
+    return (err = far_catalog_clear_mark(t, entry, old, met)) < 0 ? err : 0;
 }
 
 
-/* Waits until walks have let go of the index. FAR_ERR_BUSY: a user has it open, or a walk for very long: perhaps its
- * handle is stopped, or the word that says so is damaged. */
-static int wait_until_closed(far_task *t, const char *name, uint32_t uid) {
+/* Under a new pin. 1: the index is listed, and still marked by us; 0: look again. */
+static int renew_mark(far_task *t, const far_catalog_entry *entry, uint64_t *mark) {
+    far_scratch_mark here = far_scratch_here(t);
+    far_catalog_view view;
+    uint64_t renewed = new_mark(t), old = 0;
+    int err = far_catalog_look(t, &view);
+    bool listed = err >= 0 && far_catalog_find_uid(&view, entry->uid);
+    far_scratch_back(t, here);
+    far_point(t, "catalog:renew_mark");
+    if (listed)
+        err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), *mark, renewed, &old);
+    if (err < 0 || !listed || old != *mark)
+        return err < 0 ? err : 0;
+    *mark = renewed;
+    return 1;
+}
+
+
+/* Whether an index that this task drops is open: 0 no, 1 by walks. FAR_ERR_BUSY: a user has it open, or a walk for very
+ * long: perhaps its handle is stopped, or the word that says so is damaged. */
+static int look_who_has_it(far_task *t, const char *name, uint32_t uid, uint64_t until) {
+    unsigned handle = 0;
+    int open = far_open_table_anywhere(t, uid, &handle);
+    if (open == 2)
+        return far_fail(FAR_ERR_BUSY, "index '%s' is open in client %u", name, handle);
+    if (open == 1 && far_now(t) >= until)
+        return far_fail(FAR_ERR_BUSY, "index '%s' is open for a sweep or a check of client %u, which does not end",
+                        name, handle);
+    return open;
+}
+
+
+/* Waits until walks have let go of the index. 1: they have, and it is marked by us; 0: look again. */
+static int wait_until_closed(far_task *t, const char *name, const far_catalog_entry *entry, uint64_t *mark) {
     const uint64_t tick = far_tick(far_task_fabric(t)), until = far_now(t) + WALK_TICKS * tick;
     far_patience_forget(t); /* what it retried for before is over */
     for (unsigned attempt = 0;; attempt++) {
-        unsigned handle = 0;
-        int open = far_open_table_anywhere(t, uid, &handle);
+        int open = look_who_has_it(t, name, entry->uid, until);
         if (open <= 0)
-            return open;
-        if (open == 2)
-            return far_fail(FAR_ERR_BUSY, "index '%s' is open in client %u", name, handle);
-        if (far_now(t) >= until)
-            return far_fail(FAR_ERR_BUSY, "index '%s' is open for a sweep or a check of client %u, which does not end",
-                            name, handle);
+            return open < 0 ? open : 1;
         far_catalog_unpin(t);
+        far_point(t, "catalog:wait_for_walks");
         far_back_off(t, attempt);
         if (attempt >= WALK_BRIEFLY)
             far_sleep(t, WALK_PAUSE_TICKS * tick);
         int err = attempt == WALK_BRIEFLY ? far_request_attention(t) : 0; /* perhaps for a long sweep */
-        if (err < 0 || (err = far_pin_take(t)) < 0)
+        if (err < 0 || (err = far_pin_take(t)) < 0 || (err = renew_mark(t, entry, mark)) <= 0)
             return err;
     }
 }
 
 
 /* One try. 1: look again. */
-static int drop_once(far_task *t, const char *name) {
+static int drop_once(far_task *t, const char *name, far_met_mark *met) {
     far_catalog_view view;
     far_catalog_entry entry;
     far_index_record record;
-    uint64_t mark = far_owner_of_session(t), old;
+    uint64_t mark = new_mark(t), old;
     int err = far_pin_take(t);
     if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
         return err;
     if ((err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
         return err;
-    if ((err = mark_for_drop(t, &entry, mark)) <= 0)
+    if ((err = mark_for_drop(t, &entry, mark, met)) <= 0)
         return err < 0 ? err : 1;
 
     far_point(t, "catalog:marked");
-    if ((err = wait_until_closed(t, name, entry.uid)) >= 0) {
+    if ((err = wait_until_closed(t, name, &entry, &mark)) == 0)
+        return 1;
+    if (err > 0) {
         far_point(t, "catalog:unlist");
         err = unlist_index(t, entry.uid);
     }
@@ -485,14 +550,14 @@ static int drop_once(far_task *t, const char *name) {
 
 
 int far_catalog_drop(far_task *t, const char *name) {
+    far_met_mark met = {0};
     for (unsigned attempt = 0;; attempt++) {
         int err = far_open_table_settle(t);
         if (err >= 0)
-            err = drop_once(t, name);
+            err = drop_once(t, name, &met);
         far_catalog_unpin(t);
-        if (err <= 0)
+        if (err <= 0 || (err = far_catalog_rest(t, &met, attempt)) < 0)
             return err;
-        far_back_off(t, attempt);
     }
 }
 
@@ -582,9 +647,10 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
         err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, view.spare, far_catalog_word_bytes(view.word));
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
+        far_met_mark met = {0};
         err = far_catalog_read_record(t, &view.entries[i], &record);
         if (err >= 0 && record.mark) /* a dead dropper's mark must not stay */
-            err = far_catalog_clear_mark(t, &view.entries[i], record.mark);
+            err = far_catalog_clear_mark(t, &view.entries[i], record.mark, &met);
         if (err >= 0)
             err = far_walk_object(walk, NULL, FAR_POOL_TYPE_RECORD, view.entries[i].record, sizeof(far_index_record));
     }

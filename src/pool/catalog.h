@@ -3,8 +3,8 @@
  * descriptor, written before it is listed.
  *
  * Open: the handle WRITEs the uid into its table of open indexes (one writer at a time), waits, and looks at the record
- * and the catalog again. Drop: marks the record as being dropped, by CAS (with the dropper's id and generation; a dead
- * dropper's mark is undone by whoever meets it), then looks at the tables of all live handles; open anywhere: takes the
+ * and the catalog again. Drop: marks the record as being dropped, by CAS (with the dropper's id and generation; a mark
+ * of a dead dropper, or one under which nobody works, is undone by whoever meets it), then looks at the tables of all live handles; open anywhere: takes the
  * mark back, FAR_ERR_BUSY; else removes the entry and frees all its slabs. Two handles cannot miss each other. (The
  * mark stands in the record, not in the list, because taking it back must not need memory.) A walk has an index open in
  * the same way, but a drop waits for it instead of saying FAR_ERR_BUSY. What a dead dropper left (slabs of a uid that
@@ -24,6 +24,7 @@ int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const
 
 /* For sweeps and checks: as the user's open and close, but no reason for FAR_ERR_BUSY. */
 int far_catalog_open_uid(far_task *t, uint32_t uid, far_index **index);
+int far_catalog_try_open(far_task *t, uint32_t uid); /* whether one could who has nothing of it in memory yet */
 void far_catalog_close_uid(far_task *t, far_index *index);
 
 /* The handle is being closed: gives back its table of open indexes. By its own session, unpinned, before that is

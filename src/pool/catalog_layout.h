@@ -5,7 +5,8 @@
  *                         but for `spare`, an object of the same size with which a drop does in a full pool: it is
  *                         taken by CAS, and the entry that goes is left empty then
  * record                  what an index is; immutable but for its drop mark and the count of its keys
- * drop mark               0, or the session (pool/owner.h) that is dropping the index
+ * drop mark               0, or the session (pool/owner.h) that is dropping the index | number 26 << 38, another for each
+ *                         pin of the drop
  * table of open indexes   FAR_OPEN_TABLE_MAX words of one handle: 0, or uid 24 | user 1 << 32 (clear: only a walk has it
  *                         open); behind them what the handle tells of itself (far_bulletin). While it has no table, the
  *                         one word it has, with FAR_OPEN_TABLE_ALONE, stands where its address would */
@@ -110,8 +111,17 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
                      far_index_record *record);
 int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_index_record *record);
 
-/* A drop mark was met: 1 = its owner is dead and the mark is gone, 0 = it lives, wait for it. */
-int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark);
+/* Drop marks that an operation meets while it looks again and again. */
+typedef struct far_met_mark {
+    uint64_t mark;  /* the last one, of a client that lives; 0: none since the last rest */
+    uint64_t stale; /* nobody works under this one, whoever it names */
+} far_met_mark;
+
+/* A drop mark was met: 1 = nobody works under it, and it is gone; 0 = its owner lives, wait for it. */
+int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met);
+/* Without a pin, before the catalog is looked at again. FAR_ERR_BUSY: the dropper does not get on, nor do the epochs
+ * that would prove that there is none. */
+int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt);
 
 /* The pin goes when nothing of the task is under way. */
 void far_catalog_unpin(far_task *t);

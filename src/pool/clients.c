@@ -4,6 +4,7 @@
 #include "task/patience.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #define CHUNK           64 /* entries per READ */
@@ -257,7 +258,7 @@ int far_is_dead_pinned(far_task *t, unsigned id, unsigned generation) {
 
 int far_is_dead(far_task *t, unsigned id, unsigned generation) {
     int dead = far_is_dead_pinned(t, id, generation);
-    if (dead == 0 && id != t->session->id) /* it may work unpinned: that nothing changes is no sign of damage */
+    if (dead == 0 && id != t->session->id) /* the living may work unpinned: that nothing changes is no sign of damage */
         far_patience_forget(t);
     return dead;
 }
@@ -329,4 +330,19 @@ int far_client_free(far_task *t, unsigned id, unsigned generation) {
         return gone;
     err = free_entry(t, id, word);
     return err < 0 ? err : 1;
+}
+
+
+int64_t far_client_process(far_task *t, unsigned id, unsigned generation) {
+    const far_fabric_ops *ops = far_task_fabric(t)->ops;
+    return ops->process_of ? ops->process_of(t->session->conn, id, generation) : 0;
+}
+
+
+void far_client_words(far_task *t, unsigned id, unsigned generation, char words[FAR_CLIENT_WORDS]) {
+    int64_t process = far_client_process(t, id, generation);
+    if (process > 0)
+        snprintf(words, FAR_CLIENT_WORDS, "client %u (process %lld)", id, (long long)process);
+    else
+        snprintf(words, FAR_CLIENT_WORDS, "client %u", id);
 }

@@ -106,6 +106,11 @@ int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned i
 /* 1: no session of this handle (the id of its own session) lives. ask: those that seem to live are asked for. */
 int far_client_handle_gone(far_task *t, unsigned handle, bool ask);
 
+int64_t far_client_process(far_task *t, unsigned id,
+                           unsigned generation); /* of this host; 0: the fabric does not know */
+#define FAR_CLIENT_WORDS 64
+void far_client_words(far_task *t, unsigned id, unsigned generation, char words[FAR_CLIENT_WORDS]);
+
 /* For the sweep, which must be the only one running (it holds the sweep word): a dead session of which nothing is left
  * becomes free. 1: done (or this generation is not dead); 0: not yet, it is the own session of a handle of which others
  * live. */

@@ -54,12 +54,13 @@ struct far_pool {
     pthread_mutex_t lock; /* the list and counts below; never held across a switch or a wait */
     far_index *indexes;
     far_open_table open_table;
-    unsigned references;  /* open sessions, indexes and the handle itself: the last one frees */
-    unsigned forks;       /* of this process when it was opened: at another count this is a forked child's copy */
-    atomic_bool closed;   /* far_pool_close was called */
-    atomic_bool finished; /* ... and has given back everything but memory of this process */
-    atomic_uint calls;    /* in progress: those that take the pool; calls of sessions are counted there */
-    atomic_uint waiters;  /* closes of what was open through it, which wait until it is finished */
+    atomic_uint drop_marks; /* given out (catalog.c) */
+    unsigned references;    /* open sessions, indexes and the handle itself: the last one frees */
+    unsigned forks;         /* of this process when it was opened: at another count this is a forked child's copy */
+    atomic_bool closed;     /* far_pool_close was called */
+    atomic_bool finished;   /* ... and has given back everything but memory of this process */
+    atomic_uint calls;      /* in progress: those that take the pool; calls of sessions are counted there */
+    atomic_uint waiters;    /* closes of what was open through it, which wait until it is finished */
 
     far_thread *housekeeper; /* NULL with the option no_thread */
     far_parker parker;       /* wakes housekeeping */
@@ -71,7 +72,7 @@ struct far_pool {
     uint64_t next_look, next_check;
     uint64_t calm_epoch;   /* as the last slice saw it */
     unsigned calm_slices;  /* that found nothing to do, in a row */
-    atomic_bool resting;   /* it pauses for longer than a tick: who leaves work to it wakes it */
+    atomic_bool resting;   /* housekeeping pauses for longer than a tick: whoever leaves it work wakes it */
     bool listens;          /* the fabric tells it of deaths */
     atomic_bool restless;  /* asleep, and something is still to be done */
     unsigned check_cursor; /* the registry entry whose life is checked next */

@@ -343,7 +343,7 @@ static int confirm(far_task *t, const far_catalog_entry *entry) {
     if (err < 0)
         return err;
     if (mark)
-        return (err = far_catalog_clear_mark(t, entry, mark)) < 0 ? err : 1;
+        return 1;
     if ((err = far_catalog_look(t, &view)) < 0)
         return err;
     return far_catalog_find_uid(&view, entry->uid) ? 0 : 1;
@@ -397,8 +397,25 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
 }
 
 
+int far_catalog_try_open(far_task *t, uint32_t uid) {
+    far_scratch_mark mark = far_scratch_here(t);
+    far_catalog_entry entry;
+    far_index_record record;
+    far_index *index;
+    int err = far_pin_take(t);
+    if (err >= 0 && (err = find_target(t, &(target){.uid = uid}, &entry, &record)) >= 0 &&
+        (err = open_kind(t, &entry, &record, &index)) >= 0) {
+        index->kind->close(index);
+        far_open_table_free(index);
+    }
+    far_catalog_unpin(t);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
 /* One try, with the latch. 1: look again. */
-static int open_once(far_task *t, const target *w, far_index **index) {
+static int open_once(far_task *t, const target *w, far_met_mark *met, far_index **index) {
     far_index *local;
     if ((*index = take_local(far_task_pool(t), w, &local)))
         return 0;
@@ -407,7 +424,7 @@ static int open_once(far_task *t, const target *w, far_index **index) {
     int err = far_pin_take(t);
     if (err < 0 || (err = find_target(t, w, &entry, &record)) < 0)
         return err;
-    if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark)) <= 0)
+    if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark, met)) <= 0)
         return err < 0 ? err : 1;
     if (local) {
         *index = local;
@@ -427,16 +444,18 @@ static int open_once(far_task *t, const target *w, far_index **index) {
 
 
 static int open_target(far_task *t, const target *w, far_index **index) {
+    far_met_mark met = {0};
     for (unsigned attempt = 0;; attempt++) {
         far_scratch_mark mark = far_scratch_here(t);
         far_latch(t, FAR_LATCH_OPEN_TABLE);
-        int err = open_once(t, w, index);
+        int err = open_once(t, w, &met, index);
         far_unlatch(t, FAR_LATCH_OPEN_TABLE);
         far_catalog_unpin(t);
         if (err <= 0)
             return err;
         far_scratch_back(t, mark);
-        far_back_off(t, attempt);
+        if ((err = far_catalog_rest(t, &met, attempt)) < 0)
+            return err;
     }
 }
 

@@ -111,14 +111,14 @@ static int was_overtaken(far_task *t, uint32_t number) {
 /* A round. 1: perhaps not all were asked. */
 static int make_round(far_task *t) {
     uint32_t number;
-    int err = far_pin_take(t); /* so that this handle is awake, and answers too */
+    int err = far_pin_take(t); /* this handle is awake from now on, and answers too */
     far_pin_drop(t);
     far_point(t, "shortage:asks");
     if (err == 0)
         err = request_spare(t, &number);
     if (err == 0)
         err = far_request_wait(t, number, STUCK_TICKS * far_tick(far_task_fabric(t)));
-    int overtaken = err == 0 ? was_overtaken(t, number) : 0; /* who does not answer is not asked again for that */
+    int overtaken = err == 0 ? was_overtaken(t, number) : 0; /* a handle that did not answer is not asked again */
     if (err >= 0)
         err = overtaken < 0 ? overtaken : rest(t);
     return err < 0 ? err : overtaken;
@@ -216,12 +216,6 @@ static void note_stuck(far_task *t, uint64_t epoch, uint64_t since) {
 }
 
 
-static int64_t process_of(far_task *t, unsigned id, unsigned generation) {
-    const far_fabric_ops *ops = far_task_fabric(t)->ops;
-    return ops->process_of ? ops->process_of(t->session->conn, id, generation) : 0;
-}
-
-
 /* Where this ends a process, not that of this very handle, which has the pool open twice. */
 static bool may_evict(far_task *t, const blocker *b) {
     const far_pool *pool = far_task_pool(t);
@@ -229,8 +223,8 @@ static bool may_evict(far_task *t, const blocker *b) {
     if (allowed == 0 || far_now(t) - pool->store->stuck_since < allowed ||
         (!pool->fabric->ops->evict && !pool->fabric->ops->ask))
         return false;
-    int64_t process = process_of(t, b->id, b->generation);
-    return process == 0 || process != process_of(t, pool->team.own->id, pool->team.own->generation);
+    int64_t process = far_client_process(t, b->id, b->generation);
+    return process == 0 || process != far_client_process(t, pool->team.own->id, pool->team.own->generation);
 }
 
 
@@ -249,15 +243,12 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 
 /* What the user can do something about. */
 static int tell_blocker(far_task *t, const blocker *b) {
-    int64_t process = process_of(t, b->id, b->generation);
-    char words[FAR_MESSAGE_BYTES], who[48] = "";
+    char words[FAR_MESSAGE_BYTES], who[FAR_CLIENT_WORDS];
     snprintf(words, sizeof(words), "%s", far_last_error());
-    if (process > 0)
-        snprintf(who, sizeof(who), " (process %lld)", (long long)process);
+    far_client_words(t, b->id, b->generation, who);
     return far_fail(FAR_ERR_NO_MEMORY,
-                    "%s: client %u%s is stopped in the middle of an operation, and holds back what "
-                    "others have given back",
-                    words, b->id, who);
+                    "%s: %s is stopped in the middle of an operation, and holds back what others have given back",
+                    words, who);
 }
 
 

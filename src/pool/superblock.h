@@ -54,7 +54,7 @@ enum {                              /* offsets of words on node 0 */
 /* What housekeeping reads at every tick, behind the epoch: from the request on. */
 #define FAR_SUPER_LINE_WORDS ((FAR_SUPER_REFUTED - FAR_SUPER_REQUEST) / 8 + 1)
 
-#define FAR_EPOCH_FIRST 8 /* so that "some epochs ago" never goes below zero */
+#define FAR_EPOCH_FIRST 8 /* above zero: "some epochs ago" is a number too */
 
 typedef struct far_geometry { /* derived from the superblock, the same for every client */
     uint64_t pool_id;

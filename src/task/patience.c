@@ -48,12 +48,12 @@ void far_count_retry(far_task *t) {
 }
 
 
-/* True: it did not look there before, or something else was there. (Not: something that was never there. Two values that
- * take turns are a change.) */
+/* True: the task did not look at the place before, or found something else there. (Not: something that was never there.
+ * Two values that take turns are a change.) */
 static bool note(far_patience *p, uint64_t place, uint64_t content) {
     unsigned at = (unsigned)(place >> 32) % SEEN_SLOTS;
     place |= 1;
-    assert(p->seen_count < SEEN_SLOTS); /* so that the search ends */
+    assert(p->seen_count < SEEN_SLOTS); /* the search for a free slot ends */
     while (p->seen[at].place != 0 && p->seen[at].place != place)
         at = (at + 1) % SEEN_SLOTS;
     if (p->seen[at].place == place && p->seen[at].content == content)

@@ -25,7 +25,7 @@ typedef struct far_explore {
     bool every_unit;          /* cut every WRITE after every unit too */
     bool changes_only; /* one death for each state that it leaves behind: not at READs, and what is before a change is
                           not explored after the one before it too */
-    bool sweep;        /* then a full check with repair; afterwards nothing may be lost */
+    bool sweep;        /* a full check with repair after `survive`; nothing may be lost then */
     void *ctx;
     FILE *out; /* where problems are told */
 } far_explore;

@@ -257,7 +257,8 @@ static void emit_locked(far_sweep *sweep, const far_config *c, const far_step *s
     take_ripe(sweep, locked, FAR_STEP_INSERT, n->inserts);
     take_ripe(sweep, locked, FAR_STEP_PUT, n->puts);
     take_ripe(sweep, locked, FAR_STEP_DELETE, n->deletes);
-    if (n->inserts + n->puts + n->deletes + n->cut_ups + n->cut_downs > 0) { /* then it was both, at this moment */
+    if (n->inserts + n->puts + n->deletes + n->cut_ups + n->cut_downs >
+        0) { /* the key was absent and present at this moment */
         go_absent(sweep, locked);
         go_present(sweep, locked);
         locked->state = ends_absent ? PHASE_ABSENT : PHASE_PRESENT;

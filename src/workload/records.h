@@ -13,7 +13,7 @@ typedef struct far_records {
     _Atomic uint64_t claimed;      /* the next number to give out */
     _Atomic uint64_t acknowledged; /* the inserts of all records below are complete */
     _Atomic uint64_t gone;         /* the records below were given out to deletes */
-    _Atomic uint64_t keep;         /* so many records no delete gets */
+    _Atomic uint64_t keep;         /* how many records are never given out to deletes */
     uint64_t limit;
     _Atomic uint64_t finished[FAR_RECORDS_WINDOW]; /* at record % window: the record + 1, when its insert completed */
 } far_records;

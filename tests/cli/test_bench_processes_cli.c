@@ -38,16 +38,21 @@ static int remove_pool(void **state) {
 }
 
 
-static void assert_row(const json *row, const char *index, const char *workload, double ops) {
+static void assert_row_of(const json *row, double processes, const char *index, const char *workload, double ops) {
     assert_non_null(row);
     assert_string_equal(json_field(row, "index")->text, index);
     assert_string_equal(json_field(row, "workload")->text, workload);
     assert_true(json_field(row, "ops")->number == ops);
-    assert_true(json_field(row, "processes")->number == 3);
+    assert_true(json_field(row, "processes")->number == processes);
     assert_true(json_field(row, "errors")->number == 0);
     assert_true(json_field(row, "mops")->number > 0);
     assert_true(json_field(row, "p50_us")->number > 0 &&
                 json_field(row, "p50_us")->number <= json_field(row, "p99_us")->number);
+}
+
+
+static void assert_row(const json *row, const char *index, const char *workload, double ops) {
+    assert_row_of(row, 3, index, workload, ops);
 }
 
 
@@ -144,6 +149,18 @@ static void a_pool_of_its_own_is_removed(void **state) {
 }
 
 
+/* The first half of the rows is the other's, the second half ours. */
+static void assert_ratios(const json *rows, const char *field) {
+    size_t half = rows->count / 2;
+    for (size_t i = 0; i < half; i++) {
+        double mine = json_field(json_item(rows, i + half), "mops")->number,
+               its = json_field(json_item(rows, i), "mops")->number;
+        double ratio = json_field(json_item(rows, i + half), field)->number;
+        assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
+    }
+}
+
+
 /* Where the build has LMDB, it does the same operations first, and ratios are told; else that is said. */
 static void lmdb_is_the_measure_where_it_is_there(void **state) {
     (void)state;
@@ -162,12 +179,7 @@ static void lmdb_is_the_measure_where_it_is_there(void **state) {
     assert_non_null(rows);
     assert_int_equal(rows->count, 8);
     assert_row(json_item(rows, 1), "lmdb", "c", 4000);
-    for (size_t i = 0; i < 4; i++) {
-        double mine = json_field(json_item(rows, i + 4), "mops")->number,
-               its = json_field(json_item(rows, i), "mops")->number;
-        double ratio = json_field(json_item(rows, i + 4), "lmdb_ratio")->number;
-        assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
-    }
+    assert_ratios(rows, "lmdb_ratio");
     json_free(rows);
 }
 
@@ -194,12 +206,36 @@ static void redis_is_the_measure_where_it_is_there(void **state) {
         assert_row(json_item(rows, 1), "redis", "a", 1000);
         assert_row(json_item(rows, 2), "toy", "c", 1000);
         assert_memory_equal(json_field(json_item(rows, 2), "pool")->text, "tcp://", 6);
-        for (size_t i = 0; i < 2; i++) {
-            double mine = json_field(json_item(rows, i + 2), "mops")->number,
-                   its = json_field(json_item(rows, i), "mops")->number;
-            double ratio = json_field(json_item(rows, i + 2), "redis_ratio")->number;
-            assert_true(ratio > 0.99 * mine / its && ratio < 1.01 * mine / its);
+        assert_ratios(rows, "redis_ratio");
+        json_free(rows);
+    }
+}
+
+
+/* Likewise with the hash tables of one process. */
+static void hash_tables_are_the_measure_where_they_are_there(void **state) {
+    (void)state;
+    static const char *const names[][3] = {{"tkrzw", "tkrzw_ratio", "no tkrzw"},
+                                           {"kyotocabinet", "kyotocabinet_ratio", "no Kyoto Cabinet"}};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char arguments[512], out[1 << 20];
+        snprintf(arguments, sizeof(arguments),
+                 "--pool 'shm:%s?size=64M' --against %s --index shard --records 500 --ops 1000 --value-size 64 "
+                 "--workload load,c,a,d --depth 4 --json -",
+                 path, names[i][0]);
+        int status = run(arguments, out, sizeof(out));
+        if (status != 0) {
+            assert_non_null(strstr(out, names[i][2]));
+            left_out("bench --against", names[i][2]);
+            continue;
         }
+        json *rows = json_read(out);
+        assert_non_null(rows);
+        assert_int_equal(rows->count, 8);
+        assert_row_of(json_item(rows, 0), 1, names[i][0], "load", 500);
+        assert_row_of(json_item(rows, 3), 1, names[i][0], "d", 1000);
+        assert_row_of(json_item(rows, 5), 1, "shard", "c", 1000);
+        assert_ratios(rows, names[i][1]);
         json_free(rows);
     }
 }
@@ -212,6 +248,7 @@ static void what_makes_no_sense_is_refused(void **state) {
         {"--processes 2 --pool shm:/dev/shm/x?size=64M --threads 2", "--threads"},
         {"--processes 2 --pool shm:/dev/shm/x?size=64M --compute-nodes 2", "--compute-nodes"},
         {"--against sqlite --pool shm:/dev/shm/x?size=64M", "sqlite"},
+        {"--against tkrzw --processes 2", "one process"},
         {"--processes 1000 --pool shm:/dev/shm/x?size=64M", "1000"},
         {"--processes 2 --workload x --pool shm:/dev/shm/x?size=64M", "--workload"},
     };
@@ -237,6 +274,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_pool_of_its_own_is_removed, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(lmdb_is_the_measure_where_it_is_there, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(redis_is_the_measure_where_it_is_there, name_pool, remove_pool),
+        cmocka_unit_test_setup_teardown(hash_tables_are_the_measure_where_they_are_there, name_pool, remove_pool),
         cmocka_unit_test_setup_teardown(what_makes_no_sense_is_refused, name_pool, remove_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

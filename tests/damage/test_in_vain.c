@@ -5,6 +5,7 @@
 #include "index/dolphin/dolphin.h"
 #include "index/shard/shard.h"
 #include "index/smart/smart.h"
+#include "pool/catalog_layout.h"
 #include "pool/clients.h"
 #include "pool/epoch.h"
 #include "pool/handle.h"
@@ -466,6 +467,33 @@ static void an_entry_of_nobody_says_something(void **state) {
 }
 
 
+/* A drop mark that names a client which lives and drops nothing: that of the handle, and that of the caller itself. It is
+ * proved that nobody works under it, by whoever meets it, and it is gone. */
+static void a_drop_mark_of_nobody_goes(void **state) {
+    stage s;
+    (void)state;
+    open_stage(&s, "dart", "");
+    const far_addr mark = s.index->record + offsetof(far_index_record, mark);
+    for (unsigned how = 0; how < 4; how++) {
+        bool drops = how == 3;
+        unsigned id = how % 2 ? s.session->id : s.pool->team.own->id;
+        far_index_close(s.index);
+        s.index = NULL;
+        *word_at(mark) = scene_owner(id, 0) | (uint64_t)how << FAR_OWNER_BITS;
+        rig_allow(VERBS_MAX);
+        if (how < 2)
+            assert_int_equal(far_index_open(s.session, "index", &s.index), 0);
+        else if (drops)
+            assert_int_equal(far_index_drop(s.session, "index"), 0);
+        else
+            assert_int_equal(far_pool_check(s.session, 0, ignore_problem, NULL), 0);
+        assert_false(rig_is_cut());
+        assert_true(drops || *word_at(mark) == 0);
+    }
+    close_stage(&s);
+}
+
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         {"chime, busy", chime_is_busy_with_nobody, NULL, NULL, ""},
@@ -485,6 +513,7 @@ int main(void) {
         cmocka_unit_test(who_is_seen_to_let_go_once_is_not_stuck),
         cmocka_unit_test(an_own_lock_is_no_news),
         cmocka_unit_test(an_entry_of_nobody_says_something),
+        cmocka_unit_test(a_drop_mark_of_nobody_goes),
     };
     rig_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

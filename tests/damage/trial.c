@@ -343,6 +343,14 @@ static void close_pool(trial *t) {
 }
 
 
+/* What an index is opened by was damaged while it was open. */
+static void open_index_again(trial *t) {
+    close_index(t);
+    if (!t->hung)
+        OP(t, far_index_open(t->session, "index", &t->index));
+}
+
+
 /* A pool that is sound can be opened by the next one. */
 static void open_again(trial *t) {
     MUST(t, far_pool_open(RIG_URI, &rig_options, &t->pool));
@@ -358,6 +366,8 @@ static bool use_and_repair(trial *t, bool opened) {
     look(t);
     if (opened)
         operate(t);
+    if (opened && t->seed % 4 == 1)
+        open_index_again(t);
     must_not_stumble(t, t->sound, "check is content, but");
     if (t->session)
         check(t, 1);

@@ -1,8 +1,8 @@
 /* The local fabric keeps the contract between threads. */
-#define _GNU_SOURCE
 #include "fabric/fabric.h"
 #include "farindex.h"
 #include "pool/handle.h"
+#include "two_processors.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 #define ROUNDS   200000u
 #define TOGETHER 1000 /* rounds between two meetings */
 
-static _Atomic uint64_t arrived;
+static atomic_ullong arrived;
 static uint32_t saw[2][ROUNDS + 1]; /* the last round of the other that each had seen after its own */
 
 typedef struct worker {
@@ -74,28 +74,6 @@ static void with_threads(unsigned count, void *(*body)(void *), worker *workers)
 }
 
 
-/* Each on a processor of its own, where there are two: only then have the store buffers their chance. */
-static void pin_to_processor(unsigned number) {
-    cpu_set_t allowed, mine;
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0 || CPU_COUNT(&allowed) < 2)
-        return;
-    for (unsigned i = 0, seen = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &allowed) && seen++ == number)
-            CPU_SET(i, &mine);
-    pthread_setaffinity_np(pthread_self(), sizeof(mine), &mine);
-}
-
-
-/* Both leave at the same moment. They wait without yielding for a while: so that both have a processor then. */
-static void meet(uint64_t meeting) {
-    atomic_fetch_add_explicit(&arrived, 1, memory_order_acq_rel);
-    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * meeting; spins++)
-        if (spins % 100000 == 99999)
-            sched_yield();
-}
-
-
 static void *write_mine_read_yours(void *arg) {
     worker *w = arg;
     uint64_t i, seen;
@@ -105,7 +83,7 @@ static void *write_mine_read_yours(void *arg) {
     pin_to_processor(w->number);
     for (i = 1; i <= ROUNDS; i++) {
         if (i % TOGETHER == 1)
-            meet(i / TOGETHER + 1);
+            meet_other(&arrived, i / TOGETHER + 1);
         w->conn->fabric->ops->post(w->conn, &batch);
         saw[w->number][i] = (uint32_t)seen;
     }

@@ -1,9 +1,8 @@
 /* SHARD: what the dead and the slow leave behind, met by walks, checks and movers. Each failed before its fix. */
-#include "../support/stage.h"
 #include "client/op.h"
-#include "index/shard/shard.h"
 #include "pool/epoch.h"
 #include "pool/sweep.h"
+#include "shard_text_keys.h"
 #include "task/session.h"
 
 #include <stdio.h>
@@ -11,25 +10,6 @@
 #include <string.h>
 
 #define INLINE "key_size=8,value_size=8,narrow=on,"
-
-
-/* The n-th key that stays in (bit 0), or leaves (bit 1), its bucket at the first doubling. */
-static const char *key_with(const stage_actor *a, bool bit, unsigned n) {
-    static char keys[8][16];
-    static unsigned next;
-    char *key = keys[next++ % 8];
-    for (unsigned i = 0;; i++) {
-        snprintf(key, 16, "k%u", i);
-        const shard_state *st = shard_state_of(a->index);
-        if (shard_changes(shard_hash(a->index, (far_bytes){key, strlen(key)}), st->p, st->b, 1) == bit && n-- == 0)
-            return key;
-    }
-}
-
-
-static far_sim_match at(const char *point) {
-    return (far_sim_match){.point = point};
-}
 
 
 static int do_number(stage_actor *a, far_op_kind kind, uint64_t n, uint64_t *value) {

@@ -1,8 +1,7 @@
 /* Named interleavings of the shard index, layout P: each race that the protocol rules out, driven step by step, with
  * both atomic units, and with and without masked CAS. Each was seen to fail with the rule it names taken out of the
  * code, except tomb_reuse_stale_image: there the first-TOMB order alone suffices, and the rule is a second guard. */
-#include "../support/stage.h"
-#include "index/shard/shard.h"
+#include "shard_text_keys.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,25 +21,6 @@ static const char *const fabrics[] = {NULL, "atomic_bytes=8", "masked_cas=off",
             story##_on(fabrics[i]);                                                                                    \
     }                                                                                                                  \
     _Static_assert(1, "")
-
-
-/* The n-th key that stays in (bit 0), or leaves (bit 1), its bucket at the first doubling. */
-static const char *key_with(const stage_actor *a, bool bit, unsigned n) {
-    static char keys[8][16];
-    static unsigned next;
-    char *key = keys[next++ % 8];
-    for (unsigned i = 0;; i++) {
-        snprintf(key, 16, "k%u", i);
-        const shard_state *st = shard_state_of(a->index);
-        if (shard_changes(shard_hash(a->index, (far_bytes){key, strlen(key)}), st->p, st->b, 1) == bit && n-- == 0)
-            return key;
-    }
-}
-
-
-static far_sim_match at(const char *point) {
-    return (far_sim_match){.point = point};
-}
 
 
 static far_addr bucket_of(const stage_actor *a, uint64_t bucket) {

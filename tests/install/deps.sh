@@ -76,6 +76,15 @@ expect "building needs none of it" [ "$status-$said-$did" = "0--" ]
 purpose=deb run MISSING="debhelper dpkg-dev clang gnuplot-nox libxxhash-dev" USER_ID=0
 expect "packages need their tools, and what building needs" [ "${did##*-y -qq }" = "libxxhash-dev dpkg-dev debhelper" ]
 
+run MISSING="libtkrzw-dev libkyotocabinet-dev clang" USER_ID=0
+expect "what is optional is installed too" [ "$(grep -c install <<<"$did")" = 3 ]
+run MISSING="libtkrzw-dev" USER_ID=0 APT_RESULT=100
+expect "what is optional may fail: that is told" [ "$status" = 0 -a "${said/without libtkrzw-dev/}" != "$said" ]
+run MISSING="libtkrzw-dev" USER_ID=1000
+expect "what is optional needs no root: that is told, nothing done" [ "$status-$did" = "0-" -a "${said/without libtkrzw-dev/}" != "$said" ]
+purpose=deb run MISSING="libtkrzw-dev" USER_ID=0
+expect "packages are made without what is optional" [ "$status-$said-$did" = "0--" ]
+
 fake sudo <<'CODE'
 AS="sudo " exec "$@"
 CODE

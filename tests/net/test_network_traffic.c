@@ -116,18 +116,31 @@ static void a_wait_takes_what_is_there_without_sleeping(void **state) {
 }
 
 
+typedef struct one_read {
+    uint64_t word;
+    far_verb verb;
+    far_batch batch;
+} one_read;
+
+
+/* The answer is taken off the socket by a wait, which looks; no poll has it yet. */
+static void take_in_a_wait(wire *g, const char *options, one_read *read) {
+    read->verb = (far_verb){.kind = FAR_READ, .length = 8, .addr = 64, .local = &read->word};
+    read->batch = (far_batch){.verbs = &read->verb, .count = 1, .done = wire_batch_is_done};
+    wire_up(g, options);
+    assert_ok(g->fabric->ops->connect(g->fabric, &g->parker, &g->conn));
+    post_and_await_the_answer(g, &read->batch);
+    ((tcp_conn *)g->conn)->linger.rests_until = 0;
+    g->fabric->ops->wait(g->conn, FAR_TIME_NEVER);
+}
+
+
 /* The answer is taken off the socket by the first wait, which looks. The second one, which may not look, must not sleep for it. */
 static void a_second_wait_does_not_sleep_over_what_the_first_took(void **state) {
     (void)state;
     wire g;
-    uint64_t word;
-    far_verb verb = {.kind = FAR_READ, .length = 8, .addr = 64, .local = &word};
-    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
-    wire_up(&g, "?timeout=2s"); /* so long it would sleep */
-    assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
-    post_and_await_the_answer(&g, &batch);
-    ((tcp_conn *)g.conn)->linger.rests_until = 0;
-    g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    one_read read;
+    take_in_a_wait(&g, "?timeout=2s", &read); /* so long it would sleep */
     ((tcp_conn *)g.conn)->linger.rests_until = UINT64_MAX;
     g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
     assert_int_equal(atomic_load(&sleeps), 0);
@@ -140,17 +153,11 @@ static void a_second_wait_does_not_sleep_over_what_the_first_took(void **state) 
 static void a_lost_connection_sleeps_over_what_it_had(void **state) {
     (void)state;
     wire g;
-    uint64_t word;
-    far_verb verb = {.kind = FAR_READ, .length = 8, .addr = 64, .local = &word};
-    far_batch batch = {.verbs = &verb, .count = 1, .done = wire_batch_is_done};
-    wire_up(&g, "");
-    assert_ok(g.fabric->ops->connect(g.fabric, &g.parker, &g.conn));
-    post_and_await_the_answer(&g, &batch);
-    ((tcp_conn *)g.conn)->linger.rests_until = 0;
-    g.fabric->ops->wait(g.conn, FAR_TIME_NEVER);
+    one_read read;
+    take_in_a_wait(&g, "", &read);
     g.fabric->ops->fence_self(g.conn);
     assert_int_equal(g.fabric->ops->poll(g.conn), 1);
-    assert_int_equal(batch.status, FAR_ERR_FENCED);
+    assert_int_equal(read.batch.status, FAR_ERR_FENCED);
     uint64_t until = far_host_now(g.fabric->host) + 10000000;
     g.fabric->ops->wait(g.conn, until);
     assert_true(far_host_now(g.fabric->host) >= until);

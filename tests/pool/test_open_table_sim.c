@@ -1,96 +1,16 @@
 /* The table of open indexes when a session of the handle is lost on the way: its last WRITE may take effect late, while
- * the other sessions go on. One handle, without a thread so that nothing is repaired unseen, with a session that is
- * lost and one that goes on; another handle, which drops.
+ * the other sessions go on.
  *
  * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
  * have met both. */
-#include "../support/problem.h"
-#include "../support/world.h"
-#include "pool/catalog.h"
-#include "pool/catalog_layout.h"
+#include "open_table_rig.h"
 
-#include <stdio.h>
-#include <string.h>
-
-enum { SEEDS = 16, VERBS_MAX = 300 };
-
-typedef struct story {
-    far_sim_world *world;
-    far_pool *pool, *other;
-    far_session *lost, *next, *dropper; /* two of pool, one of other */
-    far_sim_client *client;             /* what is under way */
-    far_index *index;                   /* its result */
-    int result;
-} story;
-
-
-static void set_up(story *s, unsigned seed) {
-    char uri[WORLD_URI];
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    far_index *index;
-    *s = (story){.result = 77};
-    world_uri(uri, "seed=%u,size=32M,memory_nodes=2", seed);
-    s->world = world_join(uri, NULL, &s->other, &s->dropper);
-    options.no_thread = 1;
-    world_join(uri, &options, &s->pool, &s->lost);
-    assert_int_equal(far_session_open(s->pool, &s->next), 0);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(far_index_create(s->dropper, i ? "y" : "x", "toy", "slots=4", &index), 0);
-        far_index_close(index);
-    }
-}
-
-
-/* By a session of the handle without a thread, while there is one: it moves epochs itself. */
-static void nothing_is_lost(far_session *session) {
-    world_assert_nothing_lost(session);
-}
-
-
-static void tear_down(story *s) {
-    far_session_close(s->lost);
-    far_session_close(s->next);
-    far_pool_close(s->pool);
-    nothing_is_lost(s->dropper);
-    world_assert_watch_is_content(s->world);
-    far_session_close(s->dropper);
-    far_pool_close(s->other);
-}
-
-
-/* What clients do. */
-
-static void open_x(void *arg) {
-    story *s = arg;
-    s->result = far_index_open(s->lost, "x", &s->index);
-}
-
-
-static void create_z(void *arg) {
-    story *s = arg;
-    s->result = far_index_create(s->lost, "z", "toy", "slots=4", &s->index);
-}
-
-
-static void drop_x(void *arg) {
-    story *s = arg;
-    s->result = far_index_drop(s->lost, "x");
-}
+enum { SEEDS = 16 };
 
 
 static void drop_x_elsewhere(void *arg) {
     story *s = arg;
     s->result = far_index_drop(s->dropper, "x");
-}
-
-
-static void use_x(void *arg) {
-    story *s = arg;
-    s->result = far_index_open(s->lost, "x", &s->index);
-    if (s->result == 0) {
-        s->result = far_put(s->lost, s->index, "k", 1, "v", 1);
-        far_index_close(s->index);
-    }
 }
 
 
@@ -107,29 +27,8 @@ static far_sim_hold *lose_at(story *s, void (*action)(void *), far_sim_match mat
 }
 
 
-static void release(story *s, far_sim_hold *hold) {
-    far_sim_release(hold);
-    far_sim_sleep(s->world, 100000);
-}
-
-
 static far_sim_match write_of(far_addr addr, uint64_t bytes) {
     return (far_sim_match){.kind = FAR_SIM_WRITE, .from = addr, .to = addr + bytes};
-}
-
-
-static uint64_t word_at(story *s, far_addr addr) {
-    return world_word(s->world, addr);
-}
-
-
-/* From outside, at once. */
-
-static far_index *open_next(story *s, const char *name) {
-    far_index *index;
-    assert_int_equal(far_index_open(s->next, name, &index), 0);
-    assert_int_equal(far_put(s->next, index, "k", 1, "v", 1), 0);
-    return index;
 }
 
 
@@ -424,6 +323,94 @@ static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
 }
 
 
+/* A drop that waits for a walk, in another client, stopped at that point; and the walk. */
+typedef struct waiting_drop {
+    story s, other; /* other.next: walks, in a handle that the opener is not of */
+    walking walk;
+    far_sim_client *drop;
+} waiting_drop;
+
+
+static void stop_a_drop(waiting_drop *d, const char *point) {
+    set_up(&d->s, 1);
+    d->other = d->s;
+    assert_int_equal(far_session_open(d->s.other, &d->other.next), 0);
+    d->walk = walk_x(&d->other);
+    d->drop = far_sim_start(d->s.other->fabric, "dropper", drop_x_elsewhere, &d->other);
+    far_sim_stop_before(d->drop, (far_sim_match){.point = point});
+    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_STOPPED);
+    d->s.client = far_sim_start(d->s.pool->fabric, "opener", open_x, &d->s);
+}
+
+
+static void end_the_walk(waiting_drop *d) {
+    assert_int_equal(far_session_call(d->other.next, FAR_STATS_OTHER, true, end_walk, &d->walk), 0);
+    far_session_close(d->other.next);
+}
+
+
+static void end_the_drop(waiting_drop *d, int result) {
+    far_sim_resume(d->drop);
+    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_ENDED);
+    assert_int_equal(d->other.result, result);
+}
+
+
+/* It has no pin: nobody can tell it from a stray mark that names a client which lives. It loses its mark, and sees that. */
+static void a_stopped_drop_that_waits_for_a_walk_gives_way(void **state) {
+    (void)state;
+    waiting_drop d;
+    stop_a_drop(&d, "catalog:wait_for_walks");
+    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+    assert_int_equal(d.s.result, 0);
+    end_the_walk(&d);
+    end_the_drop(&d, FAR_ERR_BUSY);
+    far_index_close(d.s.index);
+    assert_int_equal(far_index_drop(d.s.dropper, "x"), 0);
+    tear_down(&d.s);
+}
+
+
+/* The opener is about to take the mark away, which another one has replaced; or it has done so, and the drop marks anew. */
+static void a_drop_that_goes_on_is_marked(void **state) {
+    static const char *const opener_is[] = {"catalog:clear_mark", "catalog:enter"};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        waiting_drop d;
+        stop_a_drop(&d, "catalog:wait_for_walks");
+        far_sim_stop_before(d.s.client, (far_sim_match){.point = opener_is[i]});
+        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_STOPPED);
+        end_the_walk(&d);
+        far_sim_stop_before(d.drop, (far_sim_match){.point = "catalog:unlist"}); /* has seen no opener */
+        far_sim_resume(d.drop);
+        assert_int_equal(far_sim_run_client(d.drop), FAR_SIM_STOPPED);
+        far_sim_resume(d.s.client);
+        far_sim_run_for(d.s.world, 2000000);
+        assert_int_equal(d.s.result, 77);
+        end_the_drop(&d, 0);
+        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+        assert_int_equal(d.s.result, FAR_ERR_NOT_FOUND);
+        tear_down(&d.s);
+    }
+}
+
+
+/* With a pin it is waited for, but not for ever: the error names the client. */
+static void an_opener_says_who_is_stopped_in_a_drop(void **state) {
+    (void)state;
+    waiting_drop d;
+    char who[32];
+    stop_a_drop(&d, "catalog:marked");
+    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
+    assert_int_equal(d.s.result, FAR_ERR_BUSY);
+    snprintf(who, sizeof(who), "dropped by client %u", d.s.dropper->id);
+    assert_non_null(strstr(d.s.words, who));
+    end_the_walk(&d);
+    end_the_drop(&d, 0);
+    tear_down(&d.s);
+}
+
+
 /* The handle is closed, and its memory and its registry entry are another's, when the WRITE would come. */
 static bool handle_is_closed(story *s, bool with_table) {
     far_addr address = far_open_table_word_of(s->pool->team.own->id), table = with_table ? table_of(s) : 0;
@@ -471,21 +458,27 @@ static void close_pool(void *arg) {
 }
 
 
-/* A lost session need not be known to be dead at once. One that lives stands for it here. */
+/* A lost session need not be known to be dead at once. One that lives stands for it here: it is returned. */
+static far_session *lose_next(story *s) {
+    far_session *writer;
+    far_index *index;
+    assert_int_equal(far_session_open(s->other, &writer), 0);
+    table_of(s);
+    far_sim_lose(s->next->conn);
+    assert_true(far_index_open(s->next, "x", &index) < 0 && s->next->lost);
+    s->next->id = writer->id;
+    s->next->generation = writer->generation;
+    atomic_store_explicit(&s->pool->open_table.unsure, true, memory_order_relaxed);
+    return writer;
+}
+
+
 static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **state) {
     (void)state;
     for (unsigned of_address = 0; of_address < 2; of_address++) {
         story s;
-        far_session *writer;
-        far_index *index;
         set_up(&s, 1);
-        assert_int_equal(far_session_open(s.other, &writer), 0);
-        table_of(&s);
-        far_sim_lose(s.next->conn);
-        assert_true(far_index_open(s.next, "x", &index) < 0 && s.next->lost);
-        s.next->id = writer->id;
-        s.next->generation = writer->generation;
-        atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+        far_session *writer = lose_next(&s);
         if (of_address)
             s.pool->open_table.table = 0;
         s.client = far_sim_start(s.pool->fabric, "closer", close_pool, &s);
@@ -507,17 +500,9 @@ static void a_handle_is_not_closed_before_its_lost_writers_are_fenced(void **sta
 static void nothing_is_opened_before_lost_writers_are_fenced(void **state) {
     (void)state;
     story s;
-    far_session *writer;
-    far_index *index;
     set_up(&s, 1);
-    assert_int_equal(far_session_open(s.other, &writer), 0);
-    table_of(&s);
-    far_sim_lose(s.next->conn);
-    assert_true(far_index_open(s.next, "x", &index) < 0 && s.next->lost);
     unsigned id = s.next->id, generation = s.next->generation;
-    s.next->id = writer->id;
-    s.next->generation = writer->generation;
-    atomic_store_explicit(&s.pool->open_table.unsure, true, memory_order_relaxed);
+    far_session *writer = lose_next(&s);
     s.client = far_sim_start(s.pool->fabric, "opener", open_x, &s);
     far_sim_run_for(s.world, 2000000);
     assert_int_equal(s.result, 77);
@@ -548,165 +533,6 @@ static void after_a_lost_own_session_nothing_is_opened(void **state) {
 }
 
 
-/* A session is lost at every verb of an action; what it posted comes at once, after another session of its handle has
- * opened the index, after that one has closed it, or never. Whatever happened, droppers see who has it open, and
- * nothing is left. */
-
-enum { AT_ONCE, WHEN_OPEN, WHEN_CLOSED, NEVER, TIMES };
-
-
-static void others_go_on(story *s, const char *name, far_sim_hold *hold, unsigned when) {
-    far_index *index;
-    if (when == AT_ONCE)
-        release(s, hold);
-    int found = far_index_open(s->next, name, &index);
-    if (found == FAR_ERR_NOT_FOUND)
-        assert_int_equal(far_index_create(s->next, name, "toy", "slots=4", &index), 0);
-    else
-        assert_int_equal(found, 0);
-    if (when == WHEN_OPEN)
-        release(s, hold);
-    assert_int_equal(far_put(s->next, index, "k", 1, "v", 1), 0);
-    assert_int_equal(far_index_drop(s->dropper, name), FAR_ERR_BUSY);
-    assert_int_equal(far_index_drop(s->next, name), FAR_ERR_BUSY);
-    far_index_close(index);
-    if (when == WHEN_CLOSED)
-        release(s, hold);
-    assert_int_equal(far_pool_poll(s->pool), 0);
-    assert_int_equal(far_index_drop(s->dropper, name), 0);
-    assert_int_equal(far_index_open(s->next, name, &index), FAR_ERR_NOT_FOUND);
-}
-
-
-static bool is_lost_at(void (*action)(void *), const char *name, unsigned nth, unsigned when) {
-    story s;
-    set_up(&s, 1 + nth * TIMES + when);
-    s.client = far_sim_start(s.pool->fabric, "lost", action, &s);
-    far_sim_hold *hold = far_sim_hold_effect(s.client, (far_sim_match){.nth = nth});
-    bool reached = far_sim_run_client(s.client) == FAR_SIM_HELD;
-    if (reached) {
-        far_sim_lose(s.lost->conn);
-        assert_int_equal(far_sim_run_client(s.client), FAR_SIM_ENDED);
-        if (s.result == 0) /* the verb was another session's, or nobody waited for it */
-            far_index_close(s.index);
-        others_go_on(&s, name, hold, when);
-    } else {
-        assert_int_equal(s.result, 0);
-        far_index_close(s.index);
-    }
-    tear_down(&s);
-    return reached;
-}
-
-
-static void is_lost_everywhere(void (*action)(void *), const char *name) {
-    for (unsigned when = 0; when < TIMES; when++) {
-        unsigned nth = 1;
-        while (is_lost_at(action, name, nth, when))
-            assert_true(++nth < VERBS_MAX);
-        assert_true(nth > 5);
-    }
-}
-
-
-static void a_session_lost_at_any_verb_of_an_open_leaves_nothing(void **state) {
-    (void)state;
-    is_lost_everywhere(open_x, "x");
-}
-
-
-static void a_session_lost_at_any_verb_of_a_create_leaves_nothing(void **state) {
-    (void)state;
-    is_lost_everywhere(create_z, "z");
-}
-
-
-static void a_session_lost_at_any_verb_of_a_drop_leaves_nothing(void **state) {
-    (void)state;
-    is_lost_everywhere(drop_x, "x");
-}
-
-
-static int open_and_close_as_a_walk(far_task *t, void *arg) {
-    far_index *index;
-    int err = far_catalog_open_uid(t, *(uint32_t *)arg, &index);
-    if (err == 0)
-        far_catalog_close_uid(t, index);
-    return err;
-}
-
-
-static void walk_first(void *arg) {
-    story *s = arg;
-    uint32_t uid = 1; /* x was the first that was made */
-    s->result = far_session_call(s->lost, FAR_STATS_OTHER, true, open_and_close_as_a_walk, &uid);
-}
-
-
-static void a_session_lost_at_any_verb_of_a_walk_leaves_nothing(void **state) {
-    (void)state;
-    is_lost_everywhere(walk_first, "x");
-}
-
-
-/* The compute node dies at every verb of an open, a use and a close, which it does itself having no thread. */
-static void a_handle_that_dies_between_open_and_close_holds_nothing_open(void **state) {
-    (void)state;
-    static const uint32_t units[] = {0, FAR_SIM_WHOLE};
-    unsigned deaths = 0;
-    for (unsigned u = 0; u < 2; u++)
-        for (unsigned nth = 1;; nth++) {
-            story s;
-            set_up(&s, 1 + u);
-            s.client = far_sim_start(s.pool->fabric, "dying", use_x, &s);
-            far_sim_kill_at(s.client, (far_sim_match){.nth = nth}, units[u]);
-            assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
-            bool died = far_sim_killed(s.pool->fabric);
-            far_index *index;
-            assert_int_equal(far_index_open(s.dropper, "x", &index), 0);
-            assert_int_equal(far_index_drop(s.dropper, "x"), FAR_ERR_BUSY);
-            far_index_close(index);
-            assert_int_equal(far_index_drop(s.dropper, "x"), 0);
-            tear_down(&s);
-            deaths += died;
-            if (!died)
-                break;
-            assert_true(nth < VERBS_MAX);
-        }
-    assert_true(deaths > 30);
-}
-
-
-static int leave_and_move_on(far_task *t, void *arg) {
-    uint64_t from = far_epoch_known(t);
-    (void)arg;
-    int err = far_catalog_leave(t);
-    for (unsigned i = 0; i < 100 && err >= 0 && far_epoch_known(t) < from + 3; i++) {
-        far_epoch_request(far_task_pool(t));
-        err = far_epoch_tick(t);
-        far_sleep(t, far_tick(far_task_fabric(t)));
-    }
-    return err < 0 ? err : far_epoch_known(t) < from + 3;
-}
-
-
-/* A handle is closed while an index is open: it takes down its table, then waits for epochs. What it finds in its registry entry
- * meanwhile is right. */
-static void a_handle_that_leaves_does_not_say_again_what_it_had_open(void **state) {
-    (void)state;
-    story s;
-    set_up(&s, 1);
-    far_index *y = open_next(&s, "y");
-    far_addr address = far_open_table_word_of(s.pool->team.own->id);
-    assert_int_not_equal(word_at(&s, address), 0);
-    assert_int_equal(far_session_call(s.pool->team.own, FAR_STATS_OTHER, false, leave_and_move_on, NULL), 0);
-    assert_int_equal(word_at(&s, address), 0);
-    assert_int_equal(far_index_drop(s.dropper, "y"), 0);
-    tear_down(&s);
-    far_index_close(y);
-}
-
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lost_opener_does_not_refuse_drops_for_ever),
@@ -718,16 +544,13 @@ int main(void) {
         cmocka_unit_test(a_late_flag_of_a_lost_opener_outlives_no_walk),
         cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
+        cmocka_unit_test(a_stopped_drop_that_waits_for_a_walk_gives_way),
+        cmocka_unit_test(a_drop_that_goes_on_is_marked),
+        cmocka_unit_test(an_opener_says_who_is_stopped_in_a_drop),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
         cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),
         cmocka_unit_test(after_a_lost_own_session_nothing_is_opened),
-        cmocka_unit_test(a_session_lost_at_any_verb_of_an_open_leaves_nothing),
-        cmocka_unit_test(a_session_lost_at_any_verb_of_a_create_leaves_nothing),
-        cmocka_unit_test(a_session_lost_at_any_verb_of_a_drop_leaves_nothing),
-        cmocka_unit_test(a_session_lost_at_any_verb_of_a_walk_leaves_nothing),
-        cmocka_unit_test(a_handle_that_leaves_does_not_say_again_what_it_had_open),
-        cmocka_unit_test(a_handle_that_dies_between_open_and_close_holds_nothing_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

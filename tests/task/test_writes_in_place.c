@@ -1,11 +1,10 @@
 /* WRITEs that run in place (far_write_word on mapped memory), by two threads: a finished one is seen by every later READ.
  * The same of batches that are posted: tests/fabric/test_local.c. */
-#define _GNU_SOURCE
 #include "pool/handle.h"
 #include "task/session.h"
+#include "two_processors.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -26,32 +25,11 @@ static atomic_ullong arrived;
 static uint32_t saw[2][ROUNDS + 1];
 
 
-/* Each on a processor of its own, where there are two: only then have the store buffers their chance. */
-static void pin_to_processor(unsigned number) {
-    cpu_set_t allowed, mine;
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0 || CPU_COUNT(&allowed) < 2)
-        return;
-    for (unsigned i = 0, seen = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &allowed) && seen++ == number)
-            CPU_SET(i, &mine);
-    pthread_setaffinity_np(pthread_self(), sizeof(mine), &mine);
-}
-
-
-static void meet(uint64_t meeting) {
-    atomic_fetch_add_explicit(&arrived, 1, memory_order_acq_rel);
-    for (unsigned spins = 0; atomic_load_explicit(&arrived, memory_order_acquire) < 2 * meeting; spins++)
-        if (spins % 100000 == 99999)
-            sched_yield();
-}
-
-
 static int write_mine_read_yours(far_task *t, void *arg) {
     const worker *w = arg;
     for (uint64_t i = 1, seen = 0; i <= ROUNDS; i++) {
         if (i % TOGETHER == 1)
-            meet(i / TOGETHER + 1);
+            meet_other(&arrived, i / TOGETHER + 1);
         if (far_write_word(t, 8192 + 256 * w->number, i) < 0 || far_read_word(t, 8192 + 256 * !w->number, &seen) < 0)
             return -1;
         saw[w->number][i] = (uint32_t)seen;

@@ -161,7 +161,7 @@ static int map_memory(net_memory *m, const char *path, uint64_t size) {
         m->base = NULL;
         return refuse_file(path ? path : "anonymous memory", "cannot be mapped");
     }
-    madvise(m->base, m->mapped, MADV_HUGEPAGE); /* it may be refused */
+    madvise(m->base, m->mapped, MADV_HUGEPAGE); /* huge pages may be refused: ordinary ones do */
     place_parts(m);
     if (fresh)
         write_header(m->header, m->size);

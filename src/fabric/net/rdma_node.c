@@ -20,7 +20,7 @@
 
 struct net_queue { /* of one session; under the lock, but for the token */
     net_rdma *rdma;
-    uint8_t token[NET_TOKEN_BYTES]; /* who shows it gets the queue pair */
+    uint8_t token[NET_TOKEN_BYTES]; /* a connection that shows it gets the queue pair */
     struct rdma_cm_id *id;          /* has the queue pair; NULL: nobody has connected it yet */
     bool stopped;                   /* the session was cut: no queue pair, now or later */
     net_queue *next, *previous;

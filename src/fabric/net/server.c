@@ -21,8 +21,8 @@
 #define STRANGERS_MAX 256 /* connections that are not greeted yet */
 #define GREET_MS      5000
 #define LOOK_MS       500 /* between two looks for silent hosts, unless an eighth of the lease is less */
-#define FILLS         8   /* so often one connection's socket is read in a turn ... */
-#define SERVES        16  /* ... and so often it is served (server_serve): then the other connections have their turn */
+#define FILLS         8   /* reads of one connection's socket in a turn ... */
+#define SERVES        16  /* ... and calls of server_serve for it; then the other connections have their turn */
 #define BACKLOG       512
 
 static _Thread_local net_chaos chaos;
@@ -164,7 +164,7 @@ static void serve_peer(server_peer *peer) {
         if (all)
             break;
     }
-    bool more = can_go_on(peer); /* then EPOLLOUT is asked for, which comes at once: the next turn */
+    bool more = can_go_on(peer); /* EPOLLOUT, which is asked for then, comes at once: the next turn */
     /* Setting the watch again makes epoll tell once more of what is left: requests, bytes in the socket, or the end. */
     if (!peer->ended && (more || (peer->reading && (!peer->channel.drained || peer->hung_up))))
         watch(peer, peer->reading, peer->writing || more, EPOLL_CTL_MOD);

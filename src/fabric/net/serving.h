@@ -41,7 +41,7 @@ struct server_peer {
     net_silence silence;
     pthread_mutex_t run;
     atomic_bool cut;
-    bool speaks;  /* it has a claim, or had one and does not know yet that it was cut: its verbs may change memory */
+    bool speaks; /* the client has a claim, or had one and does not know that it was cut: its verbs may change memory */
     char why[96]; /* what it did wrong */
     /* Under the server's lock: */
     far_name who; /* as it calls itself */

@@ -24,8 +24,8 @@ typedef enum {
 
 typedef struct inquiry {    /* a question, while somebody waits for its answer */
     far_question *question; /* NULL: nobody does any more */
-    unsigned waits;         /* so many nodes have not answered yet */
-    unsigned messages;      /* so many of its messages are under way; the last one frees it */
+    unsigned waits;         /* nodes that have not answered yet */
+    unsigned messages;      /* of it that are under way; the last one frees it */
     uint64_t claim;
     bool refused;
     sim_conn *conn;

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define SLAB            64 /* objects that are allocated together */
-#define EMPTY_POLLS_MAX 64 /* then an empty poll takes time: a loop that only polls must not stop the world */
+#define EMPTY_POLLS_MAX 64 /* empty polls that are free; more take time: a loop of polls must not stop the world */
 #define EMPTY_POLL_NS   500
-#define REFUSALS_MAX    1000 /* then a refusal takes time, for a loop that posts on a dead connection */
+#define REFUSALS_MAX    1000 /* refusals that are free; one more takes time, for a loop that posts on a dead connection */
 
 
 /* ---- Pools of verbs and posts ---- */

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define ATTEMPTS 4 /* then it is put off */
+#define ATTEMPTS 4 /* of one merge before it is put off */
 #define BUSY     2
 
 typedef struct merging {

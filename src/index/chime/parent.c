@@ -387,7 +387,7 @@ static int locked(chime_op *op, chime_node *n, pivot *p, chime_ptr *node) {
         return err < 0 ? err : 0;
     }
     if (!child_lives(p, tails[0]))
-        return 2; /* it was taken in by its neighbour meanwhile */
+        return 2; /* the child was taken in by its neighbour meanwhile */
     if (has_child(st, n->w, p->child)) {
         keep(op, n);
         return 2;

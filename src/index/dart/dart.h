@@ -60,7 +60,7 @@ typedef struct dart_start {
     unsigned slot;   /* of its bucket pair, and 1; 0: not known */
     far_addr entry;  /* address of the EST slot; 0: from the express cache */
     uint64_t word;   /* of that slot */
-    bool current;    /* the express cache has it, as of this epoch */
+    bool current;    /* the entry of the express cache is young: it need not be renewed */
     bool on_path;    /* known to be on the key's path: no header is needed */
 } dart_start;
 
@@ -143,7 +143,7 @@ typedef struct dart_find {
     dart_stage stage;
     dart_path path;
     dart_node node; /* current */
-    unsigned known; /* so many bytes of the key are proven to be the prefix of the path */
+    unsigned known; /* how many bytes of the key are proven to be the prefix of the path */
     unsigned start_depth;
     dart_view view;  /* of the current node */
     dart_node asked; /* stage HEADER: whose */

@@ -9,7 +9,7 @@
 /* One LOCATE's dealings with the table, over all its questions. */
 typedef struct asking {
     const dart_list *list;
-    unsigned usable; /* so many lengths of the list are shorter than the key */
+    unsigned usable; /* how many lengths of the list are shorter than the key */
     dart_choice choice;
     unsigned class;
     unsigned batches, probes; /* round trips; bucket READs beyond the first */

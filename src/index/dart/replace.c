@@ -516,7 +516,7 @@ static int attempt(far_task *t, far_index *index, dart_replace *r, made *m, verd
 }
 
 
-#define TRIES_MAX 256u /* then whoever wants it begins anew, with another pin now and then */
+#define TRIES_MAX 256u /* of one replacement; after them its operation begins anew, with another pin now and then */
 
 
 /* The node is replaced; when the one above is frozen, that comes first, and so on up (the root never is). */

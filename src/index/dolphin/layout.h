@@ -281,7 +281,7 @@ static inline unsigned dolphin_ident_class(uint64_t ident) {
 
 #define DOLPHIN_LEAF_HEADER 64u
 #define DOLPHIN_LEAF_LOCK   24u
-#define DOLPHIN_LEAF_CUT    32u /* then `parted` */
+#define DOLPHIN_LEAF_CUT    32u /* `parted` stands behind it */
 
 
 static inline unsigned dolphin_leaf_bytes(unsigned slots) {

@@ -100,13 +100,13 @@ static int place_in_overflow(shard_try *y, uint64_t word) {
 
 /* A closed bucket: no EMPTY word of its era is left, so nobody changes one of its free words without the lock. The entry
  * goes to one of them, and the others become EMPTY words of the next era, in the same round trip, if one may begin. The
- * header says so when the lock is freed: nobody uses them before. Who dies on the way leaves words that the next one finds
- * here. */
+ * header says so when the lock is freed: nobody uses them before. A client that dies on the way leaves words that
+ * the next one finds here. */
 static int reopen(shard_try *y, unsigned slot, uint64_t entry) {
     uint64_t *w = y->home->w, header = *header_of(y), old[SHARD_P_SLOTS];
     unsigned era = shard_next_era(header, far_epoch(y->t)), opened = 0;
     if (era == 0)
-        far_epoch_request(far_task_pool(y->t)); /* so that one may begin soon */
+        far_epoch_request(far_task_pool(y->t)); /* an era may begin soon */
     for (unsigned i = 0; i < y->st->slots; i++) {
         if (!shard_p_is_closed(header, w[i]) || (i != slot && era == 0))
             continue;

@@ -168,7 +168,7 @@ static int put_clear(shard_try *y, const shard_hit *hits, unsigned count) {
 static void seal(shard_try *y, change *c, uint64_t *value) {
     far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &c->value);
-    c->glimpsed = false; /* who has joined since then is in the round now */
+    c->glimpsed = false; /* operations that have joined since the glimpse are in the round now */
     c->mark = far_rdwc_mark(y->t);
     memcpy(value, c->value.data, 8);
 }

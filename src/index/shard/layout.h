@@ -616,11 +616,13 @@ typedef struct shard_block {
 _Static_assert(sizeof(shard_block) == 16, "the head of a block");
 
 
-/* What create leaves for everybody: then the addresses of the control blocks, in order. */
+/* What create leaves for everybody: then the addresses of the control blocks, in order. Nothing of it ever changes. */
 typedef struct shard_descriptor {
     uint64_t magic;
     uint32_t p, b;
+    uint64_t check; /* hash of p, b and the addresses: with another p or b most keys would not be found, and swept */
 } shard_descriptor;
-#define SHARD_MAGIC 0x3130445241485346ull
+#define SHARD_MAGIC 0x3230445241485346ull
+enum { SHARD_P_MAX = 16, SHARD_B_MAX = 16 };
 
 #endif

@@ -117,6 +117,11 @@ static uint64_t descriptor_bytes(unsigned p) {
 }
 
 
+static uint64_t descriptor_check(const shard_descriptor *descriptor) {
+    return XXH3_64bits_withSeed(descriptor + 1, 8ull << descriptor->p, (uint64_t)descriptor->p << 32 | descriptor->b);
+}
+
+
 static int shard_create(far_task *t, far_index *index) {
     unsigned p = 0, b = 0;
     int err = choose_shape(t, index, &p, &b);
@@ -127,11 +132,12 @@ static int shard_create(far_task *t, far_index *index) {
     if (!descriptor || !segment)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
     memset(descriptor, 0, descriptor_bytes(p));
-    *descriptor = (shard_descriptor){SHARD_MAGIC, p, b};
+    *descriptor = (shard_descriptor){.magic = SHARD_MAGIC, .p = p, .b = b};
     fill_segment(is_inlined(index), segment, 1ull << b);
     for (uint64_t i = 0; i < 1ull << p; i++)
         if ((err = create_partition(t, index, (unsigned)(i % far_task_nodes(t)), b, segment, &pcb[i])) < 0)
             return err;
+    descriptor->check = descriptor_check(descriptor);
     far_object object;
     if ((err = far_alloc(t, index, SHARD_TYPE_ROOT, descriptor_bytes(p), 0, 0, &object)) < 0)
         return err;
@@ -172,21 +178,13 @@ static void read_options(shard_state *st, const far_index *index) {
 }
 
 
-static int read_partitions(far_task *t, far_index *index, shard_state *st) {
-    uint64_t count = 1ull << st->p;
-    uint64_t *pcb = far_scratch(t, count * 8), *words = far_scratch(t, count * 16); /* root and count of each */
-    if (!pcb || !words)
+static int read_partitions(far_task *t, const uint64_t *pcb, shard_state *st) {
+    uint64_t count = 1ull << st->p, *words = far_scratch(t, count * 16); /* root and count of each */
+    if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
-    far_read(t, index->descriptor + sizeof(shard_descriptor), pcb, count * 8);
-    int err = far_wait(t);
-    for (uint64_t i = 0; err >= 0 && i < count; i++) {
-        if (!far_may_be_object(t, pcb[i], 8 * SHARD_PCB_WORDS))
-            return far_fail(FAR_ERR_CORRUPT, "index '%s': the address of its partition %llu is broken", index->name,
-                            (unsigned long long)i);
+    for (uint64_t i = 0; i < count; i++)
         far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &words[2 * i], 16);
-    }
-    if (err >= 0)
-        err = far_wait(t);
+    int err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         st->part[i].pcb = pcb[i];
         st->part[i].number = i;
@@ -199,24 +197,44 @@ static int read_partitions(far_task *t, far_index *index, shard_state *st) {
 }
 
 
-static int shard_open(far_task *t, far_index *index) {
-    shard_descriptor descriptor;
-    far_read(t, index->descriptor, &descriptor, sizeof(descriptor));
+int shard_read_descriptor(far_task *t, const far_index *index, shard_descriptor **read) {
+    shard_descriptor head;
+    far_read(t, index->descriptor, &head, sizeof(head));
     int err = far_wait(t);
     if (err < 0)
         return err;
-    if (descriptor.magic != SHARD_MAGIC || descriptor.p > 16 || descriptor.b > 16)
+    if (head.magic != SHARD_MAGIC || head.p > SHARD_P_MAX || head.b > SHARD_B_MAX)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
-    shard_state *st = calloc(1, sizeof(*st) + (sizeof(st->part[0]) << descriptor.p));
+    shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(head.p));
+    if (!descriptor)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
+    *descriptor = head;
+    far_read(t, index->descriptor + sizeof(head), descriptor + 1, 8ull << head.p);
+    if ((err = far_wait(t)) < 0)
+        return err;
+    if (head.check != descriptor_check(descriptor))
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken: not what its check says", index->name);
+    *read = descriptor;
+    return 0;
+}
+
+
+static int shard_open(far_task *t, far_index *index) {
+    shard_descriptor *descriptor;
+    int err = shard_read_descriptor(t, index, &descriptor);
+    if (err < 0)
+        return err;
+    shard_state *st = calloc(1, sizeof(*st) + (sizeof(st->part[0]) << descriptor->p));
     if (!st)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     st->inlined = is_inlined(index);
     st->wide = shard_has_wide_vectors();
-    st->p = descriptor.p;
-    st->b = descriptor.b;
+    st->p = descriptor->p;
+    st->b = descriptor->b;
     read_options(st, index);
     unsigned clients;
-    if ((err = far_clients_live(t, &clients)) < 0 || (err = read_partitions(t, index, st)) < 0) {
+    if ((err = far_clients_live(t, &clients)) < 0 ||
+        (err = read_partitions(t, (const uint64_t *)(descriptor + 1), st)) < 0) {
         free(st);
         return err;
     }

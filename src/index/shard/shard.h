@@ -331,6 +331,8 @@ uint64_t shard_hash(const far_index *index, far_bytes key);
 uint64_t shard_i_key(const shard_state *st, uint64_t h);     /* the key of that hash, as it lies in memory */
 bool shard_i_too_wide(const shard_state *st, far_bytes key); /* narrow=on: no such key can be there */
 size_t shard_local_bytes(const far_index *index);
+int shard_read_descriptor(far_task *t, const far_index *index,
+                          shard_descriptor **read); /* pinned, into scratch memory */
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
 
 /* table.c: where things are. */

@@ -81,7 +81,7 @@ typedef struct smart_op {
     far_addr below_node; /* the owner at depth `below`: if it is still there it is READ as a whole */
     unsigned below;      /* the slot that names the owner, at this depth, is wanted too; 0: not */
     unsigned below_layout;
-    bool below_recycled; /* it lies in memory that had an earlier life, as the cache knows */
+    bool below_recycled; /* `below_node` lies in memory that had an earlier life, as the cache knows */
     unsigned lost;       /* times that another took the frontier of a list first */
     /* What follows is not set. */
     uint64_t few[SMART_FEW + 1];
@@ -250,8 +250,8 @@ static inline uint64_t smart_stripe_bytes(unsigned stripes) {
 /* Results of functions that return int: an error (less than 0), or ... */
 
 enum {               /* ... what came of a change */
-       SMART_LOST,   /* somebody was faster, or it has to be looked at anew: find again */
-       SMART_DONE,   /* it took effect */
+       SMART_LOST,   /* somebody was faster, or the place has to be looked at anew: find again */
+       SMART_DONE,   /* the change took effect */
        SMART_ONWARD, /* nobody was faster, but the way down has to be found again */
        SMART_GREW,   /* smart_replace: done, and the copy has a leaf for the operation's key */
 };
@@ -295,7 +295,7 @@ bool smart_has_prefix_of(const smart_op *op, const smart_node *node);
 /* The slot of a partial key in a list: found, or the first unbound one (*at == words: neither was READ). */
 bool smart_lookup(const smart_node *node, unsigned part, unsigned *at);
 unsigned smart_live_children(const smart_node *node);                /* of a node that was READ as a whole */
-bool smart_can_merge(const smart_state *st, const smart_node *node); /* it has one child, which can take its place */
+bool smart_can_merge(const smart_state *st, const smart_node *node); /* its one child can take its place */
 void smart_build_node(const smart_op *op, uint64_t *image, smart_layout layout, unsigned depth, bool rec);
 smart_layout smart_layout_for(const smart_state *st, unsigned children);
 unsigned smart_place(const smart_op *op, uint64_t fp, far_addr near); /* the memory node for a new node */

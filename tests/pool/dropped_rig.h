@@ -1,0 +1,61 @@
+/* For tests of what is left of dropped indexes. */
+#ifndef TESTS_DROPPED_RIG_H
+#define TESTS_DROPPED_RIG_H
+
+#include "pool_rig.h"
+
+static inline void open_without_index(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
+    open_rig_with(r, seed, count, by_hand, "size=16M", 0);
+}
+
+
+/* Creates an index and closes it; with many keys it has slabs of many sizes. Returns its uid. */
+static inline uint32_t make_some(far_session *s, const char *name, const char *kind, unsigned keys) {
+    static const char value[3000];
+    far_index *index;
+    assert_int_equal(far_index_create(s, name, kind, NULL, &index), 0);
+    for (unsigned i = 0; i < keys; i++)
+        assert_int_equal(far_put(s, index, &i, sizeof(i), value, i * 73 % sizeof(value)), 0);
+    uint32_t uid = index->uid;
+    far_index_close(index);
+    return uid;
+}
+
+
+static inline uint32_t make(actor *a, const char *name, const char *kind) {
+    return make_some(a->session, name, kind, 40);
+}
+
+
+static inline bool block_has(const rig *r, far_block_id id, uint32_t uid) {
+    const far_geometry *g = &r->actors[0].pool->geometry;
+    bool found = false;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
+        found |= far_page_unpack(word_at(r, far_block_page(g, id, p))).uid == uid;
+    return found;
+}
+
+
+/* All that the handle had is nobody's. */
+static inline void reopen(rig *r, actor *a) {
+    bool by_hand = a->pool->options.no_thread;
+    leave(a);
+    join(r, a->number, by_hand);
+}
+
+
+static inline void end_well(rig *r) {
+    wait_for_sweeps(r);
+    assert_int_equal(leaked(&r->actors[0]), 0);
+    close_rig(r);
+}
+
+
+static inline void close_pool_main(void *arg) {
+    actor *a = arg;
+    far_session_close(a->session);
+    a->session = NULL;
+    far_pool_close(a->pool);
+}
+
+#endif
