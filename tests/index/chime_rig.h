@@ -20,6 +20,11 @@ static inline void up(const char *options, const char *sim) {
 }
 
 
+static inline const chime_state *shape(void) { /* of the nodes */
+    return chime_state_of(a->index);
+}
+
+
 static inline const uint8_t *bytes_of(uint64_t number) {
     static uint8_t bytes[4][8];
     static unsigned turn;
@@ -32,8 +37,8 @@ static inline const uint8_t *bytes_of(uint64_t number) {
 
 static inline unsigned home_of(uint64_t number) {
     chime_key key;
-    chime_key_make(chime_state_of(a->index), (far_bytes){bytes_of(number), 8}, &key);
-    return chime_home(chime_state_of(a->index), key.hash);
+    chime_key_make(shape(), (far_bytes){bytes_of(number), 8}, &key);
+    return chime_home(shape(), key.hash);
 }
 
 
@@ -108,9 +113,10 @@ static inline chime_ptr leaf_of(uint64_t key, uint64_t **tail) {
         }
         uint64_t best = 0;
         for (unsigned slot = 0; slot < st->span; slot++)
-            if (chime_is_occupied(w, slot) && chime_slot(w, slot)[0] <= key && chime_slot(w, slot)[0] >= best) {
-                best = chime_slot(w, slot)[0];
-                p = chime_slot(w, slot)[1];
+            if (chime_is_occupied(shape(), w, slot) && chime_slot(shape(), w, slot)[0] <= key &&
+                chime_slot(shape(), w, slot)[0] >= best) {
+                best = chime_slot(shape(), w, slot)[0];
+                p = chime_slot(shape(), w, slot)[1];
             }
     }
 }
@@ -153,9 +159,10 @@ static inline chime_ptr parent_of(unsigned n) {
         if (chime_h0_level(tail[CHIME_TAIL_H0]) == 1)
             return chime_ptr_plain(p);
         for (unsigned slot = 0; slot < st->span; slot++)
-            if (chime_is_occupied(w, slot) && chime_slot(w, slot)[0] <= nth(n) && chime_slot(w, slot)[0] >= best) {
-                best = chime_slot(w, slot)[0];
-                p = chime_slot(w, slot)[1];
+            if (chime_is_occupied(shape(), w, slot) && chime_slot(shape(), w, slot)[0] <= nth(n) &&
+                chime_slot(shape(), w, slot)[0] >= best) {
+                best = chime_slot(shape(), w, slot)[0];
+                p = chime_slot(shape(), w, slot)[1];
             }
     }
 }

@@ -172,7 +172,8 @@ static void every_geometry(void **state) {
 }
 
 
-/* Keys and values that are smaller than words lie in the slots too. */
+/* Keys and values that are smaller than words lie in the slots too, and, where a line is seen at one instant, values of
+ * up to 40 bytes. */
 static void every_inline_size(void **state) {
     (void)state;
     static const char *const sizes[] = {"key_size=4,value_size=5", "key_size=5,value_size=1", "key_size=8,value_size=7",
@@ -182,6 +183,10 @@ static void every_inline_size(void **state) {
         snprintf(options, sizeof(options), "%s,span=12,hop=4,merge=sparse", sizes[i]);
         run(i % 2 ? SIM : SIM ",atomic_bytes=8", options, 0);
     }
+    run(SIM, "key_size=8,value_size=16,span=12,hop=4,merge=sparse", 0);
+    run(SIM ",atomic_bytes=8", "key_size=8,value_size=16,span=12,hop=4,merge=sparse", 0);
+    run(SIM ",masked_cas=off", "key_size=6,value_size=17,span=12,hop=4,merge=sparse,hotspot=1K", 0);
+    run(SIM, "key_size=8,value_size=40,span=129,hop=3,wrap=off,merge=sparse,cache=off", 0);
 }
 
 

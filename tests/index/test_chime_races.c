@@ -62,7 +62,8 @@ static void delete_and_hop_inside_one_read(void **state) {
         assert_int_equal(delete (a, last), 0);
         assert_int_equal(insert(a, newcomer, 77), 0);
         uint64_t *w = memory_of(leaf);
-        assert_true(chime_slot(w, 8)[0] == wanted && chime_slot(w, 5)[0] == keys[3] && chime_slot(w, 4)[0] == newcomer);
+        assert_true(chime_slot(shape(), w, 8)[0] == wanted && chime_slot(shape(), w, 5)[0] == keys[3] &&
+                    chime_slot(shape(), w, 4)[0] == newcomer);
         far_sim_release(hold);
         stage_finish(b);
         assert_int_equal(b->result, unit == 2 ? FAR_ERR_NOT_FOUND : 0);
@@ -140,7 +141,7 @@ static void a_node_that_is_gone_cannot_be_locked(void **state) {
     (void)state;
     unsigned first;
     chime_ptr gone = merge_a_leaf_away(&first);
-    assert_true(memory_of(chime_ptr_addr(gone))[chime_node_bytes(12) / 8 - 1] == CHIME_LOCK_DEAD);
+    assert_true(memory_of(chime_ptr_addr(gone))[chime_node_bytes(CHIME_PER_LINE, 12) / 8 - 1] == CHIME_LOCK_DEAD);
     assert_int_equal(insert(b, nth(first), 5), 0);
     assert_true(reads(c, nth(first), 5));
     stage_close(&s);

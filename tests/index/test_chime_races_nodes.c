@@ -76,18 +76,19 @@ static void merge_up_to(const pair *p, const char *point) {
 
 
 static void copy_node(chime_ptr p, uint64_t *copy) {
-    memcpy(copy, memory_of(chime_ptr_addr(p)), chime_node_bytes(12));
+    memcpy(copy, memory_of(chime_ptr_addr(p)), chime_node_bytes(CHIME_PER_LINE, 12));
 }
 
 
 static bool is_unchanged(chime_ptr p, const uint64_t *copy) {
-    return memcmp(memory_of(chime_ptr_addr(p)), copy, chime_node_bytes(12)) == 0;
+    return memcmp(memory_of(chime_ptr_addr(p)), copy, chime_node_bytes(CHIME_PER_LINE, 12)) == 0;
 }
 
 
 static far_sim_match write_to(chime_ptr p) {
-    return (far_sim_match){
-        .kind = FAR_SIM_WRITE, .from = chime_ptr_addr(p), .to = chime_ptr_addr(p) + chime_node_bytes(12)};
+    return (far_sim_match){.kind = FAR_SIM_WRITE,
+                           .from = chime_ptr_addr(p),
+                           .to = chime_ptr_addr(p) + chime_node_bytes(CHIME_PER_LINE, 12)};
 }
 
 
@@ -201,7 +202,7 @@ static void the_new_inner_node_is_late(void **state) {
             continue;
         if (!work_stands("chime:inner_begin"))
             continue;
-        hold_write(memory_of(chime_ptr_addr(parent_of(key))), chime_node_bytes(12));
+        hold_write(memory_of(chime_ptr_addr(parent_of(key))), chime_node_bytes(CHIME_PER_LINE, 12));
         splits++;
     }
     assert_true(splits >= 4);
@@ -277,7 +278,8 @@ static void an_orphan_lies_at_a_cached_address(void **state) {
         uint64_t *w = memory_of(chime_ptr_addr(gone));
         unsigned tag = chime_h0_tag(chime_tail(chime_state_of(a->index), w)[CHIME_TAIL_H0]);
         for (unsigned slot = 0; slot < 12; slot++)
-            reused |= tag != chime_ptr_tag(gone) && chime_is_occupied(w, slot) && chime_slot(w, slot)[0] == wanted;
+            reused |= tag != chime_ptr_tag(gone) && chime_is_occupied(shape(), w, slot) &&
+                      chime_slot(shape(), w, slot)[0] == wanted;
         if (!reused)
             stage_finish(a);
     }

@@ -72,27 +72,28 @@ static void put_read(chime_op *op, chime_node *n, unsigned from, unsigned end) {
 
 
 void chime_put_read_slots(chime_op *op, chime_node *n, unsigned first, unsigned count) {
-    unsigned span = op->st->span, last = first + count - 1;
+    const chime_state *st = op->st;
+    unsigned span = st->span, last = first + count - 1;
     assert(first < span && count > 0 && count <= span);
     if (last < span) {
-        put_read(op, n, chime_read_from(first), chime_read_end(last));
+        put_read(op, n, chime_read_from(st->per_line, first), chime_read_end(st->per_line, last));
         return;
     }
-    if (!op->st->wrap) {
-        put_read(op, n, chime_read_from(first), chime_read_end(span - 1));
+    if (!st->wrap) {
+        put_read(op, n, chime_read_from(st->per_line, first), chime_read_end(st->per_line, span - 1));
         return;
     }
-    if (chime_line_of(last - span) >= chime_line_of(first)) { /* all the way round */
-        put_read(op, n, 0, chime_tail_at(span));
+    if (chime_line(st, last - span) >= chime_line(st, first)) { /* all the way round */
+        put_read(op, n, 0, chime_tail_at(st->per_line, span));
         return;
     }
-    put_read(op, n, chime_read_from(first), chime_read_end(span - 1));
-    put_read(op, n, 0, chime_read_end(last - span));
+    put_read(op, n, chime_read_from(st->per_line, first), chime_read_end(st->per_line, span - 1));
+    put_read(op, n, 0, chime_read_end(st->per_line, last - span));
 }
 
 
 void chime_put_read_tail(chime_op *op, chime_node *n) {
-    put_read(op, n, chime_tail_at(op->st->span), op->st->node_bytes);
+    put_read(op, n, op->st->lines * CHIME_LINE, op->st->node_bytes);
 }
 
 
@@ -125,7 +126,7 @@ static bool is_gone(chime_op *op, chime_node *n) {
     const uint64_t *tail = chime_tail(st, n->w);
     bool gone = !chime_h0_valid(tail[CHIME_TAIL_H0]) || chime_h0_tag(tail[CHIME_TAIL_H0]) != tag;
     for (unsigned line = 0; line < st->lines && !gone; line++)
-        gone = !chime_line_is(n->w, line, tag);
+        gone = !chime_line_is(st, n->w, line, tag);
     if (gone && chime_h0_tag(tail[CHIME_TAIL_H0]) == tag)
         op->aux = tail[CHIME_TAIL_AUX];
     return gone;
@@ -295,28 +296,29 @@ void chime_put_lines(chime_op *op, chime_node *n, const uint64_t *before, unsign
 int chime_put_moves(chime_op *op, chime_node *n, const uint64_t *before, const chime_move *moves, unsigned count,
                     unsigned at) {
     const chime_state *st = op->st;
-    uint64_t h1[CHIME_SPAN_MAX / CHIME_PER_LINE], *words = new_words(op, (count + 1) * 2);
+    uint64_t h1[CHIME_SPAN_MAX], *words = new_words(op, (count + 1) * 2);
     if (!words)
         return FAR_ERR_NO_MEMORY;
     assert(at < st->span && count <= st->span);
     for (unsigned line = 0; line < st->lines; line++)
-        h1[line] = before[chime_h1_at(line) / 8];
+        h1[line] = before[chime_h1_at(st->per_line, line) / 8];
     for (unsigned i = 0; i <= count; i++) {
-        unsigned to = i < count ? moves[i].to : at, line = chime_line_of(to), bit = 1u << to % CHIME_PER_LINE;
-        far_addr header = chime_ptr_addr(n->ptr) + chime_h1_at(line);
+        unsigned to = i < count ? moves[i].to : at, line = chime_line(st, to),
+                 bit = 1u << chime_in_line(st->per_line, to);
+        far_addr header = chime_ptr_addr(n->ptr) + chime_h1_at(st->per_line, line);
         if (chime_h1_occupied(h1[line]) & bit) {
             h1[line] = chime_h1_with_occupied(h1[line], chime_h1_occupied(h1[line]) & ~bit);
             words[2 * i] = h1[line];
             far_write(op->t, header, &words[2 * i], 8);
         }
-        put_words(op, n, chime_slot_at(to) / 8, 2);
+        put_words(op, n, chime_slot_at(st->per_line, to) / 8, 2);
         h1[line] = chime_h1_with_occupied(h1[line], chime_h1_occupied(h1[line]) | bit);
         words[2 * i + 1] = h1[line];
         far_write(op->t, header, &words[2 * i + 1], 8);
     }
     for (unsigned line = 0; line < st->lines; line++)
-        if (*chime_h0(n->w, line) != before[chime_h0_at(line) / 8])
-            put_words(op, n, chime_h0_at(line) / 8, 1);
+        if (*chime_h0(st, n->w, line) != before[chime_h0_at(st->per_line, line) / 8])
+            put_words(op, n, chime_h0_at(st->per_line, line) / 8, 1);
     return 0;
 }
 
@@ -328,11 +330,12 @@ int chime_put_image(chime_op *op, chime_node *n, const uint64_t *before) {
         return 0;
     }
     for (unsigned line = 0; line < st->lines; line++) {
-        for (unsigned slot = line * CHIME_PER_LINE; slot < (line + 1) * CHIME_PER_LINE; slot++)
-            if (chime_is_occupied(n->w, slot) && memcmp(chime_slot(n->w, slot), before + chime_slot_at(slot) / 8, 16))
-                put_words(op, n, chime_slot_at(slot) / 8, 2);
-        if (memcmp(chime_h0(n->w, line), before + chime_h0_at(line) / 8, 16))
-            put_words(op, n, chime_h0_at(line) / 8, 2);
+        for (unsigned slot = line * st->per_line; slot < (line + 1) * st->per_line; slot++)
+            if (chime_is_occupied(st, n->w, slot) &&
+                memcmp(chime_slot(st, n->w, slot), before + chime_slot_at(st->per_line, slot) / 8, 16))
+                put_words(op, n, chime_slot_at(st->per_line, slot) / 8, 2);
+        if (memcmp(chime_h0(st, n->w, line), before + chime_h0_at(st->per_line, line) / 8, 16))
+            put_words(op, n, chime_h0_at(st->per_line, line) / 8, 2);
     }
     put_words(op, n, st->lines * 8, CHIME_TAIL_S);
     return 0;

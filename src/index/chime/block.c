@@ -83,12 +83,12 @@ static int choose(chime_op *op, chime_node *n, const unsigned *slots, unsigned c
     chime_block blocks[CHIME_HOP_MAX];
     int err;
     for (unsigned i = 0; i < count; i++)
-        if ((err = chime_put_read_block(op, chime_slot(n->w, slots[i])[1], &blocks[i])) < 0)
+        if ((err = chime_put_read_block(op, chime_slot(op->st, n->w, slots[i])[1], &blocks[i])) < 0)
             return err;
     if ((err = far_wait(op->t)) < 0) /* what they hold never changes: the batch before decides */
         return err;
     for (unsigned i = 0; i < count; i++) {
-        if ((err = chime_take_block(op, chime_slot(n->w, slots[i])[1], &blocks[i])) < 0)
+        if ((err = chime_take_block(op, chime_slot(op->st, n->w, slots[i])[1], &blocks[i])) < 0)
             return err;
         if (far_bytes_compare(blocks[i].key, op->key.bytes) == 0) {
             *slot = (int)slots[i];
@@ -106,8 +106,9 @@ int chime_find_item(chime_op *op, chime_node *n, int *slot, chime_block *b) {
     *slot = -1;
     for (unsigned i = 0; i < st->hop && (st->wrap || op->home + i < st->span); i++) {
         unsigned at = chime_step(st, op->home, i);
-        const uint64_t *words = chime_slot(n->w, at);
-        if (!chime_is_occupied(n->w, at) || words[0] != op->key.first || !chime_line_is(n->w, chime_line_of(at), tag))
+        const uint64_t *words = chime_slot(st, n->w, at);
+        if (!chime_is_occupied(st, n->w, at) || words[0] != op->key.first ||
+            !chime_line_is(st, n->w, chime_line(st, at), tag))
             continue;
         if (!st->fixed && (chime_value_print(words[1]) != (op->key.hash & 1023) || chime_value_distance(words[1]) != i))
             continue;

@@ -82,16 +82,16 @@ static int read_heads(chime_op *op, chime_node *n, chime_block *heads) {
     if (st->fixed)
         return 0;
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(n->w, slot)) {
-            if ((err = chime_put_read_head(op, chime_slot(n->w, slot)[1], &heads[slot])) < 0)
+        if (chime_is_occupied(st, n->w, slot)) {
+            if ((err = chime_put_read_head(op, chime_slot(st, n->w, slot)[1], &heads[slot])) < 0)
                 return err;
             any = true;
         }
     if (any && (err = chime_wait(op)) < 0)
         return err;
     for (unsigned slot = 0; slot < st->span && err >= 0; slot++)
-        if (chime_is_occupied(n->w, slot))
-            err = chime_take_head(op, chime_slot(n->w, slot)[1], &heads[slot]);
+        if (chime_is_occupied(st, n->w, slot))
+            err = chime_take_head(op, chime_slot(st, n->w, slot)[1], &heads[slot]);
     return err;
 }
 
@@ -109,9 +109,9 @@ static int find_fresh(chime_op *op, tour *v, chime_node *n) {
     if (!v->again || v->level || (err = read_heads(op, n, heads)) < 0)
         return err;
     for (unsigned slot = 0; slot < st->span; slot++) {
-        uint64_t first = chime_slot(n->w, slot)[0];
+        uint64_t first = chime_slot(st, n->w, slot)[0];
         bool before = first < op->key.first;
-        if (first == op->key.first && !st->fixed && chime_is_occupied(n->w, slot))
+        if (first == op->key.first && !st->fixed && chime_is_occupied(st, n->w, slot))
             before = far_bytes_compare(heads[slot].key, op->key.bytes) < 0;
         v->fresh[slot] = !before;
     }
@@ -223,8 +223,8 @@ static int walk_node(tour *v, chime_op *op, chime_node *n, unsigned level) {
         err = far_walk_object(walk, op->index, CHIME_TYPE_KEY, chime_ref_addr(low),
                               chime_key_block_bytes(chime_ref_length(low)));
     for (unsigned slot = 0; slot < st->span && err >= 0; slot++) {
-        uint64_t word = chime_slot(n->w, slot)[1];
-        if (!chime_is_occupied(n->w, slot) || !v->fresh[slot])
+        uint64_t word = chime_slot(st, n->w, slot)[1];
+        if (!chime_is_occupied(st, n->w, slot) || !v->fresh[slot])
             continue;
         if (chime_value_class(word) >= CHIME_CLASSES)
             return chime_broken(op->index, n->ptr, "a slot names a block of no size");
@@ -245,7 +245,7 @@ int chime_walk(far_task *t, far_index *index, far_walk *walk) {
 
 static int check_item(chime_op *op, chime_node *n, unsigned slot, const chime_block *head, far_report *report) {
     const chime_state *st = op->st;
-    const uint64_t *words = chime_slot(n->w, slot), *tail = chime_tail(st, n->w);
+    const uint64_t *words = chime_slot(st, n->w, slot), *tail = chime_tail(st, n->w);
     unsigned long long addr = chime_ptr_addr(n->ptr);
     uint8_t bytes[8];
     chime_op item = *op;
@@ -289,14 +289,14 @@ static int check_leaf(chime_op *op, chime_node *n, far_report *report) {
     unsigned long long addr = chime_ptr_addr(n->ptr);
     int err = heads ? read_heads(op, n, heads) : FAR_ERR_NO_MEMORY;
     for (unsigned slot = 0; slot < st->span && err >= 0; slot++)
-        if (chime_is_occupied(n->w, slot))
+        if (chime_is_occupied(st, n->w, slot))
             err = check_item(op, n, slot, &heads[slot], report);
     if (err < 0)
         return err;
     for (unsigned a = 0; a < st->span; a++)
         for (unsigned b = a + 1; b < st->span; b++)
-            if (chime_is_occupied(n->w, a) && chime_is_occupied(n->w, b) &&
-                chime_slot(n->w, a)[0] == chime_slot(n->w, b)[0] &&
+            if (chime_is_occupied(st, n->w, a) && chime_is_occupied(st, n->w, b) &&
+                chime_slot(st, n->w, a)[0] == chime_slot(st, n->w, b)[0] &&
                 (st->fixed || far_bytes_compare(heads[a].key, heads[b].key) == 0))
                 far_report_problem(report, "leaf at %#llx: slots %u and %u have the same key", addr, a, b);
     if ((err = check_map(op, n)) > 0)
@@ -391,7 +391,7 @@ static int count_keys(tour *v, chime_op *op, chime_node *n, unsigned level) {
     int err = heads ? read_heads(op, n, heads) : FAR_ERR_NO_MEMORY;
     (void)level;
     for (unsigned slot = 0; slot < op->st->span && err >= 0; slot++)
-        if (chime_is_occupied(n->w, slot) && v->fresh[slot]) {
+        if (chime_is_occupied(op->st, n->w, slot) && v->fresh[slot]) {
             usage->keys++;
             usage->key_bytes += op->st->fixed ? op->st->key_bytes : heads[slot].key.length;
             usage->value_bytes += op->st->fixed ? op->st->value_bytes : heads[slot].value.length;
@@ -410,7 +410,7 @@ static int count_slots(tour *v, chime_op *op, chime_node *n, unsigned level) {
     (void)level;
     load->slots += v->again ? 0 : op->st->span;
     for (unsigned slot = 0; slot < op->st->span; slot++)
-        load->keys[0] += chime_is_occupied(n->w, slot) && v->fresh[slot];
+        load->keys[0] += chime_is_occupied(op->st, n->w, slot) && v->fresh[slot];
     return 0;
 }
 

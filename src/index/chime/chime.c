@@ -8,22 +8,43 @@
 #include <stdlib.h>
 
 
-static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
+static bool is_of_words(const chime_state *st) {
+    return st->key_bytes == 8 && st->value_bytes == 8;
+}
+
+
+/* Where pairs lie in an index that is made now. A value that is more than a word is changed by one WRITE into its line:
+ * it lies in the slot only where a line is seen at one instant. */
+static uint64_t choose_magic(const chime_state *st, unsigned most) {
+    bool fits = st->exact && st->value_bytes > 0 && st->value_bytes <= (st->words ? 8 : most);
+    if (!fits || is_of_words(st))
+        return CHIME_MAGIC;
+    return st->value_bytes <= 8 ? CHIME_MAGIC_02 : CHIME_MAGIC_03;
+}
+
+
+static void lay_out(chime_state *st, const far_index *index, uint64_t magic) {
+    st->magic = magic;
+    st->fixed = magic != CHIME_MAGIC || is_of_words(st);
+    st->per_line = chime_per_line(st->fixed ? st->value_bytes : 8);
+    st->value_words = chime_slot_bytes(st->per_line) / 8 - 1;
+    st->lines = chime_line_of(st->per_line, (unsigned)index->options[CHIME_OPTION_SPAN]);
+    st->span = st->lines * st->per_line;
+    st->homes = st->wrap ? st->span : st->span - st->hop + 1;
+    st->node_bytes = chime_node_bytes(st->per_line, st->span);
+    st->group = (st->span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS;
+}
+
+
+static void take_options(far_task *t, const far_index *index, chime_state *st) {
     const int64_t *options = index->options;
     const far_capabilities *can = far_task_capabilities(t);
-    uint64_t key_size = (uint64_t)options[FAR_OPTION_KEY_SIZE], value_size = (uint64_t)options[FAR_OPTION_VALUE_SIZE];
-    st->span = (unsigned)options[CHIME_OPTION_SPAN] / CHIME_PER_LINE * CHIME_PER_LINE;
+    st->key_bytes = (unsigned)options[FAR_OPTION_KEY_SIZE];
+    st->value_bytes = (unsigned)options[FAR_OPTION_VALUE_SIZE];
+    st->exact = st->key_bytes > 0 && st->key_bytes <= 8;
+    st->words = can->atomic_bytes < CHIME_LINE;
     st->hop = (unsigned)options[CHIME_OPTION_HOP];
     st->wrap = options[CHIME_OPTION_WRAP] != 0;
-    st->homes = st->wrap ? st->span : st->span - st->hop + 1;
-    st->lines = chime_lines(st->span);
-    st->node_bytes = chime_node_bytes(st->span);
-    st->group = (st->span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS;
-    st->exact = key_size > 0 && key_size <= 8;
-    st->fixed = st->exact && value_size > 0 && value_size <= 8;
-    st->key_bytes = (unsigned)key_size;
-    st->value_bytes = (unsigned)value_size;
-    st->words = can->atomic_bytes < CHIME_LINE;
     st->masked = can->masked_cas;
     st->fused = can->atomics_in_order && options[CHIME_OPTION_FUSION];
     st->handover = options[CHIME_OPTION_HANDOVER] != 0;
@@ -38,16 +59,12 @@ static void set_geometry(far_task *t, const far_index *index, chime_state *st) {
     st->patience = (unsigned)options[CHIME_OPTION_PATIENCE];
     st->walk_slice = (unsigned)options[CHIME_OPTION_WALK_SLICE];
     memcpy(&st->seed, index->secret, sizeof(st->seed));
-}
-
-
-static bool is_of_words(const chime_state *st) {
-    return st->key_bytes == 8 && st->value_bytes == 8;
+    lay_out(st, index, choose_magic(st, (unsigned)options[CHIME_OPTION_INLINE]));
 }
 
 
 static chime_root describe(const chime_state *st) {
-    return (chime_root){.magic = st->fixed && !is_of_words(st) ? CHIME_MAGIC_02 : CHIME_MAGIC,
+    return (chime_root){.magic = st->magic,
                         .span = st->span,
                         .hop = st->hop,
                         .homes = st->homes,
@@ -65,8 +82,8 @@ static int chime_create(far_task *t, far_index *index) {
     if (!st)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
     memset(st, 0, sizeof(*st));
-    set_geometry(t, index, st);
-    if (st->hop + CHIME_PER_LINE > st->span)
+    take_options(t, index, st);
+    if (st->hop + st->per_line > st->span)
         return far_fail(FAR_ERR_INVALID, "option hop: %u slots are too many for a span of %u", st->hop, st->span);
     uint64_t *w = far_scratch(t, st->node_bytes);
     chime_root *root = far_scratch(t, sizeof(*root));
@@ -110,14 +127,15 @@ static int chime_open(far_task *t, far_index *index) {
     chime_state *st = calloc(1, sizeof(*st));
     if (!st)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
-    set_geometry(t, index, st);
+    take_options(t, index, st);
     atomic_init(&st->half_due, UINT64_MAX);
     index->state = st;
     chime_root root;
     far_read(t, index->descriptor, &root, sizeof(root));
     int err = far_wait(t);
     if (err >= 0) {
-        st->fixed = st->fixed && (root.magic != CHIME_MAGIC || is_of_words(st)); /* as it was made */
+        if (root.magic == CHIME_MAGIC) /* as it was made: before pairs of this size lay in slots */
+            lay_out(st, index, CHIME_MAGIC);
         chime_root mine = describe(st);
         mine.root = root.root;
         if (memcmp(&root, &mine, sizeof(root)) != 0)
@@ -152,7 +170,8 @@ static const char *const caches[] = {"plain", "packed", "off", NULL};
 
 static const far_option_def options[] = {
     {"span", FAR_OPTION_NUMBER, 63, 12, CHIME_SPAN_MAX, NULL,
-     "slots of a node; rounded down to a multiple of 3; above 63 a bit of the map of free slots stands for several"},
+     "slots of a node; rounded down to whole lines (of 3 slots; 2 or 1 with larger values in them); above 63 a bit of "
+     "the map of free slots stands for several"},
     {"hop", FAR_OPTION_NUMBER, 8, 2, CHIME_HOP_MAX, NULL, "slots of a neighbourhood"},
     {"wrap", FAR_OPTION_BOOL, 1, 0, 1, NULL, "neighbourhoods go on at the beginning of the leaf"},
     {"hopscotch", FAR_OPTION_BOOL, 1, 0, 1, NULL, "a get reads a neighbourhood; off: the whole leaf"},
@@ -179,6 +198,10 @@ static const far_option_def options[] = {
     {"cache", FAR_OPTION_CHOICE, 1, 0, 0, caches, "how inner nodes are cached on the compute side"},
     {"walk_slice", FAR_OPTION_NUMBER, 64, 1, 1 << 20, NULL, "nodes that a walk or a check looks at under one pin"},
     {"patience", FAR_OPTION_NUMBER, 12, 2, 1000, NULL, "attempts at a lock before the search begins anew"},
+    {"inline", FAR_OPTION_NUMBER, CHIME_VALUE_WORDS * 8, 8, CHIME_VALUE_WORDS * 8, NULL,
+     "where key_size (8 at most) and value_size are set, values of up to so many bytes lie in the leaves, as far as "
+     "the "
+     "fabric's unit holds one: 8 bytes where that is 8, up to 40 where it is 64 (two of 16 to a line, or one)"},
     {0},
 };
 

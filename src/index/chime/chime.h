@@ -28,13 +28,14 @@ enum {
     CHIME_OPTION_CACHE,
     CHIME_OPTION_WALK_SLICE,
     CHIME_OPTION_PATIENCE,
+    CHIME_OPTION_INLINE,
 };
 
 enum { CHIME_MISS_ADAPTIVE, CHIME_MISS_CONFIRM, CHIME_MISS_BRACKET, CHIME_MISS_UNSAFE, CHIME_MISS_TIME };
 enum { CHIME_SPLIT_MEDIAN, CHIME_SPLIT_PAPER };
 enum { CHIME_MERGE_OFF, CHIME_MERGE_EMPTY, CHIME_MERGE_SPARSE };
 
-#define CHIME_NODE_WORDS  ((CHIME_SPAN_MAX / CHIME_PER_LINE + 1) * 8)
+#define CHIME_NODE_WORDS  ((CHIME_SPAN_MAX + 1) * 8) /* of the largest: with a slot a line */
 #define CHIME_HALF_SPLITS 64
 #define CHIME_MERGES_MAX  256
 #define CHIME_OP_WORDS    16
@@ -66,13 +67,16 @@ typedef struct chime_counts { /* of a handle */
         grown, along; /* along: pivots that another task put in with its own */
 } chime_counts;
 
-typedef struct chime_state {    /* of an open index */
+typedef struct chime_state { /* of an open index */
+    uint64_t magic;
     unsigned span, hop, homes;  /* slots of a node; of a neighbourhood; slots that can be a home */
+    unsigned per_line;          /* slots of a line: 3, or fewer where larger values lie in them */
     unsigned lines, node_bytes; /* without the tail; with it */
     unsigned group;             /* slots that share a bit of the map of free slots: it is set when all are occupied */
     bool wrap;                  /* a neighbourhood may go on at slot 0 */
-    bool fixed;                 /* keys and values of one size each, 8 bytes at most, in the slot itself */
-    unsigned key_bytes, value_bytes; /* of these */
+    bool fixed;                 /* keys and values of one size each in the slot itself */
+    unsigned key_bytes, value_bytes; /* of these: 8 at most; 8, or 40 where a line is seen at one instant */
+    unsigned value_words;            /* that a slot has for its value */
     bool exact;                      /* keys of at most 8 bytes and one length: the first word of a slot decides */
     bool words;                      /* unit 8: a line may be seen half changed */
     bool masked, fused, handover, crowd;
@@ -177,29 +181,34 @@ static inline far_addr chime_tail_addr(const chime_state *st, chime_ptr p, unsig
 }
 
 
-static inline uint64_t *chime_slot(uint64_t *w, unsigned slot) {
-    return w + chime_slot_at(slot) / 8;
+static inline unsigned chime_line(const chime_state *st, unsigned slot) {
+    return chime_line_of(st->per_line, slot);
 }
 
 
-static inline uint64_t *chime_h0(uint64_t *w, unsigned line) {
-    return w + chime_h0_at(line) / 8;
+static inline uint64_t *chime_slot(const chime_state *st, uint64_t *w, unsigned slot) {
+    return w + chime_slot_at(st->per_line, slot) / 8;
 }
 
 
-static inline uint64_t *chime_h1(uint64_t *w, unsigned line) {
-    return w + chime_h1_at(line) / 8;
+static inline uint64_t *chime_h0(const chime_state *st, uint64_t *w, unsigned line) {
+    return w + chime_h0_at(st->per_line, line) / 8;
 }
 
 
-static inline bool chime_is_occupied(uint64_t *w, unsigned slot) {
-    return chime_h1_occupied(*chime_h1(w, chime_line_of(slot))) >> slot % CHIME_PER_LINE & 1;
+static inline uint64_t *chime_h1(const chime_state *st, uint64_t *w, unsigned line) {
+    return w + chime_h1_at(st->per_line, line) / 8;
 }
 
 
-static inline void chime_set_occupied(uint64_t *w, unsigned slot, bool occupied) {
-    uint64_t *h1 = chime_h1(w, chime_line_of(slot));
-    unsigned bit = 1u << slot % CHIME_PER_LINE, now = chime_h1_occupied(*h1);
+static inline bool chime_is_occupied(const chime_state *st, uint64_t *w, unsigned slot) {
+    return chime_h1_occupied(*chime_h1(st, w, chime_line(st, slot))) >> chime_in_line(st->per_line, slot) & 1;
+}
+
+
+static inline void chime_set_occupied(const chime_state *st, uint64_t *w, unsigned slot, bool occupied) {
+    uint64_t *h1 = chime_h1(st, w, chime_line(st, slot));
+    unsigned bit = 1u << chime_in_line(st->per_line, slot), now = chime_h1_occupied(*h1);
     *h1 = chime_h1_with_occupied(*h1, occupied ? now | bit : now & ~bit);
 }
 
@@ -228,14 +237,15 @@ void chime_build_maps(const chime_state *st, uint64_t *w);
 bool chime_maps_agree(const chime_state *st, uint64_t *w); /* of all homes */
 /* All lines and the tail are of this incarnation, valid, and of one shape. */
 bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag);
-bool chime_line_is(uint64_t *w, unsigned line, unsigned tag); /* valid, and of that incarnation */
+bool chime_line_is(const chime_state *st, uint64_t *w, unsigned line,
+                   unsigned tag); /* valid, and of that incarnation */
 /* How many slots from home on have a free one among them for certain; 0: that cannot be told. */
 unsigned chime_reach(const chime_state *st, uint64_t map, unsigned home);
 int chime_free_among(const chime_state *st, uint64_t *w, unsigned first, unsigned count); /* the first one; -1: none */
 /* Makes room for an item of that home, from the free slot on. How many moves, first one first; *at: the slot that is
  * free then. -1: it cannot be. The image must hold all slots from home to free. */
 int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, chime_move *moves, unsigned *at);
-void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key, uint64_t value);
+void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key, const uint64_t *value);
 void chime_clear(const chime_state *st, uint64_t *w, unsigned slot, unsigned home);
 void chime_empty_node(const chime_state *st, uint64_t *w, unsigned tag, unsigned level);
 void chime_set_shape(const chime_state *st, uint64_t *w, chime_ptr sibling, unsigned nv);
@@ -333,7 +343,7 @@ int chime_remove(far_task *t, far_index *index, far_bytes key);
 
 /* split.c: the leaf is full for the operation's key, or crowded (early), locked, and READ as a whole. 0: split, and the
  * item is in. */
-int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early);
+int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early);
 int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right);
 

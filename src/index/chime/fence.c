@@ -171,8 +171,8 @@ int chime_decode(chime_op *op, chime_node *n, chime_inner *inner) {
     if (inner->bounded)
         all[fences++] = &inner->high;
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(n->w, slot)) {
-            const uint64_t *words = chime_slot(n->w, slot);
+        if (chime_is_occupied(st, n->w, slot)) {
+            const uint64_t *words = chime_slot(st, n->w, slot);
             inner->pivot[inner->count] = (chime_fence){.word = words[0]};
             inner->child[inner->count] = words[1];
             all[fences++] = &inner->pivot[inner->count++];

@@ -9,7 +9,7 @@
 typedef struct answer {
     int slot; /* -1: the key is absent */
     chime_ptr leaf;
-    uint64_t value;
+    const uint64_t *value; /* as the slot has it */
     chime_block block;
 } answer;
 
@@ -88,9 +88,9 @@ static int judge(chime_op *op, chime_node *n, bool quiet) {
     if (err != 0)
         return err;
     for (unsigned i = 0; i < st->hop && (st->wrap || op->home + i < st->span); i++) {
-        unsigned line = chime_line_of(chime_step(st, op->home, i));
-        if (!chime_line_is(n->w, line, tag) ||
-            chime_h1_shape(*chime_h1(n->w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]))
+        unsigned line = chime_line(st, chime_step(st, op->home, i));
+        if (!chime_line_is(st, n->w, line, tag) ||
+            chime_h1_shape(*chime_h1(st, n->w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]))
             return CHIME_AGAIN;
     }
     return chime_map_agrees(st, n->w, op->home) ? 0 : CHIME_AGAIN;
@@ -117,7 +117,7 @@ static int look(chime_op *op, chime_ptr *leaf, answer *a) {
         if ((!op->st->words || chime_is_quiet(&n)) && (err = chime_find_item(op, &n, &a->slot, &a->block)) < 0)
             return err;
         if (a->slot >= 0) {
-            a->value = chime_slot(n.w, (unsigned)a->slot)[1];
+            a->value = chime_slot(op->st, n.w, (unsigned)a->slot) + 1;
             a->leaf = n.ptr;
             return 0;
         }
@@ -183,9 +183,10 @@ static int speculate(chime_op *op, answer *a) {
     int err = chime_wait(op);
     if (err < 0)
         return err;
-    const uint64_t *words = chime_slot(n.w, slot);
-    bool there = (!st->words || chime_is_quiet(&n)) && chime_line_is(n.w, chime_line_of(slot), chime_ptr_tag(n.ptr)) &&
-                 chime_is_occupied(n.w, slot) && words[0] == op->key.first;
+    const uint64_t *words = chime_slot(st, n.w, slot);
+    bool there = (!st->words || chime_is_quiet(&n)) &&
+                 chime_line_is(st, n.w, chime_line(st, slot), chime_ptr_tag(n.ptr)) &&
+                 chime_is_occupied(st, n.w, slot) && words[0] == op->key.first;
     if (there && !st->fixed) {
         there = chime_value_distance(words[1]) == distance && chime_value_print(words[1]) == (op->key.hash & 1023);
         if (there && (err = chime_read_block(op, words[1], &a->block)) < 0)
@@ -199,7 +200,7 @@ static int speculate(chime_op *op, answer *a) {
     atomic_fetch_add_explicit(&st->counts.speculated_well, 1, memory_order_relaxed);
     a->slot = (int)slot;
     a->leaf = n.ptr;
-    a->value = words[1];
+    a->value = words + 1;
     return 1;
 }
 
@@ -209,7 +210,7 @@ static int give(chime_op *op, const answer *a, far_out *out) {
     if (st->hot)
         chime_hot_put(st->hot, op->t, op->key.hash, a->leaf, chime_distance(st, op->home, (unsigned)a->slot),
                       far_epoch(op->t));
-    return st->fixed ? far_out_give(out, &a->value, st->value_bytes)
+    return st->fixed ? far_out_give(out, a->value, st->value_bytes)
                      : far_out_give(out, a->block.value.data, a->block.value.length);
 }
 
@@ -270,15 +271,15 @@ static int pick_together(far_task *t, together *all, size_t count) {
             continue;
         for (unsigned k = 0; k < st->hop && g->slot < 0 && (st->wrap || g->op.home + k < st->span); k++) {
             unsigned at = chime_step(st, g->op.home, k);
-            const uint64_t *words = chime_slot(g->n.w, at);
-            if (chime_is_occupied(g->n.w, at) && words[0] == g->op.key.first &&
-                chime_line_is(g->n.w, chime_line_of(at), chime_ptr_tag(g->n.ptr)) &&
+            const uint64_t *words = chime_slot(st, g->n.w, at);
+            if (chime_is_occupied(st, g->n.w, at) && words[0] == g->op.key.first &&
+                chime_line_is(st, g->n.w, chime_line(st, at), chime_ptr_tag(g->n.ptr)) &&
                 (st->fixed ||
                  (chime_value_print(words[1]) == (g->op.key.hash & 1023) && chime_value_distance(words[1]) == k)))
                 g->slot = (int)at;
         }
         if (g->slot >= 0 && !st->fixed) {
-            if ((err = chime_put_read_block(&g->op, chime_slot(g->n.w, (unsigned)g->slot)[1], &g->block)) < 0)
+            if ((err = chime_put_read_block(&g->op, chime_slot(st, g->n.w, (unsigned)g->slot)[1], &g->block)) < 0)
                 return err;
             any = true;
         }
@@ -306,9 +307,9 @@ int chime_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         together *g = &all[i];
         if (g->slot < 0)
             continue;
-        answer a = {g->slot, g->n.ptr, chime_slot(g->n.w, (unsigned)g->slot)[1], g->block};
+        answer a = {g->slot, g->n.ptr, chime_slot(st, g->n.w, (unsigned)g->slot) + 1, g->block};
         if (!st->fixed) {
-            if ((err = chime_take_block(&g->op, a.value, &a.block)) < 0)
+            if ((err = chime_take_block(&g->op, *a.value, &a.block)) < 0)
                 return err;
             if (far_bytes_compare(a.block.key, keys[i]) != 0)
                 continue;

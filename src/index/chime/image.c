@@ -29,7 +29,7 @@ unsigned chime_home(const chime_state *st, uint64_t hash) {
 
 
 unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot) {
-    const uint64_t *words = chime_slot(w, slot);
+    const uint64_t *words = chime_slot(st, w, slot);
     if (!st->fixed) {
         unsigned home = chime_step(st, slot, st->span - chime_value_distance(words[1]));
         return home < st->homes && chime_value_distance(words[1]) < st->hop ? home : st->span;
@@ -60,7 +60,7 @@ uint64_t chime_occupied_map(const chime_state *st, uint64_t *w) {
     if (st->group > 1)
         return map_of_groups(st, w);
     for (unsigned line = 0; line < st->lines; line++)
-        map |= (uint64_t)chime_h1_occupied(*chime_h1(w, line)) << line * CHIME_PER_LINE;
+        map |= (uint64_t)chime_h1_occupied(*chime_h1(st, w, line)) << line * st->per_line;
     return map;
 }
 
@@ -68,7 +68,7 @@ uint64_t chime_occupied_map(const chime_state *st, uint64_t *w) {
 unsigned chime_count_items(const chime_state *st, uint64_t *w) {
     unsigned count = 0;
     for (unsigned line = 0; line < st->lines; line++)
-        count += (unsigned)__builtin_popcount(chime_h1_occupied(*chime_h1(w, line)));
+        count += (unsigned)__builtin_popcount(chime_h1_occupied(*chime_h1(st, w, line)));
     return count;
 }
 
@@ -77,7 +77,7 @@ static unsigned items_of_home(const chime_state *st, uint64_t *w, unsigned home)
     unsigned map = 0;
     for (unsigned i = 0; i < st->hop && (st->wrap || home + i < st->span); i++) {
         unsigned slot = chime_step(st, home, i);
-        if (chime_is_occupied(w, slot) && chime_home_of(st, w, slot) == home)
+        if (chime_is_occupied(st, w, slot) && chime_home_of(st, w, slot) == home)
             map |= 1u << i;
     }
     return map;
@@ -85,14 +85,15 @@ static unsigned items_of_home(const chime_state *st, uint64_t *w, unsigned home)
 
 
 bool chime_map_agrees(const chime_state *st, uint64_t *w, unsigned home) {
-    return chime_h0_map(*chime_h0(w, chime_line_of(home)), home % CHIME_PER_LINE) == items_of_home(st, w, home);
+    return chime_h0_map(*chime_h0(st, w, chime_line(st, home)), chime_in_line(st->per_line, home)) ==
+           items_of_home(st, w, home);
 }
 
 
 static void maps_of(const chime_state *st, uint64_t *w, unsigned maps[CHIME_SPAN_MAX + 1]) {
     memset(maps, 0, (CHIME_SPAN_MAX + 1) * sizeof(maps[0]));
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(w, slot)) {
+        if (chime_is_occupied(st, w, slot)) {
             unsigned home = chime_home_of(st, w, slot);
             maps[home] |= home < st->span ? 1u << chime_distance(st, home, slot) : 1;
         }
@@ -103,8 +104,8 @@ void chime_build_maps(const chime_state *st, uint64_t *w) {
     unsigned maps[CHIME_SPAN_MAX + 1];
     maps_of(st, w, maps);
     for (unsigned home = 0; home < st->span; home++) {
-        uint64_t *h0 = chime_h0(w, chime_line_of(home));
-        *h0 = chime_h0_with_map(*h0, home % CHIME_PER_LINE, maps[home]);
+        uint64_t *h0 = chime_h0(st, w, chime_line(st, home));
+        *h0 = chime_h0_with_map(*h0, chime_in_line(st->per_line, home), maps[home]);
     }
 }
 
@@ -113,14 +114,14 @@ bool chime_maps_agree(const chime_state *st, uint64_t *w) {
     unsigned maps[CHIME_SPAN_MAX + 1];
     maps_of(st, w, maps);
     for (unsigned home = 0; home < st->span; home++)
-        if (chime_h0_map(*chime_h0(w, chime_line_of(home)), home % CHIME_PER_LINE) != maps[home])
+        if (chime_h0_map(*chime_h0(st, w, chime_line(st, home)), chime_in_line(st->per_line, home)) != maps[home])
             return false;
     return maps[st->span] == 0;
 }
 
 
-bool chime_line_is(uint64_t *w, unsigned line, unsigned tag) {
-    uint64_t h0 = *chime_h0(w, line);
+bool chime_line_is(const chime_state *st, uint64_t *w, unsigned line, unsigned tag) {
+    uint64_t h0 = *chime_h0(st, w, line);
     return chime_h0_valid(h0) && chime_h0_tag(h0) == tag;
 }
 
@@ -130,7 +131,8 @@ bool chime_is_whole(const chime_state *st, uint64_t *w, unsigned tag) {
     if (!chime_h0_valid(tail[CHIME_TAIL_H0]) || chime_h0_tag(tail[CHIME_TAIL_H0]) != tag)
         return false;
     for (unsigned line = 0; line < st->lines; line++)
-        if (!chime_line_is(w, line, tag) || chime_h1_shape(*chime_h1(w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]))
+        if (!chime_line_is(st, w, line, tag) ||
+            chime_h1_shape(*chime_h1(st, w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]))
             return false;
     return true;
 }
@@ -160,31 +162,36 @@ unsigned chime_reach(const chime_state *st, uint64_t map, unsigned home) {
 
 int chime_free_among(const chime_state *st, uint64_t *w, unsigned first, unsigned count) {
     for (unsigned i = 0; i < count && (st->wrap || first + i < st->span); i++)
-        if (!chime_is_occupied(w, chime_step(st, first, i)))
+        if (!chime_is_occupied(st, w, chime_step(st, first, i)))
             return (int)chime_step(st, first, i);
     return -1;
 }
 
 
 static void set_home_bit(const chime_state *st, uint64_t *w, unsigned home, unsigned slot, bool set) {
-    uint64_t *h0 = chime_h0(w, chime_line_of(home));
-    unsigned which = home % CHIME_PER_LINE, map = chime_h0_map(*h0, which), bit = 1u << chime_distance(st, home, slot);
+    uint64_t *h0 = chime_h0(st, w, chime_line(st, home));
+    unsigned which = chime_in_line(st->per_line, home), map = chime_h0_map(*h0, which),
+             bit = 1u << chime_distance(st, home, slot);
     *h0 = chime_h0_with_map(*h0, which, set ? map | bit : map & ~bit);
 }
 
 
-void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key, uint64_t value) {
-    uint64_t *words = chime_slot(w, slot);
+void chime_place(const chime_state *st, uint64_t *w, unsigned slot, unsigned home, uint64_t key,
+                 const uint64_t *value) {
+    uint64_t *words = chime_slot(st, w, slot);
     assert(slot < st->span && home < st->homes && chime_distance(st, home, slot) < st->hop);
     words[0] = key;
-    words[1] = st->fixed ? value : chime_value_with_distance(value, chime_distance(st, home, slot));
-    chime_set_occupied(w, slot, true);
+    if (st->fixed)
+        memcpy(words + 1, value, st->value_words * 8);
+    else
+        words[1] = chime_value_with_distance(*value, chime_distance(st, home, slot));
+    chime_set_occupied(st, w, slot, true);
     set_home_bit(st, w, home, slot, true);
 }
 
 
 void chime_clear(const chime_state *st, uint64_t *w, unsigned slot, unsigned home) {
-    chime_set_occupied(w, slot, false);
+    chime_set_occupied(st, w, slot, false);
     set_home_bit(st, w, home, slot, false);
 }
 
@@ -193,17 +200,16 @@ void chime_clear(const chime_state *st, uint64_t *w, unsigned slot, unsigned hom
  * the way round would write one line twice: that is treated as full. */
 int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, chime_move *moves, unsigned *at) {
     int count = 0;
-    if (chime_distance(st, home, free) > st->span - CHIME_PER_LINE)
+    if (chime_distance(st, home, free) > st->span - st->per_line)
         return -1;
     while (chime_distance(st, home, free) >= st->hop) {
         unsigned by = st->hop - 1;
         for (; by > 0; by--) {
             unsigned from = chime_step(st, free, st->span - by), its_home = chime_home_of(st, w, from);
             if (its_home < st->span && chime_distance(st, its_home, free) < st->hop) {
-                const uint64_t *words = chime_slot(w, from);
-                uint64_t key = words[0], value = words[1];
+                const uint64_t *words = chime_slot(st, w, from);
                 chime_clear(st, w, from, its_home);
-                chime_place(st, w, free, its_home, key, value);
+                chime_place(st, w, free, its_home, words[0], words + 1);
                 moves[count++] = (chime_move){(uint16_t)from, (uint16_t)free};
                 free = from;
                 break;
@@ -213,7 +219,7 @@ int chime_hop(const chime_state *st, uint64_t *w, unsigned home, unsigned free, 
             return -1;
     }
     *at = free;
-    assert(!chime_is_occupied(w, free) && chime_distance(st, home, free) < st->hop);
+    assert(!chime_is_occupied(st, w, free) && chime_distance(st, home, free) < st->hop);
     return count;
 }
 
@@ -224,17 +230,17 @@ int chime_free_near(const chime_state *st, uint64_t *w, unsigned home) {
 
 
 void chime_empty_node(const chime_state *st, uint64_t *w, unsigned tag, unsigned level) {
-    assert(st->span <= CHIME_SPAN_MAX && st->lines * CHIME_PER_LINE >= st->span);
+    assert(st->span <= CHIME_SPAN_MAX && st->lines * st->per_line == st->span);
     memset(w, 0, st->node_bytes);
     for (unsigned line = 0; line < st->lines; line++)
-        *chime_h0(w, line) = chime_h0_make(0, tag, true);
+        *chime_h0(st, w, line) = chime_h0_make(0, tag, true);
     chime_tail(st, w)[CHIME_TAIL_H0] = chime_h0_make(level, tag, true);
 }
 
 
 void chime_set_shape(const chime_state *st, uint64_t *w, chime_ptr sibling, unsigned nv) {
     for (unsigned line = 0; line < st->lines; line++) {
-        uint64_t *h1 = chime_h1(w, line);
+        uint64_t *h1 = chime_h1(st, w, line);
         *h1 = chime_h1_make(sibling, nv, chime_h1_occupied(*h1));
     }
     chime_tail(st, w)[CHIME_TAIL_H1] = chime_h1_make(sibling, nv, 0);
@@ -243,7 +249,7 @@ void chime_set_shape(const chime_state *st, uint64_t *w, chime_ptr sibling, unsi
 
 void chime_set_valid(const chime_state *st, uint64_t *w, bool valid) {
     for (unsigned line = 0; line <= st->lines; line++) {
-        uint64_t *h0 = line < st->lines ? chime_h0(w, line) : &chime_tail(st, w)[CHIME_TAIL_H0];
+        uint64_t *h0 = line < st->lines ? chime_h0(st, w, line) : &chime_tail(st, w)[CHIME_TAIL_H0];
         *h0 = valid ? *h0 | CHIME_VALID : *h0 & ~CHIME_VALID;
     }
 }

@@ -2,7 +2,9 @@
  * line:
  *
  *   line    slot 3i: key word, value word | H0 | H1 | slot 3i+1 | slot 3i+2
- *   H0      hop bitmaps of the three slots, 16 each | self tag 15 << 48 | valid << 63
+ *           values of 9 to 16 bytes: slot 2i: key word, 2 value words | H0 | H1 | slot 2i+1
+ *           values of 17 to 40 bytes: slot i: key word, 5 value words | H0 | H1
+ *   H0      hop bitmaps of the slots, 16 each | self tag 15 << 48 | valid << 63
  *   H1      sibling's address >> 6, 42 | its tag 15 << 42 | nv 4 << 57 | occupied 3 << 61
  *   tail    H0': level 8, tag, valid | H1': sibling, nv | low | high | aux | V | S | L
  *
@@ -13,15 +15,17 @@
 
 #include "pool/owner.h"
 
-#define CHIME_MAGIC    0x3130454d494843ull /* "CHIME01": pairs of less than words lie in blocks, if there are such */
-#define CHIME_MAGIC_02 0x3230454d494843ull /* "CHIME02": they lie in the slots */
-#define CHIME_KEY_MAX  1024u
-#define CHIME_HOP_MAX  16u
-#define CHIME_SPAN_MAX 510u
-#define CHIME_MAP_BITS 63u /* of the map of free slots: one for each slot, or for a group of them */
-#define CHIME_LINE     64u
-#define CHIME_PER_LINE 3u
-#define CHIME_LEVELS   32u /* more than any tree has: 63^32 keys */
+#define CHIME_MAGIC       0x3130454d494843ull /* "CHIME01": pairs of less than words lie in blocks, if there are such */
+#define CHIME_MAGIC_02    0x3230454d494843ull /* "CHIME02": they lie in the slots */
+#define CHIME_MAGIC_03    0x3330454d494843ull /* "CHIME03": so do values of 9 to 40 bytes, with fewer slots a line */
+#define CHIME_KEY_MAX     1024u
+#define CHIME_HOP_MAX     16u
+#define CHIME_SPAN_MAX    510u
+#define CHIME_MAP_BITS    63u /* of the map of free slots: one for each slot, or for a group of them */
+#define CHIME_LINE        64u
+#define CHIME_PER_LINE    3u  /* slots, at most: with values of a word */
+#define CHIME_VALUE_WORDS 5u  /* of a slot that has a line for itself */
+#define CHIME_LEVELS      32u /* more than any tree has: 63^32 keys */
 
 enum { CHIME_TYPE_ROOT, CHIME_TYPE_NODE, CHIME_TYPE_BLOCK, CHIME_TYPE_KEY, CHIME_TYPES };
 
@@ -66,50 +70,61 @@ static inline chime_ptr chime_ptr_plain(chime_ptr p) {
 }
 
 
-/* Lines. */
+/* Lines. per_line: the slots of one, 3, 2 or 1, as the size of values wants it. */
 
-static inline unsigned chime_lines(unsigned span) {
-    return span / CHIME_PER_LINE;
+static inline unsigned chime_per_line(uint64_t value_bytes) {
+    return value_bytes <= 8 ? 3 : value_bytes <= 16 ? 2 : 1;
 }
 
 
-static inline unsigned chime_node_bytes(unsigned span) {
-    return (chime_lines(span) + 1) * CHIME_LINE;
+static inline unsigned chime_slot_bytes(unsigned per_line) {
+    return per_line == 3 ? 16 : 48u >> (per_line - 1);
 }
 
 
-static inline unsigned chime_line_of(unsigned slot) {
-    return slot / CHIME_PER_LINE;
+static inline unsigned chime_line_of(unsigned per_line, unsigned slot) {
+    return per_line == 3 ? slot / 3 : slot >> (per_line - 1);
 }
 
 
-/* Byte offsets inside a node. */
-
-static inline unsigned chime_slot_at(unsigned slot) {
-    static const uint8_t at[CHIME_PER_LINE] = {0, 32, 48};
-    return chime_line_of(slot) * CHIME_LINE + at[slot % CHIME_PER_LINE];
+static inline unsigned chime_in_line(unsigned per_line, unsigned slot) {
+    return slot - chime_line_of(per_line, slot) * per_line;
 }
 
 
-static inline unsigned chime_h0_at(unsigned line) {
-    return line * CHIME_LINE + 16;
+static inline unsigned chime_node_bytes(unsigned per_line, unsigned span) {
+    return (chime_line_of(per_line, span) + 1) * CHIME_LINE;
 }
 
 
-static inline unsigned chime_h1_at(unsigned line) {
-    return line * CHIME_LINE + 24;
+/* Byte offsets inside a node. The headers of a line lie behind its first slot. */
+
+static inline unsigned chime_slot_at(unsigned per_line, unsigned slot) {
+    unsigned in_line = chime_in_line(per_line, slot);
+    return chime_line_of(per_line, slot) * CHIME_LINE + in_line * chime_slot_bytes(per_line) + (in_line ? 16 : 0);
+}
+
+
+static inline unsigned chime_h0_at(unsigned per_line, unsigned line) {
+    return line * CHIME_LINE + chime_slot_bytes(per_line);
+}
+
+
+static inline unsigned chime_h1_at(unsigned per_line, unsigned line) {
+    return chime_h0_at(per_line, line) + 8;
 }
 
 
 /* A READ of the slots first..last of a node, with the headers of all their lines, goes from .. up to ... */
-static inline unsigned chime_read_from(unsigned first) {
-    return chime_line_of(first) * CHIME_LINE + (first % CHIME_PER_LINE == 0 ? 0 : 16);
+static inline unsigned chime_read_from(unsigned per_line, unsigned first) {
+    return chime_line_of(per_line, first) * CHIME_LINE +
+           (chime_in_line(per_line, first) ? chime_slot_bytes(per_line) : 0);
 }
 
 
-static inline unsigned chime_read_end(unsigned last) {
-    static const uint8_t end[CHIME_PER_LINE] = {32, 48, 64};
-    return chime_line_of(last) * CHIME_LINE + end[last % CHIME_PER_LINE];
+static inline unsigned chime_read_end(unsigned per_line, unsigned last) {
+    return chime_line_of(per_line, last) * CHIME_LINE + 16 +
+           (chime_in_line(per_line, last) + 1) * chime_slot_bytes(per_line);
 }
 
 
@@ -125,8 +140,8 @@ enum {
 };
 
 
-static inline unsigned chime_tail_at(unsigned span) {
-    return chime_lines(span) * CHIME_LINE;
+static inline unsigned chime_tail_at(unsigned per_line, unsigned span) {
+    return chime_line_of(per_line, span) * CHIME_LINE;
 }
 
 

@@ -28,18 +28,18 @@ typedef struct merging {
 bool chime_absorb(const chime_state *st, uint64_t *a, uint64_t *b) {
     unsigned level = chime_h0_level(chime_tail(st, a)[CHIME_TAIL_H0]);
     for (unsigned slot = 0; slot < st->span; slot++) {
-        if (!chime_is_occupied(b, slot))
+        if (!chime_is_occupied(st, b, slot))
             continue;
-        const uint64_t *words = chime_slot(b, slot);
+        const uint64_t *words = chime_slot(st, b, slot);
         unsigned home = level ? 0 : chime_home_of(st, b, slot);
         int to = level ? chime_free_among(st, a, 0, st->span) : home < st->span ? chime_free_near(st, a, home) : -1;
         if (to < 0)
             return false;
         if (level) {
-            memcpy(chime_slot(a, (unsigned)to), words, 16);
-            chime_set_occupied(a, (unsigned)to, true);
+            memcpy(chime_slot(st, a, (unsigned)to), words, chime_slot_bytes(st->per_line));
+            chime_set_occupied(st, a, (unsigned)to, true);
         } else
-            chime_place(st, a, (unsigned)to, home, words[0], words[1]);
+            chime_place(st, a, (unsigned)to, home, words[0], words + 1);
     }
     return true;
 }
@@ -119,7 +119,7 @@ static int lock_parent(merging *m) {
     m->a.ptr = m->inner.child[at - 1];
     m->b.ptr = m->inner.child[at];
     for (m->slot = 0; m->slot < st->span; m->slot++)
-        if (chime_is_occupied(m->p.w, m->slot) && chime_slot(m->p.w, m->slot)[1] == m->b.ptr)
+        if (chime_is_occupied(st, m->p.w, m->slot) && chime_slot(st, m->p.w, m->slot)[1] == m->b.ptr)
             break;
     return m->slot < st->span && chime_ptr_is_sound(op, m->a.ptr) && chime_ptr_is_sound(op, m->b.ptr);
 }
@@ -195,7 +195,7 @@ static int finish(merging *m, uint64_t *before_a, const uint64_t *before_b, uint
         return err;
     far_point(op->t, "chime:merge_extended");
     memcpy(before_p, m->p.w, st->node_bytes);
-    chime_set_occupied(m->p.w, m->slot, false);
+    chime_set_occupied(st, m->p.w, m->slot, false);
     if ((err = chime_put_busy(op, m->p.ptr)) < 0)
         return err;
     chime_put_lines(op, &m->p, before_p, 0);

@@ -90,11 +90,11 @@ static int grow_root(chime_op *op, const pivot *p) {
         return err;
     chime_ptr made = chime_ptr_make(object.addr, (unsigned)object.epoch, p->level);
     chime_empty_node(st, w, chime_ptr_tag(made), p->level);
-    chime_slot(w, 0)[1] = chime_ptr_plain(old);
-    chime_slot(w, 1)[0] = p->low;
-    chime_slot(w, 1)[1] = p->child;
-    chime_set_occupied(w, 0, true);
-    chime_set_occupied(w, 1, true);
+    chime_slot(st, w, 0)[1] = chime_ptr_plain(old);
+    chime_slot(st, w, 1)[0] = p->low;
+    chime_slot(st, w, 1)[1] = p->child;
+    chime_set_occupied(st, w, 0, true);
+    chime_set_occupied(st, w, 1, true);
     tail = chime_tail(st, w);
     tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
     chime_set_free(st, tail, chime_occupied_map(st, w));
@@ -124,11 +124,12 @@ static void keep(chime_op *op, chime_node *n) {
 
 
 static unsigned set_slot(chime_op *op, chime_node *n, const pivot *p) {
-    unsigned slot = (unsigned)chime_free_among(op->st, n->w, 0, op->st->span);
-    uint64_t *words = chime_slot(n->w, slot);
+    const chime_state *st = op->st;
+    unsigned slot = (unsigned)chime_free_among(st, n->w, 0, st->span);
+    uint64_t *words = chime_slot(st, n->w, slot);
     words[0] = p->low;
     words[1] = p->child;
-    chime_set_occupied(n->w, slot, true);
+    chime_set_occupied(st, n->w, slot, true);
     return slot;
 }
 
@@ -211,7 +212,7 @@ static unsigned list_together(chime_op *op, pivot *mine, chime_ptr node, pivot *
 
 static bool has_child(const chime_state *st, uint64_t *w, chime_ptr child) {
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(w, slot) && chime_slot(w, slot)[1] == child)
+        if (chime_is_occupied(st, w, slot) && chime_slot(st, w, slot)[1] == child)
             return true;
     return false;
 }
@@ -286,14 +287,14 @@ static void build_right(chime_op *op, const chime_inner *inner, unsigned from, p
     unsigned slot = 0;
     chime_empty_node(st, w, tag, inner->level);
     for (unsigned i = from; i < inner->count; i++, slot++) {
-        chime_slot(w, slot)[0] = inner->pivot[i].word;
-        chime_slot(w, slot)[1] = inner->child[i];
-        chime_set_occupied(w, slot, true);
+        chime_slot(st, w, slot)[0] = inner->pivot[i].word;
+        chime_slot(st, w, slot)[1] = inner->child[i];
+        chime_set_occupied(st, w, slot, true);
     }
     if (with) {
-        chime_slot(w, slot)[0] = p->low;
-        chime_slot(w, slot)[1] = p->child;
-        chime_set_occupied(w, slot, true);
+        chime_slot(st, w, slot)[0] = p->low;
+        chime_slot(st, w, slot)[1] = p->child;
+        chime_set_occupied(st, w, slot, true);
     }
     chime_set_shape(st, w, inner->sibling, 0);
     tail[CHIME_TAIL_LOW] = from < inner->count ? inner->pivot[from].word : p->low;
@@ -314,8 +315,8 @@ static int publish_split(chime_op *op, chime_node *n, const chime_inner *inner, 
     memcpy(before, n->w, st->node_bytes);
     for (unsigned slot = 0; slot < st->span; slot++)
         for (unsigned i = from; i < inner->count; i++)
-            if (chime_is_occupied(n->w, slot) && chime_slot(n->w, slot)[1] == inner->child[i])
-                chime_set_occupied(n->w, slot, false);
+            if (chime_is_occupied(st, n->w, slot) && chime_slot(st, n->w, slot)[1] == inner->child[i])
+                chime_set_occupied(st, n->w, slot, false);
     chime_set_shape(st, n->w, p->above, chime_h1_nv(tail[CHIME_TAIL_H1]) + 1);
     tail[CHIME_TAIL_HIGH] = low;
     memcpy(more.w, n->w, st->node_bytes);

@@ -29,33 +29,37 @@ typedef struct repair {
 
 /* What makes an item the same wherever it lies. */
 static uint64_t identity(const repair *r, uint64_t *w, unsigned slot) {
-    const uint64_t *words = chime_slot(w, slot);
+    const chime_state *st = r->op->st;
+    const uint64_t *words = chime_slot(st, w, slot);
     if (r->level)
         return words[1];
-    return r->op->st->fixed ? words[0] : chime_value_identity(words[1]);
+    return st->fixed ? words[0] : chime_value_identity(words[1]);
 }
 
 
 static bool holds(const repair *r, uint64_t *w, uint64_t item) {
-    for (unsigned slot = 0; slot < r->op->st->span; slot++)
-        if (chime_is_occupied(w, slot) && identity(r, w, slot) == item)
+    const chime_state *st = r->op->st;
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(st, w, slot) && identity(r, w, slot) == item)
             return true;
     return false;
 }
 
 
 static void take_away(repair *r, uint64_t *w) { /* what is also in w */
-    for (unsigned slot = 0; slot < r->op->st->span; slot++)
-        if (chime_is_occupied(r->x.w, slot) && holds(r, w, identity(r, r->x.w, slot)))
-            chime_set_occupied(r->x.w, slot, false);
+    const chime_state *st = r->op->st;
+    for (unsigned slot = 0; slot < st->span; slot++)
+        if (chime_is_occupied(st, r->x.w, slot) && holds(r, w, identity(r, r->x.w, slot)))
+            chime_set_occupied(st, r->x.w, slot, false);
 }
 
 
 static void keep_one_of_each(repair *r) {
-    for (unsigned slot = 0; slot < r->op->st->span; slot++)
-        for (unsigned other = slot + 1; chime_is_occupied(r->x.w, slot) && other < r->op->st->span; other++)
-            if (chime_is_occupied(r->x.w, other) && identity(r, r->x.w, other) == identity(r, r->x.w, slot))
-                chime_set_occupied(r->x.w, other, false);
+    const chime_state *st = r->op->st;
+    for (unsigned slot = 0; slot < st->span; slot++)
+        for (unsigned other = slot + 1; chime_is_occupied(st, r->x.w, slot) && other < st->span; other++)
+            if (chime_is_occupied(st, r->x.w, other) && identity(r, r->x.w, other) == identity(r, r->x.w, slot))
+                chime_set_occupied(st, r->x.w, other, false);
 }
 
 
@@ -155,10 +159,10 @@ static int redo_split(repair *r, chime_ptr made, unsigned nv) {
 static int mend(repair *r) {
     chime_op *op = r->op;
     const chime_state *st = op->st;
-    uint64_t *tail = chime_tail(st, r->x.w), first = chime_h1_shape(*chime_h1(r->x.w, 0));
+    uint64_t *tail = chime_tail(st, r->x.w), first = chime_h1_shape(*chime_h1(st, r->x.w, 0));
     bool two = false;
     for (unsigned line = 0; line < st->lines; line++)
-        two |= chime_h1_shape(*chime_h1(r->x.w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]);
+        two |= chime_h1_shape(*chime_h1(st, r->x.w, line)) != chime_h1_shape(tail[CHIME_TAIL_H1]);
     chime_ptr sibling = chime_h1_sibling(tail[CHIME_TAIL_H1]);
     unsigned nv = two ? chime_h1_nv(first) : chime_h1_nv(tail[CHIME_TAIL_H1]) + 1;
     int err;
@@ -205,19 +209,20 @@ static int wait_for_neighbour(repair *r, chime_ptr b, chime_ptr a) {
 
 static int let_go(repair *r, unsigned slot, const uint64_t *tail) {
     chime_op *op = r->op;
-    chime_ptr b = chime_slot(r->x.w, slot)[1];
+    const chime_state *st = op->st;
+    chime_ptr b = chime_slot(st, r->x.w, slot)[1];
     uint64_t lock = tail[CHIME_TAIL_L], seen;
     int err = wait_for_neighbour(r, b, tail[CHIME_TAIL_AUX]);
     if (err != 0)
         return err;
     if (lock != CHIME_LOCK_DEAD) {
-        far_cas(op->t, chime_tail_addr(op->st, b, CHIME_TAIL_L), lock, CHIME_LOCK_DEAD, &seen);
+        far_cas(op->t, chime_tail_addr(st, b, CHIME_TAIL_L), lock, CHIME_LOCK_DEAD, &seen);
         if ((err = chime_wait(op)) < 0)
             return err;
         if (seen != lock)
             return CHIME_AGAIN;
     }
-    chime_set_occupied(r->x.w, slot, false);
+    chime_set_occupied(st, r->x.w, slot, false);
     r->gone[r->gone_count] = b;
     r->gone_low[r->gone_count++] = tail[CHIME_TAIL_LOW];
     return 0;
@@ -232,8 +237,8 @@ static int mend_children(repair *r) {
     if (!tails)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a repair");
     for (unsigned slot = 0; slot < st->span; slot++) {
-        chime_ptr child = chime_slot(r->x.w, slot)[1];
-        if (!chime_is_occupied(r->x.w, slot))
+        chime_ptr child = chime_slot(st, r->x.w, slot)[1];
+        if (!chime_is_occupied(st, r->x.w, slot))
             continue;
         if (!chime_ptr_is_sound(op, child)) {
             far_forget(op->t);
@@ -246,8 +251,8 @@ static int mend_children(repair *r) {
         return err;
     for (unsigned slot = 0; slot < st->span && err == 0; slot++) {
         const uint64_t *tail = tails + slot * 8;
-        if (chime_is_occupied(r->x.w, slot) && tail[CHIME_TAIL_AUX] &&
-            chime_h0_tag(tail[CHIME_TAIL_H0]) == chime_ptr_tag(chime_slot(r->x.w, slot)[1]))
+        if (chime_is_occupied(st, r->x.w, slot) && tail[CHIME_TAIL_AUX] &&
+            chime_h0_tag(tail[CHIME_TAIL_H0]) == chime_ptr_tag(chime_slot(st, r->x.w, slot)[1]))
             err = let_go(r, slot, tail);
     }
     return err;

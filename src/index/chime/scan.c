@@ -10,7 +10,8 @@
 #define BLOCK_BYTES_MAX (256u << 10) /* of blocks in one batch, unless one alone is larger */
 
 typedef struct pair {
-    uint64_t first, value;
+    uint64_t first;
+    const uint64_t *value; /* as the slot has it */
     chime_block block;
 } pair;
 
@@ -57,8 +58,7 @@ static int give_fixed(pass *p, const pair *pairs, unsigned count) {
         uint8_t key[8];
         for (unsigned k = 0; k < 8; k++)
             key[k] = (uint8_t)(pairs[i].first >> (56 - 8 * k));
-        int err =
-            far_scan_give(p->scan, (far_bytes){key, st->key_bytes}, (far_bytes){&pairs[i].value, st->value_bytes});
+        int err = far_scan_give(p->scan, (far_bytes){key, st->key_bytes}, (far_bytes){pairs[i].value, st->value_bytes});
         if (err < 0)
             return err;
         p->enough = err == 1;
@@ -77,7 +77,7 @@ static unsigned batch_of(const pass *p, const pair *pairs, unsigned count) {
         unsigned same = n;
         uint64_t more = 0;
         while (same < count && pairs[same].first == pairs[n].first)
-            more += chime_class_bytes(chime_value_class(pairs[same++].value));
+            more += chime_class_bytes(chime_value_class(*pairs[same++].value));
         if (n && (bytes + more > BLOCK_BYTES_MAX || n >= p->scan->wanted))
             break;
         bytes += more;
@@ -94,12 +94,12 @@ static int give_blocks(pass *p, pair *pairs, unsigned count) {
         far_scratch_mark here = far_scratch_here(op->t);
         unsigned n = batch_of(p, pairs, count);
         for (unsigned i = 0; i < n; i++)
-            if ((err = chime_put_read_block(op, pairs[i].value, &pairs[i].block)) < 0)
+            if ((err = chime_put_read_block(op, *pairs[i].value, &pairs[i].block)) < 0)
                 return err;
         if ((err = chime_wait(op)) < 0)
             return err;
         for (unsigned i = 0; i < n; i++)
-            if ((err = chime_take_block(op, pairs[i].value, &pairs[i].block)) < 0)
+            if ((err = chime_take_block(op, *pairs[i].value, &pairs[i].block)) < 0)
                 return err;
         qsort(pairs, n, sizeof(*pairs), compare_keys);
         for (unsigned i = 0; i < n && !p->enough; i++) {
@@ -125,11 +125,11 @@ static int give_leaf(pass *p, chime_node *n) {
     if (!pairs)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     for (unsigned slot = 0; slot < st->span; slot++) {
-        const uint64_t *words = chime_slot(n->w, slot);
-        if (!chime_is_occupied(n->w, slot) || words[0] < p->op.key.first ||
+        const uint64_t *words = chime_slot(st, n->w, slot);
+        if (!chime_is_occupied(st, n->w, slot) || words[0] < p->op.key.first ||
             (p->scan->bounded && words[0] > p->to.first))
             continue;
-        pairs[count++] = (pair){.first = words[0], .value = words[1]};
+        pairs[count++] = (pair){.first = words[0], .value = words + 1};
     }
     qsort(pairs, count, sizeof(pairs[0]), compare_first);
     int err = st->fixed ? give_fixed(p, pairs, count) : give_blocks(p, pairs, count);

@@ -82,16 +82,16 @@ static int read_items(chime_op *op, chime_node *n, splitting *s) {
     if (!heads && !st->exact)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a split");
     for (unsigned slot = 0; slot < st->span; slot++)
-        if (chime_is_occupied(n->w, slot))
-            s->items[s->count++] = (item){.slot = (uint16_t)slot, .first = chime_slot(n->w, slot)[0]};
+        if (chime_is_occupied(st, n->w, slot))
+            s->items[s->count++] = (item){.slot = (uint16_t)slot, .first = chime_slot(st, n->w, slot)[0]};
     if (!st->fixed && !st->exact) {
         for (unsigned i = 0; i < s->count; i++)
-            if ((err = chime_put_read_head(op, chime_slot(n->w, s->items[i].slot)[1], &heads[i])) < 0)
+            if ((err = chime_put_read_head(op, chime_slot(st, n->w, s->items[i].slot)[1], &heads[i])) < 0)
                 return err;
         if ((err = chime_wait(op)) < 0)
             return err;
         for (unsigned i = 0; i < s->count; i++) {
-            if ((err = chime_take_head(op, chime_slot(n->w, s->items[i].slot)[1], &heads[i])) < 0)
+            if ((err = chime_take_head(op, chime_slot(st, n->w, s->items[i].slot)[1], &heads[i])) < 0)
                 return err;
             s->items[i].key = heads[i].key;
         }
@@ -171,15 +171,15 @@ void chime_set_free(const chime_state *st, uint64_t *tail, uint64_t map) {
 
 
 /* The upper items keep their slot numbers. */
-static int build_right(chime_op *op, chime_node *n, splitting *s, uint64_t value) {
+static int build_right(chime_op *op, chime_node *n, splitting *s, const uint64_t *value) {
     const chime_state *st = op->st;
     const uint64_t *old = chime_tail(st, n->w);
     uint64_t *tail = chime_tail(st, s->image);
     chime_empty_node(st, s->image, chime_ptr_tag(s->made), 0);
     for (unsigned i = s->left; i < s->count; i++) {
         unsigned slot = s->items[i].slot;
-        memcpy(chime_slot(s->image, slot), chime_slot(n->w, slot), 16);
-        chime_set_occupied(s->image, slot, true);
+        memcpy(chime_slot(st, s->image, slot), chime_slot(st, n->w, slot), chime_slot_bytes(st->per_line));
+        chime_set_occupied(st, s->image, slot, true);
     }
     chime_set_shape(st, s->image, chime_h1_sibling(old[CHIME_TAIL_H1]), 0);
     chime_build_maps(st, s->image);
@@ -197,7 +197,7 @@ static int build_right(chime_op *op, chime_node *n, splitting *s, uint64_t value
 }
 
 
-static int publish(chime_op *op, chime_node *n, splitting *s, uint64_t value) {
+static int publish(chime_op *op, chime_node *n, splitting *s, const uint64_t *value) {
     const chime_state *st = op->st;
     uint64_t *tail = chime_tail(st, n->w), *before = chime_new_image(op);
     chime_node with = {.ptr = n->ptr, .w = chime_new_image(op)};
@@ -206,7 +206,7 @@ static int publish(chime_op *op, chime_node *n, splitting *s, uint64_t value) {
         return FAR_ERR_NO_MEMORY;
     memcpy(before, n->w, st->node_bytes);
     for (unsigned i = s->left; i < s->count; i++)
-        chime_set_occupied(n->w, s->items[i].slot, false);
+        chime_set_occupied(st, n->w, s->items[i].slot, false);
     chime_set_shape(st, n->w, s->made, chime_h1_nv(tail[CHIME_TAIL_H1]) + 1);
     chime_build_maps(st, n->w);
     tail[CHIME_TAIL_HIGH] = s->fence.word;
@@ -221,7 +221,7 @@ static int publish(chime_op *op, chime_node *n, splitting *s, uint64_t value) {
     if (!s->right && st->words)
         err = chime_put_moves(op, &with, n->w, NULL, 0, (unsigned)slot);
     else if (!s->right)
-        chime_put_lines(op, &with, n->w, chime_line_of(op->home));
+        chime_put_lines(op, &with, n->w, chime_line(st, op->home));
     return err < 0 ? err : chime_put_unlock(op, n->ptr, chime_occupied_map(st, with.w));
 }
 
@@ -233,7 +233,7 @@ static void give_up(chime_op *op, splitting *s) {
 }
 
 
-int chime_split_leaf(chime_op *op, chime_node *n, uint64_t value, bool early) {
+int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early) {
     const chime_state *st = op->st;
     splitting *s = far_scratch(op->t, sizeof(*s));
     uint16_t slots[CHIME_SPAN_MAX];

@@ -18,7 +18,7 @@ typedef enum { BY_WAY, BY_SIBLING, BY_AUX } arrival; /* what led to a leaf: BY_A
 typedef struct change {
     far_op_kind how;
     far_bytes value;
-    uint64_t word; /* what the slot will say, without the distance */
+    uint64_t words[CHIME_VALUE_WORDS]; /* the value as the slot will have it; or its block, without the distance */
     unsigned class;
     uint8_t *image;    /* of the block */
     bool locked;       /* the leaf's lock is held, and nothing was changed */
@@ -66,7 +66,7 @@ static int put_block(chime_op *op, change *c, chime_ptr leaf) {
         return err;
     op->block = object.addr;
     op->block_bytes = chime_class_bytes(c->class);
-    c->word = chime_value_word(op->block, c->class, 0, (unsigned)op->key.hash & 1023);
+    c->words[0] = chime_value_word(op->block, c->class, 0, (unsigned)op->key.hash & 1023);
     uint64_t bytes = (CHIME_BLOCK_HEAD + op->key.bytes.length + c->value.length + 7) / 8 * 8;
     far_write(op->t, op->block, c->image, bytes);
     return 0;
@@ -153,7 +153,8 @@ static void put_reads(chime_op *op, const change *c, chime_node *n, unsigned slo
 
 
 static int check_node(chime_op *op, chime_node *n, chime_ptr *leaf) {
-    const uint64_t *tail = chime_tail(op->st, n->w);
+    const chime_state *st = op->st;
+    const uint64_t *tail = chime_tail(st, n->w);
     unsigned tag = chime_ptr_tag(n->ptr);
     if (chime_h0_tag(tail[CHIME_TAIL_H0]) != tag || !chime_h0_valid(tail[CHIME_TAIL_H0])) {
         op->aux = chime_h0_tag(tail[CHIME_TAIL_H0]) == tag ? tail[CHIME_TAIL_AUX] : 0;
@@ -162,36 +163,35 @@ static int check_node(chime_op *op, chime_node *n, chime_ptr *leaf) {
     int err = chime_check_range(op, tail);
     if (err == CHIME_RIGHT)
         *leaf = chime_h1_sibling(tail[CHIME_TAIL_H1]);
-    for (unsigned i = 0; err == 0 && i < op->st->hop && (op->st->wrap || op->home + i < op->st->span); i++)
-        if (!chime_line_is(n->w, chime_line_of(chime_step(op->st, op->home, i)), tag))
+    for (unsigned i = 0; err == 0 && i < st->hop && (st->wrap || op->home + i < st->span); i++)
+        if (!chime_line_is(st, n->w, chime_line(st, chime_step(st, op->home, i)), tag))
             return chime_broken(op->index, n->ptr, "a line of it is not valid");
     return err;
 }
 
 
-static uint64_t inline_value(const chime_state *st, const change *c) {
-    uint64_t word = 0;
-    memcpy(&word, c->value.data, st->value_bytes);
-    return word;
+static void take_inline_value(chime_op *op, change *c) {
+    far_rdwc_seal(op->t, &c->value);
+    memcpy(c->words, c->value.data, op->st->value_bytes);
 }
 
 
 static int update_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
-    uint64_t old = chime_slot(n->w, slot)[1], *words = far_scratch(op->t, 16);
-    if (!words)
+    const chime_state *st = op->st;
+    uint64_t *words = chime_slot(st, n->w, slot) + 1, old = *words, *lock_word = far_scratch(op->t, 8);
+    if (!lock_word)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an operation");
-    if (op->st->fixed) {
-        far_rdwc_seal(op->t, &c->value);
-        words[0] = inline_value(op->st, c);
-    } else
-        words[0] = chime_value_with_distance(c->word, chime_distance(op->st, op->home, slot));
+    if (st->fixed)
+        take_inline_value(op, c);
+    else
+        c->words[0] = chime_value_with_distance(c->words[0], chime_distance(st, op->home, slot));
+    memcpy(words, c->words, st->value_words * 8);
     far_point(op->t, "chime:update");
     choose_heir(op, c, n->ptr);
     op->heir_map = lock->map;
-    words[1] = op->heir ? op->heir : lock->old;
-    far_write(op->t, chime_ptr_addr(n->ptr) + chime_slot_at(slot) + 8, &words[0], 8);
-    far_write(op->t, chime_tail_addr(op->st, n->ptr, CHIME_TAIL_L), &words[1], 8);
-    chime_slot(n->w, slot)[1] = words[0];
+    *lock_word = op->heir ? op->heir : lock->old;
+    far_write(op->t, chime_ptr_addr(n->ptr) + chime_slot_at(st->per_line, slot) + 8, words, st->value_words * 8);
+    far_write(op->t, chime_tail_addr(st, n->ptr, CHIME_TAIL_L), lock_word, 8);
     c->locked = false;
     op->block = 0;
     int err = chime_wait(op);
@@ -207,7 +207,7 @@ static bool is_sparse(const chime_op *op, chime_node *n, uint64_t map) {
     if (st->group > 1) {
         bool any = map != 0 || st->merge == CHIME_MERGE_OFF;
         for (unsigned i = 0; i < st->hop && !any && (st->wrap || op->home + i < st->span); i++)
-            any = chime_is_occupied(n->w, chime_step(st, op->home, i));
+            any = chime_is_occupied(st, n->w, chime_step(st, op->home, i));
         return !any;
     }
     return st->merge == CHIME_MERGE_SPARSE ? (unsigned)__builtin_popcountll(map) * 5 < st->span
@@ -216,18 +216,19 @@ static bool is_sparse(const chime_op *op, chime_node *n, uint64_t map) {
 
 
 static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock *lock, unsigned slot) {
-    uint64_t old = chime_slot(n->w, slot)[1], map = lock->map & ~(1ull << slot / op->st->group),
+    const chime_state *st = op->st;
+    uint64_t old = chime_slot(st, n->w, slot)[1], map = lock->map & ~(1ull << slot / st->group),
              *before = chime_new_image(op);
     if (!before)
         return FAR_ERR_NO_MEMORY;
-    memcpy(before, n->w, op->st->node_bytes);
-    chime_clear(op->st, n->w, slot, op->home);
+    memcpy(before, n->w, st->node_bytes);
+    chime_clear(st, n->w, slot, op->home);
     far_point(op->t, "chime:remove");
     choose_heir(op, c, n->ptr);
     int err = chime_put_busy(op, n->ptr);
     if (err < 0)
         return err;
-    chime_put_lines(op, n, before, chime_line_of(op->home));
+    chime_put_lines(op, n, before, chime_line(st, op->home));
     if ((err = chime_put_unlock(op, n->ptr, map)) < 0) {
         far_forget(op->t);
         return err;
@@ -242,15 +243,16 @@ static int remove_item(chime_op *op, change *c, chime_node *n, const chime_lock 
 
 static int commit_insert(chime_op *op, change *c, chime_node *n, const chime_lock *lock, const uint64_t *before,
                          const chime_move *moves, unsigned hops, unsigned at) {
+    const chime_state *st = op->st;
     unsigned filled = hops ? moves[0].to : at;
     choose_heir(op, c, n->ptr);
     int err = chime_put_busy(op, n->ptr);
-    if (err >= 0 && op->st->words)
+    if (err >= 0 && st->words)
         err = chime_put_moves(op, n, before, moves, hops, at);
     else if (err >= 0)
-        chime_put_lines(op, n, before, chime_line_of(op->home));
+        chime_put_lines(op, n, before, chime_line(st, op->home));
     if (err >= 0)
-        err = chime_put_unlock(op, n->ptr, chime_map_with(op->st, lock->map, n->w, filled));
+        err = chime_put_unlock(op, n->ptr, chime_map_with(st, lock->map, n->w, filled));
     if (err < 0) {
         far_forget(op->t);
         return err;
@@ -272,7 +274,7 @@ static int split(chime_op *op, change *c, chime_node *n, bool early) {
     }
     if (!chime_is_whole(op->st, n->w, chime_ptr_tag(n->ptr)))
         return chime_broken(op->index, n->ptr, "its lines do not belong together");
-    err = chime_split_leaf(op, n, c->word, early);
+    err = chime_split_leaf(op, n, c->words, early);
     if (err == 0) {
         c->locked = false;
         op->block = 0;
@@ -310,10 +312,8 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
     chime_move moves[CHIME_SPAN_MAX];
     unsigned at;
     int err, free = chime_free_near(st, n->w, op->home);
-    if (st->fixed) {
-        far_rdwc_seal(op->t, &c->value);
-        c->word = inline_value(st, c);
-    }
+    if (st->fixed)
+        take_inline_value(op, c);
     if (free < 0 && (err = look_further(op, c, n, lock, &free)) < 0)
         return err;
     uint64_t *before = free < 0 ? NULL : chime_new_image(op);
@@ -329,7 +329,7 @@ static int insert_item(chime_op *op, change *c, chime_node *n, const chime_lock 
         memcpy(n->w, before, st->node_bytes); /* without the hops that led nowhere */
         return split(op, c, n, false);
     }
-    chime_place(st, n->w, at, op->home, op->key.first, c->word);
+    chime_place(st, n->w, at, op->home, op->key.first, c->words);
     far_point(op->t, hops ? "chime:hop" : "chime:insert");
     return commit_insert(op, c, n, lock, before, moves, (unsigned)hops, at);
 }
