@@ -30,7 +30,7 @@ typedef struct chime_pivot {
 unsigned chime_place_node(chime_op *op, chime_ptr left, chime_ptr right) {
     unsigned nodes = far_task_nodes(op->t), node = (unsigned)(far_task_random(op->t) % nodes),
              of_left = far_addr_node(chime_ptr_addr(left)), of_right = far_addr_node(chime_ptr_addr(right));
-    for (unsigned i = 0; i < 2 && (node == of_left || (right && node == of_right)); i++)
+    for (unsigned i = 0; i < 2 && ((left && node == of_left) || (right && node == of_right)); i++)
         node = (node + 1) % nodes;
     return node;
 }
@@ -91,7 +91,7 @@ static int grow_root(chime_op *op, const pivot *p) {
     uint64_t *w = chime_new_image(op), *tail;
     if (!w)
         return FAR_ERR_NO_MEMORY;
-    err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op, old, 0), 0, &object);
+    err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op, 0, 0), 0, &object);
     if (err < 0)
         return err;
     chime_ptr made = chime_ptr_make(object.addr, (unsigned)object.epoch, p->level);
