@@ -259,7 +259,7 @@ static void memory_meets_the_bars(void **state) {
 static void nodes_are_spread_over_the_memory_nodes(void **state) {
     (void)state;
     tree tr;
-    unsigned nodes[8] = {0}, leaves = 0;
+    unsigned nodes[8] = {0}, leaves = 0, beside = 0;
     far_pool_usage usage;
     open_tree(&tr, NODES8, FIXED ",speculation=off", CACHE);
     insert_some(&tr, 0, 40000);
@@ -281,13 +281,17 @@ static void nodes_are_spread_over_the_memory_nodes(void **state) {
                 assert_true(more > 2);
             count[l + 1] += more;
         }
-    for (unsigned i = 0; i < count[2]; i++, leaves++)
-        nodes[far_addr_node(chime_ptr_addr(level[2][i]))]++;
+    for (unsigned i = 0; i < count[2]; i++, leaves++) {
+        unsigned node = far_addr_node(chime_ptr_addr(level[2][i]));
+        nodes[node]++;
+        beside += i > 0 && node == far_addr_node(chime_ptr_addr(level[2][i - 1]));
+    }
     unsigned largest = 0;
     for (unsigned i = 0; i < 8; i++)
         largest = nodes[i] > largest ? nodes[i] : largest;
     print_message("%u leaves, at most %u on one of 8 memory nodes\n", leaves, largest);
     assert_true(leaves > 800 && largest * 8.0 <= 1.3 * leaves);
+    assert_int_equal(beside, 0); /* no leaf is on the memory node of its neighbour */
     close_tree(&tr);
 }
 

@@ -12,6 +12,7 @@ struct tour {
     int (*each)(tour *tour, chime_op *op, chime_node *n, unsigned level); /* pinned */
     void *ctx;
     unsigned level;
+    unsigned restarts; /* ways down to the node at the cursor that led to nothing, in this slice and those before */
     chime_ptr next; /* the sibling of the node that was visited last: what fences say alone is not trusted; 0: none */
     bool leaves_only, repairs;
     bool again;                 /* this node was visited before, and has taken in its right neighbour since */
@@ -125,11 +126,13 @@ static int one_slice(far_task *t, far_index *index, tour *v) {
     chime_begin(&op, t, index, (far_bytes){v->cursor, v->length});
     if (op.st->fixed && v->length == 0)
         op.key.first = 0;
+    op.restarts = v->restarts;
     for (unsigned i = 0; i < op.st->walk_slice; i++) {
         far_scratch_mark here = far_scratch_here(t);
         chime_node n = {0};
         int err = read_at(&op, v, &n);
         if (err == CHIME_STALE) {
+            v->restarts = op.restarts;
             far_count_retry(t);
             far_scratch_back(t, here);
             continue;
@@ -147,7 +150,7 @@ static int one_slice(far_task *t, far_index *index, tour *v) {
         keep_cursor(v, op.st, &high);
         v->next = chime_h1_sibling(tail[CHIME_TAIL_H1]);
         chime_key_make(op.st, (far_bytes){v->cursor, v->length}, &op.key);
-        op.restarts = 0;
+        v->restarts = op.restarts = 0;
         far_scratch_back(t, here);
     }
     return 0;
@@ -158,6 +161,7 @@ static int one_level(far_task *t, far_index *index, tour *v) {
     int err = 0;
     v->length = 0;
     v->next = 0;
+    v->restarts = 0;
     memset(v->cursor, 0, 8);
     if (chime_state_of(index)->fixed)
         v->length = 8;

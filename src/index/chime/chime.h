@@ -351,7 +351,7 @@ int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *sl
 int chime_add_pivot(far_task *t, far_index *index, unsigned level, chime_ptr child);
 bool chime_waits_with_pivot(chime_op *op, const far_task *t);              /* for the latch of a node */
 bool chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child); /* false: no local memory for a task */
-unsigned chime_place_node(chime_op *op);                                   /* the memory node for a new node */
+unsigned chime_place_node(chime_op *op, chime_ptr left, chime_ptr right); /* the memory node for one between; 0: none */
 
 /* merge.c */
 int chime_merge_later(chime_op *op, unsigned level);

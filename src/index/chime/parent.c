@@ -25,8 +25,14 @@ typedef struct chime_pivot {
 } pivot;
 
 
-unsigned chime_place_node(chime_op *op) {
-    return (unsigned)(far_task_random(op->t) % far_task_nodes(op->t));
+/* Neighbours lie on different memory nodes: a scan READs several in one batch, and where many scan one range, no memory
+ * node serves most of it. */
+unsigned chime_place_node(chime_op *op, chime_ptr left, chime_ptr right) {
+    unsigned nodes = far_task_nodes(op->t), node = (unsigned)(far_task_random(op->t) % nodes),
+             of_left = far_addr_node(chime_ptr_addr(left)), of_right = far_addr_node(chime_ptr_addr(right));
+    for (unsigned i = 0; i < 2 && ((left && node == of_left) || (right && node == of_right)); i++)
+        node = (node + 1) % nodes;
+    return node;
 }
 
 
@@ -85,7 +91,7 @@ static int grow_root(chime_op *op, const pivot *p) {
     uint64_t *w = chime_new_image(op), *tail;
     if (!w)
         return FAR_ERR_NO_MEMORY;
-    err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object);
+    err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op, 0, 0), 0, &object);
     if (err < 0)
         return err;
     chime_ptr made = chime_ptr_make(object.addr, (unsigned)object.epoch, p->level);
@@ -340,7 +346,8 @@ static int split_inner(chime_op *op, chime_node *n, pivot *p) {
         return err;
     unsigned from = split_at(op, inner);
     bool with = from == inner->count || chime_fence_compare(st, &inner->pivot[from], &op->key) <= 0;
-    if ((err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, chime_place_node(op), 0, &object)) < 0)
+    unsigned where = chime_place_node(op, n->ptr, inner->sibling);
+    if ((err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, st->node_bytes, where, 0, &object)) < 0)
         return err;
     p->above = chime_ptr_make(object.addr, (unsigned)object.epoch, 0);
     build_right(op, inner, from, p, w, chime_ptr_tag(p->above), with);

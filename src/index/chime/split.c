@@ -149,9 +149,11 @@ static int make_fence(chime_op *op, splitting *s) {
 }
 
 
-static int make_node(chime_op *op, splitting *s) {
+static int make_node(chime_op *op, chime_node *n, splitting *s) {
     far_object object;
-    int err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, op->st->node_bytes, chime_place_node(op), 0, &object);
+    chime_ptr right = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
+    int err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, op->st->node_bytes, chime_place_node(op, n->ptr, right), 0,
+                        &object);
     if (err < 0)
         return err;
     s->made_at = object.addr;
@@ -250,7 +252,7 @@ int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool ea
     if (left < 0)
         return chime_broken(op->index, n->ptr, "it is full, and a split does not help");
     s->left = (unsigned)left;
-    if ((err = make_node(op, s)) < 0)
+    if ((err = make_node(op, n, s)) < 0)
         return err;
     if ((err = build_right(op, n, s, value)) < 0) {
         give_up(op, s);
