@@ -9,8 +9,10 @@
  *              run     the first of `length` blocks that are one object (uid 24, type 6)
  *              body    part of a run, `length` blocks behind its head
  *              wiping  the first of `length` blocks that a handle (id, generation) makes free
- *   word 1   orphan: the last sweep for which nothing in it is to be settled (pool/settle.c). Written by the last owner
- *            with the change to orphan, or by the sweeper that takes the block from a dead owner.
+ *   word 1   orphan: sweep 24 | check 40: the last sweep for which nothing in it is to be settled (pool/settle.c). Written
+ *            by the last owner with the change to orphan, or by the sweeper that takes the block from a dead owner. check:
+ *            of the sweep and of the block, so that what damage made is no older sweep, by whose marks what is in use
+ *            would be freed.
  *   word 2   orphan: a bit for each of 64 hashed classes that had free objects (a hint); bit 0 of the hash of no class:
  *            free pages. Run: the last sweep that its maker had heard of. Written before word 0.
  *   word 3   unused
@@ -190,6 +192,23 @@ static inline uint64_t far_block_inner(const far_geometry *g, far_addr addr) { /
 /* Number of a block among those of all nodes. */
 static inline uint64_t far_block_number(const far_geometry *g, far_block_id b) {
     return g->node[b.node].first_number + b.index;
+}
+
+
+/* The stamp of a block (word 1 of its entry). */
+static inline uint64_t far_stamp_pack(const far_geometry *g, far_block_id b, uint32_t sweep) {
+    uint64_t low = sweep & 0xffffff, number = far_block_number(g, b);
+    return low | ((number << 24 | low) + 1) * 0x9e3779b97f4a7c15ull >> 24 << 24;
+}
+
+
+static inline uint32_t far_stamp_sweep(uint64_t stamp) {
+    return (uint32_t)stamp & 0xffffff;
+}
+
+
+static inline bool far_stamp_is_sound(const far_geometry *g, far_block_id b, uint64_t stamp) {
+    return stamp == far_stamp_pack(g, b, far_stamp_sweep(stamp));
 }
 
 

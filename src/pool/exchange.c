@@ -107,6 +107,19 @@ static int take_in_later(far_task *t, int result) {
 }
 
 
+/* The sweep that the stamp of a block tells. One that damage made tells none: then the newest that the last owner may have
+ * heard of, one more than this handle has. What is lost in the block waits for a sweep after that. */
+static uint32_t stamped_sweep(far_task *t, far_block_id id, uint64_t stamp) {
+    far_store *s = far_store_of(t);
+    if (far_stamp_is_sound(far_geometry_of(t), id, stamp))
+        return far_stamp_sweep(stamp);
+    pthread_mutex_lock(&s->lock);
+    uint32_t newest = far_stamp_sweep(s->sweep + 1);
+    pthread_mutex_unlock(&s->lock);
+    return newest;
+}
+
+
 int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     const far_block_state mine = far_block_owned(t);
     uint64_t word = entry[0], stamp;
@@ -115,7 +128,7 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
     if (done <= 0)
         return done;
     int err = far_read_word(t, far_block_stamp(far_geometry_of(t), id), &stamp);
-    return take_in_later(t, err < 0 ? err : move_in(t, id, (uint32_t)stamp));
+    return take_in_later(t, err < 0 ? err : move_in(t, id, stamped_sweep(t, id, stamp)));
 }
 
 
@@ -381,7 +394,7 @@ static int make_orphans(far_task *t, const given *g) {
     uint32_t sweep = s->sweep;
     pthread_mutex_unlock(&s->lock);
     for (unsigned i = 0; i < g->count; i++) {
-        words[i][0] = sweep;
+        words[i][0] = far_stamp_pack(far_geometry_of(t), g->blocks[i].id, sweep);
         words[i][1] = g->blocks[i].hint;
         is_void |= g->blocks[i].stamp != sweep;
         far_write(t, far_block_stamp(far_geometry_of(t), g->blocks[i].id), words[i], sizeof(words[i]));

@@ -134,7 +134,7 @@ static int disown(sweeper *s, far_block_id id, uint64_t word) {
     uint64_t *words = far_scratch(s->t, 16), old;
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to take a block");
-    words[0] = s->old_sweep;
+    words[0] = far_stamp_pack(s->geometry, id, s->old_sweep);
     words[1] = UINT64_MAX; /* nobody knows what is free in it */
     far_write(s->t, far_block_stamp(s->geometry, id), words, 16);
     far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&orphan), &old);

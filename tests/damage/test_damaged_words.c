@@ -2,8 +2,8 @@
  * blocks, damaged one at a time: zeroes, ones, and a bit; and each sort of address in the objects of indexes; in a pool that
  * is closed, and in one that is in use.
  *
- * test_damaged_words [--all] [--kind KIND] [--verbose]      --all: every bit, in use and closed, and page words and
- * bitmaps too (make fuzz) */
+ * test_damaged_words [--all] [--kind KIND] [--seed SEED] [--verbose]      --all: every bit, in use and closed, and page
+ * words and bitmaps too (make fuzz); --seed: only what was told with that seed */
 #include "trial.h"
 
 #include <setjmp.h>
@@ -23,6 +23,7 @@ typedef struct word_harm {
 
 static bool all, only_kind;
 static const char *kind = "dart";
+static uint64_t only_seed;
 
 
 static uint64_t word_at(far_addr addr) {
@@ -40,6 +41,11 @@ static void harm(const scene *s, far_random *random, damage *d, const void *arg)
 }
 
 
+static unsigned run(const scene *s, uint64_t seed, trial_harm damage, const word_harm *h) {
+    return only_seed && seed != only_seed ? 0 : trial_run(s, seed, damage, h);
+}
+
+
 /* Zeroes, ones, and of the bits all, or another one for each word. */
 static bool is_chosen(unsigned how, uint64_t number, bool every_bit) {
     return every_bit || how < FLIP || how - FLIP == number * 11 % 64;
@@ -54,9 +60,9 @@ static unsigned harm_range(const scene *s, far_addr addr, uint64_t bytes, bool e
             if (!is_chosen(how, number, every_bit))
                 continue;
             if (all || (number + how) % 2)
-                failures += trial_run(s, seed, harm, &(word_harm){.addr = addr + at, .how = how});
+                failures += run(s, seed, harm, &(word_harm){.addr = addr + at, .how = how});
             if (all || (number + how) % 2 == 0)
-                failures += trial_run(s, seed + 1, harm, &(word_harm){.addr = addr + at, .how = how});
+                failures += run(s, seed + 1, harm, &(word_harm){.addr = addr + at, .how = how});
         }
     return failures;
 }
@@ -208,7 +214,7 @@ static unsigned harm_addresses(const char *name, const char *options, unsigned e
             word_harm h = {.addr = words[i].at, .word = other_address(&s, &words[i], how, i)};
             for (unsigned in_use = 0; in_use < 2; in_use++)
                 if (both || (i + how) % 2 == in_use)
-                    failures += trial_run(&s, 2 * (OTHERS_END * words[i].at + how) + in_use, harm_address, &h);
+                    failures += run(&s, 2 * (OTHERS_END * words[i].at + how) + in_use, harm_address, &h);
         }
     if (trial_is_verbose)
         printf("%s %s: %u addresses\n", name, options, count);
@@ -253,6 +259,8 @@ int main(int argc, char **argv) {
             kind = argv[++i];
             only_kind = true;
         }
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            only_seed = strtoull(argv[++i], NULL, 10);
     }
     rig_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

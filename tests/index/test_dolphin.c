@@ -396,8 +396,11 @@ static void memory_nodes_share(void **state) {
 
 
 /* Damage is told in words: by operations as FAR_ERR_CORRUPT, by check as problems; nothing hangs. */
+static char problem_noted[256]; /* the last one */
+
+
 static int note_problem(void *ctx, const char *what) {
-    (void)what;
+    snprintf(problem_noted, sizeof(problem_noted), "%s", what);
     ++*(unsigned *)ctx;
     return 0;
 }
@@ -515,6 +518,38 @@ static void damaged_control_words_keep_nobody_waiting(void **state) {
 }
 
 
+/* A key whose value word is 0, and nobody is deleting it: check names it, and a put does not wait for ever. In a frozen
+ * leaf somebody may be taking it out. */
+static void a_key_without_its_value_is_named(void **state) {
+    (void)state;
+    char value[40] = "a value that does not fit into a word";
+    open_map("local:8M", "leaf_slots=4");
+    for (char c = 'a'; c <= 'c'; c++)
+        assert_int_equal(far_put(session, map, (char[]){'k', c}, 2, value, sizeof(value)), 0);
+    const dolphin_state *st = dolphin_state_of(map);
+    char *const *memory = pool->fabric->memory;
+    far_addr root = dolphin_entry_addr(st->root) + DOLPHIN_NODE_HEADER + 8 * ('k' + 1);
+    uint64_t entry;
+    memcpy(&entry, memory[far_addr_node(root)] + far_addr_offset(root), 8);
+    far_addr leaf = dolphin_entry_addr(entry), at = dolphin_value_at(leaf, st->slots, 1);
+    uint64_t *word = (uint64_t *)(memory[far_addr_node(at)] + far_addr_offset(at)), was = *word;
+    uint64_t *spear = (uint64_t *)(memory[far_addr_node(leaf)] + far_addr_offset(leaf));
+    unsigned problems = 0;
+    assert_true(dolphin_value_is_block(was));
+    *word = 0;
+    assert_int_equal(far_index_check(session, map, note_problem, &problems), 1);
+    assert_non_null(strstr(problem_noted, "slot 1 has no value"));
+    assert_int_equal(far_put(session, map, "kb", 2, value, sizeof(value)), FAR_ERR_CORRUPT);
+    *spear |= DOLPHIN_FROZEN;
+    assert_int_equal(far_index_check(session, map, note_problem, &problems), 1);
+    assert_non_null(strstr(problem_noted, "being replaced"));
+    *spear &= ~DOLPHIN_FROZEN;
+    *word = was;
+    assert_int_equal(far_index_check(session, map, note_problem, &problems), 0);
+    close_map();
+}
+
+
 /* Paper's coverage, for contrast: random keys have a leaf each. */
 static void last_byte_coverage_has_a_leaf_per_random_key(void **state) {
     (void)state;
@@ -592,6 +627,7 @@ int main(void) {
         cmocka_unit_test(memory_nodes_share),
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(damaged_control_words_keep_nobody_waiting),
+        cmocka_unit_test(a_key_without_its_value_is_named),
         cmocka_unit_test(last_byte_coverage_has_a_leaf_per_random_key),
         cmocka_unit_test(who_waits_at_a_gate_drives_the_others),
     };

@@ -311,6 +311,73 @@ static void disowned_block_is_not_settled_with_old_marks(void **state) {
 }
 
 
+/* Damage has changed the stamp of an orphan: which sweep it tells, or where it came from. Whoever adopts the block does
+ * not settle it by the marks of a sweep before its objects were linked; a later one finds what is lost there. */
+static void damaged_stamp(unsigned seed, uint64_t (*harm)(const far_geometry *g, far_block_id id, uint64_t stamp)) {
+    rig r;
+    open_settlers(&r, seed, 3, 0);
+    actor *gone = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
+    const far_geometry *g = &sweeper->pool->geometry;
+    put_now(heir, "first", 1);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        put_now(heir, "first", 1);
+        put_now(gone, "first", 1);
+        far_sim_sleep(r.world, 1000000);
+    }
+    assert_int_equal(heir->pool->store->settled, request_now(&r).sweep);
+    leave_orphans(&r, gone);
+    far_block_id id = block_of(heir, gone->object);
+    uint64_t *stamp = bytes_at(&r, far_block_stamp(g, id));
+    assert_true(far_stamp_is_sound(g, id, *stamp));
+    *stamp = harm(g, id, *stamp);
+    assert_false(far_stamp_is_sound(g, id, *stamp));
+    adopt_by_use(&r, heir, gone->object);
+    use_all_free_memory(&r, heir);
+    assert_many(sweeper, "o");
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    use_all_free_memory(&r, heir);
+    assert_many(sweeper, "o");
+    assert_int_equal(leaked(sweeper), 0);
+    close_holders(&r);
+}
+
+
+static uint64_t all_ones(const far_geometry *g, far_block_id id, uint64_t stamp) {
+    (void)g, (void)id, (void)stamp;
+    return UINT64_MAX;
+}
+
+
+static uint64_t nothing(const far_geometry *g, far_block_id id, uint64_t stamp) {
+    (void)g, (void)id, (void)stamp;
+    return 0;
+}
+
+
+static uint64_t an_older_sweep(const far_geometry *g, far_block_id id, uint64_t stamp) {
+    for (unsigned bit = 0; bit < 64; bit++)
+        assert_false(far_stamp_is_sound(g, id, stamp ^ 1ull << bit));
+    return stamp - 1;
+}
+
+
+static uint64_t that_of_another(const far_geometry *g, far_block_id id, uint64_t stamp) {
+    id.index++;
+    return far_stamp_pack(g, id, far_stamp_sweep(stamp) - 1);
+}
+
+
+static void a_damaged_stamp_frees_nothing_in_use(void **state) {
+    (void)state;
+    damaged_stamp(42, all_ones);
+    damaged_stamp(43, nothing);
+    damaged_stamp(44, an_older_sweep);
+    damaged_stamp(45, that_of_another);
+}
+
+
 /* ---- Settling that is cut short ---- */
 
 /* It learns of the epoch and of requests, and does nothing with its memory. */
@@ -642,6 +709,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(adopted_after_settling),
         cmocka_unit_test(orphaned_in_walk_is_void),
         cmocka_unit_test(disowned_block_is_not_settled_with_old_marks),
+        cmocka_unit_test(a_damaged_stamp_frees_nothing_in_use),
         cmocka_unit_test(settle_dropped_by_next_sweep),
         cmocka_unit_test(sleeper_does_not_settle),
         cmocka_unit_test(a_sweep_that_fails_is_made_up_for),

@@ -365,6 +365,31 @@ static int check_values(tour *t, const dolphin_pair *pairs, unsigned count) {
 }
 
 
+/* Keys whose value word was READ as 0. A value is written before its key is LIVE, and taken out when the key is DEAD; but for
+ * a leaf that is narrowed, which is frozen until its keys are gone. So a key that is there before and after its value is
+ * missing has lost it, and whoever puts it would wait for the delete that did that. */
+static int check_missing(tour *t, const dolphin_leaf *leaf, const dolphin_pair *pairs, unsigned count) {
+    far_task *task = t->op.t;
+    uint64_t before, value, spear, after;
+    int err = 0;
+    for (unsigned i = 0; i < count && err == 0; i++) {
+        far_addr key_at = dolphin_key_at(leaf->addr, pairs[i].slot);
+        if (pairs[i].vword)
+            continue;
+        far_read(task, key_at, &before, 8);
+        far_read(task, dolphin_value_at(leaf->addr, t->op.st->slots, pairs[i].slot), &value, 8);
+        far_read(task, leaf->addr, &spear, 8);
+        far_read(task, key_at, &after, 8);
+        err = dolphin_wait(&t->op);
+        if (err == 0 && value == 0 && before == after && dolphin_state_of_slot(after) == DOLPHIN_HELD &&
+            !(spear & DOLPHIN_FROZEN))
+            far_report_problem(t->ctx, "leaf at %#llx: the key of slot %u has no value", (unsigned long long)leaf->addr,
+                               pairs[i].slot);
+    }
+    return err;
+}
+
+
 static int check_leaf(tour *t, const dolphin_leaf *leaf) {
     dolphin_op *op = &t->op;
     unsigned long long addr = leaf->addr;
@@ -400,7 +425,9 @@ static int check_leaf(tour *t, const dolphin_leaf *leaf) {
         if (pairs[i].key.length > FAR_KEY_MAX)
             far_report_problem(t->ctx, "leaf at %#llx: a key of %zu bytes", addr, pairs[i].key.length);
     }
-    return err < 0 || op->st->words ? err : check_values(t, pairs, count);
+    if (err == 0 && !op->st->words)
+        err = check_values(t, pairs, count);
+    return err < 0 || op->st->words ? err : check_missing(t, leaf, pairs, count);
 }
 
 
