@@ -287,6 +287,13 @@ static bool is_listed(const sweeper *s, uint32_t uid) {
 }
 
 
+/* There may be many, to free a run takes time, and the epoch goes on meanwhile. */
+static int renew_pin(sweeper *s) {
+    far_catalog_unpin(s->t);
+    return far_pin_take(s->t);
+}
+
+
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t number = far_block_number(s->geometry, id);
@@ -299,7 +306,7 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     if (s->mode == FAR_SWEEP_COUNT)
         return 0;
     int err = far_store_free_run(s->t, id, entry[0]);
-    return err < 0 ? err : 0;
+    return err < 0 ? err : renew_pin(s);
 }
 
 
@@ -333,8 +340,7 @@ static int adopt(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_store_enter(s->t);
     int err = far_block_adopt(s->t, id, entry);
     far_store_leave(s->t);
-    far_catalog_unpin(s->t); /* there may be many, and the epoch goes on meanwhile */
-    return err < 0 ? err : far_pin_take(s->t);
+    return err < 0 ? err : renew_pin(s);
 }
 
 
