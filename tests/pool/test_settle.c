@@ -332,6 +332,9 @@ static void damaged_stamp(unsigned seed, uint64_t (*harm)(const far_geometry *g,
     *stamp = harm(g, id, *stamp);
     assert_false(far_stamp_is_sound(g, id, *stamp));
     adopt_by_use(&r, heir, gone->object);
+    const far_held *held = far_held_at(heir->pool->store, far_block_base(g, id));
+    assert_true(
+        far_number_is_newer(held->stamp, heir->pool->store->sweep)); /* of which its last owner may have heard */
     use_all_free_memory(&r, heir);
     assert_many(sweeper, "o");
     for (unsigned i = 0; i < 2; i++)
