@@ -272,6 +272,19 @@ static void orphaned_in_walk_is_void(void **state) {
 }
 
 
+/* A sweep, which both of the others have heard of and settled. */
+static void sweep_and_settle(rig *r, actor *sweeper, actor *one, actor *other) {
+    put_now(other, "first", 1);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        put_now(other, "first", 1);
+        put_now(one, "first", 1);
+        far_sim_sleep(r->world, 1000000);
+    }
+    assert_int_equal(other->pool->store->settled, request_now(r).sweep);
+}
+
+
 /* The owner dies after a sweep, with objects that it linked since. The next sweeper takes its blocks; before that one
  * makes its number, somebody who has settled the last sweep adopts one: the marks of that sweep do not count for it. */
 static void disowned_block_is_not_settled_with_old_marks(void **state) {
@@ -279,14 +292,7 @@ static void disowned_block_is_not_settled_with_old_marks(void **state) {
     rig r;
     open_settlers(&r, 7, 3, 0);
     actor *dead = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
-    put_now(heir, "first", 1);
-    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
-    for (unsigned i = 0; i < 20; i++) {
-        put_now(heir, "first", 1);
-        put_now(dead, "first", 1);
-        far_sim_sleep(r.world, 1000000);
-    }
-    assert_int_equal(heir->pool->store->settled, request_now(&r).sweep);
+    sweep_and_settle(&r, sweeper, dead, heir);
     put_many(dead, "a");
     remove_now(dead, "a0"); /* room */
     assert_int_equal(call(dead, lose_one, dead), 0);
@@ -318,14 +324,7 @@ static void damaged_stamp(unsigned seed, uint64_t (*harm)(const far_geometry *g,
     open_settlers(&r, seed, 3, 0);
     actor *gone = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
     const far_geometry *g = &sweeper->pool->geometry;
-    put_now(heir, "first", 1);
-    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
-    for (unsigned i = 0; i < 20; i++) {
-        put_now(heir, "first", 1);
-        put_now(gone, "first", 1);
-        far_sim_sleep(r.world, 1000000);
-    }
-    assert_int_equal(heir->pool->store->settled, request_now(&r).sweep);
+    sweep_and_settle(&r, sweeper, gone, heir);
     leave_orphans(&r, gone);
     far_block_id id = block_of(heir, gone->object);
     uint64_t *stamp = bytes_at(&r, far_block_stamp(g, id));
@@ -333,6 +332,9 @@ static void damaged_stamp(unsigned seed, uint64_t (*harm)(const far_geometry *g,
     *stamp = harm(g, id, *stamp);
     assert_false(far_stamp_is_sound(g, id, *stamp));
     adopt_by_use(&r, heir, gone->object);
+    const far_held *held = far_held_at(heir->pool->store, far_block_base(g, id));
+    assert_true(
+        far_number_is_newer(held->stamp, heir->pool->store->sweep)); /* of which its last owner may have heard */
     use_all_free_memory(&r, heir);
     assert_many(sweeper, "o");
     for (unsigned i = 0; i < 2; i++)

@@ -376,6 +376,7 @@ static int check_missing(tour *t, const dolphin_leaf *leaf, const dolphin_pair *
         far_addr key_at = dolphin_key_at(leaf->addr, pairs[i].slot);
         if (pairs[i].vword)
             continue;
+        far_point(task, "dolphin:missing");
         far_read(task, key_at, &before, 8);
         far_read(task, dolphin_value_at(leaf->addr, t->op.st->slots, pairs[i].slot), &value, 8);
         far_read(task, leaf->addr, &spear, 8);
