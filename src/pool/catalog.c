@@ -195,8 +195,10 @@ static int tell_dropper(far_task *t, uint64_t mark) {
 int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt) {
     const uint64_t tick = far_tick(far_task_fabric(t));
     far_back_off(t, attempt);
-    if (met->mark == 0 || attempt < MET_BRIEFLY)
+    if (met->mark == 0 || attempt < MET_BRIEFLY) {
+        met->mark = 0;
         return 0;
+    }
     far_sleep(t, MET_PAUSE_TICKS * tick);
     int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
     if (late != 0)

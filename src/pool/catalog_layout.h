@@ -24,7 +24,7 @@
 enum { FAR_POOL_TYPE_CATALOG, FAR_POOL_TYPE_RECORD, FAR_POOL_TYPE_OPEN_TABLE };
 
 typedef struct far_catalog_entry {
-    uint64_t record; /* 0: empty */
+    uint64_t record; /* its address; with FAR_CATALOG_GONE: dropped */
     uint64_t name_hash;
     uint32_t uid, unused;
     uint64_t place; /* 0; in a view: which entry of the object it is */

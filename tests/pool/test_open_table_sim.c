@@ -4,6 +4,7 @@
  * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
  * have met both. */
 #include "open_table_rig.h"
+#include "pool/owner.h"
 
 enum { SEEDS = 16 };
 
@@ -536,6 +537,33 @@ static void nothing_is_opened_before_lost_writers_are_fenced(void **state) {
 }
 
 
+/* Before that the opener has met a drop, which was given up soon. What it waits for afterwards, for long, is not that. */
+static void a_drop_that_was_met_once_is_not_waited_for(void **state) {
+    (void)state;
+    story s;
+    set_up(&s, 1);
+    unsigned id = s.next->id, generation = s.next->generation;
+    far_index *x;
+    assert_int_equal(far_index_open(s.dropper, "x", &x), 0);
+    uint64_t *mark = world_bytes(s.world, x->record + offsetof(far_index_record, mark));
+    far_index_close(x);
+    far_session *writer = lose_next(&s);
+    *mark = far_owner_pack(s.dropper->id, s.dropper->generation, 0);
+    s.client = far_sim_start(s.pool->fabric, "opener", open_x, &s);
+    far_sim_run_for(s.world, 30000);
+    *mark = 0;
+    far_sim_run_for(s.world, 20000 * far_tick(s.pool->fabric));
+    assert_int_equal(s.result, 77);
+    far_session_close(writer);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(s.result, 0);
+    s.next->id = id;
+    s.next->generation = generation;
+    far_index_close(s.index);
+    tear_down(&s);
+}
+
+
 /* The last WRITE of the table was one of the handle's own session, which is lost: nobody writes it anew, the handle is dead. */
 static void after_a_lost_own_session_nothing_is_opened(void **state) {
     (void)state;
@@ -571,6 +599,7 @@ int main(void) {
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
         cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),
+        cmocka_unit_test(a_drop_that_was_met_once_is_not_waited_for),
         cmocka_unit_test(after_a_lost_own_session_nothing_is_opened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
