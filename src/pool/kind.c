@@ -7,7 +7,7 @@
 
 
 struct far_budget *far_index_budget(const far_index *index) {
-    return index->pool->budget;
+    return index->budget ? index->budget : index->pool->budget;
 }
 
 

@@ -145,6 +145,7 @@ struct far_index { /* one open index of one handle */
     atomic_uint uses;               /* operations and hooks under way: it is not closed before they end */
     far_tally tallies[FAR_TALLIES]; /* keys added and removed through this handle and not yet told; by session */
     far_index *next;                /* in the pool's list */
+    struct far_budget *budget;      /* of one that is opened for a look; NULL: the handle's */
 };
 
 

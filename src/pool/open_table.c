@@ -1,5 +1,6 @@
 /* The indexes that a handle has open: its table in far memory, through which a drop sees them, and the local objects.
  */
+#include "base/budget.h"
 #include "base/error.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
@@ -370,7 +371,8 @@ static int open_for_user(far_task *t, const far_catalog_entry *entry, far_index 
 }
 
 
-static int open_kind(far_task *t, const far_catalog_entry *entry, const far_index_record *record, far_index **index) {
+static int open_kind(far_task *t, const far_catalog_entry *entry, const far_index_record *record, far_budget *budget,
+                     far_index **index) {
     const far_index_kind *kind = far_kind_in(far_task_pool(t)->kinds, record->kind);
     if (!kind)
         return far_fail(FAR_ERR_UNSUPPORTED, "index '%s' is of kind '%s', which this build does not have", record->name,
@@ -378,6 +380,7 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
     far_index *made = far_open_table_make(far_task_pool(t), kind, record->name, entry->uid);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
+    made->budget = budget;
     made->record = entry->record;
     made->descriptor = record->descriptor;
     memcpy(made->secret, record->secret, sizeof(made->secret));
@@ -398,17 +401,22 @@ static int open_kind(far_task *t, const far_catalog_entry *entry, const far_inde
 }
 
 
+/* With a budget of its own, of nothing: caches that are open do not make room for it. */
 int far_catalog_try_open(far_task *t, uint32_t uid) {
     far_scratch_mark mark = far_scratch_here(t);
+    far_budget *budget = far_budget_new(1);
     far_catalog_entry entry;
     far_index_record record;
     far_index *index;
+    if (!budget)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
     int err = far_pin_take(t);
     if (err >= 0 && (err = find_target(t, &(target){.uid = uid}, &entry, &record)) >= 0 &&
-        (err = open_kind(t, &entry, &record, &index)) >= 0) {
+        (err = open_kind(t, &entry, &record, budget, &index)) >= 0) {
         index->kind->close(index);
         far_open_table_free(index);
     }
+    far_budget_free(budget);
     far_catalog_unpin(t);
     far_scratch_back(t, mark);
     return err;
@@ -435,7 +443,7 @@ static int open_once(far_task *t, const target *w, far_met_mark *met, far_index 
     unsigned slot;
     if ((err = far_open_table_enter(t, entry.uid, w->user, &slot)) != 0)
         return err;
-    if ((err = confirm(t, &entry)) == 0 && (err = open_kind(t, &entry, &record, index)) == 0) {
+    if ((err = confirm(t, &entry)) == 0 && (err = open_kind(t, &entry, &record, NULL, index)) == 0) {
         far_open_table_link(*index, slot, w->user);
         return 0;
     }

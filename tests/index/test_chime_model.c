@@ -206,8 +206,40 @@ static void every_switch(void **state) {
 }
 
 
+/* A check opens the index once more, to see whether others could: that takes nothing of the handle's caches. Fails without
+ * a budget of its own. */
+static void a_check_evicts_nothing(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"chime", "dolphin", "dart", "smart", "shard"};
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        far_pool_options options = {.cache_bytes = 64 << 10};
+        far_usage before, after;
+        far_pool *pool;
+        model m = {.key_bytes = 8};
+        uint8_t key[64], value[8] = {0};
+        size_t bytes;
+        assert_int_equal(far_pool_open("local:64M", &options, &pool), 0);
+        assert_int_equal(far_session_open(pool, &m.session), 0);
+        assert_int_equal(
+            far_index_create(m.session, "m", kinds[i], i ? NULL : FIXED ",span=12,hop=4,hotspot=30K", &m.index), 0);
+        for (unsigned n = 0; n < 20000; n++)
+            assert_int_equal(far_put(m.session, m.index, key, key_of(&m, n * 77777, key), value, 8), 0);
+        for (unsigned n = 0; n < 20000; n++)
+            assert_int_equal(far_get(m.session, m.index, key, key_of(&m, n * 77777, key), value, 8, &bytes), 0);
+        assert_int_equal(far_index_usage(m.session, m.index, &before), 0);
+        assert_int_equal(far_index_check(m.session, m.index, fail_at_problem, NULL), 0);
+        assert_int_equal(far_index_usage(m.session, m.index, &after), 0);
+        assert_true(after.cache_bytes + 4096 >= before.cache_bytes);
+        far_index_close(m.index);
+        far_session_close(m.session);
+        far_pool_close(pool);
+    }
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_check_evicts_nothing),
         cmocka_unit_test(every_geometry),
         cmocka_unit_test(every_inline_size),
         cmocka_unit_test(every_switch),
