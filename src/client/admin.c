@@ -578,6 +578,8 @@ static int check_indexes(far_task *t, far_report *report, index_check check) {
  * somebody waits. It waits for epochs, and for what this handle gives back: where no housekeeping thread does that, this
  * task does. */
 static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
+    const uint64_t patience = FAR_BLOCKED_TICKS * far_tick(far_task_fabric(t));
+    uint64_t look = far_now(t) + patience;
     for (unsigned attempt = 0;; attempt++) {
         int err = far_sweep(t, repair ? FAR_SWEEP_REPAIR : FAR_SWEEP_COUNT, result);
         if (err == 1)
@@ -593,6 +595,12 @@ static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
         if (err < 0 || (err = far_attend(t)) < 0)
             return err;
         far_back_off(t, attempt);
+        if (far_now(t) < look)
+            continue;
+        int late = far_wait_epochs_until(t, 0, far_now(t) + patience); /* or the other one waits for it, for ever */
+        if (late != 0)
+            return late < 0 ? late : far_blocked(t, "the search for lost memory");
+        look = far_now(t) + patience;
     }
 }
 

@@ -520,12 +520,14 @@ static int drop_once(far_task *t, const char *name, far_met_mark *met) {
 int far_catalog_drop(far_task *t, const char *name) {
     far_met_mark met = {0};
     for (unsigned attempt = 0;; attempt++) {
+        far_scratch_mark here = far_scratch_here(t);
         int err = far_open_table_settle(t);
         if (err >= 0)
             err = drop_once(t, name, &met);
         far_catalog_unpin(t);
         if (err <= 0 || (err = far_catalog_rest(t, &met, attempt)) < 0)
             return err;
+        far_scratch_back(t, here);
     }
 }
 

@@ -2,6 +2,7 @@
  * verb. */
 #include "../support/world.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { NODES = 2, SEEDS = 60, VERBS_MAX = 400 };
@@ -299,6 +300,36 @@ static void a_creator_that_saw_an_index_does_not_bring_it_back(void **state) {
 }
 
 
+/* The first check gives up, and wants a sweep; a handle begins with it, and waits for ever. The next check waits for that one:
+ * it says who is in the way all the same. */
+static void a_check_beside_a_sweep_that_waits_says_for_whom(void **state) {
+    (void)state;
+    stage s;
+    char name[32];
+    set_up(&s, 1, "none");
+    make_x(&s);
+    actor *stopped = &s.actors[0], *checker = &s.actors[1];
+    start(stopped, "stopped", open_x);
+    far_sim_stop_before(stopped->client, (far_sim_match){.point = "catalog:confirm"});
+    assert_int_equal(far_sim_run_client(stopped->client), FAR_SIM_STOPPED);
+    snprintf(name, sizeof(name), "client %u", stopped->pool->team.own->id);
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t began = far_host_now(checker->pool->fabric->host);
+        assert_int_equal(far_pool_check(checker->session, 0, fail_at_problem, NULL), FAR_ERR_BUSY);
+        print_message("%s, after %llu us\n", far_last_error(),
+                      (unsigned long long)(far_host_now(checker->pool->fabric->host) - began) / 1000);
+        assert_non_null(strstr(far_last_error(), name));
+        assert_non_null(strstr(far_last_error(), "is stopped"));
+        far_sim_sleep(s.world, 200000000);
+    }
+    far_sim_resume(stopped->client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_int_equal(stopped->result, 0);
+    assert_int_equal(far_pool_check(checker->session, 0, fail_at_problem, NULL), 0);
+    tear_down(&s);
+}
+
+
 static void an_opener_that_was_first_keeps_its_index(void **state) {
     (void)state;
     stage s;
@@ -487,6 +518,7 @@ int main(void) {
         cmocka_unit_test(an_index_is_never_dropped_under_its_user),
         cmocka_unit_test(of_two_droppers_one_wins),
         cmocka_unit_test(a_creator_that_saw_an_index_does_not_bring_it_back),
+        cmocka_unit_test(a_check_beside_a_sweep_that_waits_says_for_whom),
         cmocka_unit_test(an_opener_that_was_first_keeps_its_index),
         cmocka_unit_test(an_opener_that_meets_a_drop_waits_for_its_end),
         cmocka_unit_test(an_opener_between_mark_and_look_gives_way),
