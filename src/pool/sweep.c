@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define MARK_BLOCKS  64u   /* whose marks are written at once */
+#define MARKS_LATE   32u   /* marks under way */
 #define SETTLE_TICKS 300u  /* how long owners that sleep are given to settle, when somebody waits for it */
 #define SHORT_TICKS  1000u /* how long one who is short waits while the epoch does not move */
 
@@ -27,6 +28,10 @@ typedef struct dead_client {
     unsigned id, generation; /* id 0 = freed */
 } dead_client;
 
+typedef struct late_mark { /* still to be made */
+    uint64_t *word, bit;
+} late_mark;
+
 typedef struct sweeper {
     far_walk walk; /* first: the walk is told of this */
     far_task *t;
@@ -35,8 +40,10 @@ typedef struct sweeper {
     far_sweep_mode mode;
     uint32_t sweep, old_sweep; /* this one, and the one before */
     uint64_t wanted;           /* when it began with the first part */
-    uint64_t **marks;          /* per block number: bit per granule; NULL: nothing was met */
+    uint64_t *marks;           /* of the blocks of this part: bit per granule */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
+    late_mark late[MARKS_LATE];
+    uint64_t met; /* objects so far */
     dead_client *dead;
     size_t dead_count;
     owner *owners;
@@ -53,6 +60,30 @@ static bool is_covered(const sweeper *s, uint64_t number) {
 }
 
 
+static uint64_t *marks_of(const sweeper *s, uint64_t number) {
+    return s->marks + (number - s->first) * (far_bitmap_bytes(s->geometry) / sizeof(uint64_t));
+}
+
+
+/* Objects are met in any order, and the marks of a large pool fit in no cache: a word is fetched now, and changed when
+ * MARKS_LATE others were met. */
+static void mark_later(sweeper *s, uint64_t *word, uint64_t bit) {
+    late_mark *late = &s->late[s->met++ % MARKS_LATE];
+    if (late->word)
+        *late->word |= late->bit;
+    *late = (late_mark){word, bit};
+    __builtin_prefetch(word, 1);
+}
+
+
+static void make_late_marks(sweeper *s) {
+    for (late_mark *late = s->late; late < s->late + MARKS_LATE; late++)
+        if (late->word)
+            *late->word |= late->bit;
+    memset(s->late, 0, sizeof(s->late));
+}
+
+
 static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     sweeper *s = (sweeper *)walk;
     far_block_id id;
@@ -63,9 +94,7 @@ static int meet_object(far_walk *walk, far_index *index, unsigned type, far_addr
     uint64_t number = far_block_number(s->geometry, id), at = far_block_inner(s->geometry, addr) / FAR_GRANULE;
     if (!is_covered(s, number))
         return 0;
-    if (!s->marks[number] && !(s->marks[number] = calloc(1, far_bitmap_bytes(s->geometry))))
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the marks of a sweep");
-    s->marks[number][at / 64] |= 1ull << at % 64;
+    mark_later(s, marks_of(s, number) + at / 64, 1ull << at % 64);
     return 0;
 }
 
@@ -210,7 +239,7 @@ static int request(sweeper *s, bool walks, far_request *made) {
 typedef struct mark_writer {
     sweeper *s;
     unsigned pending;
-    uint64_t *zeros, *ones;
+    uint64_t *ones;
 } mark_writer;
 
 
@@ -221,22 +250,20 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
     uint64_t number = far_block_number(s->geometry, id);
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
-    const uint64_t *marks = !is_covered(s, number) ? w->ones : s->marks[number] ? s->marks[number] : w->zeros;
+    const uint64_t *marks = is_covered(s, number) ? marks_of(s, number) : w->ones;
     far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
     return ++w->pending % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
 
 
 static int write_marks(sweeper *s) {
-    mark_writer w = {
-        .s = s, .zeros = calloc(1, far_bitmap_bytes(s->geometry)), .ones = malloc(far_bitmap_bytes(s->geometry))};
-    int err = !w.zeros || !w.ones ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
+    mark_writer w = {.s = s, .ones = malloc(far_bitmap_bytes(s->geometry))};
+    int err = !w.ones ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
     if (err == 0) {
         memset(w.ones, 0xff, far_bitmap_bytes(s->geometry));
         err = far_blocks_each(s->t, write_marks_of, &w);
     }
     int last = far_wait(s->t);
-    free(w.zeros);
     free(w.ones);
     return err < 0 ? err : last;
 }
@@ -252,6 +279,7 @@ static int walk(sweeper *s) {
     far_point(s->t, "sweep:walk");
     far_task_rest_between_pins(s->t, s->mode == FAR_SWEEP_SLOWLY);
     err = far_catalog_walk(s->t, &s->walk);
+    make_late_marks(s);
     far_task_rest_between_pins(s->t, false);
     far_point(s->t, "sweep:walked");
     if (err == 0)
@@ -297,7 +325,7 @@ static int renew_pin(sweeper *s) {
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t number = far_block_number(s->geometry, id);
-    bool met = !is_covered(s, number) || (s->marks[number] && s->marks[number][0] & 1);
+    bool met = !is_covered(s, number) || (marks_of(s, number)[0] & 1);
     if (met || !far_number_is_newer(s->sweep, (uint32_t)entry[2]))
         return 0;
     if (s->mode == FAR_SWEEP_COUNT && !is_listed(s, state.uid))
@@ -324,7 +352,7 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
         far_page_state page = far_page_unpack(pages[p]);
         for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {
             uint64_t at = p * (g->page_bytes / FAR_GRANULE) + n * (page.size / FAR_GRANULE);
-            bool met = s->marks[number] && s->marks[number][at / 64] >> at % 64 & 1;
+            bool met = marks_of(s, number)[at / 64] >> at % 64 & 1;
             bool listed = is_listed(s, page.uid);
             if ((!listed && s->mode != FAR_SWEEP_COUNT) ||
                 (listed && !settled && !met && !(bits[at / 64] >> at % 64 & 1)))
@@ -541,10 +569,7 @@ static int sweep_part(sweeper *s) {
 
 
 static void forget_part(sweeper *s) {
-    for (uint64_t i = s->first; i < s->end; i++) {
-        free(s->marks[i]);
-        s->marks[i] = NULL;
-    }
+    free(s->marks);
     free(s->dead);
     free(s->owners);
     s->dead = NULL;
@@ -560,7 +585,8 @@ static int sweep(sweeper *s) {
     for (s->end = 0; s->end < total && err == 0;) {
         s->first = s->end;
         s->end = total - s->first > most ? s->first + most : total;
-        err = sweep_part(s);
+        s->marks = calloc(s->end - s->first, far_bitmap_bytes(s->geometry));
+        err = s->marks ? sweep_part(s) : far_fail(FAR_ERR_NO_MEMORY, "no memory for the marks of a sweep");
         forget_part(s);
     }
     if (err != 0)
@@ -580,12 +606,10 @@ int far_sweep(far_task *t, far_sweep_mode mode, far_sweep_result *result) {
         return far_fail(FAR_ERR_BUSY, "this handle is sweeping");
     sweeper s = {
         .walk = {.object = meet_object}, .t = t, .store = pool->store, .geometry = &pool->geometry, .mode = mode};
-    s.marks = calloc(far_block_total(s.geometry), sizeof(*s.marks));
     far_aside aside = far_aside_begin(t);
-    int err = !s.marks ? far_fail(FAR_ERR_NO_MEMORY, "no memory for a sweep") : sweep(&s);
+    int err = sweep(&s);
     far_aside_end(t, aside);
     *result = s.result;
-    free(s.marks);
     atomic_store_explicit(&pool->store->sweeping, false, memory_order_release);
     return err;
 }

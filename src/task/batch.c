@@ -160,6 +160,13 @@ static inline __attribute__((always_inline)) far_verb *put_verb(far_task *t, far
 }
 
 
+void far_prefetch(far_task *t, far_addr addr) {
+    const far_fabric *fabric = t->session->conn->fabric;
+    if (is_sound(fabric, addr, 8))
+        far_fabric_prefetch(fabric, addr, 8);
+}
+
+
 void far_read(far_task *t, far_addr addr, void *to, size_t bytes) {
     put_verb(t, FAR_READ, addr, to, bytes);
 }

@@ -39,6 +39,10 @@ int far_post(
 
 void far_wait_for_posted(far_task *t); /* until nothing that was posted is under way; the open batch stays open */
 
+/* A verb will be put for this memory. Whoever puts many says so for all of them first, in a row: on mapped memory their cache
+ * misses then overlap, and so does finding out where each address lies, for which a processor looks few instructions ahead. */
+void far_prefetch(far_task *t, far_addr addr);
+
 /* Gives up the open batch. For an operation that fails before it posts what it has put: the memory of those verbs goes,
  * near and far, and at its end a task posts whatever is still open. */
 void far_forget(far_task *t);

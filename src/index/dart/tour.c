@@ -145,6 +145,8 @@ static int64_t bytes_of_item(const far_index *index, const dart_tour *tour, cons
 
 /* Puts the READs of items. What lies side by side, as leaves do that one client has written in order, is one READ. */
 static int put_items(far_task *t, dart_item *const *items, const uint32_t *bytes, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        far_prefetch(t, dart_word_addr(items[i]->word));
     for (unsigned i = 0, end; i < count; i = end) {
         far_addr addr = dart_word_addr(items[i]->word);
         uint64_t whole = bytes[i], at = 0;

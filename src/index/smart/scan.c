@@ -173,7 +173,8 @@ static int complete(smart_pass *p, smart_node *nodes, const size_t *at, size_t c
             return smart_broken(p->op.index, node->addr, "node");
         want[i] = node->words;
         bool full = !smart_lookup(node, SMART_PARTS, &seen) && seen == node->words;
-        bool more = node->layout != SMART_DIR && (full || p->node); /* a check looks at slots that nobody has used, too */
+        bool more =
+            node->layout != SMART_DIR && (full || p->node); /* a check looks at slots that nobody has used, too */
         if (more && (err = smart_put_read_more(&p->op, node, smart_layout_slots(node->layout), &want[i])) < 0)
             return err;
     }
@@ -197,6 +198,13 @@ static uint64_t at_least_a_list(uint64_t word) {
 }
 
 
+/* What is in front is READ next, unless it was foreseen. */
+static void prefetch_front(const smart_pass *p, size_t most) {
+    for (size_t i = 0; i < p->count && i < most && !p->foresees; i++)
+        far_prefetch(p->op.t, smart_word_addr(item_at(p, i)->word));
+}
+
+
 /* READs the nodes in front, as many as promise `ahead` items. */
 static int expand_nodes(smart_pass *p, size_t ahead) {
     size_t at[BATCH_NODES], count = 0;
@@ -206,6 +214,7 @@ static int expand_nodes(smart_pass *p, size_t ahead) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
     size_t most = p->op.st->batch < BATCH_NODES ? p->op.st->batch : BATCH_NODES;
     bool ready = true; /* nothing in front has to be READ */
+    prefetch_front(p, most);
     for (size_t i = 0, sum = 0; i < p->count && sum < ahead && count < most; i++) {
         const smart_item *item = item_at(p, i);
         sum += promise(item);
@@ -266,6 +275,7 @@ static int show_leaves(smart_pass *p, size_t most) {
     int err = 0;
     if (!leaves)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a scan");
+    prefetch_front(p, most < batch ? most : batch);
     while (count < p->count && count < most && count < batch && (count == 0 || bytes < BATCH_BYTES)) {
         uint64_t word = item_at(p, count)->word;
         if (smart_word_is(word) != SMART_LEAF)
