@@ -256,6 +256,29 @@ static void what_a_sweep_finds_waits_as_long_as_its_type_asks(void **state) {
 }
 
 
+/* Retires an object when it has no pin any more: nobody knows since when it is unlinked. */
+static int retire_without_pin(far_task *t, void *arg) {
+    actor *a = arg;
+    int err = lose_one(t, a);
+    if (err == 0)
+        far_retire(t, a->index, TOY_TYPE_BUCKET, a->object, 512);
+    return err;
+}
+
+
+/* Its time begins when it is looked at, and as the epoch that its handle knows may be one behind, with the one after that. */
+static void what_is_retired_without_a_pin_waits_one_epoch_longer(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 18, 1, BY_HAND(0));
+    actor *a = &r.actors[0];
+    put_many(a, "a");
+    assert_int_equal(far_session_call(a->pool->team.own, FAR_STATS_OTHER, true, retire_without_pin, a), 0);
+    assert_true(epochs_retired(a, a->object) > 6); /* two at each look: without that epoch 6 */
+    close_holders(&r);
+}
+
+
 /* ---- Indexes and runs of the same time ---- */
 
 static void create_main(void *arg) {
@@ -396,6 +419,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sweep_that_fails_is_made_up_for),
         cmocka_unit_test(number_of_a_drop_in_a_sweep),
         cmocka_unit_test(what_a_sweep_finds_waits_as_long_as_its_type_asks),
+        cmocka_unit_test(what_is_retired_without_a_pin_waits_one_epoch_longer),
         cmocka_unit_test(index_published_in_walk),
         cmocka_unit_test(run_made_in_walk),
         cmocka_unit_test(a_damaged_stamp_of_a_run_frees_nothing_in_use),
