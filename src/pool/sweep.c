@@ -322,11 +322,15 @@ static int renew_pin(sweeper *s) {
 }
 
 
+/* A run whose maker had heard of this sweep may have been linked behind the walk. Of one whose stamp is broken nobody knows:
+ * it stays, and the next sweep tells. */
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t number = far_block_number(s->geometry, id);
     bool met = !is_covered(s, number) || (marks_of(s, number)[0] & 1);
-    if (met || !far_number_is_newer(s->sweep, (uint32_t)entry[2]))
+    if (!met && !far_stamp_is_sound(s->geometry, id, entry[2]))
+        return far_write_word(s->t, far_block_hint(s->geometry, id), far_stamp_pack(s->geometry, id, s->sweep));
+    if (met || !far_number_is_newer(s->sweep, far_stamp_sweep(entry[2])))
         return 0;
     if (s->mode == FAR_SWEEP_COUNT && !is_listed(s, state.uid))
         return 0; /* whoever dropped its index is about to free it */
