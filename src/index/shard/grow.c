@@ -71,7 +71,7 @@ int shard_try_grow(far_task *t, far_index *index, shard_partition *part) {
         return err;
     far_point(t, "shard:grow");
     root = atomic_load_explicit(&part->root, memory_order_acquire);
-    if (shard_root_d(root) + 1 != d || shard_root_phase(root) != SHARD_STABLE)
+    if (shard_root_d(root) + 1 != d || !shard_may_grow(t, st, root)) /* it may have been about to shrink meanwhile */
         return 0;
     uint64_t grow = shard_root_next(root, d, SHARD_GROW, false, shard_root_stamp(root));
     if ((err = shard_move_root(t, part, root, grow)) <= 0)
