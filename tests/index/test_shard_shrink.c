@@ -1,5 +1,6 @@
 /* A partition that became empty goes back to its first size (shrink.c): what others do meanwhile, and what is left of those
  * who die on the way. Both layouts. What was taken out of the code to see a story fail is told with it. */
+#include "client/op.h"
 #include "shard_rig.h"
 
 #include "pool/sweep.h"
@@ -92,8 +93,8 @@ static void delete_all(stage *s, uint64_t keys) {
 }
 
 
-/* Keys come and go; the partition is stable, at a version above 0. */
-static void fill_and_empty(stage *s, uint64_t keys) {
+/* Keys 1..keys; the partition is stable, at a version above 0. */
+static void fill(stage *s, uint64_t keys) {
     for (uint64_t n = 1; n <= keys; n++) {
         put(&s->a, number(n), n);
         far_sim_sleep(s->world, 300000);
@@ -104,6 +105,11 @@ static void fill_and_empty(stage *s, uint64_t keys) {
     }
     assert_int_equal(phase(s), SHARD_STABLE);
     assert_true(shard_root_d(true_root(s)) > 0);
+}
+
+
+static void fill_and_empty(stage *s, uint64_t keys) {
+    fill(s, keys);
     delete_all(s, keys);
     far_sim_sleep(s->world, 3000000);
 }
@@ -112,6 +118,18 @@ static void fill_and_empty(stage *s, uint64_t keys) {
 static void open_empty(stage *s, const told *told) {
     open_stage(s, told, 0, TOLD);
     fill_and_empty(s, KEYS);
+}
+
+
+/* Stable at version 1, with keys on all levels: a client that stands still keeps it from doubling again. */
+static void open_full(stage *s, const told *told) {
+    open_stage(s, told, 0, TOLD);
+    put(&s->c, number(1), 1);
+    start(&s->c, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s->c, at("shard:home_read"));
+    fill(s, KEYS);
+    stage_finish(&s->c);
+    assert_int_equal(shard_root_d(true_root(s)), 1);
 }
 
 
@@ -357,6 +375,66 @@ static void prepared_by_one_who_died_told(const told *told) {
     stage_tear_down(&s);
 }
 TOLD_OF_ALL(prepared_by_one_who_died);
+
+
+static uint64_t keys_at(stage *s, unsigned level) {
+    far_load load;
+    assert_int_equal(far_index_load(s->a.session, s->a.index, &load), 0);
+    return load.keys[level - 1];
+}
+
+
+/* A key that lies at that level after all were put, in a table that does not grow. */
+static uint64_t key_at_level(const told *told, unsigned level) {
+    stage s;
+    uint64_t found = 0;
+    open_full(&s, told);
+    for (uint64_t n = 1; n <= KEYS && !found; n++) {
+        uint64_t before = keys_at(&s, level);
+        assert_int_equal(delete_key(&s.a, number(n)), 0);
+        found = keys_at(&s, level) < before ? n : 0;
+    }
+    stage_close(&s);
+    assert_true(found > 0);
+    return found;
+}
+
+
+static int announce(far_task *t, void *arg) {
+    far_index *index = arg;
+    shard_partition *part = &shard_state_of(index)->part[0];
+    int err = far_pin_take(t);
+    if (err >= 0 && (err = shard_refresh(t, part)) >= 0) {
+        uint64_t root = atomic_load_explicit(&part->root, memory_order_relaxed);
+        err = shard_move_root(t, part, root,
+                              shard_root_next(root, shard_root_d(root), SHARD_SHRINK, false, shard_root_stamp(root)));
+    }
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* One key is left, and a look at some buckets did not meet it: the proof does, on every level. (Without a look at one of
+ * them.) */
+static void one_key_is_left_told(const told *told) {
+    for (unsigned level = 1; level <= 3; level++) {
+        stage s;
+        uint64_t left = key_at_level(told, level);
+        open_full(&s, told);
+        for (uint64_t n = 1; n <= KEYS; n++)
+            assert_int_equal(n == left ? 0 : delete_key(&s.a, number(n)), 0);
+        assert_int_equal(keys_at(&s, level), 1);
+        far_sim_sleep(s.world, 3000000);
+        assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, announce, s.b.index), 1);
+        shrinker w = {.actor = &s.b, .world = s.world, .steps = 60, .trips = 100};
+        shrink(&w);
+        assert_true(COUNTED(&s, called_off) >= 1);
+        assert_int_equal(body(&s), 0);
+        assert_there_once(&s, number(left), left);
+        stage_close(&s);
+    }
+}
+TOLD_OF_ALL(one_key_is_left);
 
 
 /* ---- Tours ---- */
@@ -627,6 +705,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(doubling_after_a_shrink_that_was_called_off),
         cmocka_unit_test(two_who_shrink),
         cmocka_unit_test(prepared_by_one_who_died),
+        cmocka_unit_test(one_key_is_left),
         cmocka_unit_test(tours_beside_a_shrink),
         cmocka_unit_test(a_handle_that_slept),
         cmocka_unit_test(numbers_that_come_again),

@@ -4,7 +4,7 @@
  *
  * Most buckets need nothing when the sweep comes: writers have split them. So a step looks at many headers in one batch
  * and works on the first bucket that needs it. That a header says d proves a finished split, however old the look is: a
- * version never goes back, and the header is the last word that a split writes. */
+ * version never goes back within a body, and the header is the last word that a split writes. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
