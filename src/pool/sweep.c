@@ -25,7 +25,7 @@ typedef struct owner { /* of blocks */
 } owner;
 
 typedef struct dead_client {
-    unsigned id, generation; /* id 0 = freed */
+    unsigned id, generation;
 } dead_client;
 
 typedef struct late_mark { /* still to be made */
@@ -405,16 +405,14 @@ static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *en
 }
 
 
-/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. */
+/* Nothing in the pool names them any more. */
 static int free_dead(sweeper *s) {
-    for (unsigned round = 0; round < 2; round++)
-        for (size_t i = 0; i < s->dead_count; i++) {
-            int done = s->dead[i].id == 0 ? 0 : far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
-            if (done < 0)
-                return done;
-            s->result.dead_clients += done == 1;
-            s->dead[i].id = done == 1 ? 0 : s->dead[i].id;
-        }
+    for (size_t i = 0; i < s->dead_count; i++) {
+        int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+        if (done < 0)
+            return done;
+        s->result.dead_clients += done == 1;
+    }
     return 0;
 }
 

@@ -97,6 +97,29 @@ static void sleeper_does_not_settle(void **state) {
 }
 
 
+/* It slept through a sweep, and wakes in one that only counts: what the first would have freed is asked for again. */
+static void sleeper_is_not_content_with_a_count(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 10, 2, BY_HAND(0));
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+    put_many(owner, "a");
+    assert_int_equal(call(owner, lose_one, owner), 0);
+    poll_until_asleep(owner);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    sweeper->mode = FAR_SWEEP_COUNT;
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:walk");
+    put_now(owner, "b", 300);
+    finish_sweep(&r, sweeper);
+    assert_int_equal(sweeper->swept.leaked_bytes, 512);
+    assert_true(sweep_is_wanted(&r));
+    wait_for_sweeps(&r);
+    assert_int_equal(leaked(sweeper), 0);
+    close_holders(&r);
+}
+
+
 /* A sweep is done, and an owner hears of the next before it has settled it. That one comes to no end: what the first
  * would have found is not forgotten. */
 static void a_sweep_that_fails_is_made_up_for(void **state) {
@@ -416,6 +439,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settle_dropped_by_next_sweep),
         cmocka_unit_test(sleeper_does_not_settle),
+        cmocka_unit_test(sleeper_is_not_content_with_a_count),
         cmocka_unit_test(a_sweep_that_fails_is_made_up_for),
         cmocka_unit_test(number_of_a_drop_in_a_sweep),
         cmocka_unit_test(what_a_sweep_finds_waits_as_long_as_its_type_asks),
