@@ -357,14 +357,12 @@ static int split_inner(chime_op *op, chime_node *n, pivot *p) {
         return err;
     far_point(op->t, "chime:inner_split");
     err = publish_split(op, n, inner, from, p, chime_tail(st, w)[CHIME_TAIL_LOW], with);
-    if (err < 0) {
+    if (err < 0 && err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) { /* else its left neighbour may name it by now */
         far_forget(op->t);
         far_free(op->t, op->index, CHIME_TYPE_NODE, object.addr, st->node_bytes);
-        p->above = 0;
-        return err;
     }
-    atomic_fetch_add_explicit(&op->st->counts.splits, 0, memory_order_relaxed);
-    return 1;
+    p->above = err < 0 ? 0 : p->above;
+    return err < 0 ? err : 1;
 }
 
 
