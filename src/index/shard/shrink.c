@@ -69,9 +69,12 @@ static int call_off(far_task *t, far_index *index, shard_partition *part, uint64
 }
 
 
+/* A root that stays after all what it was, as far as this handle knows, is not in far memory: what is there cannot follow it. */
 int shard_call_off(shard_try *y) {
     int err = call_off(y->t, y->index, y->part, y->root);
-    return err < 0 ? err : SHARD_AGAIN;
+    if (err < 0)
+        return err;
+    return atomic_load_explicit(&y->part->root, memory_order_acquire) == y->root ? shard_retry(y, true) : SHARD_AGAIN;
 }
 
 
