@@ -650,6 +650,78 @@ static void shrink_that_cannot_be_called_off_told(const told *told) {
 TOLD_OF_ALL(shrink_that_cannot_be_called_off);
 
 
+/* A shrink goes on with those words of the partition broken: it is called off, and nothing is lost. */
+static void called_off_with(stage *s, uint64_t *word, uint64_t broken) {
+    uint64_t sound = *word;
+    shrinker w = {.actor = &s->c, .world = s->world, .steps = 1, .trips = 100};
+    shrink_until(s, &s->c, SHARD_SHRINK, 0);
+    *word = broken;
+    for (unsigned i = 0; i < 100 && phase(s) == SHARD_SHRINK; i++)
+        shrink(&w);
+    assert_int_equal(phase(s), SHARD_STABLE);
+    assert_int_equal(body(s), 0);
+    *word = sound;
+    put(&s->a, number(5), 7);
+    assert_there_once(s, number(5), 7);
+}
+
+
+static void broken_words_told(const told *told) {
+    static const uint64_t tables[] = {0xffffull << 48 | 4096, 47ull << 48 | 4096, 1ull << 48 | 0xfffffffff0,
+                                      1ull << 48 | 0xff0000001000};
+    stage s;
+    for (unsigned i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+        for (unsigned word = SHARD_BODY_L2; word < SHARD_BODY_L3; word++) {
+            open_empty(&s, told);
+            called_off_with(&s, (uint64_t *)words_at(&s, body_addr(&s.a)) + word, tables[i]);
+            stage_close(&s);
+        }
+}
+TOLD_OF_ALL(broken_words);
+
+
+/* What stands in place of the next body has its number by damage: it is the one before, whose memory others have by now. (Whatever
+ * has the number is used.) */
+static void broken_number_of_a_body_told(const told *told) {
+    stage s;
+    open_empty(&s, told);
+    shrink_until(&s, &s.c, SHARD_STABLE, 1);
+    fill_and_empty(&s, KEYS);
+    far_sim_sleep(s.world, 30000000);
+    uint64_t *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb + 8 * SHARD_PCB_BODY), before = *word;
+    *word = shard_body(shard_body_addr(before, 0), 2);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 1, .trips = 100};
+    for (unsigned i = 0; i < 100 && COUNTED(&s, called_off) == 0 && body(&s) == 1; i++)
+        shrink(&w);
+    assert_int_equal(body(&s), 1);
+    assert_int_equal(COUNTED(&s, called_off), 1);
+    *word = before;
+    put(&s.a, number(5), 7);
+    assert_there_once(&s, number(5), 7);
+    stage_close(&s);
+}
+TOLD_OF_ALL(broken_number_of_a_body);
+
+
+/* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before that, or
+ * one who has read the old root since would be at work when all are said to know of the new one. */
+static void stamp_of_a_new_body_told(const told *told) {
+    stage s;
+    open_shrinking(&s, told);
+    uint64_t epoch = world_word(s.world, FAR_SUPER_EPOCH);
+    for (unsigned i = 0; i < 100 && world_word(s.world, FAR_SUPER_EPOCH) == epoch; i++) {
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    epoch = world_word(s.world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
+    stage_finish(&s.c);
+    assert_int_equal(body(&s), 1);
+    assert_true(shard_root_stamp(true_root(&s)) >= epoch);
+    stage_close(&s);
+}
+TOLD_OF_ALL(stamp_of_a_new_body);
+
+
 /* An index of the layout before is refused, in words that say what to do. */
 static void an_older_layout_is_refused(void **state) {
     (void)state;
@@ -768,6 +840,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chunk_of_the_body_before),
         cmocka_unit_test(forgotten_while_an_extent_is_made),
         cmocka_unit_test(shrink_that_cannot_be_called_off),
+        cmocka_unit_test(broken_words),
+        cmocka_unit_test(broken_number_of_a_body),
+        cmocka_unit_test(stamp_of_a_new_body),
         cmocka_unit_test(an_older_layout_is_refused),
         cmocka_unit_test(death_at_every_verb),
     };

@@ -337,7 +337,7 @@ static int provide(far_task *t, far_index *index, piece *pieces, unsigned count)
 
 
 uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
-    return SHARD_L2_BYTES << (st->b + generation);
+    return (uint64_t)SHARD_L2_BYTES << (st->b + generation);
 }
 
 
