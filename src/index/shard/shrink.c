@@ -69,12 +69,11 @@ static int call_off(far_task *t, far_index *index, shard_partition *part, uint64
 }
 
 
-/* A root that stays after all what it was, as far as this handle knows, is not in far memory: what is there cannot follow it. */
 int shard_call_off(shard_try *y) {
     int err = call_off(y->t, y->index, y->part, y->root);
-    if (err < 0)
-        return err;
-    return atomic_load_explicit(&y->part->root, memory_order_acquire) == y->root ? shard_retry(y, true) : SHARD_AGAIN;
+    if (err != 0)
+        return err < 0 ? err : SHARD_AGAIN;
+    return shard_retry(y, false); /* another root was learned, unless it is a broken one */
 }
 
 
@@ -328,7 +327,7 @@ static void rest(shard_partition *part) {
 
 
 /* Of a partition that is stable. One that was about to shrink when this handle looked last, and has its body still, was needed
- * after all. While it seems to be empty the handle stays awake. */
+ * after all. While the count says that it is empty the handle stays awake for some more looks. */
 static int begin(shrink *s, int *trips) {
     shard_partition *part = s->part;
     uint64_t keys, told;
@@ -343,11 +342,11 @@ static int begin(shrink *s, int *trips) {
     bool none = shard_keys_known(part) <= 0;
     if (part->shrink_rest > 0 && !(none && shard_keys_known(part) != part->shrink_count)) {
         part->shrink_rest--;
-        return none;
+        return none && part->shrink_rests < RESTS_MAX; /* a count may be wrong for ever */
     }
     if (!shard_all_know(s->t, s->root)) {
         far_epoch_request(far_task_pool(s->t));
-        return none;
+        return 0;
     }
     *trips -= BEGIN_TRIPS;
     int err = shard_estimate(s->t, s->index, part, s->d, &keys, &told);

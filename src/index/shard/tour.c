@@ -496,15 +496,19 @@ static int tour_last_body(shard_tour *r) {
     far_usage usage = r->usage ? *r->usage : (far_usage){0};
     far_load load = r->load ? *r->load : (far_load){0};
     int err;
-    for (;;) {
+    for (unsigned in_vain = 0; in_vain < LOOKS;) {
+        unsigned body = r->body;
         shard_counted_begin(&r->counted);
         if ((err = tour_partition(r)) != MOVED)
             return err;
+        in_vain = r->body == body ? in_vain + 1 : 0;
         if (r->usage)
             *r->usage = usage;
         if (r->load)
             *r->load = load;
     }
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: its root is broken", r->index->name,
+                    (unsigned long long)r->part->number);
 }
 
 
