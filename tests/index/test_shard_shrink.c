@@ -615,6 +615,134 @@ static void chunk_of_the_body_before_told(const told *told) {
 TOLD_OF_ALL(chunk_of_the_body_before);
 
 
+/* Another task of a handle learns a root so much later that what was known of the body is forgotten, between two looks of one
+ * that makes an extent. (An array of extents whose address is looked up a second time, and is 0 then: the extent was linked
+ * somewhere at the beginning of the pool.) */
+static void forgotten_while_an_extent_is_made_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, TOLD ",extent=512");
+    fill_and_empty(&s, KEYS);
+    unsigned d = shard_root_d(true_root(&s)) + 1;
+    shard_partition *part = &shard_state_of(s.b.index)->part[0];
+    assert_true(shard_extent_count(shard_state_of(s.b.index), d) >= 2);
+    const uint64_t *segment = &words_at(&s, body_addr(&s.b))[SHARD_BODY_SEGMENT + d];
+    for (unsigned i = 0; i < 100 && (*segment == 0 || words_at(&s, *segment)[0] == 0); i++) {
+        assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_once, s.b.index), 0);
+        far_sim_sleep(s.world, 300000);
+    }
+    far_addr array = *segment;
+    assert_true(words_at(&s, array)[0] != 0 && words_at(&s, array)[1] == 0);
+    uint64_t first[SHARD_LINE];
+    memcpy(first, words_at(&s, 0), sizeof(first));
+    s.b.ended = false;
+    s.b.client = far_sim_start(s.b.pool->fabric, "doubles", double_it, &s.b);
+    stage_stop_at(&s.b, (far_sim_match){.kind = FAR_SIM_READ, .from = array + 8, .to = array + 16});
+    uint64_t root = root_of(&s.b);
+    shard_learn_root(part, shard_root_next(root, d - 1, SHARD_STABLE, true, shard_root_stamp(root) + SHARD_BODIES));
+    stage_finish(&s.b);
+    assert_memory_equal(first, words_at(&s, 0), sizeof(first));
+    assert_true(words_at(&s, array)[1] != 0);
+    world_assert_watch_is_content(s.world);
+    stage_tear_down(&s);
+}
+TOLD_OF_ALL(forgotten_while_an_extent_is_made);
+
+
+/* The root in far memory is not one that can follow the shrink that a handle knows of: an old one, or one of another body. Who
+ * would call that shrink off does not try for ever. */
+static void shrink_that_cannot_be_called_off_told(const told *told) {
+    for (unsigned i = 0; i < 2; i++) {
+        stage s;
+        open_empty(&s, told);
+        uint64_t before = true_root(&s), *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb);
+        shrink_until(&s, &s.c, SHARD_SHRINK, 0);
+        assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh, s.a.index) >= 0);
+        uint64_t shrinking = true_root(&s);
+        assert_int_equal(root_of(&s.a), shrinking);
+        *word = i == 0 ? before : shard_root_of_body(shrinking, 3);
+        assert_int_equal(insert(&s.a, number(5), 7), FAR_ERR_CORRUPT);
+        *word = shrinking;
+        assert_int_equal(insert(&s.a, number(5), 7), 0);
+        assert_int_equal(COUNTED(&s, called_off), 1);
+        assert_there_once(&s, number(5), 7);
+        stage_close(&s);
+    }
+}
+TOLD_OF_ALL(shrink_that_cannot_be_called_off);
+
+
+/* A shrink goes on with those words of the partition broken: it is called off, and nothing is lost. */
+static void called_off_with(stage *s, uint64_t *word, uint64_t broken) {
+    uint64_t sound = *word;
+    shrinker w = {.actor = &s->c, .world = s->world, .steps = 1, .trips = 100};
+    shrink_until(s, &s->c, SHARD_SHRINK, 0);
+    *word = broken;
+    for (unsigned i = 0; i < 100 && phase(s) == SHARD_SHRINK; i++)
+        shrink(&w);
+    assert_int_equal(phase(s), SHARD_STABLE);
+    assert_int_equal(body(s), 0);
+    *word = sound;
+    put(&s->a, number(5), 7);
+    assert_there_once(s, number(5), 7);
+}
+
+
+static void broken_words_told(const told *told) {
+    static const uint64_t tables[] = {0xffffull << 48 | 4096, 47ull << 48 | 4096, 1ull << 48 | 0xfffffffff0,
+                                      1ull << 48 | 0xff0000001000};
+    stage s;
+    for (unsigned i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+        for (unsigned word = SHARD_BODY_L2; word < SHARD_BODY_L3; word++) {
+            open_empty(&s, told);
+            called_off_with(&s, (uint64_t *)words_at(&s, body_addr(&s.a)) + word, tables[i]);
+            stage_close(&s);
+        }
+}
+TOLD_OF_ALL(broken_words);
+
+
+/* What stands in place of the next body has its number by damage: it is the one before, whose memory others have by now. (Whatever
+ * has the number is used.) */
+static void broken_number_of_a_body_told(const told *told) {
+    stage s;
+    open_empty(&s, told);
+    shrink_until(&s, &s.c, SHARD_STABLE, 1);
+    fill_and_empty(&s, KEYS);
+    far_sim_sleep(s.world, 30000000);
+    uint64_t *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb + 8 * SHARD_PCB_BODY), before = *word;
+    *word = shard_body(shard_body_addr(before, 0), 2);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 1, .trips = 100};
+    for (unsigned i = 0; i < 100 && COUNTED(&s, called_off) == 0 && body(&s) == 1; i++)
+        shrink(&w);
+    assert_int_equal(body(&s), 1);
+    assert_int_equal(COUNTED(&s, called_off), 1);
+    *word = before;
+    put(&s.a, number(5), 7);
+    assert_there_once(&s, number(5), 7);
+    stage_close(&s);
+}
+TOLD_OF_ALL(broken_number_of_a_body);
+
+
+/* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before that, or
+ * one who has read the old root since would be at work when all are said to know of the new one. */
+static void stamp_of_a_new_body_told(const told *told) {
+    stage s;
+    open_shrinking(&s, told);
+    uint64_t epoch = world_word(s.world, FAR_SUPER_EPOCH);
+    for (unsigned i = 0; i < 100 && world_word(s.world, FAR_SUPER_EPOCH) == epoch; i++) {
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    epoch = world_word(s.world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST;
+    stage_finish(&s.c);
+    assert_int_equal(body(&s), 1);
+    assert_true(shard_root_stamp(true_root(&s)) >= epoch);
+    stage_close(&s);
+}
+TOLD_OF_ALL(stamp_of_a_new_body);
+
+
 /* An index of the layout before is refused, in words that say what to do. */
 static void an_older_layout_is_refused(void **state) {
     (void)state;
@@ -731,6 +859,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_handle_that_slept),
         cmocka_unit_test(numbers_that_come_again),
         cmocka_unit_test(chunk_of_the_body_before),
+        cmocka_unit_test(forgotten_while_an_extent_is_made),
+        cmocka_unit_test(shrink_that_cannot_be_called_off),
+        cmocka_unit_test(broken_words),
+        cmocka_unit_test(broken_number_of_a_body),
+        cmocka_unit_test(stamp_of_a_new_body),
         cmocka_unit_test(an_older_layout_is_refused),
         cmocka_unit_test(death_at_every_verb),
     };

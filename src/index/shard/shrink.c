@@ -112,6 +112,18 @@ static int prove_buckets(shrink *s) {
 }
 
 
+/* A table of that level, which the word names: how large it is. */
+static int check_table(const shrink *s, unsigned level, uint64_t word, uint64_t *bytes) {
+    unsigned generation = (unsigned)(word >> 48);
+    *bytes = 0;
+    if (generation <= s->d + 1)
+        *bytes = level == 2 ? shard_l2_bytes(s->st, generation) : shard_l3_bytes(s->st, generation);
+    if (*bytes && far_may_be_object(s->t, word & shard_mask(48), *bytes))
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of a partition is broken", s->index->name);
+}
+
+
 /* Of the next lines of level 2, of both generations that may have a table. *through: there are no more. */
 static int prove_lines(shrink *s, bool *through) {
     uint64_t table[2], line[LINES_AT_ONCE][SHARD_L2_BYTES / 8], first = s->part->empty_lines;
@@ -122,7 +134,10 @@ static int prove_lines(shrink *s, bool *through) {
     far_read(s->t, at, table, sizeof(table));
     err = far_wait(s->t);
     for (unsigned i = 0; err >= 0 && i < 2; i++) {
-        uint64_t lines = table[i] ? shard_l2_bytes(s->st, (unsigned)(table[i] >> 48)) / SHARD_L2_BYTES : 0;
+        uint64_t bytes = 0, lines;
+        if (table[i] && (err = check_table(s, 2, table[i], &bytes)) < 0)
+            return err;
+        lines = bytes / SHARD_L2_BYTES;
         if (first >= lines) {
             first -= lines;
             continue;
@@ -190,17 +205,14 @@ static int add_chains(shrink *s, far_addr table, unsigned generation) {
 static int add_tables(shrink *s, const uint64_t *words) {
     int err = 1;
     for (unsigned i = 0; err > 0 && i < 4; i++) {
-        uint64_t word = words[SHARD_BODY_L2 + i];
-        unsigned generation = (unsigned)(word >> 48);
+        uint64_t word = words[SHARD_BODY_L2 + i], bytes;
+        far_addr table = word & shard_mask(48);
         if (word == 0)
             continue;
-        if (generation > s->d + 1)
-            return far_fail(FAR_ERR_CORRUPT, "index '%s': a table of a partition is broken", s->index->name);
-        far_addr table = word & shard_mask(48);
-        err = add(s, SHARD_TYPE_OVERFLOW, table,
-                  i < 2 ? shard_l2_bytes(s->st, generation) : shard_l3_bytes(s->st, generation));
-        if (err >= 0)
-            err = i < 2 ? 1 : add_chains(s, table, generation);
+        if ((err = check_table(s, 2 + i / 2, word, &bytes)) < 0 ||
+            (err = add(s, SHARD_TYPE_OVERFLOW, table, bytes)) < 0)
+            return err;
+        err = i < 2 ? 1 : add_chains(s, table, (unsigned)(word >> 48));
     }
     return err;
 }
@@ -248,6 +260,21 @@ static int list_body(shrink *s) {
 
 /* ---- The next body ---- */
 
+/* Whether the next body is as it was prepared. Else another one has begun to use it, or it is the body before, whose number was damaged: in
+ * both cases nobody goes there by this root. */
+static int is_new(shrink *s, far_addr body) {
+    uint64_t words[SHARD_BODY_WORDS];
+    if (!far_may_be_object(s->t, body, sizeof(words)))
+        return 0;
+    far_read(s->t, body, words, sizeof(words));
+    int err = far_wait(s->t);
+    for (unsigned i = 0; err >= 0 && i < SHARD_BODY_WORDS; i++)
+        if (i != SHARD_BODY_SEGMENT && words[i])
+            return 0;
+    return err < 0 ? err : far_may_be_object(s->t, words[SHARD_BODY_SEGMENT], (uint64_t)SHARD_BUCKET_BYTES << s->st->b);
+}
+
+
 /* What stands in the other word of the control block is the body before this one, or the next, left by one who could not
  * finish. 1: the next one is there. */
 static int prepare(shrink *s) {
@@ -256,7 +283,7 @@ static int prepare(shrink *s) {
     uint64_t word, old;
     int err = far_read_word(s->t, at, &word);
     if (err < 0 || shard_body_addr(word, number))
-        return err < 0 ? err : 1;
+        return err < 0 ? err : is_new(s, shard_body_addr(word, number));
     if ((err = shard_make_body(s->t, s->index, far_addr_node(s->part->pcb), s->st->b, &body, &segment)) < 0)
         return err;
     far_point(s->t, "shard:prepared");
@@ -275,7 +302,8 @@ static int swing(shrink *s) {
     if (err <= 0 || (err = list_body(s)) <= 0)
         return err;
     far_point(s->t, "shard:swing");
-    uint64_t fresh = shard_root_of_body(shard_root(0, SHARD_STABLE, true, far_epoch(s->t)), s->body + 1);
+    uint64_t epoch = far_epoch(s->t) + 1; /* it may have gone on by one since this pin was taken */
+    uint64_t fresh = shard_root_of_body(shard_root(0, SHARD_STABLE, true, epoch), s->body + 1);
     if ((err = shard_move_root(s->t, s->part, s->root, fresh)) <= 0)
         return err;
     far_point(s->t, "shard:swung");

@@ -218,29 +218,29 @@ static int make_extents(const shard_state *st, shard_partition *part, unsigned s
 }
 
 
-/* Of a larger one: what this handle knows of its extents; NULL: there is none yet. */
+/* Of a larger one: the array of its extents, and what this handle knows of them; NULL: there is none yet. The address goes along:
+ * another task may forget the body at any time (shard_learn_root). */
 static int segment_extents(far_task *t, const shard_state *st, shard_partition *part, unsigned body, unsigned segment,
-                           shard_extents **extents) {
+                           shard_extents **extents, far_addr *array) {
     shard_extents *known =
         (shard_extents *)(uintptr_t)atomic_load_explicit(&part->segment[segment], memory_order_acquire);
-    uint64_t word;
     *extents = known;
-    if (known && shard_known(&known->word, body))
+    *array = known ? shard_known(&known->word, body) : 0;
+    if (*array)
         return 0;
-    int err = read_body_word(t, part, body, SHARD_BODY_SEGMENT + segment, 8 * shard_extent_count(st, segment), &word);
-    *extents = word ? known : NULL;
-    if (err < 0 || word == 0 || (!known && (err = make_extents(st, part, segment, extents)) < 0))
+    int err = read_body_word(t, part, body, SHARD_BODY_SEGMENT + segment, 8 * shard_extent_count(st, segment), array);
+    *extents = *array ? known : NULL;
+    if (err < 0 || *array == 0 || (!known && (err = make_extents(st, part, segment, extents)) < 0))
         return err;
-    shard_know(&(*extents)->word, body, word);
+    shard_know(&(*extents)->word, body, *array);
     return 0;
 }
 
 
-static int extent_word(far_task *t, const shard_state *st, shard_extents *extents, unsigned body, uint64_t n,
-                       uint64_t *word) {
-    uint64_t array = shard_known(&extents->word, body);
+static int extent_word(far_task *t, const shard_state *st, shard_extents *extents, far_addr array, unsigned body,
+                       uint64_t n, uint64_t *word) {
     *word = shard_known(&extents->extent[n], body);
-    if (*word || !array)
+    if (*word)
         return 0;
     int err = read_address(t, array + 8 * n, st->extent, word);
     if (err >= 0 && *word)
@@ -253,6 +253,7 @@ static int extent_word(far_task *t, const shard_state *st, shard_extents *extent
 static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state *st, shard_partition *part,
                                                  unsigned segment, uint64_t at, far_addr *addr) {
     shard_extents *extents;
+    far_addr array;
     uint64_t word = 0;
     unsigned body = shard_body_of(part);
     int err;
@@ -264,9 +265,9 @@ static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state 
             *addr = word + at;
         return err;
     }
-    if ((err = segment_extents(t, st, part, body, segment, &extents)) < 0 || !extents)
+    if ((err = segment_extents(t, st, part, body, segment, &extents, &array)) < 0 || !extents)
         return err;
-    if ((err = extent_word(t, st, extents, body, at / st->extent, &word)) >= 0 && word)
+    if ((err = extent_word(t, st, extents, array, body, at / st->extent, &word)) >= 0 && word)
         *addr = word + at % st->extent;
     return err;
 }
@@ -332,7 +333,7 @@ static int provide(far_task *t, far_index *index, piece *pieces, unsigned count)
 
 
 uint64_t shard_l2_bytes(const shard_state *st, unsigned generation) {
-    return SHARD_L2_BYTES << (st->b + generation);
+    return (uint64_t)SHARD_L2_BYTES << (st->b + generation);
 }
 
 
@@ -471,19 +472,17 @@ int shard_progress_addr(far_task *t, shard_partition *part, unsigned version, fa
 
 
 /* One extent of a large segment, the first that this handle does not know of. 1: it was the last. */
-static int make_extent(far_task *t, far_index *index, shard_extents *extents, unsigned body, uint64_t count) {
+static int make_extent(far_task *t, far_index *index, shard_extents *extents, far_addr array, unsigned body,
+                       uint64_t count) {
     uint64_t n = 0, word;
     while (n < count && shard_known(&extents->extent[n], body))
         n++;
     if (n == count)
         return 1;
-    int err = extent_word(t, shard_state_of(index), extents, body, n, &word);
+    int err = extent_word(t, shard_state_of(index), extents, array, body, n, &word);
     if (err < 0 || word)
         return err < 0 ? err : n + 1 == count;
-    piece p = {.type = SHARD_TYPE_SEGMENT,
-               .size = shard_state_of(index)->extent,
-               .at = shard_known(&extents->word, body) + 8 * n,
-               .missing = true};
+    piece p = {.type = SHARD_TYPE_SEGMENT, .size = shard_state_of(index)->extent, .at = array + 8 * n, .missing = true};
     if ((err = provide(t, index, &p, 1)) < 0)
         return err;
     shard_know(&extents->extent[n], body, p.word);
@@ -499,7 +498,7 @@ int shard_make_segment(far_task *t, far_index *index, shard_partition *part, uns
     uint64_t count = shard_extent_count(st, version), before[2];
     piece pieces[4];
     shard_extents *extents = NULL;
-    far_addr body;
+    far_addr body, array;
     int err = need_body(t, part, &body);
     if (err < 0)
         return err;
@@ -526,7 +525,7 @@ int shard_make_segment(far_task *t, far_index *index, shard_partition *part, uns
         return 1;
     bool fresh = pieces[2].linked;
     unsigned number = shard_body_of(part);
-    if ((err = segment_extents(t, st, part, number, version, &extents)) < 0)
+    if ((err = segment_extents(t, st, part, number, version, &extents, &array)) < 0)
         return err;
-    return extents && !fresh ? make_extent(t, index, extents, number, count) : 0;
+    return extents && !fresh ? make_extent(t, index, extents, array, number, count) : 0;
 }
