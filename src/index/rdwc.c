@@ -446,9 +446,10 @@ uint32_t far_rdwc_seal_before(far_task *t, uint32_t mark, far_bytes *value) {
     if (!t->rdwc || t->rdwc->kind == FAR_OP_GET)
         return 0;
     entry *e = t->rdwc->entry;
+    assert(mark > 1); /* the start of the run is 1: a batch of it has a larger mark */
     far_spin_lock(&e->lock);
     if (!e->sealed) {
-        e->writer = last_writer_before(e, mark ? mark : 1);
+        e->writer = last_writer_before(e, mark);
         e->sealed = true;
     }
     far_rdwc_member *writer = e->writer;

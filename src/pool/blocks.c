@@ -230,7 +230,7 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
         return err < 0 ? err : far_cas_word(t, entry, far_block_pack(&mine), words[0], &old);
     }
     made.used = true;
-    *heard = sweep;
+    *heard = far_stamp_pack(far_geometry_of(t), head, sweep);
     far_write(t, far_block_hint(far_geometry_of(t), head), heard, 8);
     far_cas(t, entry, far_block_pack(&mine), far_block_pack(&made), &old);
     err = far_wait(t);

@@ -14,7 +14,8 @@
  *            of the sweep and of the block, so that what damage made is no older sweep, by whose marks what is in use
  *            would be freed.
  *   word 2   orphan: a bit for each of 64 hashed classes that had free objects (a hint); bit 0 of the hash of no class:
- *            free pages. Run: the last sweep that its maker had heard of. Written before word 0.
+ *            free pages. Run: sweep 24 | check 40 as in word 1: the last sweep that its maker had heard of. Written before
+ *            word 0; anew by a sweeper that finds it broken.
  *   word 3   unused
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.

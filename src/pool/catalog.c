@@ -5,6 +5,7 @@
  * unchanged, but for those that are just going. */
 #include "pool/catalog.h"
 #include "base/error.h"
+#include "pool/blocker.h"
 #include "pool/catalog_layout.h"
 #include "pool/options.h"
 #include "pool/owner.h"
@@ -171,8 +172,28 @@ int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name
 }
 
 
+/* The epoch stands, and the mark has stood as long: its dropper is stopped, unless it is another client that holds up the
+ * epoch. Then the one that the mark names may be well, and drop nothing. */
+static int tell_who_is_stopped(far_task *t, uint64_t mark) {
+    far_blocker b;
+    char who[FAR_CLIENT_WORDS];
+    uint64_t epoch, word = 0;
+    int err = far_epoch_read(t, &epoch);
+    if (err < 0 || (err = far_blocker_find(t, epoch, &b)) < 0 ||
+        (err = far_read_word(t, far_client_entry(far_owner_client(mark)), &word)) < 0)
+        return err;
+    unsigned handle = far_client_handle_of(word);
+    if (handle != b.id && handle != far_task_pool(t)->team.own->id)
+        return far_blocked(t, "the proof that nobody drops the index");
+    far_client_words(t, far_owner_client(mark), far_owner_generation(mark), who);
+    return far_fail(FAR_ERR_BUSY, "the index is being dropped by %s, which does not get on", who);
+}
+
+
 int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met) {
     int gone = mark == met->stale ? 1 : far_owner_is_dead(t, mark);
+    if (gone == 0 && mark == met->unproved)
+        return tell_who_is_stopped(t, mark);
     if (gone == 0)
         met->mark = mark;
     if (gone <= 0)
@@ -181,14 +202,6 @@ int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t
     uint64_t old;
     int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), mark, 0, &old);
     return err < 0 ? err : 1;
-}
-
-
-/* The epoch stands: the dropper is stopped, or somebody else is, and the dropper cannot be told from one who never was. */
-static int tell_dropper(far_task *t, uint64_t mark) {
-    char who[FAR_CLIENT_WORDS];
-    far_client_words(t, far_owner_client(mark), far_owner_generation(mark), who);
-    return far_fail(FAR_ERR_BUSY, "the index is being dropped by %s, which does not get on", who);
 }
 
 
@@ -201,9 +214,9 @@ int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt) {
     }
     far_sleep(t, MET_PAUSE_TICKS * tick);
     int late = far_wait_epochs_until(t, 2, far_now(t) + MET_EPOCH_TICKS * tick);
-    if (late != 0)
-        return late < 0 ? late : tell_dropper(t, met->mark);
-    *met = (far_met_mark){.stale = met->mark};
+    if (late < 0)
+        return late;
+    *met = late ? (far_met_mark){.unproved = met->mark} : (far_met_mark){.stale = met->mark};
     return 0;
 }
 

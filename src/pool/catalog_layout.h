@@ -114,14 +114,15 @@ int far_catalog_read_record(far_task *t, const far_catalog_entry *entry, far_ind
 
 /* Drop marks that an operation meets while it looks again and again. */
 typedef struct far_met_mark {
-    uint64_t mark;  /* the last one, of a client that lives; 0: none since the last rest */
-    uint64_t stale; /* nobody works under this one, whoever it names */
+    uint64_t mark;     /* the last one, of a client that lives; 0: none since the last rest */
+    uint64_t stale;    /* nobody works under this one, whoever it names */
+    uint64_t unproved; /* the epochs that would prove that of this one did not come for long */
 } far_met_mark;
 
-/* A drop mark was met: 1 = nobody works under it, and it is gone; 0 = its owner lives, wait for it. */
+/* A drop mark was met: 1 = nobody works under it, and it is gone; 0 = its owner lives, wait for it. FAR_ERR_BUSY: it stands
+ * still, and the epochs did not come that would prove that nobody works under it. */
 int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met);
-/* Without a pin, before the catalog is looked at again. FAR_ERR_BUSY: the dropper does not get on, nor do the epochs
- * that would prove that there is none. */
+/* Without a pin, before the catalog is looked at again. */
 int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt);
 
 /* The pin goes when nothing of the task is under way. */

@@ -25,7 +25,7 @@ typedef struct owner { /* of blocks */
 } owner;
 
 typedef struct dead_client {
-    unsigned id, generation; /* id 0 = freed */
+    unsigned id, generation;
 } dead_client;
 
 typedef struct late_mark { /* still to be made */
@@ -322,11 +322,15 @@ static int renew_pin(sweeper *s) {
 }
 
 
+/* A run whose maker had heard of this sweep may have been linked behind the walk. Of one whose stamp is broken nobody knows:
+ * it stays, and the next sweep tells. */
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
     uint64_t number = far_block_number(s->geometry, id);
     bool met = !is_covered(s, number) || (marks_of(s, number)[0] & 1);
-    if (met || !far_number_is_newer(s->sweep, (uint32_t)entry[2]))
+    if (!met && !far_stamp_is_sound(s->geometry, id, entry[2]))
+        return far_write_word(s->t, far_block_hint(s->geometry, id), far_stamp_pack(s->geometry, id, s->sweep));
+    if (met || !far_number_is_newer(s->sweep, far_stamp_sweep(entry[2])))
         return 0;
     if (s->mode == FAR_SWEEP_COUNT && !is_listed(s, state.uid))
         return 0; /* whoever dropped its index is about to free it */
@@ -401,16 +405,14 @@ static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *en
 }
 
 
-/* Nothing in the pool names them any more. A handle's own entry after those of its sessions. */
+/* Nothing in the pool names them any more. */
 static int free_dead(sweeper *s) {
-    for (unsigned round = 0; round < 2; round++)
-        for (size_t i = 0; i < s->dead_count; i++) {
-            int done = s->dead[i].id == 0 ? 0 : far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
-            if (done < 0)
-                return done;
-            s->result.dead_clients += done == 1;
-            s->dead[i].id = done == 1 ? 0 : s->dead[i].id;
-        }
+    for (size_t i = 0; i < s->dead_count; i++) {
+        int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+        if (done < 0)
+            return done;
+        s->result.dead_clients += done == 1;
+    }
     return 0;
 }
 

@@ -40,6 +40,12 @@ typedef struct far_torture_silence { /* a memory node does not answer for a whil
 } far_torture_silence;
 
 #define FAR_TORTURE_SILENCES 3
+#define FAR_TORTURE_SIDES    3
+
+typedef struct far_torture_side { /* an index beside the tortured one, which comes and goes */
+    unsigned users;               /* who open it, have it open or close it */
+    uint64_t uses;                /* so far */
+} far_torture_side;
 
 typedef struct far_torture_client {
     far_tortured *run;
@@ -70,6 +76,7 @@ struct far_tortured {
     far_torture_client *clients;
     far_torture_silence silences[FAR_TORTURE_SILENCES];
     unsigned silence_count;
+    far_torture_side sides[FAR_TORTURE_SIDES];
     uint64_t verbs; /* of all clients */
     uint64_t crashes, silent, restarts, problems, merged;
     FILE *out;

@@ -104,6 +104,32 @@ EST_RACE(the_lock_ends_with_the_index) {
 }
 
 
+static void set_out_for_3(void *arg) {
+    actor *a = arg;
+    a->result = set_out(a, (const uint8_t[]){3}, 1);
+}
+
+
+/* Damage has freed the lock, and there are two adjusters: of the two lists one is shown, and the old one retired once. (A lost
+ * CAS taken for one that was not.) */
+EST_RACE(of_two_adjusters_one_shows_its_list) {
+    stage s;
+    set_up(&s, sim, BY_HAND);
+    LOAD(&s.a, "abX", SEVEN("abc"));
+    stage_start_main(&s.a, "a", set_out_for_3);
+    stage_stop_at(&s.a, (far_sim_match){.point = "dart:adjust_publish"});
+    *(uint64_t *)world_bytes(s.world, s.a.index->descriptor + offsetof(dart_super, adjuster)) = 0;
+    set_out_for_3(&s.b);
+    assert_int_equal(s.b.result, 1);
+    world_finish(s.a.client);
+    assert_int_equal(s.a.result, 0);
+    step_until(&s, &s.b, DART_ADJUST_IDLE);
+    let_memory_go(&s, &s.b);
+    is_sound(&s, &s.c);
+    tear_down(&s);
+}
+
+
 /* b registers a node under length 2, with the list in which that is looked up. a drops that length: it waits for b
  * before it sweeps, or b's entry would stay and outlive its node. (The sweep does not wait.) */
 EST_RACE(a_dropped_length_waits_for_who_registers_it) {
@@ -221,6 +247,7 @@ EST_RACE(the_choice_is_made_again_and_again) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_two_adjusters_one_shows_its_list),
         cmocka_unit_test(the_lock_ends_with_the_index),
         cmocka_unit_test(a_list_elsewhere_is_written_before_it_is_named),
         cmocka_unit_test(a_dropped_length_waits_for_who_registers_it),

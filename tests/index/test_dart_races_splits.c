@@ -23,6 +23,30 @@ RACE(leaf_split_vs_delete) {
 }
 
 
+/* The memory node of the slot is full, and so the new node lies on another: it is there before the slot names it. (WRITE and
+ * CAS in one batch.) */
+RACE(a_split_elsewhere_is_written_before_its_slot_names_it) {
+    stage s;
+    char text[128];
+    snprintf(text, sizeof(text), "size=8M,memory_nodes=2,%s", sim);
+    set_up(&s, text, options);
+    LOAD(&s.a, "path", "q");
+    LOAD(&s.b, "r");
+    unsigned near = far_addr_node(dart_of(s.b.index)->root);
+    fill_for(s.b.session, (full_node){s.b.index, near, DART_TYPE_NODE, dart_node_bytes(DART_N4, 2, 16)});
+    far_addr blocks = far_addr_make(1 - near, s.b.pool->geometry.node[1 - near].first_block);
+    start(&s.b, "b", FAR_OP_INSERT, "pass", "1");
+    far_sim_hold *hold = stage_hold(
+        &s.b, (far_sim_match){.kind = FAR_SIM_WRITE, .from = blocks, .to = far_addr_make(1 - near, 8 << 20)});
+    far_sim_run_for(s.world, 200000);
+    reads(&s.c, "path", "path");
+    far_sim_release(hold);
+    finish(&s.b, 0);
+    holds(&s.c, "pass path q r");
+    tear_down(&s);
+}
+
+
 RACE(two_splits_same_slot) {
     stage s;
     set_up(&s, sim, options);
@@ -333,6 +357,7 @@ RACE(a_crowded_node_grows_at_once) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaf_split_vs_delete),
+        cmocka_unit_test(a_split_elsewhere_is_written_before_its_slot_names_it),
         cmocka_unit_test(two_splits_same_slot),
         cmocka_unit_test(a_crowded_node_grows_at_once),
         cmocka_unit_test(split_vs_freeze_of_parent),

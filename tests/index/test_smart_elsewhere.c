@@ -100,6 +100,52 @@ static void a_copy_elsewhere_is_written_before_its_slot_names_it(void **state) {
 }
 
 
+/* Memory for copies stays at hand on a memory node that becomes full. */
+static int keep_nodes_at_hand(far_task *t, void *arg) {
+    unsigned node = *(unsigned *)arg;
+    uint64_t bytes = smart_layout_bytes(smart_layout_for(smart_state_of(a->index), SMALL_LIST + 1 + SMALL_LIST / 2));
+    far_object objects[2];
+    int err = far_pin_take(t);
+    for (unsigned i = 0; i < 2 && err == 0; i++)
+        err = far_alloc(t, a->index, SMART_TYPE_NODE, bytes, node, FAR_ALLOC_ON_NODE, &objects[i]);
+    for (unsigned i = 0; i < 2 && err == 0; i++)
+        far_free(t, a->index, SMART_TYPE_NODE, objects[i].addr, bytes);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* The same of the leaf that comes with the copy: the copy lies where the slot does, the leaf has no room there. (swing looks
+ * at the copy only.) */
+static void a_leaf_elsewhere_is_written_before_its_copy_is_named(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 10; i++) {
+        unsigned full = i % 2;
+        char key[] = "n??a";
+        up(NULL, NULL);
+        stage_write(a, "nzz", V1);
+        key[1] = (char)('a' + i / 2);
+        for (key[2] = 'a'; key[2] < 'a' + SMALL_LIST; key[2]++)
+            stage_write(a, key, V1);
+        assert_int_equal(far_session_call(a->session, FAR_STATS_OTHER, true, keep_nodes_at_hand, &full), 0);
+        fill(full);
+        stand(a, "smart:frozen", FAR_OP_INSERT, key, V2);
+        far_sim_resume(a->client);
+        far_sim_hold *hold = stage_hold(a, (far_sim_match){.kind = FAR_SIM_WRITE,
+                                                           .from = far_addr_make(1 - full, 0),
+                                                           .to = far_addr_make(1 - full, FAR_NODE_BYTES_MAX - 1)});
+        far_sim_run_client(a->client);
+        assert_true(stage_reads(b, key, NULL));
+        far_sim_release(hold);
+        stage_finish(a);
+        assert_int_equal(a->result, 0);
+        for (key[2] = 'a'; key[2] <= 'a' + SMALL_LIST; key[2]++)
+            assert_true(stage_reads(c, key, key[2] == 'a' + SMALL_LIST ? V2 : V1));
+        stage_close(&s);
+    }
+}
+
+
 /* Two keys part: the new node lies where its prefix puts it. */
 static void a_branch_elsewhere_is_written_before_its_slot_names_it(void **state) {
     (void)state;
@@ -382,6 +428,7 @@ int main(void) {
         cmocka_unit_test(a_leaf_elsewhere_is_written_before_its_slot_names_it),
         cmocka_unit_test(a_leaf_elsewhere_is_written_before_the_old_one_names_it),
         cmocka_unit_test(a_copy_elsewhere_is_written_before_its_slot_names_it),
+        cmocka_unit_test(a_leaf_elsewhere_is_written_before_its_copy_is_named),
         cmocka_unit_test(a_branch_elsewhere_is_written_before_its_slot_names_it),
         cmocka_unit_test(what_was_made_for_a_lost_cas_is_given_back),
         cmocka_unit_test(memory_of_leaves_is_used_again),

@@ -9,16 +9,22 @@ static inline void open_without_index(rig *r, unsigned seed, unsigned count, uns
 }
 
 
-/* Creates an index and closes it; with many keys it has slabs of many sizes. Returns its uid. */
-static inline uint32_t make_some(far_session *s, const char *name, const char *kind, unsigned keys) {
-    static const char value[3000];
+/* Creates an index and closes it. bytes: of each value; 0: of many sizes, and with many keys it has slabs of all of them.
+ * Returns its uid. */
+static inline uint32_t make_of(far_session *s, const char *name, const char *kind, unsigned keys, size_t bytes) {
+    static const char value[FAR_VALUE_MAX];
     far_index *index;
     assert_int_equal(far_index_create(s, name, kind, NULL, &index), 0);
     for (unsigned i = 0; i < keys; i++)
-        assert_int_equal(far_put(s, index, &i, sizeof(i), value, i * 73 % sizeof(value)), 0);
+        assert_int_equal(far_put(s, index, &i, sizeof(i), value, bytes ? bytes : i * 73 % 3000), 0);
     uint32_t uid = index->uid;
     far_index_close(index);
     return uid;
+}
+
+
+static inline uint32_t make_some(far_session *s, const char *name, const char *kind, unsigned keys) {
+    return make_of(s, name, kind, keys, 0);
 }
 
 
@@ -48,6 +54,35 @@ static inline void end_well(rig *r) {
     wait_for_sweeps(r);
     assert_int_equal(leaked(&r->actors[0]), 0);
     close_rig(r);
+}
+
+
+/* Who goes over all blocks and takes those of one kind, one after the other: what the epoch does meanwhile. Whoever takes one
+ * asks for the next epoch, by another handle. */
+typedef struct tour {
+    rig *r;
+    far_block_kind of;
+    far_addr from, to; /* entries of blocks */
+    uint64_t first, last;
+    unsigned taken;
+} tour;
+
+
+static inline tour begin_tour(rig *r, far_block_kind of) {
+    const far_geometry *g = &r->actors[0].pool->geometry;
+    return (tour){r, of, far_addr_make(0, g->node[0].entries), far_addr_make(0, g->node[0].pages), 0, 0, 0};
+}
+
+
+static inline void watch_tour(void *ctx, const far_sim_posted *posted) {
+    tour *seen = ctx;
+    if (posted->verb->kind != FAR_CAS || posted->verb->addr < seen->from || posted->verb->addr >= seen->to ||
+        far_block_unpack(posted->verb->compare).kind != seen->of)
+        return;
+    uint64_t epoch = word_at(seen->r, FAR_SUPER_EPOCH);
+    seen->first = seen->taken++ == 0 ? epoch : seen->first;
+    seen->last = epoch;
+    far_epoch_request(seen->r->actors[1].pool);
 }
 
 

@@ -19,18 +19,18 @@ typedef struct story {
     far_index *index;                   /* its result */
     int result;
     char words[256]; /* why an opener was refused */
+    char uri[WORLD_URI];
 } story;
 
 
 static inline void set_up(story *s, unsigned seed) {
-    char uri[WORLD_URI];
     far_pool_options options = FAR_POOL_OPTIONS_INIT;
     far_index *index;
     *s = (story){.result = 77};
-    world_uri(uri, "seed=%u,size=32M,memory_nodes=2", seed);
-    s->world = world_join(uri, NULL, &s->other, &s->dropper);
+    world_uri(s->uri, "seed=%u,size=32M,memory_nodes=2", seed);
+    s->world = world_join(s->uri, NULL, &s->other, &s->dropper);
     options.no_thread = 1;
-    world_join(uri, &options, &s->pool, &s->lost);
+    world_join(s->uri, &options, &s->pool, &s->lost);
     assert_int_equal(far_session_open(s->pool, &s->next), 0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(far_index_create(s->dropper, i ? "y" : "x", "toy", "slots=4", &index), 0);
@@ -66,6 +66,12 @@ static inline void open_x(void *arg) {
 }
 
 
+static inline void drop_x_elsewhere(void *arg) {
+    story *s = arg;
+    s->result = far_index_drop(s->dropper, "x");
+}
+
+
 static inline void release(story *s, far_sim_hold *hold) {
     far_sim_release(hold);
     far_sim_sleep(s->world, 100000);
@@ -84,6 +90,35 @@ static inline far_index *open_next(story *s, const char *name) {
     assert_int_equal(far_index_open(s->next, name, &index), 0);
     assert_int_equal(far_put(s->next, index, "k", 1, "v", 1), 0);
     return index;
+}
+
+
+/* A walk has x open. */
+
+typedef struct walking {
+    uint32_t uid;
+    far_index *index;
+} walking;
+
+
+static inline int begin_walk(far_task *t, void *arg) {
+    walking *w = arg;
+    return far_catalog_open_uid(t, w->uid, &w->index);
+}
+
+
+static inline int end_walk(far_task *t, void *arg) {
+    far_catalog_close_uid(t, ((walking *)arg)->index);
+    return 0;
+}
+
+
+static inline walking walk_x(story *s) {
+    far_index *x = open_next(s, "x");
+    walking w = {.uid = x->uid};
+    far_index_close(x);
+    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, begin_walk, &w), 0);
+    return w;
 }
 
 #endif

@@ -195,6 +195,49 @@ static void retired_memory_comes_back_after_its_epochs_and_not_before(void **sta
 }
 
 
+typedef struct naming { /* a run, and as whose it is given back */
+    far_object run;
+    far_index *index;
+    unsigned type;
+} naming;
+
+
+static int alloc_run(far_task *t, bench *b) {
+    naming *n = b->arg;
+    return far_alloc(t, &b->index, PLAIN, 2 * b->pool->geometry.block_bytes, 0, FAR_ALLOC_ON_NODE, &n->run);
+}
+
+
+static int retire_run(far_task *t, bench *b) {
+    const naming *n = b->arg;
+    far_retire(t, n->index, n->type, n->run.addr, 2 * b->pool->geometry.block_bytes);
+    return 0;
+}
+
+
+/* Its index, or what it is of it, is read from far memory: what says another run than the one that is there frees none. */
+static void a_run_is_freed_under_its_own_name_only(void **state) {
+    (void)state;
+    bench b;
+    open_bench(&b, "local:8M", &kind);
+    far_index other = b.index;
+    other.uid = b.listed[1]->uid;
+    naming names[] = {{.index = &other, .type = PLAIN}, {.index = &b.index, .type = WIDE}, {.index = &b.index}};
+    assert_int_equal(bench_call(&b, b.session, alloc_run, &names[0]), 0);
+    far_block_id id = {0, 0};
+    assert_true(far_block_of(&b.pool->geometry, names[0].run.addr, &id));
+    const uint64_t *entry =
+        (const uint64_t *)(b.pool->fabric->memory[0] + far_addr_offset(far_block_entry(&b.pool->geometry, id)));
+    for (unsigned i = 0; i < 3; i++) {
+        names[i].run = names[0].run;
+        assert_int_equal(bench_call(&b, b.session, retire_run, &names[i]), 0);
+        bench_epochs(&b, 10);
+        assert_int_equal(far_block_unpack(*entry).kind, i < 2 ? FAR_BLOCK_RUN : FAR_BLOCK_FREE);
+    }
+    close_bench(&b);
+}
+
+
 static int leave_stable(far_task *t, bench *b) {
     far_object *object = b->arg;
     int err = far_alloc(t, &b->index, STABLE, 256, 0, 0, object);
@@ -421,6 +464,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(inside_its_blocks_a_session_allocates_without_any_verb),
         cmocka_unit_test(what_was_never_shown_is_reused_at_once_and_zeroed_on_request),
         cmocka_unit_test(retired_memory_comes_back_after_its_epochs_and_not_before),
+        cmocka_unit_test(a_run_is_freed_under_its_own_name_only),
         cmocka_unit_test(a_closed_session_leaves_its_memory_as_it_was),
         cmocka_unit_test(what_others_free_comes_back_through_the_pool),
         cmocka_unit_test(threads_never_get_the_same_memory_and_nothing_is_lost),

@@ -9,12 +9,6 @@
 enum { SEEDS = 16 };
 
 
-static void drop_x_elsewhere(void *arg) {
-    story *s = arg;
-    s->result = far_index_drop(s->dropper, "x");
-}
-
-
 /* Runs `action` by the session that is to be lost until the effect of that verb is held back; then its connection is
  * lost. */
 static far_sim_hold *lose_at(story *s, void (*action)(void *), far_sim_match match) {
@@ -223,33 +217,6 @@ static void a_creator_after_a_lost_opener_is_seen_by_droppers(void **state) {
 
 /* A walk has the index open; the user's flag on its word. */
 
-typedef struct walking {
-    uint32_t uid;
-    far_index *index;
-} walking;
-
-
-static int begin_walk(far_task *t, void *arg) {
-    walking *w = arg;
-    return far_catalog_open_uid(t, w->uid, &w->index);
-}
-
-
-static int end_walk(far_task *t, void *arg) {
-    far_catalog_close_uid(t, ((walking *)arg)->index);
-    return 0;
-}
-
-
-static walking walk_x(story *s) {
-    far_index *x = open_next(s, "x");
-    walking w = {.uid = x->uid};
-    far_index_close(x);
-    assert_int_equal(far_session_call(s->next, FAR_STATS_OTHER, true, begin_walk, &w), 0);
-    return w;
-}
-
-
 /* The flag comes after the walk has left its slot, and another index has taken it: it must not. */
 static bool flag_comes_late(story *s) {
     walking w = walk_x(s);
@@ -341,94 +308,6 @@ static bool undoing_comes_late(story *s) {
 static void a_flag_that_is_taken_back_late_harms_nobody(void **state) {
     (void)state;
     tell(undoing_comes_late);
-}
-
-
-/* A drop that waits for a walk, in another client, stopped at that point; and the walk. */
-typedef struct waiting_drop {
-    story s, other; /* other.next: walks, in a handle that the opener is not of */
-    walking walk;
-    far_sim_client *drop;
-} waiting_drop;
-
-
-static void stop_a_drop(waiting_drop *d, const char *point) {
-    set_up(&d->s, 1);
-    d->other = d->s;
-    assert_int_equal(far_session_open(d->s.other, &d->other.next), 0);
-    d->walk = walk_x(&d->other);
-    d->drop = far_sim_start(d->s.other->fabric, "dropper", drop_x_elsewhere, &d->other);
-    far_sim_stop_before(d->drop, (far_sim_match){.point = point});
-    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_STOPPED);
-    d->s.client = far_sim_start(d->s.pool->fabric, "opener", open_x, &d->s);
-}
-
-
-static void end_the_walk(waiting_drop *d) {
-    assert_int_equal(far_session_call(d->other.next, FAR_STATS_OTHER, true, end_walk, &d->walk), 0);
-    far_session_close(d->other.next);
-}
-
-
-static void end_the_drop(waiting_drop *d, int result) {
-    far_sim_resume(d->drop);
-    assert_int_equal(far_sim_run_client(d->drop), FAR_SIM_ENDED);
-    assert_int_equal(d->other.result, result);
-}
-
-
-/* It has no pin: nobody can tell it from a stray mark that names a client which lives. It loses its mark, and sees that. */
-static void a_stopped_drop_that_waits_for_a_walk_gives_way(void **state) {
-    (void)state;
-    waiting_drop d;
-    stop_a_drop(&d, "catalog:wait_for_walks");
-    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
-    assert_int_equal(d.s.result, 0);
-    end_the_walk(&d);
-    end_the_drop(&d, FAR_ERR_BUSY);
-    far_index_close(d.s.index);
-    assert_int_equal(far_index_drop(d.s.dropper, "x"), 0);
-    tear_down(&d.s);
-}
-
-
-/* The opener is about to take the mark away, which another one has replaced; or it has done so, and the drop marks anew. */
-static void a_drop_that_goes_on_is_marked(void **state) {
-    static const char *const opener_is[] = {"catalog:clear_mark", "catalog:enter"};
-    (void)state;
-    for (unsigned i = 0; i < 2; i++) {
-        waiting_drop d;
-        stop_a_drop(&d, "catalog:wait_for_walks");
-        far_sim_stop_before(d.s.client, (far_sim_match){.point = opener_is[i]});
-        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_STOPPED);
-        end_the_walk(&d);
-        far_sim_stop_before(d.drop, (far_sim_match){.point = "catalog:unlist"}); /* has seen no opener */
-        far_sim_resume(d.drop);
-        assert_int_equal(far_sim_run_client(d.drop), FAR_SIM_STOPPED);
-        far_sim_resume(d.s.client);
-        far_sim_run_for(d.s.world, 2000000);
-        assert_int_equal(d.s.result, 77);
-        end_the_drop(&d, 0);
-        assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
-        assert_int_equal(d.s.result, FAR_ERR_NOT_FOUND);
-        tear_down(&d.s);
-    }
-}
-
-
-/* With a pin it is waited for, but not for ever: the error names the client. */
-static void an_opener_says_who_is_stopped_in_a_drop(void **state) {
-    (void)state;
-    waiting_drop d;
-    char who[32];
-    stop_a_drop(&d, "catalog:marked");
-    assert_int_equal(far_sim_run_client(d.s.client), FAR_SIM_ENDED);
-    assert_int_equal(d.s.result, FAR_ERR_BUSY);
-    snprintf(who, sizeof(who), "dropped by client %u", d.s.dropper->id);
-    assert_non_null(strstr(d.s.words, who));
-    end_the_walk(&d);
-    end_the_drop(&d, 0);
-    tear_down(&d.s);
 }
 
 
@@ -593,9 +472,6 @@ int main(void) {
         cmocka_unit_test(a_late_flag_of_a_lost_opener_outlives_no_walk),
         cmocka_unit_test(a_flag_of_a_lost_opener_does_not_refuse_what_waits_for_a_walk),
         cmocka_unit_test(a_flag_that_is_taken_back_late_harms_nobody),
-        cmocka_unit_test(a_stopped_drop_that_waits_for_a_walk_gives_way),
-        cmocka_unit_test(a_drop_that_goes_on_is_marked),
-        cmocka_unit_test(an_opener_says_who_is_stopped_in_a_drop),
         cmocka_unit_test(a_handle_that_is_closed_leaves_nothing_that_comes_late),
         cmocka_unit_test(a_handle_is_not_closed_before_its_lost_writers_are_fenced),
         cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),

@@ -59,6 +59,29 @@ static void the_blocks_of_the_dead_come_back(void **state) {
 }
 
 
+/* Damage says of a block that it is of an earlier life of a client that lives: it is nobody's. (Generations not compared: it
+ * stays so as long as that client lives.) */
+static void a_block_of_an_earlier_life_comes_back(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, 8, 2, 0);
+    actor *a = &r.actors[0], *b = &r.actors[1];
+    const far_geometry *g = &a->pool->geometry;
+    const far_session *own = b->pool->team.own;
+    far_block_id id = {0, 0};
+    while (!far_block_is_free(word_at(&r, far_block_entry(g, id))))
+        id.index++;
+    uint64_t *entry = bytes_at(&r, far_block_entry(g, id));
+    far_block_state before = {
+        .kind = FAR_BLOCK_OWNED, .used = true, .id = own->id, .generation = (own->generation - 1) & 0xffff};
+    *entry = far_block_pack(&before);
+    assert_int_equal(sweep(a, FAR_SWEEP_REPAIR), 0);
+    assert_true(*entry != far_block_pack(&before));
+    assert_nothing_lost(&r, a);
+    close_rig(&r);
+}
+
+
 /* Nobody has noticed yet that it died: what it left is not told as a leak. */
 static void a_check_right_after_a_death_finds_nothing(void **state) {
     (void)state;
@@ -428,6 +451,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_linked_nowhere_is_counted_then_freed),
         cmocka_unit_test(the_blocks_of_the_dead_come_back),
+        cmocka_unit_test(a_block_of_an_earlier_life_comes_back),
         cmocka_unit_test(a_check_right_after_a_death_finds_nothing),
         cmocka_unit_test(a_sweep_beside_live_clients_takes_nothing_from_them),
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),

@@ -237,6 +237,39 @@ static void overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none(
 }
 
 
+/* One verb that is waited for behind open ones, of which one waits for those before it. */
+static int behind_a_fence(far_task *t, void *arg) {
+    const unsigned *way = arg;
+    uint64_t a = 0, b = 0, c = 5, old;
+    far_read(t, A, &a, 8);
+    far_read(t, B, &b, 8);
+    far_mark(t, FAR_VERB_FENCE);
+    switch (*way) {
+    case 0:
+        return far_read_now(t, A, &c, 8, 0);
+    case 1:
+        return far_write_now(t, A, &c, 8);
+    case 2:
+        return far_read_word(t, A, &c);
+    case 3:
+        return far_write_word(t, A, c);
+    default:
+        return far_cas_word(t, A, c, c, &old);
+    }
+}
+
+
+/* Where verbs run at once too. (Fences not looked at in wait_for_last: one trip.) */
+static void a_single_verb_behind_a_fence_is_a_second_trip(void **state) {
+    ground *g = *state;
+    for (unsigned way = 0; way < 5; way++) {
+        uint64_t before = g->session->stats[FAR_OP_GET].round_trips;
+        assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, behind_a_fence, &way), 0);
+        assert_int_equal(g->session->stats[FAR_OP_GET].round_trips - before, 2);
+    }
+}
+
+
 static int without_order(void **state, int err) {
     ground *g = *state;
     if (err == 0)
@@ -563,6 +596,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(a_single_verb_behind_a_fence_is_a_second_trip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_single_verb_behind_a_fence_is_a_second_trip, set_up_slow, tear_down),
         cmocka_unit_test_setup_teardown(reads_without_order_wait_for_each_other, set_up_slow_and_unordered, tear_down),
         cmocka_unit_test_setup_teardown(reads_without_order_are_trips_at_once_too, set_up_unordered, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none, set_up,

@@ -1,4 +1,6 @@
 /* The kit as a whole: torture finds nothing in the toy map, and finds every toy that is broken on purpose. */
+#include "base/error.h"
+#include "farindex.h"
 #include "verify/torture.h"
 
 #include <setjmp.h>
@@ -134,6 +136,29 @@ static void every_broken_toy_is_caught(void **state) {
 }
 
 
+static bool refuses_drops;
+
+int __real_far_index_drop(far_session *session, const char *name);
+int __wrap_far_index_drop(far_session *session, const char *name);
+
+
+int __wrap_far_index_drop(far_session *session, const char *name) {
+    return refuses_drops ? far_fail(FAR_ERR_BUSY, "index '%s' is open, it is said", name)
+                         : __real_far_index_drop(session, name);
+}
+
+
+/* Nobody has the index open. */
+static void a_drop_that_is_refused_without_a_reason_is_caught(void **state) {
+    (void)state;
+    far_torture torture = toy(NULL);
+    refuses_drops = true;
+    uint64_t seed = caught_at(&torture);
+    refuses_drops = false;
+    assert_true(seed != 0 && seed < 10);
+}
+
+
 typedef struct told {
     char *text;
     size_t size;
@@ -176,6 +201,7 @@ int main(void) {
         cmocka_unit_test(and_memory_nodes_that_fall_silent_and_restart),
         cmocka_unit_test(operations_of_one_key_are_merged_meanwhile),
         cmocka_unit_test(every_broken_toy_is_caught),
+        cmocka_unit_test(a_drop_that_is_refused_without_a_reason_is_caught),
         cmocka_unit_test(a_seed_replays_to_the_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
