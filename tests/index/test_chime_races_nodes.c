@@ -212,6 +212,38 @@ static void the_new_inner_node_is_late(void **state) {
 }
 
 
+/* The session that splits an inner node is lost over its last WRITE, which was done: the new node has its place, and its
+ * memory is not to be had again. Fails when split_inner gives it back: the watch sees what touches it. */
+static void who_splits_an_inner_node_is_lost(void **state) {
+    (void)state;
+    unsigned key = 0;
+    up(SMALL, ONE);
+    for (unsigned n = 0; n < 500; n++) {
+        key = n * 211 % 503;
+        assert_int_equal(insert(a, nth(key), key), 0);
+        if (height() >= 1 && work_stands("chime:inner_split"))
+            break;
+    }
+    far_addr lock = chime_tail_addr(chime_state_of(a->index), parent_of(key), CHIME_TAIL_L);
+    far_sim_hold *last =
+        far_sim_hold_completion(a->client, (far_sim_match){.kind = FAR_SIM_WRITE, .from = lock, .to = lock + 8});
+    far_sim_resume(a->client);
+    far_sim_run_client(a->client);
+    assert_true(far_sim_reached(last));
+    far_sim_lose(a->session->conn);
+    far_sim_release(last);
+    far_sim_run_for(s.world, 300000);
+    assert_true(a->ended);
+    far_session_close(a->session);
+    assert_int_equal(far_session_open(a->pool, &a->session), 0);
+    for (unsigned n = 600; n < 700; n++)
+        assert_int_equal(insert(a, nth(n), n), 0);
+    for (unsigned n = 600; n < 700; n++)
+        assert_true(reads(c, nth(n), n));
+    stage_close(&s);
+}
+
+
 static pair die_over_a_merge(const char *options) {
     up(options, ONE);
     fill(a, 60);
@@ -456,6 +488,7 @@ int main(void) {
         cmocka_unit_test(the_left_leaf_is_slow_to_show),
         cmocka_unit_test(the_new_root_is_late),
         cmocka_unit_test(the_new_inner_node_is_late),
+        cmocka_unit_test(who_splits_an_inner_node_is_lost),
         cmocka_unit_test(the_parent_is_repaired_first),
         cmocka_unit_test(a_check_in_small_slices_finishes_a_merge),
         cmocka_unit_test(an_orphan_lies_at_a_cached_address),

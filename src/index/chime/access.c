@@ -34,10 +34,18 @@ void chime_drop_block(chime_op *op) {
 }
 
 
+void chime_drop_spare(chime_op *op) {
+    if (op->spare.addr)
+        far_free(op->t, op->index, CHIME_TYPE_NODE, op->spare.addr, op->st->node_bytes);
+    op->spare.addr = 0;
+}
+
+
 /* A long wait for others holds nothing back. An unlock that is still under way counts as held under the old pin: others
  * go by that. */
 int chime_renew_pin(chime_op *op) {
     chime_drop_block(op);
+    chime_drop_spare(op);
     far_wait_for_posted(op->t);
     op->pins++;
     far_pin_drop(op->t);

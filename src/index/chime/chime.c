@@ -33,6 +33,7 @@ static void lay_out(chime_state *st, const far_index *index, uint64_t magic) {
     st->homes = st->wrap ? st->span : st->span - st->hop + 1;
     st->node_bytes = chime_node_bytes(st->per_line, st->span);
     st->group = (st->span + CHIME_MAP_BITS - 1) / CHIME_MAP_BITS;
+    st->along = st->handover && st->fixed && !st->words;
 }
 
 
@@ -190,7 +191,9 @@ static const far_option_def options[] = {
      "order of the lines that an insert changes; rising: as in the paper (a client that dies in between loses keys)"},
     {"fusion", FAR_OPTION_BOOL, 1, 0, 1, NULL, "lock and read in one round trip where the fabric orders them"},
     {"handover", FAR_OPTION_BOOL, 1, 0, 1, NULL,
-     "a lock is handed over to who waits for it in the same compute node, with what is known of the leaf"},
+     "a lock is handed over to who waits for it in the same compute node, with what is known of the leaf; inserts that "
+     "wait "
+     "go in together"},
     {"crowd", FAR_OPTION_BOOL, 1, 0, 1, NULL, "while there are few leaves, one that many wait for is split early"},
     {"split", FAR_OPTION_CHOICE, CHIME_SPLIT_MEDIAN, 0, 0, splits,
      "where a leaf is split: near its median, or the median of the crowded neighbourhood"},

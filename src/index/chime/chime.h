@@ -64,8 +64,29 @@ typedef struct chime_half_split { /* a node that was reached from its sibling on
 
 typedef struct chime_counts { /* of a handle */
     _Atomic uint64_t splits, early_splits, split_items, speculated, speculated_well, gets, merges, repairs, hops, helps,
-        grown, along; /* along: pivots that another task put in with its own */
+        grown, along, inserts_along; /* along: pivots, and inserts, that another task put in with its own */
 } chime_counts;
+
+typedef struct chime_waiting { /* a task that waits for the latch of a node */
+    const far_task *task;
+    chime_ptr node;
+    bool served; /* what it came for is done by another task */
+    struct chime_waiting *next;
+} chime_waiting;
+
+typedef struct chime_queue { /* all that wait with things of one kind */
+    far_spin lock;
+    chime_waiting *first;
+} chime_queue;
+
+typedef struct chime_insert { /* that waits */
+    chime_waiting waiting;
+    uint64_t key;
+    unsigned home;
+    const uint64_t *value;      /* as the slot will have it */
+    bool lost;                  /* who has served it lost its session over that */
+    struct chime_insert *along; /* another that goes in with the same change */
+} chime_insert;
 
 typedef struct chime_state { /* of an open index */
     uint64_t magic;
@@ -80,6 +101,7 @@ typedef struct chime_state { /* of an open index */
     bool exact;                      /* keys of at most 8 bytes and one length: the first word of a slot decides */
     bool words;                      /* unit 8: a line may be seen half changed */
     bool masked, fused, handover, crowd;
+    bool along; /* inserts that wait for a leaf go in together */
     bool hopscotch, vacancy, replication, paper_split;
     bool rising; /* hops are written from the lowest line up: unsafe */
     unsigned miss, merge, patience, walk_slice;
@@ -93,8 +115,8 @@ typedef struct chime_state { /* of an open index */
     _Atomic uint64_t half_due;   /* when a parent is to be READ again; UINT64_MAX: none is */
     _Atomic uint64_t half_until; /* from when on no entry tells the way any more */
     chime_half_split half[CHIME_HALF_SPLITS];
-    far_spin pivot_lock;
-    struct chime_pivot *pivots; /* whose tasks wait for the latch of the node that is to get them (parent.c) */
+    chime_queue pivots;  /* that wait for the node that is to get them (parent.c) */
+    chime_queue inserts; /* that wait for their leaf (write.c) */
     far_spin merge_lock;
     unsigned merge_count;
     void *merge_later[CHIME_MERGES_MAX]; /* merges that are put off (merge.c) */
@@ -124,6 +146,7 @@ typedef struct chime_op {
     uint32_t mark;                /* of the last batch that was waited for */
     chime_ptr path[CHIME_LEVELS]; /* node of each level that led here */
     unsigned restarts;            /* ways down that led to nothing */
+    far_object spare;             /* a node that nobody has seen yet, for a split; addr 0: none */
     far_addr block;               /* a block that nobody has seen yet; 0: none */
     uint32_t block_bytes;
     unsigned pins;                  /* that were taken anew: what was READ before counts no more */
@@ -164,6 +187,11 @@ typedef struct chime_inner {
 typedef struct chime_move { /* of a hop */
     uint16_t from, to;
 } chime_move;
+
+
+static inline bool chime_is_lost(int err) { /* the session is: no verb of it will work */
+    return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE;
+}
 
 
 static inline chime_state *chime_state_of(const far_index *index) {
@@ -257,6 +285,7 @@ int chime_begin(chime_op *op, far_task *t, far_index *index, far_bytes key);
 int chime_wait(chime_op *op);      /* far_wait, marked for RDWC */
 int chime_renew_pin(chime_op *op); /* holds no lock then; its block is given back */
 void chime_drop_block(chime_op *op);
+void chime_drop_spare(chime_op *op);
 int chime_broken(const far_index *index, chime_ptr p, const char *what);
 uint64_t *chime_new_image(chime_op *op);
 bool chime_ptr_is_sound(const chime_op *op, chime_ptr p);
@@ -337,21 +366,32 @@ void chime_finish(chime_op *op); /* the operation is over: helps, if there is so
 int chime_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int chime_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
+/* queue.c: tasks that wait for the latch of a node, and may be served by who holds it */
+void chime_latch_queued(chime_queue *queue, far_task *t, chime_waiting *me, chime_ptr node);
+/* Those who wait for the node and are not served. Whoever holds the latch may use them until it is left. */
+unsigned chime_list_queue(chime_queue *queue, chime_ptr node, unsigned most, chime_waiting *all[]);
+chime_waiting *chime_find_queued(chime_queue *queue, const far_task *t); /* NULL: it is not in the queue */
+/* The latch of the leaf is held: puts inserts that wait for it into the image, as far as they fit. How many. */
+unsigned chime_take_along(chime_op *op, chime_ptr leaf, uint64_t *w, chime_insert **along);
+void chime_tell_along(chime_op *op, chime_insert **along, int err); /* before the latch is left. err: what it came to */
+
 /* write.c */
 int chime_put(far_task *t, far_index *index, far_op_kind how, far_bytes key, far_bytes value);
 int chime_remove(far_task *t, far_index *index, far_bytes key);
 
 /* split.c: the leaf is full for the operation's key, or crowded (early), locked, and READ as a whole. 0: split, and the
- * item is in. */
-int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early);
+ * item is in. along: what goes in with it. */
+int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early, chime_insert **along);
+/* Somebody else holds the lock of the leaf: takes a node meanwhile, for whoever has the lock waits for memory with it. */
+void chime_take_spare(chime_op *op, chime_ptr leaf);
 int chime_choose_split(const chime_state *st, unsigned count, const uint16_t *slots, unsigned mine, unsigned home,
                        bool rightmost, bool *right);
 
 /* parent.c: a pivot for a node that only its sibling names, at the level above it */
 int chime_add_pivot(far_task *t, far_index *index, unsigned level, chime_ptr child);
-bool chime_waits_with_pivot(chime_op *op, const far_task *t);              /* for the latch of a node */
 bool chime_add_pivot_later(chime_op *op, unsigned level, chime_ptr child); /* false: no local memory for a task */
 unsigned chime_place_node(chime_op *op, chime_ptr left, chime_ptr right); /* the memory node for one between; 0: none */
+bool chime_is_place(chime_op *op, unsigned node, chime_ptr left, chime_ptr right);
 
 /* merge.c */
 int chime_merge_later(chime_op *op, unsigned level);

@@ -11,26 +11,28 @@
 
 void chime_set_free(const chime_state *st, uint64_t *tail, uint64_t map);
 
-typedef struct chime_pivot {
+typedef struct pivot {
+    chime_waiting waiting;  /* for the node that gets it; served: another task has put it in */
     unsigned level;         /* of the node that gets it */
     chime_ptr child, above; /* above: a node that was split for it, and needs a pivot itself; 0: none */
     uint64_t low;
     uint8_t bytes[CHIME_KEY_MAX + 8]; /* what low stands for */
     size_t length;
-    const far_task *task;     /* whose it is ... */
-    chime_ptr node;           /* ... and what it is to go into, while that task waits for the latch of that node */
-    bool in;                  /* another task has put it in meanwhile */
-    unsigned attempts;        /* at locks that others hold */
-    struct chime_pivot *next; /* of those who wait */
+    unsigned attempts; /* at locks that others hold */
 } pivot;
 
 
 /* Neighbours lie on different memory nodes: a scan READs several in one batch, and where many scan one range, no memory
  * node serves most of it. */
+bool chime_is_place(chime_op *op, unsigned node, chime_ptr left, chime_ptr right) {
+    return far_task_nodes(op->t) == 1 || ((!left || node != far_addr_node(chime_ptr_addr(left))) &&
+                                          (!right || node != far_addr_node(chime_ptr_addr(right))));
+}
+
+
 unsigned chime_place_node(chime_op *op, chime_ptr left, chime_ptr right) {
-    unsigned nodes = far_task_nodes(op->t), node = (unsigned)(far_task_random(op->t) % nodes),
-             of_left = far_addr_node(chime_ptr_addr(left)), of_right = far_addr_node(chime_ptr_addr(right));
-    for (unsigned i = 0; i < 2 && ((left && node == of_left) || (right && node == of_right)); i++)
+    unsigned nodes = far_task_nodes(op->t), node = (unsigned)(far_task_random(op->t) % nodes);
+    for (unsigned i = 0; i < 2 && !chime_is_place(op, node, left, right); i++)
         node = (node + 1) % nodes;
     return node;
 }
@@ -168,51 +170,16 @@ static int commit(chime_op *op, chime_node *n, uint64_t map) {
 
 
 /* Pivots that go in together. Who waits for the latch of a node is known to who holds it, which puts their pivots in with
- * its own: a node that many of its children are split under at once is locked once for all that one compute node has. A
- * pivot in the list stays where it is as long as the latch is another's. */
-
-static void wait_in_list(chime_op *op, pivot *p, chime_ptr node) {
-    chime_state *st = op->st;
-    p->task = op->t;
-    p->node = node;
-    p->in = false;
-    far_spin_lock(&st->pivot_lock);
-    p->next = st->pivots;
-    st->pivots = p;
-    far_spin_unlock(&st->pivot_lock);
-    far_latch(op->t, chime_ptr_addr(node));
-    far_spin_lock(&st->pivot_lock);
-    pivot **link = &st->pivots;
-    while (*link != p)
-        link = &(*link)->next;
-    *link = p->next;
-    far_spin_unlock(&st->pivot_lock);
-}
-
-
-/* Where an inner node was a leaf may lie now, and its latch be the same. */
-bool chime_waits_with_pivot(chime_op *op, const far_task *t) {
-    chime_state *st = op->st;
-    far_spin_lock(&st->pivot_lock);
-    const pivot *p = st->pivots;
-    while (p && p->task != t)
-        p = p->next;
-    far_spin_unlock(&st->pivot_lock);
-    return p != NULL;
-}
-
+ * its own: a node that many of its children are split under at once is locked once for all that one compute node has. */
 
 /* The latch is held. How many: mine first, then those who wait. */
 static unsigned list_together(chime_op *op, pivot *mine, chime_ptr node, pivot *all[TOGETHER_MAX]) {
-    chime_state *st = op->st;
-    unsigned count = 0;
-    all[count++] = mine;
-    far_spin_lock(&st->pivot_lock);
-    for (pivot *p = st->pivots; p && count < TOGETHER_MAX; p = p->next)
-        if (p->node == node && !p->in)
-            all[count++] = p;
-    far_spin_unlock(&st->pivot_lock);
-    return count;
+    chime_waiting *waiting[TOGETHER_MAX];
+    unsigned count = chime_list_queue(&op->st->pivots, node, TOGETHER_MAX - 1, waiting);
+    all[0] = mine;
+    for (unsigned i = 0; i < count; i++)
+        all[i + 1] = (pivot *)waiting[i];
+    return count + 1;
 }
 
 
@@ -235,10 +202,10 @@ static bool is_chosen(pivot *const all[], unsigned count, const pivot *p) {
 
 static void tell_in(chime_op *op, chime_ptr node, pivot *const all[], unsigned count) {
     chime_state *st = op->st;
-    far_spin_lock(&st->pivot_lock);
-    for (pivot *p = st->pivots; p; p = p->next)
-        p->in |= p->node == node && is_chosen(all, count, p);
-    far_spin_unlock(&st->pivot_lock);
+    far_spin_lock(&st->pivots.lock);
+    for (chime_waiting *w = st->pivots.first; w; w = w->next)
+        w->served |= w->node == node && is_chosen(all, count, (pivot *)w);
+    far_spin_unlock(&st->pivots.lock);
     atomic_fetch_add_explicit(&st->counts.along, count - 1, memory_order_relaxed);
 }
 
@@ -357,14 +324,12 @@ static int split_inner(chime_op *op, chime_node *n, pivot *p) {
         return err;
     far_point(op->t, "chime:inner_split");
     err = publish_split(op, n, inner, from, p, chime_tail(st, w)[CHIME_TAIL_LOW], with);
-    if (err < 0) {
+    if (err < 0 && !chime_is_lost(err)) { /* else its left neighbour may name it by now */
         far_forget(op->t);
         far_free(op->t, op->index, CHIME_TYPE_NODE, object.addr, st->node_bytes);
-        p->above = 0;
-        return err;
     }
-    atomic_fetch_add_explicit(&op->st->counts.splits, 0, memory_order_relaxed);
-    return 1;
+    p->above = err < 0 ? 0 : p->above;
+    return err < 0 ? err : 1;
 }
 
 
@@ -433,12 +398,12 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p) {
         *node = 0;
         return 0;
     }
-    wait_in_list(op, p, n.ptr);
-    int err = 0, state = p->in ? CHIME_AGAIN : lock_node(op, n.ptr, p, &lock);
+    chime_latch_queued(&op->st->pivots, op->t, &p->waiting, n.ptr);
+    int err = 0, state = p->waiting.served ? CHIME_AGAIN : lock_node(op, n.ptr, p, &lock);
     if (state == 0) {
         far_point(op->t, "chime:parent_locked");
         err = locked(op, &n, p, node);
-        if (err != 1 && err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) {
+        if (err != 1 && !chime_is_lost(err)) {
             far_forget(op->t);
             int unlocked = chime_unlock_unchanged(op, n.ptr, &lock);
             err = unlocked < 0 ? unlocked : err;
@@ -447,7 +412,7 @@ static int try_node(chime_op *op, chime_ptr *node, pivot *p) {
     far_unlatch(op->t, chime_ptr_addr(n.ptr));
     if (state == CHIME_STALE)
         *node = 0;
-    return state < 0 ? state : p->in ? 2 : err;
+    return state < 0 ? state : p->waiting.served ? 2 : err;
 }
 
 

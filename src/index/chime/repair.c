@@ -330,7 +330,7 @@ static int take_over(chime_op *op, chime_ptr p, uint64_t lock) {
     atomic_fetch_add_explicit(&op->st->counts.repairs, 1, memory_order_relaxed);
     if ((err = run(r)) == 0)
         return 1;
-    if (err != FAR_ERR_FENCED && err != FAR_ERR_UNREACHABLE) { /* somebody else may have more luck */
+    if (!chime_is_lost(err)) { /* somebody else may have more luck */
         far_forget(op->t);
         far_cas(op->t, chime_tail_addr(op->st, p, CHIME_TAIL_L), r->mine, lock, NULL);
         int back = chime_wait(op);

@@ -105,10 +105,9 @@ static int read_items(chime_op *op, chime_node *n, splitting *s) {
 }
 
 
-static far_bytes key_of(const chime_state *st, const item *i, uint8_t bytes[8], size_t length) {
+static far_bytes key_of(const item *i, uint8_t bytes[8], size_t length) {
     if (i->key.data)
         return i->key;
-    (void)st;
     for (unsigned k = 0; k < 8; k++)
         bytes[k] = (uint8_t)(i->first >> (56 - 8 * k));
     return (far_bytes){bytes, length};
@@ -143,17 +142,32 @@ static int make_fence(chime_op *op, splitting *s) {
         return chime_make_fence(op, (far_bytes){a, 8}, &s->fence);
     }
     size_t length = op->key.bytes.length;
-    far_bytes from = key_of(st, left, a, length), to = key_of(st, right, b, length);
+    far_bytes from = key_of(left, a, length), to = key_of(right, b, length);
     to.length = chime_separator(from, to);
     return chime_make_fence(op, to, &s->fence);
 }
 
 
+static int alloc_node(chime_op *op, chime_ptr left, chime_ptr right, far_object *object) {
+    return far_alloc(op->t, op->index, CHIME_TYPE_NODE, op->st->node_bytes, chime_place_node(op, left, right), 0,
+                     object);
+}
+
+
+void chime_take_spare(chime_op *op, chime_ptr leaf) {
+    if (!op->spare.addr && alloc_node(op, leaf, 0, &op->spare) < 0)
+        op->spare.addr = 0;
+}
+
+
 static int make_node(chime_op *op, chime_node *n, splitting *s) {
-    far_object object;
+    far_object object = op->spare;
     chime_ptr right = chime_h1_sibling(chime_tail(op->st, n->w)[CHIME_TAIL_H1]);
-    int err = far_alloc(op->t, op->index, CHIME_TYPE_NODE, op->st->node_bytes, chime_place_node(op, n->ptr, right), 0,
-                        &object);
+    int err = 0;
+    if (object.addr && chime_is_place(op, far_addr_node(object.addr), n->ptr, right))
+        op->spare.addr = 0;
+    else
+        err = alloc_node(op, n->ptr, right, &object);
     if (err < 0)
         return err;
     s->made_at = object.addr;
@@ -173,7 +187,7 @@ void chime_set_free(const chime_state *st, uint64_t *tail, uint64_t map) {
 
 
 /* The upper items keep their slot numbers. */
-static int build_right(chime_op *op, chime_node *n, splitting *s, const uint64_t *value) {
+static int build_right(chime_op *op, chime_node *n, splitting *s, const uint64_t *value, chime_insert **along) {
     const chime_state *st = op->st;
     const uint64_t *old = chime_tail(st, n->w);
     uint64_t *tail = chime_tail(st, s->image);
@@ -194,12 +208,13 @@ static int build_right(chime_op *op, chime_node *n, splitting *s, const uint64_t
     tail[CHIME_TAIL_LOW] = s->fence.word;
     tail[CHIME_TAIL_HIGH] = old[CHIME_TAIL_HIGH];
     tail[CHIME_TAIL_S] = chime_fresh_s(op, false);
+    chime_take_along(op, n->ptr, s->image, along);
     chime_set_free(st, tail, chime_occupied_map(st, s->image));
     return 0;
 }
 
 
-static int publish(chime_op *op, chime_node *n, splitting *s, const uint64_t *value) {
+static int publish(chime_op *op, chime_node *n, splitting *s, const uint64_t *value, chime_insert **along) {
     const chime_state *st = op->st;
     uint64_t *tail = chime_tail(st, n->w), *before = chime_new_image(op);
     chime_node with = {.ptr = n->ptr, .w = chime_new_image(op)};
@@ -217,12 +232,13 @@ static int publish(chime_op *op, chime_node *n, splitting *s, const uint64_t *va
         return chime_broken(op->index, n->ptr, "it is full, and a split does not help");
     if (!s->right)
         chime_place(st, with.w, (unsigned)slot, op->home, op->key.first, value);
+    chime_take_along(op, n->ptr, with.w, along);
     far_point(op->t, "chime:split");
     if ((err = chime_put_busy(op, n->ptr)) < 0 || (err = chime_put_image(op, n, before)) < 0)
         return err;
     if (!s->right && st->words)
         err = chime_put_moves(op, &with, n->w, NULL, 0, (unsigned)slot);
-    else if (!s->right)
+    else
         chime_put_lines(op, &with, n->w, chime_line(st, op->home));
     return err < 0 ? err : chime_put_unlock(op, n->ptr, chime_occupied_map(st, with.w));
 }
@@ -235,7 +251,7 @@ static void give_up(chime_op *op, splitting *s) {
 }
 
 
-int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early) {
+int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool early, chime_insert **along) {
     const chime_state *st = op->st;
     splitting *s = far_scratch(op->t, sizeof(*s));
     uint16_t slots[CHIME_SPAN_MAX];
@@ -254,7 +270,7 @@ int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool ea
     s->left = (unsigned)left;
     if ((err = make_node(op, n, s)) < 0)
         return err;
-    if ((err = build_right(op, n, s, value)) < 0) {
+    if ((err = build_right(op, n, s, value, along)) < 0) {
         give_up(op, s);
         return err;
     }
@@ -264,7 +280,7 @@ int chime_split_leaf(chime_op *op, chime_node *n, const uint64_t *value, bool ea
     if ((err = chime_wait(op)) < 0)
         return err;
     far_point(op->t, "chime:split_made");
-    if ((err = publish(op, n, s, value)) < 0) {
+    if ((err = publish(op, n, s, value, along)) < 0) {
         give_up(op, s);
         return err;
     }

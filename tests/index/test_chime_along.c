@@ -1,0 +1,297 @@
+/* CHIME: inserts of one compute node that wait for one leaf go in together, with that of the task that has locked it. Each
+ * gets its own answer, and goes only where it belongs. */
+#include "chime_crew.h"
+
+#define ROOMY "key_size=8,value_size=8,crowd=off"
+
+static stage_actor e; /* one more of a's compute node */
+
+
+static void up_with_e(const char *options, const char *sim) {
+    up_with_d(options, sim);
+    memset(&e, 0, sizeof(e));
+    e.pool = a->pool;
+    e.index = a->index;
+    assert_int_equal(far_session_open(e.pool, &e.session), 0);
+}
+
+
+static void down_with_e(void) {
+    far_session_close(e.session);
+    down_with_d();
+}
+
+
+static uint64_t verbs_of(const stage_actor *by) {
+    far_stats stats = stats_of(by);
+    return stats.reads + stats.writes + stats.cas + stats.masked_cas + stats.faa;
+}
+
+
+static uint64_t taken_along(void) {
+    return chime_state_of(a->index)->counts.inserts_along;
+}
+
+
+/* a stands under the lock with an insert; d and e wait behind it. */
+static void stand_with_both(uint64_t key, uint64_t of_d, uint64_t of_e) {
+    stand(a, "chime:locked", FAR_OP_INSERT, key, 70);
+    begin(&d, FAR_OP_INSERT, of_d, 71);
+    begin(&e, FAR_OP_INSERT, of_e, 72);
+    far_sim_run_for(s.world, 100000);
+    assert_false(d.ended || e.ended);
+}
+
+
+static void finish_all(void) {
+    stage_finish(a);
+    stage_finish(&d);
+    stage_finish(&e);
+}
+
+
+/* One lock for three inserts: d and e have no verb. Fails without chime_take_along in commit_insert; when is_no_heir takes
+ * no notice of who is served the lock is handed to d, which has no use for it, and b waits for ever. */
+static void inserts_go_in_together(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        up_with_e(ROOMY, sims[i]);
+        fill(a, 6);
+        assert_true(reads(&d, nth(3), 3) && reads(&e, nth(3), 3));
+        uint64_t before = verbs_of(&d) + verbs_of(&e);
+        stand_with_both(nth(10), nth(11), nth(12));
+        finish_all();
+        assert_true(a->result == 0 && d.result == 0 && e.result == 0);
+        assert_int_equal(verbs_of(&d) + verbs_of(&e), before);
+        assert_int_equal(taken_along(), 2);
+        assert_true(reads(c, nth(10), 70) && reads(c, nth(11), 71) && reads(c, nth(12), 72));
+        assert_all(c, 0, 6);
+        assert_int_equal(update(b, nth(3), 73), 0);
+        for (unsigned n = 20; n < 50; n++) /* by the map that they left: no slot of theirs is free in it */
+            assert_int_equal(insert(b, nth(n), n), 0);
+        assert_true(reads(c, nth(10), 70) && reads(c, nth(11), 71) && reads(c, nth(12), 72));
+        down_with_e();
+    }
+}
+
+
+/* Of two with one key one is in, and so is a's before d's; what was there before stays. Fails without has_key. */
+static void a_key_goes_in_once(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t of_d = i == 0 ? nth(10) : i == 1 ? nth(3) : nth(11), of_e = i == 2 ? nth(11) : nth(12);
+        up_with_e(ROOMY, ONE);
+        fill(a, 6);
+        stand_with_both(nth(10), of_d, of_e);
+        finish_all();
+        assert_int_equal(a->result, 0);
+        if (i < 2) {
+            assert_true(d.result == FAR_ERR_EXISTS && e.result == 0);
+            assert_true(reads(c, nth(10), 70) && reads(c, nth(3), 3) && reads(c, nth(12), 72));
+        } else {
+            assert_true((d.result == 0 && e.result == FAR_ERR_EXISTS) || (e.result == 0 && d.result == FAR_ERR_EXISTS));
+            assert_true(reads(c, nth(11), d.result == 0 ? 71 : 72));
+        }
+        assert_int_equal(delete (b, of_d), 0);
+        assert_true(misses(c, of_d)); /* there was one of it */
+        down_with_e();
+    }
+}
+
+
+/* A key from `from` on that finds a free slot near its home in the leaf. */
+static uint64_t key_with_room(chime_ptr leaf, uint64_t from) {
+    const chime_state *st = chime_state_of(a->index);
+    while (chime_free_near(st, memory_of(chime_ptr_addr(leaf)), home_of(from)) < 0)
+        from++;
+    return from;
+}
+
+
+/* b has split the leaf, which a and its neighbours do not know: all three come to the left half. The verbs that d and e
+ * had before. */
+static uint64_t come_to_the_left_half(bool a_too, uint64_t keys[3]) {
+    up_with_e("key_size=8,value_size=8,span=24,hop=4,crowd=off", ONE);
+    fill(a, 3);
+    assert_true(reads(&d, nth(2), 2) && reads(&e, nth(2), 2));
+    for (unsigned n = 60; chime_state_of(b->index)->counts.splits == 0; n--) /* falling: both halves have room then */
+        assert_int_equal(insert(b, nth(n), n), 0);
+    settle(b);
+    chime_ptr left = leaf_of(nth(0), NULL);
+    uint64_t low = key_with_room(left, nth(0) + 1), high = key_with_room(left, nth(70)),
+             lower = key_with_room(left, low + 1);
+    assert_true(leaf_of(lower, NULL) == left && leaf_of(high, NULL) != left);
+    keys[0] = a_too ? high : low;
+    keys[1] = a_too ? low : high;
+    keys[2] = lower;
+    uint64_t verbs = verbs_of(&d) + verbs_of(&e);
+    stand_with_both(keys[0], keys[1], keys[2]);
+    return verbs;
+}
+
+
+/* d's key lies in the right half, and must not be put in beside a's. Fails without belongs. */
+static void an_insert_goes_along_where_it_belongs(void **state) {
+    (void)state;
+    uint64_t keys[3];
+    come_to_the_left_half(false, keys);
+    finish_all();
+    assert_true(a->result == 0 && d.result == 0 && e.result == 0);
+    assert_int_equal(taken_along(), 1);
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(reads(c, keys[i], 70 + i));
+    down_with_e();
+}
+
+
+/* a's own key lies in the right half. It puts in those of d and e, which belong here, before it goes there. Fails without
+ * serve_others. */
+static void others_are_served_on_the_way(void **state) {
+    (void)state;
+    uint64_t keys[3];
+    uint64_t before = come_to_the_left_half(true, keys);
+    finish_all();
+    assert_true(a->result == 0 && d.result == 0 && e.result == 0);
+    assert_int_equal(taken_along(), 2);
+    assert_int_equal(verbs_of(&d) + verbs_of(&e), before);
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(reads(c, keys[i], 70 + i));
+    assert_int_equal(insert(b, keys[0] + 1, 73), 0);
+    assert_int_equal(update(b, keys[1], 74), 0);
+    down_with_e();
+}
+
+
+/* a splits the leaf, and takes along what belongs to either half. Fails without chime_take_along in build_right, or in
+ * publish. */
+static void a_split_takes_along(void **state) {
+    (void)state;
+    unsigned splits = 0;
+    for (unsigned right = 0; right < 2; right++) {
+        up_with_e("key_size=8,value_size=8,span=24,hop=4,crowd=off", ONE);
+        uint64_t crowded = 0;
+        for (unsigned n = 0; n < 4; n++) /* a full neighbourhood, of low and high keys */
+            assert_int_equal(insert(a, crowded = key_at(8, nth(n * 10)), n), 0);
+        for (unsigned n = 0; n < 3; n++) /* nor can it hop */
+            assert_int_equal(insert(a, key_at(12, nth(40 + n)), 9), 0);
+        for (unsigned n = 0; n < 4; n++)
+            assert_int_equal(insert(a, key_at(15, nth(50 + n)), 9), 0);
+        assert_true(reads(&d, crowded, 3) && reads(&e, crowded, 3));
+        uint64_t before = verbs_of(&d) + verbs_of(&e);
+        uint64_t of_d = key_at(1, nth(1)), of_e = key_at(2, nth(60));
+        stand_with_both(key_at(8, right ? nth(45) : nth(5)), of_d, of_e);
+        finish_all();
+        assert_true(a->result == 0 && d.result == 0 && e.result == 0);
+        splits += (unsigned)chime_state_of(a->index)->counts.splits;
+        assert_true(leaf_of(of_d, NULL) != leaf_of(of_e, NULL));
+        assert_int_equal(verbs_of(&d) + verbs_of(&e), before);
+        assert_true(reads(c, of_d, 71) && reads(c, of_e, 72));
+        down_with_e();
+    }
+    assert_int_equal(splits, 2);
+}
+
+
+/* a's session is lost over the WRITE that has d's pair in it, done or not: d cannot know, says so, and works on. Fails
+ * without chime_insert.lost: d would say that its pair is in. */
+static void who_takes_along_is_lost(void **state) {
+    (void)state;
+    for (unsigned done = 0; done < 2; done++) {
+        up_with_e(ROOMY, ONE);
+        fill(a, 6);
+        chime_ptr leaf = leaf_of(nth(2), NULL);
+        far_addr at = chime_ptr_addr(leaf), end = chime_tail_addr(chime_state_of(a->index), leaf, CHIME_TAIL_L) + 8;
+        far_sim_match change = {.kind = FAR_SIM_WRITE, .from = done ? end - 8 : at, .to = end};
+        stand_with_both(nth(10), nth(11), nth(12));
+        far_sim_hold *hold = done ? far_sim_hold_completion(a->client, change) : far_sim_hold_effect(a->client, change);
+        far_sim_resume(a->client);
+        far_sim_run_client(a->client);
+        assert_true(far_sim_reached(hold));
+        if (done)
+            far_sim_lose(a->session->conn);
+        else
+            far_sim_declare_dead(s.world, a->session->id, a->session->generation);
+        far_sim_release(hold);
+        far_sim_run_for(s.world, 300000);
+        assert_true(a->ended && a->result < 0);
+        stage_finish(&d);
+        stage_finish(&e);
+        assert_true(d.result == FAR_ERR_UNREACHABLE && e.result == FAR_ERR_UNREACHABLE);
+        far_session_close(a->session);
+        assert_int_equal(far_session_open(a->pool, &a->session), 0);
+        assert_true(done ? reads(c, nth(11), 71) : misses(c, nth(11)));
+        assert_true(done ? reads(&d, nth(12), 72) : misses(&d, nth(12)));
+        assert_int_equal(insert(&e, nth(13), 73), 0);
+        assert_int_equal(update(b, nth(2), 74), 0);
+        down_with_e();
+    }
+}
+
+
+/* b waits for a lock that a holds. */
+static void wait_behind_a(uint64_t held, uint64_t key) {
+    stand(a, "chime:locked", FAR_OP_UPDATE, held, 70);
+    begin(b, FAR_OP_INSERT, key, 71);
+    far_sim_run_for(s.world, 100000);
+    assert_false(b->ended);
+    stage_finish(a);
+}
+
+
+/* b waits for the lock of a leaf that it will split, and takes memory meanwhile: under the lock it only READs before it
+ * writes the new node. Fails without chime_take_spare. */
+static void memory_is_taken_while_waiting(void **state) {
+    (void)state;
+    uint64_t crowded = 0;
+    up("key_size=8,value_size=8,span=24,hop=4", ONE);
+    for (unsigned n = 0; n < 4; n++) /* a full neighbourhood */
+        assert_int_equal(insert(a, crowded = key_at(8, crowded + 1), n), 0);
+    for (unsigned n = 0; n < 3; n++) /* nor can it hop */
+        assert_int_equal(insert(a, key_at(12, crowded + 1000 * n), 9), 0);
+    for (unsigned n = 0; n < 4; n++)
+        assert_int_equal(insert(a, key_at(15, crowded + 1000 * n), 9), 0);
+    assert_true(reads(b, crowded, 3));
+    wait_behind_a(crowded, key_at(8, crowded + 1));
+    stage_stop_at(b, (far_sim_match){.point = "chime:locked"});
+    uint64_t start = far_sim_now(s.world);
+    stage_stop_at(b, (far_sim_match){.point = "chime:split_begin"});
+    assert_true(far_sim_now(s.world) - start < 6000); /* two READs: three would take 7 us */
+    stage_finish(b);
+    assert_int_equal(b->result, 0);
+    assert_true(reads(c, crowded, 70) && reads(c, key_at(8, crowded + 1), 71));
+    stage_close(&s);
+}
+
+
+/* b has no use for what it took, forty times. Fails without chime_drop_spare in write_key: 40 nodes are gone, some KB. */
+static void memory_of_no_use_is_given_back(void **state) {
+    (void)state;
+    far_pool_usage before, after;
+    up("key_size=8,value_size=8,span=24,hop=4", ONE);
+    fill(a, 3);
+    for (unsigned i = 0; i <= 40; i++) {
+        wait_behind_a(nth(1), nth(2));
+        stage_finish(b);
+        assert_int_equal(b->result, FAR_ERR_EXISTS);
+        if (i == 0)
+            assert_int_equal(far_pool_stat(c->session, &before), 0);
+    }
+    assert_int_equal(far_pool_stat(c->session, &after), 0);
+    assert_int_equal(after.used, before.used);
+    stage_close(&s);
+}
+
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inserts_go_in_together),
+        cmocka_unit_test(a_key_goes_in_once),
+        cmocka_unit_test(an_insert_goes_along_where_it_belongs),
+        cmocka_unit_test(others_are_served_on_the_way),
+        cmocka_unit_test(a_split_takes_along),
+        cmocka_unit_test(who_takes_along_is_lost),
+        cmocka_unit_test(memory_is_taken_while_waiting),
+        cmocka_unit_test(memory_of_no_use_is_given_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
