@@ -41,7 +41,6 @@ enum {
     SHARD_TYPE_PROGRESS,
     SHARD_TYPE_NODE,
     SHARD_TYPE_BLOCK,
-    SHARD_TYPE_BODY,
     SHARD_TYPES
 };
 
@@ -51,58 +50,47 @@ enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
 
 /* A segment of more than one extent, as a handle knows it. */
 typedef struct shard_extents {
-    _Atomic uint64_t word;     /* address of the array of extents */
+    uint64_t word;             /* address of the array of extents */
     _Atomic uint64_t extent[]; /* 0: not known */
 } shard_extents;
 
-/* What a handle knows of a partition; everything here may be behind. Words that were read of a body have its number in their
- * top bits (table.c): of another one they say nothing. */
-typedef struct shard_partition {
+typedef struct shard_partition { /* what a handle knows of a partition; everything here may be behind */
     far_addr pcb;
     uint64_t number;
     _Atomic uint64_t root;
-    _Atomic uint64_t body;                    /* its address */
     _Atomic uint64_t table[4];                /* words L2 even, odd, L3 even, odd */
     _Atomic uint64_t segment[SHARD_VERSIONS]; /* words of the segment table; of large segments: a shard_extents */
     _Atomic uint64_t progress;                /* address of the progress table of version progress_d */
     _Atomic uint64_t done[SHARD_DONE_WORDS];
-    _Atomic int64_t delta;          /* keys added and not yet told */
-    _Atomic int64_t count;          /* as last read, with what was told */
-    _Atomic uint64_t sample;        /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
-    _Atomic uint32_t writes;        /* since the load was looked at last */
-    _Atomic uint32_t inserts;       /* for the share of the sweep */
-    _Atomic uint32_t idle_seen;     /* inserts, when housekeeping looked last */
-    uint32_t idle_writes;           /* writes, when it looked for counts to be told */
-    _Atomic uint32_t wanted;        /* the version that is due: an insert reached level 3, or samples say so */
-    _Atomic uint32_t suspected;     /* the version that seems due by a sample; a look at more buckets decides */
-    _Atomic uint32_t trusted_until; /* inserts, up to which a look has shown that nothing is due */
-    _Atomic uint32_t eras;          /* P: one more than the version at which a bucket was seen opened again */
-    _Atomic uint32_t owed;          /* steps of sweep and drain that inserts have yet to take */
-    _Atomic uint32_t proved;        /* the version of which it was seen that it is due */
-    atomic_flag growing;            /* a task of this handle begins a doubling */
-    atomic_flag working;            /* a task of this handle sweeps or drains; the rest is its own */
-    uint64_t work;                  /* what chunk belongs to: a root without its stamp */
-    _Atomic uint32_t bodies;        /* that this handle has met */
-    uint32_t work_body;             /* of these, that of the chunk */
-    uint64_t next, end;             /* buckets of the chunk still to do */
+    _Atomic int64_t delta;             /* keys added and not yet told */
+    _Atomic int64_t count;             /* as last read, with what was told */
+    _Atomic uint64_t sample;           /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
+    _Atomic uint32_t writes;           /* since the load was looked at last */
+    _Atomic uint32_t inserts;          /* for the share of the sweep */
+    _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
+    uint32_t idle_writes;              /* writes, when it looked for counts to be told */
+    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or samples say so */
+    _Atomic uint32_t suspected;        /* the version that seems due by a sample; a look at more buckets decides */
+    _Atomic uint32_t trusted_until;    /* inserts, up to which a look has shown that nothing is due */
+    _Atomic uint32_t eras;             /* P: one more than the version at which a bucket was seen opened again */
+    _Atomic uint32_t owed;             /* steps of sweep and drain that inserts have yet to take */
+    _Atomic uint32_t proved;           /* the version of which it was seen that it is due */
+    atomic_flag growing;               /* a task of this handle begins a doubling */
+    atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
+    unsigned work_version, work_phase; /* what chunk belongs to */
+    uint64_t next, end;                /* buckets of the chunk still to do */
     uint64_t chunk;
     bool has_chunk;
-    bool chunk_failed;                   /* a bucket of it was left out: not done */
-    bool cursor_through;                 /* all chunks were given out: those that are not done are left */
-    unsigned rest, rests;                /* no memory: so many steps are left out; the next time more */
-    unsigned grow_rest, grow_rests;      /* likewise no memory for a doubling, under `growing` */
-    uint64_t claim;                      /* as last seen, under `growing` */
-    uint64_t proved_empty;               /* the root under which, and ... */
-    uint64_t empty_buckets, empty_lines; /* ... how much of levels 1 and 2 was seen to be empty; under `working` */
-    bool quiet;                          /* this handle has not written to it since housekeeping looked last */
-    int64_t shrink_count;                /* keys, by the count, when it was tried in vain */
-    unsigned shrink_rest, shrink_rests;  /* looks whether it is empty that are left out; after the next vain one more */
-    unsigned shrink_waits;               /* looks at a shrink that does not go on */
+    bool chunk_failed;              /* a bucket of it was left out: not done */
+    bool cursor_through;            /* all chunks were given out: those that are not done are left */
+    unsigned rest, rests;           /* no memory: so many steps are left out; the next time more */
+    unsigned grow_rest, grow_rests; /* likewise no memory for a doubling, under `growing` */
+    uint64_t claim;                 /* as last seen, under `growing` */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        under_lock, merged, unlinked, rebased, reopened, forgotten, shrunk, called_off;
+        under_lock, merged, unlinked, rebased, reopened, forgotten;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -113,8 +101,6 @@ typedef struct shard_state {     /* of an open index */
     bool wide;                   /* this processor has wide vectors (probe.c) */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
-    unsigned pieces;     /* segments below this one are one piece each */
-    uint8_t tag_low[64]; /* where the tags of a version begin in h */
     bool one_filter_bit;
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
     unsigned afs;   /* 0: adaptive, else a fixed period */
@@ -145,7 +131,6 @@ typedef struct shard_try {
     uint64_t h;
     shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
     uint64_t root;
-    uint64_t bucket; /* of the key, at version d */
     unsigned d, phase;
     bool graced;          /* nobody is at work who does not know of this version: known before the READ of the image */
     bool paired;          /* child and parent are looked at */
@@ -236,28 +221,6 @@ static inline shard_state *shard_state_of(const far_index *index) {
 }
 
 
-/* A word that a handle has read of a body, with the number of that body, as far as there are bits. Two bodies that are in use at
- * once have numbers that follow each other, and what was known of others is forgotten (shard_learn_root). */
-enum { SHARD_KNOWN_BITS = 57 };
-
-
-static inline uint64_t shard_known(const _Atomic uint64_t *at, unsigned body) { /* 0: not known */
-    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
-    return word >> SHARD_KNOWN_BITS == body % (1u << (64 - SHARD_KNOWN_BITS)) ? word & shard_mask(SHARD_KNOWN_BITS) : 0;
-}
-
-
-static inline void shard_know(_Atomic uint64_t *at, unsigned body, uint64_t word) {
-    atomic_store_explicit(at, (word & shard_mask(SHARD_KNOWN_BITS)) | (uint64_t)body << SHARD_KNOWN_BITS,
-                          memory_order_release);
-}
-
-
-static inline unsigned shard_body_of(const shard_partition *part) { /* the number of the newest that is known of */
-    return shard_root_body(atomic_load_explicit(&part->root, memory_order_acquire));
-}
-
-
 static inline unsigned shard_bit(const shard_state *st, uint64_t h) { /* of the overflow filters */
     return st->one_filter_bit ? 1 : shard_filter_bit(h, st->hash_bits);
 }
@@ -277,14 +240,6 @@ static inline uint64_t shard_level(const shard_state *st, uint64_t h, unsigned l
 /* The line at which the key's order of slots begins. */
 static inline unsigned shard_start_line(const shard_try *y) {
     return (unsigned)(shard_level(y->st, y->h, 2) >> 56) & 7;
-}
-
-
-/* Where a bucket is, of a segment that is one piece and known to this handle; else 0, and shard_bucket_addr finds it. */
-static inline far_addr shard_known_addr(const shard_state *st, const shard_partition *part, uint64_t bucket) {
-    unsigned segment = shard_segment(bucket, st->b);
-    uint64_t at = segment < st->pieces ? shard_known(&part->segment[segment], shard_body_of(part)) : 0;
-    return at ? at + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES : 0;
 }
 
 
@@ -311,13 +266,10 @@ static inline unsigned shard_home_v(const shard_try *y) {
 
 /* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
 static inline bool shard_home_is_right(const shard_try *y) {
-    uint64_t header = shard_home_header(y);
-    unsigned v = shard_header_v(header);
-    if (v == y->d)
-        return header != 0 && y->home->bucket == y->bucket;
-    if (header == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
+    unsigned v = shard_home_v(y);
+    if (shard_home_header(y) == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
         return false;
-    return v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
+    return v == y->d || v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
 }
 
 
@@ -335,30 +287,8 @@ static inline bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { 
 }
 
 
-/* grow.c: nobody is at work who does not know of the doubling. */
-bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
-
-
-/* Takes the root that counts for this attempt. */
-static inline void shard_attempt(shard_try *y) {
-    y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
-    y->d = shard_root_d(y->root);
-    y->phase = shard_root_phase(y->root);
-    y->bucket = shard_bucket(y->h, y->st->p, y->st->b, y->d);
-    y->graced = y->paired = y->dated = y->child_unwritten = false;
-    if (y->phase == SHARD_GROW) /* else nothing is split */
-        y->graced = shard_is_graced(y->t, y->st, y->root);
-}
-
-
 static inline bool shard_must_wait(const shard_try *y) { /* lazy_resize=off: a write, while its partition doubles */
     return !y->st->lazy && y->phase == SHARD_GROW;
-}
-
-
-/* An insert into a partition that may be about to go back to its first size. */
-static inline bool shard_must_call_off(const shard_try *y, far_op_kind how) {
-    return y->phase == SHARD_SHRINK && (how == FAR_OP_INSERT || how == FAR_OP_PUT);
 }
 
 
@@ -405,15 +335,10 @@ size_t shard_local_bytes(const far_index *index);
 int shard_read_descriptor(far_task *t, const far_index *index,
                           shard_descriptor **read); /* pinned, into scratch memory */
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
-int shard_make_body(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *body,
-                    far_addr *segment); /* of a partition without keys, with its segment 0; not linked */
 
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
-void shard_learn_partition(far_task *t, shard_partition *part,
-                           const uint64_t words[SHARD_PCB_KNOWN]); /* what its control block begins with */
-int shard_refresh(far_task *t, shard_partition *part);             /* READs the root */
-int shard_body_word(far_task *t, shard_partition *part, unsigned word, far_addr *at); /* 0: the root is behind */
+int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
@@ -433,6 +358,7 @@ uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 
 /* attempt.c: beginning, repeating and ending attempts. */
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key);
+void shard_attempt(shard_try *y);   /* takes the root that counts for this attempt */
 int shard_place_home(shard_try *y); /* 0: it is known where the home bucket is */
 void shard_put_home(shard_try *y);  /* then: puts its READ(s) into the batch */
 int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
@@ -525,22 +451,13 @@ int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 /* drain.c */
 int shard_drain_home(shard_try *y, uint64_t h);
 int shard_drain_step(far_task *t, far_index *index, shard_partition *part, unsigned d, int *trips);
-bool shard_line_is_empty(const shard_state *st, const uint64_t *line);
-bool shard_node_is_empty(const shard_state *st, const shard_node *node);
 
 /* grow.c: the states of a partition */
-int shard_move_root(far_task *t, shard_partition *part, uint64_t from, uint64_t to); /* 1: it was `from` */
-bool shard_all_know(const far_task *t,
-                    uint64_t root); /* nobody is at work who took another root than this, or a later one */
+bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root);
 bool shard_may_grow(const far_task *t, const shard_state *st, uint64_t root);
 int shard_try_grow(far_task *t, far_index *index, shard_partition *part); /* 1: it doubles */
 int shard_next_phase(far_task *t, far_index *index, shard_partition *part, uint64_t root);
-
-/* shrink.c */
-int shard_shrink(far_task *t, far_index *index, shard_partition *part, int *trips); /* of housekeeping; 1: more to do */
-int shard_call_off(shard_try *y);     /* before an insert: SHARD_AGAIN, with a new root */
-int shard_look_at_body(shard_try *y); /* R7: FAR_ERR_NOT_FOUND, or SHARD_AGAIN, with a new root */
 
 /* sweep.c */
 int shard_work(far_task *t, far_index *index, shard_partition *part,
@@ -553,10 +470,6 @@ bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned v
 int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* when a doubling is due */
 void shard_after_write(shard_try *y, int delta);
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
-int64_t shard_keys_known(const shard_partition *part);
-bool shard_has_few(const shard_state *st, const shard_partition *part, unsigned d); /* keys, as far as it is known */
-int shard_estimate(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t *keys,
-                   uint64_t *told); /* keys at levels 1 and 2, by some buckets; told: what the count says */
 
 /* blocking.c: lazy_resize=off */
 int shard_wait_for_sweep(shard_try *y);
@@ -601,10 +514,5 @@ int shard_load_factor(far_task *t, far_index *index, far_load *load);
 
 /* check.c */
 int shard_check(far_task *t, far_index *index, far_report *report);
-
-/* What an attempt says, if it says that the key is not there: R7 (find.c). */
-static inline int shard_believe_miss(shard_try *y, int err) {
-    return err == FAR_ERR_NOT_FOUND && y->phase == SHARD_SHRINK ? shard_look_at_body(y) : err;
-}
 
 #endif

@@ -64,7 +64,7 @@ void shard_p_retire(shard_try *y, uint64_t word) {
 }
 
 
-/* Puts the WRITE of the new block, which the READ of its home bucket waits for. */
+/* Puts the WRITE of the new block into the batch. */
 static int put_block(shard_try *y, far_bytes value) {
     far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &value);
@@ -84,7 +84,7 @@ static int put_block(shard_try *y, far_bytes value) {
     *block = (shard_block){y->h, (uint16_t)y->key.length, 0, (uint32_t)value.length};
     far_bytes_copy(block->bytes, y->key);
     far_bytes_copy(block->bytes + y->key.length, value);
-    far_write_hidden(y->t, y->block, block, bytes);
+    far_write(y->t, y->block, block, bytes);
     y->written = true;
     return 0;
 }
@@ -119,9 +119,7 @@ static bool is_calm(const shard_try *y, unsigned v) { /* no split has begun */
 
 
 /* An old copy at level 2 may hide behind the one at level 1 (a drain that died). */
-static inline bool may_have_copy(const shard_try *y) {
-    if (y->phase == SHARD_STABLE) /* home is at d: all of the generation before was drained */
-        return false;
+static bool may_have_copy(const shard_try *y) {
     unsigned generation[2], count = shard_generations(y, y->home->w[SHARD_P_HEADER], generation);
     return count && generation[0] != y->d;
 }
@@ -236,8 +234,6 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     shard_attempt(y);
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
-    if (shard_must_call_off(y, how))
-        return shard_call_off(y);
     y->dated = how != FAR_OP_DELETE && atomic_load_explicit(&y->part->eras, memory_order_relaxed) == y->d + 1;
     if ((err = shard_place_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
@@ -272,7 +268,7 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
     int delta = 0, err = shard_begin(&y, t, index, key);
     far_scratch_mark scratch = far_scratch_here(t);
     while (err == SHARD_AGAIN) {
-        err = shard_believe_miss(&y, attempt(&y, how, value, &mark, &delta));
+        err = attempt(&y, how, value, &mark, &delta);
         if (err == SHARD_AGAIN)
             far_scratch_back(t, scratch);
     }
