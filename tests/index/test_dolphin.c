@@ -586,8 +586,7 @@ static int make_calm(far_task *t, void *arg) {
 
 /* One thread, two sessions, no housekeeping: an insert that was submitted replaces a leaf and waits for epochs; who wants
  * the same leaf in a call waits for it, and drives it meanwhile. (It only slept: it hung.) */
-static void who_waits_at_a_gate_drives_the_others(void **state) {
-    (void)state;
+static bool waits_at_a_gate(void) {
     far_pool_options pool_options = {.rdwc = -1, .no_thread = 1};
     far_session *second;
     char key[] = "a0";
@@ -601,12 +600,22 @@ static void who_waits_at_a_gate_drives_the_others(void **state) {
     far_op op = {.kind = FAR_OP_INSERT, .index = map, .key = "a8", .key_len = 2, .value = "8 bytes.", .value_len = 8};
     far_op *ops[1] = {&op}, *done[1];
     assert_int_equal(far_submit(session, ops, 1), 1);
-    assert_int_equal(far_reap(session, done, 1, 0), 0); /* it waits */
+    bool waits = far_reap(session, done, 1, 0) == 0; /* or the epochs went by meanwhile */
     assert_int_equal(far_insert(second, map, "a9", 2, "8 bytes.", 8), 0);
-    assert_int_equal(far_reap(session, done, 1, 1), 1);
+    assert_int_equal(waits ? far_reap(session, done, 1, 1) : 1, 1);
     assert_int_equal(op.result, 0);
     far_session_close(second);
     close_map();
+    return waits;
+}
+
+
+static void who_waits_at_a_gate_drives_the_others(void **state) {
+    (void)state;
+    bool waited = false;
+    for (unsigned attempt = 0; attempt < 100 && !waited; attempt++)
+        waited = waits_at_a_gate();
+    assert_true(waited);
 }
 
 
