@@ -246,8 +246,9 @@ int far_rdma_open_existing(const char *rest, far_fabric **fabric);
 
 /* True when [addr, addr + length) lies inside a memory node and is aligned. */
 static inline bool far_fabric_in_range(const far_fabric *fabric, far_addr addr, uint64_t length) {
-    uint64_t bytes = fabric->node_bytes[far_addr_node(addr)];
-    return ((addr >> 48) | ((addr | length) & 7)) == 0 && length <= bytes && far_addr_offset(addr) <= bytes - length;
+    uint64_t node = addr >> 40;
+    return node < FAR_NODES_MAX && ((addr | length) & 7) == 0 && length <= FAR_NODE_BYTES_MAX &&
+           far_addr_offset(addr) + length <= fabric->node_bytes[node];
 }
 
 #endif
