@@ -394,14 +394,16 @@ int far_post(far_task *t) {
 
 
 /* On mapped memory, of an operation that has met no trouble: verbs run where they are waited for. There is nothing to
- * post, and nobody to be told but the counters. */
-static inline bool runs_at_once(const far_task *t) {
+ * post, and nobody to be told but the counters. The fabric, or NULL: they are posted. */
+static inline const far_fabric *runs_at_once(const far_task *t) {
     const far_session *s = t->session;
     const far_conn *conn = s->conn;
-    return conn->fabric->ops->post == conn->fabric->runs_in_place &&
-           (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 && !t->patience &&
-           far_fabric_reads_in_order(conn->fabric) && !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
-           !atomic_load_explicit(&conn->fenced, memory_order_acquire);
+    const far_fabric *fabric = conn->fabric;
+    bool at_once = fabric->ops->post == fabric->runs_in_place &&
+                   (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 && !t->patience &&
+                   far_fabric_reads_in_order(fabric) && !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
+                   !atomic_load_explicit(&conn->fenced, memory_order_acquire);
+    return at_once ? fabric : NULL;
 }
 
 
@@ -452,17 +454,16 @@ int far_wait(far_task *t) {
 }
 
 
-/* The words of one verb that is waited for at once and needs no batch: it is counted. NULL: it does. */
-static inline __attribute__((always_inline)) _Atomic uint64_t *words_at_once(far_task *t, far_verb_kind kind,
-                                                                             far_addr addr, size_t bytes) {
-    if (!runs_at_once(t))
-        return NULL;
-    const far_fabric *fabric = t->session->conn->fabric;
+/* The words of one verb that runs now and needs no batch: it is counted, with a round trip of its own or (trips 0) of a
+ * later verb's. NULL: it does. */
+static inline __attribute__((always_inline)) _Atomic uint64_t *
+words_at_once(far_task *t, far_verb_kind kind, far_addr addr, size_t bytes, unsigned trips) {
+    const far_fabric *fabric = runs_at_once(t);
     far_stats *stats = t->stats;
-    if (!is_sound(fabric, addr, bytes))
+    if (!fabric || !is_sound(fabric, addr, bytes))
         return NULL;
     count_verb(stats, kind, bytes, 1);
-    stats->round_trips++;
+    stats->round_trips += trips;
     return far_words_at(fabric, addr);
 }
 
@@ -478,7 +479,7 @@ static inline void write_at_once(far_task *t, _Atomic uint64_t *words, const voi
 static __attribute__((noinline)) int wait_for_last(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                    size_t bytes, unsigned flags) {
     bool behind = has_open_verbs(t) && !t->open->fences;
-    _Atomic uint64_t *words = behind ? words_at_once(t, kind, addr, bytes) : NULL;
+    _Atomic uint64_t *words = behind ? words_at_once(t, kind, addr, bytes, 1) : NULL;
     if (!words) {
         put_verb(t, kind, addr, local, bytes);
         far_mark(t, flags);
@@ -494,7 +495,7 @@ static __attribute__((noinline)) int wait_for_last(far_task *t, far_verb_kind ki
 
 
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
-    const _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, bytes);
+    const _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, bytes, 1);
     if (!words)
         return wait_for_last(t, FAR_READ, addr, to, bytes, flags);
     far_words_read(words, to, bytes / 8);
@@ -503,7 +504,7 @@ int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned fl
 
 
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
-    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes);
+    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes, 1);
     if (!words)
         return wait_for_last(t, FAR_WRITE, addr, (void *)from, bytes, 0);
     write_at_once(t, words, from, bytes);
@@ -511,8 +512,17 @@ int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
 }
 
 
+void far_write_hidden(far_task *t, far_addr addr, const void *from, size_t bytes) {
+    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes, 0);
+    if (words)
+        write_at_once(t, words, from, bytes);
+    else
+        put_verb(t, FAR_WRITE, addr, (void *)from, bytes);
+}
+
+
 int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
-    const _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, 8);
+    const _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, 8, 1);
     if (!at)
         return wait_for_last(t, FAR_READ, addr, word, 8, 0);
     *word = atomic_load_explicit(at, memory_order_seq_cst);
@@ -521,7 +531,7 @@ int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
 
 
 int far_write_word(far_task *t, far_addr addr, uint64_t word) {
-    _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, 8);
+    _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, 8, 1);
     if (!at)
         return wait_for_last(t, FAR_WRITE, addr, &word, 8, 0);
     write_at_once(t, at, &word, 8);
@@ -537,7 +547,7 @@ static __attribute__((noinline)) int wait_for_cas(far_task *t, far_addr addr, ui
 
 
 int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
-    _Atomic uint64_t *word = has_open_verbs(t) ? NULL : words_at_once(t, FAR_CAS, addr, 8);
+    _Atomic uint64_t *word = has_open_verbs(t) ? NULL : words_at_once(t, FAR_CAS, addr, 8, 1);
     if (!word)
         return wait_for_cas(t, addr, expected, desired, old);
     uint64_t found = far_words_cas(word, expected, desired);

@@ -280,14 +280,9 @@ static far_task *make_task(far_session *s, bool direct) {
 static void begin_task(far_task *t, unsigned kind) {
     far_session *s = t->session;
     assert(t->state == FAR_TASK_FREE && kind < FAR_STATS_KINDS);
-    t->background = t->swaps = false;
+    memset(&t->refused, 0, offsetof(far_task, stats) - offsetof(far_task, refused));
     t->stats = &s->stats[kind];
-    t->label = NULL;
-    t->index_key = 0;
-    t->rest_since = 0;
-    t->error = t->refused = t->lost = 0;
     t->words[0] = '\0';
-    t->woken = false;
     t->wake_at = FAR_TIME_NEVER;
     count_active(s, 1);
 }
@@ -397,6 +392,7 @@ static void wake_sleepers(far_session *s) {
 
 
 bool far_session_step(far_session *s) {
+    s->scheduler = far_context_current();
     take_woken(s);
     s->conn->fabric->ops->poll(s->conn);
     wake_sleepers(s);
@@ -431,10 +427,7 @@ void far_session_drain(far_session *s) {
 
 bool far_session_try_enter(far_session *s) {
     int out = 0;
-    if (!atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed))
-        return false;
-    s->scheduler = far_context_current();
-    return true;
+    return atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed);
 }
 
 

@@ -50,27 +50,29 @@ struct far_task {
     unsigned waited, unwaited; /* batches in flight */
     unsigned asked;            /* questions in flight */
     unsigned trips;            /* round trips of what was started since the last wait */
-    int refused;               /* why the open batch must not be posted */
-    int error;                 /* of a batch that completed since the last wait */
-    int lost;                  /* what this task is told of the loss of its session */
 
     unsigned retries;       /* of the operation so far */
     far_patience *patience; /* NULL: it has not retried often yet */
 
     far_pin pin;
-    uint64_t rest_since;   /* pool/epoch.h: when a walk in the background last rested; 0: it need not rest */
-    uint32_t rest_request; /* the request that stood when it began: it rests until another one is made */
+    uint32_t rest_request; /* that stood when it began to rest: it rests until another request is made */
+
+    int refused; /* why the open batch must not be posted. From here to `stats` all is zero when a task begins */
+    int error;   /* of a batch that completed since the last wait */
+    int lost;    /* what this task is told of the loss of its session */
+    uint32_t index_key;
+    const char *label;
+    uint64_t rest_since; /* pool/epoch.h: when a walk in the background last rested; 0: it need not rest */
     bool background;
     bool added; /* far_note_added */
     bool swaps; /* the task retires an object for each that it allocates: an update */
+    bool woken; /* a wake-up came while the task did not wait for one */
+
     far_stats *stats;
-    const char *label;
-    uint32_t index_key;
     char words[FAR_MESSAGE_BYTES]; /* its last failure; a direct task's are its thread's */
 
     far_wait_for waits_for;  /* while waiting */
     uint64_t wake_at;        /* waiting for a wake-up: until then; FAR_TIME_NEVER otherwise */
-    bool woken;              /* a wake-up came while the task did not wait for one */
     atomic_bool wake_queued; /* the task stands in the session's stack of woken tasks */
     far_task *woken_next;
 

@@ -52,6 +52,10 @@ void far_forget(far_task *t);
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags);
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes);
 
+/* As far_write, of memory that nobody else knows of yet, ahead of verbs that are waited for: its place in time does not
+ * matter. On mapped memory it takes effect at once, and is of the round trip of the next wait. */
+void far_write_hidden(far_task *t, far_addr addr, const void *from, size_t bytes);
+
 /* A word as an atomic sees it, in one round trip each. */
 int far_read_word(far_task *t, far_addr addr, uint64_t *word);
 int far_write_word(far_task *t, far_addr addr, uint64_t word);

@@ -133,8 +133,71 @@ static void single_verbs_are_one_trip_each_with_what_is_open(void **state) {
 }
 
 
+/* READs whose words are loaded in pairs, where these are aligned and where they are not. */
+static int read_any(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[24], back[25];
+    for (unsigned i = 0; i < 24; i++)
+        image[i] = 7 * i + 1;
+    assert_int_equal(far_write_now(t, A, image, sizeof(image)), 0);
+    for (unsigned first = 0; first < 3; first++)
+        for (unsigned words = 1; first + words <= 24; words++) {
+            back[words] = 99;
+            assert_int_equal(far_read_now(t, A + 8 * first, back, 8 * words, 0), 0);
+            assert_memory_equal(back, image + first, 8 * words);
+            assert_int_equal(back[words], 99);
+        }
+    return 0;
+}
+
+
+static void reads_of_any_length_from_any_word(void **state) {
+    ground *g = *state;
+    assert_int_equal(far_session_call(g->session, FAR_OP_GET, false, read_any, NULL), 0);
+}
+
+
+/* A WRITE of memory that nobody else knows of, then one that comes behind an open verb and keeps its place. */
+static int hidden_writes(far_task *t, void *arg) {
+    (void)arg;
+    uint64_t image[4] = {1, 2, 3, 4}, back[4] = {0}, old = 0;
+    bool mapped = far_task_fabric(t)->at_once && !t->background;
+    far_write_hidden(t, A, image, sizeof(image));
+    assert_int_equal(!t->open || t->open->batch.count == 0, mapped);
+    assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    far_cas(t, A, 1, 10, &old);
+    image[0] = 20;
+    far_write_hidden(t, A, image, sizeof(image));
+    assert_int_equal(far_read_now(t, A, back, sizeof(back), 0), 0);
+    assert_memory_equal(back, image, sizeof(image));
+    assert_int_equal(old, 1);
+    far_write_hidden(t, B, image, sizeof(image));
+    return far_cas_word(t, A, 20, 21, &old);
+}
+
+
+static void hidden_writes_are_of_the_trip_that_follows(void **state) {
+    ground *g = *state;
+    for (unsigned background = 0; background < 2; background++) {
+        far_op_kind kind = background ? FAR_OP_PUT : FAR_OP_GET;
+        assert_int_equal(far_session_call(g->session, kind, background, hidden_writes, NULL), 0);
+        const far_stats *s = &g->session->stats[kind];
+        assert_int_equal(s->round_trips, background ? 0 : 3);
+        assert_int_equal(s->background_round_trips, background ? 3 : 0);
+        assert_int_equal(s->background_verbs, background ? 7 : 0);
+        assert_int_equal(s->reads, 2);
+        assert_int_equal(s->writes, 3);
+        assert_int_equal(s->cas, 2);
+        assert_int_equal(s->cas_failed, 0);
+        assert_int_equal(s->bytes_read, 64);
+        assert_int_equal(s->bytes_written, 96);
+    }
+}
+
+
 /* What a session does that must not do anything any more; *arg: by which call. */
-enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BEHIND_ANOTHER, WAYS };
+enum { BY_BATCH, BY_WRITE_NOW, BY_WRITE_WORD, BY_CAS_WORD, BEHIND_ANOTHER, HIDDEN, WAYS };
 
 
 static int write_too_late(far_task *t, void *arg) {
@@ -149,6 +212,9 @@ static int write_too_late(far_task *t, void *arg) {
     case BEHIND_ANOTHER:
         far_write(t, B, &word, 8);
         return far_read_now(t, A, &word, 8, 0);
+    case HIDDEN:
+        far_write_hidden(t, B, &word, 8);
+        return far_wait(t);
     default:
         far_write(t, B, &word, 8);
         return far_wait(t);
@@ -593,6 +659,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(verbs_do_what_they_say_and_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up, tear_down),
         cmocka_unit_test_setup_teardown(single_verbs_are_one_trip_each_with_what_is_open, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(hidden_writes_are_of_the_trip_that_follows, set_up_slow, tear_down),
+        cmocka_unit_test_setup_teardown(reads_of_any_length_from_any_word, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_written_by_who_is_fenced_or_whose_handle_is_dead, set_up, tear_down),
         cmocka_unit_test_setup_teardown(overlap_is_one_trip_a_fence_is_one_more_and_unwaited_verbs_are_none,
                                         set_up_slow, tear_down),
