@@ -20,7 +20,7 @@ static const far_geometry *geometry(const far_memory *m) {
 static bool refill(far_memory *m, far_bin *bin, unsigned node) {
     uint64_t items[FAR_MAGAZINE_OBJECTS];
     pthread_mutex_lock(&m->store->lock);
-    unsigned taken = far_store_take(m->store, bin->class, node, far_magazine_quantum(bin->class), false, items);
+    unsigned taken = far_store_take(m->store, bin->class, node, bin->class->quantum, false, items);
     pthread_mutex_unlock(&m->store->lock);
     for (unsigned i = taken; i-- > 0;) { /* the first is handed out first */
         if (far_items_add(&bin->magazine[node], items[i])) {
@@ -298,17 +298,13 @@ static int refuse(const far_index *index, unsigned type, uint64_t size) {
 }
 
 
-int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
-              far_object *object) {
+/* With the session's lock, which is freed. */
+static __attribute__((noinline)) int alloc_locked(far_task *t, far_index *index, unsigned type, uint64_t size,
+                                                  unsigned node, unsigned flags, far_object *object) {
     far_memory *m = far_memory_of(t);
-    if (t->pin.epoch == 0)
-        return far_fail(FAR_ERR_INVALID, "far memory is allocated with a pin");
+    uint64_t item;
     if (node == FAR_NODE_ANY)
         flags &= ~(unsigned)FAR_ALLOC_ON_NODE;
-    else if (node >= geometry(m)->nodes)
-        return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
-    uint64_t item;
-    far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     bool simple = (flags & (FAR_ALLOC_ZERO | FAR_ALLOC_KEEP)) == 0 && far_reserve_is_full(m, index),
          got = bin && simple && !bin->class->is_run && take_local(m, bin, node, t->swaps, &item);
@@ -323,4 +319,23 @@ int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsig
     int err = alloc_slowly(t, index, bin->class, node, flags, object);
     far_aside_end(t, aside);
     return err;
+}
+
+
+int far_alloc(far_task *t, far_index *index, unsigned type, uint64_t size, unsigned node, unsigned flags,
+              far_object *object) {
+    far_memory *m = far_memory_of(t);
+    if (t->pin.epoch == 0)
+        return far_fail(FAR_ERR_INVALID, "far memory is allocated with a pin");
+    if (node != FAR_NODE_ANY && node >= geometry(m)->nodes)
+        return far_fail(FAR_ERR_INVALID, "there is no memory node %u", node);
+    far_mutex_lock(&m->lock);
+    far_bin *bin = flags || node == FAR_NODE_ANY ? NULL : far_bin_known(m, index, type, size);
+    if (!bin || bin->magazine[node].count <= 1 || (index && index->kind->reserve_count > 0))
+        return alloc_locked(t, index, type, size, node, flags, object);
+    uint64_t item = bin->magazine[node].items[--bin->magazine[node].count]; /* as nearly always: not its last one */
+    m->magazine_bytes -= bin->class->size;
+    far_mutex_unlock(&m->lock);
+    hand_out(t, bin->class, item, object);
+    return 0;
 }

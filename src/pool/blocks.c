@@ -78,13 +78,7 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
 
 
 bool far_may_be_object(const far_task *t, far_addr addr, uint64_t size) {
-    const far_geometry *g = far_geometry_of(t);
-    unsigned node = far_addr_node(addr);
-    if (addr % FAR_GRANULE != 0 || addr >> 48 != 0 || node >= g->nodes)
-        return false;
-    uint64_t first = g->node[node].first_block, bytes = g->node[node].blocks * g->block_bytes;
-    uint64_t at = far_addr_offset(addr) - first; /* huge, if it lies before the first block */
-    return at < bytes && size <= bytes - at;
+    return far_blocks_reach(far_geometry_of(t), addr, size);
 }
 
 

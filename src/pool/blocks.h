@@ -178,15 +178,26 @@ static inline bool far_block_of(const far_geometry *g, far_addr addr, far_block_
     uint64_t offset = far_addr_offset(addr);
     if (addr >> 48 != 0 || node >= g->nodes || offset < g->node[node].first_block)
         return false;
-    uint64_t index = (offset - g->node[node].first_block) / g->block_bytes;
+    uint64_t index = (offset - g->node[node].first_block) >> __builtin_ctzll(g->block_bytes); /* a power of two */
     b->node = node;
     b->index = (uint32_t)index;
     return index < g->node[node].blocks;
 }
 
 
+/* An object of that size can lie there. */
+static inline bool far_blocks_reach(const far_geometry *g, far_addr addr, uint64_t size) {
+    unsigned node = far_addr_node(addr);
+    if (addr % FAR_GRANULE != 0 || addr >> 48 != 0 || node >= g->nodes)
+        return false;
+    uint64_t at = far_addr_offset(addr) - g->node[node].first_block; /* huge, if it lies before the first block */
+    uint64_t bytes = g->node[node].blocks * g->block_bytes;
+    return at < bytes && size <= bytes - at;
+}
+
+
 static inline uint64_t far_block_inner(const far_geometry *g, far_addr addr) { /* offset inside its block */
-    return (far_addr_offset(addr) - g->node[far_addr_node(addr)].first_block) % g->block_bytes;
+    return (far_addr_offset(addr) - g->node[far_addr_node(addr)].first_block) & (g->block_bytes - 1);
 }
 
 

@@ -14,37 +14,20 @@
 
 /* ---- Queues ---- */
 
-static unsigned epochs_of(const far_class *class) {
+static inline unsigned epochs_of(const far_class *class) {
     const far_type *info = far_class_info(class);
     return RETIRE_EPOCHS + (info ? info->extra_epochs : 0);
 }
 
 
-/* Objects of one queue wait for the same number of epochs, so that they become free in order; a task with an older pin
- * that comes late only makes those behind it wait a little longer. */
-static far_queue *queue_for(far_memory *m, unsigned epochs) {
-    far_queue *spare = NULL;
-    for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
-        if (m->queues[i].epochs == epochs)
-            return &m->queues[i];
-        if (m->queues[i].epochs == 0 && !spare)
-            spare = &m->queues[i];
-    }
-    if (!spare)
-        return &m->queues[FAR_QUEUES_MAX - 1]; /* objects wait too long, perhaps; each has its own time all the same */
-    spare->epochs = epochs;
-    return spare;
-}
-
-
-/* Twice as large: a capacity is a power of two. */
-static bool enlarge(far_queue *q) {
+/* Twice as large. */
+static __attribute__((noinline)) bool enlarge(far_queue *q) {
     size_t more = q->capacity == 0 ? 64 : 2 * q->capacity;
     far_retired *bigger = malloc(more * sizeof(*bigger));
     if (!bigger)
         return false;
     for (size_t i = 0; i < q->count; i++)
-        bigger[i] = q->items[(q->first + i) % q->capacity];
+        bigger[i] = q->items[(q->first + i) & (q->capacity - 1)];
     free(q->items);
     q->items = bigger;
     q->first = 0;
@@ -53,19 +36,18 @@ static bool enlarge(far_queue *q) {
 }
 
 
-static inline bool queue_put(far_memory *m, far_retired item, unsigned epochs) {
-    far_queue *q = queue_for(m, epochs);
-    assert(item.ready == 0 || item.pin < item.ready);
+/* Objects of one queue wait for the same number of epochs, so that they become free in order; a task with an older pin
+ * that comes late only makes those behind it wait a little longer. (In the last queue are all that wait very long: each
+ * has its own time all the same.) */
+bool far_queue_put(far_memory *m, far_retired item) {
+    unsigned extra = epochs_of(item.class) - RETIRE_EPOCHS;
+    assert(item.pin == 0 || item.pin < item.ready);
+    far_queue *q = &m->queues[extra < FAR_QUEUES_MAX ? extra : FAR_QUEUES_MAX - 1];
     if (q->count == q->capacity && !enlarge(q))
         return false; /* the object is lost to this process: a sweep finds it */
     q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
     m->retired_bytes += item.class->footprint;
     return true;
-}
-
-
-bool far_queue_put(far_memory *m, far_retired item) {
-    return queue_put(m, item, epochs_of(item.class));
 }
 
 
@@ -77,7 +59,7 @@ bool far_has_retired(far_store *s, uint64_t up_to, bool foreign_only) {
         for (unsigned i = 0; i < FAR_QUEUES_MAX; i++) {
             const far_queue *q = &m->queues[i];
             for (size_t at = 0; at < q->count && !any; at++) {
-                const far_retired *item = &q->items[(q->first + at) % q->capacity];
+                const far_retired *item = &q->items[(q->first + at) & (q->capacity - 1)];
                 any = item->pin <= up_to && !(foreign_only && far_is_own(s, item->addr));
             }
         }
@@ -104,19 +86,17 @@ static bool has_piled_up(far_task *t, far_memory *m, uint64_t added) {
 }
 
 
-static __attribute__((noinline)) void note_damage(far_store *s, far_addr addr) {
+static __attribute__((noinline)) bool note_damage(far_store *s, far_addr addr) {
     pthread_mutex_lock(&s->lock);
     s->freed_wrongly = addr | 1; /* never 0 */
     pthread_mutex_unlock(&s->lock);
+    return false;
 }
 
 
 /* Addresses that an index gives back were read from far memory: one at which no object can lie is damage. check tells. */
-static inline bool may_be_object(const far_task *t, far_addr addr, uint64_t size) {
-    bool may = far_may_be_object(t, addr, size);
-    if (!may)
-        note_damage(far_store_of(t), addr);
-    return may;
+static inline bool may_be_object(far_store *s, far_addr addr, uint64_t size) {
+    return far_blocks_reach(&s->pool->geometry, addr, size) || note_damage(s, addr);
 }
 
 
@@ -124,7 +104,7 @@ static inline bool may_be_object(const far_task *t, far_addr addr, uint64_t size
 void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uint64_t size) {
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
-    if (!may_be_object(t, addr, size))
+    if (!may_be_object(s, addr, size))
         return;
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
@@ -134,9 +114,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    uint64_t pin = t->pin.epoch;
-    unsigned epochs = epochs_of(class);
-    queue_put(m, (far_retired){addr, class, pin, pin == 0 ? 0 : pin + epochs}, epochs);
+    far_queue_put(m, (far_retired){addr, class, t->pin.epoch, t->pin.epoch + epochs_of(class)});
     bool ask = has_piled_up(t, m, class->footprint);
     if (far_is_unsettled(s)) {
         pthread_mutex_lock(&s->lock);
@@ -156,7 +134,7 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_memory *m = far_memory_of(t);
     far_store *s = m->store;
     far_fabric *fabric = far_task_fabric(t);
-    if (!may_be_object(t, addr, size))
+    if (!may_be_object(s, addr, size))
         return;
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
@@ -174,15 +152,6 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
 
 /* ---- Becoming free ---- */
 
-/* An object that was retired without a pin: its time begins now. */
-static void set_time(far_retired *item, uint64_t epoch) {
-    if (item->ready != 0)
-        return;
-    item->pin = epoch + 1; /* the epoch that this handle knows may be one behind */
-    item->ready = item->pin + epochs_of(item->class);
-}
-
-
 /* With both locks. True: the head of the queue was free. It goes to a list of the session or of the store; to free a run
  * takes verbs: it is leaving (far_send_home). */
 static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch) {
@@ -190,11 +159,14 @@ static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch)
     if (q->count == 0)
         return false;
     far_retired *head = &q->items[q->first], item;
-    set_time(head, epoch);
+    if (head->pin == 0) {      /* retired without one: its time begins now */
+        head->pin = epoch + 1; /* the epoch that this handle knows may be one behind */
+        head->ready = head->pin + epochs_of(head->class);
+    }
     item = *head;
     if (item.ready > epoch)
         return false;
-    q->first = (q->first + 1) % q->capacity;
+    q->first = (q->first + 1) & (q->capacity - 1);
     q->count--;
     assert(m->retired_bytes >= item.class->size);
     m->retired_bytes -= item.class->footprint;

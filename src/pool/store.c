@@ -17,16 +17,13 @@ static const far_geometry *geometry(const far_store *s) {
 }
 
 
-bool far_items_add(far_items *list, uint64_t item) {
-    if (list->count == list->capacity) {
-        uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
-        uint64_t *bigger = realloc(list->items, more * sizeof(*bigger));
-        if (!bigger)
-            return false;
-        list->items = bigger;
-        list->capacity = more;
-    }
-    list->items[list->count++] = item;
+bool far_items_enlarge(far_items *list) {
+    uint32_t more = list->capacity == 0 ? 16 : 2 * list->capacity;
+    uint64_t *bigger = realloc(list->items, more * sizeof(*bigger));
+    if (!bigger)
+        return false;
+    list->items = bigger;
+    list->capacity = more;
     return true;
 }
 
@@ -68,6 +65,8 @@ far_class *far_class_get(far_store *s, uint32_t uid, unsigned type, uint64_t siz
     c->size = size;
     c->stable = stable;
     c->is_run = far_size_is_run(geometry(s), size);
+    uint64_t quantum = size >= MAGAZINE_BYTES ? 1 : MAGAZINE_BYTES / size;
+    c->quantum = quantum < FAR_MAGAZINE_OBJECTS ? (unsigned)quantum : FAR_MAGAZINE_OBJECTS;
     c->footprint = c->is_run ? far_run_blocks(geometry(s), size) * geometry(s)->block_bytes : size;
     atomic_init(&c->info, uid == 0 ? &far_pool_type : NULL);
     find_index(s, c);
@@ -167,7 +166,7 @@ far_addr far_slab_base(const far_store *s, const far_slab *slab) {
 
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_held *b = far_held_at(s, addr);
-    return !b ? NULL : b->slab[far_block_inner(geometry(s), addr) / geometry(s)->page_bytes];
+    return !b ? NULL : b->slab[far_block_inner(geometry(s), addr) >> __builtin_ctzll(geometry(s)->page_bytes)];
 }
 
 
@@ -262,36 +261,33 @@ bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK
 
 /* ---- Objects ---- */
 
-/* The slab of ours that the object is counted in, and its number there. NULL: it is foreign, or belongs to an index
- * that was dropped, whose pages are used anew. */
-static far_slab *counted_in(const far_store *s, const far_class *class, far_addr addr, uint32_t *number) {
+/* The slab of ours that the object is counted in. NULL: it is foreign, or belongs to an index that was dropped, whose
+ * pages are used anew. */
+static far_slab *counted_in(const far_store *s, const far_class *class, far_addr addr) {
     far_slab *slab = class->is_run ? NULL : far_slab_at(s, addr);
-    if (!slab || slab->class != class)
-        return NULL;
-    *number = (uint32_t)((addr - far_slab_base(s, slab)) / class->size);
-    return slab;
+    return slab && slab->class == class ? slab : NULL;
 }
 
 
-/* An object begins there, and was cut: addresses that come back to the store were read from far memory, perhaps damaged.
- */
-static bool begins_object(const far_store *s, const far_slab *slab, far_addr addr) {
+/* An object begins there, which has this number, and was cut: addresses that come back to the store were read from far
+ * memory, perhaps damaged. */
+static inline bool begins_object(const far_store *s, const far_slab *slab, far_addr addr, uint32_t *number) {
     uint64_t inner = addr - far_slab_base(s, slab);
-    return inner % slab->class->size == 0 && inner / slab->class->size < slab->carved;
+    *number = (uint32_t)(inner / slab->class->size);
+    return inner % slab->class->size == 0 && *number < slab->carved;
 }
 
 
-static bool is_handed_out(const far_store *s, const far_slab *slab, far_addr addr, uint32_t number) {
-    return begins_object(s, slab, addr) && (slab->in_store[number / 64] >> number % 64 & 1) == 0;
+static inline bool is_handed_out(const far_store *s, const far_slab *slab, far_addr addr, uint32_t *number) {
+    return begins_object(s, slab, addr, number) && (slab->in_store[*number / 64] >> *number % 64 & 1) == 0;
 }
 
 
 void far_store_blacken(far_store *s, far_addr addr) {
+    uint32_t number;
     far_slab *slab = far_slab_at(s, addr);
-    if (!slab || !begins_object(s, slab, addr))
-        return;
-    uint64_t number = (addr - far_slab_base(s, slab)) / slab->class->size;
-    slab->black[number / 64] |= 1ull << number % 64;
+    if (slab && begins_object(s, slab, addr, &number))
+        slab->black[number / 64] |= 1ull << number % 64;
 }
 
 
@@ -322,8 +318,8 @@ static void put_own(far_store *s, far_slab *slab, uint32_t number) {
 
 void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) {
     uint32_t number = 0;
-    far_slab *slab = counted_in(s, class, addr, &number);
-    if (slab && !is_handed_out(s, slab, addr, number)) {
+    far_slab *slab = counted_in(s, class, addr);
+    if (slab && !is_handed_out(s, slab, addr, &number)) {
         s->freed_wrongly = addr | 1; /* an object has one holder: far memory is damaged, and the next check says so */
         return;
     }
@@ -342,20 +338,15 @@ void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin) 
 }
 
 
-unsigned far_magazine_quantum(const far_class *class) {
-    unsigned objects = class->size >= MAGAZINE_BYTES ? 1 : (unsigned)(MAGAZINE_BYTES / class->size);
-    return objects < FAR_MAGAZINE_OBJECTS ? objects : FAR_MAGAZINE_OBJECTS;
-}
-
-
 void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t pin) {
     far_store *s = m->store;
     uint32_t number = 0;
     far_bin *bin = class->is_run ? NULL : far_bin_of(m, class);
     far_items *magazine = !bin ? NULL : &bin->magazine[far_addr_node(addr)];
-    far_slab *slab = counted_in(s, class, addr, &number);
-    bool may = slab ? is_handed_out(s, slab, addr, number) : !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
-    if (!magazine || magazine->count >= 2 * far_magazine_quantum(class) || !may || !far_items_add(magazine, addr)) {
+    far_slab *slab = counted_in(s, class, addr);
+    bool may =
+        slab ? is_handed_out(s, slab, addr, &number) : !(far_is_own(s, addr) || s->walk || pin <= s->heard_epoch);
+    if (!magazine || magazine->count >= 2 * class->quantum || !may || !far_items_add(magazine, addr)) {
         far_store_put(s, class, addr, pin);
         return;
     }
@@ -378,7 +369,7 @@ static unsigned take_foreign(far_store *s, far_class *class, unsigned node, unsi
 }
 
 
-static uint64_t take_own(far_store *s, far_slab *slab) {
+static inline uint64_t take_own(far_store *s, far_slab *slab, far_addr base) {
     uint32_t number;
     uint64_t flags = 0;
     assert(slab->stored > 0 || slab->carved < slab->objects);
@@ -400,7 +391,7 @@ static uint64_t take_own(far_store *s, far_slab *slab) {
     slab->idle = 0;
     if (far_is_unsettled(s))
         slab->black[number / 64] |= 1ull << number % 64;
-    return (far_slab_base(s, slab) + number * slab->class->size) | flags;
+    return (base + number * slab->class->size) | flags;
 }
 
 
@@ -409,8 +400,9 @@ unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned 
     unsigned taken = own_only ? 0 : take_foreign(s, class, node, wanted, items);
     while (taken < wanted && class->shelf[node].open) {
         far_slab *slab = class->shelf[node].open;
+        far_addr base = far_slab_base(s, slab);
         while (taken < wanted && (slab->stored > 0 || slab->carved < slab->objects))
-            items[taken++] = take_own(s, slab);
+            items[taken++] = take_own(s, slab, base);
         list_open(slab);
     }
     return taken;
@@ -481,9 +473,9 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
         far_queue *q = &m->queues[i];
         size_t kept = 0;
         for (size_t at = 0; at < q->count; at++) {
-            far_retired item = q->items[(q->first + at) % q->capacity];
+            far_retired item = q->items[(q->first + at) & (q->capacity - 1)];
             if (v->retired(s, &item, v->ctx))
-                q->items[(q->first + kept++) % q->capacity] = item;
+                q->items[(q->first + kept++) & (q->capacity - 1)] = item;
             else
                 m->retired_bytes -= item.class->footprint;
         }

@@ -63,6 +63,7 @@ struct far_class { /* objects of one index, type and size; lives as long as the 
     unsigned type;
     uint64_t size;
     uint64_t footprint; /* bytes of far memory per object: of runs whole blocks */
+    unsigned quantum;   /* objects that a magazine takes from the store at once; twice as many fit */
     bool stable, is_run;
     _Atomic(const far_type *) info; /* NULL until the index is met */
     _Atomic(far_index *) index;     /* NULL: not open here; changed under the store's lock */
@@ -92,13 +93,12 @@ typedef struct far_retired {
     uint64_t ready; /* epoch at which it is free */
 } far_retired;
 
-typedef struct far_queue { /* a ring; all wait for the same number of epochs */
+typedef struct far_queue { /* a ring; its capacity is a power of two */
     far_retired *items;
     size_t first, count, capacity;
-    unsigned epochs;
 } far_queue;
 
-#define FAR_QUEUES_MAX 4
+#define FAR_QUEUES_MAX 16 /* by the epochs that their types wait longer than others */
 
 typedef struct far_bin { /* a session's list of a class */
     far_class *class;
@@ -289,14 +289,22 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr);
 /* As far_store_put, but to the session's magazine if that has room: what was used last is the next to be handed out.
  * With the session's lock too. */
 void far_magazine_put(far_memory *m, far_class *class, far_addr addr, uint64_t pin);
-unsigned far_magazine_quantum(const far_class *class); /* objects taken from the store at once; twice as many fit */
-void far_store_blacken(far_store *s, far_addr addr);   /* if it is own */
+void far_store_blacken(far_store *s, far_addr addr); /* if it is own */
 
 /* Up to `wanted` objects on the node, foreign ones first (own_only: none of them); how many. */
 unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned wanted, bool own_only,
                         uint64_t items[]);
 
-bool far_items_add(far_items *list, uint64_t item); /* false: no memory */
+bool far_items_enlarge(far_items *list); /* false: no memory */
+
+
+static inline bool far_items_add(far_items *list, uint64_t item) { /* false: no memory */
+    if (list->count == list->capacity && !far_items_enlarge(list))
+        return false;
+    list->items[list->count++] = item;
+    return true;
+}
+
 
 /* What a session holds, with its lock. */
 far_bin *far_bin_of(far_memory *m, far_class *class);
@@ -308,13 +316,19 @@ static inline far_recent *far_recent_of(far_memory *m, unsigned type, uint64_t s
 }
 
 
-/* NULL: no memory, no such type. An index that was closed may have left its address to another: its classes do not name
- * it any more. */
-static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+/* NULL: it is not remembered. An index that was closed may have left its address to another: its classes do not name it
+ * any more. */
+static inline far_bin *far_bin_known(far_memory *m, const far_index *index, unsigned type, uint64_t size) {
     const far_recent *r = far_recent_of(m, type, size);
-    if (r->bin && r->index == index && r->size == size && r->type == type && far_class_index(r->bin->class) == index)
-        return r->bin;
-    return far_bin_remember(m, index, type, size);
+    bool known = r->bin && r->index == index && r->size == size && r->type == type;
+    return known && far_class_index(r->bin->class) == index ? r->bin : NULL;
+}
+
+
+/* NULL: no memory, no such type. */
+static inline far_bin *far_bin_get(far_memory *m, far_index *index, unsigned type, uint64_t size) {
+    far_bin *bin = far_bin_known(m, index, type, size);
+    return bin ? bin : far_bin_remember(m, index, type, size);
 }
 
 
