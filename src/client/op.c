@@ -78,7 +78,7 @@ int far_tell(const far_session *s, int err) {
 
 /* Arguments. */
 
-static int check_key(const far_index *index, const void *key, size_t length) {
+static __attribute__((noinline)) int refuse_key(const far_index *index, const void *key, size_t length) {
     size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY], fixed = (size_t)index->options[FAR_OPTION_KEY_SIZE];
     if (!key)
         return far_fail(FAR_ERR_INVALID, "key: is NULL");
@@ -87,23 +87,34 @@ static int check_key(const far_index *index, const void *key, size_t length) {
     if (length > max)
         return far_fail(FAR_ERR_INVALID, "key: %zu bytes are more than the longest that index '%s' takes, %zu", length,
                         index->name, max);
-    if (fixed && length != fixed)
-        return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, all keys of index '%s' have %zu", length, index->name,
-                        fixed);
-    return 0;
+    return far_fail(FAR_ERR_INVALID, "key: has %zu bytes, all keys of index '%s' have %zu", length, index->name, fixed);
 }
 
 
-static int check_value(const far_index *index, const void *value, size_t length) {
+static inline int check_key(const far_index *index, const void *key, size_t length) {
+    size_t max = (size_t)index->options[FAR_OPTION_MAX_KEY], fixed = (size_t)index->options[FAR_OPTION_KEY_SIZE];
+    if (!key || length - 1 >= max)
+        return refuse_key(index, key, length);
+    return !fixed || length == fixed ? 0 : refuse_key(index, key, length);
+}
+
+
+static __attribute__((noinline)) int refuse_value(const far_index *index, const void *value, size_t length) {
     size_t fixed = far_value_size(index), most = FAR_VALUE_MAX - far_sum_bytes(index);
     if (!value && length)
         return far_fail(FAR_ERR_INVALID, "value: is NULL with a length of %zu", length);
     if (length > most)
         return far_fail(FAR_ERR_INVALID, "value: %zu bytes are more than %zu", length, most);
-    if (fixed && length != fixed)
-        return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name,
-                        fixed);
-    return 0;
+    return far_fail(FAR_ERR_INVALID, "value: has %zu bytes, all values of index '%s' have %zu", length, index->name,
+                    fixed);
+}
+
+
+static inline int check_value(const far_index *index, const void *value, size_t length) {
+    size_t fixed = far_value_size(index);
+    if (fixed ? length != fixed : length > FAR_VALUE_MAX - far_sum_bytes(index))
+        return refuse_value(index, value, length);
+    return value || length == 0 ? 0 : refuse_value(index, value, length);
 }
 
 
@@ -236,13 +247,15 @@ static int run_request(far_task *t, void *arg) {
 
 /* Synchronous calls. */
 
-/* Inlined: what kind of request it is decides which of the checks are there. */
-static inline __attribute__((always_inline)) int call(far_session *s, request *r) {
+/* Inlined: what kind of request it is decides which of the checks are there. They go by r, the task by a copy: a struct
+ * whose address is passed on would be read from memory again after every call. */
+static inline __attribute__((always_inline)) int call(far_session *s, request r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
-    if ((err = check_request(s, r)) >= 0) { /* the caller has the index open until it returns */
-        err = far_session_call(s, r->kind, false, run_request, r);
+    if ((err = check_request(s, &r)) >= 0) { /* the caller has the index open until it returns */
+        request copy = r;
+        err = far_session_call(s, r.kind, false, run_request, &copy);
         if (err < 0)
             err = far_tell(s, err);
     }
@@ -256,7 +269,7 @@ static inline __attribute__((always_inline)) int call(far_session *s, request *r
 int far_get(far_session *s, far_index *index, const void *key, size_t key_len, void *value, size_t capacity,
             size_t *value_len) {
     far_out out = {value, capacity, 0};
-    int err = call(s, &(request){FAR_OP_GET, index, {key, key_len}, {NULL, 0}, &out});
+    int err = call(s, (request){FAR_OP_GET, index, {key, key_len}, {NULL, 0}, &out});
     if (value_len && (err == FAR_OK || err == FAR_ERR_TOO_SMALL))
         *value_len = out.length;
     return err;
@@ -264,22 +277,22 @@ int far_get(far_session *s, far_index *index, const void *key, size_t key_len, v
 
 
 int far_insert(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, &(request){FAR_OP_INSERT, index, {key, key_len}, {value, value_len}, NULL});
+    return call(s, (request){FAR_OP_INSERT, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_update(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, &(request){FAR_OP_UPDATE, index, {key, key_len}, {value, value_len}, NULL});
+    return call(s, (request){FAR_OP_UPDATE, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_put(far_session *s, far_index *index, const void *key, size_t key_len, const void *value, size_t value_len) {
-    return call(s, &(request){FAR_OP_PUT, index, {key, key_len}, {value, value_len}, NULL});
+    return call(s, (request){FAR_OP_PUT, index, {key, key_len}, {value, value_len}, NULL});
 }
 
 
 int far_delete(far_session *s, far_index *index, const void *key, size_t key_len) {
-    return call(s, &(request){FAR_OP_DELETE, index, {key, key_len}, {NULL, 0}, NULL});
+    return call(s, (request){FAR_OP_DELETE, index, {key, key_len}, {NULL, 0}, NULL});
 }
 
 

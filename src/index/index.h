@@ -9,7 +9,16 @@
 
 #include "pool/kind.h"
 
-int far_out_give(far_out *out, const void *value, size_t length);        /* 0 or FAR_ERR_TOO_SMALL */
+
+static inline int far_out_give(far_out *out, const void *value, size_t length) { /* 0 or FAR_ERR_TOO_SMALL */
+    out->length = length;
+    if (length > out->capacity)
+        return FAR_ERR_TOO_SMALL;
+    far_bytes_copy(out->buffer, (far_bytes){value, length});
+    return 0;
+}
+
+
 int far_scan_give(far_scan_chunk *scan, far_bytes key, far_bytes value); /* 0: go on; 1: enough; negative: error */
 
 /* The keys of an index without order, for those who want all of it. Every key that is there throughout is given, one

@@ -409,10 +409,10 @@ static int run_with_others(far_task *t, far_index *index, far_op_kind kind, far_
 
 
 bool far_rdwc_may_merge(const far_task *t, far_op_kind kind) {
-    if (is_alone(t))
+    if (!t->session->pool->rdwc || is_alone(t))
         return false;
     bool merges = kind == FAR_OP_GET || kind == FAR_OP_PUT || kind == FAR_OP_UPDATE;
-    return merges && t->session->pool->rdwc && !t->rdwc && !t->session->lost;
+    return merges && !t->rdwc && !t->session->lost;
 }
 
 

@@ -15,15 +15,6 @@ typedef struct pair_head {
 } pair_head;
 
 
-int far_out_give(far_out *out, const void *value, size_t length) {
-    out->length = length;
-    if (length > out->capacity)
-        return FAR_ERR_TOO_SMALL;
-    far_bytes_copy(out->buffer, (far_bytes){value, length});
-    return 0;
-}
-
-
 /* ---- Pairs of a scan ---- */
 
 void far_scan_empty(struct far_scan_buffer *buffer) {
