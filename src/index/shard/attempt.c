@@ -27,44 +27,40 @@ int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
 }
 
 
-void shard_attempt(shard_try *y) {
-    y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
-    y->d = shard_root_d(y->root);
-    y->phase = shard_root_phase(y->root);
-    y->graced = y->phase == SHARD_GROW && shard_is_graced(y->t, y->st, y->root); /* else nothing is split */
-    y->child_unwritten = false;
-    y->paired = false;
-    y->dated = false;
-}
-
-
-static int place_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
+static inline int place_bucket(shard_try *y, uint64_t bucket, shard_image *image) {
     image->bucket = bucket;
+    image->addr = shard_known_addr(y->st, y->part, bucket);
+    if (image->addr)
+        return 0;
     int err = shard_bucket_addr(y->t, y->st, y->part, bucket, &image->addr);
-    if (err < 0)
-        return err;
-    return image->addr == 0;
+    return err < 0 ? err : image->addr == 0;
 }
 
 
 /* The chunk of the child's parent is known to be split. It is a hint: who finds the child not written after all starts
  * over, and asks for no hint then. */
-static bool is_swept(const shard_try *y, uint64_t child) {
+static bool is_swept(const shard_try *y) {
     uint64_t parents = 1ull << (y->st->b + y->d - 1);
-    return y->attempt == 0 && shard_knows_done(y->part, y->d, (child - parents) / shard_chunk(parents));
+    return y->attempt == 0 && shard_knows_done(y->part, y->d, (y->bucket - parents) / shard_chunk(parents));
+}
+
+
+/* The key changes its bucket with the doubling that is under way: it lies in the child, or still in its parent. */
+static __attribute__((noinline)) int place_pair(shard_try *y) {
+    y->paired = !is_swept(y);
+    int err = place_bucket(y, y->bucket, y->home);
+    if (err == 0 && y->paired)
+        err = place_bucket(y, shard_parent(y->bucket, y->st->b, y->d), y->spare);
+    return err;
 }
 
 
 /* 1: the place is not known; the root is behind. While the partition grows, a key that changes its bucket is looked for
  * in the child, then in the parent: in this order (R1, find.c: a child is written before its parent changes). */
 int shard_place_home(shard_try *y) {
-    const shard_state *st = y->st;
-    uint64_t bucket = shard_bucket(y->h, st->p, st->b, y->d);
-    y->paired = y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d) && !is_swept(y, bucket);
-    int err = place_bucket(y, bucket, y->home);
-    if (err == 0 && y->paired)
-        err = place_bucket(y, shard_parent(bucket, st->b, y->d), y->spare);
-    return err;
+    if (y->phase == SHARD_GROW && shard_changes(y->h, y->st->p, y->st->b, y->d))
+        return place_pair(y);
+    return place_bucket(y, y->bucket, y->home);
 }
 
 
@@ -118,7 +114,7 @@ int shard_put_window(shard_try *y) {
     if (y->phase == SHARD_GROW && shard_changes(y->h, st->p, st->b, y->d))
         return 0;
     unsigned line = shard_start_line(y), header = shard_header_at(st);
-    int err = place_bucket(y, shard_bucket(y->h, st->p, st->b, y->d), y->home);
+    int err = place_bucket(y, y->bucket, y->home);
     if (err)
         return err < 0 ? err : 0;
     memset(y->home->w, 0, sizeof(y->home->w));

@@ -195,16 +195,21 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark) {
 /* Get. */
 
 /* 1: the value is that of the key. */
-static int confirm(shard_try *y, shard_hit *hit) {
+static int confirm_pair(shard_try *y, shard_hit *hit) {
     uint64_t marks[2];
-    if (!y->st->inlined || !shard_i_put_confirm(y, hit, marks))
+    if (!shard_i_put_confirm(y, hit, marks))
         return 1;
     int err = far_wait(y->t);
     return err < 0 ? err : marks[0] == hit->word && marks[1] == hit->word;
 }
 
 
-static int give(const shard_try *y, const shard_hit *hit, far_out *out) {
+static inline int confirm(shard_try *y, shard_hit *hit) {
+    return y->st->inlined ? confirm_pair(y, hit) : 1;
+}
+
+
+static inline __attribute__((always_inline)) int give(const shard_try *y, const shard_hit *hit, far_out *out) {
     if (y->st->inlined)
         return far_out_give(out, &hit->value, 8);
     return far_out_give(out, hit->block->bytes + hit->block->key_length, hit->block->value_length);
@@ -271,7 +276,7 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         }
         if ((err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND) && (same = is_still_so(&y)) <= 0)
             err = same;
-        if (err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND)
+        if (y.phase == SHARD_GROW && (err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND))
             shard_move_after_read(&y);
         if (err == SHARD_FOUND) {
             far_rdwc_done(t, mark);

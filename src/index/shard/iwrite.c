@@ -335,7 +335,7 @@ static int attempt(shard_try *y, change *c) {
     shard_attempt(y);
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
-    y->home->bucket = shard_bucket(y->h, st->p, st->b, y->d);
+    y->home->bucket = y->bucket;
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
         return err < 0 ? err : shard_retry(y, true);

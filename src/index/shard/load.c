@@ -332,7 +332,7 @@ static int share_of(shard_try *y) {
 
 
 /* The number of keys has changed. */
-static void after_change(shard_try *y, int delta) {
+static __attribute__((noinline)) void after_change(shard_try *y, int delta) {
     shard_state *st = y->st;
     shard_partition *part = y->part;
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));

@@ -20,7 +20,7 @@ static __attribute__((cold, noinline)) bool tag_matches_elsewhere(const shard_tr
 static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
     const shard_state *st = y->st;
     uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
-    uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, shard_tag(y->h, st->p, st->b, v), 0, 0) & tag_mask;
+    uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, y->h >> st->tag_low[v], 0, 0) & tag_mask;
     return (shard_sieve){(kind | tag_mask) >> 32, (same | tag) >> 32, kind >> 32, (same ^ SHARD_PARITY) >> 32};
 }
 
@@ -29,9 +29,9 @@ static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_
 static inline __attribute__((always_inline)) uint64_t candidates(const shard_try *y, unsigned v) {
     shard_sieve s = make_sieve(y, v);
     uint64_t map = shard_p_map(y->st->wide, &s, y->home->w), may = map;
-    for (; map; map &= map - 1) {
+    for (; map; map &= map - 1) { /* all are live */
         uint64_t word = y->home->w[__builtin_ctzll(map)];
-        if (!shard_stamp_is(word, v) && !tag_matches_elsewhere(y, word, v))
+        if (!!(word & SHARD_PARITY) != (v & 1) && !tag_matches_elsewhere(y, word, v))
             may &= ~(map & -map);
     }
     return may;
@@ -88,20 +88,24 @@ int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned gene
 }
 
 
+static inline uint64_t room_of(const shard_hit *hit) {
+    return shard_class_bytes(shard_entry_class(hit->word));
+}
+
+
 /* How much is read of its block at first; 0: there is no memory. */
-static inline uint64_t make_room(shard_try *y, shard_hit *hit) {
-    uint64_t bytes = shard_class_bytes(shard_entry_class(hit->word));
-    if (!(hit->block = far_scratch(y->t, bytes))) {
+static inline uint64_t make_room(shard_try *y, shard_hit *hit, uint64_t room) {
+    if (!(hit->block = far_scratch(y->t, room))) {
         far_fail(FAR_ERR_NO_MEMORY, "no memory for a block");
         return 0;
     }
-    return bytes < FIRST_READ ? bytes : FIRST_READ;
+    return room < FIRST_READ ? room : FIRST_READ;
 }
 
 
 int shard_p_put_blocks(shard_try *y, shard_hits *hits) {
     for (unsigned i = 0; i < hits->count; i++) {
-        uint64_t bytes = make_room(y, &hits->hit[i]);
+        uint64_t bytes = make_room(y, &hits->hit[i], room_of(&hits->hit[i]));
         if (!bytes)
             return FAR_ERR_NO_MEMORY;
         far_read(y->t, shard_entry_addr(hits->hit[i].word), hits->hit[i].block, bytes);
@@ -112,10 +116,11 @@ int shard_p_put_blocks(shard_try *y, shard_hits *hits) {
 
 /* Whether the block, of which the beginning was read, holds the key. whole: with its value, the rest of which is read.
  */
-static inline __attribute__((always_inline)) int holds_key(shard_try *y, const shard_hit *hit, bool whole) {
+static inline __attribute__((always_inline)) int holds_key(shard_try *y, const shard_hit *hit, uint64_t room,
+                                                           bool whole) {
     shard_block *block = hit->block;
     uint64_t used = sizeof(*block) + block->key_length + (uint64_t)block->value_length;
-    if (used > shard_class_bytes(shard_entry_class(hit->word)))
+    if (used > room)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': the block at %#llx is broken", y->index->name,
                         (unsigned long long)shard_entry_addr(hit->word));
     if (block->h != y->h || block->key_length != y->key.length)
@@ -133,7 +138,7 @@ static inline __attribute__((always_inline)) int holds_key(shard_try *y, const s
 int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole) {
     unsigned kept = 0;
     for (unsigned i = 0; i < hits->count; i++) {
-        int err = holds_key(y, &hits->hit[i], whole);
+        int err = holds_key(y, &hits->hit[i], room_of(&hits->hit[i]), whole);
         if (err < 0)
             return err;
         if (err == 1 && kept++ < i)
@@ -159,14 +164,15 @@ static __attribute__((noinline)) int find_among(shard_try *y, unsigned v, uint64
 
 int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit) {
     unsigned v = shard_home_v(y);
-    uint64_t map = candidates(y, v), bytes;
+    uint64_t map = candidates(y, v);
     if (map == 0)
         return SHARD_ABSENT;
     if (map & (map - 1))
         return find_among(y, v, map, whole, hit);
     make_hit(y, v, map, hit);
-    if (!(bytes = make_room(y, hit)))
+    uint64_t room = room_of(hit), bytes = make_room(y, hit, room);
+    if (!bytes)
         return FAR_ERR_NO_MEMORY;
     int err = far_read_now(y->t, shard_entry_addr(hit->word), hit->block, bytes, 0);
-    return err < 0 ? err : holds_key(y, hit, whole);
+    return err < 0 ? err : holds_key(y, hit, room, whole);
 }

@@ -81,22 +81,30 @@ bool shard_has_wide_vectors(void) {
 }
 
 
-/* Eight words at once. Their upper halves come out in the order 0 1 4 5 2 3 6 7: bits of the map are put right at the
- * end. */
+/* A bit for each of 32 matches of 32 bits. Of every 16 of their bytes the first eight are of lower lanes, the others of
+ * upper ones: `order` puts them right. */
+__attribute__((target("avx2"))) static inline uint32_t gather_wide(const __m256i match[4], __m128i order) {
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(match[0], match[1]), _mm256_packs_epi32(match[2], match[3]));
+    bytes = _mm256_permute4x64_epi64(bytes, 0xd8);
+    return (uint32_t)_mm256_movemask_epi8(_mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order)));
+}
+
+
+/* Eight words at once. Their upper halves come out in the order 0 1 4 5 2 3 6 7. */
 __attribute__((target("avx2"))) static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
     const __m256i mask = _mm256_set1_epi32((int)s->mask), tag = _mm256_set1_epi32((int)s->tag);
     const __m256i other_mask = _mm256_set1_epi32((int)s->other_mask), other = _mm256_set1_epi32((int)s->other);
-    uint64_t map = 0;
+    __m256i match[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < SHARD_WORDS; i += 8) {
-        __m256 low = _mm256_loadu_ps((const float *)(words + i)),
-               high = _mm256_loadu_ps((const float *)(words + i + 4));
+    for (int i = 0; i < 8; i++) {
+        __m256 low = _mm256_loadu_ps((const float *)(words + 8 * i)),
+               high = _mm256_loadu_ps((const float *)(words + 8 * i + 4));
         __m256i eight = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xdd));
-        __m256i match = _mm256_or_si256(_mm256_cmpeq_epi32(_mm256_and_si256(eight, mask), tag),
-                                        _mm256_cmpeq_epi32(_mm256_and_si256(eight, other_mask), other));
-        map |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(match)) << i;
+        match[i] = _mm256_or_si256(_mm256_cmpeq_epi32(_mm256_and_si256(eight, mask), tag),
+                                   _mm256_cmpeq_epi32(_mm256_and_si256(eight, other_mask), other));
     }
-    return (map & 0xc3c3c3c3c3c3c3c3) | (map & 0x0c0c0c0c0c0c0c0c) << 2 | (map & 0x3030303030303030) >> 2;
+    const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    return gather_wide(match, order) | (uint64_t)gather_wide(match + 4, order) << 32;
 }
 
 
@@ -130,18 +138,23 @@ __attribute__((target("avx2"))) static bool any_zero_wide(const uint64_t *words)
 }
 
 
-/* Four slots at once, in the order 0 2 1 3. */
+__attribute__((target("avx2"))) static inline __m256 four_slots_wide(__m256i wanted, const uint64_t *words) {
+    const __m256i mask = _mm256_set1_epi64x((long long)SAME_KEY);
+    __m256i low = _mm256_loadu_si256((const __m256i *)words), high = _mm256_loadu_si256((const __m256i *)(words + 4));
+    __m256i four = _mm256_and_si256(_mm256_unpackhi_epi64(low, high), mask);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi64(four, wanted));
+}
+
+
+/* Eight slots at once, which come out in the order 0 2 4 6 1 3 5 7. */
 __attribute__((target("avx2"))) static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
-    const __m256i mask = _mm256_set1_epi64x((long long)SAME_KEY), wanted = _mm256_set1_epi64x((long long)key);
-    uint32_t map = 0;
-#pragma GCC unroll 8
-    for (int i = 0; i < SHARD_WORDS; i += 8) {
-        __m256i low = _mm256_loadu_si256((const __m256i *)(words + i)),
-                high = _mm256_loadu_si256((const __m256i *)(words + i + 4));
-        __m256i match = _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_unpackhi_epi64(low, high), mask), wanted);
-        map |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(match)) << i / 2;
-    }
-    return (map & 0x99999999) | (map & 0x22222222) << 1 | (map & 0x44444444) >> 1;
+    const __m256i wanted = _mm256_set1_epi64x((long long)key);
+    __m256i match[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        match[i] = _mm256_castps_si256(_mm256_shuffle_ps(four_slots_wide(wanted, words + 16 * i),
+                                                         four_slots_wide(wanted, words + 16 * i + 8), 0x88));
+    return gather_wide(match, _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 #else

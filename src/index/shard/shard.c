@@ -172,6 +172,10 @@ static void read_options(shard_state *st, const far_index *index) {
     st->window_read = o[SHARD_OPTION_WINDOW_READ];
     st->ordered_cas = o[SHARD_OPTION_ORDERED_CAS];
     st->tag_mask = (1u << o[SHARD_OPTION_TAG_BITS]) - 1;
+    for (unsigned v = 0; v < sizeof(st->tag_low); v++)
+        st->tag_low[v] = (uint8_t)shard_tag_low(st->p, st->b, v);
+    while (st->pieces < SHARD_VERSIONS && shard_extent_count(st, st->pieces) == 0)
+        st->pieces++;
     st->one_filter_bit = o[SHARD_OPTION_FILTER_BITS] == 1;
     memcpy(&st->seed, index->secret, sizeof(st->seed));
     memcpy(st->level_seed, index->secret + 8, sizeof(st->level_seed));

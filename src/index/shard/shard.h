@@ -101,6 +101,8 @@ typedef struct shard_state {     /* of an open index */
     bool wide;                   /* this processor has wide vectors (probe.c) */
     unsigned hash_bits, implied; /* bits of h; I: those that the place implies */
     unsigned p, b, slots, l2_slots, load, tag_mask;
+    unsigned pieces;     /* segments below this one are one piece each */
+    uint8_t tag_low[64]; /* where the tags of a version begin in h */
     bool one_filter_bit;
     bool grace, combining, absorb, pair_read, window_read, ordered_cas;
     unsigned afs;   /* 0: adaptive, else a fixed period */
@@ -131,6 +133,7 @@ typedef struct shard_try {
     uint64_t h;
     shard_image *home, *spare; /* the bucket that counts; the other one of a pair */
     uint64_t root;
+    uint64_t bucket; /* of the key, at version d */
     unsigned d, phase;
     bool graced;          /* nobody is at work who does not know of this version: known before the READ of the image */
     bool paired;          /* child and parent are looked at */
@@ -243,6 +246,14 @@ static inline unsigned shard_start_line(const shard_try *y) {
 }
 
 
+/* Where a bucket is, of a segment that is one piece and known to this handle; else 0, and shard_bucket_addr finds it. */
+static inline far_addr shard_known_addr(const shard_state *st, const shard_partition *part, uint64_t bucket) {
+    unsigned segment = shard_segment(bucket, st->b);
+    uint64_t at = segment < st->pieces ? atomic_load_explicit(&part->segment[segment], memory_order_acquire) : 0;
+    return at ? at + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES : 0;
+}
+
+
 static inline unsigned shard_header_at(const shard_state *st) { /* which word of a bucket has its version and filters */
     return st->inlined ? SHARD_I_H : SHARD_P_HEADER;
 }
@@ -266,10 +277,13 @@ static inline unsigned shard_home_v(const shard_try *y) {
 
 /* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
 static inline bool shard_home_is_right(const shard_try *y) {
-    unsigned v = shard_home_v(y);
-    if (shard_home_header(y) == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
+    uint64_t header = shard_home_header(y);
+    unsigned v = shard_header_v(header);
+    if (v == y->d)
+        return header != 0 && y->home->bucket == y->bucket;
+    if (header == 0 || y->home->bucket != shard_bucket(y->h, y->st->p, y->st->b, v))
         return false;
-    return v == y->d || v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
+    return v == y->d + 1 || (v + 1 == y->d && y->phase == SHARD_GROW);
 }
 
 
@@ -284,6 +298,22 @@ static inline bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { 
     if (!shard_may_lose(y))
         return true;
     return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
+}
+
+
+/* grow.c: nobody is at work who does not know of the doubling. */
+bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
+
+
+/* Takes the root that counts for this attempt. */
+static inline void shard_attempt(shard_try *y) {
+    y->root = atomic_load_explicit(&y->part->root, memory_order_acquire);
+    y->d = shard_root_d(y->root);
+    y->phase = shard_root_phase(y->root);
+    y->bucket = shard_bucket(y->h, y->st->p, y->st->b, y->d);
+    y->graced = y->paired = y->dated = y->child_unwritten = false;
+    if (y->phase == SHARD_GROW) /* else nothing is split */
+        y->graced = shard_is_graced(y->t, y->st, y->root);
 }
 
 
@@ -358,7 +388,6 @@ uint64_t shard_progress_bytes(const shard_state *st, unsigned version);
 
 /* attempt.c: beginning, repeating and ending attempts. */
 int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key);
-void shard_attempt(shard_try *y);   /* takes the root that counts for this attempt */
 int shard_place_home(shard_try *y); /* 0: it is known where the home bucket is */
 void shard_put_home(shard_try *y);  /* then: puts its READ(s) into the batch */
 int shard_see_home(shard_try *y);   /* after the wait: home is the one that counts */
@@ -453,7 +482,6 @@ int shard_drain_home(shard_try *y, uint64_t h);
 int shard_drain_step(far_task *t, far_index *index, shard_partition *part, unsigned d, int *trips);
 
 /* grow.c: the states of a partition */
-bool shard_is_graced(const far_task *t, const shard_state *st, uint64_t root);
 int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root);
 bool shard_may_grow(const far_task *t, const shard_state *st, uint64_t root);
 int shard_try_grow(far_task *t, far_index *index, shard_partition *part); /* 1: it doubles */

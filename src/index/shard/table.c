@@ -157,14 +157,10 @@ static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state 
 
 
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
-    unsigned segment = shard_segment(bucket, st->b);
-    uint64_t at = shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
-    bool one_piece = segment < SHARD_VERSIONS && shard_extent_count(st, segment) == 0;
-    uint64_t word = one_piece ? atomic_load_explicit(&part->segment[segment], memory_order_acquire) : 0;
-    if (!word)
-        return find_bucket(t, st, part, segment, at, addr);
-    *addr = word + at;
-    return 0;
+    *addr = shard_known_addr(st, part, bucket);
+    return *addr ? 0
+                 : find_bucket(t, st, part, shard_segment(bucket, st->b),
+                               shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES, addr);
 }
 
 

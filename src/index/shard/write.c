@@ -64,7 +64,7 @@ void shard_p_retire(shard_try *y, uint64_t word) {
 }
 
 
-/* Puts the WRITE of the new block into the batch. */
+/* Puts the WRITE of the new block, which the READ of its home bucket waits for. */
 static int put_block(shard_try *y, far_bytes value) {
     far_point(y->t, "shard:seal");
     far_rdwc_seal(y->t, &value);
@@ -84,7 +84,7 @@ static int put_block(shard_try *y, far_bytes value) {
     *block = (shard_block){y->h, (uint16_t)y->key.length, 0, (uint32_t)value.length};
     far_bytes_copy(block->bytes, y->key);
     far_bytes_copy(block->bytes + y->key.length, value);
-    far_write(y->t, y->block, block, bytes);
+    far_write_hidden(y->t, y->block, block, bytes);
     y->written = true;
     return 0;
 }
@@ -119,7 +119,9 @@ static bool is_calm(const shard_try *y, unsigned v) { /* no split has begun */
 
 
 /* An old copy at level 2 may hide behind the one at level 1 (a drain that died). */
-static bool may_have_copy(const shard_try *y) {
+static inline bool may_have_copy(const shard_try *y) {
+    if (y->phase == SHARD_STABLE) /* home is at d: all of the generation before was drained */
+        return false;
     unsigned generation[2], count = shard_generations(y, y->home->w[SHARD_P_HEADER], generation);
     return count && generation[0] != y->d;
 }
