@@ -310,6 +310,8 @@ static void entries_are_gathered_as_if_looked_at_one_by_one(void **state) {
     for (unsigned round = 0; round < ROUNDS / 4; round++) {
         shard_state st = {.slots = SHARD_P_SLOTS, .hash_bits = 64, .p = 6, .b = 5};
         st.tag_mask = round % 3 ? shard_mask(SHARD_TAG_BITS) : shard_mask(1 + round % 5);
+        for (unsigned d = 0; d < sizeof(st.tag_low); d++)
+            st.tag_low[d] = (uint8_t)shard_tag_low(st.p, st.b, d);
         shard_image image = {.addr = 4096};
         shard_try y = {.st = &st, .home = &image, .h = far_random_next(&r)};
         unsigned v = (unsigned)far_random_below(&r, 40), count = 0;
