@@ -547,10 +547,8 @@ static int publish_oldest(far_task *t) {
     uint32_t heard = far_request_heard(pool, &heard_epoch), answer = epochs->answered;
     uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
     assert(published <= current); /* pins are never older than what others see */
-    if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
+    if (heard != answer && far_request_is_met(pool) && oldest > heard_epoch) /* met, after the last pin had ended */
         answer = heard;
-    if (heard != answer && far_request_needs_epochs(pool))
-        far_epoch_request(pool);
     if (held.used)
         store(&epochs->used_at, far_now(t));
     else if (answer == heard && far_epoch_is_idle(t)) {

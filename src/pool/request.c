@@ -113,24 +113,21 @@ uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
 }
 
 
+/* What is retired goes from there to what is leaving: it is looked for in this order. Every move of the epoch costs the
+ * caches of all handles what they know: none is asked for that the answer does not wait for. */
 bool far_request_is_met(far_pool *pool) {
-    far_store *s = pool->store;
-    pthread_mutex_lock(&s->lock);
-    bool met = s->leaving_count == 0 && (!s->spare || s->gave_up == s->heard);
-    uint64_t epoch = s->heard_epoch;
-    pthread_mutex_unlock(&s->lock);
-    return met && !far_has_retired(s, epoch, true) && !far_pins_are_stuck(pool);
-}
-
-
-/* Every move costs the caches of all handles what they know: none is asked for that the answer does not wait for. */
-bool far_request_needs_epochs(far_pool *pool) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
     uint64_t epoch = s->heard_epoch;
     bool gives_up = s->spare && s->gave_up != s->heard;
     pthread_mutex_unlock(&s->lock);
-    return far_has_retired(s, epoch, !gives_up);
+    bool retired = far_has_retired(s, epoch, !gives_up);
+    if (retired)
+        far_epoch_request(pool);
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving_count > 0;
+    pthread_mutex_unlock(&s->lock);
+    return !retired && !leaving && !gives_up && !far_pins_are_stuck(pool);
 }
 
 
