@@ -98,13 +98,9 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t req
     far_pool *pool = far_task_pool(t);
     int err = 0;
     far_request_hear(pool, request, heard);
-    for (far_index *index = far_pool_use_index(pool, 0); index;) {
-        uint32_t uid = index->uid;
-        if (index->kind->epoch_hook)
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
+        if (err >= 0 && index->kind->epoch_hook)
             err = index->kind->epoch_hook(t, index, epoch);
-        far_index_unuse(index);
-        index = err < 0 ? NULL : far_pool_use_index(pool, uid);
-    }
     return err < 0 ? err : 0;
 }
 

@@ -97,9 +97,9 @@ int far_pool_session_new(far_pool *pool, far_session **session);
 
 void far_pool_wake(far_pool *pool); /* its housekeeping, if that sleeps */
 
-/* The open indexes one by one in the order of their uids (after = 0: the first): the one given counts as in use until
- * released (far_index_unuse), so a close waits for that. NULL: no more. */
-far_index *far_pool_use_index(far_pool *pool, uint32_t after);
+/* The open indexes one by one in the order of their uids (from NULL on): the one given counts as in use until the next is
+ * asked for, so a close waits for that. NULL: no more. */
+far_index *far_pool_use_index(far_pool *pool, far_index *previous);
 
 void far_pool_reference(far_pool *pool); /* an open index holds the handle's memory until it is closed */
 void far_pool_release(far_pool *pool);   /* the last one frees it */

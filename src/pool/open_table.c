@@ -200,12 +200,9 @@ int far_catalog_tell_keys(far_task *t, far_index *index) {
 
 /* The open indexes cannot be dropped yet. Keys whose telling fails are not counted. */
 static void tell_all_keys(far_task *t) {
-    for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
-        uint32_t uid = index->uid;
+    far_pool *pool = far_task_pool(t);
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
         far_catalog_tell_keys(t, index);
-        far_index_unuse(index);
-        index = far_pool_use_index(far_task_pool(t), uid);
-    }
 }
 
 
