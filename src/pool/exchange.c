@@ -294,11 +294,8 @@ static void add_object(given *g, far_class *class, far_addr addr) {
 /* With the lock. */
 static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
     uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_slab *slab = b->slab[p];
-        if (slab && slab->page == p)
-            bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
-    }
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
     return bytes;
 }
 
@@ -311,12 +308,9 @@ static void take_out(far_store *s, far_held *b, given *g) {
     giving *out = &g->blocks[g->count++];
     uint64_t known = b->free_pages;
     *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_slab *slab = b->slab[p];
-        if (!slab || slab->page != p)
-            continue;
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab)) {
         const far_class *c = slab->class;
-        known |= far_page_mask(p, slab->pages);
+        known |= far_page_mask(slab->page, slab->pages);
         if (slab->stored > 0 || slab->carved < slab->objects)
             out->hint |= hint_of(c->uid, c->type, c->size);
         for (uint32_t n = 0; n < slab->objects; n++)
@@ -351,11 +345,9 @@ static bool take_from_magazine(far_store *s, far_class *class, uint64_t item, vo
 
 /* A slab of it belongs to an index that was dropped, or is just being created. */
 static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_class *c = b->slab[p] ? b->slab[p]->class : NULL;
-        if (c && c->uid != 0 && !far_catalog_find_uid(view, c->uid))
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        if (slab->class->uid != 0 && !far_catalog_find_uid(view, slab->class->uid))
             return true;
-    }
     return false;
 }
 

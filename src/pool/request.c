@@ -4,6 +4,8 @@
 #include "pool/refuted.h"
 #include "pool/store.h"
 
+#include <string.h>
+
 #define ASK_EVERY    16u /* looks at the registry between two questions whether those who do not answer live */
 #define SPARE_EPOCHS 16u /* a request for spare memory so soon after another: who made that one is still short */
 
@@ -11,13 +13,8 @@
 /* ---- Hearing ---- */
 
 static void forget_black(far_store *s) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            far_slab *slab = b->slab[p];
-            if (slab && slab->page == p)
-                for (uint32_t w = 0; w < (slab->objects + 63) / 64; w++)
-                    slab->black[w] = 0;
-        }
+    for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        memset(slab->black, 0, (slab->objects + 63) / 64 * sizeof(*slab->black));
 }
 
 

@@ -148,9 +148,8 @@ far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp)
 
 
 void far_held_remove(far_store *s, far_held *b) {
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-        if (b->slab[p])
-            far_slab_remove(s, b->slab[p]);
+    for (far_slab *slab; (slab = far_slab_in(b, NULL));)
+        far_slab_remove(s, slab);
     assert(far_held_at(s, far_block_base(geometry(s), b->id)) == b && s->block_count > 0);
     atomic_store_explicit(&s->held[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
@@ -167,6 +166,23 @@ far_addr far_slab_base(const far_store *s, const far_slab *slab) {
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_held *b = far_held_at(s, addr);
     return !b ? NULL : b->slab[far_block_inner(geometry(s), addr) >> __builtin_ctzll(geometry(s)->page_bytes)];
+}
+
+
+far_slab *far_slab_in(const far_held *b, const far_slab *previous) {
+    unsigned page = previous ? previous->page + previous->pages : 0;
+    while (page < FAR_BLOCK_PAGES && !b->slab[page])
+        page++;
+    return page < FAR_BLOCK_PAGES ? b->slab[page] : NULL;
+}
+
+
+far_slab *far_slab_next(const far_store *s, const far_slab *previous) {
+    const far_held *b = previous ? previous->block : far_held_next(s, NULL);
+    far_slab *slab = b ? far_slab_in(b, previous) : NULL;
+    while (!slab && b && (b = far_held_next(s, b)))
+        slab = far_slab_in(b, NULL);
+    return slab;
 }
 
 

@@ -258,6 +258,8 @@ bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK
 far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pages, far_class *class);
 void far_slab_remove(far_store *s, far_slab *slab); /* its pages are not free yet */
 far_slab *far_slab_at(const far_store *s, far_addr addr);
+far_slab *far_slab_in(const far_held *block, const far_slab *previous); /* one after the other, from NULL on */
+far_slab *far_slab_next(const far_store *s, const far_slab *previous);  /* the same, of all blocks */
 far_addr far_slab_base(const far_store *s, const far_slab *slab);
 
 

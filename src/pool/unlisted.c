@@ -62,12 +62,11 @@ static bool has(const far_items *uids, uint32_t uid) {
 
 /* With the lock: the uids of own slabs whose index is not listed, and not known here. */
 static void find_gone(const far_store *s, const far_catalog_view *view, far_items *gone) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            const far_class *c = b->slab[p] ? b->slab[p]->class : NULL;
-            if (c && c->uid != 0 && !far_class_index(c) && !has(gone, c->uid) && !far_catalog_find_uid(view, c->uid))
-                far_items_add(gone, c->uid); /* without memory for it: the next time */
-        }
+    for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
+        const far_class *c = slab->class;
+        if (c->uid != 0 && !far_class_index(c) && !has(gone, c->uid) && !far_catalog_find_uid(view, c->uid))
+            far_items_add(gone, c->uid); /* without memory for it: the next time */
+    }
 }
 
 
@@ -108,10 +107,9 @@ static bool keep_retired(far_store *s, const far_retired *item, void *ctx) {
 
 /* With the lock. */
 static far_addr find_slab(const far_store *s, const far_items *gone) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-            if (b->slab[p] && has(gone, b->slab[p]->class->uid))
-                return far_slab_base(s, b->slab[p]);
+    for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        if (has(gone, slab->class->uid))
+            return far_slab_base(s, slab);
     return 0;
 }
 
