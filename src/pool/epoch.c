@@ -153,14 +153,10 @@ static int settle(far_task *t) {
 /* Shows others our pin, and the request that we have answered. */
 static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t *words = far_scratch(t, 16);
+    const uint64_t words[] = {epoch, answer};
     assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
     _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
-    words[0] = epoch;
-    words[1] = answer;
-    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, 16);
+    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, sizeof(words));
     int err = far_wait(t);
     if (err == 0) {
         store(&epochs->published, epoch);

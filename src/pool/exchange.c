@@ -377,11 +377,8 @@ static void choose(far_store *s, far_give_up which, const far_catalog_view *view
 static int make_orphans(far_task *t, const given *g) {
     far_store *s = far_store_of(t);
     const far_block_state mine = far_block_owned(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t(*words)[2] = far_scratch(t, GIVE_UP_BLOCKS * sizeof(*words)), old[GIVE_UP_BLOCKS];
+    uint64_t words[GIVE_UP_BLOCKS][2], old[GIVE_UP_BLOCKS];
     bool is_void = g->lost;
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to give up blocks");
     pthread_mutex_lock(&s->lock);
     uint32_t sweep = s->sweep;
     pthread_mutex_unlock(&s->lock);
@@ -400,7 +397,6 @@ static int make_orphans(far_task *t, const given *g) {
                            g->blocks[i].id.node);
     if (err == 0 && is_void)
         err = far_want_sweep(t);
-    far_scratch_back(t, mark);
     return err;
 }
 

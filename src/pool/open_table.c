@@ -544,7 +544,7 @@ void far_catalog_close_locally(far_index *index) {
 
 typedef struct question {
     uint32_t uid;
-    uint64_t *table; /* where to read one */
+    uint64_t table[FAR_OPEN_TABLE_MAX]; /* as read last */
     int found;
     unsigned handle; /* with whom */
 } question;
@@ -558,11 +558,11 @@ static bool has_any(unsigned id, const far_client *client) {
 
 
 /* How a handle has it open: 0 not, 1 by walks, 2 by the user. */
-static int look_into_table(far_task *t, const question *q, uint64_t word) {
+static int look_into_table(far_task *t, question *q, uint64_t word) {
     bool alone = word & FAR_OPEN_TABLE_ALONE;
     q->table[0] = word;
     if (!alone)
-        far_read(t, word, q->table, FAR_OPEN_TABLE_MAX * 8);
+        far_read(t, word, q->table, sizeof(q->table));
     int found = alone ? 0 : far_wait(t);
     for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPEN_TABLE_MAX); i++)
         if (far_open_table_uid(q->table[i]) == q->uid && found < 2)
@@ -588,12 +588,8 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 
 int far_open_table_anywhere(far_task *t, uint32_t uid, unsigned *handle) {
-    far_scratch_mark mark = far_scratch_here(t);
-    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_MAX * 8), 0, 0};
-    if (!q.table)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
+    question q = {.uid = uid};
     int err = far_clients_each(t, ask_handle, &q);
-    far_scratch_back(t, mark);
     *handle = q.handle;
     return err < 0 ? err : q.found;
 }

@@ -157,15 +157,13 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
 }
 
 
-/* The stamp keeps the marks of earlier sweeps away from it: what its owner had in hand since then died with it. */
+/* The stamp keeps the marks of earlier sweeps away from it: what its owner had in hand since then died with it. So did what
+ * it knew of free objects: there may be some of every class. */
 static int disown(sweeper *s, far_block_id id, uint64_t word) {
     far_block_state orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
-    uint64_t *words = far_scratch(s->t, 16), old;
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to take a block");
-    words[0] = far_stamp_pack(s->geometry, id, s->old_sweep);
-    words[1] = UINT64_MAX; /* nobody knows what is free in it */
-    far_write(s->t, far_block_stamp(s->geometry, id), words, 16);
+    const uint64_t words[] = {far_stamp_pack(s->geometry, id, s->old_sweep), UINT64_MAX};
+    uint64_t old;
+    far_write(s->t, far_block_stamp(s->geometry, id), words, sizeof(words));
     far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&orphan), &old);
     return far_wait(s->t);
 }
@@ -180,7 +178,6 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
     int err = is_gone(s, state.id, state.generation);
     if (err <= 0)
         return err;
-    far_scratch_mark mark = far_scratch_here(t);
     if (state.kind == FAR_BLOCK_OWNED) {
         err = far_run_undo(t, id, state.length); /* its maker died before it was finished, perhaps */
         if (err == 0)
@@ -188,7 +185,6 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
     } else {
         err = far_store_free_run(t, id, word);
     }
-    far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }
 

@@ -54,23 +54,20 @@ int far_told_sum(far_task *t, far_told *sum) {
 static int tell(far_task *t, bool at_once) {
     far_store *s = far_store_of(t);
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
-    far_told *now = far_scratch(t, sizeof(*now));
-    if (!now)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to tell what is held");
-    *now = look(s);
+    const far_told now = look(s);
     pthread_mutex_lock(&s->lock);
-    bool due = memcmp(now, &s->told, sizeof(*now)) != 0 &&
-               (at_once || now->settled != s->told.settled || memcmp(now, &s->noticed, sizeof(*now)) == 0);
-    s->noticed = *now;
+    bool due = memcmp(&now, &s->told, sizeof(now)) != 0 &&
+               (at_once || now.settled != s->told.settled || memcmp(&now, &s->noticed, sizeof(now)) == 0);
+    s->noticed = now;
     pthread_mutex_unlock(&s->lock);
     if (!due)
         return 0;
-    far_write(t, entry + offsetof(far_client, free_bytes), &now->free_bytes, 16);
-    far_write(t, entry + offsetof(far_client, settled), &now->settled, 16);
+    far_write(t, entry + offsetof(far_client, free_bytes), &now.free_bytes, 16);
+    far_write(t, entry + offsetof(far_client, settled), &now.settled, 16);
     int err = far_wait(t);
     pthread_mutex_lock(&s->lock);
     if (err == 0)
-        s->told = *now;
+        s->told = now;
     pthread_mutex_unlock(&s->lock);
     return err;
 }
