@@ -99,10 +99,11 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
-/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount). */
+/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount), and a sweep finds
+ * what is lost in it. */
 static int take_in_later(far_task *t, int result) {
     if (result == FAR_ERR_NO_MEMORY)
-        atomic_store_explicit(&far_store_of(t)->recount, true, memory_order_relaxed);
+        far_memory_lost_some(far_task_pool(t));
     return result;
 }
 
@@ -110,13 +111,8 @@ static int take_in_later(far_task *t, int result) {
 /* The sweep that the stamp of a block tells. One that damage made tells none: then the newest that the last owner may have
  * heard of, one more than this handle has. What is lost in the block waits for a sweep after that. */
 static uint32_t stamped_sweep(far_task *t, far_block_id id, uint64_t stamp) {
-    far_store *s = far_store_of(t);
-    if (far_stamp_is_sound(far_geometry_of(t), id, stamp))
-        return far_stamp_sweep(stamp);
-    pthread_mutex_lock(&s->lock);
-    uint32_t newest = far_stamp_sweep(s->sweep + 1);
-    pthread_mutex_unlock(&s->lock);
-    return newest;
+    bool sound = far_stamp_is_sound(far_geometry_of(t), id, stamp);
+    return sound ? far_stamp_sweep(stamp) : far_number_next(far_store_of(t)->sweep);
 }
 
 
@@ -237,9 +233,7 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
         uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
         bool lost;
         got = get_in_window(t, class, (far_block_id){node, at}, entries, n, &lost);
-        pthread_mutex_lock(&s->lock);
         s->hint[node] = at;
-        pthread_mutex_unlock(&s->lock);
         if (!lost || ++rounds % TAKE_ROUNDS == 0) {
             window++;
             seen++;
@@ -379,9 +373,7 @@ static int make_orphans(far_task *t, const given *g) {
     const far_block_state mine = far_block_owned(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
     uint64_t words[GIVE_UP_BLOCKS][2], old[GIVE_UP_BLOCKS];
     bool is_void = g->lost;
-    pthread_mutex_lock(&s->lock);
-    uint32_t sweep = s->sweep;
-    pthread_mutex_unlock(&s->lock);
+    const uint32_t sweep = s->sweep;
     for (unsigned i = 0; i < g->count; i++) {
         words[i][0] = far_stamp_pack(far_geometry_of(t), g->blocks[i].id, sweep);
         words[i][1] = g->blocks[i].hint;
@@ -472,7 +464,6 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
         return 0;
     pthread_mutex_lock(&s->lock);
     bool known = far_held_at(s, base) || is_being_wiped(s, base);
-    uint32_t sweep = s->sweep;
     pthread_mutex_unlock(&s->lock);
     if (known)
         return 0;
@@ -482,7 +473,7 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
         err = far_block_swap(t, id, &word, &mine);
     }
     if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
-        err = move_in(t, id, sweep);
+        err = move_in(t, id, s->sweep);
     return err < 0 ? err : 0;
 }
 

@@ -276,12 +276,12 @@ static int free_empty_blocks(far_task *t) {
             id = b->id;
             used = b->used;
             far_held_remove(s, b);
-            if (id.index < s->hint[id.node])
-                s->hint[id.node] = id.index;
         }
         pthread_mutex_unlock(&s->lock);
         if (!b)
             return 0;
+        if (id.index < s->hint[id.node])
+            s->hint[id.node] = id.index;
         uint64_t word = far_block_pack(&mine);
         int done = far_block_swap(t, id, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
         if (done <= 0)

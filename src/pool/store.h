@@ -178,12 +178,12 @@ typedef struct far_store {
     far_leaving *leaving;              /* to be brought home */
     size_t leaving_count, leaving_now; /* the first leaving_now of them are on their way */
     uint64_t leaving_bytes;
+
+    far_task *inside;  /* the task that changes blocks and slabs; what follows is its own */
     unsigned turn;     /* node for the next slab that may lie anywhere */
     uint32_t *hint;    /* per node: where free blocks were last seen */
     uint64_t gathered; /* the epoch in which alloc.c last gathered all free memory it could find */
     uint64_t *full;    /* per node: the epoch in which no block was found there */
-
-    far_task *inside; /* the task that changes blocks and slabs */
 
     /* The request (request.c); heard and below under the lock. */
     uint32_t heard;       /* number */
