@@ -122,7 +122,7 @@ bool far_request_is_met(far_pool *pool) {
     if (retired)
         far_epoch_request(pool);
     pthread_mutex_lock(&s->lock);
-    bool leaving = s->leaving_count > 0;
+    bool leaving = s->leaving_bytes > 0;
     pthread_mutex_unlock(&s->lock);
     return !retired && !leaving && !gives_up && !far_pins_are_stuck(pool);
 }

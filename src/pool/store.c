@@ -310,7 +310,6 @@ void far_store_blacken(far_store *s, far_addr addr) {
 /* When this process has no memory for a list, the object is lost to it; a sweep finds it again. */
 void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
     far_leaving *leaving = far_grow(s->leaving, s->leaving_count, sizeof(*leaving));
-    assert(s->leaving_now <= s->leaving_count);
     if (!leaving)
         return;
     s->leaving = leaving;

@@ -172,12 +172,12 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
-    far_addr freed_wrongly;            /* | 1: an address that came back and is no object in use; 0: none */
-    uint64_t spare_bytes;              /* in store, and free pages of own blocks apart */
-    uint64_t foreign_bytes;            /* in the shelves */
-    far_leaving *leaving;              /* to be brought home */
-    size_t leaving_count, leaving_now; /* the first leaving_now of them are on their way */
-    uint64_t leaving_bytes;
+    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use; 0: none */
+    uint64_t spare_bytes;   /* in store, and free pages of own blocks apart */
+    uint64_t foreign_bytes; /* in the shelves */
+    far_leaving *leaving;   /* to be brought home */
+    size_t leaving_count;
+    uint64_t leaving_bytes; /* of these, and of those that a task brings home just now; 0: nothing is leaving */
 
     far_task *inside;  /* the task that changes blocks and slabs; what follows is its own */
     unsigned turn;     /* node for the next slab that may lie anywhere */

@@ -193,7 +193,7 @@ bool far_memory_may_sleep(far_pool *pool) {
     far_store *s = pool->store;
     far_foreign_leave(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->leaving_count > 0 || s->collecting;
+    bool busy = s->leaving_bytes > 0 || s->collecting;
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
@@ -295,7 +295,7 @@ int far_memory_end(far_task *t) {
     if (err == 0)
         err = give_all_up(t);
     pthread_mutex_lock(&s->lock);
-    bool left = some > 0 || s->dropped.count > 0 || s->block_count > 0 || s->leaving_count > 0;
+    bool left = some > 0 || s->dropped.count > 0 || s->block_count > 0 || s->leaving_bytes > 0;
     pthread_mutex_unlock(&s->lock);
     left |= far_has_retired(s, UINT64_MAX, false) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed);
     if (err == 0 && left)
