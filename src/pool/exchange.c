@@ -128,6 +128,14 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
 }
 
 
+int far_orphan_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
+    far_store_enter(t);
+    int done = far_block_adopt(t, id, entry);
+    far_store_leave(t);
+    return done;
+}
+
+
 /* ---- Getting one ---- */
 
 static int add_taken(far_task *t, far_block_id id, bool used) {

@@ -86,15 +86,12 @@ void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
 }
 
 
-static bool shelves_leave(far_store *s, void *ctx) {
-    (void)ctx;
-    far_shelves_leave(s);
-    return true;
-}
-
-
+/* What a session gives back meanwhile goes from its magazine to the shelves: they come last. */
 void far_foreign_leave(far_store *s) {
-    far_store_visit(s, &(far_visit){.begin = shelves_leave, .in_magazine = leave_magazine});
+    far_store_visit(s, &(far_visit){.in_magazine = leave_magazine});
+    pthread_mutex_lock(&s->lock);
+    far_shelves_leave(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 

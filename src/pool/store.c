@@ -501,7 +501,7 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
 }
 
 
-bool far_store_visit(far_store *s, const far_visit *visit) {
+void far_store_visit(far_store *s, const far_visit *visit) {
     pthread_mutex_lock(&s->list);
     pthread_mutex_lock(&s->lock);
     bool begun = !visit->begin || visit->begin(s, visit->ctx);
@@ -514,7 +514,6 @@ bool far_store_visit(far_store *s, const far_visit *visit) {
         far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
-    return begun;
 }
 
 

@@ -344,7 +344,7 @@ typedef struct far_visit {
     void (*kept)(far_store *s, const far_kept *kept, void *ctx);
     void *ctx;
 } far_visit;
-bool far_store_visit(far_store *s, const far_visit *visit);                   /* what begin said */
+void far_store_visit(far_store *s, const far_visit *visit);
 void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);   /* of one session, with both locks */
 bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx); /* in_magazine: it does not stay */
 void far_magazines_empty(far_store *s);                                       /* to the store, of all sessions */
@@ -371,8 +371,9 @@ int far_slabs_trim(far_task *t, bool all);                        /* those that 
 
 /* exchange.c: blocks that change hands; inside, with a pin. 1: there is something now; 0: no. */
 int far_block_get(far_task *t, far_class *class, unsigned node); /* a free one, or an orphan with room for the class */
-int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry); /* of an orphan */
-int far_orphans_adopt(far_task *t);                                       /* all of them */
+int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry);  /* of an orphan */
+int far_orphan_adopt(far_task *t, far_block_id id, const uint64_t *entry); /* the same, by a task that is not inside */
+int far_orphans_adopt(far_task *t);                                        /* all of them */
 typedef enum { FAR_GIVE_UP_ROOMY, FAR_GIVE_UP_ALL, FAR_GIVE_UP_AT_END } far_give_up;
 int far_blocks_orphan(far_task *t, far_give_up which); /* roomy: those with room; all but those with kept objects or of
                                                           dropped indexes; at the end, these too */

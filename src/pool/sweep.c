@@ -311,13 +311,6 @@ static bool is_listed(const sweeper *s, uint32_t uid) {
 }
 
 
-/* There may be many, to free a run takes time, and the epoch goes on meanwhile. */
-static int renew_pin(sweeper *s) {
-    far_catalog_unpin(s->t);
-    return far_pin_take(s->t);
-}
-
-
 /* A run whose maker had heard of this sweep may have been linked behind the walk. Of one whose stamp is broken nobody knows:
  * it stays, and the next sweep tells. */
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
@@ -333,8 +326,7 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     s->result.leaked_bytes += state.length * s->geometry->block_bytes;
     if (s->mode == FAR_SWEEP_COUNT)
         return 0;
-    int err = far_store_free_run(s->t, id, entry[0]);
-    return err < 0 ? err : renew_pin(s);
+    return far_store_free_run(s->t, id, entry[0]);
 }
 
 
@@ -364,14 +356,6 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
 
 
 /* An orphan with something to settle becomes ours: it is settled with our own blocks. */
-static int adopt(sweeper *s, far_block_id id, const uint64_t *entry) {
-    far_store_enter(s->t);
-    int err = far_block_adopt(s->t, id, entry);
-    far_store_leave(s->t);
-    return err < 0 ? err : renew_pin(s);
-}
-
-
 static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
     uint64_t lost;
     if (!is_covered(s, far_block_number(s->geometry, id)))
@@ -382,22 +366,25 @@ static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
     if (err < 0 || lost == 0)
         return err;
     if (s->mode != FAR_SWEEP_COUNT)
-        return adopt(s, id, entry); /* and who settles it counts it */
+        return far_orphan_adopt(s->t, id, entry); /* and who settles it counts it */
     s->result.leaked_bytes += lost;
     return 0;
 }
 
 
+/* Under a new pin after each that was freed or adopted: there may be many, that takes time, and the epoch goes on
+ * meanwhile. */
 static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    (void)t;
-    switch (far_block_unpack(entry[0]).kind) {
-    case FAR_BLOCK_RUN:
-        return end_run(ctx, id, entry);
-    case FAR_BLOCK_ORPHAN:
-        return end_orphan(ctx, id, entry);
-    default:
-        return 0;
-    }
+    far_block_kind kind = far_block_unpack(entry[0]).kind;
+    int done = 0;
+    if (kind == FAR_BLOCK_RUN)
+        done = end_run(ctx, id, entry);
+    else if (kind == FAR_BLOCK_ORPHAN)
+        done = end_orphan(ctx, id, entry);
+    if (done <= 0)
+        return done;
+    far_catalog_unpin(t);
+    return far_pin_take(t);
 }
 
 

@@ -159,16 +159,7 @@ static int holds_gone(far_task *t, far_block_id id, const far_items *gone) {
 }
 
 
-/* Its slabs are freed with the own ones. */
-static int adopt(far_task *t, far_block_id id, const uint64_t *entry) {
-    far_store_enter(t);
-    int err = far_block_adopt(t, id, entry);
-    far_store_leave(t);
-    return err;
-}
-
-
-/* What is broken stays, and check names it: the tour goes on, for the sake of all that is not. Each run, each block has a
+/* The slabs of an orphan are freed with the own ones. What is broken stays, and check names it: the tour goes on, for the sake of all that is not. Each run, each block has a
  * pin of its own: there may be many, to wipe them takes time, and the epoch goes on meanwhile. */
 static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     const far_items *gone = ctx;
@@ -176,7 +167,7 @@ static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t
     bool run = state.kind == FAR_BLOCK_RUN && has(gone, state.uid);
     int err = state.kind == FAR_BLOCK_ORPHAN ? holds_gone(t, id, gone) : run;
     if (err == 1) {
-        err = run ? far_store_free_run(t, id, entry[0]) : adopt(t, id, entry);
+        err = run ? far_store_free_run(t, id, entry[0]) : far_orphan_adopt(t, id, entry);
         far_catalog_unpin(t);
         int pinned = far_pin_take(t);
         err = pinned < 0 ? pinned : err;
