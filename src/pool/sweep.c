@@ -19,14 +19,15 @@
 #define SETTLE_TICKS 300u  /* how long owners that sleep are given to settle, when somebody waits for it */
 #define SHORT_TICKS  1000u /* how long one who is short waits while the epoch does not move */
 
-typedef struct owner { /* of blocks */
+typedef struct known { /* a client as it was found when the sweep began */
     unsigned id, generation;
     bool gone;
-} owner;
+} known;
 
-typedef struct dead_client {
-    unsigned id, generation;
-} dead_client;
+typedef struct known_list {
+    known *items;
+    size_t count;
+} known_list;
 
 typedef struct late_mark { /* still to be made */
     uint64_t *word, bit;
@@ -43,12 +44,9 @@ typedef struct sweeper {
     uint64_t *marks;           /* of the blocks of this part: bit per granule */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     late_mark late[MARKS_LATE];
-    uint64_t met; /* objects so far */
-    dead_client *dead;
-    size_t dead_count;
-    owner *owners;
-    size_t owner_count;
-    far_catalog_view view; /* what is listed at the end */
+    uint64_t met;            /* objects so far */
+    known_list dead, owners; /* clients that died; handles that own blocks */
+    far_catalog_view view;   /* what is listed at the end */
     far_sweep_result result;
 } sweeper;
 
@@ -114,29 +112,35 @@ static int become_sweeper(far_task *t, far_request *r, void *ctx) {
 }
 
 
+/* Returns whether it is gone. */
+static int add_known(known_list *list, unsigned id, unsigned generation, bool gone) {
+    known *more = far_grow(list->items, list->count, sizeof(*more));
+    if (!more)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of clients");
+    list->items = more;
+    list->items[list->count++] = (known){id, generation, gone};
+    return gone;
+}
+
+
 static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *client) {
     sweeper *s = ctx;
     far_client_state state = far_client_state_of(client->word);
     int dead = state == FAR_CLIENT_DEAD;
     if (state == FAR_CLIENT_LIVE && id != far_task_client(t))
         dead = far_is_dead(t, id, far_client_generation_of(client->word));
-    if (dead <= 0)
-        return dead;
-    dead_client *more = far_grow(s->dead, s->dead_count, sizeof(*more));
-    if (!more)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of dead clients");
-    s->dead = more;
-    s->dead[s->dead_count++] = (dead_client){id, far_client_generation_of(client->word)};
-    return 0;
+    if (dead == 1)
+        dead = add_known(&s->dead, id, far_client_generation_of(client->word), true);
+    return dead < 0 ? dead : 0;
 }
 
 
 /* Whether all sessions of the handle that owns a block are closed or fenced. */
 static int is_gone(sweeper *s, unsigned id, unsigned generation) {
     const far_session *own = far_task_pool(s->t)->team.own;
-    for (size_t i = 0; i < s->owner_count; i++)
-        if (s->owners[i].id == id && s->owners[i].generation == generation)
-            return s->owners[i].gone;
+    for (size_t i = 0; i < s->owners.count; i++)
+        if (s->owners.items[i].id == id && s->owners.items[i].generation == generation)
+            return s->owners.items[i].gone;
     int gone = 0;
     if (id != own->id || generation != own->generation) {
         gone = far_is_dead(s->t, id, generation);
@@ -146,14 +150,7 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
         if (gone == 0 && word != 0) /* another incarnation of the id has its own blocks */
             gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id, true);
     }
-    if (gone < 0)
-        return gone;
-    owner *more = far_grow(s->owners, s->owner_count, sizeof(*more));
-    if (!more)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of owners");
-    s->owners = more;
-    s->owners[s->owner_count++] = (owner){id, generation, gone == 1};
-    return gone == 1;
+    return gone < 0 ? gone : add_known(&s->owners, id, generation, gone);
 }
 
 
@@ -390,8 +387,8 @@ static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *en
 
 /* Nothing in the pool names them any more. */
 static int free_dead(sweeper *s) {
-    for (size_t i = 0; i < s->dead_count; i++) {
-        int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+    for (size_t i = 0; i < s->dead.count; i++) {
+        int done = far_client_free(s->t, s->dead.items[i].id, s->dead.items[i].generation);
         if (done < 0)
             return done;
         s->result.dead_clients += done == 1;
@@ -488,8 +485,8 @@ typedef struct settling {
 
 
 static bool owns_blocks(const sweeper *s, unsigned id) {
-    for (size_t i = 0; i < s->owner_count; i++)
-        if (s->owners[i].id == id && !s->owners[i].gone)
+    for (size_t i = 0; i < s->owners.count; i++)
+        if (s->owners.items[i].id == id && !s->owners.items[i].gone)
             return true;
     return false;
 }
@@ -555,11 +552,9 @@ static int sweep_part(sweeper *s) {
 
 static void forget_part(sweeper *s) {
     free(s->marks);
-    free(s->dead);
-    free(s->owners);
-    s->dead = NULL;
-    s->owners = NULL;
-    s->dead_count = s->owner_count = 0;
+    free(s->dead.items);
+    free(s->owners.items);
+    s->dead = s->owners = (known_list){0};
 }
 
 
