@@ -39,9 +39,7 @@ static int add_index(far_survey *survey, const far_index_record *record) {
 
 static int survey_indexes(far_task *t, far_survey *survey) {
     far_catalog_view view;
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = far_catalog_look(t, &view);
+    int err = far_catalog_look(t, &view);
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         err = far_catalog_read_record(t, &view.entries[i], &record);

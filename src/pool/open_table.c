@@ -407,9 +407,8 @@ int far_catalog_try_open(far_task *t, uint32_t uid) {
     far_index *index;
     if (!budget)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
-    int err = far_pin_take(t);
-    if (err >= 0 && (err = find_target(t, &(target){.uid = uid}, &entry, &record)) >= 0 &&
-        (err = open_kind(t, &entry, &record, budget, &index)) >= 0) {
+    int err = find_target(t, &(target){.uid = uid}, &entry, &record);
+    if (err >= 0 && (err = open_kind(t, &entry, &record, budget, &index)) >= 0) {
         index->kind->close(index);
         far_open_table_free(index);
     }
@@ -427,8 +426,8 @@ static int open_once(far_task *t, const target *w, far_met_mark *met, far_index 
         return 0;
     far_catalog_entry entry;
     far_index_record record;
-    int err = far_pin_take(t);
-    if (err < 0 || (err = find_target(t, w, &entry, &record)) < 0)
+    int err = find_target(t, w, &entry, &record);
+    if (err < 0)
         return err;
     if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark, met)) <= 0)
         return err < 0 ? err : 1;

@@ -210,9 +210,7 @@ static int forget_listed(far_task *t, far_items *gone) {
     far_scratch_mark mark = far_scratch_here(t);
     far_catalog_view view;
     uint32_t kept = 0; /* those that this handle dropped, which come first, are not listed */
-    int err = far_pin_take(t);
-    if (err == 0)
-        err = far_catalog_look(t, &view);
+    int err = far_catalog_look(t, &view);
     for (uint32_t i = 0; i < gone->count && err == 0; i++)
         if (!far_catalog_find_uid(&view, (uint32_t)gone->items[i]))
             gone->items[kept++] = gone->items[i];
