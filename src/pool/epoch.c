@@ -105,29 +105,29 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t req
 }
 
 
-static int epoch_went_back(uint64_t known, uint64_t epoch) {
-    return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
-                    (unsigned long long)epoch);
+/* The epoch's word was read. known: what it was known to be before. */
+static int take_epoch(far_task *t, uint64_t word, uint64_t known, uint64_t *epoch) {
+    *epoch = word + FAR_EPOCH_FIRST;
+    if (*epoch < known)
+        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
+                        (unsigned long long)*epoch);
+    learn(&far_task_pool(t)->epochs, *epoch);
+    return 0;
 }
 
 
 /* The request and what stands beside it are read after the epoch (READs keep their order; one READ of all could tear
  * the wrong way): who sees an epoch that was reached after a request was made sees that request. */
 static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t known = load(&epochs->known), words[FAR_SUPER_LINE_WORDS];
-    far_read(t, epoch_word, epoch, 8);
+    uint64_t known = far_epoch_known(t), word, words[FAR_SUPER_LINE_WORDS];
+    far_read(t, epoch_word, &word, 8);
     far_read(t, line_words, words, sizeof(words));
     int err = far_wait(t);
     if (err < 0)
         return err;
     *request = words[0];
     far_line_learn(far_task_pool(t), words);
-    *epoch += FAR_EPOCH_FIRST;
-    if (*epoch < known)
-        return epoch_went_back(known, *epoch);
-    learn(epochs, *epoch);
-    return 0;
+    return take_epoch(t, word, known, epoch);
 }
 
 
@@ -372,13 +372,7 @@ uint64_t far_epoch_safe(const far_task *t) {
 int far_epoch_read(far_task *t, uint64_t *epoch) {
     uint64_t word, known = far_epoch_known(t);
     int err = far_read_word(t, epoch_word, &word);
-    if (err < 0)
-        return err;
-    *epoch = word + FAR_EPOCH_FIRST;
-    if (*epoch < known)
-        return epoch_went_back(known, *epoch);
-    learn(&far_task_pool(t)->epochs, *epoch);
-    return 0;
+    return err < 0 ? err : take_epoch(t, word, known, epoch);
 }
 
 
