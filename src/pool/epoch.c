@@ -602,7 +602,7 @@ static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *
         return 0;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !m->ask)
         return 1;
-    int gone = far_client_handle_gone(t, id, m->ask);
+    int gone = far_client_handle_gone(t, id);
     return gone < 0 ? gone : !gone;
 }
 

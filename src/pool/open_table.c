@@ -577,7 +577,7 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
     int here = look_into_table(t, q, client->opened);
     if (here <= q->found)
         return here < 0 ? here : 0;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     if (gone == 0) {
         q->found = here;
         q->handle = id;
@@ -598,7 +598,7 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
     uint64_t old;
     if (!has_any(id, client))
         return 0;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)
         return 0;
     if (gone == 0 && !far_may_be_object(t, client->opened, FAR_OPEN_TABLE_BYTES))

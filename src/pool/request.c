@@ -192,7 +192,7 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
         return 0;
     if (state == FAR_CLIENT_LIVE && !r->ask)
         return 1;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     return gone < 0 ? gone : !gone;
 }
 

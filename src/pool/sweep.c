@@ -103,7 +103,7 @@ static int become_sweeper(far_task *t, far_request *r, void *ctx) {
     unsigned own = far_task_pool(t)->team.own->id;
     (void)ctx;
     if (r->sweeper != 0 && r->sweeper != own) {
-        int gone = far_client_handle_gone(t, r->sweeper, true);
+        int gone = far_client_handle_gone(t, r->sweeper);
         if (gone <= 0)
             return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is sweeping", r->sweeper);
     }
@@ -148,7 +148,7 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
         if (gone == 1)
             gone = far_read_word(s->t, far_client_entry(id), &word);
         if (gone == 0 && word != 0) /* another incarnation of the id has its own blocks */
-            gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id, true);
+            gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id);
     }
     return gone < 0 ? gone : add_known(&s->owners, id, generation, gone);
 }
