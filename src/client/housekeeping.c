@@ -175,7 +175,7 @@ static void run_collect(far_task *t, void *arg) {
     far_pool *pool = arg;
     t->background = true;
     far_unlisted_collect(t, FAR_TIME_NEVER); /* what fails is tried again */
-    far_store_set_collecting(pool, false);
+    atomic_store_explicit(&pool->collecting, false, memory_order_relaxed);
 }
 
 
@@ -183,7 +183,8 @@ static void run_collect(far_task *t, void *arg) {
 static void start_collect(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (far_unlisted_is_due(pool))
-        far_store_set_collecting(pool, far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool) != NULL);
+        atomic_store_explicit(&pool->collecting, far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool) != NULL,
+                              memory_order_relaxed);
 }
 
 

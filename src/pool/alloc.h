@@ -74,7 +74,6 @@ void far_memory_dropped(far_pool *pool, uint32_t uid);
  * left (unlisted.c). */
 int far_unlisted_collect(struct far_task *t, uint64_t patience);
 bool far_unlisted_is_due(far_pool *pool); /* the catalog changed, or this handle has dropped an index */
-void far_store_set_collecting(far_pool *pool, bool collecting);
 
 /* A session of the handle was lost and is fenced: what its operations had in hand a sweep finds. */
 void far_memory_lost_some(far_pool *pool);

@@ -66,8 +66,9 @@ struct far_pool {
     far_thread *housekeeper; /* NULL with the option no_thread */
     far_parker parker;       /* wakes housekeeping */
     atomic_bool stopping;
-    atomic_int polling; /* a slice of housekeeping is running */
-    bool sweeping;      /* housekeeping's own, as all of these: a sweep is running */
+    atomic_int polling;     /* a slice of housekeeping is running */
+    atomic_bool collecting; /* a task of it frees what belongs to dropped indexes (unlisted.c) */
+    bool sweeping;          /* housekeeping's own, as all of these: a sweep is running */
     unsigned sweep_failures;
     uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
     uint64_t next_look, next_check;

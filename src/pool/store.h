@@ -204,8 +204,7 @@ typedef struct far_store {
     far_told noticed;        /* what it was at the last tick: told to others when two ticks find no change */
     uint64_t leaked;         /* bytes found, or to be freed, in own blocks by the last sweep */
     uint64_t catalog_seen;   /* the catalog word when own slabs were last compared with it */
-    bool collecting;         /* a task frees what belongs to dropped indexes (unlisted.c) ... */
-    far_items dropped;       /* ... and the uids of those that this handle has dropped: also in blocks of nobody */
+    far_items dropped;       /* uids of indexes that this handle has dropped: they are freed in blocks of nobody too */
     atomic_bool trim;        /* slabs may have become wholly free */
     atomic_bool wants_sweep; /* something was lost: FAR_SUPER_WANTED is to be raised */
     atomic_bool recount;     /* a session was lost: blocks may be ours that are not held */

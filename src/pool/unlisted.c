@@ -27,16 +27,9 @@ bool far_unlisted_is_due(far_pool *pool) {
     far_store *s = pool->store;
     uint64_t catalog = catalog_now(s);
     pthread_mutex_lock(&s->lock);
-    bool due = !s->collecting && (s->dropped.count > 0 || (catalog != s->catalog_seen && s->block_count > 0));
+    bool due = s->dropped.count > 0 || (catalog != s->catalog_seen && s->block_count > 0);
     pthread_mutex_unlock(&s->lock);
-    return due;
-}
-
-
-void far_store_set_collecting(far_pool *pool, bool collecting) {
-    pthread_mutex_lock(&pool->store->lock);
-    pool->store->collecting = collecting;
-    pthread_mutex_unlock(&pool->store->lock);
+    return due && !atomic_load_explicit(&pool->collecting, memory_order_relaxed);
 }
 
 

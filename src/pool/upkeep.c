@@ -107,6 +107,12 @@ static int tick_blocks(far_task *t) {
 }
 
 
+static bool has_work_on_blocks(far_store *s) {
+    return must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+           atomic_load_explicit(&s->recount, memory_order_relaxed);
+}
+
+
 static int tick_pinned(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
@@ -119,8 +125,7 @@ static int tick_pinned(far_task *t) {
         far_reclaim_all(t);
     }
     int more = 0, err = far_send_home(t);
-    if (err == 0 && (must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
-                     atomic_load_explicit(&s->recount, memory_order_relaxed))) {
+    if (err == 0 && has_work_on_blocks(s)) {
         far_store_enter(t);
         err = more = tick_blocks(t);
         far_store_leave(t);
@@ -139,10 +144,8 @@ static bool has_work(far_task *t, far_store *s) {
     pthread_mutex_lock(&s->lock);
     bool work = s->leaving_count > 0 || s->ticked != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
-    return work || must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
-           atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
-           atomic_load_explicit(&s->recount, memory_order_relaxed) || far_sweep_is_said_of_us(s->pool) ||
-           far_memory_is_untold(s->pool);
+    return work || has_work_on_blocks(s) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
+           far_sweep_is_said_of_us(s->pool) || far_memory_is_untold(s->pool);
 }
 
 
@@ -193,7 +196,7 @@ bool far_memory_may_sleep(far_pool *pool) {
     far_store *s = pool->store;
     far_foreign_leave(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->leaving_bytes > 0 || s->collecting;
+    bool busy = s->leaving_bytes > 0 || atomic_load_explicit(&pool->collecting, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
