@@ -165,7 +165,7 @@ static int run_survey(far_task *t, void *arg) {
     t->label = "survey";
     int err = survey_indexes(t, survey);
     if (err >= 0)
-        err = far_memory_stat_each(t, &survey->usage, add_bytes, survey);
+        err = far_memory_stat(t, &survey->usage, add_bytes, survey);
     if (err >= 0)
         err = survey_handles(t, survey);
     if (err >= 0)

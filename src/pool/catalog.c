@@ -580,7 +580,7 @@ static void keep_highest(void *ctx, uint32_t uid, uint64_t bytes) {
 static int renumber(far_task *t, uint64_t next, uint32_t highest, far_report *report) {
     far_pool_usage usage;
     uint64_t old;
-    int err = far_memory_stat_each(t, &usage, keep_highest, &highest);
+    int err = far_memory_stat(t, &usage, keep_highest, &highest);
     uint64_t fresh = (uint64_t)highest + far_task_pool(t)->geometry.session_slots;
     if (err < 0)
         return err;

@@ -441,11 +441,6 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
 }
 
 
-int far_wait_epochs(far_task *t, unsigned k) {
-    return far_wait_epochs_until(t, k, FAR_TIME_NEVER);
-}
-
-
 int far_pin_after_epochs(far_task *t, unsigned k) {
     uint64_t rest_since = t->rest_since, began = far_now(t);
     t->rest_since = 0;

@@ -274,7 +274,6 @@ typedef struct giving {
 } giving;
 
 typedef struct given {
-    far_task *t;
     giving blocks[GIVE_UP_BLOCKS];
     unsigned count;
     far_leaving *objects;
@@ -411,7 +410,7 @@ int far_blocks_orphan(far_task *t, far_give_up which) {
     for (bool more = err == 0; more && err == 0;) {
         far_scratch_mark mark = far_scratch_here(t);
         far_catalog_view view;
-        given g = {.t = t};
+        given g = {0};
         err = far_catalog_look(t, &view);
         if (err == 0)
             choose(s, which, &view, &g);

@@ -77,12 +77,11 @@ static bool note(far_store *s, void *ctx) {
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     far_store *s = pool->store;
     hearing h = {far_request_unpack(word), heard_epoch};
-    if (s)
-        far_store_visit(s, &(far_visit){.begin = note,
-                                        .in_magazine = leave_magazine,
-                                        .retired = far_retired_blacken,
-                                        .kept = blacken_kept,
-                                        .ctx = &h});
+    far_store_visit(s, &(far_visit){.begin = note,
+                                    .in_magazine = leave_magazine,
+                                    .retired = far_retired_blacken,
+                                    .kept = blacken_kept,
+                                    .ctx = &h});
 }
 
 
@@ -97,8 +96,6 @@ void far_foreign_leave(far_store *s) {
 
 uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
     far_store *s = pool->store;
-    if (!s)
-        return 0;
     pthread_mutex_lock(&s->lock);
     uint32_t heard = s->heard;
     *epoch = s->heard_epoch;
@@ -274,8 +271,6 @@ void far_line_learn(far_pool *pool, const uint64_t *words) {
     const unsigned first = FAR_SUPER_REQUEST;
     far_store *s = pool->store;
     far_refuted_learn(pool, words[(FAR_SUPER_REFUTED - first) / 8]);
-    if (!s)
-        return;
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
     atomic_store_explicit(&s->line.sweeper, far_request_unpack(words[0]).sweeper, memory_order_release);
     atomic_store_explicit(&s->line.done, far_done_is_sound(done) ? done : 0, memory_order_release);

@@ -544,8 +544,6 @@ void far_magazines_empty(far_store *s) {
 /* An index of this handle is gone: its objects are from now on known by their uid only. */
 void far_memory_index_closed(far_pool *pool, far_index *index) {
     far_store *s = pool->store;
-    if (!s)
-        return;
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)

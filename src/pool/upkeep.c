@@ -151,7 +151,7 @@ static bool has_work(far_task *t, far_store *s) {
 
 int far_memory_tick(far_task *t) {
     far_store *s = far_store_of(t);
-    if (!s || t->session->lost || t->pin.epoch != 0 ||
+    if (t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_work(t, s) ||
         far_pins_are_stuck(far_task_pool(t)) || /* what a lost session posted may still change blocks and bits */
         atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
