@@ -473,7 +473,7 @@ static int run_stat(far_task *t, void *arg) {
     far_pool_usage *usage = arg;
     unsigned live;
     t->label = "stat";
-    int err = far_memory_stat(t, usage);
+    int err = far_memory_stat(t, usage, NULL, NULL);
     if (err >= 0)
         err = far_clients_live(t, &live);
     if (err >= 0)

@@ -143,13 +143,10 @@ static int tell_keys(far_task *t, far_index *index) {
 
 
 static int tell_all_keys(far_task *t) {
+    far_pool *pool = far_task_pool(t);
     int err = 0;
-    for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
-        uint32_t uid = index->uid;
-        err = tell_keys(t, index);
-        far_index_unuse(index);
-        index = err < 0 ? NULL : far_pool_use_index(far_task_pool(t), uid);
-    }
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
+        err = err < 0 ? err : tell_keys(t, index);
     return err;
 }
 

@@ -21,7 +21,7 @@ static far_pool_usage look_at_full(far_task *t) {
     if (due)
         pool->next_full_look = UINT64_MAX; /* nobody else looks meanwhile, but those who would know nothing else */
     pthread_mutex_unlock(&pool->lock);
-    if (due && far_memory_stat(t, &usage) < 0)
+    if (due && far_memory_stat(t, &usage, NULL, NULL) < 0)
         usage = (far_pool_usage){0};
     uint64_t end = far_host_now(pool->fabric->host), pause = FULL_LOOK_SHARE * (end - now);
     pthread_mutex_lock(&pool->lock);

@@ -31,17 +31,16 @@ static bool is_near(const far_pool *pool) {
 static int run_idle_hooks(far_task *t) {
     far_pool *pool = far_task_pool(t);
     int more = 0, err = 0, first_err = 0;
-    for (far_index *index = far_pool_use_index(pool, 0); index;) {
-        uint32_t uid = index->uid;
-        if (index->kind->idle_hook && (err = far_pin_take(t)) == 0) {
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index)) {
+        if (!index->kind->idle_hook || t->session->lost)
+            continue;
+        if ((err = far_pin_take(t)) == 0) {
             err = index->kind->idle_hook(t, index);
             far_pin_drop(t);
-            more |= err > 0;
         }
-        far_index_unuse(index);
+        more |= err > 0;
         if (err < 0 && first_err == 0)
             first_err = err;
-        index = t->session->lost ? NULL : far_pool_use_index(pool, uid);
     }
     if (more)
         atomic_store_explicit(&pool->epochs.keep_awake, true, memory_order_relaxed);
@@ -176,7 +175,7 @@ static void run_collect(far_task *t, void *arg) {
     far_pool *pool = arg;
     t->background = true;
     far_unlisted_collect(t, FAR_TIME_NEVER); /* what fails is tried again */
-    far_store_set_collecting(pool, false);
+    atomic_store_explicit(&pool->collecting, false, memory_order_relaxed);
 }
 
 
@@ -184,7 +183,8 @@ static void run_collect(far_task *t, void *arg) {
 static void start_collect(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (far_unlisted_is_due(pool))
-        far_store_set_collecting(pool, far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool) != NULL);
+        atomic_store_explicit(&pool->collecting, far_task_new(t->session, FAR_STATS_OTHER, run_collect, pool) != NULL,
+                              memory_order_relaxed);
 }
 
 

@@ -39,9 +39,7 @@ static int add_index(far_survey *survey, const far_index_record *record) {
 
 static int survey_indexes(far_task *t, far_survey *survey) {
     far_catalog_view view;
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = far_catalog_look(t, &view);
+    int err = far_catalog_look(t, &view);
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         err = far_catalog_read_record(t, &view.entries[i], &record);
@@ -167,7 +165,7 @@ static int run_survey(far_task *t, void *arg) {
     t->label = "survey";
     int err = survey_indexes(t, survey);
     if (err >= 0)
-        err = far_memory_stat_each(t, &survey->usage, add_bytes, survey);
+        err = far_memory_stat(t, &survey->usage, add_bytes, survey);
     if (err >= 0)
         err = survey_handles(t, survey);
     if (err >= 0)

@@ -169,10 +169,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, uin
         for (unsigned i = 0; i < (must ? 1 : nodes) && result == 0; i++) {
             far_block_id head;
             bool used = true;
-            pthread_mutex_lock(&s->lock);
-            uint32_t sweep = s->sweep;
-            pthread_mutex_unlock(&s->lock);
-            result = far_run_take(t, (first + i) % nodes, &run, sweep, &head, &used);
+            result = far_run_take(t, (first + i) % nodes, &run, s->sweep, &head, &used);
             if (result == 1)
                 *item = far_block_base(&pool->geometry, head) | FAR_ITEM_ZERO | (used ? 0 : FAR_ITEM_FRESH);
         }

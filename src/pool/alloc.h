@@ -74,18 +74,15 @@ void far_memory_dropped(far_pool *pool, uint32_t uid);
  * left (unlisted.c). */
 int far_unlisted_collect(struct far_task *t, uint64_t patience);
 bool far_unlisted_is_due(far_pool *pool); /* the catalog changed, or this handle has dropped an index */
-void far_store_set_collecting(far_pool *pool, bool collecting);
 
 /* A session of the handle was lost and is fenced: what its operations had in hand a sweep finds. */
 void far_memory_lost_some(far_pool *pool);
 
 /* Where the bytes of the pool are: total = used + retired + free + leaked. Sets these five. Exact when nothing is under
- * way. */
-int far_memory_stat(struct far_task *t, far_pool_usage *usage);
-/* As far_memory_stat; `each` is told of every slab and run with the bytes of it that are in use by an index (uid 0: by the pool),
- * or held by the handle that owns it. */
-int far_memory_stat_each(struct far_task *t, far_pool_usage *usage,
-                         void (*each)(void *ctx, uint32_t uid, uint64_t bytes), void *ctx);
+ * way. `each`, if it is not NULL, is told of every slab and run with the bytes of it that are in use by an index (uid 0: by
+ * the pool), or held by the handle that owns it. */
+int far_memory_stat(struct far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
+                    void *ctx);
 
 /* The tables of the allocator are sound. Without a pin. */
 struct far_report;

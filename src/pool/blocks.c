@@ -113,14 +113,8 @@ int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_i
 
 
 int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t *words = far_scratch(t, FAR_BLOCK_PAGES * 8);
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to read page words");
-    far_read(t, far_block_page(far_geometry_of(t), b, 0), words, FAR_BLOCK_PAGES * 8);
+    far_read(t, far_block_page(far_geometry_of(t), b, 0), pages, FAR_BLOCK_PAGES * 8);
     int err = far_wait(t);
-    memcpy(pages, words, FAR_BLOCK_PAGES * 8);
-    far_scratch_back(t, mark);
     if (err == 0 && !far_pages_sound(far_geometry_of(t), pages))
         err = far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
     return err;
@@ -207,11 +201,9 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
     far_addr entry = far_block_entry(far_geometry_of(t), head);
     far_block_state mine = far_block_owned(t), made = *run;
     mine.length = run->length;
-    uint64_t old, *heard = far_scratch(t, 8);
+    uint64_t old, heard = far_stamp_pack(far_geometry_of(t), head, sweep);
     uint32_t bodies = 0;
     *lost = 0;
-    if (!heard)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a run of blocks");
     int err = far_cas_word(t, entry, words[0], far_block_pack(&mine), &old);
     if (err < 0 || old != words[0])
         return err;
@@ -224,8 +216,7 @@ static int make_run(far_task *t, far_block_id head, const far_block_state *run, 
         return err < 0 ? err : far_cas_word(t, entry, far_block_pack(&mine), words[0], &old);
     }
     made.used = true;
-    *heard = far_stamp_pack(far_geometry_of(t), head, sweep);
-    far_write(t, far_block_hint(far_geometry_of(t), head), heard, 8);
+    far_write(t, far_block_hint(far_geometry_of(t), head), &heard, 8);
     far_cas(t, entry, far_block_pack(&mine), far_block_pack(&made), &old);
     err = far_wait(t);
     return err < 0 ? err : 1;

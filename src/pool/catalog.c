@@ -117,11 +117,10 @@ static int swing(far_task *t, const far_catalog_view *view, uint64_t word) {
 /* A dropped index is gone for good when the word says how many are left: whoever would list it again has seen another
  * word. Until then nobody may take it for gone, so it is done here. */
 int far_catalog_look(far_task *t, far_catalog_view *view) {
-    assert(t->pin.epoch != 0); /* or what the word names might be used anew while it is read */
     for (;;) {
         far_scratch_mark mark = far_scratch_here(t);
-        int err = read_list(t, view);
-        if (err < 0 || view->count == view->word >> 48)
+        int err = far_pin_take(t); /* or what the word names might be used anew while it is read */
+        if (err < 0 || (err = read_list(t, view)) < 0 || view->count == view->word >> 48)
             return err;
         far_addr addr = far_catalog_word_addr(view->word);
         err = swing(t, view, view->count ? far_catalog_word(addr, view->count) : 0);
@@ -251,18 +250,24 @@ static int add_entry(far_task *t, const far_catalog_view *view, const far_catalo
 }
 
 
-/* Lists an index; FAR_ERR_EXISTS when the name is taken. */
+/* FAR_ERR_EXISTS: the name is taken. */
+static int look_for_name(far_task *t, const char *name, far_catalog_view *view) {
+    far_catalog_entry found;
+    far_index_record record;
+    int err = far_catalog_look(t, view);
+    if (err == 0 && (err = far_catalog_find(t, view, name, &found, &record)) == 0)
+        err = far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
+    return err == FAR_ERR_NOT_FOUND ? 0 : err;
+}
+
+
 static int list_index(far_task *t, const char *name, const far_catalog_entry *added) {
     for (;;) {
         far_scratch_mark mark = far_scratch_here(t);
         far_catalog_view view;
-        far_catalog_entry found;
-        far_index_record record;
-        int err = far_catalog_look(t, &view);
+        int err = look_for_name(t, name, &view);
         if (err < 0)
             return err;
-        if ((err = far_catalog_find(t, &view, name, &found, &record)) != FAR_ERR_NOT_FOUND)
-            return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
         if (view.count == FAR_CATALOG_ENTRIES_MAX)
             return far_fail(FAR_ERR_NO_MEMORY, "the catalog is full");
         if ((err = add_entry(t, &view, added)) != 0)
@@ -384,14 +389,9 @@ static int publish(far_task *t, far_index *index) {
 int far_catalog_create(far_task *t, const char *name, const far_index_kind *kind, const char *options,
                        far_index **index) {
     far_catalog_view view;
-    far_catalog_entry entry;
-    far_index_record record;
-    int err = far_pin_take(t); /* one pin for all: a sweep that begins meanwhile waits for it before it walks */
-    if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
+    int err = look_for_name(t, name, &view); /* one pin for all: a sweep that begins meanwhile waits for it */
+    if (err < 0)
         return err;
-    if ((err = far_catalog_find(t, &view, name, &entry, &record)) != FAR_ERR_NOT_FOUND)
-        return err < 0 ? err : far_fail(FAR_ERR_EXISTS, "there is an index '%s' already", name);
-
     far_index *made = far_open_table_make(far_task_pool(t), kind, name, 0);
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
@@ -490,7 +490,7 @@ static int wait_until_closed(far_task *t, const char *name, const far_catalog_en
         if (attempt >= WALK_BRIEFLY)
             far_sleep(t, WALK_PAUSE_TICKS * tick);
         int err = attempt == WALK_BRIEFLY ? far_request_attention(t) : 0; /* perhaps for a long sweep */
-        if (err < 0 || (err = far_pin_take(t)) < 0 || (err = renew_mark(t, entry, mark)) <= 0)
+        if (err < 0 || (err = renew_mark(t, entry, mark)) <= 0)
             return err;
     }
 }
@@ -502,10 +502,8 @@ static int drop_once(far_task *t, const char *name, far_met_mark *met) {
     far_catalog_entry entry;
     far_index_record record;
     uint64_t mark = new_mark(t), old;
-    int err = far_pin_take(t);
-    if (err < 0 || (err = far_catalog_look(t, &view)) < 0)
-        return err;
-    if ((err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
+    int err = far_catalog_look(t, &view);
+    if (err < 0 || (err = far_catalog_find(t, &view, name, &entry, &record)) < 0)
         return err;
     if ((err = mark_for_drop(t, &entry, mark, met)) <= 0)
         return err < 0 ? err : 1;
@@ -549,9 +547,7 @@ int far_catalog_drop(far_task *t, const char *name) {
 
 int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const char *kind), void *ctx) {
     far_catalog_view view;
-    int count = 0, err = far_pin_take(t);
-    if (err >= 0)
-        err = far_catalog_look(t, &view);
+    int count = 0, err = far_catalog_look(t, &view);
     for (unsigned i = 0; err >= 0 && i < view.count; i++) {
         far_index_record record;
         if ((err = far_catalog_read_record(t, &view.entries[i], &record)) < 0)
@@ -566,9 +562,7 @@ int far_catalog_list(far_task *t, int (*each)(void *ctx, const char *name, const
 
 
 int far_catalog_listed(far_task *t, far_catalog_view *view) {
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = far_catalog_look(t, view);
+    int err = far_catalog_look(t, view);
     far_catalog_unpin(t);
     return err;
 }
@@ -586,7 +580,7 @@ static void keep_highest(void *ctx, uint32_t uid, uint64_t bytes) {
 static int renumber(far_task *t, uint64_t next, uint32_t highest, far_report *report) {
     far_pool_usage usage;
     uint64_t old;
-    int err = far_memory_stat_each(t, &usage, keep_highest, &highest);
+    int err = far_memory_stat(t, &usage, keep_highest, &highest);
     uint64_t fresh = (uint64_t)highest + far_task_pool(t)->geometry.session_slots;
     if (err < 0)
         return err;
@@ -600,8 +594,8 @@ static int renumber(far_task *t, uint64_t next, uint32_t highest, far_report *re
 int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
     far_catalog_view view;
     uint64_t next = 0;
-    int err = far_pin_take(t);
-    if (err >= 0 && (err = far_catalog_look(t, &view)) >= 0) /* first: what is listed was given out before */
+    int err = far_catalog_look(t, &view); /* first: what is listed was given out before */
+    if (err >= 0)
         err = far_read_word(t, far_addr_make(0, FAR_SUPER_NEXT_UID), &next);
     far_catalog_unpin(t);
     if (err < 0)
@@ -620,9 +614,7 @@ int far_catalog_check_numbers(far_task *t, bool repair, far_report *report) {
 /* The catalog object and the records. */
 static int walk_own_objects(far_task *t, far_walk *walk) {
     far_catalog_view view;
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = far_catalog_look(t, &view);
+    int err = far_catalog_look(t, &view);
     if (err >= 0 && view.word)
         err = far_walk_object(walk, NULL, FAR_POOL_TYPE_CATALOG, far_catalog_word_addr(view.word),
                               far_catalog_bytes(view.head.entries));

@@ -104,9 +104,11 @@ typedef struct far_catalog_view {
     far_catalog_entry *entries; /* that are listed */
 } far_catalog_view;
 
-/* All with a pin. */
+/* Takes a pin, if the task has none, which it keeps. */
 int far_catalog_look(far_task *t, far_catalog_view *view);
-int far_catalog_listed(far_task *t, far_catalog_view *view); /* the same without a pin: what is listed now */
+int far_catalog_listed(far_task *t, far_catalog_view *view); /* without a pin: what is listed now */
+
+/* With that pin. */
 const far_catalog_entry *far_catalog_find_uid(const far_catalog_view *view, uint32_t uid);
 int far_catalog_find(far_task *t, const far_catalog_view *view, const char *name, far_catalog_entry *entry,
                      far_index_record *record);

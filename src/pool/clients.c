@@ -291,31 +291,23 @@ int far_clients_live(far_task *t, unsigned *count) {
 }
 
 
-typedef struct handle_question {
-    unsigned handle;
-    bool ask, lives;
-} handle_question;
-
-
+/* 1: this session of the handle lives. */
 static int look_for_life(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    handle_question *q = ctx;
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != q->handle)
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != *(unsigned *)ctx)
         return 0;
-    int dead = q->ask ? far_is_dead(t, id, far_client_generation_of(client->word)) : 0;
-    q->lives = dead == 0;
-    return dead < 0 ? dead : q->lives;
+    int dead = far_is_dead(t, id, far_client_generation_of(client->word));
+    return dead < 0 ? dead : !dead;
 }
 
 
 /* First its own session: once that one is marked as dead no other can join (check_handle), so those that are to be
  * found are there. A look at the others before that could miss one that is just opening. */
-int far_client_handle_gone(far_task *t, unsigned handle, bool ask) {
-    handle_question q = {handle, ask, false};
-    int err = ask ? far_is_dead(t, handle, FAR_ANY_GENERATION) : 1;
-    if (err <= 0)
-        return err;
-    err = far_clients_each(t, look_for_life, &q);
-    return err < 0 ? err : !q.lives;
+int far_client_handle_gone(far_task *t, unsigned handle) {
+    int dead = far_is_dead(t, handle, FAR_ANY_GENERATION);
+    if (dead <= 0)
+        return dead;
+    int lives = far_clients_each(t, look_for_life, &handle);
+    return lives < 0 ? lives : !lives;
 }
 
 
@@ -325,7 +317,7 @@ int far_client_free(far_task *t, unsigned id, unsigned generation) {
     if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD ||
         (generation != FAR_ANY_GENERATION && generation != far_client_generation_of(word)))
         return err < 0 ? err : 1;
-    int gone = far_client_handle_of(word) == id ? far_client_handle_gone(t, id, true) : 1;
+    int gone = far_client_handle_of(word) == id ? far_client_handle_gone(t, id) : 1;
     if (gone <= 0)
         return gone;
     err = free_entry(t, id, word);

@@ -103,8 +103,8 @@ int far_clients_live(far_task *t, unsigned *count); /* how many sessions live */
 int far_clients_each(far_task *t, int (*each)(far_task *t, void *ctx, unsigned id, const far_client *client),
                      void *ctx);
 
-/* 1: no session of this handle (the id of its own session) lives. ask: those that seem to live are asked for. */
-int far_client_handle_gone(far_task *t, unsigned handle, bool ask);
+/* 1: no session of this handle (the id of its own session) lives. Those that seem to are asked for. */
+int far_client_handle_gone(far_task *t, unsigned handle);
 
 int64_t far_client_process(far_task *t, unsigned id,
                            unsigned generation); /* of this host; 0: the fabric does not know */

@@ -98,40 +98,36 @@ static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t req
     far_pool *pool = far_task_pool(t);
     int err = 0;
     far_request_hear(pool, request, heard);
-    for (far_index *index = far_pool_use_index(pool, 0); index;) {
-        uint32_t uid = index->uid;
-        if (index->kind->epoch_hook)
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
+        if (err >= 0 && index->kind->epoch_hook)
             err = index->kind->epoch_hook(t, index, epoch);
-        far_index_unuse(index);
-        index = err < 0 ? NULL : far_pool_use_index(pool, uid);
-    }
     return err < 0 ? err : 0;
 }
 
 
-static int epoch_went_back(uint64_t known, uint64_t epoch) {
-    return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
-                    (unsigned long long)epoch);
+/* The epoch's word was read. known: what it was known to be before. */
+static int take_epoch(far_task *t, uint64_t word, uint64_t known, uint64_t *epoch) {
+    *epoch = word + FAR_EPOCH_FIRST;
+    if (*epoch < known)
+        return far_fail(FAR_ERR_CORRUPT, "the epoch went back from %llu to %llu", (unsigned long long)known,
+                        (unsigned long long)*epoch);
+    learn(&far_task_pool(t)->epochs, *epoch);
+    return 0;
 }
 
 
 /* The request and what stands beside it are read after the epoch (READs keep their order; one READ of all could tear
  * the wrong way): who sees an epoch that was reached after a request was made sees that request. */
 static int read_epoch_and_request(far_task *t, uint64_t *epoch, uint64_t *request) {
-    far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t known = load(&epochs->known), words[FAR_SUPER_LINE_WORDS];
-    far_read(t, epoch_word, epoch, 8);
+    uint64_t known = far_epoch_known(t), word, words[FAR_SUPER_LINE_WORDS];
+    far_read(t, epoch_word, &word, 8);
     far_read(t, line_words, words, sizeof(words));
     int err = far_wait(t);
     if (err < 0)
         return err;
     *request = words[0];
     far_line_learn(far_task_pool(t), words);
-    *epoch += FAR_EPOCH_FIRST;
-    if (*epoch < known)
-        return epoch_went_back(known, *epoch);
-    learn(epochs, *epoch);
-    return 0;
+    return take_epoch(t, word, known, epoch);
 }
 
 
@@ -157,14 +153,10 @@ static int settle(far_task *t) {
 /* Shows others our pin, and the request that we have answered. */
 static int publish(far_task *t, uint64_t epoch, uint32_t answer) {
     far_epochs *epochs = &far_task_pool(t)->epochs;
-    uint64_t *words = far_scratch(t, 16);
+    const uint64_t words[] = {epoch, answer};
     assert(atomic_load_explicit(&epochs->waking, memory_order_relaxed) == 1);
     _Static_assert(offsetof(far_client, pin) == 8 && offsetof(far_client, answered) == 16, "written together");
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to publish a pin");
-    words[0] = epoch;
-    words[1] = answer;
-    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, 16);
+    far_write(t, far_client_entry(far_task_pool(t)->team.own->id) + offsetof(far_client, pin), words, sizeof(words));
     int err = far_wait(t);
     if (err == 0) {
         store(&epochs->published, epoch);
@@ -380,13 +372,7 @@ uint64_t far_epoch_safe(const far_task *t) {
 int far_epoch_read(far_task *t, uint64_t *epoch) {
     uint64_t word, known = far_epoch_known(t);
     int err = far_read_word(t, epoch_word, &word);
-    if (err < 0)
-        return err;
-    *epoch = word + FAR_EPOCH_FIRST;
-    if (*epoch < known)
-        return epoch_went_back(known, *epoch);
-    learn(&far_task_pool(t)->epochs, *epoch);
-    return 0;
+    return err < 0 ? err : take_epoch(t, word, known, epoch);
 }
 
 
@@ -452,11 +438,6 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
     if (t->pin.epoch != 0)
         return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
     return wait_epochs(t, k, time, drive_epochs);
-}
-
-
-int far_wait_epochs(far_task *t, unsigned k) {
-    return far_wait_epochs_until(t, k, FAR_TIME_NEVER);
 }
 
 
@@ -547,10 +528,8 @@ static int publish_oldest(far_task *t) {
     uint32_t heard = far_request_heard(pool, &heard_epoch), answer = epochs->answered;
     uint64_t oldest = held.at[(current - 1) & 1] ? current - 1 : current;
     assert(published <= current); /* pins are never older than what others see */
-    if (heard != answer && oldest > heard_epoch && far_request_is_met(pool)) /* met, after the last pin had ended */
+    if (heard != answer && far_request_is_met(pool) && oldest > heard_epoch) /* met, after the last pin had ended */
         answer = heard;
-    if (heard != answer && far_request_needs_epochs(pool))
-        far_epoch_request(pool);
     if (held.used)
         store(&epochs->used_at, far_now(t));
     else if (answer == heard && far_epoch_is_idle(t)) {
@@ -618,7 +597,7 @@ static int is_in_the_way(far_task *t, void *ctx, unsigned id, const far_client *
         return 0;
     if (far_client_state_of(client->word) == FAR_CLIENT_LIVE && !m->ask)
         return 1;
-    int gone = far_client_handle_gone(t, id, m->ask);
+    int gone = far_client_handle_gone(t, id);
     return gone < 0 ? gone : !gone;
 }
 

@@ -4,7 +4,7 @@
  *
  * The epoch goes from e to e+1 by CAS when no published word is below e: so while a pin at e is held the epoch is e or
  * e+1. What is retired under a pin at e is stamped e+1 and reused when the epoch is at least e+4 (stamp + 3): every pin
- * is then at e+3 or later. It moves on demand only: far_epoch_request, far_wait_epochs, retired memory piling up. */
+ * is then at e+3 or later. It moves on demand only: far_epoch_request, far_wait_epochs_until, retired memory piling up. */
 #ifndef FAR_POOL_EPOCH_H
 #define FAR_POOL_EPOCH_H
 
@@ -50,10 +50,9 @@ static inline uint64_t far_wait_pause(uint64_t waited, uint64_t tick) {
     return waited / 16 < tick / 2 ? tick / 2 : waited / 16 < 8 * tick ? waited / 16 : 8 * tick;
 }
 
-/* Without a pin: until every pin of anybody was taken k epochs after this call began. */
-int far_wait_epochs(struct far_task *t, unsigned k);
-int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time); /* 1: not by then */
-/* As far_wait_epochs, for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
+/* Without a pin: until every pin of anybody was taken k epochs after this call began. 1: not by that time. */
+int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time);
+/* The same for ever, for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
  * before it takes the pin. */
 int far_pin_after_epochs(struct far_task *t, unsigned k);
 

@@ -99,10 +99,11 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
-/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount). */
+/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount), and a sweep finds
+ * what is lost in it. */
 static int take_in_later(far_task *t, int result) {
     if (result == FAR_ERR_NO_MEMORY)
-        atomic_store_explicit(&far_store_of(t)->recount, true, memory_order_relaxed);
+        far_memory_lost_some(far_task_pool(t));
     return result;
 }
 
@@ -110,13 +111,8 @@ static int take_in_later(far_task *t, int result) {
 /* The sweep that the stamp of a block tells. One that damage made tells none: then the newest that the last owner may have
  * heard of, one more than this handle has. What is lost in the block waits for a sweep after that. */
 static uint32_t stamped_sweep(far_task *t, far_block_id id, uint64_t stamp) {
-    far_store *s = far_store_of(t);
-    if (far_stamp_is_sound(far_geometry_of(t), id, stamp))
-        return far_stamp_sweep(stamp);
-    pthread_mutex_lock(&s->lock);
-    uint32_t newest = far_stamp_sweep(s->sweep + 1);
-    pthread_mutex_unlock(&s->lock);
-    return newest;
+    bool sound = far_stamp_is_sound(far_geometry_of(t), id, stamp);
+    return sound ? far_stamp_sweep(stamp) : far_number_next(far_store_of(t)->sweep);
 }
 
 
@@ -129,6 +125,14 @@ int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
         return done;
     int err = far_read_word(t, far_block_stamp(far_geometry_of(t), id), &stamp);
     return take_in_later(t, err < 0 ? err : move_in(t, id, stamped_sweep(t, id, stamp)));
+}
+
+
+int far_orphan_adopt(far_task *t, far_block_id id, const uint64_t *entry) {
+    far_store_enter(t);
+    int done = far_block_adopt(t, id, entry);
+    far_store_leave(t);
+    return done;
 }
 
 
@@ -237,9 +241,7 @@ int far_block_get(far_task *t, far_class *class, unsigned node) {
         uint32_t at = window % windows * WINDOW_ENTRIES, n = total - at < WINDOW_ENTRIES ? total - at : WINDOW_ENTRIES;
         bool lost;
         got = get_in_window(t, class, (far_block_id){node, at}, entries, n, &lost);
-        pthread_mutex_lock(&s->lock);
         s->hint[node] = at;
-        pthread_mutex_unlock(&s->lock);
         if (!lost || ++rounds % TAKE_ROUNDS == 0) {
             window++;
             seen++;
@@ -272,7 +274,6 @@ typedef struct giving {
 } giving;
 
 typedef struct given {
-    far_task *t;
     giving blocks[GIVE_UP_BLOCKS];
     unsigned count;
     far_leaving *objects;
@@ -294,11 +295,8 @@ static void add_object(given *g, far_class *class, far_addr addr) {
 /* With the lock. */
 static uint64_t free_bytes_of(const far_store *s, const far_held *b) {
     uint64_t bytes = (uint64_t)__builtin_popcountll(b->free_pages) * s->pool->geometry.page_bytes;
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_slab *slab = b->slab[p];
-        if (slab && slab->page == p)
-            bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
-    }
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        bytes += (slab->stored + (slab->objects - slab->carved)) * slab->class->size;
     return bytes;
 }
 
@@ -311,12 +309,9 @@ static void take_out(far_store *s, far_held *b, given *g) {
     giving *out = &g->blocks[g->count++];
     uint64_t known = b->free_pages;
     *out = (giving){.id = b->id, .stamp = b->stamp, .hint = b->free_pages != 0 ? HINT_PAGES : 0};
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_slab *slab = b->slab[p];
-        if (!slab || slab->page != p)
-            continue;
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab)) {
         const far_class *c = slab->class;
-        known |= far_page_mask(p, slab->pages);
+        known |= far_page_mask(slab->page, slab->pages);
         if (slab->stored > 0 || slab->carved < slab->objects)
             out->hint |= hint_of(c->uid, c->type, c->size);
         for (uint32_t n = 0; n < slab->objects; n++)
@@ -351,11 +346,9 @@ static bool take_from_magazine(far_store *s, far_class *class, uint64_t item, vo
 
 /* A slab of it belongs to an index that was dropped, or is just being created. */
 static bool holds_unlisted(const far_held *b, const far_catalog_view *view) {
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        const far_class *c = b->slab[p] ? b->slab[p]->class : NULL;
-        if (c && c->uid != 0 && !far_catalog_find_uid(view, c->uid))
+    for (const far_slab *slab = far_slab_in(b, NULL); slab; slab = far_slab_in(b, slab))
+        if (slab->class->uid != 0 && !far_catalog_find_uid(view, slab->class->uid))
             return true;
-    }
     return false;
 }
 
@@ -385,14 +378,9 @@ static void choose(far_store *s, far_give_up which, const far_catalog_view *view
 static int make_orphans(far_task *t, const given *g) {
     far_store *s = far_store_of(t);
     const far_block_state mine = far_block_owned(t), orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
-    far_scratch_mark mark = far_scratch_here(t);
-    uint64_t(*words)[2] = far_scratch(t, GIVE_UP_BLOCKS * sizeof(*words)), old[GIVE_UP_BLOCKS];
+    uint64_t words[GIVE_UP_BLOCKS][2], old[GIVE_UP_BLOCKS];
     bool is_void = g->lost;
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to give up blocks");
-    pthread_mutex_lock(&s->lock);
-    uint32_t sweep = s->sweep;
-    pthread_mutex_unlock(&s->lock);
+    const uint32_t sweep = s->sweep;
     for (unsigned i = 0; i < g->count; i++) {
         words[i][0] = far_stamp_pack(far_geometry_of(t), g->blocks[i].id, sweep);
         words[i][1] = g->blocks[i].hint;
@@ -408,7 +396,6 @@ static int make_orphans(far_task *t, const given *g) {
                            g->blocks[i].id.node);
     if (err == 0 && is_void)
         err = far_want_sweep(t);
-    far_scratch_back(t, mark);
     return err;
 }
 
@@ -423,7 +410,7 @@ int far_blocks_orphan(far_task *t, far_give_up which) {
     for (bool more = err == 0; more && err == 0;) {
         far_scratch_mark mark = far_scratch_here(t);
         far_catalog_view view;
-        given g = {.t = t};
+        given g = {0};
         err = far_catalog_look(t, &view);
         if (err == 0)
             choose(s, which, &view, &g);
@@ -484,7 +471,6 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
         return 0;
     pthread_mutex_lock(&s->lock);
     bool known = far_held_at(s, base) || is_being_wiped(s, base);
-    uint32_t sweep = s->sweep;
     pthread_mutex_unlock(&s->lock);
     if (known)
         return 0;
@@ -494,7 +480,7 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
         err = far_block_swap(t, id, &word, &mine);
     }
     if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
-        err = move_in(t, id, sweep);
+        err = move_in(t, id, s->sweep);
     return err < 0 ? err : 0;
 }
 

@@ -27,9 +27,12 @@ void far_pool_wake(far_pool *pool) {
 }
 
 
-far_index *far_pool_use_index(far_pool *pool, uint32_t after) {
-    pthread_mutex_lock(&pool->lock);
+far_index *far_pool_use_index(far_pool *pool, far_index *previous) {
+    const uint32_t after = previous ? previous->uid : 0;
     far_index *next = NULL;
+    if (previous)
+        far_index_unuse(previous);
+    pthread_mutex_lock(&pool->lock);
     for (far_index *index = pool->indexes; index; index = index->next)
         if (index->uid > after && (!next || index->uid < next->uid))
             next = index;

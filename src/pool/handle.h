@@ -66,8 +66,9 @@ struct far_pool {
     far_thread *housekeeper; /* NULL with the option no_thread */
     far_parker parker;       /* wakes housekeeping */
     atomic_bool stopping;
-    atomic_int polling; /* a slice of housekeeping is running */
-    bool sweeping;      /* housekeeping's own, as all of these: a sweep is running */
+    atomic_int polling;     /* a slice of housekeeping is running */
+    atomic_bool collecting; /* a task of it frees what belongs to dropped indexes (unlisted.c) */
+    bool sweeping;          /* housekeeping's own, as all of these: a sweep is running */
     unsigned sweep_failures;
     uint64_t sweep_at; /* when the next sweep is due, if one is wanted; 0: not yet known */
     uint64_t next_look, next_check;
@@ -97,9 +98,9 @@ int far_pool_session_new(far_pool *pool, far_session **session);
 
 void far_pool_wake(far_pool *pool); /* its housekeeping, if that sleeps */
 
-/* The open indexes one by one in the order of their uids (after = 0: the first): the one given counts as in use until
- * released (far_index_unuse), so a close waits for that. NULL: no more. */
-far_index *far_pool_use_index(far_pool *pool, uint32_t after);
+/* The open indexes one by one in the order of their uids (from NULL on): the one given counts as in use until the next is
+ * asked for, so a close waits for that. NULL: no more. */
+far_index *far_pool_use_index(far_pool *pool, far_index *previous);
 
 void far_pool_reference(far_pool *pool); /* an open index holds the handle's memory until it is closed */
 void far_pool_release(far_pool *pool);   /* the last one frees it */

@@ -181,10 +181,8 @@ static int fill_class(far_task *t, far_index *index, const far_reserve *reserve)
 static void let_go(far_memory *m, uint32_t uid) {
     pthread_mutex_lock(&m->store->lock);
     for (uint32_t i = m->kept_count; i-- > 0;)
-        if (m->kept[i].reserve && m->kept[i].class->uid == uid) {
-            far_class *class = m->kept[i].class;
-            far_store_put(m->store, class, far_item_addr(take_out(m, i)), UINT64_MAX);
-        }
+        if (m->kept[i].reserve && m->kept[i].class->uid == uid)
+            free_kept(m, i);
     pthread_mutex_unlock(&m->store->lock);
 }
 

@@ -200,12 +200,9 @@ int far_catalog_tell_keys(far_task *t, far_index *index) {
 
 /* The open indexes cannot be dropped yet. Keys whose telling fails are not counted. */
 static void tell_all_keys(far_task *t) {
-    for (far_index *index = far_pool_use_index(far_task_pool(t), 0); index;) {
-        uint32_t uid = index->uid;
+    far_pool *pool = far_task_pool(t);
+    for (far_index *index = far_pool_use_index(pool, NULL); index; index = far_pool_use_index(pool, index))
         far_catalog_tell_keys(t, index);
-        far_index_unuse(index);
-        index = far_pool_use_index(far_task_pool(t), uid);
-    }
 }
 
 
@@ -410,9 +407,8 @@ int far_catalog_try_open(far_task *t, uint32_t uid) {
     far_index *index;
     if (!budget)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for an index");
-    int err = far_pin_take(t);
-    if (err >= 0 && (err = find_target(t, &(target){.uid = uid}, &entry, &record)) >= 0 &&
-        (err = open_kind(t, &entry, &record, budget, &index)) >= 0) {
+    int err = find_target(t, &(target){.uid = uid}, &entry, &record);
+    if (err >= 0 && (err = open_kind(t, &entry, &record, budget, &index)) >= 0) {
         index->kind->close(index);
         far_open_table_free(index);
     }
@@ -430,8 +426,8 @@ static int open_once(far_task *t, const target *w, far_met_mark *met, far_index 
         return 0;
     far_catalog_entry entry;
     far_index_record record;
-    int err = far_pin_take(t);
-    if (err < 0 || (err = find_target(t, w, &entry, &record)) < 0)
+    int err = find_target(t, w, &entry, &record);
+    if (err < 0)
         return err;
     if (record.mark && (err = far_catalog_clear_mark(t, &entry, record.mark, met)) <= 0)
         return err < 0 ? err : 1;
@@ -547,7 +543,7 @@ void far_catalog_close_locally(far_index *index) {
 
 typedef struct question {
     uint32_t uid;
-    uint64_t *table; /* where to read one */
+    uint64_t table[FAR_OPEN_TABLE_MAX]; /* as read last */
     int found;
     unsigned handle; /* with whom */
 } question;
@@ -561,11 +557,11 @@ static bool has_any(unsigned id, const far_client *client) {
 
 
 /* How a handle has it open: 0 not, 1 by walks, 2 by the user. */
-static int look_into_table(far_task *t, const question *q, uint64_t word) {
+static int look_into_table(far_task *t, question *q, uint64_t word) {
     bool alone = word & FAR_OPEN_TABLE_ALONE;
     q->table[0] = word;
     if (!alone)
-        far_read(t, word, q->table, FAR_OPEN_TABLE_MAX * 8);
+        far_read(t, word, q->table, sizeof(q->table));
     int found = alone ? 0 : far_wait(t);
     for (unsigned i = 0; found >= 0 && i < (alone ? 1 : FAR_OPEN_TABLE_MAX); i++)
         if (far_open_table_uid(q->table[i]) == q->uid && found < 2)
@@ -581,7 +577,7 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
     int here = look_into_table(t, q, client->opened);
     if (here <= q->found)
         return here < 0 ? here : 0;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     if (gone == 0) {
         q->found = here;
         q->handle = id;
@@ -591,12 +587,8 @@ static int ask_handle(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 
 int far_open_table_anywhere(far_task *t, uint32_t uid, unsigned *handle) {
-    far_scratch_mark mark = far_scratch_here(t);
-    question q = {uid, far_scratch(t, FAR_OPEN_TABLE_MAX * 8), 0, 0};
-    if (!q.table)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a table of open indexes");
+    question q = {.uid = uid};
     int err = far_clients_each(t, ask_handle, &q);
-    far_scratch_back(t, mark);
     *handle = q.handle;
     return err < 0 ? err : q.found;
 }
@@ -606,7 +598,7 @@ static int walk_table(far_task *t, void *ctx, unsigned id, const far_client *cli
     uint64_t old;
     if (!has_any(id, client))
         return 0;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     if (gone == 0 && client->opened & FAR_OPEN_TABLE_ALONE)
         return 0;
     if (gone == 0 && !far_may_be_object(t, client->opened, FAR_OPEN_TABLE_BYTES))

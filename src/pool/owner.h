@@ -31,11 +31,6 @@ static inline unsigned far_owner_generation(uint64_t word) {
 }
 
 
-static inline unsigned far_owner_task(uint64_t word) {
-    return (unsigned)(word >> 30) & 0xff;
-}
-
-
 static inline uint64_t far_owner_of_task(const far_task *t) {
     return far_owner_pack(far_task_client(t), far_task_generation(t), far_task_number(t));
 }

@@ -4,6 +4,8 @@
 #include "pool/refuted.h"
 #include "pool/store.h"
 
+#include <string.h>
+
 #define ASK_EVERY    16u /* looks at the registry between two questions whether those who do not answer live */
 #define SPARE_EPOCHS 16u /* a request for spare memory so soon after another: who made that one is still short */
 
@@ -11,13 +13,8 @@
 /* ---- Hearing ---- */
 
 static void forget_black(far_store *s) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            far_slab *slab = b->slab[p];
-            if (slab && slab->page == p)
-                for (uint32_t w = 0; w < (slab->objects + 63) / 64; w++)
-                    slab->black[w] = 0;
-        }
+    for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        memset(slab->black, 0, (slab->objects + 63) / 64 * sizeof(*slab->black));
 }
 
 
@@ -80,31 +77,25 @@ static bool note(far_store *s, void *ctx) {
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     far_store *s = pool->store;
     hearing h = {far_request_unpack(word), heard_epoch};
-    if (s)
-        far_store_visit(s, &(far_visit){.begin = note,
-                                        .in_magazine = leave_magazine,
-                                        .retired = far_retired_blacken,
-                                        .kept = blacken_kept,
-                                        .ctx = &h});
+    far_store_visit(s, &(far_visit){.begin = note,
+                                    .in_magazine = leave_magazine,
+                                    .retired = far_retired_blacken,
+                                    .kept = blacken_kept,
+                                    .ctx = &h});
 }
 
 
-static bool shelves_leave(far_store *s, void *ctx) {
-    (void)ctx;
-    far_shelves_leave(s);
-    return true;
-}
-
-
+/* What a session gives back meanwhile goes from its magazine to the shelves: they come last. */
 void far_foreign_leave(far_store *s) {
-    far_store_visit(s, &(far_visit){.begin = shelves_leave, .in_magazine = leave_magazine});
+    far_store_visit(s, &(far_visit){.in_magazine = leave_magazine});
+    pthread_mutex_lock(&s->lock);
+    far_shelves_leave(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 
 uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
     far_store *s = pool->store;
-    if (!s)
-        return 0;
     pthread_mutex_lock(&s->lock);
     uint32_t heard = s->heard;
     *epoch = s->heard_epoch;
@@ -113,24 +104,21 @@ uint32_t far_request_heard(far_pool *pool, uint64_t *epoch) {
 }
 
 
+/* What is retired goes from there to what is leaving: it is looked for in this order. Every move of the epoch costs the
+ * caches of all handles what they know: none is asked for that the answer does not wait for. */
 bool far_request_is_met(far_pool *pool) {
-    far_store *s = pool->store;
-    pthread_mutex_lock(&s->lock);
-    bool met = s->leaving_count == 0 && (!s->spare || s->gave_up == s->heard);
-    uint64_t epoch = s->heard_epoch;
-    pthread_mutex_unlock(&s->lock);
-    return met && !far_has_retired(s, epoch, true) && !far_pins_are_stuck(pool);
-}
-
-
-/* Every move costs the caches of all handles what they know: none is asked for that the answer does not wait for. */
-bool far_request_needs_epochs(far_pool *pool) {
     far_store *s = pool->store;
     pthread_mutex_lock(&s->lock);
     uint64_t epoch = s->heard_epoch;
     bool gives_up = s->spare && s->gave_up != s->heard;
     pthread_mutex_unlock(&s->lock);
-    return far_has_retired(s, epoch, !gives_up);
+    bool retired = far_has_retired(s, epoch, !gives_up);
+    if (retired)
+        far_epoch_request(pool);
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving_bytes > 0;
+    pthread_mutex_unlock(&s->lock);
+    return !retired && !leaving && !gives_up && !far_pins_are_stuck(pool);
 }
 
 
@@ -201,7 +189,7 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
         return 0;
     if (state == FAR_CLIENT_LIVE && !r->ask)
         return 1;
-    int gone = far_client_handle_gone(t, id, true);
+    int gone = far_client_handle_gone(t, id);
     return gone < 0 ? gone : !gone;
 }
 
@@ -283,8 +271,6 @@ void far_line_learn(far_pool *pool, const uint64_t *words) {
     const unsigned first = FAR_SUPER_REQUEST;
     far_store *s = pool->store;
     far_refuted_learn(pool, words[(FAR_SUPER_REFUTED - first) / 8]);
-    if (!s)
-        return;
     uint64_t done = words[(FAR_SUPER_DONE - first) / 8];
     atomic_store_explicit(&s->line.sweeper, far_request_unpack(words[0]).sweeper, memory_order_release);
     atomic_store_explicit(&s->line.done, far_done_is_sound(done) ? done : 0, memory_order_release);

@@ -75,8 +75,8 @@ static inline bool far_done_is_sound(uint64_t word) {
 
 /* By epoch.c, under its flag. heard_epoch: pins up to this epoch may have been held before. */
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch);
-bool far_request_is_met(far_pool *pool);       /* but for the pins: what it asks for is done */
-bool far_request_needs_epochs(far_pool *pool); /* what was retired before must become free first */
+bool far_request_is_met(
+    far_pool *pool); /* but for the pins: what it asks for is done. Asks for epochs, if it needs them */
 uint32_t far_request_heard(far_pool *pool, uint64_t *epoch);
 
 /* Changes the word as `change` says, which is shown what was read; again until nobody else was faster. Who asks others for

@@ -264,26 +264,23 @@ static int bring_home(far_task *t, far_leaving *objects, size_t count) {
 
 int far_send_home(far_task *t) {
     far_store *s = far_store_of(t);
-    far_leaving *objects = NULL;
+    uint64_t bytes = 0;
     pthread_mutex_lock(&s->lock);
     send_surplus(s);
-    size_t count = s->leaving_now == 0 ? s->leaving_count : 0;
-    if (count > 0 && (objects = malloc(count * sizeof(*objects)))) {
-        memcpy(objects, s->leaving, count * sizeof(*objects));
-        s->leaving_now = count;
-    }
+    far_leaving *objects = s->leaving;
+    const size_t count = s->leaving_count;
+    s->leaving = NULL;
+    s->leaving_count = 0;
     pthread_mutex_unlock(&s->lock);
-    if (!objects)
+    if (count == 0)
         return 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += objects[i].class->footprint;
     int err = bring_home(t, objects, count);
     free(objects);
     pthread_mutex_lock(&s->lock);
-    for (size_t i = 0; i < count; i++)
-        s->leaving_bytes -= s->leaving[i].class->footprint;
-    assert(s->leaving_now == count && s->leaving_count >= count);
-    s->leaving_count -= count;
-    memmove(s->leaving, s->leaving + count, s->leaving_count * sizeof(*s->leaving));
-    s->leaving_now = 0;
+    assert(s->leaving_bytes >= bytes);
+    s->leaving_bytes -= bytes;
     pthread_mutex_unlock(&s->lock);
     if (err < 0) /* nobody knows which bits were added: a sweep finds the others */
         atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);

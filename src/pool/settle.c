@@ -91,11 +91,8 @@ static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
 
 /* With the lock. */
 static void judge_block(judgement *j, far_held *block, const judged *b) {
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-        far_slab *slab = block->slab[p];
-        if (slab && slab->page == p)
-            judge_slab(j, slab, b);
-    }
+    for (far_slab *slab = far_slab_in(block, NULL); slab; slab = far_slab_in(block, slab))
+        judge_slab(j, slab, b);
     block->stamp = j->s->sweep;
 }
 

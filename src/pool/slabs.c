@@ -208,10 +208,8 @@ int far_slabs_look(far_task *t, far_class *class, unsigned node) {
 int far_slabs_look_at_all(far_task *t) {
     far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-            if (b->slab[p])
-                b->slab[p]->looked = 0;
+    for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        slab->looked = 0;
     pthread_mutex_unlock(&s->lock);
     int result = 0;
     for (unsigned i = 0; i < FAR_BINS && result >= 0; i++) {
@@ -278,12 +276,12 @@ static int free_empty_blocks(far_task *t) {
             id = b->id;
             used = b->used;
             far_held_remove(s, b);
-            if (id.index < s->hint[id.node])
-                s->hint[id.node] = id.index;
         }
         pthread_mutex_unlock(&s->lock);
         if (!b)
             return 0;
+        if (id.index < s->hint[id.node])
+            s->hint[id.node] = id.index;
         uint64_t word = far_block_pack(&mine);
         int done = far_block_swap(t, id, &word, &(far_block_state){.kind = FAR_BLOCK_FREE, .used = used});
         if (done <= 0)
@@ -295,12 +293,9 @@ static int free_empty_blocks(far_task *t) {
 
 /* With the lock: a slab that goes back; 0: none. */
 static far_addr slab_to_trim(far_store *s, bool all) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            far_slab *slab = b->slab[p];
-            if (slab && !slab->class->stable && far_slab_is_free(slab) && (all || slab->idle >= IDLE_TICKS))
-                return far_slab_base(s, slab);
-        }
+    for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        if (!slab->class->stable && far_slab_is_free(slab) && (all || slab->idle >= IDLE_TICKS))
+            return far_slab_base(s, slab);
     return 0;
 }
 
@@ -308,14 +303,10 @@ static far_addr slab_to_trim(far_store *s, bool all) {
 /* With the lock: how long slabs have been wholly in store. True: there are some. */
 static bool count_idle(far_store *s) {
     bool any = false;
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            far_slab *slab = b->slab[p];
-            if (!slab || slab->page != p)
-                continue;
-            slab->idle = far_slab_is_free(slab) && !slab->class->stable ? slab->idle + 1 : 0;
-            any |= slab->idle > 0;
-        }
+    for (far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
+        slab->idle = far_slab_is_free(slab) && !slab->class->stable ? slab->idle + 1 : 0;
+        any |= slab->idle > 0;
+    }
     return any;
 }
 

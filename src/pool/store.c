@@ -148,9 +148,8 @@ far_held *far_held_add(far_store *s, far_block_id id, bool used, uint32_t stamp)
 
 
 void far_held_remove(far_store *s, far_held *b) {
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-        if (b->slab[p])
-            far_slab_remove(s, b->slab[p]);
+    for (far_slab *slab; (slab = far_slab_in(b, NULL));)
+        far_slab_remove(s, slab);
     assert(far_held_at(s, far_block_base(geometry(s), b->id)) == b && s->block_count > 0);
     atomic_store_explicit(&s->held[far_block_number(geometry(s), b->id)], NULL, memory_order_release);
     unlink_block(b);
@@ -167,6 +166,23 @@ far_addr far_slab_base(const far_store *s, const far_slab *slab) {
 far_slab *far_slab_at(const far_store *s, far_addr addr) {
     far_held *b = far_held_at(s, addr);
     return !b ? NULL : b->slab[far_block_inner(geometry(s), addr) >> __builtin_ctzll(geometry(s)->page_bytes)];
+}
+
+
+far_slab *far_slab_in(const far_held *b, const far_slab *previous) {
+    unsigned page = previous ? previous->page + previous->pages : 0;
+    while (page < FAR_BLOCK_PAGES && !b->slab[page])
+        page++;
+    return page < FAR_BLOCK_PAGES ? b->slab[page] : NULL;
+}
+
+
+far_slab *far_slab_next(const far_store *s, const far_slab *previous) {
+    const far_held *b = previous ? previous->block : far_held_next(s, NULL);
+    far_slab *slab = b ? far_slab_in(b, previous) : NULL;
+    while (!slab && b && (b = far_held_next(s, b)))
+        slab = far_slab_in(b, NULL);
+    return slab;
 }
 
 
@@ -294,7 +310,6 @@ void far_store_blacken(far_store *s, far_addr addr) {
 /* When this process has no memory for a list, the object is lost to it; a sweep finds it again. */
 void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
     far_leaving *leaving = far_grow(s->leaving, s->leaving_count, sizeof(*leaving));
-    assert(s->leaving_now <= s->leaving_count);
     if (!leaving)
         return;
     s->leaving = leaving;
@@ -486,7 +501,7 @@ void far_memory_visit(far_store *s, far_memory *m, const far_visit *v) {
 }
 
 
-bool far_store_visit(far_store *s, const far_visit *visit) {
+void far_store_visit(far_store *s, const far_visit *visit) {
     pthread_mutex_lock(&s->list);
     pthread_mutex_lock(&s->lock);
     bool begun = !visit->begin || visit->begin(s, visit->ctx);
@@ -499,7 +514,6 @@ bool far_store_visit(far_store *s, const far_visit *visit) {
         far_mutex_unlock(&m->lock);
     }
     pthread_mutex_unlock(&s->list);
-    return begun;
 }
 
 
@@ -530,8 +544,6 @@ void far_magazines_empty(far_store *s) {
 /* An index of this handle is gone: its objects are from now on known by their uid only. */
 void far_memory_index_closed(far_pool *pool, far_index *index) {
     far_store *s = pool->store;
-    if (!s)
-        return;
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < FAR_BINS; i++)
         for (far_class *c = s->classes[i]; c; c = c->next)

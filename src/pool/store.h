@@ -172,18 +172,18 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
-    far_addr freed_wrongly;            /* | 1: an address that came back and is no object in use; 0: none */
-    uint64_t spare_bytes;              /* in store, and free pages of own blocks apart */
-    uint64_t foreign_bytes;            /* in the shelves */
-    far_leaving *leaving;              /* to be brought home */
-    size_t leaving_count, leaving_now; /* the first leaving_now of them are on their way */
-    uint64_t leaving_bytes;
+    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use; 0: none */
+    uint64_t spare_bytes;   /* in store, and free pages of own blocks apart */
+    uint64_t foreign_bytes; /* in the shelves */
+    far_leaving *leaving;   /* to be brought home */
+    size_t leaving_count;
+    uint64_t leaving_bytes; /* of these, and of those that a task brings home just now; 0: nothing is leaving */
+
+    far_task *inside;  /* the task that changes blocks and slabs; what follows is its own */
     unsigned turn;     /* node for the next slab that may lie anywhere */
     uint32_t *hint;    /* per node: where free blocks were last seen */
     uint64_t gathered; /* the epoch in which alloc.c last gathered all free memory it could find */
     uint64_t *full;    /* per node: the epoch in which no block was found there */
-
-    far_task *inside; /* the task that changes blocks and slabs */
 
     /* The request (request.c); heard and below under the lock. */
     uint32_t heard;       /* number */
@@ -204,8 +204,7 @@ typedef struct far_store {
     far_told noticed;        /* what it was at the last tick: told to others when two ticks find no change */
     uint64_t leaked;         /* bytes found, or to be freed, in own blocks by the last sweep */
     uint64_t catalog_seen;   /* the catalog word when own slabs were last compared with it */
-    bool collecting;         /* a task frees what belongs to dropped indexes (unlisted.c) ... */
-    far_items dropped;       /* ... and the uids of those that this handle has dropped: also in blocks of nobody */
+    far_items dropped;       /* uids of indexes that this handle has dropped: they are freed in blocks of nobody too */
     atomic_bool trim;        /* slabs may have become wholly free */
     atomic_bool wants_sweep; /* something was lost: FAR_SUPER_WANTED is to be raised */
     atomic_bool recount;     /* a session was lost: blocks may be ours that are not held */
@@ -258,6 +257,8 @@ bool far_held_load(far_store *s, far_held *block, const uint64_t pages[FAR_BLOCK
 far_slab *far_slab_add(far_store *s, far_held *block, unsigned page, unsigned pages, far_class *class);
 void far_slab_remove(far_store *s, far_slab *slab); /* its pages are not free yet */
 far_slab *far_slab_at(const far_store *s, far_addr addr);
+far_slab *far_slab_in(const far_held *block, const far_slab *previous); /* one after the other, from NULL on */
+far_slab *far_slab_next(const far_store *s, const far_slab *previous);  /* the same, of all blocks */
 far_addr far_slab_base(const far_store *s, const far_slab *slab);
 
 
@@ -342,7 +343,7 @@ typedef struct far_visit {
     void (*kept)(far_store *s, const far_kept *kept, void *ctx);
     void *ctx;
 } far_visit;
-bool far_store_visit(far_store *s, const far_visit *visit);                   /* what begin said */
+void far_store_visit(far_store *s, const far_visit *visit);
 void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);   /* of one session, with both locks */
 bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx); /* in_magazine: it does not stay */
 void far_magazines_empty(far_store *s);                                       /* to the store, of all sessions */
@@ -369,8 +370,9 @@ int far_slabs_trim(far_task *t, bool all);                        /* those that 
 
 /* exchange.c: blocks that change hands; inside, with a pin. 1: there is something now; 0: no. */
 int far_block_get(far_task *t, far_class *class, unsigned node); /* a free one, or an orphan with room for the class */
-int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry); /* of an orphan */
-int far_orphans_adopt(far_task *t);                                       /* all of them */
+int far_block_adopt(far_task *t, far_block_id id, const uint64_t *entry);  /* of an orphan */
+int far_orphan_adopt(far_task *t, far_block_id id, const uint64_t *entry); /* the same, by a task that is not inside */
+int far_orphans_adopt(far_task *t);                                        /* all of them */
 typedef enum { FAR_GIVE_UP_ROOMY, FAR_GIVE_UP_ALL, FAR_GIVE_UP_AT_END } far_give_up;
 int far_blocks_orphan(far_task *t, far_give_up which); /* roomy: those with room; all but those with kept objects or of
                                                           dropped indexes; at the end, these too */

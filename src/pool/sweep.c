@@ -19,14 +19,15 @@
 #define SETTLE_TICKS 300u  /* how long owners that sleep are given to settle, when somebody waits for it */
 #define SHORT_TICKS  1000u /* how long one who is short waits while the epoch does not move */
 
-typedef struct owner { /* of blocks */
+typedef struct known { /* a client as it was found when the sweep began */
     unsigned id, generation;
     bool gone;
-} owner;
+} known;
 
-typedef struct dead_client {
-    unsigned id, generation;
-} dead_client;
+typedef struct known_list {
+    known *items;
+    size_t count;
+} known_list;
 
 typedef struct late_mark { /* still to be made */
     uint64_t *word, bit;
@@ -43,12 +44,9 @@ typedef struct sweeper {
     uint64_t *marks;           /* of the blocks of this part: bit per granule */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     late_mark late[MARKS_LATE];
-    uint64_t met; /* objects so far */
-    dead_client *dead;
-    size_t dead_count;
-    owner *owners;
-    size_t owner_count;
-    far_catalog_view view; /* what is listed at the end */
+    uint64_t met;            /* objects so far */
+    known_list dead, owners; /* clients that died; handles that own blocks */
+    far_catalog_view view;   /* what is listed at the end */
     far_sweep_result result;
 } sweeper;
 
@@ -105,12 +103,23 @@ static int become_sweeper(far_task *t, far_request *r, void *ctx) {
     unsigned own = far_task_pool(t)->team.own->id;
     (void)ctx;
     if (r->sweeper != 0 && r->sweeper != own) {
-        int gone = far_client_handle_gone(t, r->sweeper, true);
+        int gone = far_client_handle_gone(t, r->sweeper);
         if (gone <= 0)
             return gone < 0 ? gone : far_fail(FAR_ERR_BUSY, "client %u is sweeping", r->sweeper);
     }
     r->sweeper = own; /* nobody needs to hear of that */
     return 0;
+}
+
+
+/* Returns whether it is gone. */
+static int add_known(known_list *list, unsigned id, unsigned generation, bool gone) {
+    known *more = far_grow(list->items, list->count, sizeof(*more));
+    if (!more)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory for a list of clients");
+    list->items = more;
+    list->items[list->count++] = (known){id, generation, gone};
+    return gone;
 }
 
 
@@ -120,23 +129,18 @@ static int find_dead(far_task *t, void *ctx, unsigned id, const far_client *clie
     int dead = state == FAR_CLIENT_DEAD;
     if (state == FAR_CLIENT_LIVE && id != far_task_client(t))
         dead = far_is_dead(t, id, far_client_generation_of(client->word));
-    if (dead <= 0)
-        return dead;
-    dead_client *more = far_grow(s->dead, s->dead_count, sizeof(*more));
-    if (!more)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of dead clients");
-    s->dead = more;
-    s->dead[s->dead_count++] = (dead_client){id, far_client_generation_of(client->word)};
-    return 0;
+    if (dead == 1)
+        dead = add_known(&s->dead, id, far_client_generation_of(client->word), true);
+    return dead < 0 ? dead : 0;
 }
 
 
 /* Whether all sessions of the handle that owns a block are closed or fenced. */
 static int is_gone(sweeper *s, unsigned id, unsigned generation) {
     const far_session *own = far_task_pool(s->t)->team.own;
-    for (size_t i = 0; i < s->owner_count; i++)
-        if (s->owners[i].id == id && s->owners[i].generation == generation)
-            return s->owners[i].gone;
+    for (size_t i = 0; i < s->owners.count; i++)
+        if (s->owners.items[i].id == id && s->owners.items[i].generation == generation)
+            return s->owners.items[i].gone;
     int gone = 0;
     if (id != own->id || generation != own->generation) {
         gone = far_is_dead(s->t, id, generation);
@@ -144,28 +148,19 @@ static int is_gone(sweeper *s, unsigned id, unsigned generation) {
         if (gone == 1)
             gone = far_read_word(s->t, far_client_entry(id), &word);
         if (gone == 0 && word != 0) /* another incarnation of the id has its own blocks */
-            gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id, true);
+            gone = far_client_generation_of(word) != generation ? 1 : far_client_handle_gone(s->t, id);
     }
-    if (gone < 0)
-        return gone;
-    owner *more = far_grow(s->owners, s->owner_count, sizeof(*more));
-    if (!more)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the list of owners");
-    s->owners = more;
-    s->owners[s->owner_count++] = (owner){id, generation, gone == 1};
-    return gone == 1;
+    return gone < 0 ? gone : add_known(&s->owners, id, generation, gone);
 }
 
 
-/* The stamp keeps the marks of earlier sweeps away from it: what its owner had in hand since then died with it. */
+/* The stamp keeps the marks of earlier sweeps away from it: what its owner had in hand since then died with it. So did what
+ * it knew of free objects: there may be some of every class. */
 static int disown(sweeper *s, far_block_id id, uint64_t word) {
     far_block_state orphan = {.kind = FAR_BLOCK_ORPHAN, .used = true};
-    uint64_t *words = far_scratch(s->t, 16), old;
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to take a block");
-    words[0] = far_stamp_pack(s->geometry, id, s->old_sweep);
-    words[1] = UINT64_MAX; /* nobody knows what is free in it */
-    far_write(s->t, far_block_stamp(s->geometry, id), words, 16);
+    const uint64_t words[] = {far_stamp_pack(s->geometry, id, s->old_sweep), UINT64_MAX};
+    uint64_t old;
+    far_write(s->t, far_block_stamp(s->geometry, id), words, sizeof(words));
     far_cas(s->t, far_block_entry(s->geometry, id), word, far_block_pack(&orphan), &old);
     return far_wait(s->t);
 }
@@ -180,7 +175,6 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
     int err = is_gone(s, state.id, state.generation);
     if (err <= 0)
         return err;
-    far_scratch_mark mark = far_scratch_here(t);
     if (state.kind == FAR_BLOCK_OWNED) {
         err = far_run_undo(t, id, state.length); /* its maker died before it was finished, perhaps */
         if (err == 0)
@@ -188,7 +182,6 @@ static int take_from_dead(far_task *t, void *ctx, far_block_id id, const uint64_
     } else {
         err = far_store_free_run(t, id, word);
     }
-    far_scratch_back(t, mark);
     return err < 0 ? err : 0;
 }
 
@@ -315,13 +308,6 @@ static bool is_listed(const sweeper *s, uint32_t uid) {
 }
 
 
-/* There may be many, to free a run takes time, and the epoch goes on meanwhile. */
-static int renew_pin(sweeper *s) {
-    far_catalog_unpin(s->t);
-    return far_pin_take(s->t);
-}
-
-
 /* A run whose maker had heard of this sweep may have been linked behind the walk. Of one whose stamp is broken nobody knows:
  * it stays, and the next sweep tells. */
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
@@ -337,8 +323,7 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     s->result.leaked_bytes += state.length * s->geometry->block_bytes;
     if (s->mode == FAR_SWEEP_COUNT)
         return 0;
-    int err = far_store_free_run(s->t, id, entry[0]);
-    return err < 0 ? err : renew_pin(s);
+    return far_store_free_run(s->t, id, entry[0]);
 }
 
 
@@ -368,14 +353,6 @@ static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *l
 
 
 /* An orphan with something to settle becomes ours: it is settled with our own blocks. */
-static int adopt(sweeper *s, far_block_id id, const uint64_t *entry) {
-    far_store_enter(s->t);
-    int err = far_block_adopt(s->t, id, entry);
-    far_store_leave(s->t);
-    return err < 0 ? err : renew_pin(s);
-}
-
-
 static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
     uint64_t lost;
     if (!is_covered(s, far_block_number(s->geometry, id)))
@@ -386,29 +363,32 @@ static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
     if (err < 0 || lost == 0)
         return err;
     if (s->mode != FAR_SWEEP_COUNT)
-        return adopt(s, id, entry); /* and who settles it counts it */
+        return far_orphan_adopt(s->t, id, entry); /* and who settles it counts it */
     s->result.leaked_bytes += lost;
     return 0;
 }
 
 
+/* Under a new pin after each that was freed or adopted: there may be many, that takes time, and the epoch goes on
+ * meanwhile. */
 static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    (void)t;
-    switch (far_block_unpack(entry[0]).kind) {
-    case FAR_BLOCK_RUN:
-        return end_run(ctx, id, entry);
-    case FAR_BLOCK_ORPHAN:
-        return end_orphan(ctx, id, entry);
-    default:
-        return 0;
-    }
+    far_block_kind kind = far_block_unpack(entry[0]).kind;
+    int done = 0;
+    if (kind == FAR_BLOCK_RUN)
+        done = end_run(ctx, id, entry);
+    else if (kind == FAR_BLOCK_ORPHAN)
+        done = end_orphan(ctx, id, entry);
+    if (done <= 0)
+        return done;
+    far_catalog_unpin(t);
+    return far_pin_take(t);
 }
 
 
 /* Nothing in the pool names them any more. */
 static int free_dead(sweeper *s) {
-    for (size_t i = 0; i < s->dead_count; i++) {
-        int done = far_client_free(s->t, s->dead[i].id, s->dead[i].generation);
+    for (size_t i = 0; i < s->dead.count; i++) {
+        int done = far_client_free(s->t, s->dead.items[i].id, s->dead.items[i].generation);
         if (done < 0)
             return done;
         s->result.dead_clients += done == 1;
@@ -505,8 +485,8 @@ typedef struct settling {
 
 
 static bool owns_blocks(const sweeper *s, unsigned id) {
-    for (size_t i = 0; i < s->owner_count; i++)
-        if (s->owners[i].id == id && !s->owners[i].gone)
+    for (size_t i = 0; i < s->owners.count; i++)
+        if (s->owners.items[i].id == id && !s->owners.items[i].gone)
             return true;
     return false;
 }
@@ -572,11 +552,9 @@ static int sweep_part(sweeper *s) {
 
 static void forget_part(sweeper *s) {
     free(s->marks);
-    free(s->dead);
-    free(s->owners);
-    s->dead = NULL;
-    s->owners = NULL;
-    s->dead_count = s->owner_count = 0;
+    free(s->dead.items);
+    free(s->owners.items);
+    s->dead = s->owners = (known_list){0};
 }
 
 

@@ -27,16 +27,9 @@ bool far_unlisted_is_due(far_pool *pool) {
     far_store *s = pool->store;
     uint64_t catalog = catalog_now(s);
     pthread_mutex_lock(&s->lock);
-    bool due = !s->collecting && (s->dropped.count > 0 || (catalog != s->catalog_seen && s->block_count > 0));
+    bool due = s->dropped.count > 0 || (catalog != s->catalog_seen && s->block_count > 0);
     pthread_mutex_unlock(&s->lock);
-    return due;
-}
-
-
-void far_store_set_collecting(far_pool *pool, bool collecting) {
-    pthread_mutex_lock(&pool->store->lock);
-    pool->store->collecting = collecting;
-    pthread_mutex_unlock(&pool->store->lock);
+    return due && !atomic_load_explicit(&pool->collecting, memory_order_relaxed);
 }
 
 
@@ -62,12 +55,11 @@ static bool has(const far_items *uids, uint32_t uid) {
 
 /* With the lock: the uids of own slabs whose index is not listed, and not known here. */
 static void find_gone(const far_store *s, const far_catalog_view *view, far_items *gone) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
-            const far_class *c = b->slab[p] ? b->slab[p]->class : NULL;
-            if (c && c->uid != 0 && !far_class_index(c) && !has(gone, c->uid) && !far_catalog_find_uid(view, c->uid))
-                far_items_add(gone, c->uid); /* without memory for it: the next time */
-        }
+    for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab)) {
+        const far_class *c = slab->class;
+        if (c->uid != 0 && !far_class_index(c) && !has(gone, c->uid) && !far_catalog_find_uid(view, c->uid))
+            far_items_add(gone, c->uid); /* without memory for it: the next time */
+    }
 }
 
 
@@ -108,10 +100,9 @@ static bool keep_retired(far_store *s, const far_retired *item, void *ctx) {
 
 /* With the lock. */
 static far_addr find_slab(const far_store *s, const far_items *gone) {
-    for (far_held *b = far_held_next(s, NULL); b; b = far_held_next(s, b))
-        for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++)
-            if (b->slab[p] && has(gone, b->slab[p]->class->uid))
-                return far_slab_base(s, b->slab[p]);
+    for (const far_slab *slab = far_slab_next(s, NULL); slab; slab = far_slab_next(s, slab))
+        if (has(gone, slab->class->uid))
+            return far_slab_base(s, slab);
     return 0;
 }
 
@@ -161,16 +152,7 @@ static int holds_gone(far_task *t, far_block_id id, const far_items *gone) {
 }
 
 
-/* Its slabs are freed with the own ones. */
-static int adopt(far_task *t, far_block_id id, const uint64_t *entry) {
-    far_store_enter(t);
-    int err = far_block_adopt(t, id, entry);
-    far_store_leave(t);
-    return err;
-}
-
-
-/* What is broken stays, and check names it: the tour goes on, for the sake of all that is not. Each run, each block has a
+/* The slabs of an orphan are freed with the own ones. What is broken stays, and check names it: the tour goes on, for the sake of all that is not. Each run, each block has a
  * pin of its own: there may be many, to wipe them takes time, and the epoch goes on meanwhile. */
 static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     const far_items *gone = ctx;
@@ -178,7 +160,7 @@ static int free_in_entry(far_task *t, void *ctx, far_block_id id, const uint64_t
     bool run = state.kind == FAR_BLOCK_RUN && has(gone, state.uid);
     int err = state.kind == FAR_BLOCK_ORPHAN ? holds_gone(t, id, gone) : run;
     if (err == 1) {
-        err = run ? far_store_free_run(t, id, entry[0]) : adopt(t, id, entry);
+        err = run ? far_store_free_run(t, id, entry[0]) : far_orphan_adopt(t, id, entry);
         far_catalog_unpin(t);
         int pinned = far_pin_take(t);
         err = pinned < 0 ? pinned : err;
@@ -221,9 +203,7 @@ static int forget_listed(far_task *t, far_items *gone) {
     far_scratch_mark mark = far_scratch_here(t);
     far_catalog_view view;
     uint32_t kept = 0; /* those that this handle dropped, which come first, are not listed */
-    int err = far_pin_take(t);
-    if (err == 0)
-        err = far_catalog_look(t, &view);
+    int err = far_catalog_look(t, &view);
     for (uint32_t i = 0; i < gone->count && err == 0; i++)
         if (!far_catalog_find_uid(&view, (uint32_t)gone->items[i]))
             gone->items[kept++] = gone->items[i];

@@ -54,23 +54,20 @@ int far_told_sum(far_task *t, far_told *sum) {
 static int tell(far_task *t, bool at_once) {
     far_store *s = far_store_of(t);
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
-    far_told *now = far_scratch(t, sizeof(*now));
-    if (!now)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to tell what is held");
-    *now = look(s);
+    const far_told now = look(s);
     pthread_mutex_lock(&s->lock);
-    bool due = memcmp(now, &s->told, sizeof(*now)) != 0 &&
-               (at_once || now->settled != s->told.settled || memcmp(now, &s->noticed, sizeof(*now)) == 0);
-    s->noticed = *now;
+    bool due = memcmp(&now, &s->told, sizeof(now)) != 0 &&
+               (at_once || now.settled != s->told.settled || memcmp(&now, &s->noticed, sizeof(now)) == 0);
+    s->noticed = now;
     pthread_mutex_unlock(&s->lock);
     if (!due)
         return 0;
-    far_write(t, entry + offsetof(far_client, free_bytes), &now->free_bytes, 16);
-    far_write(t, entry + offsetof(far_client, settled), &now->settled, 16);
+    far_write(t, entry + offsetof(far_client, free_bytes), &now.free_bytes, 16);
+    far_write(t, entry + offsetof(far_client, settled), &now.settled, 16);
     int err = far_wait(t);
     pthread_mutex_lock(&s->lock);
     if (err == 0)
-        s->told = *now;
+        s->told = now;
     pthread_mutex_unlock(&s->lock);
     return err;
 }
@@ -110,6 +107,12 @@ static int tick_blocks(far_task *t) {
 }
 
 
+static bool has_work_on_blocks(far_store *s) {
+    return must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
+           atomic_load_explicit(&s->recount, memory_order_relaxed);
+}
+
+
 static int tick_pinned(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
@@ -122,8 +125,7 @@ static int tick_pinned(far_task *t) {
         far_reclaim_all(t);
     }
     int more = 0, err = far_send_home(t);
-    if (err == 0 && (must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
-                     atomic_load_explicit(&s->recount, memory_order_relaxed))) {
+    if (err == 0 && has_work_on_blocks(s)) {
         far_store_enter(t);
         err = more = tick_blocks(t);
         far_store_leave(t);
@@ -142,16 +144,14 @@ static bool has_work(far_task *t, far_store *s) {
     pthread_mutex_lock(&s->lock);
     bool work = s->leaving_count > 0 || s->ticked != far_epoch_known(t);
     pthread_mutex_unlock(&s->lock);
-    return work || must_give_up(s) || far_settle_is_due(s) || atomic_load_explicit(&s->trim, memory_order_relaxed) ||
-           atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
-           atomic_load_explicit(&s->recount, memory_order_relaxed) || far_sweep_is_said_of_us(s->pool) ||
-           far_memory_is_untold(s->pool);
+    return work || has_work_on_blocks(s) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed) ||
+           far_sweep_is_said_of_us(s->pool) || far_memory_is_untold(s->pool);
 }
 
 
 int far_memory_tick(far_task *t) {
     far_store *s = far_store_of(t);
-    if (!s || t->session->lost || t->pin.epoch != 0 ||
+    if (t->session->lost || t->pin.epoch != 0 ||
         atomic_load_explicit(&far_task_pool(t)->epochs.current, memory_order_relaxed) == 0 || !has_work(t, s) ||
         far_pins_are_stuck(far_task_pool(t)) || /* what a lost session posted may still change blocks and bits */
         atomic_exchange_explicit(&s->ticking, true, memory_order_acquire))
@@ -196,7 +196,7 @@ bool far_memory_may_sleep(far_pool *pool) {
     far_store *s = pool->store;
     far_foreign_leave(s);
     pthread_mutex_lock(&s->lock);
-    bool busy = s->leaving_count > 0 || s->collecting;
+    bool busy = s->leaving_bytes > 0 || atomic_load_explicit(&pool->collecting, memory_order_relaxed);
     pthread_mutex_unlock(&s->lock);
     bool retired = far_has_retired(s, UINT64_MAX, false);
     if (retired)
@@ -298,7 +298,7 @@ int far_memory_end(far_task *t) {
     if (err == 0)
         err = give_all_up(t);
     pthread_mutex_lock(&s->lock);
-    bool left = some > 0 || s->dropped.count > 0 || s->block_count > 0 || s->leaving_count > 0;
+    bool left = some > 0 || s->dropped.count > 0 || s->block_count > 0 || s->leaving_bytes > 0;
     pthread_mutex_unlock(&s->lock);
     left |= far_has_retired(s, UINT64_MAX, false) || atomic_load_explicit(&s->wants_sweep, memory_order_relaxed);
     if (err == 0 && left)

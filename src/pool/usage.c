@@ -61,13 +61,8 @@ static int add_block(far_task *t, void *ctx, far_block_id id, const uint64_t *en
 }
 
 
-int far_memory_stat(far_task *t, far_pool_usage *usage) {
-    return far_memory_stat_each(t, usage, NULL, NULL);
-}
-
-
-int far_memory_stat_each(far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
-                         void *ctx) {
+int far_memory_stat(far_task *t, far_pool_usage *usage, void (*each)(void *ctx, uint32_t uid, uint64_t bytes),
+                    void *ctx) {
     far_pool *pool = far_task_pool(t);
     sums s = {.pool = pool, .each = each, .ctx = ctx};
     far_told told;

@@ -22,8 +22,8 @@ static struct {
     uint64_t now, posted, allowed, parks, image_at;
     char *taken;
     bool refuse;
-    void (*meanwhile)(void *arg);
-    void *meanwhile_arg;
+    void (*meanwhile)(void *arg), (*at_verbs)(void *arg);
+    void *meanwhile_arg, *at_verbs_arg;
     claim claims[RIG_CLAIMS];
     unsigned claim_count;
     far_random secrets;
@@ -95,6 +95,8 @@ __attribute__((noinline)) void rig_cut_here(void) {
 
 
 static void counted_post(far_conn *conn, far_batch *batch) {
+    if (rig.at_verbs)
+        rig.at_verbs(rig.at_verbs_arg);
     rig.now += VERB_NS;
     rig.posted += batch->count;
     if (rig.image_at && rig.posted >= rig.image_at && !rig.taken)
@@ -220,6 +222,12 @@ void rig_refuse_evictions(bool refuse) {
 void rig_meanwhile(void (*run)(void *arg), void *arg) {
     rig.meanwhile = run;
     rig.meanwhile_arg = arg;
+}
+
+
+void rig_at_verbs(void (*run)(void *arg), void *arg) {
+    rig.at_verbs = run;
+    rig.at_verbs_arg = arg;
 }
 
 

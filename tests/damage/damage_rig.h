@@ -38,6 +38,7 @@ uint64_t rig_posted(void); /* since rig_allow */
 
 void rig_refuse_evictions(bool refuse);                /* whoever is to be evicted cannot be */
 void rig_meanwhile(void (*run)(void *arg), void *arg); /* whenever somebody waits; NULL: nothing more */
+void rig_at_verbs(void (*run)(void *arg), void *arg);  /* whenever some are posted; it posts none. NULL: nothing more */
 void rig_pass_time(uint64_t ns);                       /* virtual */
 
 /* An image is taken when so many verbs were posted from now on (0: never): what a client leaves that dies there. */

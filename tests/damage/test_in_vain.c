@@ -10,6 +10,7 @@
 #include "pool/epoch.h"
 #include "pool/handle.h"
 #include "scene.h"
+#include "task/patience.h"
 #include "task/session.h"
 
 #include <setjmp.h>
@@ -318,8 +319,10 @@ static int wait_for_epochs(far_task *t, void *arg) {
     assert_int_equal(far_pin_take(t), 0);
     assert_int_equal(far_epoch_read(t, &before), 0);
     rig_meanwhile(has_a_pin, s->session);
+    rig_at_verbs(has_a_pin, s->session);
     int err = far_pin_after_epochs(t, 2);
     rig_meanwhile(NULL, NULL);
+    rig_at_verbs(NULL, NULL);
     assert_int_equal(err, 0);
     assert_int_equal(far_epoch_read(t, &after), 0);
     assert_true(far_epoch(t) >= before + 2 && after > before + 2);
@@ -327,13 +330,23 @@ static int wait_for_epochs(far_task *t, void *arg) {
 }
 
 
-/* Also while it waits until all pins are newer: else epochs would pass while it is stopped, and others would take its
- * lock for damage. */
+static int wait_for_epochs_patiently(far_task *t, void *arg) {
+    for (unsigned i = 0; i < FAR_PATIENCE_RETRIES; i++)
+        far_count_retry(t);
+    assert_non_null(t->patience);
+    return wait_for_epochs(t, arg);
+}
+
+
+/* Also while it waits until all pins are newer, and moves the epoch itself meanwhile, also to see whether what it retries
+ * for ever comes: else its handle might fall asleep, epochs would pass while it is stopped, and others would take its lock
+ * for damage. */
 static void who_waits_for_epochs_keeps_a_pin(void **state) {
     stage s;
     (void)state;
     open_stage(&s, "dolphin", "");
     assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs, &s), 0);
+    assert_int_equal(far_session_call(s.session, FAR_STATS_OTHER, false, wait_for_epochs_patiently, &s), 0);
     close_stage(&s);
 }
 

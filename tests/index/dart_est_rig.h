@@ -89,7 +89,7 @@ static inline unsigned names_of_length(actor *a, const dart_node *node, unsigned
 
 static inline int wait_task(far_task *t, void *arg) {
     (void)arg;
-    return far_wait_epochs(t, 6);
+    return far_wait_epochs_until(t, 6, FAR_TIME_NEVER);
 }
 
 

@@ -69,7 +69,7 @@ static inline int bench_call(bench *b, far_session *s, int (*run)(far_task *t, b
 
 
 static inline int run_bench_stat(far_task *t, void *arg) {
-    return far_memory_stat(t, arg);
+    return far_memory_stat(t, arg, NULL, NULL);
 }
 
 
@@ -84,7 +84,7 @@ static inline far_pool_usage bench_stat(bench *b) {
 /* Lets the epoch move and everybody tick. */
 static inline int bench_pass_epochs(far_task *t, void *arg) {
     for (unsigned i = 0; i < *(unsigned *)arg; i++) {
-        int err = far_wait_epochs(t, 1);
+        int err = far_wait_epochs_until(t, 1, FAR_TIME_NEVER);
         if (err == 0)
             err = far_memory_tick(t);
         if (err < 0)

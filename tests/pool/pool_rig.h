@@ -358,7 +358,7 @@ static inline int wait_and_tick(far_task *t, void *arg) {
     unsigned *count = arg;
     int err = 0;
     for (unsigned i = 0; i < *count && err >= 0; i++) {
-        err = far_wait_epochs(t, 1);
+        err = far_wait_epochs_until(t, 1, FAR_TIME_NEVER);
         if (err == 0)
             err = far_memory_tick(t);
     }

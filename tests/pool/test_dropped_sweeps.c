@@ -121,11 +121,11 @@ static void what_is_about_to_be_collected_is_no_leak(void **state) {
         actor *owner = &r.actors[1], *dropper = &r.actors[2];
         uint32_t uid = make_of(owner->session, "x", "dart", 40, runs ? FAR_VALUE_MAX : 0);
         reopen(&r, owner);
-        far_store_set_collecting(dropper->pool, true); /* it seems to be at it */
+        atomic_store(&dropper->pool->collecting, true); /* it seems to be at it */
         assert_int_equal(far_index_drop(dropper->session, "x"), 0);
         assert_int_equal(leaked(&r.actors[0]), 0);
         assert_true(count_of(&r, dropper, uid) > 0);
-        far_store_set_collecting(dropper->pool, false);
+        atomic_store(&dropper->pool->collecting, false);
         far_sim_sleep(r.world, 100000000);
         assert_int_equal(count_of(&r, dropper, uid), 0);
         end_well(&r);

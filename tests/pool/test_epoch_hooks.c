@@ -97,12 +97,12 @@ static void a_wake_that_fails_is_told_and_leaves_nothing_published(void **state)
 static int wait_pinned(far_task *t, void *arg) {
     (void)arg;
     int err = far_pin_take(t);
-    return err < 0 ? err : far_wait_epochs(t, 1);
+    return err < 0 ? err : far_wait_epochs_until(t, 1, FAR_TIME_NEVER);
 }
 
 
 static int wait_epochs(far_task *t, void *arg) {
-    return far_wait_epochs(t, *(unsigned *)arg);
+    return far_wait_epochs_until(t, *(unsigned *)arg, FAR_TIME_NEVER);
 }
 
 
@@ -195,7 +195,7 @@ static int wait_and_check(far_task *t, void *arg) {
         pins[i] = atomic_load(&users[i].pin);
         serials[i] = atomic_load(&users[i].serial);
     }
-    if ((err = far_wait_epochs(t, k)) < 0)
+    if ((err = far_wait_epochs_until(t, k, FAR_TIME_NEVER)) < 0)
         return err;
     for (int i = 0; i < THREADS; i++) {
         uint64_t pin = atomic_load(&users[i].pin);

@@ -116,7 +116,7 @@ static void run_waits(far_task *t, void *arg) {
         uint64_t begin = global(), serial[SESSIONS];
         for (int i = 0; i < SESSIONS; i++)
             serial[i] = st.actors[i].pin ? st.actors[i].pins : 0;
-        if ((a->err = far_wait_epochs(t, k)) < 0)
+        if ((a->err = far_wait_epochs_until(t, k, FAR_TIME_NEVER)) < 0)
             break;
         for (int i = 0; i < SESSIONS; i++) {
             const actor *other = &st.actors[i];

@@ -273,7 +273,7 @@ static int use_pin(far_task *t, void *arg) {
 static int wait_for_epochs(far_task *t, void *arg) {
     user *u = arg;
     uint64_t begin = global(u->world), k = far_random_below(&u->random, 3);
-    int err = far_wait_epochs(t, (unsigned)k);
+    int err = far_wait_epochs_until(t, (unsigned)k, FAR_TIME_NEVER);
     if (err == 0 && global(u->world) < begin + k + 1)
         fail_msg("seed %llu: a wait of %llu epochs came back too early", (unsigned long long)u->seed,
                  (unsigned long long)k);

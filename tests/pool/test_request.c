@@ -2,6 +2,8 @@
  * makes of the answers, is in test_settle.c. */
 #include "pool_rig.h"
 
+#include <sched.h>
+
 
 /* Two actors, or more, on one memory node; every key has a bucket of its own. */
 static void open_answers(rig *r, unsigned seed, unsigned count, unsigned by_hand) {
@@ -141,7 +143,7 @@ static void answer_waits_for_old_pins(void **state) {
     let_epochs_pass(&r, owner);
     assert_int_equal(other->pool->store->heard, number);
     assert_false(has_answered(&r, other, number));
-    assert_int_equal(other->pool->store->leaving_count, 0); /* all else is home */
+    assert_int_equal(other->pool->store->leaving_bytes, 0); /* all else is home */
     finish(other);
     let_epochs_pass(&r, owner);
     assert_true(has_answered(&r, other, number));
@@ -275,13 +277,76 @@ static void own_retired_objects_hold_up_no_answer(void **state) {
             poll_once(&r, holder);
         }
         assert_true(has_retired(holder));
-        assert_int_equal(far_request_needs_epochs(holder->pool), foreign);
+        atomic_store(&holder->pool->epochs.requests, 0);
+        assert_int_equal(far_request_is_met(holder->pool), !foreign);
+        assert_int_equal(atomic_load(&holder->pool->epochs.requests), foreign);
         poll_until_answered(&r, holder, number);
         poll_until_asleep(holder);
         close_holders(&r);
     }
 }
 
+
+/* ---- Beside another thread of the handle ---- */
+
+static void *look_whether_met(void *arg) {
+    far_pool *pool = arg;
+    return far_request_is_met(pool) ? pool : NULL;
+}
+
+
+static bool goes_home(far_store *s, const far_retired *item, void *ctx) {
+    (void)ctx;
+    far_store_send_home(s, item->class, item->addr);
+    return false;
+}
+
+
+/* The thread that looks waits for the lock of a session, and what that one has retired becomes free meanwhile, in an
+ * allocation: it is on its way home, and the request is not met before it is there. */
+static void what_becomes_free_meanwhile_is_waited_for(void **state) {
+    (void)state;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    far_pool *pool;
+    far_session *session;
+    pthread_t looker;
+    void *met;
+    assert_int_equal(far_pool_open("local:4M", &options, &pool), 0);
+    assert_int_equal(far_session_open(pool, &session), 0);
+    far_store *s = pool->store;
+    far_memory *m = session->memory;
+    far_addr foreign = far_block_base(&pool->geometry, (far_block_id){0, (uint32_t)pool->geometry.node[0].blocks - 1});
+    assert_false(far_is_own(s, foreign));
+    assert_true(far_request_is_met(pool));
+
+    far_mutex_lock(&m->lock);
+    pthread_mutex_lock(&s->lock);
+    far_class *class = far_class_get(s, 0, 0, 64, false);
+    s->heard_epoch = pool->epochs.known;
+    pthread_mutex_unlock(&s->lock);
+    assert_true(far_queue_put(m, (far_retired){foreign, class, s->heard_epoch, s->heard_epoch + 4}));
+    assert_int_equal(pthread_create(&looker, NULL, look_whether_met, pool), 0);
+    while (atomic_load(&m->lock.word) != FAR_MUTEX_WAITED_FOR)
+        sched_yield();
+    pthread_mutex_lock(&s->lock);
+    far_memory_visit(s, m, &(far_visit){.retired = goes_home});
+    pthread_mutex_unlock(&s->lock);
+    far_mutex_unlock(&m->lock);
+    assert_int_equal(pthread_join(looker, &met), 0);
+    assert_null(met);
+
+    free(s->leaving); /* there is no such object */
+    s->leaving = NULL;
+    s->leaving_count = 0;
+    s->leaving_bytes = 0;
+    assert_true(far_request_is_met(pool));
+    far_session_close(session);
+    far_pool_close(pool);
+}
+
+
+/* ---- Waiting ---- */
 
 static int ask_and_wait(far_task *t, void *arg) {
     far_request made;
@@ -524,6 +589,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(answer_waits_for_lost_sessions),
         cmocka_unit_test(answer_waits_for_retired),
         cmocka_unit_test(own_retired_objects_hold_up_no_answer),
+        cmocka_unit_test(what_becomes_free_meanwhile_is_waited_for),
         cmocka_unit_test(a_request_is_heard_although_the_epoch_moved_before_it),
         cmocka_unit_test(answer_waits_for_faas),
         cmocka_unit_test(a_request_is_answered_although_nobody_waits),

@@ -79,7 +79,7 @@ static void write_main(void *arg) {
 
 static int wait_for_epochs(far_task *t, void *arg) {
     (void)arg;
-    return far_wait_epochs(t, 4);
+    return far_wait_epochs_until(t, 4, FAR_TIME_NEVER);
 }
 
 

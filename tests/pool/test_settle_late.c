@@ -8,7 +8,7 @@
 /* It learns of the epoch and of requests, and does nothing with its memory. */
 static int wait_one_epoch(far_task *t, void *arg) {
     (void)arg;
-    return far_wait_epochs(t, 1);
+    return far_wait_epochs_until(t, 1, FAR_TIME_NEVER);
 }
 
 

@@ -60,7 +60,7 @@ static void a_handle_is_closed_while_operations_wait_for_memory(void **state) {
 
 
 static void wait_for_epochs(far_task *t, void *arg) {
-    *(int *)arg = far_wait_epochs(t, 5);
+    *(int *)arg = far_wait_epochs_until(t, 5, FAR_TIME_NEVER);
 }
 
 

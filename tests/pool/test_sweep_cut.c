@@ -92,7 +92,7 @@ static int alloc_and_free(far_task *t, void *arg) {
     for (unsigned i = 0; i < 5 && err == 0; i++) {
         err = far_memory_tick(t);
         if (err == 0)
-            err = far_wait_epochs(t, 1);
+            err = far_wait_epochs_until(t, 1, FAR_TIME_NEVER);
     }
     return err;
 }

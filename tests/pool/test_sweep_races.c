@@ -13,7 +13,7 @@ static uint64_t *word_of(const rig *r, far_addr addr) {
 
 
 static int ask_handle(far_task *t, void *arg) {
-    return far_client_handle_gone(t, ((const actor *)arg)->number_waited, true);
+    return far_client_handle_gone(t, ((const actor *)arg)->number_waited);
 }
 
 
