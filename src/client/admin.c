@@ -605,12 +605,23 @@ static int sweep_all(far_task *t, bool repair, far_sweep_result *result) {
 }
 
 
+/* A check names what is said to be free and is in use; a repair has put it right. */
+static int sweep_once(far_task *t, const pool_check *check, bool repair, far_sweep_result *result) {
+    int err = sweep_all(t, repair, result);
+    if (!check->repair && result->false_homes > 1)
+        far_report_problem(check->report, "%s; so are %u more", result->false_home, result->false_homes - 1);
+    else if (!check->repair && result->false_homes == 1)
+        far_report_problem(check->report, "%s", result->false_home);
+    return err;
+}
+
+
 /* What is known to be lost is not told as a leak: the sweep that finds it would have come by itself. */
-static int heal(far_task *t, far_sweep_result *result) {
+static int heal(far_task *t, const pool_check *check, far_sweep_result *result) {
     int err = far_clients_ask(t),
         wanted = err < 0 ? err : far_sweep_is_wanted(t); /* nobody may have noticed a death yet */
     for (unsigned round = 0; round < REPAIR_SWEEPS && wanted == 1 && err == 0; round++) {
-        err = sweep_all(t, true, result);
+        err = sweep_once(t, check, true, result);
         wanted = err < 0 ? err : far_sweep_is_wanted(t);
     }
     return wanted < 0 ? wanted : err;
@@ -618,13 +629,13 @@ static int heal(far_task *t, far_sweep_result *result) {
 
 
 /* What changes hands while a sweep runs, the next one finds: a count that met such is taken again. */
-static int sweep_pool(far_task *t, bool repair, far_sweep_result *result) {
-    int err = repair ? sweep_all(t, true, result) : 0, again = 1;
+static int sweep_pool(far_task *t, const pool_check *check, far_sweep_result *result) {
+    int err = check->repair ? sweep_once(t, check, true, result) : 0, again = 1;
     for (unsigned round = 0; err == 0 && again == 1 && round < REPAIR_SWEEPS; round++) {
-        if ((err = heal(t, result)) < 0 || repair)
+        if ((err = heal(t, check, result)) < 0 || check->repair)
             return err;
-        err = sweep_all(t, false, result);
-        again = err == 0 && result->leaked_bytes > 0 ? far_sweep_is_wanted(t) : 0;
+        err = sweep_once(t, check, false, result);
+        again = err == 0 && result->leaked_bytes > 0 && result->false_homes == 0 ? far_sweep_is_wanted(t) : 0;
     }
     return again < 0 ? again : err;
 }
@@ -642,7 +653,9 @@ static int run_pool_check(far_task *t, void *arg) {
     if (err >= 0)
         err = far_memory_check(t, check->report);
     if (err >= 0 && check->report->count == 0) /* a sweep over broken structures would free what it must not */
-        err = sweep_pool(t, check->repair, &swept);
+        err = sweep_pool(t, check, &swept);
+    if (err >= 0)
+        far_memory_check_freed(t, check->report);
     if (err >= 0 && check->report->count == 0) /* a value that is damaged does not keep a sweep from what it does */
         err = check_indexes(t, check->report, far_sum_check_all);
     if (err == FAR_ERR_CORRUPT) {

@@ -87,6 +87,7 @@ int far_memory_stat(struct far_task *t, far_pool_usage *usage, void (*each)(void
 /* The tables of the allocator are sound. Without a pin. */
 struct far_report;
 int far_memory_check(struct far_task *t, struct far_report *report);
+void far_memory_check_freed(struct far_task *t, struct far_report *report); /* what this handle was told to free */
 
 uint64_t far_alloc_round(uint64_t size);
 

@@ -26,8 +26,9 @@
  *
  * Free bitmap, 1 bit per 16 bytes: the object that begins there is free, nobody can still see it, and it is home: the
  * owner of the block may hand it out. Whoever brings it home adds the bit by FAA (every object has one holder, so no
- * bit is added twice); the owner takes bits by subtracting what it read. Free pages have no bits; a page is at least
- * one word, so slabs share none.
+ * bit is added twice); the owner takes bits by a CAS of the word that it read to 0. Of an object that is in use damage may
+ * have set the bit: whoever sweeps finds that, and takes it away by CAS (false_home.h). Free pages have no bits; a page is at
+ * least one word, so slabs share none.
  *
  * Mark bitmap, the same shape: the walk of the last sweep met the object. Written by the sweeper, whole blocks.
  */

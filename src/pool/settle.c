@@ -1,5 +1,6 @@
 /* Settling a sweep: every owner frees in its own blocks what the walk did not meet. That is sound for an object that is
- * not marked, not home, not in store and not black: nobody alive holds it (README.md has the argument). Only awake
+ * not marked, not home, not in store and not black: nobody alive holds it (README.md has the argument). And what lay in store all
+ * the time and was met by the walk is in use: it was home by damage (false_home.h), and is not handed out. Only awake
  * handles settle: the marks of a sweep are overwritten when all that are awake have heard of the next. */
 #include "base/error.h"
 #include "pool/catalog_layout.h"
@@ -73,7 +74,8 @@ static void free_lost(judgement *j, far_slab *slab, uint32_t number) {
 }
 
 
-static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
+/* covered: by this part of the sweep. */
+static void judge_slab(judgement *j, far_slab *slab, const judged *b, bool covered) {
     const far_geometry *g = &j->s->pool->geometry;
     const uint64_t first = slab->page * (g->page_bytes / FAR_GRANULE);
     uint32_t uid = slab->class->uid;
@@ -82,17 +84,29 @@ static void judge_slab(judgement *j, far_slab *slab, const judged *b) {
         return; /* its index was dropped, or is just being created: unlisted.c */
     for (uint32_t n = 0; n < slab->carved; n++) {
         uint64_t at = first + n * (slab->class->size / FAR_GRANULE), bit = 1ull << at % 64;
-        if (((slab->in_store[n / 64] | slab->black[n / 64]) >> n % 64 & 1) == 0 &&
-            ((b->bits[at / 64] | b->marks[at / 64]) & bit) == 0)
+        bool stored = slab->in_store[n / 64] >> n % 64 & 1, black = slab->black[n / 64] >> n % 64 & 1;
+        if (!stored && !black && ((b->bits[at / 64] | b->marks[at / 64]) & bit) == 0)
             free_lost(j, slab, n);
+        else if (stored && !black && covered && b->marks[at / 64] & bit)
+            far_store_withdraw(j->s, slab, n);
     }
+}
+
+
+/* Of a block that a sweep in parts does not cover all is marked, also where no object begins. */
+static bool is_covered(const far_geometry *g, const uint64_t *marks) {
+    uint64_t all = UINT64_MAX;
+    for (uint64_t w = 0; w < far_bitmap_bytes(g) / sizeof(*marks); w++)
+        all &= marks[w];
+    return all != UINT64_MAX;
 }
 
 
 /* With the lock. */
 static void judge_block(judgement *j, far_held *block, const judged *b) {
+    bool covered = is_covered(&j->s->pool->geometry, b->marks);
     for (far_slab *slab = far_slab_in(block, NULL); slab; slab = far_slab_in(block, slab))
-        judge_slab(j, slab, b);
+        judge_slab(j, slab, b, covered);
     block->stamp = j->s->sweep;
 }
 

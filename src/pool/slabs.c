@@ -8,6 +8,7 @@
 
 #define LOOK_BYTES  (64u << 10) /* of bitmaps read at once */
 #define LOOK_SLABS  64u
+#define TAKE_TRIES  8u /* for a word of a bitmap that others change */
 #define PAGES_LEAST 4u /* of a slab, if its objects are small: several sessions take from it */
 #define GROW_SHARE  4u /* a new slab is as large as this part of those that the class has */
 #define IDLE_TICKS  3u /* before a slab that is wholly in store goes back */
@@ -115,7 +116,8 @@ typedef struct look {
     far_addr base;
     far_block_id id;
     unsigned page, pages;
-    uint64_t *words; /* of the bitmap */
+    uint64_t *words; /* of the bitmap: what is taken of it */
+    uint64_t *old;   /* what a CAS found there */
 } look;
 
 
@@ -130,13 +132,14 @@ static unsigned slabs_to_look_at(far_task *t, far_class *class, unsigned node, l
             continue;
         slab->looked = epoch;
         bytes += more;
-        looks[count++] = (look){far_slab_base(s, slab), slab->block->id, slab->page, slab->pages, NULL};
+        looks[count++] = (look){far_slab_base(s, slab), slab->block->id, slab->page, slab->pages, NULL, NULL};
     }
     return count;
 }
 
 
-/* The bits were seen and subtracted: the objects are in store. Bits elsewhere than at the beginning of an object: the
+/* The bits were taken: the objects are in store, and black, because one of them that a walk under way has met was unlinked
+ * since. Bits elsewhere than at the beginning of an object: the
  * bitmap is damaged. */
 static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
     const far_geometry *g = far_geometry_of(t);
@@ -151,6 +154,7 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
                 continue;
             }
             far_store_put(s, class, l->base + at, UINT64_MAX);
+            far_store_blacken(s, l->base + at);
             *any = true;
         }
     pthread_mutex_unlock(&s->lock);
@@ -158,25 +162,62 @@ static int put_found(far_task *t, far_class *class, const look *l, bool *any) {
 }
 
 
-static int look_at(far_task *t, far_class *class, look *looks, unsigned count, bool *any) {
+static int read_bits(far_task *t, look *looks, unsigned count) {
     const far_geometry *g = far_geometry_of(t);
     for (unsigned i = 0; i < count; i++) {
         uint64_t bytes = looks[i].pages * page_words(g) * 8;
-        if (!(looks[i].words = far_scratch(t, bytes)))
+        looks[i].words = far_scratch(t, bytes);
+        looks[i].old = far_scratch(t, bytes);
+        if (!looks[i].words || !looks[i].old)
             return far_fail(FAR_ERR_NO_MEMORY, "no memory to read a free bitmap");
         far_read(t, far_block_bitmap(g, looks[i].id) + looks[i].page * page_words(g) * 8, looks[i].words, bytes);
     }
-    int err = far_wait(t);
-    bool some = false;
-    for (unsigned i = 0; i < count && err == 0; i++)
-        for (uint64_t w = 0; w < looks[i].pages * page_words(g); w++)
-            if (looks[i].words[w] != 0) {
-                some = true;
-                far_faa(t, far_block_bitmap(g, looks[i].id) + (looks[i].page * page_words(g) + w) * 8,
-                        -looks[i].words[w], NULL);
-            }
-    if (err == 0 && some)
-        err = far_wait(t); /* a bit that is brought home again meanwhile must not meet the old one */
+    return far_wait(t);
+}
+
+
+/* Puts a CAS for each word that is not taken yet. False: there is none. */
+static bool put_takes(far_task *t, const look *l, bool first) {
+    const far_geometry *g = far_geometry_of(t);
+    bool any = false;
+    for (uint64_t w = 0; w < l->pages * page_words(g); w++) {
+        if (!first && l->old[w] == l->words[w])
+            continue;
+        l->words[w] = first ? l->words[w] : l->old[w];
+        l->old[w] = 0;
+        if (l->words[w] == 0)
+            continue;
+        far_cas(t, far_block_bitmap(g, l->id) + (l->page * page_words(g) + w) * 8, l->words[w], 0, &l->old[w]);
+        far_faa(t, far_block_bitmap(g, l->id) + (l->page * page_words(g) + w) * 8, 0, NULL);
+        any = true;
+    }
+    return any;
+}
+
+
+/* A word that others have changed meanwhile, because they brought more home or put a bit right (false_home.h), is tried again as
+ * it is then; at last it is left for the next look. */
+static int take_bits(far_task *t, look *looks, unsigned count) {
+    bool any = true;
+    int err = 0;
+    for (unsigned tries = 0; any && err == 0 && tries < TAKE_TRIES; tries++) {
+        any = false;
+        for (unsigned i = 0; i < count; i++)
+            any |= put_takes(t, &looks[i], tries == 0);
+        err = any ? far_wait(t) : 0; /* a bit that is brought home again meanwhile must not meet the old one */
+    }
+    for (unsigned i = 0; i < count; i++)
+        for (uint64_t w = 0; w < looks[i].pages * page_words(far_geometry_of(t)); w++)
+            if (looks[i].old[w] != looks[i].words[w])
+                looks[i].words[w] = 0;
+    return err;
+}
+
+
+static int look_at(far_task *t, far_class *class, look *looks, unsigned count, bool *any) {
+    int err = read_bits(t, looks, count);
+    if (err == 0)
+        err = take_bits(t, looks, count);
     for (unsigned i = 0; i < count && err == 0; i++)
         err = put_found(t, class, &looks[i], any);
     return err;

@@ -318,6 +318,16 @@ void far_store_send_home(far_store *s, far_class *class, far_addr addr) {
 }
 
 
+void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number) {
+    assert(slab->stored > 0 && slab->in_store[number / 64] >> number % 64 & 1);
+    slab->in_store[number / 64] &= ~(1ull << number % 64);
+    slab->stored--;
+    s->spare_bytes -= slab->class->size;
+    list_open(slab);
+    s->freed_wrongly = (far_slab_base(s, slab) + number * slab->class->size) | 1;
+}
+
+
 static void put_own(far_store *s, far_slab *slab, uint32_t number) {
     uint64_t bit = 1ull << number % 64;
     assert(number < slab->carved && slab->stored < slab->carved && (slab->in_store[number / 64] & bit) == 0);

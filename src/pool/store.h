@@ -172,7 +172,7 @@ typedef struct far_store {
     _Atomic(far_held *) *held; /* by block number; changed under the lock, looked at without: far_is_own */
     far_held *blocks[2];       /* with free pages; without */
     uint32_t block_count;
-    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use; 0: none */
+    far_addr freed_wrongly; /* | 1: an address that came back and is no object in use, or still is; 0: none */
     uint64_t spare_bytes;   /* in store, and free pages of own blocks apart */
     uint64_t foreign_bytes; /* in the shelves */
     far_leaving *leaving;   /* to be brought home */
@@ -286,6 +286,7 @@ static inline bool far_slab_is_free(const far_slab *slab) {
  * asks for that, on its way home. Forgotten if its slab belongs to another class by now (its index was dropped). */
 void far_store_put(far_store *s, far_class *class, far_addr addr, uint64_t pin);
 void far_store_send_home(far_store *s, far_class *class, far_addr addr);
+void far_store_withdraw(far_store *s, far_slab *slab, uint32_t number); /* in store, and in use: it is not handed out */
 
 /* As far_store_put, but to the session's magazine if that has room: what was used last is the next to be handed out.
  * With the session's lock too. */

@@ -7,6 +7,7 @@
 #include "pool/blocker.h"
 #include "pool/catalog.h"
 #include "pool/catalog_layout.h"
+#include "pool/false_home.h"
 #include "pool/request.h"
 #include "pool/store.h"
 
@@ -262,6 +263,27 @@ static int write_marks(sweeper *s) {
 }
 
 
+/* Meets all that is linked; what of it is said to be free is found with it. */
+static int walk_indexes(sweeper *s) {
+    uint64_t blocks = s->end - s->first;
+    far_homes homes = {.t = s->t, .first = s->first, .end = s->end, .mend = s->mode != FAR_SWEEP_COUNT};
+    homes.bits = calloc(blocks, far_bitmap_bytes(s->geometry));
+    int err = homes.bits ? far_homes_begin(&homes) : far_fail(FAR_ERR_NO_MEMORY, "no memory for free bitmaps");
+    far_point(s->t, "sweep:homes");
+    if (err == 0)
+        err = far_catalog_walk(s->t, &s->walk);
+    make_late_marks(s);
+    far_point(s->t, "sweep:met");
+    if (err == 0)
+        err = far_homes_end(&homes, s->marks);
+    if (homes.count && s->result.false_homes == 0)
+        strcpy(s->result.false_home, homes.words);
+    s->result.false_homes += homes.count;
+    free(homes.bits);
+    return err;
+}
+
+
 static int walk(sweeper *s) {
     far_request made;
     assert(s->t->pin.epoch == 0); /* everybody's answer waits for the pins of that time, ours too */
@@ -271,8 +293,7 @@ static int walk(sweeper *s) {
     s->sweep = made.sweep;
     far_point(s->t, "sweep:walk");
     far_task_rest_between_pins(s->t, s->mode == FAR_SWEEP_SLOWLY);
-    err = far_catalog_walk(s->t, &s->walk);
-    make_late_marks(s);
+    err = walk_indexes(s);
     far_task_rest_between_pins(s->t, false);
     far_point(s->t, "sweep:walked");
     if (err == 0)

@@ -2,7 +2,8 @@
  *
  *   1. It becomes the sweeper (request.h), asks for all clients whether they live, and takes the blocks of the dead.
  *   2. A request, `walk` on. When all have answered, nobody has a foreign object in hand that it got before.
- *   3. It walks every index once, and writes what it met as marks into far memory.
+ *   3. It walks every index once, and writes what it met as marks into far memory. What it met and what is home cannot be the
+ *      same (false_home.h).
  *   4. A second request, `walk` off. When all have answered, what they unlinked during the walk is home.
  *   5. DONE: every owner settles its own blocks (settle.c). The sweeper frees runs that were not met, adopts orphans
  *      with something to settle, and frees the ids of the dead. */
@@ -33,10 +34,14 @@ typedef enum {
     FAR_SWEEP_SHORT,  /* as a repair, for one who is short of memory: it gives up when the epoch stands still */
 } far_sweep_mode;
 
+#define FAR_FALSE_HOME_WORDS 192
+
 typedef struct far_sweep_result {
     uint64_t leaked_bytes;   /* not reachable, not free */
     uint64_t repaired_bytes; /* of them, freed */
     unsigned dead_clients;   /* whose ids became free */
+    unsigned false_homes;    /* objects in use that were said to be free (false_home.h); but for a count, put right */
+    char false_home[FAR_FALSE_HOME_WORDS]; /* in words: the first of them */
 } far_sweep_result;
 
 /* Without a pin. FAR_ERR_BUSY: a live client is sweeping. 1: given up, because somebody does not answer while the epoch stands

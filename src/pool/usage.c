@@ -144,9 +144,9 @@ static int check_slabs(checked *c, far_block_id id, const far_block_state *s) {
         return PROBLEM(c, "its page words are broken");
     if (err < 0)
         return err;
-    for (unsigned p = 0; s->kind == FAR_BLOCK_FREE && p < FAR_BLOCK_PAGES; p++)
+    for (unsigned p = 0; s->kind != FAR_BLOCK_OWNED && s->kind != FAR_BLOCK_ORPHAN && p < FAR_BLOCK_PAGES; p++)
         if (pages[p] != 0)
-            return PROBLEM(c, "free, but page %u is in use", p);
+            return PROBLEM(c, "%s, but page %u is in use", s->kind == FAR_BLOCK_FREE ? "free" : "part of a run", p);
     return check_bits(c, id, pages);
 }
 
@@ -191,8 +191,7 @@ static int check_once(checked *c, far_block_id id) {
         return PROBLEM(c, "its state %#llx means nothing", (unsigned long long)word);
     if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING)
         err = check_owner(c, &s);
-    if (err == 0 && c->problem[0] == 0 &&
-        (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_ORPHAN || s.kind == FAR_BLOCK_FREE))
+    if (err == 0 && c->problem[0] == 0)
         err = check_slabs(c, id, &s);
     if (err == 0 && c->problem[0] == 0 &&
         (s.kind == FAR_BLOCK_RUN || s.kind == FAR_BLOCK_BODY || s.kind == FAR_BLOCK_WIPING))
@@ -201,14 +200,17 @@ static int check_once(checked *c, far_block_id id) {
 }
 
 
-/* What this handle has met: far memory named an object that is none, or named one twice. */
-static void report_freed_wrongly(far_store *s, far_report *report) {
+/* What this handle has met: far memory named an object that is none, or named one twice; or said that one is free which a
+ * walk has met. */
+void far_memory_check_freed(far_task *t, far_report *report) {
+    far_store *s = far_store_of(t);
     pthread_mutex_lock(&s->lock);
     far_addr addr = s->freed_wrongly;
     s->freed_wrongly = 0;
     pthread_mutex_unlock(&s->lock);
     if (addr != 0)
-        far_report_problem(report, "%#llx was freed, where no object was in use", (unsigned long long)(addr & ~1ull));
+        far_report_problem(report, "%#llx was freed, where no object was in use, or one that still is",
+                           (unsigned long long)(addr & ~1ull));
 }
 
 
@@ -218,7 +220,7 @@ int far_memory_check(far_task *t, far_report *report) {
     if (wanted < 0)
         return wanted;
     c.at_rest = wanted == 0;
-    report_freed_wrongly(far_store_of(t), report);
+    far_memory_check_freed(t, report);
     far_scratch_mark mark = far_scratch_here(t);
     for (unsigned node = 0; node < c.g->nodes; node++)
         for (uint32_t i = 0; i < c.g->node[node].blocks; i++) {

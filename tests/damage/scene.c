@@ -186,6 +186,7 @@ void scene_make(scene *s, const char *kind, const char *options, bool crashed, u
     collecting c = {{.object = collect, .once = true}, index, s};
     must(far_session_call(session, FAR_STATS_OTHER, false, run_walk, &c), "walk");
     add_pool(s, pool, index);
+    s->geometry = pool->geometry;
     if (crashed)
         work_and_die(s, session, index, &random);
     far_index_close(index);

@@ -30,6 +30,7 @@ typedef struct scene {
     const char *kind, *options;
     bool fixed, crashed;
     char *image;
+    far_geometry geometry;
     struct { /* of the first numbers: made once */
         char key[SCENE_KEY_BYTES];
         size_t bytes;

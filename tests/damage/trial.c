@@ -178,29 +178,55 @@ static void scan(trial *t) {
 }
 
 
-static void get_many(trial *t) {
-    enum { MANY = 8 };
-    static char keys[MANY][SCENE_KEY_BYTES], values[MANY][FAR_VALUE_MAX];
-    far_op ops[MANY], *taken[MANY], *done[MANY];
-    unsigned numbers[MANY];
+/* ---- Many in flight ---- */
+
+enum { GETS = 8, SUBMITTED = GETS + 5 };
+
+typedef struct flight {
+    far_op op;
+    unsigned number;
+    char key[SCENE_KEY_BYTES], value[FAR_VALUE_MAX];
+} flight;
+
+
+static void fill_flight(trial *t, flight *f, far_op_kind kind, unsigned number) {
+    f->number = number;
+    f->op = (far_op){.kind = kind, .index = t->index, .key = f->key, .value = f->value, .capacity = sizeof(f->value)};
+    f->op.key_len = scene_key(t->scene, number, f->key);
+    if (kind == FAR_OP_SCAN) {
+        f->op.each = check_pair;
+        f->op.each_ctx = t;
+        f->op.limit = 30;
+    } else if (kind != FAR_OP_GET) {
+        t->versions[number] = true;
+        f->op.value_len = scene_value(t->scene, number, 1, f->value);
+    }
+}
+
+
+/* Every kind of operation, all at once. */
+static void submit_many(trial *t) {
+    static flight flights[SUBMITTED];
+    static const far_op_kind others[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE, FAR_OP_SCAN};
+    far_op *taken[SUBMITTED], *done[SUBMITTED];
     if (t->hung)
         return;
-    for (unsigned i = 0; i < MANY; i++) {
-        numbers[i] = (unsigned)far_random_below(&t->random, SCENE_KEYS + 8);
-        ops[i] = (far_op){.kind = FAR_OP_GET,
-                          .index = t->index,
-                          .key = keys[i],
-                          .key_len = scene_key(t->scene, numbers[i], keys[i]),
-                          .value = values[i],
-                          .capacity = sizeof(values[i])};
-        taken[i] = &ops[i];
-    }
-    int count = (int)OP(t, far_submit(t->session, taken, MANY));
+    for (unsigned i = 0; i < GETS; i++)
+        fill_flight(t, &flights[i], FAR_OP_GET, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
+    for (unsigned i = GETS; i < SUBMITTED; i++)
+        fill_flight(t, &flights[i], others[i - GETS], (unsigned)((t->seed + 37 * i) % (SCENE_KEYS + 8)));
+    for (unsigned i = 0; i < SUBMITTED; i++)
+        taken[i] = &flights[i].op;
+    int count = (int)OP(t, far_submit(t->session, taken, SUBMITTED));
     if (count > 0)
-        OP(t, far_reap(t->session, done, MANY, (size_t)count));
-    for (int i = 0; i < count; i++)
-        if (ops[i].result == FAR_OK)
-            check_value(t, numbers[i], values[i], ops[i].value_len, "submitted get");
+        ALL(t, far_reap(t->session, done, SUBMITTED, (size_t)count));
+    for (int i = 0; i < count; i++) {
+        const far_op *op = &flights[i].op;
+        if (op->result == FAR_ERR_CORRUPT && t->stumbled[0] == 0)
+            snprintf(t->stumbled, sizeof(t->stumbled), "submitted: %s", far_op_error(t->session, op));
+        if (op->kind == FAR_OP_GET && op->result == FAR_OK)
+            check_value(t, flights[i].number, op->value, op->value_len, "submitted get");
+    }
 }
 
 
@@ -267,7 +293,7 @@ static void operate(trial *t) {
     static const far_op_kind writes[] = {FAR_OP_UPDATE, FAR_OP_INSERT, FAR_OP_PUT, FAR_OP_DELETE};
     for (unsigned i = 0; i < 12; i++)
         get(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + 8));
-    get_many(t);
+    submit_many(t);
     scan(t);
     for (unsigned i = 0; i < 16; i++)
         write_one(t, (unsigned)far_random_below(&t->random, SCENE_KEYS + (i % 4 == 3 ? 0 : 32)), writes[i % 4]);

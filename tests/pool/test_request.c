@@ -536,7 +536,7 @@ static void bit_taken_is_waited_for(void **state) {
     far_addr first = bit_word(owner, objects[0]);
     start_putting(owner, 200, 300); /* one key: each put needs another object */
     far_sim_hold *hold =
-        far_sim_hold_effect(owner->client, (far_sim_match){.kind = FAR_SIM_FAA, .from = first, .to = first + 8});
+        far_sim_hold_effect(owner->client, (far_sim_match){.kind = FAR_SIM_CAS, .from = first, .to = first + 8});
     while (!far_sim_reached(hold) && !far_sim_ended(owner->client))
         far_sim_run_client(owner->client);
     assert_true(far_sim_reached(hold));
