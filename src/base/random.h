@@ -1,5 +1,5 @@
 /* A small seeded generator (xoshiro256**, seeded by splitmix64): everything random in farindex comes from one of these,
- * so that a seed replays a run. Not for secrets: those come from the fabric's host (far_host_secret). */
+ * so that a seed replays a run. Not for secrets: those come from the fabric's host (`secret` in base/host.h). */
 #ifndef FAR_BASE_RANDOM_H
 #define FAR_BASE_RANDOM_H
 

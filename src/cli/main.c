@@ -23,8 +23,12 @@ static void move_pool_behind(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     move_pool_behind(argc, argv);
-    if (argc < 2) {
+    if (argc < 2 || (words_of_pool(argc, argv) > 0 && argc == words_of_pool(argc, argv) + 1)) {
         fputs("farindex: which command? 'farindex --help' lists them\n", stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--pool") == 0) {
+        fputs("farindex: --pool needs a value (URI)\n", stderr);
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {

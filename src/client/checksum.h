@@ -11,7 +11,7 @@ int far_sum_add(far_task *t, const far_index *index, far_bytes key, far_bytes *v
 
 /* What is stored, without its hash: 0, or FAR_ERR_CORRUPT. */
 int far_sum_check(const far_index *index, far_bytes key, far_bytes *stored);
-/* As far_sum_check; with a report damage is a problem of it, and no error. */
+/* As far_sum_check; with a report, damage is noted there as a problem, and is no error. */
 int far_sum_report(const far_index *index, far_bytes key, far_bytes *stored, far_report *report);
 
 /* A get: room for what is stored; then, of that, the value for the caller. */

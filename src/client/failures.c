@@ -1,6 +1,7 @@
 /* The words of submitted operations that failed (failures.h): a list, the newest first. */
 #include "client/failures.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ void far_failures_open(far_failures *failures) {
 static void take_out(far_failures *failures, far_failure *f) {
     *(f->older ? &f->older->newer : &failures->oldest) = f->newer;
     *(f->newer ? &f->newer->older : &failures->newest) = f->older;
+    assert(failures->count > 0);
     failures->count--;
     free(f);
 }

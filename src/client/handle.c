@@ -7,6 +7,7 @@
 #include "pool/catalog.h"
 #include "pool/sweep.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define OPEN_TRIES 3
@@ -56,6 +57,7 @@ int far_pool_enter(far_pool *pool) {
 
 
 void far_pool_leave(far_pool *pool) {
+    assert(atomic_load_explicit(&pool->calls, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&pool->calls, 1, memory_order_seq_cst);
 }
 

@@ -6,6 +6,7 @@
 #include "client/failures.h"
 #include "index/rdwc.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -673,6 +674,7 @@ int far_reap(far_session *s, far_op *done[], size_t max, size_t wait_for) {
             if (!run->next)
                 runs->done.last = NULL;
             done[count++] = run->op;
+            assert(runs->done_count > 0 && runs->done_count <= runs->in_flight);
             runs->done_count--;
             runs->in_flight--;
             run->next = runs->free;

@@ -8,6 +8,7 @@
 #include "fabric/words.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -209,6 +210,7 @@ static void free_world(local_world *world) {
 static void local_close(far_fabric *base) {
     local_world *world = ((local_fabric *)base)->world;
     pthread_mutex_lock(&worlds_lock);
+    assert(world->handles > 0);
     bool last = --world->handles == 0;
     for (local_world **link = &worlds; last && *link; link = &(*link)->next)
         if (*link == world) {

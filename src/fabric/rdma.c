@@ -8,6 +8,7 @@
 #ifdef FARINDEX_RDMA
 #include "fabric/rdma.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -202,6 +203,7 @@ static void copy_out(const rdma_queue *q) {
 static far_batch *pop(rdma_queue *q) {
     const rdma_part *part = &q->parts[q->first];
     q->first = (q->first + 1) % RDMA_SLOTS;
+    assert(q->count > 0);
     q->count--;
     q->pieces_done += part->pieces;
     q->freed = part->ring_end;

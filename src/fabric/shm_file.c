@@ -7,6 +7,7 @@
 #include "fabric/shm.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -534,6 +535,7 @@ int shm_join(const shm_shape *shape, shm_world **joined) {
 
 void shm_leave(shm_world *world) {
     pthread_mutex_lock(&worlds_lock);
+    assert(world->handles > 0);
     bool last = --world->handles == 0;
     for (shm_world **link = &worlds; last && *link; link = &(*link)->next)
         if (*link == world) {

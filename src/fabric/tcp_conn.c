@@ -4,6 +4,7 @@
 #include "fabric/tcp.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -109,6 +110,7 @@ void tcp_fence_self(far_conn *conn) {
 static tcp_owed pop(tcp_conn *c, tcp_node *node) {
     tcp_owed owed = node->owed[node->first];
     node->first = (node->first + 1) % node->room;
+    assert(node->count > 0 && c->owed > 0);
     node->count--;
     c->owed--;
     return owed;

@@ -103,7 +103,7 @@ static int stock_up(far_task *t, far_class *class, unsigned node, bool new_block
 }
 
 
-/* On `count` nodes, from the first one on. */
+/* Tries `count` nodes, from `first` on. */
 static int stock_nodes(far_task *t, far_class *class, unsigned first, unsigned count, bool new_block, unsigned *where) {
     unsigned nodes = far_task_pool(t)->geometry.nodes;
     int result = 0;
@@ -184,6 +184,7 @@ static int take_run(far_task *t, far_class *class, unsigned node, bool must, uin
 static int find_one(far_task *t, far_class *class, unsigned node, bool must, bool own_only, uint64_t *item) {
     far_store *s = far_store_of(t);
     far_memory *m = far_memory_of(t);
+    assert(s->inside == t);
     if (class->is_run)
         return take_run(t, class, node, must, item);
     unsigned held_back = 0, nodes = geometry(m)->nodes;

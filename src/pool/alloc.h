@@ -67,7 +67,7 @@ int far_run_short(struct far_task *t, int (*run)(struct far_task *t, void *arg),
 /* The last close of an index in this handle (or the end of one that was never shown): its far_index goes away. */
 void far_memory_index_closed(far_pool *pool, far_index *index);
 
-/* This handle has taken an index off the list, or given up creating one: its memory goes back in time. */
+/* This handle has taken an index off the list, or given up creating one: its memory is given back later (unlisted.c). */
 void far_memory_dropped(far_pool *pool, uint32_t uid);
 
 /* Looks for slabs of indexes that are gone, and frees them: unpinned, waits for answers with that patience. 1: some are

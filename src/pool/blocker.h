@@ -11,10 +11,10 @@ typedef struct far_blocker {
     uint64_t pin;
 } far_blocker;
 
-/* Of the other handles, while the epoch has been this one for long. id 0: nobody. */
+/* Which other handle holds up the epoch, which has been this one for long. id 0: none does. */
 int far_blocker_find(far_task *t, uint64_t epoch, far_blocker *b);
 
-/* Returns FAR_ERR_BUSY, or what became of the search. what: waits for the epoch, in words. */
+/* Returns FAR_ERR_BUSY, or what became of the search. what: that which waits for the epoch, in words. */
 int far_blocked(far_task *t, const char *what);
 
 #endif

@@ -133,6 +133,7 @@ int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits) {
 
 int far_block_swap(far_task *t, far_block_id b, uint64_t *word, const far_block_state *to) {
     uint64_t old;
+    assert(b.index < far_geometry_of(t)->node[b.node].blocks && to->kind < FAR_BLOCK_KINDS);
     int err = far_cas_word(t, far_block_entry(far_geometry_of(t), b), *word, far_block_pack(to), &old);
     if (err < 0)
         return err;
@@ -278,6 +279,7 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
     const far_geometry *g = far_geometry_of(t);
     far_block_state wiping = far_block_unpack(word);
     far_fabric *fabric = far_task_fabric(t);
+    assert(wiping.kind == FAR_BLOCK_WIPING);
     for (uint32_t i = wiping.length; i-- > 0;) { /* the head last: it says that the others are to be freed */
         far_block_id b = {head.node, head.index + i};
         uint64_t now = word;
@@ -301,6 +303,7 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
 
 int far_run_free(far_task *t, far_block_id head, uint64_t word) {
     far_block_state wiping = far_block_owned(t);
+    assert(far_block_unpack(word).kind == FAR_BLOCK_RUN || far_block_unpack(word).kind == FAR_BLOCK_WIPING);
     wiping.kind = FAR_BLOCK_WIPING;
     wiping.length = far_block_unpack(word).length;
     int done = far_block_swap(t, head, &word, &wiping);

@@ -37,6 +37,8 @@
 
 #include "pool/superblock.h"
 
+#include <assert.h>
+
 #define FAR_BLOCK_ENTRY_BYTES 32
 #define FAR_BLOCK_ENTRY_WORDS 4
 #define FAR_WORD_GRANULES     64 /* of one bitmap word */
@@ -70,6 +72,7 @@ typedef struct far_page_state {
 
 static inline uint64_t far_block_pack(const far_block_state *s) {
     uint64_t who = 0;
+    assert(s->length < 1u << 20 && s->id < 1u << 14 && s->uid < 1u << 24 && s->type < 1u << 6);
     if (s->kind == FAR_BLOCK_OWNED || s->kind == FAR_BLOCK_WIPING)
         who = (uint64_t)s->id | (uint64_t)s->generation << 14;
     else if (s->kind == FAR_BLOCK_RUN)
@@ -105,6 +108,7 @@ static inline uint64_t far_page_check(uint64_t word) {
 
 
 static inline uint64_t far_page_pack(const far_page_state *s) {
+    assert(s->uid < 1u << 24 && s->type < 1u << 6 && s->pages < 1u << 7 && s->size / FAR_GRANULE < 1u << 20);
     uint64_t word = (uint64_t)s->uid | (uint64_t)s->type << 24 | s->size / FAR_GRANULE << 30 |
                     (uint64_t)s->pages << 50 | (uint64_t)s->stable << 57 | (uint64_t)s->in_use << 63;
     return word | far_page_check(word);

@@ -54,7 +54,7 @@ static int broken_catalog(const char *what) {
 }
 
 
-/* Of the entries so far, and one more. */
+/* The hash of the entries before this one (check), and of this one. */
 static uint64_t add_check(uint64_t check, const far_catalog_entry *entry) {
     return XXH3_64bits_withSeed(entry, sizeof(*entry), check);
 }
@@ -104,6 +104,7 @@ static far_addr entry_of(const far_catalog_view *view, const far_catalog_entry *
 /* Puts `word` in the place of that of the catalog that `view` shows. 1: done; 0: somebody was faster. */
 static int swing(far_task *t, const far_catalog_view *view, uint64_t word) {
     uint64_t old;
+    assert(t->pin.epoch != 0 && word != view->word);
     int err = far_cas_word(t, catalog_word(), view->word, word, &old);
     if (err < 0 || old != view->word)
         return err;
@@ -206,6 +207,7 @@ int far_catalog_clear_mark(far_task *t, const far_catalog_entry *entry, uint64_t
 
 int far_catalog_rest(far_task *t, far_met_mark *met, unsigned attempt) {
     const uint64_t tick = far_tick(far_task_fabric(t));
+    assert(t->pin.epoch == 0);
     far_back_off(t, attempt);
     if (met->mark == 0 || attempt < MET_BRIEFLY) {
         met->mark = 0;
@@ -436,6 +438,7 @@ static uint64_t new_mark(far_task *t) {
 /* Marks the index as being dropped by us. 1: done; 0: look again. */
 static int mark_for_drop(far_task *t, const far_catalog_entry *entry, uint64_t mark, far_met_mark *met) {
     uint64_t old;
+    assert(t->pin.epoch != 0 && mark != 0);
     far_point(t, "catalog:mark");
     int err = far_cas_word(t, entry->record + offsetof(far_index_record, mark), 0, mark, &old);
     if (err < 0 || old == 0)
@@ -636,6 +639,7 @@ static int walk_own_objects(far_task *t, far_walk *walk) {
 
 int far_catalog_walk(far_task *t, far_walk *walk) {
     far_catalog_view view;
+    assert(t->pin.epoch == 0);
     int err = walk_own_objects(t, walk);
     if (err < 0 || (err = far_catalog_listed(t, &view)) < 0)
         return err;

@@ -33,7 +33,7 @@ int far_catalog_leave(far_task *t);
 
 /* For sweeps and checks: reports the catalog's own objects, then opens every index and walks it. */
 int far_catalog_walk(far_task *t, far_walk *walk);
-/* Those that will be given out are new. repair: it is made so. */
+/* Checks that the index numbers that will be given out are new ones. repair: it is made so. */
 struct far_report;
 int far_catalog_check_numbers(far_task *t, bool repair, struct far_report *report);
 

@@ -136,7 +136,7 @@ int far_open_table_enter(far_task *t, uint32_t uid, bool user,
                          unsigned *slot); /* 1: look again; FAR_ERR_BUSY: too many */
 int far_open_table_leave(far_task *t, unsigned slot);
 int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
-/* What this handle's word in the registry is, as somebody saw it: it is put right if it is not what it should be. */
+/* seen: the registry's word for this handle's table, as somebody read it. If it is not what it should be, it is put right. */
 int far_open_table_mend(far_task *t, uint64_t seen);
 int far_open_table_settle(far_task *t); /* unpinned: writes the table anew, if a session was lost that was writing it */
 bool far_open_table_is_unsure(const far_pool *pool);

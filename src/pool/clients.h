@@ -24,6 +24,8 @@
 
 #include "pool/superblock.h"
 
+#include <assert.h>
+
 #define FAR_CLIENT_BYTES  64
 #define FAR_CLIENT_ID_MAX 16382u
 
@@ -31,6 +33,7 @@ typedef enum { FAR_CLIENT_FREE, FAR_CLIENT_LIVE, FAR_CLIENT_DEAD } far_client_st
 
 
 static inline uint64_t far_client_pack(far_client_state state, unsigned generation, unsigned handle) {
+    assert(generation < 1u << 16 && handle < 1u << 14);
     return (uint64_t)state | (uint64_t)generation << 2 | (uint64_t)handle << 18;
 }
 

@@ -50,9 +50,9 @@ static inline uint64_t far_wait_pause(uint64_t waited, uint64_t tick) {
     return waited / 16 < tick / 2 ? tick / 2 : waited / 16 < 8 * tick ? waited / 16 : 8 * tick;
 }
 
-/* Without a pin: until every pin of anybody was taken k epochs after this call began. 1: not by that time. */
+/* Without a pin: waits until every pin of anybody is one that was taken k epochs after this call began. 1: not by that time. */
 int far_wait_epochs_until(struct far_task *t, unsigned k, uint64_t time);
-/* The same for ever, for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
+/* The same without an end, for a pinned task, which has a new pin then, and is never without one. It may hold a lock: it does not rest
  * before it takes the pin. */
 int far_pin_after_epochs(struct far_task *t, unsigned k);
 

@@ -62,7 +62,8 @@ int far_bits_add(far_task *t, far_leaving *objects, size_t count) {
 
 /* ---- Adopting ---- */
 
-/* Its entry said that it is nobody's, and this handle had it: the swap has put that right, what it knows of it stays. */
+/* A block that this handle holds, though its entry said that it is nobody's: damage. The swap has put the entry right,
+ * and what the handle knows of the block stays. */
 static int is_held(far_task *t, far_block_id id) {
     const far_store *s = far_store_of(t);
     if (!far_is_own(s, far_block_base(far_geometry_of(t), id)))

@@ -29,7 +29,7 @@ int far_keep(far_memory *m, far_class *class, uint64_t item, bool reserve) {
 }
 
 
-/* With both locks: the slot is free, the object is whoever's called. */
+/* With both locks: the slot becomes free, the object is the caller's. */
 static uint64_t take_out(far_memory *m, uint32_t at) {
     assert(at < m->kept_count);
     uint64_t item = m->kept[at].item;
@@ -67,8 +67,8 @@ void far_kept_free_closed(far_store *s) {
 }
 
 
-/* With both locks: one of them is free. What a lost session kept others may need, to finish what it left half done: a
- * sweep, which does that first, finds it. */
+/* With both locks: frees one kept object. What a lost session kept others may need, to finish what it left half done: that
+ * is left to a sweep, which finishes such work first. */
 static void free_kept(far_memory *m, uint32_t at) {
     far_class *class = m->kept[at].class;
     bool needed = m->session->lost && !m->kept[at].reserve;
@@ -80,7 +80,7 @@ static void free_kept(far_memory *m, uint32_t at) {
 }
 
 
-/* Of an index that is closed; what is the pool's own (uid 0) has none. */
+/* Whether the index of the class is not open here. The pool's own objects (uid 0) have no index. */
 static bool is_closed(const far_class *class) {
     return class->uid != 0 && !far_class_index(class);
 }

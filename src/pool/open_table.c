@@ -63,6 +63,7 @@ static int find_table(far_task *t) {
 /* Far memory says what it is to say. 1: not yet, a lost session may still write. */
 static int make_sure(far_task *t) {
     far_open_table *open = table_of(t);
+    assert(far_latch_is_held(t, FAR_LATCH_OPEN_TABLE));
     if (!far_open_table_is_unsure(far_task_pool(t)))
         return 0;
     int err = far_pins_settle(t);
@@ -83,6 +84,7 @@ static int make_sure(far_task *t) {
 /* The word of a slot is to be this. 0: it is; 1: it will be, or an error: housekeeping will write it. */
 static int change(far_task *t, unsigned slot, uint64_t wanted) {
     far_open_table *open = table_of(t);
+    assert(slot < FAR_OPEN_TABLE_MAX && far_latch_is_held(t, FAR_LATCH_OPEN_TABLE));
     open->words[slot] = wanted;
     if (far_open_table_is_unsure(far_task_pool(t)))
         return make_sure(t);
@@ -97,6 +99,7 @@ static int change(far_task *t, unsigned slot, uint64_t wanted) {
 static int make_table(far_task *t) {
     far_open_table *open = table_of(t);
     far_object object;
+    assert(open->table == 0 && far_latch_is_held(t, FAR_LATCH_OPEN_TABLE));
     int err = far_alloc(t, NULL, FAR_POOL_TYPE_OPEN_TABLE, FAR_OPEN_TABLE_BYTES, 0, FAR_ALLOC_ZERO, &object);
     if (err >= 0 && open->words[0])
         err = far_write_word(t, object.addr, open->words[0]);
@@ -120,6 +123,7 @@ static int provide_table(far_task *t, bool user) {
 /* Pinned. 1: look again. */
 int far_open_table_enter(far_task *t, uint32_t uid, bool user, unsigned *slot) {
     far_open_table *open = table_of(t);
+    assert(t->pin.epoch != 0 && uid != 0 && uid <= FAR_UID_MAX);
     int err = make_sure(t); /* a slot that is free here is free in far memory, and stays so */
     if (err == 0)
         err = provide_table(t, user);

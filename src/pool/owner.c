@@ -6,6 +6,8 @@
 #include "pool/report.h"
 #include "task/patience.h"
 
+#include <assert.h>
+
 
 int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_every) {
     uint64_t mine = far_owner_of_task(t), expected = 0, old;
@@ -46,9 +48,10 @@ static int wait_epochs(far_task *t) {
 }
 
 
-/* The first look comes at once: what somebody works at has changed by then, most of the time. Who takes a lock again and
- * again, and changes nothing, looks the same whenever it has it: not at every one of many looks. */
+/* The first look comes at once: what somebody works at has changed by then, most of the time. A client that takes a lock
+ * again and again, and changes nothing, looks as if it held it all the time at some looks, but not at every one of many. */
 int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg) {
+    assert(t->pin.epoch == 0);
     int dead = id == 0 ? 0 : far_is_dead(t, id, generation), same = 1;
     if (dead != 0)
         return dead < 0 ? dead : 0; /* whoever comes takes over */
@@ -72,6 +75,7 @@ int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_
 
 
 void far_suspect(far_suspects *all, far_addr at, uint64_t word, uint64_t owner) {
+    assert(all->count + all->found <= FAR_SUSPECTS_MAX);
     if (all->count + all->found == FAR_SUSPECTS_MAX)
         return;
     all->list[all->count].at = at;

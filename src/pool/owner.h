@@ -12,11 +12,14 @@
 #include "pool/clients.h"
 #include "task/task.h"
 
+#include <assert.h>
+
 #define FAR_OWNER_BITS 38
 #define FAR_OWNER_MASK ((1ull << FAR_OWNER_BITS) - 1)
 
 
 static inline uint64_t far_owner_pack(unsigned client, unsigned generation, unsigned task) {
+    assert(client < 1u << 14 && generation < 1u << 16 && task < 1u << 8);
     return (uint64_t)client | (uint64_t)generation << 14 | (uint64_t)task << 30;
 }
 
@@ -47,8 +50,8 @@ static inline int far_owner_is_dead(far_task *t, uint64_t word) {
 }
 
 
-/* As far_owner_is_dead, of an owner that would hold a pin with what it is waited for: that it lives does not count, the epoch tells
- * whether it is at work (task/patience.h). */
+/* As far_owner_is_dead, for a caller that waits for something the owner does with a pin. That the owner lives is then no
+ * sign that it is at work: the epoch tells (task/patience.h). */
 static inline int far_holder_is_dead(far_task *t, uint64_t word) {
     return far_is_dead_pinned(t, far_owner_client(word), far_owner_generation(word));
 }
@@ -64,12 +67,12 @@ int far_lock_take(far_task *t, far_addr lock, unsigned attempts, unsigned ask_ev
 /* For walks: of these lock words, as they were just read from `first` on, those of dead holders become free. */
 int far_locks_free_dead(far_task *t, far_addr first, const uint64_t *words, unsigned count);
 
-/* For checks, from a task without a pin: something says that this client is at work there, which is done with a pin (id 0:
- * it names nobody). look: pinned; 1: it is as it was seen. 1: the client lives and is not at work, for epochs have
- * passed, and nothing has changed. */
+/* For checks, from a task without a pin. A word says that this client (id 0: nobody that can be) is at work there, which is
+ * done with a pin. Waits for epochs, and has `look` look again, with a pin (1: all is as it was). Returns 1 when nothing has
+ * changed: the client lives, and is not at work. */
 int far_is_stuck(far_task *t, unsigned id, unsigned generation, int (*look)(far_task *t, void *arg), void *arg);
 
-/* The same for lock words that a check finds held: noted while it has a pin, looked at when it has none. */
+/* far_is_stuck for lock words that a check finds held: noted while the check has a pin, looked at when it has none. */
 #define FAR_SUSPECTS_MAX 8 /* that one check looks at for long */
 
 typedef struct far_suspects {

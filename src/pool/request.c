@@ -77,6 +77,7 @@ static bool note(far_store *s, void *ctx) {
 void far_request_hear(far_pool *pool, uint64_t word, uint64_t heard_epoch) {
     far_store *s = pool->store;
     hearing h = {far_request_unpack(word), heard_epoch};
+    assert(atomic_load_explicit(&pool->epochs.waking, memory_order_relaxed) == 1);
     far_store_visit(s, &(far_visit){.begin = note,
                                     .in_magazine = leave_magazine,
                                     .retired = far_retired_blacken,
@@ -196,6 +197,7 @@ static int is_missing(far_task *t, void *ctx, unsigned id, const far_client *cli
 
 int far_attend(far_task *t) {
     far_team *team = &far_task_pool(t)->team;
+    assert(t->pin.epoch == 0);
     if (t->session != team->own && !far_team_is_unattended(team))
         return 0;
     int err = far_epoch_tick(t);

@@ -18,6 +18,8 @@
 
 #include "pool/superblock.h"
 
+#include <assert.h>
+
 typedef struct far_request {
     uint32_t number, sweep;
     bool walk, spare;
@@ -26,6 +28,7 @@ typedef struct far_request {
 
 
 static inline uint64_t far_request_pack(const far_request *r) {
+    assert(r->number < 1u << 24 && r->sweep < 1u << 24 && r->sweeper < 1u << 14);
     return (uint64_t)r->number | (uint64_t)r->sweep << 24 | (uint64_t)r->walk << 48 | (uint64_t)r->spare << 49 |
            (uint64_t)r->sweeper << 50;
 }
@@ -51,7 +54,7 @@ static inline bool far_number_is_newer(uint32_t a, uint32_t b) {
 }
 
 
-/* With a hash above: a word that damage made to name a sweep whose marks are not there would free what is in use. */
+/* DONE has a hash in its upper bits: if damage made it name a sweep whose marks are not there, what is in use would be freed. */
 static inline uint64_t far_done_pack(uint32_t sweep, bool count_only) {
     uint64_t low = (uint64_t)sweep | (uint64_t)count_only << 24;
     return low | (low + 1) * 0x9e3779b97f4a7c15ull >> 25 << 25;
@@ -85,7 +88,7 @@ int far_request_change(far_task *t, int (*change)(far_task *t, far_request *r, v
                        far_request *made);
 int far_request_only(far_task *t, far_request *r, void *ctx); /* a change: a number that asks for nothing but answers */
 
-/* Makes one that asks for nothing: who rests in the middle of a walk hears that somebody waits, and rests no more. */
+/* Makes a request that asks for nothing: a walk that rests hears by it that somebody waits, and rests no more. */
 int far_request_attention(far_task *t);
 
 /* A step of a task that waits, unpinned, for what housekeeping does: where nobody else may be there to tick and to drive
@@ -97,7 +100,7 @@ int far_request_wait(far_task *t, uint32_t number, uint64_t patience);
 
 /* What stands beside the request in the superblock, from FAR_SUPER_REQUEST to before FAR_SUPER_SLOTS_HIGH, was read. */
 void far_line_learn(far_pool *pool, const uint64_t *words);
-bool far_line_wants_sweep(far_pool *pool); /* as of then */
+bool far_line_wants_sweep(far_pool *pool); /* as it was then */
 int far_sweep_is_wanted(far_task *t);      /* by READs, now */
 
 /* Something may have been lost: the next sweep finds it. */

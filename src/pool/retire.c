@@ -177,7 +177,7 @@ static bool free_head(far_store *s, far_memory *m, far_queue *q, uint64_t epoch)
 }
 
 
-/* Of one session, with its lock. How many. */
+/* Frees some retired objects of one session, with its lock. How many. */
 static unsigned reclaim_some(far_store *s, far_memory *m, uint64_t epoch) {
     unsigned count = 0;
     pthread_mutex_lock(&s->lock);

@@ -10,6 +10,7 @@
 #include "pool/sweep.h"
 #include "task/latch.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #define ROUNDS_MAX   8    /* while something came back */
@@ -97,8 +98,8 @@ static int sweep_for_lost(far_task *t) {
 }
 
 
-/* Somebody asked for something else since: those who had not heard that memory is asked for never will, and have answered
- * all the same. */
+/* Somebody has made another request since, without `spare`: handles that had not heard ours never will, and their answers
+ * to that other one count for ours. */
 static int was_overtaken(far_task *t, uint32_t number) {
     uint64_t word;
     int err = far_read_word(t, far_addr_make(0, FAR_SUPER_REQUEST), &word);
@@ -199,7 +200,7 @@ static void note_stuck(far_task *t, uint64_t epoch, uint64_t since) {
 }
 
 
-/* Where this ends a process, not that of this very handle, which has the pool open twice. */
+/* Where an eviction ends a process: never our own, which may have the pool open twice. */
 static bool may_evict(far_task *t, const far_blocker *b) {
     const far_pool *pool = far_task_pool(t);
     const uint64_t allowed = (uint64_t)pool->options.evict_after_ms * 1000000;
@@ -224,7 +225,7 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 }
 
 
-/* What the user can do something about. */
+/* Names the client in the way, about which the user can do something. */
 static int tell_blocker(far_task *t, const far_blocker *b) {
     char words[FAR_MESSAGE_BYTES], who[FAR_CLIENT_WORDS];
     snprintf(words, sizeof(words), "%s", far_last_error());
@@ -240,6 +241,7 @@ static int try_again(far_task *t, int (*run)(far_task *t, void *arg), void *arg,
     far_store *s = far_store_of(t);
     far_told before, after;
     uint64_t epoch = 0, since = 0; /* when the last round began; since when it stands there */
+    assert(far_latch_is_held(t, FAR_LATCH_SHORTAGE));
     int err = is_known_to_be_exhausted(t, &before);
     unsigned in_vain = 0;
     bool swept = false;
@@ -308,6 +310,7 @@ int far_run_short(far_task *t, int (*run)(far_task *t, void *arg), void *arg) {
     bool background = t->background;
     far_point(t, "shortage:found");
     put_down(t);
+    assert(t->pin.epoch == 0 && t->latched == 0); /* who is before it in line may wait for either */
     far_latch(t, FAR_LATCH_SHORTAGE);
     int err = run(t, arg); /* others before it may have brought some */
     if (err == FAR_ERR_NO_MEMORY) {

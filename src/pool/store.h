@@ -191,9 +191,9 @@ typedef struct far_store {
     bool walk;            /* a walk may be under way: nothing foreign is handed out */
     bool missed;          /* a sweep was not settled before the next was heard of */
     uint32_t gave_up;     /* the last number for which blocks with room were given up */
-    bool spare;           /* the request heard asks for that ... */
-    bool all_spare;       /* ... and the last one did not help: now for all that have any room */
-    uint64_t spare_epoch; /* in which such a one was last heard */
+    bool spare;           /* the request heard asks for blocks with room ... */
+    bool all_spare;       /* ... and the one before did not help: now for blocks with any room */
+    uint64_t spare_epoch; /* in which a request with `spare` was last heard */
 
     uint64_t stuck_epoch, stuck_since; /* the epoch that another client held up when no memory was found; since when */
 
@@ -348,7 +348,7 @@ void far_store_visit(far_store *s, const far_visit *visit);
 void far_memory_visit(far_store *s, far_memory *m, const far_visit *visit);   /* of one session, with both locks */
 bool far_item_to_store(far_store *s, far_class *c, uint64_t item, void *ctx); /* in_magazine: it does not stay */
 void far_magazines_empty(far_store *s);                                       /* to the store, of all sessions */
-void far_shelves_leave(far_store *s); /* with the store's lock: what is foreign there */
+void far_shelves_leave(far_store *s); /* with the store's lock: the foreign objects there go home */
 
 /* One task of the handle at a time. */
 void far_store_enter(far_task *t);
@@ -365,9 +365,9 @@ void far_aside_end(far_task *t, far_aside aside);
 /* slabs.c: inside, with a pin. 1: there is something now; 0: no. */
 int far_slab_cut(far_task *t, far_class *class, unsigned node);   /* in a block that is held */
 int far_slabs_look(far_task *t, far_class *class, unsigned node); /* for what others brought home */
-int far_slabs_look_at_all(far_task *t);                           /* of all classes, all bits; 0 */
+int far_slabs_look_at_all(far_task *t);                           /* as far_slabs_look, of all classes; 0 */
 int far_slab_release(far_task *t, far_addr base, bool dropped);   /* wipes it; dropped: whatever is in it */
-int far_slabs_trim(far_task *t, bool all);                        /* those that are wholly free; blocks too */
+int far_slabs_trim(far_task *t, bool all); /* gives back slabs that are wholly free, and blocks */
 
 /* exchange.c: blocks that change hands; inside, with a pin. 1: there is something now; 0: no. */
 int far_block_get(far_task *t, far_class *class, unsigned node); /* a free one, or an orphan with room for the class */
@@ -413,7 +413,7 @@ int far_keep(far_memory *m, far_class *class, uint64_t item,
              bool reserve); /* with the lock. 0: it is not own any more */
 void far_kept_remove(far_memory *m, far_addr addr);
 void far_kept_free(far_memory *m, bool all); /* with the lock: what is of indexes not open here; or all that it keeps */
-void far_kept_free_closed(far_store *s);     /* without locks: the former, of all sessions */
+void far_kept_free_closed(far_store *s);     /* without locks: far_kept_free(m, false) of all sessions */
 
 
 /* With the lock: an object is freed, or retired, that it may have kept. */

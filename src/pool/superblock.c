@@ -5,6 +5,7 @@
 #include "pool/refuted.h"
 #include "pool/report.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -72,6 +73,7 @@ static int fit_node(far_geometry *g, unsigned n) {
     if (blocks < BLOCKS_MIN)
         return far_fail(FAR_ERR_INVALID, "memory node %u has %llu bytes: too small for %d blocks of %llu bytes", n,
                         (unsigned long long)g->node_bytes[n], BLOCKS_MIN, (unsigned long long)g->block_bytes);
+    assert(g->node[n].first_block % 4096 == 0 && g->node[n].entries >= start);
     return 0;
 }
 
@@ -316,7 +318,7 @@ static unsigned wrong_words(const evidence *e, const far_geometry *g) {
 }
 
 
-/* Another id than the pool's: that of another pool's node would look so too, but for such as damage makes. */
+/* Whether this id is the pool's, damaged. (A node of another pool has another id too, but not one like these.) */
 static bool is_a_damaged_id(uint64_t id, uint64_t right) {
     return id == 0 || id == UINT64_MAX || __builtin_popcountll(id ^ right) == 1;
 }
@@ -352,7 +354,7 @@ static bool find_constants(const evidence *e, far_geometry *g) {
 }
 
 
-/* After open refused it with this error, and words. */
+/* The pool was refused with this error, whose words are far_last_error's. */
 static int restore(far_task *t, int refused, super_image *image) {
     node_header headers[FAR_NODES_MAX];
     far_geometry found;

@@ -104,8 +104,8 @@ int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_cap
  * version, FAR_ERR_UNSUPPORTED when this fabric cannot offer the pool's capabilities. */
 int far_superblock_open(far_task *t, far_geometry *g);
 
-/* What never changes is as this handle found it when it opened the pool: else the next one could not. repair: it is
- * written again. */
+/* Checks that what never changes is as this handle found it when it opened the pool: else no other handle could open it.
+ * repair: it is written again. */
 struct far_report;
 int far_superblock_check(far_task *t, bool repair, struct far_report *report);
 

@@ -60,6 +60,7 @@ static bool is_covered(const sweeper *s, uint64_t number) {
 
 
 static uint64_t *marks_of(const sweeper *s, uint64_t number) {
+    assert(is_covered(s, number));
     return s->marks + (number - s->first) * (far_bitmap_bytes(s->geometry) / sizeof(uint64_t));
 }
 
@@ -482,7 +483,7 @@ static int deny(far_task *t, far_request *r, void *ctx) {
 }
 
 
-/* As who sweeps: so that none begins meanwhile. */
+/* Takes `sweeping`, as a sweep does, so that none begins in this handle meanwhile. */
 int far_sweep_deny(far_task *t) {
     far_store *s = far_store_of(t);
     far_request made;

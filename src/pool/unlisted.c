@@ -12,6 +12,7 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define SLABS_AT_ONCE 64u /* wiped under one pin */
@@ -69,6 +70,7 @@ static int look_for_gone(far_task *t, far_items *gone) {
     far_scratch_mark mark = far_scratch_here(t);
     far_catalog_view view;
     uint64_t catalog = catalog_now(s); /* before the look: what changes later is looked at again */
+    assert(t->pin.epoch != 0);
     far_store_enter(t);
     int err = far_catalog_look(t, &view);
     if (err == 0) {
@@ -110,6 +112,7 @@ static far_addr find_slab(const far_store *s, const far_items *gone) {
 /* Inside. 1: there are more. */
 static int free_slabs(far_task *t, far_items *gone) {
     far_store *s = far_store_of(t);
+    assert(s->inside == t && t->pin.epoch != 0);
     far_kept_free_closed(s);
     far_store_visit(s, &(far_visit){.in_magazine = keep_in_magazine, .retired = keep_retired, .ctx = gone});
     for (unsigned i = 0; i < SLABS_AT_ONCE; i++) {
@@ -220,6 +223,7 @@ int far_unlisted_collect(far_task *t, uint64_t patience) {
     far_items gone;
     uint32_t dropped;
     far_request made;
+    assert(t->pin.epoch == 0); /* the answers wait for it */
     int err = gather_gone(t, &gone, &dropped), more = gone.count > 0;
     if (err == 0 && more)
         err = far_request_change(t, far_request_only, NULL, &made);

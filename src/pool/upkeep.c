@@ -5,6 +5,7 @@
 #include "pool/store.h"
 #include "pool/sweep.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,8 @@ int far_told_sum(far_task *t, far_told *sum) {
 }
 
 
-/* For far_pool_stat, for those who are short of memory, and for the sweeper. at_once: also while it changes. */
+/* Writes to the registry what the handle holds: for far_pool_stat, for who is short of memory, for the sweeper. at_once: also
+ * while it changes. */
 static int tell(far_task *t, bool at_once) {
     far_store *s = far_store_of(t);
     far_addr entry = far_client_entry(far_task_pool(t)->team.own->id);
@@ -89,6 +91,7 @@ static bool must_give_up(far_store *s) {
 static int tick_blocks(far_task *t) {
     far_store *s = far_store_of(t);
     int err = 0;
+    assert(s->inside == t && t->pin.epoch != 0);
     pthread_mutex_lock(&s->lock);
     uint32_t heard = s->heard;
     pthread_mutex_unlock(&s->lock);

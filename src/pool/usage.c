@@ -2,6 +2,7 @@
 #include "pool/request.h"
 #include "pool/store.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -216,6 +217,7 @@ void far_memory_check_freed(far_task *t, far_report *report) {
 
 int far_memory_check(far_task *t, far_report *report) {
     checked c = {.t = t, .g = far_geometry_of(t)};
+    assert(t->pin.epoch == 0);
     int wanted = far_sweep_is_wanted(t);
     if (wanted < 0)
         return wanted;

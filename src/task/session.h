@@ -157,6 +157,15 @@ static inline void far_pin_uncount(far_task *t) {
 }
 
 
+/* For asserts. */
+static inline bool far_latch_is_held(const far_task *t, far_addr addr) {
+    for (unsigned i = 0; i < FAR_LATCHES_HELD_MAX; i++)
+        if (t->latches[i].addr == addr && t->latches[i].granted)
+            return true;
+    return false;
+}
+
+
 /* Session life below the API: makes a session with a connection, not yet registered with the pool. */
 int far_session_new(far_fabric *fabric, far_team *team, far_session **session);
 void far_session_free(far_session *s); /* no task is active */
@@ -191,7 +200,7 @@ void far_ask_all(far_task *t, far_question *questions, unsigned count);
 /* Between batch.c, scratch.c and session.c. */
 void far_task_wait_for(far_task *t, far_wait_for what); /* switches to the scheduler unless it is there already */
 void far_task_batch_done(far_task *t);
-/* As far_task_block; the one waited for may be of a session that only this thread drives. */
+/* As far_task_block, for a task that waits for one of another session, which perhaps nobody drives but this thread. */
 void far_task_await_other(far_task *t);
 void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);

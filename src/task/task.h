@@ -117,7 +117,7 @@ far_session *far_task_session(const far_task *t);
 far_pool *far_task_pool(const far_task *t);
 far_fabric *far_task_fabric(const far_task *t);
 unsigned far_task_nodes(const far_task *t); /* memory nodes of the pool */
-/* Those bytes are in the pool: an address that was read from far memory is asked for before it is used. */
+/* Whether these bytes lie in the pool: to be asked for an address that was read from far memory, before it is used. */
 bool far_task_reaches(const far_task *t, far_addr addr, uint64_t bytes);
 unsigned far_task_number(const far_task *t);                      /* 0..255 */
 unsigned far_task_client(const far_task *t);                      /* the session's id, 1..16382 */

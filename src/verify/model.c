@@ -5,6 +5,7 @@
 #include "verify/history.h"
 #include "verify/memory.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,6 +155,7 @@ int far_model_delete(far_model *model, const void *key, size_t key_len) {
     for (int level = 0; level < n->height; level++)
         *links[level] = n->next[level];
     free_node(n);
+    assert(model->count > 0);
     model->count--;
     return FAR_OK;
 }

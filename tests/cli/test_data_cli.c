@@ -467,6 +467,9 @@ static void help_is_given_however_one_asks(void **state) {
     fails("farindex help nosuch", 2, "nosuch");
     fails("farindex nosuch", 2, "nosuch");
     fails("farindex", 2, "which command");
+    fails("farindex --pool=shm:/nowhere", 2, "which command");
+    fails("farindex --pool shm:/nowhere", 2, "which command");
+    fails("farindex --pool", 2, "--pool needs a value");
 }
 
 

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <signal.h>
 
-#define LOG_SECONDS 30 /* a line is late at most so long */
+#define LOG_SECONDS 600 /* a line that is not there by then never comes */
 
 static daemon_node node;
 static char log_name[128];

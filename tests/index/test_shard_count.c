@@ -113,7 +113,7 @@ static void untold_inserts(void **state) {
 
 
 /* A client that stands still keeps the table from doubling until most keys are at level 3. When it goes on, and all
- * others only read, the table doubles as often as it must. (shard_idle_hook without grow_if_due.) */
+ * others only read, the table doubles as often as it must. (`tend` without shard_grow_if_full.) */
 static void overload_ends_without_inserts_told(const told *told) {
     enum { KEYS = 400 };
     stage s;

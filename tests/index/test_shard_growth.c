@@ -289,7 +289,7 @@ static void show_coverage(const far_torture_result *result) {
 }
 
 
-/* What one gets who asks for nothing. (far_torture_run without make_small: no partition ever doubles.) */
+/* What one gets who asks for nothing. (far_torture_run without far_torture_choose_small: no partition ever doubles.) */
 static void torture_by_default_meets_everything(void **state) {
     (void)state;
     far_torture torture;

@@ -199,7 +199,7 @@ static void send_to(const char *address, const void *bytes, size_t count) {
     ssize_t put = send(one, bytes, count, MSG_NOSIGNAL);
     (void)put;
     struct pollfd wait = {.fd = one, .events = POLLIN};
-    while (poll(&wait, 1, 5000) > 0 && recv(one, rest, sizeof(rest), 0) > 0)
+    while (poll(&wait, 1, -1) > 0 && recv(one, rest, sizeof(rest), 0) > 0)
         ;
     close(one);
 }

@@ -134,10 +134,8 @@ static void cut_off(unsigned which, way how) {
     assert_int_equal(guest_living(&c), 4);
     cut(&n, node, how, true);
     double begun = daemon_seconds();
-    while (guest_living(&c) > 2) {
-        assert_true(daemon_seconds() - begun < LEASE + 10); /* the machine may be slow */
+    while (guest_living(&c) > 2)
         usleep(10000);
-    }
     print_message("found dead after %.2f s\n", daemon_seconds() - begun);
     uint64_t values[KEYS];
     for (uint64_t key = 0; key < KEYS; key++) { /* whatever it had locked */
@@ -195,10 +193,8 @@ static void an_idle_client_that_is_cut_off(void **state) {
     assert_int_equal(guest_living(&c), 4);
     cut(&n, number_of_node_0(&n), CUT_BOTH, true);
     double begun = daemon_seconds();
-    while (guest_living(&c) > 2) {
-        assert_true(daemon_seconds() - begun < LEASE + 10);
+    while (guest_living(&c) > 2)
         usleep(10000);
-    }
     double span = daemon_seconds() - begun;
     assert_true(span > LEASE / 4); /* a stopped process is not dead: silence of its host is what counts */
     print_message("found dead after %.2f s\n", span);

@@ -67,7 +67,7 @@ static uint64_t take_answers(net_channel *channel, uint64_t got, uint64_t count)
     const char *body;
     while (got < count) {
         struct pollfd one = {.fd = channel->socket, .events = POLLIN | (net_channel_queued(channel) ? POLLOUT : 0)};
-        assert_true(poll(&one, 1, 10000) > 0);
+        assert_true(poll(&one, 1, -1) > 0);
         assert_int_equal(net_channel_flush(channel), 0);
         assert_true(net_channel_fill(channel) >= 0);
         while (net_channel_next(channel, true, &head, &body) > 0)
@@ -132,7 +132,7 @@ static void notes_do_not_pile_up(void **state) {
     bool noted = false;
     while (head.type != NET_PONG) { /* all that waited, then the answer */
         struct pollfd one = {.fd = still.channel.socket, .events = POLLIN};
-        assert_true(poll(&one, 1, 10000) > 0 && net_channel_fill(&still.channel) >= 0);
+        assert_true(poll(&one, 1, -1) > 0 && net_channel_fill(&still.channel) >= 0);
         while (head.type != NET_PONG && net_channel_next(&still.channel, true, &head, &body) > 0)
             noted |= head.type == NET_NOTE;
     }
@@ -159,7 +159,7 @@ static void a_look_is_no_client(void **state) {
         net_channel_flush(&link.channel);
         struct pollfd one = {.fd = link.channel.socket, .events = POLLIN};
         while (net_channel_fill(&link.channel) >= 0) /* until it is closed */
-            assert_true(poll(&one, 1, 10000) > 0);
+            assert_true(poll(&one, 1, -1) > 0);
         assert_int_equal(daemon_look(g.node.address).refused, refused + 1);
         net_channel_close(&link.channel);
     }
@@ -211,9 +211,8 @@ static void a_fork_during_the_handshake_leaves_no_copy(void **state) {
     pthread_join(thread, NULL);
     g.fabric->ops->disconnect(g.conn);
     g.conn = NULL;
-    double begun = daemon_seconds();
     while (daemon_look(g.node.address).connections > 1) /* this look is one */
-        assert_true(daemon_seconds() - begun < 10);
+        continue;
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     wire_down(&g);
@@ -263,9 +262,8 @@ static void a_fork_at_the_end_leaves_no_copy(void **state) {
         g.fabric->ops->disconnect(g.conn);
         g.conn = NULL;
         pthread_join(forker, NULL);
-        double begun = daemon_seconds();
         while (daemon_look(g.node.address).connections > 1) /* this look is one */
-            assert_true(daemon_seconds() - begun < 10);
+            continue;
         kill(atomic_load(&forked), SIGKILL);
         waitpid(atomic_load(&forked), NULL, 0);
         wire_down(&g);
@@ -367,8 +365,7 @@ static void the_dead_are_cut_at_every_node(void **state) {
     struct pollfd one = {.fd = there.channel.socket, .events = POLLIN};
     net_head head = {0};
     const char *body;
-    while (net_channel_fill(&there.channel) >= 0 &&
-           poll(&one, 1, 10000) > 0) /* until it is closed, or all was answered */
+    while (net_channel_fill(&there.channel) >= 0 && poll(&one, 1, -1) > 0) /* until it is closed, or all was answered */
         if (net_channel_next(&there.channel, true, &head, &body) > 0 && head.tag == 9 &&
             wire_read(&g, far_addr_make(1, at)) != 1)
             break;

@@ -268,9 +268,8 @@ static void housekeeping_finishes_what_a_thread_left_under_way(void **state) {
     assert_int_equal(far_session_open(pool, &s), 0);
     leave_behind(s, &e);
     far_pool_wake(pool);
-    for (int i = 0; i < 60000 && !atomic_load(&e.done); i++)
+    while (!atomic_load(&e.done))
         sleep_ms(1);
-    assert_true(atomic_load(&e.done));
     far_session_close(s);
     far_pool_close(pool);
 }
@@ -289,11 +288,10 @@ static void without_a_thread_polling_finishes_it(void **state) {
     int steps = atomic_load(&e.steps);
     sleep_ms(20);
     assert_int_equal(atomic_load(&e.steps), steps);
-    for (int i = 0; i < 60000 && !atomic_load(&e.done); i++) {
+    while (!atomic_load(&e.done)) {
         assert_int_equal(far_pool_poll(pool), 0);
         sleep_ms(1);
     }
-    assert_true(atomic_load(&e.done));
     far_session_close(s);
     far_pool_close(pool);
 }

@@ -394,7 +394,7 @@ bool crew_broken(const crew *c, char *words, size_t size) {
 void crew_finish(crew *c) {
     char words[512];
     atomic_store_explicit(&c->book->stop, true, memory_order_relaxed);
-    int64_t until = crew_now() + 60000000000; /* on a busy machine those that end last wait long for the epoch */
+    int64_t until = crew_now() + 600000000000; /* who has not ended by then hangs */
     bool ended_well = true;
     for (unsigned i = 0; i < c->places; i++) {
         int status = 0;

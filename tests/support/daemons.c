@@ -109,7 +109,7 @@ net_state daemon_look(const char *where) {
     net_link link;
     net_state state = {0};
     char error[128];
-    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 5000};
+    net_dial dial = {.purpose = NET_FOR_LOOK, .timeout_ms = 60000};
     assert_int_equal(net_address_parse(where, strlen(where), &address, error, sizeof(error)), 0);
     assert_int_equal(net_links_open(&link, &address, 1, &dial), 0);
     assert_int_equal(

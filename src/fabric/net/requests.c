@@ -3,6 +3,7 @@
 #include "fabric/net/serving.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,6 +169,7 @@ static bool on_hello(server_peer *peer, const net_head *head, const char *body) 
         return refuse(peer, "a client comes for a session or a look");
     peer->greeted = true;
     peer->looks = hello.purpose == NET_FOR_LOOK;
+    assert(peer->loop->strangers > 0);
     peer->loop->strangers--;
     atomic_fetch_sub_explicit(&server->strangers, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&server->counts.comes, !peer->looks, memory_order_relaxed);

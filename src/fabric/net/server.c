@@ -7,6 +7,7 @@
 #include "fabric/net/serving.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -66,6 +67,7 @@ static void unlink_peer(server_peer *peer) {
     server_loop *loop = peer->loop;
     pthread_mutex_lock(&loop->server->lock);
     server_leave(peer);
+    assert(loop->server->connections > 0);
     loop->server->connections--;
     pthread_mutex_unlock(&loop->server->lock);
     if (peer->previous)

@@ -3,6 +3,7 @@
 #include "fabric/sim/sim_internal.h"
 #include "farindex.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +67,7 @@ static void queue_remove(sim_conn *conn, sim_verb *verb) {
     *at = verb->queue_next;
     if (qp->queue_last == verb)
         qp->queue_last = before;
+    assert(conn->queued > 0);
     conn->queued--;
 }
 
@@ -387,11 +389,13 @@ void sim_verb_done(far_sim_world *world, sim_verb *verb) {
         return;
     }
     sim_trace_verb(world, SIM_TRACE_DONE, verb, verb->failed, 0, 0);
+    assert(verb->class == SIM_CLASS_WRITE || conn->qps[verb->node].outstanding > 0);
     if (verb->class != SIM_CLASS_WRITE)
         conn->qps[verb->node].outstanding--;
     if (verb->failed)
         post->status = FAR_ERR_UNREACHABLE;
     sim_verb_free(world, verb);
+    assert(post->remaining > 0);
     if (--post->remaining == 0)
         sim_post_complete(post, post->status);
     if (conn->queued)

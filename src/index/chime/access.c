@@ -155,8 +155,8 @@ int chime_node_state(chime_op *op, chime_node *n) {
 #define TORN_AT_REST 64 /* times that a node nobody changes may look half changed: then it is damaged */
 
 
-/* Whoever changes a node holds its lock from before S turns busy until after it is so no more: where the lock is free
- * between two looks at the same S, nobody is at it. */
+/* Whoever changes a node holds its lock from before S turns busy until after it is not busy any more: where the lock is
+ * free between two looks at the same S, nobody is changing the node. */
 int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigned *at_rest) {
     uint64_t lock = chime_tail(op->st, n->w)[CHIME_TAIL_L];
     int err = 0;

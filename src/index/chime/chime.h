@@ -303,7 +303,7 @@ int chime_wait_for_change(chime_op *op, chime_node *n, unsigned attempt, unsigne
 int chime_read_node(chime_op *op, chime_ptr p, chime_node *n);
 int chime_node_state(chime_op *op, chime_node *n); /* after a chime_put_read_all: 0, CHIME_STALE or CHIME_AGAIN */
 void chime_put_lock(chime_op *op, chime_ptr p, unsigned behind,
-                    chime_lock *lock);                 /* behind: who it will be handed to */
+                    chime_lock *lock);                 /* behind: how many it will be handed on to */
 int chime_lock_result(chime_op *op, chime_lock *lock); /* 0: held by us; CHIME_AGAIN; CHIME_STALE */
 uint64_t chime_next_nonce(chime_op *op);
 uint64_t chime_fresh_s(chime_op *op, bool busy);
@@ -315,7 +315,7 @@ int chime_put_busy(chime_op *op, chime_ptr p); /* unit 8: before the first chang
  * the option says so, from the lowest up. */
 void chime_put_lines(chime_op *op, chime_node *n, const uint64_t *before, unsigned first);
 int chime_put_moves(chime_op *op, chime_node *n, const uint64_t *before, const chime_move *moves, unsigned count,
-                    unsigned at); /* unit 8: the same, move by move */
+                    unsigned at); /* unit 8: as chime_put_lines, move by move */
 int chime_put_image(chime_op *op, chime_node *n,
                     const uint64_t *before); /* all lines, ascending; the tail without S, L */
 
@@ -357,7 +357,7 @@ int chime_count_move(chime_op *op, chime_ptr to, unsigned *moves);
 /* node was met from its left sibling; low NULL: where it begins is not known. */
 void chime_note_split(chime_op *op, unsigned level, chime_ptr left, const chime_fence *low, chime_ptr node);
 void chime_note_own_split(chime_op *op, chime_ptr left, const chime_fence *low, chime_ptr node); /* by this task */
-/* The leaf to the right of this one where the key lies, as far as splits of late tell; the same one else. */
+/* The leaf to the right of this one where the key lies, as far as splits of late tell; else this one. */
 chime_ptr chime_follow_splits(chime_op *op, chime_ptr leaf);
 int chime_read_inner(chime_op *op, chime_ptr p, chime_inner *inner);
 void chime_finish(chime_op *op); /* the operation is over: helps, if there is something to */

@@ -17,7 +17,7 @@
 
 #define CHIME_MAGIC       0x3130454d494843ull /* "CHIME01": pairs of less than words lie in blocks, if there are such */
 #define CHIME_MAGIC_02    0x3230454d494843ull /* "CHIME02": they lie in the slots */
-#define CHIME_MAGIC_03    0x3330454d494843ull /* "CHIME03": so do values of 9 to 40 bytes, with fewer slots a line */
+#define CHIME_MAGIC_03    0x3330454d494843ull /* "CHIME03": values of 9 to 40 bytes too, with fewer slots a line */
 #define CHIME_KEY_MAX     1024u
 #define CHIME_HOP_MAX     16u
 #define CHIME_SPAN_MAX    510u

@@ -42,8 +42,8 @@ static unsigned behind(const chime_op *op, const chime_change *c, chime_ptr leaf
 }
 
 
-/* Has nothing to do under the lock of a leaf. Or waits with a pivot, because the way it knows leads to an inner node that
- * lay here once: it would not know what lock it has. */
+/* A task that waits for the latch, and has nothing to do under the lock of this leaf: its insert is done, or it waits with a
+ * pivot, because the way it knows leads to an inner node that lay here once. It would not know what lock it has. */
 static bool is_no_heir(const chime_op *op, const far_task *t) {
     const chime_waiting *insert = chime_find_queued(&op->st->inserts, t);
     return (insert && insert->served) || chime_find_queued(&op->st->pivots, t);

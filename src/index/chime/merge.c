@@ -24,7 +24,8 @@ typedef struct merging {
 } merging;
 
 
-/* The rule by which a finds places is fixed: done again from the same start it gives the same. */
+/* The rule by which node a finds places for the items is fixed: a repair that begins again where the merge began gives the same
+ * node. */
 bool chime_absorb(const chime_state *st, uint64_t *a, uint64_t *b) {
     unsigned level = chime_h0_level(chime_tail(st, a)[CHIME_TAIL_H0]);
     for (unsigned slot = 0; slot < st->span; slot++) {

@@ -169,8 +169,8 @@ static int commit(chime_op *op, chime_node *n, uint64_t map) {
 }
 
 
-/* Pivots that go in together. Who waits for the latch of a node is known to who holds it, which puts their pivots in with
- * its own: a node that many of its children are split under at once is locked once for all that one compute node has. */
+/* Pivots that go in together. The task that holds the latch of a node knows those that wait for it, and puts their pivots in
+ * with its own: a node that many of its children are split under at once is locked once for all that one compute node has. */
 
 /* The latch is held. How many: mine first, then those who wait. */
 static unsigned list_together(chime_op *op, pivot *mine, chime_ptr node, pivot *all[TOGETHER_MAX]) {
@@ -191,7 +191,7 @@ static bool has_child(const chime_state *st, uint64_t *w, chime_ptr child) {
 }
 
 
-/* A splitter and a helper may wait with the same one. */
+/* A splitter and a helper may wait with the same pivot. */
 static bool is_chosen(pivot *const all[], unsigned count, const pivot *p) {
     for (unsigned i = 0; i < count; i++)
         if (all[i]->child == p->child)

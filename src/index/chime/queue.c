@@ -46,9 +46,9 @@ chime_waiting *chime_find_queued(chime_queue *queue, const far_task *t) {
 }
 
 
-/* Inserts that wait for a leaf go in with that of who has locked it: those whose keys belong there, are not there, and find
- * a free slot near their home. Nothing moves for them, and no slot is changed twice: to a reader that sees a part of it,
- * between two equal S, it is one change. */
+/* Inserts that wait for a leaf go in with the insert of the task that has locked it: those whose keys belong there,
+ * are not there, and find a free slot near their home. Nothing moves for them, and no slot is changed twice: to a
+ * reader that sees a part of it, between two equal S, it is one change. */
 
 static bool has_key(const chime_state *st, uint64_t *w, unsigned home, uint64_t key) {
     for (unsigned i = 0; i < st->hop && (st->wrap || home + i < st->span); i++) {

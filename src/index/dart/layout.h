@@ -334,7 +334,7 @@ typedef struct dart_super {
     uint64_t locks;                       /* address of the lock words of lock_free=0; else 0 */
     uint64_t directory[DART_STRIPES_MAX]; /* addresses: word i lies in stripe i % their number; none: no skip table */
     uint64_t list;                        /* word: the current dart_list; changed by CAS */
-    uint64_t adjuster;                    /* word: who adjusts the list, see dart_adjuster */
+    uint64_t adjuster;                    /* word: who adjusts the list (below) */
     uint64_t unused[9];
 } dart_super;
 

@@ -47,6 +47,7 @@
 #include "index/index.h"
 #include "pool/owner.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { DOLPHIN_TYPE_ROOT, DOLPHIN_TYPE_NODE, DOLPHIN_TYPE_LEAF, DOLPHIN_TYPE_KEY, DOLPHIN_TYPE_VALUE, DOLPHIN_TYPES };
@@ -85,11 +86,13 @@ enum { DOLPHIN_UNUSED = 0, DOLPHIN_NULL = 1, DOLPHIN_LEAF = 2, DOLPHIN_NODE = 8 
 
 
 static inline uint64_t dolphin_entry(far_addr addr, unsigned tag, unsigned lb, unsigned kind) {
+    assert(addr % 64 == 0 && tag < 1u << 9 && lb < 1u << 9 && kind < 1u << 4);
     return (addr / 64 & DOLPHIN_ADDR_MASK) | (uint64_t)tag << 42 | (uint64_t)lb << 51 | (uint64_t)kind << 60;
 }
 
 
 static inline uint64_t dolphin_null(unsigned lb, unsigned hi) {
+    assert(lb < 1u << 9 && hi < 1u << 9);
     return (uint64_t)hi | (uint64_t)lb << 51 | (uint64_t)DOLPHIN_NULL << 60;
 }
 
@@ -233,6 +236,7 @@ static inline unsigned dolphin_next_tag(uint64_t word) {
 
 static inline unsigned dolphin_class_bytes(unsigned class) {
     static const uint16_t bytes[DOLPHIN_CLASSES] = {64, 128, 256, 512, 1088, 2368};
+    assert(class < DOLPHIN_CLASSES);
     return bytes[class];
 }
 
@@ -290,6 +294,7 @@ static inline unsigned dolphin_leaf_bytes(unsigned slots) {
 
 
 static inline uint64_t dolphin_leaf_ident(unsigned depth, unsigned lo, unsigned hi, unsigned slots) {
+    assert(lo <= hi && hi < 1u << 9 && slots < 1u << 7);
     return depth | (uint64_t)lo << 9 | (uint64_t)hi << 18 | (uint64_t)slots << 27 | DOLPHIN_LEAF_MAGIC << 40;
 }
 

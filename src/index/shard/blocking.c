@@ -8,7 +8,7 @@
 enum {
     ALL_TRIPS = 1 << 20, /* a step of the work is not to end for its cost */
     IN_VAIN = 64,        /* steps in a row that could do nothing: others hold locks, or there is no memory */
-    PATIENCE = 16,       /* looks at the root, after which who waits asks whether who began it is dead */
+    PATIENCE = 16,       /* looks at the root; then a write that waits asks whether the client that began it is dead */
 };
 
 

@@ -35,7 +35,7 @@ bool shard_is_unlocked(const shard_state *st, const shard_image *image) {
 }
 
 
-/* Words of another version, or frozen ones, in a bucket that nobody has locked. Seen twice the same, it is so. */
+/* Words of another version, or frozen ones, in a bucket that nobody has locked. What two READs show is so. */
 static int check_calm(const look *l) {
     shard_image before = *l->image, now = before;
     for (unsigned i = 0; i < 3; i++) {

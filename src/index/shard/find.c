@@ -390,7 +390,7 @@ int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes 
         err = look_at_all(t, many, count, false, outs, results);
     if (shard_is_lost(err))
         return err;
-    for (size_t i = 0; i < count; i++) { /* of another error each hears by itself whether it was its own */
+    for (size_t i = 0; i < count; i++) { /* any other error is one get's: each open one is run alone, and hears it */
         if (many[i].open)
             results[i] = FAR_GET_ALONE;
         else

@@ -9,6 +9,8 @@
 
 #include "index/index.h"
 
+#include <assert.h>
+
 enum {
     SHARD_WORDS = 64, /* of a bucket */
     SHARD_BUCKET_BYTES = 512,
@@ -207,6 +209,7 @@ enum { SHARD_PROGRESS_SWEEP, SHARD_PROGRESS_DRAIN, SHARD_PROGRESS_DONE };
 
 /* The word of an L2 or L3 table names the generation, so that nobody takes the table of another one for his. */
 static inline uint64_t shard_table(far_addr addr, unsigned generation) {
+    assert(addr >> 48 == 0);
     return addr | (uint64_t)generation << 48;
 }
 
@@ -303,6 +306,7 @@ static inline bool shard_is_tomb(uint64_t word) {
 
 
 static inline uint64_t shard_entry(unsigned v, uint64_t tag, unsigned class, far_addr addr) {
+    assert(class < 1u << 5 && addr % 64 == 0);
     return SHARD_V | (v & 1 ? SHARD_PARITY : 0) | tag << 47 | (uint64_t) class << 42 |
            (uint64_t)far_addr_node(addr) << 34 | far_addr_offset(addr) >> 6;
 }
@@ -363,6 +367,7 @@ enum { SHARD_OP_NONE, SHARD_OP_SPLIT, SHARD_OP_OTHER };
 
 
 static inline uint64_t shard_header(unsigned v, unsigned fnew, unsigned fold) {
+    assert(v < 1u << 6 && fnew < 1u << SHARD_FILTER_BITS && fold < 1u << SHARD_FILTER_BITS);
     return (uint64_t)v << 42 | (uint64_t)fnew << 26 | (uint64_t)fold << 10 | 1 << 9;
 }
 
@@ -474,6 +479,7 @@ static inline unsigned shard_filter_bit(uint64_t h,
 
 
 static inline uint64_t shard_kw(unsigned v, bool choice, unsigned gen, uint64_t rem) {
+    assert(rem >> SHARD_REM_BITS == 0);
     return SHARD_V | (v & 1 ? SHARD_I_PARITY : 0) | (choice ? SHARD_I_CHOICE : 0) | (uint64_t)(gen & 127) << 54 | rem;
 }
 

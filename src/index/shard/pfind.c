@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) uint64_t candidates(const shard_try
 }
 
 
-/* Of the first word in the map. */
+/* The hit that is the first word in the map. */
 static inline void make_hit(const shard_try *y, unsigned v, uint64_t map, shard_hit *hit) {
     unsigned i = (unsigned)__builtin_ctzll(map);
     *hit = (shard_hit){

@@ -60,7 +60,7 @@ typedef struct shard_partition { /* what a handle knows of a partition; everythi
     _Atomic uint64_t root;
     _Atomic uint64_t table[4];                /* words L2 even, odd, L3 even, odd */
     _Atomic uint64_t segment[SHARD_VERSIONS]; /* words of the segment table; of large segments: a shard_extents */
-    _Atomic uint64_t progress;                /* address of the progress table of version progress_d */
+    _Atomic uint64_t progress;                /* word of a progress table: its address, and for which version it is */
     _Atomic uint64_t done[SHARD_DONE_WORDS];
     _Atomic int64_t delta;             /* keys added and not yet told */
     _Atomic int64_t count;             /* as last read, with what was told */

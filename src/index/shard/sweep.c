@@ -97,7 +97,7 @@ static int sweep_step(far_task *t, far_index *index, shard_partition *part, uint
     uint64_t header[SHARD_LOOK], left = part->end - part->next, count = left < SHARD_LOOK ? left : SHARD_LOOK, i = 0;
     int err = look_at_headers(t, st, part, header, count);
     if (err < 0) {
-        part->next = part->end; /* of the chunk nothing is known: another one */
+        part->next = part->end; /* nothing is known of this chunk: on with another one */
         return err;
     }
     while (i < count && shard_header_v(header[i]) >= d && header[i] != 0)

@@ -27,7 +27,7 @@ struct shard_tour {
     unsigned stuck;        /* locks that nobody holds: epochs were waited for to see it, for some of them */
     far_usage *usage;      /* or NULL */
     far_load *load;        /* or NULL */
-    shard_counted counted; /* of those two */
+    shard_counted counted; /* for usage and load */
     far_keys *keys;        /* or NULL */
     shard_entry_fn each;
     shard_pair_fn each_pair;
