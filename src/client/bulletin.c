@@ -41,6 +41,11 @@ static void add_row(far_index_ops *row, far_index_ops *more) {
 }
 
 
+void far_count_anew(far_index_ops *of, uint32_t uid) {
+    *of = (far_index_ops){.uid = uid};
+}
+
+
 void far_bulletin_add(far_session *s) {
     far_pool *pool = s->pool;
     far_stats now, more;

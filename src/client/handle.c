@@ -16,21 +16,16 @@
 /* ---- Fork: a child has copies of its parent's handles. Threads of the parent may have been inside of their locks, and
  * are not there to let them go: the child waits for nothing of them, and its closes leave them as they are ---- */
 
-static atomic_uint forks; /* how often this process and those before it were forked off */
+atomic_uint far_forks;
 
 
 static void count_fork(void) {
-    atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&far_forks, 1, memory_order_relaxed);
 }
 
 
 static void watch_forks(void) {
     pthread_atfork(NULL, NULL, count_fork);
-}
-
-
-bool far_pool_is_parents(const far_pool *pool) {
-    return pool->forks != atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
 
@@ -62,23 +57,11 @@ void far_pool_leave(far_pool *pool) {
 }
 
 
-int far_call_enter(far_session *s) {
+int far_call_refuse(far_session *s) {
     if (!s)
         return far_fail(FAR_ERR_INVALID, "session is NULL");
-    if (far_pool_is_parents(s->pool))
-        return refuse_child();
-    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed); /* one thread at a time has the session */
-    atomic_store_explicit(&s->calls, calls + 1, memory_order_seq_cst);
-    if (!atomic_load_explicit(&s->pool->closed, memory_order_seq_cst))
-        return 0;
-    far_call_leave(s);
-    return far_fail(FAR_ERR_INVALID, "the pool of this session was closed");
-}
-
-
-void far_call_leave(far_session *s) {
-    unsigned calls = atomic_load_explicit(&s->calls, memory_order_relaxed);
-    atomic_store_explicit(&s->calls, calls - 1, memory_order_release);
+    return far_pool_is_parents(s->pool) ? refuse_child()
+                                        : far_fail(FAR_ERR_INVALID, "the pool of this session was closed");
 }
 
 
@@ -348,7 +331,7 @@ static far_pool *make_pool(const far_pool_options *options) {
     far_pool *pool = calloc(1, sizeof(*pool));
     if (!pool)
         return NULL;
-    pool->forks = atomic_load_explicit(&forks, memory_order_relaxed);
+    pool->forks = atomic_load_explicit(&far_forks, memory_order_relaxed);
     pool->options = *options;
     if (pool->options.cache_bytes == 0)
         pool->options.cache_bytes = FAR_BUDGET_DEFAULT;

@@ -5,6 +5,7 @@
 #include "client/client.h"
 #include "client/failures.h"
 #include "index/rdwc.h"
+#include "task/call.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -183,9 +184,13 @@ static __attribute__((noinline)) int run_with_others(far_task *t, const request 
 }
 
 
+/* Here and below: what seldom happens gets a copy of the request. One whose address is passed on would be read from
+ * memory again after every call. */
 static inline __attribute__((always_inline)) int run_on_its_index(far_task *t, const request *r) {
-    return far_rdwc_may_merge(t, r->kind) ? run_with_others(t, r)
-                                          : run_by_itself(t, r->index, r->kind, r->key, r->value, r->out);
+    if (!far_rdwc_may_merge(t, r->kind))
+        return run_by_itself(t, r->index, r->kind, r->key, r->value, r->out);
+    request copy = *r;
+    return run_with_others(t, &copy);
 }
 
 
@@ -194,7 +199,7 @@ static int run_on_index(far_task *t, void *arg) {
 }
 
 
-static void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
+static inline void name_task(far_task *t, far_op_kind kind, far_index *index, unsigned count) {
     t->label = labels[kind];
     t->index_key = index->uid;
     far_count_op(t, kind, index, count);
@@ -218,11 +223,14 @@ static __attribute__((noinline)) int run_again(far_task *t, request *r) {
 }
 
 
-static inline __attribute__((always_inline)) int run_stored(far_task *t, request *r) {
+static inline __attribute__((always_inline)) int run_stored(far_task *t, const request *r) {
     int err = far_pin_take(t);
     if (err >= 0)
         err = run_on_its_index(t, r);
-    return err == FAR_ERR_NO_MEMORY ? run_again(t, r) : err;
+    if (err != FAR_ERR_NO_MEMORY)
+        return err;
+    request copy = *r;
+    return run_again(t, &copy);
 }
 
 
@@ -238,25 +246,39 @@ static __attribute__((noinline)) int run_summed(far_task *t, const request *r) {
 }
 
 
-static int run_request(far_task *t, void *arg) {
-    request *r = arg;
+static inline __attribute__((always_inline)) int run_request(far_task *t, const request *r) {
     name_task(t, r->kind, r->index, 1);
-    bool summed = far_sum_bytes(r->index) != 0 && r->kind != FAR_OP_DELETE;
-    return summed ? run_summed(t, r) : run_stored(t, r);
+    if (far_sum_bytes(r->index) == 0 || r->kind == FAR_OP_DELETE)
+        return run_stored(t, r);
+    request copy = *r;
+    return run_summed(t, &copy);
 }
 
 
 /* Synchronous calls. */
 
-/* Inlined: what kind of request it is decides which of the checks are there. They go by r, the task by a copy: a struct
- * whose address is passed on would be read from memory again after every call. */
+static int run_first(far_task *t, void *arg) {
+    return run_request(t, arg);
+}
+
+
+/* Inlined, down to the kind's own function: what kind of request it is decides what of all that is there. */
+static inline __attribute__((always_inline)) int run_call(far_session *s, const request *r) {
+    far_session_enter(s);
+    far_task *t = far_call_begin(s, r->kind, false);
+    if (t)
+        return far_call_end(s, t, run_request(t, r));
+    request copy = *r;
+    return far_call_end(s, NULL, far_session_call_first(s, r->kind, false, run_first, &copy));
+}
+
+
 static inline __attribute__((always_inline)) int call(far_session *s, request r) {
     int err = far_call_enter(s);
     if (err < 0)
         return err;
     if ((err = check_request(s, &r)) >= 0) { /* the caller has the index open until it returns */
-        request copy = r;
-        err = far_session_call(s, r.kind, false, run_request, &copy);
+        err = run_call(s, &r);
         if (err < 0)
             err = far_tell(s, err);
     }

@@ -15,6 +15,8 @@ int far_tell(const far_session *s, int err);
  */
 int far_tell_full(far_task *t, int err);
 
+void far_count_anew(far_index_ops *of, uint32_t uid);
+
 /* Counts operations, of the session and of the index (client/bulletin.c tells of them). */
 static inline void far_count_op(far_task *t, far_op_kind kind, const far_index *index, unsigned count) {
     t->stats->ops[kind] += count;
@@ -22,7 +24,7 @@ static inline void far_count_op(far_task *t, far_op_kind kind, const far_index *
         return;
     far_index_ops *of = &t->session->by_index[index->slot];
     if (of->uid != index->uid)
-        *of = (far_index_ops){.uid = index->uid};
+        far_count_anew(of, index->uid);
     of->ops[kind] += count;
 }
 

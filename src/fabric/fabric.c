@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+atomic_bool far_is_simulated;
+
 static const struct {
     const char *prefix;
     int (*open)(const char *rest, far_fabric **fabric);

@@ -98,6 +98,9 @@ typedef struct far_conn {
     bool leaves;        /* its session has left the pool: its end is no death */
     const char *gone;   /* why no verb of it can take effect any more; NULL: nothing is known of it alone */
     atomic_bool fenced; /* where memory is mapped: no verb of it may take effect any more */
+    /* The memory of the nodes, while whoever waits for verbs may run them there itself (fabric/words.h). NULL: they are
+     * posted. */
+    _Atomic(char *const *) in_place;
     atomic_uint fence_word;
 } far_conn;
 
@@ -181,6 +184,8 @@ typedef struct far_fabric_ops {
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 
+extern atomic_bool far_is_simulated; /* this process has had a fabric with a watch */
+
 struct far_fabric {
     const far_fabric_ops *ops;
     const far_watch_ops *watch; /* NULL but in the simulator */
@@ -188,8 +193,8 @@ struct far_fabric {
     far_capabilities capabilities;
     uint64_t rtt; /* ns, a usual round trip: the unit of back-off and waiting */
     bool at_once; /* a batch has completed when its post returns: no verb is ever under way */
-    /* A post that only runs the verbs on mapped memory: while ops->post is this one, whoever waits for verbs may run them
-     * itself (fabric/words.h). NULL: there is none. */
+    /* A post that only runs the verbs on mapped memory: where ops->post is this one, they may run without it
+     * (far_conn.in_place). NULL: there is none. */
     void (*runs_in_place)(far_conn *conn, far_batch *batch);
     unsigned nodes;
     uint64_t node_bytes[FAR_NODES_MAX]; /* 0 beyond the last node */
@@ -197,6 +202,21 @@ struct far_fabric {
     char uri[FAR_URI_MAX];              /* for messages */
     _Atomic(const char *) gone;         /* a literal: why no verb can take effect any more; NULL: nothing is known */
 };
+
+
+/* Of a connection that is just made to mapped memory. */
+static inline void far_conn_begin(far_conn *conn, far_fabric *fabric, far_parker *parker) {
+    conn->fabric = fabric;
+    conn->parker = parker;
+    bool in_place = fabric->ops->post == fabric->runs_in_place;
+    atomic_init(&conn->in_place, in_place ? fabric->memory : NULL);
+}
+
+
+static inline void far_conn_fence(far_conn *conn) {
+    atomic_store_explicit(&conn->fenced, true, memory_order_seq_cst);
+    atomic_store_explicit(&conn->in_place, NULL, memory_order_seq_cst);
+}
 
 
 /* reads_in_order may be given up while sessions work. */

@@ -64,7 +64,7 @@ static void after_fork_in_child(void) {
     for (local_world *world = worlds; world; world = world->next) {
         pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
         for (local_conn *conn = world->conns; conn; conn = conn->next) {
-            atomic_store_explicit(&conn->conn.fenced, true, memory_order_relaxed);
+            far_conn_fence(&conn->conn);
             atomic_store_explicit(&conn->conn.fabric->gone, "a local pool does not outlive a fork",
                                   memory_order_relaxed);
         }
@@ -144,8 +144,7 @@ static int local_connect(far_fabric *fabric, far_parker *parker, far_conn **conn
     local_conn *made = calloc(1, sizeof(*made));
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
-    made->conn.fabric = fabric;
-    made->conn.parker = parker;
+    far_conn_begin(&made->conn, fabric, parker);
     local_world *world = ((local_fabric *)fabric)->world;
     pthread_mutex_lock(&world->lock);
     made->next = world->conns;
@@ -194,7 +193,7 @@ static int local_is_dead(far_conn *asker, unsigned id, unsigned generation) {
 
 
 static void local_fence_self(far_conn *conn) {
-    atomic_store_explicit(&conn->fenced, true, memory_order_release);
+    far_conn_fence(conn);
 }
 
 

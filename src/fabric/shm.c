@@ -46,8 +46,7 @@ static int shm_connect(far_fabric *fabric, far_parker *parker, far_conn **conn) 
     shm_conn *made = calloc(1, sizeof(*made));
     if (!made)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for a connection");
-    made->conn.fabric = fabric;
-    made->conn.parker = parker;
+    far_conn_begin(&made->conn, fabric, parker);
     pthread_mutex_lock(&world->lock);
     made->next = world->conns;
     world->conns = made;

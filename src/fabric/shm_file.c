@@ -53,7 +53,7 @@ static void after_fork_in_child(void) {
         world->holder = world->asker = -1;
         pthread_mutex_init(&world->lock, NULL); /* its owner may be a thread that is not here */
         for (shm_conn *conn = world->conns; conn; conn = conn->next) {
-            atomic_store_explicit(&conn->conn.fenced, true, memory_order_relaxed);
+            far_conn_fence(&conn->conn);
             conn->id = 0; /* the id is the parent's: nothing is to be written in its name */
         }
     }
@@ -397,7 +397,7 @@ int shm_renew(far_conn *conn) {
     pthread_mutex_lock(&world->lock);
     for (shm_conn *one = world->conns; one; one = one->next) {
         atomic_store_explicit(&one->conn.fabric->gone, words, memory_order_release);
-        atomic_store_explicit(&one->conn.fenced, true, memory_order_release);
+        far_conn_fence(&one->conn);
     }
     pthread_mutex_unlock(&world->lock);
     return 0;

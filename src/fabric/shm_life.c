@@ -132,7 +132,7 @@ int shm_is_dead(far_conn *asker, unsigned id, unsigned generation) {
 void shm_fence_self(far_conn *base) {
     shm_conn *conn = (shm_conn *)base;
     pthread_mutex_lock(&world_of(base)->lock);
-    atomic_store_explicit(&conn->conn.fenced, true, memory_order_seq_cst);
+    far_conn_fence(&conn->conn);
     shm_let_go(conn);
     pthread_mutex_unlock(&world_of(base)->lock);
 }

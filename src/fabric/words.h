@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define FAR_LINE_WORDS 8
+#define FAR_MANY_WORDS (4 * FAR_LINE_WORDS)
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(_Atomic uint64_t) == 8,
                "atomics of one word work between processes");
@@ -85,11 +86,18 @@ static inline __attribute__((always_inline)) void far_words_load_pair(const _Ato
  * READ. */
 static inline __attribute__((always_inline)) void far_words_read_pairs(const _Atomic uint64_t *from, char *to,
                                                                        size_t words, bool whole) {
-    for (size_t lines = words / FAR_LINE_WORDS; lines > 0; lines--, from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS) {
+    for (size_t left = words / FAR_MANY_WORDS; left > 0; left--, from += FAR_MANY_WORDS, to += 8 * FAR_MANY_WORDS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < FAR_MANY_WORDS; i += 2)
+            far_words_load_pair(from + i, to + 8 * i, whole);
+        __asm__("" : "+r"(from), "+r"(to)); /* gcc would work out a second time where the loop ends */
+    }
+    for (size_t lines = words % FAR_MANY_WORDS / FAR_LINE_WORDS; lines > 0;
+         lines--, from += FAR_LINE_WORDS, to += 8 * FAR_LINE_WORDS) {
 #pragma GCC unroll 4
         for (int i = 0; i < FAR_LINE_WORDS; i += 2)
             far_words_load_pair(from + i, to + 8 * i, whole);
-        __asm__("" : "+r"(from), "+r"(to)); /* gcc would work out a second time where the loop ends */
+        __asm__("" : "+r"(from), "+r"(to));
     }
     if (words & 4) {
         far_words_load_pair(from, to, whole);
@@ -118,10 +126,12 @@ static inline __attribute__((always_inline)) void far_words_read(const _Atomic u
 
 
 static inline void far_words_write(_Atomic uint64_t *to, const char *from, size_t words) {
-    for (; words >= 4; words -= 4, to += 4, from += 32)
+    for (; words >= 4; words -= 4, to += 4, from += 32) {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
             far_words_store(to + i, from + 8 * i);
+        __asm__("" : "+r"(from), "+r"(to)); /* as above */
+    }
     for (; words > 0; words--, to++, from += 8)
         far_words_store(to, from);
 }
@@ -170,17 +180,17 @@ static inline void far_words_run(_Atomic uint64_t *word, far_verb *verb, atomic_
 }
 
 
-static inline _Atomic uint64_t *far_words_at(const far_fabric *fabric, far_addr addr) {
-    return (_Atomic uint64_t *)(fabric->memory[far_addr_node(addr)] + far_addr_offset(addr));
+static inline _Atomic uint64_t *far_words_at(char *const *memory, far_addr addr) {
+    return (_Atomic uint64_t *)(memory[far_addr_node(addr)] + far_addr_offset(addr));
 }
 
 
 /* Runs a batch of a connection that is not fenced. */
 static inline void far_words_run_all(far_conn *conn, far_batch *batch) {
-    const far_fabric *fabric = conn->fabric;
+    char *const *memory = conn->fabric->memory;
     far_verb *end = batch->verbs + batch->count;
     for (far_verb *verb = batch->verbs; verb < end; verb++)
-        far_words_run(far_words_at(fabric, verb->addr), verb, &conn->fence_word);
+        far_words_run(far_words_at(memory, verb->addr), verb, &conn->fence_word);
 }
 
 #endif

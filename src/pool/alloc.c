@@ -18,20 +18,18 @@ static const far_geometry *geometry(const far_memory *m) {
 
 /* With the session's lock: fills the magazine from the store. */
 static bool refill(far_memory *m, far_bin *bin, unsigned node) {
+    far_items *magazine = &bin->magazine[node];
     uint64_t items[FAR_MAGAZINE_OBJECTS];
+    while (magazine->capacity - magazine->count < bin->class->quantum)
+        if (!far_items_enlarge(magazine))
+            return magazine->count > 0;
     pthread_mutex_lock(&m->store->lock);
     unsigned taken = far_store_take(m->store, bin->class, node, bin->class->quantum, false, items);
     pthread_mutex_unlock(&m->store->lock);
-    for (unsigned i = taken; i-- > 0;) { /* the first is handed out first */
-        if (far_items_add(&bin->magazine[node], items[i])) {
-            m->magazine_bytes += bin->class->size;
-            continue;
-        }
-        pthread_mutex_lock(&m->store->lock);
-        far_store_put(m->store, bin->class, far_item_addr(items[i]), UINT64_MAX);
-        pthread_mutex_unlock(&m->store->lock);
-    }
-    return bin->magazine[node].count > 0;
+    for (unsigned i = taken; i-- > 0;) /* the first is handed out first */
+        magazine->items[magazine->count++] = items[i];
+    m->magazine_bytes += taken * bin->class->size;
+    return magazine->count > 0;
 }
 
 

@@ -39,15 +39,19 @@ static __attribute__((noinline)) bool enlarge(far_queue *q) {
 /* Objects of one queue wait for the same number of epochs, so that they become free in order; a task with an older pin
  * that comes late only makes those behind it wait a little longer. (In the last queue are all that wait very long: each
  * has its own time all the same.) */
-bool far_queue_put(far_memory *m, far_retired item) {
-    unsigned extra = epochs_of(item.class) - RETIRE_EPOCHS;
+static inline __attribute__((always_inline)) void queue_put(far_memory *m, unsigned epochs, far_retired item) {
+    unsigned extra = epochs - RETIRE_EPOCHS;
     assert(item.pin == 0 || item.pin < item.ready);
     far_queue *q = &m->queues[extra < FAR_QUEUES_MAX ? extra : FAR_QUEUES_MAX - 1];
     if (q->count == q->capacity && !enlarge(q))
-        return false; /* the object is lost to this process: a sweep finds it */
+        return; /* the object is lost to this process: a sweep finds it */
     q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
     m->retired_bytes += item.class->footprint;
-    return true;
+}
+
+
+void far_queue_put(far_memory *m, far_retired item) {
+    queue_put(m, epochs_of(item.class), item);
 }
 
 
@@ -114,7 +118,8 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     }
     far_class *class = bin->class;
     far_kept_forget(m, addr);
-    far_queue_put(m, (far_retired){addr, class, t->pin.epoch, t->pin.epoch + epochs_of(class)});
+    unsigned epochs = epochs_of(class);
+    queue_put(m, epochs, (far_retired){addr, class, t->pin.epoch, t->pin.epoch + epochs});
     bool ask = has_piled_up(t, m, class->footprint);
     if (far_is_unsettled(s)) {
         pthread_mutex_lock(&s->lock);

@@ -394,29 +394,33 @@ static unsigned take_foreign(far_store *s, far_class *class, unsigned node, unsi
 }
 
 
-static inline uint64_t take_own(far_store *s, far_slab *slab, far_addr base) {
-    uint32_t number;
-    uint64_t flags = 0;
-    assert(slab->stored > 0 || slab->carved < slab->objects);
-    assert(s->spare_bytes >= slab->class->size);
-    if (slab->stored > 0) {
-        uint32_t word = 0;
-        while (slab->in_store[word] == 0) {
-            word++;
-            assert(word < (slab->objects + 63) / 64); /* `stored` counts the bits */
-        }
-        number = word * 64 + (uint32_t)__builtin_ctzll(slab->in_store[word]);
-        slab->in_store[word] &= slab->in_store[word] - 1;
-        slab->stored--;
-    } else {
-        number = slab->carved++;
-        flags = FAR_ITEM_ZERO | (slab->block->used ? 0 : FAR_ITEM_FRESH);
+static uint32_t take_stored(far_slab *slab) {
+    uint32_t word = 0;
+    while (slab->in_store[word] == 0) {
+        word++;
+        assert(word < (slab->objects + 63) / 64); /* `stored` counts the bits */
     }
-    s->spare_bytes -= slab->class->size;
+    uint32_t number = word * 64 + (uint32_t)__builtin_ctzll(slab->in_store[word]);
+    slab->in_store[word] &= slab->in_store[word] - 1;
+    slab->stored--;
+    return number;
+}
+
+
+static unsigned take_own(far_store *s, far_slab *slab, unsigned wanted, uint64_t items[]) {
+    const uint64_t base = far_slab_base(s, slab), size = slab->class->size;
+    const uint64_t flags = FAR_ITEM_ZERO | (slab->block->used ? 0 : FAR_ITEM_FRESH);
+    unsigned taken = 0;
+    while (taken < wanted && slab->stored > 0)
+        items[taken++] = base + take_stored(slab) * size;
+    while (taken < wanted && slab->carved < slab->objects)
+        items[taken++] = (base + slab->carved++ * size) | flags;
+    assert(taken > 0 && s->spare_bytes >= taken * size);
+    s->spare_bytes -= taken * size;
     slab->idle = 0;
-    if (far_is_unsettled(s))
-        slab->black[number / 64] |= 1ull << number % 64;
-    return (base + number * slab->class->size) | flags;
+    for (unsigned i = 0; i < taken && far_is_unsettled(s); i++)
+        far_store_blacken(s, far_item_addr(items[i]));
+    return taken;
 }
 
 
@@ -425,9 +429,7 @@ unsigned far_store_take(far_store *s, far_class *class, unsigned node, unsigned 
     unsigned taken = own_only ? 0 : take_foreign(s, class, node, wanted, items);
     while (taken < wanted && class->shelf[node].open) {
         far_slab *slab = class->shelf[node].open;
-        far_addr base = far_slab_base(s, slab);
-        while (taken < wanted && (slab->stored > 0 || slab->carved < slab->objects))
-            items[taken++] = take_own(s, slab, base);
+        taken += take_own(s, slab, wanted - taken, items + taken);
         list_open(slab);
     }
     return taken;

@@ -382,7 +382,7 @@ int far_bits_add(far_task *t, far_leaving *objects, size_t count);     /* brings
 int far_store_free_run(far_task *t, far_block_id head, uint64_t word); /* by any task; 0: somebody else freed it */
 
 /* retire.c */
-bool far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
+void far_queue_put(far_memory *m, far_retired item); /* with the session's lock */
 int far_reclaim(far_task *t, far_memory *m); /* frees some of the session's that are past their time: how many */
 void far_reclaim_all(far_task *t);           /* of all sessions; runs are leaving then */
 int far_send_home(far_task *t);              /* what is leaving */

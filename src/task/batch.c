@@ -394,16 +394,19 @@ int far_post(far_task *t) {
 
 
 /* On mapped memory, of an operation that has met no trouble: verbs run where they are waited for. There is nothing to
- * post, and nobody to be told but the counters. The fabric, or NULL: they are posted. */
-static inline const far_fabric *runs_at_once(const far_task *t) {
-    const far_session *s = t->session;
-    const far_conn *conn = s->conn;
-    const far_fabric *fabric = conn->fabric;
-    bool at_once = fabric->ops->post == fabric->runs_in_place &&
-                   (t->refused | t->error | (int)t->trips | s->lost | (int)t->background) == 0 && !t->patience &&
-                   far_fabric_reads_in_order(fabric) && !atomic_load_explicit(&s->team->dead, memory_order_acquire) &&
-                   !atomic_load_explicit(&conn->fenced, memory_order_acquire);
-    return at_once ? fabric : NULL;
+ * post, and nobody to be told but the counters. The memory, or NULL: they are posted. (A session that is lost, or of
+ * which a batch failed, is fenced: it has none.) */
+static inline char *const *runs_at_once(const far_task *t, const far_conn *conn) {
+    bool calm = (t->refused | (int)t->trips | (int)t->background) == 0 && !t->patience &&
+                !atomic_load_explicit(&t->session->team->dead, memory_order_acquire);
+    return calm ? atomic_load_explicit(&conn->in_place, memory_order_acquire) : NULL;
+}
+
+
+/* Whether all of the open verbs run at once. */
+static inline bool open_runs_at_once(const far_task *t) {
+    const far_conn *conn = t->session->conn;
+    return !t->open->fences && far_fabric_reads_in_order(conn->fabric) && runs_at_once(t, conn);
 }
 
 
@@ -446,7 +449,7 @@ static __attribute__((noinline)) int post_and_wait(far_task *t) {
 
 
 int far_wait(far_task *t) {
-    if (!has_open_verbs(t) || t->open->fences || !runs_at_once(t))
+    if (!has_open_verbs(t) || !open_runs_at_once(t))
         return post_and_wait(t);
     run_open(t);
     t->stats->round_trips++;
@@ -455,16 +458,26 @@ int far_wait(far_task *t) {
 
 
 /* The words of one verb that runs now and needs no batch: it is counted, with a round trip of its own or (trips 0) of a
- * later verb's. NULL: it does. */
-static inline __attribute__((always_inline)) _Atomic uint64_t *
-words_at_once(far_task *t, far_verb_kind kind, far_addr addr, size_t bytes, unsigned trips) {
-    const far_fabric *fabric = runs_at_once(t);
+ * later verb's. False: it is put. */
+static inline __attribute__((always_inline)) bool
+words_at_once(far_task *t, far_verb_kind kind, far_addr addr, size_t bytes, unsigned trips, _Atomic uint64_t **words) {
+    const far_conn *conn = t->session->conn;
+    const far_fabric *fabric = conn->fabric;
     far_stats *stats = t->stats;
-    if (!fabric || !is_sound(fabric, addr, bytes))
-        return NULL;
+    char *const *memory = runs_at_once(t, conn);
+    if (!memory || !is_sound(fabric, addr, bytes))
+        return false;
     count_verb(stats, kind, bytes, 1);
     stats->round_trips += trips;
-    return far_words_at(fabric, addr);
+    *words = far_words_at(memory, addr);
+    return true;
+}
+
+
+/* Of a verb that no open ones stand ahead of: it has nobody's order to keep. */
+static inline __attribute__((always_inline)) bool
+alone_at_once(far_task *t, far_verb_kind kind, far_addr addr, size_t bytes, unsigned trips, _Atomic uint64_t **words) {
+    return !has_open_verbs(t) && words_at_once(t, kind, addr, bytes, trips, words);
 }
 
 
@@ -478,9 +491,9 @@ static inline void write_at_once(far_task *t, _Atomic uint64_t *words, const voi
  * it needs no place among them. */
 static __attribute__((noinline)) int wait_for_last(far_task *t, far_verb_kind kind, far_addr addr, void *local,
                                                    size_t bytes, unsigned flags) {
-    bool behind = has_open_verbs(t) && !t->open->fences;
-    _Atomic uint64_t *words = behind ? words_at_once(t, kind, addr, bytes, 1) : NULL;
-    if (!words) {
+    _Atomic uint64_t *words;
+    bool behind = has_open_verbs(t) && open_runs_at_once(t);
+    if (!behind || !words_at_once(t, kind, addr, bytes, 1, &words)) {
         put_verb(t, kind, addr, local, bytes);
         far_mark(t, flags);
         return far_wait(t);
@@ -495,8 +508,8 @@ static __attribute__((noinline)) int wait_for_last(far_task *t, far_verb_kind ki
 
 
 int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned flags) {
-    const _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, bytes, 1);
-    if (!words)
+    _Atomic uint64_t *words;
+    if (!alone_at_once(t, FAR_READ, addr, bytes, 1, &words))
         return wait_for_last(t, FAR_READ, addr, to, bytes, flags);
     far_words_read(words, to, bytes / 8);
     return 0;
@@ -504,8 +517,8 @@ int far_read_now(far_task *t, far_addr addr, void *to, size_t bytes, unsigned fl
 
 
 int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
-    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes, 1);
-    if (!words)
+    _Atomic uint64_t *words;
+    if (!alone_at_once(t, FAR_WRITE, addr, bytes, 1, &words))
         return wait_for_last(t, FAR_WRITE, addr, (void *)from, bytes, 0);
     write_at_once(t, words, from, bytes);
     return 0;
@@ -513,17 +526,17 @@ int far_write_now(far_task *t, far_addr addr, const void *from, size_t bytes) {
 
 
 void far_write_hidden(far_task *t, far_addr addr, const void *from, size_t bytes) {
-    _Atomic uint64_t *words = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, bytes, 0);
-    if (words)
+    _Atomic uint64_t *words;
+    if (alone_at_once(t, FAR_WRITE, addr, bytes, 0, &words))
         write_at_once(t, words, from, bytes);
     else
-        put_verb(t, FAR_WRITE, addr, (void *)from, bytes);
+        far_write(t, addr, from, bytes);
 }
 
 
 int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
-    const _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_READ, addr, 8, 1);
-    if (!at)
+    _Atomic uint64_t *at;
+    if (!alone_at_once(t, FAR_READ, addr, 8, 1, &at))
         return wait_for_last(t, FAR_READ, addr, word, 8, 0);
     *word = atomic_load_explicit(at, memory_order_seq_cst);
     return 0;
@@ -531,8 +544,8 @@ int far_read_word(far_task *t, far_addr addr, uint64_t *word) {
 
 
 int far_write_word(far_task *t, far_addr addr, uint64_t word) {
-    _Atomic uint64_t *at = has_open_verbs(t) ? NULL : words_at_once(t, FAR_WRITE, addr, 8, 1);
-    if (!at)
+    _Atomic uint64_t *at;
+    if (!alone_at_once(t, FAR_WRITE, addr, 8, 1, &at))
         return wait_for_last(t, FAR_WRITE, addr, &word, 8, 0);
     write_at_once(t, at, &word, 8);
     return 0;
@@ -547,8 +560,8 @@ static __attribute__((noinline)) int wait_for_cas(far_task *t, far_addr addr, ui
 
 
 int far_cas_word(far_task *t, far_addr addr, uint64_t expected, uint64_t desired, uint64_t *old) {
-    _Atomic uint64_t *word = has_open_verbs(t) ? NULL : words_at_once(t, FAR_CAS, addr, 8, 1);
-    if (!word)
+    _Atomic uint64_t *word;
+    if (!alone_at_once(t, FAR_CAS, addr, 8, 1, &word))
         return wait_for_cas(t, addr, expected, desired, old);
     uint64_t found = far_words_cas(word, expected, desired);
     t->stats->cas_failed += found != expected;

@@ -4,6 +4,12 @@
 #include "task/session.h"
 
 
+void far_pin_date(far_task *t) {
+    far_fabric *fabric = t->session->conn->fabric;
+    t->pin.clock = fabric->watch->clock(fabric);
+}
+
+
 void far_pin_drop(far_task *t) {
     if (t->pin.epoch == 0)
         return;

@@ -4,21 +4,12 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define CHUNK_BYTES (32 * 1024)
-
-struct far_scratch_chunk {
-    far_scratch_chunk *below; /* filled before this one */
-    size_t size, used;
-    _Alignas(64) char data[];
-};
-
-
 static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
     far_scratch_chunk *chunk = s->free_chunks;
     if (chunk && bytes <= chunk->size) {
         s->free_chunks = chunk->below;
     } else {
-        size_t size = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
+        size_t size = bytes < FAR_SCRATCH_BYTES ? FAR_SCRATCH_BYTES : bytes;
         chunk = aligned_alloc(64, (sizeof(*chunk) + size + 63) / 64 * 64);
         if (!chunk)
             return NULL;
@@ -29,7 +20,7 @@ static far_scratch_chunk *get_chunk(far_session *s, size_t bytes) {
 
 
 static void put_chunk(far_session *s, far_scratch_chunk *chunk) {
-    if (chunk->size != CHUNK_BYTES) {
+    if (chunk->size != FAR_SCRATCH_BYTES) {
         free(chunk);
         return;
     }
@@ -82,9 +73,9 @@ void far_scratch_back(far_task *t, far_scratch_mark mark) {
 }
 
 
-void far_scratch_empty(far_task *t) {
+void far_scratch_shrink(far_task *t) {
     far_scratch_chunk *chunk = t->chunk;
-    while (chunk && (chunk->below || chunk->size != CHUNK_BYTES)) {
+    while (chunk && (chunk->below || chunk->size != FAR_SCRATCH_BYTES)) {
         t->chunk = chunk->below;
         put_chunk(t->session, chunk);
         chunk = t->chunk;

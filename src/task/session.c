@@ -1,9 +1,9 @@
 /* A session: tasks and the scheduler that runs them. The scheduler is whatever thread is inside the session: it
  * delivers completions, wakes sleepers, and switches to one ready task after the other; a task that must wait switches
  * back. */
-#include "task/session.h"
 #include "base/error.h"
 #include "base/sanitizer.h"
+#include "task/call.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -21,14 +21,6 @@
 
 static far_host *host_of(const far_session *s) {
     return s->conn->fabric->host;
-}
-
-
-/* Only the thread inside the session changes the count; others look at it. */
-static void count_active(far_session *s, int more) {
-    unsigned active = atomic_load_explicit(&s->active, memory_order_relaxed);
-    assert(more > 0 ? active < FAR_TASKS_MAX : active > 0);
-    atomic_store_explicit(&s->active, active + (unsigned)more, memory_order_release);
 }
 
 
@@ -218,39 +210,12 @@ void far_back_off(far_task *t, unsigned attempt) {
 
 /* The life of a task. */
 
-static inline __attribute__((always_inline)) void task_end(far_task *t) {
-    far_session *s = t->session;
-    if (t->refused || (t->open && t->open->batch.count))
-        far_start(t); /* no verb must stay in the open batch; an error here has nobody to be told to */
-    if (t->waited || t->unwaited)
-        far_task_wait_for(t, FAR_WAIT_ALL);
-    if (t->latched)
-        far_unlatch_all(t);
-    if (t->pin.epoch && !s->lost)
-        far_pin_uncount(t);
-    else
-        far_pin_drop(t);
-    if (t->chunk)
-        far_scratch_empty(t);
-    if (t->retries)
-        far_patience_forget(t);
-    assert(t->waited == 0 && t->unwaited == 0 && t->asked == 0); /* no verb of it will write to its memory */
-    assert(t->latched == 0 && t->pin.epoch == 0 && !t->patience && !t->rdwc);
-    t->state = FAR_TASK_FREE;
-    if (t->context) {
-        t->next = s->free_tasks;
-        s->free_tasks = t;
-    }
-    count_active(s, -1);
-}
-
-
 static void task_main(void *arg) {
     far_task *t = arg;
     for (;;) {
         t->state = FAR_TASK_RUNNING;
         t->run(t, t->arg);
-        task_end(t);
+        far_task_end(t);
         far_context_switch(t->session->scheduler);
     }
 }
@@ -264,6 +229,7 @@ static far_task *make_task(far_session *s, bool direct) {
     if (!t)
         return NULL;
     t->session = s;
+    t->wake_at = FAR_TIME_NEVER;
     t->number = (uint8_t)s->task_count;
     t->context = direct ? NULL : far_context_new(STACK_BYTES, task_main, t);
     if (!direct && !t->context) {
@@ -274,17 +240,6 @@ static far_task *make_task(far_session *s, bool direct) {
         far_context_set_words(t->context, t->words);
     s->tasks[s->task_count++] = t;
     return t;
-}
-
-
-static void begin_task(far_task *t, unsigned kind) {
-    far_session *s = t->session;
-    assert(t->state == FAR_TASK_FREE && kind < FAR_STATS_KINDS);
-    memset(&t->refused, 0, offsetof(far_task, stats) - offsetof(far_task, refused));
-    t->stats = &s->stats[kind];
-    t->words[0] = '\0';
-    t->wake_at = FAR_TIME_NEVER;
-    count_active(s, 1);
 }
 
 
@@ -309,7 +264,8 @@ far_task *far_task_new(far_session *s, unsigned kind, void (*run)(far_task *t, v
         return NULL;
     t->run = run;
     t->arg = arg;
-    begin_task(t, kind);
+    t->words[0] = '\0';
+    far_task_begin(t, kind);
     make_ready(t);
     return t;
 }
@@ -425,13 +381,7 @@ void far_session_drain(far_session *s) {
 
 /* Entering. */
 
-bool far_session_try_enter(far_session *s) {
-    int out = 0;
-    return atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed);
-}
-
-
-static __attribute__((noinline)) void wait_to_enter(far_session *s) {
+void far_session_wait_to_enter(far_session *s) {
     for (unsigned spins = 1; !far_session_try_enter(s); spins++)
         if (spins >= ENTER_SPINS) {
             far_parker parker = {0};
@@ -440,17 +390,7 @@ static __attribute__((noinline)) void wait_to_enter(far_session *s) {
 }
 
 
-void far_session_enter(far_session *s) {
-    if (!far_session_try_enter(s))
-        wait_to_enter(s);
-}
-
-
-void far_session_leave(far_session *s) {
-    assert(atomic_load_explicit(&s->entered, memory_order_relaxed) == 1);
-    atomic_store_explicit(&s->entered, 0, memory_order_release);
-}
-
+/* Calls. */
 
 typedef struct call {
     int (*run)(far_task *t, void *arg);
@@ -471,22 +411,6 @@ static void run_call(far_task *t, void *arg) {
 }
 
 
-/* Where no verb is ever under way a call hardly ever waits: then it needs no stack of its own, and no switches. What
- * was ready before it comes first, as always. */
-static inline __attribute__((always_inline)) int call_directly(far_session *s, unsigned kind, bool background,
-                                                               int (*run)(far_task *t, void *arg), void *arg) {
-    far_task *t = s->direct;
-    if (atomic_load_explicit(&s->active, memory_order_relaxed))
-        far_session_step(s);
-    begin_task(t, kind);
-    t->background = background;
-    t->state = FAR_TASK_RUNNING;
-    int result = run(t, arg);
-    task_end(t);
-    return result;
-}
-
-
 static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned kind, bool background,
                                                        int (*run)(far_task *t, void *arg), void *arg) {
     call c = {.run = run, .arg = arg, .background = background};
@@ -502,21 +426,23 @@ static __attribute__((noinline)) int call_on_coroutine(far_session *s, unsigned 
 }
 
 
-static __attribute__((noinline)) int call_for_the_first_time(far_session *s, unsigned kind, bool background,
-                                                             int (*run)(far_task *t, void *arg), void *arg) {
+int far_session_call_first(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg),
+                           void *arg) {
     if (s->conn->fabric->at_once)
         s->direct = make_task(s, true);
-    return s->direct ? call_directly(s, kind, background, run, arg) : call_on_coroutine(s, kind, background, run, arg);
+    far_task *t = far_call_begin(s, kind, background);
+    if (!t)
+        return call_on_coroutine(s, kind, background, run, arg);
+    int result = run(t, arg);
+    far_task_end(t);
+    return result;
 }
 
 
 int far_session_call(far_session *s, unsigned kind, bool background, int (*run)(far_task *t, void *arg), void *arg) {
     far_session_enter(s);
-    int result = s->direct ? call_directly(s, kind, background, run, arg)
-                           : call_for_the_first_time(s, kind, background, run, arg);
-    bool lost = s->lost != 0;
-    far_session_leave(s);
-    return result < 0 && lost ? far_session_tell(s, result) : result;
+    far_task *t = far_call_begin(s, kind, background);
+    return far_call_end(s, t, t ? run(t, arg) : far_session_call_first(s, kind, background, run, arg));
 }
 
 

@@ -35,7 +35,13 @@ typedef enum {
     FAR_WAIT_WAKE
 } far_wait_for; /* started batches; unwaited ones too; answers to questions; a wake-up */
 
-typedef struct far_scratch_chunk far_scratch_chunk;
+#define FAR_SCRATCH_BYTES (32 * 1024) /* of a usual chunk */
+
+typedef struct far_scratch_chunk {
+    struct far_scratch_chunk *below; /* filled before this one */
+    size_t size, used;
+    _Alignas(64) char data[];
+} far_scratch_chunk;
 
 struct far_task {
     far_session *session;
@@ -139,12 +145,15 @@ static inline void far_pins_add(far_session *s, uint64_t epoch) {
 }
 
 
+void far_pin_date(far_task *t); /* by the fabric's watch */
+
+
 /* The task, which holds none, holds one at that epoch. */
 static inline void far_pin_count(far_task *t, uint64_t epoch) {
-    far_fabric *fabric = t->session->conn->fabric;
     assert(t->pin.epoch == 0 && epoch != 0);
     t->pin.epoch = epoch;
-    t->pin.clock = fabric->watch ? fabric->watch->clock(fabric) : 0;
+    if (t->session->conn->fabric->watch)
+        far_pin_date(t);
     far_pins_add(t->session, epoch);
 }
 
@@ -171,9 +180,26 @@ int far_session_new(far_fabric *fabric, far_team *team, far_session **session);
 void far_session_free(far_session *s); /* no task is active */
 
 /* Entering: one thread at a time, waits for housekeeping to leave. */
-void far_session_enter(far_session *s);
-bool far_session_try_enter(far_session *s);
-void far_session_leave(far_session *s);
+void far_session_wait_to_enter(far_session *s);
+
+
+static inline bool far_session_try_enter(far_session *s) {
+    int out = 0;
+    return atomic_compare_exchange_strong_explicit(&s->entered, &out, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+
+static inline void far_session_enter(far_session *s) {
+    if (!far_session_try_enter(s))
+        far_session_wait_to_enter(s);
+}
+
+
+static inline void far_session_leave(far_session *s) {
+    assert(atomic_load_explicit(&s->entered, memory_order_relaxed) == 1);
+    atomic_store_explicit(&s->entered, 0, memory_order_release);
+}
+
 
 /* Inside: */
 /* A task that is ready to run; kind: whose counters (a far_op_kind, or FAR_STATS_OTHER). NULL: too many, or no memory.
@@ -204,7 +230,16 @@ void far_task_batch_done(far_task *t);
 void far_task_await_other(far_task *t);
 void far_box_back(far_task *t); /* the open batch is given up */
 void far_boxes_free(far_session *s);
-void far_scratch_empty(far_task *t); /* when the task ends */
+void far_scratch_shrink(far_task *t); /* to the chunk that stays with the task */
 void far_scratch_free(far_session *s);
+
+
+static inline void far_scratch_empty(far_task *t) { /* when the task ends */
+    if (t->chunk->below || t->chunk->size != FAR_SCRATCH_BYTES)
+        far_scratch_shrink(t);
+    else
+        t->chunk->used = 0;
+}
+
 
 #endif

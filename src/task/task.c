@@ -18,7 +18,9 @@ uint64_t far_task_random(far_task *t) {
 
 
 void far_task_reached(far_task *t, const char *name) {
-    t->session->conn->fabric->watch->point(t->session->conn, name, t->label);
+    far_conn *conn = t->session->conn;
+    if (conn->fabric->watch)
+        conn->fabric->watch->point(conn, name, t->label);
 }
 
 

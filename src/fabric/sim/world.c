@@ -424,6 +424,7 @@ static void node_fill(sim_node *node, const char *rest) {
     uint64_t min_rtt = nic->rtt_read < nic->rtt_write ? nic->rtt_read : nic->rtt_write;
     fabric->ops = config->questions ? &sim_fabric_ops_asking : &sim_fabric_ops;
     fabric->watch = &sim_watch_ops;
+    atomic_store_explicit(&far_is_simulated, true, memory_order_relaxed);
     fabric->host = &node->host;
     fabric->capabilities = (far_capabilities){
         .atomic_bytes = (uint32_t)config->atomic_bytes,

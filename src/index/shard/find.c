@@ -34,19 +34,18 @@ bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v) {
 }
 
 
-static bool miss_counts(const shard_try *y) { /* R3; R1 for a child that is read alone */
-    unsigned v = shard_home_v(y);
+static bool miss_counts(const shard_try *y, uint64_t header) { /* R3; R1 for a child that is read alone */
+    unsigned v = shard_header_v(header);
     if (!shard_changes(y->h, y->st->p, y->st->b, v + 1))
         return !shard_unwritten(y->st, y->home->w);
-    return shard_uniform(y->st, y->home->w, v) &&
-           (!shard_may_lose(y) || !shard_is_splitting(y->st, shard_home_header(y)));
+    return shard_uniform(y->st, y->home->w, v) && (!shard_may_lose(y, header) || !shard_is_splitting(y->st, header));
 }
 
 
-int shard_find_l1(shard_try *y, bool whole, shard_hit *hit) {
+int shard_find_l1(shard_try *y, uint64_t header, bool whole, shard_hit *hit) {
     if (y->st->inlined)
         return shard_i_find_l1(y, hit) ? SHARD_FOUND : SHARD_ABSENT;
-    return shard_p_find_l1(y, whole, hit);
+    return shard_p_find_l1(y, shard_header_v(header), whole, hit);
 }
 
 
@@ -129,12 +128,13 @@ static uint64_t relevant(const shard_try *y, uint64_t header) {
 
 /* What the image of home proves. SHARD_ABSENT: that the key is not at level 1. */
 static inline __attribute__((always_inline)) int look_at_home(shard_try *y, bool whole, shard_hit *hit) {
-    if (!shard_home_is_right(y))
+    uint64_t header = shard_home_header(y);
+    if (!shard_home_is_right(y, header))
         return SHARD_START_OVER;
-    int err = shard_find_l1(y, whole, hit);
+    int err = shard_find_l1(y, header, whole, hit);
     if (err == SHARD_FOUND)
-        return shard_hit_counts(y, hit) ? SHARD_FOUND : SHARD_START_OVER;
-    return err == SHARD_ABSENT && !miss_counts(y) ? SHARD_START_OVER : err;
+        return shard_hit_counts(y, header, hit) ? SHARD_FOUND : SHARD_START_OVER;
+    return err == SHARD_ABSENT && !miss_counts(y, header) ? SHARD_START_OVER : err;
 }
 
 
@@ -222,9 +222,10 @@ static __attribute__((noinline)) int find_in_window(shard_try *y, shard_hit *hit
     int err = shard_put_window(y);
     if (err <= 0 || (err = far_wait(y->t)) < 0)
         return err;
-    if (!shard_home_is_right(y) || (err = shard_find_l1(y, true, hit)) <= 0)
+    uint64_t header = shard_home_header(y);
+    if (!shard_home_is_right(y, header) || (err = shard_find_l1(y, header, true, hit)) <= 0)
         return err < 0 ? err : 0;
-    return shard_hit_counts(y, hit) ? confirm(y, hit) : 0;
+    return shard_hit_counts(y, header, hit) ? confirm(y, hit) : 0;
 }
 
 
@@ -306,7 +307,7 @@ static int put_matches(one_of_many *m) {
     shard_try *y = &m->y;
     int err = shard_see_home(y);
     m->hits.count = 0;
-    if (err < 0 || !(m->put = shard_home_is_right(y)))
+    if (err < 0 || !(m->put = shard_home_is_right(y, shard_home_header(y))))
         return err;
     if (!y->st->inlined) {
         shard_p_gather_l1(y, &m->hits);
@@ -322,19 +323,20 @@ static int put_matches(one_of_many *m) {
 static int see_matches(one_of_many *m, bool window, far_out *out, int *result) {
     shard_try *y = &m->y;
     unsigned generation[2];
+    uint64_t header = shard_home_header(y);
     int err = y->st->inlined ? 0 : shard_p_see_blocks(y, &m->hits, true);
     if (err < 0)
         return err;
     const shard_hit *hit = &m->hits.hit[0];
     if (m->hits.count) {
         bool confirmed = !y->st->inlined || m->confirmed || (m->marks[0] == hit->word && m->marks[1] == hit->word);
-        if (!shard_hit_counts(y, hit) || !confirmed)
+        if (!shard_hit_counts(y, header, hit) || !confirmed)
             return 0;
         *result = give(y, hit, out);
         return 1;
     }
     *result = FAR_ERR_NOT_FOUND;
-    return !window && miss_counts(y) && shard_generations(y, shard_home_header(y), generation) == 0;
+    return !window && miss_counts(y, header) && shard_generations(y, header, generation) == 0;
 }
 
 

@@ -198,7 +198,7 @@ static int change_in_overflow(shard_try *y, far_op_kind how, const shard_hit *hi
 static int change(shard_try *y, far_op_kind how) {
     shard_hit above, hits[SHARD_COPIES_MAX];
     unsigned count;
-    int found = shard_find_l1(y, false, &above), err;
+    int found = shard_find_l1(y, *header_of(y), false, &above), err;
     if (found < 0 || (err = shard_find_overflow(y, *header_of(y), false, hits, &count)) < 0)
         return found < 0 ? found : err;
     bool present = found || count;

@@ -245,7 +245,8 @@ static int apply(shard_try *y, change *c) {
  * not be written. Who joined the round before the first of both looks is in it. */
 static bool is_overtaken(shard_try *y, change *c, uint32_t mark) {
     shard_hit hit;
-    if (!shard_home_is_right(y) || !shard_i_find_l1(y, &hit) || !shard_hit_counts(y, &hit))
+    uint64_t header = y->home->w[SHARD_I_H];
+    if (!shard_home_is_right(y, header) || !shard_i_find_l1(y, &hit) || !shard_hit_counts(y, header, &hit))
         return false;
     if (!c->glimpsed) {
         c->glimpsed = true;
@@ -379,7 +380,8 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
     if (err < 0)
         return err;
     far_rdwc_done(t, c->mark);
-    shard_after_write(&y, c->delta);
+    if (c->delta)
+        shard_after_change(&y, c->delta);
     return 0;
 }
 

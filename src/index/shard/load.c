@@ -331,9 +331,9 @@ static int share_of(shard_try *y) {
 }
 
 
-/* The number of keys has changed. */
-static __attribute__((noinline)) void after_change(shard_try *y, int delta) {
+void shard_after_change(shard_try *y, int delta) {
     shard_state *st = y->st;
+    far_note_added(y->t, delta > 0);
     shard_partition *part = y->part;
     unsigned d = shard_root_d(atomic_load_explicit(&part->root, memory_order_relaxed));
     bool seems_full = delta > 0 && sample(y), stable = y->phase == SHARD_STABLE;
@@ -368,11 +368,4 @@ static __attribute__((noinline)) void after_change(shard_try *y, int delta) {
     }
     while (trips > 0 && shard_work(y->t, y->index, part, &trips) == 1)
         ;
-}
-
-
-void shard_after_write(shard_try *y, int delta) {
-    far_note_added(y->t, delta > 0);
-    if (delta)
-        after_change(y, delta);
 }

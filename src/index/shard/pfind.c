@@ -16,25 +16,25 @@ static __attribute__((cold, noinline)) bool tag_matches_elsewhere(const shard_tr
 }
 
 
-/* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
-static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
-    const shard_state *st = y->st;
-    uint64_t kind = SHARD_V | SHARD_PARITY, tag_mask = shard_entry(0, st->tag_mask, 0, 0) & ~SHARD_V;
-    uint64_t same = shard_entry(v, 0, 0, 0), tag = shard_entry(0, y->h >> st->tag_low[v], 0, 0) & tag_mask;
-    return (shard_sieve){(kind | tag_mask) >> 32, (same | tag) >> 32, kind >> 32, (same ^ SHARD_PARITY) >> 32};
+/* Of a word that passed the sieve. */
+static inline bool is_candidate(const shard_try *y, uint64_t word, unsigned v) {
+    return shard_stamp_is(word, v) || tag_matches_elsewhere(y, word, v);
 }
 
 
-/* A bit for each word that may be the key's. */
-static inline __attribute__((always_inline)) uint64_t candidates(const shard_try *y, unsigned v) {
+/* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
+static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
+    const shard_state *st = y->st;
+    const uint64_t kind = SHARD_V | SHARD_PARITY, tag = y->h >> st->tag_low[v] & st->tag_mask;
+    return (shard_sieve){(kind | shard_entry(0, st->tag_mask, 0, 0)) >> 32, shard_entry(v, tag, 0, 0) >> 32, kind >> 32,
+                         shard_entry(v + 1, 0, 0, 0) >> 32};
+}
+
+
+/* A bit for each word that passes. */
+static inline __attribute__((always_inline)) uint64_t sift(const shard_try *y, unsigned v) {
     shard_sieve s = make_sieve(y, v);
-    uint64_t map = shard_p_map(y->st->wide, &s, y->home->w), may = map;
-    for (; map; map &= map - 1) { /* all are live */
-        uint64_t word = y->home->w[__builtin_ctzll(map)];
-        if (!!(word & SHARD_PARITY) != (v & 1) && !tag_matches_elsewhere(y, word, v))
-            may &= ~(map & -map);
-    }
-    return may;
+    return shard_p_map(y->st->wide, &s, y->home->w);
 }
 
 
@@ -48,13 +48,14 @@ static inline void make_hit(const shard_try *y, unsigned v, uint64_t map, shard_
 
 static void gather(const shard_try *y, unsigned v, uint64_t map, shard_hits *hits) {
     for (; map; map &= map - 1)
-        make_hit(y, v, map, &hits->hit[hits->count++]);
+        if (is_candidate(y, y->home->w[__builtin_ctzll(map)], v))
+            make_hit(y, v, map, &hits->hit[hits->count++]);
 }
 
 
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits) {
     unsigned v = shard_home_v(y);
-    gather(y, v, candidates(y, v), hits);
+    gather(y, v, sift(y, v), hits);
 }
 
 
@@ -149,7 +150,7 @@ int shard_p_see_blocks(shard_try *y, shard_hits *hits, bool whole) {
 }
 
 
-/* Several words have the key's tag: their blocks are read in one round trip. */
+/* Several words passed: the blocks of those that may be the key's are read in one round trip. */
 static __attribute__((noinline)) int find_among(shard_try *y, unsigned v, uint64_t map, bool whole, shard_hit *hit) {
     shard_hits hits;
     hits.count = 0;
@@ -157,19 +158,22 @@ static __attribute__((noinline)) int find_among(shard_try *y, unsigned v, uint64
     int err = shard_p_put_blocks(y, &hits);
     if (err < 0 || (err = far_wait(y->t)) < 0 || (err = shard_p_see_blocks(y, &hits, whole)) < 0)
         return err;
+    if (!hits.count)
+        return SHARD_ABSENT;
     *hit = hits.hit[0];
-    return hits.count ? SHARD_FOUND : SHARD_ABSENT;
+    return SHARD_FOUND;
 }
 
 
-int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit) {
-    unsigned v = shard_home_v(y);
-    uint64_t map = candidates(y, v);
+int shard_p_find_l1(shard_try *y, unsigned v, bool whole, shard_hit *hit) {
+    uint64_t map = sift(y, v);
     if (map == 0)
         return SHARD_ABSENT;
     if (map & (map - 1))
         return find_among(y, v, map, whole, hit);
     make_hit(y, v, map, hit);
+    if (!is_candidate(y, hit->word, v))
+        return SHARD_ABSENT;
     uint64_t room = room_of(hit), bytes = make_room(y, hit, room);
     if (!bytes)
         return FAR_ERR_NO_MEMORY;

@@ -189,7 +189,7 @@ static uint32_t i_map_wide(uint64_t key, const uint64_t *words) {
 /* ---- For both ---- */
 
 uint64_t shard_p_map(bool wide, const shard_sieve *s, const uint64_t *words) {
-    return (wide ? p_map_wide : p_map)(s, words) & ~(1ull << SHARD_P_HEADER);
+    return (wide ? p_map_wide(s, words) : p_map(s, words)) & ~(1ull << SHARD_P_HEADER);
 }
 
 
@@ -211,5 +211,5 @@ unsigned shard_count_live(const shard_state *st, const uint64_t *words) {
 
 
 uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words) {
-    return (wide ? i_map_wide : i_map)(SHARD_V | rem, words) & ((1u << SHARD_I_SLOTS) - 1);
+    return (wide ? i_map_wide(SHARD_V | rem, words) : i_map(SHARD_V | rem, words)) & ((1u << SHARD_I_SLOTS) - 1);
 }

@@ -248,9 +248,10 @@ static inline unsigned shard_start_line(const shard_try *y) {
 
 /* Where a bucket is, of a segment that is one piece and known to this handle; else 0, and shard_bucket_addr finds it. */
 static inline far_addr shard_known_addr(const shard_state *st, const shard_partition *part, uint64_t bucket) {
-    unsigned segment = shard_segment(bucket, st->b);
+    const unsigned b = st->b, segment = shard_segment(bucket, b);
+    const uint64_t inside = shard_in_segment(bucket, b);
     uint64_t at = segment < st->pieces ? atomic_load_explicit(&part->segment[segment], memory_order_acquire) : 0;
-    return at ? at + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES : 0;
+    return at ? at + inside * SHARD_BUCKET_BYTES : 0;
 }
 
 
@@ -275,9 +276,8 @@ static inline unsigned shard_home_v(const shard_try *y) {
 }
 
 
-/* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
-static inline bool shard_home_is_right(const shard_try *y) {
-    uint64_t header = shard_home_header(y);
+/* The header is home's. It belongs to the bucket in which the key lies at its version, and that is within sight. */
+static inline bool shard_home_is_right(const shard_try *y, uint64_t header) {
     unsigned v = shard_header_v(header);
     if (v == y->d)
         return header != 0 && y->home->bucket == y->bucket;
@@ -288,16 +288,16 @@ static inline bool shard_home_is_right(const shard_try *y) {
 
 
 /* Whether the key leaves the home bucket with its next split, so that the bucket proves something only before that. */
-static inline bool shard_may_lose(const shard_try *y) {
-    unsigned v = shard_home_v(y);
+static inline bool shard_may_lose(const shard_try *y, uint64_t header) {
+    unsigned v = shard_header_v(header);
     return shard_changes(y->h, y->st->p, y->st->b, v + 1) && !(y->child_unwritten && v + 1 == y->d);
 }
 
 
-static inline bool shard_hit_counts(const shard_try *y, const shard_hit *hit) { /* R2 (find.c) */
-    if (!shard_may_lose(y))
+static inline bool shard_hit_counts(const shard_try *y, uint64_t header, const shard_hit *hit) { /* R2 (find.c) */
+    if (!shard_may_lose(y, header))
         return true;
-    return !shard_is_splitting(y->st, shard_home_header(y)) && (y->st->inlined || !shard_is_frozen(hit->word));
+    return !shard_is_splitting(y->st, header) && (y->st->inlined || !shard_is_frozen(hit->word));
 }
 
 
@@ -403,7 +403,7 @@ bool shard_unwritten(const shard_state *st, const uint64_t *w);
 /* find.c: both layouts. The rules R1-R6 */
 bool shard_uniform(const shard_state *st, const uint64_t *w, unsigned v);
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]);
-int shard_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
+int shard_find_l1(shard_try *y, uint64_t header, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 int shard_find_overflow(shard_try *y, uint64_t header, bool whole, shard_hit hits[SHARD_COPIES_MAX], unsigned *count);
 int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* a shard_found */
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
@@ -422,7 +422,7 @@ unsigned shard_count_live(const shard_state *st, const uint64_t *words);      /*
 uint32_t shard_i_map(bool wide, uint64_t rem, const uint64_t *words); /* I: a bit for each slot with the key of rem */
 
 /* pfind.c: P. Candidates by their tags, then what their blocks say */
-int shard_p_find_l1(shard_try *y, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
+int shard_p_find_l1(shard_try *y, unsigned v, bool whole, shard_hit *hit); /* SHARD_FOUND or SHARD_ABSENT */
 void shard_p_gather_l1(const shard_try *y, shard_hits *hits);
 int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned generation, shard_hits *hits);
 int shard_p_put_blocks(shard_try *y, shard_hits *hits);
@@ -496,7 +496,7 @@ void shard_move_after_read(shard_try *y); /* move_on_read: of a get, whose home 
 void shard_want(shard_partition *part, unsigned version);
 bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned version);
 int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* when a doubling is due */
-void shard_after_write(shard_try *y, int delta);
+void shard_after_change(shard_try *y, int delta);  /* of a write that added or removed a key */
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
 
 /* blocking.c: lazy_resize=off */

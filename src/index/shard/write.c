@@ -90,17 +90,21 @@ static int put_block(shard_try *y, far_bytes value) {
 }
 
 
-/* What an attempt may do with the image, if it need not start over (SHARD_AGAIN). */
-enum { WRITABLE = SHARD_AGAIN + 1, SPLIT_FIRST };
-
-
-static int make_writable(shard_try *y) {
+/* At the version that counts, and no split has begun. */
+static inline bool is_writable(const shard_try *y) {
     uint64_t header = y->home->w[SHARD_P_HEADER];
-    unsigned v = shard_header_v(header);
+    return shard_header_v(header) == y->d && shard_header_op(header) != SHARD_OP_SPLIT;
+}
+
+
+enum { SPLIT_FIRST = SHARD_DONE + 1 }; /* besides what an attempt says */
+
+
+/* What to do about an image that is not. */
+static __attribute__((noinline)) int make_writable(shard_try *y) {
+    uint64_t header = y->home->w[SHARD_P_HEADER];
+    bool behind = shard_home_is_right(y, header) && shard_header_v(header) + 1 == y->d;
     int err;
-    if (shard_home_is_right(y) && v == y->d && shard_header_op(header) != SHARD_OP_SPLIT)
-        return WRITABLE;
-    bool behind = shard_home_is_right(y) && v + 1 == y->d;
     if (shard_header_op(header) == SHARD_OP_SPLIT || (behind && shard_header_owner(header))) {
         if (y->attempt % 4 == 3 && (err = shard_p_help(y->t, y->index, y->part, y->home)) < 0)
             return err;
@@ -127,18 +131,23 @@ static inline bool may_have_copy(const shard_try *y) {
 }
 
 
-/* After the CAS of a word that held the key. */
-static int settle(shard_try *y, uint64_t expected, uint64_t old, bool remove) {
-    if (old == expected) {
-        shard_p_retire(y, old);
-        y->block = 0;
-        return SHARD_DONE;
-    }
+/* Somebody else changed the word that held the key. */
+static __attribute__((noinline)) int settle_lost(shard_try *y, uint64_t old, bool remove) {
     if (remove || !y->st->absorb || shard_is_frozen(old) || !(shard_is_live(old) || shard_is_tomb(old)) ||
         !shard_stamp_is(old, y->d))
         return SHARD_AGAIN;
     shard_count(&y->st->counters.absorbed); /* overwritten or deleted at once */
     shard_drop_block(y);
+    return SHARD_DONE;
+}
+
+
+/* After the CAS of a word that held the key. */
+static inline int settle(shard_try *y, uint64_t expected, uint64_t old, bool remove) {
+    if (old != expected)
+        return settle_lost(y, old, remove);
+    shard_p_retire(y, old);
+    y->block = 0;
     return SHARD_DONE;
 }
 
@@ -172,7 +181,7 @@ static int split_and_change(shard_try *y, far_op_kind how, int *delta) {
     shard_hit hit;
     bool along = y->st->combining && y->st->ordered_cas && is_calm(y, y->d - 1) &&
                  !(shard_header_fnew(y->home->w[SHARD_P_HEADER]) & shard_bit(y->st, y->h));
-    int err = along ? shard_find_l1(y, false, &hit) : 0;
+    int err = along ? shard_find_l1(y, y->home->w[SHARD_P_HEADER], false, &hit) : 0;
     if (err == SHARD_FOUND)
         own.slot = hit.slot;
     if (err < 0 || (along && (err = shard_refusal(how, own.slot >= 0)) < 0))
@@ -208,8 +217,7 @@ static int apply(shard_try *y, far_op_kind how, bool present, const shard_hit *h
     int refused = shard_refusal(how, present);
     if (refused < 0)
         return refused;
-    if (shard_header_v(y->home->w[SHARD_P_HEADER]) != y->d ||
-        shard_header_op(y->home->w[SHARD_P_HEADER]) == SHARD_OP_SPLIT)
+    if (!is_writable(y))
         return SHARD_AGAIN;
     *delta = how == FAR_OP_DELETE ? -1 : !present;
     bool always_locks = !y->st->ordered_cas;
@@ -248,10 +256,8 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     if ((err = shard_read_home(y)) < 0)
         return err;
     far_point(y->t, "shard:home_read");
-    if ((err = make_writable(y)) <= SHARD_AGAIN)
-        return err;
-    if (err == SPLIT_FIRST)
-        return split_and_change(y, how, delta);
+    if (!is_writable(y))
+        return (err = make_writable(y)) == SPLIT_FIRST ? split_and_change(y, how, delta) : err;
     if ((err = shard_find(y, false, &hit, &read_mark)) < 0)
         return err;
     if (err == SHARD_START_OVER)
@@ -276,11 +282,13 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
     }
     if (shard_is_lost(err))
         return err;
-    shard_drop_block(&y);
+    if (y.block)
+        shard_drop_block(&y);
     if (err < 0)
         return err;
     far_rdwc_done(t, mark);
-    shard_after_write(&y, delta);
+    if (delta)
+        shard_after_change(&y, delta);
     return 0;
 }
 
