@@ -280,12 +280,13 @@ static void show_coverage(const far_torture_result *result) {
     print_message(
         "    %llu ops, %llu crashes, %llu doublings, %llu+%llu splits, %llu with a change, %llu overflows, %llu "
         "chained, %llu drained, %llu nodes unlinked, %llu under a lock, %llu taken over, %llu absorbed, %llu opened again, "
-        "%llu filters forgot\n",
+        "%llu filters forgot, %llu shrunk, %llu called off\n",
         (unsigned long long)result->ops, (unsigned long long)result->crashes, (unsigned long long)c->grows,
         (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced, (unsigned long long)c->merged,
         (unsigned long long)c->overflows, (unsigned long long)c->chained, (unsigned long long)c->drained,
         (unsigned long long)c->unlinked, (unsigned long long)c->under_lock, (unsigned long long)c->takeovers,
-        (unsigned long long)c->absorbed, (unsigned long long)c->reopened, (unsigned long long)c->forgotten);
+        (unsigned long long)c->absorbed, (unsigned long long)c->reopened, (unsigned long long)c->forgotten,
+        (unsigned long long)c->shrunk, (unsigned long long)c->called_off);
 }
 
 
@@ -306,7 +307,7 @@ static void torture_by_default_meets_everything(void **state) {
     const shard_counters *c = &shard_totals;
     assert_true(c->grows > 100 && c->splits_frozen && c->splits_graced && c->merged && c->overflows && c->chained);
     assert_true(c->drained && c->unlinked && c->under_lock && c->takeovers && c->absorbed);
-    assert_true(c->reopened > 20 && c->forgotten > 20);
+    assert_true(c->reopened > 20 && c->forgotten > 20 && c->shrunk > 10 && c->called_off > 5);
 }
 
 

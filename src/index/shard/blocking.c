@@ -52,12 +52,14 @@ static uint64_t most_steps(const shard_state *st, const shard_partition *part) {
  * could; an error: there is no pin, or no session. */
 int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part) {
     uint64_t steps = most_steps(shard_state_of(index), part);
+    far_wait_for_posted(
+        t); /* under the pin of the operation: the segment that a lock is freed in may go when it ends */
     for (unsigned vain = 0; vain < IN_VAIN && steps > 0; steps--) {
         int trips = ALL_TRIPS, did, err;
         far_pin_drop(t);
         if ((err = far_pin_take(t)) < 0)
             return err;
-        if (shard_root_phase(atomic_load_explicit(&part->root, memory_order_acquire)) == SHARD_STABLE)
+        if (!shard_root_doubles(atomic_load_explicit(&part->root, memory_order_acquire)))
             return 1;
         if (shard_is_lost(did = shard_work(t, index, part, &trips)))
             return did;

@@ -44,7 +44,7 @@ static int look_at(far_task *t, const shard_state *st, shard_partition *part, un
 }
 
 
-static bool line_is_empty(const shard_state *st, const uint64_t *line) {
+bool shard_line_is_empty(const shard_state *st, const uint64_t *line) {
     for (unsigned i = st->inlined; i < SHARD_L2_BYTES / 8; i += 1 + st->inlined)
         if (shard_is_live(line[i]))
             return false;
@@ -52,7 +52,7 @@ static bool line_is_empty(const shard_state *st, const uint64_t *line) {
 }
 
 
-static bool node_is_empty(const shard_state *st, const shard_node *node) {
+bool shard_node_is_empty(const shard_state *st, const shard_node *node) {
     for (unsigned i = 0; i < (st->inlined ? SHARD_I_NODE_SLOTS : SHARD_P_NODE_SLOTS); i++)
         if (st->inlined ? node->i.slot[i].state & SHARD_STATE_LIVE : shard_is_live(node->p.entry[i]))
             return false;
@@ -71,8 +71,8 @@ static const shard_node *head_of(const look *l, uint64_t bucket) {
 
 static bool is_clear(const shard_state *st, const look *l, uint64_t bucket) {
     const shard_node *head = head_of(l, bucket);
-    return line_is_empty(st, l->line[bucket - l->first]) &&
-           (!head || (node_is_empty(st, head) && *shard_next_of(st, head) == 0));
+    return shard_line_is_empty(st, l->line[bucket - l->first]) &&
+           (!head || (shard_node_is_empty(st, head) && *shard_next_of(st, head) == 0));
 }
 
 

@@ -335,6 +335,8 @@ static int attempt(shard_try *y, change *c) {
     shard_attempt(y);
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
+    if (shard_must_call_off(y, c->how))
+        return shard_call_off(y);
     y->home->bucket = y->bucket;
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
@@ -372,7 +374,7 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
                         y.st->hash_bits);
     far_scratch_mark scratch = far_scratch_here(t);
     while (err == SHARD_AGAIN) {
-        err = attempt(&y, c);
+        err = shard_believe_miss(&y, attempt(&y, c));
         far_scratch_back(t, scratch);
     }
     shard_unlatch(&y); /* the session was lost */
