@@ -87,13 +87,17 @@ static int place_at_l2(shard_try *y, const shard_overflow *o, uint64_t value, fa
 static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr *at, uint64_t slot[3],
                           unsigned *words) {
     shard_i_node node;
+    shard_chain chain = {0};
     slot[0] = value;
     memcpy(&slot[1], y->key.data, 8);
     y->landed = 3;
     shard_want(y->part, shard_home_v(y) + 1);
     for (far_addr here = head;; here = node.next, y->walked++) {
+        int err = shard_follow(y->index, &chain, here);
+        if (err < 0)
+            return err;
         far_read(y->t, here, &node, sizeof(node));
-        int err = far_wait(y->t);
+        err = far_wait(y->t);
         for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
             uint64_t state = node.slot[i].state, gen = shard_state_gen(state);
             *at = here + i * sizeof(shard_i_slot);

@@ -214,6 +214,13 @@ typedef union shard_node { /* of a chain */
     shard_i_node i;
 } shard_node;
 
+/* A walk along a chain. Under one pin nobody comes to a node twice: nodes are added at the end, only the link in the head
+ * changes, and what was taken out keeps its link. So a chain in which one is met again is broken, and has no end. */
+typedef struct shard_chain {
+    far_addr seen; /* the node of the last step whose number is a power of two: a circle comes to it again */
+    uint64_t steps;
+} shard_chain;
+
 typedef struct shard_overflow { /* of one generation: both buckets of a key and the head of its chain */
     far_addr at[2], head;
     uint64_t l2[2][8];
@@ -416,6 +423,10 @@ int shard_refresh(far_task *t, shard_partition *part);             /* READs the 
 int shard_body_word(far_task *t, shard_partition *part, unsigned word, far_addr *at); /* 0: the root is behind */
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
+/* What this handle has used is there as long as the body: another address there, or none, and who goes by it would free what
+ * all use. 0, or FAR_ERR_CORRUPT */
+int shard_is_as_known(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
+                      uint64_t word);
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
                          far_addr *l3); /* 0: there is none */
 int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
@@ -569,6 +580,7 @@ int shard_idle_hook(far_task *t, far_index *index);
 /* overflow.c: levels 2 and 3 of both layouts */
 int shard_put_overflow(shard_try *y, unsigned generation,
                        shard_overflow *o); /* READs into the batch; 1: there is none */
+int shard_follow(const far_index *index, shard_chain *chain, far_addr at); /* before a node is read */
 int shard_append_node(shard_try *y, far_addr at, const void *node);
 void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count);
 

@@ -23,7 +23,7 @@
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 enum {
     BEGIN_TRIPS = 4,
@@ -33,7 +33,6 @@ enum {
     WAITS = 256,     /* calls of housekeeping for which a handle stays awake for the grace */
     PATIENCE = 32,   /* after which another handle does what the one who announced it has not done */
     RESTS_MAX = 255, /* looks that are left out after others in vain */
-    NODES_MAX = 1 << 20,
 };
 
 typedef struct gone { /* an object that goes with its body */
@@ -51,6 +50,7 @@ typedef struct shrink {
     uint64_t root;
     unsigned d, body;
     gone *list;
+    uint64_t listed;
 } shrink;
 
 
@@ -98,8 +98,10 @@ static int prove_buckets(shrink *s) {
     for (uint64_t i = 0; i < count; i++) {
         far_addr at;
         int err = shard_bucket_addr(s->t, s->st, s->part, s->part->empty_buckets + i, &at);
-        if (err < 0 || at == 0)
+        if (err < 0 || at == 0) {
+            far_forget(s->t);
             return err;
+        }
         far_read(s->t, at, w[i], SHARD_BUCKET_BYTES);
     }
     int err = far_wait(s->t);
@@ -167,34 +169,69 @@ static int add(shrink *s, unsigned type, far_addr addr, uint64_t size) {
                         (unsigned long long)addr);
     *g = (gone){s->list, type, addr, size};
     s->list = g;
+    s->listed++;
     return 0;
 }
 
 
+static int by_address(const void *a, const void *b) {
+    far_addr x = (*(gone *const *)a)->addr, y = (*(gone *const *)b)->addr;
+    return (x > y) - (x < y);
+}
+
+
+/* What is listed twice, or lies in something else that is, is named by a broken word. */
+static int check_list(const shrink *s) {
+    gone **all = far_scratch(s->t, s->listed * sizeof(*all));
+    uint64_t count = 0;
+    if (!all)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to list what a partition has");
+    for (gone *g = s->list; g; g = g->next)
+        all[count++] = g;
+    qsort(all, count, sizeof(*all), by_address);
+    for (uint64_t i = 1; i < count; i++)
+        if (all[i - 1]->addr + all[i - 1]->size > all[i]->addr)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu has %#llx twice", s->index->name,
+                            (unsigned long long)s->part->number, (unsigned long long)all[i]->addr);
+    return 1;
+}
+
+
+typedef struct link { /* of a chain: how far it was followed */
+    shard_chain chain;
+    far_addr at;
+    shard_node node;
+} link;
+
+
 /* The nodes of all chains of a table of level 3, from its heads on, one of each chain in a round trip. 0: a key was met. */
 static int add_chains(shrink *s, far_addr table, unsigned generation) {
-    uint64_t count = shard_heads(s->st->b, generation), size = shard_node_bytes(s->st), nodes = 0;
-    shard_node *node = far_scratch(s->t, count * sizeof(*node));
-    if (!node)
+    uint64_t count = shard_heads(s->st->b, generation), size = shard_node_bytes(s->st);
+    link *links = far_scratch(s->t, count * sizeof(*links));
+    if (!links)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for chains");
-    for (uint64_t i = 0; i < count; i++)
-        far_read(s->t, table + size * i, &node[i], size);
+    for (uint64_t i = 0; i < count; i++) {
+        links[i].chain = (shard_chain){0};
+        far_read(s->t, table + size * i, &links[i].node, size);
+    }
     int err = far_wait(s->t);
     while (err >= 0 && count > 0) {
         uint64_t next = 0;
-        for (uint64_t i = 0; i < count; i++) {
-            far_addr at = *shard_next_of(s->st, &node[i]);
-            if (!shard_node_is_empty(s->st, &node[i]))
+        for (uint64_t i = 0; i < count; i++)
+            if (!shard_node_is_empty(s->st, &links[i].node))
                 return 0;
+        for (uint64_t i = 0; err >= 0 && i < count; i++) {
+            far_addr at = *shard_next_of(s->st, &links[i].node);
             if (!at)
                 continue;
-            if (nodes++ == NODES_MAX)
-                return far_fail(FAR_ERR_CORRUPT, "index '%s': a chain of level 3 has no end", s->index->name);
-            if ((err = add(s, SHARD_TYPE_NODE, at, size)) < 0)
-                return err;
-            far_read(s->t, at, &node[next++], size);
+            if ((err = shard_follow(s->index, &links[i].chain, at)) >= 0)
+                err = add(s, SHARD_TYPE_NODE, at, size);
+            links[next].chain = links[i].chain;
+            links[next++].at = at;
         }
-        err = far_wait(s->t);
+        for (uint64_t i = 0; err >= 0 && i < next; i++)
+            far_read(s->t, links[i].at, &links[i].node, size);
+        err = err < 0 ? err : far_wait(s->t);
         count = next;
     }
     return err < 0 ? err : 1;
@@ -218,21 +255,29 @@ static int add_tables(shrink *s, const uint64_t *words) {
 }
 
 
+/* What goes is what was seen to be empty. */
+static int add_piece(shrink *s, const _Atomic uint64_t *known, far_addr addr, uint64_t size) {
+    int err = shard_is_as_known(s->index, s->part, "piece of a segment", known ? shard_known(known, s->body) : 0, addr);
+    return err < 0 || addr == 0 ? err : add(s, SHARD_TYPE_SEGMENT, addr, size);
+}
+
+
 static int add_segment(shrink *s, unsigned segment, far_addr addr) {
     uint64_t count = shard_extent_count(s->st, segment), bytes = (count * 8 + 15) & ~15ull;
+    _Atomic uint64_t *known = &s->part->segment[segment];
     if (count == 0)
-        return add(s, SHARD_TYPE_SEGMENT, addr, shard_segment_buckets(segment, s->st->b) * SHARD_BUCKET_BYTES);
-    uint64_t *extent = far_scratch(s->t, bytes);
-    if (!extent)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a segment");
+        return add_piece(s, known, addr, shard_segment_buckets(segment, s->st->b) * SHARD_BUCKET_BYTES);
+    shard_extents *extents = (shard_extents *)(uintptr_t)atomic_load_explicit(known, memory_order_acquire);
+    if (addr == 0)
+        return 0;
     int err = add(s, SHARD_TYPE_PROGRESS, addr, bytes);
-    if (err < 0)
-        return err;
+    uint64_t *extent = err < 0 ? NULL : far_scratch(s->t, bytes);
+    if (!extent)
+        return err < 0 ? err : far_fail(FAR_ERR_NO_MEMORY, "no memory for the extents of a segment");
     far_read(s->t, addr, extent, count * 8);
     err = far_wait(s->t);
     for (uint64_t i = 0; err >= 0 && i < count; i++)
-        if (extent[i])
-            err = add(s, SHARD_TYPE_SEGMENT, extent[i], s->st->extent);
+        err = add_piece(s, extents ? &extents->extent[i] : NULL, extent[i], s->st->extent);
     return err;
 }
 
@@ -249,12 +294,11 @@ static int list_body(shrink *s) {
         (err = add_tables(s, words)) <= 0)
         return err;
     for (unsigned i = 0; err >= 0 && i < SHARD_VERSIONS; i++) {
-        if (words[SHARD_BODY_SEGMENT + i])
-            err = add_segment(s, i, words[SHARD_BODY_SEGMENT + i]);
+        err = add_segment(s, i, words[SHARD_BODY_SEGMENT + i]);
         if (err >= 0 && i > 0 && words[SHARD_BODY_PROGRESS + i])
             err = add(s, SHARD_TYPE_PROGRESS, words[SHARD_BODY_PROGRESS + i], shard_progress_bytes(s->st, i));
     }
-    return err < 0 ? err : 1;
+    return err < 0 ? err : check_list(s);
 }
 
 

@@ -273,6 +273,16 @@ static __attribute__((noinline)) int find_bucket(far_task *t, const shard_state 
 }
 
 
+int shard_is_as_known(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
+                      uint64_t word) {
+    if (known == 0 || known == word)
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a %s is at %#llx, and said to be at %#llx",
+                    index->name, (unsigned long long)part->number, what, (unsigned long long)known,
+                    (unsigned long long)word);
+}
+
+
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket, far_addr *addr) {
     *addr = shard_known_addr(st, part, bucket);
     return *addr ? 0

@@ -61,9 +61,10 @@ static int tell_node(shard_tour *r, far_addr at, uint64_t bytes) {
 
 
 static int tour_chain(shard_tour *r, far_addr at, shard_p_node node, unsigned generation) {
+    shard_chain chain = {0};
     int err = each_word(r, at, node.entry, SHARD_P_NODE_SLOTS, 3, 0, generation);
     for (at = node.next; err >= 0 && at; at = node.next) {
-        if ((err = tell_node(r, at, sizeof(node))) < 0)
+        if ((err = shard_follow(r->index, &chain, at)) < 0 || (err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) >= 0)
@@ -102,6 +103,7 @@ static int tour_l2_pairs(shard_tour *r, far_addr at, const uint64_t *words, uint
 
 
 static int tour_pair_chain(shard_tour *r, far_addr at, shard_i_node node, unsigned generation) {
+    shard_chain chain = {0};
     for (;;) {
         int err = 0;
         for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
@@ -110,7 +112,8 @@ static int tour_pair_chain(shard_tour *r, far_addr at, shard_i_node node, unsign
                             state & SHARD_STATE_BUSY, shard_state_owner(state),
                             shard_state_word(0, 0, shard_state_gen(state)), h, 3, 0, generation);
         }
-        if (err < 0 || (at = node.next) == 0 || (err = tell_node(r, at, sizeof(node))) < 0)
+        if (err < 0 || (at = node.next) == 0 || (err = shard_follow(r->index, &chain, at)) < 0 ||
+            (err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) < 0)
@@ -173,6 +176,17 @@ static unsigned version_of(const view *v) {
 }
 
 
+/* Nothing is made for a version before the one ahead of it is there. The root may have been read before the rest: one doubling
+ * may have come in between, and the next be prepared. */
+static int check_beyond(const shard_tour *r, const view *v) {
+    for (unsigned i = version_of(v) + 3; i < SHARD_VERSIONS; i++)
+        if (v->body[SHARD_BODY_SEGMENT + i] || v->body[SHARD_BODY_PROGRESS + i])
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu is at version %u, and has something of %u",
+                            r->index->name, (unsigned long long)r->part->number, version_of(v), i);
+    return 0;
+}
+
+
 /* The control block names the body, and after the root has changed once more another. */
 static int look_at_partition(shard_tour *r, view *v) {
     far_read(r->t, r->part->pcb, v->pcb, sizeof(v->pcb));
@@ -185,7 +199,7 @@ static int look_at_partition(shard_tour *r, view *v) {
         return MOVED;
     uint64_t word = v->pcb[SHARD_PCB_BODY + r->body % 2];
     if (word == shard_body(r->body_addr, r->body))
-        return 0;
+        return check_beyond(r, v);
     return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: its body is at %#llx, and said to be %#llx",
                     r->index->name, (unsigned long long)r->part->number, (unsigned long long)r->body_addr,
                     (unsigned long long)word);
@@ -201,31 +215,35 @@ static int read_partition(shard_tour *r, view *v) {
 }
 
 
-/* Whether the word can name a table at all. The root was read before it, or long before: one doubling may have come in between,
- * and the next be prepared. */
+/* Whether the word can name a table at all: as check_beyond. */
 static bool names_a_table(const view *v, unsigned i) {
     uint64_t table = v->body[SHARD_BODY_L2 + i], generation = table >> 48;
     return table == 0 || (generation % 2 == i % 2 && generation <= version_of(v) + 2u);
 }
 
 
-static void check_tables(const shard_tour *r, const view *v) {
-    for (unsigned i = 0; r->report && i < 4; i++)
-        if (!names_a_table(v, i))
-            far_report_problem(r->report, "partition %llu: what should name a table of level %u is %#llx",
-                               (unsigned long long)r->part->number, 2 + i / 2,
-                               (unsigned long long)v->body[SHARD_BODY_L2 + i]);
+/* What names no table is left out by a check, which tells of it; others would miss what is in the table. */
+static int check_tables(const shard_tour *r, const view *v) {
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned long long word = v->body[SHARD_BODY_L2 + i], number = r->part->number;
+        if (names_a_table(v, i))
+            continue;
+        if (!r->report)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: what should name a table is %#llx",
+                            r->index->name, number, word);
+        far_report_problem(r->report, "partition %llu: what should name a table of level %u is %#llx", number,
+                           2 + i / 2, word);
+    }
+    return 0;
 }
 
 
 /* The oldest generation after `done` that has a table; SHARD_VERSIONS: none. */
-static unsigned next_generation(const view *v, int done) {
+static unsigned next_generation(const shard_tour *r, int done) {
     unsigned next = SHARD_VERSIONS;
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t table = v->body[SHARD_BODY_L2 + i];
-        if (table && (int)(table >> 48) > done && table >> 48 < next)
-            next = (unsigned)(table >> 48);
-    }
+    for (unsigned i = 0; i < 4; i++)
+        if (r->table[i] && (int)(r->table[i] >> 48) > done && r->table[i] >> 48 < next)
+            next = (unsigned)(r->table[i] >> 48);
     return next;
 }
 
@@ -237,15 +255,15 @@ static int tour_overflow(shard_tour *r) {
     for (int done = -1;;) {
         int err = read_partition(r, &v);
         if (err >= 0 && done < 0)
-            check_tables(r, &v);
+            err = check_tables(r, &v);
         for (unsigned i = 0; i < 4; i++)
             r->table[i] = err >= 0 && names_a_table(&v, i) ? v.body[SHARD_BODY_L2 + i] : 0;
-        unsigned generation = err < 0 ? SHARD_VERSIONS : next_generation(&v, done);
+        unsigned generation = next_generation(r, done);
         if (generation == SHARD_VERSIONS)
             return err;
         for (unsigned word = generation & 1; word < 4 && err >= 0; word += 2)
-            if (shard_table_addr(v.body[SHARD_BODY_L2 + word], generation))
-                err = tour_table(r, word, v.body[SHARD_BODY_L2 + word]);
+            if (shard_table_addr(r->table[word], generation))
+                err = tour_table(r, word, r->table[word]);
         if (err < 0)
             return err;
         done = (int)generation;
@@ -353,27 +371,17 @@ static int tour_slice(shard_tour *r, uint64_t first, uint64_t count) {
 }
 
 
-/* What this handle has used is there as long as the body: another address there, or none, and a sweep would free what all use. */
-static int is_as_known(shard_tour *r, const char *what, uint64_t known, uint64_t word) {
-    if (known == 0 || known == word)
-        return 0;
-    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a %s is at %#llx, and said to be at %#llx",
-                    r->index->name, (unsigned long long)r->part->number, what, (unsigned long long)known,
-                    (unsigned long long)word);
-}
-
-
 static int tell_extents(shard_tour *r, unsigned segment, uint64_t word, uint64_t count, bool whole) {
     const shard_extents *known =
         (shard_extents *)(uintptr_t)atomic_load_explicit(&r->part->segment[segment], memory_order_acquire);
-    int err = is_as_known(r, "segment", known ? shard_known(&known->word, r->body) : 0, word);
+    int err = shard_is_as_known(r->index, r->part, "segment", known ? shard_known(&known->word, r->body) : 0, word);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
         uint64_t extent = 0, used = known ? shard_known(&known->extent[i], r->body) : 0;
         if ((err = take_pin(r)) >= 0)
             err = far_read_word(r->t, word + 8 * i, &extent);
         far_pin_drop(r->t);
         if (err >= 0)
-            err = is_as_known(r, "piece of a segment", used, extent);
+            err = shard_is_as_known(r->index, r->part, "piece of a segment", used, extent);
         if (err >= 0 && extent == 0 && whole)
             err = far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: segment %u has a hole", r->index->name,
                            (unsigned long long)r->part->number, segment);
@@ -390,7 +398,7 @@ static int tell_segment(shard_tour *r, unsigned segment, uint64_t word, bool who
              count = shard_extent_count(r->st, segment);
     if (count == 0) {
         uint64_t known = shard_known(&r->part->segment[segment], r->body);
-        int err = is_as_known(r, "segment", known, word);
+        int err = shard_is_as_known(r->index, r->part, "segment", known, word);
         return err < 0 ? err : tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     }
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
