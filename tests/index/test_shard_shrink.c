@@ -615,6 +615,12 @@ static void chunk_of_the_body_before_told(const told *told) {
 TOLD_OF_ALL(chunk_of_the_body_before);
 
 
+static bool knows_first_extent(const shard_partition *part, unsigned segment) {
+    const shard_extents *extents = (const shard_extents *)(uintptr_t)part->segment[segment];
+    return extents && shard_known(&extents->extent[0], shard_body_of(part));
+}
+
+
 /* Another task of a handle learns a root so much later that what was known of the body is forgotten, between two looks of one
  * that makes an extent. (An array of extents whose address is looked up a second time, and is 0 then: the extent was linked
  * somewhere at the beginning of the pool.) */
@@ -625,12 +631,12 @@ static void forgotten_while_an_extent_is_made_told(const told *told) {
     unsigned d = shard_root_d(true_root(&s)) + 1;
     shard_partition *part = &shard_state_of(s.b.index)->part[0];
     assert_true(shard_extent_count(shard_state_of(s.b.index), d) >= 2);
-    const uint64_t *segment = &words_at(&s, body_addr(&s.b))[SHARD_BODY_SEGMENT + d];
-    for (unsigned i = 0; i < 100 && (*segment == 0 || words_at(&s, *segment)[0] == 0); i++) {
+    far_addr array = 0;
+    for (unsigned i = 0; i < 100 && !knows_first_extent(part, d); i++) {
         assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, grow_once, s.b.index), 0);
         far_sim_sleep(s.world, 300000);
+        array = words_at(&s, body_addr(&s.b))[SHARD_BODY_SEGMENT + d];
     }
-    far_addr array = *segment;
     assert_true(words_at(&s, array)[0] != 0 && words_at(&s, array)[1] == 0);
     uint64_t first[SHARD_LINE];
     memcpy(first, words_at(&s, 0), sizeof(first));

@@ -5,9 +5,12 @@
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
 
-enum { GRACE = 2 };
+enum { GRACE = 1 }; /* epochs after that of the stamp */
 
 
+/* A stamp is read, or set, after the root is visible, so it is not before the epoch at that moment. The first pin of a handle at a
+ * later epoch comes after its hook has read all roots at that epoch (idle.c), and after an index was opened it reads them once
+ * more (shard_hear): so whoever is pinned later than the stamp knows of the root, or of a later one. */
 bool shard_all_know(const far_task *t, uint64_t root) {
     return shard_root_stamped(root) && far_epoch_safe(t) >= shard_root_stamp(root) + GRACE;
 }

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
+#include "pool/epoch.h"
 
 enum {
     IDLE_TRIPS = 20, /* of one call, about: the epoch stands still meanwhile */
@@ -29,6 +30,18 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
         atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
     far_scratch_back(t, mark);
     return err < 0 ? err : 0;
+}
+
+
+/* What was read when the index was opened may be of an epoch that was over when it was listed: the hooks of the next one have
+ * not met it then. From now on they do. */
+int shard_hear_now(far_task *t, far_index *index) {
+    shard_state *st = shard_state_of(index);
+    far_point(t, "shard:hear");
+    int err = shard_epoch_hook(t, index, far_epoch(t));
+    if (err >= 0)
+        atomic_store_explicit(&st->has_heard, true, memory_order_release);
+    return err;
 }
 
 
@@ -60,7 +73,9 @@ int shard_idle_hook(far_task *t, far_index *index) {
     uint64_t count = 1ull << st->p;
     unsigned first = atomic_load_explicit(&st->idle_next, memory_order_relaxed);
     far_scratch_mark mark = far_scratch_here(t);
-    int trips = IDLE_TRIPS, more = 0, err = shard_tell_all(t, index);
+    int trips = IDLE_TRIPS, more = 0, err = shard_hear(t, index);
+    if (err >= 0)
+        err = shard_tell_all(t, index);
     far_scratch_back(t, mark);
     if (shard_is_lost(err))
         return err;

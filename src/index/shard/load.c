@@ -23,8 +23,8 @@ enum {
 };
 
 
-static uint64_t slots_of(const shard_state *st, unsigned d) {
-    return (uint64_t)(st->slots + st->l2_slots) << (st->b + d);
+static uint64_t slots_of(const shard_state *st, unsigned d) { /* d: of a root that may be broken */
+    return (uint64_t)(st->slots + st->l2_slots) << (st->b + (d < SHARD_VERSIONS ? d : SHARD_VERSIONS - 1));
 }
 
 

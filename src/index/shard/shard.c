@@ -273,6 +273,7 @@ static int shard_open(far_task *t, far_index *index) {
     atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
     atomic_store_explicit(&st->idle_next, far_task_client(t) % (1u << st->p), memory_order_relaxed); /* not all alike */
     index->state = st;
+    far_point(t, "shard:opened");
     return 0;
 }
 

@@ -125,6 +125,7 @@ typedef struct shard_state {     /* of an open index */
     uint64_t seed, level_seed[3];
     atomic_uint clients;   /* sessions that live, as last counted */
     atomic_uint idle_next; /* the partition at which housekeeping goes on */
+    atomic_bool has_heard; /* the roots were read since it was opened */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -576,6 +577,14 @@ int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
 /* idle.c: housekeeping */
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);
+
+int shard_hear_now(far_task *t, far_index *index);
+
+static inline int shard_hear(far_task *t, far_index *index) { /* before anybody goes by a root, pinned */
+    const shard_state *st = shard_state_of(index);
+    return __builtin_expect(atomic_load_explicit(&st->has_heard, memory_order_acquire), 1) ? 0
+                                                                                         : shard_hear_now(t, index);
+}
 
 /* overflow.c: levels 2 and 3 of both layouts */
 int shard_put_overflow(shard_try *y, unsigned generation,

@@ -465,6 +465,9 @@ static int go_on(shrink *s, int *trips) {
 
 static int step(shrink *s, int *trips) {
     unsigned phase = shard_root_phase(s->root);
+    if (s->d >= SHARD_VERSIONS)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu is beyond its largest version", s->index->name,
+                        (unsigned long long)s->part->number);
     if (phase == SHARD_SHRINK)
         return go_on(s, trips);
     s->part->shrink_waits = 0;

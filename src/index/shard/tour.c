@@ -477,7 +477,7 @@ static int tour_segments(shard_tour *r) {
 
 static int find_body(shard_tour *r) {
     int err = far_pin_take(r->t);
-    if (err >= 0) {
+    if (err >= 0 && (err = shard_hear(r->t, r->index)) >= 0) {
         r->body = shard_body_of(r->part);
         err = shard_body_word(r->t, r->part, 0, &r->body_addr);
         if (err >= 0 && (r->body_addr == 0 || shard_body_of(r->part) != r->body))
