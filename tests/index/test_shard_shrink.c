@@ -1,152 +1,10 @@
 /* A partition that became empty goes back to its first size (shrink.c): what others do meanwhile, and what is left of those
  * who die on the way. Both layouts. What was taken out of the code to see a story fail is told with it. */
 #include "client/op.h"
-#include "shard_rig.h"
+#include "shard_shrink_rig.h"
 
 #include "pool/sweep.h"
 #include "verify/explore.h"
-
-/* Few slots, so that some keys lie at levels 2 and 3. Nobody works on a doubling, or shrinks, but who is told to. */
-#define TOLD "slots=2,l2_slots=1,load=95,afs=1,idle_sweep=off"
-enum { KEYS = 24 };
-
-typedef struct shrinker {
-    stage_actor *actor;
-    far_sim_world *world;
-    unsigned steps;
-    int trips;      /* of each step */
-    bool announces; /* and no more */
-    int result;
-} shrinker;
-
-
-static int shrink_step(far_task *t, void *arg) {
-    shrinker *w = arg;
-    far_index *index = w->actor->index;
-    shard_partition *part = &shard_state_of(index)->part[0];
-    int trips = w->trips, err = far_pin_take(t);
-    if (err >= 0 && (err = shard_refresh(t, part)) >= 0)
-        part->quiet = true, err = shard_shrink(t, index, part, &trips);
-    far_pin_drop(t);
-    w->result = err;
-    return err < 0 ? err : 0;
-}
-
-
-static unsigned known_body(const stage_actor *a) {
-    return shard_body_of(&shard_state_of(a->index)->part[0]);
-}
-
-
-/* So many steps, or until there is another body. */
-static void shrink(void *arg) {
-    shrinker *w = arg;
-    unsigned before = known_body(w->actor);
-    for (unsigned i = 0; i < w->steps && known_body(w->actor) == before; i++) {
-        far_session_call(w->actor->session, FAR_STATS_OTHER, false, shrink_step, w);
-        if (known_body(w->actor) != before || (w->announces && shard_root_phase(root_of(w->actor)) == SHARD_SHRINK))
-            break;
-        far_sim_sleep(w->world, 300000); /* epochs pass */
-    }
-    w->actor->ended = true;
-}
-
-
-static void start_shrink(shrinker *w) {
-    w->actor->ended = false;
-    w->actor->client = far_sim_start(w->actor->pool->fabric, "shrinker", shrink, w);
-}
-
-
-static unsigned body(stage *s) {
-    return shard_root_body(true_root(s));
-}
-
-
-static unsigned phase(stage *s) {
-    return shard_root_phase(true_root(s));
-}
-
-
-static void shrink_until(stage *s, stage_actor *a, unsigned wanted_phase, unsigned wanted_body) {
-    shrinker w = {.actor = a, .world = s->world, .steps = 1, .trips = 100};
-    for (unsigned i = 0; i < 100 && (phase(s) != wanted_phase || body(s) != wanted_body); i++)
-        shrink(&w);
-    assert_int_equal(phase(s), wanted_phase);
-    assert_int_equal(body(s), wanted_body);
-}
-
-
-static int work_step(far_task *t, void *arg) {
-    far_index *index = arg;
-    shard_partition *part = &shard_state_of(index)->part[0];
-    int err = far_pin_take(t);
-    if (err >= 0 && (err = shard_refresh(t, part)) >= 0)
-        err = shard_work(t, index, part, &(int){20});
-    far_pin_drop(t);
-    return err;
-}
-
-
-static void delete_all(stage *s, uint64_t keys) {
-    for (uint64_t n = 1; n <= keys; n++)
-        assert_int_equal(delete_key(&s->a, number(n)), 0);
-}
-
-
-/* Keys 1..keys; the partition is stable, at a version above 0. */
-static void fill(stage *s, uint64_t keys) {
-    for (uint64_t n = 1; n <= keys; n++) {
-        put(&s->a, number(n), n);
-        far_sim_sleep(s->world, 300000);
-    }
-    for (unsigned i = 0; i < 400 && phase(s) != SHARD_STABLE; i++) {
-        assert_true(far_session_call(s->a.session, FAR_STATS_OTHER, false, work_step, s->a.index) >= 0);
-        far_sim_sleep(s->world, 300000);
-    }
-    assert_int_equal(phase(s), SHARD_STABLE);
-    assert_true(shard_root_d(true_root(s)) > 0);
-}
-
-
-static void fill_and_empty(stage *s, uint64_t keys) {
-    fill(s, keys);
-    delete_all(s, keys);
-    far_sim_sleep(s->world, 3000000);
-}
-
-
-static void open_empty(stage *s, const told *told) {
-    open_stage(s, told, 0, TOLD);
-    fill_and_empty(s, KEYS);
-}
-
-
-/* Stable at version 1, with keys on all levels: a client that stands still keeps it from doubling again. */
-static void open_full(stage *s, const told *told) {
-    open_stage(s, told, 0, TOLD);
-    put(&s->c, number(1), 1);
-    start(&s->c, FAR_OP_GET, number(1), 0);
-    stage_stop_at(&s->c, at("shard:home_read"));
-    fill(s, KEYS);
-    stage_finish(&s->c);
-    assert_int_equal(shard_root_d(true_root(s)), 1);
-}
-
-
-/* All of them know of the shrink, as they must before it ends. */
-static void open_shrinking(stage *s, const told *told) {
-    open_empty(s, told);
-    shrink_until(s, &s->c, SHARD_SHRINK, 0);
-    static shrinker w;
-    w = (shrinker){.actor = &s->c, .world = s->world, .steps = 20, .trips = 100};
-    start_shrink(&w);
-    stage_stop_at(&s->c, at("shard:swing"));
-    assert_int_equal(get(&s->a, number(1)), 0);
-    assert_int_equal(get(&s->b, number(1)), 0);
-    assert_int_equal(shard_root_phase(root_of(&s->a)), SHARD_SHRINK);
-    assert_int_equal(shard_root_phase(root_of(&s->b)), SHARD_SHRINK);
-}
 
 
 static void it_shrinks_and_grows_again_told(const told *told) {
@@ -280,16 +138,6 @@ static void proof_of_a_shrink_that_was_called_off_told(const told *told) {
     stage_close(&s);
 }
 TOLD_OF_ALL(proof_of_a_shrink_that_was_called_off);
-
-
-static int refresh(far_task *t, void *arg) {
-    far_index *index = arg;
-    int err = far_pin_take(t);
-    if (err >= 0)
-        err = shard_refresh(t, &shard_state_of(index)->part[0]);
-    far_pin_drop(t);
-    return err;
-}
 
 
 static void double_it(void *arg) {
@@ -654,82 +502,6 @@ static void forgotten_while_an_extent_is_made_told(const told *told) {
 TOLD_OF_ALL(forgotten_while_an_extent_is_made);
 
 
-/* The root in far memory is not one that can follow the shrink that a handle knows of: an old one, or one of another body. Who
- * would call that shrink off does not try for ever. */
-static void shrink_that_cannot_be_called_off_told(const told *told) {
-    for (unsigned i = 0; i < 2; i++) {
-        stage s;
-        open_empty(&s, told);
-        uint64_t before = true_root(&s), *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb);
-        shrink_until(&s, &s.c, SHARD_SHRINK, 0);
-        assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh, s.a.index) >= 0);
-        uint64_t shrinking = true_root(&s);
-        assert_int_equal(root_of(&s.a), shrinking);
-        *word = i == 0 ? before : shard_root_of_body(shrinking, 3);
-        assert_int_equal(insert(&s.a, number(5), 7), FAR_ERR_CORRUPT);
-        *word = shrinking;
-        assert_int_equal(insert(&s.a, number(5), 7), 0);
-        assert_int_equal(COUNTED(&s, called_off), 1);
-        assert_there_once(&s, number(5), 7);
-        stage_close(&s);
-    }
-}
-TOLD_OF_ALL(shrink_that_cannot_be_called_off);
-
-
-/* A shrink goes on with those words of the partition broken: it is called off, and nothing is lost. */
-static void called_off_with(stage *s, uint64_t *word, uint64_t broken) {
-    uint64_t sound = *word;
-    shrinker w = {.actor = &s->c, .world = s->world, .steps = 1, .trips = 100};
-    shrink_until(s, &s->c, SHARD_SHRINK, 0);
-    *word = broken;
-    for (unsigned i = 0; i < 100 && phase(s) == SHARD_SHRINK; i++)
-        shrink(&w);
-    assert_int_equal(phase(s), SHARD_STABLE);
-    assert_int_equal(body(s), 0);
-    *word = sound;
-    put(&s->a, number(5), 7);
-    assert_there_once(s, number(5), 7);
-}
-
-
-static void broken_words_told(const told *told) {
-    static const uint64_t tables[] = {0xffffull << 48 | 4096, 47ull << 48 | 4096, 1ull << 48 | 0xfffffffff0,
-                                      1ull << 48 | 0xff0000001000};
-    stage s;
-    for (unsigned i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
-        for (unsigned word = SHARD_BODY_L2; word < SHARD_BODY_L3; word++) {
-            open_empty(&s, told);
-            called_off_with(&s, (uint64_t *)words_at(&s, body_addr(&s.a)) + word, tables[i]);
-            stage_close(&s);
-        }
-}
-TOLD_OF_ALL(broken_words);
-
-
-/* What stands in place of the next body has its number by damage: it is the one before, whose memory others have by now. (Whatever
- * has the number is used.) */
-static void broken_number_of_a_body_told(const told *told) {
-    stage s;
-    open_empty(&s, told);
-    shrink_until(&s, &s.c, SHARD_STABLE, 1);
-    fill_and_empty(&s, KEYS);
-    far_sim_sleep(s.world, 30000000);
-    uint64_t *word = world_bytes(s.world, shard_state_of(s.a.index)->part[0].pcb + 8 * SHARD_PCB_BODY), before = *word;
-    *word = shard_body(shard_body_addr(before, 0), 2);
-    shrinker w = {.actor = &s.c, .world = s.world, .steps = 1, .trips = 100};
-    for (unsigned i = 0; i < 100 && COUNTED(&s, called_off) == 0 && body(&s) == 1; i++)
-        shrink(&w);
-    assert_int_equal(body(&s), 1);
-    assert_int_equal(COUNTED(&s, called_off), 1);
-    *word = before;
-    put(&s.a, number(5), 7);
-    assert_there_once(&s, number(5), 7);
-    stage_close(&s);
-}
-TOLD_OF_ALL(broken_number_of_a_body);
-
-
 /* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before that, or
  * one who has read the old root since would be at work when all are said to know of the new one. */
 static void stamp_of_a_new_body_told(const told *told) {
@@ -747,30 +519,6 @@ static void stamp_of_a_new_body_told(const told *told) {
     stage_close(&s);
 }
 TOLD_OF_ALL(stamp_of_a_new_body);
-
-
-/* An index of the layout before is refused, in words that say what to do. */
-static void an_older_layout_is_refused(void **state) {
-    (void)state;
-    stage s;
-    open_stage(&s, &all_told[0], 0, TOLD);
-    far_index *again;
-    shard_descriptor *descriptor = world_bytes(s.world, s.a.index->descriptor);
-    far_session *session;
-    far_pool *pool;
-    far_pool_options options = FAR_POOL_OPTIONS_INIT;
-    descriptor->magic = SHARD_MAGIC_OLD;
-    assert_int_equal(far_pool_open(s.uri, &options, &pool), 0);
-    assert_int_equal(far_session_open(pool, &session), 0);
-    assert_int_equal(far_index_open(session, "map", &again), FAR_ERR_INVALID);
-    assert_non_null(strstr(far_last_error(), "earlier version"));
-    descriptor->magic = SHARD_MAGIC;
-    assert_int_equal(far_index_open(session, "map", &again), 0);
-    far_index_close(again);
-    far_session_close(session);
-    far_pool_close(pool);
-    stage_close(&s);
-}
 
 
 /* ---- Death ---- */
@@ -866,11 +614,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(numbers_that_come_again),
         cmocka_unit_test(chunk_of_the_body_before),
         cmocka_unit_test(forgotten_while_an_extent_is_made),
-        cmocka_unit_test(shrink_that_cannot_be_called_off),
-        cmocka_unit_test(broken_words),
-        cmocka_unit_test(broken_number_of_a_body),
         cmocka_unit_test(stamp_of_a_new_body),
-        cmocka_unit_test(an_older_layout_is_refused),
         cmocka_unit_test(death_at_every_verb),
     };
     if (argc > 1)
