@@ -241,9 +241,9 @@ static void inline_table_keeps_up(void **state) {
     (void)state;
     double trips = 0;
     assert_true(keeps_up(4, 2, true, 200000, 1) <= 2.3);
-    for (unsigned seed = 1; seed <= 4; seed++) /* when doublings meet is chance: 2.81 to 3.02 with one of them */
+    for (unsigned seed = 1; seed <= 4; seed++) /* when doublings meet is chance: 2.66 to 2.77 with one of them */
         trips += keeps_up(16, 32, true, 100000, seed) / 4;
-    assert_true(trips <= 3.05);
+    assert_true(trips <= 3.0);
     assert_true(keeps_up(8, 32, true, 200000, 1) <= 2.7);
     assert_true(keeps_up(4, 32, true, 200000, 1) <= 2.6);
     assert_true(keeps_up(32, 4, true, 200000, 1) <= 2.7);

@@ -583,12 +583,12 @@ int shard_hear_now(far_task *t, far_index *index);
 static inline int shard_hear(far_task *t, far_index *index) { /* before anybody goes by a root, pinned */
     const shard_state *st = shard_state_of(index);
     return __builtin_expect(atomic_load_explicit(&st->has_heard, memory_order_acquire), 1) ? 0
-                                                                                         : shard_hear_now(t, index);
+                                                                                           : shard_hear_now(t, index);
 }
 
 /* overflow.c: levels 2 and 3 of both layouts */
 int shard_put_overflow(shard_try *y, unsigned generation,
-                       shard_overflow *o); /* READs into the batch; 1: there is none */
+                       shard_overflow *o);                                 /* READs into the batch; 1: there is none */
 int shard_follow(const far_index *index, shard_chain *chain, far_addr at); /* before a node is read */
 int shard_append_node(shard_try *y, far_addr at, const void *node);
 void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count);
