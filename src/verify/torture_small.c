@@ -1,6 +1,6 @@
-/* Options with which a few hundred operations go through all that a kind does: tables as small as they can be. By turns
- * of the seed, where the caller has none of its own; every fifth seed has the defaults of the kind. And whether there are times at
- * which all keys go: an index that is empty may shrink. */
+/* Options with which a few hundred operations go through all that a kind does: tables as small as they can be. By
+ * turns of the seed, where the caller has none of its own; every fifth seed has the defaults of the kind. And whether
+ * there are times at which all keys go: an index that is empty may shrink. */
 #include "verify/torture_run.h"
 
 #include <string.h>

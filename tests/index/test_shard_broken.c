@@ -1,11 +1,12 @@
-/* Broken words in a partition of shard, while it is in use: whoever follows them says so within bounded work, and a shrink is called
- * off, so that nothing goes that others use. What was taken out of the code to see a story fail is told with it. */
+/* Broken words in a partition of shard, while it is in use: whoever follows them says so within bounded work, and a
+ * shrink is called off, so that nothing goes that others use. What was taken out of the code to see a story fail is
+ * told with it. */
 #include "client/op.h"
 #include "shard_shrink_rig.h"
 
 
-/* The root in far memory is not one that can follow the shrink that a handle knows of: an old one, or one of another body. Who
- * would call that shrink off does not try for ever. */
+/* The root in far memory is not one that can follow the shrink that a handle knows of: an old one, or one of another
+ * body. Who would call that shrink off does not try for ever. */
 static void shrink_that_cannot_be_called_off_told(const told *told) {
     for (unsigned i = 0; i < 2; i++) {
         stage s;
@@ -57,8 +58,8 @@ static void broken_words_told(const told *told) {
 TOLD_OF_ALL(broken_words);
 
 
-/* What stands in place of the next body has its number by damage: it is the one before, whose memory others have by now. (Whatever
- * has the number is used.) */
+/* What stands in place of the next body has its number by damage: it is the one before, whose memory others have by
+ * now. (Whatever has the number is used.) */
 static void broken_number_of_a_body_told(const told *told) {
     stage s;
     open_empty(&s, told);
@@ -79,8 +80,8 @@ static void broken_number_of_a_body_told(const told *told) {
 }
 TOLD_OF_ALL(broken_number_of_a_body);
 
-/* What a shrink would give back is not what it has seen to be empty, or it would give it back twice. (Without shard_is_as_known,
- * without check_list: the partition shrinks.) */
+/* What a shrink would give back is not what it has seen to be empty, or it would give it back twice. (Without
+ * shard_is_as_known, without check_list: the partition shrinks.) */
 static void other_addresses_told(const told *told) {
     for (unsigned i = 0; i < 3; i++) {
         stage s;

@@ -1,5 +1,5 @@
-/* All keys of an index go: its memory comes back within some time of housekeeping, whoever was at work; and what keys that
- * come and go again and again cost. How it is done: test_shard_shrink.c. */
+/* All keys of an index go: its memory comes back within some time of housekeeping, whoever was at work; and what keys
+ * that come and go again and again cost. How it is done: test_shard_shrink.c. */
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"

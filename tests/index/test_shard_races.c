@@ -406,8 +406,9 @@ static void open_again(void *arg) {
 }
 
 
-/* H7: c has read the roots, to open the index, and nobody of its handle finds it yet, when the table doubles and an epoch begins. Its
- * first operation is of that epoch: it knows of the doubling. (shard_hear: the split of b undoes the update.) */
+/* H7: c has read the roots, to open the index, and nobody of its handle finds it yet, when the table doubles and an
+ * epoch begins. Its first operation is of that epoch: it knows of the doubling. (shard_hear: the split of b undoes the
+ * update.) */
 static void opened_while_an_epoch_begins_told(const told *told) {
     stage s;
     open_stage(&s, told, 0, GROWING ",idle_sweep=off");

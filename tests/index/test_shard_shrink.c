@@ -1,5 +1,5 @@
-/* A partition that became empty goes back to its first size (shrink.c): what others do meanwhile, and what is left of those
- * who die on the way. Both layouts. What was taken out of the code to see a story fail is told with it. */
+/* A partition that became empty goes back to its first size (shrink.c): what others do meanwhile, and what is left of
+ * those who die on the way. Both layouts. What was taken out of the code to see a story fail is told with it. */
 #include "client/op.h"
 #include "shard_shrink_rig.h"
 
@@ -110,8 +110,8 @@ static void insert_from_before_the_shrink_told(const told *told) {
 TOLD_OF_ALL(insert_from_before_the_shrink);
 
 
-/* Part of the proof was made under a shrink that was called off. The next one is announced by somebody who has met no key, just
- * before one came: what was proved before counts no more. (A proof that goes on where it was.) */
+/* Part of the proof was made under a shrink that was called off. The next one is announced by somebody who has met no
+ * key, just before one came: what was proved before counts no more. (A proof that goes on where it was.) */
 static void proof_of_a_shrink_that_was_called_off_told(const told *told) {
     stage s;
     open_empty(&s, told);
@@ -147,8 +147,8 @@ static void double_it(void *arg) {
 }
 
 
-/* All is there for a doubling, which everybody would know of in time. Before it begins a shrink comes and goes: nobody need know of
- * that yet. (No second look whether it may begin.) */
+/* All is there for a doubling, which everybody would know of in time. Before it begins a shrink comes and goes: nobody
+ * need know of that yet. (No second look whether it may begin.) */
 static void doubling_after_a_shrink_that_was_called_off_told(const told *told) {
     stage s;
     open_empty(&s, told);
@@ -262,8 +262,8 @@ static int announce(far_task *t, void *arg) {
 }
 
 
-/* One key is left, and a look at some buckets did not meet it: the proof does, on every level. (Without a look at one of
- * them.) */
+/* One key is left, and a look at some buckets did not meet it: the proof does, on every level. (Without a look at one
+ * of them.) */
 static void one_key_is_left_told(const told *told) {
     for (unsigned level = 1; level <= 3; level++) {
         stage s;
@@ -326,8 +326,8 @@ static void check_all(void *arg) {
 }
 
 
-/* A tour has met something of the old body; then that is replaced, and keys are put. A walk meets the new body: what it does
- * not meet a sweep frees. A check finds nothing wrong. (A tour that goes on.) */
+/* A tour has met something of the old body; then that is replaced, and keys are put. A walk meets the new body: what
+ * it does not meet a sweep frees. A check finds nothing wrong. (A tour that goes on.) */
 static void tours_beside_a_shrink_told(const told *told) {
     for (unsigned nth = 1; nth <= 5; nth++) {
         for (unsigned check = 0; check < 2; check++) {
@@ -382,8 +382,8 @@ static void a_handle_that_slept_told(const told *told) {
 TOLD_OF_ALL(a_handle_that_slept);
 
 
-/* Numbers of bodies come again: what is known of one is forgotten when there is another of the same number, or of one that looks
- * alike in the few bits that are noted. (Without forget_body.) */
+/* Numbers of bodies come again: what is known of one is forgotten when there is another of the same number, or of one
+ * that looks alike in the few bits that are noted. (Without forget_body.) */
 static void numbers_that_come_again(void **state) {
     (void)state;
     static const struct {
@@ -434,9 +434,9 @@ static void work_until(stage *s, stage_actor *a, unsigned wanted) {
 }
 
 
-/* A handle has begun a chunk of the sweep to version 1, and others end that doubling. In the next body it does not go on
- * there, and mark a chunk as done that somebody else has just begun. (Chunks that are told apart by version and phase
- * alone.) */
+/* A handle has begun a chunk of the sweep to version 1, and others end that doubling. In the next body it does not go
+ * on there, and mark a chunk as done that somebody else has just begun. (Chunks that are told apart by version and
+ * phase alone.) */
 static void chunk_of_the_body_before_told(const told *told) {
     stage s;
     open_stage(&s, told, 4, "slots=4,l2_slots=1,load=95,afs=1000000,idle_sweep=off");
@@ -469,9 +469,9 @@ static bool knows_first_extent(const shard_partition *part, unsigned segment) {
 }
 
 
-/* Another task of a handle learns a root so much later that what was known of the body is forgotten, between two looks of one
- * that makes an extent. (An array of extents whose address is looked up a second time, and is 0 then: the extent was linked
- * somewhere at the beginning of the pool.) */
+/* Another task of a handle learns a root so much later that what was known of the body is forgotten, between two looks
+ * of one that makes an extent. (An array of extents whose address is looked up a second time, and is 0 then: the
+ * extent was linked somewhere at the beginning of the pool.) */
 static void forgotten_while_an_extent_is_made_told(const told *told) {
     stage s;
     open_stage(&s, told, 0, TOLD ",extent=512");
@@ -502,8 +502,8 @@ static void forgotten_while_an_extent_is_made_told(const told *told) {
 TOLD_OF_ALL(forgotten_while_an_extent_is_made);
 
 
-/* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before that, or
- * one who has read the old root since would be at work when all are said to know of the new one. */
+/* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before
+ * that, or one who has read the old root since would be at work when all are said to know of the new one. */
 static void stamp_of_a_new_body_told(const told *told) {
     stage s;
     open_shrinking(&s, told);

@@ -1,6 +1,7 @@
-/* The states of a partition: STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d), and from there to SHRINK(d) and back, or to
- * STABLE(0) of another body (shrink.c). Each arrow is one CAS on the root word, by anybody; nobody holds a lock. GROW: buckets are split, by whoever writes to one and by the sweep (sweep.c). DRAIN:
- * what lies at levels 2 and 3 of the generation before goes up (drain.c). When a doubling is due: load.c. */
+/* The states of a partition: STABLE(d-1) -> GROW(d) -> DRAIN(d) -> STABLE(d), and from there to SHRINK(d) and back, or
+ * to STABLE(0) of another body (shrink.c). Each arrow is one CAS on the root word, by anybody; nobody holds a lock.
+ * GROW: buckets are split, by whoever writes to one and by the sweep (sweep.c). DRAIN: what lies at levels 2 and 3 of
+ * the generation before goes up (drain.c). When a doubling is due: load.c. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
@@ -8,9 +9,10 @@
 enum { GRACE = 1 }; /* epochs after that of the stamp */
 
 
-/* A stamp is read, or set, after the root is visible, so it is not before the epoch at that moment. The first pin of a handle at a
- * later epoch comes after its hook has read all roots at that epoch (idle.c), and after an index was opened it reads them once
- * more (shard_hear): so whoever is pinned later than the stamp knows of the root, or of a later one. */
+/* A stamp is the epoch, read after the root was visible, or one more than that of the pin under which the root is
+ * changed: never before the epoch at that moment. A handle takes its first pin at a later epoch after its hook has read
+ * all roots at that epoch (idle.c); and an index that was listed after that reads them once more (shard_hear). So
+ * whoever is pinned later than the stamp knows of the root, or of a later one. */
 bool shard_all_know(const far_task *t, uint64_t root) {
     return shard_root_stamped(root) && far_epoch_safe(t) >= shard_root_stamp(root) + GRACE;
 }

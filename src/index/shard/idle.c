@@ -1,4 +1,5 @@
-/* Housekeeping of a handle: what it learns with every epoch, and how partitions into which nobody inserts grow and shrink. */
+/* Housekeeping of a handle: what it learns with every epoch, and how partitions into which nobody inserts grow and
+ * shrink. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/clients.h"
@@ -33,8 +34,8 @@ int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch) {
 }
 
 
-/* What was read when the index was opened may be of an epoch that was over when it was listed: the hooks of the next one have
- * not met it then. From now on they do. */
+/* What was read when the index was opened may be of an epoch that was over when it was listed: the hooks of the next
+ * one have not met it then. From now on they do. */
 int shard_hear_now(far_task *t, far_index *index) {
     shard_state *st = shard_state_of(index);
     far_point(t, "shard:hear");
@@ -45,8 +46,8 @@ int shard_hear_now(far_task *t, far_index *index) {
 }
 
 
-/* A partition that is too full doubles although nobody inserts: its chains are what gets pay for. One that is empty shrinks.
- * 1: there is more to do. */
+/* A partition that is too full doubles although nobody inserts: its chains are what gets pay for. One that is empty
+ * shrinks. 1: there is more to do. */
 static int tend(far_task *t, far_index *index, shard_partition *part, int *trips) {
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
     const shard_state *st = shard_state_of(index);

@@ -55,8 +55,8 @@ typedef struct shard_extents {
     _Atomic uint64_t extent[]; /* 0: not known */
 } shard_extents;
 
-/* What a handle knows of a partition; everything here may be behind. Words that were read of a body have its number in their
- * top bits (table.c): of another one they say nothing. */
+/* What a handle knows of a partition; everything here may be behind. Words that were read of a body have its number in
+ * their top bits (table.c): of another one they say nothing. */
 typedef struct shard_partition {
     far_addr pcb;
     uint64_t number;
@@ -215,8 +215,8 @@ typedef union shard_node { /* of a chain */
     shard_i_node i;
 } shard_node;
 
-/* A walk along a chain. Under one pin nobody comes to a node twice: nodes are added at the end, only the link in the head
- * changes, and what was taken out keeps its link. So a chain in which one is met again is broken, and has no end. */
+/* A walk along a chain. Under one pin nobody comes to a node twice: nodes are added at the end, only the link in the
+ * head changes, and what was taken out keeps its link. So a chain in which one is met again is broken, and has no end. */
 typedef struct shard_chain {
     far_addr seen; /* the node of the last step whose number is a power of two: a circle comes to it again */
     uint64_t steps;
@@ -244,8 +244,8 @@ static inline shard_state *shard_state_of(const far_index *index) {
 }
 
 
-/* A word that a handle has read of a body, with the number of that body, as far as there are bits. Two bodies that are in use at
- * once have numbers that follow each other, and what was known of others is forgotten (shard_learn_root). */
+/* A word that a handle has read of a body, with the number of that body, as far as there are bits. Two bodies that are
+ * in use at once have numbers that follow each other, and what was known of others is forgotten (shard_learn_root). */
 enum { SHARD_KNOWN_BITS = 57 };
 
 
@@ -317,7 +317,8 @@ static inline unsigned shard_home_v(const shard_try *y) {
 }
 
 
-/* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within sight. */
+/* The header of home belongs to the bucket in which the key lies at the header's version, and that version is within
+ * sight. */
 static inline bool shard_home_is_right(const shard_try *y) {
     uint64_t header = shard_home_header(y);
     unsigned v = shard_header_v(header);
@@ -424,8 +425,8 @@ int shard_refresh(far_task *t, shard_partition *part);             /* READs the 
 int shard_body_word(far_task *t, shard_partition *part, unsigned word, far_addr *at); /* 0: the root is behind */
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
-/* What this handle has used is there as long as the body: another address there, or none, and who goes by it would free what
- * all use. 0, or FAR_ERR_CORRUPT */
+/* What this handle has used is there as long as the body: another address there, or none, and who goes by it would
+ * free what all use. 0, or FAR_ERR_CORRUPT */
 int shard_is_as_known(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
                       uint64_t word);
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,

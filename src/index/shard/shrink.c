@@ -204,7 +204,8 @@ typedef struct link { /* of a chain: how far it was followed */
 } link;
 
 
-/* The nodes of all chains of a table of level 3, from its heads on, one of each chain in a round trip. 0: a key was met. */
+/* The nodes of all chains of a table of level 3, from its heads on, one of each chain in a round trip. 0: a key was
+ * met. */
 static int add_chains(shrink *s, far_addr table, unsigned generation) {
     uint64_t count = shard_heads(s->st->b, generation), size = shard_node_bytes(s->st);
     link *links = far_scratch(s->t, count * sizeof(*links));
@@ -304,8 +305,8 @@ static int list_body(shrink *s) {
 
 /* ---- The next body ---- */
 
-/* Whether the next body is as it was prepared. Else another one has begun to use it, or it is the body before, whose number was damaged: in
- * both cases nobody goes there by this root. */
+/* Whether the next body is as it was prepared. Else another one has begun to use it, or it is the body before, whose
+ * number was damaged: in both cases nobody goes there by this root. */
 static int is_new(shrink *s, far_addr body) {
     uint64_t words[SHARD_BODY_WORDS];
     if (!far_may_be_object(s->t, body, sizeof(words)))
@@ -319,8 +320,8 @@ static int is_new(shrink *s, far_addr body) {
 }
 
 
-/* What stands in the other word of the control block is the body before this one, or the next, left by one who could not
- * finish. 1: the next one is there. */
+/* What stands in the other word of the control block is the body before this one, or the next, left by one who could
+ * not finish. 1: the next one is there. */
 static int prepare(shrink *s) {
     unsigned number = (s->body + 1) % SHARD_BODIES;
     far_addr at = s->part->pcb + 8 * (SHARD_PCB_BODY + number % 2), body, segment;
@@ -370,8 +371,8 @@ static void rest(shard_partition *part) {
 }
 
 
-/* Of a partition that is stable. One that was about to shrink when this handle looked last, and has its body still, was needed
- * after all. While the count says that it is empty the handle stays awake for some more looks. */
+/* Of a partition that is stable. One that was about to shrink when this handle looked last, and has its body still,
+ * was needed after all. While the count says that it is empty the handle stays awake for some more looks. */
 static int begin(shrink *s, int *trips) {
     shard_partition *part = s->part;
     uint64_t keys, told;

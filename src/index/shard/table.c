@@ -1,5 +1,5 @@
-/* Where the parts of a partition are: all but its control block belong to a body, of which the root word says the number.
- * Addresses are remembered per handle; each word is valid by itself, for one body, and 0 means: look again.
+/* Where the parts of a partition are: all but its control block belong to a body, of which the root word says the
+ * number. Addresses are remembered per handle; each word is valid by itself, for one body, and 0 means: look again.
  *
  * Who goes by a root that is not SHRINK meets one body: none is replaced before nobody is left who took such a root
  * (shrink.c). Others may find here what belongs to the next body, which is at version 0: it does not fit their root. */
@@ -17,8 +17,8 @@ static shard_state *state_of(shard_partition *part) {
 }
 
 
-/* Another body: of it, and of its versions, nothing is known. Hints that others still add meanwhile, by what they have read
- * of the body before, are of that body by their numbers; and into that one nobody inserts. */
+/* Another body: of it, and of its versions, nothing is known. Hints that others still add meanwhile, by what they have
+ * read of the body before, are of that body by their numbers; and into that one nobody inserts. */
 static void forget_body(shard_partition *part) {
     const shard_state *st = state_of(part);
     for (unsigned i = 0; i < SHARD_VERSIONS; i++) {
@@ -49,8 +49,8 @@ static void forget_body(shard_partition *part) {
 }
 
 
-/* Whether both are states of one body. Between two shrinks some epochs pass: numbers of bodies come again after more of them
- * than there are numbers. */
+/* Whether both are states of one body. Between two shrinks some epochs pass: numbers of bodies come again after more
+ * of them than there are numbers. */
 static bool is_of_one_body(uint64_t older, uint64_t newer) {
     return shard_root_body(older) == shard_root_body(newer) &&
            shard_root_stamp(newer) - shard_root_stamp(older) < SHARD_BODIES;
@@ -144,8 +144,8 @@ static int read_address(far_task *t, far_addr at, uint64_t bytes, uint64_t *word
 }
 
 
-/* Of the body of that number; 0: it is no longer there. The word of a body stands as long as the root, read behind it, says
- * its number. */
+/* Of the body of that number; 0: it is no longer there. The word of a body stands as long as the root, read behind it,
+ * says its number. */
 static int find_body(far_task *t, shard_partition *part, unsigned body, far_addr *addr) {
     uint64_t word, root;
     *addr = shard_known(&part->body, body);
@@ -218,8 +218,8 @@ static int make_extents(const shard_state *st, shard_partition *part, unsigned s
 }
 
 
-/* Of a larger one: the array of its extents, and what this handle knows of them; NULL: there is none yet. The address goes along:
- * another task may forget the body at any time (shard_learn_root). */
+/* Of a larger one: the array of its extents, and what this handle knows of them; NULL: there is none yet. The address
+ * goes along: another task may forget the body at any time (shard_learn_root). */
 static int segment_extents(far_task *t, const shard_state *st, shard_partition *part, unsigned body, unsigned segment,
                            shard_extents **extents, far_addr *array) {
     shard_extents *known =

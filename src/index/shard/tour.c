@@ -41,8 +41,8 @@ static uint64_t table_bytes(const shard_tour *r, unsigned word, unsigned generat
 }
 
 
-/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a chain's.
- * Pinned: a table that is still named there is no memory that became a node meanwhile. */
+/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a
+ * chain's. Pinned: a table that is still named there is no memory that became a node meanwhile. */
 static int tell_node(shard_tour *r, far_addr at, uint64_t bytes) {
     for (unsigned i = 0; i < 4; i++) {
         far_addr table = r->table[i] & shard_mask(48);
@@ -176,8 +176,8 @@ static unsigned version_of(const view *v) {
 }
 
 
-/* Nothing is made for a version before the one ahead of it is there. The root may have been read before the rest: one doubling
- * may have come in between, and the next be prepared. */
+/* Nothing is made for a version before the one ahead of it is there. The root may have been read before the rest: one
+ * doubling may have come in between, and the next be prepared. */
 static int check_beyond(const shard_tour *r, const view *v) {
     for (unsigned i = version_of(v) + 3; i < SHARD_VERSIONS; i++)
         if (v->body[SHARD_BODY_SEGMENT + i] || v->body[SHARD_BODY_PROGRESS + i])
