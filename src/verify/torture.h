@@ -21,6 +21,7 @@ typedef struct far_torture {    /* far_torture_init fills in the defaults */
     unsigned atomic_bytes;
     bool masked_cas, atomics_in_order, reads_in_order, rdwc, scans;
     bool questions; /* as over a network; with `crash`, memory nodes fall silent and are restarted too */
+    bool ebb;       /* in turns all keys go, and nobody works for a while: by the seed, for kinds that shrink */
     bool churn;     /* sessions, indexes and compute nodes come and go, sweeps run in the middle */
     uint64_t cache_bytes, pool_bytes;
     FILE *history, *trace; /* NULL: not written */

@@ -6,14 +6,23 @@
 #include <string.h>
 
 #define SCAN_LIMIT_MAX 20
+#define EBB_OPS        25      /* of all clients together, from ebb to flow and back */
+#define LULL_NS        8000000 /* at least, and twice that at most, after an ebb: time for housekeeping */
 
 typedef far_tortured run;
 typedef far_torture_slot slot;
 typedef far_torture_client client;
 
 
+static bool is_ebb(const run *r) {
+    return r->torture->ebb && r->chosen / EBB_OPS % 2;
+}
+
+
 static far_op_kind choose_kind(client *c) {
     uint64_t x = far_random_below(&c->random, 100);
+    if (is_ebb(c->run) && x < 90)
+        return x < 70 ? FAR_OP_DELETE : x < 80 ? FAR_OP_GET : FAR_OP_UPDATE;
     if (x < 30)
         return FAR_OP_GET;
     if (x < 50)
@@ -28,7 +37,10 @@ static far_op_kind choose_kind(client *c) {
 }
 
 
+/* In an ebb one after the other: all that are there go. */
 static size_t choose_key(client *c, uint8_t *key) {
+    if (is_ebb(c->run))
+        return far_keyset_key(c->run->keyset, c->run->chosen % c->run->key_space, key);
     return far_keyset_key(c->run->keyset, far_random_below(&c->random, c->run->key_space), key);
 }
 
@@ -57,6 +69,8 @@ static void prepare(client *c, slot *s) {
     run *r = c->run;
     far_op *op = &s->op;
     memset(op, 0, sizeof(*op));
+    r->chosen++;
+    c->ebbed = is_ebb(r);
     op->kind = choose_kind(c);
     op->index = c->node->index;
     op->key = s->key;
@@ -153,6 +167,8 @@ bool far_torture_work(client *c) {
     while (c->left && !has_enough(c)) {
         slot *s = &c->slots[0];
         c->left--;
+        if (c->ebbed && !is_ebb(c->run))
+            far_sim_sleep(c->run->world, LULL_NS + far_random_below(&c->random, LULL_NS));
         prepare(c, s);
         run_now(c->session, &s->op);
         record_end(c, s);

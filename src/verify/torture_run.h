@@ -52,6 +52,7 @@ typedef struct far_torture_client {
     unsigned number;
     far_torture_node *node;
     uint64_t left, written;
+    bool ebbed; /* its last operation was one of an ebb */
     far_random random;
     far_session *session;
     far_pool *guest; /* one more compute node that it runs just now */
@@ -77,7 +78,8 @@ struct far_tortured {
     far_torture_silence silences[FAR_TORTURE_SILENCES];
     unsigned silence_count;
     far_torture_side sides[FAR_TORTURE_SIDES];
-    uint64_t verbs; /* of all clients */
+    uint64_t verbs;  /* of all clients */
+    uint64_t chosen; /* operations, of all clients */
     uint64_t crashes, silent, restarts, problems, merged;
     FILE *out;
 };

@@ -250,7 +250,7 @@ static void shard_is_led_into_the_registry(void **state) {
     stage s;
     (void)state;
     open_stage(&s, "shard", "partitions=1,bits=1,slots=2,l2_slots=1");
-    far_addr tables = shard_state_of(s.index)->part[0].pcb + 8 * SHARD_PCB_L2,
+    far_addr tables = shard_known(&shard_state_of(s.index)->part[0].body, 0) + 8 * SHARD_BODY_L2,
              entry = far_client_entry(s.pool->geometry.session_slots / 2);
     char *registry = rig_memory(0) + far_addr_offset(entry), before[4096];
     memcpy(before, registry, sizeof(before));

@@ -177,6 +177,15 @@ static inline uint64_t true_root(stage *s) {
 }
 
 
+/* The body of the partition, as far as the actor knows. */
+static inline far_addr body_addr(const stage_actor *a) {
+    const shard_partition *part = &shard_state_of(a->index)->part[0];
+    far_addr body = shard_known(&part->body, shard_body_of(part));
+    assert_int_not_equal(body, 0);
+    return body;
+}
+
+
 static inline const uint64_t *words_at(stage *s, far_addr addr) {
     return world_bytes(s->world, addr);
 }
@@ -185,7 +194,7 @@ static inline const uint64_t *words_at(stage *s, far_addr addr) {
 /* A handle knows a segment once it looked for something in it. */
 static inline far_addr bucket_addr(const stage_actor *a, uint64_t bucket) {
     const shard_state *st = shard_state_of(a->index);
-    far_addr segment = atomic_load_explicit(&st->part[0].segment[shard_segment(bucket, st->b)], memory_order_relaxed);
+    far_addr segment = shard_known(&st->part[0].segment[shard_segment(bucket, st->b)], shard_body_of(&st->part[0]));
     assert_int_not_equal(segment, 0);
     return segment + shard_in_segment(bucket, st->b) * SHARD_BUCKET_BYTES;
 }

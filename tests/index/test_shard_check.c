@@ -29,7 +29,9 @@ static void check_says(stage *s, stage_actor *by, far_addr at, uint64_t damaged,
 
 
 static far_addr segment_word(const stage *s, unsigned segment) {
-    return shard_state_of(s->a.index)->part[0].pcb + 8ull * (SHARD_PCB_SEGMENT + segment);
+    far_addr body =
+        shard_body_addr(world_word(s->world, shard_state_of(s->a.index)->part[0].pcb + 8 * SHARD_PCB_BODY), 0);
+    return body + 8ull * (SHARD_BODY_SEGMENT + segment);
 }
 
 

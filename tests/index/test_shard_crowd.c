@@ -1,6 +1,7 @@
 /* Growth keeps up with many clients: from an empty table on, with 8 to 512 clients of few and of many handles, a
  * partition doubles when its load is at the bound, a doubling ends long before the next one is due, nothing is left at
- * level 3, and an insert costs what it costs one client; so do gets at once. A key that all write costs each of them little. */
+ * level 3, and an insert costs what it costs one client; so do gets at once. A key that all write costs each of them
+ * little. */
 #include "client/op.h"
 #include "fabric/sim/sim.h"
 #include "farindex.h"
@@ -209,8 +210,8 @@ static void update_one_key(void *arg) {
 }
 
 
-/* A hot key's writers do not take turns: who sees that it was overtaken is done. So the time until all are through grows
- * with the atomics on one word, half a microsecond each, and not with the round trips of those who come before. */
+/* A hot key's writers do not take turns: who sees that it was overtaken is done. So the time until all are through
+ * grows with the atomics on one word, half a microsecond each, and not with the round trips of those who come before. */
 static void hot_key(unsigned handles, unsigned threads, bool inlined, double most_ns) {
     client *clients;
     crowd *c = open_crowd(handles, threads, inlined, 1, &clients);
@@ -241,9 +242,9 @@ static void inline_table_keeps_up(void **state) {
     (void)state;
     double trips = 0;
     assert_true(keeps_up(4, 2, true, 200000, 1) <= 2.3);
-    for (unsigned seed = 1; seed <= 4; seed++) /* when doublings meet is chance: 2.81 to 3.02 with one of them */
+    for (unsigned seed = 1; seed <= 4; seed++) /* when doublings meet is chance: 2.66 to 2.77 with one of them */
         trips += keeps_up(16, 32, true, 100000, seed) / 4;
-    assert_true(trips <= 3.05);
+    assert_true(trips <= 3.0);
     assert_true(keeps_up(8, 32, true, 200000, 1) <= 2.7);
     assert_true(keeps_up(4, 32, true, 200000, 1) <= 2.6);
     assert_true(keeps_up(32, 4, true, 200000, 1) <= 2.7);

@@ -170,9 +170,9 @@ static uint64_t copies(stage *s) {
     const shard_state *st = shard_state_of(s->a.index);
     const shard_partition *part = &st->part[0];
     unsigned d = shard_root_d(true_root(s)), step = 1 + st->inlined;
-    const uint64_t *pcb = words_at(s, part->pcb);
-    far_addr l2 = shard_table_addr(pcb[SHARD_PCB_L2 + (d & 1)], d),
-             l3 = shard_table_addr(pcb[SHARD_PCB_L3 + (d & 1)], d);
+    const uint64_t *body = words_at(s, shard_known(&part->body, shard_body_of(part)));
+    far_addr l2 = shard_table_addr(body[SHARD_BODY_L2 + (d & 1)], d),
+             l3 = shard_table_addr(body[SHARD_BODY_L3 + (d & 1)], d);
     uint64_t live = 0;
     for (uint64_t bucket = 0; bucket < 1u << d; bucket++) {
         for (unsigned i = st->inlined; i < SHARD_P_SLOTS; i += step)
@@ -413,9 +413,9 @@ static void a_doubling_has_its_tables_told(const told *told) {
     put(&s.a, number(1), 1);
     for (unsigned d = 1; d < 4; d++) {
         double_by(&s, &s.a);
-        const uint64_t *pcb = words_at(&s, shard_state_of(s.a.index)->part[0].pcb);
-        assert_int_not_equal(shard_table_addr(pcb[SHARD_PCB_L2 + (d & 1)], d), 0);
-        assert_int_not_equal(shard_table_addr(pcb[SHARD_PCB_L3 + (d & 1)], d), 0);
+        const uint64_t *body = words_at(&s, body_addr(&s.a));
+        assert_int_not_equal(shard_table_addr(body[SHARD_BODY_L2 + (d & 1)], d), 0);
+        assert_int_not_equal(shard_table_addr(body[SHARD_BODY_L3 + (d & 1)], d), 0);
         work_until(&s, &s.b, SHARD_STABLE);
     }
     stage_close(&s);

@@ -49,11 +49,12 @@ static void load_keys(void *arg) {
 
 
 /* Eight compute nodes with eight clients each. */
-static far_sim_world *open_crowd(const char *options, node nodes[NODES], client clients[CLIENTS]) {
+static far_sim_world *open_crowd(const char *options, unsigned seed, node nodes[NODES], client clients[CLIENTS]) {
     far_pool_options pool_options = FAR_POOL_OPTIONS_INIT;
     static unsigned serial;
     char uri[128];
-    snprintf(uri, sizeof(uri), "sim:name=growth%u,seed=3,size=128M,memory_nodes=2,faults=none,limit=1000s", ++serial);
+    snprintf(uri, sizeof(uri), "sim:name=growth%u,seed=%u,size=128M,memory_nodes=2,faults=none,limit=1000s", ++serial,
+             seed);
     for (unsigned i = 0; i < NODES; i++) {
         assert_int_equal(far_pool_open(uri, &pool_options, &nodes[i].pool), 0);
         if (i == 0)
@@ -88,7 +89,7 @@ static void close_crowd(node nodes[NODES], client clients[CLIENTS]) {
 static void service_goes_on(const char *options, const char *stop_at) {
     node nodes[NODES];
     client clients[CLIENTS];
-    far_sim_world *world = open_crowd(options, nodes, clients);
+    far_sim_world *world = open_crowd(options, 3, nodes, clients);
     for (unsigned i = 0; i < CLIENTS; i++)
         clients[i].sim = far_sim_start(clients[i].node->pool->fabric, "client", load_keys, &clients[i]);
     last_completion = far_sim_now(world);
@@ -141,10 +142,10 @@ static void load_until_it_doubles(void *arg) {
 }
 
 
-static void many_clients_double_in_time_with(const char *options, unsigned some, double bound) {
+static double doubled_at(const char *options, unsigned some, unsigned seed) {
     node nodes[NODES];
     client clients[CLIENTS];
-    far_sim_world *world = open_crowd(options, nodes, clients);
+    far_sim_world *world = open_crowd(options, seed, nodes, clients);
     const shard_state *st = shard_state_of(nodes[0].index);
     inserted = at_doubling = 0;
     for (unsigned i = 0; i < some; i++)
@@ -152,8 +153,17 @@ static void many_clients_double_in_time_with(const char *options, unsigned some,
     assert_int_equal(far_sim_run(world), FAR_SIM_ENDED);
     double load = (double)at_doubling / (double)((uint64_t)(st->slots + st->l2_slots) << st->b);
     print_message("    %u clients: doubled at %.3f\n", some, load);
-    assert_true(load >= bound - 0.02 && load <= bound + 0.02);
     close_crowd(nodes, clients);
+    return load;
+}
+
+
+/* The mean of some seeds: when those who are many tell their counts, and see full buckets, is chance. */
+static void many_clients_double_in_time_with(const char *options, unsigned some, double bound) {
+    double load = 0;
+    for (unsigned seed = 1; seed <= 4; seed++)
+        load += doubled_at(options, some, seed) / 4;
+    assert_true(load >= bound - 0.02 && load <= bound + 0.02);
 }
 
 
@@ -279,13 +289,15 @@ static void show_coverage(const far_torture_result *result) {
     const shard_counters *c = &shard_totals;
     print_message(
         "    %llu ops, %llu crashes, %llu doublings, %llu+%llu splits, %llu with a change, %llu overflows, %llu "
-        "chained, %llu drained, %llu nodes unlinked, %llu under a lock, %llu taken over, %llu absorbed, %llu opened again, "
-        "%llu filters forgot\n",
+        "chained, %llu drained, %llu nodes unlinked, %llu under a lock, %llu taken over, %llu absorbed, %llu opened "
+        "again, "
+        "%llu filters forgot, %llu shrunk, %llu called off\n",
         (unsigned long long)result->ops, (unsigned long long)result->crashes, (unsigned long long)c->grows,
         (unsigned long long)c->splits_frozen, (unsigned long long)c->splits_graced, (unsigned long long)c->merged,
         (unsigned long long)c->overflows, (unsigned long long)c->chained, (unsigned long long)c->drained,
         (unsigned long long)c->unlinked, (unsigned long long)c->under_lock, (unsigned long long)c->takeovers,
-        (unsigned long long)c->absorbed, (unsigned long long)c->reopened, (unsigned long long)c->forgotten);
+        (unsigned long long)c->absorbed, (unsigned long long)c->reopened, (unsigned long long)c->forgotten,
+        (unsigned long long)c->shrunk, (unsigned long long)c->called_off);
 }
 
 
@@ -306,7 +318,7 @@ static void torture_by_default_meets_everything(void **state) {
     const shard_counters *c = &shard_totals;
     assert_true(c->grows > 100 && c->splits_frozen && c->splits_graced && c->merged && c->overflows && c->chained);
     assert_true(c->drained && c->unlinked && c->under_lock && c->takeovers && c->absorbed);
-    assert_true(c->reopened > 20 && c->forgotten > 20);
+    assert_true(c->reopened > 20 && c->forgotten > 20 && c->shrunk > 10 && c->called_off > 5);
 }
 
 

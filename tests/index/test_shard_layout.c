@@ -116,16 +116,30 @@ static void no_era_comes_back_under_a_pin(void **state) {
 
 static void roots_are_ordered_in_time(void **state) {
     (void)state;
-    unsigned last = shard_root_order(shard_root(0, SHARD_STABLE, true, 0));
-    for (unsigned d = 1; d < 48; d++) {
-        uint64_t roots[] = {shard_root(d, SHARD_GROW, false, 0), shard_root(d, SHARD_GROW, true, 77),
-                            shard_root(d, SHARD_DRAIN, true, 77), shard_root(d, SHARD_STABLE, true, 77)};
-        for (unsigned i = 0; i < 4; i++) {
-            assert_true(shard_root_order(roots[i]) > last);
-            last = shard_root_order(roots[i]);
-            assert_int_equal(shard_root_d(roots[i]), d);
+    uint64_t last = shard_root_order(shard_root(0, SHARD_STABLE, true, 0)), stamp = 0;
+    for (unsigned n = 0; n < 3; n++) { /* bodies */
+        for (unsigned d = 1; d < 48; d++, stamp += 7) {
+            uint64_t roots[] = {
+                shard_root(d, SHARD_GROW, false, stamp),       shard_root(d, SHARD_GROW, true, stamp + 2),
+                shard_root(d, SHARD_DRAIN, true, stamp + 2),   shard_root(d, SHARD_STABLE, true, stamp + 2),
+                shard_root(d, SHARD_SHRINK, false, stamp + 2), shard_root(d, SHARD_SHRINK, true, stamp + 4),
+                shard_root(d, SHARD_STABLE, true, stamp + 5),  shard_root(d, SHARD_SHRINK, false, stamp + 5),
+                shard_root(d, SHARD_STABLE, true, stamp + 7),
+            };
+            for (unsigned i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
+                uint64_t root = shard_root_of_body(roots[i], SHARD_BODIES - 1 + n);
+                assert_true(shard_root_order(root) > last);
+                last = shard_root_order(root);
+                assert_int_equal(shard_root_d(root), d);
+                assert_int_equal(shard_root_phase(root), shard_root_phase(roots[i]));
+                assert_int_equal(shard_root_stamp(root), shard_root_stamp(roots[i]));
+                assert_int_equal(shard_root_body(root), (SHARD_BODIES - 1 + n) % SHARD_BODIES);
+            }
         }
-        assert_int_equal(shard_root_stamp(roots[3]), 77);
+        stamp += 3;
+        uint64_t fresh = shard_root(0, SHARD_STABLE, true, stamp);
+        assert_true(shard_root_order(fresh) > last);
+        last = shard_root_order(fresh);
     }
 }
 

@@ -399,6 +399,61 @@ static void grace_admission_race_told(const told *told) {
 TOLD_OF(grace_admission_race, POINTERS);
 
 
+static void open_again(void *arg) {
+    stage_actor *a = arg;
+    assert_int_equal(far_index_open(a->session, "map", &a->index), 0);
+    a->ended = true;
+}
+
+
+/* H7: c has read the roots, to open the index, and nobody of its handle finds it yet, when the table doubles and an
+ * epoch begins. Its first operation is of that epoch: it knows of the doubling. (shard_hear: the split of b undoes the
+ * update.) */
+static void opened_while_an_epoch_begins_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, GROWING ",idle_sweep=off");
+    put(&s.a, key_with(&s.a, 0, 0), 10);
+    put(&s.a, key_with(&s.a, 1, 0), 11);
+    key k = key_with(&s.a, 1, 0), other = key_with(&s.a, 0, 0);
+    far_index_close(s.c.index);
+    s.c.ended = false;
+    s.c.client = far_sim_start(s.c.pool->fabric, "opens", open_again, &s.c);
+    stage_stop_at(&s.c, at("shard:opened"));
+    put(&s.b, key_with(&s.a, 0, 1), 12);
+    assert_int_equal(version(&s.b), 1);
+    for (unsigned n = 0; n < 2; n++) {
+        for (unsigned i = 0; i < 20; i++) {
+            far_epoch_request(s.b.pool);
+            far_sim_sleep(s.world, 2000000);
+            assert_int_equal(get(&s.b, k), 11); /* it stays awake */
+        }
+        if (n > 0)
+            break;
+        stage_finish(&s.c);
+        start(&s.c, FAR_OP_UPDATE, k, 21);
+        far_sim_stop_before(s.c.client, at("shard:replace")); /* where it would be if it knew nothing */
+        far_sim_run_client(s.c.client);
+        if (s.c.ended)
+            break;
+    }
+    start(&s.b, FAR_OP_PUT, other, 20);
+    far_sim_stop_before(s.b.client, at("shard:split_locked"));
+    far_sim_run_client(s.b.client);
+    if (!s.c.ended) {
+        far_sim_resume(s.c.client);
+        far_sim_run_for(s.world, 300000);
+    }
+    if (!s.b.ended)
+        far_sim_resume(s.b.client);
+    assert_int_equal(far_sim_run(s.world), FAR_SIM_ENDED);
+    assert_true(s.b.result == 0 && s.c.result == 0);
+    assert_there_once(&s, k, 21);
+    assert_there_once(&s, other, 20);
+    stage_close(&s);
+}
+TOLD_OF(opened_while_an_epoch_begins, POINTERS);
+
+
 /* H7, H8: c goes by the old root, and stands before each of its verbs in turn while b doubles the table and splits what
  * it can: its update is neither lost nor seen twice. First c was asleep, so that it wakes in the middle; then it was
  * not. */
@@ -518,6 +573,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(own_insert_takes_the_first_empty),
         cmocka_unit_test(new_pair_takes_no_slot_of_one_that_leaves),
         cmocka_unit_test(grace_admission_race),
+        cmocka_unit_test(opened_while_an_epoch_begins),
         cmocka_unit_test(doubling_at_every_verb_of_another),
         cmocka_unit_test(coroutine_same_thread_grow),
     };

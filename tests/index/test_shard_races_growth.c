@@ -228,7 +228,7 @@ static void chains_of_a_slow_drain_told(const told *told) {
             stage_finish(&s.b);
     }
     assert_true(stopped);
-    const uint64_t *word = words_at(&s, shard_state_of(s.a.index)->part[0].pcb + 8 * (SHARD_PCB_L3 + 1));
+    const uint64_t *word = words_at(&s, body_addr(&s.a) + 8 * (SHARD_BODY_L3 + 1));
     assert_int_equal(*word >> 48, 1);
     for (unsigned i = 0; i < 60 && *word >> 48 != 3; i++) {
         n++;
@@ -296,19 +296,17 @@ static void a_check_that_sees_tables_before_the_root_told(const told *told) {
     put(&s.a, key_with(&s.a, 0, 0), 1);
     put(&s.a, key_with(&s.a, 1, 0), 2);
     assert_int_equal(get(&s.c, key_with(&s.a, 1, 0)), 2);
-    far_addr pcb = shard_state_of(s.c.index)->part[0].pcb;
+    far_addr body = body_addr(&s.c);
     far_sim_client *check = far_sim_start(s.c.pool->fabric, "check", check_all, &s.c);
     far_sim_match match = {
-        .kind = FAR_SIM_READ, .from = pcb, .to = pcb + 8, .nth = 2}; /* the first: could it be opened */
+        .kind = FAR_SIM_READ, .from = body, .to = body + 8, .nth = 2}; /* the second: of the tables */
     far_sim_hold *hold = far_sim_hold_effect(check, match);
     while (!far_sim_reached(hold))
         far_sim_run_client(check);
-    assert_int_equal(far_sim_hold_units(hold), SHARD_PCB_WORDS);
-    assert_int_equal(far_sim_release_units(hold, (const uint32_t[]){SHARD_PCB_ROOT}, 1), 0);
     for (unsigned n = 1; n < 6; n++)
         put(&s.b, key_with(&s.a, 1, n), n);
     assert_int_equal(shard_root_d(true_root(&s)), 1);
-    assert_int_equal(*words_at(&s, pcb + 8 * (SHARD_PCB_L2 + 1)) >> 48, 1);
+    assert_int_equal(*words_at(&s, body + 8 * (SHARD_BODY_L2 + 1)) >> 48, 1);
     far_sim_release(hold);
     assert_int_equal(far_sim_run_client(check), FAR_SIM_ENDED);
     assert_int_equal(s.c.result, 0);
@@ -518,9 +516,9 @@ static void a_blocking_client_dies_of_damage_told(const told *told) {
     for (unsigned how = 0; how < 3; how++) {
         stage s;
         begin_blocking(&s, told);
-        far_addr pcb = shard_state_of(s.b.index)->part[0].pcb;
-        uint64_t *progress = world_bytes(s.world, pcb + 8 * (SHARD_PCB_PROGRESS + 1)),
-                 *segment = world_bytes(s.world, pcb + 8 * (SHARD_PCB_SEGMENT + 1)),
+        far_addr body = body_addr(&s.b);
+        uint64_t *progress = world_bytes(s.world, body + 8 * (SHARD_BODY_PROGRESS + 1)),
+                 *segment = world_bytes(s.world, body + 8 * (SHARD_BODY_SEGMENT + 1)),
                  *bucket = world_bytes(s.world, bucket_addr(&s.a, 0));
         if (how == 0)
             *progress = 0x7ffffffff0;

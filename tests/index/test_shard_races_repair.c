@@ -164,7 +164,7 @@ static void a_walk_meets_what_a_drain_moves_down_again(void **state) {
     assert_int_equal(before.recorder.result, 0);
     assert_int_equal(before.recorder.count, 4);
 
-    far_addr word = part->pcb + 8 * SHARD_PCB_L2;
+    far_addr word = shard_known(&part->body, 0) + 8 * SHARD_BODY_L2;
     s.c.client = far_sim_start(s.c.pool->fabric, "walker", walk_all, &beside);
     stage_stop_at(&s.c, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = word, .to = word + 8});
     assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, work_until_stable, s.b.index), 0);

@@ -23,7 +23,7 @@ int shard_begin(shard_try *y, far_task *t, far_index *index, far_bytes key) {
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for buckets");
     y->home = &images[0];
     y->spare = &images[1];
-    return 0;
+    return shard_hear(t, index);
 }
 
 

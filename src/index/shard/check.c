@@ -60,7 +60,11 @@ static int is_announced(shard_tour *r, uint64_t h, unsigned generation) {
     for (unsigned d = shard_root_d(root) + 1; err >= 0 && d-- > 0;) {
         far_addr addr;
         err = shard_bucket_addr(r->t, r->st, r->part, shard_bucket(h, r->st->p, r->st->b, d), &addr);
-        if (err < 0 || (err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
+        if (err < 0)
+            return err;
+        if (addr == 0)
+            continue; /* the partition shrinks */
+        if ((err = far_read_word(r->t, addr + 8 * (shard_header_at(r->st)), &header)) < 0)
             return err;
         if (header == 0)
             continue;

@@ -44,7 +44,7 @@ static int look_at(far_task *t, const shard_state *st, shard_partition *part, un
 }
 
 
-static bool line_is_empty(const shard_state *st, const uint64_t *line) {
+bool shard_line_is_empty(const shard_state *st, const uint64_t *line) {
     for (unsigned i = st->inlined; i < SHARD_L2_BYTES / 8; i += 1 + st->inlined)
         if (shard_is_live(line[i]))
             return false;
@@ -52,7 +52,7 @@ static bool line_is_empty(const shard_state *st, const uint64_t *line) {
 }
 
 
-static bool node_is_empty(const shard_state *st, const shard_node *node) {
+bool shard_node_is_empty(const shard_state *st, const shard_node *node) {
     for (unsigned i = 0; i < (st->inlined ? SHARD_I_NODE_SLOTS : SHARD_P_NODE_SLOTS); i++)
         if (st->inlined ? node->i.slot[i].state & SHARD_STATE_LIVE : shard_is_live(node->p.entry[i]))
             return false;
@@ -71,8 +71,8 @@ static const shard_node *head_of(const look *l, uint64_t bucket) {
 
 static bool is_clear(const shard_state *st, const look *l, uint64_t bucket) {
     const shard_node *head = head_of(l, bucket);
-    return line_is_empty(st, l->line[bucket - l->first]) &&
-           (!head || (node_is_empty(st, head) && *shard_next_of(st, head) == 0));
+    return shard_line_is_empty(st, l->line[bucket - l->first]) &&
+           (!head || (shard_node_is_empty(st, head) && *shard_next_of(st, head) == 0));
 }
 
 
@@ -85,6 +85,8 @@ static int drain_node(shard_try *y, far_addr at, const shard_node *node) {
 /* Takes the node *at, which is empty, out of the chain that begins behind `link`; *at: the node behind it. */
 static int unlink_node(shard_try *y, far_addr link, far_addr next, far_addr *at) {
     uint64_t old;
+    if (next == *at)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a node of level 3 is behind itself", y->index->name);
     far_point(y->t, "shard:unlink");
     int err = far_cas_word(y->t, link, *at, next, &old);
     if (err < 0)
@@ -105,9 +107,12 @@ static int drain_chain(shard_try *y, far_addr head, const shard_node *first) {
     uint64_t size = shard_node_bytes(y->st);
     int all = drain_node(y, head, &node), err;
     bool in_front = true;
+    shard_chain chain = {0};
     for (far_addr at = *shard_next_of(y->st, &node); all != SHARD_MORE && all >= 0 && at;) {
         if (y->trips <= 0)
             return SHARD_MORE;
+        if ((err = shard_follow(y->index, &chain, at)) < 0)
+            return err;
         far_read(y->t, at, &node, size);
         y->trips--;
         if ((err = far_wait(y->t)) < 0 || (err = drain_node(y, at, &node)) < 0 || err == SHARD_MORE)

@@ -14,7 +14,9 @@
  *
  *   R5  Of a generation both buckets of level 2 and the whole chain are read, the older generation before the newer.
  *
- *   R6  A miss there is believed when level 1, read again, says the same: a drain may have moved the key up. */
+ *   R6  A miss there is believed when level 1, read again, says the same: a drain may have moved the key up.
+ *
+ *   R7  While the partition shrinks, a miss is believed when the root, read after all that, names the same body (shrink.c). */
 #include "base/error.h"
 #include "index/rdwc.h"
 #include "index/shard/shard.h"
@@ -54,7 +56,9 @@ int shard_find_l1(shard_try *y, uint64_t header, bool whole, shard_hit *hit) {
 /* R4: the generations to look at, the older one first: a drain moves from there to the newer. */
 unsigned shard_generations(const shard_try *y, uint64_t header, unsigned generation[2]) {
     unsigned v = shard_header_v(header), count = 0, bit = shard_bit(y->st, y->h);
-    bool stable = y->d > v || (y->d == v && y->phase == SHARD_STABLE); /* all of the generation before was drained */
+    bool stable =
+        y->d > v ||
+        (y->d == v && (y->phase == SHARD_STABLE || y->phase == SHARD_SHRINK)); /* the generation before was drained */
     if (shard_header_fold(header) & bit && !stable && v > 0)
         generation[count++] = v - 1;
     if (shard_header_fnew(header) & bit)
@@ -277,6 +281,7 @@ int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out) {
         }
         if ((err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND) && (same = is_still_so(&y)) <= 0)
             err = same;
+        err = shard_believe_miss(&y, err);
         if (y.phase == SHARD_GROW && (err == SHARD_FOUND || err == FAR_ERR_NOT_FOUND))
             shard_move_after_read(&y);
         if (err == SHARD_FOUND) {
@@ -336,7 +341,8 @@ static int see_matches(one_of_many *m, bool window, far_out *out, int *result) {
         return 1;
     }
     *result = FAR_ERR_NOT_FOUND;
-    return !window && miss_counts(y, header) && shard_generations(y, header, generation) == 0;
+    return !window && y->phase != SHARD_SHRINK && miss_counts(y, header) &&
+           shard_generations(y, header, generation) == 0;
 }
 
 

@@ -42,12 +42,15 @@ int shard_p_unlock(shard_try *y, bool wait) {
 /* Somewhere in the chain, from the head on. */
 static int place_in_chain(shard_try *y, far_addr head, uint64_t word) {
     shard_p_node node;
+    shard_chain chain = {0};
     y->landed = 3;
     shard_want(y->part, shard_home_v(y) + 1);
     for (far_addr at = head;; at = node.next, y->walked++) {
-        far_read(y->t, at, &node, sizeof(node));
-        int err = far_wait(y->t);
+        int err = shard_follow(y->index, &chain, at);
         if (err < 0)
+            return err;
+        far_read(y->t, at, &node, sizeof(node));
+        if ((err = far_wait(y->t)) < 0)
             return err;
         for (unsigned i = 0; i < SHARD_P_NODE_SLOTS; i++) {
             uint64_t old = 1;

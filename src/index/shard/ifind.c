@@ -58,14 +58,17 @@ int shard_i_gather_overflow(shard_try *y, const shard_overflow *o, unsigned gene
                                           .value = o->l2[choice][2 * i]});
     }
     shard_i_node node = o->node.i;
+    shard_chain chain = {0};
     far_addr at = o->head;
     for (;;) {
         search_node(&node, at, generation, key, hits);
         if ((at = node.next) == 0)
             return 0;
-        far_read(y->t, at, &node, sizeof(node));
-        int err = far_wait(y->t);
+        int err = shard_follow(y->index, &chain, at);
         if (err < 0)
+            return err;
+        far_read(y->t, at, &node, sizeof(node));
+        if ((err = far_wait(y->t)) < 0)
             return err;
     }
 }

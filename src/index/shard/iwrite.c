@@ -87,13 +87,17 @@ static int place_at_l2(shard_try *y, const shard_overflow *o, uint64_t value, fa
 static int place_in_chain(shard_try *y, far_addr head, uint64_t value, far_addr *at, uint64_t slot[3],
                           unsigned *words) {
     shard_i_node node;
+    shard_chain chain = {0};
     slot[0] = value;
     memcpy(&slot[1], y->key.data, 8);
     y->landed = 3;
     shard_want(y->part, shard_home_v(y) + 1);
     for (far_addr here = head;; here = node.next, y->walked++) {
+        int err = shard_follow(y->index, &chain, here);
+        if (err < 0)
+            return err;
         far_read(y->t, here, &node, sizeof(node));
-        int err = far_wait(y->t);
+        err = far_wait(y->t);
         for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
             uint64_t state = node.slot[i].state, gen = shard_state_gen(state);
             *at = here + i * sizeof(shard_i_slot);
@@ -336,6 +340,8 @@ static int attempt(shard_try *y, change *c) {
     shard_attempt(y);
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
+    if (shard_must_call_off(y, c->how))
+        return shard_call_off(y);
     y->home->bucket = y->bucket;
     int err = shard_bucket_addr(y->t, y->st, y->part, y->home->bucket, &y->home->addr);
     if (err < 0 || y->home->addr == 0)
@@ -373,7 +379,7 @@ static int write_key(far_task *t, far_index *index, change *c, far_bytes key) {
                         y.st->hash_bits);
     far_scratch_mark scratch = far_scratch_here(t);
     while (err == SHARD_AGAIN) {
-        err = attempt(&y, c);
+        err = shard_believe_miss(&y, attempt(&y, c));
         far_scratch_back(t, scratch);
     }
     shard_unlatch(&y); /* the session was lost */

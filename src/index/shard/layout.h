@@ -131,14 +131,16 @@ static inline uint64_t shard_heads(unsigned b, unsigned generation) {
 }
 
 
-/* ---- Root word of a partition: version, phase of its growth, and since when (pool epoch) all can know ---- */
-/* d 6 | phase 2 << 6 | stamp_set << 8 | stamp 48 << 16 */
+/* ---- Root word of a partition: version, phase, which body, and since when (pool epoch) all can know ---- */
+/* d 6 | phase 2 << 6 | stamp_set << 8 | body 15 << 9 | stamp 40 << 24
+ * A body is all that a partition has: tables, segments, progress. A partition that became empty gets a new one. */
 
-enum { SHARD_STABLE, SHARD_GROW, SHARD_DRAIN };
+enum { SHARD_STABLE, SHARD_GROW, SHARD_DRAIN, SHARD_SHRINK };
+enum { SHARD_BODIES = 1 << 15 }; /* numbers of bodies, in turn */
 
 
 static inline uint64_t shard_root(unsigned d, unsigned phase, bool set, uint64_t stamp) {
-    return d | (uint64_t)phase << 6 | (uint64_t)set << 8 | stamp << 16;
+    return d | (uint64_t)phase << 6 | (uint64_t)set << 8 | stamp << 24;
 }
 
 
@@ -152,20 +154,43 @@ static inline unsigned shard_root_phase(uint64_t root) {
 }
 
 
+static inline bool shard_root_doubles(uint64_t root) {
+    return shard_root_phase(root) == SHARD_GROW || shard_root_phase(root) == SHARD_DRAIN;
+}
+
+
 static inline bool shard_root_stamped(uint64_t root) {
     return root >> 8 & 1;
 }
 
 
-static inline uint64_t shard_root_stamp(uint64_t root) {
-    return root >> 16;
+static inline unsigned shard_root_body(uint64_t root) {
+    return (unsigned)shard_bits(root, 9, 15);
 }
 
 
-/* Grows with time: the states of a partition in order. */
-static inline unsigned shard_root_order(uint64_t root) {
-    unsigned phase = shard_root_phase(root), step = phase == SHARD_STABLE ? 3 : phase;
-    return shard_root_d(root) * 8 + step * 2 + shard_root_stamped(root);
+static inline uint64_t shard_root_of_body(uint64_t root, unsigned body) {
+    return (root & ~(shard_mask(15) << 9)) | (uint64_t)(body % SHARD_BODIES) << 9;
+}
+
+
+static inline uint64_t shard_root_stamp(uint64_t root) {
+    return root >> 24;
+}
+
+
+/* Another state of the same body. */
+static inline uint64_t shard_root_next(uint64_t root, unsigned d, unsigned phase, bool set, uint64_t stamp) {
+    return shard_root_of_body(shard_root(d, phase, set, stamp), shard_root_body(root));
+}
+
+
+/* Grows with time: the states of a partition in order. The stamp never goes back, and whatever goes from a later state to
+ * an earlier one (a shrink, or its end) has a later stamp: no root word comes twice. */
+static inline uint64_t shard_root_order(uint64_t root) {
+    static const unsigned steps[] = {[SHARD_GROW] = 1, [SHARD_DRAIN] = 2, [SHARD_STABLE] = 3, [SHARD_SHRINK] = 4};
+    return shard_root_stamp(root) << 16 | shard_root_d(root) << 4 | steps[shard_root_phase(root)] << 1 |
+           shard_root_stamped(root);
 }
 
 
@@ -174,15 +199,33 @@ static inline unsigned shard_root_order(uint64_t root) {
 enum {
     SHARD_PCB_ROOT = 0,
     SHARD_PCB_COUNT = 1, /* keys, FAA only, advisory */
-    SHARD_PCB_CLAIM = 2, /* which client prepares which doubling, advisory */
-    SHARD_PCB_L2 = 4,    /* of even, of odd generation: table word, 0 = none */
-    SHARD_PCB_L3 = 6,
-    SHARD_PCB_SEGMENT = 8, /* per segment: the segment, or an array of its extents */
-    SHARD_PCB_PROGRESS =
-        SHARD_PCB_SEGMENT + SHARD_VERSIONS, /* per version: cursors and done words of its sweep and drain */
-    SHARD_PCB_WORDS = SHARD_PCB_PROGRESS + SHARD_VERSIONS,
+    SHARD_PCB_BODY = 2,  /* of even, of odd number: the body, or the one that is prepared to be the next */
+    SHARD_PCB_CLAIM = 4, /* which client prepares which doubling, advisory */
+    SHARD_PCB_WORDS = 8,
 };
-_Static_assert(SHARD_PCB_WORDS % 8 == 0, "whole lines");
+enum { SHARD_PCB_KNOWN = SHARD_PCB_BODY + 2 }; /* words at its beginning that handles read together */
+
+/* Words of a body. */
+enum {
+    SHARD_BODY_L2 = 0, /* of even, of odd generation: table word, 0 = none */
+    SHARD_BODY_L3 = 2,
+    SHARD_BODY_SEGMENT = 4, /* per segment: the segment, or an array of its extents */
+    SHARD_BODY_PROGRESS =
+        SHARD_BODY_SEGMENT + SHARD_VERSIONS, /* per version: cursors and done words of its sweep and drain */
+    SHARD_BODY_WORDS = SHARD_BODY_PROGRESS + SHARD_VERSIONS + 4,
+};
+_Static_assert(SHARD_BODY_WORDS % 8 == 0, "whole lines");
+
+
+/* The word of a body in the control block names its number, so that nobody takes another one for it. */
+static inline uint64_t shard_body(far_addr addr, unsigned number) {
+    return addr | (uint64_t)(number % SHARD_BODIES) << 48;
+}
+
+
+static inline far_addr shard_body_addr(uint64_t word, unsigned number) { /* 0: not of that number */
+    return word >> 48 == number % SHARD_BODIES ? word & shard_mask(48) : 0;
+}
 
 
 static inline uint64_t shard_claim(unsigned version, unsigned client) {
@@ -200,7 +243,7 @@ static inline unsigned shard_claim_client(uint64_t claim) {
 }
 
 
-_Static_assert(SHARD_PCB_COUNT == SHARD_PCB_ROOT + 1, "read together");
+_Static_assert(SHARD_PCB_ROOT == 0 && SHARD_PCB_COUNT == 1, "read together");
 
 /* A progress table: sweep cursor, drain cursor, then a done word per chunk of the sweep and one per chunk of the drain.
  */
@@ -628,7 +671,8 @@ typedef struct shard_descriptor {
     uint32_t p, b;
     uint64_t check; /* hash of p, b and the addresses: with another p or b most keys would not be found, and swept */
 } shard_descriptor;
-#define SHARD_MAGIC 0x3230445241485346ull
+#define SHARD_MAGIC     0x3330445241485346ull
+#define SHARD_MAGIC_OLD 0x3230445241485346ull /* partitions without bodies */
 enum { SHARD_P_MAX = 16, SHARD_B_MAX = 16 };
 
 #endif

@@ -23,8 +23,8 @@ enum {
 };
 
 
-static uint64_t slots_of(const shard_state *st, unsigned d) {
-    return (uint64_t)(st->slots + st->l2_slots) << (st->b + d);
+static uint64_t slots_of(const shard_state *st, unsigned d) { /* d: of a root that may be broken */
+    return (uint64_t)(st->slots + st->l2_slots) << (st->b + (d < SHARD_VERSIONS ? d : SHARD_VERSIONS - 1));
 }
 
 
@@ -44,6 +44,19 @@ static uint64_t bound_of(const shard_state *st, unsigned d) {
 }
 
 
+int64_t shard_keys_known(const shard_partition *part) {
+    return atomic_load_explicit(&part->count, memory_order_relaxed) +
+           atomic_load_explicit(&part->delta, memory_order_relaxed);
+}
+
+
+/* So few that the partition may be empty: the count is advisory. Without a count, or one that is told seldom, it always
+ * may. */
+bool shard_has_few(const shard_state *st, const shard_partition *part, unsigned d) {
+    return st->sampling || st->afs || shard_keys_known(part) < (int64_t)(slots_of(st, d) / 4);
+}
+
+
 /* ---- Telling ---- */
 
 static uint32_t period(const shard_state *st, const shard_partition *part, unsigned d) {
@@ -60,8 +73,7 @@ static uint32_t period(const shard_state *st, const shard_partition *part, unsig
 /* Whether the partition can have come to its bound with what others have not told yet. With few clients the count alone
  * decides: it is good enough, and some buckets are above the mean at any time. */
 static bool may_be_full(const shard_state *st, const shard_partition *part, unsigned d) {
-    int64_t known = atomic_load_explicit(&part->count, memory_order_relaxed) +
-                    atomic_load_explicit(&part->delta, memory_order_relaxed);
+    int64_t known = shard_keys_known(part);
     int64_t untold = (int64_t)(clients_of(st) - 1) * period(st, part, d);
     uint32_t inserts = atomic_load_explicit(&part->inserts, memory_order_relaxed),
              until = atomic_load_explicit(&part->trusted_until, memory_order_relaxed);
@@ -88,22 +100,30 @@ static int look_at_load(far_task *t, shard_partition *part) {
 int shard_tell_all(far_task *t, far_index *index) {
     shard_state *st = shard_state_of(index);
     uint64_t count = 1ull << st->p, put = 0;
-    uint64_t *old = far_scratch(t, 8 * count);
-    if (!old)
+    struct telling {
+        shard_partition *part;
+        int64_t delta;
+        uint64_t old;
+    } *telling = far_scratch(t, sizeof(*telling) * count);
+    if (!telling)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory for counts");
-    if (st->afs)
-        return 0;
     for (uint64_t i = 0; i < count; i++) {
         shard_partition *part = &st->part[i];
         uint32_t writes = atomic_load_explicit(&part->writes, memory_order_relaxed);
-        bool quiet = writes == part->idle_writes;
+        part->quiet = writes == part->idle_writes;
         part->idle_writes = writes;
-        if (!quiet || atomic_load_explicit(&part->delta, memory_order_relaxed) == 0)
+        if (!part->quiet || st->afs || atomic_load_explicit(&part->delta, memory_order_relaxed) == 0)
             continue;
-        int64_t delta = atomic_exchange_explicit(&part->delta, 0, memory_order_relaxed);
-        far_faa(t, part->pcb + 8 * SHARD_PCB_COUNT, (uint64_t)delta, &old[put++]);
+        struct telling *told = &telling[put++];
+        told->part = part;
+        told->delta = atomic_exchange_explicit(&part->delta, 0, memory_order_relaxed);
+        far_faa(t, part->pcb + 8 * SHARD_PCB_COUNT, (uint64_t)told->delta, &told->old);
     }
-    return put ? far_wait(t) : 0;
+    int err = put ? far_wait(t) : 0;
+    for (uint64_t i = 0; err >= 0 && i < put; i++)
+        atomic_store_explicit(&telling[i].part->count, (int64_t)telling[i].old + telling[i].delta,
+                              memory_order_relaxed);
+    return err;
 }
 
 
@@ -176,7 +196,7 @@ static uint64_t live_words(const shard_state *st, const uint64_t *w, unsigned co
 
 /* About how many keys there are at levels 1 and 2, by some buckets; of a small partition by all of them. *told: what
  * the count says. One round trip. */
-static int estimate(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t *keys, uint64_t *told) {
+int shard_estimate(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t *keys, uint64_t *told) {
     shard_state *st = shard_state_of(index);
     uint64_t buckets = 1ull << (st->b + d), probes = buckets < PROBES ? buckets : PROBES, stride = buckets / probes,
              offset = far_task_random(t) % stride;
@@ -220,7 +240,7 @@ static int is_full(far_task *t, far_index *index, shard_partition *part, unsigne
     uint64_t keys = 0, told = 0, old, bound = bound_of(st, d), margin = bound / 8 + 1;
     if (atomic_load_explicit(&part->proved, memory_order_relaxed) == d + 1)
         return 1;
-    int err = estimate(t, index, part, d, &keys, &told);
+    int err = shard_estimate(t, index, part, d, &keys, &told);
     if (err < 0)
         return err;
     bool wrong = (int64_t)told < 0 || keys + margin < told || (keys > told + margin);
@@ -357,7 +377,7 @@ void shard_after_change(shard_try *y, int delta) {
         return;
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
     int trips = share_of(y);
-    if (shard_root_phase(root) == SHARD_STABLE) {
+    if (!shard_root_doubles(root)) {
         atomic_store_explicit(&part->owed, 0, memory_order_relaxed);
         /* An insert that found no room at level 1 has done enough: the next one begins the doubling. But one that walked
          * along a chain of level 3 may be one of many. */

@@ -26,6 +26,17 @@ int shard_put_overflow(shard_try *y, unsigned generation, shard_overflow *o) {
 }
 
 
+int shard_follow(const far_index *index, shard_chain *chain, far_addr at) {
+    if (at == chain->seen)
+        return far_fail(FAR_ERR_CORRUPT, "index '%s': a chain of level 3 comes back to %#llx", index->name,
+                        (unsigned long long)at);
+    uint64_t step = ++chain->steps;
+    if ((step & (step - 1)) == 0)
+        chain->seen = at;
+    return 0;
+}
+
+
 /* The hits are gone from levels 2 and 3: the header, which is the caller's, is to say so. Copies of the generation before
  * are no part of its count. */
 void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count) {

@@ -30,9 +30,12 @@ static int is_linked(shard_try *y, uint64_t entry) {
     if ((err = far_wait(y->t)) < 0)
         return err;
     shard_p_node node = o.node.p;
+    shard_chain chain = {0};
     if (names(o.l2[0], 8, entry) || names(o.l2[1], 8, entry) || names(node.entry, SHARD_P_NODE_SLOTS, entry))
         return 1;
     for (far_addr at = node.next; at; at = node.next) {
+        if ((err = shard_follow(y->index, &chain, at)) < 0)
+            return err;
         far_read(y->t, at, &node, sizeof(node));
         if ((err = far_wait(y->t)) < 0)
             return err;

@@ -79,10 +79,12 @@ int shard_p_gather_overflow(shard_try *y, const shard_overflow *o, unsigned gene
     if (err >= 0 && o->at[1] != o->at[0])
         err = add_candidates(y, hits, o->l2[1], 8, o->at[1], 2, generation);
     shard_p_node node = o->node.p;
+    shard_chain chain = {0};
     if (err >= 0)
         err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, o->head, 3, generation);
     for (far_addr at = node.next; err >= 0 && at; at = node.next) {
-        if ((err = far_read_now(y->t, at, &node, sizeof(node), 0)) >= 0)
+        if ((err = shard_follow(y->index, &chain, at)) >= 0 &&
+            (err = far_read_now(y->t, at, &node, sizeof(node), 0)) >= 0)
             err = add_candidates(y, hits, node.entry, SHARD_P_NODE_SLOTS, at, 3, generation);
     }
     return err;

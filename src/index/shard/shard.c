@@ -88,27 +88,48 @@ static void fill_segment(bool inlined, uint64_t *w, uint64_t buckets) {
 }
 
 
-static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, const uint64_t *segment,
-                            far_addr *pcb) {
+int shard_make_body(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *body, far_addr *segment) {
     far_object object;
-    uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b;
+    uint64_t bytes = (uint64_t)SHARD_BUCKET_BYTES << b, *buckets = far_scratch(t, bytes),
+             *words = far_scratch(t, SHARD_BODY_WORDS * 8);
+    *body = *segment = 0;
+    if (!buckets || !words)
+        return far_fail(FAR_ERR_NO_MEMORY, "no memory to make a partition");
     int err = far_alloc(t, index, SHARD_TYPE_SEGMENT, bytes, node, FAR_ALLOC_ON_NODE, &object);
     if (err < 0)
         return err;
-    for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
-        far_write(t, object.addr + at, (const char *)segment + at,
-                  bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
-    uint64_t *words = far_scratch(t, SHARD_PCB_WORDS * 8);
-    if (!words)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
-    memset(words, 0, SHARD_PCB_WORDS * 8);
-    words[SHARD_PCB_ROOT] = shard_root(0, SHARD_STABLE, true, 0);
-    words[SHARD_PCB_SEGMENT] = object.addr;
-    if ((err = far_alloc(t, index, SHARD_TYPE_PCB, SHARD_PCB_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0)
+    *segment = object.addr;
+    if ((err = far_alloc(t, index, SHARD_TYPE_BODY, SHARD_BODY_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0) {
+        far_free(t, index, SHARD_TYPE_SEGMENT, *segment, bytes);
         return err;
-    far_write(t, object.addr, words, SHARD_PCB_WORDS * 8);
-    *pcb = object.addr;
+    }
+    *body = object.addr;
+    fill_segment(is_inlined(index), buckets, 1ull << b);
+    memset(words, 0, SHARD_BODY_WORDS * 8);
+    words[SHARD_BODY_SEGMENT] = *segment;
+    for (uint64_t at = 0; at < bytes; at += FAR_VERB_BYTES_MAX)
+        far_write(t, *segment + at, (const char *)buckets + at,
+                  bytes - at < FAR_VERB_BYTES_MAX ? bytes - at : FAR_VERB_BYTES_MAX);
+    far_write(t, *body, words, SHARD_BODY_WORDS * 8);
     return far_wait(t);
+}
+
+
+static int create_partition(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *pcb) {
+    far_addr body, segment;
+    far_object object;
+    far_scratch_mark mark = far_scratch_here(t);
+    int err = shard_make_body(t, index, node, b, &body, &segment);
+    if (err < 0 ||
+        (err = far_alloc(t, index, SHARD_TYPE_PCB, SHARD_PCB_WORDS * 8, node, FAR_ALLOC_ON_NODE, &object)) < 0)
+        return err;
+    uint64_t words[SHARD_PCB_WORDS] = {
+        [SHARD_PCB_ROOT] = shard_root(0, SHARD_STABLE, true, 0), [SHARD_PCB_BODY] = shard_body(body, 0)};
+    far_write(t, object.addr, words, sizeof(words));
+    *pcb = object.addr;
+    err = far_wait(t);
+    far_scratch_back(t, mark);
+    return err;
 }
 
 
@@ -128,14 +149,13 @@ static int shard_create(far_task *t, far_index *index) {
     if (err < 0)
         return err;
     shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(p));
-    uint64_t *segment = far_scratch(t, (uint64_t)SHARD_BUCKET_BYTES << b), *pcb = (uint64_t *)(descriptor + 1);
-    if (!descriptor || !segment)
+    uint64_t *pcb = (uint64_t *)(descriptor + 1);
+    if (!descriptor)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to create an index");
     memset(descriptor, 0, descriptor_bytes(p));
     *descriptor = (shard_descriptor){.magic = SHARD_MAGIC, .p = p, .b = b};
-    fill_segment(is_inlined(index), segment, 1ull << b);
     for (uint64_t i = 0; i < 1ull << p; i++)
-        if ((err = create_partition(t, index, (unsigned)(i % far_task_nodes(t)), b, segment, &pcb[i])) < 0)
+        if ((err = create_partition(t, index, (unsigned)(i % far_task_nodes(t)), b, &pcb[i])) < 0)
             return err;
     descriptor->check = descriptor_check(descriptor);
     far_object object;
@@ -183,19 +203,21 @@ static void read_options(shard_state *st, const far_index *index) {
 
 
 static int read_partitions(far_task *t, const uint64_t *pcb, shard_state *st) {
-    uint64_t count = 1ull << st->p, *words = far_scratch(t, count * 16); /* root and count of each */
+    uint64_t count = 1ull << st->p, (*words)[SHARD_PCB_KNOWN] = far_scratch(t, count * sizeof(*words));
     if (!words)
         return far_fail(FAR_ERR_NO_MEMORY, "no memory to open an index");
     for (uint64_t i = 0; i < count; i++)
-        far_read(t, pcb[i] + 8 * SHARD_PCB_ROOT, &words[2 * i], 16);
+        far_read(t, pcb[i], words[i], sizeof(words[i]));
     int err = far_wait(t);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
-        st->part[i].pcb = pcb[i];
-        st->part[i].number = i;
-        atomic_store_explicit(&st->part[i].root, words[2 * i], memory_order_relaxed);
-        atomic_store_explicit(&st->part[i].count, (int64_t)words[2 * i + 1], memory_order_relaxed);
-        atomic_flag_clear_explicit(&st->part[i].working, memory_order_relaxed);
-        atomic_flag_clear_explicit(&st->part[i].growing, memory_order_relaxed);
+        shard_partition *part = &st->part[i];
+        part->pcb = pcb[i];
+        part->number = i;
+        atomic_store_explicit(&part->root, words[i][SHARD_PCB_ROOT], memory_order_relaxed);
+        shard_learn_partition(t, part, words[i]);
+        atomic_store_explicit(&part->count, (int64_t)words[i][SHARD_PCB_COUNT], memory_order_relaxed);
+        atomic_flag_clear_explicit(&part->working, memory_order_relaxed);
+        atomic_flag_clear_explicit(&part->growing, memory_order_relaxed);
     }
     return err;
 }
@@ -207,6 +229,12 @@ int shard_read_descriptor(far_task *t, const far_index *index, shard_descriptor 
     int err = far_wait(t);
     if (err < 0)
         return err;
+    if (head.magic == SHARD_MAGIC_OLD)
+        return far_fail(
+            FAR_ERR_INVALID,
+            "index '%s' was made by an earlier version of farindex, in a layout that this one does not know: dump "
+            "it with that version, drop it, and load it again",
+            index->name);
     if (head.magic != SHARD_MAGIC || head.p > SHARD_P_MAX || head.b > SHARD_B_MAX)
         return far_fail(FAR_ERR_CORRUPT, "index '%s': its root is broken", index->name);
     shard_descriptor *descriptor = far_scratch(t, descriptor_bytes(head.p));
@@ -245,6 +273,7 @@ static int shard_open(far_task *t, far_index *index) {
     atomic_store_explicit(&st->clients, clients, memory_order_relaxed);
     atomic_store_explicit(&st->idle_next, far_task_client(t) % (1u << st->p), memory_order_relaxed); /* not all alike */
     index->state = st;
+    far_point(t, "shard:opened");
     return 0;
 }
 
@@ -323,7 +352,7 @@ static const far_option_def options[] = {
     {"narrow", FAR_OPTION_BOOL, 0, 0, 1, NULL,
      "inline pairs: keys are big-endian numbers below 2^54, tables may be tiny (for tests)"},
     {"idle_sweep", FAR_OPTION_BOOL, 1, 0, 1, NULL,
-     "housekeeping finishes the doubling of a partition into which nobody inserts"},
+     "housekeeping finishes the doubling of a partition into which nobody inserts, and shrinks one that is empty"},
     {"move_on_read", FAR_OPTION_BOOL, 0, 0, 1, NULL, "a get that finds its bucket not split yet splits it afterwards"},
     {"load_by", FAR_OPTION_CHOICE, 0, 0, 0, load_by,
      "count: keys are counted in the partition; sample: by the buckets that inserts have read"},
@@ -340,6 +369,7 @@ static const far_type types[SHARD_TYPES] = {
     [SHARD_TYPE_PROGRESS] = {.name = "progress", .align = 16},
     [SHARD_TYPE_NODE] = {.name = "node", .align = 64},
     [SHARD_TYPE_BLOCK] = {.name = "block", .align = 64, .swapped = true},
+    [SHARD_TYPE_BODY] = {.name = "body", .align = 64},
 };
 
 const far_index_kind far_shard_kind = {

@@ -41,6 +41,7 @@ enum {
     SHARD_TYPE_PROGRESS,
     SHARD_TYPE_NODE,
     SHARD_TYPE_BLOCK,
+    SHARD_TYPE_BODY,
     SHARD_TYPES
 };
 
@@ -50,47 +51,58 @@ enum { SHARD_DONE_WORDS = 10, SHARD_DONE_CHUNKS = 56 };
 
 /* A segment of more than one extent, as a handle knows it. */
 typedef struct shard_extents {
-    uint64_t word;             /* address of the array of extents */
+    _Atomic uint64_t word;     /* address of the array of extents */
     _Atomic uint64_t extent[]; /* 0: not known */
 } shard_extents;
 
-typedef struct shard_partition { /* what a handle knows of a partition; everything here may be behind */
+/* What a handle knows of a partition; everything here may be behind. Words that were read of a body have its number in
+ * their top bits (table.c): of another one they say nothing. */
+typedef struct shard_partition {
     far_addr pcb;
     uint64_t number;
     _Atomic uint64_t root;
+    _Atomic uint64_t body;                    /* its address */
     _Atomic uint64_t table[4];                /* words L2 even, odd, L3 even, odd */
     _Atomic uint64_t segment[SHARD_VERSIONS]; /* words of the segment table; of large segments: a shard_extents */
     _Atomic uint64_t progress;                /* word of a progress table: its address, and for which version it is */
     _Atomic uint64_t done[SHARD_DONE_WORDS];
-    _Atomic int64_t delta;             /* keys added and not yet told */
-    _Atomic int64_t count;             /* as last read, with what was told */
-    _Atomic uint64_t sample;           /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
-    _Atomic uint32_t writes;           /* since the load was looked at last */
-    _Atomic uint32_t inserts;          /* for the share of the sweep */
-    _Atomic uint32_t idle_seen;        /* inserts, when housekeeping looked last */
-    uint32_t idle_writes;              /* writes, when it looked for counts to be told */
-    _Atomic uint32_t wanted;           /* the version that is due: an insert reached level 3, or samples say so */
-    _Atomic uint32_t suspected;        /* the version that seems due by a sample; a look at more buckets decides */
-    _Atomic uint32_t trusted_until;    /* inserts, up to which a look has shown that nothing is due */
-    _Atomic uint32_t eras;             /* P: one more than the version at which a bucket was seen opened again */
-    _Atomic uint32_t owed;             /* steps of sweep and drain that inserts have yet to take */
-    _Atomic uint32_t proved;           /* the version of which it was seen that it is due */
-    atomic_flag growing;               /* a task of this handle begins a doubling */
-    atomic_flag working;               /* a task of this handle sweeps or drains; the rest is its own */
-    unsigned work_version, work_phase; /* what chunk belongs to */
-    uint64_t next, end;                /* buckets of the chunk still to do */
+    _Atomic int64_t delta;          /* keys added and not yet told */
+    _Atomic int64_t count;          /* as last read, with what was told */
+    _Atomic uint64_t sample;        /* load_by=sample: version << 56 | buckets seen << 32 | keys in them */
+    _Atomic uint32_t writes;        /* since the load was looked at last */
+    _Atomic uint32_t inserts;       /* for the share of the sweep */
+    _Atomic uint32_t idle_seen;     /* inserts, when housekeeping looked last */
+    uint32_t idle_writes;           /* writes, when it looked for counts to be told */
+    _Atomic uint32_t wanted;        /* the version that is due: an insert reached level 3, or samples say so */
+    _Atomic uint32_t suspected;     /* the version that seems due by a sample; a look at more buckets decides */
+    _Atomic uint32_t trusted_until; /* inserts, up to which a look has shown that nothing is due */
+    _Atomic uint32_t eras;          /* P: one more than the version at which a bucket was seen opened again */
+    _Atomic uint32_t owed;          /* steps of sweep and drain that inserts have yet to take */
+    _Atomic uint32_t proved;        /* the version of which it was seen that it is due */
+    atomic_flag growing;            /* a task of this handle begins a doubling */
+    atomic_flag working;            /* a task of this handle sweeps or drains; the rest is its own */
+    uint64_t work;                  /* what chunk belongs to: a root without its stamp */
+    _Atomic uint32_t bodies;        /* that this handle has met */
+    uint32_t work_body;             /* of these, that of the chunk */
+    uint64_t next, end;             /* buckets of the chunk still to do */
     uint64_t chunk;
     bool has_chunk;
-    bool chunk_failed;              /* a bucket of it was left out: not done */
-    bool cursor_through;            /* all chunks were given out: those that are not done are left */
-    unsigned rest, rests;           /* no memory: so many steps are left out; the next time more */
-    unsigned grow_rest, grow_rests; /* likewise no memory for a doubling, under `growing` */
-    uint64_t claim;                 /* as last seen, under `growing` */
+    bool chunk_failed;                   /* a bucket of it was left out: not done */
+    bool cursor_through;                 /* all chunks were given out: those that are not done are left */
+    unsigned rest, rests;                /* no memory: so many steps are left out; the next time more */
+    unsigned grow_rest, grow_rests;      /* likewise no memory for a doubling, under `growing` */
+    uint64_t claim;                      /* as last seen, under `growing` */
+    uint64_t proved_empty;               /* the root under which, and ... */
+    uint64_t empty_buckets, empty_lines; /* ... how much of levels 1 and 2 was seen to be empty; under `working` */
+    bool quiet;                          /* this handle has not written to it since housekeeping looked last */
+    int64_t shrink_count;                /* keys, by the count, when it was tried in vain */
+    unsigned shrink_rest, shrink_rests;  /* looks whether it is empty that are left out; after the next vain one more */
+    unsigned shrink_waits;               /* looks at a shrink that does not go on */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
     _Atomic uint64_t grows, splits_frozen, splits_graced, retags, drained, overflows, chained, takeovers, absorbed,
-        under_lock, merged, unlinked, rebased, reopened, forgotten;
+        under_lock, merged, unlinked, rebased, reopened, forgotten, shrunk, called_off;
 } shard_counters;
 
 /* Of all indexes that were closed in this process: runs of a test open and close many. */
@@ -113,6 +125,7 @@ typedef struct shard_state {     /* of an open index */
     uint64_t seed, level_seed[3];
     atomic_uint clients;   /* sessions that live, as last counted */
     atomic_uint idle_next; /* the partition at which housekeeping goes on */
+    atomic_bool has_heard; /* the roots were read since it was opened */
     shard_counters counters;
     shard_partition part[];
 } shard_state;
@@ -202,6 +215,13 @@ typedef union shard_node { /* of a chain */
     shard_i_node i;
 } shard_node;
 
+/* A walk along a chain. Under one pin nobody comes to a node twice: nodes are added at the end, only the link in the
+ * head changes, and what was taken out keeps its link. So a chain in which one is met again is broken, and has no end. */
+typedef struct shard_chain {
+    far_addr seen; /* the node of the last step whose number is a power of two: a circle comes to it again */
+    uint64_t steps;
+} shard_chain;
+
 typedef struct shard_overflow { /* of one generation: both buckets of a key and the head of its chain */
     far_addr at[2], head;
     uint64_t l2[2][8];
@@ -221,6 +241,28 @@ typedef struct shard_own {
 
 static inline shard_state *shard_state_of(const far_index *index) {
     return index->state;
+}
+
+
+/* A word that a handle has read of a body, with the number of that body, as far as there are bits. Two bodies that are
+ * in use at once have numbers that follow each other, and what was known of others is forgotten (shard_learn_root). */
+enum { SHARD_KNOWN_BITS = 57 };
+
+
+static inline uint64_t shard_known(const _Atomic uint64_t *at, unsigned body) { /* 0: not known */
+    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+    return word >> SHARD_KNOWN_BITS == body % (1u << (64 - SHARD_KNOWN_BITS)) ? word & shard_mask(SHARD_KNOWN_BITS) : 0;
+}
+
+
+static inline void shard_know(_Atomic uint64_t *at, unsigned body, uint64_t word) {
+    atomic_store_explicit(at, (word & shard_mask(SHARD_KNOWN_BITS)) | (uint64_t)body << SHARD_KNOWN_BITS,
+                          memory_order_release);
+}
+
+
+static inline unsigned shard_body_of(const shard_partition *part) { /* the number of the newest that is known of */
+    return shard_root_body(atomic_load_explicit(&part->root, memory_order_acquire));
 }
 
 
@@ -250,7 +292,7 @@ static inline unsigned shard_start_line(const shard_try *y) {
 static inline far_addr shard_known_addr(const shard_state *st, const shard_partition *part, uint64_t bucket) {
     const unsigned b = st->b, segment = shard_segment(bucket, b);
     const uint64_t inside = shard_in_segment(bucket, b);
-    uint64_t at = segment < st->pieces ? atomic_load_explicit(&part->segment[segment], memory_order_acquire) : 0;
+    uint64_t at = segment < st->pieces ? shard_known(&part->segment[segment], shard_body_of(part)) : 0;
     return at ? at + inside * SHARD_BUCKET_BYTES : 0;
 }
 
@@ -322,6 +364,12 @@ static inline bool shard_must_wait(const shard_try *y) { /* lazy_resize=off: a w
 }
 
 
+/* An insert into a partition that may be about to go back to its first size. */
+static inline bool shard_must_call_off(const shard_try *y, far_op_kind how) {
+    return y->phase == SHARD_SHRINK && (how == FAR_OP_INSERT || how == FAR_OP_PUT);
+}
+
+
 static inline bool shard_is_lost(int err) { /* no verb of the session works any more */
     return err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE;
 }
@@ -365,12 +413,21 @@ size_t shard_local_bytes(const far_index *index);
 int shard_read_descriptor(far_task *t, const far_index *index,
                           shard_descriptor **read); /* pinned, into scratch memory */
 void shard_levels(const shard_state *st, uint64_t h, uint64_t level[3]);
+int shard_make_body(far_task *t, far_index *index, unsigned node, unsigned b, far_addr *body,
+                    far_addr *segment); /* of a partition without keys, with its segment 0; not linked */
 
 /* table.c: where things are. */
 void shard_learn_root(shard_partition *part, uint64_t root);
-int shard_refresh(far_task *t, shard_partition *part); /* READs the root */
+void shard_learn_partition(far_task *t, shard_partition *part,
+                           const uint64_t words[SHARD_PCB_KNOWN]); /* what its control block begins with */
+int shard_refresh(far_task *t, shard_partition *part);             /* READs the root */
+int shard_body_word(far_task *t, shard_partition *part, unsigned word, far_addr *at); /* 0: the root is behind */
 int shard_bucket_addr(far_task *t, const shard_state *st, shard_partition *part, uint64_t bucket,
                       far_addr *addr); /* 0: not yet there */
+/* What this handle has used is there as long as the body: another address there, or none, and who goes by it would
+ * free what all use. 0, or FAR_ERR_CORRUPT */
+int shard_is_as_known(const far_index *index, const shard_partition *part, const char *what, uint64_t known,
+                      uint64_t word);
 int shard_overflow_addrs(far_task *t, shard_partition *part, unsigned generation, far_addr *l2,
                          far_addr *l3); /* 0: there is none */
 int shard_make_overflow(far_task *t, far_index *index, shard_partition *part, unsigned generation);
@@ -480,12 +537,22 @@ int shard_i_drain_node(shard_try *y, far_addr at, const shard_i_node *node);
 /* drain.c */
 int shard_drain_home(shard_try *y, uint64_t h);
 int shard_drain_step(far_task *t, far_index *index, shard_partition *part, unsigned d, int *trips);
+bool shard_line_is_empty(const shard_state *st, const uint64_t *line);
+bool shard_node_is_empty(const shard_state *st, const shard_node *node);
 
 /* grow.c: the states of a partition */
+int shard_move_root(far_task *t, shard_partition *part, uint64_t from, uint64_t to); /* 1: it was `from` */
+bool shard_all_know(const far_task *t,
+                    uint64_t root); /* nobody is at work who took another root than this, or a later one */
 int shard_set_stamp(far_task *t, shard_partition *part, uint64_t root);
 bool shard_may_grow(const far_task *t, const shard_state *st, uint64_t root);
 int shard_try_grow(far_task *t, far_index *index, shard_partition *part); /* 1: it doubles */
 int shard_next_phase(far_task *t, far_index *index, shard_partition *part, uint64_t root);
+
+/* shrink.c */
+int shard_shrink(far_task *t, far_index *index, shard_partition *part, int *trips); /* of housekeeping; 1: more to do */
+int shard_call_off(shard_try *y);     /* before an insert: SHARD_AGAIN, with a new root */
+int shard_look_at_body(shard_try *y); /* R7: FAR_ERR_NOT_FOUND, or SHARD_AGAIN, with a new root */
 
 /* sweep.c */
 int shard_work(far_task *t, far_index *index, shard_partition *part,
@@ -498,6 +565,10 @@ bool shard_is_due(const shard_state *st, const shard_partition *part, unsigned v
 int shard_grow_if_full(far_task *t, far_index *index, shard_partition *part); /* when a doubling is due */
 void shard_after_change(shard_try *y, int delta);  /* of a write that added or removed a key */
 int shard_tell_all(far_task *t, far_index *index); /* of partitions into which nobody writes now */
+int64_t shard_keys_known(const shard_partition *part);
+bool shard_has_few(const shard_state *st, const shard_partition *part, unsigned d); /* keys, as far as it is known */
+int shard_estimate(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t *keys,
+                   uint64_t *told); /* keys at levels 1 and 2, by some buckets; told: what the count says */
 
 /* blocking.c: lazy_resize=off */
 int shard_wait_for_sweep(shard_try *y);
@@ -507,9 +578,18 @@ int shard_finish_doubling(far_task *t, far_index *index, shard_partition *part);
 int shard_epoch_hook(far_task *t, far_index *index, uint64_t epoch);
 int shard_idle_hook(far_task *t, far_index *index);
 
+int shard_hear_now(far_task *t, far_index *index);
+
+static inline int shard_hear(far_task *t, far_index *index) { /* before anybody goes by a root, pinned */
+    const shard_state *st = shard_state_of(index);
+    return __builtin_expect(atomic_load_explicit(&st->has_heard, memory_order_acquire), 1) ? 0
+                                                                                           : shard_hear_now(t, index);
+}
+
 /* overflow.c: levels 2 and 3 of both layouts */
 int shard_put_overflow(shard_try *y, unsigned generation,
-                       shard_overflow *o); /* READs into the batch; 1: there is none */
+                       shard_overflow *o);                                 /* READs into the batch; 1: there is none */
+int shard_follow(const far_index *index, shard_chain *chain, far_addr at); /* before a node is read */
 int shard_append_node(shard_try *y, far_addr at, const void *node);
 void shard_recover(shard_try *y, uint64_t *header, const shard_hit *hits, unsigned count);
 
@@ -542,5 +622,10 @@ int shard_load_factor(far_task *t, far_index *index, far_load *load);
 
 /* check.c */
 int shard_check(far_task *t, far_index *index, far_report *report);
+
+/* What an attempt says, if it says that the key is not there: R7 (find.c). */
+static inline int shard_believe_miss(shard_try *y, int err) {
+    return err == FAR_ERR_NOT_FOUND && y->phase == SHARD_SHRINK ? shard_look_at_body(y) : err;
+}
 
 #endif

@@ -4,7 +4,7 @@
  *
  * Most buckets need nothing when the sweep comes: writers have split them. So a step looks at many headers in one batch
  * and works on the first bucket that needs it. That a header says d proves a finished split, however old the look is: a
- * version never goes back, and the header is the last word that a split writes. */
+ * version never goes back within a body, and the header is the last word that a split writes. */
 #include "base/error.h"
 #include "index/shard/shard.h"
 #include "pool/epoch.h"
@@ -225,9 +225,15 @@ static int finish_chunk(far_task *t, far_index *index, shard_partition *part, ui
 }
 
 
-static void forget_chunk(shard_partition *part, uint64_t root) {
-    part->work_version = shard_root_d(root);
-    part->work_phase = shard_root_phase(root);
+/* Of which version, phase and body a chunk is. */
+static uint64_t work_of(uint64_t root) {
+    return shard_root_next(root, shard_root_d(root), shard_root_phase(root), false, 0);
+}
+
+
+static void forget_chunk(shard_partition *part, uint64_t root, uint32_t bodies) {
+    part->work = work_of(root);
+    part->work_body = bodies;
     part->next = part->end = 0;
     part->has_chunk = part->cursor_through = false;
     part->rest = part->rests = 0;
@@ -240,14 +246,15 @@ static int work_step(far_task *t, far_index *index, shard_partition *part, int *
     uint64_t root = atomic_load_explicit(&part->root, memory_order_acquire);
     far_addr progress;
     int err;
-    if (shard_root_phase(root) == SHARD_STABLE)
+    if (!shard_root_doubles(root))
         return 0;
     if (!shard_root_stamped(root))
         return shard_set_stamp(t, part, root);
     if (!shard_is_graced(t, shard_state_of(index), root))
         far_epoch_request(far_task_pool(t));
-    if (part->work_version != shard_root_d(root) || part->work_phase != shard_root_phase(root))
-        forget_chunk(part, root);
+    uint32_t bodies = atomic_load_explicit(&part->bodies, memory_order_relaxed);
+    if (part->work != work_of(root) || part->work_body != bodies)
+        forget_chunk(part, root, bodies);
     if (part->rest > 0) {
         part->rest--;
         return 0;

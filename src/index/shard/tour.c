@@ -4,7 +4,18 @@
 #include "pool/clients.h"
 #include "pool/epoch.h"
 
+#include <limits.h>
+
 enum { BUCKETS_AT_ONCE = 8, LINES_AT_ONCE = 32, LOOKS = 32 };
+
+enum { MOVED = INT_MIN }; /* beside errors: the partition has another body than at the beginning of its tour */
+
+
+/* A pin. Under it the body that this handle knows of is not used again. */
+static int take_pin(shard_tour *r) {
+    int err = far_pin_take(r->t);
+    return err < 0 ? err : shard_body_of(r->part) == r->body ? 0 : MOVED;
+}
 
 
 static int tell_object(shard_tour *r, unsigned type, far_addr addr, uint64_t size) {
@@ -30,15 +41,15 @@ static uint64_t table_bytes(const shard_tour *r, unsigned word, unsigned generat
 }
 
 
-/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a chain's.
- * Pinned: a table that is still named there is no memory that became a node meanwhile. */
+/* A node of a chain is an object of its own. Lines of tables look like nodes: what is in them would be taken for a
+ * chain's. Pinned: a table that is still named there is no memory that became a node meanwhile. */
 static int tell_node(shard_tour *r, far_addr at, uint64_t bytes) {
     for (unsigned i = 0; i < 4; i++) {
         far_addr table = r->table[i] & shard_mask(48);
         uint64_t now = 0;
         if (!table || at < table || at >= table + table_bytes(r, i, (unsigned)(r->table[i] >> 48)))
             continue;
-        int err = far_read_word(r->t, r->part->pcb + 8 * (SHARD_PCB_L2 + i), &now);
+        int err = far_read_word(r->t, r->body_addr + 8 * (SHARD_BODY_L2 + i), &now);
         if (err < 0 || now == r->table[i])
             return err < 0
                        ? err
@@ -50,9 +61,10 @@ static int tell_node(shard_tour *r, far_addr at, uint64_t bytes) {
 
 
 static int tour_chain(shard_tour *r, far_addr at, shard_p_node node, unsigned generation) {
+    shard_chain chain = {0};
     int err = each_word(r, at, node.entry, SHARD_P_NODE_SLOTS, 3, 0, generation);
     for (at = node.next; err >= 0 && at; at = node.next) {
-        if ((err = tell_node(r, at, sizeof(node))) < 0)
+        if ((err = shard_follow(r->index, &chain, at)) < 0 || (err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) >= 0)
@@ -91,6 +103,7 @@ static int tour_l2_pairs(shard_tour *r, far_addr at, const uint64_t *words, uint
 
 
 static int tour_pair_chain(shard_tour *r, far_addr at, shard_i_node node, unsigned generation) {
+    shard_chain chain = {0};
     for (;;) {
         int err = 0;
         for (unsigned i = 0; err >= 0 && i < SHARD_I_NODE_SLOTS; i++) {
@@ -99,7 +112,8 @@ static int tour_pair_chain(shard_tour *r, far_addr at, shard_i_node node, unsign
                             state & SHARD_STATE_BUSY, shard_state_owner(state),
                             shard_state_word(0, 0, shard_state_gen(state)), h, 3, 0, generation);
         }
-        if (err < 0 || (at = node.next) == 0 || (err = tell_node(r, at, sizeof(node))) < 0)
+        if (err < 0 || (at = node.next) == 0 || (err = shard_follow(r->index, &chain, at)) < 0 ||
+            (err = tell_node(r, at, sizeof(node))) < 0)
             return err;
         far_read(r->t, at, &node, sizeof(node));
         if ((err = far_wait(r->t)) < 0)
@@ -123,7 +137,7 @@ static int tour_line(shard_tour *r, unsigned word, far_addr at, const void *line
 /* The table may go away between two slices: its word is looked at under every pin. 1: it is gone. */
 static int tour_table_slice(shard_tour *r, unsigned word, unsigned generation, uint64_t first, uint64_t count) {
     uint64_t lines[LINES_AT_ONCE * 16], table, size = word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64;
-    int err = far_read_word(r->t, r->part->pcb + 8 * (SHARD_PCB_L2 + word), &table);
+    int err = far_read_word(r->t, r->body_addr + 8 * (SHARD_BODY_L2 + word), &table);
     far_addr addr = shard_table_addr(table, generation);
     if (err < 0 || !addr)
         return err < 0 ? err : 1;
@@ -142,7 +156,7 @@ static int tour_table(shard_tour *r, unsigned word, uint64_t table) {
     int err = tell_object(r, SHARD_TYPE_OVERFLOW, table & shard_mask(48), bytes);
     for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
         uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
-        if ((err = far_pin_take(r->t)) >= 0)
+        if ((err = take_pin(r)) >= 0)
             err = tour_table_slice(r, word, generation, first, count);
         far_pin_drop(r->t);
         if (err == 0 && r->keys)
@@ -152,44 +166,84 @@ static int tour_table(shard_tour *r, unsigned word, uint64_t table) {
 }
 
 
-static int read_pcb(shard_tour *r, uint64_t *words) {
-    int err = far_pin_take(r->t);
+typedef struct view { /* of a partition */
+    uint64_t pcb[SHARD_PCB_WORDS], body[SHARD_BODY_WORDS];
+} view;
+
+
+static unsigned version_of(const view *v) {
+    return shard_root_d(v->pcb[SHARD_PCB_ROOT]);
+}
+
+
+/* Nothing is made for a version before the one ahead of it is there. The root may have been read before the rest: one
+ * doubling may have come in between, and the next be prepared. */
+static int check_beyond(const shard_tour *r, const view *v) {
+    for (unsigned i = version_of(v) + 3; i < SHARD_VERSIONS; i++)
+        if (v->body[SHARD_BODY_SEGMENT + i] || v->body[SHARD_BODY_PROGRESS + i])
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu is at version %u, and has something of %u",
+                            r->index->name, (unsigned long long)r->part->number, version_of(v), i);
+    return 0;
+}
+
+
+/* The control block names the body, and after the root has changed once more another. */
+static int look_at_partition(shard_tour *r, view *v) {
+    far_read(r->t, r->part->pcb, v->pcb, sizeof(v->pcb));
+    far_read(r->t, r->body_addr, v->body, sizeof(v->body));
+    int err = far_wait(r->t);
     if (err < 0)
         return err;
-    far_read(r->t, r->part->pcb, words, 8 * SHARD_PCB_WORDS);
-    err = far_wait(r->t);
-    far_pin_drop(r->t);
+    shard_learn_root(r->part, v->pcb[SHARD_PCB_ROOT]);
+    if (shard_body_of(r->part) != r->body)
+        return MOVED;
+    uint64_t word = v->pcb[SHARD_PCB_BODY + r->body % 2];
+    if (word == shard_body(r->body_addr, r->body))
+        return check_beyond(r, v);
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: its body is at %#llx, and said to be %#llx",
+                    r->index->name, (unsigned long long)r->part->number, (unsigned long long)r->body_addr,
+                    (unsigned long long)word);
+}
+
+
+static int read_partition(shard_tour *r, view *v) {
+    int err = take_pin(r);
     if (err >= 0)
-        shard_learn_root(r->part, words[SHARD_PCB_ROOT]);
+        err = look_at_partition(r, v);
+    far_pin_drop(r->t);
     return err;
 }
 
 
-/* Whether the word can name a table at all. The root was read before it, or long before: one doubling may have come in between,
- * and the next be prepared. */
-static bool names_a_table(const uint64_t *pcb, unsigned i) {
-    uint64_t table = pcb[SHARD_PCB_L2 + i], generation = table >> 48;
-    return table == 0 || (generation % 2 == i % 2 && generation <= shard_root_d(pcb[SHARD_PCB_ROOT]) + 2u);
+/* Whether the word can name a table at all: as check_beyond. */
+static bool names_a_table(const view *v, unsigned i) {
+    uint64_t table = v->body[SHARD_BODY_L2 + i], generation = table >> 48;
+    return table == 0 || (generation % 2 == i % 2 && generation <= version_of(v) + 2u);
 }
 
 
-static void check_tables(const shard_tour *r, const uint64_t *pcb) {
-    for (unsigned i = 0; r->report && i < 4; i++)
-        if (!names_a_table(pcb, i))
-            far_report_problem(r->report, "partition %llu: what should name a table of level %u is %#llx",
-                               (unsigned long long)r->part->number, 2 + i / 2,
-                               (unsigned long long)pcb[SHARD_PCB_L2 + i]);
+/* What names no table is left out by a check, which tells of it; others would miss what is in the table. */
+static int check_tables(const shard_tour *r, const view *v) {
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned long long word = v->body[SHARD_BODY_L2 + i], number = r->part->number;
+        if (names_a_table(v, i))
+            continue;
+        if (!r->report)
+            return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: what should name a table is %#llx",
+                            r->index->name, number, word);
+        far_report_problem(r->report, "partition %llu: what should name a table of level %u is %#llx", number,
+                           2 + i / 2, word);
+    }
+    return 0;
 }
 
 
 /* The oldest generation after `done` that has a table; SHARD_VERSIONS: none. */
-static unsigned next_generation(const uint64_t *pcb, int done) {
+static unsigned next_generation(const shard_tour *r, int done) {
     unsigned next = SHARD_VERSIONS;
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t table = pcb[SHARD_PCB_L2 + i];
-        if (table && (int)(table >> 48) > done && table >> 48 < next)
-            next = (unsigned)(table >> 48);
-    }
+    for (unsigned i = 0; i < 4; i++)
+        if (r->table[i] && (int)(r->table[i] >> 48) > done && r->table[i] >> 48 < next)
+            next = (unsigned)(r->table[i] >> 48);
     return next;
 }
 
@@ -197,19 +251,19 @@ static unsigned next_generation(const uint64_t *pcb, int done) {
 /* A drain moves keys to the next generation, whose table may be made only then: each is looked for when the one before
  * it is through. */
 static int tour_overflow(shard_tour *r) {
-    uint64_t pcb[SHARD_PCB_WORDS];
+    view v;
     for (int done = -1;;) {
-        int err = read_pcb(r, pcb);
+        int err = read_partition(r, &v);
         if (err >= 0 && done < 0)
-            check_tables(r, pcb);
+            err = check_tables(r, &v);
         for (unsigned i = 0; i < 4; i++)
-            r->table[i] = err >= 0 && names_a_table(pcb, i) ? pcb[SHARD_PCB_L2 + i] : 0;
-        unsigned generation = err < 0 ? SHARD_VERSIONS : next_generation(pcb, done);
+            r->table[i] = err >= 0 && names_a_table(&v, i) ? v.body[SHARD_BODY_L2 + i] : 0;
+        unsigned generation = next_generation(r, done);
         if (generation == SHARD_VERSIONS)
             return err;
         for (unsigned word = generation & 1; word < 4 && err >= 0; word += 2)
-            if (shard_table_addr(pcb[SHARD_PCB_L2 + word], generation))
-                err = tour_table(r, word, pcb[SHARD_PCB_L2 + word]);
+            if (shard_table_addr(r->table[word], generation))
+                err = tour_table(r, word, r->table[word]);
         if (err < 0)
             return err;
         done = (int)generation;
@@ -302,6 +356,8 @@ static int tour_slice(shard_tour *r, uint64_t first, uint64_t count) {
         if (err >= 0 && images[i].addr == 0)
             return 0; /* of a doubling that has not begun */
     }
+    if (err >= 0 && shard_body_of(r->part) != r->body)
+        return MOVED; /* some of these may be of the next body */
     for (uint64_t i = 0; err >= 0 && i < count; i++)
         far_read(r->t, images[i].addr, images[i].w, SHARD_BUCKET_BYTES);
     if (err >= 0)
@@ -315,27 +371,17 @@ static int tour_slice(shard_tour *r, uint64_t first, uint64_t count) {
 }
 
 
-/* What this handle has used is there for ever: another address there, or none, and a sweep would free what all use. */
-static int is_as_known(shard_tour *r, const char *what, uint64_t known, uint64_t word) {
-    if (known == 0 || known == word)
-        return 0;
-    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: a %s is at %#llx, and said to be at %#llx",
-                    r->index->name, (unsigned long long)r->part->number, what, (unsigned long long)known,
-                    (unsigned long long)word);
-}
-
-
 static int tell_extents(shard_tour *r, unsigned segment, uint64_t word, uint64_t count, bool whole) {
     const shard_extents *known =
         (shard_extents *)(uintptr_t)atomic_load_explicit(&r->part->segment[segment], memory_order_acquire);
-    int err = is_as_known(r, "segment", known ? known->word : 0, word);
+    int err = shard_is_as_known(r->index, r->part, "segment", known ? shard_known(&known->word, r->body) : 0, word);
     for (uint64_t i = 0; err >= 0 && i < count; i++) {
-        uint64_t extent = 0, used = known ? atomic_load_explicit(&known->extent[i], memory_order_acquire) : 0;
-        if ((err = far_pin_take(r->t)) >= 0)
+        uint64_t extent = 0, used = known ? shard_known(&known->extent[i], r->body) : 0;
+        if ((err = take_pin(r)) >= 0)
             err = far_read_word(r->t, word + 8 * i, &extent);
         far_pin_drop(r->t);
         if (err >= 0)
-            err = is_as_known(r, "piece of a segment", used, extent);
+            err = shard_is_as_known(r->index, r->part, "piece of a segment", used, extent);
         if (err >= 0 && extent == 0 && whole)
             err = far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: segment %u has a hole", r->index->name,
                            (unsigned long long)r->part->number, segment);
@@ -351,8 +397,8 @@ static int tell_segment(shard_tour *r, unsigned segment, uint64_t word, bool who
     uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
              count = shard_extent_count(r->st, segment);
     if (count == 0) {
-        uint64_t known = atomic_load_explicit(&r->part->segment[segment], memory_order_acquire);
-        int err = is_as_known(r, "segment", known, word);
+        uint64_t known = shard_known(&r->part->segment[segment], r->body);
+        int err = shard_is_as_known(r->index, r->part, "segment", known, word);
         return err < 0 ? err : tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     }
     int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
@@ -366,7 +412,7 @@ static int tour_segment(shard_tour *r, unsigned segment, uint64_t word, bool who
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);
-        if ((err = far_pin_take(r->t)) >= 0)
+        if ((err = take_pin(r)) >= 0)
             err = tour_slice(r, base + first, count);
         far_pin_drop(r->t);
         far_scratch_back(r->t, mark);
@@ -378,41 +424,99 @@ static int tour_segment(shard_tour *r, unsigned segment, uint64_t word, bool who
 
 
 /* A partition has all segments of its version. The root may be newer than what was READ with it. */
-static int check_segment(shard_tour *r, const uint64_t *pcb, unsigned segment) {
-    uint64_t word = pcb[SHARD_PCB_SEGMENT + segment];
-    if (word || segment > shard_root_d(pcb[SHARD_PCB_ROOT]))
+static int check_segment(shard_tour *r, const view *v, unsigned segment) {
+    uint64_t word = v->body[SHARD_BODY_SEGMENT + segment];
+    if (word || segment > version_of(v))
         return 0;
-    int err = far_pin_take(r->t);
+    int err = take_pin(r);
     if (err >= 0)
-        err = far_read_word(r->t, r->part->pcb + 8ull * (SHARD_PCB_SEGMENT + segment), &word);
+        err = far_read_word(r->t, r->body_addr + 8ull * (SHARD_BODY_SEGMENT + segment), &word);
     far_pin_drop(r->t);
     if (err < 0 || word)
         return err;
     return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu, which is at version %u, has no segment %u",
-                    r->index->name, (unsigned long long)r->part->number, shard_root_d(pcb[SHARD_PCB_ROOT]), segment);
+                    r->index->name, (unsigned long long)r->part->number, version_of(v), segment);
+}
+
+
+/* The next body, if a shrink has prepared it: nobody uses it yet. */
+static int tell_prepared(shard_tour *r, uint64_t word) {
+    far_addr body = shard_body_addr(word, r->body + 1);
+    uint64_t segment = 0;
+    if (!body || !r->walk)
+        return 0;
+    int err = take_pin(r);
+    if (err >= 0)
+        err = far_read_word(r->t, body + 8 * SHARD_BODY_SEGMENT, &segment);
+    far_pin_drop(r->t);
+    if (err < 0 || (err = tell_object(r, SHARD_TYPE_BODY, body, 8 * SHARD_BODY_WORDS)) < 0)
+        return err;
+    return tell_object(r, SHARD_TYPE_SEGMENT, segment, shard_segment_buckets(0, r->st->b) * SHARD_BUCKET_BYTES);
+}
+
+
+static int tour_segments(shard_tour *r) {
+    view v;
+    int err = 0;
+    for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
+        if ((err = read_partition(r, &v)) < 0 || (err = check_segment(r, &v, segment)) < 0)
+            return err;
+        uint64_t progress = v.body[SHARD_BODY_PROGRESS + segment], word = v.body[SHARD_BODY_SEGMENT + segment];
+        if (progress && segment)
+            err = tell_object(r, SHARD_TYPE_PROGRESS, progress, shard_progress_bytes(r->st, segment));
+        if (word == 0)
+            break;
+        if (r->load && segment <= version_of(&v))
+            r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
+        if (err >= 0)
+            err = tour_segment(r, segment, word, segment <= version_of(&v));
+    }
+    return err;
+}
+
+
+static int find_body(shard_tour *r) {
+    int err = far_pin_take(r->t);
+    if (err >= 0 && (err = shard_hear(r->t, r->index)) >= 0) {
+        r->body = shard_body_of(r->part);
+        err = shard_body_word(r->t, r->part, 0, &r->body_addr);
+        if (err >= 0 && (r->body_addr == 0 || shard_body_of(r->part) != r->body))
+            err = MOVED;
+    }
+    far_pin_drop(r->t);
+    return err;
 }
 
 
 static int tour_partition(shard_tour *r) {
-    uint64_t pcb[SHARD_PCB_WORDS];
-    int err = tell_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS);
-    if (err < 0 || (err = tour_overflow(r)) < 0)
+    view v;
+    int err = find_body(r);
+    if (err < 0 || (err = read_partition(r, &v)) < 0 ||
+        (err = tell_object(r, SHARD_TYPE_BODY, r->body_addr, 8 * SHARD_BODY_WORDS)) < 0 ||
+        (err = tell_prepared(r, v.pcb[SHARD_PCB_BODY + (r->body + 1) % 2])) < 0 || (err = tour_overflow(r)) < 0)
         return err;
-    for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
-        if ((err = read_pcb(r, pcb)) < 0 || (err = check_segment(r, pcb, segment)) < 0)
+    return tour_segments(r);
+}
+
+
+/* What was counted of a body that is gone is forgotten. */
+static int tour_last_body(shard_tour *r) {
+    far_usage usage = r->usage ? *r->usage : (far_usage){0};
+    far_load load = r->load ? *r->load : (far_load){0};
+    int err;
+    for (unsigned in_vain = 0; in_vain < LOOKS;) {
+        unsigned body = r->body;
+        shard_counted_begin(&r->counted);
+        if ((err = tour_partition(r)) != MOVED)
             return err;
-        if (pcb[SHARD_PCB_PROGRESS + segment] && segment)
-            err = tell_object(r, SHARD_TYPE_PROGRESS, pcb[SHARD_PCB_PROGRESS + segment],
-                              shard_progress_bytes(r->st, segment));
-        if (pcb[SHARD_PCB_SEGMENT + segment] == 0)
-            break;
-        if (r->load && segment <= shard_root_d(pcb[SHARD_PCB_ROOT]))
-            r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
-        if (err >= 0)
-            err = tour_segment(r, segment, pcb[SHARD_PCB_SEGMENT + segment],
-                               segment <= shard_root_d(pcb[SHARD_PCB_ROOT]));
+        in_vain = r->body == body ? in_vain + 1 : 0;
+        if (r->usage)
+            *r->usage = usage;
+        if (r->load)
+            *r->load = load;
     }
-    return err;
+    return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu: its root is broken", r->index->name,
+                    (unsigned long long)r->part->number);
 }
 
 
@@ -421,8 +525,8 @@ int shard_tour_all(shard_tour *r) {
                           (sizeof(shard_descriptor) + (8ull << r->st->p) + 15) & ~15ull);
     for (uint64_t i = 0; err >= 0 && i < 1ull << r->st->p; i++) {
         r->part = &r->st->part[i];
-        shard_counted_begin(&r->counted);
-        err = tour_partition(r);
+        if ((err = tell_object(r, SHARD_TYPE_PCB, r->part->pcb, 8 * SHARD_PCB_WORDS)) >= 0)
+            err = tour_last_body(r);
     }
     shard_counted_end(&r->counted);
     return err < 0 ? err : 0;

@@ -1,6 +1,7 @@
-/* The tour over all of a shard index, by which walk, check, usage, load and keys go: levels 2 and 3, the older generation
- * first, then level 1 in rising order, then segments that were added meanwhile. Keys only ever move forward in this order, so
- * what is linked throughout is met. Each slice has its own pin. */
+/* The tour over all of a shard index, by which walk, check, usage, load and keys go: levels 2 and 3, the older
+ * generation first, then level 1 in rising order, then segments that were added meanwhile. Keys only ever move forward
+ * in this order, so what is linked throughout is met. Each slice has its own pin. Of a partition that gets another
+ * body meanwhile it begins anew: no key was there throughout. */
 #ifndef FAR_INDEX_SHARD_TOUR_H
 #define FAR_INDEX_SHARD_TOUR_H
 
@@ -20,6 +21,8 @@ struct shard_tour {
     far_index *index;
     shard_state *st;
     shard_partition *part;
+    unsigned body;         /* of the partition: its number, */
+    far_addr body_addr;    /* and where it is */
     uint64_t root;         /* of the partition, before the buckets of a slice were read */
     uint64_t table[4];     /* of levels 2 and 3, as last read */
     far_walk *walk;        /* or NULL */

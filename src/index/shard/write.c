@@ -244,6 +244,8 @@ static int attempt(shard_try *y, far_op_kind how, far_bytes value, uint32_t *mar
     shard_attempt(y);
     if (shard_must_wait(y))
         return shard_wait_for_sweep(y);
+    if (shard_must_call_off(y, how))
+        return shard_call_off(y);
     y->dated = how != FAR_OP_DELETE && atomic_load_explicit(&y->part->eras, memory_order_relaxed) == y->d + 1;
     if ((err = shard_place_home(y)) != 0)
         return err < 0 ? err : shard_retry(y, true);
@@ -276,7 +278,7 @@ static int write_key(far_task *t, far_index *index, far_op_kind how, far_bytes k
     int delta = 0, err = shard_begin(&y, t, index, key);
     far_scratch_mark scratch = far_scratch_here(t);
     while (err == SHARD_AGAIN) {
-        err = attempt(&y, how, value, &mark, &delta);
+        err = shard_believe_miss(&y, attempt(&y, how, value, &mark, &delta));
         if (err == SHARD_AGAIN)
             far_scratch_back(t, scratch);
     }

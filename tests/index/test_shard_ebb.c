@@ -1,0 +1,218 @@
+/* All keys of an index go: its memory comes back within some time of housekeeping, whoever was at work; and what keys
+ * that come and go again and again cost. How it is done: test_shard_shrink.c. */
+#include "client/op.h"
+#include "fabric/sim/sim.h"
+#include "farindex.h"
+#include "index/shard/shard.h"
+#include "pool/handle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CLIENTS_MAX = 64, PARTITIONS = 16, KEYS = 12000 };
+#define MS 1000000ull
+
+typedef struct sea {
+    unsigned handles, clients;
+    far_sim_world *world;
+    far_pool *pool[CLIENTS_MAX];
+    far_index *index[CLIENTS_MAX];
+    far_session *session[CLIENTS_MAX];
+    uint64_t next; /* the first key that nobody has taken */
+    far_op_kind kind;
+    uint64_t most; /* round trips of one operation */
+} sea;
+
+typedef struct client {
+    sea *sea;
+    unsigned number;
+} client;
+
+
+static int one(sea *s, unsigned i, far_op_kind kind, uint64_t n) {
+    uint64_t key = __builtin_bswap64(n + 1), value = n;
+    size_t length;
+    far_index *index = s->index[i % s->handles];
+    switch (kind) {
+    case FAR_OP_GET:
+        return far_get(s->session[i], index, &key, 8, &value, 8, &length);
+    case FAR_OP_INSERT:
+        return far_insert(s->session[i], index, &key, 8, &value, 8);
+    default:
+        return far_delete(s->session[i], index, &key, 8);
+    }
+}
+
+
+static void take_part(void *arg) {
+    const client *c = arg;
+    sea *s = c->sea;
+    while (s->next < KEYS)
+        assert_int_equal(one(s, c->number, s->kind, s->next++), 0);
+}
+
+
+static void all_do(sea *s, far_op_kind kind) {
+    client clients[CLIENTS_MAX];
+    s->kind = kind;
+    s->next = 0;
+    for (unsigned i = 0; i < s->clients; i++) {
+        clients[i] = (client){s, i};
+        far_sim_start(s->pool[i % s->handles]->fabric, "client", take_part, &clients[i]);
+    }
+    assert_int_equal(far_sim_run(s->world), FAR_SIM_ENDED);
+}
+
+
+static void open_sea(sea *s, unsigned handles, unsigned clients, unsigned nodes, bool inlined) {
+    static unsigned serial;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    char uri[160], text[160];
+    *s = (sea){.handles = handles, .clients = clients};
+    snprintf(uri, sizeof(uri), "sim:name=ebb%u,seed=1,memory_nodes=%u,size=32M,faults=none,watch=off,limit=1000s",
+             ++serial, nodes);
+    snprintf(text, sizeof(text), "%s,partitions=%d,bits=2",
+             inlined ? "key_size=8,value_size=8,narrow=on" : "layout=pointer", PARTITIONS);
+    options.rdwc = -1;
+    for (unsigned i = 0; i < clients; i++) {
+        if (i < handles)
+            assert_int_equal(far_pool_open(uri, &options, &s->pool[i]), 0);
+        assert_int_equal(far_session_open(s->pool[i % handles], &s->session[i]), 0);
+        if (i == 0)
+            assert_int_equal(far_index_create(s->session[0], "t", "shard", text, &s->index[0]), 0);
+        else if (i < handles)
+            assert_int_equal(far_index_open(s->session[i], "t", &s->index[i]), 0);
+    }
+    s->world = far_sim_world_of(s->pool[0]->fabric);
+}
+
+
+static void close_sea(sea *s) {
+    for (unsigned i = 0; i < s->handles; i++)
+        far_index_close(s->index[i]);
+    for (unsigned i = 0; i < s->clients; i++)
+        far_session_close(s->session[i]);
+    for (unsigned i = 0; i < s->handles; i++)
+        far_pool_close(s->pool[i]);
+}
+
+
+static uint64_t pool_bytes(sea *s) {
+    far_usage usage;
+    assert_int_equal(far_index_usage(s->session[0], s->index[0], &usage), 0);
+    return usage.pool_bytes;
+}
+
+
+static unsigned still_large(const sea *s) { /* partitions */
+    const shard_state *st = shard_state_of(s->index[0]);
+    unsigned count = 0;
+    for (unsigned i = 0; i < PARTITIONS; i++) {
+        far_addr pcb = st->part[i].pcb;
+        uint64_t root =
+            *(const uint64_t *)((char *)far_sim_memory(s->world, far_addr_node(pcb)) + far_addr_offset(pcb));
+        count += shard_root_d(root) > 0;
+    }
+    return count;
+}
+
+
+/* Until no partition is larger than at the beginning; at most so long. The time that it took. */
+static uint64_t wait_for_ebb(sea *s, uint64_t most) {
+    uint64_t begun = far_sim_now(s->world);
+    while (still_large(s) && far_sim_now(s->world) - begun < most)
+        far_sim_sleep(s->world, MS / 10);
+    return far_sim_now(s->world) - begun;
+}
+
+
+static void memory_comes_back(void **state) {
+    (void)state;
+    static const struct {
+        unsigned handles, clients, nodes;
+    } crowds[] = {{1, 1, 1}, {1, 1, 8}, {8, 8, 1}, {4, 64, 8}, {64, 64, 8}};
+    for (unsigned i = 0; i < 2 * sizeof(crowds) / sizeof(crowds[0]); i++) {
+        sea s;
+        open_sea(&s, crowds[i / 2].handles, crowds[i / 2].clients, crowds[i / 2].nodes, i % 2);
+        uint64_t fresh = pool_bytes(&s);
+        all_do(&s, FAR_OP_INSERT);
+        uint64_t full = pool_bytes(&s);
+        all_do(&s, FAR_OP_DELETE);
+        uint64_t took = wait_for_ebb(&s, 1000 * MS), empty = pool_bytes(&s);
+        print_message(
+            "    %u handles, %u clients, %u memory nodes: %llu bytes fresh, %llu full, %llu empty, after %llu us\n",
+            s.handles, s.clients, crowds[i / 2].nodes, (unsigned long long)fresh, (unsigned long long)full,
+            (unsigned long long)empty, (unsigned long long)took / 1000);
+        assert_true(full > 4 * fresh);
+        assert_true(empty <= 2 * fresh);
+        assert_int_equal(far_index_check(s.session[0], s.index[0], NULL, NULL), 0);
+        close_sea(&s);
+    }
+}
+
+
+static uint64_t verbs_of(const far_stats *s) {
+    return s->reads + s->writes + s->cas + s->faa + s->masked_cas;
+}
+
+
+/* An operation took no more than 12 round trips, unless housekeeping was in its way. */
+static bool is_short(const far_stats *before, const far_stats *after) {
+    return after->round_trips - before->round_trips <= 12 || after->retries > before->retries;
+}
+
+
+/* Keys come and go ten times; each time there is a pause in which the index shrinks. */
+static void tides_cost_what_the_first_one_did(void **state) {
+    (void)state;
+    for (unsigned inlined = 0; inlined < 2; inlined++) {
+        sea s;
+        open_sea(&s, 1, 1, 1, inlined);
+        uint64_t first = 0, most = 0, least = UINT64_MAX;
+        for (unsigned round = 0; round < 10; round++) {
+            far_stats begun, before, after;
+            far_session_stats(s.session[0], &begun);
+            before = begun;
+            for (uint64_t n = 0; n < KEYS; n++) {
+                assert_int_equal(one(&s, 0, FAR_OP_INSERT, n), 0);
+                far_session_stats(s.session[0], &after);
+                assert_true(is_short(&before, &after));
+                before = after;
+            }
+            uint64_t verbs = verbs_of(&after) - verbs_of(&begun);
+            first = round == 0 ? verbs : first;
+            most = verbs > most ? verbs : most;
+            least = verbs < least ? verbs : least;
+            for (uint64_t n = 0; n < KEYS; n++) {
+                assert_int_equal(one(&s, 0, FAR_OP_DELETE, n), 0);
+                far_session_stats(s.session[0], &after);
+                assert_true(is_short(&before, &after));
+                before = after;
+            }
+            wait_for_ebb(&s, 1000 * MS);
+        }
+        uint64_t shrunk = shard_state_of(s.index[0])->counters.shrunk;
+        print_message("    verbs an insert: first %.3f, then %.3f to %.3f; %llu shrinks\n", (double)first / KEYS,
+                      (double)least / KEYS, (double)most / KEYS, (unsigned long long)shrunk);
+        assert_true((double)most <= 1.15 * (double)first);
+        assert_true(shrunk == 10 * PARTITIONS);
+        close_sea(&s);
+    }
+}
+
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_comes_back),
+        cmocka_unit_test(tides_cost_what_the_first_one_did),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
