@@ -42,12 +42,15 @@ typedef struct sweeper {
     far_sweep_mode mode;
     uint32_t sweep, old_sweep; /* this one, and the one before */
     uint64_t wanted;           /* when it began with the first part */
-    uint64_t *marks;           /* of the blocks of this part: bit per granule */
+    uint64_t *marks;           /* of the blocks of this part: bit per granule; behind them those of any other block */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     late_mark late[MARKS_LATE];
     uint64_t met;            /* objects so far */
+    unsigned written;        /* blocks whose marks were put */
     known_list dead, owners; /* clients that died; handles that own blocks */
     far_catalog_view view;   /* what is listed at the end */
+    unsigned missing;        /* handles that have not settled yet; the others ... */
+    uint64_t settled;        /* ... found so many bytes lost */
     far_sweep_result result;
 } sweeper;
 
@@ -60,8 +63,8 @@ static bool is_covered(const sweeper *s, uint64_t number) {
 
 
 static uint64_t *marks_of(const sweeper *s, uint64_t number) {
-    assert(is_covered(s, number));
-    return s->marks + (number - s->first) * (far_bitmap_bytes(s->geometry) / sizeof(uint64_t));
+    uint64_t at = is_covered(s, number) ? number - s->first : s->end - s->first;
+    return s->marks + at * (far_bitmap_bytes(s->geometry) / sizeof(uint64_t));
 }
 
 
@@ -231,35 +234,19 @@ static int request(sweeper *s, bool walks, far_request *made) {
 }
 
 
-typedef struct mark_writer {
-    sweeper *s;
-    unsigned pending;
-    uint64_t *ones;
-} mark_writer;
-
-
 static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    mark_writer *w = ctx;
-    sweeper *s = w->s;
+    sweeper *s = ctx;
     far_block_kind kind = far_block_unpack(entry[0]).kind;
-    uint64_t number = far_block_number(s->geometry, id);
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
-    const uint64_t *marks = is_covered(s, number) ? marks_of(s, number) : w->ones;
-    far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
-    return ++w->pending % MARK_BLOCKS == 0 ? far_wait(t) : 0;
+    far_write(t, far_block_marks(s->geometry, id), marks_of(s, far_block_number(s->geometry, id)),
+              far_bitmap_bytes(s->geometry));
+    return ++s->written % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
 
 
 static int write_marks(sweeper *s) {
-    mark_writer w = {.s = s, .ones = malloc(far_bitmap_bytes(s->geometry))};
-    int err = !w.ones ? far_fail(FAR_ERR_NO_MEMORY, "no memory to write marks") : 0;
-    if (err == 0) {
-        memset(w.ones, 0xff, far_bitmap_bytes(s->geometry));
-        err = far_blocks_each(s->t, write_marks_of, &w);
-    }
-    int last = far_wait(s->t);
-    free(w.ones);
+    int err = far_blocks_each(s->t, write_marks_of, s), last = far_wait(s->t);
     return err < 0 ? err : last;
 }
 
@@ -307,21 +294,17 @@ static int walk(sweeper *s) {
 
 /* ---- Step 5: the end ---- */
 
-static int write_swept(sweeper *s) {
-    if (s->end < far_block_total(s->geometry) || s->mode == FAR_SWEEP_COUNT)
-        return 0;
-    atomic_store_explicit(&s->store->line.swept, s->wanted, memory_order_release);
-    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), s->wanted);
-}
-
-
+/* What was wanted is swept with the last part. */
 static int publish(sweeper *s) {
     uint64_t done = far_done_pack(s->sweep, s->mode == FAR_SWEEP_COUNT);
     int err = far_write_word(s->t, far_addr_make(0, FAR_SUPER_DONE), done);
     if (err < 0)
         return err;
     atomic_store_explicit(&s->store->line.done, done, memory_order_release);
-    return write_swept(s);
+    if (s->end < far_block_total(s->geometry) || s->mode == FAR_SWEEP_COUNT)
+        return 0;
+    atomic_store_explicit(&s->store->line.swept, s->wanted, memory_order_release);
+    return far_write_word(s->t, far_addr_make(0, FAR_SUPER_SWEPT), s->wanted);
 }
 
 
@@ -334,8 +317,7 @@ static bool is_listed(const sweeper *s, uint32_t uid) {
  * it stays, and the next sweep tells. */
 static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
     far_block_state state = far_block_unpack(entry[0]);
-    uint64_t number = far_block_number(s->geometry, id);
-    bool met = !is_covered(s, number) || (marks_of(s, number)[0] & 1);
+    bool met = marks_of(s, far_block_number(s->geometry, id))[0] & 1;
     if (!met && !far_stamp_is_sound(s->geometry, id, entry[2]))
         return far_write_word(s->t, far_block_hint(s->geometry, id), far_stamp_pack(s->geometry, id, s->sweep));
     if (met || !far_number_is_newer(s->sweep, far_stamp_sweep(entry[2])))
@@ -499,13 +481,6 @@ int far_sweep_deny(far_task *t) {
 
 /* ---- Waiting for the owners ---- */
 
-typedef struct settling {
-    sweeper *s;
-    unsigned missing;
-    uint64_t leaked;
-} settling;
-
-
 static bool owns_blocks(const sweeper *s, unsigned id) {
     for (size_t i = 0; i < s->owners.count; i++)
         if (s->owners.items[i].id == id && !s->owners.items[i].gone)
@@ -515,14 +490,13 @@ static bool owns_blocks(const sweeper *s, unsigned id) {
 
 
 static int has_settled(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    settling *x = ctx;
-    (void)t;
+    sweeper *s = ctx;
     if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != id)
         return 0;
-    if (far_settled_sweep(client->settled) == x->s->sweep)
-        x->leaked += far_settled_bytes(client->settled);
+    if (far_settled_sweep(client->settled) == s->sweep)
+        s->settled += far_settled_bytes(client->settled);
     else
-        x->missing += owns_blocks(x->s, id) || id == far_task_pool(t)->team.own->id;
+        s->missing += owns_blocks(s, id) || id == far_task_pool(t)->team.own->id;
     return 0;
 }
 
@@ -531,13 +505,13 @@ static int has_settled(far_task *t, void *ctx, unsigned id, const far_client *cl
 static int wait_until_settled(sweeper *s) {
     far_pool *pool = far_task_pool(s->t);
     uint64_t tick = far_tick(pool->fabric), until = far_now(s->t) + SETTLE_TICKS * tick;
-    settling x;
     for (;;) {
-        x = (settling){.s = s};
-        int err = far_clients_each(s->t, has_settled, &x);
+        s->missing = 0;
+        s->settled = 0;
+        int err = far_clients_each(s->t, has_settled, s);
         if (err < 0)
             return err;
-        if (x.missing == 0 || far_now(s->t) >= until)
+        if (s->missing == 0 || far_now(s->t) >= until)
             break;
         if ((err = far_pin_take(s->t)) < 0) /* awake, to settle our own */
             return err;
@@ -546,7 +520,7 @@ static int wait_until_settled(sweeper *s) {
             return err;
         far_sleep(s->t, tick / 2);
     }
-    s->result.leaked_bytes += x.leaked;
+    s->result.leaked_bytes += s->settled;
     return 0;
 }
 
@@ -587,7 +561,9 @@ static int sweep(sweeper *s) {
     for (s->end = 0; s->end < total && err == 0;) {
         s->first = s->end;
         s->end = total - s->first > most ? s->first + most : total;
-        s->marks = calloc(s->end - s->first, far_bitmap_bytes(s->geometry));
+        s->marks = calloc(s->end - s->first + 1, far_bitmap_bytes(s->geometry));
+        if (s->marks)
+            memset(marks_of(s, s->end), 0xff, far_bitmap_bytes(s->geometry));
         err = s->marks ? sweep_part(s) : far_fail(FAR_ERR_NO_MEMORY, "no memory for the marks of a sweep");
         forget_part(s);
     }
