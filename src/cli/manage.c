@@ -341,7 +341,7 @@ static int parse_client(const char *text, unsigned *id) {
     char *end;
     errno = 0;
     unsigned long number = strtoul(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || *text == '+' || number == 0 || number > 16382)
+    if (errno || end == text || *end || *text == '-' || *text == '+' || number == 0 || number > FAR_CLIENT_ID_MAX)
         return cli_wrong_usage("evict", "CLIENT: '%s' is not a number of a client; --list shows them", text);
     *id = (unsigned)number;
     return 0;

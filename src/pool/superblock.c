@@ -1,6 +1,7 @@
 /* Laying out a pool, formatting it, and checking what is there. */
 #include "pool/superblock.h"
 #include "base/error.h"
+#include "pool/blocks.h"
 #include "pool/handle.h"
 #include "pool/refuted.h"
 #include "pool/report.h"
@@ -12,10 +13,8 @@
 
 #define BLOCKS_MIN        4 /* of a node */
 #define SLOTS_MIN         64
-#define SLOTS_MAX         16382
 #define BYTES_PER_SLOT    16384
 #define BLOCKS_AIM        8192 /* of a pool, before blocks grow beyond the smallest */
-#define BLOCK_ENTRY_BYTES 32
 #define BLOCK_PAGES_BYTES (FAR_BLOCK_PAGES * 8)
 
 _Static_assert(FAR_SUPER_NODE_TABLE + 8 * FAR_NODES_MAX <= FAR_SUPER_REGISTRY,
@@ -46,26 +45,21 @@ static uint64_t block_size_for(uint64_t total) {
 }
 
 
-static uint64_t bitmap_bytes(uint64_t block_bytes) {
-    return block_bytes / FAR_GRANULE / 8;
-}
-
-
 /* Lays out one node with so many blocks; returns where they end. */
 static uint64_t lay_out_node(far_geometry *g, unsigned n, uint64_t start, uint64_t blocks) {
     g->node[n].blocks = blocks;
     g->node[n].entries = round_up(start, 64);
-    g->node[n].pages = round_up(g->node[n].entries + blocks * BLOCK_ENTRY_BYTES, 64);
+    g->node[n].pages = round_up(g->node[n].entries + blocks * FAR_BLOCK_ENTRY_BYTES, 64);
     g->node[n].bitmaps = round_up(g->node[n].pages + blocks * BLOCK_PAGES_BYTES, 64);
-    g->node[n].marks = round_up(g->node[n].bitmaps + blocks * bitmap_bytes(g->block_bytes), 64);
-    g->node[n].first_block = round_up(g->node[n].marks + blocks * bitmap_bytes(g->block_bytes), 4096);
+    g->node[n].marks = round_up(g->node[n].bitmaps + blocks * far_bitmap_bytes(g), 64);
+    g->node[n].first_block = round_up(g->node[n].marks + blocks * far_bitmap_bytes(g), 4096);
     return g->node[n].first_block + blocks * g->block_bytes;
 }
 
 
 static int fit_node(far_geometry *g, unsigned n) {
-    uint64_t start = n == 0 ? FAR_SUPER_REGISTRY + (uint64_t)(g->session_slots + 1) * 64 : 64, blocks = 0;
-    uint64_t per_block = g->block_bytes + BLOCK_ENTRY_BYTES + BLOCK_PAGES_BYTES + 2 * bitmap_bytes(g->block_bytes);
+    uint64_t start = n == 0 ? FAR_SUPER_REGISTRY + (uint64_t)(g->session_slots + 1) * FAR_CLIENT_BYTES : 64, blocks = 0;
+    uint64_t per_block = g->block_bytes + FAR_BLOCK_ENTRY_BYTES + BLOCK_PAGES_BYTES + 2 * far_bitmap_bytes(g);
     if (g->node_bytes[n] > start)
         blocks = (g->node_bytes[n] - start) / per_block;
     while (blocks >= BLOCKS_MIN && lay_out_node(g, n, start, blocks) > g->node_bytes[n])
@@ -108,7 +102,7 @@ int far_geometry_make(unsigned nodes, const uint64_t node_bytes[], const far_cap
     }
     g->block_bytes = block_size_for(total);
     uint64_t slots = total / BYTES_PER_SLOT;
-    g->session_slots = slots < SLOTS_MIN ? SLOTS_MIN : slots > SLOTS_MAX ? SLOTS_MAX : (unsigned)slots;
+    g->session_slots = slots < SLOTS_MIN ? SLOTS_MIN : slots > FAR_CLIENT_ID_MAX ? FAR_CLIENT_ID_MAX : (unsigned)slots;
     int err;
     while ((err = fit_nodes(g)) < 0 && g->block_bytes > FAR_BLOCK_BYTES_MIN)
         g->block_bytes /= 2; /* many small nodes, or one that is much smaller than the others */

@@ -182,6 +182,15 @@ static inline void fill(stage_actor *by, unsigned count) {
 }
 
 
+/* Inserts from the n-th key on, until that has split a leaf. Returns which key did. */
+static inline unsigned insert_until_split(stage_actor *by, unsigned n) {
+    uint64_t splits = chime_state_of(by->index)->counts.splits;
+    for (; chime_state_of(by->index)->counts.splits == splits; n++)
+        assert_int_equal(insert(by, nth(n), n), 0);
+    return n - 1;
+}
+
+
 /* The background work of `by` stands at the match, beside a get that holds nothing. False: it came not by there. */
 static inline bool background_stands(stage_actor *by, far_sim_match match) {
     for (unsigned i = 0; i < 12; i++) {

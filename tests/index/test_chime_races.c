@@ -225,11 +225,7 @@ static void the_splitter_comes_late(void **state) {
     (void)state;
     up(SMALL, ONE);
     fill(b, 24);
-    unsigned n = 24;
-    uint64_t splits = chime_state_of(a->index)->counts.splits;
-    for (; chime_state_of(a->index)->counts.splits == splits; n++)
-        assert_int_equal(insert(a, nth(n), n), 0);
-    n--;
+    unsigned n = insert_until_split(a, 24);
     chime_ptr made = leaf_of(nth(n), NULL);
     assert_true(background_stands(a, (far_sim_match){.kind = FAR_SIM_MASKED_CAS})); /* the parent's lock */
     assert_true(reads(b, nth(n), n)); /* b meets it, and meets it again much later */

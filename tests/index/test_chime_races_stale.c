@@ -148,11 +148,7 @@ static void a_noted_leaf_gets_its_pivot(void **state) {
     (void)state;
     up(SMALL, ONE);
     fill(b, 24);
-    unsigned n = 24;
-    uint64_t splits = chime_state_of(a->index)->counts.splits;
-    for (; chime_state_of(a->index)->counts.splits == splits; n++)
-        assert_int_equal(insert(a, nth(n), n), 0);
-    n--;
+    unsigned n = insert_until_split(a, 24);
     chime_ptr made = leaf_at(n), parent = parent_of(0);
     stage_kill(&s, a);
     far_stats before, after;

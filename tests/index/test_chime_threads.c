@@ -96,15 +96,10 @@ static void *work(void *arg) {
     worker *w = arg;
     static _Thread_local flight all[DEPTH];
     far_op *ops[DEPTH];
-    far_session *session;
-    unsigned wrong = 1;
     far_random_seed(&w->random, w->thread + 1);
     for (unsigned i = 0; i < DEPTH; i++)
         ops[i] = &all[i].op, all[i].op.user = &all[i];
-    if (far_session_open(w->pool, &session) == 0) {
-        wrong = flights_run(session, &(flights){DEPTH - 1, OPS, prepare, is_right, w}, ops);
-        far_session_close(session);
-    }
+    unsigned wrong = flights_run(w->pool, &(flights){DEPTH - 1, OPS, prepare, is_right, w}, ops);
     atomic_fetch_add_explicit(w->wrong, wrong, memory_order_relaxed);
     return NULL;
 }

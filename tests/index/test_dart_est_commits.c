@@ -12,13 +12,6 @@ static void sweep(void *arg) {
 }
 
 
-static void stop_at(actor *by, far_sim_match match) {
-    far_sim_stop_before(by->client, match);
-    far_sim_resume(by->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(by->client)), far_sim_result_name(FAR_SIM_STOPPED));
-}
-
-
 static bool enough;
 
 
@@ -43,19 +36,19 @@ static void commit_behind(const char *sim, far_sim_match until) {
 
     s.c.ended = false;
     s.c.client = far_sim_start(s.c.pool->fabric, "c", sweep, &s.c);
-    stop_at(&s.c, (far_sim_match){.point = "sweep:walk"});
-    stop_at(&s.c, (far_sim_match){.point = "dart:tour"});
+    stage_stop_at(&s.c, (far_sim_match){.point = "sweep:walk"});
+    stage_stop_at(&s.c, (far_sim_match){.point = "dart:tour"});
 
     enough = false;
     prepare(&s.b, FAR_OP_GET, "abcde1", "");
     s.b.client = far_sim_start(s.b.pool->fabric, "b", get_often, &s.b);
-    stop_at(&s.b, (far_sim_match){.point = "dart:est_validated"});
+    stage_stop_at(&s.b, (far_sim_match){.point = "dart:est_validated"});
     enough = true;
     start_to(&s.a, "a", FAR_OP_INSERT, "abcde4", "a", "dart:installed", 1);
     far_sim_kill(s.a.pool->fabric);
     far_sim_resume(s.a.client);
 
-    stop_at(&s.c, until);
+    stage_stop_at(&s.c, until);
     finish(&s.b, 0);
     finish(&s.c, 0);
     settle(&s);

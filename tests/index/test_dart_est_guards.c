@@ -2,13 +2,6 @@
 #include "dart_est_rig.h"
 
 
-static void stop_at(actor *by, const char *point) {
-    far_sim_stop_before(by->client, (far_sim_match){.point = point});
-    far_sim_resume(by->client);
-    assert_string_equal(far_sim_result_name(far_sim_run_client(by->client)), far_sim_result_name(FAR_SIM_STOPPED));
-}
-
-
 static bool enough;
 
 
@@ -35,7 +28,7 @@ EST_RACE(entry_committed_while_it_is_removed) {
     enough = false;
     prepare(&s.b, FAR_OP_GET, "abcde1", "");
     s.b.client = far_sim_start(s.b.pool->fabric, "b", get_often, &s.b);
-    stop_at(&s.b, "dart:est_validated");
+    stage_stop_at(&s.b, (far_sim_match){.point = "dart:est_validated"});
     enough = true;
     busy_to(&s.a, "a", FAR_OP_INSERT, "abcde4", "a", "dart:est_remove", 1);
     finish(&s.b, 0);

@@ -12,9 +12,12 @@ static void submit(far_session *session, const flights *f, far_op *op, unsigned 
 }
 
 
-unsigned flights_run(far_session *session, const flights *f, far_op *const ops[]) {
+unsigned flights_run(far_pool *pool, const flights *f, far_op *const ops[]) {
     far_op *done[FLIGHTS_MAX];
+    far_session *session;
     unsigned started = 0, ended = 0, wrong = 0;
+    if (far_session_open(pool, &session) < 0)
+        return 1;
     for (unsigned i = 0; i < f->depth; i++)
         submit(session, f, ops[i], &started, &wrong);
     while (ended < started) {
@@ -25,5 +28,6 @@ unsigned flights_run(far_session *session, const flights *f, far_op *const ops[]
                 submit(session, f, done[i], &started, &wrong);
         }
     }
+    far_session_close(session);
     return wrong;
 }

@@ -1,4 +1,4 @@
-/* Keeps a number of operations of one session in flight: whichever ends is looked at, and begins anew as another one. */
+/* Keeps a number of operations of one session in flight, which it opens for them: whichever ends is looked at, and begins anew as another one. */
 #ifndef TESTS_SUPPORT_FLIGHTS_H
 #define TESTS_SUPPORT_FLIGHTS_H
 
@@ -15,7 +15,7 @@ typedef struct flights {
     void *ctx;
 } flights;
 
-/* ops: `depth` of them. Returns how many were not right, or refused. */
-unsigned flights_run(far_session *session, const flights *f, far_op *const ops[]);
+/* ops: `depth` of them. Returns how many were not right, or refused; 1 if there is no session. */
+unsigned flights_run(far_pool *pool, const flights *f, far_op *const ops[]);
 
 #endif
