@@ -30,6 +30,7 @@
  * The word counts until all sessions of the handle are closed or dead: any of them may hold pins. */
 #include "pool/epoch.h"
 #include "base/error.h"
+#include "pool/blocker.h"
 #include "pool/catalog_layout.h"
 #include "pool/handle.h"
 #include "pool/kind.h"
@@ -265,7 +266,7 @@ static __attribute__((noinline)) int take_after_wait(far_task *t) {
     if (t->rest_since)
         rest(t);
     int err = t->patience ? move_epochs(t) : 0;
-    if (err < 0)
+    if (err < 0 || (t->patience && (err = far_held_up(t)) < 0))
         return err;
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load(&pool->epochs.current);
@@ -441,10 +442,27 @@ int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
 }
 
 
+/* Somebody has kept the epoch for so long. 0: that one was ended, or is gone: it may be waited for again. */
+static int held_up_pinned(far_task *t, uint64_t ns) {
+    far_blocker b;
+    int err = far_blocker_find(t, far_epoch_known(t), &b);
+    return err < 0 || b.id == 0 ? err : far_held_up_by(t, &b, ns);
+}
+
+
+/* Its pins are not refused for want of patience: it may hold a lock. */
 int far_pin_after_epochs(far_task *t, unsigned k) {
     uint64_t rest_since = t->rest_since, began = far_now(t);
+    far_patience *patience = t->patience;
+    int late = 1, err = 0;
     t->rest_since = 0;
-    int err = wait_epochs(t, k, FAR_TIME_NEVER, drive_epochs_pinned);
+    t->patience = NULL;
+    while (late == 1 && err == 0) {
+        uint64_t since = far_now(t);
+        late = wait_epochs(t, k, since + far_held_up_after(t), drive_epochs_pinned);
+        err = late == 1 ? held_up_pinned(t, far_now(t) - since) : late;
+    }
+    t->patience = patience;
     if (rest_since) /* to wait was no work */
         t->rest_since = (rest_since + far_now(t) - began) | 1;
     return err;

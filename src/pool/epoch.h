@@ -23,6 +23,7 @@ typedef struct far_epochs {     /* of a handle; see epoch.c for the states */
     _Atomic uint64_t published; /* what our registry word says; 0 = none */
     atomic_uint requests;       /* wishes for an advance not yet served */
     atomic_uint waking; /* 1: a task is waking the handle or moves it on; others wait. The rest belongs to that task */
+    _Atomic uint64_t held_up; /* the epoch at which an operation was refused that waited for one who is stopped */
     atomic_bool keep_awake;   /* delayed work is to be done: not to fall asleep yet */
     _Atomic uint64_t used_at; /* time of the last tick that saw a pin taken or held */
     bool unsure;              /* a WRITE of our word failed: it may still take effect */

@@ -15,8 +15,6 @@
 
 #define ROUNDS_MAX   8    /* while something came back */
 #define STUCK_TICKS  1000 /* how long answers, and a sweep, are waited for while the epoch does not move */
-#define HELD_TICKS   20   /* how long the epoch is waited for when it was held up at the last search too */
-#define HELD_TRIES   4    /* ... for each that seems to be in the way and goes on */
 #define JOIN_EPOCHS  4    /* a request for spare memory that was made so long ago serves others too */
 #define SWEEP_ROUNDS 16   /* waits of STUCK_TICKS for one sweep */
 
@@ -160,33 +158,11 @@ static int is_known_to_be_exhausted(far_task *t, far_told *o) {
 
 /* ---- Who is in the way ---- */
 
-/* The blocker has not gone on, nor given its id to another, since it was found. */
-static int is_still_there(far_task *t, const far_blocker *b) {
-    far_client client;
-    far_read(t, far_client_entry(b->id), &client, sizeof(client));
-    int err = far_wait(t);
-    return err < 0 ? err
-                   : far_client_state_of(client.word) == FAR_CLIENT_LIVE &&
-                         far_client_generation_of(client.word) == b->generation && client.pin == b->pin;
-}
-
-
-/* 1: somebody else holds up the epoch, as it did when this handle last found no memory. It may have gone on just now:
- * then the epoch moves soon. */
+/* 1: somebody else holds up the epoch, as it did when this handle last found no memory. */
 static int is_held_up(far_task *t, far_blocker *b) {
     uint64_t epoch;
-    int err = far_epoch_read(t, &epoch), held = 0;
-    if (err < 0 || epoch != far_store_of(t)->stuck_epoch)
-        return err;
-    for (unsigned tries = 0; tries < HELD_TRIES && held == 0; tries++) {
-        if ((err = far_blocker_find(t, epoch, b)) < 0 || b->id == 0)
-            return err;
-        err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
-        if (err != 1)
-            return err;
-        held = is_still_there(t, b);
-    }
-    return held;
+    int err = far_epoch_read(t, &epoch);
+    return err < 0 || epoch != far_store_of(t)->stuck_epoch ? err : far_blocker_stands(t, epoch, b);
 }
 
 
@@ -197,31 +173,6 @@ static void note_stuck(far_task *t, uint64_t epoch, uint64_t since) {
         return;
     s->stuck_epoch = epoch;
     s->stuck_since = since;
-}
-
-
-/* Where an eviction ends a process: never our own, which may have the pool open twice. */
-static bool may_evict(far_task *t, const far_blocker *b) {
-    const far_pool *pool = far_task_pool(t);
-    const uint64_t allowed = (uint64_t)pool->options.evict_after_ms * 1000000;
-    if (allowed == 0 || far_now(t) - pool->store->stuck_since < allowed ||
-        (!pool->fabric->ops->evict && !pool->fabric->ops->ask))
-        return false;
-    int64_t process = far_client_process(t, b->id, b->generation);
-    return process == 0 || process != far_client_process(t, pool->team.own->id, pool->team.own->generation);
-}
-
-
-/* A session of the handle that is in the way. */
-static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const far_blocker *b = ctx;
-    unsigned generation = far_client_generation_of(client->word);
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
-        return 0;
-    int dead = far_is_dead(t, id, generation);
-    if (dead == 0 && (dead = far_ask(t, FAR_ASK_EVICT, id, generation)) == 0)
-        dead = far_is_dead(t, id, generation);
-    return dead < 0 ? dead : 0;
 }
 
 
@@ -297,9 +248,9 @@ static int try_unless_held_up(far_task *t, int (*run)(far_task *t, void *arg), v
     }
     if (held <= 0)
         return held < 0 ? held : err;
-    if (!may_evict(t, &b))
+    if (!far_blocker_may_be_ended(t, &b, far_now(t) - far_store_of(t)->stuck_since))
         return tell_blocker(t, &b);
-    int ended = far_clients_each(t, end_session, &b);
+    int ended = far_blocker_end(t, &b);
     if (ended < 0) /* the client cannot be ended: not this session's fault, unless this session is lost */
         return t->session->lost ? ended : tell_blocker(t, &b);
     return try_again(t, run, arg, background);

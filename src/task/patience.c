@@ -21,7 +21,11 @@ struct far_patience {
     uint64_t epoch;    /* of the pin with which the time began ... */
     bool looked, news; /* ... in which it has seen something, something new */
     unsigned quiet;    /* times in a row without anything new */
-    far_addr last;     /* that it looked at */
+    struct {
+        uint64_t epoch, since, until; /* the epoch that stands; times of pins */
+        bool news;                    /* something new was seen since */
+    } still;
+    far_addr last; /* that it looked at */
     own_word own[OWN_WORDS];
     unsigned own_next;
     unsigned seen_count;
@@ -133,7 +137,9 @@ void far_patience_see(far_task *t, const far_batch *batch) {
         if (counts(t, verb)) {
             p->looked = true;
             p->last = verb->addr;
-            p->news |= note(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length), hash_of_others(p, verb));
+            bool new = note(p, XXH3_64bits_withSeed(&verb->addr, 8, verb->length), hash_of_others(p, verb));
+            p->news |= new;
+            p->still.news |= new;
         }
         see_own(p, verb);
         if (p->seen_count < SEEN_MAX)
@@ -144,8 +150,23 @@ void far_patience_see(far_task *t, const far_batch *batch) {
 }
 
 
+static void note_time(far_patience *p, uint64_t epoch, uint64_t now) {
+    if (p->still.epoch != epoch || p->still.news)
+        p->still.since = now;
+    p->still.epoch = epoch;
+    p->still.until = now;
+    p->still.news = false;
+}
+
+
+uint64_t far_patience_still(const far_task *t) {
+    return t->patience ? t->patience->still.until - t->patience->still.since : 0;
+}
+
+
 int far_patience_renew(far_task *t) {
     far_patience *p = t->patience;
+    note_time(p, t->pin.epoch, far_now(t));
     if (p->epoch == 0)
         p->epoch = t->pin.epoch;
     if (t->pin.epoch < p->epoch + 2)

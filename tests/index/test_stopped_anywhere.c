@@ -1,0 +1,247 @@
+/* A client is stopped before a verb of one of its operations, with whatever it holds by then. Every call of the others ends
+ * within a bounded time: it does what it was asked for, or says FAR_ERR_BUSY, names the one that is stopped, and has changed
+ * nothing. When that one goes on all is well; and where the others may evict it, no call is refused.
+ *
+ * test_stopped_anywhere [FILTER]      FARINDEX_STOPS: at so many verbs of each story */
+#include "stage.h"
+#include "task/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEYS     40u                  /* 0, 10, 20 ..: c has written them; a works on some, on others nobody but b */
+#define STOPS    4u                   /* of each script */
+#define BOUND_NS (12 * 1000000000ull) /* virtual: FAR_BLOCKED_TICKS, and what is done besides */
+
+typedef struct story {
+    const char *kind, *options;
+    bool ordered;
+} story;
+
+static const story stories[] = {
+    {"chime", "", true},
+    {"chime", "key_size=8,value_size=8", true},
+    {"dart", "", true},
+    {"dolphin", "", true},
+    {"dolphin", "key_size=8,value_size=8", true},
+    {"smart", "", true},
+    {"smart", "layout=paper", true},
+    {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024", false},
+    {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8", false},
+};
+
+static unsigned refused, served; /* calls of a story */
+
+
+static const char *key_of(unsigned number) {
+    static char key[16];
+    snprintf(key, sizeof(key), "key %04u", number); /* of 8 bytes, as values */
+    return key;
+}
+
+
+static const char *value_of(char who, unsigned number) {
+    static char value[16];
+    snprintf(value, sizeof(value), "%c: %05u", who, number);
+    return value;
+}
+
+
+static unsigned stops(void) {
+    const char *wish = getenv("FARINDEX_STOPS");
+    return wish ? (unsigned)strtoul(wish, NULL, 10) : STOPS;
+}
+
+
+/* ---- What a does ---- */
+
+typedef struct script {
+    far_op_kind kind;
+    unsigned first, count; /* every tenth number */
+} script;
+
+static const script scripts[] = {{FAR_OP_UPDATE, 100, 20}, {FAR_OP_INSERT, 1000, 60}, {FAR_OP_DELETE, 100, 30}};
+
+static struct {
+    const script *script;
+    unsigned number; /* of the key that it works on */
+    uint64_t verbs;
+} work;
+
+
+static void work_main(void *actor) {
+    stage_actor *a = actor;
+    a->result = 0;
+    for (unsigned i = 0; i < work.script->count && a->result == 0; i++) {
+        work.number = work.script->first + 10 * i;
+        stage_set(a, work.script->kind, key_of(work.number), value_of('a', work.number));
+        a->result = stage_run(a);
+    }
+    a->ended = true;
+}
+
+
+static void open_story(stage *s, const story *of, const script *script, bool evict) {
+    stage_open(s, of->kind, of->options, evict ? "questions=on" : NULL); /* then clients can be evicted */
+    s->b.pool->options.evict_after_ms = evict;
+    for (unsigned i = 0; i < KEYS; i++)
+        stage_write(&s->c, key_of(10 * i), value_of('c', 10 * i));
+    work.script = script;
+    stage_start_main(&s->a, "a", work_main);
+}
+
+
+static void count_verb(void *ctx, const far_sim_posted *posted) {
+    work.verbs += posted->client == ctx;
+}
+
+
+/* ---- What b asks for meanwhile ---- */
+
+typedef struct call {
+    far_op_kind kind;
+    bool beside;     /* the key lies beside the one that a works on; else far from it */
+    unsigned number; /* of the key, or behind that one's */
+} call;
+
+static const call calls[] = {
+    {FAR_OP_GET, true, 0},   {FAR_OP_UPDATE, true, 0},   {FAR_OP_INSERT, true, 3},
+    {FAR_OP_PUT, false, 20}, {FAR_OP_DELETE, false, 40}, {FAR_OP_UPDATE, false, 60},
+    {FAR_OP_GET, false, 80}, {FAR_OP_INSERT, true, 5},   {FAR_OP_SCAN, false, 0},
+};
+
+enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
+
+
+static unsigned number_of(const call *c, unsigned working) {
+    return c->beside ? working + c->number : c->number;
+}
+
+
+/* a works on it too: nobody can tell what the call finds. */
+static bool is_shared(const call *c) {
+    return c->beside && c->number == 0;
+}
+
+
+static char words[256]; /* of the last call */
+
+
+static void call_main(void *actor) {
+    stage_actor *b = actor;
+    b->result = stage_run(b);
+    snprintf(words, sizeof(words), "%s", b->result < 0 ? far_last_error() : "");
+    b->ended = true;
+}
+
+
+static int do_one(stage *s, const call *c, unsigned working, const char *where) {
+    char name[32];
+    unsigned number = number_of(c, working);
+    uint64_t began = far_sim_now(s->world);
+    stage_set(&s->b, c->kind, key_of(number), value_of('b', number));
+    stage_start_main(&s->b, "b", call_main);
+    while (!s->b.ended && far_sim_now(s->world) - began < BOUND_NS)
+        far_sim_run_for(s->world, BOUND_NS / 100);
+    if (!s->b.ended)
+        fail_msg("%s: call %u does not end", where, (unsigned)(c - calls));
+    snprintf(name, sizeof(name), "client %u,", s->a.pool->team.own->id);
+    if (s->b.result == FAR_ERR_BUSY && !strstr(words, name))
+        fail_msg("%s: '%s' does not name %s", where, words, name);
+    if (s->b.result < 0 && s->b.result != FAR_ERR_BUSY && !(is_shared(c) && s->b.result == FAR_ERR_NOT_FOUND))
+        fail_msg("%s: call %u gave %d (%s)", where, (unsigned)(c - calls), s->b.result, words);
+    refused += s->b.result == FAR_ERR_BUSY;
+    served += s->b.result != FAR_ERR_BUSY;
+    return s->b.result;
+}
+
+
+static void is_as_told(stage *s, const call *c, unsigned working, int result, const char *where) {
+    unsigned number = number_of(c, working);
+    bool done = result >= 0, there = c->kind == FAR_OP_DELETE ? !done : c->kind != FAR_OP_INSERT || done;
+    bool written = done && (c->kind == FAR_OP_INSERT || c->kind == FAR_OP_UPDATE || c->kind == FAR_OP_PUT);
+    if (!is_shared(c) && c->kind != FAR_OP_SCAN &&
+        !stage_reads(&s->c, key_of(number), there ? value_of(written ? 'b' : 'c', number) : NULL))
+        fail_msg("%s: call %u was told %d, and its key is not so", where, (unsigned)(c - calls), result);
+}
+
+
+/* ---- Stories ---- */
+
+static uint64_t verbs_of(const story *of, const script *script, bool evict) {
+    stage s;
+    open_story(&s, of, script, evict);
+    work.verbs = 0;
+    far_sim_on_verb(s.world, count_verb, s.a.client);
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    far_sim_on_verb(s.world, NULL, NULL);
+    stage_close(&s);
+    return work.verbs;
+}
+
+
+static void stopped_at(const story *of, const script *script, unsigned nth, bool evict) {
+    stage s;
+    int results[CALLS] = {0};
+    char where[160];
+    open_story(&s, of, script, evict);
+    stage_stop_at(&s.a, (far_sim_match){.nth = nth});
+    unsigned working = work.number;
+    snprintf(where, sizeof(where), "%s %s, operation %d of key %u stopped at verb %u", of->kind, of->options,
+             script->kind, working, nth);
+    for (unsigned i = 0; i < CALLS - (of->ordered ? 0u : 1u); i++) {
+        results[i] = do_one(&s, &calls[i], working, where);
+        if (evict && results[i] == FAR_ERR_BUSY)
+            fail_msg("%s: call %u is refused: %s", where, i, words);
+    }
+    stage_finish(&s.a);
+    if (s.a.result < 0 && !(evict && s.a.result == FAR_ERR_FENCED) && s.a.result != FAR_ERR_NOT_FOUND)
+        fail_msg("%s: it went on, and was told %d (%s)", where, s.a.result, far_last_error());
+    for (unsigned i = 0; i < CALLS - (of->ordered ? 0u : 1u); i++)
+        is_as_told(&s, &calls[i], working, results[i], where);
+    if (s.a.result == FAR_ERR_FENCED)
+        stage_kill(&s, &s.a);
+    stage_close(&s);
+}
+
+
+static void stopped_anywhere(const story *of, bool evict) {
+    refused = served = 0;
+    for (unsigned i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        uint64_t verbs = verbs_of(of, &scripts[i], evict);
+        for (unsigned k = 0; k < stops(); k++)
+            stopped_at(of, &scripts[i], 1 + (unsigned)(verbs * (2 * k + 1) / (2 * stops())), evict);
+    }
+    print_message("%s %s: %u served, %u refused\n", of->kind, of->options, served, refused);
+    assert_true(served > 0);
+}
+
+
+static void each_call_ends_and_says_who_is_in_the_way(void **state) {
+    stopped_anywhere(*state, false);
+}
+
+
+static void with_eviction_none_is_refused(void **state) {
+    stopped_anywhere(*state, true);
+}
+
+
+int main(int argc, char **argv) {
+    enum { STORIES = sizeof(stories) / sizeof(stories[0]) };
+    struct CMUnitTest tests[2 * STORIES];
+    static char names[2 * STORIES][128];
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    for (unsigned at = 0; at < 2 * STORIES; at++) {
+        bool evict = at % 2;
+        const story *of = &stories[at / 2];
+        snprintf(names[at], sizeof(names[at]), "%s %s%s", of->kind, of->options, evict ? " evicted" : "");
+        tests[at] = (struct CMUnitTest){
+            names[at], evict ? with_eviction_none_is_refused : each_call_ends_and_says_who_is_in_the_way, NULL, NULL,
+            (void *)of};
+    }
+    return cmocka_run_group_tests_name("stopped anywhere", tests, NULL, NULL);
+}
