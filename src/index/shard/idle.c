@@ -75,8 +75,9 @@ int shard_idle_hook(far_task *t, far_index *index) {
     unsigned first = atomic_load_explicit(&st->idle_next, memory_order_relaxed);
     far_scratch_mark mark = far_scratch_here(t);
     int trips = IDLE_TRIPS, more = 0, err = shard_hear(t, index);
-    if (err >= 0)
-        err = shard_tell_all(t, index);
+    if (err < 0)
+        return err;
+    err = shard_tell_all(t, index);
     far_scratch_back(t, mark);
     if (shard_is_lost(err))
         return err;
