@@ -100,11 +100,10 @@ static int move_in(far_task *t, far_block_id id, uint32_t stamp) {
 }
 
 
-/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount), and a sweep finds
- * what is lost in it. */
+/* A block is ours, but this process had no memory to note it: housekeeping does (far_blocks_recount). */
 static int take_in_later(far_task *t, int result) {
     if (result == FAR_ERR_NO_MEMORY)
-        far_memory_lost_some(far_task_pool(t));
+        atomic_store_explicit(&far_store_of(t)->recount, true, memory_order_relaxed);
     return result;
 }
 
