@@ -545,7 +545,8 @@ static int post_read(far_conn *conn) {
     far_verb verb = {.kind = FAR_READ, .length = 8, .addr = 64, .local = &word};
     far_batch batch = {.verbs = &verb, .count = 1};
     conn->fabric->ops->post(conn, &batch);
-    return batch.status;
+    bool in_place = atomic_load_explicit(&conn->in_place, memory_order_acquire) != NULL;
+    return in_place == (batch.status == 0) ? batch.status : FAR_ERR_CORRUPT; /* who may not post runs none in place */
 }
 
 
