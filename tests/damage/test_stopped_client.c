@@ -207,11 +207,18 @@ static void who_goes_on_is_not_evicted(void **state) {
 
 int main(void) {
     static const struct CMUnitTest tests[] = {
+        {"chime", who_is_in_the_way_is_named, NULL, NULL, "chime"},
         {"dart", who_is_in_the_way_is_named, NULL, NULL, "dart"},
+        {"dolphin", who_is_in_the_way_is_named, NULL, NULL, "dolphin"},
+        {"shard", who_is_in_the_way_is_named, NULL, NULL, "shard"},
         {"smart", who_is_in_the_way_is_named, NULL, NULL, "smart"},
         {"dart, not to be evicted", who_cannot_be_evicted_is_named, NULL, NULL, "dart"},
         {"dart, another goes on", who_goes_on_is_not_evicted, NULL, NULL, "dart"},
+        {"chime, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "chime"},
         {"dart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dart"},
+        {"dolphin, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "dolphin"},
+        {"shard, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "shard"},
+        {"smart, evicted", who_is_in_the_way_for_long_is_evicted, NULL, NULL, "smart"},
     };
     rig_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,11 +166,15 @@ static int remove_pool(void **state) {
 
 
 int main(void) {
-    static const struct CMUnitTest tests[] = {
-        {"dart", the_error_names_the_process, NULL, NULL, "dart"},
-        {"smart", the_error_names_the_process, NULL, NULL, "smart"},
-        {"chime, evicted", with_eviction_work_goes_on, NULL, NULL, "chime"},
-        {"shard, evicted", with_eviction_work_goes_on, NULL, NULL, "shard"},
-    };
+    static const char *const kinds[] = {"chime", "dart", "dolphin", "shard", "smart"};
+    enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+    static char names[2 * KINDS][32];
+    struct CMUnitTest tests[2 * KINDS];
+    for (unsigned i = 0; i < 2 * KINDS; i++) {
+        const char *kind = kinds[i / 2];
+        snprintf(names[i], sizeof(names[i]), "%s%s", kind, i % 2 ? ", evicted" : "");
+        tests[i] = (struct CMUnitTest){names[i], i % 2 ? with_eviction_work_goes_on : the_error_names_the_process, NULL,
+                                       NULL, (void *)kind};
+    }
     return cmocka_run_group_tests(tests, name_pool, remove_pool);
 }
