@@ -9,12 +9,21 @@
 enum { STUCK_MAX = 8 };
 
 
+typedef struct locked { /* a bucket of the body that a tour is in */
+    const shard_tour *tour;
+    const shard_image *image;
+} locked;
+
+
+/* With a pin, which is younger than the image: what was a bucket then is none if the body was replaced meanwhile. */
 static int is_unchanged(far_task *t, void *arg) {
-    const shard_image *image = arg;
+    const locked *bucket = arg;
     uint64_t now[SHARD_WORDS];
-    far_read(t, image->addr, now, sizeof(now));
+    if (shard_body_of(bucket->tour->part) != bucket->tour->body)
+        return 0;
+    far_read(t, bucket->image->addr, now, sizeof(now));
     int err = far_wait(t);
-    return err < 0 ? err : memcmp(now, image->w, sizeof(now)) == 0;
+    return err < 0 ? err : memcmp(now, bucket->image->w, sizeof(now)) == 0;
 }
 
 
@@ -26,7 +35,7 @@ int shard_check_locks(shard_tour *r, shard_image *images, uint64_t count) {
         if (shard_unwritten(r->st, images[i].w) || shard_is_unlocked(r->st, &images[i]))
             continue;
         err = far_is_stuck(r->t, r->st->inlined ? shard_k_owner(lock) : shard_header_owner(lock), FAR_ANY_GENERATION,
-                           is_unchanged, &images[i]);
+                           is_unchanged, &(locked){r, &images[i]});
         if (err <= 0)
             continue;
         r->stuck++;

@@ -233,24 +233,32 @@ static void trust(const shard_state *st, shard_partition *part, uint64_t missing
 }
 
 
-/* Whether the partition, at version d, is as full as its count says; if not, the count is put right. By CAS: of two who
- * find the same error one corrects it. An insert that found no room at level 2 is proof enough. */
+/* By CAS: of two who find the same error one corrects it. */
+int shard_put_count_right(far_task *t, far_index *index, shard_partition *part, uint64_t told, uint64_t keys) {
+    uint64_t old;
+    far_point(t, "shard:rebase");
+    int err = far_cas_word(t, part->pcb + 8 * SHARD_PCB_COUNT, told, keys, &old);
+    if (err < 0)
+        return err;
+    shard_count(&shard_state_of(index)->counters.rebased);
+    atomic_store_explicit(&part->count, (int64_t)keys, memory_order_relaxed);
+    return 0;
+}
+
+
+/* Whether the partition, at version d, is as full as its count says; if not, the count is put right. An insert that found
+ * no room at level 2 is proof enough. */
 static int is_full(far_task *t, far_index *index, shard_partition *part, unsigned d) {
     const shard_state *st = shard_state_of(index);
-    uint64_t keys = 0, told = 0, old, bound = bound_of(st, d), margin = bound / 8 + 1;
+    uint64_t keys = 0, told = 0, bound = bound_of(st, d), margin = bound / 8 + 1;
     if (atomic_load_explicit(&part->proved, memory_order_relaxed) == d + 1)
         return 1;
     int err = shard_estimate(t, index, part, d, &keys, &told);
     if (err < 0)
         return err;
     bool wrong = (int64_t)told < 0 || keys + margin < told || (keys > told + margin);
-    if (wrong && !st->sampling) {
-        far_point(t, "shard:rebase");
-        if ((err = far_cas_word(t, part->pcb + 8 * SHARD_PCB_COUNT, told, keys, &old)) < 0)
-            return err;
-        shard_count(&shard_state_of(index)->counters.rebased);
-        atomic_store_explicit(&part->count, (int64_t)keys, memory_order_relaxed);
-    }
+    if (wrong && !st->sampling && (err = shard_put_count_right(t, index, part, told, keys)) < 0)
+        return err;
     bool is_told = !wrong && told >= bound; /* else it was a suspicion: then what is there must say the same */
     if (keys + (is_told ? margin : 0) < bound && !is_wanted(part, d + 1)) {
         trust(st, part, bound - keys);

@@ -98,6 +98,8 @@ typedef struct shard_partition {
     int64_t shrink_count;                /* keys, by the count, when it was tried in vain */
     unsigned shrink_rest, shrink_rests;  /* looks whether it is empty that are left out; after the next vain one more */
     unsigned shrink_waits;               /* looks at a shrink that does not go on */
+    int64_t doubted_count;               /* a count that says that it is not empty, and ... */
+    unsigned doubt_rest, doubt_rests;    /* ... looks whether that is true that are left out; the next time more */
 } shard_partition;
 
 typedef struct shard_counters { /* what happened, for tests of coverage */
@@ -569,6 +571,7 @@ int64_t shard_keys_known(const shard_partition *part);
 bool shard_has_few(const shard_state *st, const shard_partition *part, unsigned d); /* keys, as far as it is known */
 int shard_estimate(far_task *t, far_index *index, shard_partition *part, unsigned d, uint64_t *keys,
                    uint64_t *told); /* keys at levels 1 and 2, by some buckets; told: what the count says */
+int shard_put_count_right(far_task *t, far_index *index, shard_partition *part, uint64_t told, uint64_t keys);
 
 /* blocking.c: lazy_resize=off */
 int shard_wait_for_sweep(shard_try *y);

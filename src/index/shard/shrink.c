@@ -33,6 +33,8 @@ enum {
     WAITS = 256,     /* calls of housekeeping for which a handle stays awake for the grace */
     PATIENCE = 32,   /* after which another handle does what the one who announced it has not done */
     RESTS_MAX = 255, /* looks that are left out after others in vain */
+    DOUBT_FIRST = 256,
+    DOUBT_MAX = 1 << 20, /* looks that are left out before a count is doubted, at first and at most */
 };
 
 typedef struct gone { /* an object that goes with its body */
@@ -371,6 +373,24 @@ static void rest(shard_partition *part) {
 }
 
 
+/* The count says that there are keys. A client that was killed may not have told what it deleted, so the count is doubted now and
+ * then: the longer it stays as it is, the more seldom. */
+static bool is_doubted(shard_partition *part) {
+    int64_t count = shard_keys_known(part);
+    if (count != part->doubted_count) {
+        part->doubted_count = count;
+        part->doubt_rest = part->doubt_rests = DOUBT_FIRST;
+    }
+    if (part->doubt_rest > 0) {
+        part->doubt_rest--;
+        return false;
+    }
+    part->doubt_rests = part->doubt_rests < DOUBT_MAX ? 2 * part->doubt_rests : DOUBT_MAX;
+    part->doubt_rest = part->doubt_rests;
+    return true;
+}
+
+
 /* Of a partition that is stable. One that was about to shrink when this handle looked last, and has its body still,
  * was needed after all. While the count says that it is empty the handle stays awake for some more looks. */
 static int begin(shrink *s, int *trips) {
@@ -382,10 +402,10 @@ static int begin(shrink *s, int *trips) {
         rest(part);
     if (s->d == 0)
         part->shrink_rest = part->shrink_rests = 0;
-    if (s->d == 0 || !part->quiet || !shard_has_few(s->st, part, s->d))
+    bool few = shard_has_few(s->st, part, s->d), none = shard_keys_known(part) <= 0;
+    if (s->d == 0 || !part->quiet || (!few && !is_doubted(part)))
         return 0;
-    bool none = shard_keys_known(part) <= 0;
-    if (part->shrink_rest > 0 && !(none && shard_keys_known(part) != part->shrink_count)) {
+    if (few && part->shrink_rest > 0 && !(none && shard_keys_known(part) != part->shrink_count)) {
         part->shrink_rest--;
         return none && part->shrink_rests < RESTS_MAX; /* a count may be wrong for ever */
     }
@@ -398,9 +418,12 @@ static int begin(shrink *s, int *trips) {
     if (err < 0)
         return err;
     if (keys > 0) {
-        rest(part);
+        if (few)
+            rest(part);
         return 0;
     }
+    if (!few && (err = shard_put_count_right(s->t, s->index, part, told, 0)) < 0)
+        return err;
     far_point(s->t, "shard:shrink");
     uint64_t announced = shard_root_next(s->root, s->d, SHARD_SHRINK, false, shard_root_stamp(s->root));
     if ((err = shard_move_root(s->t, part, s->root, announced)) <= 0)
