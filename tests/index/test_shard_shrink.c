@@ -843,6 +843,56 @@ static void death_at_every_verb_told(const told *told) {
 TOLD_OF_ALL(death_at_every_verb);
 
 
+/* The session of who shrinks is lost at a verb, which has been done or not; its handle lives and works on. What it had in hand
+ * is found again, what it did counts, and what it did not is done by others. */
+static bool loses_session(const told *told, unsigned nth, bool done) {
+    stage s;
+    open_empty(&s, told);
+    shrink_until(&s, &s.c, SHARD_SHRINK, 0);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 20, .trips = 100};
+    start_shrink(&w);
+    far_sim_match verb = {.nth = nth};
+    far_sim_hold *hold = done ? far_sim_hold_completion(s.c.client, verb) : far_sim_hold_effect(s.c.client, verb);
+    far_sim_run_client(s.c.client);
+    bool reached = far_sim_reached(hold);
+    if (reached)
+        far_sim_lose(s.c.session->conn);
+    far_sim_release(hold);
+    stage_finish(&s.c);
+    if (reached) {
+        assert_true(w.result < 0);
+        far_session_close(s.c.session);
+        assert_int_equal(far_session_open(s.c.pool, &s.c.session), 0);
+    }
+    unsigned now = body(&s);
+    assert_true(now <= 1);
+    assert_int_equal(get(&s.b, number(5)), 0);
+    put(&s.b, number(5), 7);
+    assert_there_once(&s, number(5), 7);
+    far_sim_sleep(s.world, 30000000);
+    if (now == 0)
+        shrink_until(&s, &s.b, SHARD_STABLE, 1);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        put(&s.c, number(n), n);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        assert_int_equal(get(&s.a, number(n)), n);
+    stage_close(&s);
+    return reached;
+}
+
+
+static void lost_session_at_every_verb_told(const told *told) {
+    for (unsigned done = 0; done < 2; done++) {
+        unsigned nth = 1;
+        while (loses_session(told, nth, done))
+            nth++;
+        print_message("    %u losses\n", nth - 1);
+        assert_true(nth > 10);
+    }
+}
+TOLD_OF_ALL(lost_session_at_every_verb);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_shrinks_and_grows_again),
@@ -866,6 +916,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(stamp_of_a_new_body),
         cmocka_unit_test(an_older_layout_is_refused),
         cmocka_unit_test(death_at_every_verb),
+        cmocka_unit_test(lost_session_at_every_verb),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
