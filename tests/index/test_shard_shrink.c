@@ -509,6 +509,34 @@ static void tours_beside_a_shrink_told(const told *told) {
 TOLD_OF_ALL(tours_beside_a_shrink);
 
 
+/* A check has met a bucket that is locked, and waits, without a pin, for epochs to pass before it looks again. Meanwhile the body
+ * is replaced, and its memory is free: the bucket is gone, and nobody reads what lies there now. */
+static void locked_bucket_of_a_body_that_is_gone_told(const told *told) {
+    stage s;
+    open_shrinking(&s, told);
+    start(&s.b, FAR_OP_DELETE, number(5), 0);
+    stage_stop_at(&s.b, at("shard:locked"));
+    const shard_state *st = shard_state_of(s.b.index);
+    far_addr bucket = bucket_addr(&s.b, shard_bucket(hash_of(&s.b, number(5)), st->p, st->b, version(&s.b)));
+    s.a.ended = false;
+    s.a.client = far_sim_start(s.a.pool->fabric, "check", check_all, &s.a);
+    stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = bucket, .to = bucket + 8});
+    stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
+    stage_finish(&s.c);
+    assert_int_equal(body(&s), 1);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, FAR_ERR_NOT_FOUND);
+    for (unsigned i = 0; i < 6; i++) { /* not many more: then its pages are given back, and wiped */
+        far_epoch_request(s.b.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    stage_close(&s);
+}
+TOLD_OF(locked_bucket_of_a_body_that_is_gone, INLINE);
+
+
 /* ---- A handle that sleeps ---- */
 
 /* It knows of nothing that happened, and its addresses are of a body that is long gone. (Addresses that are kept.) */
@@ -906,6 +934,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prepared_by_one_who_died),
         cmocka_unit_test(one_key_is_left),
         cmocka_unit_test(tours_beside_a_shrink),
+        cmocka_unit_test(locked_bucket_of_a_body_that_is_gone),
         cmocka_unit_test(a_handle_that_slept),
         cmocka_unit_test(numbers_that_come_again),
         cmocka_unit_test(chunk_of_the_body_before),
