@@ -299,6 +299,37 @@ static void double_it(void *arg) {
 }
 
 
+/* A shrink is called off at the epoch at which it was stamped: what it is then comes later all the same, and everybody learns it.
+ * (A stamp that is not later than both.) */
+static void called_off_at_the_epoch_of_its_stamp_told(const told *told) {
+    stage s;
+    open_empty(&s, told);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 40, .trips = 100, .announces = true};
+    start(&s.b, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s.b, at("shard:home_read")); /* its pin holds up the epoch */
+    for (unsigned i = 0; i < 10; i++) {
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    shrink(&w);
+    uint64_t before = true_root(&s);
+    assert_int_equal(shard_root_phase(before), SHARD_SHRINK);
+    assert_true(shard_root_stamped(before));
+    assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh, s.a.index) >= 0);
+    assert_int_equal(insert(&s.a, number(5), 7), 0);
+    assert_int_equal(shard_root_stamp(before), world_word(s.world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST);
+    assert_int_equal(phase(&s), SHARD_STABLE);
+    assert_true(shard_root_order(true_root(&s)) > shard_root_order(before));
+    assert_int_equal(root_of(&s.a), true_root(&s));
+    assert_true(far_session_call(s.c.session, FAR_STATS_OTHER, false, refresh, s.c.index) >= 0);
+    assert_int_equal(root_of(&s.c), true_root(&s));
+    stage_finish(&s.b);
+    assert_there_once(&s, number(5), 7);
+    stage_close(&s);
+}
+TOLD_OF_ALL(called_off_at_the_epoch_of_its_stamp);
+
+
 /* All is there for a doubling, which everybody would know of in time. Before it begins a shrink comes and goes: nobody need know of
  * that yet. (No second look whether it may begin.) */
 static void doubling_after_a_shrink_that_was_called_off_told(const told *told) {
@@ -929,6 +960,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(many_gets_with_the_old_root),
         cmocka_unit_test(insert_from_before_the_shrink),
         cmocka_unit_test(proof_of_a_shrink_that_was_called_off),
+        cmocka_unit_test(called_off_at_the_epoch_of_its_stamp),
         cmocka_unit_test(doubling_after_a_shrink_that_was_called_off),
         cmocka_unit_test(two_who_shrink),
         cmocka_unit_test(prepared_by_one_who_died),
