@@ -540,6 +540,36 @@ static void tours_beside_a_shrink_told(const told *told) {
 TOLD_OF_ALL(tours_beside_a_shrink);
 
 
+/* The handle of a tour learns of the new body by another of its tasks, in the middle of a slice: what the tour looks up from then on
+ * is of that body, and is not taken for a part of the old one. (A slice that goes on.) */
+static void body_learned_in_the_middle_of_a_slice_told(const told *told) {
+    unsigned stood = 0;
+    for (unsigned nth = 1; nth <= 30; nth++) {
+        stage s;
+        far_session *aside;
+        open_shrinking(&s, told);
+        assert_int_equal(far_session_open(s.b.pool, &aside), 0);
+        s.b.ended = false;
+        s.b.client = far_sim_start(s.b.pool->fabric, "check", check_all, &s.b);
+        far_sim_stop_before(s.b.client, (far_sim_match){.kind = FAR_SIM_READ, .nth = nth});
+        bool stands = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
+        stage_finish(&s.c);
+        put(&s.a, number(5), 7);
+        put(&s.a, number(6), 7);
+        assert_true(far_session_call(aside, FAR_STATS_OTHER, false, refresh, s.b.index) >= 0);
+        assert_int_equal(known_body(&s.b), 1);
+        if (stands)
+            stage_finish(&s.b);
+        assert_int_equal(s.b.result, 0);
+        stood += stands;
+        far_session_close(aside);
+        stage_close(&s);
+    }
+    assert_true(stood >= 15);
+}
+TOLD_OF_ALL(body_learned_in_the_middle_of_a_slice);
+
+
 /* A check has met a bucket that is locked, and waits, without a pin, for epochs to pass before it looks again. Meanwhile the body
  * is replaced, and its memory is free: the bucket is gone, and nobody reads what lies there now. */
 static void locked_bucket_of_a_body_that_is_gone_told(const told *told) {
@@ -966,6 +996,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prepared_by_one_who_died),
         cmocka_unit_test(one_key_is_left),
         cmocka_unit_test(tours_beside_a_shrink),
+        cmocka_unit_test(body_learned_in_the_middle_of_a_slice),
         cmocka_unit_test(locked_bucket_of_a_body_that_is_gone),
         cmocka_unit_test(a_handle_that_slept),
         cmocka_unit_test(numbers_that_come_again),
