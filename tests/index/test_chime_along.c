@@ -312,6 +312,35 @@ static void death_of_who_splits_and_takes_along(void **state) {
 }
 
 
+/* A change that came to nothing, for want of memory say, has put in nobody's pair: those who wait for it go on by themselves. Fails
+ * when chime_tell_along leaves them served: an insert would say that its pair is in. */
+static void who_waits_for_a_change_that_failed(void **state) {
+    (void)state;
+    static const struct {
+        int err;
+        bool served, lost;
+    } ends[] = {{0, true, false},
+                {CHIME_RIGHT, true, false},
+                {FAR_ERR_NO_MEMORY, false, false},
+                {FAR_ERR_CORRUPT, false, false},
+                {FAR_ERR_FENCED, true, true},
+                {FAR_ERR_UNREACHABLE, true, true}};
+    up(ROOMY, ONE);
+    chime_op op = {.st = chime_state_of(a->index)};
+    for (unsigned i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        chime_insert second = {.waiting = {.served = true}}, first = {.waiting = {.served = true}, .along = &second},
+                     *along = &first;
+        uint64_t before = taken_along();
+        chime_tell_along(&op, &along, ends[i].err);
+        assert_null(along);
+        assert_true(first.waiting.served == ends[i].served && second.waiting.served == ends[i].served);
+        assert_true(first.lost == ends[i].lost && second.lost == ends[i].lost);
+        assert_int_equal(taken_along() - before, ends[i].err >= 0 ? 2 : 0);
+    }
+    stage_close(&s);
+}
+
+
 /* b waits for a lock that a holds. */
 static void wait_behind_a(uint64_t held, uint64_t key) {
     stand(a, "chime:locked", FAR_OP_UPDATE, held, 70);
@@ -376,6 +405,7 @@ int main(void) {
         cmocka_unit_test(who_takes_along_is_lost),
         cmocka_unit_test(death_of_who_takes_along),
         cmocka_unit_test(death_of_who_splits_and_takes_along),
+        cmocka_unit_test(who_waits_for_a_change_that_failed),
         cmocka_unit_test(memory_is_taken_while_waiting),
         cmocka_unit_test(memory_of_no_use_is_given_back),
     };
