@@ -341,6 +341,48 @@ static void who_waits_for_a_change_that_failed(void **state) {
 }
 
 
+/* d and e come when a, under the lock, has READ no more than it needs itself: then it does not know the rest of the leaf, and takes
+ * nobody along. right: a's own key lies further right. Fails without c->known == st->span in commit_insert, or in serve_others:
+ * pairs of others are overwritten. */
+static void a_part_of_the_leaf_is_not_enough(void **state) {
+    (void)state;
+    for (unsigned right = 0; right < 2; right++) {
+        up_with_e("key_size=8,value_size=8,span=48,hop=4,crowd=off", ONE);
+        assert_true(misses(a, nth(0)) && misses(&d, nth(0)) && misses(&e, nth(0)));
+        fill(b, 12);
+        for (unsigned n = 400; right && chime_state_of(b->index)->counts.splits == 0; n--)
+            assert_int_equal(insert(b, nth(n), n), 0);
+        settle(b);
+        chime_ptr leaf = leaf_of(nth(0), NULL);
+        uint64_t key = right ? nth(500) : nth(0) + 1;
+        while (right && leaf_of(key, NULL) == leaf)
+            key += nth(1);
+        uint64_t others[2], at = chime_ptr_addr(leaf), end = at + chime_state_of(a->index)->node_bytes;
+        for (unsigned n = 0, found = 0; found < 2; n++) { /* where a slot that a does not READ is occupied */
+            assert_true(n < 12);
+            unsigned far = (home_of(nth(n)) + 48 - home_of(key)) % 48;
+            if (far > 12 && far < 40)
+                others[found++] = key_at(home_of(nth(n)), nth(n) + 1);
+        }
+        stand(a, "chime:locked", FAR_OP_INSERT, key, 70);
+        far_sim_hold *hold = far_sim_hold_completion(a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = end});
+        far_sim_resume(a->client);
+        far_sim_run_client(a->client);
+        assert_true(far_sim_reached(hold));
+        begin(&d, FAR_OP_INSERT, others[0], 71);
+        begin(&e, FAR_OP_INSERT, others[1], 72);
+        far_sim_run_for(s.world, 100000);
+        assert_false(d.ended || e.ended);
+        far_sim_release(hold);
+        finish_all();
+        assert_true(a->result == 0 && d.result == 0 && e.result == 0);
+        assert_all(c, 0, 12);
+        assert_true(reads(c, key, 70) && reads(c, others[0], 71) && reads(c, others[1], 72));
+        down_with_e();
+    }
+}
+
+
 /* b waits for a lock that a holds. */
 static void wait_behind_a(uint64_t held, uint64_t key) {
     stand(a, "chime:locked", FAR_OP_UPDATE, held, 70);
@@ -406,6 +448,7 @@ int main(void) {
         cmocka_unit_test(death_of_who_takes_along),
         cmocka_unit_test(death_of_who_splits_and_takes_along),
         cmocka_unit_test(who_waits_for_a_change_that_failed),
+        cmocka_unit_test(a_part_of_the_leaf_is_not_enough),
         cmocka_unit_test(memory_is_taken_while_waiting),
         cmocka_unit_test(memory_of_no_use_is_given_back),
     };
