@@ -231,8 +231,8 @@ static void who_takes_along_is_lost(void **state) {
 /* Neighbourhoods of the last slot of a line go on in the next one: of a change that takes inserts along, lines are WRITTEN from
  * a's home downwards, so that the line in which d's pair lies may come behind the one that says so. a's compute node dies at
  * every verb of the change, and after every unit of it. Each pair is in or not, nothing else is lost, others work on. */
-static bool dies_along(uint64_t of_a, uint64_t of_d, uint64_t of_e, const uint64_t *filled, unsigned count, unsigned nth,
-                       uint32_t units, const char *options) {
+static bool dies_along(uint64_t of_a, uint64_t of_d, uint64_t of_e, const uint64_t *filled, unsigned count,
+                       unsigned nth, uint32_t units, const char *options) {
     up_with_e(options, ONE);
     for (unsigned i = 0; i < count; i++)
         assert_int_equal(insert(a, filled[i], i), 0);
@@ -365,7 +365,8 @@ static void a_part_of_the_leaf_is_not_enough(void **state) {
                 others[found++] = key_at(home_of(nth(n)), nth(n) + 1);
         }
         stand(a, "chime:locked", FAR_OP_INSERT, key, 70);
-        far_sim_hold *hold = far_sim_hold_completion(a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = end});
+        far_sim_hold *hold =
+            far_sim_hold_completion(a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = end});
         far_sim_resume(a->client);
         far_sim_run_client(a->client);
         assert_true(far_sim_reached(hold));

@@ -582,7 +582,8 @@ static void locked_bucket_of_a_body_that_is_gone_told(const told *told) {
     s.a.ended = false;
     s.a.client = far_sim_start(s.a.pool->fabric, "check", check_all, &s.a);
     stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = bucket, .to = bucket + 8});
-    stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
+    stage_stop_at(&s.a,
+                  (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
     stage_finish(&s.c);
     assert_int_equal(body(&s), 1);
     stage_finish(&s.b);
@@ -687,7 +688,8 @@ static void chunk_of_the_body_before_told(const told *told) {
         double_by(&s, &s.a);
         begin_chunk(n == 0 ? &s.c : &s.b, n == 0 ? 5 : 1);
         stage_actor *mover = n == 0 ? &s.b : &s.c;
-        assert_true(n == 0 || shard_state_of(s.b.index)->part[0].next < 5); /* what c left out then is still to be done */
+        assert_true(n == 0 ||
+                    shard_state_of(s.b.index)->part[0].next < 5); /* what c left out then is still to be done */
         work_until(&s, mover, SHARD_DRAIN);
         for (uint64_t bucket = 0; bucket < 32; bucket++) {
             unsigned header = shard_header_at(shard_state_of(s.a.index));
