@@ -740,6 +740,20 @@ static void forgotten_while_an_extent_is_made_told(const told *told) {
 TOLD_OF_ALL(forgotten_while_an_extent_is_made);
 
 
+/* Segments of several extents go with their body, all of them: nothing is left to a sweep. (Extents that are not listed.) */
+static void extents_go_with_their_body_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, TOLD ",extent=512");
+    fill_and_empty(&s, KEYS);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), shard_root_d(true_root(&s))) >= 2);
+    shrink_until(&s, &s.b, SHARD_STABLE, 1);
+    far_sim_sleep(s.world, 30000000);
+    world_assert_nothing_leaked(s.a.session);
+    stage_close(&s);
+}
+TOLD_OF_ALL(extents_go_with_their_body);
+
+
 /* The root in far memory is not one that can follow the shrink that a handle knows of: an old one, or one of another body. Who
  * would call that shrink off does not try for ever. */
 static void shrink_that_cannot_be_called_off_told(const told *told) {
@@ -1005,6 +1019,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(numbers_that_come_again),
         cmocka_unit_test(chunk_of_the_body_before),
         cmocka_unit_test(forgotten_while_an_extent_is_made),
+        cmocka_unit_test(extents_go_with_their_body),
         cmocka_unit_test(shrink_that_cannot_be_called_off),
         cmocka_unit_test(broken_words),
         cmocka_unit_test(broken_number_of_a_body),
