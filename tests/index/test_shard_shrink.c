@@ -147,6 +147,37 @@ static void double_it(void *arg) {
 }
 
 
+/* A shrink is called off at the epoch at which it was stamped: what it is then comes later all the same, and everybody learns it.
+ * (A stamp that is not later than both.) */
+static void called_off_at_the_epoch_of_its_stamp_told(const told *told) {
+    stage s;
+    open_empty(&s, told);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 40, .trips = 100, .announces = true};
+    start(&s.b, FAR_OP_GET, number(1), 0);
+    stage_stop_at(&s.b, at("shard:home_read")); /* its pin holds up the epoch */
+    for (unsigned i = 0; i < 10; i++) {
+        far_epoch_request(s.a.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    shrink(&w);
+    uint64_t before = true_root(&s);
+    assert_int_equal(shard_root_phase(before), SHARD_SHRINK);
+    assert_true(shard_root_stamped(before));
+    assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, refresh, s.a.index) >= 0);
+    assert_int_equal(insert(&s.a, number(5), 7), 0);
+    assert_int_equal(shard_root_stamp(before), world_word(s.world, FAR_SUPER_EPOCH) + FAR_EPOCH_FIRST);
+    assert_int_equal(phase(&s), SHARD_STABLE);
+    assert_true(shard_root_order(true_root(&s)) > shard_root_order(before));
+    assert_int_equal(root_of(&s.a), true_root(&s));
+    assert_true(far_session_call(s.c.session, FAR_STATS_OTHER, false, refresh, s.c.index) >= 0);
+    assert_int_equal(root_of(&s.c), true_root(&s));
+    stage_finish(&s.b);
+    assert_there_once(&s, number(5), 7);
+    stage_close(&s);
+}
+TOLD_OF_ALL(called_off_at_the_epoch_of_its_stamp);
+
+
 /* All is there for a doubling, which everybody would know of in time. Before it begins a shrink comes and goes: nobody
  * need know of that yet. (No second look whether it may begin.) */
 static void doubling_after_a_shrink_that_was_called_off_told(const told *told) {
@@ -357,6 +388,65 @@ static void tours_beside_a_shrink_told(const told *told) {
 TOLD_OF_ALL(tours_beside_a_shrink);
 
 
+/* The handle of a tour learns of the new body by another of its tasks, in the middle of a slice: what the tour looks up from then on
+ * is of that body, and is not taken for a part of the old one. (A slice that goes on.) */
+static void body_learned_in_the_middle_of_a_slice_told(const told *told) {
+    unsigned stood = 0;
+    for (unsigned nth = 1; nth <= 30; nth++) {
+        stage s;
+        far_session *aside;
+        open_shrinking(&s, told);
+        assert_int_equal(far_session_open(s.b.pool, &aside), 0);
+        s.b.ended = false;
+        s.b.client = far_sim_start(s.b.pool->fabric, "check", check_all, &s.b);
+        far_sim_stop_before(s.b.client, (far_sim_match){.kind = FAR_SIM_READ, .nth = nth});
+        bool stands = far_sim_run_client(s.b.client) == FAR_SIM_STOPPED;
+        stage_finish(&s.c);
+        put(&s.a, number(5), 7);
+        put(&s.a, number(6), 7);
+        assert_true(far_session_call(aside, FAR_STATS_OTHER, false, refresh, s.b.index) >= 0);
+        assert_int_equal(known_body(&s.b), 1);
+        if (stands)
+            stage_finish(&s.b);
+        assert_int_equal(s.b.result, 0);
+        stood += stands;
+        far_session_close(aside);
+        stage_close(&s);
+    }
+    assert_true(stood >= 15);
+}
+TOLD_OF_ALL(body_learned_in_the_middle_of_a_slice);
+
+
+/* A check has met a bucket that is locked, and waits, without a pin, for epochs to pass before it looks again. Meanwhile the body
+ * is replaced, and its memory is free: the bucket is gone, and nobody reads what lies there now. */
+static void locked_bucket_of_a_body_that_is_gone_told(const told *told) {
+    stage s;
+    open_shrinking(&s, told);
+    start(&s.b, FAR_OP_DELETE, number(5), 0);
+    stage_stop_at(&s.b, at("shard:locked"));
+    const shard_state *st = shard_state_of(s.b.index);
+    far_addr bucket = bucket_addr(&s.b, shard_bucket(hash_of(&s.b, number(5)), st->p, st->b, version(&s.b)));
+    s.a.ended = false;
+    s.a.client = far_sim_start(s.a.pool->fabric, "check", check_all, &s.a);
+    stage_stop_at(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = bucket, .to = bucket + 8});
+    stage_stop_at(&s.a,
+                  (far_sim_match){.kind = FAR_SIM_READ, .nth = 2, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
+    stage_finish(&s.c);
+    assert_int_equal(body(&s), 1);
+    stage_finish(&s.b);
+    assert_int_equal(s.b.result, FAR_ERR_NOT_FOUND);
+    for (unsigned i = 0; i < 6; i++) { /* not many more: then its pages are given back, and wiped */
+        far_epoch_request(s.b.pool);
+        far_sim_sleep(s.world, 300000);
+    }
+    stage_finish(&s.a);
+    assert_int_equal(s.a.result, 0);
+    stage_close(&s);
+}
+TOLD_OF(locked_bucket_of_a_body_that_is_gone, INLINE);
+
+
 /* ---- A handle that sleeps ---- */
 
 /* It knows of nothing that happened, and its addresses are of a body that is long gone. (Addresses that are kept.) */
@@ -417,12 +507,12 @@ static int short_step(far_task *t, void *arg) {
 }
 
 
-/* Begins the first chunk of a sweep, and no more. */
-static void begin_chunk(stage_actor *a) {
+/* Does the first chunk of a sweep up to that bucket, or a little further, and no more. */
+static void begin_chunk(stage_actor *a, uint64_t bucket) {
     const shard_partition *part = &shard_state_of(a->index)->part[0];
     do
         assert_true(far_session_call(a->session, FAR_STATS_OTHER, false, short_step, a->index) >= 0);
-    while (!part->has_chunk || part->next == 0);
+    while (!part->has_chunk || part->next < bucket);
     assert_true(part->chunk == 0 && part->next < part->end);
 }
 
@@ -444,8 +534,10 @@ static void chunk_of_the_body_before_told(const told *told) {
         for (uint64_t i = 1; i <= 20; i++)
             put(&s.a, number(i), i);
         double_by(&s, &s.a);
-        begin_chunk(n == 0 ? &s.c : &s.b);
+        begin_chunk(n == 0 ? &s.c : &s.b, n == 0 ? 5 : 1);
         stage_actor *mover = n == 0 ? &s.b : &s.c;
+        assert_true(n == 0 ||
+                    shard_state_of(s.b.index)->part[0].next < 5); /* what c left out then is still to be done */
         work_until(&s, mover, SHARD_DRAIN);
         for (uint64_t bucket = 0; bucket < 32; bucket++) {
             unsigned header = shard_header_at(shard_state_of(s.a.index));
@@ -500,6 +592,20 @@ static void forgotten_while_an_extent_is_made_told(const told *told) {
     stage_tear_down(&s);
 }
 TOLD_OF_ALL(forgotten_while_an_extent_is_made);
+
+
+/* Segments of several extents go with their body, all of them: nothing is left to a sweep. (Extents that are not listed.) */
+static void extents_go_with_their_body_told(const told *told) {
+    stage s;
+    open_stage(&s, told, 0, TOLD ",extent=512");
+    fill_and_empty(&s, KEYS);
+    assert_true(shard_extent_count(shard_state_of(s.b.index), shard_root_d(true_root(&s))) >= 2);
+    shrink_until(&s, &s.b, SHARD_STABLE, 1);
+    far_sim_sleep(s.world, 30000000);
+    world_assert_nothing_leaked(s.a.session);
+    stage_close(&s);
+}
+TOLD_OF_ALL(extents_go_with_their_body);
 
 
 /* The epoch has gone on since the one who replaces a body took its pin: what it stamps the new root with is not before
@@ -597,6 +703,56 @@ static void death_at_every_verb_told(const told *told) {
 TOLD_OF_ALL(death_at_every_verb);
 
 
+/* The session of who shrinks is lost at a verb, which has been done or not; its handle lives and works on. What it had in hand
+ * is found again, what it did counts, and what it did not is done by others. */
+static bool loses_session(const told *told, unsigned nth, bool done) {
+    stage s;
+    open_empty(&s, told);
+    shrink_until(&s, &s.c, SHARD_SHRINK, 0);
+    shrinker w = {.actor = &s.c, .world = s.world, .steps = 20, .trips = 100};
+    start_shrink(&w);
+    far_sim_match verb = {.nth = nth};
+    far_sim_hold *hold = done ? far_sim_hold_completion(s.c.client, verb) : far_sim_hold_effect(s.c.client, verb);
+    far_sim_run_client(s.c.client);
+    bool reached = far_sim_reached(hold);
+    if (reached)
+        far_sim_lose(s.c.session->conn);
+    far_sim_release(hold);
+    stage_finish(&s.c);
+    if (reached) {
+        assert_true(w.result < 0);
+        far_session_close(s.c.session);
+        assert_int_equal(far_session_open(s.c.pool, &s.c.session), 0);
+    }
+    unsigned now = body(&s);
+    assert_true(now <= 1);
+    assert_int_equal(get(&s.b, number(5)), 0);
+    put(&s.b, number(5), 7);
+    assert_there_once(&s, number(5), 7);
+    far_sim_sleep(s.world, 30000000);
+    if (now == 0)
+        shrink_until(&s, &s.b, SHARD_STABLE, 1);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        put(&s.c, number(n), n);
+    for (uint64_t n = 1; n <= KEYS; n++)
+        assert_int_equal(get(&s.a, number(n)), n);
+    stage_close(&s);
+    return reached;
+}
+
+
+static void lost_session_at_every_verb_told(const told *told) {
+    for (unsigned done = 0; done < 2; done++) {
+        unsigned nth = 1;
+        while (loses_session(told, nth, done))
+            nth++;
+        print_message("    %u losses\n", nth - 1);
+        assert_true(nth > 10);
+    }
+}
+TOLD_OF_ALL(lost_session_at_every_verb);
+
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_shrinks_and_grows_again),
@@ -605,17 +761,22 @@ int main(int argc, char **argv) {
         cmocka_unit_test(many_gets_with_the_old_root),
         cmocka_unit_test(insert_from_before_the_shrink),
         cmocka_unit_test(proof_of_a_shrink_that_was_called_off),
+        cmocka_unit_test(called_off_at_the_epoch_of_its_stamp),
         cmocka_unit_test(doubling_after_a_shrink_that_was_called_off),
         cmocka_unit_test(two_who_shrink),
         cmocka_unit_test(prepared_by_one_who_died),
         cmocka_unit_test(one_key_is_left),
         cmocka_unit_test(tours_beside_a_shrink),
+        cmocka_unit_test(body_learned_in_the_middle_of_a_slice),
+        cmocka_unit_test(locked_bucket_of_a_body_that_is_gone),
         cmocka_unit_test(a_handle_that_slept),
         cmocka_unit_test(numbers_that_come_again),
         cmocka_unit_test(chunk_of_the_body_before),
         cmocka_unit_test(forgotten_while_an_extent_is_made),
+        cmocka_unit_test(extents_go_with_their_body),
         cmocka_unit_test(stamp_of_a_new_body),
         cmocka_unit_test(death_at_every_verb),
+        cmocka_unit_test(lost_session_at_every_verb),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
