@@ -33,8 +33,9 @@ enum {
     WAITS = 256,     /* calls of housekeeping for which a handle stays awake for the grace */
     PATIENCE = 32,   /* after which another handle does what the one who announced it has not done */
     RESTS_MAX = 255, /* looks that are left out after others in vain */
-    DOUBT_FIRST = 256,
-    DOUBT_MAX = 1 << 20, /* looks that are left out before a count is doubted, at first and at most */
+    DOUBT_FIRST =
+        16, /* looks that are left out before a count is doubted, at first: it comes before the handle sleeps */
+    DOUBT_MAX = 1 << 20,
 };
 
 typedef struct gone { /* an object that goes with its body */
