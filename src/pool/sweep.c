@@ -240,7 +240,7 @@ static int request(sweeper *s, bool walks, far_request *made) {
 typedef struct mark_writer {
     sweeper *s;
     unsigned pending;
-    uint64_t *ones;
+    uint64_t *ones, checks[MARK_BLOCKS];
 } mark_writer;
 
 
@@ -252,7 +252,10 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
     const uint64_t *marks = is_covered(s, number) ? marks_of(s, number) : w->ones;
+    uint64_t *check = &w->checks[w->pending % MARK_BLOCKS];
+    *check = far_marks_check(s->geometry, id, s->sweep, marks);
     far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
+    far_write(t, far_block_marks_check(s->geometry, id), check, 8);
     return ++w->pending % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
 
