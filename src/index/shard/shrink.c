@@ -29,13 +29,12 @@ enum {
     BEGIN_TRIPS = 4,
     BUCKETS_AT_ONCE = 32,
     LINES_AT_ONCE = 128,
-    SWING_TRIPS = 8, /* to prepare a body, to list the other one, and to replace it, about */
-    WAITS = 256,     /* calls of housekeeping for which a handle stays awake for the grace */
-    PATIENCE = 32,   /* after which another handle does what the one who announced it has not done */
-    RESTS_MAX = 255, /* looks that are left out after others in vain */
-    DOUBT_FIRST =
-        16, /* looks that are left out before a count is doubted, at first: it comes before the handle sleeps */
-    DOUBT_MAX = 1 << 20,
+    SWING_TRIPS = 8,     /* to prepare a body, to list the other one, and to replace it, about */
+    WAITS = 256,         /* calls of housekeeping for which a handle stays awake for the grace */
+    PATIENCE = 32,       /* after which another handle does what the one who announced it has not done */
+    RESTS_MAX = 255,     /* looks that are left out after others in vain */
+    DOUBT_FIRST = 16,    /* looks left out before a count is doubted for the first time: before its handle sleeps */
+    DOUBT_MAX = 1 << 20, /* and at most */
 };
 
 typedef struct gone { /* an object that goes with its body */
