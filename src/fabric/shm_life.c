@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EVICT_MS 10000 /* until a killed process has left the kernel too */
+#define KILLED_MS                                                                                                      \
+    60000 /* until a killed process has left the kernel: on a busy machine it waits for its turn to do that */
+#define LOCKED_MS 1000 /* until whoever locked the byte of one that is gone has said so */
 
 
 static shm_world *world_of(const far_conn *conn) {
@@ -144,8 +146,15 @@ int64_t shm_process_of(far_conn *asker, unsigned id, unsigned generation) {
 }
 
 
-static int wait_for_death(far_conn *asker, unsigned id, unsigned generation) {
-    for (int ms = 0; ms < EVICT_MS; ms++) {
+/* A process that is gone holds no lock, but one that it started may have inherited it. */
+static int wait_for_death(far_conn *asker, unsigned id, unsigned generation, int descriptor) {
+    struct pollfd process = {.fd = descriptor, .events = POLLIN};
+    int ended;
+    while ((ended = poll(&process, 1, KILLED_MS)) < 0 && errno == EINTR)
+        ;
+    if (ended == 0)
+        return far_fail(FAR_ERR_BUSY, "session %u was killed, but its process does not end", id);
+    for (int ms = 0; ms < LOCKED_MS; ms++) {
         int dead = shm_is_dead(asker, id, generation);
         if (dead)
             return dead < 0 ? dead : 0;
@@ -170,7 +179,7 @@ static int kill_owner(far_conn *asker, unsigned id, unsigned generation, int64_t
     if (syscall(SYS_pidfd_send_signal, descriptor, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
         return far_fail(FAR_ERR_UNREACHABLE, "process %lld of session %u cannot be killed: %s", (long long)pid, id,
                         strerror(errno));
-    return wait_for_death(asker, id, generation);
+    return wait_for_death(asker, id, generation, descriptor);
 }
 
 

@@ -54,6 +54,7 @@ long syscall(long number, ...) {
 
 
 #define ONLY_ANSWER 0x7fffffffu
+#define HAVE_CHILD  0x7ffffffeu /* that inherits the lock, and lives as long as somebody may give orders */
 
 
 static void join(far_fabric **joined, far_conn **conn) {
@@ -63,13 +64,27 @@ static void join(far_fabric **joined, far_conn **conn) {
 }
 
 
+/* Without the handlers of a fork, in which the library closes what its children are not to have. */
+static int have_child(int orders) {
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        char any;
+        alarm(60);
+        _exit(read(orders, &any, 1) != 0);
+    }
+    return child > 0 ? 0 : -1;
+}
+
+
 static void be_partner(int orders, int answers) {
     far_fabric *own;
     far_conn *conn;
     unsigned generation;
     join(&own, &conn);
     while (read(orders, &generation, sizeof(generation)) == sizeof(generation)) { /* 0: let go */
-        int answer = generation == ONLY_ANSWER ? 0 : own->ops->claim(conn, generation ? ID : 0, generation);
+        int answer = generation == ONLY_ANSWER  ? 0
+                     : generation == HAVE_CHILD ? have_child(orders)
+                                                : own->ops->claim(conn, generation ? ID : 0, generation);
         if (write(answers, &answer, sizeof(answer)) != sizeof(answer))
             break;
     }
@@ -223,6 +238,18 @@ static void a_client_whose_start_is_not_known_is_not_killed(void **state) {
 }
 
 
+/* The lock is that of the open file, which both have. */
+static void a_lock_that_a_child_inherited_outlives_the_process(void **state) {
+    int status;
+    (void)state;
+    order(&first, HAVE_CHILD);
+    assert_code(FAR_ERR_BUSY, ours->ops->evict(asker, ID, GENERATION));
+    assert_non_null(strstr(far_last_error(), "a process that it started still holds its lock"));
+    assert_int_equal(waitpid(first.pid, &status, 0), first.pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void) {
@@ -231,6 +258,7 @@ int main(void) {
         TEST(a_process_that_closed_the_client_meanwhile_lives_on),
         TEST(a_client_that_was_replaced_meanwhile_is_over_and_nobody_is_killed),
         TEST(a_lock_that_changed_hands_does_not_stand_for_the_one_who_left),
+        TEST(a_lock_that_a_child_inherited_outlives_the_process),
         TEST(a_client_whose_start_is_not_known_is_not_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
