@@ -156,4 +156,11 @@ static inline int refresh(far_task *t, void *arg) {
     return err;
 }
 
+
+static inline void double_it(void *arg) {
+    stage_actor *a = arg;
+    a->result = far_session_call(a->session, FAR_STATS_OTHER, false, grow_once, a->index);
+    a->ended = true;
+}
+
 #endif
