@@ -4,9 +4,10 @@ DESTDIR ?=
 JOBS ?= 2
 SEEDS ?= 1..10000
 KIND ?= $$(build/test/farindex kinds --json | sed -n 's/^ *{\"kind\":\"\([a-z]*\)\".*/\1/p')
+MINUTES ?= 5
 FUZZ_KIND ?= chime dart dolphin shard smart
 
-.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz install uninstall deb format clean help
+.PHONY: all build build-test deps bench curves test test-all test-quick test-network test-rdma test-aarch64 torture torture-chime torture-dolphin fuzz churn install uninstall deb format clean help
 
 all: build
 
@@ -69,6 +70,10 @@ fuzz: deps
 	@cmake --build --preset asan -j $(JOBS) --target test_damage test_damaged_words test_damaged_commands test_allocations
 	@SEEDS="$(SEEDS)" KINDS="$(FUZZ_KIND)" scripts/fuzz
 
+# Five minutes of each kind with a kill -9 every two seconds, and then nothing leaked.
+churn: build-test
+	@failed=0; for kind in $(FUZZ_KIND); do build/test/test_churn $$kind $(MINUTES) || failed=1; done; exit $$failed
+
 install: build
 	@DESTDIR=$(DESTDIR) cmake --install build/release --prefix $(PREFIX)
 
@@ -103,6 +108,7 @@ help:
 	@echo 'make torture-chime the same for chime with each of its switches, units and kinds of keys: SEEDS=FIRST..LAST'
 	@echo 'make torture-dolphin the same for dolphin'
 	@echo 'make fuzz         damaged pools and failing allocations, with sanitizers: SEEDS=FIRST..LAST, FUZZ_KIND="KIND .."'
+	@echo 'make churn        processes that work on a pool and are killed, and then nothing is leaked: MINUTES=5 a kind, FUZZ_KIND="KIND .."'
 	@echo 'make install      installs header, libraries, pkg-config file and command: PREFIX=/usr/local, DESTDIR='
 	@echo 'make uninstall    removes what make install has installed: DESTDIR='
 	@echo 'make deb          Debian packages (libfarindex0.1, libfarindex-dev, farindex) by dpkg-buildpackage, in build/deb, tried'
