@@ -1,7 +1,6 @@
 /* What leaves when: batches that are posted together are one send, and so are their answers; posting never blocks; who
  * sleeps on sockets can be woken; a handle with nothing to do posts little. */
 #define _GNU_SOURCE
-#include "client/client.h"
 #include "fabric/tcp.h"
 #include "wire.h"
 
@@ -305,40 +304,6 @@ static void gets_in_flight_share_their_sends(void **state) {
 }
 
 
-/* Slices after an operation, until the handle falls asleep: on a busy machine that is soon. *many: those with more than two
- * batches. */
-static unsigned slices_awake(const fruit *f, unsigned *many) {
-    unsigned slices = 0;
-    assert_ok(far_put(f->session, f->index, "key", 3, "value", 5));
-    for (unsigned i = 0; i < 20; i++) /* what making an index, or waking up, has left */
-        far_housekeeping(f->pool);
-    uint64_t before = daemon_look(f->node.address).batches;
-    for (; slices < 50 && far_epoch_is_awake(f->pool); slices++) {
-        usleep(1000);
-        far_housekeeping(f->pool);
-        uint64_t after = daemon_look(f->node.address).batches;
-        *many += after - before > 2;
-        before = after;
-    }
-    return slices;
-}
-
-
-/* A handle is awake for a while after an operation: it posts at most two batches in each of its slices, but for two before it
- * sleeps, in which memory goes home and its pin ends. */
-static void an_awake_handle_posts_two_batches_a_slice_at_most(void **state) {
-    (void)state;
-    fruit f;
-    unsigned slices = 0, many = 0, rounds = 0;
-    open_fruit(&f, "dart");
-    for (; slices < 20; rounds++)
-        slices += slices_awake(&f, &many);
-    print_message("%u slices in %u rounds, %u with more than two batches\n", slices, rounds, many);
-    assert_true(many <= 2 * rounds);
-    close_fruit(&f);
-}
-
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_leave_in_one_send_and_come_back_in_one),
@@ -349,7 +314,6 @@ int main(void) {
         cmocka_unit_test(posting_never_blocks),
         cmocka_unit_test(who_sleeps_on_sockets_can_be_woken),
         cmocka_unit_test(gets_in_flight_share_their_sends),
-        cmocka_unit_test(an_awake_handle_posts_two_batches_a_slice_at_most),
     };
     return cmocka_run_group_tests_name("net/traffic", tests, NULL, NULL);
 }
