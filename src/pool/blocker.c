@@ -59,12 +59,17 @@ static int is_still_there(far_task *t, const far_blocker *b) {
 }
 
 
-int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b) {
+int far_wait_for_next_epoch(far_task *t, uint64_t time) {
+    return far_wait_epochs_until(t, 0, time);
+}
+
+
+int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b, int (*wait)(far_task *t, uint64_t time)) {
     int err, stands = 0;
     for (unsigned tries = 0; tries < HELD_TRIES && stands == 0; tries++) {
         if ((err = far_blocker_find(t, epoch, b)) < 0 || b->id == 0)
             return err;
-        err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
+        err = wait(t, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
         if (err != 1)
             return err;
         stands = is_still_there(t, b);
@@ -137,7 +142,7 @@ int far_held_up(far_task *t) {
     t->patience = NULL;
     t->background = true;
     int err = far_epoch_read(t, &epoch);
-    if (err == 0 && (err = far_blocker_stands(t, epoch, &b)) == 1)
+    if (err == 0 && (err = far_blocker_stands(t, epoch, &b, far_wait_for_next_epoch)) == 1)
         err = far_held_up_by(t, &b, still);
     t->background = background;
     far_patience_forget(t);
