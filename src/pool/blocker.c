@@ -7,6 +7,9 @@
 
 #define HELD_TICKS 20 /* how long the epoch is waited for when it seems to be held up */
 #define HELD_TRIES 4  /* ... for each that seems to be in the way and goes on */
+/* How long at most one is watched that is ended for it. Who wakes up shows an old pin too, until it comes to its next step: on a busy
+ * machine that may take a while. */
+#define ENDED_TICKS 1000
 /* How long an operation waits for what one that was refused waited for, while the same epoch stands. */
 #define NEXT_TICKS 250
 
@@ -48,6 +51,17 @@ int far_blocked(far_task *t, const char *what) {
 }
 
 
+static uint64_t evict_after(const far_task *t) {
+    return (uint64_t)far_task_pool(t)->options.evict_after_ms * 1000000;
+}
+
+
+static uint64_t watched_for(const far_task *t) {
+    const uint64_t tick = far_tick(far_task_fabric(t)), least = HELD_TICKS * tick, most = ENDED_TICKS * tick;
+    return evict_after(t) < least ? least : evict_after(t) < most ? evict_after(t) : most;
+}
+
+
 /* The blocker has not gone on, nor given its id to another, since it was found. */
 static int is_still_there(far_task *t, const far_blocker *b) {
     far_client client;
@@ -69,17 +83,12 @@ int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b, int (*wait)(
     for (unsigned tries = 0; tries < HELD_TRIES && stands == 0; tries++) {
         if ((err = far_blocker_find(t, epoch, b)) < 0 || b->id == 0)
             return err;
-        err = wait(t, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
+        err = wait(t, far_now(t) + watched_for(t));
         if (err != 1)
             return err;
         stands = is_still_there(t, b);
     }
     return stands;
-}
-
-
-static uint64_t evict_after(const far_task *t) {
-    return (uint64_t)far_task_pool(t)->options.evict_after_ms * 1000000;
 }
 
 

@@ -113,8 +113,8 @@ static void who_pins_at_the_last_moment_is_not_ended(void **state) {
 
 
 /* c holds the pin that b waits for, and a, which is met first, slept before the epoch came to where it stands: when it wakes up it shows
- * for a moment the same old pin. */
-static void waking_is_no_stop(unsigned evict_after_ms) {
+ * for a moment, of so many ticks after b has begun to look, the same old pin. */
+static void waking_is_no_stop(unsigned evict_after_ms, unsigned ticks) {
     char name[32];
     uint64_t limit = open_all(evict_after_ms), tick = far_tick(s.b.pool->fabric);
     far_sim_sleep(s.world, 500 * tick);
@@ -127,8 +127,7 @@ static void waking_is_no_stop(unsigned evict_after_ms) {
     stage_start(&s.a, FAR_OP_GET, "key", NULL);
     far_sim_hold *waking =
         stage_hold(&s.a, (far_sim_match){.kind = FAR_SIM_READ, .from = FAR_SUPER_EPOCH, .to = FAR_SUPER_EPOCH + 8});
-    far_sim_run_for(s.world,
-                    began + limit + 12 * tick - far_sim_now(s.world)); /* it looks every 8 ticks who is in the way */
+    far_sim_run_for(s.world, began + limit + ticks * tick - far_sim_now(s.world));
     far_sim_release(waking);
     run_until_b_is_through();
     while (!s.a.ended || !s.c.ended)
@@ -146,13 +145,20 @@ static void waking_is_no_stop(unsigned evict_after_ms) {
 
 static void who_wakes_up_is_not_named(void **state) {
     (void)state;
-    waking_is_no_stop(0);
+    waking_is_no_stop(0, 12); /* b looks every 8 ticks who is in the way */
 }
 
 
 static void who_wakes_up_is_not_ended(void **state) {
     (void)state;
-    waking_is_no_stop(500);
+    waking_is_no_stop(500, 12);
+}
+
+
+/* The machine is busy: the one who wakes up is long in coming to its next step. */
+static void who_wakes_up_slowly_is_not_ended(void **state) {
+    (void)state;
+    waking_is_no_stop(500, 900);
 }
 
 
@@ -164,6 +170,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_pins_at_the_last_moment_is_not_ended),
         cmocka_unit_test(who_wakes_up_is_not_named),
         cmocka_unit_test(who_wakes_up_is_not_ended),
+        cmocka_unit_test(who_wakes_up_slowly_is_not_ended),
     };
     return cmocka_run_group_tests_name("held up", tests, NULL, NULL);
 }
