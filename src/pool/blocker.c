@@ -102,12 +102,7 @@ bool far_blocker_may_be_ended(far_task *t, const far_blocker *b, uint64_t ns) {
 }
 
 
-/* A session of the handle that is in the way. */
-static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const far_blocker *b = ctx;
-    unsigned generation = far_client_generation_of(client->word);
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
-        return 0;
+static int end_one(far_task *t, unsigned id, unsigned generation) {
     int dead = far_is_dead(t, id, generation);
     if (dead == 0 && (dead = far_ask(t, FAR_ASK_EVICT, id, generation)) == 0)
         dead = far_is_dead(t, id, generation);
@@ -115,7 +110,24 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 }
 
 
+/* A session of the handle that is in the way. */
+static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    const far_blocker *b = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
+        return 0;
+    return end_one(t, id, far_client_generation_of(client->word));
+}
+
+
+/* The handle's own session first, by its generation: it may have left meanwhile, and the id be another's. Where it was ended the id is
+ * nobody else's, and all sessions that name it are of that handle. */
 int far_blocker_end(far_task *t, const far_blocker *b) {
+    uint64_t word;
+    int err = end_one(t, b->id, b->generation);
+    if (err == 0)
+        err = far_read_word(t, far_client_entry(b->id), &word);
+    if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD || far_client_generation_of(word) != b->generation)
+        return err;
     return far_clients_each(t, end_session, (void *)b);
 }
 

@@ -162,6 +162,29 @@ static void who_wakes_up_slowly_is_not_ended(void **state) {
 }
 
 
+static int end_it(far_task *t, void *arg) {
+    return far_blocker_end(t, arg);
+}
+
+
+/* The one that was found in the way goes on, and its handle is closed, before it is ended: another has its id by then. */
+static void who_has_the_id_of_one_that_left_is_not_ended(void **state) {
+    (void)state;
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    open_all(1);
+    far_blocker found = {s.a.pool->team.own->id, s.a.pool->team.own->generation, 1};
+    far_index_close(s.a.index);
+    far_session_close(s.a.session);
+    far_pool_close(s.a.pool);
+    world_join(s.uri, &options, &s.a.pool, &s.a.session);
+    assert_int_equal(far_index_open(s.a.session, "map", &s.a.index), 0);
+    assert_int_equal(s.a.pool->team.own->id, found.id);
+    assert_int_equal(far_session_call(s.b.session, FAR_STATS_OTHER, false, end_it, &found), 0);
+    stage_write(&s.a, "key", "value");
+    stage_close(&s);
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -171,6 +194,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_wakes_up_is_not_named),
         cmocka_unit_test(who_wakes_up_is_not_ended),
         cmocka_unit_test(who_wakes_up_slowly_is_not_ended),
+        cmocka_unit_test(who_has_the_id_of_one_that_left_is_not_ended),
     };
     return cmocka_run_group_tests_name("held up", tests, NULL, NULL);
 }
