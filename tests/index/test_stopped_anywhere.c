@@ -29,6 +29,11 @@ static const story stories[] = {
     {"smart", "layout=paper", true},
     {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024", false},
     {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8", false},
+    {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,lazy_resize=off", false},
+    {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,ordered_cas=off", false},
+    {"dart", "lock_free=off", true},
+    {"dolphin", "sync=exclusive", true},
+    {"smart", "lockfree_nodes=off", true},
 };
 
 static unsigned refused, served; /* calls of a story */
