@@ -22,6 +22,7 @@ typedef struct story {
 static const story stories[] = {
     {"chime", "", true},
     {"chime", "key_size=8,value_size=8", true},
+    {"chime", "key_size=8,value_size=8,span=12,hop=2,handover=off", true},
     {"dart", "", true},
     {"dolphin", "", true},
     {"dolphin", "key_size=8,value_size=8", true},
@@ -32,7 +33,7 @@ static const story stories[] = {
     {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,lazy_resize=off", false},
     {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,ordered_cas=off", false},
     {"dart", "lock_free=off", true},
-    {"dolphin", "sync=exclusive", true},
+    {"dolphin", "sync=exclusive,patience=2,leaf_slots=4", true},
     {"smart", "lockfree_nodes=off", true},
 };
 
