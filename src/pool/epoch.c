@@ -249,11 +249,18 @@ static int drive_epochs(far_task *t) {
 }
 
 
-/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). */
+/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). Where it drives them itself it
+ * may ask whether who is in the way lives: for how long it has waited is not forgotten over that (far_is_dead). */
 static int move_epochs(far_task *t) {
     far_pool *pool = far_task_pool(t);
+    far_patience *patience = t->patience;
+    unsigned retries = t->retries;
+    t->patience = NULL;
     far_epoch_request(pool);
     int err = drive_epochs(t);
+    far_patience_forget(t);
+    t->patience = patience;
+    t->retries = retries;
     return err < 0 && t->session->lost ? err : 0; /* else the trouble is another session's, or another index's */
 }
 
