@@ -7,8 +7,8 @@
 
 #define HELD_TICKS 20 /* how long the epoch is waited for when it seems to be held up */
 #define HELD_TRIES 4  /* ... for each that seems to be in the way and goes on */
-/* How long at most one is watched that is ended for it. Who wakes up shows an old pin too, until it comes to its next step: on a busy
- * machine that may take a while. */
+/* How long at most one is watched that is ended for it. Who wakes up shows an old pin too, until it comes to its next
+ * step: on a busy machine that may take a while. */
 #define ENDED_TICKS 1000
 /* How long an operation waits for what one that was refused waited for, while the same epoch stands. */
 #define NEXT_TICKS 250
@@ -119,8 +119,8 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 }
 
 
-/* The handle's own session first, by its generation: it may have left meanwhile, and the id be another's. Where it was ended the id is
- * nobody else's, and all sessions that name it are of that handle. */
+/* The handle's own session first, by its generation: it may have left meanwhile, and the id be another's. Where it was
+ * ended the id is nobody else's, and all sessions that name it are of that handle. */
 int far_blocker_end(far_task *t, const far_blocker *b) {
     uint64_t word;
     int err = end_one(t, b->id, b->generation);

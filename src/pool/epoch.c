@@ -249,8 +249,9 @@ static int drive_epochs(far_task *t) {
 }
 
 
-/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). Where it drives them itself it
- * may ask whether who is in the way lives: for how long it has waited is not forgotten over that (far_is_dead). */
+/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). Where it drives them
+ * itself it may ask whether who is in the way lives: for how long it has waited is not forgotten over that
+ * (far_is_dead). */
 static int move_epochs(far_task *t) {
     far_pool *pool = far_task_pool(t);
     far_patience *patience = t->patience;

@@ -141,7 +141,6 @@ void far_free(far_task *t, far_index *index, unsigned type, far_addr addr, uint6
     far_fabric *fabric = far_task_fabric(t);
     if (!may_be_object(s, addr, size))
         return;
-    assert(t->pin.epoch != 0 || t->session->lost); /* a handle that falls asleep meanwhile would hold what is another's */
     far_mutex_lock(&m->lock);
     far_bin *bin = far_bin_get(m, index, type, size);
     if (bin) {

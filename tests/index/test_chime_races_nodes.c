@@ -212,8 +212,8 @@ static void the_new_inner_node_is_late(void **state) {
 }
 
 
-/* The session that splits an inner node is lost over its last WRITE, which was done: the new node has its place, and its
- * memory is not to be had again. Fails when split_inner gives it back: the watch sees what touches it. */
+/* The session that splits an inner node is lost over its last WRITE, which was done: the new node has its place, and
+ * its memory is not to be had again. Fails when split_inner gives it back: the watch sees what touches it. */
 static void who_splits_an_inner_node_is_lost(void **state) {
     (void)state;
     unsigned key = 0;
@@ -302,8 +302,8 @@ static void check_index(void *arg) {
 }
 
 
-/* The first to come by is a check that looks at few nodes under one pin. It finds the right leaf gone again and again, and
- * finishes the merge itself. Does not end when a slice does not go on counting in v->restarts. */
+/* The first to come by is a check that looks at few nodes under one pin. It finds the right leaf gone again and again,
+ * and finishes the merge itself. Does not end when a slice does not go on counting in v->restarts. */
 static void a_check_in_small_slices_finishes_a_merge(void **state) {
     (void)state;
     for (unsigned slice = 1; slice <= 2; slice++) {
@@ -498,8 +498,8 @@ static int within_bounds(far_op_kind does, unsigned n) {
 }
 
 
-/* The right leaf is invalid, and the left one does not show its items yet. Whoever looks for these is refused in the end, a scan too.
- * Fails without the new pins of a scan. */
+/* The right leaf is invalid, and the left one does not show its items yet. Whoever looks for these is refused in the
+ * end, a scan too. Fails without the new pins of a scan. */
 static void nobody_waits_for_ever_for_a_merge_of_leaves(void **state) {
     (void)state;
     pair p;
@@ -524,7 +524,8 @@ static bool is_root_locked(void) {
 }
 
 
-/* The same of two inner nodes: whoever goes down to what is below the right one. Fails without the new pins on the way down. */
+/* The same of two inner nodes: whoever goes down to what is below the right one. Fails without the new pins on the way
+ * down. */
 static void nobody_waits_for_ever_for_a_merge_of_inner_nodes(void **state) {
     (void)state;
     const unsigned count = 400;

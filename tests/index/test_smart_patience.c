@@ -119,8 +119,8 @@ static void what_was_seen_under_an_old_pin_is_forgotten(void **state) {
 }
 
 
-/* a is stopped with the lock of a leaf, so that updates of b are refused, one after the other. Each of them has a redo record, which
- * is the next one's: b keeps no more of them than before. */
+/* a is stopped with the lock of a leaf, so that updates of b are refused, one after the other. Each of them has a redo
+ * record, which is the next one's: b keeps no more of them than before. */
 static void who_is_refused_keeps_its_redo_record(void **state) {
     (void)state;
     make_values();

@@ -1,5 +1,5 @@
-/* Who holds up the epoch: an operation that waits for epochs, with a lock it may be, names or ends a client that has been in its way
- * for as long as it waits, and no other that shows an old pin just then. */
+/* Who holds up the epoch: an operation that waits for epochs, with a lock it may be, names or ends a client that has
+ * been in its way for as long as it waits, and no other that shows an old pin just then. */
 #include "pool/blocker.h"
 #include "pool/superblock.h"
 #include "stage.h"
@@ -82,8 +82,8 @@ static void run_until_b_is_through(void) {
 }
 
 
-/* One client goes on shortly before b has waited long enough, and b's epochs come as far as to a pin that another has taken a moment ago.
- * That one holds up nobody: b waits for it. */
+/* One client goes on shortly before b has waited long enough, and b's epochs come as far as to a pin that another has
+ * taken a moment ago. That one holds up nobody: b waits for it. */
 static void a_moment_is_not_long(unsigned evict_after_ms) {
     uint64_t limit = open_all(evict_after_ms);
     start_holding(&s.a, 0, limit - limit / 20);
@@ -112,8 +112,8 @@ static void who_pins_at_the_last_moment_is_not_ended(void **state) {
 }
 
 
-/* c holds the pin that b waits for, and a, which is met first, slept before the epoch came to where it stands: when it wakes up it shows
- * for a moment, of so many ticks after b has begun to look, the same old pin. */
+/* c holds the pin that b waits for, and a, which is met first, slept before the epoch came to where it stands: when it
+ * wakes up it shows for a moment, of so many ticks after b has begun to look, the same old pin. */
 static void waking_is_no_stop(unsigned evict_after_ms, unsigned ticks) {
     char name[32];
     uint64_t limit = open_all(evict_after_ms), tick = far_tick(s.b.pool->fabric);
@@ -167,7 +167,7 @@ static int end_it(far_task *t, void *arg) {
 }
 
 
-/* The one that was found in the way goes on, and its handle is closed, before it is ended: another has its id by then. */
+/* The one that was found in the way goes on, and its handle is closed, before it is ended: then another has its id. */
 static void who_has_the_id_of_one_that_left_is_not_ended(void **state) {
     (void)state;
     far_pool_options options = FAR_POOL_OPTIONS_INIT;

@@ -18,8 +18,8 @@ static int take_pin(shard_tour *r) {
 }
 
 
-/* With the pin under which its address was READ, but for what lives as long as the index: who is told looks whether it is free
- * (false_home.h). */
+/* With the pin under which its address was READ, but for what lives as long as the index: who is told looks whether it
+ * is free (false_home.h). */
 static int tell_object(shard_tour *r, unsigned type, far_addr addr, uint64_t size) {
     return r->walk ? far_walk_object(r->walk, r->index, type, addr, size) : 0;
 }
