@@ -7,6 +7,9 @@
 
 #define HELD_TICKS 20 /* how long the epoch is waited for when it seems to be held up */
 #define HELD_TRIES 4  /* ... for each that seems to be in the way and goes on */
+/* How long at most one is watched that is ended for it. Who wakes up shows an old pin too, until it comes to its next
+ * step: on a busy machine that may take a while. */
+#define ENDED_TICKS 1000
 /* How long an operation waits for what one that was refused waited for, while the same epoch stands. */
 #define NEXT_TICKS 250
 
@@ -48,6 +51,17 @@ int far_blocked(far_task *t, const char *what) {
 }
 
 
+static uint64_t evict_after(const far_task *t) {
+    return (uint64_t)far_task_pool(t)->options.evict_after_ms * 1000000;
+}
+
+
+static uint64_t watched_for(const far_task *t) {
+    const uint64_t tick = far_tick(far_task_fabric(t)), least = HELD_TICKS * tick, most = ENDED_TICKS * tick;
+    return evict_after(t) < least ? least : evict_after(t) < most ? evict_after(t) : most;
+}
+
+
 /* The blocker has not gone on, nor given its id to another, since it was found. */
 static int is_still_there(far_task *t, const far_blocker *b) {
     far_client client;
@@ -59,22 +73,22 @@ static int is_still_there(far_task *t, const far_blocker *b) {
 }
 
 
-int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b) {
+int far_wait_for_next_epoch(far_task *t, uint64_t time) {
+    return far_wait_epochs_until(t, 0, time);
+}
+
+
+int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b, int (*wait)(far_task *t, uint64_t time)) {
     int err, stands = 0;
     for (unsigned tries = 0; tries < HELD_TRIES && stands == 0; tries++) {
         if ((err = far_blocker_find(t, epoch, b)) < 0 || b->id == 0)
             return err;
-        err = far_wait_epochs_until(t, 0, far_now(t) + HELD_TICKS * far_tick(far_task_fabric(t)));
+        err = wait(t, far_now(t) + watched_for(t));
         if (err != 1)
             return err;
         stands = is_still_there(t, b);
     }
     return stands;
-}
-
-
-static uint64_t evict_after(const far_task *t) {
-    return (uint64_t)far_task_pool(t)->options.evict_after_ms * 1000000;
 }
 
 
@@ -88,12 +102,7 @@ bool far_blocker_may_be_ended(far_task *t, const far_blocker *b, uint64_t ns) {
 }
 
 
-/* A session of the handle that is in the way. */
-static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
-    const far_blocker *b = ctx;
-    unsigned generation = far_client_generation_of(client->word);
-    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
-        return 0;
+static int end_one(far_task *t, unsigned id, unsigned generation) {
     int dead = far_is_dead(t, id, generation);
     if (dead == 0 && (dead = far_ask(t, FAR_ASK_EVICT, id, generation)) == 0)
         dead = far_is_dead(t, id, generation);
@@ -101,7 +110,24 @@ static int end_session(far_task *t, void *ctx, unsigned id, const far_client *cl
 }
 
 
+/* A session of the handle that is in the way. */
+static int end_session(far_task *t, void *ctx, unsigned id, const far_client *client) {
+    const far_blocker *b = ctx;
+    if (far_client_state_of(client->word) != FAR_CLIENT_LIVE || far_client_handle_of(client->word) != b->id)
+        return 0;
+    return end_one(t, id, far_client_generation_of(client->word));
+}
+
+
+/* The handle's own session first, by its generation: it may have left meanwhile, and the id be another's. Where it was
+ * ended the id is nobody else's, and all sessions that name it are of that handle. */
 int far_blocker_end(far_task *t, const far_blocker *b) {
+    uint64_t word;
+    int err = end_one(t, b->id, b->generation);
+    if (err == 0)
+        err = far_read_word(t, far_client_entry(b->id), &word);
+    if (err < 0 || far_client_state_of(word) != FAR_CLIENT_DEAD || far_client_generation_of(word) != b->generation)
+        return err;
     return far_clients_each(t, end_session, (void *)b);
 }
 
@@ -137,7 +163,7 @@ int far_held_up(far_task *t) {
     t->patience = NULL;
     t->background = true;
     int err = far_epoch_read(t, &epoch);
-    if (err == 0 && (err = far_blocker_stands(t, epoch, &b)) == 1)
+    if (err == 0 && (err = far_blocker_stands(t, epoch, &b, far_wait_for_next_epoch)) == 1)
         err = far_held_up_by(t, &b, still);
     t->background = background;
     far_patience_forget(t);

@@ -15,8 +15,10 @@ typedef struct far_blocker {
 /* Which other handle holds up the epoch, which has been this one for long. id 0: none does. */
 int far_blocker_find(far_task *t, uint64_t epoch, far_blocker *b);
 
-/* 1: there is one, which does not go on; waits a moment to see it. It may have gone on just now: then the epoch moves soon. */
-int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b);
+/* 1: there is one, which does not go on; waits a moment to see it. It may have gone on just now: then the epoch moves
+ * soon. wait: until the epoch moves; 1: not by that time. The one that is here is for tasks without a pin. */
+int far_blocker_stands(far_task *t, uint64_t epoch, far_blocker *b, int (*wait)(far_task *t, uint64_t time));
+int far_wait_for_next_epoch(far_task *t, uint64_t time);
 
 /* Whether far_pool_options.evict_after_ms lets it be ended, which has held up this handle for so long; and ending it. */
 bool far_blocker_may_be_ended(far_task *t, const far_blocker *b, uint64_t ns);

@@ -249,11 +249,19 @@ static int drive_epochs(far_task *t) {
 }
 
 
-/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). */
+/* A task that retries, and holds no pin just now, wants to see epochs pass (task/patience.h). Where it drives them
+ * itself it may ask whether who is in the way lives: for how long it has waited is not forgotten over that
+ * (far_is_dead). */
 static int move_epochs(far_task *t) {
     far_pool *pool = far_task_pool(t);
+    far_patience *patience = t->patience;
+    unsigned retries = t->retries;
+    t->patience = NULL;
     far_epoch_request(pool);
     int err = drive_epochs(t);
+    far_patience_forget(t);
+    t->patience = patience;
+    t->retries = retries;
     return err < 0 && t->session->lost ? err : 0; /* else the trouble is another session's, or another index's */
 }
 
@@ -403,17 +411,11 @@ static int drive_epochs_pinned(far_task *t) {
 }
 
 
-/* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
- * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
-static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_task *t)) {
+/* From this epoch, the newest that is known. 1: not by that time. */
+static int wait_for_epoch(far_task *t, uint64_t epoch, uint64_t target, uint64_t time, int (*drive)(far_task *t)) {
     far_pool *pool = far_task_pool(t);
     bool own = t->session == pool->team.own;
     const uint64_t began = far_now(t);
-    uint64_t epoch, target;
-    int err = far_epoch_read(t, &epoch);
-    if (err < 0)
-        return err;
-    target = epoch + k + 1;
     for (unsigned attempt = 0; epoch < target; attempt++) {
         if (far_now(t) >= time)
             return 1;
@@ -421,7 +423,7 @@ static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_
             return far_fail(FAR_ERR_BUSY, "the pool handle is being closed");
         if (atomic_load_explicit(&pool->epochs.requests, memory_order_relaxed) == 0)
             far_epoch_request(pool);
-        err = drive(t);
+        int err = drive(t);
         if (err == 0 && attempt < WAIT_BRIEFLY)
             far_back_off(t, attempt);
         else if (err == 0)
@@ -435,33 +437,58 @@ static int wait_epochs(far_task *t, unsigned k, uint64_t time, int (*drive)(far_
 }
 
 
-int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
-    if (t->pin.epoch != 0)
-        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
-    return wait_epochs(t, k, time, drive_epochs);
+/* A pin taken before this call is at e0 or earlier, e0 being the epoch read now. When the epoch is E every pin is at
+ * E-1 or later: so at E = e0 + k + 1 every pin is at e0 + k or later, k epochs after any that existed. */
+static uint64_t epoch_after(uint64_t epoch, unsigned k) {
+    return epoch + k + 1;
 }
 
 
-/* Somebody has kept the epoch for so long. 0: that one was ended, or is gone: it may be waited for again. */
+int far_wait_epochs_until(far_task *t, unsigned k, uint64_t time) {
+    uint64_t epoch;
+    if (t->pin.epoch != 0)
+        return far_fail(FAR_ERR_INVALID, "a pinned task cannot wait for epochs: it would wait for itself");
+    int err = far_epoch_read(t, &epoch);
+    return err < 0 ? err : wait_for_epoch(t, epoch, epoch_after(epoch, k), time, drive_epochs);
+}
+
+
+static int wait_for_next_pinned(far_task *t, uint64_t time) {
+    uint64_t epoch = far_epoch_known(t);
+    return wait_for_epoch(t, epoch, epoch + 1, time, drive_epochs_pinned);
+}
+
+
+/* The epoch has stood for so long. 0: the one in the way was ended, or goes on: it may be waited for again. */
 static int held_up_pinned(far_task *t, uint64_t ns) {
     far_blocker b;
-    int err = far_blocker_find(t, far_epoch_known(t), &b);
-    return err < 0 || b.id == 0 ? err : far_held_up_by(t, &b, ns);
+    int err = far_blocker_stands(t, far_epoch_known(t), &b, wait_for_next_pinned);
+    return err == 1 ? far_held_up_by(t, &b, ns) : err;
+}
+
+
+/* One by one: who is in the way of an epoch was perhaps not in that of the one before. */
+static int wait_pinned(far_task *t, uint64_t target) {
+    int err = 0;
+    while (err == 0 && far_epoch_known(t) < target) {
+        uint64_t since = far_now(t);
+        err = wait_for_next_pinned(t, since + far_held_up_after(t));
+        if (err == 1)
+            err = held_up_pinned(t, far_now(t) - since);
+    }
+    return err;
 }
 
 
 /* Its pins are not refused for want of patience: it may hold a lock. */
 int far_pin_after_epochs(far_task *t, unsigned k) {
-    uint64_t rest_since = t->rest_since, began = far_now(t);
+    uint64_t rest_since = t->rest_since, began = far_now(t), epoch;
     far_patience *patience = t->patience;
-    int late = 1, err = 0;
     t->rest_since = 0;
     t->patience = NULL;
-    while (late == 1 && err == 0) {
-        uint64_t since = far_now(t);
-        late = wait_epochs(t, k, since + far_held_up_after(t), drive_epochs_pinned);
-        err = late == 1 ? held_up_pinned(t, far_now(t) - since) : late;
-    }
+    int err = far_epoch_read(t, &epoch);
+    if (err == 0)
+        err = wait_pinned(t, epoch_after(epoch, k));
     t->patience = patience;
     if (rest_since) /* to wait was no work */
         t->rest_since = (rest_since + far_now(t) - began) | 1;

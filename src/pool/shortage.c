@@ -162,7 +162,9 @@ static int is_known_to_be_exhausted(far_task *t, far_told *o) {
 static int is_held_up(far_task *t, far_blocker *b) {
     uint64_t epoch;
     int err = far_epoch_read(t, &epoch);
-    return err < 0 || epoch != far_store_of(t)->stuck_epoch ? err : far_blocker_stands(t, epoch, b);
+    if (err < 0 || epoch != far_store_of(t)->stuck_epoch)
+        return err;
+    return far_blocker_stands(t, epoch, b, far_wait_for_next_epoch);
 }
 
 

@@ -212,8 +212,8 @@ static void the_new_inner_node_is_late(void **state) {
 }
 
 
-/* The session that splits an inner node is lost over its last WRITE, which was done: the new node has its place, and its
- * memory is not to be had again. Fails when split_inner gives it back: the watch sees what touches it. */
+/* The session that splits an inner node is lost over its last WRITE, which was done: the new node has its place, and
+ * its memory is not to be had again. Fails when split_inner gives it back: the watch sees what touches it. */
 static void who_splits_an_inner_node_is_lost(void **state) {
     (void)state;
     unsigned key = 0;
@@ -302,8 +302,8 @@ static void check_index(void *arg) {
 }
 
 
-/* The first to come by is a check that looks at few nodes under one pin. It finds the right leaf gone again and again, and
- * finishes the merge itself. Does not end when a slice does not go on counting in v->restarts. */
+/* The first to come by is a check that looks at few nodes under one pin. It finds the right leaf gone again and again,
+ * and finishes the merge itself. Does not end when a slice does not go on counting in v->restarts. */
 static void a_check_in_small_slices_finishes_a_merge(void **state) {
     (void)state;
     for (unsigned slice = 1; slice <= 2; slice++) {
@@ -482,6 +482,78 @@ static void wide_leaves_are_merged(void **state) {
 }
 
 
+/* ---- Beside a merge that stands still ---- */
+
+#define BOUND_NS 4000000000ull /* virtual: longer than an operation waits for one who is stopped */
+
+
+/* What became of an operation of b. */
+static int within_bounds(far_op_kind does, unsigned n) {
+    uint64_t began = far_sim_now(s.world);
+    begin(b, does, nth(n), 0);
+    while (!b->ended && far_sim_now(s.world) - began < BOUND_NS)
+        far_sim_run_for(s.world, 1000000);
+    assert_true(b->ended);
+    return b->result;
+}
+
+
+/* The right leaf is invalid, and the left one does not show its items yet. Whoever looks for these is refused in the
+ * end, a scan too. Fails without the new pins of a scan. */
+static void nobody_waits_for_ever_for_a_merge_of_leaves(void **state) {
+    (void)state;
+    pair p;
+    up(SMALL, ONE);
+    fill(a, 60);
+    p = (pair){.from = end_of(0, 60)};
+    p.middle = end_of(p.from, 60);
+    p.end = end_of(p.middle, 60);
+    merge_up_to(&p, "chime:merge_committed");
+    assert_int_equal(within_bounds(FAR_OP_SCAN, p.middle), FAR_ERR_BUSY);
+    assert_int_equal(within_bounds(FAR_OP_GET, p.middle), FAR_ERR_BUSY);
+    stage_finish(a);
+    settle(a);
+    assert_true(reads(b, nth(p.middle), p.middle));
+    stage_close(&s);
+}
+
+
+static bool is_root_locked(void) {
+    uint64_t root = *memory_of(a->index->descriptor + CHIME_ROOT_WORD);
+    return chime_lock_is_held(*memory_of(chime_tail_addr(shape(), chime_ptr_plain(root), CHIME_TAIL_L)));
+}
+
+
+/* The same of two inner nodes: whoever goes down to what is below the right one. Fails without the new pins on the way
+ * down. */
+static void nobody_waits_for_ever_for_a_merge_of_inner_nodes(void **state) {
+    (void)state;
+    const unsigned count = 400;
+    unsigned n = 0, refused = 0;
+    bool stands = false;
+    up(SMALL, ONE);
+    fill(a, count);
+    assert_int_equal(height(), 2);
+    while (!stands && n < count) {
+        assert_int_equal(delete (a, nth(n++)), 0);
+        stands = work_stands("chime:merge_committed");
+        while (stands && !is_root_locked()) { /* a merge of leaves: the next one */
+            far_sim_stop_before(a->client, (far_sim_match){.point = "chime:merge_committed"});
+            far_sim_resume(a->client);
+            stands = far_sim_run_client(a->client) == FAR_SIM_STOPPED;
+        }
+    }
+    assert_true(stands);
+    for (unsigned k = n; k < count && refused == 0; k++)
+        refused += within_bounds(FAR_OP_GET, k) == FAR_ERR_BUSY;
+    assert_true(refused > 0);
+    stage_finish(a);
+    settle(a);
+    assert_all(b, n, count);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_right_leaf_is_slow_to_go),
@@ -496,6 +568,8 @@ int main(void) {
         cmocka_unit_test(a_scan_meets_a_split_and_a_merge),
         cmocka_unit_test(a_scan_goes_by_an_old_parent),
         cmocka_unit_test(wide_leaves_are_merged),
+        cmocka_unit_test(nobody_waits_for_ever_for_a_merge_of_leaves),
+        cmocka_unit_test(nobody_waits_for_ever_for_a_merge_of_inner_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include "index/smart/smart.h"
 #include "pool/epoch.h"
+#include "pool/store.h"
 
 #define LEAF 448 /* bytes of the leaf of a value of 399 */
 
@@ -118,10 +119,36 @@ static void what_was_seen_under_an_old_pin_is_forgotten(void **state) {
 }
 
 
+/* a is stopped with the lock of a leaf, so that updates of b are refused, one after the other. Each of them has a redo
+ * record, which is the next one's: b keeps no more of them than before. */
+static void who_is_refused_keeps_its_redo_record(void **state) {
+    (void)state;
+    make_values();
+    stage_open(&s, "smart", "", NULL);
+    stage_write(c, "nk", text[0]);
+    stand(a, "smart:locked", FAR_OP_UPDATE, "nk", text[1]);
+    uint32_t kept = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        stage_start(b, FAR_OP_UPDATE, "nk", text[0]);
+        while (!b->ended)
+            far_sim_run_for(s.world, 100000000);
+        assert_int_equal(b->result, FAR_ERR_BUSY);
+        assert_true(i == 0 || b->session->memory->kept_count == kept);
+        kept = b->session->memory->kept_count;
+    }
+    stage_finish(a);
+    assert_int_equal(stage_do(b, FAR_OP_UPDATE, "nk", text[0]), 0);
+    assert_int_equal(b->session->memory->kept_count, kept);
+    assert_true(stage_reads(c, "nk", text[0]));
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_for_a_lock_lets_memory_go),
         cmocka_unit_test(what_was_seen_under_an_old_pin_is_forgotten),
+        cmocka_unit_test(who_is_refused_keeps_its_redo_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

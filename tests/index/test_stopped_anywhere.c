@@ -22,6 +22,7 @@ typedef struct story {
 static const story stories[] = {
     {"chime", "", true},
     {"chime", "key_size=8,value_size=8", true},
+    {"chime", "key_size=8,value_size=8,span=12,hop=2,handover=off", true},
     {"dart", "", true},
     {"dolphin", "", true},
     {"dolphin", "key_size=8,value_size=8", true},
@@ -29,6 +30,11 @@ static const story stories[] = {
     {"smart", "layout=paper", true},
     {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,extent=1024", false},
     {"shard", "partitions=1,bits=10,slots=1,l2_slots=1,load=95,key_size=8,value_size=8", false},
+    {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,lazy_resize=off", false},
+    {"shard", "partitions=1,bits=0,slots=6,l2_slots=1,load=95,ordered_cas=off", false},
+    {"dart", "lock_free=off", true},
+    {"dolphin", "sync=exclusive,patience=2,leaf_slots=4", true},
+    {"smart", "lockfree_nodes=off", true},
 };
 
 static unsigned refused, served; /* calls of a story */
@@ -229,9 +235,76 @@ static void with_eviction_none_is_refused(void **state) {
 }
 
 
+/* ---- Together ---- */
+
+#define JOINED 5u
+
+static struct {
+    far_pool *pool;
+    far_session *session;
+    far_index *index;
+    far_op ops[JOINED];
+    bool ended;
+} joint;
+
+
+static void join_main(void *arg) {
+    far_op *ops[JOINED], *done[JOINED];
+    char key[16], values[JOINED][16];
+    (void)arg;
+    snprintf(key, sizeof(key), "%s", key_of(100));
+    for (unsigned i = 0; i < JOINED; i++) {
+        snprintf(values[i], sizeof(values[i]), "%s", value_of('j', i));
+        joint.ops[i] = (far_op){
+            .kind = FAR_OP_PUT, .index = joint.index, .key = key, .key_len = 8, .value = values[i], .value_len = 8};
+        ops[i] = &joint.ops[i];
+    }
+    assert_int_equal(far_submit(joint.session, ops, JOINED), JOINED);
+    assert_int_equal(far_reap(joint.session, done, JOINED, JOINED), JOINED);
+    joint.ended = true;
+}
+
+
+/* Puts of one key that are one round of RDWC, whose leader is refused: so are all, and the value of none is there. */
+static void who_has_joined_is_refused_too(void **state) {
+    static const struct {
+        const char *kind, *options, *point;
+    } held[] = {{"smart", "update=lock", "smart:locked"},
+                {"chime", "", "chime:locked"},
+                {"shard", "partitions=1,bits=10,key_size=8,value_size=8", "shard:locked"}};
+    (void)state;
+    for (unsigned k = 0; k < sizeof(held) / sizeof(held[0]); k++) {
+        stage s;
+        far_pool_options options = FAR_POOL_OPTIONS_INIT;
+        stage_open(&s, held[k].kind, held[k].options, NULL);
+        memset(&joint, 0, sizeof(joint));
+        world_join(s.uri, &options, &joint.pool, &joint.session);
+        assert_int_equal(far_index_open(joint.session, "map", &joint.index), 0);
+        stage_write(&s.c, key_of(100), value_of('c', 100));
+        stage_start(&s.a, FAR_OP_PUT, key_of(100), value_of('a', 100));
+        stage_stop_at(&s.a, (far_sim_match){.point = held[k].point});
+        world_start(joint.pool, "joint", join_main, NULL);
+        uint64_t began = far_sim_now(s.world);
+        while (!joint.ended && far_sim_now(s.world) - began < 2 * BOUND_NS)
+            far_sim_run_for(s.world, BOUND_NS / 100);
+        assert_true(joint.ended);
+        for (unsigned i = 0; i < JOINED; i++)
+            if (joint.ops[i].result != FAR_ERR_BUSY)
+                fail_msg("%s: put %u gave %d", held[k].kind, i, joint.ops[i].result);
+        stage_finish(&s.a);
+        assert_int_equal(s.a.result, 0);
+        assert_true(stage_reads(&s.c, key_of(100), value_of('a', 100)));
+        far_index_close(joint.index);
+        far_session_close(joint.session);
+        far_pool_close(joint.pool);
+        stage_close(&s);
+    }
+}
+
+
 int main(int argc, char **argv) {
     enum { STORIES = sizeof(stories) / sizeof(stories[0]) };
-    struct CMUnitTest tests[2 * STORIES];
+    struct CMUnitTest tests[2 * STORIES + 1] = {[2 * STORIES] = cmocka_unit_test(who_has_joined_is_refused_too)};
     static char names[2 * STORIES][128];
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -249,6 +249,8 @@ int chime_descend(chime_op *op, unsigned level, chime_ptr *node) {
         }
         if ((err = chime_not_there(op, p, at)) < 0)
             return err;
+        if (op->restarts % op->st->patience == 0 && (err = chime_renew_pin(op)) < 0)
+            return err;
     }
 }
 

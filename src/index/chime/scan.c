@@ -322,6 +322,8 @@ int chime_scan(far_task *t, far_index *index, far_scan_chunk *scan) {
         p->extra.w = NULL;
         if ((err = one_batch(p)) == CHIME_STALE + 1) {
             int gone = chime_not_there(&p->op, p->leaf[0], 0);
+            if (gone >= 0 && p->op.restarts % p->op.st->patience == 0)
+                gone = chime_renew_pin(&p->op);
             p->taken = chime_ptr_is_sound(&p->op, p->op.aux) ? p->op.aux : 0;
             p->op.aux = 0;
             err = gone < 0 ? gone : err;

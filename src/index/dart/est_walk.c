@@ -161,10 +161,10 @@ int dart_est_walk(far_task *t, far_index *index, far_walk *walk) {
     if (err >= 0 && (err = far_pin_take(t)) >= 0) {
         if ((err = free_dead_adjuster(t, index)) >= 0)
             err = far_read_word(t, index->descriptor + offsetof(dart_super, list), &word);
+        if (err >= 0) /* with the pin: who is told looks whether it is free */
+            err = far_walk_object(walk, index, DART_TYPE_LIST, dart_word_addr(word), sizeof(dart_list));
         far_pin_drop(t);
     }
-    if (err >= 0)
-        err = far_walk_object(walk, index, DART_TYPE_LIST, dart_word_addr(word), sizeof(dart_list));
     return err < 0 ? err : whole_table(t, index, walk_segment, walk);
 }
 

@@ -25,7 +25,7 @@ int dolphin_lock_leaf(dolphin_op *op, uint64_t entry) {
         int err = try_lock(op, entry, 0, &seen);
         if (err < 0 || seen == 0 || seen == far_owner_of_task(op->t))
             return err;
-        if (attempt % 4 == 3) {
+        if (attempt % 4 == 3 || attempt + 1 == op->st->patience) {
             uint64_t holder = seen;
             if ((err = far_holder_is_dead(op->t, holder)) < 0)
                 return err;

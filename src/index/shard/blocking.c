@@ -18,7 +18,7 @@ static int is_left_alone(shard_try *y) {
     int err = far_read_word(y->t, y->part->pcb + 8 * SHARD_PCB_CLAIM, &claim);
     if (err < 0 || shard_claim_version(claim) != y->d)
         return err;
-    return far_is_dead(y->t, shard_claim_client(claim), FAR_ANY_GENERATION);
+    return far_is_dead_pinned(y->t, shard_claim_client(claim), FAR_ANY_GENERATION);
 }
 
 

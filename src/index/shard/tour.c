@@ -18,6 +18,8 @@ static int take_pin(shard_tour *r) {
 }
 
 
+/* With the pin under which its address was READ, but for what lives as long as the index: who is told looks whether it
+ * is free (false_home.h). */
 static int tell_object(shard_tour *r, unsigned type, far_addr addr, uint64_t size) {
     return r->walk ? far_walk_object(r->walk, r->index, type, addr, size) : 0;
 }
@@ -153,7 +155,7 @@ static int tour_table(shard_tour *r, unsigned word, uint64_t table) {
     unsigned generation = (unsigned)(table >> 48);
     uint64_t bytes = table_bytes(r, word, generation);
     uint64_t lines = bytes / (word >= 2 && r->st->inlined ? sizeof(shard_i_node) : 64);
-    int err = tell_object(r, SHARD_TYPE_OVERFLOW, table & shard_mask(48), bytes);
+    int err = 0;
     for (uint64_t first = 0; err == 0 && first < lines; first += LINES_AT_ONCE) {
         uint64_t count = lines - first < LINES_AT_ONCE ? lines - first : LINES_AT_ONCE;
         if ((err = take_pin(r)) >= 0)
@@ -206,12 +208,10 @@ static int look_at_partition(shard_tour *r, view *v) {
 }
 
 
+/* The pin is kept, also with an error: who tells what was READ drops it then. */
 static int read_partition(shard_tour *r, view *v) {
     int err = take_pin(r);
-    if (err >= 0)
-        err = look_at_partition(r, v);
-    far_pin_drop(r->t);
-    return err;
+    return err < 0 ? err : look_at_partition(r, v);
 }
 
 
@@ -248,17 +248,31 @@ static unsigned next_generation(const shard_tour *r, int done) {
 }
 
 
+/* Reads what tables there are, and tells of the next generation that has some. */
+static int next_tables(shard_tour *r, int done, unsigned *generation) {
+    view v;
+    int err = read_partition(r, &v);
+    if (err >= 0 && done < 0)
+        err = check_tables(r, &v);
+    for (unsigned i = 0; i < 4; i++)
+        r->table[i] = err >= 0 && names_a_table(&v, i) ? v.body[SHARD_BODY_L2 + i] : 0;
+    *generation = next_generation(r, done);
+    for (unsigned word = *generation & 1; word < 4 && err >= 0; word += 2) {
+        far_addr table = shard_table_addr(r->table[word], *generation);
+        if (table)
+            err = tell_object(r, SHARD_TYPE_OVERFLOW, table, table_bytes(r, word, *generation));
+    }
+    far_pin_drop(r->t);
+    return err;
+}
+
+
 /* A drain moves keys to the next generation, whose table may be made only then: each is looked for when the one before
  * it is through. */
 static int tour_overflow(shard_tour *r) {
-    view v;
     for (int done = -1;;) {
-        int err = read_partition(r, &v);
-        if (err >= 0 && done < 0)
-            err = check_tables(r, &v);
-        for (unsigned i = 0; i < 4; i++)
-            r->table[i] = err >= 0 && names_a_table(&v, i) ? v.body[SHARD_BODY_L2 + i] : 0;
-        unsigned generation = next_generation(r, done);
+        unsigned generation;
+        int err = next_tables(r, done, &generation);
         if (generation == SHARD_VERSIONS)
             return err;
         for (unsigned word = generation & 1; word < 4 && err >= 0; word += 2)
@@ -379,7 +393,6 @@ static int tell_extents(shard_tour *r, unsigned segment, uint64_t word, uint64_t
         uint64_t extent = 0, used = known ? shard_known(&known->extent[i], r->body) : 0;
         if ((err = take_pin(r)) >= 0)
             err = far_read_word(r->t, word + 8 * i, &extent);
-        far_pin_drop(r->t);
         if (err >= 0)
             err = shard_is_as_known(r->index, r->part, "piece of a segment", used, extent);
         if (err >= 0 && extent == 0 && whole)
@@ -387,13 +400,14 @@ static int tell_extents(shard_tour *r, unsigned segment, uint64_t word, uint64_t
                            (unsigned long long)r->part->number, segment);
         if (err >= 0 && extent)
             err = tell_object(r, SHARD_TYPE_SEGMENT, extent, r->st->extent);
+        far_pin_drop(r->t);
     }
     return err;
 }
 
 
-/* whole: of a version that has begun. */
-static int tell_segment(shard_tour *r, unsigned segment, uint64_t word, bool whole) {
+/* With the pin. Extents are told after it. */
+static int tell_segment(shard_tour *r, unsigned segment, uint64_t word) {
     uint64_t bytes = shard_segment_buckets(segment, r->st->b) * SHARD_BUCKET_BYTES,
              count = shard_extent_count(r->st, segment);
     if (count == 0) {
@@ -401,14 +415,15 @@ static int tell_segment(shard_tour *r, unsigned segment, uint64_t word, bool who
         int err = shard_is_as_known(r->index, r->part, "segment", known, word);
         return err < 0 ? err : tell_object(r, SHARD_TYPE_SEGMENT, word, bytes);
     }
-    int err = tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
-    return err < 0 ? err : tell_extents(r, segment, word, count, whole);
+    return tell_object(r, SHARD_TYPE_PROGRESS, word, (count * 8 + 15) & ~15ull);
 }
 
 
+/* whole: of a version that has begun. */
 static int tour_segment(shard_tour *r, unsigned segment, uint64_t word, bool whole) {
-    uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0;
-    int err = tell_segment(r, segment, word, whole);
+    uint64_t buckets = shard_segment_buckets(segment, r->st->b), base = segment ? buckets : 0,
+             extents = shard_extent_count(r->st, segment);
+    int err = extents ? tell_extents(r, segment, word, extents, whole) : 0;
     for (uint64_t first = 0; err >= 0 && first < buckets; first += BUCKETS_AT_ONCE) {
         uint64_t count = buckets - first < BUCKETS_AT_ONCE ? buckets - first : BUCKETS_AT_ONCE;
         far_scratch_mark mark = far_scratch_here(r->t);
@@ -428,10 +443,7 @@ static int check_segment(shard_tour *r, const view *v, unsigned segment) {
     uint64_t word = v->body[SHARD_BODY_SEGMENT + segment];
     if (word || segment > version_of(v))
         return 0;
-    int err = take_pin(r);
-    if (err >= 0)
-        err = far_read_word(r->t, r->body_addr + 8ull * (SHARD_BODY_SEGMENT + segment), &word);
-    far_pin_drop(r->t);
+    int err = far_read_word(r->t, r->body_addr + 8ull * (SHARD_BODY_SEGMENT + segment), &word);
     if (err < 0 || word)
         return err;
     return far_fail(FAR_ERR_CORRUPT, "index '%s', partition %llu, which is at version %u, has no segment %u",
@@ -445,31 +457,39 @@ static int tell_prepared(shard_tour *r, uint64_t word) {
     uint64_t segment = 0;
     if (!body || !r->walk)
         return 0;
-    int err = take_pin(r);
-    if (err >= 0)
-        err = far_read_word(r->t, body + 8 * SHARD_BODY_SEGMENT, &segment);
-    far_pin_drop(r->t);
+    int err = far_read_word(r->t, body + 8 * SHARD_BODY_SEGMENT, &segment);
     if (err < 0 || (err = tell_object(r, SHARD_TYPE_BODY, body, 8 * SHARD_BODY_WORDS)) < 0)
         return err;
     return tell_object(r, SHARD_TYPE_SEGMENT, segment, shard_segment_buckets(0, r->st->b) * SHARD_BUCKET_BYTES);
 }
 
 
+/* Reads what the partition has of that segment, and tells of it. */
+static int next_segment(shard_tour *r, view *v, unsigned segment) {
+    int err = read_partition(r, v);
+    if (err >= 0)
+        err = check_segment(r, v, segment);
+    uint64_t progress = v->body[SHARD_BODY_PROGRESS + segment], word = v->body[SHARD_BODY_SEGMENT + segment];
+    if (err >= 0 && progress && segment)
+        err = tell_object(r, SHARD_TYPE_PROGRESS, progress, shard_progress_bytes(r->st, segment));
+    if (err >= 0 && word)
+        err = tell_segment(r, segment, word);
+    far_pin_drop(r->t);
+    return err;
+}
+
+
 static int tour_segments(shard_tour *r) {
-    view v;
+    view v = {0};
     int err = 0;
     for (unsigned segment = 0; err >= 0 && segment < SHARD_VERSIONS; segment++) {
-        if ((err = read_partition(r, &v)) < 0 || (err = check_segment(r, &v, segment)) < 0)
-            return err;
-        uint64_t progress = v.body[SHARD_BODY_PROGRESS + segment], word = v.body[SHARD_BODY_SEGMENT + segment];
-        if (progress && segment)
-            err = tell_object(r, SHARD_TYPE_PROGRESS, progress, shard_progress_bytes(r->st, segment));
-        if (word == 0)
+        err = next_segment(r, &v, segment);
+        uint64_t word = v.body[SHARD_BODY_SEGMENT + segment];
+        if (err < 0 || word == 0)
             break;
         if (r->load && segment <= version_of(&v))
             r->load->slots += shard_segment_buckets(segment, r->st->b) * (r->st->slots + r->st->l2_slots);
-        if (err >= 0)
-            err = tour_segment(r, segment, word, segment <= version_of(&v));
+        err = tour_segment(r, segment, word, segment <= version_of(&v));
     }
     return err;
 }
@@ -491,11 +511,13 @@ static int find_body(shard_tour *r) {
 static int tour_partition(shard_tour *r) {
     view v;
     int err = find_body(r);
-    if (err < 0 || (err = read_partition(r, &v)) < 0 ||
-        (err = tell_object(r, SHARD_TYPE_BODY, r->body_addr, 8 * SHARD_BODY_WORDS)) < 0 ||
-        (err = tell_prepared(r, v.pcb[SHARD_PCB_BODY + (r->body + 1) % 2])) < 0 || (err = tour_overflow(r)) < 0)
-        return err;
-    return tour_segments(r);
+    if (err >= 0 && (err = read_partition(r, &v)) >= 0 &&
+        (err = tell_object(r, SHARD_TYPE_BODY, r->body_addr, 8 * SHARD_BODY_WORDS)) >= 0)
+        err = tell_prepared(r, v.pcb[SHARD_PCB_BODY + (r->body + 1) % 2]);
+    far_pin_drop(r->t);
+    if (err >= 0)
+        err = tour_overflow(r);
+    return err < 0 ? err : tour_segments(r);
 }
 
 

@@ -293,9 +293,9 @@ int smart_update_locked(smart_op *op, const smart_spot *s, far_bytes value) {
     far_latch(op->t, leaf->addr); /* of the tasks of this compute node one at a time */
     err = lock_and_write(op, s, body, r);
     far_unlatch(op->t, leaf->addr);
-    if (r && err >= 0)
-        put_back(op, r);
+    if (r && (err == FAR_ERR_FENCED || err == FAR_ERR_UNREACHABLE))
+        free(r); /* it is lost with the session */
     else if (r)
-        free(r); /* the session is lost, and the record with it */
+        put_back(op, r);
     return err;
 }
