@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define SCAN_ENTRIES     512u /* of a READ */
 #define CAS_AT_ONCE      256u /* of a batch */
@@ -74,6 +75,11 @@ bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES
         p += s.pages - 1;
     }
     return true;
+}
+
+
+uint64_t far_marks_check(const far_geometry *g, far_block_id b, uint32_t sweep, const uint64_t *marks) {
+    return XXH3_64bits_withSeed(marks, far_bitmap_bytes(g), far_stamp_pack(g, b, sweep));
 }
 
 
@@ -280,6 +286,9 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
     far_block_state wiping = far_block_unpack(word);
     far_fabric *fabric = far_task_fabric(t);
     assert(wiping.kind == FAR_BLOCK_WIPING);
+    if (wiping.length > g->node[head.node].blocks - head.index)
+        return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: a run of %u blocks does not fit the node", head.index,
+                        head.node, wiping.length);
     for (uint32_t i = wiping.length; i-- > 0;) { /* the head last: it says that the others are to be freed */
         far_block_id b = {head.node, head.index + i};
         uint64_t now = word;

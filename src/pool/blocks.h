@@ -16,7 +16,8 @@
  *   word 2   orphan: a bit for each of 64 hashed classes that had free objects (a hint); bit 0 of the hash of no class:
  *            free pages. Run: sweep 24 | check 40 as in word 1: the last sweep that its maker had heard of. Written before
  *            word 0; anew by a sweeper that finds it broken.
- *   word 3   unused
+ *   word 3   a hash of the mark bitmap, and of the sweep and the block that it is of: written by the sweeper with it, so that
+ *            marks that damage has taken away free nothing
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
  *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | check 5 << 58 | in use 1 << 63
@@ -157,6 +158,11 @@ static inline far_addr far_block_hint(const far_geometry *g, far_block_id b) {
 }
 
 
+static inline far_addr far_block_marks_check(const far_geometry *g, far_block_id b) {
+    return far_block_entry(g, b) + 24;
+}
+
+
 static inline far_addr far_block_page(const far_geometry *g, far_block_id b, unsigned page) {
     return far_addr_make(b.node, g->node[b.node].pages + ((uint64_t)b.index * FAR_BLOCK_PAGES + page) * 8);
 }
@@ -250,6 +256,9 @@ static inline uint32_t far_run_blocks(const far_geometry *g, uint64_t size) {
     return (uint32_t)((size + g->block_bytes - 1) / g->block_bytes);
 }
 
+
+/* What word 3 of its entry says when these are the marks of a block, of that sweep. */
+uint64_t far_marks_check(const far_geometry *g, far_block_id b, uint32_t sweep, const uint64_t *marks);
 
 /* True when the page words of a block describe slabs that lie inside it and do not overlap. */
 bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]);

@@ -45,12 +45,13 @@ typedef struct sweeper {
     uint64_t *marks;           /* of the blocks of this part: bit per granule; behind them those of any other block */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     late_mark late[MARKS_LATE];
-    uint64_t met;            /* objects so far */
-    unsigned written;        /* blocks whose marks were put */
-    known_list dead, owners; /* clients that died; handles that own blocks */
-    far_catalog_view view;   /* what is listed at the end */
-    unsigned missing;        /* handles that have not settled yet; the others ... */
-    uint64_t settled;        /* ... found so many bytes lost */
+    uint64_t met;                 /* objects so far */
+    unsigned written;             /* blocks whose marks were put */
+    uint64_t checks[MARK_BLOCKS]; /* of marks that are being written */
+    known_list dead, owners;      /* clients that died; handles that own blocks */
+    far_catalog_view view;        /* what is listed at the end */
+    unsigned missing;             /* handles that have not settled yet; the others ... */
+    uint64_t settled;             /* ... found so many bytes lost */
     far_sweep_result result;
 } sweeper;
 
@@ -239,8 +240,11 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
     far_block_kind kind = far_block_unpack(entry[0]).kind;
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
-    far_write(t, far_block_marks(s->geometry, id), marks_of(s, far_block_number(s->geometry, id)),
-              far_bitmap_bytes(s->geometry));
+    const uint64_t *marks = marks_of(s, far_block_number(s->geometry, id));
+    uint64_t *check = &s->checks[s->written % MARK_BLOCKS];
+    *check = far_marks_check(s->geometry, id, s->sweep, marks);
+    far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
+    far_write(t, far_block_marks_check(s->geometry, id), check, 8);
     return ++s->written % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
 

@@ -253,6 +253,60 @@ static void what_came_home_behind_the_walk_stays_in_store(void **state) {
 }
 
 
+/* ---- Marks ---- */
+
+static int give_up_blocks(far_task *t, void *arg) {
+    far_memory *m = far_memory_of(t);
+    (void)arg;
+    far_mutex_lock(&m->lock);
+    far_kept_free(m, true); /* or the block of the reserve would stay */
+    far_mutex_unlock(&m->lock);
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int adopt_orphans(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_orphans_adopt(t);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* A sweep has met all that is in an orphan; then damage takes marks away. Who adopts the block frees nothing by them. */
+static void damaged_marks_free_nothing_in_use(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 11, 3, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
+    put_many(owner, "a");
+    hold_blocks(owner, false);
+    assert_int_equal(call(owner, give_up_blocks, NULL), 0);
+    far_addr used = bucket_of(&r, sweeper, "a7");
+    assert_int_equal(block_state(&r, sweeper, used).kind, FAR_BLOCK_ORPHAN);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    assert_int_equal(block_state(&r, sweeper, used).kind, FAR_BLOCK_ORPHAN);
+    assert_true(is_marked(&r, sweeper, used));
+    memset(bytes_at(&r, far_block_marks(&sweeper->pool->geometry, block_of(sweeper, used))), 0,
+           far_bitmap_bytes(&sweeper->pool->geometry));
+    assert_int_equal(call(heir, adopt_orphans, NULL), 0);
+    use_all_free_memory(&r, heir);
+    assert_many(sweeper, "a");
+    assert_nothing_lost(&r, sweeper);
+    close_holders(&r);
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -263,6 +317,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(more_comes_home_while_the_owner_takes),
         cmocka_unit_test(what_comes_home_again_during_a_walk_is_suspected_in_vain),
         cmocka_unit_test(what_came_home_behind_the_walk_stays_in_store),
+        cmocka_unit_test(damaged_marks_free_nothing_in_use),
     };
     return cmocka_run_group_tests_name("home bits", tests, NULL, NULL);
 }
