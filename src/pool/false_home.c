@@ -33,9 +33,8 @@ typedef struct bits_reader {
 static int read_bits(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     bits_reader *r = ctx;
     const far_geometry *g = far_geometry_of(t);
-    far_block_kind kind = far_block_unpack(entry[0]).kind;
     uint64_t *bits = bits_of(r->h, id);
-    if (!bits || (kind != FAR_BLOCK_OWNED && kind != FAR_BLOCK_ORPHAN))
+    if (!bits || !far_has_slabs(entry[0]))
         return 0;
     far_read(t, far_block_bitmap(g, id), bits, far_bitmap_bytes(g));
     return ++r->pending % BLOCKS_AT_ONCE == 0 ? far_wait(t) : 0;
@@ -54,61 +53,57 @@ int far_homes_begin(far_homes *h) {
 typedef struct comparison {
     far_homes *h;
     const uint64_t *marks;
-    bool any; /* there are suspects */
+    uint64_t *begins; /* of one block */
+    bool any;         /* there are suspects */
 } comparison;
 
 
-/* A bit for each place in the block where an object begins, as its page words say. */
+/* Of a block with objects that were met: whether it has slabs. If not, all that was met is suspected, but for the run that it is. */
+static bool is_met_with_slabs(void *ctx, far_block_id id, const uint64_t *entry) {
+    comparison *c = ctx;
+    uint64_t *bits = bits_of(c->h, id), words = words_of(c->h), met = 0;
+    if (!bits)
+        return false;
+    const uint64_t *marks = c->marks + (bits - c->h->bits);
+    for (uint64_t w = 0; w < words; w++)
+        met |= marks[w];
+    if (met && far_has_slabs(entry[0]))
+        return true;
+    memcpy(bits, marks, words * sizeof(*bits));
+    if (far_block_unpack(entry[0]).kind == FAR_BLOCK_RUN)
+        bits[0] &= ~1ull;
+    for (uint64_t w = 0; met && w < words; w++)
+        c->any |= bits[w] != 0;
+    return false;
+}
+
+
+/* A bit for each place in the block where an object begins, as its page words say; none when they are not sound: the second walk
+ * reads them again. */
 static void find_beginnings(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES], uint64_t *begins) {
+    bool sound = far_pages_sound(g, pages);
     memset(begins, 0, far_bitmap_bytes(g));
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+    for (unsigned p = 0; sound && p < FAR_BLOCK_PAGES; p++) {
         far_page_state page = far_page_unpack(pages[p]);
-        for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {
-            uint64_t at = (p * g->page_bytes + n * page.size) / FAR_GRANULE;
+        uint32_t objects = page.in_use ? far_slab_objects(g->page_bytes, &page) : 0;
+        uint64_t at = p * g->page_bytes / FAR_GRANULE, step = page.size / FAR_GRANULE;
+        for (uint32_t n = 0; n < objects; n++, at += step)
             begins[at / FAR_WORD_GRANULES] |= 1ull << at % FAR_WORD_GRANULES;
-        }
     }
 }
 
 
 /* Of a block with slabs: what was met where no object begins, or was home before the walk, and is. */
-static int suspect_in_slabs(far_task *t, far_block_id id, uint64_t *bits, const uint64_t *marks) {
-    const far_geometry *g = far_geometry_of(t);
-    uint64_t pages[FAR_BLOCK_PAGES], *now, *begins = far_scratch(t, far_bitmap_bytes(g));
-    int err = begins ? far_pages_read(t, id, pages) : FAR_ERR_NO_MEMORY;
-    if (err == 0)
-        err = far_bitmap_read(t, id, &now);
-    if (err < 0)
-        return err;
-    find_beginnings(g, pages, begins);
-    for (uint64_t w = 0; w < far_bitmap_bytes(g) / sizeof(*bits); w++)
-        bits[w] = marks[w] & ((bits[w] & now[w]) | ~begins[w]);
-    return 0;
-}
-
-
-static int suspect_in_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+static int suspect_in_slabs(far_task *t, void *ctx, const far_tables *b) {
     comparison *c = ctx;
-    far_block_kind kind = far_block_unpack(entry[0]).kind;
-    uint64_t *bits = bits_of(c->h, id), words = words_of(c->h), met = 0, suspects = 0;
-    if (!bits)
-        return 0;
+    uint64_t *bits = bits_of(c->h, b->id);
     const uint64_t *marks = c->marks + (bits - c->h->bits);
-    for (uint64_t w = 0; w < words; w++)
-        met |= marks[w];
-    far_scratch_mark here = far_scratch_here(t);
-    int err = 0;
-    if (met && (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN))
-        err = suspect_in_slabs(t, id, bits, marks);
-    else
-        memcpy(bits, marks, words * sizeof(*bits));
-    if (kind == FAR_BLOCK_RUN)
-        bits[0] &= ~1ull; /* it is the object */
-    far_scratch_back(t, here);
-    for (uint64_t w = 0; w < words; w++)
-        suspects |= bits[w];
-    c->any |= suspects != 0;
-    return err;
+    find_beginnings(far_geometry_of(t), b->pages, c->begins);
+    for (uint64_t w = 0; w < words_of(c->h); w++) {
+        bits[w] = marks[w] & ((bits[w] & b->bits[w]) | ~c->begins[w]);
+        c->any |= bits[w] != 0;
+    }
+    return 0;
 }
 
 
@@ -131,22 +126,24 @@ static int mend(far_task *t, far_addr at, uint64_t bit) {
 }
 
 
-/* What the tables say of an object that is linked: 1: it is in use, or home; 0: there is none of that index. */
+/* What the tables say of an object that is linked: 1: it is in use, or home; 0: there is none of that index. Its slab stays as
+ * long as the pin stands: other page words may change meanwhile, its own does not. */
 static int is_in_tables(far_task *t, far_block_id id, uint64_t granule, uint32_t uid) {
     const far_geometry *g = far_geometry_of(t);
     uint64_t pages[FAR_BLOCK_PAGES], word;
-    int err = far_read_word(t, far_block_entry(g, id), &word);
-    far_block_state state = far_block_unpack(word);
-    if (err < 0 || state.kind == FAR_BLOCK_RUN)
-        return err < 0 ? err : granule == 0 && state.uid == uid;
-    if ((state.kind != FAR_BLOCK_OWNED && state.kind != FAR_BLOCK_ORPHAN) || (err = far_pages_read(t, id, pages)) < 0)
+    far_read(t, far_block_entry(g, id), &word, sizeof(word));
+    far_read(t, far_block_page(g, id, 0), pages, sizeof(pages));
+    int err = far_wait(t);
+    if (err < 0)
         return err;
+    if (!far_has_slabs(word))
+        return far_block_unpack(word).kind == FAR_BLOCK_RUN && granule == 0 && far_block_unpack(word).uid == uid;
     unsigned first = (unsigned)(granule * FAR_GRANULE / g->page_bytes);
     while (first > 0 && pages[first] == 0)
         first--;
     far_page_state page = far_page_unpack(pages[first]);
     uint64_t inner = granule * FAR_GRANULE - first * g->page_bytes;
-    return page.in_use && page.uid == uid && inner % page.size == 0 &&
+    return far_page_is_sound(g, first, pages[first]) && page.uid == uid && inner % page.size == 0 &&
            inner / page.size < far_slab_objects(g->page_bytes, &page);
 }
 
@@ -179,8 +176,11 @@ static int meet_suspect(far_walk *walk, far_index *index, unsigned type, far_add
 
 
 int far_homes_end(far_homes *h, const uint64_t *marks) {
-    comparison c = {h, marks, false};
-    int err = far_blocks_each(h->t, suspect_in_block, &c);
+    far_scratch_mark mark = far_scratch_here(h->t);
+    comparison c = {h, marks, far_scratch(h->t, words_of(h) * sizeof(uint64_t)), false};
+    int err = c.begins ? far_tables_each(h->t, is_met_with_slabs, suspect_in_slabs, &c)
+                       : far_fail(FAR_ERR_NO_MEMORY, "no memory to look for suspects");
+    far_scratch_back(h->t, mark);
     h->walk.object = meet_suspect;
     far_point(h->t, "sweep:suspects");
     return err < 0 || !c.any ? err : far_catalog_walk(h->t, &h->walk);
