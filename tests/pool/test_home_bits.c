@@ -253,6 +253,31 @@ static void what_came_home_behind_the_walk_stays_in_store(void **state) {
 }
 
 
+/* The page words of an owned block are read while its owner gives back one slab and cuts another that begins elsewhere: together
+ * they are not sound. What is linked lies in slabs that stay, and nothing is wrong. (With far_pages_read in false_home.c: damage.) */
+static void page_words_of_two_moments_are_no_damage(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 12, 3, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[2];
+    const far_geometry *g = &owner->pool->geometry;
+    put_many(owner, "a");
+    far_block_id id = block_of(owner, bucket_of(&r, owner, "a7"));
+    uint64_t *pages = bytes_at(&r, far_block_page(g, id, 0));
+    far_page_state slab = {.in_use = true, .uid = owner->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
+    assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:met");
+    pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
+    assert_false(far_pages_sound(g, pages));
+    finish_sweep(&r, sweeper);
+    pages[FAR_BLOCK_PAGES - 1] = 0;
+    assert_int_equal(problems(owner), 0);
+    assert_many(owner, "a");
+    close_holders(&r);
+}
+
+
 /* ---- Marks ---- */
 
 static int give_up_blocks(far_task *t, void *arg) {
@@ -317,6 +342,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(more_comes_home_while_the_owner_takes),
         cmocka_unit_test(what_comes_home_again_during_a_walk_is_suspected_in_vain),
         cmocka_unit_test(what_came_home_behind_the_walk_stays_in_store),
+        cmocka_unit_test(page_words_of_two_moments_are_no_damage),
         cmocka_unit_test(damaged_marks_free_nothing_in_use),
     };
     return cmocka_run_group_tests_name("home bits", tests, NULL, NULL);
