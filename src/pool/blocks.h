@@ -260,8 +260,8 @@ static inline uint32_t far_run_blocks(const far_geometry *g, uint64_t size) {
 /* What word 3 of its entry says when these are the marks of a block, of that sweep. */
 uint64_t far_marks_check(const far_geometry *g, far_block_id b, uint32_t sweep, const uint64_t *marks);
 
-/* True when the page words of a block describe slabs that lie inside it and do not overlap. Read beside its owner they may be
- * of two moments, between which pages changed hands; the word of a slab that stays is right all the time. */
+/* True when the page words of a block describe slabs that lie inside it and do not overlap. Read beside its owner they
+ * may be of two moments, between which pages changed hands; the word of a slab that stays is right all the time. */
 bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]);
 bool far_page_is_sound(const far_geometry *g, unsigned page, uint64_t word); /* one of them, of a slab */
 
@@ -292,8 +292,8 @@ typedef struct far_tables { /* what they say of a block */
     uint64_t *bits; /* free ones */
 } far_tables;
 
-/* ... page words, sound or not, and bits of these blocks, in one round trip; then those of all blocks that are wanted (NULL: all),
- * many in each round trip, the entries some time before. As with far_blocks_each. */
+/* ... page words, sound or not, and bits of these blocks, in one round trip; then those of all blocks that are wanted
+ * (NULL: all), many in each round trip, the entries some time before. As with far_blocks_each. */
 int far_tables_read(far_task *t, far_tables *blocks, unsigned count);
 int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry),
                     int (*each)(far_task *t, void *ctx, const far_tables *b), void *ctx);

@@ -58,7 +58,8 @@ typedef struct comparison {
 } comparison;
 
 
-/* Of a block with objects that were met: whether it has slabs. If not, all that was met is suspected, but for the run that it is. */
+/* Of a block with objects that were met: whether it has slabs. If not, all that was met is suspected, but for the run
+ * that it is. */
 static bool is_met_with_slabs(void *ctx, far_block_id id, const uint64_t *entry) {
     comparison *c = ctx;
     uint64_t *bits = bits_of(c->h, id), words = words_of(c->h), met = 0;
@@ -78,8 +79,8 @@ static bool is_met_with_slabs(void *ctx, far_block_id id, const uint64_t *entry)
 }
 
 
-/* A bit for each place in the block where an object begins, as its page words say; none when they are not sound: the second walk
- * reads them again. */
+/* A bit for each place in the block where an object begins, as its page words say; none when they are not sound: the
+ * second walk reads them again. */
 static void find_beginnings(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES], uint64_t *begins) {
     bool sound = far_pages_sound(g, pages);
     memset(begins, 0, far_bitmap_bytes(g));
@@ -126,8 +127,8 @@ static int mend(far_task *t, far_addr at, uint64_t bit) {
 }
 
 
-/* What the tables say of an object that is linked: 1: it is in use, or home; 0: there is none of that index. Its slab stays as
- * long as the pin stands: other page words may change meanwhile, its own does not. */
+/* What the tables say of an object that is linked: 1: it is in use, or home; 0: there is none of that index. Its slab
+ * stays as long as the pin stands: other page words may change meanwhile, its own does not. */
 static int is_in_tables(far_task *t, far_block_id id, uint64_t granule, uint32_t uid) {
     const far_geometry *g = far_geometry_of(t);
     uint64_t pages[FAR_BLOCK_PAGES], word;

@@ -151,8 +151,8 @@ static int check_slabs(checked *c, const far_tables *b, const far_block_state *s
 }
 
 
-/* A run fits the node; its bodies follow it, and a body has a head. Blocks come in their order, so that the head is known. What is
- * owned is just being made, or undone. */
+/* A run fits the node; its bodies follow it, and a body has a head. Blocks come in their order, so that the head is
+ * known. What is owned is just being made, or undone. */
 static int check_run(checked *c, far_block_id id, const far_block_state *s) {
     uint32_t before = id.node == c->head.node ? id.index - c->head.index : 0;
     int err = 0;

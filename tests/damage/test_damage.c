@@ -2,8 +2,8 @@
  * had; and check names what operations stumble over.
  *
  * test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--tables] [--checksum] [--verbose]      `make fuzz` runs
- * more of them; with --owners every damage is a word that names a live client, as if it held a lock; with --tables it is in the marks
- * of a sweep, or in the table of open indexes of somebody; --checksum: only of indexes with checksum=on */
+ * more of them; with --owners every damage is a word that names a live client, as if it held a lock; with --tables it is
+ * in the marks of a sweep, or in the table of open indexes of somebody; --checksum: only of indexes with checksum=on */
 #include "damage_seeds.h"
 #include "trial.h"
 

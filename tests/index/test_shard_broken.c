@@ -219,8 +219,8 @@ static void chains_that_go_round_told(const told *told) {
 TOLD_OF_ALL(chains_that_go_round);
 
 
-/* Nothing is taken out of a chain that goes round and given back: a node that is behind itself again and again, those of a larger
- * circle twice. The link from that node leads to the first one. (prove_end) */
+/* Nothing is taken out of a chain that goes round and given back: a node that is behind itself again and again, those
+ * of a larger circle twice. The link from that node leads to the first one. (prove_end) */
 static void drain_along_a_circle_of(const told *told, unsigned nodes) {
     stage s;
     open_full(&s, told);

@@ -253,8 +253,9 @@ static void what_came_home_behind_the_walk_stays_in_store(void **state) {
 }
 
 
-/* The page words of an owned block are read while its owner gives back one slab and cuts another that begins elsewhere: together
- * they are not sound. What is linked lies in slabs that stay, and nothing is wrong. (With far_pages_read in false_home.c: damage.) */
+/* The page words of an owned block are read while its owner gives back one slab and cuts another that begins
+ * elsewhere: together they are not sound. What is linked lies in slabs that stay, and nothing is wrong. (With
+ * far_pages_read in false_home.c: damage.) */
 static void page_words_of_two_moments_are_no_damage(void **state) {
     (void)state;
     rig r;
@@ -308,7 +309,8 @@ static int adopt_orphans(far_task *t, void *arg) {
 }
 
 
-/* A sweep has met all that is in an orphan; then damage takes marks away. Who adopts the block frees nothing by them. */
+/* A sweep has met all that is in an orphan; then damage takes marks away. Who adopts the block frees nothing by
+ * them. */
 static void damaged_marks_free_nothing_in_use(void **state) {
     (void)state;
     rig r;

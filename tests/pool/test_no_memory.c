@@ -1,4 +1,5 @@
-/* A process without memory of its own cannot note what it has in hand in the pool: it is lost, and a sweep is asked for. */
+/* A process without memory of its own cannot note what it has in hand in the pool: it is lost, and a sweep is asked
+ * for. */
 #include "settle_rig.h"
 
 static bool fails; /* what is wrapped below */

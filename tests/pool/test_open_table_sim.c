@@ -499,8 +499,8 @@ static void a_word_that_damage_took_away_is_back_with_the_next_request(void **st
 }
 
 
-/* In the table of another handle, which hears that somebody waits; in that of the one who drops, which does not wait. (Without
- * far_open_table_prove in a tick, or in a drop: it waits for a walk that never ends.) */
+/* In the table of another handle, which hears that somebody waits; in that of the one who drops, which does not wait.
+ * (Without far_open_table_prove in a tick, or in a drop: it waits for a walk that never ends.) */
 static void a_walk_that_damage_made_up_does_not_hold_up_a_drop(void **state) {
     (void)state;
     story s;

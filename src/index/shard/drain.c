@@ -82,8 +82,8 @@ static int drain_node(shard_try *y, far_addr at, const shard_node *node) {
 }
 
 
-/* The chain from `at` on, whose next node is known, has an end: what is taken out of one that goes round would be met again, and
- * given back twice. */
+/* The chain from `at` on, whose next node is known, has an end: what is taken out of one that goes round would be met
+ * again, and given back twice. */
 static int prove_end(shard_try *y, far_addr at, uint64_t next) {
     shard_chain chain = {0};
     int err = shard_follow(y->index, &chain, at);
