@@ -8,8 +8,10 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define SCAN_ENTRIES     512u /* of a READ */
+#define TABLES_AT_ONCE   32u  /* of blocks: up to 1 MiB */
 #define CAS_AT_ONCE      256u /* of a batch */
 #define WIPE_BYTES       (256u << 10)
 #define SMALL_SLAB_PAGES 8u /* slabs are not made larger than this only to hold several objects */
@@ -60,20 +62,31 @@ unsigned far_slab_pages(uint64_t page_bytes, uint64_t size) {
 }
 
 
+bool far_page_is_sound(const far_geometry *g, unsigned page, uint64_t word) {
+    far_page_state s = far_page_unpack(word);
+    return s.in_use && s.pages != 0 && s.pages <= FAR_BLOCK_PAGES - page && s.size != 0 && s.size < g->block_bytes &&
+           far_page_pack(&s) == word && far_slab_objects(g->page_bytes, &s) != 0;
+}
+
+
 bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]) {
     for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
         if (pages[p] == 0)
             continue;
-        far_page_state s = far_page_unpack(pages[p]);
-        if (!s.in_use || s.pages == 0 || s.pages > FAR_BLOCK_PAGES - p || s.size == 0 || s.size >= g->block_bytes ||
-            far_page_pack(&s) != pages[p] || far_slab_objects(g->page_bytes, &s) == 0)
+        if (!far_page_is_sound(g, p, pages[p]))
             return false;
+        far_page_state s = far_page_unpack(pages[p]);
         for (unsigned q = p + 1; q < p + s.pages; q++)
             if (pages[q] != 0)
                 return false;
         p += s.pages - 1;
     }
     return true;
+}
+
+
+uint64_t far_marks_check(const far_geometry *g, far_block_id b, uint32_t sweep, const uint64_t *marks) {
+    return XXH3_64bits_withSeed(marks, far_bitmap_bytes(g), far_stamp_pack(g, b, sweep));
 }
 
 
@@ -112,22 +125,76 @@ int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_i
 }
 
 
-int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
-    far_read(t, far_block_page(far_geometry_of(t), b, 0), pages, FAR_BLOCK_PAGES * 8);
-    int err = far_wait(t);
-    if (err == 0 && !far_pages_sound(far_geometry_of(t), pages))
-        err = far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
+int far_tables_read(far_task *t, far_tables *blocks, unsigned count) {
+    const far_geometry *g = far_geometry_of(t);
+    for (far_tables *b = blocks; b < blocks + count; b++) {
+        far_read(t, far_block_page(g, b->id, 0), b->pages, sizeof(b->pages));
+        far_read(t, far_block_bitmap(g, b->id), b->bits, far_bitmap_bytes(g));
+    }
+    return far_wait(t);
+}
+
+
+typedef struct tables_batch {
+    bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry);
+    int (*each)(far_task *t, void *ctx, const far_tables *b);
+    void *ctx;
+    far_tables blocks[TABLES_AT_ONCE];
+    unsigned count;
+} tables_batch;
+
+
+static int end_batch(far_task *t, tables_batch *batch) {
+    int err = far_tables_read(t, batch->blocks, batch->count);
+    for (unsigned i = 0; i < batch->count && err == 0; i++)
+        err = batch->each(t, batch->ctx, &batch->blocks[i]);
+    batch->count = 0;
     return err;
 }
 
 
-int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits) {
-    const far_geometry *g = far_geometry_of(t);
-    *bits = far_scratch(t, far_bitmap_bytes(g));
-    if (!*bits)
-        return far_fail(FAR_ERR_NO_MEMORY, "no memory to read a bitmap");
-    far_read(t, far_block_bitmap(g, b), *bits, far_bitmap_bytes(g));
-    return far_wait(t);
+static int add_to_batch(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    tables_batch *batch = ctx;
+    if (batch->wanted && !batch->wanted(batch->ctx, id, entry))
+        return 0;
+    far_tables *b = &batch->blocks[batch->count++];
+    b->id = id;
+    memcpy(b->entry, entry, sizeof(b->entry));
+    return batch->count == TABLES_AT_ONCE ? end_batch(t, batch) : 0;
+}
+
+
+int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry),
+                    int (*each)(far_task *t, void *ctx, const far_tables *b), void *ctx) {
+    uint64_t bytes = far_bitmap_bytes(far_geometry_of(t));
+    far_scratch_mark mark = far_scratch_here(t);
+    tables_batch *batch = far_scratch(t, sizeof(*batch));
+    uint64_t *bits = far_scratch(t, TABLES_AT_ONCE * bytes);
+    int err = !batch || !bits ? far_fail(FAR_ERR_NO_MEMORY, "no memory to read the tables of blocks") : 0;
+    if (err == 0) {
+        *batch = (tables_batch){.wanted = wanted, .each = each, .ctx = ctx};
+        for (unsigned i = 0; i < TABLES_AT_ONCE; i++)
+            batch->blocks[i].bits = bits + i * (bytes / sizeof(*bits));
+        err = far_blocks_each(t, add_to_batch, batch);
+    }
+    if (err == 0)
+        err = end_batch(t, batch);
+    far_scratch_back(t, mark);
+    return err;
+}
+
+
+int far_pages_prove(far_task *t, far_block_id b, const uint64_t pages[FAR_BLOCK_PAGES]) {
+    if (far_pages_sound(far_geometry_of(t), pages))
+        return 0;
+    return far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
+}
+
+
+int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
+    far_read(t, far_block_page(far_geometry_of(t), b, 0), pages, FAR_BLOCK_PAGES * 8);
+    int err = far_wait(t);
+    return err < 0 ? err : far_pages_prove(t, b, pages);
 }
 
 
@@ -280,6 +347,9 @@ int far_run_finish(far_task *t, far_block_id head, uint64_t word) {
     far_block_state wiping = far_block_unpack(word);
     far_fabric *fabric = far_task_fabric(t);
     assert(wiping.kind == FAR_BLOCK_WIPING);
+    if (wiping.length > g->node[head.node].blocks - head.index)
+        return far_fail(FAR_ERR_CORRUPT, "block %u of node %u: a run of %u blocks does not fit the node", head.index,
+                        head.node, wiping.length);
     for (uint32_t i = wiping.length; i-- > 0;) { /* the head last: it says that the others are to be freed */
         far_block_id b = {head.node, head.index + i};
         uint64_t now = word;

@@ -16,7 +16,8 @@
  *   word 2   orphan: a bit for each of 64 hashed classes that had free objects (a hint); bit 0 of the hash of no class:
  *            free pages. Run: sweep 24 | check 40 as in word 1: the last sweep that its maker had heard of. Written before
  *            word 0; anew by a sweeper that finds it broken.
- *   word 3   unused
+ *   word 3   a hash of the mark bitmap, and of the sweep and the block that it is of: written by the sweeper with it, so that
+ *            marks that damage has taken away free nothing
  *
  * Page word, 64 per block: the first page of a slab says what it is, the other pages of it, and free ones, are 0.
  *   uid 24 | type 6 << 24 | size / 16 20 << 30 | pages 7 << 50 | stable 1 << 57 | check 5 << 58 | in use 1 << 63
@@ -157,6 +158,11 @@ static inline far_addr far_block_hint(const far_geometry *g, far_block_id b) {
 }
 
 
+static inline far_addr far_block_marks_check(const far_geometry *g, far_block_id b) {
+    return far_block_entry(g, b) + 24;
+}
+
+
 static inline far_addr far_block_page(const far_geometry *g, far_block_id b, unsigned page) {
     return far_addr_make(b.node, g->node[b.node].pages + ((uint64_t)b.index * FAR_BLOCK_PAGES + page) * 8);
 }
@@ -251,8 +257,13 @@ static inline uint32_t far_run_blocks(const far_geometry *g, uint64_t size) {
 }
 
 
-/* True when the page words of a block describe slabs that lie inside it and do not overlap. */
+/* What word 3 of its entry says when these are the marks of a block, of that sweep. */
+uint64_t far_marks_check(const far_geometry *g, far_block_id b, uint32_t sweep, const uint64_t *marks);
+
+/* True when the page words of a block describe slabs that lie inside it and do not overlap. Read beside its owner they
+ * may be of two moments, between which pages changed hands; the word of a slab that stays is right all the time. */
 bool far_pages_sound(const far_geometry *g, const uint64_t pages[FAR_BLOCK_PAGES]);
+bool far_page_is_sound(const far_geometry *g, unsigned page, uint64_t word); /* one of them, of a slab */
 
 /* Verbs. Waited for. */
 int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count,
@@ -260,8 +271,8 @@ int far_blocks_read(far_task *t, unsigned node, uint32_t first, uint32_t count,
 int far_block_swap(far_task *t, far_block_id b, uint64_t *word,
                    const far_block_state *to); /* 1: done, 0: *word is what was there */
 int far_pages_read(far_task *t, far_block_id b,
-                   uint64_t pages[FAR_BLOCK_PAGES]);               /* FAR_ERR_CORRUPT when they are not sound */
-int far_bitmap_read(far_task *t, far_block_id b, uint64_t **bits); /* the free bits, into scratch memory */
+                   uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
+int far_pages_prove(far_task *t, far_block_id b, const uint64_t pages[FAR_BLOCK_PAGES]); /* the same, read before */
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
 far_block_state far_block_owned(far_task *t); /* by the task's handle */
 
@@ -273,6 +284,26 @@ static inline bool far_block_is_free(uint64_t word) {
 
 /* All entries of the pool, node by node, a batch at a time. each may use the task; not 0 ends it and is returned. */
 int far_blocks_each(far_task *t, int (*each)(far_task *t, void *ctx, far_block_id b, const uint64_t *entry), void *ctx);
+
+typedef struct far_tables { /* what they say of a block */
+    far_block_id id;
+    uint64_t entry[FAR_BLOCK_ENTRY_WORDS];
+    uint64_t pages[FAR_BLOCK_PAGES];
+    uint64_t *bits; /* free ones */
+} far_tables;
+
+/* ... page words, sound or not, and bits of these blocks, in one round trip; then those of all blocks that are wanted
+ * (NULL: all), many in each round trip, the entries some time before. As with far_blocks_each. */
+int far_tables_read(far_task *t, far_tables *blocks, unsigned count);
+int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry),
+                    int (*each)(far_task *t, void *ctx, const far_tables *b), void *ctx);
+
+
+static inline bool far_has_slabs(uint64_t word) {
+    far_block_kind kind = far_block_unpack(word).kind;
+    return kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN;
+}
+
 
 /* A run of free blocks, from the high end, becomes one object. 1: done, 0: there is no room. sweep: the last one that
  * this handle has heard of. */

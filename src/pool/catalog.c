@@ -537,6 +537,8 @@ int far_catalog_drop(far_task *t, const char *name) {
         far_scratch_mark here = far_scratch_here(t);
         int err = far_open_table_settle(t);
         if (err >= 0)
+            err = far_open_table_prove(t);
+        if (err >= 0)
             err = drop_once(t, name, &met);
         far_catalog_unpin(t);
         if (err <= 0 || (err = far_catalog_rest(t, &met, attempt)) < 0)

@@ -138,6 +138,7 @@ int far_open_table_leave(far_task *t, unsigned slot);
 int far_catalog_tell_keys(far_task *t, far_index *index); /* adds to the record what was not told yet */
 /* seen: the registry's word for this handle's table, as somebody read it. If it is not what it should be, it is put right. */
 int far_open_table_mend(far_task *t, uint64_t seen);
+int far_open_table_prove(far_task *t); /* the same of the words in the table, which it reads */
 int far_open_table_settle(far_task *t); /* unpinned: writes the table anew, if a session was lost that was writing it */
 bool far_open_table_is_unsure(const far_pool *pool);
 far_index *far_open_table_make(far_pool *pool, const far_index_kind *kind, const char *name, uint32_t uid);

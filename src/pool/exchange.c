@@ -458,8 +458,9 @@ static bool is_being_wiped(far_store *s, far_addr base) {
 }
 
 
-/* A block that a lost session took and this handle does not know: nothing in it was looked at for the sweep that was
- * heard of last, so the next sweep settles it. */
+/* A block that is ours and that this handle does not know: a lost session took it, or one that had no memory to
+ * note it. Nothing in it was looked at for the sweep that was heard of last, so the next sweep settles it: it is
+ * asked for. */
 static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
     far_store *s = ctx;
     const far_session *own = far_task_pool(t)->team.own;
@@ -481,6 +482,8 @@ static int take_in(far_task *t, void *ctx, far_block_id id, const uint64_t *entr
     }
     if (err >= 0 && state.kind == FAR_BLOCK_OWNED)
         err = move_in(t, id, s->sweep);
+    if (err > 0)
+        atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);
     return err < 0 ? err : 0;
 }
 

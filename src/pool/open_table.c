@@ -177,6 +177,25 @@ int far_open_table_mend(far_task *t, uint64_t seen) {
 }
 
 
+/* The words in the table, as far_open_table_mend does that of the registry. */
+int far_open_table_prove(far_task *t) {
+    const far_open_table *open = table_of(t);
+    uint64_t words[FAR_OPEN_TABLE_MAX];
+    int err = 0;
+    if (!far_latch_try(t, FAR_LATCH_OPEN_TABLE))
+        return 0; /* the next time */
+    if (open->table && !far_open_table_is_unsure(far_task_pool(t))) {
+        far_read(t, open->table, words, sizeof(words));
+        if ((err = far_wait(t)) == 0 && memcmp(words, open->words, sizeof(words)) != 0) {
+            far_write(t, open->table, open->words, sizeof(open->words));
+            err = note(t, far_wait(t));
+        }
+    }
+    far_unlatch(t, FAR_LATCH_OPEN_TABLE);
+    return err;
+}
+
+
 static int drop_table(far_task *t) {
     far_open_table *open = table_of(t);
     int err = far_pin_take(t);
@@ -618,5 +637,7 @@ int far_open_table_walk(far_task *t, far_walk *walk) {
     int err = far_read_word(t, far_open_table_word_of(far_task_pool(t)->team.own->id), &own);
     if (err == 0)
         err = far_open_table_mend(t, own);
+    if (err == 0)
+        err = far_open_table_prove(t);
     return err < 0 ? err : far_clients_each(t, walk_table, walk);
 }

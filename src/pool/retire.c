@@ -36,6 +36,12 @@ static __attribute__((noinline)) bool enlarge(far_queue *q) {
 }
 
 
+/* This process has no memory to note that an object is retired: a sweep finds it. */
+static __attribute__((noinline)) void lose(far_store *s) {
+    atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);
+}
+
+
 /* Objects of one queue wait for the same number of epochs, so that they become free in order; a task with an older pin
  * that comes late only makes those behind it wait a little longer. (In the last queue are all that wait very long: each
  * has its own time all the same.) */
@@ -43,8 +49,10 @@ static inline __attribute__((always_inline)) void queue_put(far_memory *m, unsig
     unsigned extra = epochs - RETIRE_EPOCHS;
     assert(item.pin == 0 || item.pin < item.ready);
     far_queue *q = &m->queues[extra < FAR_QUEUES_MAX ? extra : FAR_QUEUES_MAX - 1];
-    if (q->count == q->capacity && !enlarge(q))
-        return; /* the object is lost to this process: a sweep finds it */
+    if (q->count == q->capacity && !enlarge(q)) {
+        lose(m->store);
+        return;
+    }
     q->items[(q->first + q->count++) & (q->capacity - 1)] = item;
     m->retired_bytes += item.class->footprint;
 }
@@ -114,6 +122,7 @@ void far_retire(far_task *t, far_index *index, unsigned type, far_addr addr, uin
     far_bin *bin = far_bin_get(m, index, type, size);
     if (!bin) {
         far_mutex_unlock(&m->lock);
+        lose(s);
         return;
     }
     far_class *class = bin->class;

@@ -8,13 +8,14 @@
 #include "pool/store.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define STEP_BYTES  (1u << 20) /* of tables read in one step */
 #define STEP_BLOCKS 128u
 
 typedef struct judged { /* a block, and its tables as read after the sweep was done */
     far_block_id id;
-    uint64_t *bits, *marks;
+    uint64_t *bits, *marks, check;
 } judged;
 
 typedef struct judgement {
@@ -35,8 +36,19 @@ static int read_tables(far_task *t, judged *blocks, unsigned count) {
             return far_fail(FAR_ERR_NO_MEMORY, "no memory to read bitmaps");
         far_read(t, far_block_bitmap(g, blocks[i].id), blocks[i].bits, far_bitmap_bytes(g));
         far_read(t, far_block_marks(g, blocks[i].id), blocks[i].marks, far_bitmap_bytes(g));
+        far_read(t, far_block_marks_check(g, blocks[i].id), &blocks[i].check, 8);
     }
     return far_wait(t);
+}
+
+
+/* Damaged marks, or those of another sweep: all counts as met, and the next sweep finds what is lost. */
+static void prove_marks(far_store *s, const judged *b, uint32_t sweep) {
+    const far_geometry *g = &s->pool->geometry;
+    if (b->check == far_marks_check(g, b->id, sweep, b->marks))
+        return;
+    memset(b->marks, 0xff, far_bitmap_bytes(g));
+    atomic_store_explicit(&s->wants_sweep, true, memory_order_relaxed);
 }
 
 
@@ -121,6 +133,8 @@ static int settle_these(far_task *t, judged *blocks, unsigned count, uint32_t sw
         err = far_catalog_look(t, &view);
     if (err < 0)
         return err;
+    for (unsigned i = 0; i < count; i++)
+        prove_marks(s, &blocks[i], sweep);
     far_point(t, "settle:read");
     judgement j = {.s = s, .view = &view, .count_only = far_done_count_only(done), .epoch = t->pin.epoch};
     far_memory *own = s->pool->team.own->memory;

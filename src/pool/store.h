@@ -191,6 +191,7 @@ typedef struct far_store {
     bool walk;            /* a walk may be under way: nothing foreign is handed out */
     bool missed;          /* a sweep was not settled before the next was heard of */
     uint32_t gave_up;     /* the last number for which blocks with room were given up */
+    uint32_t proved;      /* the last number for which the table of open indexes was compared */
     bool spare;           /* the request heard asks for blocks with room ... */
     bool all_spare;       /* ... and the one before did not help: now for blocks with any room */
     uint64_t spare_epoch; /* in which a request with `spare` was last heard */

@@ -45,12 +45,13 @@ typedef struct sweeper {
     uint64_t *marks;           /* of the blocks of this part: bit per granule; behind them those of any other block */
     uint64_t first, end;       /* the blocks of this part; of the others all counts as met */
     late_mark late[MARKS_LATE];
-    uint64_t met;            /* objects so far */
-    unsigned written;        /* blocks whose marks were put */
-    known_list dead, owners; /* clients that died; handles that own blocks */
-    far_catalog_view view;   /* what is listed at the end */
-    unsigned missing;        /* handles that have not settled yet; the others ... */
-    uint64_t settled;        /* ... found so many bytes lost */
+    uint64_t met;                 /* objects so far */
+    unsigned written;             /* blocks whose marks were put */
+    uint64_t checks[MARK_BLOCKS]; /* of marks that are being written */
+    known_list dead, owners;      /* clients that died; handles that own blocks */
+    far_catalog_view view;        /* what is listed at the end */
+    unsigned missing;             /* handles that have not settled yet; the others ... */
+    uint64_t settled;             /* ... found so many bytes lost */
     far_sweep_result result;
 } sweeper;
 
@@ -239,8 +240,11 @@ static int write_marks_of(far_task *t, void *ctx, far_block_id id, const uint64_
     far_block_kind kind = far_block_unpack(entry[0]).kind;
     if (kind == FAR_BLOCK_FREE || kind == FAR_BLOCK_BODY)
         return 0;
-    far_write(t, far_block_marks(s->geometry, id), marks_of(s, far_block_number(s->geometry, id)),
-              far_bitmap_bytes(s->geometry));
+    const uint64_t *marks = marks_of(s, far_block_number(s->geometry, id));
+    uint64_t *check = &s->checks[s->written % MARK_BLOCKS];
+    *check = far_marks_check(s->geometry, id, s->sweep, marks);
+    far_write(t, far_block_marks(s->geometry, id), marks, far_bitmap_bytes(s->geometry));
+    far_write(t, far_block_marks_check(s->geometry, id), check, 8);
     return ++s->written % MARK_BLOCKS == 0 ? far_wait(t) : 0;
 }
 
@@ -333,59 +337,57 @@ static int end_run(sweeper *s, far_block_id id, const uint64_t *entry) {
 
 /* Bytes of an orphan that are neither met nor home; all of a slab whose index is not listed, which its next owner frees
  * as a whole (a count leaves that to whoever dropped the index). settled: only these. */
-static int look_at_orphan(sweeper *s, far_block_id id, bool settled, uint64_t *lost) {
+static uint64_t lost_in_orphan(const sweeper *s, const far_tables *b, bool settled) {
     const far_geometry *g = s->geometry;
-    uint64_t pages[FAR_BLOCK_PAGES], number = far_block_number(g, id);
-    uint64_t *bits;
-    int err = far_pages_read(s->t, id, pages);
-    *lost = 0;
-    if (err == 0)
-        err = far_bitmap_read(s->t, id, &bits);
-    for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0; p++) {
-        far_page_state page = far_page_unpack(pages[p]);
-        for (uint32_t n = 0; page.in_use && n < far_slab_objects(g->page_bytes, &page); n++) {
+    const uint64_t *marks = marks_of(s, far_block_number(g, b->id));
+    uint64_t lost = 0;
+    for (unsigned p = 0; p < FAR_BLOCK_PAGES; p++) {
+        far_page_state page = far_page_unpack(b->pages[p]);
+        uint32_t objects = page.in_use ? far_slab_objects(g->page_bytes, &page) : 0;
+        bool listed = objects > 0 && is_listed(s, page.uid);
+        for (uint32_t n = 0; n < objects; n++) {
             uint64_t at = p * (g->page_bytes / FAR_GRANULE) + n * (page.size / FAR_GRANULE);
-            bool met = marks_of(s, number)[at / 64] >> at % 64 & 1;
-            bool listed = is_listed(s, page.uid);
-            if ((!listed && s->mode != FAR_SWEEP_COUNT) ||
-                (listed && !settled && !met && !(bits[at / 64] >> at % 64 & 1)))
-                *lost += page.size;
+            bool known = (marks[at / 64] | b->bits[at / 64]) >> at % 64 & 1;
+            if (listed ? !settled && !known : s->mode != FAR_SWEEP_COUNT)
+                lost += page.size;
         }
     }
-    return err;
-}
-
-
-/* An orphan with something to settle becomes ours: it is settled with our own blocks. */
-static int end_orphan(sweeper *s, far_block_id id, const uint64_t *entry) {
-    uint64_t lost;
-    if (!is_covered(s, far_block_number(s->geometry, id)))
-        return 0;
-    far_scratch_mark mark = far_scratch_here(s->t);
-    int err = look_at_orphan(s, id, !far_number_is_newer(s->sweep, (uint32_t)entry[1]), &lost);
-    far_scratch_back(s->t, mark);
-    if (err < 0 || lost == 0)
-        return err;
-    if (s->mode != FAR_SWEEP_COUNT)
-        return far_orphan_adopt(s->t, id, entry); /* and who settles it counts it */
-    s->result.leaked_bytes += lost;
-    return 0;
+    return lost;
 }
 
 
 /* Under a new pin after each that was freed or adopted: there may be many, that takes time, and the epoch goes on
  * meanwhile. */
-static int end_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
-    far_block_kind kind = far_block_unpack(entry[0]).kind;
-    int done = 0;
-    if (kind == FAR_BLOCK_RUN)
-        done = end_run(ctx, id, entry);
-    else if (kind == FAR_BLOCK_ORPHAN)
-        done = end_orphan(ctx, id, entry);
+static int go_on(far_task *t, int done) {
     if (done <= 0)
         return done;
     far_catalog_unpin(t);
     return far_pin_take(t);
+}
+
+
+/* An orphan with something to settle becomes ours: it is settled with our own blocks. */
+static int end_orphan(far_task *t, void *ctx, const far_tables *b) {
+    sweeper *s = ctx;
+    int err = far_pages_prove(t, b->id, b->pages);
+    uint64_t lost = err < 0 ? 0 : lost_in_orphan(s, b, !far_number_is_newer(s->sweep, (uint32_t)b->entry[1]));
+    if (err < 0 || lost == 0)
+        return err;
+    if (s->mode != FAR_SWEEP_COUNT)
+        return go_on(t, far_orphan_adopt(t, b->id, b->entry)); /* and who settles it counts it */
+    s->result.leaked_bytes += lost;
+    return 0;
+}
+
+
+static bool is_covered_orphan(void *ctx, far_block_id id, const uint64_t *entry) {
+    const sweeper *s = ctx;
+    return far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && is_covered(s, far_block_number(s->geometry, id));
+}
+
+
+static int end_if_run(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+    return far_block_unpack(entry[0]).kind == FAR_BLOCK_RUN ? go_on(t, end_run(ctx, id, entry)) : 0;
 }
 
 
@@ -408,7 +410,9 @@ static int finish(sweeper *s) {
     if (err == 0)
         err = far_pin_take(s->t);
     if (err == 0)
-        err = far_blocks_each(s->t, end_block, s);
+        err = far_blocks_each(s->t, end_if_run, s);
+    if (err == 0)
+        err = far_tables_each(s->t, is_covered_orphan, end_orphan, s);
     far_catalog_unpin(s->t);
     if (err == 0)
         err = free_dead(s);

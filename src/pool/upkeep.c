@@ -120,14 +120,18 @@ static int tick_pinned(far_task *t) {
     far_store *s = far_store_of(t);
     uint64_t epoch = far_epoch_known(t);
     pthread_mutex_lock(&s->lock);
-    bool new_epoch = s->ticked != epoch;
+    bool new_epoch = s->ticked != epoch, new_request = s->proved != s->heard;
     s->ticked = epoch;
+    s->proved = s->heard;
     pthread_mutex_unlock(&s->lock);
     if (new_epoch) {
         far_kept_free_closed(s);
         far_reclaim_all(t);
     }
-    int more = 0, err = far_send_home(t);
+    int more = 0,
+        err = new_request ? far_open_table_prove(t) : 0; /* perhaps of one who waits for an index that is open */
+    if (err == 0)
+        err = far_send_home(t);
     if (err == 0 && has_work_on_blocks(s)) {
         far_store_enter(t);
         err = more = tick_blocks(t);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define OWNERS     64u
 #define LOOK_AGAIN 5u /* beside live clients a table can look broken for a moment */
 
 
@@ -19,15 +20,13 @@ typedef struct sums {
 } sums;
 
 
-static int add_slabs(far_task *t, sums *s, far_block_id id) {
+static int add_slabs(far_task *t, void *ctx, const far_tables *b) {
+    sums *s = ctx;
     const far_geometry *g = &s->pool->geometry;
-    uint64_t pages[FAR_BLOCK_PAGES], *bits;
-    int err = far_pages_read(t, id, pages);
-    if (err == 0)
-        err = far_bitmap_read(t, id, &bits);
+    int err = far_pages_prove(t, b->id, b->pages);
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / 64;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0;) {
-        far_page_state page = far_page_unpack(pages[p]);
+        far_page_state page = far_page_unpack(b->pages[p]);
         if (!page.in_use) {
             s->free += g->page_bytes;
             p++;
@@ -35,7 +34,7 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
         }
         uint64_t home = 0, room = far_slab_objects(g->page_bytes, &page) * page.size;
         for (uint64_t w = p * page_words; w < (p + page.pages) * page_words; w++)
-            home += (uint64_t)__builtin_popcountll(bits[w]) * page.size;
+            home += (uint64_t)__builtin_popcountll(b->bits[w]) * page.size;
         s->free += home;
         if (s->each && home < room)
             s->each(s->ctx, page.uid, room - home);
@@ -45,20 +44,16 @@ static int add_slabs(far_task *t, sums *s, far_block_id id) {
 }
 
 
-static int add_block(far_task *t, void *ctx, far_block_id id, const uint64_t *entry) {
+/* Of a block: whether it has slabs to be added; what it is otherwise is. */
+static bool add_block(void *ctx, far_block_id id, const uint64_t *entry) {
     sums *s = ctx;
     far_block_state state = far_block_unpack(entry[0]);
-    far_block_kind kind = state.kind;
-    far_scratch_mark mark = far_scratch_here(t);
-    int err = 0;
-    if (kind == FAR_BLOCK_FREE)
+    (void)id;
+    if (state.kind == FAR_BLOCK_FREE)
         s->free += s->pool->geometry.block_bytes;
-    else if (kind == FAR_BLOCK_OWNED || kind == FAR_BLOCK_ORPHAN)
-        err = add_slabs(t, s, id);
-    else if (kind == FAR_BLOCK_RUN && s->each)
+    else if (state.kind == FAR_BLOCK_RUN && s->each)
         s->each(s->ctx, state.uid, state.length * s->pool->geometry.block_bytes);
-    far_scratch_back(t, mark);
-    return err;
+    return far_has_slabs(entry[0]);
 }
 
 
@@ -70,7 +65,7 @@ int far_memory_stat(far_task *t, far_pool_usage *usage, void (*each)(void *ctx, 
     uint64_t leaked = 0, total = 0;
     for (unsigned node = 0; node < pool->geometry.nodes; node++)
         total += pool->geometry.node_bytes[node];
-    int err = far_blocks_each(t, add_block, &s);
+    int err = far_tables_each(t, add_block, add_slabs, &s);
     if (err == 0)
         err = far_told_sum(t, &told);
     if (err == 0)
@@ -93,21 +88,24 @@ int far_memory_stat(far_task *t, far_pool_usage *usage, void (*each)(void *ctx, 
 typedef struct checked {
     far_task *t;
     const far_geometry *g;
-    bool at_rest; /* no sweep is wanted: a block whose owner is gone would stay so */
+    far_report *report;
+    bool at_rest;           /* no sweep is wanted: a block whose owner is gone would stay so */
+    uint64_t owned[OWNERS]; /* words of blocks whose owners are there; by their ids */
+    far_block_id head;      /* of the last run */
+    uint64_t head_word;     /* ... its entry */
     char problem[160];
 } checked;
 
 #define PROBLEM(c, ...) (snprintf((c)->problem, sizeof((c)->problem), __VA_ARGS__), 0)
 
 
-static int check_bits(checked *c, far_block_id id, const uint64_t pages[FAR_BLOCK_PAGES]) {
+static int check_bits(checked *c, const far_tables *b) {
     const far_geometry *g = c->g;
-    uint64_t *bits;
-    int err = far_bitmap_read(c->t, id, &bits);
+    const uint64_t *pages = b->pages;
     unsigned first = 0;
     far_page_state page = {0};
-    for (uint64_t w = 0; w < far_bitmap_bytes(g) / 8 && err == 0 && c->problem[0] == 0; w++)
-        for (uint64_t rest = bits[w]; rest != 0; rest &= rest - 1) {
+    for (uint64_t w = 0; w < far_bitmap_bytes(g) / 8 && c->problem[0] == 0; w++)
+        for (uint64_t rest = b->bits[w]; rest != 0; rest &= rest - 1) {
             uint64_t at = (w * 64 + (unsigned)__builtin_ctzll(rest)) * FAR_GRANULE;
             unsigned p = (unsigned)(at / g->page_bytes);
             for (unsigned q = first; q <= p; q++)
@@ -121,12 +119,15 @@ static int check_bits(checked *c, far_block_id id, const uint64_t pages[FAR_BLOC
             if (inner % page.size != 0 || inner / page.size >= far_slab_objects(g->page_bytes, &page))
                 return PROBLEM(c, "a free bit at %#llx, where no object begins", (unsigned long long)at);
         }
-    return err;
+    return 0;
 }
 
 
 static int check_owner(checked *c, const far_block_state *s) {
     far_client client;
+    uint64_t word = far_block_pack(s), *there = &c->owned[s->id % OWNERS];
+    if (word == *there)
+        return 0;
     if (s->id == 0 || s->id > far_task_pool(c->t)->geometry.session_slots)
         return PROBLEM(c, "owned by client %u, an impossible id", s->id);
     far_read(c->t, far_client_entry(s->id), &client, sizeof(client));
@@ -134,69 +135,88 @@ static int check_owner(checked *c, const far_block_state *s) {
     if (err == 0 && c->at_rest &&
         (far_client_state_of(client.word) == FAR_CLIENT_FREE || far_client_generation_of(client.word) != s->generation))
         return PROBLEM(c, "owned by client %u of generation %u, who is gone", s->id, s->generation);
+    if (err == 0)
+        *there = word;
     return err;
 }
 
 
-static int check_slabs(checked *c, far_block_id id, const far_block_state *s) {
-    uint64_t pages[FAR_BLOCK_PAGES];
-    int err = far_pages_read(c->t, id, pages);
-    if (err == FAR_ERR_CORRUPT)
+static int check_slabs(checked *c, const far_tables *b, const far_block_state *s) {
+    if (!far_pages_sound(c->g, b->pages))
         return PROBLEM(c, "its page words are broken");
-    if (err < 0)
-        return err;
-    for (unsigned p = 0; s->kind != FAR_BLOCK_OWNED && s->kind != FAR_BLOCK_ORPHAN && p < FAR_BLOCK_PAGES; p++)
-        if (pages[p] != 0)
+    for (unsigned p = 0; !far_has_slabs(b->entry[0]) && p < FAR_BLOCK_PAGES; p++)
+        if (b->pages[p] != 0)
             return PROBLEM(c, "%s, but page %u is in use", s->kind == FAR_BLOCK_FREE ? "free" : "part of a run", p);
-    return check_bits(c, id, pages);
+    return check_bits(c, b);
 }
 
 
-/* A run's bodies follow it, and a body has a head. */
+/* A run fits the node; its bodies follow it, and a body has a head. Blocks come in their order, so that the head is
+ * known. What is owned is just being made, or undone. */
 static int check_run(checked *c, far_block_id id, const far_block_state *s) {
-    far_block_id other = id;
-    uint32_t count = 1;
-    if (s->kind == FAR_BLOCK_BODY) {
-        if (s->length == 0 || s->length > id.index)
-            return PROBLEM(c, "part of a run that begins before the node");
-        other.index -= s->length;
-    } else {
-        count = s->length;
-        if (count == 0 || count > c->g->node[id.node].blocks - id.index)
-            return PROBLEM(c, "a run of %u blocks does not fit the node", count);
+    uint32_t before = id.node == c->head.node ? id.index - c->head.index : 0;
+    int err = 0;
+    if ((s->kind == FAR_BLOCK_RUN || s->kind == FAR_BLOCK_WIPING) &&
+        (s->length == 0 || s->length > c->g->node[id.node].blocks - id.index))
+        return PROBLEM(c, "a run of %u blocks does not fit the node", s->length);
+    if (s->kind == FAR_BLOCK_BODY && (s->length == 0 || s->length > id.index))
+        return PROBLEM(c, "part of a run that begins before the node");
+    if (s->kind == FAR_BLOCK_BODY && s->length != before) {
+        c->head = (far_block_id){id.node, id.index - s->length};
+        err = far_read_word(c->t, far_block_entry(c->g, c->head), &c->head_word);
+        before = s->length;
     }
-    for (uint32_t i = s->kind == FAR_BLOCK_BODY ? 0 : 1; i < count; i++) {
-        uint64_t word;
-        int err = far_read_word(c->t, far_block_entry(c->g, (far_block_id){id.node, other.index + i}), &word);
-        if (err < 0)
-            return err;
-        far_block_state o = far_block_unpack(word);
-        bool head = (o.kind == FAR_BLOCK_RUN || o.kind == FAR_BLOCK_WIPING || o.kind == FAR_BLOCK_OWNED) &&
-                    o.length > s->length; /* owned: it is just being made */
-        bool body = (o.kind == FAR_BLOCK_BODY && o.length == i) || o.kind == FAR_BLOCK_OWNED;
-        if (s->kind == FAR_BLOCK_BODY ? !head : s->kind == FAR_BLOCK_RUN && !body)
-            return PROBLEM(c, "a run whose block %u is something else", other.index + i);
-    }
-    return 0;
+    far_block_state head = far_block_unpack(c->head_word);
+    bool is_head = head.kind == FAR_BLOCK_RUN || head.kind == FAR_BLOCK_WIPING || head.kind == FAR_BLOCK_OWNED;
+    bool inside = before > 0 && before < head.length;
+    if (err == 0 && s->kind == FAR_BLOCK_BODY && !(is_head && inside))
+        return PROBLEM(c, "part of a run, but block %u does not begin one of that length", c->head.index);
+    if (err == 0 && s->kind != FAR_BLOCK_BODY && s->kind != FAR_BLOCK_OWNED && head.kind == FAR_BLOCK_RUN && inside)
+        return PROBLEM(c, "no part of the run that block %u begins", c->head.index);
+    return err;
 }
 
 
-static int check_once(checked *c, far_block_id id) {
-    uint64_t word;
+static int check_once(checked *c, const far_tables *b) {
+    uint64_t word = b->entry[0];
+    int err = 0;
     c->problem[0] = 0;
-    int err = far_read_word(c->t, far_block_entry(c->g, id), &word);
-    if (err < 0)
-        return err;
     far_block_state s = far_block_unpack(word);
     if (s.kind >= FAR_BLOCK_KINDS || far_block_pack(&s) != word)
         return PROBLEM(c, "its state %#llx means nothing", (unsigned long long)word);
     if (s.kind == FAR_BLOCK_OWNED || s.kind == FAR_BLOCK_WIPING)
         err = check_owner(c, &s);
     if (err == 0 && c->problem[0] == 0)
-        err = check_slabs(c, id, &s);
-    if (err == 0 && c->problem[0] == 0 &&
-        (s.kind == FAR_BLOCK_RUN || s.kind == FAR_BLOCK_BODY || s.kind == FAR_BLOCK_WIPING))
-        err = check_run(c, id, &s);
+        err = check_slabs(c, b, &s);
+    return err == 0 && c->problem[0] == 0 ? check_run(c, b->id, &s) : err;
+}
+
+
+static int look_again(checked *c, far_tables *b) {
+    far_read(c->t, far_block_entry(c->g, c->head), &c->head_word, sizeof(c->head_word));
+    int err = far_blocks_read(c->t, b->id.node, b->id.index, 1, b->entry);
+    if (err == 0)
+        err = far_tables_read(c->t, b, 1);
+    return err < 0 ? err : check_once(c, b);
+}
+
+
+static int check_block(far_task *t, void *ctx, const far_tables *b) {
+    checked *c = ctx;
+    far_tables again = *b;
+    int err = check_once(c, b);
+    for (unsigned tries = 1; err == 0 && c->problem[0] != 0 && tries < LOOK_AGAIN; tries++) {
+        far_back_off(t, tries);
+        err = look_again(c, &again);
+    }
+    if (err == 0 && c->problem[0] != 0) {
+        far_report_problem(c->report, "block %u of node %u: %s", b->id.index, b->id.node, c->problem);
+        c->head = b->id; /* a run that ends here by damage is told once */
+        c->head_word = 0;
+    } else if (far_block_unpack(again.entry[0]).length > 0 && far_block_unpack(again.entry[0]).kind != FAR_BLOCK_BODY) {
+        c->head = b->id;
+        c->head_word = again.entry[0];
+    }
     return err;
 }
 
@@ -216,27 +236,12 @@ void far_memory_check_freed(far_task *t, far_report *report) {
 
 
 int far_memory_check(far_task *t, far_report *report) {
-    checked c = {.t = t, .g = far_geometry_of(t)};
+    checked c = {.t = t, .g = far_geometry_of(t), .report = report};
     assert(t->pin.epoch == 0);
     int wanted = far_sweep_is_wanted(t);
     if (wanted < 0)
         return wanted;
     c.at_rest = wanted == 0;
     far_memory_check_freed(t, report);
-    far_scratch_mark mark = far_scratch_here(t);
-    for (unsigned node = 0; node < c.g->nodes; node++)
-        for (uint32_t i = 0; i < c.g->node[node].blocks; i++) {
-            far_block_id id = {node, i};
-            int err = check_once(&c, id);
-            for (unsigned tries = 1; err == 0 && c.problem[0] != 0 && tries < LOOK_AGAIN; tries++) {
-                far_back_off(t, tries);
-                err = check_once(&c, id);
-            }
-            far_scratch_back(t, mark);
-            if (err < 0)
-                return err;
-            if (c.problem[0] != 0)
-                far_report_problem(report, "block %u of node %u: %s", i, node, c.problem);
-        }
-    return 0;
+    return far_tables_each(t, NULL, check_block, &c);
 }

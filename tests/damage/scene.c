@@ -269,9 +269,8 @@ void scene_name_somebody(const scene *s, far_random *random, damage *d) {
 }
 
 
-void scene_damage(const scene *s, far_random *random, damage *d) {
-    const char *name, *from_name;
-    const object *o = pick(s, random, &name);
+static void damage_object(const scene *s, const object *o, const char *name, far_random *random, damage *d) {
+    const char *from_name;
     uint64_t kind = far_random_below(random, 8), word;
     d->bytes = kind == 5 || kind == 6 ? range_bytes(random, o->bytes) : 8;
     d->addr = o->addr + 8 * far_random_below(random, (o->bytes - d->bytes) / 8 + 1);
@@ -315,6 +314,38 @@ void scene_damage(const scene *s, far_random *random, damage *d) {
     if (kind != 5 && kind != 6)
         memcpy(at(d->addr), &word, 8);
     tell(d, o, how, name);
+}
+
+
+void scene_damage(const scene *s, far_random *random, damage *d) {
+    const char *name;
+    const object *o = pick(s, random, &name);
+    damage_object(s, o, name, random, d);
+}
+
+
+far_addr scene_open_table(void) {
+    for (unsigned id = 1; id <= 4; id++) {
+        far_client client;
+        memcpy(&client, at(far_client_entry(id)), sizeof(client));
+        if (client.opened != 0 && !(client.opened & FAR_OPEN_TABLE_ALONE))
+            return client.opened;
+    }
+    return 0;
+}
+
+
+/* Most words of a table are not used: half of the damages are where some are. */
+void scene_damage_tables(const scene *s, far_random *random, damage *d) {
+    const far_geometry *g = &s->geometry;
+    far_addr table = scene_open_table();
+    unsigned node = (unsigned)far_random_below(random, g->nodes);
+    uint64_t words = far_random_chance(random, 1, 2) ? 4 : FAR_OPEN_TABLE_MAX;
+    object open = {table, words * 8}, marks = {far_addr_make(node, g->node[node].marks), 8 * far_bitmap_bytes(g)};
+    if (table && far_random_chance(random, 1, 2))
+        damage_object(s, &open, "open table", random, d);
+    else
+        damage_object(s, &marks, "marks", random, d);
 }
 
 

@@ -60,6 +60,8 @@ typedef struct damage {
 #define DAMAGE_AROUND 8
 
 void scene_damage(const scene *s, far_random *random, damage *d);
+void scene_damage_tables(const scene *s, far_random *random, damage *d); /* marks, and tables of open indexes */
+far_addr scene_open_table(void); /* of somebody, as it stands now; 0: there is none */
 void scene_name_somebody(const scene *s, far_random *random, damage *d); /* in a word that may be a lock */
 uint64_t scene_owner(unsigned id, unsigned task); /* of that id as it lives now, or would next (pool/owner.h) */
 

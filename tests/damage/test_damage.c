@@ -1,9 +1,9 @@
 /* Damaged pools: every call on them ends within bounded work, counted in verbs; none returns a value that its key never
  * had; and check names what operations stumble over.
  *
- * test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--checksum] [--verbose]      `make fuzz` runs
- * more of them; with --owners every damage is a word that names a live client, as if it held a lock; --checksum: only of
- * indexes with checksum=on */
+ * test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--tables] [--checksum] [--verbose]      `make fuzz` runs
+ * more of them; with --owners every damage is a word that names a live client, as if it held a lock; with --tables it is
+ * in the marks of a sweep, or in the table of open indexes of somebody; --checksum: only of indexes with checksum=on */
 #include "damage_seeds.h"
 #include "trial.h"
 
@@ -14,20 +14,21 @@
 
 #include <cmocka.h>
 
-#define SEED_FIRST 301 /* a range that has all sorts of hangs that were found */
-#define SEED_LAST  700 /* of each kind */
-#define SUM_SEEDS  60  /* of them, with checksums */
+#define SEED_FIRST  301 /* a range that has all sorts of hangs that were found */
+#define SEED_LAST   700 /* of each kind */
+#define SUM_SEEDS   60  /* of them, with checksums */
+#define TABLE_SEEDS 80  /* of them, in marks and tables of open indexes */
 
 static const char *const layouts[][2] = {{"", "key_size=8,value_size=8"},
                                          {"checksum=on", "key_size=8,value_size=8,checksum=on"}};
 
 static damage_seeds seeds = {SEED_FIRST, SEED_LAST, NULL};
-static bool owners;
+static bool owners, tables;
 static bool sums_only; /* all seeds, with checksums */
 
 static void harm(const scene *s, far_random *random, damage *d, const void *arg) {
     (void)arg;
-    (owners ? scene_name_somebody : scene_damage)(s, random, d);
+    (owners ? scene_name_somebody : tables ? scene_damage_tables : scene_damage)(s, random, d);
 }
 
 
@@ -60,6 +61,18 @@ static void checksums_find_damaged_values(void **state) {
 }
 
 
+static void marks_and_tables_of_open_indexes(void **state) {
+    const damage_seeds all = seeds;
+    (void)state;
+    seeds.last = seeds.first + TABLE_SEEDS;
+    tables = true;
+    trial_has_sums = false;
+    run_all();
+    tables = false;
+    seeds = all;
+}
+
+
 /* Damages that once destroyed what was sound, or held up everybody: each is told, and check ends. */
 static void what_was_found_before(void **state) {
     static const struct {
@@ -87,7 +100,7 @@ static void what_was_found_before(void **state) {
         {"dart", false, true, 2959},     /* the entry of a block in use says that it is nobody's: it was held twice */
         {"shard", false, false, 9270},   /* how many partitions there are: those beyond were freed */
         {"chime", false, false, 37},     /* the root of an index that is open: the next one could not open it */
-        {"dolphin", false, false, 93},
+        {"dolphin", false, false, 93},   {"dolphin", false, true, 8350}, /* pages that are in use, and no slab */
     };
     unsigned failures = 0;
     (void)state;
@@ -112,9 +125,11 @@ static void read_arguments(int argc, char **argv) {
             sums_only = true;
         } else if (strcmp(argv[i], "--owners") == 0) {
             owners = true;
+        } else if (strcmp(argv[i], "--tables") == 0) {
+            tables = true;
         } else {
-            fprintf(stderr, "usage: test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--checksum] "
-                            "[--verbose]\n");
+            fprintf(stderr, "usage: test_damage [--kind KIND] [--seeds FIRST..LAST] [--owners] [--tables] "
+                            "[--checksum] [--verbose]\n");
             exit(2);
         }
     }
@@ -122,14 +137,14 @@ static void read_arguments(int argc, char **argv) {
 
 
 int main(int argc, char **argv) {
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(damages_of_every_kind_end_in_bounded_work),
-                                              cmocka_unit_test(checksums_find_damaged_values),
-                                              cmocka_unit_test(what_was_found_before)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damages_of_every_kind_end_in_bounded_work), cmocka_unit_test(checksums_find_damaged_values),
+        cmocka_unit_test(marks_and_tables_of_open_indexes), cmocka_unit_test(what_was_found_before)};
     setvbuf(stdout, NULL, _IOLBF, 0);
     read_arguments(argc, argv);
     rig_start();
     /* All; with arguments, what they ask for. */
-    size_t first = sums_only, count = argc == 1 ? 3 : 1;
+    size_t first = sums_only, count = argc == 1 ? 4 : 1;
     int failed = _cmocka_run_group_tests("damages", tests + first, count, NULL, NULL);
     rig_end();
     return failed;

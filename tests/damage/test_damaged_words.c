@@ -1,9 +1,9 @@
 /* Every word of the superblock, the headers of nodes, the registry, the catalog, the record of an index and the entries of
  * blocks, damaged one at a time: zeroes, ones, and a bit; and each sort of address in the objects of indexes; in a pool that
- * is closed, and in one that is in use.
+ * is closed, and in one that is in use; and there the first words of the table of open indexes.
  *
  * test_damaged_words [--all] [--kind KIND] [--seed SEED] [--verbose]      --all: every bit, in use and closed, and page
- * words and bitmaps too (make fuzz); --seed: only what was told with that seed */
+ * words, bitmaps and marks too (make fuzz); --seed: only what was told with that seed */
 #include "trial.h"
 
 #include <setjmp.h>
@@ -12,6 +12,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#define OPEN_WORDS 4u           /* of a table of open indexes */
+#define OPEN_SEEDS (1ull << 40) /* where no other seeds are */
 
 enum { TO_ZERO, TO_ONES, FLIP, HOWS = FLIP + 64 };
 
@@ -68,6 +71,26 @@ static unsigned harm_range(const scene *s, far_addr addr, uint64_t bytes, bool e
 }
 
 
+/* addr: in the table of open indexes of the one who has the pool open. */
+static void harm_open_table(const scene *s, far_random *random, damage *d, const void *arg) {
+    word_harm h = *(const word_harm *)arg;
+    h.addr += scene_open_table();
+    harm(s, random, d, &h);
+}
+
+
+/* Some that are in use, and some that are not. */
+static unsigned harm_open_tables(const scene *s) {
+    unsigned failures = 0;
+    for (uint64_t at = 0; at < OPEN_WORDS * 8; at += 8)
+        for (unsigned how = 0; how < HOWS; how++)
+            if (is_chosen(how, at / 8, all))
+                failures += run(s, 2 * (HOWS * (OPEN_SEEDS + at) + how) + 1, harm_open_table,
+                                &(word_harm){.addr = at, .how = how});
+    return failures;
+}
+
+
 static bool is_one_of(const char *name, const char *const *names) {
     while (*names && strcmp(*names, name) != 0)
         names++;
@@ -95,6 +118,9 @@ static void every_word_of_the_pool_itself(void **state) {
                         harm_range(&s, far_addr_make(1, 0), 24, all);
     for (size_t i = 0; i < s.place_count; i++)
         failures += harm_place(&s, &s.places[i]);
+    failures += harm_open_tables(&s);
+    for (unsigned n = 0; n < RIG_NODES && all; n++)
+        failures += harm_range(&s, far_addr_make(n, s.geometry.node[n].marks), 1024, false);
     scene_free(&s);
     assert_int_equal(failures, 0);
 }

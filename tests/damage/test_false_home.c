@@ -1,6 +1,6 @@
 /* An object that is in use, and home by its bit in the free bitmap: its owner would hand it out again. Check names it, a repair
  * takes the bit away, and nothing is lost; for every sort of object of every kind, and for those of the pool itself; in a pool
- * that is closed, and in one that is in use. */
+ * that is closed, and in one that is in use. So does check name an object whose slab the page words do not know. */
 #include "index/chime/chime.h"
 #include "index/dart/dart.h"
 #include "index/dolphin/dolphin.h"
@@ -29,9 +29,14 @@ typedef struct user { /* of a pool */
 } user;
 
 
-static void begin(user *u) {
+static void begin_session(user *u) {
     assert_int_equal(far_pool_open(RIG_URI, &rig_options, &u->pool), 0);
     assert_int_equal(far_session_open(u->pool, &u->session), 0);
+}
+
+
+static void begin(user *u) {
+    begin_session(u);
     assert_int_equal(far_index_open(u->session, "index", &u->index), 0);
 }
 
@@ -145,6 +150,35 @@ static void named_and_put_right(const scene *s, const char *sort, far_addr addr,
 }
 
 
+/* The page word of its slab. False: it is a run of blocks. */
+static bool forget_slab(const far_geometry *g, far_addr addr) {
+    far_block_id id = {0, 0};
+    uint64_t word = 0;
+    assert_true(far_block_of(g, addr, &id));
+    for (int page = (int)(far_block_inner(g, addr) / g->page_bytes); page >= 0 && word == 0; page--) {
+        memcpy(&word, at(far_block_page(g, id, (unsigned)page)), 8);
+        memset(at(far_block_page(g, id, (unsigned)page)), 0, 8);
+    }
+    return word != 0;
+}
+
+
+/* ... and whoever has the block would cut other objects from those pages. */
+static void named_in_no_slab(const scene *s, const char *sort, far_addr addr, bool in_use) {
+    user u = {.scene = s};
+    rig_seed(addr);
+    rig_restore(s->image);
+    if (in_use)
+        begin(&u);
+    bool forgotten = forget_slab(&s->geometry, addr);
+    if (!in_use)
+        begin_session(&u); /* who opens the index needs memory */
+    if (forgotten && (check(&u, 0) < 1 || check(&u, 1) < 1))
+        fail_msg("%s: %s at %#llx is in no slab, and check is content", s->kind, sort, (unsigned long long)addr);
+    end(&u);
+}
+
+
 static unsigned each_sort(const scene *s) {
     unsigned sorts = 0;
     for (size_t i = 0; i < s->place_count; i++) {
@@ -156,6 +190,8 @@ static unsigned each_sort(const scene *s) {
         for (unsigned k = 0; k < OBJECTS; k++)
             for (unsigned in_use = 0; in_use < 1u + stays; in_use++)
                 named_and_put_right(s, p->name, p->objects[k * (p->count - 1) / (OBJECTS - 1)].addr, in_use);
+        for (unsigned in_use = 0; in_use < 2; in_use++)
+            named_in_no_slab(s, p->name, p->objects[0].addr, in_use);
     }
     return sorts;
 }

@@ -219,22 +219,25 @@ static void chains_that_go_round_told(const told *told) {
 TOLD_OF_ALL(chains_that_go_round);
 
 
-/* A node that is behind itself is not taken out of its chain and given back, again and again. (unlink_node) */
-static void drain_of_a_node_behind_itself_told(const told *told) {
+/* Nothing is taken out of a chain that goes round and given back: a node that is behind itself again and again, those
+ * of a larger circle twice. The link from that node leads to the first one. (prove_end) */
+static void drain_along_a_circle_of(const told *told, unsigned nodes) {
     stage s;
     open_full(&s, told);
     chain c = chain_of(&s, 1);
+    assert_true(c.count >= nodes);
     double_by(&s, &s.a);
     for (unsigned i = 0; i < 100 && phase(&s) != SHARD_DRAIN; i++)
         assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, work_step, s.a.index) >= 0);
     assert_int_equal(phase(&s), SHARD_DRAIN);
-    uint64_t *word = world_bytes(s.world, c.link[1]), sound = *word;
+    uint64_t *word = world_bytes(s.world, c.link[nodes]), sound = *word;
     *word = c.node[0];
     int broken = 0;
     for (unsigned i = 0; i < 100; i++)
         broken += far_session_call(s.a.session, FAR_STATS_OTHER, false, work_step, s.a.index) == FAR_ERR_CORRUPT;
     assert_true(broken > 0);
     assert_int_equal(phase(&s), SHARD_DRAIN);
+    assert_int_equal(world_word(s.world, c.link[0]), c.node[0]);
     *word = sound;
     for (unsigned i = 0; i < 400 && phase(&s) != SHARD_STABLE; i++)
         assert_true(far_session_call(s.a.session, FAR_STATS_OTHER, false, work_step, s.a.index) >= 0);
@@ -243,7 +246,13 @@ static void drain_of_a_node_behind_itself_told(const told *told) {
         assert_int_equal(get(&s.b, number(n)), n);
     stage_close(&s);
 }
-TOLD_OF_ALL(drain_of_a_node_behind_itself);
+
+
+static void drain_along_a_circle_told(const told *told) {
+    drain_along_a_circle_of(told, 1);
+    drain_along_a_circle_of(told, 2);
+}
+TOLD_OF_ALL(drain_along_a_circle);
 
 
 int main(void) {
@@ -254,7 +263,7 @@ int main(void) {
         cmocka_unit_test(other_addresses),
         cmocka_unit_test(shrink_along_a_circle),
         cmocka_unit_test(chains_that_go_round),
-        cmocka_unit_test(drain_of_a_node_behind_itself),
+        cmocka_unit_test(drain_along_a_circle),
         cmocka_unit_test(an_older_layout_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,6 +253,87 @@ static void what_came_home_behind_the_walk_stays_in_store(void **state) {
 }
 
 
+/* The page words of an owned block are read while its owner gives back one slab and cuts another that begins
+ * elsewhere: together they are not sound. What is linked lies in slabs that stay, and nothing is wrong. (With
+ * far_pages_read in false_home.c: damage.) */
+static void page_words_of_two_moments_are_no_damage(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 12, 3, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[2];
+    const far_geometry *g = &owner->pool->geometry;
+    put_many(owner, "a");
+    far_block_id id = block_of(owner, bucket_of(&r, owner, "a7"));
+    uint64_t *pages = bytes_at(&r, far_block_page(g, id, 0));
+    far_page_state slab = {.in_use = true, .uid = owner->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
+    assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
+    start_sweep(sweeper);
+    stop_at_point(sweeper, "sweep:met");
+    pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
+    assert_false(far_pages_sound(g, pages));
+    finish_sweep(&r, sweeper);
+    pages[FAR_BLOCK_PAGES - 1] = 0;
+    assert_int_equal(problems(owner), 0);
+    assert_many(owner, "a");
+    close_holders(&r);
+}
+
+
+/* ---- Marks ---- */
+
+static int give_up_blocks(far_task *t, void *arg) {
+    far_memory *m = far_memory_of(t);
+    (void)arg;
+    far_mutex_lock(&m->lock);
+    far_kept_free(m, true); /* or the block of the reserve would stay */
+    far_mutex_unlock(&m->lock);
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_blocks_orphan(t, FAR_GIVE_UP_AT_END);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+static int adopt_orphans(far_task *t, void *arg) {
+    (void)arg;
+    int err = far_pin_take(t);
+    far_store_enter(t);
+    if (err == 0)
+        err = far_orphans_adopt(t);
+    far_store_leave(t);
+    far_pin_drop(t);
+    return err;
+}
+
+
+/* A sweep has met all that is in an orphan; then damage takes marks away. Who adopts the block frees nothing by
+ * them. */
+static void damaged_marks_free_nothing_in_use(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 11, 3, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1], *heir = &r.actors[2];
+    put_many(owner, "a");
+    hold_blocks(owner, false);
+    assert_int_equal(call(owner, give_up_blocks, NULL), 0);
+    far_addr used = bucket_of(&r, sweeper, "a7");
+    assert_int_equal(block_state(&r, sweeper, used).kind, FAR_BLOCK_ORPHAN);
+    assert_int_equal(sweep(sweeper, FAR_SWEEP_REPAIR), 0);
+    assert_int_equal(block_state(&r, sweeper, used).kind, FAR_BLOCK_ORPHAN);
+    assert_true(is_marked(&r, sweeper, used));
+    memset(bytes_at(&r, far_block_marks(&sweeper->pool->geometry, block_of(sweeper, used))), 0,
+           far_bitmap_bytes(&sweeper->pool->geometry));
+    assert_int_equal(call(heir, adopt_orphans, NULL), 0);
+    use_all_free_memory(&r, heir);
+    assert_many(sweeper, "a");
+    assert_nothing_lost(&r, sweeper);
+    close_holders(&r);
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -263,6 +344,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(more_comes_home_while_the_owner_takes),
         cmocka_unit_test(what_comes_home_again_during_a_walk_is_suspected_in_vain),
         cmocka_unit_test(what_came_home_behind_the_walk_stays_in_store),
+        cmocka_unit_test(page_words_of_two_moments_are_no_damage),
+        cmocka_unit_test(damaged_marks_free_nothing_in_use),
     };
     return cmocka_run_group_tests_name("home bits", tests, NULL, NULL);
 }

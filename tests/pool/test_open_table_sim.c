@@ -1,10 +1,11 @@
 /* The table of open indexes when a session of the handle is lost on the way: its last WRITE may take effect late, while
- * the other sessions go on.
+ * the other sessions go on. And when damage changes its words.
  *
  * Whether the WRITE of a lost session still takes effect is up to the seed: every story is told for several, and must
  * have met both. */
 #include "open_table_rig.h"
 #include "pool/owner.h"
+#include "pool/request.h"
 
 enum { SEEDS = 16 };
 
@@ -460,6 +461,79 @@ static void after_a_lost_own_session_nothing_is_opened(void **state) {
 }
 
 
+/* ---- Words that damage changed ---- */
+
+static uint64_t *table_words(story *s, const far_pool *pool) {
+    far_addr table = word_at(s, far_open_table_word_of(pool->team.own->id));
+    assert_true(table != 0 && !(table & FAR_OPEN_TABLE_ALONE));
+    return world_bytes(s->world, table);
+}
+
+
+static int ask_for_attention(far_task *t, void *arg) {
+    (void)arg;
+    return far_request_attention(t);
+}
+
+
+/* (Without far_open_table_prove in a tick: the index is dropped under its user.) */
+static void a_word_that_damage_took_away_is_back_with_the_next_request(void **state) {
+    (void)state;
+    story s;
+    far_index *x;
+    set_up(&s, 16);
+    assert_int_equal(far_index_open(s.dropper, "x", &x), 0);
+    uint64_t *words = table_words(&s, s.other), sound = words[0];
+    assert_true(sound & FAR_OPEN_TABLE_USER);
+    words[0] = 0;
+    assert_int_equal(far_session_call(s.next, FAR_STATS_OTHER, true, ask_for_attention, NULL), 0);
+    for (unsigned i = 0; i < 100 && words[0] == 0; i++) {
+        far_pool_poll(s.pool);
+        far_sim_sleep(s.world, 1000000);
+    }
+    assert_int_equal(words[0], sound);
+    assert_int_equal(far_index_drop(s.next, "x"), FAR_ERR_BUSY);
+    assert_int_equal(far_put(s.dropper, x, "k", 1, "v", 1), 0);
+    far_index_close(x);
+    tear_down(&s);
+}
+
+
+/* In the table of another handle, which hears that somebody waits; in that of the one who drops, which does not wait.
+ * (Without far_open_table_prove in a tick, or in a drop: it waits for a walk that never ends.) */
+static void a_walk_that_damage_made_up_does_not_hold_up_a_drop(void **state) {
+    (void)state;
+    story s;
+    far_index *z;
+    set_up(&s, 17);
+    uint64_t uid[2], before;
+    for (unsigned i = 0; i < 2; i++) {
+        far_index *index = open_next(&s, i ? "y" : "x");
+        uid[i] = index->uid;
+        far_index_close(index);
+    }
+    assert_int_equal(far_index_create(s.next, "z", "toy", "slots=4", &z), 0);
+    uint64_t *words = table_words(&s, s.pool);
+    assert_int_equal(words[7], 0);
+    words[7] = uid[0];
+    s.client = world_start(s.other, "dropper", drop_x_elsewhere, &s);
+    for (unsigned i = 0; i < 1000 && !far_sim_ended(s.client); i++) {
+        far_pool_poll(s.pool);
+        far_sim_run_for(s.world, 1000000);
+    }
+    assert_true(far_sim_ended(s.client));
+    assert_int_equal(s.result, 0);
+    assert_int_equal(words[7], 0);
+
+    words[7] = uid[1];
+    before = far_host_now(s.pool->fabric->host);
+    assert_int_equal(far_index_drop(s.next, "y"), 0);
+    assert_true(far_host_now(s.pool->fabric->host) - before < far_tick(s.pool->fabric));
+    far_index_close(z);
+    tear_down(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lost_opener_does_not_refuse_drops_for_ever),
@@ -477,6 +551,8 @@ int main(void) {
         cmocka_unit_test(nothing_is_opened_before_lost_writers_are_fenced),
         cmocka_unit_test(a_drop_that_was_met_once_is_not_waited_for),
         cmocka_unit_test(after_a_lost_own_session_nothing_is_opened),
+        cmocka_unit_test(a_word_that_damage_took_away_is_back_with_the_next_request),
+        cmocka_unit_test(a_walk_that_damage_made_up_does_not_hold_up_a_drop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

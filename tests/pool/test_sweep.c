@@ -393,17 +393,18 @@ static void a_drop_gives_back_what_all_sessions_held_of_it(void **state) {
 
 
 typedef struct cost { /* of a check, with its sweep */
-    uint64_t verbs, bytes;
+    uint64_t verbs, bytes, round_trips;
 } cost;
 
 
-static cost cost_of_check(far_session *session) {
+static cost cost_of_check(far_session *session, int repair) {
     far_stats before, after;
     far_session_stats(session, &before);
-    assert_int_equal(far_pool_check(session, 0, print_problem, NULL), 0);
+    assert_int_equal(far_pool_check(session, repair, print_problem, NULL), 0);
     far_session_stats(session, &after);
     far_stats d = far_stats_diff(&after, &before);
-    return (cost){d.reads + d.writes + d.cas + d.faa + d.masked_cas, d.bytes_read + d.bytes_written};
+    return (cost){d.reads + d.writes + d.cas + d.faa + d.masked_cas, d.bytes_read + d.bytes_written,
+                  d.round_trips + d.background_round_trips};
 }
 
 
@@ -417,16 +418,16 @@ static cost cost_of_keys(const char *kind, uint64_t keys) {
     assert_int_equal(far_pool_open("local:32M", &options, &pool), 0);
     assert_int_equal(far_session_open(pool, &session), 0);
     assert_int_equal(far_index_create(session, "x", kind, NULL, &index), 0);
-    cost empty = cost_of_check(session);
+    cost empty = cost_of_check(session, 0);
     for (uint64_t i = 0; i < keys; i++) {
         uint64_t key = i * 0x9e3779b97f4a7c15ull;
         assert_int_equal(far_put(session, index, &key, 8, &i, 8), 0);
     }
-    cost full = cost_of_check(session);
+    cost full = cost_of_check(session, 0);
     far_index_close(index);
     far_session_close(session);
     far_pool_close(pool);
-    return (cost){full.verbs - empty.verbs, full.bytes - empty.bytes};
+    return (cost){full.verbs - empty.verbs, full.bytes - empty.bytes, full.round_trips - empty.round_trips};
 }
 
 
@@ -445,6 +446,58 @@ static void a_check_costs_no_more_for_each_key_when_there_are_more(void **state)
 }
 
 
+static void open_local(const char *uri, far_pool **pool, far_session **session) {
+    far_pool_options options = FAR_POOL_OPTIONS_INIT;
+    options.no_thread = 1;
+    assert_int_equal(far_pool_open(uri, &options, pool), 0);
+    assert_int_equal(far_session_open(*pool, session), 0);
+}
+
+
+/* Blocks with few objects: the tables are what a check reads. Its own blocks, or nobody's. */
+static void round_trips_for_blocks(unsigned value_bytes, bool own) {
+    const unsigned keys = 24u * 1000 * 1000 / value_bytes, blocks = 24u * 1000 * 1000 / 65536;
+    const char *uri = "local:64M?name=blocks";
+    far_pool *pool, *other_pool;
+    far_session *session, *other;
+    far_index *index;
+    char *value = calloc(1, value_bytes);
+    open_local(uri, &pool, &session);
+    assert_int_equal(far_index_create(session, "x", "dart", NULL, &index), 0);
+    cost empty[2] = {cost_of_check(session, 0), cost_of_check(session, 1)};
+    for (uint64_t key = 0; key < keys; key++)
+        assert_int_equal(far_put(session, index, &key, 8, value, value_bytes), 0);
+    if (!own) {
+        open_local(uri, &other_pool, &other); /* the pool stays */
+        far_index_close(index);
+        far_session_close(session);
+        far_pool_close(pool);
+        pool = other_pool;
+        session = other;
+    }
+    for (int repair = 0; repair < 2; repair++) {
+        uint64_t more = cost_of_check(session, repair).round_trips - empty[repair].round_trips;
+        print_message("values of %u bytes, %s blocks%s: %.3f round trips for each\n", value_bytes,
+                      own ? "own" : "nobody's", repair ? ", repair" : "", (double)more / blocks);
+        assert_true(more <= blocks / 4);
+    }
+    if (own)
+        far_index_close(index);
+    far_session_close(session);
+    far_pool_close(pool);
+    free(value);
+}
+
+
+static void the_tables_of_many_blocks_are_read_in_one_round_trip(void **state) {
+    (void)state;
+    for (unsigned own = 0; own < 2; own++) {
+        round_trips_for_blocks(30000, own);
+        round_trips_for_blocks(65536, own); /* runs of two blocks */
+    }
+}
+
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -456,6 +509,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sweep_beside_live_clients_takes_nothing_from_them),
         cmocka_unit_test(sweeps_take_nothing_from_a_sleeper),
         cmocka_unit_test(a_check_costs_no_more_for_each_key_when_there_are_more),
+        cmocka_unit_test(the_tables_of_many_blocks_are_read_in_one_round_trip),
         cmocka_unit_test(of_two_sweepers_one_waits),
         cmocka_unit_test(who_is_said_to_sweep_and_does_not_denies_it),
         cmocka_unit_test(the_sweep_of_one_with_the_id_of_a_lost_session_is_not_denied),

@@ -82,11 +82,23 @@ static int drain_node(shard_try *y, far_addr at, const shard_node *node) {
 }
 
 
+/* The chain from `at` on, whose next node is known, has an end: what is taken out of one that goes round would be met
+ * again, and given back twice. */
+static int prove_end(shard_try *y, far_addr at, uint64_t next) {
+    shard_chain chain = {0};
+    int err = shard_follow(y->index, &chain, at);
+    while (err == 0 && next != 0) {
+        at = next;
+        if ((err = shard_follow(y->index, &chain, at)) == 0)
+            err = far_read_word(y->t, at + shard_node_bytes(y->st) - 8, &next);
+    }
+    return err;
+}
+
+
 /* Takes the node *at, which is empty, out of the chain that begins behind `link`; *at: the node behind it. */
 static int unlink_node(shard_try *y, far_addr link, far_addr next, far_addr *at) {
     uint64_t old;
-    if (next == *at)
-        return far_fail(FAR_ERR_CORRUPT, "index '%s': a node of level 3 is behind itself", y->index->name);
     far_point(y->t, "shard:unlink");
     int err = far_cas_word(y->t, link, *at, next, &old);
     if (err < 0)
@@ -106,7 +118,7 @@ static int drain_chain(shard_try *y, far_addr head, const shard_node *first) {
     shard_node node = *first;
     uint64_t size = shard_node_bytes(y->st);
     int all = drain_node(y, head, &node), err;
-    bool in_front = true;
+    bool in_front = true, proved = false;
     shard_chain chain = {0};
     for (far_addr at = *shard_next_of(y->st, &node); all != SHARD_MORE && all >= 0 && at;) {
         if (y->trips <= 0)
@@ -120,6 +132,9 @@ static int drain_chain(shard_try *y, far_addr head, const shard_node *first) {
         in_front &= err == SHARD_GONE;
         if (err == SHARD_LEFT)
             all = SHARD_LEFT;
+        if (in_front && !proved && (err = prove_end(y, at, *shard_next_of(y->st, &node))) < 0)
+            return err;
+        proved |= in_front;
         if (!in_front)
             at = *shard_next_of(y->st, &node);
         else if ((err = unlink_node(y, head + size - 8, *shard_next_of(y->st, &node), &at)) < 0)
