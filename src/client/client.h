@@ -16,7 +16,8 @@ void far_bulletin_add(far_session *s);
 int far_bulletin_tick(far_task *t);
 void far_stats_sum(const far_session *s, far_stats *stats); /* stats.c: of all kinds of operations; from inside */
 
-extern atomic_uint far_forks; /* how often this process and those before it were forked off */
+/* How often this process and those before it were forked off. */
+extern atomic_uint far_forks __attribute__((visibility("hidden")));
 
 /* Every public call that takes a pool stands between these two; every one that takes a session between those two. Not
  * 0: FAR_ERR_INVALID in words, because the handle is NULL or its pool was closed; then there is no leave. */

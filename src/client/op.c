@@ -224,7 +224,7 @@ static __attribute__((noinline)) int run_again(far_task *t, request *r) {
 
 
 static inline __attribute__((always_inline)) int run_stored(far_task *t, const request *r) {
-    int err = far_pin_take(t);
+    int err = far_pin_take_inline(t);
     if (err >= 0)
         err = run_on_its_index(t, r);
     if (err != FAR_ERR_NO_MEMORY)

@@ -184,7 +184,8 @@ typedef struct far_fabric_ops {
     void (*close)(far_fabric *fabric);
 } far_fabric_ops;
 
-extern atomic_bool far_is_simulated; /* this process has had a fabric with a watch */
+/* This process has had a fabric with a watch. Hidden: without that its address is looked up in a table. */
+extern atomic_bool far_is_simulated __attribute__((visibility("hidden")));
 
 struct far_fabric {
     const far_fabric_ops *ops;

@@ -42,15 +42,13 @@
  * up twice), and is told FAR_ERR_UNREACHABLE. All others have no trace in far memory and run by themselves. */
 #include "index/rdwc.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/spin.h"
 #include "pool/handle.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define LOAD_SHARDS 16
 
@@ -125,7 +123,7 @@ static bool is_quiet(far_rdwc *rdwc) {
 /* The gets of a kind that keeps them apart have the entry behind: a key has one for its gets and one for its writes, two rounds that
  * know nothing of each other, as if they were of two machines. */
 static entry *entry_of(far_rdwc *rdwc, const far_rdwc_member *m) {
-    uint64_t hash = XXH3_64bits_withSeed(m->key.data, m->key.length, m->index->uid);
+    uint64_t hash = far_hash(m->key, m->index->uid);
     return &rdwc->entries[(hash + (m->kind == FAR_OP_GET && m->index->kind->gets_apart)) % FAR_RDWC_ENTRIES];
 }
 

@@ -80,19 +80,6 @@ static void learn(far_epochs *epochs, uint64_t epoch) {
 
 /* ---- Pins ---- */
 
-static inline __attribute__((always_inline)) bool pin_at(far_task *t, uint64_t epoch) {
-    far_session_pins *pins = &t->session->pins;
-    far_pin_count(t, epoch);
-    if (load(&t->session->pool->epochs.current) != epoch) {
-        far_pin_uncount(t);
-        return false;
-    }
-    if (!atomic_load_explicit(&pins->used, memory_order_relaxed))
-        atomic_store_explicit(&pins->used, true, memory_order_relaxed);
-    return true;
-}
-
-
 /* Before the first pin at the epoch: the request, then the hooks of the open indexes. The task is pinned. heard: pins
  * up to this epoch may have been held before. */
 static int enter_epoch(far_task *t, uint64_t epoch, uint64_t heard, uint64_t request) {
@@ -266,8 +253,7 @@ static int move_epochs(far_task *t) {
 }
 
 
-/* The task rests or is patient first, or the handle sleeps. */
-static __attribute__((noinline)) int take_after_wait(far_task *t) {
+int far_pin_take_slowly(far_task *t) {
     far_pool *pool = far_task_pool(t);
     if (t->session->lost)
         return t->lost ? t->lost : t->session->lost;
@@ -279,7 +265,7 @@ static __attribute__((noinline)) int take_after_wait(far_task *t) {
     for (unsigned attempt = 0;;) {
         uint64_t epoch = load(&pool->epochs.current);
         if (epoch != 0) {
-            if (!pin_at(t, epoch))
+            if (!far_pin_at(t, epoch))
                 continue;
             if (t->patience && (err = far_patience_renew(t)) < 0)
                 far_pin_drop(t);
@@ -300,12 +286,7 @@ static __attribute__((noinline)) int take_after_wait(far_task *t) {
 
 
 int far_pin_take(far_task *t) {
-    uint64_t epoch = load(&t->session->pool->epochs.current);
-    if (t->pin.epoch != 0)
-        return 0;
-    if (t->session->lost || t->rest_since || t->patience || epoch == 0 || !pin_at(t, epoch))
-        return take_after_wait(t);
-    return 0;
+    return far_pin_take_inline(t);
 }
 
 

@@ -91,6 +91,33 @@ struct far_pool {
     struct far_rdwc *rdwc;
 };
 
+int far_pin_take_slowly(far_task *t); /* epoch.c: the task rests or is patient first, or the handle sleeps */
+
+
+/* False: the epoch has moved on, and no pin was taken. */
+static inline bool far_pin_at(far_task *t, uint64_t epoch) {
+    far_session *s = t->session;
+    far_pin_count(t, epoch);
+    if (atomic_load_explicit(&s->pool->epochs.current, memory_order_seq_cst) != epoch) {
+        far_pin_uncount(t);
+        return false;
+    }
+    if (!atomic_load_explicit(&s->pins.used, memory_order_relaxed))
+        atomic_store_explicit(&s->pins.used, true, memory_order_relaxed);
+    return true;
+}
+
+
+/* far_pin_take (pool/epoch.h), for the way of every operation. */
+static inline int far_pin_take_inline(far_task *t) {
+    uint64_t epoch = atomic_load_explicit(&t->session->pool->epochs.current, memory_order_seq_cst);
+    if (t->pin.epoch != 0)
+        return 0;
+    bool waits = t->session->lost || t->rest_since || t->patience || epoch == 0;
+    return waits || !far_pin_at(t, epoch) ? far_pin_take_slowly(t) : 0;
+}
+
+
 const far_geometry *far_geometry_of(const far_task *t);
 
 /* A session of the handle with a connection, not yet registered with the pool. */

@@ -306,6 +306,45 @@ static void a_pivot_that_goes_along_belongs_elsewhere(void **state) {
 }
 
 
+/* The root without its first child, so that keys lie before all of it. */
+static int route_both_ways(far_task *t, void *arg) {
+    (void)arg;
+    chime_op op;
+    chime_state *st = chime_state_of(a->index);
+    chime_begin(&op, t, a->index, (far_bytes){bytes_of(1), 8});
+    chime_inner *inner = far_scratch(t, sizeof(*inner));
+    chime_node n = {0};
+    assert_int_equal(chime_read_node(&op, chime_ptr_plain(st->root), &n), 0);
+    assert_int_equal(chime_decode(&op, &n, inner), 0);
+    assert_true(inner->count > 2);
+    inner->count--;
+    memmove(inner->pivot, inner->pivot + 1, inner->count * sizeof(*inner->pivot));
+    memmove(inner->child, inner->child + 1, inner->count * sizeof(*inner->child));
+    chime_cache_put(st->cache, st, inner, far_epoch(t));
+    for (unsigned k = 0; k < 60; k++) {
+        chime_key key;
+        chime_route read, cached;
+        chime_key_make(st, (far_bytes){bytes_of(nth(k)), 8}, &key);
+        chime_route_in(st, inner, &key, &read);
+        assert_true(chime_cache_route(st->cache, st, inner->ptr, &key, far_epoch(t), &cached));
+        assert_true(read.right == cached.right && read.next == cached.next && read.level == cached.level);
+        assert_true(k > 0 || cached.next == inner->child[0]);
+    }
+    return 0;
+}
+
+
+/* Who goes by an old cache comes to nodes that lie to the right of its key: also then the cache sends it where the node
+ * would. */
+static void the_cache_routes_as_the_node_does(void **state) {
+    (void)state;
+    up(SMALL ",crowd=off", ONE);
+    fill(a, 60);
+    assert_int_equal(far_session_call(a->session, FAR_OP_GET, false, route_both_ways, NULL), 0);
+    stage_close(&s);
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pivots_go_in_together),
@@ -315,6 +354,7 @@ int main(void) {
         cmocka_unit_test(there_is_no_room_for_all),
         cmocka_unit_test(who_tries_seldom_asks_too),
         cmocka_unit_test(a_pivot_that_went_astray_inherits_nothing),
+        cmocka_unit_test(the_cache_routes_as_the_node_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

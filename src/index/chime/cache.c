@@ -76,21 +76,26 @@ static unsigned width_of(uint64_t most) {
 }
 
 
-static uint64_t load(const uint8_t *from, unsigned width) {
-    uint64_t value = 0;
+static uint64_t mask_of(unsigned width) {
+    return width == 8 ? ~0ull : (1ull << 8 * width) - 1;
+}
+
+
+static uint64_t load(const uint8_t *from, uint64_t mask) {
+    uint64_t value;
     memcpy(&value, from, 8);
-    return width == 8 ? value : value & ((1ull << 8 * width) - 1);
+    return value & mask;
 }
 
 
 static uint64_t first_of(const entry *e, unsigned i) {
-    return e->first_base + (load(e->data + i * e->first_width, e->first_width) << e->first_shift);
+    return e->first_base + (load(e->data + i * e->first_width, mask_of(e->first_width)) << e->first_shift);
 }
 
 
 static chime_ptr child_of(const entry *e, unsigned i) {
     const uint8_t *children = e->data + e->count * e->first_width;
-    return e->child_base + (load(children + i * e->child_width, e->child_width) << 7);
+    return e->child_base + (load(children + i * e->child_width, mask_of(e->child_width)) << 7);
 }
 
 
@@ -195,11 +200,16 @@ static inline int compare_at(const entry *e, const chime_state *st, unsigned i, 
 }
 
 
+/* Pivots are compared as they are packed, with the first bytes of the key, packed likewise; where that makes no
+ * difference, byte strings by all of their bytes. */
 static unsigned child_for(const entry *e, const chime_state *st, const chime_key *key) {
-    unsigned low = 0, high = e->count;
+    const uint64_t mask = mask_of(e->first_width), packed = (key->first - e->first_base) >> e->first_shift;
+    unsigned low = 0, high = key->first < e->first_base ? 1 : e->count;
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
-        if (compare_at(e, st, middle, key) <= 0)
+        uint64_t pivot = load(e->data + middle * e->first_width, mask);
+        bool by_bytes = pivot == packed && !st->fixed;
+        if (by_bytes ? far_bytes_compare(bytes_of(e, middle), key->bytes) <= 0 : pivot <= packed)
             low = middle;
         else
             high = middle;

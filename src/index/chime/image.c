@@ -1,10 +1,8 @@
 /* Pure functions on images of nodes in local memory: hopscotch hashing, maps, shapes. */
+#include "base/hash.h"
 #include "index/chime/chime.h"
 
 #include <assert.h>
-
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 
 uint64_t chime_number(const void *key, size_t length) {
@@ -18,8 +16,7 @@ uint64_t chime_number(const void *key, size_t length) {
 void chime_key_make(const chime_state *st, far_bytes bytes, chime_key *key) {
     key->bytes = bytes;
     key->first = chime_number(bytes.data, bytes.length);
-    key->hash = st->fixed ? XXH3_64bits_withSeed(&key->first, 8, st->seed)
-                          : XXH3_64bits_withSeed(bytes.data, bytes.length, st->seed);
+    key->hash = far_hash(st->fixed ? (far_bytes){&key->first, 8} : bytes, st->seed);
 }
 
 
@@ -34,7 +31,7 @@ unsigned chime_home_of(const chime_state *st, uint64_t *w, unsigned slot) {
         unsigned home = chime_step(st, slot, st->span - chime_value_distance(words[1]));
         return home < st->homes && chime_value_distance(words[1]) < st->hop ? home : st->span;
     }
-    unsigned home = chime_home(st, XXH3_64bits_withSeed(&words[0], 8, st->seed));
+    unsigned home = chime_home(st, far_hash((far_bytes){&words[0], 8}, st->seed));
     return chime_distance(st, home, slot) < st->hop ? home : st->span;
 }
 

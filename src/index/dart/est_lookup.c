@@ -1,10 +1,9 @@
 /* Reading the skip table: LOCATE's first step, and what is learnt from how it ended. */
 #include "base/error.h"
+#include "base/hash.h"
 #include "index/dart/est.h"
 #include "pool/epoch.h"
 
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 /* One LOCATE's dealings with the table, over all its questions. */
 typedef struct asking {
@@ -21,7 +20,7 @@ typedef struct asking {
 
 
 uint64_t dart_est_hash(const dart_est *est, const void *prefix, unsigned length) {
-    return XXH3_64bits_withSeed(prefix, length, est->seed + length * 0x9e3779b97f4a7c15ull);
+    return far_hash((far_bytes){prefix, length}, est->seed + length * 0x9e3779b97f4a7c15ull);
 }
 
 

@@ -90,13 +90,9 @@ size_t dart_cache_used(const dart_cache *cache) {
 }
 
 
-dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make) {
-    dart_chunk *chunk = &cache->chunks[at];
-    far_spin_lock(&chunk->lock);
-    if (chunk->words)
-        return chunk;
-    far_spin_unlock(&chunk->lock);
-    if (!make || !far_budget_take(cache->budget, cache->chunk_bytes))
+/* A chunk that had no words: gets some, and is locked. NULL: there is no memory for them. */
+static __attribute__((noinline)) dart_chunk *fill_and_lock(dart_cache *cache, dart_chunk *chunk) {
+    if (!far_budget_take(cache->budget, cache->chunk_bytes))
         return NULL;
     void *words = NULL;
     if (posix_memalign(&words, 64, cache->chunk_bytes) == 0)
@@ -114,6 +110,16 @@ dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make) {
     free(words);
     far_budget_give(cache->budget, cache->chunk_bytes);
     return there ? chunk : NULL;
+}
+
+
+dart_chunk *dart_cache_lock(dart_cache *cache, unsigned at, bool make) {
+    dart_chunk *chunk = &cache->chunks[at];
+    far_spin_lock(&chunk->lock);
+    if (chunk->words)
+        return chunk;
+    far_spin_unlock(&chunk->lock);
+    return make ? fill_and_lock(cache, chunk) : NULL;
 }
 
 

@@ -32,15 +32,15 @@ static dart_shared_read *find_read(dart_shared *shared, far_addr addr, size_t by
 }
 
 
-void dart_share_read(far_task *t, dart_shared *shared, far_addr addr, void *to, size_t bytes, unsigned flags) {
-    dart_shared_read *read = shared ? find_read(shared, addr, bytes) : NULL;
+bool dart_share_joins(dart_shared *shared, far_addr addr, void *to, size_t bytes) {
+    dart_shared_read *read = find_read(shared, addr, bytes);
     if (read && read->addr && shared->count < shared->size) {
         shared->copies[shared->count++] = (dart_copy){to, read->to, (uint32_t)bytes};
-        return;
+        return true;
     }
     if (read && !read->addr)
         *read = (dart_shared_read){addr, (uint32_t)bytes, to};
-    far_read_marked(t, addr, to, bytes, flags);
+    return false;
 }
 
 

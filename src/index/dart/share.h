@@ -25,9 +25,17 @@ typedef struct dart_shared {
 
 /* In scratch memory; false: there is none. */
 bool dart_share_init(far_task *t, dart_shared *shared, size_t finds);
-/* As far_read and far_mark; shared NULL: just that. */
-void dart_share_read(far_task *t, dart_shared *shared, far_addr addr, void *to, size_t bytes, unsigned flags);
+/* True: the batch has a READ of these bytes, and they are copied from there; else it is the one that others copy from. */
+bool dart_share_joins(dart_shared *shared, far_addr addr, void *to, size_t bytes);
 /* The batch was waited for. */
 void dart_share_end(dart_shared *shared);
+
+
+/* As far_read and far_mark; shared NULL: just that. */
+static inline void dart_share_read(far_task *t, dart_shared *shared, far_addr addr, void *to, size_t bytes,
+                                   unsigned flags) {
+    if (!shared || !dart_share_joins(shared, addr, to, bytes))
+        far_read_marked(t, addr, to, bytes, flags);
+}
 
 #endif

@@ -59,7 +59,7 @@ static entry *entry_of(uint64_t *set, unsigned i) { /* 1..7: of mark set[i] */
 static bool is_of(const entry *e, far_bytes key) {
     if (key.length > KEY_INSIDE)
         return e->length == KEY_OUTSIDE;
-    return e->length == key.length && memcmp(e->key, key.data, key.length) == 0;
+    return far_bytes_equal((far_bytes){e->key, e->length}, key);
 }
 
 
@@ -165,7 +165,7 @@ void dart_slots_put(far_task *t, const far_index *index, far_bytes key, const da
     new.node = dart_granule(step->node.addr) | (uint64_t)step->node.type << 44 | (uint64_t)step->node.depth << 48;
     if (key.length <= KEY_INSIDE) {
         new.length = (uint16_t)key.length;
-        memcpy(new.key, key.data, key.length);
+        far_bytes_copy(new.key, key);
     }
     if (put_entry(&est->slots, hash, &new, key, far_epoch(t)))
         dart_cache_was_full(&est->slots, far_epoch(t), move_entries);

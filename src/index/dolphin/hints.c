@@ -2,13 +2,12 @@
  * written and read as a whole, none to be relied on: what a hint leads to says itself whether it is that. */
 #include "base/budget.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "index/dolphin/dolphin.h"
 #include "pool/epoch.h"
 
 #include <stdlib.h>
 
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 #define PLACES_MAX 16384u
 #define SLOT_MASK  63ull
@@ -60,7 +59,7 @@ void dolphin_hints_free(dolphin_hints *hints) {
 
 
 static uint64_t hash_of(const dolphin_op *op) {
-    return XXH3_64bits_withSeed(op->key.data, op->key.length, op->st->seed);
+    return far_hash(op->key, op->st->seed);
 }
 
 

@@ -1,9 +1,7 @@
 /* Keys as leaves hold them: prefix words, key words, and the blocks of keys whose rest is longer than 7 bytes. */
 #include "base/error.h"
+#include "base/hash.h"
 #include "index/dolphin/dolphin.h"
-
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 
 int dolphin_broken(const far_index *index, far_addr addr, const char *what) {
@@ -15,7 +13,7 @@ int dolphin_broken(const far_index *index, far_addr addr, const char *what) {
 uint64_t dolphin_prefix_word(const dolphin_state *st, const void *bytes, unsigned depth) {
     uint64_t word = 0;
     if (depth > DOLPHIN_EXACT)
-        return XXH3_64bits_withSeed(bytes, depth, st->seed);
+        return far_hash((far_bytes){bytes, depth}, st->seed);
     if (depth)
         memcpy(&word, bytes, depth);
     return word;
@@ -23,7 +21,7 @@ uint64_t dolphin_prefix_word(const dolphin_state *st, const void *bytes, unsigne
 
 
 uint64_t dolphin_key_hash(const dolphin_state *st, far_bytes key) {
-    return XXH3_64bits_withSeed(key.data, key.length, st->seed ^ DOLPHIN_MAGIC);
+    return far_hash(key, st->seed ^ DOLPHIN_MAGIC);
 }
 
 

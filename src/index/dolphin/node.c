@@ -1,9 +1,7 @@
 /* Inner nodes as they are READ, looked up and made. */
 #include "base/error.h"
+#include "base/hash.h"
 #include "index/dolphin/dolphin.h"
-
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 
 int dolphin_put_read_node(dolphin_op *op, uint64_t word, dolphin_node *node) {
@@ -106,6 +104,7 @@ int dolphin_new_image(dolphin_op *op, const uint8_t *prefix, unsigned depth, uns
 
 /* The memory node of a node, and of its leaves: in turn for nodes that differ in the last byte of their prefix. */
 unsigned dolphin_place(const dolphin_op *op, const uint8_t *prefix, unsigned depth) {
-    uint64_t turn = depth ? XXH3_64bits_withSeed(prefix, depth - 1, op->st->seed + depth) % 256 + prefix[depth - 1] : 0;
+    uint64_t turn =
+        depth ? far_hash((far_bytes){prefix, depth - 1}, op->st->seed + depth) % 256 + prefix[depth - 1] : 0;
     return (unsigned)(turn % far_task_nodes(op->t));
 }

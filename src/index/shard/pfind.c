@@ -22,19 +22,12 @@ static inline bool is_candidate(const shard_try *y, uint64_t word, unsigned v) {
 }
 
 
-/* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity. */
-static inline __attribute__((always_inline)) shard_sieve make_sieve(const shard_try *y, unsigned v) {
-    const shard_state *st = y->st;
-    const uint64_t kind = SHARD_V | SHARD_PARITY, tag = y->h >> st->tag_low[v] & st->tag_mask;
-    return (shard_sieve){(kind | shard_entry(0, st->tag_mask, 0, 0)) >> 32, shard_entry(v, tag, 0, 0) >> 32, kind >> 32,
-                         shard_entry(v + 1, 0, 0, 0) >> 32};
-}
-
-
-/* A bit for each word that passes. */
+/* Worth a closer look are words with the key's tag at the header's version, and live ones of another parity: a bit for
+ * each. */
 static inline __attribute__((always_inline)) uint64_t sift(const shard_try *y, unsigned v) {
-    shard_sieve s = make_sieve(y, v);
-    return shard_p_map(y->st->wide, &s, y->home->w);
+    const shard_state *st = y->st;
+    shard_sieve s = shard_sieve_for(v, y->h >> st->tag_low[v], st->tag_mask);
+    return shard_p_map(st->wide, &s, y->home->w);
 }
 
 

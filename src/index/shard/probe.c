@@ -10,6 +10,7 @@
 
 typedef uint64_t pair __attribute__((vector_size(16)));
 typedef uint32_t halves __attribute__((vector_size(16)));
+typedef int32_t signed_halves __attribute__((vector_size(16)));
 
 enum { AT_ONCE = 4, IN_A_MAP = 32 }; /* words */
 _Static_assert(SHARD_WORDS == 2 * IN_A_MAP, "two maps");
@@ -28,15 +29,15 @@ static halves all_four(uint32_t half) {
  * words 0 and 1 stand in lanes 1 and 3, those of 2 and 3 in lanes 0 and 2. */
 static uint32_t half_a_map(const shard_sieve *s, const uint64_t *words) {
     const pair upper_half = {~0ull << 32, ~0ull << 32};
-    const halves mask = all_four(s->mask), tag = all_four(s->tag), other_mask = all_four(s->other_mask),
-                 other = all_four(s->other);
+    const halves mask = all_four(s->mask), flip = all_four(s->flip);
+    const signed_halves above = (signed_halves)all_four((uint32_t)s->above);
     halves found = {0};
 #pragma GCC unroll 8
     for (int i = IN_A_MAP - AT_ONCE; i >= 0; i -= AT_ONCE) {
         pair two[2];
         memcpy(two, words + i, sizeof(two));
         halves four = (halves)((two[0] & upper_half) | two[1] >> 32);
-        halves match = (halves)((four & mask) == tag) | (halves)((four & other_mask) == other);
+        halves match = (halves)((signed_halves)((four & mask) ^ flip) > above);
         found = (found << AT_ONCE) - match; /* a match is -1 */
     }
     return found[1] | found[3] << 1 | found[0] << 2 | found[2] << 3;
@@ -92,16 +93,15 @@ __attribute__((target("avx2"))) static inline uint32_t gather_wide(const __m256i
 
 /* Eight words at once. Their upper halves come out in the order 0 1 4 5 2 3 6 7. */
 __attribute__((target("avx2"))) static uint64_t p_map_wide(const shard_sieve *s, const uint64_t *words) {
-    const __m256i mask = _mm256_set1_epi32((int)s->mask), tag = _mm256_set1_epi32((int)s->tag);
-    const __m256i other_mask = _mm256_set1_epi32((int)s->other_mask), other = _mm256_set1_epi32((int)s->other);
+    const __m256i mask = _mm256_set1_epi32((int)s->mask), flip = _mm256_set1_epi32((int)s->flip);
+    const __m256i above = _mm256_set1_epi32(s->above);
     __m256i match[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         __m256 low = _mm256_loadu_ps((const float *)(words + 8 * i)),
                high = _mm256_loadu_ps((const float *)(words + 8 * i + 4));
         __m256i eight = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xdd));
-        match[i] = _mm256_or_si256(_mm256_cmpeq_epi32(_mm256_and_si256(eight, mask), tag),
-                                   _mm256_cmpeq_epi32(_mm256_and_si256(eight, other_mask), other));
+        match[i] = _mm256_cmpgt_epi32(_mm256_xor_si256(_mm256_and_si256(eight, mask), flip), above);
     }
     const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     return gather_wide(match, order) | (uint64_t)gather_wide(match + 4, order) << 32;
@@ -204,9 +204,9 @@ bool shard_p_any_zero(bool wide, const uint64_t *words) {
 
 
 unsigned shard_count_live(const shard_state *st, const uint64_t *words) {
-    const uint32_t live = (uint32_t)(SHARD_V >> 32);
+    const uint32_t live = SHARD_V >> 32;
     const uint64_t slots = st->inlined ? 0xaaaaaaaaaaaaaaaa : UINT64_MAX; /* I: every other word is a value */
-    return (unsigned)__builtin_popcountll(shard_p_map(st->wide, &(shard_sieve){live, live, live, live}, words) & slots);
+    return (unsigned)__builtin_popcountll(shard_p_map(st->wide, &(shard_sieve){live, live, -1}, words) & slots);
 }
 
 

@@ -1,13 +1,12 @@
 /* shard: options, types, create, open, close. The protocol: README.md. */
 #include "index/shard/shard.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "pool/clients.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 /* Every so many inserts take a step of sweep or drain (load.c, share_of): of layout P, and of layout I. */
 enum { SHARE = 16, SHARE_INLINE = 6 };
@@ -17,7 +16,7 @@ uint64_t shard_hash(const far_index *index, far_bytes key) {
     const shard_state *st = shard_state_of(index);
     uint64_t word;
     if (!st->inlined)
-        return XXH3_64bits_withSeed(key.data, key.length, st->seed);
+        return far_hash(key, st->seed);
     memcpy(&word, key.data, sizeof(word));
     if (st->hash_bits < 64)
         word = __builtin_bswap64(word);
@@ -139,7 +138,7 @@ static uint64_t descriptor_bytes(unsigned p) {
 
 
 static uint64_t descriptor_check(const shard_descriptor *descriptor) {
-    return XXH3_64bits_withSeed(descriptor + 1, 8ull << descriptor->p, (uint64_t)descriptor->p << 32 | descriptor->b);
+    return far_hash((far_bytes){descriptor + 1, 8ull << descriptor->p}, (uint64_t)descriptor->p << 32 | descriptor->b);
 }
 
 

@@ -468,10 +468,21 @@ int shard_find(shard_try *y, bool whole, shard_hit *hit, uint32_t *mark); /* a s
 int shard_get(far_task *t, far_index *index, far_bytes key, far_out *out);
 int shard_get_many(far_task *t, far_index *index, size_t count, const far_bytes keys[], far_out *outs[], int results[]);
 
-/* probe.c. P: words whose upper halves are, under the mask, the tag, or, under the other mask, the other. */
+/* probe.c. P: passed by words whose upper halves, under the mask and flipped, are above a bound, with their sign. */
 typedef struct shard_sieve {
-    uint32_t mask, tag, other_mask, other;
+    uint32_t mask, flip;
+    int32_t above;
 } shard_sieve;
+
+
+/* Passed by words with the tag at version v, and by live ones of the other parity. Flipped, words that are not live are
+ * negative, those of the other parity above all of v's, and of these the one with the tag has all bits of the mask. */
+static inline shard_sieve shard_sieve_for(unsigned v, uint64_t tag, uint64_t tag_mask) {
+    const uint64_t tags = shard_entry(0, tag_mask, 0, 0) ^ SHARD_V;
+    return (shard_sieve){(SHARD_V | SHARD_PARITY | tags) >> 32, shard_entry(v, ~tag & tag_mask, 0, 0) >> 32,
+                         (int32_t)(tags >> 32) - 1};
+}
+
 
 bool shard_has_wide_vectors(void);
 uint64_t shard_p_map(bool wide, const shard_sieve *s, const uint64_t *words); /* a bit for each word that passes */

@@ -115,8 +115,7 @@ static __attribute__((noinline)) int make_writable(shard_try *y) {
 
 
 static bool is_calm(const shard_try *y, unsigned v) { /* no split has begun */
-    const uint32_t frozen = (uint32_t)(SHARD_FROZEN >> 32);
-    if (shard_p_map(y->st->wide, &(shard_sieve){frozen, frozen, frozen, frozen}, y->home->w))
+    if (shard_p_map(y->st->wide, &(shard_sieve){SHARD_FROZEN >> 32, 0, 0}, y->home->w))
         return false;
     return shard_uniform(y->st, y->home->w, v);
 }

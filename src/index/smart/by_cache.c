@@ -316,8 +316,7 @@ static bool wants_owner(const smart_op *op, const smart_hint *hint) {
 
 /* What the cache knows is the leaf, as nearly always, and nothing else is asked of it. */
 static inline bool leads_to_leaf(const smart_op *op, const smart_hint *hint) {
-    return smart_word_is(hint->word) == SMART_LEAF && !(hint->word & SMART_CACHED_REC) && !op->owner && !op->below &&
-           !op->absent && !op->st->prints;
+    return smart_word_is(hint->word) == SMART_LEAF && !(hint->word & SMART_CACHED_REC) && !wants_owner(op, hint);
 }
 
 
@@ -434,7 +433,7 @@ int smart_find_by_cache(smart_op *op, smart_spot *s) {
         return try_known(op, s, &k);
     uint64_t word = k.hint.word;
     smart_spot_unknown(s);
-    k.err = smart_fetch_leaf(op, smart_word_addr(word), smart_word_hint(word), FAR_VERB_UNPROVEN, &s->leaf);
+    k.err = smart_fetch_leaf(op, smart_word_addr(word), smart_leaf_class(op->st, word), FAR_VERB_UNPROVEN, &s->leaf);
     if (k.err < 0 || !smart_leaf_is_hit(op, &s->leaf))
         return try_known(op, s, &k);
     s->outcome = SMART_HIT;

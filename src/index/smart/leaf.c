@@ -1,12 +1,10 @@
 /* Leaves: one far object per key. A leaf certifies itself: its checksum binds key, address and life, for VI and VR the
  * value too. */
 #include "base/error.h"
+#include "base/hash.h"
 #include "index/smart/smart.h"
 
 #include <string.h>
-
-#define XXH_INLINE_ALL /* hashes of short keys are a few instructions */
-#include <xxhash.h>
 
 
 unsigned smart_kind_for(const smart_state *st, size_t key_length, size_t value_length) {
@@ -26,7 +24,7 @@ static inline uint64_t fold(uint64_t a, uint64_t b) {
 
 
 static __attribute__((noinline)) uint64_t hash_bytes(const smart_state *st, far_bytes bytes) {
-    return XXH3_64bits_withSeed(bytes.data, bytes.length, st->chk_seed);
+    return far_hash(bytes, st->chk_seed);
 }
 
 
@@ -123,7 +121,7 @@ void smart_retire_leaf(smart_op *op, far_addr addr, unsigned class) {
 
 
 unsigned smart_fingerprint(const smart_state *st, far_bytes key) {
-    return (unsigned)(hash_bytes(st, key) >> 57);
+    return (unsigned)(far_hash(key, st->chk_seed) >> 57);
 }
 
 
