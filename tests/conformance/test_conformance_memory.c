@@ -108,11 +108,14 @@ static void deletes_make_room_in_a_full_pool(const conform *c) {
     rig r;
     rig_up_with(&r, c, SMALL_POOL, NULL, c->options);
     uint64_t first = 0, end = fill_up(&r, 0, 1);
+    /* The part of what was given back that is found again at once: half; less by the toy, which writes all pairs of a slot
+     * anew, as one object of more than a block, for which there may be no two blocks side by side. */
+    const unsigned part = strcmp(c->kind, "toy") == 0 ? 8 : 2;
     for (int round = 0; round < 3; round++) {
         uint64_t half = (end - first) / 2;
         delete_numbers(&r, first, first + half);
         first += half;
-        for (uint64_t n = 0; n < half / 2; n++) /* half of what was given back is found again at once */
+        for (uint64_t n = 0; n < half / part; n++)
             assert_ok(put_number(&r, end++, 1));
     }
     for (uint64_t n = first; n < end; n++)
