@@ -137,7 +137,7 @@ int far_tables_read(far_task *t, far_tables *blocks, unsigned count) {
 
 typedef struct tables_batch {
     bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry);
-    int (*each)(far_task *t, void *ctx, const far_tables *b);
+    int (*each)(far_task *t, void *ctx, far_tables *b);
     void *ctx;
     far_tables blocks[TABLES_AT_ONCE];
     unsigned count;
@@ -165,7 +165,7 @@ static int add_to_batch(far_task *t, void *ctx, far_block_id id, const uint64_t 
 
 
 int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry),
-                    int (*each)(far_task *t, void *ctx, const far_tables *b), void *ctx) {
+                    int (*each)(far_task *t, void *ctx, far_tables *b), void *ctx) {
     uint64_t bytes = far_bitmap_bytes(far_geometry_of(t));
     far_scratch_mark mark = far_scratch_here(t);
     tables_batch *batch = far_scratch(t, sizeof(*batch));
@@ -184,17 +184,30 @@ int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const
 }
 
 
-int far_pages_prove(far_task *t, far_block_id b, const uint64_t pages[FAR_BLOCK_PAGES]) {
-    if (far_pages_sound(far_geometry_of(t), pages))
-        return 0;
+static int pages_are_broken(far_block_id b) {
     return far_fail(FAR_ERR_CORRUPT, "the page words of block %u of node %u are broken", b.index, b.node);
+}
+
+
+int far_tables_again(far_task *t, far_tables *b, unsigned attempt) {
+    far_back_off(t, attempt);
+    int err = far_blocks_read(t, b->id.node, b->id.index, 1, b->entry);
+    return err < 0 ? err : far_tables_read(t, b, 1);
+}
+
+
+int far_tables_prove(far_task *t, far_tables *b) {
+    int err = 0;
+    for (unsigned tries = 1; err == 0 && !far_pages_sound(far_geometry_of(t), b->pages); tries++)
+        err = tries == FAR_TABLES_LOOKS ? pages_are_broken(b->id) : far_tables_again(t, b, tries);
+    return err;
 }
 
 
 int far_pages_read(far_task *t, far_block_id b, uint64_t pages[FAR_BLOCK_PAGES]) {
     far_read(t, far_block_page(far_geometry_of(t), b, 0), pages, FAR_BLOCK_PAGES * 8);
     int err = far_wait(t);
-    return err < 0 ? err : far_pages_prove(t, b, pages);
+    return err < 0 || far_pages_sound(far_geometry_of(t), pages) ? err : pages_are_broken(b);
 }
 
 

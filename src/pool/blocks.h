@@ -272,7 +272,6 @@ int far_block_swap(far_task *t, far_block_id b, uint64_t *word,
                    const far_block_state *to); /* 1: done, 0: *word is what was there */
 int far_pages_read(far_task *t, far_block_id b,
                    uint64_t pages[FAR_BLOCK_PAGES]); /* FAR_ERR_CORRUPT when they are not sound */
-int far_pages_prove(far_task *t, far_block_id b, const uint64_t pages[FAR_BLOCK_PAGES]); /* the same, read before */
 int far_wipe(far_task *t, far_addr addr, uint64_t bytes);
 far_block_state far_block_owned(far_task *t); /* by the task's handle */
 
@@ -296,7 +295,13 @@ typedef struct far_tables { /* what they say of a block */
  * (NULL: all), many in each round trip, the entries some time before. As with far_blocks_each. */
 int far_tables_read(far_task *t, far_tables *blocks, unsigned count);
 int far_tables_each(far_task *t, bool (*wanted)(void *ctx, far_block_id b, const uint64_t *entry),
-                    int (*each)(far_task *t, void *ctx, const far_tables *b), void *ctx);
+                    int (*each)(far_task *t, void *ctx, far_tables *b), void *ctx);
+
+/* Beside who owns the block, or has just adopted it, they may be of two moments, and look broken: then they are read
+ * anew, with the entry, some time later; again and again until they are sound. FAR_ERR_CORRUPT: they stay broken. */
+#define FAR_TABLES_LOOKS 5u
+int far_tables_again(far_task *t, far_tables *b, unsigned attempt);
+int far_tables_prove(far_task *t, far_tables *b);
 
 
 static inline bool far_has_slabs(uint64_t word) {

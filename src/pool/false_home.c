@@ -95,7 +95,7 @@ static void find_beginnings(const far_geometry *g, const uint64_t pages[FAR_BLOC
 
 
 /* Of a block with slabs: what was met where no object begins, or was home before the walk, and is. */
-static int suspect_in_slabs(far_task *t, void *ctx, const far_tables *b) {
+static int suspect_in_slabs(far_task *t, void *ctx, far_tables *b) {
     comparison *c = ctx;
     uint64_t *bits = bits_of(c->h, b->id);
     const uint64_t *marks = c->marks + (bits - c->h->bits);

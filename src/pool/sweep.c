@@ -366,23 +366,25 @@ static int go_on(far_task *t, int done) {
 }
 
 
+static bool is_covered_orphan(void *ctx, far_block_id id, const uint64_t *entry) {
+    const sweeper *s = ctx;
+    return far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && is_covered(s, far_block_number(s->geometry, id));
+}
+
+
 /* An orphan with something to settle becomes ours: it is settled with our own blocks. */
-static int end_orphan(far_task *t, void *ctx, const far_tables *b) {
+static int end_orphan(far_task *t, void *ctx, far_tables *b) {
     sweeper *s = ctx;
-    int err = far_pages_prove(t, b->id, b->pages);
-    uint64_t lost = err < 0 ? 0 : lost_in_orphan(s, b, !far_number_is_newer(s->sweep, (uint32_t)b->entry[1]));
-    if (err < 0 || lost == 0)
+    int err = far_tables_prove(t, b);
+    if (err < 0 || !is_covered_orphan(s, b->id, b->entry)) /* somebody has adopted it meanwhile */
         return err;
+    uint64_t lost = lost_in_orphan(s, b, !far_number_is_newer(s->sweep, (uint32_t)b->entry[1]));
+    if (lost == 0)
+        return 0;
     if (s->mode != FAR_SWEEP_COUNT)
         return go_on(t, far_orphan_adopt(t, b->id, b->entry)); /* and who settles it counts it */
     s->result.leaked_bytes += lost;
     return 0;
-}
-
-
-static bool is_covered_orphan(void *ctx, far_block_id id, const uint64_t *entry) {
-    const sweeper *s = ctx;
-    return far_block_unpack(entry[0]).kind == FAR_BLOCK_ORPHAN && is_covered(s, far_block_number(s->geometry, id));
 }
 
 

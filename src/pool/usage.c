@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define OWNERS     64u
-#define LOOK_AGAIN 5u /* beside live clients a table can look broken for a moment */
+#define OWNERS 64u
 
 
 /* Sums. */
@@ -20,10 +19,10 @@ typedef struct sums {
 } sums;
 
 
-static int add_slabs(far_task *t, void *ctx, const far_tables *b) {
+static int add_slabs(far_task *t, void *ctx, far_tables *b) {
     sums *s = ctx;
     const far_geometry *g = &s->pool->geometry;
-    int err = far_pages_prove(t, b->id, b->pages);
+    int err = far_tables_prove(t, b);
     const uint64_t page_words = g->page_bytes / FAR_GRANULE / 64;
     for (unsigned p = 0; p < FAR_BLOCK_PAGES && err == 0;) {
         far_page_state page = far_page_unpack(b->pages[p]);
@@ -192,30 +191,27 @@ static int check_once(checked *c, const far_tables *b) {
 }
 
 
-static int look_again(checked *c, far_tables *b) {
-    far_read(c->t, far_block_entry(c->g, c->head), &c->head_word, sizeof(c->head_word));
-    int err = far_blocks_read(c->t, b->id.node, b->id.index, 1, b->entry);
+static int look_again(checked *c, far_tables *b, unsigned attempt) {
+    int err = far_tables_again(c->t, b, attempt);
     if (err == 0)
-        err = far_tables_read(c->t, b, 1);
+        err = far_read_word(c->t, far_block_entry(c->g, c->head), &c->head_word);
     return err < 0 ? err : check_once(c, b);
 }
 
 
-static int check_block(far_task *t, void *ctx, const far_tables *b) {
+static int check_block(far_task *t, void *ctx, far_tables *b) {
     checked *c = ctx;
-    far_tables again = *b;
+    (void)t;
     int err = check_once(c, b);
-    for (unsigned tries = 1; err == 0 && c->problem[0] != 0 && tries < LOOK_AGAIN; tries++) {
-        far_back_off(t, tries);
-        err = look_again(c, &again);
-    }
+    for (unsigned tries = 1; err == 0 && c->problem[0] != 0 && tries < FAR_TABLES_LOOKS; tries++)
+        err = look_again(c, b, tries);
     if (err == 0 && c->problem[0] != 0) {
         far_report_problem(c->report, "block %u of node %u: %s", b->id.index, b->id.node, c->problem);
         c->head = b->id; /* a run that ends here by damage is told once */
         c->head_word = 0;
-    } else if (far_block_unpack(again.entry[0]).length > 0 && far_block_unpack(again.entry[0]).kind != FAR_BLOCK_BODY) {
+    } else if (far_block_unpack(b->entry[0]).length > 0 && far_block_unpack(b->entry[0]).kind != FAR_BLOCK_BODY) {
         c->head = b->id;
-        c->head_word = again.entry[0];
+        c->head_word = b->entry[0];
     }
     return err;
 }

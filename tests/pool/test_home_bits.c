@@ -279,6 +279,47 @@ static void page_words_of_two_moments_are_no_damage(void **state) {
 }
 
 
+/* What he reads of the block is of two moments, and sound when he looks again. */
+static void read_at_two_moments(rig *r, actor *a, far_block_id id) {
+    const far_geometry *g = &a->pool->geometry;
+    far_addr at = far_block_page(g, id, 0);
+    uint64_t *pages = bytes_at(r, at);
+    far_page_state slab = {.in_use = true, .uid = a->index->uid, .type = TOY_TYPE_BUCKET, .size = 512, .pages = 2};
+    assert_int_equal(pages[FAR_BLOCK_PAGES - 1], 0);
+    pages[FAR_BLOCK_PAGES - 1] = far_page_pack(&slab);
+    assert_false(far_pages_sound(g, pages));
+    far_sim_hold *hold = far_sim_hold_completion(
+        a->client, (far_sim_match){.kind = FAR_SIM_READ, .from = at, .to = at + FAR_BLOCK_PAGES * 8});
+    far_sim_resume(a->client);
+    far_sim_run_client(a->client);
+    assert_true(far_sim_reached(hold));
+    pages[FAR_BLOCK_PAGES - 1] = 0;
+    far_sim_release(hold);
+}
+
+
+static void look_at_usage(void *arg) {
+    actor *a = arg;
+    far_pool_usage usage;
+    a->result = far_pool_stat(a->session, &usage);
+}
+
+
+/* (With page words that are believed at the first look: FAR_ERR_CORRUPT.) */
+static void a_sum_looks_again_at_page_words_of_two_moments(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 13, 3, 0);
+    actor *owner = &r.actors[0], *other = &r.actors[1];
+    put_many(owner, "a");
+    start(other, "sums", look_at_usage);
+    read_at_two_moments(&r, other, block_of(owner, bucket_of(&r, owner, "a7")));
+    finish(other);
+    assert_int_equal(other->result, 0);
+    close_holders(&r);
+}
+
+
 /* ---- Marks ---- */
 
 static int give_up_blocks(far_task *t, void *arg) {
@@ -306,6 +347,27 @@ static int adopt_orphans(far_task *t, void *arg) {
     far_store_leave(t);
     far_pin_drop(t);
     return err;
+}
+
+
+/* An orphan is adopted while the sweeper reads what is lost in it. (As above.) */
+static void a_sweep_looks_again_at_page_words_of_two_moments(void **state) {
+    (void)state;
+    rig r;
+    open_settlers(&r, 14, 3, 0);
+    actor *owner = &r.actors[0], *sweeper = &r.actors[1];
+    put_many(owner, "a");
+    far_addr used = bucket_of(&r, owner, "a7");
+    hold_blocks(owner, false);
+    assert_int_equal(call(owner, give_up_blocks, NULL), 0);
+    assert_int_equal(block_state(&r, sweeper, used).kind, FAR_BLOCK_ORPHAN);
+    start_sweep(sweeper);
+    stop_at(sweeper, before_done());
+    read_at_two_moments(&r, sweeper, block_of(sweeper, used));
+    finish_sweep(&r, sweeper);
+    assert_many(sweeper, "a");
+    assert_nothing_lost(&r, sweeper);
+    close_holders(&r);
 }
 
 
@@ -345,6 +407,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_comes_home_again_during_a_walk_is_suspected_in_vain),
         cmocka_unit_test(what_came_home_behind_the_walk_stays_in_store),
         cmocka_unit_test(page_words_of_two_moments_are_no_damage),
+        cmocka_unit_test(a_sum_looks_again_at_page_words_of_two_moments),
+        cmocka_unit_test(a_sweep_looks_again_at_page_words_of_two_moments),
         cmocka_unit_test(damaged_marks_free_nothing_in_use),
     };
     return cmocka_run_group_tests_name("home bits", tests, NULL, NULL);
