@@ -1,4 +1,4 @@
-/* Operations of the user as tasks: what op.c, scan.c and admin.c share. */
+/* Operations of the user as tasks: what op.c, submit.c, scan.c and admin.c share. */
 #ifndef FAR_CLIENT_OP_H
 #define FAR_CLIENT_OP_H
 
@@ -28,6 +28,17 @@ static inline void far_count_op(far_task *t, far_op_kind kind, const far_index *
     of->ops[kind] += count;
 }
 
+typedef struct far_op_request { /* one operation of the user, but for scans */
+    far_op_kind kind;
+    far_index *index;
+    far_bytes key, value;
+    far_out *out;
+} far_op_request;
+
+int far_op_check(const far_session *s, const far_op_request *r);
+int far_op_run(far_task *t, const far_op_request *r);                      /* one that was checked; counts it */
+void far_name_task(far_task *t, far_op_kind kind, const far_index *index); /* after what it does */
+
 /* Runs with a pin; again, with another, when memory was short and some came back (far_run_short). */
 int far_run_pinned(far_task *t, int (*run)(far_task *t, void *arg), void *arg);
 
@@ -51,7 +62,7 @@ bool far_scan_deliver(far_scan_run *run);
 int64_t far_scan_given(const far_scan_run *run);
 void far_scan_finish(far_scan_run *run);
 
-/* Operations in flight (op.c). */
+/* Operations in flight (submit.c). */
 void far_ops_free(far_session *s);    /* before the session is */
 void far_ops_deliver(far_session *s); /* chunks of submitted scans that wait for their `each` */
 

@@ -123,7 +123,7 @@ struct far_session {
 
     far_batch_box *free_boxes;
     far_scratch_chunk *free_chunks;
-    struct far_op_runs *ops; /* client/op.c: operations submitted and not reaped */
+    struct far_op_runs *ops; /* client/submit.c: operations submitted and not reaped */
 
     far_session_pins pins;     /* pool/epoch.h */
     struct far_memory *memory; /* pool/alloc.h: what it holds of far memory */
